@@ -1,0 +1,51 @@
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help install run test lint chaos bench demo lock clean
+
+help: ## print this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+install: $(STAMP) ## make .venv and install requirements.lock into it
+
+# Depends on the lock, so that a changed lock is installed once, and an unchanged one costs nothing.
+# --clear: no package of an older lock may stay behind.
+$(STAMP): requirements.lock
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Python 3.11 or newer is needed; '$(PYTHON)' is $$($(PYTHON) -V 2>&1). Try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || \
+	  { echo "'$(PYTHON)' cannot make a venv. On Debian or Ubuntu: apt-get install python3-venv"; exit 1; }
+	$(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements.lock
+	@touch $@
+
+run: install ## start the whole system on this machine
+	$(BIN)/python manage.py up
+
+test: install ## run the tests on SQLite, and on PostgreSQL and MariaDB where they answer
+	tools/test.sh $(ARGS)
+
+lint: install ## ruff, its formatter, mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# One at a time: these tests kill processes and measure time, and would disturb each other.
+chaos: install ## run the long tests that kill processes and brokers
+	$(BIN)/python -m pytest -m "chaos or slow"
+
+bench: install ## run the benchmarks, or one of them: make bench NAME=burst
+	$(BIN)/python -m benchmarks$(if $(NAME),.$(NAME))
+
+demo: install ## show the system at work with made-up calls
+	$(BIN)/python manage.py demo
+
+lock: ## make requirements.lock again: make lock ARGS=--upgrade takes the newest versions
+	PYTHON=$(PYTHON) tools/lock.sh $(ARGS)
+
+clean: ## remove .venv and every cache
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

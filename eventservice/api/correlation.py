@@ -1,0 +1,32 @@
+"""Every request carries a correlation id: the caller's, when it is a UUIDv7, or a new one."""
+
+import uuid
+from collections.abc import Callable
+
+import structlog
+from django.http import HttpRequest, HttpResponse
+
+from eventservice.kernel.ids import new_id
+
+HEADER = "X-Correlation-Id"
+
+
+class CorrelationMiddleware:
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        correlation_id = accepted(request.headers.get(HEADER)) or new_id()
+        request.correlation_id = correlation_id  # type: ignore[attr-defined]
+        with structlog.contextvars.bound_contextvars(correlation_id=str(correlation_id)):
+            response = self.get_response(request)
+        response[HEADER] = str(correlation_id)
+        return response
+
+
+def accepted(given: str | None) -> uuid.UUID | None:
+    try:
+        parsed = uuid.UUID(given or "")
+    except ValueError:
+        return None
+    return parsed if parsed.version == 7 else None

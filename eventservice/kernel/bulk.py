@@ -1,0 +1,53 @@
+"""Many rows in one statement: what the engine's batches are written with.
+
+The ORM's `bulk_create` and `bulk_update` cost several times the statement itself (benchmarks/, performance.md);
+here a row is a tuple, prepared value by value for the database and handed to `executemany`.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from functools import cache
+from typing import Any
+
+from django.db import connection, models
+
+Row = Sequence[Any]
+
+
+def insert_rows(model: type[models.Model], columns: Sequence[str], rows: Iterable[Row]) -> int:
+    marks = ", ".join(["%s"] * len(columns))
+    quoted = ", ".join(connection.ops.quote_name(column) for column in columns)
+    table = connection.ops.quote_name(model._meta.db_table)
+    return execute_rows(f"INSERT INTO {table} ({quoted}) VALUES ({marks})", rows)
+
+
+def execute_rows(sql: str, rows: Iterable[Row]) -> int:
+    """Run `sql` once a row; how many rows it touched in all."""
+    prepare = _preparer(connection.vendor)
+    prepared = [[prepare.get(type(value), _as_is)(value) for value in row] for row in rows]
+    if not prepared:
+        return 0
+    with connection.cursor() as cursor:
+        cursor.executemany(sql, prepared)
+        return int(cursor.rowcount)
+
+
+def to_json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+def _as_is(value: Any) -> Any:
+    return value
+
+
+@cache
+def _preparer(vendor: str) -> dict[type, Callable[[Any], Any]]:
+    # All three databases read a UUID from its 32 digits; SQLite stores them.
+    prepare: dict[type, Callable[[Any], Any]] = {uuid.UUID: lambda value: value.hex, dict: to_json, list: to_json}
+    if vendor != "postgresql":
+        prepare[datetime] = connection.ops.adapt_datetimefield_value
+    return prepare

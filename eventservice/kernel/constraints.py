@@ -1,0 +1,89 @@
+"""Two things that Django's schema lacks: a composite foreign key, and a polling index on every database."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import models
+from django.db.backends.base.schema import BaseDatabaseSchemaEditor
+from django.db.backends.ddl_references import Statement, Table
+from django.db.models.constraints import BaseConstraint
+
+
+class CompositeForeignKey(BaseConstraint):
+    """FOREIGN KEY (fields) REFERENCES to (to_fields) ON DELETE CASCADE, held by the database itself.
+
+    The target is a model's label, so that an app can point at another's table without importing it. The ORM's
+    side of the same relation is a `ForeignObject` with `DO_NOTHING`.
+    """
+
+    def __init__(self, *, fields: tuple[str, ...], to: str, to_fields: tuple[str, ...], name: str) -> None:
+        super().__init__(name=name)
+        self.fields = tuple(fields)
+        self.to = to
+        self.to_fields = tuple(to_fields)
+
+    def constraint_sql(self, model: type[models.Model], schema_editor: BaseDatabaseSchemaEditor) -> str:
+        target = model._meta.apps.get_model(self.to)
+        quote = schema_editor.quote_name
+
+        def columns(of: type[models.Model], names: tuple[str, ...]) -> str:
+            return ", ".join(quote(of._meta.get_field(name).column) for name in names)  # type: ignore[union-attr]
+
+        return (
+            f"CONSTRAINT {quote(self.name)} FOREIGN KEY ({columns(model, self.fields)}) "
+            f"REFERENCES {quote(target._meta.db_table)} ({columns(target, self.to_fields)}) ON DELETE CASCADE"
+        )
+
+    def create_sql(self, model: type[models.Model], schema_editor: BaseDatabaseSchemaEditor) -> Statement:
+        return Statement(
+            "ALTER TABLE %(table)s ADD %(constraint)s",
+            table=Table(model._meta.db_table, schema_editor.quote_name),
+            constraint=self.constraint_sql(model, schema_editor),
+        )
+
+    def remove_sql(self, model: type[models.Model], schema_editor: BaseDatabaseSchemaEditor) -> Statement:
+        return Statement(
+            schema_editor.sql_delete_fk,
+            table=Table(model._meta.db_table, schema_editor.quote_name),
+            name=schema_editor.quote_name(self.name),
+        )
+
+    def validate(self, *args: Any, **kwargs: Any) -> None:
+        """The database refuses a wrong reference; a form has nothing to add."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, CompositeForeignKey) and self.deconstruct() == other.deconstruct()
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.fields, self.to, self.to_fields))
+
+    def deconstruct(self) -> Any:
+        path, args, kwargs = super().deconstruct()
+        return path, args, {**kwargs, "fields": self.fields, "to": self.to, "to_fields": self.to_fields}
+
+
+class LongNamedIndex(models.Index):
+    """An index that may keep the spec's name: Django's limit of 30 is for databases that we do not serve."""
+
+    max_name_length = 63
+
+
+class PollingIndex(LongNamedIndex):
+    """A partial index, as small as the backlog that it serves; where the database has none, a full one.
+
+    `full` names the columns for that case: the condition's own columns come first.
+    """
+
+    def __init__(self, *, full: tuple[str, ...], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.full = tuple(full)
+
+    def create_sql(self, model: type[models.Model], schema_editor: BaseDatabaseSchemaEditor, using: str = "", **kw: Any) -> Any:
+        if schema_editor.connection.features.supports_partial_indexes:
+            return super().create_sql(model, schema_editor, using, **kw)
+        return LongNamedIndex(fields=self.full, name=self.name).create_sql(model, schema_editor, using, **kw)
+
+    def deconstruct(self) -> Any:
+        path, args, kwargs = super().deconstruct()
+        return path, args, {**kwargs, "full": self.full}

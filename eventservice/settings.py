@@ -1,0 +1,166 @@
+"""Everything a deployment may choose, read from the environment and checked at boot (docs/operations.md)."""
+
+from pathlib import Path
+
+from eventservice.kernel.env import MARIADB, POSTGRESQL, SQLITE, Environment
+from eventservice.kernel.logs import logging_config
+
+BASE_DIR = Path(__file__).resolve().parent.parent
+
+env = Environment()
+
+ENVIRONMENT = env.choice("ENVIRONMENT", "development", ("development", "production"))
+PRODUCTION = ENVIRONMENT == "production"
+DEBUG = env.boolean("DEBUG", False)
+SECRET_KEY = env.secret("SECRET_KEY", "development-only-" + "k" * 40, production=PRODUCTION)
+# Comma separated, the newest first: it encrypts, all decrypt. Fernet keys, as `manage.py newkey` prints them.
+ENCRYPTION_KEYS = env.words("ENCRYPTION_KEYS")
+ALLOWED_HOSTS = env.words("ALLOWED_HOSTS", [] if PRODUCTION else ["localhost", "127.0.0.1", "[::1]", "testserver"])
+CSRF_TRUSTED_ORIGINS = env.words("CSRF_TRUSTED_ORIGINS")
+
+INSTALLED_APPS = [
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "whitenoise.runserver_nostatic",
+    "django.contrib.staticfiles",
+    "rest_framework",
+    "django_filters",
+    "drf_spectacular",
+    "drf_spectacular_sidecar",
+    "django_htmx",
+    "django_q",
+    "eventservice",
+    "eventservice.tenants",
+    "orchestration",
+    "timers",
+    "execution",
+    "outbox",
+]
+
+MIDDLEWARE = [
+    "eventservice.api.correlation.CorrelationMiddleware",
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "django_htmx.middleware.HtmxMiddleware",
+]
+
+ROOT_URLCONF = "eventservice.urls"
+WSGI_APPLICATION = "eventservice.wsgi.application"
+
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [BASE_DIR / "templates"],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ]
+        },
+    }
+]
+
+# A frozen process must not hold its locks for ever: the database ends its transaction (seconds).
+IDLE_TRANSACTION_SECONDS = env.integer("DB_IDLE_TRANSACTION_SECONDS", 15, least=1, most=3600)
+LOCK_SECONDS = env.integer("DB_LOCK_SECONDS", 10, least=1, most=3600)
+STATEMENT_SECONDS = env.integer("DB_STATEMENT_SECONDS", 30, least=1, most=3600)
+
+database = env.database(BASE_DIR)
+# Connections stay open: a process reuses its own, and Django replaces one that has died.
+database.update(CONN_MAX_AGE=None, CONN_HEALTH_CHECKS=database["ENGINE"] != SQLITE)
+if database["ENGINE"] == POSTGRESQL:
+    database["OPTIONS"]["options"] = (
+        f"-c idle_in_transaction_session_timeout={IDLE_TRANSACTION_SECONDS}s"
+        f" -c lock_timeout={LOCK_SECONDS}s -c statement_timeout={STATEMENT_SECONDS}s -c TimeZone=UTC"
+    )
+if database["ENGINE"] == MARIADB:
+    database["OPTIONS"] |= {
+        "charset": "utf8mb4",
+        "isolation_level": "read committed",
+        "init_command": (
+            f"SET SESSION idle_transaction_timeout={IDLE_TRANSACTION_SECONDS},"
+            f" innodb_lock_wait_timeout={LOCK_SECONDS}, max_statement_time={STATEMENT_SECONDS}"
+        ),
+    }
+    # Ids and tags are compared by their bytes, as on the other databases.
+    database["TEST"] = {"CHARSET": "utf8mb4", "COLLATION": "utf8mb4_bin"}
+DATABASES = {"default": database}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+# A slice (eventservice.cluster) runs for SLICE_SECONDS; a stopping one may then take SHUTDOWN_SECONDS to let its
+# attempts end. A worker that outstays both is killed (timeout), and only then is its task given out again (retry).
+SLICE_SECONDS = env.integer("SLICE_SECONDS", 5, least=1, most=60)
+SHUTDOWN_SECONDS = env.integer("SHUTDOWN_SECONDS", 25, least=0, most=600)
+Q_CLUSTER = {
+    "name": "eventservice",
+    "orm": "default",
+    "workers": 2,
+    "timeout": SLICE_SECONDS + SHUTDOWN_SECONDS + 10,
+    "retry": SLICE_SECONDS + SHUTDOWN_SECONDS + 30,
+    "max_attempts": 2,
+    "ack_failures": True,
+    "save_limit": -1,
+    "recycle": 10**9,
+    "poll": 1.0,
+    "guard_cycle": 0.5,
+    "catch_up": False,
+}
+
+LANGUAGE_CODE = "en"
+TIME_ZONE = "UTC"
+USE_I18N = False
+USE_TZ = True
+
+STATIC_URL = "/static/"
+STATIC_ROOT = BASE_DIR / "data" / "static"
+STORAGES = {
+    "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+    "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
+}
+WHITENOISE_USE_FINDERS = not PRODUCTION
+LOGIN_URL = "admin:login"
+
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 12}},
+    {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
+]
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = PRODUCTION
+SECURE_CONTENT_TYPE_NOSNIFF = True
+SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if env.boolean("TRUST_FORWARDED_PROTO", False) else None
+X_FRAME_OPTIONS = "DENY"
+
+LOG_LEVEL = env.choice("LOG_LEVEL", "INFO", ("DEBUG", "INFO", "WARNING", "ERROR"))
+LOG_FORMAT = env.choice("LOG_FORMAT", "json" if PRODUCTION else "console", ("json", "console"))
+LOGGING = logging_config(LOG_LEVEL, LOG_FORMAT)
+
+REST_FRAMEWORK = {
+    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
+    "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
+}
+SPECTACULAR_SETTINGS = {
+    "TITLE": "Event Service",
+    "VERSION": "1.0.0",
+    "OAS_VERSION": "3.1.0",
+    "SERVE_INCLUDE_SCHEMA": False,
+    "SWAGGER_UI_DIST": "SIDECAR",
+    "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
+    "REDOC_DIST": "SIDECAR",
+}
+
+# Egress (docs/guarantees.md): which addresses a call may reach.
+EGRESS_ALLOW_PRIVATE = env.boolean("EGRESS_ALLOW_PRIVATE", False)
+EGRESS_ALLOW = env.words("EGRESS_ALLOW")
+
+env.check()

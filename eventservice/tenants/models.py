@@ -1,0 +1,105 @@
+"""Who may use the system, and where their calls live."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from django.core.validators import RegexValidator
+from django.db import models
+
+from eventservice.kernel.errors import Conflict
+from eventservice.kernel.ids import new_id
+from eventservice.kernel.sharding import MAX_SHARDS
+from eventservice.kernel.tenancy import TenantManager
+
+DEFAULT_NAMESPACE = "default"
+DEFAULT_SHARDS = 16
+
+name_rule = RegexValidator(
+    r"^[a-z0-9](?:[a-z0-9._-]{0,62}[a-z0-9])?$",
+    "1-64 lower-case letters, digits, '.', '_' or '-', beginning and ending with a letter or digit",
+)
+
+
+class Tenant(models.Model):
+    tenant_id = models.UUIDField(primary_key=True, default=new_id, editable=False)
+    name = models.CharField(max_length=64, unique=True, validators=[name_rule])
+    created_at = models.DateTimeField()
+    active = models.BooleanField(default=True)
+    # Encrypted; when set, every outbound request is signed with it (Standard Webhooks).
+    signing_secret = models.TextField(blank=True, default="")
+    # Beside the built-in ones (execution.redaction): headers whose values are secret.
+    secret_headers = models.JSONField(default=list, blank=True)
+    # Hosts that this tenant may call; empty means any that the deployment allows.
+    allowed_hosts = models.JSONField(default=list, blank=True)
+    max_in_flight = models.PositiveIntegerField(default=1000)
+    max_pending = models.PositiveIntegerField(default=1_000_000)
+    requests_per_minute = models.PositiveIntegerField(default=60_000)
+
+    class Meta:
+        db_table = "tenants"
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Namespace(models.Model):
+    """A space of timer ids with a fixed number of shards."""
+
+    pk = models.CompositePrimaryKey("tenant_id", "name")
+    tenant = models.ForeignKey(Tenant, models.CASCADE)
+    name = models.CharField(max_length=64, validators=[name_rule])
+    num_shards = models.PositiveIntegerField(default=DEFAULT_SHARDS)
+    created_at = models.DateTimeField()
+
+    objects = TenantManager()
+
+    class Meta:
+        db_table = "namespaces"
+        constraints = [
+            models.CheckConstraint(
+                name="ck_namespaces_num_shards", condition=models.Q(num_shards__gte=1, num_shards__lte=MAX_SHARDS)
+            )
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        # A timer's shard is found by its number of shards: another number would lose the timers of this one.
+        if not self._state.adding:
+            stored = Namespace.objects.for_tenant(self.tenant_id).get(name=self.name)
+            if stored.num_shards != self.num_shards:
+                raise Conflict("immutable", f"numShards of namespace {self.name!r} is fixed at {stored.num_shards}.")
+        super().save(*args, **kwargs)
+
+
+class ApiKey(models.Model):
+    """A credential: `es_<env>_<id>_<secret>`. The secret is shown once; a keyed hash of it is what is kept."""
+
+    class Scope(models.TextChoices):
+        READ = "read"
+        WRITE = "write"
+        ADMIN = "admin"
+
+    key_id = models.CharField(primary_key=True, max_length=16)
+    # Null: an operator's key, which is bound to no tenant.
+    tenant = models.ForeignKey(Tenant, models.CASCADE, null=True, blank=True)
+    name = models.CharField(max_length=100, default="")
+    secret_hash = models.CharField(max_length=64)
+    scopes = models.JSONField(default=list)
+    created_at = models.DateTimeField()
+    expires_at = models.DateTimeField(null=True, blank=True)
+    revoked_at = models.DateTimeField(null=True, blank=True)
+    last_used_at = models.DateTimeField(null=True, blank=True)
+
+    objects = TenantManager()
+
+    class Meta:
+        db_table = "api_keys"
+
+    def __str__(self) -> str:
+        return self.key_id
+
+    tenant_id: uuid.UUID | None

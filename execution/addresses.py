@@ -1,0 +1,260 @@
+"""Which addresses may be dialled, and the finding of them.
+
+Why a table of our own: `ipaddress.is_global` on Python 3.11 calls NAT64 (64:ff9b::/96, whatever it
+embeds), multicast (224.0.0.0/4), 192.88.99.0/24 and Teredo (2001::/32) or 6to4 (2002::/16) global,
+knows no cloud metadata address, and does not look inside IPv4-in-IPv6 forms. And it has one tier,
+where we need two: what only an operator may name, and what an installation may opt into.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import lru_cache
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from queue import SimpleQueue
+from typing import Final
+
+Address = IPv4Address | IPv6Address
+Network = IPv4Network | IPv6Network
+
+
+class Tier(Enum):
+    FORBIDDEN = "forbidden"
+    PRIVATE = "private"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    tier: Tier
+    rule: str
+
+
+def _table(tier: Tier, *rows: tuple[str, str]) -> list[tuple[Network, Refusal]]:
+    return [(ip_network(text), Refusal(tier, f"{name} ({text})")) for text, name in rows]
+
+
+# The first match decides, so single metadata hosts come before the networks that they live in.
+_NETWORKS: Final = [
+    *_table(
+        Tier.FORBIDDEN,
+        ("169.254.0.0/16", "link-local and cloud metadata"),
+        ("100.100.100.200/32", "cloud metadata"),
+        ("168.63.129.16/32", "cloud metadata"),
+        ("fd00:ec2::/32", "cloud metadata"),
+        ("fd20:ce::/32", "cloud metadata"),
+        ("0.0.0.0/8", "unspecified or this network"),
+        ("127.0.0.0/8", "loopback"),
+        ("192.0.0.0/24", "reserved for protocols"),
+        ("192.0.2.0/24", "documentation"),
+        ("198.51.100.0/24", "documentation"),
+        ("203.0.113.0/24", "documentation"),
+        ("192.88.99.0/24", "reserved, former 6to4 relays"),
+        ("198.18.0.0/15", "benchmarking"),
+        ("224.0.0.0/4", "multicast"),
+        ("255.255.255.255/32", "broadcast"),
+        ("240.0.0.0/4", "reserved"),
+        ("::/128", "unspecified"),
+        ("::1/128", "loopback"),
+        ("fe80::/10", "link-local"),
+        ("fec0::/10", "site-local"),
+        ("ff00::/8", "multicast"),
+        # Where the IPv4 address sits depends on a prefix length that only that network's operator knows.
+        ("64:ff9b:1::/48", "local-use NAT64"),
+        ("2001:db8::/32", "documentation"),
+        ("3fff::/20", "documentation"),
+    ),
+    *_table(
+        Tier.PRIVATE,
+        ("10.0.0.0/8", "private"),
+        ("172.16.0.0/12", "private"),
+        ("192.168.0.0/16", "private"),
+        ("100.64.0.0/10", "private, carrier-grade NAT"),
+        ("fc00::/7", "private, unique local"),
+    ),
+]
+_TEREDO: Final = IPv6Network("2001::/32")
+_PROTOCOL_ASSIGNMENTS: Final = IPv6Network("2001::/23")
+_GLOBAL_UNICAST: Final = IPv6Network("2000::/3")
+_SIX_TO_FOUR: Final = IPv6Network("2002::/16")
+_LOW_32_BITS: Final = [
+    IPv6Network("::ffff:0:0/96"),  # IPv4-mapped
+    IPv6Network("::ffff:0:0:0/96"),  # IPv4-translated (SIIT)
+    IPv6Network("64:ff9b::/96"),  # NAT64
+    IPv6Network("::/96"),  # IPv4-compatible
+]
+_ISATAP_MARKS: Final = (0x00005EFE, 0x02005EFE)
+
+
+@lru_cache(maxsize=8192)
+def classify(ip: str) -> Refusal | None:
+    """The strictest thing to be said against an address; None for one of the public internet."""
+    try:
+        address = ip_address(ip.partition("%")[0])
+    except ValueError:
+        return Refusal(Tier.FORBIDDEN, "not an IP address")
+    return _refuse_listed(address) or _refuse_ipv6(address)
+
+
+def _refuse_listed(address: Address) -> Refusal | None:
+    return next((refusal for network, refusal in _NETWORKS if address in network), None)
+
+
+def _refuse_ipv6(address: Address) -> Refusal | None:
+    if isinstance(address, IPv4Address):
+        return None
+    embedded = list(_embedded(address))
+    refusals = [refusal for inner in embedded if (refusal := _refuse_listed(inner))]
+    if refusals:
+        worst = min(refusals, key=lambda refusal: refusal.tier is Tier.PRIVATE)
+        return Refusal(worst.tier, f"IPv6 form of {worst.rule}")
+    if embedded:
+        return None
+    if address not in _GLOBAL_UNICAST or address in _PROTOCOL_ASSIGNMENTS:
+        return Refusal(Tier.FORBIDDEN, "reserved IPv6 space")
+    return None
+
+
+def _embedded(address: IPv6Address) -> Iterator[IPv4Address]:
+    """The IPv4 addresses that a translator or tunnel on the way would send this one's packets to."""
+    bits = int(address)
+    low = IPv4Address(bits & 0xFFFFFFFF)
+    if any(address in network for network in _LOW_32_BITS):
+        yield low
+    elif address in _SIX_TO_FOUR:
+        yield IPv4Address(bits >> 80 & 0xFFFFFFFF)
+    elif address in _TEREDO:
+        yield IPv4Address(bits >> 64 & 0xFFFFFFFF)
+        yield IPv4Address(~bits & 0xFFFFFFFF)
+    if bits >> 32 & 0xFFFFFFFF in _ISATAP_MARKS:
+        yield low
+
+
+@dataclass(frozen=True, slots=True)
+class _Opening:
+    """One entry of the operator's allow-list."""
+
+    network: Network
+    port: int | None
+
+    def admits(self, address: Address, port: int) -> bool:
+        return self.port in (None, port) and address.version == self.network.version and address in self.network
+
+
+@dataclass(frozen=True)
+class AddressPolicy:
+    """What may be dialled: the public internet; private networks by opt-in; the rest by exact entry only.
+
+    Entries of `allow` are `ip:port`, `ip:*`, `network/prefix:port`, with IPv6 in brackets. They admit the
+    address as it is dialled: `127.0.0.1:80` does not admit `[::ffff:127.0.0.1]:80`.
+    """
+
+    allow_private: bool = False
+    allow: frozenset[str] = frozenset()
+    _openings: tuple[_Opening, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_openings", tuple(_parse_opening(entry) for entry in sorted(self.allow)))
+
+    def judge(self, ip: str, port: int) -> str | None:
+        """None when it may be dialled, else the rule that refuses it."""
+        refusal = classify(ip)
+        if refusal is None or (refusal.tier is Tier.PRIVATE and self.allow_private):
+            return None
+        return None if self._is_opened(ip, port) else refusal.rule
+
+    def _is_opened(self, ip: str, port: int) -> bool:
+        if not self._openings or "%" in ip:
+            return False
+        try:
+            address = ip_address(ip)
+        except ValueError:
+            return False
+        return any(opening.admits(address, port) for opening in self._openings)
+
+
+def _parse_opening(entry: str) -> _Opening:
+    host, _, port = entry.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise ValueError(f"allow-list entry {entry!r}: an IPv6 address is written in brackets, [::1]:443")
+    if port != "*" and not (port.isascii() and port.isdigit() and 0 < int(port) < 65_536):
+        raise ValueError(f"allow-list entry {entry!r} does not end in a port from 1 to 65535 or in *")
+    try:
+        return _Opening(ip_network(host), None if port == "*" else int(port))
+    except ValueError as error:
+        raise ValueError(f"allow-list entry {entry!r} is not ip:port or network:port: {error}") from None
+
+
+Lookup = Callable[[str], Sequence[str]]
+
+
+def system_lookup(host: str) -> list[str]:
+    """All addresses of a name, in the system's order. Bytes keep Python's own IDNA codec out of it."""
+    found = socket.getaddrinfo(host.encode("ascii"), None, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a lookup came to: addresses, or the error that it raised."""
+
+    host: str
+    addresses: tuple[str, ...] = ()
+    error: Exception | None = None
+
+
+class Resolver:
+    """Lookups in daemon threads, because getaddrinfo() takes no deadline: whoever asked may stop waiting.
+
+    Not libcurl's own resolver: it answers only to libcurl, and we judge all of a name's addresses before
+    any is dialled, look a name up once for all that wait for it, and let a hanging lookup hold up nothing.
+    """
+
+    def __init__(self, lookup: Lookup, threads: int, deliver: Callable[[Answer], None]) -> None:
+        self._lookup = lookup
+        self._limit = threads
+        self._deliver = deliver
+        self._questions: SimpleQueue[str | None] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._threads = 0
+        self._idle = 0
+
+    def ask(self, host: str) -> None:
+        """Never blocks; the answer comes through `deliver`, from another thread."""
+        with self._lock:
+            start = self._idle <= self._questions.qsize() and self._threads < self._limit
+            self._threads += start
+        self._questions.put(host)
+        if start:
+            threading.Thread(target=self._work, name="egress-dns", daemon=True).start()
+
+    def close(self) -> None:
+        """Idle threads end; one that hangs in a lookup ends when the system lets it go."""
+        for _ in range(self._threads):
+            self._questions.put(None)
+
+    def _work(self) -> None:
+        while (host := self._next_question()) is not None:
+            self._deliver(self._answer(host))
+
+    def _next_question(self) -> str | None:
+        with self._lock:
+            self._idle += 1
+        host = self._questions.get()
+        with self._lock:
+            self._idle -= 1
+        return host
+
+    def _answer(self, host: str) -> Answer:
+        try:
+            return Answer(host, tuple(self._lookup(host)))
+        except Exception as error:  # whatever a lookup raises, somebody waits for its answer
+            return Answer(host, error=error)
+
+
+__all__ = ["AddressPolicy", "Answer", "Lookup", "Resolver", "system_lookup"]

@@ -1,0 +1,56 @@
+"""The attempt log: one row an attempt, written before the request is sent and closed after."""
+
+from django.db import models
+from django.db.models import Q
+
+from eventservice.kernel.constraints import CompositeForeignKey
+from eventservice.kernel.tenancy import TenantManager
+
+METHODS = ("GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS")
+
+
+class HttpExecution(models.Model):
+    pk = models.CompositePrimaryKey("tenant_id", "service_call_id", "execution_id")
+    tenant_id = models.UUIDField()
+    service_call_id = models.UUIDField()
+    execution_id = models.UUIDField()
+    attempt = models.PositiveIntegerField()
+    node = models.UUIDField()
+    started_at = models.DateTimeField()
+    finished_at = models.DateTimeField(null=True)
+    request_url = models.TextField()
+    request_method = models.CharField(max_length=8)
+    request_headers = models.JSONField()
+    request_body = models.TextField(null=True)
+    response_status = models.PositiveIntegerField(null=True)
+    response_headers = models.JSONField(null=True)
+    response_body = models.TextField(null=True)
+    # The whole length of the body, of which response_body may be the beginning.
+    response_size = models.BigIntegerField(null=True)
+    error_kind = models.CharField(max_length=16, null=True)
+    error_message = models.TextField(null=True)
+    latency_ms = models.FloatField(null=True)
+    service_call = models.ForeignObject(
+        "orchestration.ServiceCall",
+        on_delete=models.DO_NOTHING,
+        from_fields=("tenant_id", "service_call_id"),
+        to_fields=("tenant_id", "service_call_id"),
+        related_name="executions",
+    )
+
+    objects = TenantManager()
+
+    class Meta:
+        db_table = "http_execution_log"
+        constraints = [
+            CompositeForeignKey(
+                name="fk_http_execution_log_call",
+                fields=("tenant_id", "service_call_id"),
+                to="orchestration.ServiceCall",
+                to_fields=("tenant_id", "service_call_id"),
+            ),
+            models.CheckConstraint(name="ck_http_execution_log_method", condition=Q(request_method__in=METHODS)),
+        ]
+
+    def __str__(self) -> str:
+        return f"attempt {self.attempt} of {self.service_call_id}"

@@ -1,0 +1,46 @@
+"""The cast and the stage: two tenants of which neither may see the other, and a database of files."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from django.conf import settings
+
+from eventservice.kernel.env import SQLITE
+from eventservice.kernel.now import pinned_time
+from eventservice.tenants.models import Tenant
+from tests.factories import TenantFactory
+
+
+@pytest.fixture(scope="session")
+def django_db_modify_db_settings(django_db_modify_db_settings_parallel_suffix: None) -> None:
+    """A file, as in production: an in-memory database has neither WAL nor other connections."""
+    database = settings.DATABASES["default"]
+    if database["ENGINE"] == SQLITE:
+        folder = tempfile.mkdtemp(prefix="eventservice-tests-")
+        database["TEST"]["NAME"] = str(Path(folder) / "test.db")
+
+
+@pytest.fixture
+def tenant(db: None) -> Tenant:
+    return TenantFactory(name="acme")
+
+
+@pytest.fixture
+def intruder(db: None) -> Tenant:
+    """The tenant who must see nothing of the other's."""
+    return TenantFactory(name="intruder")
+
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+def at_noon() -> Iterator[datetime]:
+    """Database time stands still."""
+    with pinned_time(NOON):
+        yield NOON

@@ -1,0 +1,101 @@
+"""Timers, the shards that they fall into, and the nodes that own the shards."""
+
+from django.db import models
+from django.db.models import Q
+
+from eventservice.kernel.constraints import CompositeForeignKey, LongNamedIndex, PollingIndex
+from eventservice.kernel.leases import Lease
+from eventservice.kernel.tenancy import TenantManager
+
+
+class TimerState(models.TextChoices):
+    SCHEDULED = "Scheduled"
+    REACHED = "Reached"
+
+
+class TimerSchedule(models.Model):
+    pk = models.CompositePrimaryKey("tenant_id", "service_call_id")
+    tenant_id = models.UUIDField()
+    service_call_id = models.UUIDField()
+    correlation_id = models.UUIDField()
+    due_at = models.DateTimeField()
+    registered_at = models.DateTimeField()
+    reached_at = models.DateTimeField(null=True)
+    state = models.CharField(
+        max_length=16, choices=TimerState.choices, default=TimerState.SCHEDULED, db_default=TimerState.SCHEDULED
+    )
+    shard_id = models.PositiveIntegerField()
+    # The version of the shard's ownership under which the timer was reached.
+    claim_version = models.BigIntegerField(null=True)
+    service_call = models.ForeignObject(
+        "orchestration.ServiceCall",
+        on_delete=models.DO_NOTHING,
+        from_fields=("tenant_id", "service_call_id"),
+        to_fields=("tenant_id", "service_call_id"),
+        related_name="timers",
+    )
+
+    objects = TenantManager()
+
+    class Meta:
+        db_table = "timer_schedules"
+        constraints = [
+            CompositeForeignKey(
+                name="fk_timer_schedules_call",
+                fields=("tenant_id", "service_call_id"),
+                to="orchestration.ServiceCall",
+                to_fields=("tenant_id", "service_call_id"),
+            ),
+            models.CheckConstraint(name="ck_timer_schedules_state", condition=Q(state__in=TimerState.values)),
+            models.CheckConstraint(
+                name="ck_timer_schedules_reached",
+                condition=Q(state=TimerState.SCHEDULED, reached_at__isnull=True)
+                | Q(state=TimerState.REACHED, reached_at__isnull=False),
+            ),
+        ]
+        indexes = [
+            # A tenant's due timers: the spec's polling query, and the poller's when tenants must share.
+            LongNamedIndex(name="idx_timer_schedules_due_at", fields=["tenant_id", "state", "due_at"]),
+            # Tracing a request across tenants.
+            LongNamedIndex(name="idx_timer_schedules_correlation_id", fields=["correlation_id"]),
+            # The poller's own: the due timers of the shards that it owns, and nothing else.
+            PollingIndex(
+                name="idx_timer_schedules_shard",
+                fields=["shard_id", "due_at"],
+                condition=Q(state=TimerState.SCHEDULED),
+                full=("shard_id", "state", "due_at"),
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.service_call_id} due {self.due_at}"
+
+
+class TimerShard(Lease):
+    """The ownership record of a shard. Shard ids are global: all namespaces share them."""
+
+    shard_id = models.PositiveIntegerField(primary_key=True)
+
+    class Meta:
+        db_table = "timer_shards"
+
+    def __str__(self) -> str:
+        return str(self.shard_id)
+
+
+class Node(models.Model):
+    """A process that runs an engine or a dispatcher, as long as its heart beats."""
+
+    owner_id = models.UUIDField(primary_key=True)
+    role = models.CharField(max_length=16)
+    hostname = models.CharField(max_length=255)
+    process_id = models.PositiveIntegerField()
+    started_at = models.DateTimeField()
+    lease_until = models.DateTimeField()
+    in_flight = models.PositiveIntegerField(default=0)
+
+    class Meta:
+        db_table = "nodes"
+
+    def __str__(self) -> str:
+        return f"{self.role} {self.owner_id}"

@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# The whole suite on SQLite, then on PostgreSQL and MariaDB where they answer. All three run, and any failure
+# counts. REQUIRE_SERVICES=1 makes a missing server a failure. Arguments are passed on to pytest.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+
+PYTHON=${PYTHON:-.venv/bin/python}
+DEFAULT_MARKS="not slow and not chaos"       # as in pyproject.toml: a second -m replaces the first
+SERVER_MARKS="$DEFAULT_MARKS and not sqlite_only and not browser"
+closing_lines=()
+failed=0
+
+# host and port of a database URL, on one line
+address() {
+    "$PYTHON" -c 'import sys, urllib.parse as p; u = p.urlsplit(sys.argv[1]); print(u.hostname, u.port or sys.argv[2])' "$@"
+}
+
+answers() { timeout 3 bash -c "exec 3<>/dev/tcp/$1/$2" 2>/dev/null; }
+
+run() { # name, DATABASE_URL (empty: the settings' own SQLite), marks, pytest's arguments
+    local name=$1 url=$2 marks=$3 log
+    shift 3
+    log=$(mktemp)
+    printf '\n== %s ==\n' "$name"
+    env -u DATABASE_URL ${url:+"DATABASE_URL=$url"} "$PYTHON" -m pytest -n auto -m "$marks" "$@" 2>&1 |
+        tee "$log" || failed=1
+    closing_lines+=("$name: $(tail -n 1 "$log")")
+    rm -f "$log"
+}
+
+run_on_server() { # name, URL, default port, pytest's arguments
+    local name=$1 url=$2 port=$3 host
+    shift 3
+    read -r host port < <(address "$url" "$port")
+    if answers "$host" "$port"; then
+        run "$name" "$url" "$SERVER_MARKS" "$@"
+    else
+        closing_lines+=("$name: not run, nothing answers at $host:$port")
+        [ "${REQUIRE_SERVICES:-0}" != 1 ] || failed=1
+    fi
+}
+
+run SQLite "" "$DEFAULT_MARKS" "$@"
+run_on_server PostgreSQL "${TEST_POSTGRES_URL:-postgres://root@127.0.0.1:5432/test}" 5432 "$@"
+run_on_server MariaDB "${TEST_MARIADB_URL:-mysql://root@127.0.0.1:3306/test}" 3306 "$@"
+
+printf '\n'
+printf '%s\n' "${closing_lines[@]}"
+exit "$failed"
