@@ -86,32 +86,43 @@ _LOW_32_BITS: Final = [
     IPv6Network("64:ff9b::/96"),  # NAT64
     IPv6Network("::/96"),  # IPv4-compatible
 ]
+_TRANSLATED: Final = [*_LOW_32_BITS, _SIX_TO_FOUR, _TEREDO]
 _ISATAP_MARKS: Final = (0x00005EFE, 0x02005EFE)
+
+
+@lru_cache(maxsize=8192)
+def _parse(ip: str) -> Address | None:
+    try:
+        return ip_address(ip)
+    except ValueError:
+        return None
 
 
 @lru_cache(maxsize=8192)
 def classify(ip: str) -> Refusal | None:
     """The strictest thing to be said against an address; None for one of the public internet."""
-    try:
-        address = ip_address(ip.partition("%")[0])
-    except ValueError:
+    address = _parse(ip.partition("%")[0])
+    if address is None:
         return Refusal(Tier.FORBIDDEN, "not an IP address")
-    return _refuse_listed(address) or _refuse_ipv6(address)
+    if isinstance(address, IPv4Address):
+        return _listed(address)
+    return _classify_ipv6(address)
 
 
-def _refuse_listed(address: Address) -> Refusal | None:
+def _listed(address: Address) -> Refusal | None:
     return next((refusal for network, refusal in _NETWORKS if address in network), None)
 
 
-def _refuse_ipv6(address: Address) -> Refusal | None:
-    if isinstance(address, IPv4Address):
-        return None
-    embedded = list(_embedded(address))
-    refusals = [refusal for inner in embedded if (refusal := _refuse_listed(inner))]
+def _classify_ipv6(address: IPv6Address) -> Refusal | None:
+    inner = [
+        Refusal(found.tier, f"IPv6 form of {found.rule}")
+        for ip in _embedded(address)
+        if (found := _listed(ip))
+    ]
+    refusals = [refusal for refusal in (_listed(address), *inner) if refusal]
     if refusals:
-        worst = min(refusals, key=lambda refusal: refusal.tier is Tier.PRIVATE)
-        return Refusal(worst.tier, f"IPv6 form of {worst.rule}")
-    if embedded:
+        return min(refusals, key=lambda refusal: refusal.tier is Tier.PRIVATE)
+    if any(address in network for network in _TRANSLATED):
         return None
     if address not in _GLOBAL_UNICAST or address in _PROTOCOL_ASSIGNMENTS:
         return Refusal(Tier.FORBIDDEN, "reserved IPv6 space")
@@ -141,7 +152,9 @@ class _Opening:
     port: int | None
 
     def admits(self, address: Address, port: int) -> bool:
-        return self.port in (None, port) and address.version == self.network.version and address in self.network
+        return (
+            self.port in (None, port) and address.version == self.network.version and address in self.network
+        )
 
 
 @dataclass(frozen=True)
@@ -167,11 +180,8 @@ class AddressPolicy:
         return None if self._is_opened(ip, port) else refusal.rule
 
     def _is_opened(self, ip: str, port: int) -> bool:
-        if not self._openings or "%" in ip:
-            return False
-        try:
-            address = ip_address(ip)
-        except ValueError:
+        address = _parse(ip)
+        if address is None or "%" in ip:
             return False
         return any(opening.admits(address, port) for opening in self._openings)
 
@@ -231,7 +241,14 @@ class Resolver:
             self._threads += start
         self._questions.put(host)
         if start:
+            self._start_thread()
+
+    def _start_thread(self) -> None:
+        try:
             threading.Thread(target=self._work, name="egress-dns", daemon=True).start()
+        except RuntimeError:  # the system grants no more threads: those that run will get to it
+            with self._lock:
+                self._threads -= 1
 
     def close(self) -> None:
         """Idle threads end; one that hangs in a lookup ends when the system lets it go."""
@@ -253,7 +270,7 @@ class Resolver:
     def _answer(self, host: str) -> Answer:
         try:
             return Answer(host, tuple(self._lookup(host)))
-        except Exception as error:  # whatever a lookup raises, somebody waits for its answer
+        except Exception as error:  # noqa: BLE001 - whatever it raises, somebody waits for an answer
             return Answer(host, error=error)
 
 

@@ -3,7 +3,7 @@
 from django.db import models
 from django.db.models import Q
 
-from eventservice.kernel.constraints import CompositeForeignKey
+from eventservice.kernel.constraints import CompositeForeignKey, PollingIndex
 from eventservice.kernel.tenancy import TenantManager
 
 METHODS = ("GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS")
@@ -50,6 +50,15 @@ class HttpExecution(models.Model):
                 to_fields=("tenant_id", "service_call_id"),
             ),
             models.CheckConstraint(name="ck_http_execution_log_method", condition=Q(request_method__in=METHODS)),
+        ]
+        indexes = [
+            # Attempts that are under way, by the node that makes them.
+            PollingIndex(
+                name="idx_http_execution_log_open",
+                fields=["node"],
+                condition=Q(finished_at__isnull=True),
+                full=("finished_at", "node"),
+            )
         ]
 
     def __str__(self) -> str:

@@ -35,15 +35,25 @@ _FIELD_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 _OURS = frozenset({"x-service-call-id", "x-attempt", "webhook-id", "webhook-timestamp", "webhook-signature"})
 # Framing, routing and hop-by-hop headers: whoever sets these decides where a message ends or who reads it.
 _HOP = frozenset(
-    {"host", "content-length", "transfer-encoding", "connection", "keep-alive", "te", "upgrade", "trailer", "expect"}
+    {
+        "host",
+        "content-length",
+        "transfer-encoding",
+        "connection",
+        "keep-alive",
+        "te",
+        "upgrade",
+        "trailer",
+        "expect",
+    }
 )
 
 
-class BadUrl(ValueError):
+class BadUrl(ValueError):  # noqa: N818 - reads better where it is raised
     """The message names the rule that the URL breaks."""
 
 
-class BadHeader(ValueError):
+class BadHeader(ValueError):  # noqa: N818
     """The message names the header and the rule that it breaks."""
 
 
@@ -72,7 +82,9 @@ def parse_target(url: str) -> Target:
     if len(url) > MAX_URL_LENGTH:
         raise BadUrl(f"the URL is longer than {MAX_URL_LENGTH} characters")
     if not _VISIBLE.fullmatch(url):
-        raise BadUrl("the URL has a space, control character, backslash or non-ASCII character; percent-encode it")
+        raise BadUrl(
+            "the URL has a space, control character, backslash or non-ASCII character; percent-encode it"
+        )
     parts = _PARTS.fullmatch(url)
     if parts is None:
         raise BadUrl("the URL is not of the form http://host/path")
@@ -182,7 +194,9 @@ def _check_name(name: str) -> None:
 
 def _check_value(name: str, value: str) -> None:
     if not _FIELD_VALUE.fullmatch(value):
-        raise BadHeader(f"header {name} has a value with a line break, a control character or one outside Latin-1")
+        raise BadHeader(
+            f"header {name} has a value with a line break, a control character or one outside Latin-1"
+        )
 
 
 def header_line(name: str, value: str) -> str | bytes:

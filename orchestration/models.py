@@ -47,6 +47,8 @@ class ServiceCall(models.Model):
     # The attempt now running, or the last one; a result that carries another execution_id comes too late.
     attempt = models.PositiveIntegerField(default=0)
     execution_id = models.UUIDField(null=True)
+    # Attempts whose end nobody saw. They do not count against the retry policy.
+    interruptions = models.PositiveIntegerField(default=0)
     deadline_at = models.DateTimeField(null=True)
     cancel_requested = models.BooleanField(default=False)
     next_seq = models.PositiveIntegerField(default=1)

@@ -1,9 +1,9 @@
-"""Events that have happened and are to be published."""
+"""Events that have happened and are to be published; webhook endpoints and what is to be delivered to them."""
 
 from django.db import models
 from django.db.models import Q
 
-from eventservice.kernel.constraints import PollingIndex
+from eventservice.kernel.constraints import CompositeForeignKey, PollingIndex
 from eventservice.kernel.leases import Lease
 from eventservice.kernel.tenancy import TenantManager
 
@@ -25,6 +25,7 @@ class OutboxEvent(models.Model):
     partition = models.PositiveSmallIntegerField()
     attempts = models.PositiveIntegerField(default=0)
     last_error = models.TextField(null=True)
+    # Taken out of the flow: the event that no publisher would have (attempts > 0), and those that wait behind it.
     parked_at = models.DateTimeField(null=True)
 
     objects = TenantManager()
@@ -38,13 +39,20 @@ class OutboxEvent(models.Model):
             )
         ]
         indexes = [
-            # The dispatcher: what is still to publish, of a partition, in order.
+            # The dispatcher: what is still to publish, of a partition, in order. What is parked is not in it.
             PollingIndex(
                 name="idx_outbox_unpublished",
                 fields=["partition", "id"],
-                condition=Q(published_at__isnull=True),
-                full=("published_at", "partition", "id"),
-            )
+                condition=Q(published_at__isnull=True, parked_at__isnull=True),
+                full=("published_at", "parked_at", "partition", "id"),
+            ),
+            # The dispatcher again: is an aggregate parked? And the list of what is parked.
+            PollingIndex(
+                name="idx_outbox_parked",
+                fields=["tenant_id", "aggregate_id"],
+                condition=Q(published_at__isnull=True, parked_at__isnull=False),
+                full=("tenant_id", "aggregate_id", "parked_at"),
+            ),
         ]
 
     def __str__(self) -> str:
@@ -61,3 +69,112 @@ class OutboxPartition(Lease):
 
     def __str__(self) -> str:
         return str(self.partition)
+
+
+class WebhookEndpoint(models.Model):
+    """Where a tenant wants its events sent."""
+
+    pk = models.CompositePrimaryKey("tenant_id", "endpoint_id")
+    tenant_id = models.UUIDField()
+    endpoint_id = models.UUIDField()
+    url = models.TextField()
+    # Encrypted: `whsec_…`, the key of the signatures.
+    secret = models.TextField()
+    # Empty means all.
+    event_types = models.JSONField(default=list)
+    active = models.BooleanField(default=True)
+    disabled_reason = models.TextField(default="")
+    created_at = models.DateTimeField()
+
+    objects = TenantManager()
+
+    class Meta:
+        db_table = "webhook_endpoints"
+
+    def __str__(self) -> str:
+        return self.url
+
+
+class DeliveryState(models.TextChoices):
+    PENDING = "Pending"
+    DELIVERED = "Delivered"
+    EXHAUSTED = "Exhausted"
+
+
+class WebhookDelivery(models.Model):
+    """One event on its way to one endpoint. It carries its body, so that pruning the outbox takes nothing from it."""
+
+    pk = models.CompositePrimaryKey("tenant_id", "delivery_id")
+    tenant_id = models.UUIDField()
+    delivery_id = models.UUIDField()
+    endpoint_id = models.UUIDField()
+    event_id = models.UUIDField()
+    aggregate_id = models.UUIDField()
+    aggregate_seq = models.PositiveIntegerField()
+    body = models.TextField()
+    state = models.CharField(max_length=16, choices=DeliveryState.choices, default=DeliveryState.PENDING)
+    attempts = models.PositiveIntegerField(default=0)
+    # When it may be sent; while it is being sent, when whoever took it must be given up for dead.
+    # Null: it waits behind an earlier event of its aggregate.
+    next_attempt_at = models.DateTimeField(null=True)
+    last_error = models.TextField(default="")
+    created_at = models.DateTimeField()
+    finished_at = models.DateTimeField(null=True)
+    endpoint = models.ForeignObject(
+        WebhookEndpoint,
+        on_delete=models.DO_NOTHING,
+        from_fields=("tenant_id", "endpoint_id"),
+        to_fields=("tenant_id", "endpoint_id"),
+        related_name="deliveries",
+    )
+
+    objects = TenantManager()
+
+    class Meta:
+        db_table = "webhook_deliveries"
+        constraints = [
+            CompositeForeignKey(
+                name="fk_webhook_deliveries_endpoint",
+                fields=("tenant_id", "endpoint_id"),
+                to="outbox.WebhookEndpoint",
+                to_fields=("tenant_id", "endpoint_id"),
+            ),
+            # A repeated publish makes no second delivery.
+            models.UniqueConstraint(
+                name="uq_webhook_deliveries_event", fields=["tenant_id", "event_id", "endpoint_id"]
+            ),
+            models.CheckConstraint(
+                name="ck_webhook_deliveries_state", condition=Q(state__in=DeliveryState.values)
+            ),
+            models.CheckConstraint(
+                name="ck_webhook_deliveries_finished",
+                condition=Q(state=DeliveryState.PENDING, finished_at__isnull=True)
+                | (~Q(state=DeliveryState.PENDING) & Q(finished_at__isnull=False, next_attempt_at__isnull=True)),
+            ),
+        ]
+        indexes = [
+            # The deliverer: what is due of an endpoint.
+            PollingIndex(
+                name="idx_webhook_deliveries_due",
+                fields=["tenant_id", "endpoint_id", "next_attempt_at"],
+                condition=Q(state=DeliveryState.PENDING),
+                full=("tenant_id", "endpoint_id", "state", "next_attempt_at"),
+            ),
+            # Which delivery of an aggregate is the next, and whether there is one before this.
+            PollingIndex(
+                name="idx_webhook_deliveries_queue",
+                fields=["tenant_id", "endpoint_id", "aggregate_id", "aggregate_seq"],
+                condition=Q(state=DeliveryState.PENDING),
+                full=("tenant_id", "endpoint_id", "state", "aggregate_id", "aggregate_seq"),
+            ),
+            # Retention.
+            PollingIndex(
+                name="idx_webhook_deliveries_done",
+                fields=["finished_at"],
+                condition=Q(finished_at__isnull=False),
+                full=("finished_at",),
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.event_id} to {self.endpoint_id}: {self.state}"

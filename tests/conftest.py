@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.conf import settings
+from django.db import connection
 
 from eventservice.kernel.env import SQLITE
 from eventservice.kernel.now import pinned_time
@@ -44,3 +47,17 @@ def at_noon() -> Iterator[datetime]:
     """Database time stands still."""
     with pinned_time(NOON):
         yield NOON
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[Callable[..., Future[Any]]]:
+    """Runs a function in a thread of its own, and so on a database connection of its own."""
+
+    def on_own_connection(function: Callable[..., Any], *args: Any) -> Any:
+        try:
+            return function(*args)
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(max_workers=16) as pool:
+        yield lambda function, *args: pool.submit(on_own_connection, function, *args)

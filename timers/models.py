@@ -25,6 +25,8 @@ class TimerSchedule(models.Model):
         max_length=16, choices=TimerState.choices, default=TimerState.SCHEDULED, db_default=TimerState.SCHEDULED
     )
     shard_id = models.PositiveIntegerField()
+    # What it competes with others for: the host that its call goes to.
+    lane = models.CharField(max_length=255, default="")
     # The version of the shard's ownership under which the timer was reached.
     claim_version = models.BigIntegerField(null=True)
     service_call = models.ForeignObject(
@@ -84,10 +86,9 @@ class TimerShard(Lease):
 
 
 class Node(models.Model):
-    """A process that runs an engine or a dispatcher, as long as its heart beats."""
+    """A process that runs an engine. Its row is its right to write: whoever deletes the row has fenced it."""
 
     owner_id = models.UUIDField(primary_key=True)
-    role = models.CharField(max_length=16)
     hostname = models.CharField(max_length=255)
     process_id = models.PositiveIntegerField()
     started_at = models.DateTimeField()
@@ -98,4 +99,4 @@ class Node(models.Model):
         db_table = "nodes"
 
     def __str__(self) -> str:
-        return f"{self.role} {self.owner_id}"
+        return f"{self.hostname} {self.owner_id}"

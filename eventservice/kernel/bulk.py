@@ -10,9 +10,10 @@ import json
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
+import uuid6
 from django.db import connection, models
 
 Row = Sequence[Any]
@@ -36,18 +37,23 @@ def execute_rows(sql: str, rows: Iterable[Row]) -> int:
         return int(cursor.rowcount)
 
 
-def to_json(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+# One encoder for all: json.dumps() would make one for each value.
+to_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
 def _as_is(value: Any) -> Any:
     return value
 
 
+def _digits(value: uuid.UUID) -> str:
+    return value.hex
+
+
 @cache
 def _preparer(vendor: str) -> dict[type, Callable[[Any], Any]]:
     # All three databases read a UUID from its 32 digits; SQLite stores them.
-    prepare: dict[type, Callable[[Any], Any]] = {uuid.UUID: lambda value: value.hex, dict: to_json, list: to_json}
+    prepare: dict[type, Callable[[Any], Any]] = {uuid.UUID: _digits, uuid6.UUID: _digits, dict: to_json, list: to_json}
     if vendor != "postgresql":
-        prepare[datetime] = connection.ops.adapt_datetimefield_value
+        # A batch writes the same few instants many times.
+        prepare[datetime] = lru_cache(1024)(connection.ops.adapt_datetimefield_value)
     return prepare

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from django.core.exceptions import ImproperlyConfigured
 
@@ -109,7 +109,7 @@ def _bounded(value: T, least: Any, most: Any) -> T:
 
 
 def parse_database_url(url: str) -> dict[str, Any]:
-    parts = urlsplit(url)
+    parts, port = _split(url)
     engine = ENGINES.get(parts.scheme)
     if engine is None:
         raise ValueError(f"has the scheme {parts.scheme!r}: expected one of {', '.join(ENGINES)}")
@@ -128,6 +128,15 @@ def parse_database_url(url: str) -> dict[str, Any]:
         "USER": unquote(parts.username or ""),
         "PASSWORD": unquote(parts.password or ""),
         "HOST": parts.hostname or "",
-        "PORT": str(parts.port or ""),
+        "PORT": str(port or ""),
         "OPTIONS": dict(parse_qsl(parts.query)),
     }
+
+
+def _split(url: str) -> tuple[SplitResult, int | None]:
+    try:
+        parts = urlsplit(url)
+        return parts, parts.port
+    except ValueError:
+        # Its message quotes what it could not read, and that may be the password.
+        raise ValueError("cannot be read: special characters of user and password must be %-encoded") from None

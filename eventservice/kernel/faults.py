@@ -5,6 +5,7 @@ optionally `@N`: only on the Nth time that the point is passed.
 """
 
 import os
+import re
 import signal
 import time
 from dataclasses import dataclass
@@ -22,15 +23,17 @@ class _Armed:
     passes: int = 0
 
 
+FORM = re.compile(r"([^=@\s]+)=(?:(kill|stop|raise)|(delay):(\d+(?:\.\d+)?))(?:@(\d+))?")
+
+
 def _parse(text: str) -> dict[str, _Armed]:
     armed = {}
     for entry in filter(None, (part.strip() for part in text.split(","))):
-        point, _, rest = entry.partition("=")
-        rest, _, nth = rest.partition("@")
-        action, _, seconds = rest.partition(":")
-        if action not in {"kill", "stop", "raise", "delay"}:
+        form = FORM.fullmatch(entry)
+        if form is None:
             raise ValueError(f"FAULTS: {entry!r} is not point=kill|stop|raise|delay:SECONDS, optionally with @N")
-        armed[point] = _Armed(action, float(seconds or 0), int(nth) if nth else None)
+        point, action, delay, seconds, nth = form.groups()
+        armed[point] = _Armed(action or delay, float(seconds or 0), int(nth) if nth else None)
     return armed
 
 

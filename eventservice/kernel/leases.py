@@ -95,6 +95,8 @@ class Leases:
 
 
 def read_locked(model: type[Any], keys: Collection[int]) -> dict[int, int]:
+    if not keys:
+        return {}
     table, column = model._meta.db_table, model._meta.pk.column
     lock = {"sqlite": "", "postgresql": "FOR SHARE"}.get(connection.vendor, "LOCK IN SHARE MODE")
     marks = ", ".join(["%s"] * len(keys))

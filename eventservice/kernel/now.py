@@ -50,7 +50,7 @@ def db_now() -> datetime:
     sql, params = _render(connection, timedelta())
     with connection.cursor() as cursor:
         cursor.execute(f"SELECT {sql}", params)
-        return _as_utc(cursor.fetchone()[0])
+        return as_utc(cursor.fetchone()[0])
 
 
 @contextmanager
@@ -107,7 +107,8 @@ def _literal(connection: BaseDatabaseWrapper, instant: datetime) -> Sql:
             return "CAST(%s AS DATETIME(6))", [value]
 
 
-def _as_utc(value: Any) -> datetime:
+def as_utc(value: Any) -> datetime:
+    """A timestamp as a raw cursor gives it: a text on SQLite, naive on MariaDB."""
     if isinstance(value, str):
         value = parse_datetime(value)
     if value.tzinfo is None:

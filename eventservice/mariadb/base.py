@@ -30,7 +30,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
         self.transaction_now = None if autocommit else self._read_now()
 
     def _read_now(self) -> datetime:
-        with self.connection.cursor() as cursor:
+        with self.wrap_database_errors, self.connection.cursor() as cursor:
             cursor.execute("SELECT CURRENT_TIMESTAMP(6)")
             instant: datetime = cursor.fetchone()[0]
         return instant

@@ -17,7 +17,7 @@ DEFAULT_NAMESPACE = "default"
 DEFAULT_SHARDS = 16
 
 name_rule = RegexValidator(
-    r"^[a-z0-9](?:[a-z0-9._-]{0,62}[a-z0-9])?$",
+    r"^[a-z0-9](?:[a-z0-9._-]{0,62}[a-z0-9])?\Z",
     "1-64 lower-case letters, digits, '.', '_' or '-', beginning and ending with a letter or digit",
 )
 
@@ -68,11 +68,15 @@ class Namespace(models.Model):
 
     def save(self, *args: Any, **kwargs: Any) -> None:
         # A timer's shard is found by its number of shards: another number would lose the timers of this one.
-        if not self._state.adding:
-            stored = Namespace.objects.for_tenant(self.tenant_id).get(name=self.name)
-            if stored.num_shards != self.num_shards:
-                raise Conflict("immutable", f"numShards of namespace {self.name!r} is fixed at {stored.num_shards}.")
+        # Also a new object may stand for an old row: Django's save() tries an UPDATE first.
+        if not kwargs.get("force_insert"):
+            self.refuse_other_shards()
         super().save(*args, **kwargs)
+
+    def refuse_other_shards(self) -> None:
+        stored = Namespace.objects.for_tenant(self.tenant_id).filter(name=self.name).first()
+        if stored is not None and stored.num_shards != self.num_shards:
+            raise Conflict("immutable", f"numShards of namespace {self.name!r} is fixed at {stored.num_shards}.")
 
 
 class ApiKey(models.Model):

@@ -18,7 +18,7 @@ class Migration(migrations.Migration):
             name='Tenant',
             fields=[
                 ('tenant_id', models.UUIDField(default=eventservice.kernel.ids.new_id, editable=False, primary_key=True, serialize=False)),
-                ('name', models.CharField(max_length=64, unique=True, validators=[django.core.validators.RegexValidator('^[a-z0-9](?:[a-z0-9._-]{0,62}[a-z0-9])?$', "1-64 lower-case letters, digits, '.', '_' or '-', beginning and ending with a letter or digit")])),
+                ('name', models.CharField(max_length=64, unique=True, validators=[django.core.validators.RegexValidator('^[a-z0-9](?:[a-z0-9._-]{0,62}[a-z0-9])?\\Z', "1-64 lower-case letters, digits, '.', '_' or '-', beginning and ending with a letter or digit")])),
                 ('created_at', models.DateTimeField()),
                 ('active', models.BooleanField(default=True)),
                 ('signing_secret', models.TextField(blank=True, default='')),
@@ -53,7 +53,7 @@ class Migration(migrations.Migration):
             name='Namespace',
             fields=[
                 ('pk', models.CompositePrimaryKey('tenant_id', 'name', blank=True, editable=False, primary_key=True, serialize=False)),
-                ('name', models.CharField(max_length=64, validators=[django.core.validators.RegexValidator('^[a-z0-9](?:[a-z0-9._-]{0,62}[a-z0-9])?$', "1-64 lower-case letters, digits, '.', '_' or '-', beginning and ending with a letter or digit")])),
+                ('name', models.CharField(max_length=64, validators=[django.core.validators.RegexValidator('^[a-z0-9](?:[a-z0-9._-]{0,62}[a-z0-9])?\\Z', "1-64 lower-case letters, digits, '.', '_' or '-', beginning and ending with a letter or digit")])),
                 ('num_shards', models.PositiveIntegerField(default=16)),
                 ('created_at', models.DateTimeField()),
                 ('tenant', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, to='tenants.tenant')),

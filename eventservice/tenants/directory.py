@@ -1,0 +1,100 @@
+"""What the engine and the edge must know of a tenant at every call, kept for a few seconds."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from dataclasses import dataclass
+
+from django.db.models import Max
+
+from eventservice.kernel.errors import Invalid, NotFound
+from eventservice.kernel.now import DbNow
+from eventservice.kernel.secrets import decrypt
+from eventservice.tenants.models import DEFAULT_NAMESPACE, DEFAULT_SHARDS, Namespace, Tenant
+
+KEPT_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    tenant_id: uuid.UUID
+    name: str
+    active: bool
+    max_in_flight: int
+    max_pending: int
+    secret_headers: frozenset[str]
+    allowed_hosts: frozenset[str]
+    signing_secret: str
+    num_shards: dict[str, int]
+
+    def shards_of(self, namespace: str) -> int:
+        try:
+            return self.num_shards[namespace]
+        except KeyError:
+            raise Invalid(
+                "unknown_namespace", f"Namespace {namespace!r} does not exist.", faults={"namespace": "must exist"}
+            ) from None
+
+
+_kept: dict[uuid.UUID, tuple[float, Profile]] = {}
+
+
+def profile(tenant_id: uuid.UUID) -> Profile:
+    kept = _kept.get(tenant_id)
+    if kept is None or time.monotonic() - kept[0] > KEPT_SECONDS:
+        kept = time.monotonic(), _read(tenant_id)
+        _kept[tenant_id] = kept
+    return kept[1]
+
+
+def forget_profiles() -> None:
+    _kept.clear()
+
+
+def _read(tenant_id: uuid.UUID) -> Profile:
+    tenant = Tenant.objects.filter(pk=tenant_id).first()
+    if tenant is None:
+        raise NotFound("tenant")
+    return Profile(
+        tenant_id=tenant_id,
+        name=tenant.name,
+        active=tenant.active,
+        max_in_flight=tenant.max_in_flight,
+        max_pending=tenant.max_pending,
+        secret_headers=frozenset(name.lower() for name in tenant.secret_headers),
+        allowed_hosts=frozenset(host.lower() for host in tenant.allowed_hosts),
+        signing_secret=decrypt(tenant.signing_secret) if tenant.signing_secret else "",
+        num_shards=dict(Namespace.objects.for_tenant(tenant_id).values_list("name", "num_shards")),
+    )
+
+
+def most_shards() -> int:
+    """How many shards the largest namespace has: all namespaces share the ids from 0."""
+    return Namespace.objects.across_tenants().aggregate(most=Max("num_shards"))["most"] or DEFAULT_SHARDS
+
+
+def create_tenant(name: str) -> Tenant:
+    """A tenant with its `default` namespace."""
+    tenant = Tenant(name=name, created_at=DbNow())
+    tenant.full_clean(exclude=["created_at"])
+    tenant.save(force_insert=True)
+    declare_namespace(tenant.tenant_id, DEFAULT_NAMESPACE, DEFAULT_SHARDS)
+    return tenant
+
+
+def declare_namespace(tenant_id: uuid.UUID, name: str, num_shards: int) -> Namespace:
+    """Make it, or find it as it is; another number of shards is refused."""
+    existing = Namespace.objects.for_tenant(tenant_id).filter(name=name).first()
+    if existing is not None:
+        existing.num_shards = num_shards
+        existing.refuse_other_shards()
+        return existing
+    namespace = Namespace(tenant_id=tenant_id, name=name, num_shards=num_shards, created_at=DbNow())
+    namespace.full_clean(exclude=["created_at"])
+    namespace.save(force_insert=True)
+    forget_profiles()
+    return namespace
+
+
+__all__ = ["Profile", "create_tenant", "declare_namespace", "forget_profiles", "most_shards", "profile"]

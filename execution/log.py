@@ -1,0 +1,92 @@
+"""Writing the attempt log: a row is opened before its request is sent, and closed when its end is known."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from eventservice.kernel.bulk import execute_rows, insert_rows, to_json
+from execution.models import HttpExecution
+from execution.outcome import Errored, ErrorKind, Outcome, Responded
+from execution.redaction import mask_response
+
+OPENED = (
+    "tenant_id", "service_call_id", "execution_id", "attempt", "node", "started_at",
+    "request_url", "request_method", "request_headers", "request_body",
+)  # fmt: skip
+
+CLOSE = """
+UPDATE http_execution_log SET finished_at = %s, response_status = %s, response_headers = %s, response_body = %s,
+    response_size = %s, error_kind = %s, error_message = %s, latency_ms = %s
+WHERE tenant_id = %s AND service_call_id = %s AND execution_id = %s
+"""
+
+KEPT_REQUEST_BODY = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptKey:
+    tenant_id: uuid.UUID
+    service_call_id: uuid.UUID
+    execution_id: uuid.UUID
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedAttempt:
+    key: AttemptKey
+    attempt: int
+    node: uuid.UUID
+    url: str
+    method: str
+    headers: Mapping[str, str]  # masked
+    body: str | None
+
+
+def open_attempts(attempts: Iterable[OpenedAttempt], now: datetime) -> None:
+    insert_rows(
+        HttpExecution,
+        OPENED,
+        [
+            (
+                a.key.tenant_id, a.key.service_call_id, a.key.execution_id, a.attempt, a.node, now,
+                a.url, a.method, to_json(a.headers), storable(a.body, KEPT_REQUEST_BODY),
+            )
+            for a in attempts
+        ],
+    )  # fmt: skip
+
+
+def close_attempts(ended: Iterable[tuple[AttemptKey, Outcome]], now: datetime) -> None:
+    execute_rows(
+        CLOSE, [(now, *_result(outcome), k.tenant_id, k.service_call_id, k.execution_id) for k, outcome in ended]
+    )
+
+
+def interrupt_attempts(keys: Iterable[AttemptKey], now: datetime) -> None:
+    """Attempts whose end nobody saw."""
+    row = (None, None, None, None, ErrorKind.INTERRUPTED.value, "The process that made this attempt ended.", None)
+    execute_rows(CLOSE, [(now, *row, k.tenant_id, k.service_call_id, k.execution_id) for k in keys])
+
+
+def orphaned_attempts(live_nodes: Collection[uuid.UUID], limit: int) -> list[AttemptKey]:
+    """Open attempts of nodes that are no more."""
+    orphaned = HttpExecution.objects.across_tenants().filter(finished_at=None).exclude(node__in=live_nodes)
+    return [AttemptKey(*key) for key in orphaned.values_list("tenant_id", "service_call_id", "execution_id")[:limit]]
+
+
+def _result(outcome: Outcome) -> tuple[Any, ...]:
+    match outcome:
+        case Responded():
+            headers = to_json(mask_response(outcome.headers))
+            body = storable(outcome.body.decode(errors="replace"))
+            return outcome.status, headers, body, outcome.body_size, None, None, outcome.timings.total_ms
+        case Errored():
+            return None, None, None, None, outcome.kind.value, outcome.message, outcome.timings.total_ms
+
+
+def storable(text: str | None, most: int | None = None) -> str | None:
+    """PostgreSQL's text knows no NUL."""
+    return None if text is None else text[:most].replace("\0", "\ufffd")

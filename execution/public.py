@@ -1,0 +1,46 @@
+"""What other modules may use of execution."""
+
+from execution.addresses import AddressPolicy
+from execution.egress import Egress, Limits
+from execution.log import (
+    AttemptKey,
+    OpenedAttempt,
+    close_attempts,
+    interrupt_attempts,
+    open_attempts,
+    orphaned_attempts,
+)
+from execution.models import METHODS
+from execution.outcome import Attempt, Errored, ErrorKind, Outcome, Responded
+from execution.redaction import mask_response, mask_sealed, seal
+from execution.runner import Request, Signer, build_attempt, refusal
+from execution.urls import BadHeader, BadUrl, check_headers, parse_target
+
+__all__ = [
+    "METHODS",
+    "AddressPolicy",
+    "Attempt",
+    "AttemptKey",
+    "BadHeader",
+    "BadUrl",
+    "Egress",
+    "ErrorKind",
+    "Errored",
+    "Limits",
+    "OpenedAttempt",
+    "Outcome",
+    "Request",
+    "Responded",
+    "Signer",
+    "build_attempt",
+    "check_headers",
+    "close_attempts",
+    "interrupt_attempts",
+    "mask_response",
+    "mask_sealed",
+    "open_attempts",
+    "orphaned_attempts",
+    "parse_target",
+    "refusal",
+    "seal",
+]

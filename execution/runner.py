@@ -1,0 +1,110 @@
+"""From a stored request to the attempt that egress makes: whose headers it carries, and where it may go."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import uuid
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from execution.outcome import Attempt, Errored, ErrorKind, Timings
+from execution.redaction import mask_sealed, open_sealed
+from execution.urls import BadUrl, parse_target
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a service call asks for, with the secrets still sealed."""
+
+    method: str
+    url: str
+    headers: Mapping[str, Any]
+    body: Any
+
+    @classmethod
+    def from_spec(cls, spec: Mapping[str, Any]) -> Request:
+        return cls(spec["method"], spec["url"], spec.get("headers") or {}, spec.get("body"))
+
+    @property
+    def masked_headers(self) -> dict[str, str]:
+        return mask_sealed(self.headers)
+
+    @property
+    def body_text(self) -> str | None:
+        if self.body is None or isinstance(self.body, str):
+            return self.body
+        return json.dumps(self.body, separators=(",", ":"), ensure_ascii=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Signer:
+    """Standard Webhooks: an HMAC over id, time and body, so that a receiver knows who sent it and when."""
+
+    secret: str
+
+    def headers(self, message_id: str, now: datetime, body: bytes) -> dict[str, str]:
+        timestamp = str(int(now.timestamp()))
+        digest = hmac.new(self._key(), f"{message_id}.{timestamp}.".encode() + body, hashlib.sha256).digest()
+        return {
+            "webhook-id": message_id,
+            "webhook-timestamp": timestamp,
+            "webhook-signature": "v1," + base64.b64encode(digest).decode(),
+        }
+
+    def _key(self) -> bytes:
+        return base64.b64decode(self.secret.removeprefix("whsec_"))
+
+
+def build_attempt(
+    request: Request,
+    *,
+    key: Any,
+    service_call_id: uuid.UUID,
+    attempt: int,
+    timeout_seconds: float,
+    signer: Signer | None,
+    now: datetime,
+) -> Attempt:
+    text = request.body_text
+    body = None if text is None else text.encode()
+    # The caller's own headers come first: an Idempotency-Key of theirs is the one that counts.
+    headers = {
+        "Idempotency-Key": str(service_call_id),
+        "User-Agent": "EventService/1",
+        **_content_type(request),
+        **_titled(open_sealed(request.headers)),
+        "X-Service-Call-Id": str(service_call_id),
+        "X-Attempt": str(attempt),
+    }
+    if signer is not None:
+        headers |= signer.headers(str(service_call_id), now, body or b"")
+    return Attempt(key, request.method, request.url, tuple(headers.items()), body, timeout_seconds)
+
+
+def refusal(url: str, allowed_hosts: Collection[str], key: Any) -> Errored | None:
+    """Why this request must not be made at all, whatever its host resolves to."""
+    try:
+        host = parse_target(url).host
+    except BadUrl as wrong:
+        return _refused(key, str(wrong))
+    if allowed_hosts and host not in allowed_hosts:
+        return _refused(key, f"The host {host} is not one that this tenant may call.")
+    return None
+
+
+def _refused(key: Any, message: str) -> Errored:
+    return Errored(key, ErrorKind.EGRESS, message, {}, Timings(), may_have_been_sent=False)
+
+
+def _content_type(request: Request) -> dict[str, str]:
+    return {} if request.body is None or isinstance(request.body, str) else {"Content-Type": "application/json"}
+
+
+def _titled(headers: Mapping[str, str]) -> dict[str, str]:
+    """Names in one spelling, so that a caller's header replaces the default of the same name."""
+    return {name.title(): value for name, value in headers.items()}

@@ -1,0 +1,55 @@
+"""What may be asked of service calls, parsed once at the edge."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from eventservice.kernel.ids import new_id
+from eventservice.tenants.public import DEFAULT_NAMESPACE
+from orchestration.retries import RetryPolicy
+from orchestration.states import Delivery, ResponseContract
+
+
+@dataclass(frozen=True, slots=True)
+class RequestSpec:
+    """The HTTP request to make. `body` is a text, sent as it is, or anything that JSON can say."""
+
+    method: str
+    url: str
+    headers: dict[str, str] = field(default_factory=dict)
+    body: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitServiceCall:
+    tenant_id: uuid.UUID
+    name: str
+    request: RequestSpec
+    due_at: datetime | None = None  # none: now
+    service_call_id: uuid.UUID = field(default_factory=new_id)
+    tags: frozenset[str] = frozenset()
+    namespace: str = DEFAULT_NAMESPACE
+    external_id: str | None = None
+    idempotency_key: str | None = None
+    correlation_id: uuid.UUID = field(default_factory=new_id)
+    retry_policy: RetryPolicy | None = None
+    timeout_seconds: float = 30.0
+    response_contract: ResponseContract = ResponseContract.STATUS
+    delivery: Delivery = Delivery.AT_LEAST_ONCE
+    replay_of: uuid.UUID | None = None
+
+    @property
+    def fingerprint(self) -> str:
+        """What must be the same for a repeated idempotency key to mean the same call."""
+        asked = [
+            self.name, self.request.method, self.request.url, self.request.headers, self.request.body,
+            self.due_at and self.due_at.isoformat(), sorted(self.tags), self.namespace, self.external_id,
+            self.retry_policy and self.retry_policy.to_stored(), self.timeout_seconds,
+            self.response_contract, self.delivery,
+        ]  # fmt: skip
+        return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()

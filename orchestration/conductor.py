@@ -1,0 +1,294 @@
+"""The engine: joins due timers to HTTP attempts, and their outcomes to the calls.
+
+`poll_once` is one pass: start what is due, wait a little for outcomes, record those that came. The loop around
+it belongs to whoever runs it (a slice, a management command, a test).
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+import structlog
+from django.db import DatabaseError, connection, transaction
+from django.db.utils import InterfaceError
+
+from eventservice.kernel.faults import fault
+from eventservice.kernel.leases import Fenced
+from eventservice.kernel.now import db_now
+from eventservice.tenants.public import most_shards, profile
+from execution.public import (
+    Attempt,
+    AttemptKey,
+    Egress,
+    Errored,
+    Outcome,
+    Signer,
+    build_attempt,
+    orphaned_attempts,
+    refusal,
+)
+from orchestration import lifecycle
+from orchestration.lifecycle import StartedCall
+from orchestration.wakeup import ChangeWatch
+from timers.public import DueTimer, HeldBack, Membership, Poller, live_nodes, reap_one
+
+log = structlog.get_logger(__name__)
+
+BEAT_SECONDS = 2.0
+TICK_SECONDS = 1.0
+SWEEP_SECONDS = 5.0
+# Somebody has all that they may have in flight: their due timers would be found again and again.
+HELD_BACK_SECONDS = 0.05
+LONGEST_NAP = 1.0
+AFTER_FAILURE_SECONDS = 0.5
+WATCHDOG_BATCH = 500
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLimits:
+    batch: int = 500
+    in_flight: int = 20_000
+    per_host: int = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """What one pass did."""
+
+    started: int
+    recorded: int
+
+
+class Engine:
+    def __init__(self, egress: Egress, limits: EngineLimits = EngineLimits()) -> None:  # noqa: B008 (frozen)
+        self.egress = egress
+        self.limits = limits
+        self.in_flight: dict[Hashable, StartedCall] = {}
+        self._by_tenant: Counter[uuid.UUID] = Counter()
+        self._by_lane: Counter[str] = Counter()
+        self._unrecorded: list[Outcome] = []
+        # Attempts that this process began before it was fenced: their results change no state.
+        self._late: set[Hashable] = set()
+        self._watch = ChangeWatch()
+        self._look_at = 0.0
+        self._due: dict[str, float] = {}
+        self._enter()
+
+    # --- one pass ---
+
+    def poll_once(self, longest_nap: float = LONGEST_NAP) -> Pass:
+        try:
+            self._tend()
+            started = self._start_due() if self._worth_looking() else 0
+            outcomes = self.egress.collect(self._nap(longest_nap))
+            return Pass(started, self._record(outcomes))
+        except Fenced:
+            self._after_fence()
+        except (DatabaseError, InterfaceError) as broken:
+            self._endure(broken)
+        return Pass(0, 0)
+
+    def run(self, until: Callable[[], bool]) -> None:
+        while not until():
+            self.poll_once()
+
+    def stop(self, grace_seconds: float) -> None:
+        """Hand the shards on at once, let the attempts under way end, and leave. What outlasts the grace is
+        resolved by whoever finds this node's row expired."""
+        self.membership.release_shards()
+        deadline = time.monotonic() + grace_seconds
+        while (self.in_flight or self._unrecorded) and time.monotonic() < deadline:
+            self._beat()
+            self._record(self.egress.collect(0.1))
+        self.egress.close()
+        if not self.in_flight:
+            self.membership.leave()
+
+    # --- starting ---
+
+    def _worth_looking(self) -> bool:
+        changed = self._watch.changed()
+        return changed or time.monotonic() >= self._look_at
+
+    def _start_due(self) -> int:
+        limit = min(self.limits.batch, self.limits.in_flight - len(self.in_flight))
+        held_back = self._held_back()
+        due_in = self.poller.seconds_until_due()
+        if limit < 1 or due_in is None or due_in > 0:
+            self._look_in(LONGEST_NAP if due_in is None else due_in)
+            return 0
+        started = self._start(limit, held_back)
+        self._look_in(0.0 if started else HELD_BACK_SECONDS)
+        return len(started)
+
+    def _start(self, limit: int, held_back: HeldBack) -> list[StartedCall]:
+        room = _Room(self.limits.per_host, self._by_tenant.copy(), self._by_lane.copy())
+        with transaction.atomic():
+            due = self.poller.claim_due(limit, held_back, room.admit)
+            started = lifecycle.start(due, self.membership.owner_id)
+            now = db_now()
+            fault("start.before_commit")
+        fault("start.committed")
+        attempts = []
+        for call in started:
+            self._note(call, +1)
+            attempt = self._attempt(call, now)
+            if isinstance(attempt, Errored):
+                self._unrecorded.append(attempt)
+            else:
+                attempts.append(attempt)
+        self.egress.send(attempts)
+        fault("start.sent")
+        if started:
+            self._watch.worked()
+        return started
+
+    def _attempt(self, call: StartedCall, now: datetime) -> Attempt | Errored:
+        tenant = profile(call.key.tenant_id)
+        key = call.key.execution_id
+        signer = Signer(tenant.signing_secret) if tenant.signing_secret else None
+        return refusal(call.request.url, tenant.allowed_hosts, key) or build_attempt(
+            call.request,
+            key=key,
+            service_call_id=call.key.service_call_id,
+            attempt=call.attempt,
+            timeout_seconds=call.timeout_seconds,
+            signer=signer,
+            now=now,
+        )
+
+    def _held_back(self) -> HeldBack:
+        tenants = [tenant for tenant, count in self._by_tenant.items() if count >= profile(tenant).max_in_flight]
+        lanes = [lane for lane, count in self._by_lane.items() if count >= self.limits.per_host]
+        return HeldBack(tenants, lanes)
+
+    def _look_in(self, seconds: float) -> None:
+        self._look_at = time.monotonic() + seconds
+
+    def _nap(self, longest: float) -> float:
+        if self._unrecorded:
+            return 0.0
+        return max(0.0, min(longest, self._watch.pause, self._look_at - time.monotonic()))
+
+    # --- recording ---
+
+    def _record(self, outcomes: Iterable[Outcome]) -> int:
+        # Kept until they are written: a database that is away for a while costs no result.
+        self._unrecorded += outcomes
+        if not self._unrecorded:
+            return 0
+        ended = [(self.in_flight[outcome.key].key, outcome) for outcome in self._unrecorded]
+        fault("finish.before")
+        lifecycle.close_late(end for end in ended if end[0].execution_id in self._late)
+        lifecycle.finish([end for end in ended if end[0].execution_id not in self._late], self.membership.fence)
+        fault("finish.committed")
+        self._forget(ended)
+        self._watch.worked()
+        return len(ended)
+
+    def _forget(self, ended: Iterable[tuple[AttemptKey, Outcome]]) -> None:
+        self._unrecorded = []
+        for key, _ in ended:
+            self._late.discard(key.execution_id)
+            self._note(self.in_flight[key.execution_id], -1)
+
+    def _note(self, call: StartedCall, change: int) -> None:
+        """Keep count of what is in flight, by tenant and by lane."""
+        if change > 0:
+            self.in_flight[call.key.execution_id] = call
+        else:
+            del self.in_flight[call.key.execution_id]
+        for counter, key in ((self._by_tenant, call.key.tenant_id), (self._by_lane, call.lane)):
+            counter[key] += change
+            if not counter[key]:
+                del counter[key]
+
+    # --- membership and the watchdog ---
+
+    def _enter(self) -> None:
+        self.membership = Membership()
+        self.poller = Poller(self.membership.leases)
+        self.membership.join()
+
+    def _tend(self) -> None:
+        if self._time_to("beat", BEAT_SECONDS):
+            self._beat()
+        if self._time_to("tick", TICK_SECONDS):
+            self._reap()
+            self.membership.rebalance(most_shards())
+            self._resolve(lifecycle.overdue_attempts(WATCHDOG_BATCH))
+        if self._time_to("sweep", SWEEP_SECONDS):
+            self._sweep()
+
+    def _beat(self) -> None:
+        fault("beat")
+        self.membership.beat(len(self.in_flight))
+
+    def _reap(self) -> None:
+        while (node := reap_one()) is not None:
+            log.warning("node_reaped", node=str(node))
+            self._due["sweep"] = 0.0
+
+    def _sweep(self) -> None:
+        """Resolve what nodes that are no more have left behind."""
+        while orphaned := orphaned_attempts(live_nodes(), WATCHDOG_BATCH):
+            if not self._resolve(orphaned):
+                return
+
+    def _resolve(self, keys: Iterable[AttemptKey]) -> int:
+        mine = self.in_flight.keys() - self._late
+        lost = [key for key in keys if key.execution_id not in mine]
+        if lost:
+            moved = lifecycle.resolve_interrupted(lost)
+            log.warning("attempts_interrupted", attempts=len(lost), calls=moved)
+        return len(lost)
+
+    def _time_to(self, what: str, every: float) -> bool:
+        now = time.monotonic()
+        if now < self._due.get(what, 0.0):
+            return False
+        self._due[what] = now + every
+        return True
+
+    # --- trouble ---
+
+    def _after_fence(self) -> None:
+        """Some shards are others' now, or this node was taken for dead and reaped; then it begins anew."""
+        try:
+            self._beat()
+            self.membership.leases.renew()
+        except Fenced:
+            log.error("node_fenced", node=str(self.membership.owner_id), in_flight=len(self.in_flight))
+            self._late.update(self.in_flight)
+            self._enter()
+            self._due.clear()
+
+    def _endure(self, broken: Exception) -> None:
+        """The database is away: keep what is known, and try again soon."""
+        log.error("database_trouble", error=str(broken), in_flight=len(self.in_flight))
+        connection.close_if_unusable_or_obsolete()
+        self._look_in(AFTER_FAILURE_SECONDS)
+        time.sleep(AFTER_FAILURE_SECONDS)
+
+
+@dataclass(slots=True)
+class _Room:
+    """How much each tenant and each lane may still start, within one batch."""
+
+    per_host: int
+    by_tenant: Counter[uuid.UUID]
+    by_lane: Counter[str]
+
+    def admit(self, timer: DueTimer) -> bool:
+        if self.by_tenant[timer.tenant_id] >= profile(timer.tenant_id).max_in_flight:
+            return False
+        if self.by_lane[timer.lane] >= self.per_host:
+            return False
+        self.by_tenant[timer.tenant_id] += 1
+        self.by_lane[timer.lane] += 1
+        return True

@@ -1,0 +1,48 @@
+"""When a failed attempt is made again: exponential backoff with full jitter, bounded in number and in time."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """Seconds throughout. By default a call has one attempt."""
+
+    max_attempts: int = 1
+    max_attempts_duration: float | None = None
+    initial_interval: float = 30.0
+    backoff_multiplier: float = 2.0
+    max_interval: float = 3600.0
+
+    @classmethod
+    def from_stored(cls, stored: Mapping[str, Any] | None) -> RetryPolicy:
+        return cls(**stored) if stored else cls()
+
+    def to_stored(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+    def next_at(
+        self, now: datetime, *, failures: int, first_started_at: datetime, not_before: float | None = None
+    ) -> datetime | None:
+        """The due time of the next attempt after `failures` failed ones; None: there is none.
+
+        `not_before` is what the other side asked for (Retry-After), in seconds.
+        """
+        if failures >= self.max_attempts:
+            return None
+        delay = max(self._jittered(failures), not_before or 0.0)
+        due = now + timedelta(seconds=delay)
+        if self.max_attempts_duration is not None:
+            if due > first_started_at + timedelta(seconds=self.max_attempts_duration):
+                return None
+        return due
+
+    def _jittered(self, failures: int) -> float:
+        # The exponent is bounded: past it any interval has long reached its maximum.
+        ceiling = min(self.max_interval, self.initial_interval * self.backoff_multiplier ** min(failures - 1, 64))
+        return random.uniform(0.0, ceiling)  # noqa: S311 (jitter, not a secret)

@@ -1,0 +1,220 @@
+"""Ordinary HTTP: what was asked for is what is sent, and what was answered is what comes back."""
+
+import pytest
+
+from execution.egress import Limits
+from execution.outcome import Errored, ErrorKind, Responded
+from tests.execution import hostile
+from tests.execution.hostile import OK, Request, answering, attempt, gather, perform, running, serving
+
+
+def ok(_request: Request) -> bytes:
+    return OK
+
+
+def head_ok(_request: Request) -> bytes:
+    return b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000000\r\n\r\n"
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
+@pytest.mark.parametrize("body", [None, b"", b'{"a": 1}', bytes(range(256)) * 300])
+def test_it_sends_each_method_with_and_without_a_body(method: str, body: bytes | None) -> None:
+    with answering(ok) as server, running() as egress:
+        outcome = perform(egress, attempt(server.url("/a?b=c"), method, body=body))
+    assert isinstance(outcome, Responded), outcome
+    assert (outcome.status, outcome.body, outcome.body_size) == (200, b"ok", 2)
+    [request] = server.requests
+    assert (request.method, request.target, request.body) == (method, "/a?b=c", body or b"")
+
+
+def test_it_reads_no_body_after_head() -> None:
+    with answering(head_ok) as server, running() as egress:
+        outcome = perform(egress, attempt(server.url(), "HEAD"))
+    assert isinstance(outcome, Responded), outcome
+    assert (outcome.status, outcome.body, outcome.body_size) == (200, b"", 0)
+    assert server.requests[0].method == "HEAD"
+
+
+def test_a_pooled_handle_carries_nothing_over_to_the_next_attempt() -> None:
+    sequence = [
+        attempt("/1", "POST", [("X-One", "1"), ("Content-Type", "a/b"), ("Accept", "c/d")], b"body"),
+        attempt("/2", "GET"),
+        attempt("/3", "HEAD"),
+        attempt("/4", "PUT", body=b"again"),
+        attempt("/5", "DELETE"),
+    ]
+    with answering(lambda r: OK[:-2] if r.method == "HEAD" else OK) as server, running() as egress:
+        for step in sequence:
+            outcome = perform(egress, attempt(server.url(step.url), step.method, step.headers, step.body))
+            assert isinstance(outcome, Responded), outcome
+    assert [(r.method, r.target, r.body) for r in server.requests] == [
+        (step.method, step.url, step.body or b"") for step in sequence
+    ]
+    for request in server.requests[1:]:
+        assert {name for name, _ in request.headers} <= {"Host", "Content-Length"}
+    assert server.connections == 1
+
+
+def test_it_adds_no_headers_but_host_and_length() -> None:
+    with answering(ok) as server, running() as egress:
+        perform(egress, attempt(server.url(), "POST", body=b"x" * 2_000_000 and b"x"))
+        perform(egress, attempt(server.url()))
+    assert server.requests[0].headers == [("Host", server.address), ("Content-Length", "1")]
+    assert server.requests[1].headers == [("Host", server.address)]
+
+
+def test_it_does_not_wait_for_a_100_continue() -> None:
+    with answering(ok) as server, running() as egress:
+        outcome = perform(egress, attempt(server.url(), "PUT", body=bytes(900_000)))
+    assert isinstance(outcome, Responded)
+    assert server.requests[0].header("Expect") is None
+    assert outcome.timings.total_ms < 900
+
+
+def test_it_sends_headers_as_given() -> None:
+    headers = [
+        ("X-Twice", "one"),
+        ("X-Twice", "two"),
+        ("X-Empty", ""),
+        ("X-Latin", "caf\xe9"),
+        ("User-Agent", "event-service/1"),
+        ("Accept-Encoding", "gzip"),
+        ("X-Colons", "a: b: c; d"),
+    ]
+    with answering(ok) as server, running() as egress:
+        perform(egress, attempt(server.url(), headers=headers))
+    sent = [(name, value.strip()) for name, value in server.requests[0].headers if name != "Host"]
+    assert [(name.rstrip(":"), value) for name, value in sent] == headers
+
+
+def test_it_returns_response_headers_in_order_with_duplicates_and_without_trailers() -> None:
+    response = (
+        b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n"
+        b"HTTP/1.1 201 Created\r\nSet-Cookie: a=1\r\nSet-Cookie: b=2\r\nX-Latin: caf\xe9\r\n"
+        b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n4\r\ndefg\r\n0\r\nX-Trailer: t\r\n\r\n"
+    )
+    with answering(lambda _request: response) as server, running() as egress:
+        outcome = perform(egress, attempt(server.url()))
+    assert isinstance(outcome, Responded), outcome
+    assert outcome.status == 201
+    assert outcome.headers == (
+        ("Set-Cookie", "a=1"),
+        ("Set-Cookie", "b=2"),
+        ("X-Latin", "café"),
+        ("Transfer-Encoding", "chunked"),
+    )
+    assert outcome.body == b"abcdefg"
+
+
+def test_it_keeps_no_cookies() -> None:
+    with (
+        answering(lambda _r: b"HTTP/1.1 200 OK\r\nSet-Cookie: a=1\r\nContent-Length: 0\r\n\r\n") as server,
+        running() as egress,
+    ):
+        perform(egress, attempt(server.url()))
+        perform(egress, attempt(server.url()))
+    assert server.requests[1].header("Cookie") is None
+
+
+@pytest.mark.parametrize("status", [204, 301, 302, 303, 307, 308, 304, 400, 401, 407, 429, 500, 503, 599])
+def test_every_status_is_a_response(status: int) -> None:
+    line = b"HTTP/1.1 %d X\r\nLocation: /elsewhere\r\nWWW-Authenticate: Basic\r\n" % status
+    length = b"" if status in (204, 304) else b"Content-Length: 0\r\n"
+    with answering(lambda _request: line + length + b"\r\n") as server, running() as egress:
+        outcome = perform(egress, attempt(server.url()))
+    assert isinstance(outcome, Responded), outcome
+    assert outcome.status == status
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("response", "body"),
+    [
+        (b"HTTP/1.1 200 OK\r\n\r\nuntil the end", b"until the end"),
+        (b"HTTP/1.0 200 OK\r\n\r\n\x00\xff\x00", b"\x00\xff\x00"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", b""),
+        (b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 3\r\n\r\nabc", b"abc"),
+    ],
+)
+def test_it_reads_bodies_as_they_are(response: bytes, body: bytes) -> None:
+    with serving(hostile.send_once(response)) as server, running() as egress:
+        outcome = perform(egress, attempt(server.url()))
+    assert isinstance(outcome, Responded), outcome
+    assert outcome.body == body
+
+
+def test_a_long_body_is_kept_in_part_and_counted_in_full() -> None:
+    with serving(hostile.send_zeros(hostile.MEBIBYTE)) as server, running(limits=Limits(keep_body=100)) as egress:
+        outcome = perform(egress, attempt(server.url()))
+    assert isinstance(outcome, Responded)
+    assert (len(outcome.body), outcome.body_size) == (100, hostile.MEBIBYTE)
+
+
+def test_connections_are_used_again() -> None:
+    with answering(ok) as server, running() as egress:
+        egress.send([attempt(server.url(), key=n) for n in range(2_000)])
+        outcomes = gather(egress, 2_000)
+    assert sorted(o.key for o in outcomes if isinstance(o, Responded)) == list(range(2_000))
+    assert server.connections <= 512
+
+
+def test_a_host_gets_no_more_connections_than_its_limit() -> None:
+    with answering(ok) as server, running(limits=Limits(per_host_connections=3)) as egress:
+        egress.send([attempt(server.url(), key=n) for n in range(200)])
+        outcomes = gather(egress, 200)
+    assert len([o for o in outcomes if isinstance(o, Responded)]) == 200
+    assert server.connections <= 3
+
+
+def test_a_request_is_never_written_twice() -> None:
+    """libcurl would repeat the second one on a new connection, for the kept one dies without an answer."""
+    seen: list[bytes] = []
+
+    def answer_one_and_die_on_the_next(connection: hostile.socket.socket) -> None:
+        seen.append(hostile.read_head(connection))
+        connection.sendall(OK)
+        seen.append(hostile.read_head(connection))
+
+    with serving(answer_one_and_die_on_the_next) as server, running() as egress:
+        assert isinstance(perform(egress, attempt(server.url("/1"))), Responded)
+        outcome = perform(egress, attempt(server.url("/2"), "POST", body=b"x"))
+    assert isinstance(outcome, Errored), outcome
+    assert outcome.kind is ErrorKind.PROTOCOL
+    assert outcome.may_have_been_sent
+    assert [head.split()[1] for head in seen] == [b"/1", b"/2"]
+
+
+def test_the_path_reaches_the_server_as_it_is() -> None:
+    with answering(ok) as server, running() as egress:
+        perform(egress, attempt(server.url("/a/../b/./c//d?x=%2e%2e&y={1,2}[3]#fragment")))
+    assert server.requests[0].target == "/a/../b/./c//d?x=%2e%2e&y={1,2}[3]"
+
+
+def test_nobody_listening_is_a_connect_error() -> None:
+    with hostile.listening_only() as server:
+        pass
+    with running() as egress:
+        outcome = perform(egress, attempt(server.url("/secret?token=abc")))
+    assert isinstance(outcome, Errored)
+    assert outcome.kind is ErrorKind.CONNECT
+    assert not outcome.may_have_been_sent
+    assert "abc" not in outcome.message
+
+
+def test_a_proxy_of_the_environment_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    with answering(ok) as server, running() as egress:
+        assert isinstance(perform(egress, attempt(server.url())), Responded)
+
+
+def test_timings_add_up() -> None:
+    with answering(ok) as server, running(lookup=lambda _host: ["127.0.0.1"]) as egress:
+        outcome = perform(egress, attempt(f"http://service.example:{server.port}/"))
+    assert isinstance(outcome, Responded)
+    times = outcome.timings
+    assert times.dns_ms > 0
+    assert times.connect_ms > 0
+    assert times.tls_ms == 0
+    assert times.dns_ms + times.connect_ms <= times.first_byte_ms <= times.total_ms
+    assert server.requests[0].header("Host") == f"service.example:{server.port}"

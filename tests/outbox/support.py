@@ -1,0 +1,87 @@
+"""A publisher that remembers, and the few moves that the tests of the outbox have in common."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from django.db import transaction
+
+from eventservice.kernel.ids import new_id
+from outbox.dispatcher import Dispatcher
+from outbox.envelope import Envelope
+from outbox.publisher import PoisonEvent, PublishError
+from outbox.writer import Event, append
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+class Remembering:
+    """Takes all events but those it is told to refuse."""
+
+    name = "remembering"
+
+    def __init__(self) -> None:
+        self.taken: list[Envelope] = []
+        self.down = False
+        self.fails_after: int | None = None
+        self.poison: set[uuid.UUID] = set()
+
+    def publish(self, events: Sequence[Envelope]) -> None:
+        for number, event in enumerate(events):
+            if self.down or number == self.fails_after:
+                raise PublishError("the broker is away", accepted=number)
+            if event.event_id in self.poison:
+                raise PoisonEvent("too large", accepted=number)
+            self.taken.append(event)
+
+    def sequences(self, aggregate_id: uuid.UUID) -> list[int]:
+        return [event.sequence for event in self.taken if event.aggregate_id == aggregate_id]
+
+
+class Clock:
+    """Monotonic seconds that pass when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def event(aggregate_id: uuid.UUID, seq: int, **given: Any) -> Event:
+    values = {
+        "tenant_id": uuid.UUID(int=1),
+        "type": "ServiceCallSubmitted",
+        "data": {"n": seq},
+        "occurred_at": NOON,
+        "correlation_id": new_id(),
+    }
+    return Event(aggregate_id=aggregate_id, seq=seq, **{**values, **given})
+
+
+def append_events(*events: Event) -> list[Event]:
+    with transaction.atomic():
+        append(events)
+    return list(events)
+
+
+def append_run(aggregate_id: uuid.UUID, count: int, first: int = 1, **given: Any) -> list[Event]:
+    return append_events(*(event(aggregate_id, seq, **given) for seq in range(first, first + count)))
+
+
+def dispatcher(*publishers: Any, **given: Any) -> Dispatcher:
+    return Dispatcher(new_id(), publishers, **given)
+
+
+def drain(dispatcher: Dispatcher, passes: int = 50) -> int:
+    """Passes until one has nothing more to do at once; how many events they published."""
+    published = 0
+    for _ in range(passes):
+        done = dispatcher.dispatch_once()
+        published += done.published
+        if done.next_wait:
+            return published
+    raise AssertionError("the dispatcher does not come to rest")

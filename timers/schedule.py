@@ -1,0 +1,86 @@
+"""Scheduling: the spec's upsert, one timer a service call."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.db import connection
+
+from eventservice.kernel.bulk import execute_rows, insert_rows
+from eventservice.kernel.now import DbNow
+from timers.models import TimerSchedule, TimerState
+
+COLUMNS = (
+    "tenant_id", "service_call_id", "correlation_id", "due_at", "registered_at", "state", "shard_id", "lane",
+)  # fmt: skip
+# On a repeat the timer is as if it were new: it has another due time and has not been reached.
+OVERWRITTEN = ("correlation_id", "due_at", "registered_at", "lane", "state")
+
+
+@dataclass(frozen=True, slots=True)
+class Timer:
+    tenant_id: uuid.UUID
+    service_call_id: uuid.UUID
+    correlation_id: uuid.UUID
+    due_at: datetime
+    shard_id: int
+    lane: str
+
+
+def schedule(timers: Iterable[Timer], now: datetime) -> None:
+    """Many at once, none of which has been scheduled before."""
+    insert_rows(TimerSchedule, COLUMNS, [_row(timer, now) for timer in timers])
+
+
+def schedule_again(timers: Iterable[Timer], now: datetime) -> None:
+    """The upsert: same key, new due time, not reached."""
+    execute_rows(_upsert_sql(), [_row(timer, now) for timer in timers])
+
+
+def rearm(due: Iterable[tuple[uuid.UUID, uuid.UUID, datetime]], *, only_pending: bool = False) -> None:
+    """Other due times for timers that exist; those that have been reached wait again, unless `only_pending`."""
+    execute_rows(
+        "UPDATE timer_schedules SET state = 'Scheduled', reached_at = NULL, due_at = %s"
+        " WHERE tenant_id = %s AND service_call_id = %s" + (" AND state = 'Scheduled'" if only_pending else ""),
+        [(due_at, tenant_id, service_call_id) for tenant_id, service_call_id, due_at in due],
+    )
+
+
+def unschedule(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> bool:
+    """Take a pending timer away; False when it is gone or has been reached."""
+    pending = TimerSchedule.objects.for_tenant(tenant_id).filter(
+        service_call_id=service_call_id, state=TimerState.SCHEDULED
+    )
+    deleted, _ = pending.delete()
+    return bool(deleted)
+
+
+def by_correlation(correlation_id: uuid.UUID) -> list[TimerSchedule]:
+    """Operators trace a request through all tenants."""
+    return list(TimerSchedule.objects.across_tenants().filter(correlation_id=correlation_id).order_by("due_at"))
+
+
+def due_of_tenant(tenant_id: uuid.UUID, limit: int = 100) -> Sequence[TimerSchedule]:
+    """The spec's polling query: what is due of one tenant, the longest due first."""
+    due = TimerSchedule.objects.for_tenant(tenant_id).filter(state=TimerState.SCHEDULED, due_at__lte=DbNow())
+    return list(due.order_by("due_at")[:limit])
+
+
+def _row(timer: Timer, now: datetime) -> tuple[Any, ...]:
+    return (
+        timer.tenant_id, timer.service_call_id, timer.correlation_id, timer.due_at, now,
+        TimerState.SCHEDULED.value, timer.shard_id, timer.lane,
+    )  # fmt: skip
+
+
+def _upsert_sql() -> str:
+    insert = f"INSERT INTO timer_schedules ({', '.join(COLUMNS)}) VALUES ({', '.join(['%s'] * len(COLUMNS))})"
+    if connection.vendor == "mysql":
+        changes = ", ".join(f"{column} = VALUES({column})" for column in OVERWRITTEN)
+        return f"{insert} ON DUPLICATE KEY UPDATE {changes}, reached_at = NULL"
+    changes = ", ".join(f"{column} = excluded.{column}" for column in OVERWRITTEN)
+    return f"{insert} ON CONFLICT (tenant_id, service_call_id) DO UPDATE SET {changes}, reached_at = NULL"

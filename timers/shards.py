@@ -1,0 +1,113 @@
+"""Nodes and the shards that they own.
+
+A node's row in `nodes` is its right to write. Its heart beats by pushing `lease_until` on; when it has stopped,
+another node *reaps* it: deletes the row and frees its shards in one transaction. Every write of an engine holds
+a share lock on what it rests on (the shards' versions when it starts calls, the node's row when it finishes
+them), so a reaped node that wakes up finds that nothing of it lands any more.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+import uuid
+from datetime import timedelta
+
+from django.db import connection, transaction
+from django.db.models import F, Max
+
+from eventservice.kernel.ids import new_id
+from eventservice.kernel.leases import Fenced, Leases, share
+from eventservice.kernel.now import DbNow
+from timers.models import Node, TimerShard
+
+NODE_LEASE = timedelta(seconds=8)
+# Longer than the node's, so that a dead node is always reaped before its shards could be claimed.
+SHARD_LEASE = timedelta(seconds=60)
+MOVES_PER_TICK = 512
+
+
+class Membership:
+    """This node among the live ones, and its share of the shards."""
+
+    def __init__(self) -> None:
+        self.owner_id = new_id()
+        self.leases = Leases(TimerShard, self.owner_id, SHARD_LEASE, {"host": socket.gethostname(), "pid": os.getpid()})
+        self._mine: set[int] = set()
+        self._shared_among: tuple[frozenset[uuid.UUID], int] | None = None
+        self._renew_at = 0.0
+
+    def join(self) -> None:
+        Node.objects.create(
+            owner_id=self.owner_id,
+            hostname=socket.gethostname(),
+            process_id=os.getpid(),
+            started_at=DbNow(),
+            lease_until=DbNow(NODE_LEASE),
+        )
+
+    def beat(self, in_flight: int) -> None:
+        """Raises Fenced when this node has been reaped."""
+        alive = Node.objects.filter(pk=self.owner_id).update(lease_until=DbNow(NODE_LEASE), in_flight=in_flight)
+        if not alive:
+            raise Fenced
+
+    def rebalance(self, num_shards: int) -> None:
+        """Let go of the shards that fall to others now, take the free ones that fall to this node."""
+        live = frozenset(Node.objects.filter(lease_until__gt=DbNow()).values_list("pk", flat=True))
+        if self.owner_id not in live:
+            return
+        if (live, num_shards) != self._shared_among:
+            ensure_shards(num_shards)
+            self._mine = share(range(num_shards), self.owner_id, live)
+            self._shared_among = live, num_shards
+        self.leases.release(sorted(set(self.leases.held) - self._mine)[:MOVES_PER_TICK])
+        self._renew()
+        for shard_id in sorted(self._mine - set(self.leases.held))[:MOVES_PER_TICK]:
+            self.leases.claim(shard_id)
+
+    def _renew(self) -> None:
+        # The node's own lease is what tells that it lives; its shards' are renewed now and then.
+        if self.leases.held and time.monotonic() > self._renew_at:
+            self.leases.renew()
+            self._renew_at = time.monotonic() + SHARD_LEASE.total_seconds() / 3
+
+    def fence(self) -> None:
+        """Inside a transaction: hold the node's row until it ends, or raise."""
+        lock = {"sqlite": "", "postgresql": "FOR SHARE"}.get(connection.vendor, "LOCK IN SHARE MODE")
+        with connection.cursor() as cursor:
+            cursor.execute(f"SELECT 1 FROM nodes WHERE owner_id = %s {lock}", [self.owner_id.hex])
+            if cursor.fetchone() is None:
+                raise Fenced
+
+    def release_shards(self) -> None:
+        self.leases.release(list(self.leases.held))
+
+    def leave(self) -> None:
+        Node.objects.filter(pk=self.owner_id).delete()
+
+
+def reap_one() -> uuid.UUID | None:
+    """Fence one node whose heart has stopped, and free its shards; its id, so that its calls can be resolved."""
+    for owner_id in Node.objects.filter(lease_until__lt=DbNow()).values_list("pk", flat=True):
+        with transaction.atomic():
+            deleted, _ = Node.objects.filter(pk=owner_id, lease_until__lt=DbNow()).delete()
+            if deleted:
+                TimerShard.objects.filter(owner_id=owner_id).update(
+                    version=F("version") + 1, owner_id=None, lease_until=None
+                )
+                return owner_id
+    return None
+
+
+def live_nodes() -> list[uuid.UUID]:
+    """Those that have not been reaped: only they may still finish what they began."""
+    return list(Node.objects.values_list("pk", flat=True))
+
+
+def ensure_shards(num_shards: int) -> None:
+    """Shard ids are dense, so the largest tells how many rows there are."""
+    highest = TimerShard.objects.aggregate(highest=Max("shard_id"))["highest"]
+    missing = range(0 if highest is None else highest + 1, num_shards)
+    TimerShard.objects.bulk_create([TimerShard(shard_id=n) for n in missing], ignore_conflicts=True, batch_size=500)
