@@ -159,6 +159,11 @@ SPECTACULAR_SETTINGS = {
     "REDOC_DIST": "SIDECAR",
 }
 
+# How many calls one transaction starts, and how many one engine has under way: in all, and to one host.
+ENGINE_BATCH = env.integer("ENGINE_BATCH", 500, least=1, most=5000)
+ENGINE_IN_FLIGHT = env.integer("ENGINE_IN_FLIGHT", 20_000, least=1, most=100_000)
+ENGINE_PER_HOST = env.integer("ENGINE_PER_HOST", 5_000, least=1, most=100_000)
+
 # Egress (docs/guarantees.md): which addresses a call may reach.
 EGRESS_ALLOW_PRIVATE = env.boolean("EGRESS_ALLOW_PRIVATE", False)
 EGRESS_ALLOW = env.words("EGRESS_ALLOW")

@@ -39,6 +39,8 @@ METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OP
 
 _SWEEP_SECONDS: Final = 0.1  # how late the deadline of an attempt that still waits may be noticed
 _PACE_SECONDS: Final = 0.02
+_STRAIN: Final = 4
+_FORGETTING: Final = 1.02  # per tick: what was usual a minute ago need not be so now
 _CHUNK: Final = 256  # attempts that are taken in at once, so that a burst holds up nothing that is under way
 _LEAST_SECONDS: Final = 0.005  # with less time left, a request could be sent but hardly be answered
 _FIRST_WINDOW: Final = 64
@@ -49,6 +51,9 @@ _SPARE_TRANSFERS: Final = 1024
 _SPARE_DESCRIPTORS: Final = 128
 
 _INTERNAL: Final = "An internal error in the egress ended this attempt; its log has the cause."
+_NO_DESCRIPTORS: Final = (
+    "This process has no file descriptor left for a connection: raise its limit (ulimit -n)."
+)
 _STOPPED: Final = "The service was stopped before this attempt was done."
 
 
@@ -70,11 +75,11 @@ class Limits:
     idle_connection_seconds: int = 4
 
 
-class EgressClosed(RuntimeError):  # noqa: N818 - named for the state
+class EgressClosed(RuntimeError):
     """send() before start() or after close()."""
 
 
-class _Refused(Exception):  # noqa: N818 - it is a decision, not a mistake
+class _Refused(Exception):
     """An attempt that cannot be started, with its kind."""
 
     def __init__(self, kind: ErrorKind, message: str) -> None:
@@ -213,11 +218,14 @@ class _Host:
     """One origin: its addresses, its queue, and how many connections it deserves.
 
     A burst of thousands to a fast host is served best over few connections that are used again; a host
-    that takes long needs one per call. So a window opens small and doubles for as long as calls wait
-    and the host answers fewer than half a window per tick.
+    that takes long needs one per call. So a window opens small and doubles for as long as calls wait and
+    fewer than half a window are answered per tick, unless answers take far longer than they did at first:
+    then the host is at its limit, and more connections would only make it slower.
     """
 
     __slots__ = (
+        "_latest",
+        "_usual",
         "active",
         "addresses",
         "asked_at",
@@ -237,8 +245,7 @@ class _Host:
         self.asked_at: float | None = None
         self.queue: deque[_Ticket] = deque()
         self.active = 0
-        self.finished = 0
-        self.window = _FIRST_WINDOW
+        self._reset_pace()
 
     @property
     def is_idle(self) -> bool:
@@ -265,16 +272,27 @@ class _Host:
         bracketed = (f"[{ip}]" if ":" in ip else ip for ip in self.addresses[:_MAX_ADDRESSES])
         return [f"+{self.target.host}:{self.target.port}:{','.join(bracketed)}"]
 
-    def finish_one(self) -> None:
+    def _reset_pace(self) -> None:
+        self.window = _FIRST_WINDOW
+        self.finished = 0
+        self._usual = math.inf
+        self._latest = 0.0
+
+    def finish_one(self, seconds: float) -> None:
         self.active -= 1
         self.finished += 1
+        self._latest = seconds
+        if seconds < self._usual:
+            self._usual = seconds
         if not (self.active or self.queue):
-            self.window = _FIRST_WINDOW
+            self._reset_pace()
 
     def pace(self, limit: int) -> None:
-        if self.finished < self.window // 2:
+        is_strained = self.finished and self._latest > _STRAIN * self._usual
+        if self.finished < self.window // 2 and not is_strained:
             self.window = min(limit, self.window * 2)
         self.finished = 0
+        self._usual *= _FORGETTING
 
     def take_expired(self, now: float, dns_timeout: float) -> list[tuple[_Ticket, ErrorKind, str]]:
         """Removes from the queue what may wait no longer."""
@@ -301,8 +319,8 @@ class _Transfer:
     __slots__ = (
         "_body",
         "_body_size",
-        "_connecting",
         "_header_size",
+        "_lending",
         "_limits",
         "_lines",
         "_policy",
@@ -352,7 +370,7 @@ class _Transfer:
         self._header_size = 0
         self._body: list[bytes] = []
         self._body_size = 0
-        self._connecting = False
+        self._lending = False
         self._stopped: tuple[ErrorKind, str] | None = None
         self.sent = False
 
@@ -388,16 +406,16 @@ class _Transfer:
         self._clear()
         del self.ticket, self.host
 
-    # libcurl calls these; an exception that left one would be printed and lost.
+    # libcurl calls these. An exception that left one would come out of the multi handle's call, where it
+    # could not be told to which transfer it belongs.
 
     def _on_open(self, _purpose: int, address: Any) -> Any:
         try:
             return self._open(address)
         except OSError as error:
             self._stopped = (ErrorKind.CONNECT, _explain_socket_error(error))
-        except Exception:
-            log.exception("egress: a socket could not be judged")
-            self._stopped = (ErrorKind.PROTOCOL, _INTERNAL)
+        except Exception:  # noqa: BLE001 - logged there
+            self._blunder()
         return pycurl.SOCKET_BAD
 
     def _open(self, address: Any) -> Any:
@@ -407,24 +425,34 @@ class _Transfer:
         if rule := self._policy.judge(ip, port):
             self._stopped = (ErrorKind.EGRESS, _refusal(ip, rule))
             return pycurl.SOCKET_BAD
+        self._lending = True
         return _Lent(socket.socket(address.family, address.socktype, address.protocol))
 
     def _on_opened(self, fd: int, _purpose: int) -> int:
+        self._lending = False
         os.set_inheritable(fd, False)  # pycurl's duplicate would live on in child processes
         return int(pycurl.SOCKOPT_OK)
 
     def _on_ready(self, peer_ip: str, _local_ip: str, peer_port: int, _local_port: int) -> int:
+        try:
+            self._check_peer(peer_ip, peer_port)
+        except Exception:  # noqa: BLE001 - logged there
+            self._blunder()
+        if self._stopped:
+            return int(pycurl.PREREQFUNC_ABORT)
+        self.sent = True
+        return int(pycurl.PREREQFUNC_OK)
+
+    def _check_peer(self, ip: str, port: int) -> None:
         if self.sent:
-            self._stopped = (
-                ErrorKind.PROTOCOL,
-                f"{self.ticket.target.authority} closed a kept connection without an answer.",
-            )
-        elif rule := self._policy.judge(peer_ip, peer_port):
-            self._stopped = (ErrorKind.EGRESS, _refusal(peer_ip, rule))
-        else:
-            self.sent = True
-            return int(pycurl.PREREQFUNC_OK)
-        return int(pycurl.PREREQFUNC_ABORT)
+            message = f"{self.ticket.target.authority} closed a kept connection without an answer."
+            self._stopped = (ErrorKind.PROTOCOL, message)
+        elif rule := self._policy.judge(ip, port):
+            self._stopped = (ErrorKind.EGRESS, _refusal(ip, rule))
+
+    def _blunder(self) -> None:
+        log.exception("egress: a callback failed")  # noqa: LOG004 - called while one is handled
+        self._stopped = (ErrorKind.PROTOCOL, _INTERNAL)
 
     def _on_header(self, line: bytes) -> int | None:
         self._header_size += len(line)
@@ -473,6 +501,8 @@ class _Transfer:
         authority = self.ticket.target.authority
         if code == pycurl.E_OPERATION_TIMEDOUT:
             return _timeout(self.ticket, self._phase())
+        if self._lending:  # a socket was given, and pycurl could not duplicate it
+            return ErrorKind.CONNECT, _NO_DESCRIPTORS
         kind, text = _ERRORS.get(code, (ErrorKind.PROTOCOL, "{0} did not answer as HTTP should ({1})."))
         return kind, text.format(authority, reason[:200])
 
@@ -554,7 +584,7 @@ def _timeout(ticket: _Ticket, phase: str) -> tuple[ErrorKind, str]:
 
 def _explain_socket_error(error: OSError) -> str:
     if error.errno in (errno.EMFILE, errno.ENFILE):
-        return "This process has no file descriptor left for a connection: raise its limit (ulimit -n)."
+        return _NO_DESCRIPTORS
     return f"No socket could be opened: {os.strerror(error.errno or 0)}."
 
 
@@ -829,7 +859,9 @@ class _Loop:
         for host in self._asked.pop(answer.host, ()):
             host.hear(now)
             if answer.addresses:
-                host.learn(answer.addresses, self._settings.policy, now + self._limits.dns_keep_seconds)
+                # At least for what waits for this answer, or that would ask again for ever.
+                fresh_until = now + max(self._limits.dns_keep_seconds, _PACE_SECONDS)
+                host.learn(answer.addresses, self._settings.policy, fresh_until)
                 self._ready.add(host)
             else:
                 self._fail_queue(host, *_explain_lookup(answer), now)
@@ -898,11 +930,11 @@ class _Loop:
             self._done.append(_outcome(transfer, code, reason, now))
             if code == pycurl.E_COULDNT_CONNECT and not transfer.host.target.is_literal:
                 transfer.host.fresh_until = 0.0  # the name may have moved
-            self._release(transfer)
+            self._release(transfer, now)
 
-    def _release(self, transfer: _Transfer) -> None:
+    def _release(self, transfer: _Transfer, now: float) -> None:
         self._active.discard(transfer)
-        transfer.host.finish_one()
+        transfer.host.finish_one(now - transfer.started_at)
         transfer.forget()
         if len(self._spare) < _SPARE_TRANSFERS:
             self._spare.append(transfer)

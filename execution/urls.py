@@ -49,11 +49,11 @@ _HOP = frozenset(
 )
 
 
-class BadUrl(ValueError):  # noqa: N818 - reads better where it is raised
+class BadUrl(ValueError):
     """The message names the rule that the URL breaks."""
 
 
-class BadHeader(ValueError):  # noqa: N818
+class BadHeader(ValueError):
     """The message names the header and the rule that it breaks."""
 
 

@@ -34,13 +34,13 @@ from execution.public import (
 )
 from orchestration import lifecycle
 from orchestration.lifecycle import StartedCall
-from orchestration.wakeup import ChangeWatch
+from eventservice.kernel.wakeup import ChangeWatch
 from timers.public import DueTimer, HeldBack, Membership, Poller, live_nodes, reap_one
 
 log = structlog.get_logger(__name__)
 
 BEAT_SECONDS = 2.0
-TICK_SECONDS = 1.0
+TICK_SECONDS = 2.0
 SWEEP_SECONDS = 5.0
 # Somebody has all that they may have in flight: their due timers would be found again and again.
 HELD_BACK_SECONDS = 0.05
@@ -74,7 +74,7 @@ class Engine:
         self._unrecorded: list[Outcome] = []
         # Attempts that this process began before it was fenced: their results change no state.
         self._late: set[Hashable] = set()
-        self._watch = ChangeWatch()
+        self._watch = ChangeWatch(egress.wake)
         self._look_at = 0.0
         self._due: dict[str, float] = {}
         self._enter()
@@ -92,6 +92,13 @@ class Engine:
         except (DatabaseError, InterfaceError) as broken:
             self._endure(broken)
         return Pass(0, 0)
+
+    step = poll_once
+
+    def take_shards(self) -> None:
+        """At once, instead of with the next tick: whatever nobody else holds."""
+        self._reap()
+        self.membership.rebalance(most_shards())
 
     def run(self, until: Callable[[], bool]) -> None:
         while not until():
@@ -274,6 +281,15 @@ class Engine:
         connection.close_if_unusable_or_obsolete()
         self._look_in(AFTER_FAILURE_SECONDS)
         time.sleep(AFTER_FAILURE_SECONDS)
+
+
+def resolve_stuck() -> int:
+    """What the watchdog does, on demand: calls past their deadline, and those of nodes that are no more."""
+    resolved = 0
+    for find in (lifecycle.overdue_attempts, lambda limit: orphaned_attempts(live_nodes(), limit)):
+        while keys := find(WATCHDOG_BATCH):
+            resolved += lifecycle.resolve_interrupted(keys)
+    return resolved
 
 
 @dataclass(slots=True)

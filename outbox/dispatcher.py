@@ -24,7 +24,7 @@ from outbox.backoff import equal_jitter
 from outbox.envelope import Envelope
 from outbox.models import OutboxPartition
 from outbox.publisher import PoisonEvent, Publisher, PublishError
-from outbox.store import Aggregate, hold, mark_published, read_heads, refuse
+from outbox.store import Aggregate, hold, mark_published, read_heads, refuse, with_events
 from outbox.writer import PARTITIONS
 
 log = logging.getLogger(__name__)
@@ -72,7 +72,11 @@ class _Verdict:
 
 
 class Dispatcher:
-    """One process's share of the outbox. `live_owners` names the dispatchers that are alive, with or without this."""
+    """One process's share of the outbox.
+
+    `live_owners` names the dispatchers that are alive, with or without this one. With no publisher, events count
+    as published at once: nobody waits for them.
+    """
 
     def __init__(
         self,
@@ -102,15 +106,18 @@ class Dispatcher:
         if self._clock() >= self._heartbeat_due:
             self.heartbeat()
         open_partitions = self._open_partitions()
-        each = max(1, self._batch // max(1, len(open_partitions)))
-        events, parked = read_heads(open_partitions, each)
+        readable = with_events(open_partitions)
+        each = max(1, self._batch // max(1, len(readable)))
+        events, parked = read_heads(readable, each)
         fault("dispatch.read")
         verdict = self._offer_all(events, parked)
         fault("dispatch.published")
         published, newly_parked = self._record(verdict)
         self._stop_and_resume(open_partitions, verdict.stopped)
         full = max(Counter(event.partition for event in events).values(), default=0) == each
-        return Dispatched(published, newly_parked, frozenset(self._stops), self._next_wait(full or verdict.refused != []))
+        return Dispatched(
+            published, newly_parked, frozenset(self._stops), self._next_wait(full or verdict.refused != [])
+        )
 
     def heartbeat(self) -> None:
         """Keeps the leases alive, and takes or gives back partitions as dispatchers come and go."""
@@ -159,7 +166,9 @@ class Dispatcher:
                     return _write(verdict)
             except Fenced:
                 lost = self._leases.renew()
-                log.warning("lost the partitions %s; their events are published again by the new owner", sorted(lost))
+                log.warning(
+                    "lost the partitions %s; their events are published again by the new owner", sorted(lost)
+                )
                 verdict = verdict.within(self.partitions)
         return 0, 0
 
@@ -174,7 +183,9 @@ class Dispatcher:
     def _next_wait(self, more: bool) -> float:
         if more:
             return 0.0
-        return max(0.0, min([self._heartbeat_due, *(stop.until for stop in self._stops.values())]) - self._clock())
+        return max(
+            0.0, min([self._heartbeat_due, *(stop.until for stop in self._stops.values())]) - self._clock()
+        )
 
 
 def create_partitions() -> None:
@@ -202,9 +213,13 @@ def _offer(publisher: Publisher, events: list[Envelope], verdict: _Verdict) -> l
     return accepted
 
 
-def _stop(publisher: Publisher, events: list[Envelope], error: Exception, verdict: _Verdict) -> list[Envelope]:
+def _stop(
+    publisher: Publisher, events: list[Envelope], error: Exception, verdict: _Verdict
+) -> list[Envelope]:
     known = isinstance(error, PublishError)
-    log.warning("publisher %s does not take events: %s", publisher.name, error, exc_info=None if known else error)
+    log.warning(
+        "publisher %s does not take events: %s", publisher.name, error, exc_info=None if known else error
+    )
     accepted = error.accepted if isinstance(error, PublishError) else 0
     verdict.stopped |= {event.partition for event in events[accepted:]}
     return events[:accepted]
@@ -214,7 +229,12 @@ def _write(verdict: _Verdict) -> tuple[int, int]:
     published = mark_published(verdict.accepted)
     parked = [event for event, error in verdict.refused if refuse(event, error)]
     for event in parked:
-        log.error("parked %s %s: its aggregate waits for `manage.py outbox retry|skip %d`", event.type, event.event_id, event.id)
+        log.error(
+            "parked %s %s: its aggregate waits for `manage.py outbox retry|skip %d`",
+            event.type,
+            event.event_id,
+            event.id,
+        )
     for tenant_id, aggregate_id in {*verdict.held, *(event.aggregate for event in parked)}:
         hold(tenant_id, aggregate_id)
     return published, len(parked)

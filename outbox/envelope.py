@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -55,8 +55,3 @@ class Envelope(NamedTuple):
 
 def as_uuid(value: Any) -> UUID:
     return value if isinstance(value, UUID) else UUID(value)
-
-
-def as_utc(value: Any) -> datetime:
-    instant: datetime = datetime.fromisoformat(value) if isinstance(value, str) else value
-    return instant if instant.tzinfo else instant.replace(tzinfo=UTC)

@@ -62,7 +62,8 @@ class OutboxEvent(models.Model):
 class OutboxPartition(Lease):
     """The ownership record of a partition: one owner at a time keeps the order of each aggregate's events."""
 
-    partition = models.PositiveSmallIntegerField(primary_key=True)
+    # The column is named otherwise because PARTITION is a reserved word of MariaDB.
+    partition = models.PositiveSmallIntegerField(primary_key=True, db_column="partition_id")
 
     class Meta:
         db_table = "outbox_partitions"
@@ -149,7 +150,10 @@ class WebhookDelivery(models.Model):
             models.CheckConstraint(
                 name="ck_webhook_deliveries_finished",
                 condition=Q(state=DeliveryState.PENDING, finished_at__isnull=True)
-                | (~Q(state=DeliveryState.PENDING) & Q(finished_at__isnull=False, next_attempt_at__isnull=True)),
+                | (
+                    ~Q(state=DeliveryState.PENDING)
+                    & Q(finished_at__isnull=False, next_attempt_at__isnull=True)
+                ),
             ),
         ]
         indexes = [

@@ -10,14 +10,21 @@ from uuid import UUID
 from django.db import connection
 
 from eventservice.kernel.bulk import execute_rows
-from eventservice.kernel.now import db_now
-from outbox.envelope import Envelope, as_utc, as_uuid
+from eventservice.kernel.now import as_utc, db_now
+from outbox.envelope import Envelope, as_uuid
 from outbox.models import OutboxEvent
 
 Aggregate = tuple[UUID, UUID]
 
 # A poison event is tried this often before it is parked.
 MAX_ATTEMPTS = 5
+
+# Of a small backlog, the partitions that it is in; of a large one the count says only that it is large.
+PROBE = """
+SELECT waiting.{partition}, COUNT(*) FROM (
+    SELECT {partition} FROM outbox WHERE published_at IS NULL AND parked_at IS NULL LIMIT %s
+) AS waiting GROUP BY waiting.{partition}"""
+PROBE_ROWS = 200
 
 HEAD = """
 SELECT * FROM (
@@ -38,6 +45,16 @@ UPDATE outbox SET attempts = %s, last_error = %s, parked_at = %s
 WHERE id = %s AND attempts = %s AND published_at IS NULL AND parked_at IS NULL"""
 
 
+def with_events(partitions: Sequence[int]) -> list[int]:
+    """Those of the partitions in which there may be something: a pass that finds nothing must cost nothing."""
+    with connection.cursor() as cursor:
+        cursor.execute(PROBE.format(partition=_partition()), [PROBE_ROWS])
+        counts = dict(cursor.fetchall())
+    if sum(counts.values()) == PROBE_ROWS:
+        return list(partitions)
+    return [partition for partition in partitions if partition in counts]
+
+
 def read_heads(partitions: Sequence[int], each: int) -> tuple[list[Envelope], set[Aggregate]]:
     """The first unpublished events of each partition, partition by partition; and which aggregates are parked."""
     if not partitions:
@@ -52,12 +69,30 @@ def read_heads(partitions: Sequence[int], each: int) -> tuple[list[Envelope], se
 @cache
 def _heads(vendor: str, count: int) -> str:
     # One statement, of one index range a partition: a partition that is stopped costs the others nothing.
-    partition = connection.ops.quote_name("partition")
-    return " UNION ALL ".join(HEAD.format(partition=partition, number=number) for number in range(count))
+    return " UNION ALL ".join(HEAD.format(partition=_partition(), number=number) for number in range(count))
+
+
+def _partition() -> str:
+    # A reserved word of MariaDB.
+    return connection.ops.quote_name("partition")
 
 
 def _envelope(row: Any) -> Envelope:
-    (key, partition, attempts, event, tenant, aggregate, sequence, kind, time, correlation, causation, data, _) = row
+    (
+        key,
+        partition,
+        attempts,
+        event,
+        tenant,
+        aggregate,
+        sequence,
+        kind,
+        time,
+        correlation,
+        causation,
+        data,
+        _,
+    ) = row
     return Envelope(
         key, partition, attempts, as_uuid(event), as_uuid(tenant), as_uuid(aggregate), sequence, kind,
         as_utc(time), as_uuid(correlation), None if causation is None else as_uuid(causation), data,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.apps import apps
 from django.db import models
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 from django.db.backends.ddl_references import Statement, Table
@@ -24,7 +25,7 @@ class CompositeForeignKey(BaseConstraint):
         self.to_fields = tuple(to_fields)
 
     def constraint_sql(self, model: type[models.Model], schema_editor: BaseDatabaseSchemaEditor) -> str:
-        target = model._meta.apps.get_model(self.to)
+        target = self._target(model)
         quote = schema_editor.quote_name
 
         def columns(of: type[models.Model], names: tuple[str, ...]) -> str:
@@ -34,6 +35,13 @@ class CompositeForeignKey(BaseConstraint):
             f"CONSTRAINT {quote(self.name)} FOREIGN KEY ({columns(model, self.fields)}) "
             f"REFERENCES {quote(target._meta.db_table)} ({columns(target, self.to_fields)}) ON DELETE CASCADE"
         )
+
+    def _target(self, model: type[models.Model]) -> type[models.Model]:
+        try:
+            return model._meta.apps.get_model(self.to)
+        except LookupError:
+            # SQLite alters a table by making it anew, as a model in a registry that has no other model.
+            return apps.get_model(self.to)
 
     def create_sql(self, model: type[models.Model], schema_editor: BaseDatabaseSchemaEditor) -> Statement:
         return Statement(

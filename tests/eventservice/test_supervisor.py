@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -61,6 +62,15 @@ class Running:
         self.process.send_signal(number)
 
 
+@contextmanager
+def started(command: list[str], stdout: IO[bytes] | int) -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(command, stdout=stdout) as process:
+        try:
+            yield process
+        finally:
+            process.kill()  # after a failed test; its children follow it
+
+
 @pytest.fixture
 def output(tmp_path: Path) -> Path:
     return tmp_path / "output"
@@ -73,9 +83,12 @@ def supervising(output: Path, grace: float = 30.0, **children: str) -> Iterator[
         try:
             yield Running(process, output)
         finally:
-            if process.poll() is None:
-                process.terminate()
+            process.terminate()
+            try:
+                process.wait(2)
+            except subprocess.TimeoutExpired:  # a test has failed: end its children too
                 process.send_signal(signal.SIGINT)
+                process.wait(2)
 
 
 def test_each_line_carries_the_name_of_its_process(output: Path) -> None:
@@ -93,12 +106,13 @@ def test_each_line_carries_the_name_of_its_process(output: Path) -> None:
 def test_names_are_coloured_on_a_terminal_only(output: Path) -> None:
     reader, terminal = pty.openpty()
     command = [sys.executable, "-c", DRIVER, json.dumps([[["web", "echo hi; sleep 60"]], 5])]
-    with subprocess.Popen(command, stdout=terminal) as process:
+    with started(command, terminal) as process:
         os.close(terminal)
         shown = b""
         while b"hi" not in shown:
             shown += os.read(reader, 1024)
         process.terminate()
+        process.wait(8)
     os.close(reader)
 
     assert shown.startswith(b"\x1b[36mweb |\x1b[0m hi")
@@ -124,10 +138,11 @@ def test_a_command_that_does_not_exist_is_reported_and_the_others_run(output: Pa
         "from eventservice.supervisor import Process, Supervisor\n"
         "Supervisor([Process('gone', ['/no/such/program']), Process('web', ['sleep', '60'])]).run()"
     )
-    with output.open("wb") as file, subprocess.Popen([sys.executable, "-c", driver], stdout=file) as process:
+    with output.open("wb") as file, started([sys.executable, "-c", driver], file) as process:
         up = Running(process, output)
         up.wait_for("gone cannot start: .*No such file", 2)
         up.signal(signal.SIGTERM)
+        process.wait(8)
 
     assert "web was killed by SIGTERM" in up.text
 
@@ -190,7 +205,7 @@ def test_processes_do_not_outlive_a_supervisor_that_was_killed(output: Path) -> 
 def test_it_stops_when_nobody_reads_its_output(output: Path) -> None:
     chatty = "while :; do echo more; sleep 0.01; done"
     command = [sys.executable, "-c", DRIVER, json.dumps([[["web", chatty]], 5])]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+    with started(command, subprocess.PIPE) as process:
         assert process.stdout
         process.stdout.readline()
         process.stdout.close()

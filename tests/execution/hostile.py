@@ -66,7 +66,9 @@ class Server:
 
 
 @contextmanager
-def serving(behaviour: Behaviour, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1") -> Iterator[Server]:
+def serving(
+    behaviour: Behaviour, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1"
+) -> Iterator[Server]:
     """Runs `behaviour` on each connection; on leaving, all sockets are closed and threads joined."""
     listener = socket.create_server((host, 0), backlog=512)
     server = Server(listener.getsockname()[1])

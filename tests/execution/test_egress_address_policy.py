@@ -14,8 +14,25 @@ PUBLIC = [
     "192.169.0.0", "198.17.255.255", "198.20.0.0", "223.255.255.255", "2606:4700::1111", "2001:4860:4860::8888",
     "2a00:1450::1", "64:ff9b::8.8.8.8", "2002:808:808::1", "::ffff:8.8.8.8", "2001:200::1",
 ]  # fmt: skip
-FORBIDDEN = ["127.0.0.1", "169.254.169.254", "0.0.0.0", "::1", "fe80::1", "224.0.0.1", "240.0.0.1", "::ffff:127.0.0.1"]
-PRIVATE = ["10.0.0.1", "172.16.0.1", "192.168.1.1", "100.64.0.1", "fd00::1", "::ffff:10.0.0.1", "64:ff9b::10.0.0.1"]
+FORBIDDEN = [
+    "127.0.0.1",
+    "169.254.169.254",
+    "0.0.0.0",
+    "::1",
+    "fe80::1",
+    "224.0.0.1",
+    "240.0.0.1",
+    "::ffff:127.0.0.1",
+]
+PRIVATE = [
+    "10.0.0.1",
+    "172.16.0.1",
+    "192.168.1.1",
+    "100.64.0.1",
+    "fd00::1",
+    "::ffff:10.0.0.1",
+    "64:ff9b::10.0.0.1",
+]
 
 
 @pytest.mark.parametrize("ip", PUBLIC)
@@ -39,7 +56,9 @@ def test_metadata_services_are_forbidden_wherever_they_live(ip: str) -> None:
     assert "metadata" in str(AddressPolicy(allow_private=True).judge(ip, 80))
 
 
-@pytest.mark.parametrize("ip", ["", "localhost", "1.2.3", "0x7f.0.0.1", "::1::", "fe80::1%eth0", "127.0.0.1\n"])
+@pytest.mark.parametrize(
+    "ip", ["", "localhost", "1.2.3", "0x7f.0.0.1", "::1::", "fe80::1%eth0", "127.0.0.1\n"]
+)
 def test_what_is_no_address_or_has_a_zone_is_refused(ip: str) -> None:
     assert AddressPolicy(allow_private=True).judge(ip, 80) is not None
 
@@ -75,13 +94,19 @@ def test_nothing_that_python_calls_local_is_let_through(ip: IPv4Address | IPv6Ad
     ("entry", "let_through", "refused"),
     [
         ("127.0.0.1:8080", [("127.0.0.1", 8080)], [("127.0.0.1", 80), ("127.0.0.2", 8080), ("::1", 8080)]),
-        ("127.0.0.1:*", [("127.0.0.1", 1), ("127.0.0.1", 65535)], [("127.0.0.2", 1), ("::ffff:127.0.0.1", 1)]),
+        (
+            "127.0.0.1:*",
+            [("127.0.0.1", 1), ("127.0.0.1", 65535)],
+            [("127.0.0.2", 1), ("::ffff:127.0.0.1", 1)],
+        ),
         ("[::1]:80", [("::1", 80)], [("::1", 81), ("127.0.0.1", 80), ("::", 80)]),
         ("10.1.0.0/16:443", [("10.1.255.1", 443)], [("10.2.0.1", 443), ("10.1.0.1", 80)]),
         ("[fd00::/8]:*", [("fd12::1", 7)], [("fc00::1", 7), ("fe80::1", 7), ("fe80::1%lo", 7)]),
     ],
 )
-def test_an_entry_opens_what_it_says(entry: str, let_through: list[tuple[str, int]], refused: list[tuple[str, int]]) -> None:
+def test_an_entry_opens_what_it_says(
+    entry: str, let_through: list[tuple[str, int]], refused: list[tuple[str, int]]
+) -> None:
     policy = AddressPolicy(allow=frozenset({entry}))
     assert [pair for pair in let_through if policy.judge(*pair)] == []
     assert [pair for pair in refused if not policy.judge(*pair)] == []

@@ -21,10 +21,19 @@ LONG = HEAD + b"Content-Length: 1000000\r\n\r\n"
 
 HOSTILE: dict[str, tuple[hostile.Behaviour, ErrorKind]] = {
     "hangs before the status": (hostile.say_nothing, ErrorKind.TIMEOUT),
-    "hangs in the status line": (hostile.send_once(b"HTTP/1.1 2", then=hostile.wait_for_ever), ErrorKind.TIMEOUT),
-    "hangs in the headers": (hostile.send_once(HEAD + b"X-A: b\r\n", then=hostile.wait_for_ever), ErrorKind.TIMEOUT),
+    "hangs in the status line": (
+        hostile.send_once(b"HTTP/1.1 2", then=hostile.wait_for_ever),
+        ErrorKind.TIMEOUT,
+    ),
+    "hangs in the headers": (
+        hostile.send_once(HEAD + b"X-A: b\r\n", then=hostile.wait_for_ever),
+        ErrorKind.TIMEOUT,
+    ),
     "hangs in the body": (hostile.send_once(LONG + b"a", then=hostile.wait_for_ever), ErrorKind.TIMEOUT),
-    "hangs in a chunk": (hostile.send_once(CHUNKED + b"ff\r\nabc", then=hostile.wait_for_ever), ErrorKind.TIMEOUT),
+    "hangs in a chunk": (
+        hostile.send_once(CHUNKED + b"ff\r\nabc", then=hostile.wait_for_ever),
+        ErrorKind.TIMEOUT,
+    ),
     "hangs before the last chunk": (
         hostile.send_once(CHUNKED + b"1\r\na\r\n", then=hostile.wait_for_ever),
         ErrorKind.TIMEOUT,
@@ -34,8 +43,14 @@ HOSTILE: dict[str, tuple[hostile.Behaviour, ErrorKind]] = {
     "drips one header": (hostile.repeat(HEAD + b"X-A: ", b"b", 0.05), ErrorKind.TIMEOUT),
     "drips its body": (hostile.repeat(LONG, b"a", 0.05), ErrorKind.TIMEOUT),
     "drips its chunks": (hostile.repeat(CHUNKED, b"1\r\na\r\n", 0.05), ErrorKind.TIMEOUT),
-    "drips 1xx responses": (hostile.repeat(b"", b"HTTP/1.1 103 Early Hints\r\n\r\n", 0.05), ErrorKind.TIMEOUT),
-    "hangs after asking to continue": (hostile.send_once(b"HTTP/1.1 100 Continue\r\n\r\nH", then=hostile.wait_for_ever), ErrorKind.TIMEOUT),
+    "drips 1xx responses": (
+        hostile.repeat(b"", b"HTTP/1.1 103 Early Hints\r\n\r\n", 0.05),
+        ErrorKind.TIMEOUT,
+    ),
+    "hangs after asking to continue": (
+        hostile.send_once(b"HTTP/1.1 100 Continue\r\n\r\nH", then=hostile.wait_for_ever),
+        ErrorKind.TIMEOUT,
+    ),
     "sends a body without end": (hostile.repeat(HEAD + b"\r\n", bytes(65536)), ErrorKind.TOO_LARGE),
     "sends chunks without end": (
         hostile.repeat(CHUNKED, b"10000\r\n" + bytes(65536) + b"\r\n"),
@@ -57,17 +72,21 @@ HOSTILE: dict[str, tuple[hostile.Behaviour, ErrorKind]] = {
     "closes one way inside the body": (hostile.send_once(LONG, then=hostile.half_close), ErrorKind.PROTOCOL),
     "closes inside the headers": (hostile.send_once(HEAD + b"X-A: "), ErrorKind.PROTOCOL),
     "closes inside a chunk": (hostile.send_once(CHUNKED + b"ff\r\nabc"), ErrorKind.PROTOCOL),
-    "resets at once": (hostile.reset, ErrorKind.PROTOCOL),
     "resets without an answer": (hostile.send_once(then=hostile.reset), ErrorKind.PROTOCOL),
     "resets inside the body": (hostile.send_once(LONG + b"abc", then=hostile.reset), ErrorKind.PROTOCOL),
     "talks another protocol": (hostile.send_once(b"220 smtp.example.com ESMTP\r\n"), ErrorKind.PROTOCOL),
     "talks HTTP/0.9": (hostile.send_once(b"<html>hello</html>"), ErrorKind.PROTOCOL),
     "sends NUL bytes": (hostile.send_once(bytes(4096)), ErrorKind.PROTOCOL),
     "sends a bad chunk size": (hostile.send_once(CHUNKED + b"zz\r\nabc"), ErrorKind.PROTOCOL),
-    "sends a chunk size that overflows": (hostile.send_once(CHUNKED + b"f" * 40 + b"\r\n"), ErrorKind.PROTOCOL),
+    "sends a chunk size that overflows": (
+        hostile.send_once(CHUNKED + b"f" * 40 + b"\r\n"),
+        ErrorKind.PROTOCOL,
+    ),
     "sends a negative length": (hostile.send_once(HEAD + b"Content-Length: -5\r\n\r\n"), ErrorKind.PROTOCOL),
     "switches protocols unasked": (
-        hostile.send_once(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n", then=hostile.wait_for_ever),
+        hostile.send_once(
+            b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n", then=hostile.wait_for_ever
+        ),
         ErrorKind.TIMEOUT,
     ),
 }
@@ -88,6 +107,16 @@ def test_an_attempt_ends_in_time_when_the_server(name: str) -> None:
     assert seconds <= PROMISED
     assert outcome.kind is kind, outcome
     assert outcome.may_have_been_sent
+
+
+def test_an_attempt_ends_in_time_when_the_server_resets_at_once() -> None:
+    """The reset may be seen while connecting or later: only then may something have been sent."""
+    with serving(hostile.reset) as server, running() as egress:
+        outcome, seconds = measured(lambda: perform(egress, attempt(server.url(), timeout=TIMEOUT)))
+    assert isinstance(outcome, Errored)
+    assert outcome.kind in (ErrorKind.CONNECT, ErrorKind.PROTOCOL)
+    assert outcome.may_have_been_sent == (outcome.kind is ErrorKind.PROTOCOL)
+    assert seconds <= PROMISED
 
 
 def test_an_attempt_ends_in_time_when_the_server_never_reads_the_request() -> None:
@@ -138,9 +167,7 @@ def hanging_lookup(release: threading.Event) -> Callable[[str], Sequence[str]]:
 def test_an_attempt_ends_in_time_when_dns_hangs() -> None:
     release = threading.Event()
     with running(lookup=hanging_lookup(release)) as egress:
-        outcome, seconds = measured(
-            lambda: perform(egress, attempt("http://slow.example/", timeout=TIMEOUT))
-        )
+        outcome, seconds = measured(lambda: perform(egress, attempt("http://slow.example/", timeout=TIMEOUT)))
         release.set()
     assert isinstance(outcome, Errored)
     assert outcome.kind is ErrorKind.TIMEOUT

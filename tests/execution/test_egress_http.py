@@ -1,5 +1,7 @@
 """Ordinary HTTP: what was asked for is what is sent, and what was answered is what comes back."""
 
+import socket
+
 import pytest
 
 from execution.egress import Limits
@@ -57,7 +59,7 @@ def test_a_pooled_handle_carries_nothing_over_to_the_next_attempt() -> None:
 
 def test_it_adds_no_headers_but_host_and_length() -> None:
     with answering(ok) as server, running() as egress:
-        perform(egress, attempt(server.url(), "POST", body=b"x" * 2_000_000 and b"x"))
+        perform(egress, attempt(server.url(), "POST", body=b"x"))
         perform(egress, attempt(server.url()))
     assert server.requests[0].headers == [("Host", server.address), ("Content-Length", "1")]
     assert server.requests[1].headers == [("Host", server.address)]
@@ -144,7 +146,10 @@ def test_it_reads_bodies_as_they_are(response: bytes, body: bytes) -> None:
 
 
 def test_a_long_body_is_kept_in_part_and_counted_in_full() -> None:
-    with serving(hostile.send_zeros(hostile.MEBIBYTE)) as server, running(limits=Limits(keep_body=100)) as egress:
+    with (
+        serving(hostile.send_zeros(hostile.MEBIBYTE)) as server,
+        running(limits=Limits(keep_body=100)) as egress,
+    ):
         outcome = perform(egress, attempt(server.url()))
     assert isinstance(outcome, Responded)
     assert (len(outcome.body), outcome.body_size) == (100, hostile.MEBIBYTE)
@@ -154,7 +159,7 @@ def test_connections_are_used_again() -> None:
     with answering(ok) as server, running() as egress:
         egress.send([attempt(server.url(), key=n) for n in range(2_000)])
         outcomes = gather(egress, 2_000)
-    assert sorted(o.key for o in outcomes if isinstance(o, Responded)) == list(range(2_000))
+    assert {o.key for o in outcomes if isinstance(o, Responded)} == set(range(2_000))
     assert server.connections <= 512
 
 
@@ -170,7 +175,7 @@ def test_a_request_is_never_written_twice() -> None:
     """libcurl would repeat the second one on a new connection, for the kept one dies without an answer."""
     seen: list[bytes] = []
 
-    def answer_one_and_die_on_the_next(connection: hostile.socket.socket) -> None:
+    def answer_one_and_die_on_the_next(connection: socket.socket) -> None:
         seen.append(hostile.read_head(connection))
         connection.sendall(OK)
         seen.append(hostile.read_head(connection))

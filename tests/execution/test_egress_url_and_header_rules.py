@@ -124,7 +124,9 @@ def test_a_header_value_stays_on_its_line(value: str) -> None:
 
 
 def test_ordinary_headers_are_accepted() -> None:
-    check_headers([("Authorization", "Bearer x"), ("Idempotency-Key", "1"), ("X-Tab", "a\tb"), ("X-Empty", "")])
+    check_headers(
+        [("Authorization", "Bearer x"), ("Idempotency-Key", "1"), ("X-Tab", "a\tb"), ("X-Empty", "")]
+    )
     check_headers([(f"X-{n}", "") for n in range(64)])
 
 
@@ -149,7 +151,12 @@ def test_a_line_given_to_libcurl_is_one_line(name: str, value: str) -> None:
 
 @pytest.mark.parametrize(
     "header",
-    [("X-A", "b\r\nX-Injected: c"), ("X-A\r\nX-Injected: c", "b"), ("X-A", "b\nGET / HTTP/1.1"), ("X-A:", "\x00")],
+    [
+        ("X-A", "b\r\nX-Injected: c"),
+        ("X-A\r\nX-Injected: c", "b"),
+        ("X-A", "b\nGET / HTTP/1.1"),
+        ("X-A:", "\x00"),
+    ],
 )
 def test_the_egress_itself_sends_no_header_that_breaks_its_line(header: tuple[str, str]) -> None:
     with answering(lambda _request: hostile.OK) as server, running() as egress:

@@ -77,11 +77,12 @@ def dispatcher(*publishers: Any, **given: Any) -> Dispatcher:
 
 
 def drain(dispatcher: Dispatcher, passes: int = 50) -> int:
-    """Passes until one has nothing more to do at once; how many events they published."""
+    """Passes until one has nothing more to do at once, then lets the next in; how many events they published."""
     published = 0
     for _ in range(passes):
         done = dispatcher.dispatch_once()
         published += done.published
         if done.next_wait:
+            dispatcher.release()
             return published
     raise AssertionError("the dispatcher does not come to rest")

@@ -1,0 +1,14 @@
+from typing import Any
+
+from django.core.management.base import BaseCommand
+
+from eventservice.cluster import run_cluster
+from eventservice.sqlite.base import relax_synchronous
+
+
+class Command(BaseCommand):
+    help = "Run the django-q2 cluster whose workers are the engine and the dispatcher. SIGTERM stops it cleanly."
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        relax_synchronous()
+        run_cluster()

@@ -1,0 +1,27 @@
+"""What other modules may use of orchestration."""
+
+from orchestration.commands import RequestSpec, SubmitServiceCall
+from orchestration.conductor import Engine, EngineLimits, Pass, resolve_stuck
+from orchestration.lifecycle import Submitted, cancel, reschedule, submit
+from orchestration.models import ServiceCall, ServiceCallTag
+from orchestration.retries import RetryPolicy
+from orchestration.states import Delivery, ResponseContract, Status
+
+__all__ = [
+    "Delivery",
+    "Engine",
+    "EngineLimits",
+    "Pass",
+    "RequestSpec",
+    "ResponseContract",
+    "RetryPolicy",
+    "ServiceCall",
+    "ServiceCallTag",
+    "Status",
+    "SubmitServiceCall",
+    "Submitted",
+    "cancel",
+    "reschedule",
+    "resolve_stuck",
+    "submit",
+]

@@ -1,0 +1,279 @@
+"""Sends webhook deliveries: in order within an aggregate, with retries of their own, each endpoint for itself.
+
+Of an aggregate's deliveries to an endpoint only the first has a `next_attempt_at`; when it ends, the next one gets
+its own. So what is due can be sent, whatever waits behind it is not even looked at, and a delivery that is being
+sent is marked by the time at which it would be due again if its sender died.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from django.db import transaction
+from django.db.models import F, Min, OuterRef, QuerySet, Subquery
+
+from eventservice.kernel.bulk import execute_rows
+from eventservice.kernel.faults import fault
+from eventservice.kernel.now import DbNow, db_now
+from eventservice.kernel.secrets import decrypt
+from outbox.backoff import full_jitter
+from outbox.models import DeliveryState, WebhookDelivery, WebhookEndpoint
+from outbox.webhooks.signature import sign
+
+log = logging.getLogger(__name__)
+
+MAX_ATTEMPTS = 12
+FIRST_RETRY, LONGEST_RETRY = 5.0, 3600.0
+TIMEOUT_SECONDS = 10.0
+# Longer than a batch can take: until then nobody else sends what this process is sending.
+LEASE = timedelta(seconds=60)
+GONE = 410
+IDLE_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookRequest:
+    key: Hashable
+    url: str
+    headers: Sequence[tuple[str, str]]
+    body: bytes
+    timeout_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookResult:
+    """Of the request with this key: the status of the response, or None and why there was none."""
+
+    key: Hashable
+    status: int | None
+    error: str = ""
+
+
+# Makes the requests, all at once, as POST, and returns when each has ended: its timeout bounds it. One result a
+# request. It is called from several threads at a time, and must not touch the database.
+Send = Callable[[Sequence[WebhookRequest]], Sequence[WebhookResult]]
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """What one pass did, and how many seconds it may rest if nothing is published meanwhile."""
+
+    delivered: int
+    retried: int
+    exhausted: int
+    in_flight: int
+    next_wait: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    endpoint: WebhookEndpoint
+    deliveries: dict[Hashable, WebhookDelivery]
+    results: Future[Sequence[WebhookResult]]
+
+
+class WebhookDeliverer:
+    """Each endpoint has a lane to itself while it is being sent to: a slow one takes a lane and nobody's time."""
+
+    def __init__(self, send: Send, *, lanes: int = 8, batch: int = 32, patience: float = 0.05) -> None:
+        self._send = send
+        self._lanes = lanes
+        self._batch = batch
+        self._patience = patience
+        self._threads = ThreadPoolExecutor(lanes, thread_name_prefix="webhooks")
+        self._running: dict[UUID, _Batch] = {}
+        self._failing: set[UUID] = set()
+
+    def deliver_once(self) -> Delivered:
+        """Sends what is due, and records what has ended; waits for that a moment, and not for the slowest."""
+        due, next_due = due_endpoints()
+        for endpoint in self._choose(due):
+            self._start(endpoint)
+        wait([batch.results for batch in self._running.values()], timeout=self._patience)
+        ended = self._record_ended()
+        rest = 0.0 if self._running or any(ended) else next_due
+        return Delivered(*ended, sum(len(batch.deliveries) for batch in self._running.values()), rest)
+
+    def close(self) -> None:
+        """Records what is still being sent; its timeouts bound the wait."""
+        self._threads.shutdown(wait=True)
+        self._record_ended()
+
+    def _choose(self, due: Sequence[WebhookEndpoint]) -> list[WebhookEndpoint]:
+        """By lot, so that all have their turn; those that failed last time get half of the lanes at most."""
+        waiting = [endpoint for endpoint in due if endpoint.endpoint_id not in self._running]
+        random.shuffle(waiting)
+        failing = [endpoint for endpoint in waiting if endpoint.endpoint_id in self._failing]
+        healthy = [endpoint for endpoint in waiting if endpoint.endpoint_id not in self._failing]
+        to_failing = self._lanes // 2 - len(self._failing & self._running.keys())
+        return [*healthy, *failing[: max(0, to_failing)]][: self._lanes - len(self._running)]
+
+    def _start(self, endpoint: WebhookEndpoint) -> None:
+        deliveries, now = claim(endpoint, self._batch)
+        if not deliveries:
+            return
+        fault("deliver.claimed")
+        secret = decrypt(endpoint.secret)
+        requests = [_request(endpoint.url, secret, delivery, now) for delivery in deliveries]
+        by_key: dict[Hashable, WebhookDelivery] = {delivery.delivery_id: delivery for delivery in deliveries}
+        self._running[endpoint.endpoint_id] = _Batch(
+            endpoint, by_key, self._threads.submit(self._send, requests)
+        )
+
+    def _record_ended(self) -> tuple[int, int, int]:
+        delivered = retried = exhausted = 0
+        for key, batch in [*self._running.items()]:
+            if not batch.results.done():
+                continue
+            del self._running[key]
+            fault("deliver.sent")
+            ended = self._record(key, batch)
+            delivered, retried, exhausted = delivered + ended[0], retried + ended[1], exhausted + ended[2]
+        return delivered, retried, exhausted
+
+    def _record(self, key: UUID, batch: _Batch) -> tuple[int, int, int]:
+        try:
+            results = batch.results.result()
+        except Exception:
+            # Not the endpoint's doing. What was claimed is due again when its lease ends.
+            log.exception("webhooks could not be sent to %s", batch.endpoint.url)
+            return 0, 0, 0
+        (self._failing.discard if any(map(_successful, results)) else self._failing.add)(key)
+        return record(batch.endpoint, batch.deliveries, results)
+
+
+def due_endpoints() -> tuple[list[WebhookEndpoint], float]:
+    """The endpoints to which something can be sent now, and the seconds until there is another."""
+    queue = WebhookDelivery.objects.across_tenants().filter(
+        tenant_id=OuterRef("tenant_id"),
+        endpoint_id=OuterRef("endpoint_id"),
+        state=DeliveryState.PENDING,
+        next_attempt_at__isnull=False,
+    )
+    first = Subquery(queue.order_by("next_attempt_at").values("next_attempt_at")[:1])
+    active = WebhookEndpoint.objects.across_tenants().filter(active=True)
+    waiting = list(active.annotate(due_at=first).filter(due_at__isnull=False))
+    if not waiting:
+        return [], IDLE_SECONDS
+    now = db_now()
+    later = [(endpoint.due_at - now).total_seconds() for endpoint in waiting if endpoint.due_at > now]
+    return [endpoint for endpoint in waiting if endpoint.due_at <= now], min([IDLE_SECONDS, *later])
+
+
+@transaction.atomic
+def claim(endpoint: WebhookEndpoint, limit: int) -> tuple[list[WebhookDelivery], datetime]:
+    """Takes due deliveries, and counts the attempt: it may be sent even if its sender dies before it can say so."""
+    now = db_now()
+    due = _queue(endpoint).filter(next_attempt_at__lte=now).order_by("next_attempt_at")
+    taken = list(due.select_for_update(skip_locked=True)[:limit])
+    keys = [delivery.delivery_id for delivery in taken]
+    _queue(endpoint).filter(delivery_id__in=keys).update(
+        attempts=F("attempts") + 1, next_attempt_at=DbNow(LEASE)
+    )
+    for delivery in taken:
+        delivery.attempts += 1
+    return taken, now
+
+
+def _request(url: str, secret: str, delivery: WebhookDelivery, now: datetime) -> WebhookRequest:
+    timestamp = int(now.timestamp())
+    headers = [
+        ("content-type", "application/cloudevents+json"),
+        ("webhook-id", str(delivery.event_id)),
+        ("webhook-timestamp", str(timestamp)),
+        ("webhook-signature", sign(secret, str(delivery.event_id), timestamp, delivery.body)),
+    ]
+    return WebhookRequest(delivery.delivery_id, url, headers, delivery.body.encode(), TIMEOUT_SECONDS)
+
+
+@transaction.atomic
+def record(
+    endpoint: WebhookEndpoint, deliveries: dict[Hashable, WebhookDelivery], results: Sequence[WebhookResult]
+) -> tuple[int, int, int]:
+    """Writes the outcomes: how many were delivered, are to be tried again, and are given up."""
+    _lock(endpoint)
+    now = db_now()
+    delivered = [(deliveries[result.key], "") for result in results if _successful(result)]
+    failed = [(deliveries[result.key], _reason(result)) for result in results if not _successful(result)]
+    exhausted = [(delivery, why) for delivery, why in failed if delivery.attempts >= MAX_ATTEMPTS]
+    retried = [(delivery, why) for delivery, why in failed if delivery.attempts < MAX_ATTEMPTS]
+    counts = (
+        _finish(DeliveryState.DELIVERED, delivered, now),
+        _postpone(retried, now),
+        _finish(DeliveryState.EXHAUSTED, exhausted, now),
+    )
+    _promote(endpoint, {delivery.aggregate_id for delivery, _ in delivered + exhausted}, now)
+    if any(result.status == GONE for result in results):
+        _disable(endpoint)
+    return counts
+
+
+def _successful(result: WebhookResult) -> bool:
+    return result.status is not None and 200 <= result.status < 300
+
+
+def _reason(result: WebhookResult) -> str:
+    return result.error if result.status is None else f"HTTP {result.status}"
+
+
+def _queue(endpoint: WebhookEndpoint) -> QuerySet[Any]:
+    deliveries = WebhookDelivery.objects.for_tenant(endpoint.tenant_id)
+    return deliveries.filter(endpoint_id=endpoint.endpoint_id, state=DeliveryState.PENDING)
+
+
+def _lock(endpoint: WebhookEndpoint) -> None:
+    endpoints = WebhookEndpoint.objects.for_tenant(endpoint.tenant_id).filter(
+        endpoint_id=endpoint.endpoint_id
+    )
+    list(endpoints.select_for_update())
+
+
+# The attempt's number guards them: whoever has been given up for dead and taken over writes nothing.
+GUARD = "WHERE tenant_id = %s AND delivery_id = %s AND attempts = %s AND state = 'Pending'"
+FINISH = f"UPDATE webhook_deliveries SET state = %s, last_error = %s, finished_at = %s, next_attempt_at = NULL {GUARD}"
+POSTPONE = f"UPDATE webhook_deliveries SET last_error = %s, next_attempt_at = %s {GUARD}"
+PROMOTE = """UPDATE webhook_deliveries SET next_attempt_at = %s
+WHERE tenant_id = %s AND endpoint_id = %s AND aggregate_id = %s AND aggregate_seq = %s
+    AND state = 'Pending' AND next_attempt_at IS NULL"""
+
+
+def _guard(delivery: WebhookDelivery) -> tuple[UUID, UUID, int]:
+    return delivery.tenant_id, delivery.delivery_id, delivery.attempts
+
+
+def _finish(state: DeliveryState, deliveries: Sequence[tuple[WebhookDelivery, str]], now: datetime) -> int:
+    rows = [(state.value, why, now, *_guard(delivery)) for delivery, why in deliveries]
+    return execute_rows(FINISH, rows)
+
+
+def _postpone(deliveries: Sequence[tuple[WebhookDelivery, str]], now: datetime) -> int:
+    def again(delivery: WebhookDelivery) -> datetime:
+        return now + timedelta(seconds=full_jitter(delivery.attempts, FIRST_RETRY, LONGEST_RETRY))
+
+    return execute_rows(POSTPONE, [(why, again(delivery), *_guard(delivery)) for delivery, why in deliveries])
+
+
+def _promote(endpoint: WebhookEndpoint, aggregates: set[UUID], now: datetime) -> None:
+    """The next delivery of each aggregate is due."""
+    queues = _queue(endpoint).filter(aggregate_id__in=aggregates).values_list("aggregate_id")
+    following = queues.annotate(first=Min("aggregate_seq"))
+    execute_rows(PROMOTE, [(now, endpoint.tenant_id, endpoint.endpoint_id, *queue) for queue in following])
+
+
+def _disable(endpoint: WebhookEndpoint) -> None:
+    """The receiver is gone for good by its own word, and with it all that was on its way."""
+    endpoints = WebhookEndpoint.objects.for_tenant(endpoint.tenant_id).filter(
+        endpoint_id=endpoint.endpoint_id
+    )
+    reason = "the endpoint answered 410 Gone"
+    endpoints.update(active=False, disabled_reason=reason)
+    _queue(endpoint).update(
+        state=DeliveryState.EXHAUSTED, last_error=reason, finished_at=DbNow(), next_attempt_at=None
+    )

@@ -1,0 +1,76 @@
+"""A log line is one JSON object that tells what it was about, whoever wrote it: our code or a library."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import logging.config
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import structlog
+
+from eventservice.kernel.logs import logging_config
+
+
+@pytest.fixture
+def lines() -> Iterator[Callable[[], list[dict[str, Any]]]]:
+    """What is logged as JSON while the test runs."""
+    config = logging_config("INFO", "json")["formatters"]["structured"]
+    written = io.StringIO()
+    handler = logging.StreamHandler(written)
+    handler.setFormatter(config.pop("()")(**config))
+    root = logging.getLogger()
+    level = root.level
+    root.addHandler(handler)
+    root.setLevel("INFO")
+    yield lambda: [json.loads(line) for line in written.getvalue().splitlines()]
+    root.removeHandler(handler)
+    root.setLevel(level)
+
+
+def test_a_line_carries_the_correlation_id_and_tenant_of_its_context(lines: Callable[[], Any]) -> None:
+    with structlog.contextvars.bound_contextvars(correlation_id="c-1", tenant="acme"):
+        structlog.get_logger("here").info("call.started", attempt=2)
+    structlog.get_logger("here").info("idle")
+
+    started, idle = lines()
+    assert {"correlation_id": "c-1", "tenant": "acme", "event": "call.started", "attempt": 2}.items() <= started.items()
+    assert (started["level"], started["logger"]) == ("info", "here")
+    assert started["timestamp"].endswith("Z")
+    assert "correlation_id" not in idle
+
+
+def test_a_librarys_line_carries_them_too(lines: Callable[[], Any]) -> None:
+    with structlog.contextvars.bound_contextvars(correlation_id="c-1"):
+        logging.getLogger("library").warning("%d of %s", 2, "things")
+    (line,) = lines()
+    assert {"event": "2 of things", "correlation_id": "c-1", "level": "warning"}.items() <= line.items()
+
+
+@pytest.mark.parametrize("log", [structlog.get_logger("ours"), logging.getLogger("theirs")], ids=["ours", "theirs"])
+def test_an_exception_stays_within_its_line(log: Any, lines: Callable[[], Any]) -> None:
+    try:
+        raise ValueError("no\nsuch")
+    except ValueError:
+        log.exception("failed")
+    (line,) = lines()
+    assert line["event"] == "failed"
+    assert "Traceback" in line["exception"]
+    assert "ValueError: no\nsuch" in line["exception"]
+
+
+def test_lines_below_the_level_are_not_written(lines: Callable[[], Any]) -> None:
+    structlog.get_logger("here").debug("noise")
+    assert lines() == []
+
+
+def test_the_console_form_is_for_eyes() -> None:
+    config = logging_config("INFO", "console")["formatters"]["structured"]
+    formatter = config.pop("()")(**config)
+    record = logging.LogRecord("here", logging.INFO, __file__, 1, "hello %s", ("you",), None)
+    text = formatter.format(record)
+    assert "hello you" in text
+    assert not text.startswith("{")

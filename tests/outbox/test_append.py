@@ -1,0 +1,31 @@
+"""An event is appended in the transaction of its change, or not at all."""
+
+from __future__ import annotations
+
+import pytest
+from django.db import transaction
+
+from eventservice.kernel.ids import new_id
+from outbox.models import OutboxEvent
+from outbox.writer import OutsideTransaction, append
+from tests.outbox.support import append_run, event
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def test_it_refuses_outside_a_transaction() -> None:
+    with pytest.raises(OutsideTransaction):
+        append([event(new_id(), 1)])
+    assert not OutboxEvent.objects.across_tenants().exists()
+
+
+def test_an_event_vanishes_with_the_change_that_is_rolled_back() -> None:
+    with pytest.raises(ZeroDivisionError), transaction.atomic():
+        append([event(new_id(), 1)])
+        raise ZeroDivisionError
+    assert not OutboxEvent.objects.across_tenants().exists()
+
+
+def test_all_events_of_an_aggregate_are_in_one_partition() -> None:
+    append_run(new_id(), 5)
+    assert OutboxEvent.objects.across_tenants().values("partition").distinct().count() == 1

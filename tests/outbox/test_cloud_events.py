@@ -1,0 +1,47 @@
+"""On the wire an event is CloudEvents 1.0 in JSON, the same on every database."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+
+from eventservice.kernel.ids import new_id
+from outbox.publishers.log import LogPublisher
+from tests.outbox.support import append_events, dispatcher, event
+
+pytestmark = pytest.mark.django_db
+
+
+def _published(**given: object) -> tuple[object, dict[str, object]]:
+    written = append_events(event(new_id(), 7, **given))[0]
+    stream = io.StringIO()
+    dispatcher(LogPublisher(stream)).dispatch_once()
+    return written, json.loads(stream.getvalue())
+
+
+def test_it_carries_all_attributes() -> None:
+    tenant, correlation, causation = new_id(), new_id(), new_id()
+    written, seen = _published(
+        tenant_id=tenant, correlation_id=correlation, causation_id=causation, data={"name": "Zoë", "n": [1, None]}
+    )
+    assert seen == {
+        "specversion": "1.0",
+        "id": str(written.event_id),  # type: ignore[attr-defined]
+        "source": f"/tenants/{tenant}",
+        "type": "ServiceCallSubmitted",
+        "subject": str(written.aggregate_id),  # type: ignore[attr-defined]
+        "time": "2026-03-01T12:00:00+00:00",
+        "datacontenttype": "application/json",
+        "tenantid": str(tenant),
+        "correlationid": str(correlation),
+        "causationid": str(causation),
+        "sequence": "0000000007",
+        "data": {"name": "Zoë", "n": [1, None]},
+    }
+
+
+def test_an_event_without_a_cause_has_no_such_attribute() -> None:
+    _, seen = _published()
+    assert "causationid" not in seen

@@ -1,0 +1,107 @@
+"""Each partition is published by one dispatcher at a time; one that has lost it marks nothing of it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from eventservice.kernel.ids import new_id
+from outbox.dispatcher import Dispatcher
+from outbox.envelope import Envelope
+from outbox.models import OutboxEvent, OutboxPartition
+from tests.outbox.support import Clock, Remembering, append_run, dispatcher, drain
+
+pytestmark = pytest.mark.django_db
+
+
+def test_a_lone_dispatcher_owns_all_partitions_from_its_first_pass() -> None:
+    one = dispatcher(Remembering())
+    one.dispatch_once()
+    assert len(one.partitions) == 16
+    assert OutboxPartition.objects.count() == 16
+
+
+def test_two_share_them_and_the_one_that_was_first_gives_up_its_share() -> None:
+    owners = [new_id(), new_id()]
+    clock = Clock()
+    live: list[uuid.UUID] = owners[:1]
+    first, second = (Dispatcher(owner, [], live_owners=lambda: live, clock=clock) for owner in owners)
+    first.dispatch_once()
+    live.append(owners[1])
+    second.dispatch_once()
+    assert second.partitions == frozenset()
+
+    first.heartbeat()
+    clock.now += 1.1
+    second.dispatch_once()
+
+    assert first.partitions | second.partitions == frozenset(range(16))
+    assert not first.partitions & second.partitions
+    assert first.partitions
+    assert second.partitions
+
+
+def test_a_released_dispatcher_is_followed_at_once() -> None:
+    first, publisher = dispatcher(), Remembering()
+    first.dispatch_once()
+    append_run(new_id(), 1)
+    assert dispatcher(publisher).dispatch_once().published == 0
+    first.release()
+    assert dispatcher(publisher).dispatch_once().published == 1
+
+
+class LosesItsLease(Remembering):
+    """While it publishes, another dispatcher takes over some partitions."""
+
+    def __init__(self, taken_over: Sequence[int]) -> None:
+        super().__init__()
+        self.taken_over = taken_over
+
+    def publish(self, events: Sequence[Envelope]) -> None:
+        super().publish(events)
+        OutboxPartition.objects.filter(pk__in=self.taken_over).update(version=1000, owner_id=new_id())
+
+
+def test_who_has_lost_all_its_leases_marks_nothing() -> None:
+    append_run(new_id(), 3)
+    publisher = LosesItsLease(range(16))
+
+    done = dispatcher(publisher).dispatch_once()
+
+    assert len(publisher.taken) == 3
+    assert done.published == 0
+    assert OutboxEvent.objects.across_tenants().filter(published_at=None).count() == 3
+
+
+def test_who_has_lost_one_lease_marks_what_is_still_its_own() -> None:
+    events = [append_run(uuid.UUID(int=16 + number), 2) for number in range(16)]
+    assert len(events) == 16
+
+    done = dispatcher(LosesItsLease([5])).dispatch_once()
+
+    assert done.published == 30
+    left = OutboxEvent.objects.across_tenants().filter(published_at=None)
+    assert set(left.values_list("partition", flat=True)) == {5}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_frozen_dispatcher_that_wakes_marks_nothing_of_what_another_has_taken(
+    elsewhere: Callable[..., Future[Any]],
+) -> None:
+    aggregate = new_id()
+    append_run(aggregate, 3)
+    witness = Remembering()
+
+    class Freezes(Remembering):
+        def publish(self, events: Sequence[Envelope]) -> None:
+            super().publish(events)
+            OutboxPartition.objects.update(lease_until="2026-01-01T00:00:00Z")
+            assert elsewhere(lambda: drain(dispatcher(witness))).result(10) == 3
+
+    assert dispatcher(Freezes(), lease_length=timedelta(seconds=10)).dispatch_once().published == 0
+    assert witness.sequences(aggregate) == [1, 2, 3]

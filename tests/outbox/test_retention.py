@@ -1,0 +1,60 @@
+"""Published events are deleted by the time of their publishing; nothing else is."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from eventservice.kernel.now import pinned_time
+from outbox.maintenance import prune
+from outbox.models import OutboxEvent
+from tests.factories import OutboxEventFactory
+from tests.outbox.support import NOON
+
+pytestmark = pytest.mark.django_db
+DAY = timedelta(days=1)
+
+
+@pytest.fixture(autouse=True)
+def _noon(at_noon: object) -> None:
+    pass
+
+
+def _left() -> list[int]:
+    return list(OutboxEvent.objects.across_tenants().order_by("id").values_list("id", flat=True))
+
+
+def test_it_deletes_what_was_published_before_that_age() -> None:
+    OutboxEventFactory(published_at=NOON - 31 * DAY)
+    kept = OutboxEventFactory(published_at=NOON - 29 * DAY)
+    assert prune(30 * DAY) == 1
+    assert _left() == [kept.id]
+
+
+def test_an_old_event_that_was_published_lately_is_kept() -> None:
+    late = OutboxEventFactory(created_at=NOON - 90 * DAY, published_at=NOON - DAY)
+    assert prune(30 * DAY) == 0
+    assert _left() == [late.id]
+
+
+def test_unpublished_and_parked_events_are_kept_whatever_their_age_and_hide_no_others() -> None:
+    waiting = OutboxEventFactory(created_at=NOON - 90 * DAY)
+    parked = OutboxEventFactory(created_at=NOON - 90 * DAY, parked_at=NOON - 80 * DAY, attempts=5)
+    OutboxEventFactory(published_at=NOON - 31 * DAY)
+    assert prune(30 * DAY) == 1
+    assert _left() == [waiting.id, parked.id]
+
+
+def test_the_oldest_go_first_and_not_more_than_the_limit() -> None:
+    events = [OutboxEventFactory(published_at=NOON - 40 * DAY) for _ in range(5)]
+    assert prune(30 * DAY, limit=2) == 2
+    assert _left() == [event.id for event in events[2:]]
+
+
+def test_it_goes_on_over_many_batches() -> None:
+    with pinned_time(NOON):
+        OutboxEvent.objects.bulk_create(
+            OutboxEventFactory.build(published_at=NOON - 40 * DAY) for _ in range(1100)
+        )
+        assert prune(30 * DAY) == 1100

@@ -1,0 +1,98 @@
+"""A broker that is away stops its partitions; nothing is lost, skipped or counted against an event."""
+
+from __future__ import annotations
+
+import pytest
+
+from eventservice.kernel.ids import new_id
+from outbox.models import OutboxEvent
+from tests.outbox.support import Clock, Remembering, append_run, dispatcher
+
+pytestmark = pytest.mark.django_db
+
+
+def test_a_publisher_that_fails_half_way_is_given_the_rest_later() -> None:
+    aggregate = new_id()
+    append_run(aggregate, 5)
+    publisher, clock = Remembering(), Clock()
+    one = dispatcher(publisher, clock=clock)
+    publisher.fails_after = 2
+
+    half = one.dispatch_once()
+    assert half.published == 2
+    assert len(half.stopped_partitions) == 1
+
+    publisher.fails_after = None
+    clock.now += half.next_wait
+    assert one.dispatch_once().published == 3
+    assert publisher.sequences(aggregate) == [1, 2, 3, 4, 5]
+
+
+def test_a_stopped_partition_is_left_alone_until_its_wait_is_over() -> None:
+    append_run(new_id(), 1)
+    publisher, clock = Remembering(), Clock()
+    one = dispatcher(publisher, clock=clock)
+    publisher.down = True
+    stopped = one.dispatch_once()
+    publisher.down = False
+
+    assert 0.1 <= stopped.next_wait <= 0.2
+    assert one.dispatch_once().published == 0
+    clock.now += stopped.next_wait
+    resumed = one.dispatch_once()
+    assert resumed.published == 1
+    assert not resumed.stopped_partitions
+
+
+def test_the_waits_grow_to_half_a_minute_and_consume_no_attempts() -> None:
+    append_run(new_id(), 1)
+    publisher, clock = Remembering(), Clock()
+    one = dispatcher(publisher, clock=clock)
+    publisher.down = True
+    waits = []
+    for _ in range(20):
+        stops = one.dispatch_once()
+        (stop,) = one._stops.values()
+        waits.append(stop.until - clock.now)
+        assert stops.stopped_partitions
+        clock.now = stop.until
+
+    assert all(15 <= wait <= 30 for wait in waits[-5:])
+    event = OutboxEvent.objects.across_tenants().get()
+    assert (event.attempts, event.parked_at) == (0, None)
+
+
+def test_a_bug_in_a_publisher_stops_its_events_and_loses_none() -> None:
+    class Broken(Remembering):
+        def publish(self, events: object) -> None:
+            raise KeyError("oops")
+
+    append_run(new_id(), 2)
+    done = dispatcher(Broken()).dispatch_once()
+
+    assert done.published == 0
+    assert OutboxEvent.objects.across_tenants().filter(published_at=None, parked_at=None).count() == 2
+
+
+def test_one_partition_that_always_fails_does_not_hold_up_the_others() -> None:
+    """The broker's node for it is down, say."""
+
+    class HalfDown(Remembering):
+        def publish(self, events: list) -> None:  # type: ignore[override,type-arg]
+            for number, event in enumerate(events):
+                self.fails_after = number if event.partition == 3 else self.fails_after
+            super().publish(events)
+            self.fails_after = None
+
+    clock, publisher = Clock(), HalfDown()
+    one = dispatcher(publisher, clock=clock)
+    aggregates = [new_id() for _ in range(64)]
+    for aggregate in aggregates:
+        append_run(aggregate, 1)
+    for _ in range(40):
+        publisher.fails_after = None
+        clock.now += one.dispatch_once().next_wait
+
+    left = OutboxEvent.objects.across_tenants().filter(published_at=None)
+    assert set(left.values_list("partition", flat=True)) <= {3}
+    assert len(publisher.taken) == 64 - left.count()

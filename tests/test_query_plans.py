@@ -1,0 +1,133 @@
+"""At a hundred thousand rows each of the real queries goes through its index and reads no table from end to end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from eventservice.kernel.ids import new_id
+from eventservice.kernel.leases import Leases
+from orchestration import lifecycle
+from orchestration.models import ServiceCall
+from outbox import store
+from outbox.models import OutboxEvent
+from tests.plans import PARTITIONS, SHARDS, TENANTS, clear, load, plans_of
+from timers import schedule
+from timers.models import TimerShard
+from timers.poller import Poller
+
+# With pytest-xdist's --dist loadgroup one worker loads the rows, and not each of them.
+pytestmark = pytest.mark.xdist_group("query plans")
+
+TENANT = TENANTS[1]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def rows(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
+    with django_db_blocker.unblock():
+        load()
+        TimerShard.objects.bulk_create([TimerShard(shard_id=n) for n in range(SHARDS)])
+        yield
+        TimerShard.objects.all().delete()
+        clear()
+
+
+def calls(**conditions: Any) -> Any:
+    return ServiceCall.objects.for_tenant(TENANT).filter(**conditions)
+
+
+def poller(*, crowded: bool = False) -> Poller:
+    leases = Leases(TimerShard, new_id(), timedelta(minutes=1))
+    leases.held = dict.fromkeys(range(SHARDS), 0)
+    return Poller(leases, crowded)
+
+
+# query: (what makes it, what tells its statement from others, the indexes it must go through)
+QUERIES: dict[str, tuple[Callable[[], Any], str, set[str]]] = {
+    "what is due in the owned shards": (
+        lambda: poller().claim_due(100),
+        "due_at <=",
+        {"idx_timer_schedules_shard"},
+    ),
+    "what is due of a tenant, when tenants must share": (
+        lambda: poller(crowded=True).claim_due(100),
+        "due_at <=",
+        {"idx_timer_schedules_due_at"},
+    ),
+    "when the next timer is due": (
+        lambda: poller().seconds_until_due(),
+        "first_due",
+        {"idx_timer_schedules_shard"},
+    ),
+    "what is due of a tenant (the spec's polling query)": (
+        lambda: schedule.due_of_tenant(TENANT),
+        "due_at",
+        {"idx_timer_schedules_due_at"},
+    ),
+    "the timers of a correlation id": (
+        lambda: schedule.by_correlation(new_id()),
+        "correlation_id",
+        {"idx_timer_schedules_correlation_id"},
+    ),
+    "calls with a tag and a status (the spec's)": (
+        lambda: list(calls(status="Scheduled", tags__tag="urgent")),
+        "service_call_tags",
+        {"idx_service_call_tags_tag"},
+    ),
+    "calls of a status, soonest first": (
+        lambda: list(calls(status="Scheduled").order_by("due_at")[:50]),
+        "service_calls",
+        {"idx_service_calls_status"},
+    ),
+    "calls of a status, latest first": (
+        lambda: list(calls(status="Succeeded").order_by("-due_at")[:50]),
+        "service_calls",
+        {"idx_service_calls_status"},
+    ),
+    "attempts past their deadline": (
+        lambda: lifecycle.overdue_attempts(100),
+        "deadline_at",
+        {"idx_service_calls_deadline"},
+    ),
+    "the call of an idempotency key": (
+        lambda: list(calls(idempotency_key__in=["key-1", "key-6"])),
+        "idempotency_key",
+        {"uq_service_calls_idempotency"},
+    ),
+    "the live call of a timer's id": (
+        lambda: list(calls(namespace="default", live_external_id="order-1")),
+        "live_external_id",
+        {"uq_service_calls_live_timer"},
+    ),
+    "what is to be published": (
+        lambda: store.read_heads(range(PARTITIONS), 100),
+        "ORDER BY e.id",
+        {"idx_outbox_unpublished"},
+    ),
+    "the timeline of an aggregate": (
+        lambda: list(OutboxEvent.objects.for_tenant(TENANTS[0]).filter(aggregate_id=TENANTS[0]).order_by("aggregate_seq")),
+        "aggregate_seq",
+        {"uq_outbox_aggregate_seq"},
+    ),
+}
+# A row a shard: there a scan is the best plan.
+TINY = {"timer_shards", "s"}
+
+
+@pytest.mark.parametrize(("run", "containing", "indexes"), QUERIES.values(), ids=QUERIES)
+def test_it_goes_through_its_index(run: Callable[[], Any], containing: str, indexes: set[str]) -> None:
+    plans = plans_of(run, containing)
+    assert plans
+    for plan in plans:
+        assert indexes <= plan.indexes, plan.text
+        assert plan.scanned <= TINY, plan.text
+
+
+def test_a_scan_would_be_noticed() -> None:
+    (plan,) = plans_of(lambda: list(calls(name="no index has it")), "service_calls")
+    (whole,) = plans_of(lambda: ServiceCall.objects.across_tenants().filter(name="x").count(), "service_calls")
+    assert whole.scanned == {"service_calls"}, whole.text
+    assert "idx_service_calls_deadline" not in plan.indexes
