@@ -164,6 +164,10 @@ ENGINE_BATCH = env.integer("ENGINE_BATCH", 500, least=1, most=5000)
 ENGINE_IN_FLIGHT = env.integer("ENGINE_IN_FLIGHT", 20_000, least=1, most=100_000)
 ENGINE_PER_HOST = env.integer("ENGINE_PER_HOST", 5_000, least=1, most=100_000)
 
+# A node that has not been heard of for so long is taken for dead and its calls are taken over. A shorter lease
+# recovers sooner, and takes a process for dead that was only paused.
+NODE_LEASE_SECONDS = env.seconds("NODE_LEASE_SECONDS", 8.0, least=1.0, most=30.0)
+
 # Egress (docs/guarantees.md): which addresses a call may reach.
 EGRESS_ALLOW_PRIVATE = env.boolean("EGRESS_ALLOW_PRIVATE", False)
 EGRESS_ALLOW = env.words("EGRESS_ALLOW")

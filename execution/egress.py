@@ -43,6 +43,7 @@ _STRAIN: Final = 4
 _FORGETTING: Final = 1.02  # per tick: what was usual a minute ago need not be so now
 _CHUNK: Final = 256  # attempts that are taken in at once, so that a burst holds up nothing that is under way
 _LEAST_SECONDS: Final = 0.005  # with less time left, a request could be sent but hardly be answered
+_OVERDUE_SECONDS: Final = 0.25  # after its deadline a transfer ends, even should libcurl have forgotten it
 _FIRST_WINDOW: Final = 64
 _MAX_ADDRESSES: Final = 8  # of one name that are dialled in turn; all are judged
 _BIG_BODY: Final = 16_384
@@ -119,7 +120,11 @@ class Egress:
         self._thread.start()
 
     def send(self, attempts: Iterable[Attempt]) -> None:
-        """Takes the attempts and returns at once. Their deadlines count from now."""
+        """Takes the attempts and returns at once.
+
+        Their deadlines count from now: what is sent beyond `Limits.in_flight` waits for a place at its own
+        cost, so keep `in_flight` below that.
+        """
         batch = list(attempts)
         with self._changed:
             if self._loop is None:
@@ -255,9 +260,8 @@ class _Host:
         """Judges every address: one that is refused refuses the host, whatever the others are."""
         self.addresses = addresses
         self.fresh_until = fresh_until
-        port = self.target.port
-        rules = ((ip, policy.judge(ip, port)) for ip in addresses)
-        self.refusal = next((_refusal(ip, rule) for ip, rule in rules if rule), None)
+        rules = (policy.judge(ip, self.target.port) for ip in addresses)
+        self.refusal = next((_refusal(self.target, rule) for rule in rules if rule), None)
 
     def hear(self, now: float) -> None:
         """Notes that the lookup has ended, and what it cost those that waited for it."""
@@ -423,7 +427,7 @@ class _Transfer:
             return pycurl.SOCKET_BAD
         ip, port = address.addr[:2]
         if rule := self._policy.judge(ip, port):
-            self._stopped = (ErrorKind.EGRESS, _refusal(ip, rule))
+            self._stopped = (ErrorKind.EGRESS, _refusal(self.ticket.target, rule))
             return pycurl.SOCKET_BAD
         self._lending = True
         return _Lent(socket.socket(address.family, address.socktype, address.protocol))
@@ -448,7 +452,7 @@ class _Transfer:
             message = f"{self.ticket.target.authority} closed a kept connection without an answer."
             self._stopped = (ErrorKind.PROTOCOL, message)
         elif rule := self._policy.judge(ip, port):
-            self._stopped = (ErrorKind.EGRESS, _refusal(ip, rule))
+            self._stopped = (ErrorKind.EGRESS, _refusal(self.ticket.target, rule))
 
     def _blunder(self) -> None:
         log.exception("egress: a callback failed")  # noqa: LOG004 - called while one is handled
@@ -489,24 +493,28 @@ class _Transfer:
         )
 
     def fail(self, code: int, reason: str, now: float) -> Outcome:
+        reason = _plain(reason)
         kind, message = self._stopped or self._explain(code, reason)
-        details = {"phase": self._phase(), "curl_code": code, "reason": reason[:200]}
+        details = {"phase": self.phase(), "curl_code": code, "reason": reason}
         return Errored(self.ticket.attempt.key, kind, message, details, self.timings(now), self.sent)
 
     def interrupt(self, kind: ErrorKind, message: str, now: float) -> Outcome:
-        details = {"phase": self._phase()}
+        details = {"phase": self.phase()}
         return Errored(self.ticket.attempt.key, kind, message, details, self.timings(now), self.sent)
 
     def _explain(self, code: int, reason: str) -> tuple[ErrorKind, str]:
-        authority = self.ticket.target.authority
         if code == pycurl.E_OPERATION_TIMEDOUT:
-            return _timeout(self.ticket, self._phase())
+            return _timeout(self.ticket, self.phase())
         if self._lending:  # a socket was given, and pycurl could not duplicate it
             return ErrorKind.CONNECT, _NO_DESCRIPTORS
-        kind, text = _ERRORS.get(code, (ErrorKind.PROTOCOL, "{0} did not answer as HTTP should ({1})."))
-        return kind, text.format(authority, reason[:200])
+        kind, text = _ERRORS.get(code, _NOT_HTTP)
+        if kind is ErrorKind.PROTOCOL and not self.sent:  # it broke before HTTP had begun
+            kind = ErrorKind.TLS if self.ticket.target.scheme == "https" else ErrorKind.CONNECT
+        if code == pycurl.E_COULDNT_CONNECT and (number := self.curl.getinfo(pycurl.OS_ERRNO)):
+            reason = os.strerror(number)
+        return kind, text.format(self.ticket.target.authority, reason)
 
-    def _phase(self) -> str:
+    def phase(self) -> str:
         if self._lines:
             return "receiving the response"
         if self.sent:
@@ -542,6 +550,12 @@ class _Lent:
         self._original.close()
 
 
+def _plain(reason: str) -> str:
+    """libcurl's words, which may quote the server's."""
+    return "".join(letter if letter.isprintable() else "?" for letter in reason[:200])
+
+
+_NOT_HTTP: Final = (ErrorKind.PROTOCOL, "{0} did not answer as HTTP should: {1}.")
 _TLS: Final = "The TLS handshake with {0} failed: {1}."
 _ERRORS: Final[dict[int, tuple[ErrorKind, str]]] = {
     pycurl.E_COULDNT_RESOLVE_HOST: (ErrorKind.DNS, "The name of {0} could not be resolved."),
@@ -570,8 +584,9 @@ _ERRORS: Final[dict[int, tuple[ErrorKind, str]]] = {
 }
 
 
-def _refusal(ip: str, rule: str) -> str:
-    return f"The address {ip} may not be called: {rule}."
+def _refusal(target: Target, rule: str) -> str:
+    """Without the address: what internal names resolve to is nothing that a tenant should learn here."""
+    return f"{target.authority} leads to an address that may not be called: {rule}."
 
 
 def _timeout(ticket: _Ticket, phase: str) -> tuple[ErrorKind, str]:
@@ -666,13 +681,20 @@ class _Multi:
         """Handle, libcurl's result code and its words for it."""
         more = 1
         while more:
-            more, succeeded, failed = self._handle.info_read()
+            try:
+                more, succeeded, failed = self._handle.info_read()
+            except (
+                UnicodeError
+            ):  # words quoted from a server; its transfer ends as overdue, and no other does
+                log.warning("egress: an error message of libcurl could not be decoded")
+                return
             for curl in succeeded:
                 yield curl, 0, ""
             yield from failed
 
     def close(self) -> None:
-        self._handle.close()
+        with suppress(pycurl.error):  # closed before: starting over failed half-way
+            self._handle.close()
         self._poller.close()
 
 
@@ -699,7 +721,7 @@ def _capacity(limits: Limits) -> int:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return limits.in_flight
-    return max(1, min(limits.in_flight, soft - _SPARE_DESCRIPTORS))
+    return max(1, min(limits.in_flight, max(soft // 2, soft - _SPARE_DESCRIPTORS)))
 
 
 class _Bell:
@@ -746,6 +768,7 @@ class _Loop:
         self._unfinished = 0
         self._ends_at: float | None = None
         self._next_sweep = self._next_pace = 0.0
+        self._next_overdue = math.inf
         self._quiet_at: float | None = None
         self._multi = _Multi(self._bell.fd, self._capacity)
 
@@ -784,15 +807,18 @@ class _Loop:
             self._admit(self._inbox.popleft(), now)
         if self._ready or self._asked:
             self._tend(now)
+        if now >= self._next_overdue:
+            self._end_overdue(now)
         self._drop_quiet_connections(now)
 
     def _patience(self) -> float | None:
         """Seconds until there is something to do without being told; None for never."""
         if self._inbox:
             return 0.0
-        moments = [
-            moment for moment in (self._multi.timer, self._ends_at, self._quiet_at) if moment is not None
-        ]
+        given = (self._multi.timer, self._ends_at, self._quiet_at)
+        moments = [moment for moment in given if moment is not None]
+        if self._active:
+            moments.append(self._next_overdue)
         if self._ready:
             moments.append(self._next_pace)
         if self._ready or self._asked:
@@ -876,8 +902,9 @@ class _Loop:
             self._next_pace = now + _PACE_SECONDS
             for host in self._ready:
                 host.pace(self._limits.per_host_connections)
-        for host in list(self._ready):
-            self._launch_from(host, now)
+        if len(self._active) < self._capacity:
+            for host in list(self._ready):
+                self._launch_from(host, now)
 
     def _launch_from(self, host: _Host, now: float) -> None:
         if host.refusal:
@@ -907,6 +934,7 @@ class _Loop:
             return
         host.active += 1
         self._active.add(transfer)
+        self._next_overdue = min(self._next_overdue, ticket.deadline + _OVERDUE_SECONDS)
 
     def _sweep(self, now: float) -> None:
         waiting = [*self._ready, *(host for hosts in self._asked.values() for host in hosts)]
@@ -940,6 +968,18 @@ class _Loop:
             self._spare.append(transfer)
         else:
             transfer.curl.close()
+
+    def _end_overdue(self, now: float) -> None:
+        """libcurl keeps the deadlines; the promise does not rest on it alone."""
+        for transfer in [t for t in self._active if t.ticket.deadline + _OVERDUE_SECONDS <= now]:
+            log.warning("egress: an attempt was still under way after its deadline")
+            self._active.discard(transfer)
+            self._multi.remove(transfer.curl)
+            self._done.append(transfer.interrupt(*_timeout(transfer.ticket, transfer.phase()), now))
+            transfer.host.finish_one(now - transfer.started_at)
+            transfer.curl.close()
+        earliest = min((t.ticket.deadline for t in self._active), default=math.inf)
+        self._next_overdue = max(earliest + _OVERDUE_SECONDS, now + _SWEEP_SECONDS)
 
     def _drop_quiet_connections(self, now: float) -> None:
         """Closes kept connections when nothing has been going on: libcurl does so only when it is used."""

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from eventservice.kernel.bulk import execute_rows, insert_rows, to_json
 from execution.models import HttpExecution
@@ -27,15 +26,13 @@ WHERE tenant_id = %s AND service_call_id = %s AND execution_id = %s
 KEPT_REQUEST_BODY = 64 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptKey:
+class AttemptKey(NamedTuple):
     tenant_id: uuid.UUID
     service_call_id: uuid.UUID
     execution_id: uuid.UUID
 
 
-@dataclass(frozen=True, slots=True)
-class OpenedAttempt:
+class OpenedAttempt(NamedTuple):
     key: AttemptKey
     attempt: int
     node: uuid.UUID
@@ -66,9 +63,10 @@ def close_attempts(ended: Iterable[tuple[AttemptKey, Outcome]], now: datetime) -
 
 
 def interrupt_attempts(keys: Iterable[AttemptKey], now: datetime) -> None:
-    """Attempts whose end nobody saw."""
+    """Attempts whose end nobody saw: one that has been recorded meanwhile keeps what it came to."""
     row = (None, None, None, None, ErrorKind.INTERRUPTED.value, "The process that made this attempt ended.", None)
-    execute_rows(CLOSE, [(now, *row, k.tenant_id, k.service_call_id, k.execution_id) for k in keys])
+    open_only = f"{CLOSE} AND finished_at IS NULL"
+    execute_rows(open_only, [(now, *row, k.tenant_id, k.service_call_id, k.execution_id) for k in keys])
 
 
 def orphaned_attempts(live_nodes: Collection[uuid.UUID], limit: int) -> list[AttemptKey]:
@@ -90,3 +88,9 @@ def _result(outcome: Outcome) -> tuple[Any, ...]:
 def storable(text: str | None, most: int | None = None) -> str | None:
     """PostgreSQL's text knows no NUL."""
     return None if text is None else text[:most].replace("\0", "\ufffd")
+
+
+def attempts_of(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> Sequence[HttpExecution]:
+    """Of one call, the first one first."""
+    attempts = HttpExecution.objects.for_tenant(tenant_id).filter(service_call_id=service_call_id)
+    return list(attempts.order_by("attempt", "execution_id"))

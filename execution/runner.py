@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from eventservice.kernel.secrets import Undecipherable
 from execution.outcome import Attempt, Errored, ErrorKind, Timings
 from execution.redaction import mask_sealed, open_sealed
 from execution.urls import BadUrl, parse_target
@@ -69,7 +70,11 @@ def build_attempt(
     timeout_seconds: float,
     signer: Signer | None,
     now: datetime,
-) -> Attempt:
+) -> Attempt | Errored:
+    try:
+        own_headers = open_sealed(request.headers)
+    except Undecipherable:
+        return _refused(key, "A secret header was encrypted with a key that is not in ENCRYPTION_KEYS.")
     text = request.body_text
     body = None if text is None else text.encode()
     # The caller's own headers come first: an Idempotency-Key of theirs is the one that counts.
@@ -77,7 +82,7 @@ def build_attempt(
         "Idempotency-Key": str(service_call_id),
         "User-Agent": "EventService/1",
         **_content_type(request),
-        **_titled(open_sealed(request.headers)),
+        **_titled(own_headers),
         "X-Service-Call-Id": str(service_call_id),
         "X-Attempt": str(attempt),
     }

@@ -6,7 +6,7 @@ import hashlib
 import json
 import uuid
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from eventservice.kernel.ids import new_id
@@ -30,7 +30,8 @@ class SubmitServiceCall:
     tenant_id: uuid.UUID
     name: str
     request: RequestSpec
-    due_at: datetime | None = None  # none: now
+    due_at: datetime | None = None  # none, or a past one: now
+    delay: timedelta | None = None  # instead of due_at: from the moment of submission
     service_call_id: uuid.UUID = field(default_factory=new_id)
     tags: frozenset[str] = frozenset()
     namespace: str = DEFAULT_NAMESPACE
@@ -43,12 +44,17 @@ class SubmitServiceCall:
     delivery: Delivery = Delivery.AT_LEAST_ONCE
     replay_of: uuid.UUID | None = None
 
+    def due_from(self, now: datetime) -> datetime:
+        if self.delay is not None:
+            return now + self.delay
+        return max(now, self.due_at or now)
+
     @property
     def fingerprint(self) -> str:
         """What must be the same for a repeated idempotency key to mean the same call."""
         asked = [
             self.name, self.request.method, self.request.url, self.request.headers, self.request.body,
-            self.due_at and self.due_at.isoformat(), sorted(self.tags), self.namespace, self.external_id,
+            self.due_at and self.due_at.isoformat(), self.delay and self.delay.total_seconds(), sorted(self.tags), self.namespace, self.external_id,
             self.retry_policy and self.retry_policy.to_stored(), self.timeout_seconds,
             self.response_contract, self.delivery,
         ]  # fmt: skip

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 import structlog
+from django.conf import settings
 from django.db import DatabaseError, connection, transaction
 from django.db.utils import InterfaceError
 
@@ -39,8 +40,8 @@ from timers.public import DueTimer, HeldBack, Membership, Poller, live_nodes, re
 
 log = structlog.get_logger(__name__)
 
-BEAT_SECONDS = 2.0
-TICK_SECONDS = 2.0
+# Often enough for three beats to fail before the node is taken for dead.
+BEAT_SECONDS = TICK_SECONDS = settings.NODE_LEASE_SECONDS / 4
 SWEEP_SECONDS = 5.0
 # Somebody has all that they may have in flight: their due timers would be found again and again.
 HELD_BACK_SECONDS = 0.05
@@ -141,6 +142,9 @@ class Engine:
             now = db_now()
             fault("start.before_commit")
         fault("start.committed")
+        if self.membership.overslept:
+            # What was started before a long sleep may be another's by now, or canceled: then it is not sent.
+            self._beat()
         attempts = []
         for call in started:
             self._note(call, +1)
@@ -238,6 +242,7 @@ class Engine:
 
     def _reap(self) -> None:
         while (node := reap_one()) is not None:
+            fault("reap.committed")
             log.warning("node_reaped", node=str(node))
             self._due["sweep"] = 0.0
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 
 
@@ -19,4 +19,4 @@ class EventType(StrEnum):
 
 def instant(moment: datetime) -> str:
     """ISO 8601, UTC, milliseconds: how the outside sees every time."""
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

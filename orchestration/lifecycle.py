@@ -12,7 +12,7 @@ from __future__ import annotations
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -20,6 +20,7 @@ from django.db import IntegrityError, transaction
 
 from eventservice.kernel.bulk import execute_rows, insert_rows
 from eventservice.kernel.errors import Conflict, NotFound
+from eventservice.kernel.faults import fault
 from eventservice.kernel.ids import new_id
 from eventservice.kernel.now import db_now
 from eventservice.kernel.sharding import shard_of
@@ -73,8 +74,7 @@ class Row(NamedTuple):
     delivery: str
 
 
-@dataclass(frozen=True, slots=True)
-class StartedCall:
+class StartedCall(NamedTuple):
     """A call that has just become Running, with all that its attempt needs."""
 
     key: AttemptKey
@@ -89,6 +89,9 @@ class StartedCall:
 class Submitted:
     service_call_id: uuid.UUID
     replayed: bool = False  # an earlier call with the same idempotency key
+    # Of a new call, so that it can be shown without being read again.
+    submitted_at: datetime | None = None
+    due_at: datetime | None = None
 
 
 # --- submit ---------------------------------------------------------------------------------------------------
@@ -107,13 +110,21 @@ def submit(commands: Sequence[SubmitServiceCall]) -> list[Submitted]:
         with transaction.atomic():
             return _submit(commands)
     except IntegrityError:
-        # Another request with the same key, or id, was faster: now it is there to be found.
+        # Another request with the same key was faster: now its call is there to be found.
+        return _submit_again(commands)
+
+
+def _submit_again(commands: Sequence[SubmitServiceCall]) -> list[Submitted]:
+    try:
         with transaction.atomic():
             return _submit(commands)
+    except IntegrityError:
+        raise Conflict("already_exists", "A call with this id, or a live one with this timer id, exists.") from None
 
 
 def _submit(commands: Sequence[SubmitServiceCall]) -> list[Submitted]:
     known = _known(commands)
+    now = db_now()
     fresh: dict[Any, SubmitServiceCall] = {}
     results = []
     for command in commands:
@@ -122,9 +133,9 @@ def _submit(commands: Sequence[SubmitServiceCall]) -> list[Submitted]:
             results.append(_replayed(command, known.get(key) or _as_known(fresh[key])))
         else:
             fresh[key] = command
-            results.append(Submitted(command.service_call_id))
+            results.append(Submitted(command.service_call_id, submitted_at=now, due_at=command.due_from(now)))
     if fresh:
-        _store(list(fresh.values()))
+        _store(list(fresh.values()), now)
     return results
 
 
@@ -161,8 +172,7 @@ def _replayed(command: SubmitServiceCall, known: _Known) -> Submitted:
     return Submitted(known.service_call_id, replayed=True)
 
 
-def _store(commands: Sequence[SubmitServiceCall]) -> None:
-    now = db_now()
+def _store(commands: Sequence[SubmitServiceCall], now: datetime) -> None:
     profiles = {tenant_id: profile(tenant_id) for tenant_id in {command.tenant_id for command in commands}}
     timers = [_timer(command, profiles[command.tenant_id], now) for command in commands]
     insert_rows(ServiceCall, CALL_COLUMNS, [_call_row(c, t, profiles[c.tenant_id], now) for c, t in zip(commands, timers, strict=True)])
@@ -181,7 +191,7 @@ def _timer(command: SubmitServiceCall, tenant: Profile, now: datetime) -> Timer:
         command.tenant_id,
         command.service_call_id,
         command.correlation_id,
-        due_at=command.due_at or now,
+        due_at=command.due_from(now),
         shard_id=shard_of(command.tenant_id, timer_key, tenant.shards_of(command.namespace)),
         lane=parse_target(command.request.url).host,
     )
@@ -270,9 +280,10 @@ def _opened(call: StartedCall, node: uuid.UUID) -> OpenedAttempt:
 def _started_events(row: Row, call: StartedCall, node: uuid.UUID, now: datetime) -> tuple[Event, Event]:
     reached = _event(row, 0, EventType.DUE_TIME_REACHED, {"dueAt": instant(call.due_at)}, now)
     facts = {"attempt": call.attempt, "executionId": str(call.key.execution_id), "node": str(node)}
+    running = _event(row, 1, EventType.RUNNING, facts, now, cause=reached.event_id)
     # The attempt's id is also its event's: what comes of the attempt names it as the cause.
-    running = replace(_event(row, 1, EventType.RUNNING, facts, now), event_id=call.key.execution_id)
-    return reached, replace(running, causation_id=reached.event_id)
+    running.event_id = call.key.execution_id
+    return reached, running
 
 
 @dataclass(slots=True)
@@ -295,14 +306,14 @@ def finish(ended: Sequence[tuple[AttemptKey, Outcome]], fence: Callable[[], None
     with transaction.atomic():
         fence()
         now = db_now()
-        outcomes = {key.service_call_id: (key, outcome) for key, outcome in ended}
+        outcomes = {key.execution_id: outcome for key, outcome in ended}
         ends = _Ends(defaultdict(list), [], [], [])
         for row in _locked((key.tenant_id, key.service_call_id) for key, _ in ended):
-            key, outcome = outcomes[row.service_call_id]
-            if row.status == Status.RUNNING and row.execution_id == key.execution_id:
-                _end(row, outcome, now, ends)
+            if row.status == Status.RUNNING and row.execution_id in outcomes:
+                _end(row, outcomes[row.execution_id], now, ends)
         moved = _write_ends(ends)
         close_attempts(ended, now)
+        fault("finish.before_commit")
     return moved
 
 
@@ -383,13 +394,14 @@ def resolve_interrupted(keys: Sequence[AttemptKey]) -> int:
     """Attempts whose end nobody will see: their calls go on by what was agreed for them."""
     with transaction.atomic():
         now = db_now()
-        attempts = {key.service_call_id: key for key in keys}
+        attempts = {key.execution_id for key in keys}
         ends = _Ends(defaultdict(list), [], [], [])
         for row in _locked((key.tenant_id, key.service_call_id) for key in keys):
-            if row.status == Status.RUNNING and row.execution_id == attempts[row.service_call_id].execution_id:
+            if row.status == Status.RUNNING and row.execution_id in attempts:
                 _interrupt(row, now, ends)
         moved = _write_ends(ends)
         interrupt_attempts(keys, now)
+        fault("resolve.before_commit")
     return moved
 
 
@@ -453,20 +465,24 @@ def _one(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> Row:
 
 
 def _locked(keys: Iterable[tuple[uuid.UUID, uuid.UUID]]) -> Iterable[Row]:
-    return (Row(*values) for values in _lock(keys, Row._fields))
+    return (Row(tenant_id, *values) for tenant_id, values in _lock(keys, Row._fields[1:]))
 
 
 def _locked_with_request(keys: Iterable[tuple[uuid.UUID, uuid.UUID]]) -> Iterable[tuple[Row, dict[str, Any]]]:
-    return ((Row(*values[:-1]), values[-1]) for values in _lock(keys, (*Row._fields, "request_spec")))
+    for tenant_id, (*values, request_spec) in _lock(keys, (*Row._fields[1:], "request_spec")):
+        yield Row(tenant_id, *values), request_spec
 
 
-def _lock(keys: Iterable[tuple[uuid.UUID, uuid.UUID]], fields: Sequence[str]) -> Iterable[tuple[Any, ...]]:
+def _lock(
+    keys: Iterable[tuple[uuid.UUID, uuid.UUID]], fields: Sequence[str]
+) -> Iterable[tuple[uuid.UUID, tuple[Any, ...]]]:
     by_tenant = defaultdict(list)
     for tenant_id, service_call_id in keys:
         by_tenant[tenant_id].append(service_call_id)
     for tenant_id in sorted(by_tenant):
         calls = ServiceCall.objects.for_tenant(tenant_id).filter(service_call_id__in=by_tenant[tenant_id])
-        yield from calls.select_for_update().order_by("service_call_id").values_list(*fields)
+        for values in calls.select_for_update().order_by("service_call_id").values_list(*fields):
+            yield tenant_id, values
 
 
 def _move(

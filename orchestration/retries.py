@@ -43,6 +43,9 @@ class RetryPolicy:
         return due
 
     def _jittered(self, failures: int) -> float:
-        # The exponent is bounded: past it any interval has long reached its maximum.
-        ceiling = min(self.max_interval, self.initial_interval * self.backoff_multiplier ** min(failures - 1, 64))
-        return random.uniform(0.0, ceiling)  # noqa: S311 (jitter, not a secret)
+        try:
+            # The exponent is bounded: past it any interval has long reached its maximum.
+            interval = self.initial_interval * float(self.backoff_multiplier) ** min(failures - 1, 64)
+        except OverflowError:
+            interval = self.max_interval
+        return random.uniform(0.0, min(self.max_interval, interval))  # noqa: S311 (jitter, not a secret)

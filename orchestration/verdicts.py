@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any, assert_never
 
@@ -112,7 +112,7 @@ def _judge_callback(response: Responded, now: datetime) -> Verdict:
 def _answer(body: bytes) -> dict[str, Any]:
     try:
         answer = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):  # no JSON, or nested without end
         return {}
     return answer if isinstance(answer, dict) else {}
 
@@ -120,7 +120,7 @@ def _answer(body: bytes) -> dict[str, Any]:
 def _asked_for(answer: dict[str, Any], now: datetime) -> datetime | None:
     try:
         asked = datetime.fromisoformat(answer["nextExecuteAt"])
-        return min(max(asked, now), now + LONGEST_DELAY)
+        return min(max(asked, now), now + LONGEST_DELAY).astimezone(UTC)
     except (KeyError, ValueError, TypeError):  # absent, no time, or without a zone
         return None
 
@@ -131,7 +131,7 @@ def _retry_after(response: Responded, now: datetime) -> float | None:
         return min(float(value[:10]), LONGEST_RETRY_AFTER)
     try:
         return min(max((parsedate_to_datetime(value) - now).total_seconds(), 0.0), LONGEST_RETRY_AFTER)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):  # no date, one without a zone, one beyond all calendars
         return None
 
 

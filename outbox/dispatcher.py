@@ -237,4 +237,5 @@ def _write(verdict: _Verdict) -> tuple[int, int]:
         )
     for tenant_id, aggregate_id in {*verdict.held, *(event.aggregate for event in parked)}:
         hold(tenant_id, aggregate_id)
+    fault("dispatch.marked")
     return published, len(parked)

@@ -40,5 +40,7 @@ def status() -> Status:
         waiting_behind_parked=held - parked,
         partitions_of=owners,
         unowned_partitions=OutboxPartition.objects.count() - sum(owners.values()),
-        pending_deliveries=WebhookDelivery.objects.across_tenants().filter(state=DeliveryState.PENDING).count(),
+        pending_deliveries=WebhookDelivery.objects.across_tenants()
+        .filter(state=DeliveryState.PENDING)
+        .count(),
     )

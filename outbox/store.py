@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
+from datetime import datetime
 from functools import cache
 from typing import Any
 from uuid import UUID
@@ -38,7 +39,9 @@ SELECT * FROM (
     ORDER BY e.id LIMIT %s
 ) AS head_{number}"""
 
-MARK = "UPDATE outbox SET published_at = %s WHERE id = %s AND published_at IS NULL"
+MARK = "UPDATE outbox SET published_at = %s WHERE published_at IS NULL AND id IN ({marks})"
+# A statement for many: one for each row costs PostgreSQL three times as much, and MariaDB eight times.
+MARKED_AT_ONCE = 500
 
 REFUSE = """
 UPDATE outbox SET attempts = %s, last_error = %s, parked_at = %s
@@ -60,7 +63,9 @@ def read_heads(partitions: Sequence[int], each: int) -> tuple[list[Envelope], se
     if not partitions:
         return [], set()
     with connection.cursor() as cursor:
-        cursor.execute(_heads(connection.vendor, len(partitions)), [p for key in partitions for p in (key, each)])
+        cursor.execute(
+            _heads(connection.vendor, len(partitions)), [p for key in partitions for p in (key, each)]
+        )
         rows = cursor.fetchall()
     events = [_envelope(row) for row in rows]
     return events, {event.aggregate for event, row in zip(events, rows, strict=True) if row[-1]}
@@ -99,9 +104,14 @@ def _envelope(row: Any) -> Envelope:
     )  # fmt: skip
 
 
-def mark_published(events: Collection[Envelope]) -> int:
+def mark_published(events: Sequence[Envelope]) -> int:
     now = db_now()
-    return execute_rows(MARK, [(now, event.id) for event in events])
+    chunks = [events[start : start + MARKED_AT_ONCE] for start in range(0, len(events), MARKED_AT_ONCE)]
+    return sum(_mark([event.id for event in chunk], now) for chunk in chunks)
+
+
+def _mark(ids: Sequence[int], now: datetime) -> int:
+    return execute_rows(MARK.format(marks=", ".join(["%s"] * len(ids))), [(now, *ids)])
 
 
 def refuse(event: Envelope, error: str) -> bool:

@@ -26,7 +26,7 @@ class OutsideTransaction(Exception):
     """An event without its change, or a change without its event, is what the outbox is there to prevent."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: an engine makes thousands a second, and freezing would double their cost
 class Event:
     """A fact about an aggregate, in the past tense. `data` holds no secret and no full body."""
 

@@ -71,8 +71,13 @@ def test_what_one_tenant_deletes_the_other_keeps(factory: Any, two_tenants: Any)
 @pytest.mark.parametrize("factory", ALL, ids=named)
 def test_a_tenants_key_is_its_own_once_only(factory: Any, two_tenants: Any) -> None:
     row = write(factory, two_tenants[0])
-    again = factory.build(**{field.attname: getattr(row, field.attname) for field in row._meta.local_concrete_fields
-                             if not field.generated and field.name != "id"})
+    again = factory.build(
+        **{
+            field.attname: getattr(row, field.attname)
+            for field in row._meta.local_concrete_fields
+            if not field.generated and field.name != "id"
+        }
+    )
     with pytest.raises(IntegrityError), transaction.atomic():
         again.save(force_insert=True)
 

@@ -55,7 +55,9 @@ def test_every_table_is_strict_also_djangos_and_the_task_queues() -> None:
 @pytest.mark.parametrize("table", COLUMNS)
 def test_the_specs_columns_are_there(table: str) -> None:
     # hidden = 0: without the generated ones.
-    found = {name: (kind, notnull, pk) for _, name, kind, notnull, _, pk in rows(f"PRAGMA table_info({table})")}
+    found = {
+        name: (kind, notnull, pk) for _, name, kind, notnull, _, pk in rows(f"PRAGMA table_info({table})")
+    }
     keys = [word.rstrip("*") for word in COLUMNS[table].split() if word.endswith("*")]
     for word in COLUMNS[table].split():
         name = word.rstrip("*?")
@@ -67,8 +69,10 @@ def test_the_specs_columns_are_there(table: str) -> None:
 
 @pytest.mark.parametrize("table", ["service_call_tags", "timer_schedules", "http_execution_log"])
 def test_a_calls_rows_refer_to_it_within_their_tenant_and_go_with_it(table: str) -> None:
-    found = {(to, source, target, delete) for _, _, to, source, target, _, delete, _ in rows(
-        f"PRAGMA foreign_key_list({table})")}
+    found = {
+        (to, source, target, delete)
+        for _, _, to, source, target, _, delete, _ in rows(f"PRAGMA foreign_key_list({table})")
+    }
     assert found == {
         ("service_calls", "tenant_id", "tenant_id", "CASCADE"),
         ("service_calls", "service_call_id", "service_call_id", "CASCADE"),
@@ -95,7 +99,9 @@ def test_the_specs_indexes_are_there_by_name(index: str) -> None:
 
 
 def test_the_outboxs_polling_index_holds_only_what_is_unpublished() -> None:
-    partial = rows("SELECT sql FROM sqlite_schema WHERE tbl_name = 'outbox' AND sql LIKE '%WHERE%published_at%IS NULL%'")
+    partial = rows(
+        "SELECT sql FROM sqlite_schema WHERE tbl_name = 'outbox' AND sql LIKE '%WHERE%published_at%IS NULL%'"
+    )
     assert partial
 
 
@@ -113,5 +119,9 @@ def test_the_outboxs_polling_index_holds_only_what_is_unpublished() -> None:
 def test_a_value_of_the_wrong_type_is_refused(statement: str, values: list[Any]) -> None:
     TenantFactory()
     ServiceCallFactory(submitted_at=EARLIER)
-    with pytest.raises(IntegrityError, match="cannot store"), transaction.atomic(), connection.cursor() as cursor:
+    with (
+        pytest.raises(IntegrityError, match="cannot store"),
+        transaction.atomic(),
+        connection.cursor() as cursor,
+    ):
         cursor.execute(statement, values)

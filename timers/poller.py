@@ -6,7 +6,8 @@ import uuid
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 from django.db import connection
 
@@ -20,8 +21,7 @@ LEAST_SHARE = 20
 TENANTS_KEPT = timedelta(seconds=1)
 
 
-@dataclass(frozen=True, slots=True)
-class DueTimer:
+class DueTimer(NamedTuple):
     tenant_id: uuid.UUID
     service_call_id: uuid.UUID
     due_at: datetime
@@ -189,7 +189,13 @@ def _marks(values: Sequence[Any]) -> str:
 
 def _due_timer(row: tuple[Any, ...]) -> DueTimer:
     tenant_id, service_call_id, due_at, shard_id, lane = row
-    return DueTimer(_uuid(tenant_id), _uuid(service_call_id), as_utc(due_at), shard_id, lane)
+    return DueTimer(_tenant(tenant_id), _uuid(service_call_id), as_utc(due_at), shard_id, lane)
+
+
+@lru_cache(1024)
+def _tenant(value: Any) -> uuid.UUID:
+    """The same few again and again."""
+    return _uuid(value)
 
 
 def _uuid(value: Any) -> uuid.UUID:

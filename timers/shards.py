@@ -14,6 +14,7 @@ import time
 import uuid
 from datetime import timedelta
 
+from django.conf import settings
 from django.db import connection, transaction
 from django.db.models import F, Max
 
@@ -22,7 +23,7 @@ from eventservice.kernel.leases import Fenced, Leases, share
 from eventservice.kernel.now import DbNow
 from timers.models import Node, TimerShard
 
-NODE_LEASE = timedelta(seconds=8)
+NODE_LEASE = timedelta(seconds=settings.NODE_LEASE_SECONDS)
 # Longer than the node's, so that a dead node is always reaped before its shards could be claimed.
 SHARD_LEASE = timedelta(seconds=60)
 MOVES_PER_TICK = 512
@@ -37,8 +38,10 @@ class Membership:
         self._mine: set[int] = set()
         self._shared_among: tuple[frozenset[uuid.UUID], int] | None = None
         self._renew_at = 0.0
+        self._lease_ends = 0.0
 
     def join(self) -> None:
+        begun = time.monotonic()
         Node.objects.create(
             owner_id=self.owner_id,
             hostname=socket.gethostname(),
@@ -46,12 +49,20 @@ class Membership:
             started_at=DbNow(),
             lease_until=DbNow(NODE_LEASE),
         )
+        self._lease_ends = begun + NODE_LEASE.total_seconds()
+
+    @property
+    def overslept(self) -> bool:
+        """Whether so long has passed since the last beat that this node may have been reaped."""
+        return time.monotonic() > self._lease_ends
 
     def beat(self, in_flight: int) -> None:
         """Raises Fenced when this node has been reaped."""
+        begun = time.monotonic()
         alive = Node.objects.filter(pk=self.owner_id).update(lease_until=DbNow(NODE_LEASE), in_flight=in_flight)
         if not alive:
             raise Fenced
+        self._lease_ends = begun + NODE_LEASE.total_seconds()
 
     def rebalance(self, num_shards: int) -> None:
         """Let go of the shards that fall to others now, take the free ones that fall to this node."""

@@ -1,7 +1,7 @@
 """Many rows in one statement: what the engine's batches are written with.
 
 The ORM's `bulk_create` and `bulk_update` cost several times the statement itself (benchmarks/, performance.md);
-here a row is a tuple, prepared value by value for the database and handed to `executemany`.
+here a row is a tuple, prepared for the database and handed to `executemany`.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ def insert_rows(model: type[models.Model], columns: Sequence[str], rows: Iterabl
 
 def execute_rows(sql: str, rows: Iterable[Row]) -> int:
     """Run `sql` once a row; how many rows it touched in all."""
-    prepare = _preparer(connection.vendor)
-    prepared = [[prepare.get(type(value), _as_is)(value) for value in row] for row in rows]
+    prepared = _prepared(rows)
     if not prepared:
         return 0
     with connection.cursor() as cursor:
@@ -37,12 +36,19 @@ def execute_rows(sql: str, rows: Iterable[Row]) -> int:
         return int(cursor.rowcount)
 
 
+def _prepared(rows: Iterable[Row]) -> list[Row]:
+    """Column by column, each of one type: to look at every value by itself would take as long as the writing."""
+    preparers = _preparers(connection.vendor)
+    columns = []
+    for column in zip(*rows, strict=True):
+        sample = next((value for value in column if value is not None), None)
+        prepare = preparers.get(type(sample))
+        columns.append([v if v is None else prepare(v) for v in column] if prepare else column)
+    return list(zip(*columns, strict=True))
+
+
 # One encoder for all: json.dumps() would make one for each value.
 to_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
-
-
-def _as_is(value: Any) -> Any:
-    return value
 
 
 def _digits(value: uuid.UUID) -> str:
@@ -50,9 +56,14 @@ def _digits(value: uuid.UUID) -> str:
 
 
 @cache
-def _preparer(vendor: str) -> dict[type, Callable[[Any], Any]]:
+def _preparers(vendor: str) -> dict[type, Callable[[Any], Any]]:
     # All three databases read a UUID from its 32 digits; SQLite stores them.
-    prepare: dict[type, Callable[[Any], Any]] = {uuid.UUID: _digits, uuid6.UUID: _digits, dict: to_json, list: to_json}
+    prepare: dict[type, Callable[[Any], Any]] = {
+        uuid.UUID: _digits,
+        uuid6.UUID: _digits,
+        dict: to_json,
+        list: to_json,
+    }
     if vendor != "postgresql":
         # A batch writes the same few instants many times.
         prepare[datetime] = lru_cache(1024)(connection.ops.adapt_datetimefield_value)

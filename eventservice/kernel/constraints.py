@@ -87,7 +87,9 @@ class PollingIndex(LongNamedIndex):
         super().__init__(**kwargs)
         self.full = tuple(full)
 
-    def create_sql(self, model: type[models.Model], schema_editor: BaseDatabaseSchemaEditor, using: str = "", **kw: Any) -> Any:
+    def create_sql(
+        self, model: type[models.Model], schema_editor: BaseDatabaseSchemaEditor, using: str = "", **kw: Any
+    ) -> Any:
         if schema_editor.connection.features.supports_partial_indexes:
             return super().create_sql(model, schema_editor, using, **kw)
         return LongNamedIndex(fields=self.full, name=self.name).create_sql(model, schema_editor, using, **kw)

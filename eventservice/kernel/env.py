@@ -38,7 +38,9 @@ class Environment:
 
     def fault(self, name: str, expected: str) -> None:
         given = self._variables.get(name)
-        self._faults.append(f"{name} {'is not set' if given is None else f'is {given!r}'}: expected {expected}")
+        self._faults.append(
+            f"{name} {'is not set' if given is None else f'is {given!r}'}: expected {expected}"
+        )
 
     def _read(self, name: str, default: T, parse: Callable[[str], T], expected: str) -> T:
         raw = self._variables.get(name, "").strip()
@@ -61,14 +63,25 @@ class Environment:
         return value or development
 
     def integer(self, name: str, default: int, *, least: int = 0, most: int = 2**31 - 1) -> int:
-        return self._read(name, default, lambda raw: _bounded(int(raw), least, most), f"a whole number {least}-{most}")
+        return self._read(
+            name, default, lambda raw: _bounded(int(raw), least, most), f"a whole number {least}-{most}"
+        )
 
     def seconds(self, name: str, default: float, *, least: float = 0.001, most: float = 86_400.0) -> float:
         expected = f"a number of seconds {least}-{most}"
         return self._read(name, default, lambda raw: _bounded(float(raw), least, most), expected)
 
     def boolean(self, name: str, default: bool) -> bool:
-        words = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+        words = {
+            "1": True,
+            "true": True,
+            "yes": True,
+            "on": True,
+            "0": False,
+            "false": False,
+            "no": False,
+            "off": False,
+        }
 
         def parse(raw: str) -> bool:
             if raw.lower() not in words:
@@ -86,7 +99,9 @@ class Environment:
         return self._read(name, default, parse, "one of " + ", ".join(choices))
 
     def words(self, name: str, default: Sequence[str] = ()) -> list[str]:
-        return self._read(name, list(default), lambda raw: [w.strip() for w in raw.split(",") if w.strip()], "a,b,c")
+        return self._read(
+            name, list(default), lambda raw: [w.strip() for w in raw.split(",") if w.strip()], "a,b,c"
+        )
 
     def database(self, base: Path) -> dict[str, Any]:
         """DATABASE_URL, or the SQLite file at DB_PATH."""
@@ -139,4 +154,6 @@ def _split(url: str) -> tuple[SplitResult, int | None]:
         return parts, parts.port
     except ValueError:
         # Its message quotes what it could not read, and that may be the password.
-        raise ValueError("cannot be read: special characters of user and password must be %-encoded") from None
+        raise ValueError(
+            "cannot be read: special characters of user and password must be %-encoded"
+        ) from None

@@ -7,7 +7,9 @@ from typing import Any
 class DomainError(Exception):
     """`code` is stable and for programs; the message and the faults name the field and the rule for people."""
 
-    def __init__(self, code: str, message: str, *, faults: Mapping[str, str] | None = None, **details: Any) -> None:
+    def __init__(
+        self, code: str, message: str, *, faults: Mapping[str, str] | None = None, **details: Any
+    ) -> None:
         super().__init__(message)
         self.code = code
         self.message = message

@@ -31,7 +31,9 @@ def _parse(text: str) -> dict[str, _Armed]:
     for entry in filter(None, (part.strip() for part in text.split(","))):
         form = FORM.fullmatch(entry)
         if form is None:
-            raise ValueError(f"FAULTS: {entry!r} is not point=kill|stop|raise|delay:SECONDS, optionally with @N")
+            raise ValueError(
+                f"FAULTS: {entry!r} is not point=kill|stop|raise|delay:SECONDS, optionally with @N"
+            )
         point, action, delay, seconds, nth = form.groups()
         armed[point] = _Armed(action or delay, float(seconds or 0), int(nth) if nth else None)
     return armed

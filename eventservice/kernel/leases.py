@@ -43,7 +43,9 @@ class Held:
 class Leases:
     """The leases of one table as one owner sees them. Every write is guarded by the version that was read."""
 
-    def __init__(self, model: type[Any], owner_id: uuid.UUID, length: timedelta, metadata: dict[str, Any] | None = None):
+    def __init__(
+        self, model: type[Any], owner_id: uuid.UUID, length: timedelta, metadata: dict[str, Any] | None = None
+    ):
         self.model = model
         self.owner_id = owner_id
         self.length = length
@@ -101,12 +103,15 @@ def read_locked(model: type[Any], keys: Collection[int]) -> dict[int, int]:
     lock = {"sqlite": "", "postgresql": "FOR SHARE"}.get(connection.vendor, "LOCK IN SHARE MODE")
     marks = ", ".join(["%s"] * len(keys))
     with connection.cursor() as cursor:
-        cursor.execute(f"SELECT {column}, version FROM {table} WHERE {column} IN ({marks}) ORDER BY 1 {lock}", [*keys])
+        cursor.execute(
+            f"SELECT {column}, version FROM {table} WHERE {column} IN ({marks}) ORDER BY 1 {lock}", [*keys]
+        )
         return dict(cursor.fetchall())
 
 
 def share(keys: Collection[int], owner: uuid.UUID, live: Collection[uuid.UUID]) -> set[int]:
     """The keys that fall to `owner` among the live ones: rendezvous hashing, so few move when one comes or goes."""
+
     def weight(node: uuid.UUID, key: int) -> bytes:
         return hashlib.blake2b(node.bytes + key.to_bytes(4, "big"), digest_size=8).digest()
 

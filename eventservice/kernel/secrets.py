@@ -22,7 +22,9 @@ def decrypt(stored: str) -> str:
     try:
         return _fernet().decrypt(stored.removeprefix(MARK).encode()).decode()
     except InvalidToken:
-        raise Undecipherable("A stored secret was encrypted with a key that is not in ENCRYPTION_KEYS.") from None
+        raise Undecipherable(
+            "A stored secret was encrypted with a key that is not in ENCRYPTION_KEYS."
+        ) from None
 
 
 def is_encrypted(value: str) -> bool:

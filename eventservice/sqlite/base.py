@@ -38,10 +38,13 @@ PRAGMAS = (
     "PRAGMA journal_mode = WAL",
     "PRAGMA busy_timeout = 5000",
     "PRAGMA temp_store = MEMORY",
+    "PRAGMA cache_size = -16384",
     f"CREATE TEMP TABLE IF NOT EXISTS {SQLITE_NOW_TABLE.removeprefix('temp.')} (id integer PRIMARY KEY, ts text)",
 )
 
-SEED_NOW = f"INSERT OR REPLACE INTO {SQLITE_NOW_TABLE} (id, ts) VALUES (1, strftime('{SQLITE_FORMAT}', 'now'))"
+SEED_NOW = (
+    f"INSERT OR REPLACE INTO {SQLITE_NOW_TABLE} (id, ts) VALUES (1, strftime('{SQLITE_FORMAT}', 'now'))"
+)
 
 _synchronous = "FULL"
 

@@ -23,18 +23,21 @@ class Profile:
     active: bool
     max_in_flight: int
     max_pending: int
+    requests_per_minute: int
     secret_headers: frozenset[str]
     allowed_hosts: frozenset[str]
     signing_secret: str
     num_shards: dict[str, int]
 
     def shards_of(self, namespace: str) -> int:
-        try:
-            return self.num_shards[namespace]
-        except KeyError:
+        if namespace not in self.num_shards:
+            # Another process may have declared it since.
+            self.num_shards.update(_shards(self.tenant_id))
+        if namespace not in self.num_shards:
             raise Invalid(
                 "unknown_namespace", f"Namespace {namespace!r} does not exist.", faults={"namespace": "must exist"}
-            ) from None
+            )
+        return self.num_shards[namespace]
 
 
 _kept: dict[uuid.UUID, tuple[float, Profile]] = {}
@@ -62,11 +65,16 @@ def _read(tenant_id: uuid.UUID) -> Profile:
         active=tenant.active,
         max_in_flight=tenant.max_in_flight,
         max_pending=tenant.max_pending,
+        requests_per_minute=tenant.requests_per_minute,
         secret_headers=frozenset(name.lower() for name in tenant.secret_headers),
         allowed_hosts=frozenset(host.lower() for host in tenant.allowed_hosts),
         signing_secret=decrypt(tenant.signing_secret) if tenant.signing_secret else "",
-        num_shards=dict(Namespace.objects.for_tenant(tenant_id).values_list("name", "num_shards")),
+        num_shards=_shards(tenant_id),
     )
+
+
+def _shards(tenant_id: uuid.UUID) -> dict[str, int]:
+    return dict(Namespace.objects.for_tenant(tenant_id).values_list("name", "num_shards"))
 
 
 def most_shards() -> int:

@@ -20,6 +20,7 @@ PREFIX = "es"
 ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"  # nothing that a person could misread
 ID_LENGTH = 12
 SECRET_LENGTH = 40
+USE_NOTED = timedelta(hours=1)
 
 
 def create_key(
@@ -51,6 +52,12 @@ def find_key(text: str) -> ApiKey | None:
     key: ApiKey | None = ApiKey.objects.across_tenants().filter(usable, key_id=key_id).first()
     matches = hmac.compare_digest(_hash(secret), key.secret_hash if key else "")
     return key if matches else None
+
+
+def note_use(key: ApiKey) -> None:
+    """To the hour: enough to find keys that nobody uses, and not a write for every request."""
+    used = ApiKey.objects.across_tenants().filter(pk=key.pk)
+    used.filter(Q(last_used_at=None) | Q(last_used_at__lt=DbNow(-USE_NOTED))).update(last_used_at=DbNow())
 
 
 def rotate_key(key: ApiKey, overlap: timedelta) -> tuple[ApiKey, str]:

@@ -59,7 +59,8 @@ class Namespace(models.Model):
         db_table = "namespaces"
         constraints = [
             models.CheckConstraint(
-                name="ck_namespaces_num_shards", condition=models.Q(num_shards__gte=1, num_shards__lte=MAX_SHARDS)
+                name="ck_namespaces_num_shards",
+                condition=models.Q(num_shards__gte=1, num_shards__lte=MAX_SHARDS),
             )
         ]
 
@@ -76,7 +77,9 @@ class Namespace(models.Model):
     def refuse_other_shards(self) -> None:
         stored = Namespace.objects.for_tenant(self.tenant_id).filter(name=self.name).first()
         if stored is not None and stored.num_shards != self.num_shards:
-            raise Conflict("immutable", f"numShards of namespace {self.name!r} is fixed at {stored.num_shards}.")
+            raise Conflict(
+                "immutable", f"numShards of namespace {self.name!r} is fixed at {stored.num_shards}."
+            )
 
 
 class ApiKey(models.Model):

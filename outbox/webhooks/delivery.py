@@ -60,6 +60,9 @@ class WebhookResult:
 # request. It is called from several threads at a time, and must not touch the database.
 Send = Callable[[Sequence[WebhookRequest]], Sequence[WebhookResult]]
 
+# Of an endpoint: its tenant and its own id.
+Key = tuple[UUID, UUID]
+
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
@@ -88,8 +91,8 @@ class WebhookDeliverer:
         self._batch = batch
         self._patience = patience
         self._threads = ThreadPoolExecutor(lanes, thread_name_prefix="webhooks")
-        self._running: dict[UUID, _Batch] = {}
-        self._failing: set[UUID] = set()
+        self._running: dict[Key, _Batch] = {}
+        self._failing: set[Key] = set()
 
     def deliver_once(self) -> Delivered:
         """Sends what is due, and records what has ended; waits for that a moment, and not for the slowest."""
@@ -108,10 +111,10 @@ class WebhookDeliverer:
 
     def _choose(self, due: Sequence[WebhookEndpoint]) -> list[WebhookEndpoint]:
         """By lot, so that all have their turn; those that failed last time get half of the lanes at most."""
-        waiting = [endpoint for endpoint in due if endpoint.endpoint_id not in self._running]
+        waiting = [endpoint for endpoint in due if endpoint.pk not in self._running]
         random.shuffle(waiting)
-        failing = [endpoint for endpoint in waiting if endpoint.endpoint_id in self._failing]
-        healthy = [endpoint for endpoint in waiting if endpoint.endpoint_id not in self._failing]
+        failing = [endpoint for endpoint in waiting if endpoint.pk in self._failing]
+        healthy = [endpoint for endpoint in waiting if endpoint.pk not in self._failing]
         to_failing = self._lanes // 2 - len(self._failing & self._running.keys())
         return [*healthy, *failing[: max(0, to_failing)]][: self._lanes - len(self._running)]
 
@@ -123,9 +126,7 @@ class WebhookDeliverer:
         secret = decrypt(endpoint.secret)
         requests = [_request(endpoint.url, secret, delivery, now) for delivery in deliveries]
         by_key: dict[Hashable, WebhookDelivery] = {delivery.delivery_id: delivery for delivery in deliveries}
-        self._running[endpoint.endpoint_id] = _Batch(
-            endpoint, by_key, self._threads.submit(self._send, requests)
-        )
+        self._running[endpoint.pk] = _Batch(endpoint, by_key, self._threads.submit(self._send, requests))
 
     def _record_ended(self) -> tuple[int, int, int]:
         delivered = retried = exhausted = 0
@@ -138,7 +139,7 @@ class WebhookDeliverer:
             delivered, retried, exhausted = delivered + ended[0], retried + ended[1], exhausted + ended[2]
         return delivered, retried, exhausted
 
-    def _record(self, key: UUID, batch: _Batch) -> tuple[int, int, int]:
+    def _record(self, key: Key, batch: _Batch) -> tuple[int, int, int]:
         try:
             results = batch.results.result()
         except Exception:

@@ -155,6 +155,22 @@ def test_a_long_body_is_kept_in_part_and_counted_in_full() -> None:
     assert (len(outcome.body), outcome.body_size) == (100, hostile.MEBIBYTE)
 
 
+@pytest.mark.parametrize(("kilobytes", "fits"), [(60, True), (70, False), (200, False)])
+@pytest.mark.parametrize("blocks", [1, 5])
+def test_headers_are_counted_over_all_blocks(kilobytes: int, fits: bool, blocks: int) -> None:
+    """libcurl's own bound is 300 KB, and several times that with 1xx responses."""
+    filler = (b"X-Filler: " + b"a" * 988 + b"\r\n") * (kilobytes // blocks)
+    hints = b"HTTP/1.1 103 Early Hints\r\n" + filler + b"\r\n"
+    last = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n" + filler + b"\r\nok"
+    with serving(hostile.send_once(hints * (blocks - 1) + last)) as server, running() as egress:
+        outcome = perform(egress, attempt(server.url()))
+    if fits:
+        assert isinstance(outcome, Responded), outcome
+    else:
+        assert isinstance(outcome, Errored)
+        assert outcome.kind is ErrorKind.TOO_LARGE
+
+
 def test_connections_are_used_again() -> None:
     with answering(ok) as server, running() as egress:
         egress.send([attempt(server.url(), key=n) for n in range(2_000)])
@@ -203,6 +219,7 @@ def test_nobody_listening_is_a_connect_error() -> None:
     assert isinstance(outcome, Errored)
     assert outcome.kind is ErrorKind.CONNECT
     assert not outcome.may_have_been_sent
+    assert "Connection refused" in outcome.message
     assert "abc" not in outcome.message
 
 

@@ -269,6 +269,28 @@ def test_a_bug_ends_the_attempt_and_not_the_thread(
     assert "a bug" in caplog.text
 
 
+def test_an_attempt_ends_in_time_even_when_libcurl_forgets_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    with hostile.listening_only() as hanging, running() as egress:
+        assert egress._loop is not None
+        monkeypatch.setattr(egress._loop._multi, "finished", lambda: iter(()))
+        started = time.monotonic()
+        outcome = perform(egress, attempt(hanging.url(), timeout=0.2))
+        assert time.monotonic() - started <= 0.2 + 0.5
+    assert isinstance(outcome, Errored)
+    assert outcome.kind is ErrorKind.TIMEOUT
+    assert outcome.may_have_been_sent
+
+
+def test_a_message_carries_no_control_characters_of_the_server() -> None:
+    evil = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: x\x1b[31mred\r\n\r\n"
+    with hostile.serving(hostile.send_once(evil)) as server, running() as egress:
+        outcome = perform(egress, attempt(server.url()))
+    assert isinstance(outcome, Errored)
+    assert outcome.kind is ErrorKind.PROTOCOL
+    assert outcome.message.isprintable()
+    assert str(outcome.details["reason"]).isprintable()
+
+
 @pytest.mark.parametrize(
     "error",
     [socket.gaierror(socket.EAI_NONAME, "unknown"), OSError(5, "broken"), UnicodeError("x"), KeyError("y")],

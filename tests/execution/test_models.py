@@ -41,5 +41,9 @@ def test_it_refuses_a_row_without(column: str) -> None:
 def test_a_call_keeps_every_attempt() -> None:
     first = attempt()
     HttpExecutionFactory(tenant_id=first.tenant_id, service_call_id=first.service_call_id, attempt=2)
-    numbers = HttpExecution.objects.for_tenant(first.tenant_id).order_by("attempt").values_list("attempt", flat=True)
+    numbers = (
+        HttpExecution.objects.for_tenant(first.tenant_id)
+        .order_by("attempt")
+        .values_list("attempt", flat=True)
+    )
     assert list(numbers) == [1, 2]

@@ -44,7 +44,9 @@ def test_it_is_the_same_after_it_was_written_to_a_migration(made: Any) -> None:
     assert made.clone() == made
 
 
-@pytest.mark.parametrize("change", [{"name": "x"}, {"fields": ("a",)}, {"to": "app.X"}, {"to_fields": ("c",)}], ids=str)
+@pytest.mark.parametrize(
+    "change", [{"name": "x"}, {"fields": ("a",)}, {"to": "app.X"}, {"to_fields": ("c",)}], ids=str
+)
 def test_a_foreign_key_that_differs_is_another(change: dict[str, Any]) -> None:
     assert foreign_key(**change) != foreign_key()
     assert len({foreign_key(**change), foreign_key(), foreign_key()}) == 2

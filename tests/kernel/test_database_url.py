@@ -48,7 +48,13 @@ def test_a_servers_url_has_all_its_parts(scheme: str, engine: str) -> None:
 
 def test_what_a_servers_url_leaves_out_is_the_drivers_to_choose() -> None:
     database = parse_database_url("postgres:///calls")
-    assert [database[part] for part in ("USER", "PASSWORD", "HOST", "PORT", "OPTIONS")] == ["", "", "", "", {}]
+    assert [database[part] for part in ("USER", "PASSWORD", "HOST", "PORT", "OPTIONS")] == [
+        "",
+        "",
+        "",
+        "",
+        {},
+    ]
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,9 @@ def test_it_reads(read: Reader, given: str, becomes: Any, _: Any) -> None:
 
 @pytest.mark.parametrize("variables", [{}, {"V": ""}, {"V": "   "}], ids=["unset", "empty", "blank"])
 @pytest.mark.parametrize(("read", "_", "__", "default"), READERS.values(), ids=READERS)
-def test_it_falls_back_on_the_default(read: Reader, _: Any, __: Any, default: Any, variables: dict[str, str]) -> None:
+def test_it_falls_back_on_the_default(
+    read: Reader, _: Any, __: Any, default: Any, variables: dict[str, str]
+) -> None:
     env = Environment(variables)
     assert read(env) == default
     env.check()

@@ -85,7 +85,9 @@ def test_it_delays(monkeypatch: pytest.MonkeyPatch) -> None:
     assert time.monotonic() - begun >= 0.05
 
 
-@pytest.mark.parametrize("wrong", ["here", "here=explode", "here=", "=kill", "here=delay:soon", "here=kill@twice"])
+@pytest.mark.parametrize(
+    "wrong", ["here", "here=explode", "here=", "=kill", "here=delay:soon", "here=kill@twice"]
+)
 def test_a_setting_that_makes_no_sense_is_refused_by_name(wrong: str) -> None:
     with pytest.raises(ValueError, match="FAULTS: "):
         faults._parse(wrong)

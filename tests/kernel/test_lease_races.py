@@ -21,7 +21,11 @@ RUN_OUT = timedelta(seconds=-1)
 LONG = timedelta(minutes=1)
 Elsewhere = Callable[..., Future[Any]]
 
-CONNECTION_ID = {"postgresql": "SELECT pg_backend_pid()", "mysql": "SELECT connection_id()", "sqlite": "SELECT 0"}
+CONNECTION_ID = {
+    "postgresql": "SELECT pg_backend_pid()",
+    "mysql": "SELECT connection_id()",
+    "sqlite": "SELECT 0",
+}
 IS_WAITING = {
     "postgresql": "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND pid = %s",
     # Not innodb_trx: it shows what it showed last to whoever asks more often than ten times a second.
@@ -85,14 +89,18 @@ def test_of_many_claims_at_once_one_wins(elsewhere: Elsewhere) -> None:
         start.wait(timeout=5)
         return claimer.claim(1)
 
-    won = [claimer for claimer, claim in [(c, elsewhere(claim, c)) for c in claimers] if claim.result(timeout=10)]
+    won = [
+        claimer for claimer, claim in [(c, elsewhere(claim, c)) for c in claimers] if claim.result(timeout=10)
+    ]
 
     assert len(won) == 1
     stored = TimerShard.objects.get()
     assert (stored.owner_id, stored.version) == (won[0].owner_id, 1)
 
 
-def test_a_claim_waits_for_the_transaction_that_fenced_and_then_wins(ours: Leases, elsewhere: Elsewhere) -> None:
+def test_a_claim_waits_for_the_transaction_that_fenced_and_then_wins(
+    ours: Leases, elsewhere: Elsewhere
+) -> None:
     theirs = owner(LONG)
     with transaction.atomic():
         ours.fence([1])

@@ -37,7 +37,12 @@ def test_a_line_carries_the_correlation_id_and_tenant_of_its_context(lines: Call
     structlog.get_logger("here").info("idle")
 
     started, idle = lines()
-    assert {"correlation_id": "c-1", "tenant": "acme", "event": "call.started", "attempt": 2}.items() <= started.items()
+    assert {
+        "correlation_id": "c-1",
+        "tenant": "acme",
+        "event": "call.started",
+        "attempt": 2,
+    }.items() <= started.items()
     assert (started["level"], started["logger"]) == ("info", "here")
     assert started["timestamp"].endswith("Z")
     assert "correlation_id" not in idle
@@ -50,7 +55,9 @@ def test_a_librarys_line_carries_them_too(lines: Callable[[], Any]) -> None:
     assert {"event": "2 of things", "correlation_id": "c-1", "level": "warning"}.items() <= line.items()
 
 
-@pytest.mark.parametrize("log", [structlog.get_logger("ours"), logging.getLogger("theirs")], ids=["ours", "theirs"])
+@pytest.mark.parametrize(
+    "log", [structlog.get_logger("ours"), logging.getLogger("theirs")], ids=["ours", "theirs"]
+)
 def test_an_exception_stays_within_its_line(log: Any, lines: Callable[[], Any]) -> None:
     try:
         raise ValueError("no\nsuch")

@@ -38,7 +38,9 @@ def test_the_same_secret_is_never_stored_alike(keys: Callable[..., None]) -> Non
     assert encrypt("s3cret") != encrypt("s3cret")
 
 
-def test_after_a_rotation_old_secrets_still_open_and_new_ones_need_the_new_key(keys: Callable[..., None]) -> None:
+def test_after_a_rotation_old_secrets_still_open_and_new_ones_need_the_new_key(
+    keys: Callable[..., None],
+) -> None:
     keys(OLD)
     before = encrypt("old")
     keys(NEW, OLD)
@@ -50,7 +52,9 @@ def test_after_a_rotation_old_secrets_still_open_and_new_ones_need_the_new_key(k
         decrypt(before)
 
 
-@pytest.mark.parametrize("damage", [lambda s: s[:-4], lambda s: s.swapcase(), lambda s: "plain", lambda s: "ü"])
+@pytest.mark.parametrize(
+    "damage", [lambda s: s[:-4], lambda s: s.swapcase(), lambda s: "plain", lambda s: "ü"]
+)
 def test_what_no_key_opens_is_said_so_without_its_content(
     damage: Callable[[str], str], keys: Callable[..., None]
 ) -> None:

@@ -16,6 +16,8 @@ from outbox.publisher import PoisonEvent, PublishError
 from outbox.writer import Event, append
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+# Whose events they are, unless a test says otherwise.
+TENANT = uuid.UUID(int=1)
 
 
 class Remembering:
@@ -53,7 +55,7 @@ class Clock:
 
 def event(aggregate_id: uuid.UUID, seq: int, **given: Any) -> Event:
     values = {
-        "tenant_id": uuid.UUID(int=1),
+        "tenant_id": TENANT,
         "type": "ServiceCallSubmitted",
         "data": {"n": seq},
         "occurred_at": NOON,

@@ -24,7 +24,10 @@ def _published(**given: object) -> tuple[object, dict[str, object]]:
 def test_it_carries_all_attributes() -> None:
     tenant, correlation, causation = new_id(), new_id(), new_id()
     written, seen = _published(
-        tenant_id=tenant, correlation_id=correlation, causation_id=causation, data={"name": "Zoë", "n": [1, None]}
+        tenant_id=tenant,
+        correlation_id=correlation,
+        causation_id=causation,
+        data={"name": "Zoë", "n": [1, None]},
     )
     assert seen == {
         "specversion": "1.0",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -21,33 +22,37 @@ def _noon(at_noon: object) -> None:
     pass
 
 
+def written(**given: Any) -> Any:
+    return OutboxEventFactory(**given)
+
+
 def _left() -> list[int]:
     return list(OutboxEvent.objects.across_tenants().order_by("id").values_list("id", flat=True))
 
 
 def test_it_deletes_what_was_published_before_that_age() -> None:
-    OutboxEventFactory(published_at=NOON - 31 * DAY)
-    kept = OutboxEventFactory(published_at=NOON - 29 * DAY)
+    written(published_at=NOON - 31 * DAY)
+    kept = written(published_at=NOON - 29 * DAY)
     assert prune(30 * DAY) == 1
     assert _left() == [kept.id]
 
 
 def test_an_old_event_that_was_published_lately_is_kept() -> None:
-    late = OutboxEventFactory(created_at=NOON - 90 * DAY, published_at=NOON - DAY)
+    late = written(created_at=NOON - 90 * DAY, published_at=NOON - DAY)
     assert prune(30 * DAY) == 0
     assert _left() == [late.id]
 
 
 def test_unpublished_and_parked_events_are_kept_whatever_their_age_and_hide_no_others() -> None:
-    waiting = OutboxEventFactory(created_at=NOON - 90 * DAY)
-    parked = OutboxEventFactory(created_at=NOON - 90 * DAY, parked_at=NOON - 80 * DAY, attempts=5)
-    OutboxEventFactory(published_at=NOON - 31 * DAY)
+    waiting = written(created_at=NOON - 90 * DAY)
+    parked = written(created_at=NOON - 90 * DAY, parked_at=NOON - 80 * DAY, attempts=5)
+    written(published_at=NOON - 31 * DAY)
     assert prune(30 * DAY) == 1
     assert _left() == [waiting.id, parked.id]
 
 
 def test_the_oldest_go_first_and_not_more_than_the_limit() -> None:
-    events = [OutboxEventFactory(published_at=NOON - 40 * DAY) for _ in range(5)]
+    events = [written(published_at=NOON - 40 * DAY) for _ in range(5)]
     assert prune(30 * DAY, limit=2) == 2
     assert _left() == [event.id for event in events[2:]]
 

@@ -16,7 +16,9 @@ pytestmark = pytest.mark.django_db
 
 def timer(**values: Any) -> TimerSchedule:
     call = ServiceCallFactory()
-    made: TimerSchedule = TimerFactory(tenant_id=call.tenant_id, service_call_id=call.service_call_id, **values)
+    made: TimerSchedule = TimerFactory(
+        tenant_id=call.tenant_id, service_call_id=call.service_call_id, **values
+    )
     return made
 
 

@@ -30,7 +30,9 @@ def moment(text: str) -> datetime | timedelta:
     try:
         instant = datetime.fromisoformat(text)
     except ValueError:
-        raise ArgumentTypeError(f"{text!r} is neither an ISO 8601 time nor a length of time such as 2h") from None
+        raise ArgumentTypeError(
+            f"{text!r} is neither an ISO 8601 time nor a length of time such as 2h"
+        ) from None
     return instant if instant.tzinfo else instant.replace(tzinfo=UTC)
 
 
@@ -41,7 +43,10 @@ class Command(BaseCommand):
         actions = parser.add_subparsers(dest="action", required=True)
         actions.add_parser("status", help="what waits, and who is at work")
         actions.add_parser("parked", help="list the events that no publisher would have")
-        for name, what in (("retry", "try a parked event again"), ("skip", "let a parked event go unpublished")):
+        for name, what in (
+            ("retry", "try a parked event again"),
+            ("skip", "let a parked event go unpublished"),
+        ):
             actions.add_parser(name, help=what).add_argument("id", type=int, help="as `parked` prints it")
         again = actions.add_parser("replay", help="publish again, under the same event ids")
         again.add_argument("--since", type=moment, required=True, help="ISO 8601, or how long ago: 2h")
@@ -55,8 +60,12 @@ class Command(BaseCommand):
 
     def _status(self, **options: Any) -> None:
         now = status()
-        self.stdout.write(f"unpublished          {now.unpublished} (the oldest for {now.lag.total_seconds():.1f} s)")
-        self.stdout.write(f"parked               {now.parked}, and {now.waiting_behind_parked} wait behind them")
+        self.stdout.write(
+            f"unpublished          {now.unpublished} (the oldest for {now.lag.total_seconds():.1f} s)"
+        )
+        self.stdout.write(
+            f"parked               {now.parked}, and {now.waiting_behind_parked} wait behind them"
+        )
         self.stdout.write(f"webhooks to deliver  {now.pending_deliveries}")
         for owner, count in now.partitions_of.items():
             self.stdout.write(f"dispatcher {owner}  {count} partitions")
@@ -66,7 +75,9 @@ class Command(BaseCommand):
     def _parked(self, **options: Any) -> None:
         for event in parked_events().iterator(chunk_size=500):
             aggregate = f"{event.tenant_id}/{event.aggregate_id}#{event.aggregate_seq}"
-            self.stdout.write(f"{event.id}  {event.parked_at:%Y-%m-%d %H:%M:%S}  {event.event_type}  {aggregate}")
+            self.stdout.write(
+                f"{event.id}  {event.parked_at:%Y-%m-%d %H:%M:%S}  {event.event_type}  {aggregate}"
+            )
             self.stdout.write(f"    {event.last_error}")
 
     def _retry(self, *, id: int, **options: Any) -> None:

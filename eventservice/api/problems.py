@@ -1,0 +1,166 @@
+"""Every error is an RFC 9457 problem: what the API raises, what Django makes by itself, and what nobody foresaw."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from http import HTTPStatus
+from typing import Any, NamedTuple
+
+import structlog
+from django.db import OperationalError
+from django.http import Http404, HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+from rest_framework import exceptions
+
+from eventservice.kernel.errors import Conflict, DomainError, NotFound
+
+log = structlog.get_logger(__name__)
+
+MEDIA_TYPE = "application/problem+json"
+# What programs call; elsewhere a browser may be given a page.
+MACHINE_PATHS = ("/api/", "/livez", "/readyz", "/metrics")
+
+CODES = {
+    400: "bad_request",
+    401: "not_authenticated",
+    403: "forbidden",
+    404: "not_found",
+    405: "method_not_allowed",
+    413: "too_large",
+    415: "unsupported_media_type",
+    429: "too_many_requests",
+    500: "internal_error",
+    503: "unavailable",
+}
+DETAILS = {
+    400: "The request cannot be understood.",
+    403: "The request is refused.",
+    404: "There is nothing at this address.",
+    500: "Something went wrong here. The correlation id leads to what it was.",
+}
+
+
+class Fault(NamedTuple):
+    """One thing that is wrong with a request, and where: a JSON pointer into its body.
+
+    A fault of the query or of a header has a pointer too: `/query/<parameter>`, `/headers/<name>`.
+    """
+
+    pointer: str
+    detail: str
+
+
+class Refusal(Exception):
+    """An answer other than success, decided at the edge."""
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        detail: str,
+        errors: Sequence[Fault] = (),
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(detail)
+        self.status, self.code, self.detail = status, code, detail
+        self.errors = errors
+        self.headers = dict(headers or {})
+
+
+def invalid(errors: Sequence[Fault]) -> Refusal:
+    count = "One value is" if len(errors) == 1 else f"{len(errors)} values are"
+    return Refusal(400, "invalid", f"{count} not as required.", errors)
+
+
+def problem_of(refusal: Refusal, correlation_id: Any) -> dict[str, Any]:
+    """`instance` is the occurrence's name, which it shares with all that is logged of it.
+
+    It is not the path: for a tenant's own eyes and an intruder's the same 404 is the same, byte for byte.
+    """
+    return {
+        "type": f"urn:event-service:problem:{refusal.code}",
+        "title": HTTPStatus(refusal.status).phrase,
+        "status": refusal.status,
+        "detail": refusal.detail,
+        "instance": f"urn:uuid:{correlation_id}",
+        "code": refusal.code,
+        "correlationId": str(correlation_id),
+        "errors": [fault._asdict() for fault in refusal.errors],
+    }
+
+
+def respond(refusal: Refusal, correlation_id: Any) -> HttpResponse:
+    body = json.dumps(problem_of(refusal, correlation_id), ensure_ascii=False)
+    return HttpResponse(body.encode(), MEDIA_TYPE, refusal.status, headers=refusal.headers)
+
+
+def answer_exception(raised: Exception, context: Mapping[str, Any]) -> HttpResponse:
+    """Django REST framework's exception handler: nothing passes it."""
+    refusal = refusal_of(raised)
+    if refusal is None:
+        log.exception("request_failed", exc_info=raised)
+        refusal = _by_status(500)
+    return respond(refusal, context["request"].correlation_id)
+
+
+def refusal_of(raised: Exception) -> Refusal | None:
+    match raised:
+        case Refusal():
+            return raised
+        case DomainError():
+            return _of_domain(raised)
+        case Http404():
+            return _by_status(404)
+        case exceptions.APIException():
+            return _of_framework(raised)
+        case OperationalError():
+            log.warning("database_busy", error=str(raised))
+            busy = "The database did not answer in time. Nothing has been changed; try again."
+            return Refusal(503, "database_busy", busy, headers={"Retry-After": "1"})
+        case _:
+            return None
+
+
+def _of_domain(error: DomainError) -> Refusal:
+    status = {NotFound: 404, Conflict: 409}.get(type(error), 400)
+    return Refusal(status, error.code, error.message, faults_of(error))
+
+
+def faults_of(error: DomainError) -> list[Fault]:
+    return [Fault("/" + name, rule) for name, rule in error.faults.items()]
+
+
+def _of_framework(raised: exceptions.APIException) -> Refusal:
+    status = raised.status_code
+    headers = {}
+    if isinstance(raised, exceptions.MethodNotAllowed):
+        return Refusal(405, CODES[405], "This address does not know that method.")
+    if challenge := getattr(raised, "auth_header", None):
+        headers["WWW-Authenticate"] = challenge
+    return Refusal(status, CODES.get(status, CODES[400]), str(raised.detail), headers=headers)
+
+
+def _by_status(status: int) -> Refusal:
+    return Refusal(status, CODES.get(status, CODES[400 if status < 500 else 500]), DETAILS.get(status, DETAILS[400]))
+
+
+class ProblemMiddleware:
+    """What Django itself refuses (an unknown path, a host, a CSRF token), and what breaks outside the API's views."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponseBase:
+        response = self.get_response(request)
+        if response.status_code < 400 or response.get("Content-Type") == MEDIA_TYPE or not for_machines(request):
+            return response
+        made = respond(_by_status(response.status_code), request.correlation_id)  # type: ignore[attr-defined]
+        for kept in ("Allow", "Retry-After"):
+            if kept in response:
+                made[kept] = response[kept]
+        return made
+
+
+def for_machines(request: HttpRequest) -> bool:
+    return request.path.startswith(MACHINE_PATHS) or "text/html" not in request.headers.get("Accept", "")

@@ -1,0 +1,99 @@
+"""What every endpoint does before it does its own: who asks, may they, how often, and in which tenant."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from django.conf import settings
+from django.http import HttpResponse
+from rest_framework.exceptions import NotAuthenticated
+from rest_framework.negotiation import BaseContentNegotiation
+from rest_framework.request import Request
+from rest_framework.views import APIView
+
+from eventservice.api.auth import KeyAuthentication, Principal, Scope
+from eventservice.api.limits import take_turn
+from eventservice.api.problems import Refusal
+from eventservice.kernel.bulk import to_json
+from eventservice.kernel.errors import NotFound
+from eventservice.tenants.public import Profile, profile
+
+READING = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+class OnlyJson(BaseContentNegotiation):
+    """Whatever a client would rather have, this is what there is."""
+
+    def select_parser(self, request: Request, parsers: Any) -> Any:
+        return parsers[0]
+
+    def select_renderer(self, request: Request, renderers: Any, format_suffix: str | None = None) -> Any:
+        return renderers[0], renderers[0].media_type
+
+
+class ApiView(APIView):
+    authentication_classes = [KeyAuthentication]
+    permission_classes = []
+    content_negotiation_class = OnlyJson
+    # What it takes beside `read` for reading and `write` for everything else.
+    scope: Scope | None = None
+    for_operators = False
+
+    principal: Principal
+    tenant: Profile
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        if not request.user.is_authenticated:
+            raise NotAuthenticated("Give an API key: Authorization: Bearer es_….")
+        self.principal = request.user  # type: ignore[assignment]
+        if "tenant_id" in kwargs:
+            self._enter(kwargs["tenant_id"])
+        self._require_scope(request.method or "")
+
+    def _enter(self, tenant_id: uuid.UUID) -> None:
+        """Another tenant and none at all are the same."""
+        if self.principal.tenant_id not in (None, tenant_id):
+            raise NotFound("tenant")
+        self.tenant = profile(tenant_id)
+        if not self.tenant.active and not self.principal.is_operator:
+            raise Refusal(403, "tenant_inactive", "This tenant has been deactivated.")
+        self.rate = take_turn(self.tenant)
+
+    def _require_scope(self, method: str) -> None:
+        if self.for_operators and not self.principal.is_operator:
+            raise Refusal(403, "operators_only", "Only operators may ask this.")
+        scope = self.scope or (Scope.READ if method in READING else Scope.WRITE)
+        if scope not in self.principal.scopes:
+            raise Refusal(403, "scope_missing", f"This key has not the scope {scope.value!r} that this takes.")
+
+    def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
+        response.headers.setdefault("Cache-Control", "no-store")
+        if rate := getattr(self, "rate", None):
+            for name, value in rate.items():
+                response[name] = value
+        for name, value in self.headers.items():
+            response.headers.setdefault(name, value)
+        return response
+
+    def options(self, request: Request, *args: Any, **kwargs: Any) -> HttpResponse:
+        return HttpResponse(status=204, headers={"Allow": ", ".join(self.allowed_methods)})
+
+    @property
+    def correlation_id(self) -> uuid.UUID:
+        return self.request.correlation_id  # type: ignore[no-any-return, attr-defined]
+
+    @property
+    def most_bytes(self) -> int:
+        return int(settings.API_MAX_REQUEST_BYTES)
+
+
+def reply(data: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> HttpResponse:
+    return HttpResponse(to_json(data).encode(), "application/json", status, headers=headers)
+
+
+def no_content() -> HttpResponse:
+    return HttpResponse(status=204)
+
+

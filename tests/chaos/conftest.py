@@ -1,0 +1,3 @@
+from tests.witness import chance, stage
+
+__all__ = ["chance", "stage"]

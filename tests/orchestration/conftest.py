@@ -1,0 +1,27 @@
+"""The tenants have their default namespace here, and a node stands by."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import pytest
+
+from eventservice.tenants.models import Tenant
+from eventservice.tenants.public import create_tenant
+from tests.orchestration.support import Hand
+
+
+@pytest.fixture
+def tenant(db: None) -> Tenant:
+    return create_tenant("acme")
+
+
+@pytest.fixture
+def intruder(db: None) -> Tenant:
+    return create_tenant("intruder")
+
+
+@pytest.fixture
+def hand(db: None, at_noon: datetime) -> Hand:
+    """Time stands still at noon."""
+    return Hand()

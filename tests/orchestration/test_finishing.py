@@ -1,0 +1,175 @@
+"""What an attempt came to is recorded once, for the attempt that the call is waiting for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from eventservice.kernel.ids import new_id
+from eventservice.kernel.now import pinned_time
+from orchestration import lifecycle
+from orchestration.retries import RetryPolicy
+from tests.orchestration.support import (
+    Hand,
+    after,
+    call_of,
+    errored,
+    events_of,
+    everything,
+    log_of,
+    responded,
+    status_of,
+    submit,
+    timer_of,
+)
+
+pytestmark = pytest.mark.django_db
+
+TWICE = RetryPolicy(max_attempts=2, initial_interval=0)
+
+
+def test_a_success_ends_the_call_with_its_response(hand: Hand, tenant: Any) -> None:
+    service_call_id = submit(tenant)
+    started = hand.start_one()
+
+    with pinned_time(after(2)):
+        assert hand.finish((started, responded(X_Api_Key="s3cret", A="b"))) == 1
+
+    call = call_of(tenant, service_call_id)
+    assert (call.status, call.finished_at, call.deadline_at) == ("Succeeded", after(2), None)
+    assert call.outcome_meta == {
+        "responseMeta": {
+            "status": 200,
+            "headers": {"X-Api-Key": "••••••", "A": "b"},
+            "bodySnippet": '{"ok": true}',
+            "latencyMs": 12.3,
+        }
+    }
+    (row,) = log_of(tenant, service_call_id)
+    assert (row.finished_at, row.response_status) == (after(2), 200)
+
+
+def test_the_last_failure_ends_the_call_with_its_error(hand: Hand, tenant: Any) -> None:
+    service_call_id = submit(tenant)
+    hand.finish((hand.start_one(), errored()))
+    call = call_of(tenant, service_call_id)
+    assert call.status == "Failed"
+    assert call.outcome_meta["errorMeta"] == {
+        "kind": "Connect",
+        "message": "It did not work.",
+        "details": {"phase": "x"},
+        "latencyMs": 5.0,
+    }
+
+
+def test_a_passing_failure_is_tried_again_at_the_policys_time(hand: Hand, tenant: Any, at_noon: datetime) -> None:
+    service_call_id = submit(tenant, retry_policy=RetryPolicy(max_attempts=2, initial_interval=60))
+
+    hand.finish((hand.start_one(), errored()))
+
+    call, timer = call_of(tenant, service_call_id), timer_of(tenant, service_call_id)
+    assert (call.status, call.finished_at, call.deadline_at) == ("Scheduled", None, None)
+    assert at_noon <= call.due_at <= after(60)
+    assert timer is not None
+    assert (timer.state, timer.due_at, timer.reached_at) == ("Scheduled", call.due_at, None)
+    assert call.outcome_meta["errorMeta"]["kind"] == "Connect"
+
+
+def test_after_the_last_attempt_of_its_policy_it_has_failed(hand: Hand, tenant: Any) -> None:
+    service_call_id = submit(tenant, retry_policy=TWICE)
+    hand.finish((hand.start_one(), errored()))
+    hand.finish((hand.start_one(), errored()))
+    assert status_of(tenant, service_call_id) == "Failed"
+    assert len(log_of(tenant, service_call_id)) == 2
+
+
+def test_the_event_of_an_end_names_the_attempt_as_its_cause(hand: Hand, tenant: Any) -> None:
+    service_call_id = submit(tenant)
+    started = hand.start_one()
+    hand.finish((started, responded(status=404)))
+    failed = events_of(tenant, service_call_id)[-1]
+    assert failed.causation_id == started.key.execution_id
+    assert failed.event_payload == {
+        "attempt": 1,
+        "executionId": str(started.key.execution_id),
+        "status": 404,
+        "error": "HttpStatus",
+        "latencyMs": 12.3,
+    }
+
+
+def test_a_batch_ends_each_call_in_its_own_way(hand: Hand, tenant: Any, intruder: Any) -> None:
+    calls = {name: submit(tenant, name=name, retry_policy=TWICE) for name in ("fine", "final", "again", "cancel")}
+    theirs = submit(intruder)
+    by_call = {call.key.service_call_id: call for call in hand.start()}
+    lifecycle.cancel(tenant.tenant_id, calls["cancel"])
+    outcomes = {"fine": responded(), "final": responded(status=404), "again": errored(), "cancel": errored()}
+
+    moved = hand.finish(*((by_call[calls[name]], o) for name, o in outcomes.items()), (by_call[theirs], responded()))
+
+    assert moved == 5
+    statuses = {name: status_of(tenant, service_call_id) for name, service_call_id in calls.items()}
+    assert statuses == {"fine": "Succeeded", "final": "Failed", "again": "Scheduled", "cancel": "Canceled"}
+    assert status_of(intruder, theirs) == "Succeeded"
+
+
+def test_two_tenants_calls_of_one_id_end_in_one_batch_each_in_its_own_way(
+    hand: Hand, tenant: Any, intruder: Any
+) -> None:
+    given = new_id()
+    for whose in (tenant, intruder):
+        submit(whose, service_call_id=given)
+    outcomes = {tenant.tenant_id: responded(), intruder.tenant_id: responded(status=404)}
+
+    hand.finish(*((call, outcomes[call.key.tenant_id]) for call in hand.start()))
+
+    assert (status_of(tenant, given), status_of(intruder, given)) == ("Succeeded", "Failed")
+
+
+def test_a_result_of_another_attempt_only_closes_that_attempts_log_row(hand: Hand, tenant: Any) -> None:
+    service_call_id = submit(tenant)
+    stale = hand.start_one()
+    lifecycle.resolve_interrupted([stale.key])
+    hand.start_one()
+    before = everything()
+
+    assert hand.finish((stale, responded())) == 0
+
+    assert everything() == before
+    first, second = log_of(tenant, service_call_id)
+    assert (first.response_status, first.error_kind) == (200, None)
+    assert second.finished_at is None
+
+
+def test_a_stale_result_beside_the_awaited_one_does_not_hide_it(hand: Hand, tenant: Any) -> None:
+    service_call_id = submit(tenant)
+    stale = hand.start_one()
+    lifecycle.resolve_interrupted([stale.key])
+    present = hand.start_one()
+    hand.finish((present, responded()), (stale, errored()))
+    assert status_of(tenant, service_call_id) == "Succeeded"
+
+
+def test_the_same_result_twice_is_recorded_once(hand: Hand, tenant: Any) -> None:
+    submit(tenant)
+    started = hand.start_one()
+    hand.finish((started, responded()))
+    before = everything()
+    hand.finish((started, responded(status=500)))
+    assert everything() == before
+
+
+def test_a_result_for_a_key_of_another_tenant_moves_nothing(hand: Hand, tenant: Any, intruder: Any) -> None:
+    submit(tenant)
+    started = hand.start_one()
+    before = everything()
+    forged = replace(started, key=replace(started.key, tenant_id=intruder.tenant_id))
+    assert hand.finish((forged, responded())) == 0
+    assert everything() == before
+
+
+def test_nothing_to_record_asks_for_no_fence() -> None:
+    assert lifecycle.finish([], fence=lambda: pytest.fail("asked")) == 0

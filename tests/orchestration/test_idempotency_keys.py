@@ -1,0 +1,114 @@
+"""An idempotency key stands for one call of one tenant: the same request finds it, another one is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from eventservice.kernel.errors import Conflict
+from eventservice.kernel.ids import new_id
+from orchestration import lifecycle
+from orchestration.commands import RequestSpec
+from orchestration.lifecycle import Submitted
+from orchestration.models import ServiceCall
+from orchestration.retries import RetryPolicy
+from orchestration.states import Delivery, ResponseContract
+from tests.orchestration.support import URL, Hand, after, command, everything, responded, submit
+
+pytestmark = pytest.mark.django_db
+
+
+def keyed(tenant: Any, **given: Any) -> Submitted:
+    return lifecycle.submit([command(tenant, idempotency_key="k", **given)])[0]
+
+
+def test_the_same_request_again_is_answered_with_the_first_call(tenant: Any) -> None:
+    first = keyed(tenant)
+    before = everything()
+    assert keyed(tenant) == Submitted(first.service_call_id, replayed=True)
+    assert everything() == before
+
+
+def test_also_when_that_call_has_ended(tenant: Any, hand: Hand) -> None:
+    first = keyed(tenant)
+    hand.finish((hand.start_one(), responded()))
+    assert keyed(tenant) == Submitted(first.service_call_id, replayed=True)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"name": "other"},
+        {"request": RequestSpec("PUT", URL)},
+        {"request": RequestSpec("POST", f"{URL}/other")},
+        {"request": RequestSpec("POST", URL, {"X": "1"})},
+        {"request": RequestSpec("POST", URL, body={})},
+        {"due_at": after(1)},
+        {"tags": frozenset({"t"})},
+        {"external_id": "order-1"},
+        {"retry_policy": RetryPolicy(max_attempts=2)},
+        {"timeout_seconds": 1.0},
+        {"response_contract": ResponseContract.CALLBACK},
+        {"delivery": Delivery.AT_MOST_ONCE},
+    ],
+    ids=lambda other: str(*other),
+)
+def test_another_request_under_the_same_key_is_a_conflict(tenant: Any, other: dict[str, Any]) -> None:
+    keyed(tenant)
+    before = everything()
+    with pytest.raises(Conflict) as refused:
+        keyed(tenant, **other)
+    assert refused.value.code == "idempotency_conflict"
+    assert "idempotencyKey" in refused.value.faults
+    assert everything() == before
+
+
+def test_ids_are_no_part_of_what_was_asked(tenant: Any) -> None:
+    first = keyed(tenant, service_call_id=new_id(), correlation_id=new_id())
+    assert keyed(tenant, service_call_id=new_id(), correlation_id=new_id()).service_call_id == first.service_call_id
+
+
+def test_a_key_that_stands_twice_in_a_batch_makes_one_call(tenant: Any) -> None:
+    first, second, other = lifecycle.submit(
+        [command(tenant, idempotency_key=key, name="call") for key in ("k", "k", "l")]
+    )
+    assert second == Submitted(first.service_call_id, replayed=True)
+    assert other.service_call_id != first.service_call_id
+    assert ServiceCall.objects.for_tenant(tenant.tenant_id).count() == 2
+
+
+def test_a_key_that_stands_for_two_requests_in_a_batch_stores_nothing(tenant: Any) -> None:
+    with pytest.raises(Conflict):
+        lifecycle.submit([command(tenant, idempotency_key="k", name=name) for name in ("a", "b")])
+    assert not ServiceCall.objects.for_tenant(tenant.tenant_id).exists()
+
+
+def test_two_tenants_may_use_the_same_key_also_in_one_batch(tenant: Any, intruder: Any) -> None:
+    theirs = keyed(intruder, name="theirs")
+    ours, again = lifecycle.submit(
+        [command(tenant, idempotency_key="k"), command(intruder, idempotency_key="k", name="theirs")]
+    )
+    assert not ours.replayed
+    assert again == Submitted(theirs.service_call_id, replayed=True)
+
+
+def test_keys_are_told_apart_by_case(tenant: Any) -> None:
+    first, second = lifecycle.submit([command(tenant, idempotency_key=key) for key in ("k", "K")])
+    assert not second.replayed
+    assert first.service_call_id != second.service_call_id
+
+
+def test_without_a_key_the_same_request_twice_is_two_calls(tenant: Any) -> None:
+    assert submit(tenant) != submit(tenant)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_of_many_at_the_same_moment_one_makes_the_call(
+    tenant: Any, elsewhere: Callable[..., Future[Any]]
+) -> None:
+    results = [future.result(30) for future in [elsewhere(keyed, tenant) for _ in range(8)]]
+    assert len({result.service_call_id for result in results}) == 1
+    assert [result.replayed for result in results].count(False) == 1

@@ -1,0 +1,132 @@
+"""An attempt whose process died: its call goes on by what was agreed about delivery."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from eventservice.kernel.now import pinned_time
+from orchestration import lifecycle
+from orchestration.conductor import resolve_stuck
+from orchestration.lifecycle import MOST_INTERRUPTIONS
+from orchestration.retries import RetryPolicy
+from orchestration.states import Delivery
+from tests.orchestration.support import (
+    Hand,
+    after,
+    call_of,
+    errored,
+    events_of,
+    everything,
+    log_of,
+    responded,
+    status_of,
+    submit,
+)
+
+pytestmark = pytest.mark.django_db
+
+
+def test_at_least_once_it_is_made_again_at_once_with_a_higher_number(
+    hand: Hand, tenant: Any, at_noon: datetime
+) -> None:
+    service_call_id = submit(tenant)
+    first = hand.start_one()
+
+    assert lifecycle.resolve_interrupted([first.key]) == 1
+
+    call = call_of(tenant, service_call_id)
+    assert (call.status, call.due_at, call.interruptions) == ("Scheduled", at_noon, 1)
+    assert call.outcome_meta["errorMeta"]["kind"] == "Interrupted"
+    assert hand.start_one().attempt == 2
+    (interrupted, running) = log_of(tenant, service_call_id)
+    assert (interrupted.error_kind, interrupted.finished_at) == ("Interrupted", at_noon)
+    assert running.finished_at is None
+
+
+def test_it_does_not_count_against_the_retry_policy(hand: Hand, tenant: Any) -> None:
+    service_call_id = submit(tenant, retry_policy=RetryPolicy(max_attempts=2, initial_interval=0))
+    for _ in range(3):
+        lifecycle.resolve_interrupted([hand.start_one().key])
+    hand.finish((hand.start_one(), errored()))
+    assert status_of(tenant, service_call_id) == "Scheduled"
+    hand.finish((hand.start_one(), errored()))
+    assert (status_of(tenant, service_call_id), call_of(tenant, service_call_id).attempt) == ("Failed", 5)
+
+
+def test_at_most_once_the_call_has_failed_as_interrupted(hand: Hand, tenant: Any) -> None:
+    service_call_id = submit(
+        tenant, delivery=Delivery.AT_MOST_ONCE, retry_policy=RetryPolicy(max_attempts=9, initial_interval=0)
+    )
+    lifecycle.resolve_interrupted([hand.start_one().key])
+    call = call_of(tenant, service_call_id)
+    assert (call.status, call.outcome_meta["errorMeta"]["kind"]) == ("Failed", "Interrupted")
+    assert events_of(tenant, service_call_id)[-1].event_payload["error"] == "Interrupted"
+    assert hand.start() == []
+
+
+def test_a_call_that_is_interrupted_too_often_has_failed(hand: Hand, tenant: Any) -> None:
+    service_call_id = submit(tenant)
+    for _ in range(MOST_INTERRUPTIONS):
+        lifecycle.resolve_interrupted([hand.start_one().key])
+    assert status_of(tenant, service_call_id) == "Scheduled"
+    lifecycle.resolve_interrupted([hand.start_one().key])
+    assert status_of(tenant, service_call_id) == "Failed"
+
+
+def test_an_attempt_that_was_recorded_meanwhile_stays_as_it_was_recorded(hand: Hand, tenant: Any) -> None:
+    service_call_id = submit(tenant)
+    started = hand.start_one()
+    hand.finish((started, responded()))
+    before = everything()
+
+    assert lifecycle.resolve_interrupted([started.key]) == 0
+
+    assert everything() == before
+    (row,) = log_of(tenant, service_call_id)
+    assert (row.response_status, row.error_kind) == (200, None)
+
+
+def test_only_the_present_attempt_can_be_interrupted(hand: Hand, tenant: Any) -> None:
+    service_call_id = submit(tenant)
+    first = hand.start_one()
+    lifecycle.resolve_interrupted([first.key])
+    hand.start_one()
+    assert lifecycle.resolve_interrupted([first.key]) == 0
+    assert status_of(tenant, service_call_id) == "Running"
+
+
+def test_a_batch_of_two_tenants_calls_with_one_id_is_resolved_whole(hand: Hand, tenant: Any, intruder: Any) -> None:
+    given = submit(tenant)
+    submit(intruder, service_call_id=given)
+    assert lifecycle.resolve_interrupted([call.key for call in hand.start()]) == 2
+    assert status_of(tenant, given) == status_of(intruder, given) == "Scheduled"
+
+
+def test_the_watchdog_finds_attempts_past_their_deadline_and_no_others(hand: Hand, tenant: Any) -> None:
+    submit(tenant, timeout_seconds=10)
+    soon = hand.start_one()
+    submit(tenant, timeout_seconds=100)
+    hand.start_one()
+    with pinned_time(after(24.9)):
+        assert lifecycle.overdue_attempts(10) == []
+    with pinned_time(after(25)):
+        assert lifecycle.overdue_attempts(10) == [soon.key]
+
+
+def test_what_is_stuck_is_resolved_on_demand(hand: Hand, tenant: Any) -> None:
+    overdue, orphan = submit(tenant, timeout_seconds=1), submit(tenant, timeout_seconds=3600, due_at=after(1))
+    hand.start()
+    assert resolve_stuck() == 0
+    with pinned_time(after(20)):
+        Hand().start()  # its row stays, and so it counts as alive
+        assert resolve_stuck() == 1
+        hand.membership.leave()
+        hand.membership.release_shards()
+        dead = Hand()
+        dead.start()
+        dead.membership.leave()
+        assert resolve_stuck() >= 1
+    assert {status_of(tenant, overdue), status_of(tenant, orphan)} == {"Scheduled"}

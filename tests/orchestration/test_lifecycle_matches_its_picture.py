@@ -1,0 +1,88 @@
+"""docs/lifecycle.md, the TRANSITIONS and the database's CHECK tell the same story, and it is what happens."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from django.db import IntegrityError, transaction
+
+from orchestration import lifecycle
+from orchestration.models import ServiceCall
+from orchestration.states import TERMINAL, TRANSITIONS, Status
+from tests.factories import ServiceCallFactory
+from tests.orchestration.moves import BEGINNINGS, MOVES
+from tests.orchestration.support import Hand, event_types, status_of
+
+pytestmark = pytest.mark.django_db
+
+PAGE = (Path(__file__).parents[2] / "docs" / "lifecycle.md").read_text()
+
+
+class Line(NamedTuple):
+    origin: str
+    to: str
+    who: str
+    function: str
+    events: list[str]
+
+
+def drawn() -> set[tuple[str, str]]:
+    return set(re.findall(r"^    (\S+) --> (\S+)", PAGE, re.MULTILINE))
+
+
+def lines() -> list[Line]:
+    rows = [line.strip("|").split("|") for line in PAGE.splitlines() if line.startswith("|")][2:]
+    cells = [[cell.strip() for cell in row] for row in rows]
+    return [Line(*row[:3], row[3].strip("`"), re.findall(r"`(\w+)`", row[4])) for row in cells]
+
+
+def allowed() -> set[tuple[str, str]]:
+    return {(origin.value, to.value) for origin, following in TRANSITIONS.items() for to in following}
+
+
+def test_the_picture_shows_the_transitions() -> None:
+    ends = {(status.value, "[*]") for status in TERMINAL}
+    assert drawn() == allowed() | ends | {("[*]", "Scheduled")}
+
+
+def test_the_table_shows_the_transitions() -> None:
+    within = {(line.origin, line.to) for line in lines() if line.origin not in ("–", line.to)}
+    assert within == allowed()
+
+
+def stored(status: str) -> bool:
+    try:
+        with transaction.atomic():
+            ServiceCallFactory(status=status)
+    except IntegrityError:
+        return False
+    return True
+
+
+def test_the_database_takes_these_statuses_and_no_other() -> None:
+    others = {"", "Bogus", "Paused", "scheduled", "RUNNING", "Reached", "Succeeded "}
+    assert {status for status in {*Status.values, *others} if stored(status)} == set(Status.values)
+    assert {origin.value for origin in TRANSITIONS} == set(Status.values)
+    assert ServiceCall.objects.across_tenants().count() == len(Status)
+
+
+def test_every_line_of_the_table_has_its_move() -> None:
+    assert sorted((line.origin, line.to, line.function) for line in lines() if line.origin != "–") == sorted(
+        (move.origin.value, move.to.value, move.function) for move in MOVES
+    )
+    assert all(hasattr(lifecycle, line.function) for line in lines())
+
+
+@pytest.mark.parametrize("move", MOVES, ids=str)
+def test_each_move_ends_and_appends_as_the_table_says(move: Any, hand: Hand, tenant: Any) -> None:
+    begun = BEGINNINGS[move.origin](hand, tenant, **move.terms)
+    before = event_types(tenant, begun.service_call_id)
+    (line,) = [x for x in lines() if (x.origin, x.to, x.function) == (move.origin, move.to, move.function)]
+
+    move.make(hand, begun)
+
+    assert status_of(tenant, begun.service_call_id) == line.to
+    assert event_types(tenant, begun.service_call_id) == before + line.events

@@ -1,0 +1,128 @@
+"""Submitting stores the call, its tags, its timer and its first events together, or nothing at all."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from eventservice.kernel.errors import Conflict, Invalid, NotFound
+from eventservice.kernel.ids import new_id
+from eventservice.kernel.sharding import shard_of
+from eventservice.tenants.models import Tenant
+from execution.urls import BadUrl
+from orchestration import lifecycle
+from orchestration.commands import RequestSpec
+from orchestration.models import ServiceCall, ServiceCallTag
+from orchestration.retries import RetryPolicy
+from tests.orchestration.support import after, call_of, command, events_of, everything, submit, timer_of
+
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
+
+SOME_ID = uuid.UUID(int=7)
+
+
+def test_a_call_without_a_due_time_is_due_now(tenant: Any, at_noon: datetime) -> None:
+    call = call_of(tenant, submit(tenant))
+    assert (call.status, call.attempt, call.execution_id, call.next_seq) == ("Scheduled", 0, None, 3)
+    assert call.submitted_at == call.due_at == at_noon
+    assert call.started_at is call.finished_at is call.outcome_meta is None
+
+
+def test_what_was_asked_is_what_is_stored(tenant: Any) -> None:
+    policy = RetryPolicy(max_attempts=4, initial_interval=1.5)
+    request = RequestSpec("PUT", "https://Shop.test:8443/a?b=c", {"Accept": "text/plain"}, {"n": [1, None, "ü"]})
+    call = call_of(tenant, submit(tenant, name="Grüße", request=request, due_at=after(60), retry_policy=policy))
+
+    assert (call.name, call.host, call.due_at) == ("Grüße", "shop.test", after(60))
+    assert call.request_spec == {
+        "method": "PUT",
+        "url": "https://Shop.test:8443/a?b=c",
+        "headers": {"Accept": "text/plain"},
+        "body": {"n": [1, None, "ü"]},
+    }
+    assert RetryPolicy.from_stored(call.retry_policy) == policy
+
+
+def test_the_timer_has_the_calls_due_time_its_shard_and_its_lane(tenant: Any, at_noon: datetime) -> None:
+    service_call_id = submit(tenant, due_at=after(60))
+    timer = timer_of(tenant, service_call_id)
+    assert timer is not None
+    assert (timer.state, timer.due_at, timer.registered_at) == ("Scheduled", after(60), at_noon)
+    assert timer.shard_id == shard_of(tenant.tenant_id, str(service_call_id), 16)
+    assert timer.lane == "target.test"
+
+
+def test_a_durable_timers_shard_follows_from_its_own_id(tenant: Any) -> None:
+    timer = timer_of(tenant, submit(tenant, external_id="order-1"))
+    assert timer is not None
+    assert timer.shard_id == shard_of(tenant.tenant_id, "order-1", 16)
+
+
+def test_two_events_tell_of_it_the_second_because_of_the_first(tenant: Any) -> None:
+    correlation_id = new_id()
+    service_call_id = submit(tenant, due_at=after(60), tags=frozenset({"b", "a"}), correlation_id=correlation_id)
+    submitted, scheduled = events_of(tenant, service_call_id)
+
+    assert (submitted.event_type, scheduled.event_type) == ("ServiceCallSubmitted", "ServiceCallScheduled")
+    assert (submitted.causation_id, scheduled.causation_id) == (None, submitted.event_id)
+    assert {submitted.correlation_id, scheduled.correlation_id} == {correlation_id}
+    assert submitted.event_payload["tags"] == ["a", "b"]
+    assert submitted.event_payload["dueAt"] == scheduled.event_payload["dueAt"] == "2026-03-01T12:01:00.000Z"
+
+
+def test_events_tell_the_time_in_utc_whatever_zone_it_was_given_in(tenant: Any) -> None:
+    eastern = after(60).astimezone(timezone(timedelta(hours=-5)))
+    _, scheduled = events_of(tenant, submit(tenant, due_at=eastern))
+    assert scheduled.event_payload["dueAt"] == "2026-03-01T12:01:00.000Z"
+
+
+def test_a_batch_may_mix_tenants(tenant: Any, intruder: Any) -> None:
+    commands = [command(whose, name=str(n), tags=frozenset({"t"})) for n, whose in enumerate([tenant, intruder] * 3)]
+
+    results = lifecycle.submit(commands)
+
+    assert [r.service_call_id for r in results] == [c.service_call_id for c in commands]
+    for whose in (tenant, intruder):
+        mine = [c.service_call_id for c in commands if c.tenant_id == whose.tenant_id]
+        stored = ServiceCall.objects.for_tenant(whose.tenant_id)
+        assert sorted(stored.values_list("service_call_id", flat=True)) == sorted(mine)
+        assert ServiceCallTag.objects.for_tenant(whose.tenant_id).count() == 3
+        assert all(len(events_of(whose, service_call_id)) == 2 for service_call_id in mine)
+
+
+def test_a_given_id_is_the_calls_and_two_tenants_may_give_the_same(tenant: Any, intruder: Any) -> None:
+    given = new_id()
+    assert submit(tenant, service_call_id=given) == submit(intruder, service_call_id=given) == given
+
+
+@pytest.mark.parametrize("taken", [{"service_call_id": SOME_ID}, {"external_id": "order-1"}], ids=lambda taken: str(*taken))
+def test_an_id_that_is_taken_is_a_conflict(tenant: Any, taken: dict[str, Any]) -> None:
+    submit(tenant, **taken)
+    before = everything()
+    with pytest.raises(Conflict) as refused:
+        lifecycle.submit([command(tenant), command(tenant, name="other", **taken)])
+    assert refused.value.code == "already_exists"
+    assert everything() == before
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        ({"namespace": "nowhere"}, Invalid),
+        ({"request": RequestSpec("POST", "ftp://target.test/")}, BadUrl),
+        ({"tenant_id": SOME_ID}, NotFound),
+    ],
+    ids=["namespace", "url", "tenant"],
+)
+def test_one_wrong_command_stores_none_of_the_batch(
+    tenant: Tenant, wrong: dict[str, Any], error: type[Exception]
+) -> None:
+    wrong_one = replace(command(tenant), **wrong)
+    before = everything()
+    with pytest.raises(error):
+        lifecycle.submit([command(tenant), wrong_one])
+    assert everything() == before

@@ -1,0 +1,52 @@
+"""A receiver of webhooks, endpoints at it, and what delivers to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from uuid import UUID
+
+import pytest
+
+from outbox.models import WebhookEndpoint
+from outbox.webhooks.delivery import Delivered, WebhookDeliverer
+from outbox.webhooks.endpoints import add_endpoint
+from tests.outbox.receiver import Receiver, receiving, send
+from tests.outbox.support import TENANT
+
+Subscribe = Callable[..., WebhookEndpoint]
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with receiving() as running:
+        yield running
+
+
+@pytest.fixture
+def subscribe(receiver: Receiver) -> Subscribe:
+    """An endpoint at a path of the receiver, which is told its secret."""
+
+    def subscribe(
+        path: str = "/hook", tenant_id: UUID = TENANT, event_types: tuple[str, ...] = ()
+    ) -> WebhookEndpoint:
+        endpoint, receiver.secrets[path] = add_endpoint(tenant_id, receiver.at(path), event_types)
+        return endpoint
+
+    return subscribe
+
+
+@pytest.fixture
+def deliver() -> Iterator[Callable[[], Delivered]]:
+    """Passes until nothing is due or in flight; the sum of what they did."""
+    deliverer = WebhookDeliverer(send)
+
+    def until_at_rest() -> Delivered:
+        total = [0, 0, 0]
+        while True:
+            done = deliverer.deliver_once()
+            total = [total[0] + done.delivered, total[1] + done.retried, total[2] + done.exhausted]
+            if done.next_wait:
+                return Delivered(total[0], total[1], total[2], done.in_flight, done.next_wait)
+
+    yield until_at_rest
+    deliverer.close()

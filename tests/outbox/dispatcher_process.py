@@ -1,0 +1,51 @@
+"""A dispatcher in a process of its own, to be killed: `python -m tests.outbox.dispatcher_process OWNER LIVE WITNESS`.
+
+LIVE is a file that names the owners that are alive. Each event that it publishes is a line of WITNESS.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import uuid
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from outbox.envelope import Envelope
+
+
+class Witness:
+    name = "witness"
+
+    def __init__(self, path: str) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+    def publish(self, events: Sequence[Envelope]) -> None:
+        # A write for each, so that a kill can fall between two.
+        for event in events:
+            os.write(self._file, f"{event.aggregate_id} {event.sequence} {event.event_id}\n".encode())
+
+
+def main(owner: str, live: str, witness: str) -> None:
+    import django
+
+    django.setup()
+    from outbox.dispatcher import Dispatcher
+
+    def live_owners() -> list[uuid.UUID]:
+        return [uuid.UUID(line) for line in Path(live).read_text().split()]
+
+    dispatcher = Dispatcher(
+        uuid.UUID(owner), [Witness(witness)], live_owners=live_owners, lease_length=timedelta(seconds=1)
+    )
+    while True:
+        time.sleep(min(dispatcher.dispatch_once().next_wait, 0.02))
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "eventservice.settings")
+    main(*sys.argv[1:])

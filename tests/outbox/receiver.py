@@ -1,0 +1,99 @@
+"""The other side of webhooks: an HTTP server that checks signatures by itself and remembers what it saw."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import http.client
+import json
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import urlsplit
+
+from outbox.webhooks.delivery import WebhookRequest, WebhookResult
+
+
+class Receiver:
+    def __init__(self) -> None:
+        self.seen: list[dict[str, Any]] = []
+        self.headers: list[dict[str, str]] = []
+        self.secrets: dict[str, str] = {}
+        # Given the path and the event, the status to answer with.
+        self.answer: Callable[[str, dict[str, Any]], int] = lambda path, event: 204
+        self.url = ""
+        self._lock = threading.Lock()
+
+    def at(self, path: str) -> str:
+        return self.url + path
+
+    def sequences(self, path: str) -> list[int]:
+        return [int(event["sequence"]) for event in self.seen if event["path"] == path]
+
+    def receive(self, path: str, headers: dict[str, str], body: bytes) -> int:
+        if path in self.secrets and not signed(self.secrets[path], headers, body):
+            return 401
+        event = {**json.loads(body), "path": path}
+        status = self.answer(path, event)
+        with self._lock:
+            self.headers.append(headers)
+            if status < 300:
+                self.seen.append(event)
+        return status
+
+
+def signed(secret: str, headers: dict[str, str], body: bytes) -> bool:
+    """As a receiver's library would check it, written apart from what is tested."""
+    key = base64.b64decode(secret[len("whsec_") :])
+    message = headers["webhook-id"].encode() + b"." + headers["webhook-timestamp"].encode() + b"." + body
+    expected = base64.b64encode(hmac.digest(key, message, hashlib.sha256)).decode()
+    return f"v1,{expected}" in headers["webhook-signature"].split(" ")
+
+
+@contextmanager
+def receiving() -> Iterator[Receiver]:
+    receiver = Receiver()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            body = self.rfile.read(int(headers["content-length"]))
+            self.send_response(receiver.receive(self.path, headers, body))
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    receiver.url = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield receiver
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def send(requests: Sequence[WebhookRequest]) -> list[WebhookResult]:
+    with ThreadPoolExecutor(max_workers=32) as pool:
+        return list(pool.map(_post, requests))
+
+
+def _post(request: WebhookRequest) -> WebhookResult:
+    target = urlsplit(request.url)
+    assert target.hostname
+    connection = http.client.HTTPConnection(target.hostname, target.port, timeout=request.timeout_seconds)
+    try:
+        connection.request("POST", target.path, request.body, dict(request.headers))
+        return WebhookResult(request.key, connection.getresponse().status)
+    except OSError as error:
+        return WebhookResult(request.key, None, str(error))
+    finally:
+        connection.close()

@@ -1,0 +1,148 @@
+"""Two dispatchers, killed again and again while events are appended: none is lost, none out of order.
+
+The witness is the file to which they publish.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter, defaultdict
+from pathlib import Path
+from urllib.parse import quote
+from uuid import UUID
+
+import pytest
+from django.conf import settings
+from django.db import connection
+
+from eventservice.kernel.ids import new_id
+from outbox.models import OutboxEvent
+from tests.outbox.support import append_events, event
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+FAULTS = ("", "dispatch.read=kill@{}", "dispatch.published=kill@{}", "dispatch.marked=kill@{}")
+AGGREGATES = 40
+
+
+@pytest.mark.parametrize(
+    "seconds", [pytest.param(5, id="short"), pytest.param(600, id="long", marks=pytest.mark.chaos)]
+)
+def test_no_event_is_lost_or_out_of_order(seconds: int, tmp_path: Path) -> None:
+    seed = random.randrange(10**6)
+    pair = Pair(tmp_path, random.Random(seed))
+    aggregates = [new_id() for _ in range(AGGREGATES)]
+    try:
+        written = _append_for(seconds, aggregates, pair)
+        pair.leave_alone()
+        _wait_until_published()
+    finally:
+        pair.kill_all()
+
+    expected = {aggregate: list(range(1, count + 1)) for aggregate, count in written.items()}
+    assert _first_seen(pair.witness) == expected, f"seed {seed}"
+    assert pair.kills > seconds / 3
+
+
+def _append_for(seconds: int, aggregates: list[UUID], pair: Pair) -> Counter[UUID]:
+    written: Counter[UUID] = Counter()
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        batch = []
+        for aggregate in pair.random.choices(aggregates, k=8):
+            written[aggregate] += 1
+            batch.append(event(aggregate, written[aggregate]))
+        append_events(*batch)
+        pair.tick()
+        time.sleep(0.005)
+    return written
+
+
+def _wait_until_published() -> None:
+    unpublished = OutboxEvent.objects.across_tenants().filter(published_at=None)
+    end = time.monotonic() + 30
+    while unpublished.exists():
+        assert time.monotonic() < end, f"{unpublished.count()} events are still unpublished"
+        time.sleep(0.05)
+
+
+def _first_seen(witness: Path) -> dict[UUID, list[int]]:
+    """Of each aggregate, the sequences in the order in which they were seen for the first time."""
+    seen: defaultdict[UUID, list[int]] = defaultdict(list)
+    ids = set()
+    for line in witness.read_text().splitlines():
+        aggregate, sequence, event_id = line.split()
+        if event_id not in ids:
+            ids.add(event_id)
+            seen[UUID(aggregate)].append(int(sequence))
+    return seen
+
+
+class Pair:
+    """Two dispatcher processes: one that has died is started again, one that lives is killed at random times."""
+
+    def __init__(self, folder: Path, random: random.Random) -> None:
+        self.random = random
+        self.witness = folder / "witness"
+        self.kills = 0
+        self._live = folder / "live"
+        self._running: dict[UUID, subprocess.Popen[bytes]] = {}
+        self._faulty = True
+        self._start_missing()
+        self._next_kill = time.monotonic() + 1.5
+
+    def tick(self) -> None:
+        dead = [owner for owner, process in self._running.items() if process.poll() is not None]
+        for owner in dead:
+            assert self._running.pop(owner).returncode == -signal.SIGKILL
+            self.kills += 1
+        if time.monotonic() > self._next_kill:
+            self.random.choice([*self._running.values()]).kill()
+            self._next_kill = time.monotonic() + self.random.uniform(0.3, 1.2)
+        self._start_missing()
+
+    def leave_alone(self) -> None:
+        self.tick()
+        self._faulty = False
+        self.kill_all()
+        self._start_missing()
+
+    def kill_all(self) -> None:
+        for process in self._running.values():
+            process.kill()
+            process.wait()
+        self._running.clear()
+
+    def _start_missing(self) -> None:
+        if len(self._running) == 2:
+            return
+        while len(self._running) < 2:
+            owner = new_id()
+            self._running[owner] = self._start(owner)
+        draft = self._live.with_suffix(".new")
+        draft.write_text("\n".join(str(owner) for owner in self._running))
+        draft.replace(self._live)
+
+    def _start(self, owner: UUID) -> subprocess.Popen[bytes]:
+        fault = self.random.choice(FAULTS).format(self.random.randint(1, 40)) if self._faulty else ""
+        self._live.touch()
+        return subprocess.Popen(
+            [sys.executable, "-m", "tests.outbox.dispatcher_process", str(owner), self._live, self.witness],
+            cwd=settings.BASE_DIR,
+            env={**os.environ, "DATABASE_URL": _database_url(), "FAULTS": fault},
+        )
+
+
+def _database_url() -> str:
+    database = connection.settings_dict
+    name = str(database["NAME"])
+    if connection.vendor == "sqlite":
+        return f"sqlite:///{name}"
+    scheme = {"postgresql": "postgres"}.get(connection.vendor, connection.vendor)
+    login = f"{quote(database['USER'])}:{quote(database['PASSWORD'])}".rstrip(":")
+    return f"{scheme}://{login}@{database['HOST']}:{database['PORT']}/{name}"

@@ -1,0 +1,81 @@
+"""`manage.py outbox`: status, parked, retry, skip, replay and prune."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from eventservice.kernel.ids import new_id
+from outbox.models import OutboxEvent
+from outbox.parking import parked_events
+from tests.outbox.support import Remembering, append_run, dispatcher, drain
+
+pytestmark = pytest.mark.django_db
+
+
+def outbox(*arguments: str) -> str:
+    out = io.StringIO()
+    call_command("outbox", *arguments, stdout=out)
+    return out.getvalue()
+
+
+@pytest.fixture
+def parked() -> OutboxEvent:
+    poison = append_run(new_id(), 3)[0]
+    publisher = Remembering()
+    publisher.poison = {poison.event_id}
+    drain(dispatcher(publisher))
+    return parked_events().get()
+
+
+def test_status_tells_what_waits_and_who_is_at_work(parked: OutboxEvent) -> None:
+    one = dispatcher(Remembering())
+    one.dispatch_once()
+    append_run(new_id(), 2)
+    shown = outbox("status")
+    assert "unpublished          2" in shown
+    assert "parked               1, and 2 wait behind them" in shown
+    assert "16 partitions" in shown
+
+
+def test_parked_lists_the_event_and_why(parked: OutboxEvent) -> None:
+    shown = outbox("parked")
+    assert shown.startswith(f"{parked.id}  ")
+    assert "remembering: too large" in shown
+
+
+def test_retry_lets_it_and_those_behind_it_flow(parked: OutboxEvent) -> None:
+    outbox("retry", str(parked.id))
+    assert drain(dispatcher(Remembering())) == 3
+
+
+def test_skip_lets_those_behind_it_flow(parked: OutboxEvent) -> None:
+    outbox("skip", str(parked.id))
+    assert drain(dispatcher(Remembering())) == 2
+
+
+@pytest.mark.parametrize("action", ["retry", "skip"])
+def test_an_event_that_is_not_parked_is_refused(action: str) -> None:
+    with pytest.raises(CommandError, match="No event 7 is parked"):
+        outbox(action, "7")
+
+
+@pytest.mark.parametrize("since", ["2h", "2000-01-01T00:00:00Z"])
+def test_replay_takes_a_time_or_how_long_ago(since: str) -> None:
+    append_run(new_id(), 2)
+    drain(dispatcher(Remembering()))
+    assert outbox("replay", "--since", since) == "2 events are published again.\n"
+
+
+def test_prune_takes_an_age() -> None:
+    append_run(new_id(), 2)
+    drain(dispatcher(Remembering()))
+    assert outbox("prune", "--older-than", "30d") == "0 rows deleted.\n"
+
+
+@pytest.mark.parametrize("arguments", [("replay", "--since", "soon"), ("prune", "--older-than", "30")])
+def test_what_it_cannot_read_it_refuses_with_an_example(arguments: tuple[str, ...]) -> None:
+    with pytest.raises(CommandError, match="such as"):
+        outbox(*arguments)

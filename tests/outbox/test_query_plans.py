@@ -1,0 +1,89 @@
+"""The dispatcher's and the deliverer's reads use their indexes, however much has been published before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from eventservice.kernel.ids import new_id
+from outbox.models import OutboxEvent, WebhookDelivery
+from outbox.publishers.webhook import WebhookPublisher
+from outbox.store import read_heads, with_events
+from outbox.webhooks.delivery import claim, due_endpoints
+from outbox.webhooks.endpoints import add_endpoint
+from tests.factories import EARLIER, OutboxEventFactory
+from tests.outbox.support import TENANT, append_run, dispatcher, drain
+
+# Committed, because MariaDB commits when it analyses.
+pytestmark = pytest.mark.django_db(transaction=True)
+
+PUBLISHED = 5_000
+
+
+@pytest.fixture
+def _history() -> None:
+    OutboxEvent.objects.bulk_create(
+        (OutboxEventFactory.build(published_at=EARLIER, partition=n % 16) for n in range(PUBLISHED)),
+        batch_size=500,
+    )
+    append_run(new_id(), 20)
+    _analyze("outbox")
+
+
+def _analyze(table: str) -> None:
+    statement = {"sqlite": "ANALYZE", "postgresql": f"ANALYZE {table}"}.get(
+        connection.vendor, f"ANALYZE TABLE {table}"
+    )
+    with connection.cursor() as cursor:
+        cursor.execute(statement)
+
+
+@contextmanager
+def _plans() -> Iterator[list[str]]:
+    """The plans of the reads within it, once it is over."""
+    plans: list[str] = []
+    with CaptureQueriesContext(connection) as queries:
+        yield plans
+    plans += [
+        _plan(query["sql"])
+        for query in queries.captured_queries
+        if query["sql"].lstrip().startswith("SELECT")
+    ]
+
+
+def _plan(sql: str) -> str:
+    explain = {"sqlite": "EXPLAIN QUERY PLAN", "postgresql": "EXPLAIN"}.get(
+        connection.vendor, "EXPLAIN FORMAT=JSON"
+    )
+    with connection.cursor() as cursor:
+        cursor.execute(f"{explain} {sql}".replace("%", "%%"))
+        return "\n".join(" ".join(map(str, row)) for row in cursor.fetchall())
+
+
+@pytest.mark.usefixtures("_history")
+def test_reading_what_is_unpublished() -> None:
+    unpublished = OutboxEvent.objects.across_tenants().get(published_at=None, aggregate_seq=1)
+    with _plans() as plans:
+        with_events(range(16))
+        events, _ = read_heads(sorted({3, 4, unpublished.partition}), 30)
+    assert len(events) == 20
+    assert all("idx_outbox_unpublished" in plan for plan in plans)
+    assert not any("SCAN e" in plan or "Seq Scan" in plan for plan in plans)
+
+
+@pytest.mark.usefixtures("at_noon")
+def test_finding_due_deliveries() -> None:
+    endpoint, _ = add_endpoint(TENANT, "http://example.test/")
+    for _ in range(30):
+        append_run(new_id(), 5)
+    drain(dispatcher(WebhookPublisher()))
+    _analyze("webhook_deliveries")
+    with _plans() as plans:
+        assert len(due_endpoints()[0]) == 1
+        assert len(claim(endpoint, 10)[0]) == 10
+    assert WebhookDelivery.objects.for_tenant(TENANT).filter(next_attempt_at=None).count() == 120
+    assert "idx_webhook_deliveries_due" in "\n".join(plans)

@@ -1,0 +1,59 @@
+"""While an operator lets an aggregate go, the dispatcher cannot park another of its events, which none would find."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+from django.db import transaction
+
+from eventservice.kernel.ids import new_id
+from outbox.dispatcher import Dispatcher
+from outbox.models import OutboxEvent
+from outbox.parking import parked_events, unpark
+from tests.outbox.support import Remembering, append_run, dispatcher, drain
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def test_an_event_that_the_dispatcher_read_as_held_is_not_left_behind(
+    elsewhere: Callable[..., Future[Any]],
+) -> None:
+    sick = new_id()
+    poison = append_run(sick, 2)[0]
+    publisher = Remembering()
+    publisher.poison = {poison.event_id}
+    drain(dispatcher(publisher))
+    publisher.poison = set()
+    append_run(sick, 1, first=3)
+
+    class ReadsBefore(Dispatcher):
+        """Has read that the aggregate is parked, and is about to park event 3, when the operator steps in."""
+
+        def _record(self, verdict: Any) -> tuple[int, int]:
+            unparked.append(elsewhere(_unpark_slowly, parked_events().get().id, unlocked))
+            assert unlocked.wait(5)
+            return super()._record(verdict)
+
+    unlocked = threading.Event()
+    unparked: list[Future[bool]] = []
+    racing = ReadsBefore(new_id(), [publisher])
+    racing.dispatch_once()
+    assert unparked[0].result(10)
+    racing.release()
+
+    drain(dispatcher(publisher))
+    assert publisher.sequences(sick) == [1, 2, 3]
+    assert not OutboxEvent.objects.across_tenants().filter(published_at=None).exists()
+
+
+def _unpark_slowly(key: int, unlocked: threading.Event) -> bool:
+    with transaction.atomic():
+        done = unpark(key)
+        unlocked.set()
+        # Long enough for a dispatcher that is not kept out to look, and to find the event still parked.
+        threading.Event().wait(0.2)
+    return done

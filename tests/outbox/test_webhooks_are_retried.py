@@ -1,0 +1,130 @@
+"""What an endpoint does not take is sent again, later and later, until it is given up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+import pytest
+
+from eventservice.kernel.ids import new_id
+from eventservice.kernel.now import pinned_time
+from outbox.models import DeliveryState, OutboxEvent, WebhookDelivery, WebhookEndpoint
+from outbox.publishers.webhook import WebhookPublisher
+from outbox.webhooks.delivery import MAX_ATTEMPTS, Delivered
+from tests.outbox.receiver import Receiver
+from tests.outbox.support import NOON, append_run, dispatcher, drain
+
+pytestmark = pytest.mark.django_db
+
+Subscribe = Callable[..., WebhookEndpoint]
+Deliver = Callable[[], Delivered]
+
+
+def _publish(count: int = 1) -> None:
+    append_run(new_id(), count)
+    drain(dispatcher(WebhookPublisher()))
+
+
+def _after_hours(hours: int, deliver: Deliver) -> Delivered:
+    with pinned_time(NOON + timedelta(hours=hours)):
+        return deliver()
+
+
+def _delivery(sequence: int = 1) -> WebhookDelivery:
+    found: WebhookDelivery = WebhookDelivery.objects.across_tenants().get(aggregate_seq=sequence)
+    return found
+
+
+def test_it_is_sent_again_after_a_wait(
+    subscribe: Subscribe, receiver: Receiver, deliver: Deliver, at_noon: datetime
+) -> None:
+    subscribe()
+    receiver.answer = lambda path, event: 503
+    _publish()
+
+    assert deliver().retried == 1
+    waiting = _delivery()
+    assert (waiting.attempts, waiting.state, waiting.last_error) == (1, "Pending", "HTTP 503")
+    assert waiting.next_attempt_at is not None
+    assert at_noon <= waiting.next_attempt_at <= at_noon + timedelta(seconds=5)
+
+    receiver.answer = lambda path, event: 200
+    assert _after_hours(1, deliver).delivered == 1
+    assert _delivery().state == DeliveryState.DELIVERED
+
+
+@pytest.mark.usefixtures("at_noon")
+def test_an_endpoint_that_cannot_be_reached_is_retried_too(subscribe: Subscribe, deliver: Deliver) -> None:
+    subscribe()
+    WebhookEndpoint.objects.across_tenants().update(url="http://127.0.0.1:1/")
+    _publish()
+    assert deliver().retried == 1
+    assert "refused" in _delivery().last_error
+
+
+@pytest.mark.usefixtures("at_noon")
+def test_it_is_given_up_after_the_last_try_and_the_next_event_goes(
+    subscribe: Subscribe, receiver: Receiver, deliver: Deliver
+) -> None:
+    subscribe()
+    receiver.answer = lambda path, event: 500 if event["sequence"].endswith("1") else 204
+    _publish(2)
+    results = [_after_hours(hour, deliver) for hour in range(MAX_ATTEMPTS)]
+
+    assert [result.retried for result in results] == [1] * 11 + [0]
+    assert results[-1].exhausted == 1
+    assert results[-1].delivered == 1
+    assert _delivery(1).state == DeliveryState.EXHAUSTED
+    assert receiver.sequences("/hook") == [2]
+
+
+@pytest.mark.usefixtures("at_noon")
+def test_an_event_waits_for_the_one_before_it(
+    subscribe: Subscribe, receiver: Receiver, deliver: Deliver
+) -> None:
+    subscribe()
+    receiver.answer = lambda path, event: 500 if event["sequence"].endswith("1") else 204
+    _publish(3)
+    deliver()
+    assert receiver.seen == []
+
+    receiver.answer = lambda path, event: 204
+    _after_hours(1, deliver)
+    assert receiver.sequences("/hook") == [1, 2, 3]
+
+
+@pytest.mark.usefixtures("at_noon")
+def test_other_aggregates_of_the_endpoint_do_not_wait(
+    subscribe: Subscribe, receiver: Receiver, deliver: Deliver
+) -> None:
+    subscribe()
+    sick = new_id()
+    receiver.answer = lambda path, event: 500 if event["subject"] == str(sick) else 204
+    append_run(sick, 2)
+    _publish(2)
+
+    assert deliver().delivered == 2
+
+
+def test_gone_disables_the_endpoint_and_ends_what_is_on_its_way(
+    subscribe: Subscribe, receiver: Receiver, deliver: Deliver
+) -> None:
+    subscribe()
+    receiver.answer = lambda path, event: 410
+    _publish(3)
+    deliver()
+    endpoint = WebhookEndpoint.objects.across_tenants().get()
+    assert (endpoint.active, endpoint.disabled_reason) == (False, "the endpoint answered 410 Gone")
+    assert set(WebhookDelivery.objects.across_tenants().values_list("state", flat=True)) == {"Exhausted"}
+
+    _publish()
+    assert len(receiver.headers) == 1
+    assert WebhookDelivery.objects.across_tenants().count() == 3
+
+
+def test_deliveries_make_no_events_of_their_own(subscribe: Subscribe, deliver: Deliver) -> None:
+    subscribe()
+    _publish(2)
+    deliver()
+    assert OutboxEvent.objects.across_tenants().count() == 2

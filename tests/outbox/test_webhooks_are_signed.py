@@ -1,0 +1,54 @@
+"""A delivery is a POST of CloudEvents JSON, signed as Standard Webhooks says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+
+import pytest
+from django.db import connection
+
+from eventservice.kernel.ids import new_id
+from outbox.models import WebhookEndpoint
+from outbox.publishers.webhook import WebhookPublisher
+from outbox.webhooks.delivery import Delivered
+from outbox.webhooks.endpoints import add_endpoint
+from outbox.webhooks.signature import sign
+from tests.outbox.receiver import Receiver
+from tests.outbox.support import append_run, dispatcher, drain
+
+pytestmark = pytest.mark.django_db
+
+
+def test_the_receiver_can_verify_it(
+    subscribe: Callable[..., WebhookEndpoint],
+    receiver: Receiver,
+    deliver: Callable[[], Delivered],
+    at_noon: datetime,
+) -> None:
+    subscribe()
+    event = append_run(new_id(), 1)[0]
+    drain(dispatcher(WebhookPublisher()))
+
+    assert deliver().delivered == 1
+    (headers,) = receiver.headers
+    assert headers["webhook-id"] == str(event.event_id) == receiver.seen[0]["id"]
+    assert headers["webhook-timestamp"] == str(int(at_noon.timestamp()))
+    assert headers["content-type"] == "application/cloudevents+json"
+    assert receiver.seen[0]["data"] == {"n": 1}
+
+
+def test_the_signature_is_that_of_the_specification() -> None:
+    """The example of the Standard Webhooks libraries' own tests."""
+    secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+    signature = sign(secret, "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, '{"test": 2432232314}')
+    assert signature == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
+
+
+def test_the_secret_is_not_stored_in_the_clear() -> None:
+    _, secret = add_endpoint(new_id(), "http://example.test/")
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT secret FROM webhook_endpoints")
+        (stored,) = cursor.fetchone()
+    assert secret not in stored
+    assert stored.startswith("enc:v1:")

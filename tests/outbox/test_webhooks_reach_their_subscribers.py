@@ -1,0 +1,122 @@
+"""Each endpoint gets the events of its own tenant that it asked for, each once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from eventservice.kernel.ids import new_id
+from outbox.maintenance import replay
+from outbox.models import WebhookDelivery, WebhookEndpoint
+from outbox.publishers.webhook import WebhookPublisher
+from outbox.webhooks.delivery import Delivered
+from tests.outbox.receiver import Receiver
+from tests.outbox.support import NOON, TENANT, append_events, append_run, dispatcher, drain, event
+
+pytestmark = pytest.mark.django_db
+
+Subscribe = Callable[..., WebhookEndpoint]
+Deliver = Callable[[], Delivered]
+
+
+def test_all_endpoints_of_the_tenant_get_it(
+    subscribe: Subscribe, receiver: Receiver, deliver: Deliver
+) -> None:
+    subscribe("/a")
+    subscribe("/b")
+    append_run(new_id(), 2)
+    drain(dispatcher(WebhookPublisher()))
+
+    assert deliver().delivered == 4
+    assert receiver.sequences("/a") == receiver.sequences("/b") == [1, 2]
+
+
+def test_an_endpoint_of_another_tenant_does_not(
+    subscribe: Subscribe, receiver: Receiver, deliver: Deliver
+) -> None:
+    ours, theirs = new_id(), new_id()
+    mine = subscribe("/ours", ours)
+    same_id = subscribe("/theirs", theirs)
+    WebhookEndpoint.objects.for_tenant(theirs).update(endpoint_id=mine.endpoint_id)
+    append_run(new_id(), 3, tenant_id=ours)
+    append_run(new_id(), 1, tenant_id=theirs)
+    drain(dispatcher(WebhookPublisher()))
+    deliver()
+
+    assert same_id.tenant_id != mine.tenant_id
+    assert receiver.sequences("/ours") == [1, 2, 3]
+    assert receiver.sequences("/theirs") == [1]
+    assert WebhookDelivery.objects.for_tenant(theirs).count() == 1
+
+
+def test_only_the_types_that_it_asked_for(subscribe: Subscribe, receiver: Receiver, deliver: Deliver) -> None:
+    subscribe("/some", event_types=("ServiceCallFailed",))
+    aggregate = new_id()
+    append_events(event(aggregate, 1), event(aggregate, 2, type="ServiceCallFailed"))
+    drain(dispatcher(WebhookPublisher()))
+    deliver()
+
+    assert receiver.sequences("/some") == [2]
+
+
+def test_a_repeated_publish_makes_no_second_delivery(
+    subscribe: Subscribe, receiver: Receiver, deliver: Deliver
+) -> None:
+    class Twice(WebhookPublisher):
+        def publish(self, events: object) -> None:
+            super().publish(events)  # type: ignore[arg-type]
+            super().publish(events)  # type: ignore[arg-type]
+
+    subscribe()
+    append_run(new_id(), 3)
+    drain(dispatcher(Twice()))
+
+    assert deliver().delivered == 3
+    assert receiver.sequences("/hook") == [1, 2, 3]
+
+
+def test_a_repeat_and_what_is_new_behind_it_are_told_apart(
+    subscribe: Subscribe, receiver: Receiver, deliver: Deliver
+) -> None:
+    """The dispatcher died before it marked the first two; meanwhile they were delivered."""
+    subscribe()
+    aggregate = new_id()
+    publisher = WebhookPublisher()
+
+    class Dies(WebhookPublisher):
+        def publish(self, events: object) -> None:
+            super().publish(events)  # type: ignore[arg-type]
+            raise OSError("killed")
+
+    append_run(aggregate, 2)
+    died = dispatcher(Dies())
+    died.dispatch_once()
+    died.release()
+    deliver()
+    append_run(aggregate, 2, first=3)
+    drain(dispatcher(publisher))
+
+    assert deliver().delivered == 2
+    assert receiver.sequences("/hook") == [1, 2, 3, 4]
+
+
+def test_a_replay_delivers_again(subscribe: Subscribe, receiver: Receiver, deliver: Deliver) -> None:
+    subscribe()
+    append_run(new_id(), 2)
+    drain(dispatcher(WebhookPublisher()))
+    deliver()
+    replay(NOON.replace(year=2000))
+    drain(dispatcher(WebhookPublisher()))
+    deliver()
+
+    assert receiver.sequences("/hook") == [1, 2, 1, 2]
+    assert len({event["id"] for event in receiver.seen}) == 2
+
+
+def test_a_deleted_endpoint_takes_its_deliveries_with_it(subscribe: Subscribe) -> None:
+    endpoint = subscribe()
+    append_run(new_id(), 2)
+    drain(dispatcher(WebhookPublisher()))
+    WebhookEndpoint.objects.for_tenant(TENANT).filter(endpoint_id=endpoint.endpoint_id).delete()
+    assert not WebhookDelivery.objects.across_tenants().exists()

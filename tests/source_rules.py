@@ -1,0 +1,257 @@
+"""The rules of the architecture, asked of the source text itself (tests/test_architecture.py)."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+APPS = ("orchestration", "timers", "execution", "outbox")
+PACKAGES = (*APPS, "eventservice")
+
+
+@dataclass(frozen=True)
+class Source:
+    name: str
+    text: str
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        return ast.parse(self.text)
+
+    @cached_property
+    def parents(self) -> dict[ast.AST, ast.AST]:
+        return {child: node for node in ast.walk(self.tree) for child in ast.iter_child_nodes(node)}
+
+    def place(self, node: ast.AST) -> str:
+        """`module:function` of the outermost function, or `module:Class.method`."""
+        names: list[str] = []
+        above: ast.AST | None = node
+        while above is not None:
+            if isinstance(above, ast.FunctionDef | ast.ClassDef):
+                names.insert(0, above.name)
+            above = self.parents.get(above)
+        return f"{self.name}:{'.'.join(names)}"
+
+    def complaint(self, node: ast.AST, what: str) -> str:
+        return f"{self.name}, line {getattr(node, 'lineno', '?')}: {what}"
+
+
+def sources() -> list[Source]:
+    files = (path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py")))
+    return [Source(_module(path), path.read_text()) for path in files if "migrations" not in path.parts]
+
+
+def _module(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def is_within(module: str, package: str) -> bool:
+    return module == package or module.startswith(package + ".")
+
+
+# --- imports --------------------------------------------------------------------------------------------------
+
+
+def imports(source: Source) -> Iterator[tuple[ast.stmt, str]]:
+    """What it imports of this project, wherever in the text: as the module, where that is one, of its file."""
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                base = ".".join([*source.name.split(".")[: -node.level], *filter(None, [base])])
+            names = [f"{base}.{a.name}" if _is_module(f"{base}.{a.name}") else base for a in node.names]
+        else:
+            continue
+        yield from ((node, name) for name in names if name.split(".")[0] in PACKAGES)
+
+
+def _is_module(name: str) -> bool:
+    path = ROOT.joinpath(*name.split("."))
+    return path.is_dir() or path.with_suffix(".py").is_file()
+
+
+def forbidden_imports(source: Source, allowed: Callable[[str, str], bool]) -> list[str]:
+    return [
+        source.complaint(node, f"imports {name}")
+        for node, name in imports(source)
+        if not allowed(source.name, name)
+    ]
+
+
+# --- what is written, and read, of whose tables -----------------------------------------------------------------
+
+WRITES = {
+    "create",
+    "bulk_create",
+    "get_or_create",
+    "update_or_create",
+    "update",
+    "bulk_update",
+    "delete",
+    "save",
+    "_raw_delete",
+}
+WRITE_VERBS = r"\b(?:INSERT\s+INTO|REPLACE\s+INTO|UPDATE|DELETE\s+FROM|TRUNCATE(?:\s+TABLE)?)\s+[\"`]?"
+
+
+def chain(node: ast.AST) -> list[str]:
+    """The names along `a.b(…).c[…]`, from left to right."""
+    match node:
+        case ast.Name(id=name):
+            return [name]
+        case ast.Attribute(value=value, attr=attr):
+            return [*chain(value), attr]
+        case (
+            ast.Call(func=inner)
+            | ast.Subscript(value=inner)
+            | ast.Await(value=inner)
+            | ast.NamedExpr(value=inner)
+        ):
+            return chain(inner)
+    return []
+
+
+def writes(source: Source, models: set[str], tables: set[str]) -> list[str]:
+    """Writes of these models, by the ORM, by `insert_rows` or in SQL, as far as the text shows them."""
+    theirs = models | _names_of(source, models)
+    found = []
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in WRITES:
+            if theirs & set(chain(node.func)[:-1]):
+                found.append(source.complaint(node, f"writes: {'.'.join(chain(node.func))}"))
+        elif isinstance(node, ast.Call) and chain(node.func)[-1:] == ["insert_rows"]:
+            if node.args and models & set(chain(node.args[0])):
+                found.append(source.complaint(node, "writes: insert_rows"))
+    for node, text in sql_texts(source):
+        names_table = re.search(WRITE_VERBS + f"(?:{'|'.join(sorted(tables))})\\b", text, re.IGNORECASE)
+        is_open = re.search(WRITE_VERBS + r"\{\}", text, re.IGNORECASE) and models & _all_names(source)
+        if names_table or is_open:
+            found.append(source.complaint(node, f"writes in SQL: {' '.join(text.split())[:60]}"))
+    return found
+
+
+def _names_of(source: Source, models: set[str]) -> set[str]:
+    """Names that stand for rows or queries of these models: annotated, assigned from them, or looped over them."""
+    names: set[str] = set()
+    for _ in range(2):  # once more for what was assigned from a name found later in the text
+        for node in ast.walk(source.tree):
+            match node:
+                case ast.arg(arg=name, annotation=ast.AST() as said) if models & {
+                    n for e in ast.walk(said) for n in chain(e)
+                }:
+                    names.add(name)
+                case ast.Assign(targets=[ast.Name(id=name)], value=value) if (models | names) & set(
+                    chain(value)
+                ):
+                    names.add(name)
+                case (
+                    ast.For(target=ast.Name(id=name), iter=value)
+                    | ast.comprehension(target=ast.Name(id=name), iter=value)
+                ) if (models | names) & set(chain(value)):
+                    names.add(name)
+    return names
+
+
+def _all_names(source: Source) -> set[str]:
+    return {node.id for node in ast.walk(source.tree) if isinstance(node, ast.Name)}
+
+
+def sql_texts(source: Source) -> Iterator[tuple[ast.expr, str]]:
+    """Every text, with {} where something is put into it; docstrings too, for nobody can tell."""
+    inner = {
+        part for node in ast.walk(source.tree) if isinstance(node, ast.JoinedStr) for part in node.values
+    }
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.JoinedStr):
+            yield node, "".join(str(v.value) if isinstance(v, ast.Constant) else "{}" for v in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in inner:
+            yield node, node.value
+
+
+def tenant_models(all_sources: Iterable[Source]) -> set[str]:
+    """Every class with `objects = TenantManager()`."""
+    return {
+        node.name
+        for source in all_sources
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.ClassDef)
+        and any(isinstance(s, ast.Assign) and chain(s.value)[-1:] == ["TenantManager"] for s in node.body)
+    }
+
+
+def unscoped(source: Source, models: set[str]) -> list[str]:
+    """Uses of a tenant model's manager that do not begin with a tenant, or by saying that they are global."""
+    found = []
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Attribute) and models & set(chain(node.value)[-1:]):
+            is_raw = node.attr in {"_default_manager", "_base_manager"}
+            if is_raw or (node.attr == "objects" and not _begins_scoped(source, node)):
+                found.append(source.complaint(node, f"unscoped: {'.'.join(chain(node))}"))
+    return found
+
+
+def _begins_scoped(source: Source, manager: ast.expr) -> bool:
+    match source.parents.get(manager):
+        case ast.Attribute(attr=attr):
+            return attr in SCOPED
+        case ast.Assign(targets=[ast.Name(id=alias)]):
+            uses = [n for n in ast.walk(source.tree) if isinstance(n, ast.Name) and n.id == alias]
+            return all(_begins_scoped(source, n) for n in uses if isinstance(n.ctx, ast.Load))
+    return False
+
+
+# A new row carries its tenant in itself.
+SCOPED = {"for_tenant", "across_tenants", "create", "bulk_create"}
+
+
+def places_calling(source: Source, method: str) -> set[str]:
+    return {
+        source.place(node)
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.Attribute) and node.attr == method
+    }
+
+
+def raw_sql(source: Source, tables: set[str]) -> bool:
+    names = "|".join(sorted(tables))
+    pattern = re.compile(
+        rf"\b(?:SELECT|INSERT|UPDATE|DELETE)\b.*?\b(?:FROM|JOIN|INTO|UPDATE)\s+[\"`]?(?:{names})\b", re.DOTALL
+    )
+    return any(
+        pattern.search(text) or re.match(rf"\s*UPDATE (?:{names})\b", text) for _, text in sql_texts(source)
+    )
+
+
+# --- time -----------------------------------------------------------------------------------------------------
+
+CLOCKS = {
+    ("timezone", "now"), ("datetime", "now"), ("datetime", "utcnow"), ("datetime", "today"), ("date", "today"),
+    ("time", "time"), ("time", "time_ns"), ("timezone", "localtime"), ("timezone", "localdate"),
+}  # fmt: skip
+CLOCK_IMPORTS = {
+    ("time", "time"),
+    ("time", "time_ns"),
+    ("django.utils.timezone", "now"),
+    ("django.db.models.functions", "Now"),
+}
+
+
+def clocks(source: Source) -> list[str]:
+    """Reads of a clock that is not the database's (and of the database's own, without the transaction's time)."""
+    found = []
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Attribute) and tuple(chain(node)[-2:]) in CLOCKS:
+            found.append(source.complaint(node, ".".join(chain(node))))
+        elif isinstance(node, ast.ImportFrom):
+            names = {(node.module or "", alias.name) for alias in node.names} & CLOCK_IMPORTS
+            found += [source.complaint(node, f"imports {module}.{name}") for module, name in sorted(names)]
+        elif isinstance(node, ast.keyword) and node.arg in {"auto_now", "auto_now_add"}:
+            found.append(source.complaint(node.value, node.arg))
+    return found

@@ -1,0 +1,148 @@
+"""The architecture as rules that fail: who imports whom, who writes what, whose rows a query may see, whose clock counts.
+
+An exception is named here, with its reason, or it does not exist.
+"""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from tests import source_rules as rules
+from tests.source_rules import APPS, Source, is_within
+
+SOURCES = rules.sources()
+LEAVES = ("timers", "execution", "outbox")
+
+# What everything stands on, and what it stands on itself: nothing else of ours.
+FOUNDATION = ("eventservice.kernel", "eventservice.sqlite", "eventservice.mariadb")
+# What an app may use of the project: who its tenants are.
+FOR_APPS = (*FOUNDATION, "eventservice.tenants.public")
+# An app's modules at its edge may use the common parts of the API and of the console too.
+EDGES = {"admin", "api", "durable_timers", "urls", "views", "serializers"}
+FOR_EDGES = ("eventservice.api", "eventservice.console", "eventservice.tenants")
+# Everything else reaches into an app through its `public` only, but for:
+REACHES_IN = {
+    "eventservice.wiring": (
+        "outbox.dispatcher",
+        "outbox.publishers",
+    ),  # puts the dispatcher and its publishers together
+    "eventservice.urls": ("orchestration.api", "orchestration.durable_timers"),
+}
+
+CALLS = {"ServiceCall", "ServiceCallTag"}
+CALL_TABLES = {"service_calls", "service_call_tags"}
+THE_WRITER = "orchestration.lifecycle"
+
+TENANT_MODELS = rules.tenant_models(SOURCES)
+TENANT_TABLES = CALL_TABLES | {
+    "timer_schedules", "http_execution_log", "outbox", "namespaces", "api_keys", "webhook_endpoints", "webhook_deliveries",
+}  # fmt: skip
+
+# Where a query may see all tenants, because it is global by nature.
+ACROSS_TENANTS = {
+    "eventservice.management.commands.doctor:_stored_secrets",  # operators
+    "eventservice.tenants.directory:most_shards",  # how many shard rows there have to be
+    "eventservice.tenants.keys:find_key",  # who comes with a key is not known before it is found
+    "eventservice.tenants.keys:note_use",
+    "eventservice.tenants.keys:revoke_key",  # operators
+    "eventservice.tenants.keys:rotate_key",
+    "execution.log:orphaned_attempts",  # the watchdog
+    "orchestration.lifecycle:overdue_attempts",
+    "outbox.maintenance:_prune_deliveries",  # retention
+    "outbox.maintenance:_prune_events",
+    "outbox.maintenance:_published_since",  # replay, by operators
+    "outbox.maintenance:replay",
+    "outbox.parking:parked_events",
+    "outbox.publishers.webhook:WebhookPublisher.publish",  # a batch of events of whichever tenants
+    "outbox.status:status",
+    "outbox.webhooks.delivery:due_endpoints",  # the deliverer
+    "timers.poller:_tenants_with_timers",  # shard polling
+    "timers.schedule:by_correlation",  # tracing
+}
+# Where tenants' tables are named in SQL, which no manager scopes: engine, dispatcher, deliverer.
+IN_SQL = {
+    "orchestration.lifecycle", "timers.poller", "timers.schedule", "execution.log",
+    "outbox.store", "outbox.maintenance", "outbox.webhooks.delivery",
+}  # fmt: skip
+
+# Where a clock other than the database's may be read.
+OTHER_CLOCKS = {
+    "eventservice.kernel.ids",  # an id carries its maker's time
+    "eventservice.management.commands.doctor",  # compares the two
+    "eventservice.mock_target",  # plays the world outside
+    "eventservice.supervisor",
+}
+
+
+def may_import(importer: str, imported: str) -> bool:
+    def within(*packages: str) -> bool:
+        return any(is_within(imported, package) for package in packages)
+
+    home = importer.split(".")[0]
+    if any(is_within(importer, package) for package in FOUNDATION):
+        return within(*FOUNDATION)
+    if within(*REACHES_IN.get(importer, ())):
+        return True
+    if home in APPS:
+        at_edge = importer.split(".")[1] in EDGES if "." in importer else False
+        used = [f"{leaf}.public" for leaf in LEAVES] if home == "orchestration" else []
+        return within(home, *FOR_APPS, *used, *(FOR_EDGES if at_edge else ()))
+    return within("eventservice", *(f"{app}.public" for app in APPS))
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.name)
+def test_it_imports_only_what_it_may(source: Source) -> None:
+    assert rules.forbidden_imports(source, may_import) == []
+
+
+@pytest.mark.parametrize("app", APPS)
+def test_what_an_app_shows_is_a_list(app: str) -> None:
+    (public,) = (source for source in SOURCES if source.name == f"{app}.public")
+    kinds = {type(statement) for statement in public.tree.body[1:]}
+    assert kinds <= {ast.ImportFrom, ast.Assign}, "public.py re-exports, and does nothing else"
+    shown = {
+        alias.asname or alias.name
+        for s in public.tree.body
+        if isinstance(s, ast.ImportFrom)
+        for alias in s.names
+    }
+    assert isinstance(public.tree.body[-1], ast.Assign)
+    assert sorted(shown - {"annotations"}) == sorted(ast.literal_eval(public.tree.body[-1].value))
+
+
+def test_only_the_lifecycle_writes_calls() -> None:
+    found = [
+        w for source in SOURCES if source.name != THE_WRITER for w in rules.writes(source, CALLS, CALL_TABLES)
+    ]
+    assert found == []
+
+
+def test_the_lifecycle_does_write_calls() -> None:
+    (writer,) = (source for source in SOURCES if source.name == THE_WRITER)
+    assert rules.writes(writer, CALLS, CALL_TABLES)
+
+
+def test_every_read_of_a_tenants_table_begins_with_a_tenant_or_says_that_it_is_global() -> None:
+    assert TENANT_MODELS >= {"ServiceCall", "ServiceCallTag", "TimerSchedule", "HttpExecution", "OutboxEvent"}
+    assert [found for source in SOURCES for found in rules.unscoped(source, TENANT_MODELS)] == []
+
+
+def test_only_named_places_see_all_tenants() -> None:
+    places = set().union(*(rules.places_calling(source, "across_tenants") for source in SOURCES))
+    assert places == ACROSS_TENANTS
+
+
+def test_only_named_modules_reach_tenants_tables_in_sql() -> None:
+    assert {source.name for source in SOURCES if rules.raw_sql(source, TENANT_TABLES)} == IN_SQL
+
+
+def test_no_clock_counts_but_the_databases() -> None:
+    found = [clock for source in SOURCES if source.name not in OTHER_CLOCKS for clock in rules.clocks(source)]
+    assert found == []
+
+
+def test_a_modules_name_says_what_it_does() -> None:
+    nothing_said = {"utils", "util", "helpers", "helper", "common", "misc", "shared", "base_utils"}
+    assert [source.name for source in SOURCES if nothing_said & set(source.name.split("."))] == []

@@ -1,0 +1,153 @@
+"""The checker itself: it complains of what is wrong, and of nothing else."""
+
+from __future__ import annotations
+
+from textwrap import dedent
+
+import pytest
+
+from tests import source_rules as rules
+from tests.source_rules import Source
+from tests.test_architecture import CALL_TABLES, CALLS, TENANT_TABLES, may_import
+
+
+def source(text: str, name: str = "timers.made_up") -> Source:
+    return Source(name, dedent(text))
+
+
+@pytest.mark.parametrize(
+    ("importer", "text"),
+    [
+        ("timers.x", "import orchestration.models"),
+        ("timers.x", "from orchestration.public import Engine"),
+        ("timers.x", "from execution.public import Egress"),
+        ("outbox.x", "def f():\n    from timers import models"),
+        ("execution.x", "from ..outbox import public"),
+        ("execution.x", "from eventservice.cluster import Role"),
+        ("orchestration.x", "from timers.models import TimerSchedule"),
+        ("orchestration.x", "from timers import models"),
+        ("orchestration.x", "from timers import public, models"),
+        ("orchestration.x", "from eventservice.api import problems"),
+        ("eventservice.x", "from orchestration.lifecycle import submit"),
+        ("eventservice.kernel.x", "import timers"),
+        ("eventservice.kernel.x", "from eventservice.tenants.models import Tenant"),
+        ("eventservice.wiring", "from outbox.models import OutboxEvent"),
+    ],
+)
+def test_it_notices_an_import_against_the_direction(importer: str, text: str) -> None:
+    assert rules.forbidden_imports(source(text, importer), may_import)
+
+
+@pytest.mark.parametrize(
+    ("importer", "text"),
+    [
+        ("timers.x", "from timers.models import TimerSchedule\nfrom eventservice.kernel.now import DbNow"),
+        ("timers.x", "from .models import TimerSchedule"),
+        ("orchestration.x", "from timers.public import schedule"),
+        ("orchestration.x", "from timers import public"),
+        ("orchestration.api", "from eventservice.api import problems"),
+        ("eventservice.x", "from orchestration.public import Engine\nimport django, json"),
+        ("eventservice.wiring", "from outbox.dispatcher import Dispatcher"),
+    ],
+)
+def test_it_lets_the_direction_pass(importer: str, text: str) -> None:
+    assert rules.forbidden_imports(source(text, importer), may_import) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ServiceCall.objects.create(name='x')",
+        "ServiceCall.objects.for_tenant(t).filter(a=1).update(status='Failed')",
+        "models.ServiceCallTag.objects.for_tenant(t).delete()",
+        "ServiceCall(name='x').save()",
+        "calls = ServiceCall.objects.for_tenant(t)\ncalls.filter(a=1).delete()",
+        "for call in ServiceCall.objects.for_tenant(t):\n    call.save(update_fields=['name'])",
+        "def f(call: ServiceCall) -> None:\n    call.delete()",
+        "def f(calls: 'QuerySet[ServiceCall]') -> None: ...\ninsert_rows(ServiceCall, COLUMNS, rows)",
+        "execute_rows('UPDATE service_calls SET name = %s', rows)",
+        'cursor.execute("""\n    delete   from "service_call_tags" where 1 = 1""")',
+        "cursor.execute(f'INSERT INTO service_calls ({columns}) VALUES (1)')",
+        "cursor.execute(f'UPDATE {ServiceCall._meta.db_table} SET name = 1')",
+    ],
+)
+def test_it_notices_a_write_of_a_call(text: str) -> None:
+    assert rules.writes(source(text), CALLS, CALL_TABLES)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "TimerSchedule.objects.create(a=1)",
+        "ServiceCall.objects.for_tenant(t).filter(a=1).first()",
+        "seen: dict = {}\nseen.update(a=1)",
+        "'SELECT * FROM service_calls FOR UPDATE'",
+        "f'UPDATE {table} SET a = 1'",
+    ],
+)
+def test_it_lets_other_writes_and_reads_pass(text: str) -> None:
+    assert rules.writes(source(text), CALLS, CALL_TABLES) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ServiceCall.objects.filter(a=1)",
+        "f(models.ServiceCall.objects)",
+        "every = ServiceCall.objects\nevery.for_tenant(t)\nevery.all()",
+        "ServiceCall._default_manager.all()",
+    ],
+)
+def test_it_notices_a_query_without_a_tenant(text: str) -> None:
+    assert rules.unscoped(source(text), CALLS)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ServiceCall.objects.for_tenant(t).get()",
+        "ServiceCall.objects.across_tenants().get()",
+        "every = ServiceCall.objects\nevery.for_tenant(t)",
+        "Tenant.objects.all()",
+    ],
+)
+def test_it_lets_a_query_with_a_tenant_pass(text: str) -> None:
+    assert rules.unscoped(source(text), CALLS) == []
+
+
+def test_it_knows_where_all_tenants_are_seen() -> None:
+    text = "class A:\n    def f(self):\n        return [X.objects.across_tenants() for _ in ()]"
+    assert rules.places_calling(source(text), "across_tenants") == {"timers.made_up:A.f"}
+
+
+def test_it_knows_which_modules_are_tenants_tables_models() -> None:
+    text = "class A(Model):\n    objects = TenantManager()\nclass B(Model):\n    objects = Manager()"
+    assert rules.tenant_models([source(text)]) == {"A"}
+
+
+@pytest.mark.parametrize(
+    "text", ["'SELECT a FROM outbox'", "f'UPDATE outbox SET {x} = 1'", '"""SELECT 1\nFROM a JOIN outbox"""']
+)
+def test_it_notices_a_tenants_table_in_sql(text: str) -> None:
+    assert rules.raw_sql(source(text), TENANT_TABLES)
+    assert not rules.raw_sql(source("'the outbox is empty'\n'SELECT 1 FROM nodes'"), TENANT_TABLES)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "timezone.now()",
+        "django.utils.timezone.now()",
+        "F(default=timezone.now)",
+        "datetime.datetime.now(UTC)",
+        "datetime.utcnow()",
+        "time.time()",
+        "from time import time",
+        "from django.utils.timezone import now",
+        "from django.db.models.functions import Now",
+        "DateTimeField(auto_now_add=True)",
+    ],
+)
+def test_it_notices_another_clock(text: str) -> None:
+    assert rules.clocks(source(text))
+    assert rules.clocks(source("time.monotonic()\ndb_now()\nfrom time import sleep")) == []
