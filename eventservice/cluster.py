@@ -190,7 +190,11 @@ def run_cluster() -> None:
     """Until SIGTERM or SIGINT."""
     Schedule.objects.update_or_create(
         name="mend chains",
-        defaults={"func": "eventservice.cluster.mend_chains", "schedule_type": Schedule.MINUTES, "minutes": 1},
+        defaults={
+            "func": "eventservice.cluster.mend_chains",
+            "schedule_type": Schedule.MINUTES,
+            "minutes": 1,
+        },
     )
     start_chains()
     _spare_the_collector()

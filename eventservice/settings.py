@@ -15,7 +15,9 @@ DEBUG = env.boolean("DEBUG", False)
 SECRET_KEY = env.secret("SECRET_KEY", "development-only-" + "k" * 40, production=PRODUCTION)
 # Comma separated, the newest first: it encrypts, all decrypt. Fernet keys, as `manage.py newkey` prints them.
 ENCRYPTION_KEYS = env.words("ENCRYPTION_KEYS")
-ALLOWED_HOSTS = env.words("ALLOWED_HOSTS", [] if PRODUCTION else ["localhost", "127.0.0.1", "[::1]", "testserver"])
+ALLOWED_HOSTS = env.words(
+    "ALLOWED_HOSTS", [] if PRODUCTION else ["localhost", "127.0.0.1", "[::1]", "testserver"]
+)
 CSRF_TRUSTED_ORIGINS = env.words("CSRF_TRUSTED_ORIGINS")
 
 INSTALLED_APPS = [
@@ -42,6 +44,7 @@ INSTALLED_APPS = [
 
 MIDDLEWARE = [
     "eventservice.api.correlation.CorrelationMiddleware",
+    "eventservice.api.problems.ProblemMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
@@ -137,7 +140,9 @@ AUTH_PASSWORD_VALIDATORS = [
 ]
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = PRODUCTION
 SECURE_CONTENT_TYPE_NOSNIFF = True
-SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if env.boolean("TRUST_FORWARDED_PROTO", False) else None
+SECURE_PROXY_SSL_HEADER = (
+    ("HTTP_X_FORWARDED_PROTO", "https") if env.boolean("TRUST_FORWARDED_PROTO", False) else None
+)
 X_FRAME_OPTIONS = "DENY"
 
 LOG_LEVEL = env.choice("LOG_LEVEL", "INFO", ("DEBUG", "INFO", "WARNING", "ERROR"))
@@ -148,6 +153,8 @@ REST_FRAMEWORK = {
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
+    "EXCEPTION_HANDLER": "eventservice.api.problems.answer_exception",
+    "UNAUTHENTICATED_USER": "django.contrib.auth.models.AnonymousUser",
 }
 SPECTACULAR_SETTINGS = {
     "TITLE": "Event Service",
@@ -158,6 +165,15 @@ SPECTACULAR_SETTINGS = {
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
     "REDOC_DIST": "SIDECAR",
 }
+
+# What the API takes: a call's own body, a request with one call, a batch; and how long an attempt may last.
+API_MAX_BODY_BYTES = env.integer("API_MAX_BODY_BYTES", 1_048_576, least=1024, most=64 * 1_048_576)
+API_MAX_REQUEST_BYTES = env.integer("API_MAX_REQUEST_BYTES", 2 * 1_048_576, least=1024, most=128 * 1_048_576)
+API_MAX_BATCH_BYTES = env.integer("API_MAX_BATCH_BYTES", 16 * 1_048_576, least=1024, most=256 * 1_048_576)
+API_MAX_BATCH = env.integer("API_MAX_BATCH", 1000, least=1, most=10_000)
+API_MAX_TIMEOUT_SECONDS = env.integer("API_MAX_TIMEOUT_SECONDS", 3600, least=1, most=86_400)
+# Django's own limit, which would answer with a page, must not come first.
+DATA_UPLOAD_MAX_MEMORY_SIZE = max(API_MAX_REQUEST_BYTES, API_MAX_BATCH_BYTES)
 
 # How many calls one transaction starts, and how many one engine has under way: in all, and to one host.
 ENGINE_BATCH = env.integer("ENGINE_BATCH", 500, least=1, most=5000)

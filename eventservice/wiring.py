@@ -16,7 +16,9 @@ from outbox.publishers.log import LogPublisher
 
 
 def build_egress() -> Egress:
-    policy = AddressPolicy(allow_private=settings.EGRESS_ALLOW_PRIVATE, allow=frozenset(settings.EGRESS_ALLOW))
+    policy = AddressPolicy(
+        allow_private=settings.EGRESS_ALLOW_PRIVATE, allow=frozenset(settings.EGRESS_ALLOW)
+    )
     egress = Egress(policy, Limits())
     egress.start()
     return egress

@@ -58,13 +58,22 @@ def open_attempts(attempts: Iterable[OpenedAttempt], now: datetime) -> None:
 
 def close_attempts(ended: Iterable[tuple[AttemptKey, Outcome]], now: datetime) -> None:
     execute_rows(
-        CLOSE, [(now, *_result(outcome), k.tenant_id, k.service_call_id, k.execution_id) for k, outcome in ended]
+        CLOSE,
+        [(now, *_result(outcome), k.tenant_id, k.service_call_id, k.execution_id) for k, outcome in ended],
     )
 
 
 def interrupt_attempts(keys: Iterable[AttemptKey], now: datetime) -> None:
     """Attempts whose end nobody saw: one that has been recorded meanwhile keeps what it came to."""
-    row = (None, None, None, None, ErrorKind.INTERRUPTED.value, "The process that made this attempt ended.", None)
+    row = (
+        None,
+        None,
+        None,
+        None,
+        ErrorKind.INTERRUPTED.value,
+        "The process that made this attempt ended.",
+        None,
+    )
     open_only = f"{CLOSE} AND finished_at IS NULL"
     execute_rows(open_only, [(now, *row, k.tenant_id, k.service_call_id, k.execution_id) for k in keys])
 
@@ -72,7 +81,10 @@ def interrupt_attempts(keys: Iterable[AttemptKey], now: datetime) -> None:
 def orphaned_attempts(live_nodes: Collection[uuid.UUID], limit: int) -> list[AttemptKey]:
     """Open attempts of nodes that are no more."""
     orphaned = HttpExecution.objects.across_tenants().filter(finished_at=None).exclude(node__in=live_nodes)
-    return [AttemptKey(*key) for key in orphaned.values_list("tenant_id", "service_call_id", "execution_id")[:limit]]
+    return [
+        AttemptKey(*key)
+        for key in orphaned.values_list("tenant_id", "service_call_id", "execution_id")[:limit]
+    ]
 
 
 def _result(outcome: Outcome) -> tuple[Any, ...]:
@@ -88,9 +100,3 @@ def _result(outcome: Outcome) -> tuple[Any, ...]:
 def storable(text: str | None, most: int | None = None) -> str | None:
     """PostgreSQL's text knows no NUL."""
     return None if text is None else text[:most].replace("\0", "\ufffd")
-
-
-def attempts_of(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> Sequence[HttpExecution]:
-    """Of one call, the first one first."""
-    attempts = HttpExecution.objects.for_tenant(tenant_id).filter(service_call_id=service_call_id)
-    return list(attempts.order_by("attempt", "execution_id"))

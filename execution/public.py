@@ -2,6 +2,7 @@
 
 from execution.addresses import AddressPolicy
 from execution.egress import Egress, Limits
+from execution.history import attempts_of, last_attempt
 from execution.log import (
     AttemptKey,
     OpenedAttempt,
@@ -32,10 +33,12 @@ __all__ = [
     "Request",
     "Responded",
     "Signer",
+    "attempts_of",
     "build_attempt",
     "check_headers",
     "close_attempts",
     "interrupt_attempts",
+    "last_attempt",
     "mask_response",
     "mask_sealed",
     "open_attempts",

@@ -30,7 +30,10 @@ def seal(headers: Mapping[str, str], named_by_tenant: Collection[str]) -> dict[s
 
 
 def open_sealed(headers: Mapping[str, Any]) -> dict[str, str]:
-    return {name: decrypt(value["encrypted"]) if isinstance(value, dict) else value for name, value in headers.items()}
+    return {
+        name: decrypt(value["encrypted"]) if isinstance(value, dict) else value
+        for name, value in headers.items()
+    }
 
 
 def mask_sealed(headers: Mapping[str, Any]) -> dict[str, str]:
@@ -38,7 +41,9 @@ def mask_sealed(headers: Mapping[str, Any]) -> dict[str, str]:
     return {name: MASK if isinstance(value, dict) else value for name, value in headers.items()}
 
 
-def mask_response(headers: Collection[tuple[str, str]], named_by_tenant: Collection[str] = ()) -> dict[str, str]:
+def mask_response(
+    headers: Collection[tuple[str, str]], named_by_tenant: Collection[str] = ()
+) -> dict[str, str]:
     """A response's headers for the log; repeated ones are joined, as HTTP allows."""
     shown: dict[str, str] = {}
     for name, value in headers:

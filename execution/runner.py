@@ -107,7 +107,9 @@ def _refused(key: Any, message: str) -> Errored:
 
 
 def _content_type(request: Request) -> dict[str, str]:
-    return {} if request.body is None or isinstance(request.body, str) else {"Content-Type": "application/json"}
+    return (
+        {} if request.body is None or isinstance(request.body, str) else {"Content-Type": "application/json"}
+    )
 
 
 def _titled(headers: Mapping[str, str]) -> dict[str, str]:

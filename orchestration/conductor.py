@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TypeVar
 
 import structlog
 from django.conf import settings
@@ -21,6 +22,7 @@ from django.db.utils import InterfaceError
 from eventservice.kernel.faults import fault
 from eventservice.kernel.leases import Fenced
 from eventservice.kernel.now import db_now
+from eventservice.kernel.wakeup import ChangeWatch
 from eventservice.tenants.public import most_shards, profile
 from execution.public import (
     Attempt,
@@ -35,8 +37,9 @@ from execution.public import (
 )
 from orchestration import lifecycle
 from orchestration.lifecycle import StartedCall
-from eventservice.kernel.wakeup import ChangeWatch
 from timers.public import DueTimer, HeldBack, Membership, Poller, live_nodes, reap_one
+
+K = TypeVar("K")
 
 log = structlog.get_logger(__name__)
 
@@ -66,7 +69,7 @@ class Pass:
 
 
 class Engine:
-    def __init__(self, egress: Egress, limits: EngineLimits = EngineLimits()) -> None:  # noqa: B008 (frozen)
+    def __init__(self, egress: Egress, limits: EngineLimits = EngineLimits()) -> None:
         self.egress = egress
         self.limits = limits
         self.in_flight: dict[Hashable, StartedCall] = {}
@@ -174,7 +177,9 @@ class Engine:
         )
 
     def _held_back(self) -> HeldBack:
-        tenants = [tenant for tenant, count in self._by_tenant.items() if count >= profile(tenant).max_in_flight]
+        tenants = [
+            tenant for tenant, count in self._by_tenant.items() if count >= profile(tenant).max_in_flight
+        ]
         lanes = [lane for lane, count in self._by_lane.items() if count >= self.limits.per_host]
         return HeldBack(tenants, lanes)
 
@@ -196,7 +201,9 @@ class Engine:
         ended = [(self.in_flight[outcome.key].key, outcome) for outcome in self._unrecorded]
         fault("finish.before")
         lifecycle.close_late(end for end in ended if end[0].execution_id in self._late)
-        lifecycle.finish([end for end in ended if end[0].execution_id not in self._late], self.membership.fence)
+        lifecycle.finish(
+            [end for end in ended if end[0].execution_id not in self._late], self.membership.fence
+        )
         fault("finish.committed")
         self._forget(ended)
         self._watch.worked()
@@ -214,10 +221,8 @@ class Engine:
             self.in_flight[call.key.execution_id] = call
         else:
             del self.in_flight[call.key.execution_id]
-        for counter, key in ((self._by_tenant, call.key.tenant_id), (self._by_lane, call.lane)):
-            counter[key] += change
-            if not counter[key]:
-                del counter[key]
+        _count(self._by_tenant, call.key.tenant_id, change)
+        _count(self._by_lane, call.lane, change)
 
     # --- membership and the watchdog ---
 
@@ -286,6 +291,12 @@ class Engine:
         connection.close_if_unusable_or_obsolete()
         self._look_in(AFTER_FAILURE_SECONDS)
         time.sleep(AFTER_FAILURE_SECONDS)
+
+
+def _count(counter: Counter[K], key: K, change: int) -> None:
+    counter[key] += change
+    if not counter[key]:
+        del counter[key]
 
 
 def resolve_stuck() -> int:

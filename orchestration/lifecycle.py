@@ -119,7 +119,9 @@ def _submit_again(commands: Sequence[SubmitServiceCall]) -> list[Submitted]:
         with transaction.atomic():
             return _submit(commands)
     except IntegrityError:
-        raise Conflict("already_exists", "A call with this id, or a live one with this timer id, exists.") from None
+        raise Conflict(
+            "already_exists", "A call with this id, or a live one with this timer id, exists."
+        ) from None
 
 
 def _submit(commands: Sequence[SubmitServiceCall]) -> list[Submitted]:
@@ -167,7 +169,9 @@ def _replayed(command: SubmitServiceCall, known: _Known) -> Submitted:
         raise Conflict(
             "idempotency_conflict",
             f"The idempotency key {command.idempotency_key!r} was used for another request.",
-            faults={"idempotencyKey": "must be new, or come with the very request that it was first used for"},
+            faults={
+                "idempotencyKey": "must be new, or come with the very request that it was first used for"
+            },
         )
     return Submitted(known.service_call_id, replayed=True)
 
@@ -175,7 +179,11 @@ def _replayed(command: SubmitServiceCall, known: _Known) -> Submitted:
 def _store(commands: Sequence[SubmitServiceCall], now: datetime) -> None:
     profiles = {tenant_id: profile(tenant_id) for tenant_id in {command.tenant_id for command in commands}}
     timers = [_timer(command, profiles[command.tenant_id], now) for command in commands]
-    insert_rows(ServiceCall, CALL_COLUMNS, [_call_row(c, t, profiles[c.tenant_id], now) for c, t in zip(commands, timers, strict=True)])
+    insert_rows(
+        ServiceCall,
+        CALL_COLUMNS,
+        [_call_row(c, t, profiles[c.tenant_id], now) for c, t in zip(commands, timers, strict=True)],
+    )
     insert_rows(
         ServiceCallTag,
         ("tenant_id", "service_call_id", "tag"),
@@ -217,7 +225,14 @@ def _call_row(command: SubmitServiceCall, timer: Timer, tenant: Profile, now: da
 def _submitted_events(command: SubmitServiceCall, timer: Timer, now: datetime) -> tuple[Event, Event]:
     def event(seq: int, kind: EventType, data: dict[str, Any], causation_id: uuid.UUID | None) -> Event:
         return Event(
-            command.tenant_id, command.service_call_id, seq, kind.value, data, now, command.correlation_id, causation_id
+            command.tenant_id,
+            command.service_call_id,
+            seq,
+            kind.value,
+            data,
+            now,
+            command.correlation_id,
+            causation_id,
         )
 
     due_at = instant(timer.due_at)
@@ -347,10 +362,14 @@ def _terms(row: Row, now: datetime) -> Terms:
 
 def _end_for_good(row: Row, status: Status, meta: dict[str, Any], now: datetime, ends: _Ends) -> None:
     ends.terminal[status].append((row, (now, meta)))
-    ends.events.append(_event(row, 0, _TERMINAL_EVENT[status], _result_facts(row, meta), now, cause=row.execution_id))
+    ends.events.append(
+        _event(row, 0, _TERMINAL_EVENT[status], _result_facts(row, meta), now, cause=row.execution_id)
+    )
 
 
-def _end_for_now(row: Row, again_at: datetime, meta: dict[str, Any], now: datetime, ends: _Ends, interrupted: int = 0) -> None:
+def _end_for_now(
+    row: Row, again_at: datetime, meta: dict[str, Any], now: datetime, ends: _Ends, interrupted: int = 0
+) -> None:
     ends.again.append((row, (again_at, meta, interrupted)))
     ends.due_again.append((row.tenant_id, row.service_call_id, again_at))
     facts = {"dueAt": instant(again_at), **_result_facts(row, meta)}
@@ -417,7 +436,10 @@ def _interrupt(row: Row, now: datetime, ends: _Ends) -> None:
 def overdue_attempts(limit: int) -> list[AttemptKey]:
     """Running calls past their deadline: the watchdog's."""
     overdue = ServiceCall.objects.across_tenants().filter(status=Status.RUNNING, deadline_at__lte=db_now())
-    return [AttemptKey(*key) for key in overdue.values_list("tenant_id", "service_call_id", "execution_id")[:limit]]
+    return [
+        AttemptKey(*key)
+        for key in overdue.values_list("tenant_id", "service_call_id", "execution_id")[:limit]
+    ]
 
 
 # --- commands of the tenant -----------------------------------------------------------------------------------
@@ -429,7 +451,9 @@ def cancel(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> Status:
         unschedule(tenant_id, service_call_id)
         row = _one(tenant_id, service_call_id)
         if row.status == Status.RUNNING:
-            ServiceCall.objects.for_tenant(tenant_id).filter(service_call_id=service_call_id).update(cancel_requested=True)
+            ServiceCall.objects.for_tenant(tenant_id).filter(service_call_id=service_call_id).update(
+                cancel_requested=True
+            )
             return Status.RUNNING
         _require(row, Status.SCHEDULED, "cancel")
         now = db_now()
@@ -452,7 +476,9 @@ def reschedule(tenant_id: uuid.UUID, service_call_id: uuid.UUID, due_at: datetim
 
 def _require(row: Row, status: Status, what: str) -> None:
     if row.status != status:
-        raise Conflict("wrong_state", f"A call that is {row.status} cannot {what}: it must be {status.value}.")
+        raise Conflict(
+            "wrong_state", f"A call that is {row.status} cannot {what}: it must be {status.value}."
+        )
 
 
 # --- reading under lock, writing under guard ------------------------------------------------------------------
@@ -492,7 +518,7 @@ def _move(
     if to is not origin and to not in TRANSITIONS[origin]:
         raise ValueError(f"{origin} → {to} is no transition")
     touched = execute_rows(
-        f"UPDATE service_calls SET status = %s, next_seq = next_seq + %s, {assignments}"  # noqa: S608
+        f"UPDATE service_calls SET status = %s, next_seq = next_seq + %s, {assignments}"
         " WHERE tenant_id = %s AND service_call_id = %s AND status = %s AND next_seq = %s",
         [
             (to.value, events, *values, row.tenant_id, row.service_call_id, origin.value, row.next_seq)
@@ -504,8 +530,20 @@ def _move(
 
 
 def _event(
-    row: Row, offset: int, kind: EventType, data: dict[str, Any], now: datetime, cause: uuid.UUID | None = None
+    row: Row,
+    offset: int,
+    kind: EventType,
+    data: dict[str, Any],
+    now: datetime,
+    cause: uuid.UUID | None = None,
 ) -> Event:
     return Event(
-        row.tenant_id, row.service_call_id, row.next_seq + offset, kind.value, data, now, row.correlation_id, cause
+        row.tenant_id,
+        row.service_call_id,
+        row.next_seq + offset,
+        kind.value,
+        data,
+        now,
+        row.correlation_id,
+        cause,
     )

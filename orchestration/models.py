@@ -62,11 +62,15 @@ class ServiceCall(models.Model):
             models.CheckConstraint(
                 name="ck_service_calls_contract", condition=Q(response_contract__in=ResponseContract.values)
             ),
-            models.CheckConstraint(name="ck_service_calls_delivery", condition=Q(delivery__in=Delivery.values)),
+            models.CheckConstraint(
+                name="ck_service_calls_delivery", condition=Q(delivery__in=Delivery.values)
+            ),
             models.UniqueConstraint(
                 name="uq_service_calls_live_timer", fields=["tenant_id", "namespace", "live_external_id"]
             ),
-            models.UniqueConstraint(name="uq_service_calls_idempotency", fields=["tenant_id", "idempotency_key"]),
+            models.UniqueConstraint(
+                name="uq_service_calls_idempotency", fields=["tenant_id", "idempotency_key"]
+            ),
         ]
         indexes = [
             # Lists by status, soonest or latest due first.

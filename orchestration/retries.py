@@ -37,9 +37,9 @@ class RetryPolicy:
             return None
         delay = max(self._jittered(failures), not_before or 0.0)
         due = now + timedelta(seconds=delay)
-        if self.max_attempts_duration is not None:
-            if due > first_started_at + timedelta(seconds=self.max_attempts_duration):
-                return None
+        ends = self.max_attempts_duration
+        if ends is not None and due > first_started_at + timedelta(seconds=ends):
+            return None
         return due
 
     def _jittered(self, failures: int) -> float:

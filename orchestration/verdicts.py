@@ -13,7 +13,9 @@ from orchestration.retries import RetryPolicy
 from orchestration.states import Delivery, ResponseContract
 
 # Worth another attempt: the other side, or the way to it, may be well again later.
-PASSING_KINDS = frozenset({ErrorKind.TIMEOUT, ErrorKind.DNS, ErrorKind.CONNECT, ErrorKind.TLS, ErrorKind.PROTOCOL})
+PASSING_KINDS = frozenset(
+    {ErrorKind.TIMEOUT, ErrorKind.DNS, ErrorKind.CONNECT, ErrorKind.TLS, ErrorKind.PROTOCOL}
+)
 PASSING_STATUSES = frozenset({408, 425, 429})
 SNIPPET = 2048
 LONGEST_RETRY_AFTER = timedelta(days=1).total_seconds()
@@ -104,9 +106,15 @@ def _judge_callback(response: Responded, now: datetime) -> Verdict:
     answer = _answer(response.body)
     if answer.get("ok") is True:
         return Success(meta)
-    message = 'The callback answered {"ok": false}.' if answer.get("ok") is False else 'The callback gave no {"ok": …}.'
+    message = (
+        'The callback answered {"ok": false}.'
+        if answer.get("ok") is False
+        else 'The callback gave no {"ok": …}.'
+    )
     meta |= _error(ErrorKind.REJECTED, message, {}, response.timings.total_ms)
-    return Failure(meta, retryable=True, again_at=_asked_for(answer, now) if answer.get("ok") is False else None)
+    return Failure(
+        meta, retryable=True, again_at=_asked_for(answer, now) if answer.get("ok") is False else None
+    )
 
 
 def _answer(body: bytes) -> dict[str, Any]:
@@ -151,6 +159,8 @@ def _response(response: Responded) -> dict[str, Any]:
     }
 
 
-def _error(kind: ErrorKind, message: str, details: dict[str, Any], latency_ms: float | None) -> dict[str, Any]:
+def _error(
+    kind: ErrorKind, message: str, details: dict[str, Any], latency_ms: float | None
+) -> dict[str, Any]:
     latency = None if latency_ms is None else round(latency_ms, 1)
     return {"errorMeta": {"kind": kind.value, "message": message, "details": details, "latencyMs": latency}}

@@ -22,7 +22,7 @@ declare: Any = factory.declarations
 EARLIER = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-class Rows(Factory):  # type: ignore[misc, valid-type]
+class Rows(Factory):  # type: ignore[misc]
     class Meta:
         abstract = True
 

@@ -126,9 +126,8 @@ def writes(source: Source, models: set[str], tables: set[str]) -> list[str]:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in WRITES:
             if theirs & set(chain(node.func)[:-1]):
                 found.append(source.complaint(node, f"writes: {'.'.join(chain(node.func))}"))
-        elif isinstance(node, ast.Call) and chain(node.func)[-1:] == ["insert_rows"]:
-            if node.args and models & set(chain(node.args[0])):
-                found.append(source.complaint(node, "writes: insert_rows"))
+        elif isinstance(node, ast.Call) and chain(node.func)[-1:] == ["insert_rows"] and node.args:
+            found += [source.complaint(node, "writes: insert_rows")] * bool(models & set(chain(node.args[0])))
     for node, text in sql_texts(source):
         names_table = re.search(WRITE_VERBS + f"(?:{'|'.join(sorted(tables))})\\b", text, re.IGNORECASE)
         is_open = re.search(WRITE_VERBS + r"\{\}", text, re.IGNORECASE) and models & _all_names(source)

@@ -125,7 +125,7 @@ def test_the_lifecycle_does_write_calls() -> None:
 
 
 def test_every_read_of_a_tenants_table_begins_with_a_tenant_or_says_that_it_is_global() -> None:
-    assert TENANT_MODELS >= {"ServiceCall", "ServiceCallTag", "TimerSchedule", "HttpExecution", "OutboxEvent"}
+    assert {"ServiceCall", "ServiceCallTag", "TimerSchedule", "HttpExecution", "OutboxEvent"} <= TENANT_MODELS
     assert [found for source in SOURCES for found in rules.unscoped(source, TENANT_MODELS)] == []
 
 

@@ -129,13 +129,12 @@ if connection.vendor == "postgresql":
 TINY = {"timer_shards", "s"}
 
 
-def cases() -> Iterator[Any]:
-    for name, (run, containing, indexes) in QUERIES.items():
-        marks = pytest.mark.xfail(strict=True, reason=DISAPPOINTS[name]) if name in DISAPPOINTS else ()
-        yield pytest.param(run, containing, indexes, id=name, marks=marks)
+def case(name: str) -> Any:
+    marks = pytest.mark.xfail(strict=True, reason=DISAPPOINTS[name]) if name in DISAPPOINTS else ()
+    return pytest.param(*QUERIES[name], id=name, marks=marks)
 
 
-@pytest.mark.parametrize(("run", "containing", "indexes"), cases())
+@pytest.mark.parametrize(("run", "containing", "indexes"), [case(name) for name in QUERIES])
 def test_it_goes_through_its_index(run: Callable[[], Any], containing: str, indexes: set[str]) -> None:
     plans = plans_of(run, containing)
     assert plans

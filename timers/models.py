@@ -22,7 +22,10 @@ class TimerSchedule(models.Model):
     registered_at = models.DateTimeField()
     reached_at = models.DateTimeField(null=True)
     state = models.CharField(
-        max_length=16, choices=TimerState.choices, default=TimerState.SCHEDULED, db_default=TimerState.SCHEDULED
+        max_length=16,
+        choices=TimerState.choices,
+        default=TimerState.SCHEDULED,
+        db_default=TimerState.SCHEDULED,
     )
     shard_id = models.PositiveIntegerField()
     # What it competes with others for: the host that its call goes to.

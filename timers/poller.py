@@ -90,7 +90,9 @@ class Poller:
         self.crowded = len(due) == limit
         return due
 
-    def _fair_due(self, shards: Sequence[int], now: datetime, limit: int, held_back: HeldBack) -> list[DueTimer]:
+    def _fair_due(
+        self, shards: Sequence[int], now: datetime, limit: int, held_back: HeldBack
+    ) -> list[DueTimer]:
         due: list[DueTimer] = []
         tenants = [tenant for tenant in self._tenants_in_turn(now) if tenant not in held_back.tenants]
         lanes_only = HeldBack(lanes=held_back.lanes)
@@ -115,7 +117,9 @@ class Poller:
     def _of_tenant(
         self, tenant: uuid.UUID, shards: Sequence[int], now: datetime, limit: int, held_back: HeldBack
     ) -> list[DueTimer]:
-        return self._select("tenant_id = %s AND", [tenant.hex], shards, now, limit, held_back, "ORDER BY due_at")
+        return self._select(
+            "tenant_id = %s AND", [tenant.hex], shards, now, limit, held_back, "ORDER BY due_at"
+        )
 
     def _select(
         self,
@@ -132,7 +136,10 @@ class Poller:
             f" WHERE {condition} state = 'Scheduled' AND due_at <= %s AND shard_id IN ({_marks(shards)})"
         )
         values = [*values, _to_database(now), *shards]
-        for column, names in (("tenant_id", [t.hex for t in held_back.tenants]), ("lane", list(held_back.lanes))):
+        for column, names in (
+            ("tenant_id", [t.hex for t in held_back.tenants]),
+            ("lane", list(held_back.lanes)),
+        ):
             if names:
                 sql += f" AND {column} NOT IN ({_marks(names)})"
                 values += names
@@ -204,4 +211,3 @@ def _uuid(value: Any) -> uuid.UUID:
 
 def _to_database(instant: datetime) -> Any:
     return connection.ops.adapt_datetimefield_value(instant)
-

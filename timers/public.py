@@ -1,7 +1,16 @@
 """What other modules may use of timers."""
 
 from timers.poller import DueTimer, HeldBack, Poller
-from timers.schedule import Timer, by_correlation, due_of_tenant, rearm, schedule, schedule_again, unschedule
+from timers.schedule import (
+    Timer,
+    by_correlation,
+    due_of_tenant,
+    rearm,
+    schedule,
+    schedule_again,
+    timer_of,
+    unschedule,
+)
 from timers.shards import Membership, live_nodes, reap_one
 
 __all__ = [
@@ -17,5 +26,6 @@ __all__ = [
     "reap_one",
     "schedule",
     "schedule_again",
+    "timer_of",
     "unschedule",
 ]

@@ -45,7 +45,8 @@ def rearm(due: Iterable[tuple[uuid.UUID, uuid.UUID, datetime]], *, only_pending:
     """Other due times for timers that exist; those that have been reached wait again, unless `only_pending`."""
     execute_rows(
         "UPDATE timer_schedules SET state = 'Scheduled', reached_at = NULL, due_at = %s"
-        " WHERE tenant_id = %s AND service_call_id = %s" + (" AND state = 'Scheduled'" if only_pending else ""),
+        " WHERE tenant_id = %s AND service_call_id = %s"
+        + (" AND state = 'Scheduled'" if only_pending else ""),
         [(due_at, tenant_id, service_call_id) for tenant_id, service_call_id, due_at in due],
     )
 
@@ -61,7 +62,13 @@ def unschedule(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> bool:
 
 def by_correlation(correlation_id: uuid.UUID) -> list[TimerSchedule]:
     """Operators trace a request through all tenants."""
-    return list(TimerSchedule.objects.across_tenants().filter(correlation_id=correlation_id).order_by("due_at"))
+    return list(
+        TimerSchedule.objects.across_tenants().filter(correlation_id=correlation_id).order_by("due_at")
+    )
+
+
+def timer_of(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> TimerSchedule | None:
+    return TimerSchedule.objects.for_tenant(tenant_id).filter(service_call_id=service_call_id).first()
 
 
 def due_of_tenant(tenant_id: uuid.UUID, limit: int = 100) -> Sequence[TimerSchedule]:

@@ -34,7 +34,9 @@ class Membership:
 
     def __init__(self) -> None:
         self.owner_id = new_id()
-        self.leases = Leases(TimerShard, self.owner_id, SHARD_LEASE, {"host": socket.gethostname(), "pid": os.getpid()})
+        self.leases = Leases(
+            TimerShard, self.owner_id, SHARD_LEASE, {"host": socket.gethostname(), "pid": os.getpid()}
+        )
         self._mine: set[int] = set()
         self._shared_among: tuple[frozenset[uuid.UUID], int] | None = None
         self._renew_at = 0.0
@@ -59,7 +61,9 @@ class Membership:
     def beat(self, in_flight: int) -> None:
         """Raises Fenced when this node has been reaped."""
         begun = time.monotonic()
-        alive = Node.objects.filter(pk=self.owner_id).update(lease_until=DbNow(NODE_LEASE), in_flight=in_flight)
+        alive = Node.objects.filter(pk=self.owner_id).update(
+            lease_until=DbNow(NODE_LEASE), in_flight=in_flight
+        )
         if not alive:
             raise Fenced
         self._lease_ends = begun + NODE_LEASE.total_seconds()
@@ -121,4 +125,6 @@ def ensure_shards(num_shards: int) -> None:
     """Shard ids are dense, so the largest tells how many rows there are."""
     highest = TimerShard.objects.aggregate(highest=Max("shard_id"))["highest"]
     missing = range(0 if highest is None else highest + 1, num_shards)
-    TimerShard.objects.bulk_create([TimerShard(shard_id=n) for n in missing], ignore_conflicts=True, batch_size=500)
+    TimerShard.objects.bulk_create(
+        [TimerShard(shard_id=n) for n in missing], ignore_conflicts=True, batch_size=500
+    )

@@ -11,14 +11,35 @@ from eventservice.sqlite.library import FIXED
 
 @register()
 def sqlite_library(**kwargs: Any) -> list[CheckMessage]:
-    if connection.vendor != "sqlite" or connection.Database.sqlite_version_info >= FIXED:
+    library: Any = connection.Database  # type: ignore[attr-defined]
+    if connection.vendor != "sqlite" or library.sqlite_version_info >= FIXED:
         return []
     return [
         Warning(
-            f"SQLite {connection.Database.sqlite_version} can corrupt a database in WAL mode.",
+            f"SQLite {library.sqlite_version} can corrupt a database in WAL mode.",
             hint="Install pysqlite3 (pinned in requirements.lock), or a Python with SQLite 3.51.3 or newer.",
             id="eventservice.W001",
         )
+    ]
+
+
+@register()
+def slices(**kwargs: Any) -> list[CheckMessage]:
+    """django-q itself only warns, and of the first alone."""
+    cluster = settings.Q_CLUSTER
+    rules = {
+        "timeout must exceed SLICE_SECONDS + SHUTDOWN_SECONDS, or slices are killed that do as they should": (
+            cluster["timeout"] > settings.SLICE_SECONDS + settings.SHUTDOWN_SECONDS
+        ),
+        "retry must exceed timeout, or slices are given out twice": cluster["retry"] > cluster["timeout"],
+        "ack_failures must be on, or a failed slice is given out again for ever": cluster["ack_failures"] is True,
+        "workers must be at least 2: one for the engine, one for the dispatcher": cluster["workers"] >= 2,
+        "recycle must be out of reach: a recycled worker drops its attempts in flight": cluster["recycle"] >= 10**6,
+    }
+    return [
+        Error(f"Q_CLUSTER: {rule}.", hint="See docs/decisions/0001-seats-and-tickets.md.", id="eventservice.E004")
+        for rule, kept in rules.items()
+        if not kept
     ]
 
 

@@ -24,12 +24,14 @@ class CompositeForeignKey(BaseConstraint):
         self.to = to
         self.to_fields = tuple(to_fields)
 
-    def constraint_sql(self, model: type[models.Model], schema_editor: BaseDatabaseSchemaEditor) -> str:
+    def constraint_sql(  # type: ignore[override]
+        self, model: type[models.Model], schema_editor: BaseDatabaseSchemaEditor
+    ) -> str:
         target = self._target(model)
         quote = schema_editor.quote_name
 
         def columns(of: type[models.Model], names: tuple[str, ...]) -> str:
-            return ", ".join(quote(of._meta.get_field(name).column) for name in names)  # type: ignore[union-attr]
+            return ", ".join(quote(str(of._meta.get_field(name).column)) for name in names)  # type: ignore[union-attr]
 
         return (
             f"CONSTRAINT {quote(self.name)} FOREIGN KEY ({columns(model, self.fields)}) "
@@ -43,14 +45,18 @@ class CompositeForeignKey(BaseConstraint):
             # SQLite alters a table by making it anew, as a model in a registry that has no other model.
             return apps.get_model(self.to)
 
-    def create_sql(self, model: type[models.Model], schema_editor: BaseDatabaseSchemaEditor) -> Statement:
+    def create_sql(  # type: ignore[override]
+        self, model: type[models.Model], schema_editor: BaseDatabaseSchemaEditor
+    ) -> Statement:
         return Statement(
             "ALTER TABLE %(table)s ADD %(constraint)s",
             table=Table(model._meta.db_table, schema_editor.quote_name),
             constraint=self.constraint_sql(model, schema_editor),
         )
 
-    def remove_sql(self, model: type[models.Model], schema_editor: BaseDatabaseSchemaEditor) -> Statement:
+    def remove_sql(  # type: ignore[override]
+        self, model: type[models.Model], schema_editor: BaseDatabaseSchemaEditor
+    ) -> Statement:
         return Statement(
             schema_editor.sql_delete_fk,
             table=Table(model._meta.db_table, schema_editor.quote_name),

@@ -16,4 +16,4 @@ def new_id() -> uuid.UUID:
     milliseconds, nanoseconds = divmod(time.time_ns(), 1_000_000)
     fraction = nanoseconds * 4096 // 1_000_000
     # An id is no secret: the process's own generator will do (Python seeds it anew after a fork).
-    return uuid6.UUID(int=milliseconds << 80 | fraction << 64 | random.getrandbits(62), version=7)  # noqa: S311
+    return uuid6.UUID(int=milliseconds << 80 | fraction << 64 | random.getrandbits(62), version=7)

@@ -41,7 +41,7 @@ class DbNow(Expression):
         super().__init__()
         self.offset = offset
 
-    def as_sql(self, compiler: Any, connection: BaseDatabaseWrapper) -> Sql:
+    def as_sql(self, compiler: Any, connection: BaseDatabaseWrapper) -> Sql:  # type: ignore[override]
         return _render(connection, self.offset)
 
 

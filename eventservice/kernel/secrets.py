@@ -37,6 +37,6 @@ def _fernet() -> MultiFernet:
     return MultiFernet([Fernet(key) for key in keys])
 
 
-def _development_key() -> bytes:
+def _development_key() -> str:
     # Only outside production, where eventservice.E001 refuses a boot without keys.
-    return base64.urlsafe_b64encode(hashlib.sha256(settings.SECRET_KEY.encode()).digest())
+    return base64.urlsafe_b64encode(hashlib.sha256(settings.SECRET_KEY.encode()).digest()).decode()

@@ -87,5 +87,5 @@ class DatabaseWrapper(base.DatabaseWrapper):
         return connection
 
     def _start_transaction_under_autocommit(self) -> None:
-        super()._start_transaction_under_autocommit()
+        super()._start_transaction_under_autocommit()  # type: ignore[misc]
         self.connection.execute(SEED_NOW)

@@ -14,7 +14,7 @@ def prefer_fixed_library() -> None:
     if sqlite3.sqlite_version_info >= FIXED:
         return
     try:
-        import pysqlite3  # type: ignore[import-untyped]
+        import pysqlite3
     except ImportError:  # no wheel for this platform: eventservice.W001 tells the operator
         return
     sys.modules["sqlite3"] = pysqlite3

@@ -35,7 +35,9 @@ class Profile:
             self.num_shards.update(_shards(self.tenant_id))
         if namespace not in self.num_shards:
             raise Invalid(
-                "unknown_namespace", f"Namespace {namespace!r} does not exist.", faults={"namespace": "must exist"}
+                "unknown_namespace",
+                f"Namespace {namespace!r} does not exist.",
+                faults={"namespace": "must exist"},
             )
         return self.num_shards[namespace]
 
@@ -93,7 +95,7 @@ def create_tenant(name: str) -> Tenant:
 
 def declare_namespace(tenant_id: uuid.UUID, name: str, num_shards: int) -> Namespace:
     """Make it, or find it as it is; another number of shards is refused."""
-    existing = Namespace.objects.for_tenant(tenant_id).filter(name=name).first()
+    existing: Namespace | None = Namespace.objects.for_tenant(tenant_id).filter(name=name).first()
     if existing is not None:
         existing.num_shards = num_shards
         existing.refuse_other_shards()

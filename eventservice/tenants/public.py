@@ -10,4 +10,12 @@ from eventservice.tenants.directory import (
 )
 from eventservice.tenants.models import DEFAULT_NAMESPACE
 
-__all__ = ["DEFAULT_NAMESPACE", "Profile", "create_tenant", "declare_namespace", "forget_profiles", "most_shards", "profile"]
+__all__ = [
+    "DEFAULT_NAMESPACE",
+    "Profile",
+    "create_tenant",
+    "declare_namespace",
+    "forget_profiles",
+    "most_shards",
+    "profile",
+]

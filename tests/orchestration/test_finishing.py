@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -10,6 +9,7 @@ import pytest
 
 from eventservice.kernel.ids import new_id
 from eventservice.kernel.now import pinned_time
+from execution.public import AttemptKey
 from orchestration import lifecycle
 from orchestration.retries import RetryPolicy
 from tests.orchestration.support import (
@@ -166,8 +166,8 @@ def test_a_result_for_a_key_of_another_tenant_moves_nothing(hand: Hand, tenant: 
     submit(tenant)
     started = hand.start_one()
     before = everything()
-    forged = replace(started, key=replace(started.key, tenant_id=intruder.tenant_id))
-    assert hand.finish((forged, responded())) == 0
+    forged = AttemptKey(intruder.tenant_id, started.key.service_call_id, started.key.execution_id)
+    assert lifecycle.finish([(forged, responded())], hand.membership.fence) == 0
     assert everything() == before
 
 

@@ -7,7 +7,9 @@ from eventservice.sqlite.base import relax_synchronous
 
 
 class Command(BaseCommand):
-    help = "Run the django-q2 cluster whose workers are the engine and the dispatcher. SIGTERM stops it cleanly."
+    help = (
+        "Run the django-q2 cluster whose workers are the engine and the dispatcher. SIGTERM stops it cleanly."
+    )
 
     def handle(self, *args: Any, **options: Any) -> None:
         relax_synchronous()

@@ -129,9 +129,9 @@ def database() -> Finding:
 
 
 def sqlite_library() -> Iterator[Finding]:
-    given = connection.Database.sqlite_version_info
+    library: Any = connection.Database  # type: ignore[attr-defined]
     advice = "Install pysqlite3 (requirements.lock): this SQLite may lose pages when the WAL is reset."
-    yield Finding("sqlite library", given >= FIXED, connection.Database.sqlite_version, advice)
+    yield Finding("sqlite library", library.sqlite_version_info >= FIXED, library.sqlite_version, advice)
 
 
 def sqlite_pragmas() -> Iterator[Finding]:
@@ -219,7 +219,7 @@ def stored_secrets() -> Iterator[Finding]:
 def _stored_secrets() -> Iterator[tuple[str, str]]:
     for name, secret in Tenant.objects.exclude(signing_secret="").values_list("name", "signing_secret"):
         yield f"signing secret of tenant {name}", secret
-    endpoints = apps.get_model("outbox", "WebhookEndpoint").objects.across_tenants()  # type: ignore[attr-defined]
+    endpoints = apps.get_model("outbox", "WebhookEndpoint").objects.across_tenants()
     for endpoint_id, secret in endpoints.values_list("endpoint_id", "secret"):
         yield f"secret of webhook endpoint {endpoint_id}", secret
 

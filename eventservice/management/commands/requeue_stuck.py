@@ -6,7 +6,9 @@ from orchestration.public import resolve_stuck
 
 
 class Command(BaseCommand):
-    help = "Resolve Running calls whose attempt cannot end any more, as the engine's watchdog does each second."
+    help = (
+        "Resolve Running calls whose attempt cannot end any more, as the engine's watchdog does each second."
+    )
 
     def handle(self, *args: Any, **options: Any) -> None:
         self.stdout.write(f"{resolve_stuck()} calls resolved.")

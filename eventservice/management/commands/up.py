@@ -21,7 +21,9 @@ OPERATOR = "operator"
 
 
 class Command(BaseCommand):
-    help = "Migrate, make a demo tenant on the first start, and run web, engine, dispatcher and a mock target."
+    help = (
+        "Migrate, make a demo tenant on the first start, and run web, engine, dispatcher and a mock target."
+    )
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--port", type=int, default=int(os.environ.get("PORT", "8000")))
@@ -32,12 +34,18 @@ class Command(BaseCommand):
         call_command("migrate", verbosity=0, interactive=False)
         self._introduce(port, target_port)
         # The mock target is on loopback, which nothing else may call.
-        env = {"EGRESS_ALLOW": ",".join(filter(None, [os.environ.get("EGRESS_ALLOW"), f"127.0.0.1:{target_port}"]))}
+        env = {
+            "EGRESS_ALLOW": ",".join(
+                filter(None, [os.environ.get("EGRESS_ALLOW"), f"127.0.0.1:{target_port}"])
+            )
+        }
         status = Supervisor(
             [
                 Process("web", _web(port, web_workers)),
                 Process("cluster", [sys.executable, "manage.py", "cluster"], env),
-                Process("target", [sys.executable, "-m", "eventservice.mock_target", "--port", str(target_port)]),
+                Process(
+                    "target", [sys.executable, "-m", "eventservice.mock_target", "--port", str(target_port)]
+                ),
             ]
         ).run()
         raise SystemExit(status)

@@ -1,0 +1,27 @@
+"""A cluster that is set up wrongly is refused before it starts."""
+
+from typing import Any
+
+import pytest
+from pytest_django import SettingsWrapper
+
+from eventservice.kernel.checks import slices
+
+
+def test_the_shipped_settings_are_in_order() -> None:
+    assert slices() == []
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"timeout": 1}, "timeout"),
+        ({"retry": 1}, "retry"),
+        ({"ack_failures": False}, "ack_failures"),
+        ({"workers": 1}, "workers"),
+        ({"recycle": 500}, "recycle"),
+    ],
+)
+def test_each_wrong_one_is_named(settings: SettingsWrapper, change: dict[str, Any], named: str) -> None:
+    settings.Q_CLUSTER = {**settings.Q_CLUSTER, **change}
+    assert [fault.id for fault in slices() if f"Q_CLUSTER: {named}" in fault.msg] == ["eventservice.E004"]
