@@ -55,7 +55,7 @@ ROLES: dict[str, Callable[[], Role]] = {"engine": build_engine, "dispatcher": bu
 
 
 def slot_name(role: str) -> str:
-    return f"{settings.Q_CLUSTER['name']}/{role}"
+    return f"{settings.Q_CLUSTER['cluster_name']}/{role}"
 
 
 def run_slice(slot: str, ticket: int) -> None:

@@ -107,6 +107,8 @@ SLICE_SECONDS = env.integer("SLICE_SECONDS", 5, least=1, most=60)
 SHUTDOWN_SECONDS = env.integer("SHUTDOWN_SECONDS", 25, least=0, most=600)
 Q_CLUSTER = {
     "name": "eventservice",
+    # The name of the queue, and of the seats: see docs/decisions/0001.
+    "cluster_name": env.text("CLUSTER_NAME", "eventservice"),
     "orm": "default",
     "workers": 2,
     "timeout": SLICE_SECONDS + SHUTDOWN_SECONDS + 10,

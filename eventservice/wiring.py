@@ -7,12 +7,13 @@ import time
 
 from django.conf import settings
 
-from eventservice.kernel.ids import new_id
+from eventservice.kernel.leases import Fenced
 from eventservice.kernel.wakeup import ChangeWatch
+from eventservice.webhooks import WebhookSender
 from execution.public import AddressPolicy, Egress, Limits
 from orchestration.public import Engine, EngineLimits
-from outbox.dispatcher import Dispatched, Dispatcher
-from outbox.publishers.log import LogPublisher
+from outbox.public import Dispatched, Dispatcher, LogPublisher, WebhookDeliverer, WebhookPublisher
+from timers.public import Membership, NodeRole, live_nodes
 
 
 def build_egress() -> Egress:
@@ -37,27 +38,60 @@ class DispatcherRole:
     # While events keep coming, a pass takes the write lock this seldom, and then for many of them.
     GATHER_SECONDS = 0.03
 
-    def __init__(self, dispatcher: Dispatcher) -> None:
-        self._dispatcher = dispatcher
+    def __init__(self) -> None:
+        self._sender = WebhookSender(build_egress)
+        self._deliverer = WebhookDeliverer(self._sender)
         self._awake = threading.Event()
         self._watch = ChangeWatch(self._awake.set)
-        self._pass_at = 0.0
+        self._enter()
+
+    def _enter(self) -> None:
+        self._node = Membership(NodeRole.DISPATCHER)
+        self._node.join()
+        self._dispatcher = Dispatcher(
+            self._node.owner_id,
+            [LogPublisher(), WebhookPublisher()],
+            live_owners=lambda: live_nodes(NodeRole.DISPATCHER),
+        )
+        self._beat_at = self._pass_at = 0.0
 
     def step(self, longest_nap: float) -> Dispatched | None:
+        """One pass, if there may be something to do; else a nap."""
+        try:
+            self._beat()
+        except Fenced:
+            # Taken for dead: the partitions are others' now.
+            self._enter()
         if not self._watch.changed() and time.monotonic() < self._pass_at:
-            self._awake.wait(max(0.0, min(longest_nap, self._watch.pause, self._pass_at - time.monotonic())))
-            self._awake.clear()
+            self._nap(min(longest_nap, self._watch.pause, self._pass_at - time.monotonic()))
             return None
-        done = self._dispatcher.dispatch_once()
-        self._pass_at = time.monotonic() + done.next_wait
-        if done.published:
+        published = self.dispatch_once()
+        if published.published:
             self._watch.worked()
-            time.sleep(min(longest_nap, self.GATHER_SECONDS))
-        return done
+            self._nap(min(longest_nap, self.GATHER_SECONDS))
+        return published
+
+    def dispatch_once(self) -> Dispatched:
+        published = self._dispatcher.dispatch_once()
+        delivered = self._deliverer.deliver_once()
+        self._pass_at = time.monotonic() + min(published.next_wait, delivered.next_wait)
+        return published
 
     def stop(self, grace_seconds: float) -> None:
         self._dispatcher.release()
+        self._deliverer.close()
+        self._sender.close()
+        self._node.leave()
+
+    def _beat(self) -> None:
+        if time.monotonic() >= self._beat_at:
+            self._node.beat(0)
+            self._beat_at = time.monotonic() + settings.NODE_LEASE_SECONDS / 4
+
+    def _nap(self, seconds: float) -> None:
+        self._awake.wait(max(0.0, seconds))
+        self._awake.clear()
 
 
 def build_dispatcher() -> DispatcherRole:
-    return DispatcherRole(Dispatcher(new_id(), [LogPublisher()]))
+    return DispatcherRole()

@@ -13,7 +13,7 @@ from execution.log import (
 )
 from execution.models import METHODS
 from execution.outcome import Attempt, Errored, ErrorKind, Outcome, Responded
-from execution.redaction import mask_response, mask_sealed, seal
+from execution.redaction import mask_response, mask_sealed, open_sealed, seal
 from execution.runner import Request, Signer, build_attempt, refusal
 from execution.urls import BadHeader, BadUrl, check_headers, parse_target
 
@@ -42,6 +42,7 @@ __all__ = [
     "mask_response",
     "mask_sealed",
     "open_attempts",
+    "open_sealed",
     "orphaned_attempts",
     "parse_target",
     "refusal",

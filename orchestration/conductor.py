@@ -9,7 +9,8 @@ from __future__ import annotations
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeVar
@@ -23,7 +24,7 @@ from eventservice.kernel.faults import fault
 from eventservice.kernel.leases import Fenced
 from eventservice.kernel.now import db_now
 from eventservice.kernel.wakeup import ChangeWatch
-from eventservice.tenants.public import most_shards, profile
+from eventservice.tenants.public import Profile, most_shards, profile
 from execution.public import (
     Attempt,
     AttemptKey,
@@ -37,14 +38,16 @@ from execution.public import (
 )
 from orchestration import lifecycle
 from orchestration.lifecycle import StartedCall
-from timers.public import DueTimer, HeldBack, Membership, Poller, live_nodes, reap_one
+from timers.public import DueTimer, HeldBack, Membership, Poller, reap_one, unreaped_nodes
 
 K = TypeVar("K")
 
 log = structlog.get_logger(__name__)
 
 # Often enough for three beats to fail before the node is taken for dead.
-BEAT_SECONDS = TICK_SECONDS = settings.NODE_LEASE_SECONDS / 4
+BEAT_SECONDS = settings.NODE_LEASE_SECONDS / 4
+# Shards that a node lets go of wait so long for the next.
+TICK_SECONDS = settings.NODE_LEASE_SECONDS / 8
 SWEEP_SECONDS = 5.0
 # Somebody has all that they may have in flight: their due timers would be found again and again.
 HELD_BACK_SECONDS = 0.05
@@ -86,15 +89,11 @@ class Engine:
     # --- one pass ---
 
     def poll_once(self, longest_nap: float = LONGEST_NAP) -> Pass:
-        try:
+        with self._weathering():
             self._tend()
             started = self._start_due() if self._worth_looking() else 0
             outcomes = self.egress.collect(self._nap(longest_nap))
             return Pass(started, self._record(outcomes))
-        except Fenced:
-            self._after_fence()
-        except (DatabaseError, InterfaceError) as broken:
-            self._endure(broken)
         return Pass(0, 0)
 
     step = poll_once
@@ -111,14 +110,17 @@ class Engine:
     def stop(self, grace_seconds: float) -> None:
         """Hand the shards on at once, let the attempts under way end, and leave. What outlasts the grace is
         resolved by whoever finds this node's row expired."""
-        self.membership.release_shards()
         deadline = time.monotonic() + grace_seconds
+        with self._weathering():
+            self.membership.hand_over(len(self.in_flight))
         while (self.in_flight or self._unrecorded) and time.monotonic() < deadline:
-            self._beat()
-            self._record(self.egress.collect(0.1))
+            with self._weathering():
+                self._beat()
+                self._record(self.egress.collect(0.1))
         self.egress.close()
         if not self.in_flight:
-            self.membership.leave()
+            with self._weathering():
+                self.membership.leave()
 
     # --- starting ---
 
@@ -128,9 +130,12 @@ class Engine:
 
     def _start_due(self) -> int:
         limit = min(self.limits.batch, self.limits.in_flight - len(self.in_flight))
+        if limit < 1:
+            self._look_in(HELD_BACK_SECONDS)
+            return 0
         held_back = self._held_back()
         due_in = self.poller.seconds_until_due()
-        if limit < 1 or due_in is None or due_in > 0:
+        if due_in is None or due_in > 0:
             self._look_in(LONGEST_NAP if due_in is None else due_in)
             return 0
         started = self._start(limit, held_back)
@@ -142,6 +147,8 @@ class Engine:
         with transaction.atomic():
             due = self.poller.claim_due(limit, held_back, room.admit)
             started = lifecycle.start(due, self.membership.owner_id)
+            # Read while all of it can still be undone: what is committed must also be sent.
+            tenants = {call.key.tenant_id: profile(call.key.tenant_id) for call in started}
             now = db_now()
             fault("start.before_commit")
         fault("start.committed")
@@ -151,7 +158,7 @@ class Engine:
         attempts = []
         for call in started:
             self._note(call, +1)
-            attempt = self._attempt(call, now)
+            attempt = self._attempt(call, tenants[call.key.tenant_id], now)
             if isinstance(attempt, Errored):
                 self._unrecorded.append(attempt)
             else:
@@ -162,8 +169,7 @@ class Engine:
             self._watch.worked()
         return started
 
-    def _attempt(self, call: StartedCall, now: datetime) -> Attempt | Errored:
-        tenant = profile(call.key.tenant_id)
+    def _attempt(self, call: StartedCall, tenant: Profile, now: datetime) -> Attempt | Errored:
         key = call.key.execution_id
         signer = Signer(tenant.signing_secret) if tenant.signing_secret else None
         return refusal(call.request.url, tenant.allowed_hosts, key) or build_attempt(
@@ -253,7 +259,7 @@ class Engine:
 
     def _sweep(self) -> None:
         """Resolve what nodes that are no more have left behind."""
-        while orphaned := orphaned_attempts(live_nodes(), WATCHDOG_BATCH):
+        while orphaned := orphaned_attempts(unreaped_nodes(), WATCHDOG_BATCH):
             if not self._resolve(orphaned):
                 return
 
@@ -273,6 +279,17 @@ class Engine:
         return True
 
     # --- trouble ---
+
+    @contextmanager
+    def _weathering(self) -> Iterator[None]:
+        """Neither the loss of its node nor that of the database ends an engine: it has attempts in flight."""
+        try:
+            try:
+                yield
+            except Fenced:
+                self._after_fence()
+        except (DatabaseError, InterfaceError) as broken:
+            self._endure(broken)
 
     def _after_fence(self) -> None:
         """Some shards are others' now, or this node was taken for dead and reaped; then it begins anew."""
@@ -302,7 +319,7 @@ def _count(counter: Counter[K], key: K, change: int) -> None:
 def resolve_stuck() -> int:
     """What the watchdog does, on demand: calls past their deadline, and those of nodes that are no more."""
     resolved = 0
-    for find in (lifecycle.overdue_attempts, lambda limit: orphaned_attempts(live_nodes(), limit)):
+    for find in (lifecycle.overdue_attempts, lambda limit: orphaned_attempts(unreaped_nodes(), limit)):
         while keys := find(WATCHDOG_BATCH):
             resolved += lifecycle.resolve_interrupted(keys)
     return resolved

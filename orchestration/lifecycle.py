@@ -11,20 +11,20 @@ from __future__ import annotations
 
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from django.db import IntegrityError, transaction
 
 from eventservice.kernel.bulk import execute_rows, insert_rows
-from eventservice.kernel.errors import Conflict, NotFound
+from eventservice.kernel.errors import Conflict, DomainError, NotFound
 from eventservice.kernel.faults import fault
 from eventservice.kernel.ids import new_id
 from eventservice.kernel.now import db_now
 from eventservice.kernel.sharding import shard_of
-from eventservice.tenants.public import Profile, profile
+from eventservice.tenants.public import Profile, profile, tenant_ids
 from execution.public import (
     AttemptKey,
     OpenedAttempt,
@@ -33,17 +33,18 @@ from execution.public import (
     close_attempts,
     interrupt_attempts,
     open_attempts,
+    open_sealed,
     parse_target,
     seal,
 )
-from orchestration.commands import SubmitServiceCall
+from orchestration.commands import RequestSpec, SubmitServiceCall
 from orchestration.events import EventType, instant
 from orchestration.models import ServiceCall, ServiceCallTag
 from orchestration.retries import RetryPolicy
-from orchestration.states import TRANSITIONS, Delivery, Status
+from orchestration.states import FAVORITE, TERMINAL, TRANSITIONS, Delivery, ResponseContract, Status
 from orchestration.verdicts import Success, Terms, interrupted_meta, judge, next_attempt_at
-from outbox.public import Event, append
-from timers.public import DueTimer, Timer, rearm, schedule, unschedule
+from outbox.public import Event, append, forget
+from timers.public import DueTimer, Timer, rearm, schedule, schedule_again, unschedule
 
 # Past its own timeout an attempt is given this long to be recorded before the watchdog takes it for lost.
 RECORDING_GRACE = timedelta(seconds=15)
@@ -261,7 +262,7 @@ def start(due: Sequence[DueTimer], node: uuid.UUID) -> list[StartedCall]:
         if row.status != Status.SCHEDULED:
             continue
         timer = due_by_call[row.tenant_id, row.service_call_id]
-        call = _started(row, Request.from_spec(request_spec), timer)
+        call = _started(row, _request(row, request_spec), timer)
         started.append(call)
         moves.append((row, call))
     _move(
@@ -274,6 +275,14 @@ def start(due: Sequence[DueTimer], node: uuid.UUID) -> list[StartedCall]:
     open_attempts((_opened(call, node) for call in started), now)
     append(event for row, call in moves for event in _started_events(row, call, node, now))
     return started
+
+
+def _request(row: Row, spec: dict[str, Any]) -> Request:
+    request = Request.from_spec(spec)
+    if row.response_contract == ResponseContract.CALLBACK:
+        # A callback's body tells which attempt it is.
+        return replace(request, body={**request.body, "attempt": row.attempt + 1})
+    return request
 
 
 def _started(row: Row, request: Request, timer: DueTimer) -> StartedCall:
@@ -547,3 +556,185 @@ def _event(
         row.correlation_id,
         cause,
     )
+
+
+# --- the rest of what the API asks for ------------------------------------------------------------------------
+
+
+def submit_each(commands: Sequence[SubmitServiceCall]) -> list[Submitted | DomainError]:
+    """Like `submit`, but one that is refused takes none of the others with it."""
+    try:
+        return [*submit(commands)]
+    except DomainError:
+        with transaction.atomic():
+            return [_submitted_or_refused(command) for command in commands]
+
+
+def _submitted_or_refused(command: SubmitServiceCall) -> Submitted | DomainError:
+    try:
+        (submitted,) = submit([command])
+    except DomainError as refused:
+        return refused
+    return submitted
+
+
+def edit(
+    tenant_id: uuid.UUID,
+    service_call_id: uuid.UUID,
+    *,
+    name: str | None = None,
+    tags: Collection[str] | None = None,
+    due_at: datetime | None = None,
+) -> None:
+    """What is None stays as it is."""
+    with transaction.atomic():
+        if due_at is not None:
+            reschedule(tenant_id, service_call_id, max(due_at, db_now()))
+        _one(tenant_id, service_call_id)
+        if name is not None:
+            ServiceCall.objects.for_tenant(tenant_id).filter(service_call_id=service_call_id).update(
+                name=name
+            )
+        if tags is not None:
+            _tags(tenant_id, service_call_id).exclude(tag__in=tags).delete()
+            _add_tags(tenant_id, service_call_id, tags)
+
+
+def add_tag(tenant_id: uuid.UUID, service_call_id: uuid.UUID, tag: str, *, most: int) -> None:
+    with transaction.atomic():
+        _one(tenant_id, service_call_id)
+        if _tags(tenant_id, service_call_id).exclude(tag=tag).count() >= most:
+            raise Conflict("too_many_tags", f"A call has at most {most} tags.")
+        _add_tags(tenant_id, service_call_id, [tag])
+
+
+def remove_tag(tenant_id: uuid.UUID, service_call_id: uuid.UUID, tag: str) -> None:
+    with transaction.atomic():
+        _one(tenant_id, service_call_id)
+        _tags(tenant_id, service_call_id).filter(tag=tag).delete()
+
+
+def _tags(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> Any:
+    return ServiceCallTag.objects.for_tenant(tenant_id).filter(service_call_id=service_call_id)
+
+
+def _add_tags(tenant_id: uuid.UUID, service_call_id: uuid.UUID, tags: Iterable[str]) -> None:
+    there = set(_tags(tenant_id, service_call_id).values_list("tag", flat=True))
+    rows = [(tenant_id, service_call_id, tag) for tag in sorted(set(tags) - there)]
+    insert_rows(ServiceCallTag, ("tenant_id", "service_call_id", "tag"), rows)
+
+
+def replay(
+    tenant_id: uuid.UUID,
+    service_call_id: uuid.UUID,
+    correlation_id: uuid.UUID,
+    idempotency_key: str | None = None,
+) -> Submitted:
+    """A new call that asks for the same, due now, and names its origin."""
+    calls = ServiceCall.objects.for_tenant(tenant_id).filter(service_call_id=service_call_id)
+    origin = calls.first()
+    if origin is None:
+        raise NotFound("service call")
+    if origin.status not in TERMINAL:
+        raise Conflict("wrong_state", f"A call that is {origin.status} cannot replay: it must have ended.")
+    spec = origin.request_spec
+    (submitted,) = submit(
+        [
+            SubmitServiceCall(
+                tenant_id=tenant_id,
+                name=origin.name,
+                request=RequestSpec(spec["method"], spec["url"], open_sealed(spec["headers"]), spec["body"]),
+                tags=frozenset(_tags(tenant_id, service_call_id).values_list("tag", flat=True)) - {FAVORITE},
+                namespace=origin.namespace,
+                idempotency_key=idempotency_key,
+                correlation_id=correlation_id,
+                retry_policy=RetryPolicy.from_stored(origin.retry_policy) if origin.retry_policy else None,
+                timeout_seconds=origin.timeout_seconds,
+                response_contract=ResponseContract(origin.response_contract),
+                delivery=Delivery(origin.delivery),
+                replay_of=service_call_id,
+            )
+        ]
+    )
+    return submitted
+
+
+def delete(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> None:
+    """It, and by the database's cascades its tags, timer and attempts; its published events too."""
+    with transaction.atomic():
+        unschedule(tenant_id, service_call_id)
+        row = _one(tenant_id, service_call_id)
+        if row.status == Status.RUNNING:
+            raise Conflict("wrong_state", "A call that is Running cannot be deleted: cancel it, or wait.")
+        ServiceCall.objects.for_tenant(tenant_id).filter(service_call_id=service_call_id).delete()
+        forget(tenant_id, service_call_id)
+
+
+def set_timer(command: SubmitServiceCall) -> uuid.UUID:
+    """The upsert of a durable timer: a pending one of its namespace and id is overwritten. The id of its call."""
+    try:
+        with transaction.atomic():
+            return _set_timer(command)
+    except IntegrityError:
+        # Another request made the timer first: now it is there to be overwritten.
+        with transaction.atomic():
+            return _set_timer(command)
+
+
+def _set_timer(command: SubmitServiceCall) -> uuid.UUID:
+    tenant_id, now = command.tenant_id, db_now()
+    live = ServiceCall.objects.for_tenant(tenant_id).filter(
+        namespace=command.namespace, live_external_id=command.external_id
+    )
+    service_call_id = live.values_list("service_call_id", flat=True).first()
+    if service_call_id is None:
+        return _submit([command])[0].service_call_id
+    rearm([(tenant_id, service_call_id, command.due_from(now))], only_pending=True)
+    row = _one(tenant_id, service_call_id)
+    _require(row, Status.SCHEDULED, "be set anew")
+    if row.attempt:
+        # It has been sent before, under an idempotency key that must not come with another payload.
+        cancel(tenant_id, service_call_id)
+        return _submit([command])[0].service_call_id
+    _overwrite(row, replace(command, service_call_id=service_call_id), now)
+    return service_call_id
+
+
+def _overwrite(row: Row, command: SubmitServiceCall, now: datetime) -> None:
+    tenant = profile(row.tenant_id)
+    timer = replace(_timer(command, tenant, now), correlation_id=row.correlation_id)
+    new = dict(zip(CALL_COLUMNS, _call_row(command, timer, tenant, now), strict=True))
+    columns = ("name", "due_at", "request_spec", "host", "retry_policy", "timeout_seconds")
+    assignments = ", ".join(f"{column} = %s" for column in columns)
+    _move(Status.SCHEDULED, Status.SCHEDULED, assignments, [(row, tuple(new[column] for column in columns))])
+    schedule_again([timer], now)
+    append([_event(row, 0, EventType.RESCHEDULED, {"dueAt": instant(timer.due_at)}, now)])
+
+
+# --- retention ------------------------------------------------------------------------------------------------
+
+PRUNE_BATCH = 500
+
+
+def prune_calls(older_than: timedelta, limit: int) -> int:
+    """Delete calls that ended before that age, with all that hangs on them, in small transactions; how many."""
+    before = db_now() - older_than
+    pruned = 0
+    for tenant_id in tenant_ids():
+        for status in sorted(TERMINAL):
+            while pruned < limit and (deleted := _prune_some(tenant_id, status, before, limit - pruned)):
+                pruned += deleted
+    return pruned
+
+
+def _prune_some(tenant_id: uuid.UUID, status: Status, before: datetime, limit: int) -> int:
+    # A call never ends before it is due, so the index by status and due time finds those that ended.
+    ended = ServiceCall.objects.for_tenant(tenant_id).filter(
+        status=status, due_at__lt=before, finished_at__lt=before
+    )
+    keys = ended.order_by("due_at").values_list("service_call_id", flat=True)[: min(limit, PRUNE_BATCH)]
+    with transaction.atomic():
+        return execute_rows(
+            "DELETE FROM service_calls WHERE tenant_id = %s AND service_call_id = %s AND status = %s",
+            [(tenant_id, key, status.value) for key in keys],
+        )

@@ -75,6 +75,13 @@ class ServiceCall(models.Model):
         indexes = [
             # Lists by status, soonest or latest due first.
             LongNamedIndex(name="idx_service_calls_status", fields=["tenant_id", "status", "due_at"]),
+            # Lists by submission: all, of a host, of a name; and what one request made. Their columns never change,
+            # so on SQLite and MariaDB only the insert writes them. PostgreSQL, whose updates write every index
+            # of a row once one indexed column changes, appends to each of them again.
+            LongNamedIndex(name="idx_service_calls_submitted", fields=["tenant_id", "submitted_at"]),
+            LongNamedIndex(name="idx_service_calls_host", fields=["tenant_id", "host", "submitted_at"]),
+            LongNamedIndex(name="idx_service_calls_name", fields=["tenant_id", "name", "submitted_at"]),
+            LongNamedIndex(name="idx_service_calls_correlation", fields=["tenant_id", "correlation_id"]),
             # The watchdog: attempts that should have ended.
             PollingIndex(
                 name="idx_service_calls_deadline",

@@ -2,7 +2,7 @@
 
 from orchestration.commands import RequestSpec, SubmitServiceCall
 from orchestration.conductor import Engine, EngineLimits, Pass, resolve_stuck
-from orchestration.lifecycle import Submitted, cancel, reschedule, submit
+from orchestration.lifecycle import Submitted, cancel, prune_calls, reschedule, submit
 from orchestration.models import ServiceCall, ServiceCallTag
 from orchestration.retries import RetryPolicy
 from orchestration.states import Delivery, ResponseContract, Status
@@ -21,6 +21,7 @@ __all__ = [
     "SubmitServiceCall",
     "Submitted",
     "cancel",
+    "prune_calls",
     "reschedule",
     "resolve_stuck",
     "submit",

@@ -1,18 +1,76 @@
-"""Reading service calls."""
+"""Reading service calls. Every list is answered by an index at a million rows, whatever it is filtered by.
+
+No planner can be trusted with that on all databases (SQLite's knows no statistics until somebody gathers them),
+so a list is made in steps of which each has one sensible plan:
+
+1. A filter that few calls pass (`FEW`) gives its ids, by its own index; they are filtered and sorted.
+2. Otherwise the index of the order is walked from where the page begins, past what the filters refuse: since
+   none of them is rare, the page is soon full. The order by submission is that of `submitted_at`; under a
+   common tag it is that of the ids, which is the same (a UUIDv7 is made at submission) and what the tag's
+   index is in.
+3. The page's rows are read by their ids.
+"""
 
 from __future__ import annotations
 
+import heapq
 import uuid
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
+
+from django.db.models import Exists, F, Func, OuterRef, Q, QuerySet, lookups
+from django.db.models.fields.json import KeyTextTransform
 
 from eventservice.kernel.errors import NotFound
 from orchestration.models import ServiceCall, ServiceCallTag
+from orchestration.states import Status
+
+FEW = 5000
 
 COLUMNS = (
     "tenant_id", "service_call_id", "name", "status", "submitted_at", "due_at", "started_at", "finished_at",
     "request_spec", "outcome_meta", "namespace", "external_id", "idempotency_key", "correlation_id", "replay_of",
     "retry_policy", "timeout_seconds", "response_contract", "delivery", "attempt", "cancel_requested",
 )  # fmt: skip
+LISTED = (
+    "tenant_id", "service_call_id", "name", "status", "submitted_at", "due_at", "started_at", "finished_at",
+    "outcome_meta", "namespace", "external_id", "host", "correlation_id", "replay_of", "response_contract", "attempt",
+)  # fmt: skip
+
+Position = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CallFilter:
+    tenant_id: uuid.UUID
+    statuses: frozenset[str] = frozenset()
+    tags: frozenset[str] = frozenset()
+    any_tag: bool = False
+    due_from: datetime | None = None
+    due_to: datetime | None = None
+    submitted_from: datetime | None = None
+    submitted_to: datetime | None = None
+    name: str | None = None
+    host: str | None = None
+    namespace: str | None = None
+    correlation_id: uuid.UUID | None = None
+    # Durable timers only.
+    timers: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    column: str = "submitted_at"
+    descending: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    calls: list[dict[str, Any]]
+    # Where the next one begins; None: this is the last.
+    following: Position | None
 
 
 def call_of(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> dict[str, Any]:
@@ -24,9 +82,200 @@ def call_of(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> dict[str, Any]:
     return {**call, "tags": tags_of(tenant_id, [service_call_id]).get(service_call_id, [])}
 
 
-def tags_of(tenant_id: uuid.UUID, service_call_ids: list[uuid.UUID]) -> dict[uuid.UUID, list[str]]:
+def state_of(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> Status:
+    calls = ServiceCall.objects.for_tenant(tenant_id).filter(service_call_id=service_call_id)
+    status = calls.values_list("status", flat=True).first()
+    if status is None:
+        raise NotFound("service call")
+    return Status(status)
+
+
+def tags_of(tenant_id: uuid.UUID, service_call_ids: Sequence[uuid.UUID]) -> dict[uuid.UUID, list[str]]:
     tags: dict[uuid.UUID, list[str]] = {}
     rows = ServiceCallTag.objects.for_tenant(tenant_id).filter(service_call_id__in=service_call_ids)
     for service_call_id, tag in rows.values_list("service_call_id", "tag"):
         tags.setdefault(service_call_id, []).append(tag)
     return tags
+
+
+def pending_of(tenant_id: uuid.UUID, most: int) -> int:
+    """How many calls are Scheduled, counted up to `most`: an index alone tells."""
+    pending = ServiceCall.objects.for_tenant(tenant_id).filter(status=Status.SCHEDULED)
+    return pending.order_by()[:most].count()
+
+
+# --- lists ----------------------------------------------------------------------------------------------------
+
+
+def list_calls(wanted: CallFilter, order: Order, after: Position | None, limit: int) -> Page:
+    positions = _positions(wanted, order, after, limit + 1)
+    following = positions[limit - 1] if len(positions) > limit else None
+    return Page(_listed(wanted.tenant_id, [position[-1] for position in positions[:limit]]), following)
+
+
+def _listed(tenant_id: uuid.UUID, ids: list[uuid.UUID]) -> list[dict[str, Any]]:
+    calls = ServiceCall.objects.for_tenant(tenant_id).filter(service_call_id__in=ids)
+    rows = calls.values(
+        *LISTED,
+        method=KeyTextTransform("method", "request_spec"),
+        url=KeyTextTransform("url", "request_spec"),
+    )
+    by_id = {row["service_call_id"]: row for row in rows}
+    tags = tags_of(tenant_id, ids)
+    return [{**by_id[one], "tags": tags.get(one, [])} for one in ids if one in by_id]
+
+
+def _positions(wanted: CallFilter, order: Order, after: Position | None, limit: int) -> list[Position]:
+    calls = ServiceCall.objects.for_tenant(wanted.tenant_id)
+    if wanted.correlation_id is not None:
+        calls = calls.filter(correlation_id=wanted.correlation_id)
+        return _in_order(calls.filter(_aside(wanted)), order, after, limit)
+    by_tag = order.column == "submitted_at" and _walks_by_tag(wanted)
+    few = _few(wanted)
+    if few is not None:
+        order = Order("service_call_id", order.descending) if by_tag else order
+        return _in_order(calls.filter(_aside(wanted), service_call_id__in=few), order, after, limit)
+    if by_tag:
+        return _walk_tag(wanted, order, after, limit)
+    if order.column == "due_at":
+        return _walk_due(calls, wanted, order, after, limit)
+    return _in_order(calls.filter(_sought(wanted)), order, after, limit)
+
+
+def _in_order(calls: QuerySet[Any], order: Order, after: Position | None, limit: int) -> list[Position]:
+    sign = "-" if order.descending else ""
+    columns = ["service_call_id"] if order.column == "service_call_id" else [order.column, "service_call_id"]
+    if after is not None:
+        calls = calls.filter(_beyond(columns, order.descending, after))
+    return list(calls.order_by(*(sign + column for column in columns)).values_list(*columns)[:limit])
+
+
+def _beyond(columns: list[str], descending: bool, after: Position) -> Q:
+    than = "lt" if descending else "gt"
+    if len(columns) == 1:
+        return Q(**{f"{columns[0]}__{than}": after[0]})
+    first, last = columns
+    # The first condition says nothing new: it is what an index can begin at.
+    tie = Q(**{first: after[0], f"{last}__{than}": after[1]})
+    return Q(**{f"{first}__{than}e": after[0]}) & (Q(**{f"{first}__{than}": after[0]}) | tie)
+
+
+# --- step 1: few ----------------------------------------------------------------------------------------------
+
+
+def _few(wanted: CallFilter) -> list[uuid.UUID] | None:
+    """The ids of all calls that pass some one filter, if they are few."""
+    for found in _by_each_filter(wanted):
+        ids = list(found.order_by().values_list("service_call_id", flat=True)[: FEW + 1])
+        if len(ids) <= FEW:
+            return list(set(ids))
+    return None
+
+
+def _by_each_filter(wanted: CallFilter) -> Iterator[QuerySet[Any]]:
+    tags = ServiceCallTag.objects.for_tenant(wanted.tenant_id)
+    calls = ServiceCall.objects.for_tenant(wanted.tenant_id)
+    if wanted.any_tag and wanted.tags:
+        yield tags.filter(tag__in=wanted.tags)
+    else:
+        yield from (tags.filter(tag=tag) for tag in sorted(wanted.tags))
+    if wanted.statuses:
+        yield calls.filter(status__in=wanted.statuses, **_range("due_at", wanted.due_from, wanted.due_to))
+    elif wanted.due_from or wanted.due_to:
+        every = sorted(Status.values)
+        yield calls.filter(status__in=every, **_range("due_at", wanted.due_from, wanted.due_to))
+    if wanted.submitted_from or wanted.submitted_to:
+        yield calls.filter(**_range("submitted_at", wanted.submitted_from, wanted.submitted_to))
+    for column in ("host", "name", "namespace"):
+        value = getattr(wanted, column)
+        if value is not None and value != "default":
+            yield calls.filter(**{column: value})
+
+
+# --- step 2: a walk -------------------------------------------------------------------------------------------
+
+
+def _walks_by_tag(wanted: CallFilter) -> bool:
+    only_tags = len(wanted.tags) == 1 or (bool(wanted.tags) and not wanted.any_tag)
+    return only_tags and wanted.submitted_from is None and wanted.submitted_to is None
+
+
+def _walk_tag(wanted: CallFilter, order: Order, after: Position | None, limit: int) -> list[Position]:
+    tag, *others = sorted(wanted.tags)
+    rows = ServiceCallTag.objects.for_tenant(wanted.tenant_id).filter(tag=tag)
+    for other in others:
+        rows = rows.filter(_has_tag(wanted, {other}))
+    rows = rows.filter(_aside(wanted, "service_call__", tags=False))
+    return _in_order(rows, Order("service_call_id", order.descending), after, limit)
+
+
+def _walk_due(
+    calls: QuerySet[Any], wanted: CallFilter, order: Order, after: Position | None, limit: int
+) -> list[Position]:
+    """The index is by status first: one walk for each, merged."""
+    within = _range("due_at", wanted.due_from, wanted.due_to)
+    walks = [
+        _in_order(calls.filter(_aside(wanted, status=False), status=status, **within), order, after, limit)
+        for status in sorted(wanted.statuses or Status.values)
+    ]
+    return list(heapq.merge(*walks, reverse=order.descending))[:limit]
+
+
+def _sought(wanted: CallFilter) -> Q:
+    """For a walk by submission: by its own index, or by the host's or the name's, which are in its order too."""
+    for column in ("host", "name"):
+        if (value := getattr(wanted, column)) is not None:
+            return Q(**{column: value}) & _aside(wanted, **{column: False})
+    return Q(**_range("submitted_at", wanted.submitted_from, wanted.submitted_to)) & _aside(wanted)
+
+
+# --- conditions -----------------------------------------------------------------------------------------------
+
+
+class Aside(Func):
+    """A column that no index shall be chosen for: SQLite's documented unary plus. The others weigh costs."""
+
+    template = "%(expressions)s"
+    arity = 1
+
+    def as_sqlite(self, compiler: Any, connection: Any, **extra: Any) -> Any:
+        return self.as_sql(compiler, connection, template="+%(expressions)s", **extra)
+
+
+def _aside(wanted: CallFilter, path: str = "", *, tags: bool = True, **walked: bool) -> Q:
+    """All filters but those that the walk's own index answers."""
+    conditions = Q()
+    if wanted.statuses and walked.get("status", True):
+        conditions &= _compared(path + "status", "In", sorted(wanted.statuses))
+    for column in ("host", "name", "namespace"):
+        value = getattr(wanted, column)
+        if value is not None and walked.get(column, True):
+            conditions &= _compared(path + column, "Exact", value)
+    for column, least, most in (
+        ("due_at", wanted.due_from, wanted.due_to),
+        ("submitted_at", wanted.submitted_from, wanted.submitted_to),
+    ):
+        if least is not None:
+            conditions &= _compared(path + column, "GreaterThanOrEqual", least)
+        if most is not None:
+            conditions &= _compared(path + column, "LessThan", most)
+    if wanted.timers:
+        conditions &= Q(**{path + "external_id__isnull": False})
+    if wanted.tags and tags:
+        for group in [wanted.tags] if wanted.any_tag else [{tag} for tag in sorted(wanted.tags)]:
+            conditions &= _has_tag(wanted, group)
+    return conditions
+
+
+def _compared(column: str, lookup: str, value: Any) -> Q:
+    return Q(getattr(lookups, lookup)(Aside(F(column)), value))
+
+
+def _has_tag(wanted: CallFilter, tags: Collection[str]) -> Q:
+    rows = ServiceCallTag.objects.for_tenant(wanted.tenant_id)
+    return Q(Exists(rows.filter(service_call_id=OuterRef("service_call_id"), tag__in=sorted(tags))))
+
+
+def _range(column: str, least: datetime | None, most: datetime | None) -> dict[str, datetime]:
+    bounds = {f"{column}__gte": least, f"{column}__lt": most}
+    return {name: bound for name, bound in bounds.items() if bound is not None}

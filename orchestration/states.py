@@ -22,6 +22,9 @@ TRANSITIONS: dict[Status, frozenset[Status]] = {
 TERMINAL = frozenset(status for status, following in TRANSITIONS.items() if not following)
 LIVE = frozenset(TRANSITIONS) - TERMINAL
 
+# A favourite is a call with this tag.
+FAVORITE = "favorite"
+
 
 class Delivery(models.TextChoices):
     """What becomes of an attempt whose end nobody saw."""

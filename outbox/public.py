@@ -9,6 +9,7 @@ from outbox.publisher import PoisonEvent, Publisher, PublishError
 from outbox.publishers.log import LogPublisher
 from outbox.publishers.webhook import WebhookPublisher
 from outbox.status import Status, status
+from outbox.timeline import forget, timeline_of
 from outbox.webhooks.delivery import Delivered, Send, WebhookDeliverer, WebhookRequest, WebhookResult
 from outbox.webhooks.endpoints import add_endpoint
 from outbox.writer import Event, append
@@ -35,10 +36,12 @@ __all__ = [
     "WebhookResult",
     "add_endpoint",
     "append",
+    "forget",
     "parked_events",
     "prune",
     "replay",
     "skip",
     "status",
+    "timeline_of",
     "unpark",
 ]

@@ -217,6 +217,10 @@ class Stage:
     def close(self) -> None:
         for program in self.programs:
             program.kill_group()
+        # Shown by pytest beside a failure.
+        for program in self.programs[-8:]:
+            if program.log:
+                say(f"--- {program.log_path.stem} {program.log[-1500:]}")
 
 
 # --- the witness ----------------------------------------------------------------------------------------------

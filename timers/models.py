@@ -88,10 +88,17 @@ class TimerShard(Lease):
         return str(self.shard_id)
 
 
+class NodeRole(models.TextChoices):
+    ENGINE = "engine"
+    DISPATCHER = "dispatcher"
+    LEAVING = "leaving"  # an engine that only finishes what it has begun
+
+
 class Node(models.Model):
-    """A process that runs an engine. Its row is its right to write: whoever deletes the row has fenced it."""
+    """A process that runs an engine or a dispatcher. Its row is its right to write: whoever deletes it fences it."""
 
     owner_id = models.UUIDField(primary_key=True)
+    role = models.CharField(max_length=16, choices=NodeRole.choices)
     hostname = models.CharField(max_length=255)
     process_id = models.PositiveIntegerField()
     started_at = models.DateTimeField()
@@ -102,4 +109,4 @@ class Node(models.Model):
         db_table = "nodes"
 
     def __str__(self) -> str:
-        return f"{self.hostname} {self.owner_id}"
+        return f"{self.role} {self.owner_id}"

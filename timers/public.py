@@ -1,5 +1,6 @@
 """What other modules may use of timers."""
 
+from timers.models import NodeRole
 from timers.poller import DueTimer, HeldBack, Poller
 from timers.schedule import (
     Timer,
@@ -11,12 +12,13 @@ from timers.schedule import (
     timer_of,
     unschedule,
 )
-from timers.shards import Membership, live_nodes, reap_one
+from timers.shards import Membership, live_nodes, reap_one, unreaped_nodes
 
 __all__ = [
     "DueTimer",
     "HeldBack",
     "Membership",
+    "NodeRole",
     "Poller",
     "Timer",
     "by_correlation",
@@ -27,5 +29,6 @@ __all__ = [
     "schedule",
     "schedule_again",
     "timer_of",
+    "unreaped_nodes",
     "unschedule",
 ]

@@ -21,7 +21,7 @@ from django.db.models import F, Max
 from eventservice.kernel.ids import new_id
 from eventservice.kernel.leases import Fenced, Leases, share
 from eventservice.kernel.now import DbNow
-from timers.models import Node, TimerShard
+from timers.models import Node, NodeRole, TimerShard
 
 NODE_LEASE = timedelta(seconds=settings.NODE_LEASE_SECONDS)
 # Longer than the node's, so that a dead node is always reaped before its shards could be claimed.
@@ -32,8 +32,9 @@ MOVES_PER_TICK = 512
 class Membership:
     """This node among the live ones, and its share of the shards."""
 
-    def __init__(self) -> None:
+    def __init__(self, role: NodeRole = NodeRole.ENGINE) -> None:
         self.owner_id = new_id()
+        self.role = role
         self.leases = Leases(
             TimerShard, self.owner_id, SHARD_LEASE, {"host": socket.gethostname(), "pid": os.getpid()}
         )
@@ -46,6 +47,7 @@ class Membership:
         begun = time.monotonic()
         Node.objects.create(
             owner_id=self.owner_id,
+            role=self.role,
             hostname=socket.gethostname(),
             process_id=os.getpid(),
             started_at=DbNow(),
@@ -62,7 +64,7 @@ class Membership:
         """Raises Fenced when this node has been reaped."""
         begun = time.monotonic()
         alive = Node.objects.filter(pk=self.owner_id).update(
-            lease_until=DbNow(NODE_LEASE), in_flight=in_flight
+            lease_until=DbNow(NODE_LEASE), in_flight=in_flight, role=self.role
         )
         if not alive:
             raise Fenced
@@ -70,7 +72,7 @@ class Membership:
 
     def rebalance(self, num_shards: int) -> None:
         """Let go of the shards that fall to others now, take the free ones that fall to this node."""
-        live = frozenset(Node.objects.filter(lease_until__gt=DbNow()).values_list("pk", flat=True))
+        live = live_nodes(NodeRole.ENGINE)
         if self.owner_id not in live:
             return
         if (live, num_shards) != self._shared_among:
@@ -96,7 +98,10 @@ class Membership:
             if cursor.fetchone() is None:
                 raise Fenced
 
-    def release_shards(self) -> None:
+    def hand_over(self, in_flight: int) -> None:
+        """Let go of all shards, and of the claim to any; the right to finish what has begun stays."""
+        self.role = NodeRole.LEAVING
+        self.beat(in_flight)
         self.leases.release(list(self.leases.held))
 
     def leave(self) -> None:
@@ -116,9 +121,14 @@ def reap_one() -> uuid.UUID | None:
     return None
 
 
-def live_nodes() -> list[uuid.UUID]:
-    """Those that have not been reaped: only they may still finish what they began."""
+def unreaped_nodes() -> list[uuid.UUID]:
+    """Only they may still finish what they began."""
     return list(Node.objects.values_list("pk", flat=True))
+
+
+def live_nodes(role: NodeRole) -> frozenset[uuid.UUID]:
+    """Those that share the work of this role."""
+    return frozenset(Node.objects.filter(role=role, lease_until__gt=DbNow()).values_list("pk", flat=True))
 
 
 def ensure_shards(num_shards: int) -> None:

@@ -42,13 +42,19 @@ def read_object(request: Request, most_bytes: int) -> dict[str, Any]:
 
 
 def has_body(request: Request) -> bool:
-    return request.META.get("CONTENT_LENGTH") not in (None, "", "0") or "HTTP_TRANSFER_ENCODING" in request.META
+    return (
+        request.META.get("CONTENT_LENGTH") not in (None, "", "0") or "HTTP_TRANSFER_ENCODING" in request.META
+    )
 
 
 def _check_head(meta: dict[str, Any], most_bytes: int) -> None:
     media_type, _, parameters = meta.get("CONTENT_TYPE", "").partition(";")
     charset = parameters.replace(" ", "").lower()
-    if media_type.strip().lower() != "application/json" or charset not in ("", "charset=utf-8", 'charset="utf-8"'):
+    if media_type.strip().lower() != "application/json" or charset not in (
+        "",
+        "charset=utf-8",
+        'charset="utf-8"',
+    ):
         raise Refusal(415, "unsupported_media_type", UNSUPPORTED)
     if meta.get("HTTP_CONTENT_ENCODING", "identity").lower() != "identity":
         raise Refusal(415, "unsupported_media_type", UNSUPPORTED)
@@ -93,7 +99,9 @@ def _no_constant(name: str) -> Any:
     raise _Unacceptable(f"{name} is no JSON value")
 
 
-_decode = json.JSONDecoder(object_pairs_hook=_no_repeats, parse_float=_finite, parse_constant=_no_constant).decode
+_decode = json.JSONDecoder(
+    object_pairs_hook=_no_repeats, parse_float=_finite, parse_constant=_no_constant
+).decode
 
 
 def _check_texts(document: Any) -> None:
@@ -107,7 +115,9 @@ def _check_texts(document: Any) -> None:
         elif isinstance(value, list):
             rest += value
         elif isinstance(value, str) and not storable(value):
-            raise _malformed("The body has a text with a NUL character or half a surrogate pair (\\u0000, \\ud800).")
+            raise _malformed(
+                "The body has a text with a NUL character or half a surrogate pair (\\u0000, \\ud800)."
+            )
 
 
 def storable(text: str) -> bool:

@@ -19,7 +19,8 @@ MISSING: Any = object()
 
 _INSTANT = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d(:\d\d(\.\d{1,9})?)?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
 _SHORT = re.compile(
-    r"(?=\d)(?:(?P<d>\d{1,9})d)?(?:(?P<h>\d{1,9})h)?(?:(?P<m>\d{1,9})m)?(?:(?P<s>\d{1,12}(?:\.\d{1,6})?)s)?", re.ASCII
+    r"(?=\d)(?:(?P<d>\d{1,9})d)?(?:(?P<h>\d{1,9})h)?(?:(?P<m>\d{1,9})m)?(?:(?P<s>\d{1,12}(?:\.\d{1,6})?)s)?",
+    re.ASCII,
 )
 _ISO = re.compile(
     r"P(?=.)(?:(?P<w>\d{1,9})W)?(?:(?P<d>\d{1,9})D)?"
@@ -46,7 +47,9 @@ def parse_duration(text: str) -> float | None:
     match = _SHORT.fullmatch(text) or _ISO.fullmatch(text)
     if match is None:
         return None
-    return sum(float(value) * _SECONDS[unit] for unit, value in match.groupdict().items() if value is not None)
+    return sum(
+        float(value) * _SECONDS[unit] for unit, value in match.groupdict().items() if value is not None
+    )
 
 
 def parse_uuid(text: str) -> uuid.UUID | None:
@@ -149,7 +152,9 @@ class Fields:
         return default if value is MISSING else value
 
     def instant(self, name: str, default: Any = MISSING) -> Any:
-        return self._parsed(name, parse_instant, 'a time with an offset, such as "2026-03-01T12:00:00Z"', default)
+        return self._parsed(
+            name, parse_instant, 'a time with an offset, such as "2026-03-01T12:00:00Z"', default
+        )
 
     def identifier(self, name: str, default: Any = MISSING) -> Any:
         return self._parsed(name, parse_uuid, "a UUID", default)

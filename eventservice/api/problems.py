@@ -142,7 +142,9 @@ def _of_framework(raised: exceptions.APIException) -> Refusal:
 
 
 def _by_status(status: int) -> Refusal:
-    return Refusal(status, CODES.get(status, CODES[400 if status < 500 else 500]), DETAILS.get(status, DETAILS[400]))
+    return Refusal(
+        status, CODES.get(status, CODES[400 if status < 500 else 500]), DETAILS.get(status, DETAILS[400])
+    )
 
 
 class ProblemMiddleware:
@@ -153,7 +155,11 @@ class ProblemMiddleware:
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase:
         response = self.get_response(request)
-        if response.status_code < 400 or response.get("Content-Type") == MEDIA_TYPE or not for_machines(request):
+        if (
+            response.status_code < 400
+            or response.get("Content-Type") == MEDIA_TYPE
+            or not for_machines(request)
+        ):
             return response
         made = respond(_by_status(response.status_code), request.correlation_id)  # type: ignore[attr-defined]
         for kept in ("Allow", "Retry-After"):

@@ -66,15 +66,17 @@ class ApiView(APIView):
             raise Refusal(403, "operators_only", "Only operators may ask this.")
         scope = self.scope or (Scope.READ if method in READING else Scope.WRITE)
         if scope not in self.principal.scopes:
-            raise Refusal(403, "scope_missing", f"This key has not the scope {scope.value!r} that this takes.")
+            raise Refusal(
+                403, "scope_missing", f"This key has not the scope {scope.value!r} that this takes."
+            )
 
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
         response.headers.setdefault("Cache-Control", "no-store")
         if rate := getattr(self, "rate", None):
             for name, value in rate.items():
                 response[name] = value
-        for name, value in self.headers.items():
-            response.headers.setdefault(name, value)
+        if response.status_code == 405:
+            response["Allow"] = ", ".join(self.allowed_methods)
         return response
 
     def options(self, request: Request, *args: Any, **kwargs: Any) -> HttpResponse:
@@ -95,5 +97,3 @@ def reply(data: Any, status: int = 200, headers: Mapping[str, str] | None = None
 
 def no_content() -> HttpResponse:
     return HttpResponse(status=204)
-
-

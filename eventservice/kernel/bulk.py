@@ -17,13 +17,20 @@ import uuid6
 from django.db import connection, models
 
 Row = Sequence[Any]
+# A single call's rows, say: not worth the detour by columns.
+FEW = 4
 
 
 def insert_rows(model: type[models.Model], columns: Sequence[str], rows: Iterable[Row]) -> int:
+    return execute_rows(_insert_sql(connection.vendor, model, tuple(columns)), rows)
+
+
+@cache
+def _insert_sql(vendor: str, model: type[models.Model], columns: tuple[str, ...]) -> str:
+    quote = connection.ops.quote_name
     marks = ", ".join(["%s"] * len(columns))
-    quoted = ", ".join(connection.ops.quote_name(column) for column in columns)
-    table = connection.ops.quote_name(model._meta.db_table)
-    return execute_rows(f"INSERT INTO {table} ({quoted}) VALUES ({marks})", rows)
+    names = ", ".join(quote(column) for column in columns)
+    return f"INSERT INTO {quote(model._meta.db_table)} ({names}) VALUES ({marks})"
 
 
 def execute_rows(sql: str, rows: Iterable[Row]) -> int:
@@ -37,14 +44,21 @@ def execute_rows(sql: str, rows: Iterable[Row]) -> int:
 
 
 def _prepared(rows: Iterable[Row]) -> list[Row]:
-    """Column by column, each of one type: to look at every value by itself would take as long as the writing."""
     preparers = _preparers(connection.vendor)
+    rows = list(rows)
+    if len(rows) < FEW:
+        return [[preparers.get(type(value), _as_is)(value) for value in row] for row in rows]
+    # Column by column, each of one type: to look at every value by itself would take as long as the writing.
     columns = []
     for column in zip(*rows, strict=True):
         sample = next((value for value in column if value is not None), None)
         prepare = preparers.get(type(sample))
         columns.append([v if v is None else prepare(v) for v in column] if prepare else column)
     return list(zip(*columns, strict=True))
+
+
+def _as_is(value: Any) -> Any:
+    return value
 
 
 # One encoder for all: json.dumps() would make one for each value.

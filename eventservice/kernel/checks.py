@@ -32,12 +32,18 @@ def slices(**kwargs: Any) -> list[CheckMessage]:
             cluster["timeout"] > settings.SLICE_SECONDS + settings.SHUTDOWN_SECONDS
         ),
         "retry must exceed timeout, or slices are given out twice": cluster["retry"] > cluster["timeout"],
-        "ack_failures must be on, or a failed slice is given out again for ever": cluster["ack_failures"] is True,
+        "ack_failures must be on, or a failed slice is given out again for ever": cluster["ack_failures"]
+        is True,
         "workers must be at least 2: one for the engine, one for the dispatcher": cluster["workers"] >= 2,
-        "recycle must be out of reach: a recycled worker drops its attempts in flight": cluster["recycle"] >= 10**6,
+        "recycle must be out of reach: a recycled worker drops its attempts in flight": cluster["recycle"]
+        >= 10**6,
     }
     return [
-        Error(f"Q_CLUSTER: {rule}.", hint="See docs/decisions/0001-seats-and-tickets.md.", id="eventservice.E004")
+        Error(
+            f"Q_CLUSTER: {rule}.",
+            hint="See docs/decisions/0001-seats-and-tickets.md.",
+            id="eventservice.E004",
+        )
         for rule, kept in rules.items()
         if not kept
     ]

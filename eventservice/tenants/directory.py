@@ -79,6 +79,10 @@ def _shards(tenant_id: uuid.UUID) -> dict[str, int]:
     return dict(Namespace.objects.for_tenant(tenant_id).values_list("name", "num_shards"))
 
 
+def tenant_ids() -> list[uuid.UUID]:
+    return list(Tenant.objects.values_list("pk", flat=True))
+
+
 def most_shards() -> int:
     """How many shards the largest namespace has: all namespaces share the ids from 0."""
     return Namespace.objects.across_tenants().aggregate(most=Max("num_shards"))["most"] or DEFAULT_SHARDS
@@ -105,6 +109,3 @@ def declare_namespace(tenant_id: uuid.UUID, name: str, num_shards: int) -> Names
     namespace.save(force_insert=True)
     forget_profiles()
     return namespace
-
-
-__all__ = ["Profile", "create_tenant", "declare_namespace", "forget_profiles", "most_shards", "profile"]

@@ -7,6 +7,7 @@ from eventservice.tenants.directory import (
     forget_profiles,
     most_shards,
     profile,
+    tenant_ids,
 )
 from eventservice.tenants.models import DEFAULT_NAMESPACE
 
@@ -18,4 +19,5 @@ __all__ = [
     "forget_profiles",
     "most_shards",
     "profile",
+    "tenant_ids",
 ]

@@ -10,8 +10,7 @@ from eventservice.api.fields import show_duration, show_instant
 from execution.public import mask_response, mask_sealed
 from orchestration.commands import SubmitServiceCall
 from orchestration.retries import RetryPolicy
-
-FAVORITE = "favorite"
+from orchestration.states import FAVORITE
 
 
 def show_call(call: Mapping[str, Any]) -> dict[str, Any]:

@@ -55,7 +55,9 @@ def parse_submission(document: Any, asking: Asking, at: str = "") -> SubmitServi
     return command
 
 
-def read_submission(document: Any, asking: Asking, faults: list[Fault], at: str = "") -> SubmitServiceCall | None:
+def read_submission(
+    document: Any, asking: Asking, faults: list[Fault], at: str = ""
+) -> SubmitServiceCall | None:
     """None when there are faults."""
     if not isinstance(document, dict):
         faults.append(Fault(at, "must be an object"))
@@ -223,7 +225,9 @@ def read_retry_policy(fields: Fields, default: Any = None) -> Any:
     made = RetryPolicy(
         max_attempts=policy.integer("maxAttempts", usual.max_attempts, least=1, most=MOST_ATTEMPTS),
         max_attempts_duration=policy.duration("maxAttemptsDuration", None, least=1, most=LONGEST_INTERVAL),
-        initial_interval=policy.duration("initialInterval", usual.initial_interval, least=0.001, most=LONGEST_INTERVAL),
+        initial_interval=policy.duration(
+            "initialInterval", usual.initial_interval, least=0.001, most=LONGEST_INTERVAL
+        ),
         backoff_multiplier=policy.number("backoffMultiplier", usual.backoff_multiplier, least=1, most=100),
         max_interval=policy.duration("maxInterval", usual.max_interval, least=0.001, most=LONGEST_INTERVAL),
     )

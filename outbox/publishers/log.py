@@ -13,8 +13,8 @@ from outbox.publisher import PublishError
 class LogPublisher:
     name = "log"
 
-    def __init__(self, stream: TextIO = sys.stdout) -> None:
-        self._stream = stream
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stdout
 
     def publish(self, events: Sequence[Envelope]) -> None:
         try:

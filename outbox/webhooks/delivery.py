@@ -144,7 +144,7 @@ class WebhookDeliverer:
             results = batch.results.result()
         except Exception:
             # Not the endpoint's doing. What was claimed is due again when its lease ends.
-            log.exception("webhooks could not be sent to %s", batch.endpoint.url)
+            log.exception("webhooks of tenant %s could not be sent to endpoint %s", *key)
             return 0, 0, 0
         (self._failing.discard if any(map(_successful, results)) else self._failing.add)(key)
         return record(batch.endpoint, batch.deliveries, results)

@@ -20,7 +20,7 @@ def test_due_calls_flow_again_when_the_owner_froze_in_a_transaction(point: str, 
     at_work(frozen, other)
     due = steady(create_tenant("acme").tenant_id, f"{witness.url}/ok", per_second=20, seconds=14)
     until(lambda: frozen.frozen, "it freezes")
-    until_all_have_ended()
+    until_all_have_ended(60)
     frozen.thaw()
     stage.stop(frozen, other)
 

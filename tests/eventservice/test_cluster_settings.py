@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from pytest_django import SettingsWrapper
+from pytest_django import Settings
 
 from eventservice.kernel.checks import slices
 
@@ -22,6 +22,6 @@ def test_the_shipped_settings_are_in_order() -> None:
         ({"recycle": 500}, "recycle"),
     ],
 )
-def test_each_wrong_one_is_named(settings: SettingsWrapper, change: dict[str, Any], named: str) -> None:
+def test_each_wrong_one_is_named(settings: Settings, change: dict[str, Any], named: str) -> None:
     settings.Q_CLUSTER = {**settings.Q_CLUSTER, **change}
     assert [fault.id for fault in slices() if f"Q_CLUSTER: {named}" in fault.msg] == ["eventservice.E004"]

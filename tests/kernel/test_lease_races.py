@@ -27,14 +27,15 @@ CONNECTION_ID = {
     "sqlite": "SELECT 0",
 }
 IS_WAITING = {
-    "postgresql": "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND pid = %s",
+    # Not pg_stat_activity: within a transaction that stays as it was at the first look.
+    "postgresql": "SELECT count(*) FROM pg_locks WHERE NOT granted AND pid = %s",
     # Not innodb_trx: it shows what it showed last to whoever asks more often than ten times a second.
     "mysql": (
         "SELECT count(*) FROM information_schema.processlist p, information_schema.global_status s"
         " WHERE p.id = %s AND p.state = 'Updating'"
         " AND s.variable_name = 'INNODB_ROW_LOCK_CURRENT_WAITS' AND s.variable_value > 0"
     ),
-    "sqlite": "SELECT 1 + %s",  # it does not tell; there the claimer waits at its BEGIN or has not begun yet
+    "sqlite": "SELECT 1 + %s",  # it does not tell: there the claim waits for the file, or has not begun
 }
 
 

@@ -163,7 +163,7 @@ def database_away(statement: str) -> Iterator[None]:
     """Every statement that begins so fails, as it would when the connection is lost."""
 
     def refuse(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
-        if sql.startswith(statement):
+        if sql.lstrip().startswith(statement):
             raise OperationalError("the database is away")
         return execute(sql, params, many, context)
 

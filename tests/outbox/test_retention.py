@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
-from eventservice.kernel.now import pinned_time
+from eventservice.kernel.ids import new_id
 from outbox.maintenance import prune
-from outbox.models import OutboxEvent
+from outbox.models import OutboxEvent, WebhookDelivery
+from outbox.publishers.webhook import WebhookPublisher
+from outbox.webhooks.endpoints import add_endpoint
 from tests.factories import OutboxEventFactory
-from tests.outbox.support import NOON
+from tests.outbox.support import NOON, TENANT, append_run, dispatcher, drain
 
 pytestmark = pytest.mark.django_db
 DAY = timedelta(days=1)
@@ -58,8 +60,21 @@ def test_the_oldest_go_first_and_not_more_than_the_limit() -> None:
 
 
 def test_it_goes_on_over_many_batches() -> None:
-    with pinned_time(NOON):
-        OutboxEvent.objects.bulk_create(
-            OutboxEventFactory.build(published_at=NOON - 40 * DAY) for _ in range(1100)
+    OutboxEvent.objects.bulk_create(
+        OutboxEventFactory.build(published_at=NOON - 40 * DAY) for _ in range(1100)
+    )
+    assert prune(30 * DAY) == 1100
+
+
+def test_finished_webhook_deliveries_go_by_the_time_at_which_they_ended() -> None:
+    append_run(new_id(), 3)
+    add_endpoint(TENANT, "http://example.test/")
+    drain(dispatcher(WebhookPublisher()))
+    deliveries = WebhookDelivery.objects.for_tenant(TENANT)
+    for sequence, age in ((1, 31 * DAY), (2, 29 * DAY)):
+        deliveries.filter(aggregate_seq=sequence).update(
+            state="Delivered", finished_at=NOON - age, next_attempt_at=None
         )
-        assert prune(30 * DAY) == 1100
+
+    assert prune(30 * DAY) == 1
+    assert set(deliveries.values_list("aggregate_seq", flat=True)) == {2, 3}

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -69,3 +72,22 @@ def test_when_sending_breaks_down_the_deliveries_come_back(endpoint: WebhookEndp
 
     with pinned_time(NOON + LEASE + timedelta(seconds=1)):
         assert len(claim(endpoint, 10)[0]) == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_many_that_claim_at_once_share_what_is_due(elsewhere: Callable[..., Future[Any]]) -> None:
+    endpoint, _ = add_endpoint(TENANT, "http://example.test/")
+    for _ in range(60):
+        append_run(new_id(), 1)
+    drain(dispatcher(WebhookPublisher()))
+    start = threading.Barrier(4)
+
+    def claim_all() -> list[Any]:
+        start.wait(5)
+        claimed: list[Any] = []
+        for _ in range(10):
+            claimed += [delivery.delivery_id for delivery in claim(endpoint, 7)[0]]
+        return claimed
+
+    claims = [key for thread in [elsewhere(claim_all) for _ in range(4)] for key in thread.result(20)]
+    assert len(claims) == len(set(claims)) == 60

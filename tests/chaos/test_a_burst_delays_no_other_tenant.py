@@ -1,0 +1,33 @@
+"""Fairness: thousands of calls of one tenant are due at once, and another's call is still made in its time."""
+
+from __future__ import annotations
+
+import pytest
+
+from eventservice.tenants.public import create_tenant
+from tests.witness import Stage, accept, at_work, call, lateness, say, steady, unfinished, until, until_all_have_ended
+
+MOST_DELAY = 1.0
+WHOLE = pytest.param(10_000, id="whole", marks=pytest.mark.chaos)
+
+
+@pytest.mark.parametrize("burst", [pytest.param(3_000, id="short"), WHOLE])
+def test_a_burst_delays_no_other_tenant(burst: int, stage: Stage) -> None:
+    witness, quiet = stage.witness(), stage.witness()
+    busy, other = create_tenant("busy").tenant_id, create_tenant("other").tenant_id
+    commands = [call(busy, f"{witness.url}/ok", -60) for _ in range(burst)]
+    for begin in range(0, burst, 1000):
+        accept(commands[begin : begin + 1000])
+    engine = stage.engine()
+    at_work(engine)
+    until(witness.count, "the burst is under way")
+    due = steady(other, f"{quiet.url}/ok", per_second=20, seconds=3, start_in=0.0)
+    left = unfinished()
+    until_all_have_ended()
+    stage.stop(engine)
+
+    worst = max(lateness(due, quiet.by_call()).values())
+    say(f"latest {worst * 1000:.0f} ms, behind {left} calls")
+    assert left > burst / 10, "the burst was over before it could be in anybody's way"
+    assert worst <= MOST_DELAY
+    assert len(witness.calls()) == burst

@@ -1,0 +1,28 @@
+"""Fairness: a host that does not answer has its ceiling's worth of requests open, and everybody else goes on."""
+
+from __future__ import annotations
+
+from eventservice.tenants.public import create_tenant
+from tests.witness import Stage, accept, at_work, call, lateness, say, steady, until
+
+CEILING = 40
+CALLS = 500
+MOST_DELAY = 1.0
+
+
+def test_a_slow_host_holds_back_its_own_calls_only(stage: Stage) -> None:
+    slow, quick = stage.witness("127.0.0.2"), stage.witness()
+    tenant = create_tenant("acme").tenant_id
+    engine = stage.engine(ENGINE_PER_HOST=str(CEILING), SHUTDOWN_SECONDS="0")
+    at_work(engine)
+    accept(call(tenant, f"{slow.url}/delay/60") for _ in range(CALLS))
+    until(lambda: slow.count() == CEILING, "the slow host is at its ceiling")
+
+    due = steady(tenant, f"{quick.url}/ok", per_second=20, seconds=3)
+    until(lambda: quick.calls() == due.keys(), "the others' calls are made")
+
+    worst = max(lateness(due, quick.by_call()).values())
+    say(f"latest {worst * 1000:.0f} ms")
+    assert worst <= MOST_DELAY
+    assert slow.most_connections() == slow.count() == CEILING
+    stage.stop(engine)

@@ -1,0 +1,88 @@
+"""A pass of the engine: due calls go out, their outcomes come in, and the counts of what is under way are right."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from eventservice.kernel.now import pinned_time
+from orchestration.commands import RequestSpec
+from orchestration.conductor import Pass
+from orchestration.retries import RetryPolicy
+from tests.orchestration.support import FakeEgress, after, engine_on, look, status_of, submit
+
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
+
+
+def test_a_due_call_is_sent_in_the_first_pass_and_recorded_in_the_next(tenant: Any) -> None:
+    service_call_id = submit(tenant, request=RequestSpec("PUT", "http://target.test/x", {}, "text"), timeout_seconds=3)
+    egress = FakeEgress()
+    engine = engine_on(egress)
+
+    assert engine.poll_once(0) == Pass(started=1, recorded=0)
+    (sent,) = egress.sent
+    assert (sent.method, sent.url, sent.body, sent.timeout_seconds) == ("PUT", "http://target.test/x", b"text", 3)
+    assert status_of(tenant, service_call_id) == "Running"
+
+    egress.answer()
+    assert engine.poll_once(0) == Pass(started=0, recorded=1)
+    assert status_of(tenant, service_call_id) == "Succeeded"
+
+
+def test_what_is_not_due_is_not_sent(tenant: Any) -> None:
+    submit(tenant, due_at=after(10))
+    egress = FakeEgress()
+    engine = engine_on(egress)
+    with pinned_time(after(9.999)):
+        assert look(engine).started == 0
+    with pinned_time(after(10)):
+        assert look(engine).started == 1
+
+
+def test_outcomes_are_recorded_as_they_arrive_and_not_by_the_batch(tenant: Any) -> None:
+    calls = [submit(tenant) for _ in range(3)]
+    egress = FakeEgress()
+    engine = engine_on(egress)
+    engine.poll_once(0)
+    egress.answer(1)
+    assert engine.poll_once(0).recorded == 1
+    assert len(engine.in_flight) == 2
+    assert sorted(status_of(tenant, call) for call in calls) == ["Running", "Running", "Succeeded"]
+
+
+def test_a_retry_goes_out_under_the_same_key_with_the_next_number(tenant: Any) -> None:
+    service_call_id = submit(tenant, retry_policy=RetryPolicy(max_attempts=2, initial_interval=0))
+    egress = FakeEgress()
+    engine = engine_on(egress)
+    engine.poll_once(0)
+    egress.answer(status=503)
+    engine.poll_once(0)
+    look(engine)
+    headers = [dict(attempt.headers) for attempt in egress.sent]
+    assert [h["X-Attempt"] for h in headers] == ["1", "2"]
+    assert {h["Idempotency-Key"] for h in headers} == {str(service_call_id)}
+
+
+def test_the_counts_of_what_is_under_way_follow_what_is(tenant: Any, intruder: Any) -> None:
+    for whose in (tenant, tenant, intruder):
+        submit(whose)
+    egress = FakeEgress()
+    engine = engine_on(egress)
+    engine.poll_once(0)
+    assert len(engine.in_flight) == 3
+    assert engine._by_tenant == {tenant.tenant_id: 2, intruder.tenant_id: 1}
+    assert engine._by_lane == {"target.test": 3}
+
+    egress.answer()
+    engine.poll_once(0)
+    assert not engine.in_flight
+    assert not engine._by_tenant
+    assert not engine._by_lane
+
+
+def test_with_nothing_due_it_naps_until_something_is(tenant: Any) -> None:
+    submit(tenant, due_at=after(0.2))
+    egress = FakeEgress()
+    engine_on(egress).poll_once(10)
+    assert 0 <= egress.naps[0] <= 0.2

@@ -1,0 +1,94 @@
+"""No more is under way than is allowed: in all, of a tenant, to a host."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from eventservice.tenants.models import Tenant
+from eventservice.tenants.public import forget_profiles
+from orchestration.commands import RequestSpec
+from tests.orchestration.support import FakeEgress, engine_on, look, submit
+
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
+
+
+def allow(tenant: Any, max_in_flight: int) -> None:
+    Tenant.objects.filter(pk=tenant.pk).update(max_in_flight=max_in_flight)
+    forget_profiles()
+
+
+def test_in_all(tenant: Any) -> None:
+    for _ in range(5):
+        submit(tenant)
+    egress = FakeEgress()
+    engine = engine_on(egress, in_flight=3)
+    assert look(engine).started == 3
+    assert look(engine).started == 0
+    egress.answer(0)
+    look(engine)
+    assert look(engine).started == 1
+
+
+def test_while_all_places_are_taken_it_does_not_spin(tenant: Any) -> None:
+    for _ in range(2):
+        submit(tenant)
+    egress = FakeEgress()
+    engine = engine_on(egress, in_flight=1)
+    engine.poll_once(1)
+    engine._watch._busy_until = 0.0
+    engine._look_at = 0.0
+    engine.poll_once(1)
+    assert egress.naps[-1] > 0
+
+
+def test_of_a_tenant_and_the_other_tenants_go_on(tenant: Any, intruder: Any) -> None:
+    allow(tenant, 2)
+    for whose in (tenant, intruder):
+        for _ in range(5):
+            submit(whose)
+    egress = FakeEgress()
+    engine = engine_on(egress)
+    look(engine)
+    assert engine._by_tenant == {tenant.tenant_id: 2, intruder.tenant_id: 5}
+    egress.answer()
+    look(engine)
+    look(engine)
+    assert engine._by_tenant == {tenant.tenant_id: 2}
+
+
+def test_a_tenant_that_may_have_nothing_under_way_waits(tenant: Any) -> None:
+    allow(tenant, 0)
+    submit(tenant)
+    assert look(engine_on(FakeEgress())).started == 0
+
+
+def test_to_a_host_and_other_hosts_are_called(tenant: Any) -> None:
+    for host in ("slow.test", "fine.test"):
+        for _ in range(4):
+            submit(tenant, request=RequestSpec("GET", f"http://{host}/"))
+    engine = engine_on(FakeEgress(), per_host=3)
+    look(engine)
+    assert engine._by_lane == {"slow.test": 3, "fine.test": 3}
+    look(engine)
+    assert engine._by_lane == {"slow.test": 3, "fine.test": 3}
+
+
+def test_of_one_batch(tenant: Any) -> None:
+    for _ in range(5):
+        submit(tenant)
+    engine = engine_on(FakeEgress(), batch=2)
+    assert [look(engine).started for _ in range(4)] == [2, 2, 1, 0]
+
+
+def test_a_changed_ceiling_counts_once_the_tenants_profile_is_read_again(tenant: Any) -> None:
+    allow(tenant, 1)
+    for _ in range(3):
+        submit(tenant)
+    engine = engine_on(FakeEgress())
+    assert look(engine).started == 1
+    Tenant.objects.filter(pk=tenant.pk).update(max_in_flight=3)
+    assert look(engine).started == 0
+    forget_profiles()
+    assert look(engine).started == 2

@@ -1,0 +1,73 @@
+"""From submission to outcome with the real egress, against a real server in a process of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from eventservice.tenants.models import Tenant
+from execution.public import AddressPolicy, Egress
+from orchestration.commands import RequestSpec
+from orchestration.conductor import Engine
+from orchestration.retries import RetryPolicy
+from orchestration.states import ResponseContract
+from tests.orchestration.support import call_of, event_types, log_of, status_of, submit
+
+AT_ONCE = RetryPolicy(max_attempts=3, initial_interval=0)
+
+
+@pytest.fixture
+def target() -> Iterator[str]:
+    command = [sys.executable, "-m", "eventservice.mock_target", "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        yield process.stdout.readline().removeprefix("listening on ").strip()
+        process.kill()
+
+
+@pytest.fixture
+def engine(transactional_db: None) -> Iterator[Engine]:
+    egress = Egress(AddressPolicy(allow=frozenset({"127.0.0.1:*"})))
+    egress.start()
+    engine = Engine(egress)
+    yield engine
+    engine.stop(grace_seconds=5)
+
+
+def run_until_ended(engine: Engine, tenant: Tenant, *calls: uuid.UUID) -> list[str]:
+    give_up = time.monotonic() + 30
+    while any(status_of(tenant, call) in ("Scheduled", "Running") for call in calls):
+        assert time.monotonic() < give_up
+        engine.poll_once(0.05)
+    return [status_of(tenant, call) for call in calls]
+
+
+def test_calls_go_from_submission_to_their_ends(engine: Engine, target: str, tenant: Tenant) -> None:
+    def call(path: str, **terms: object) -> uuid.UUID:
+        return submit(tenant, request=RequestSpec("POST", f"{target}{path}", {"X-Api-Key": "k"}, {"n": 1}), **terms)
+
+    fine, missing, flaky = call("/ok"), call("/status/404"), call("/flaky/1", retry_policy=AT_ONCE)
+    callback = call("/callback-retry", retry_policy=AT_ONCE, response_contract=ResponseContract.CALLBACK)
+    echo = call("/echo")
+
+    ends = run_until_ended(engine, tenant, fine, missing, flaky, callback, echo)
+
+    assert ends == ["Succeeded", "Failed", "Succeeded", "Succeeded", "Succeeded"]
+    assert [row.response_status for row in log_of(tenant, flaky)] == [503, 200]
+    assert call_of(tenant, callback).attempt == 2
+    assert event_types(tenant, fine) == [
+        "ServiceCallSubmitted",
+        "ServiceCallScheduled",
+        "DueTimeReached",
+        "ServiceCallRunning",
+        "ServiceCallSucceeded",
+    ]
+    echoed = log_of(tenant, echo)[0]
+    assert '"n\\":1' in echoed.response_body or '{\\"n\\":1}' in echoed.response_body
+    assert str(echo) in echoed.response_body
+    assert all(row.latency_ms > 0 and row.finished_at for row in log_of(tenant, flaky))

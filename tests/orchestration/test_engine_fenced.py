@@ -1,0 +1,98 @@
+"""Another node takes this one for dead, or some of its shards: no outcome is lost, and none lands twice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.db.models import F
+
+from eventservice.kernel.ids import new_id
+from eventservice.kernel.now import pinned_time
+from orchestration.conductor import Engine, Pass
+from orchestration.retries import RetryPolicy
+from tests.orchestration.support import FakeEgress, after, engine_on, log_of, look, status_of, submit
+from timers.models import Node, TimerShard
+from timers.public import reap_one
+
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
+
+
+def one_under_way(tenant: Any, **terms: Any) -> tuple[Any, FakeEgress, Engine]:
+    service_call_id, egress = submit(tenant, **terms), FakeEgress()
+    engine = engine_on(egress)
+    assert engine.poll_once(0).started == 1
+    return service_call_id, egress, engine
+
+
+def test_a_reaped_node_begins_anew_and_its_late_results_only_close_log_rows(tenant: Any) -> None:
+    service_call_id, egress, engine = one_under_way(tenant)
+    former = engine.membership.owner_id
+    with pinned_time(after(60)):
+        assert reap_one() == former
+        egress.answer(status=201)
+        assert engine.poll_once(0) == Pass(0, 0)
+        assert engine.membership.owner_id != former
+        assert list(Node.objects.values_list("pk", flat=True)) == [engine.membership.owner_id]
+
+        look(engine)
+        assert log_of(tenant, service_call_id)[0].response_status == 201
+        assert status_of(tenant, service_call_id) == "Running"
+
+        egress.answer(1)
+        look(engine)
+    assert status_of(tenant, service_call_id) == "Succeeded"
+    assert [row.response_status for row in log_of(tenant, service_call_id)] == [201, 200]
+    assert not engine.in_flight
+
+
+def test_of_late_results_none_counts_against_the_policy(tenant: Any) -> None:
+    service_call_id, egress, engine = one_under_way(tenant, retry_policy=RetryPolicy(max_attempts=1))
+    with pinned_time(after(60)):
+        reap_one()
+        egress.answer(status=500)
+        engine.poll_once(0)
+        engine.poll_once(0)
+        assert status_of(tenant, service_call_id) in ("Scheduled", "Running")
+
+
+def test_who_has_lost_some_shards_goes_on_as_the_node_that_it_is(tenant: Any) -> None:
+    service_call_id, egress, engine = one_under_way(tenant)
+    former = engine.membership.owner_id
+    TimerShard.objects.filter(pk__lt=8).update(version=F("version") + 1, owner_id=new_id(), lease_until=after(99))
+    for _ in range(20):
+        submit(tenant)
+
+    look(engine)
+    assert engine.membership.owner_id == former
+    assert set(engine.membership.leases.held) == set(range(8, 16))
+
+    egress.answer()
+    look(engine)
+    assert status_of(tenant, service_call_id) == "Succeeded"
+
+
+def test_attempts_of_a_node_that_is_no_more_are_made_again_by_the_next(tenant: Any) -> None:
+    service_call_id, _, _dead = one_under_way(tenant)
+    with pinned_time(after(60)):
+        egress = FakeEgress()
+        next_one = engine_on(egress)
+        next_one.poll_once(0)
+        look(next_one)
+        assert [dict(attempt.headers)["X-Attempt"] for attempt in egress.sent] == ["2"]
+    assert log_of(tenant, service_call_id)[0].error_kind == "Interrupted"
+
+
+def test_its_own_attempts_are_not_taken_for_lost_however_long_they_take(tenant: Any) -> None:
+    service_call_id, _, engine = one_under_way(tenant, timeout_seconds=1)
+    engine._due.clear()
+    with pinned_time(after(7)):
+        engine.membership.beat(1)
+    engine._due.clear()
+    with pinned_time(after(14)):
+        engine.poll_once(0)
+    with pinned_time(after(20)):
+        engine._due.clear()
+        engine.poll_once(0)
+    assert status_of(tenant, service_call_id) == "Running"
+    assert len(engine.in_flight) == 1

@@ -1,0 +1,61 @@
+"""A node that stops hands its shards on at once, lets its attempts end, and leaves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.orchestration.support import FakeEgress, engine_on, log_of, status_of, submit
+from timers.models import Node, TimerShard
+
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
+
+
+def test_an_idle_one_leaves_nothing_behind(tenant: Any) -> None:
+    egress = FakeEgress()
+    engine = engine_on(egress)
+    engine.take_shards()
+    assert TimerShard.objects.filter(owner_id=engine.membership.owner_id).count() == 16
+
+    engine.stop(grace_seconds=5)
+
+    assert not TimerShard.objects.exclude(owner_id=None).exists()
+    assert not Node.objects.exists()
+    assert egress.closed
+
+
+def test_outcomes_that_come_within_the_grace_are_recorded(tenant: Any) -> None:
+    service_call_id = submit(tenant)
+    egress = FakeEgress()
+    engine = engine_on(egress)
+    engine.poll_once(0)
+    egress.answer()
+    engine.stop(grace_seconds=5)
+    assert status_of(tenant, service_call_id) == "Succeeded"
+    assert not Node.objects.exists()
+
+
+def test_with_attempts_that_outlast_the_grace_its_row_stays_so_that_they_are_found(tenant: Any) -> None:
+    service_call_id = submit(tenant)
+    engine = engine_on(FakeEgress())
+    engine.poll_once(0)
+    engine.stop(grace_seconds=0)
+    assert status_of(tenant, service_call_id) == "Running"
+    assert log_of(tenant, service_call_id)[0].finished_at is None
+    assert Node.objects.get().owner_id == engine.membership.owner_id
+    assert not TimerShard.objects.exclude(owner_id=None).exists()
+
+
+def test_another_node_takes_the_shards_over_at_once(tenant: Any) -> None:
+    first, second = engine_on(FakeEgress()), engine_on(FakeEgress())
+    for engine in (first, second):
+        engine.take_shards()
+    first.take_shards()
+    second.take_shards()
+    assert 0 < len(second.membership.leases.held) < 16
+
+    first.stop(grace_seconds=0)
+    second.take_shards()
+
+    assert len(second.membership.leases.held) == 16

@@ -1,0 +1,90 @@
+"""The database goes away for a while: no outcome is lost, and nothing is sent that is not on record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from eventservice.kernel.now import pinned_time
+from eventservice.tenants.models import Tenant
+from eventservice.tenants.public import create_tenant, forget_profiles
+from orchestration import conductor
+from orchestration.conductor import Pass
+from tests.orchestration.support import (
+    NOON,
+    FakeEgress,
+    database_away,
+    engine_on,
+    everything,
+    look,
+    status_of,
+    submit,
+)
+
+# Transactions of its own: in trouble the engine drops its connection, and with it a test's transaction around it.
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits before it tries again; here there is nothing to wait for."""
+    monkeypatch.setattr(conductor, "AFTER_FAILURE_SECONDS", 0.0)
+
+
+@pytest.fixture(autouse=True)
+def noon() -> Iterator[datetime]:
+    with pinned_time(NOON):
+        yield NOON
+
+
+@pytest.fixture
+def tenant(transactional_db: None) -> Tenant:
+    return create_tenant("acme")
+
+
+def test_outcomes_that_could_not_be_written_are_written_later(tenant: Any) -> None:
+    service_call_id, egress = submit(tenant), FakeEgress()
+    engine = engine_on(egress)
+    engine.poll_once(0)
+    egress.answer()
+    before = everything()
+
+    for statement in ("SELECT 1 FROM nodes", "UPDATE service_calls", "UPDATE http_execution_log", "INSERT INTO"):
+        with database_away(statement):
+            assert engine.poll_once(0) == Pass(0, 0)
+        assert everything() == before
+        assert len(engine.in_flight) == 1
+
+    assert engine.poll_once(0).recorded == 1
+    assert status_of(tenant, service_call_id) == "Succeeded"
+    assert not engine.in_flight
+
+
+def test_a_start_that_could_not_be_written_sends_nothing_and_is_made_later(tenant: Any) -> None:
+    egress = FakeEgress()
+    engine = engine_on(egress)
+    engine.poll_once(0)
+    submit(tenant)
+    before = everything()
+
+    for statement in ("UPDATE timer_schedules", "UPDATE service_calls", "INSERT INTO"):
+        with database_away(statement):
+            assert look(engine) == Pass(0, 0)
+        assert everything() == before
+
+    assert egress.sent == []
+    assert look(engine).started == len(egress.sent) == 1
+
+
+def test_a_tenant_that_cannot_be_read_leaves_no_call_started_and_unsent(tenant: Any) -> None:
+    submit(tenant)
+    egress = FakeEgress()
+    engine = engine_on(egress)
+    forget_profiles()
+    with database_away('SELECT "tenants"'), database_away("SELECT `tenants`"):
+        assert look(engine) == Pass(0, 0)
+    assert not engine.in_flight
+    assert look(engine).started == len(egress.sent) == 1

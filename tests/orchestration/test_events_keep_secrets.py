@@ -1,0 +1,74 @@
+"""No event, and nothing stored, shows the value of a secret header; no event carries a body."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from eventservice.tenants.models import Tenant
+from eventservice.tenants.public import forget_profiles
+from execution.models import HttpExecution
+from orchestration import lifecycle
+from orchestration.commands import RequestSpec
+from orchestration.models import ServiceCall
+from orchestration.retries import RetryPolicy
+from outbox.models import OutboxEvent
+from tests.orchestration.support import URL, Hand, errored, responded, submit
+
+pytestmark = pytest.mark.django_db
+
+SECRET, CONTENT = "c4n4ry-s3cret", "c4n4ry-body"
+REQUEST = RequestSpec(
+    "POST",
+    URL,
+    {"Authorization": f"Bearer {SECRET}", "Cookie": SECRET, "X-Api-Key": SECRET, "X-Session": SECRET, "Accept": "a/b"},
+    {"text": CONTENT},
+)
+
+
+def live_through_everything(hand: Hand, tenant: Any) -> None:
+    """Calls that are retried, fail, succeed, are interrupted and canceled; the target sends secrets back."""
+    Tenant.objects.filter(pk=tenant.pk).update(secret_headers=["X-SESSION"])
+    forget_profiles()
+    policy = RetryPolicy(max_attempts=2, initial_interval=0)
+    for _ in range(5):
+        submit(tenant, request=REQUEST, retry_policy=policy)
+    again, failed, succeeded, interrupted, canceled = hand.start()
+    lifecycle.cancel(tenant.tenant_id, canceled.key.service_call_id)
+    shown = {"Set_Cookie": SECRET, "X_Auth_Token": SECRET}
+    hand.finish(
+        (again, errored()),
+        (failed, responded(status=400, body=CONTENT.encode(), **shown)),
+        (succeeded, responded(body=CONTENT.encode(), **shown)),
+        (canceled, responded(status=500, body=CONTENT.encode(), **shown)),
+    )
+    lifecycle.resolve_interrupted([interrupted.key])
+    lifecycle.cancel(tenant.tenant_id, again.key.service_call_id)
+
+
+def test_events_show_neither_secrets_nor_bodies(hand: Hand, tenant: Any) -> None:
+    live_through_everything(hand, tenant)
+    events = OutboxEvent.objects.for_tenant(tenant.tenant_id)
+    assert len(set(events.values_list("event_type", flat=True))) == 8
+    told = json.dumps(list(events.values_list("event_payload", flat=True)), ensure_ascii=False)
+    for word in (SECRET, CONTENT, "Bearer", "••••••"):
+        assert word not in told
+
+
+def test_no_table_holds_a_secret_in_clear(hand: Hand, tenant: Any) -> None:
+    live_through_everything(hand, tenant)
+    with connection.cursor() as cursor:
+        for model in (ServiceCall, HttpExecution, OutboxEvent):
+            cursor.execute(f"SELECT * FROM {model._meta.db_table}")
+            assert SECRET not in str(cursor.fetchall())
+
+
+def test_the_stored_request_opens_only_to_be_sent(hand: Hand, tenant: Any) -> None:
+    Tenant.objects.filter(pk=tenant.pk).update(secret_headers=["x-session"])
+    forget_profiles()
+    submit(tenant, request=REQUEST)
+    shown = hand.start_one().request.masked_headers
+    assert shown == dict.fromkeys(["Authorization", "Cookie", "X-Api-Key", "X-Session"], "••••••") | {"Accept": "a/b"}

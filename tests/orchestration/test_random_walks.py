@@ -1,0 +1,156 @@
+"""Whatever is done to calls, in whatever order: their history has no gap, no end is undone, every row agrees."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from contextlib import suppress
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from eventservice.kernel.errors import Conflict
+from eventservice.kernel.now import pinned_time
+from execution.models import HttpExecution
+from execution.outcome import ErrorKind, Outcome
+from orchestration import lifecycle
+from orchestration.lifecycle import StartedCall
+from orchestration.models import ServiceCall
+from orchestration.retries import RetryPolicy
+from orchestration.states import LIVE, TERMINAL, TRANSITIONS, Delivery, Status
+from outbox.models import OutboxEvent
+from tests.orchestration.support import NOON, Hand, command, errored, responded
+from timers.models import TimerSchedule
+
+pytestmark = pytest.mark.django_db
+
+STEPS = 120
+STATUS_OF_EVENT = {
+    "ServiceCallScheduled": "Scheduled",
+    "ServiceCallRescheduled": "Scheduled",
+    "ServiceCallRunning": "Running",
+    "ServiceCallSucceeded": "Succeeded",
+    "ServiceCallFailed": "Failed",
+    "ServiceCallCanceled": "Canceled",
+}
+
+
+class Walk:
+    def __init__(self, seed: int, hand: Hand, tenants: list[Any]) -> None:
+        self.chance = random.Random(seed)
+        self.hand = hand
+        self.tenants = tenants
+        self.now = NOON
+        self.calls: list[tuple[uuid.UUID, uuid.UUID]] = []
+        self.attempts: list[StartedCall] = []  # all that ever were: some are stale
+        self.ended: dict[uuid.UUID, dict[str, Any]] = {}
+
+    def step(self) -> None:
+        self.now += timedelta(seconds=self.chance.choice([0, 0.001, 1, 40]))
+        steps = (self.submit, self.start, self.start, self.finish, self.finish, self.interrupt, self.cancel, self.reschedule)
+        with pinned_time(self.now):
+            self.chance.choice(steps)()
+
+    def submit(self) -> None:
+        commands = [
+            command(
+                self.chance.choice(self.tenants),
+                due_at=self.now + timedelta(seconds=self.chance.choice([0, 0, 1, 60])),
+                delivery=self.chance.choice(list(Delivery)),
+                retry_policy=self.chance.choice([None, RetryPolicy(max_attempts=3, initial_interval=1)]),
+                idempotency_key=self.chance.choice([None, None, *"abc"]),
+            )
+            for _ in range(self.chance.randint(1, 4))
+        ]
+        with suppress(Conflict):
+            submitted = zip(commands, lifecycle.submit(commands), strict=True)
+            self.calls += [(c.tenant_id, s.service_call_id) for c, s in submitted if not s.replayed]
+
+    def start(self) -> None:
+        self.attempts += self.hand.start(self.chance.randint(1, 5))
+
+    def finish(self) -> None:
+        self.hand.finish(*((attempt, self.outcome(attempt)) for attempt in self.some_attempts()))
+
+    def outcome(self, attempt: StartedCall) -> Outcome:
+        if self.chance.random() < 0.5:
+            return responded(attempt, self.chance.choice([200, 204, 404, 503]))
+        return errored(attempt, self.chance.choice(list(ErrorKind)), sent=self.chance.random() < 0.5)
+
+    def interrupt(self) -> None:
+        lifecycle.resolve_interrupted([attempt.key for attempt in self.some_attempts()])
+
+    def some_attempts(self) -> list[StartedCall]:
+        recent = self.attempts[-8:]
+        return self.chance.sample(recent, self.chance.randint(0, len(recent)))
+
+    def cancel(self) -> None:
+        if self.calls:
+            with suppress(Conflict):
+                lifecycle.cancel(*self.chance.choice(self.calls))
+
+    def reschedule(self) -> None:
+        if self.calls:
+            with suppress(Conflict):
+                due_at: datetime | None = self.chance.choice([None, self.now + timedelta(seconds=5)])
+                lifecycle.reschedule(*self.chance.choice(self.calls), due_at)
+
+    # --- what must hold after every step ---
+
+    def check(self) -> None:
+        calls = {call.service_call_id: call for call in ServiceCall.objects.across_tenants()}
+        assert calls.keys() == {service_call_id for _, service_call_id in self.calls}
+        timers = {t.service_call_id: t for t in TimerSchedule.objects.across_tenants()}
+        attempts = list(HttpExecution.objects.across_tenants())
+        for service_call_id, call in calls.items():
+            self.check_timer(call, timers.get(service_call_id))
+            self.check_log(call, [a for a in attempts if a.service_call_id == service_call_id])
+            self.check_end(call)
+        self.check_histories(calls)
+
+    def check_timer(self, call: ServiceCall, timer: TimerSchedule | None) -> None:
+        waits = timer is not None and timer.state == "Scheduled"
+        assert waits == (call.status == Status.SCHEDULED)
+        if waits:
+            assert timer is not None
+            assert timer.due_at == call.due_at
+
+    def check_log(self, call: ServiceCall, attempts: list[HttpExecution]) -> None:
+        assert sorted(a.attempt for a in attempts) == list(range(1, call.attempt + 1))
+        still_open = [a.execution_id for a in attempts if a.finished_at is None]
+        assert still_open == ([call.execution_id] if call.status == Status.RUNNING else [])
+        assert (call.deadline_at is not None) == (call.status == Status.RUNNING)
+        assert (call.finished_at is not None) == (call.status in TERMINAL)
+
+    def check_end(self, call: ServiceCall) -> None:
+        stored = {name: value for name, value in vars(call).items() if name != "_state"}
+        if call.status in TERMINAL:
+            assert self.ended.setdefault(call.service_call_id, stored) == stored
+        else:
+            assert call.service_call_id not in self.ended
+
+    def check_histories(self, calls: dict[uuid.UUID, ServiceCall]) -> None:
+        histories: dict[uuid.UUID, list[OutboxEvent]] = {service_call_id: [] for service_call_id in calls}
+        for event in OutboxEvent.objects.across_tenants().order_by("aggregate_seq"):
+            histories[event.aggregate_id].append(event)
+        for service_call_id, events in histories.items():
+            assert [event.aggregate_seq for event in events] == list(range(1, len(events) + 1))
+            assert calls[service_call_id].next_seq == len(events) + 1
+            told = [STATUS_OF_EVENT[e.event_type] for e in events if e.event_type in STATUS_OF_EVENT]
+            assert told[-1] == calls[service_call_id].status
+            for before, following in zip(told, told[1:], strict=False):
+                assert before in LIVE
+                assert before == following or following in TRANSITIONS[Status(before)]
+
+
+@pytest.mark.parametrize("round_", range(3))
+def test_every_promise_is_kept_after_every_step(round_: int, hand: Hand, tenant: Any, intruder: Any) -> None:
+    seed = random.SystemRandom().randrange(10**9)
+    print(f"seed {seed}")  # noqa: T201 (shown when it fails, so that the walk can be repeated)
+    walk = Walk(seed, hand, [tenant, intruder])
+    for number in range(STEPS):
+        walk.step()
+        if number % 10 == 9:
+            walk.check()
+    assert walk.ended

@@ -1,0 +1,97 @@
+"""What each end of an attempt means for its call, by contract and delivery."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from execution.outcome import ErrorKind, Outcome
+from orchestration.retries import RetryPolicy
+from orchestration.states import Delivery, ResponseContract
+from orchestration.verdicts import Failure, Success, Terms, Verdict, judge, next_attempt_at
+from tests.orchestration.support import NOON, errored, responded
+
+AGAIN_KINDS = {"Timeout", "Dns", "Connect", "Tls", "Protocol"}
+SUCCESSES = (200, 201, 202, 204, 206, 226, 299)
+AGAIN_STATUSES = (408, 425, 429, 500, 502, 503, 504, 599)
+FINAL_STATUSES = (301, 302, 304, 400, 401, 404, 409, 410, 422, 499)
+
+
+def verdict(outcome: Outcome, contract: str = ResponseContract.STATUS) -> Verdict:
+    return judge(contract, outcome, NOON)
+
+
+def is_tried_again(outcome: Outcome, contract: str, delivery: str) -> bool:
+    """By a policy that has attempts left."""
+    judged = verdict(outcome, contract)
+    terms = Terms(contract, delivery, RetryPolicy(max_attempts=2, initial_interval=0), 1, NOON)
+    return isinstance(judged, Failure) and next_attempt_at(terms, judged, outcome, NOON) == NOON
+
+
+@pytest.mark.parametrize(("kind", "contract", "delivery"), list(product(ErrorKind, ResponseContract, Delivery)))
+def test_an_error_is_tried_again_when_it_may_pass_and_the_delivery_allows_it(
+    kind: ErrorKind, contract: str, delivery: str
+) -> None:
+    passing = kind.value in AGAIN_KINDS
+    assert is_tried_again(errored(kind=kind, sent=False), contract, delivery) == passing
+    at_least_once = delivery == Delivery.AT_LEAST_ONCE
+    assert is_tried_again(errored(kind=kind, sent=True), contract, delivery) == (passing and at_least_once)
+
+
+@pytest.mark.parametrize("kind", ErrorKind)
+def test_an_error_is_told_as_it_is(kind: ErrorKind) -> None:
+    assert verdict(errored(kind=kind)).meta == {
+        "errorMeta": {"kind": kind.value, "message": "It did not work.", "details": {"phase": "x"}, "latencyMs": 5.0}
+    }
+
+
+@pytest.mark.parametrize("status", SUCCESSES)
+def test_by_status_every_2xx_is_a_success(status: int) -> None:
+    judged = verdict(responded(status=status))
+    assert isinstance(judged, Success)
+    assert judged.meta["responseMeta"]["status"] == status
+    assert "errorMeta" not in judged.meta
+
+
+@pytest.mark.parametrize("status", AGAIN_STATUSES)
+@pytest.mark.parametrize("contract", ResponseContract)
+def test_statuses_that_may_pass_are_tried_again(status: int, contract: str) -> None:
+    assert is_tried_again(responded(status=status), contract, Delivery.AT_LEAST_ONCE)
+    assert not is_tried_again(responded(status=status), contract, Delivery.AT_MOST_ONCE)
+
+
+@pytest.mark.parametrize("status", FINAL_STATUSES)
+def test_by_status_every_other_is_final(status: int) -> None:
+    assert not is_tried_again(responded(status=status), ResponseContract.STATUS, Delivery.AT_LEAST_ONCE)
+
+
+@pytest.mark.parametrize("status", [*SUCCESSES[1:], *AGAIN_STATUSES, *FINAL_STATUSES])
+def test_as_a_callback_only_200_is_a_success_and_only_4xx_is_final(status: int) -> None:
+    final = 400 <= status < 500 and status not in (408, 425, 429)
+    judged = verdict(responded(status=status), ResponseContract.CALLBACK)
+    assert isinstance(judged, Failure)
+    assert judged.retryable is not final
+
+
+def test_a_failed_response_is_told_with_both_its_response_and_its_error() -> None:
+    meta = verdict(responded(status=503, body=b"sorry", Set_Cookie="s3cret")).meta
+    assert meta["responseMeta"] == {
+        "status": 503,
+        "headers": {"Set-Cookie": "••••••"},
+        "bodySnippet": "sorry",
+        "latencyMs": 12.3,
+    }
+    assert (meta["errorMeta"]["kind"], meta["errorMeta"]["details"]) == ("HttpStatus", {"status": 503})
+
+
+def test_of_a_body_the_beginning_is_told_as_text_that_every_database_takes() -> None:
+    snippet = verdict(responded(body=b"\0\xff" + b"x" * 5000)).meta["responseMeta"]["bodySnippet"]
+    assert snippet == "\ufffd\ufffd" + "x" * 2046
+
+
+def test_without_attempts_left_nothing_is_tried_again() -> None:
+    terms = Terms(ResponseContract.STATUS, Delivery.AT_LEAST_ONCE, RetryPolicy(), 1, NOON)
+    failure = verdict(errored())
+    assert isinstance(failure, Failure)
+    assert next_attempt_at(terms, failure, errored(), NOON) is None

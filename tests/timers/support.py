@@ -1,0 +1,72 @@
+"""Timers with the calls that they belong to, and nodes that poll for them."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from django.db import transaction
+
+from eventservice.kernel.ids import new_id
+from orchestration.models import ServiceCall
+from tests.factories import ServiceCallFactory, TimerFactory
+from timers.models import TimerSchedule
+from timers.poller import NOBODY, DueTimer, HeldBack, Poller
+from timers.schedule import Timer
+from timers.shards import Membership
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+def after(seconds: float) -> datetime:
+    return NOON + timedelta(seconds=seconds)
+
+
+def stored(tenant_id: uuid.UUID, count: int = 1, **given: Any) -> list[TimerSchedule]:
+    """Timers that are due at noon, unless another time is given."""
+    calls = ServiceCallFactory.build_batch(count, tenant_id=tenant_id)
+    ServiceCall.objects.bulk_create(calls)
+    values = {"due_at": NOON, "lane": "target.test", **given}
+    timers = [TimerFactory.build(tenant_id=tenant_id, service_call_id=c.service_call_id, **values) for c in calls]
+    return list(TimerSchedule.objects.bulk_create(timers))
+
+
+def asked(tenant_id: uuid.UUID, **given: Any) -> Timer:
+    """What is to be scheduled for a call that is there."""
+    call = ServiceCallFactory(tenant_id=tenant_id)
+    values = {
+        "correlation_id": new_id(),
+        "due_at": NOON,
+        "shard_id": 3,
+        "lane": "target.test",
+        "service_call_id": call.service_call_id,
+        **given,
+    }
+    return Timer(tenant_id, **values)
+
+
+def found(timer: Any) -> TimerSchedule | None:
+    timers = TimerSchedule.objects.for_tenant(timer.tenant_id)
+    return timers.filter(service_call_id=timer.service_call_id).first()
+
+
+def joined() -> Membership:
+    membership = Membership()
+    membership.join()
+    return membership
+
+
+def polling(num_shards: int = 4) -> Poller:
+    membership = joined()
+    membership.rebalance(num_shards)
+    return Poller(membership.leases)
+
+
+def claim(poller: Poller, limit: int = 1000, held_back: HeldBack = NOBODY) -> list[DueTimer]:
+    with transaction.atomic():
+        return poller.claim_due(limit, held_back)
+
+
+def ids(timers: Any) -> set[uuid.UUID]:
+    return {timer.service_call_id for timer in timers}

@@ -1,0 +1,98 @@
+"""A node whose heart has stopped is reaped by another: its row goes, its shards are free, and it is fenced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import transaction
+
+from eventservice.kernel.leases import Fenced
+from eventservice.kernel.now import pinned_time
+from tests.timers.support import NOON, joined
+from timers.models import Node, TimerShard
+from timers.shards import NODE_LEASE, SHARD_LEASE, live_nodes, reap_one
+
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
+
+JUST_ALIVE = NOON + NODE_LEASE
+DEAD = JUST_ALIVE + timedelta(milliseconds=1)
+
+
+def test_a_node_is_alive_to_the_last_instant_of_its_lease() -> None:
+    joined()
+    with pinned_time(JUST_ALIVE):
+        assert reap_one() is None
+    assert Node.objects.exists()
+
+
+def test_its_row_goes_and_its_shards_are_free_under_a_new_version() -> None:
+    member = joined()
+    member.rebalance(4)
+    with pinned_time(DEAD):
+        assert reap_one() == member.owner_id
+        assert reap_one() is None
+    assert live_nodes() == []
+    rows = TimerShard.objects.values_list("owner_id", "lease_until", "version").distinct()
+    assert list(rows) == [(None, None, 2)]
+
+
+def test_only_the_dead_are_reaped_one_at_a_time() -> None:
+    dead = {joined().owner_id for _ in range(2)}
+    with pinned_time(DEAD):
+        alive = joined()
+        alive.rebalance(4)
+        assert {reap_one(), reap_one()} == dead
+        assert reap_one() is None
+    assert live_nodes() == [alive.owner_id]
+    assert set(TimerShard.objects.values_list("owner_id", flat=True)) == {alive.owner_id}
+
+
+def test_whoever_was_reaped_is_fenced_everywhere() -> None:
+    member = joined()
+    member.rebalance(4)
+    with transaction.atomic():
+        member.fence()
+        member.leases.fence([0, 1, 2, 3])
+    with pinned_time(DEAD):
+        reap_one()
+        for refused in (member.fence, lambda: member.leases.fence([0]), lambda: member.beat(0)):
+            with pytest.raises(Fenced), transaction.atomic():
+                refused()
+        assert member.leases.renew() == {0, 1, 2, 3}
+
+
+def test_it_takes_no_shard_until_it_joins_anew() -> None:
+    member = joined()
+    with pinned_time(DEAD):
+        reap_one()
+        member.rebalance(4)
+    assert not TimerShard.objects.exclude(owner_id=None).exists()
+
+
+def test_a_dead_nodes_shards_outlast_it_so_that_nobody_takes_them_before_it_is_reaped() -> None:
+    assert SHARD_LEASE > 2 * NODE_LEASE
+    first = joined()
+    first.rebalance(4)
+    with pinned_time(DEAD):
+        second = joined()
+        second.rebalance(4)
+        assert second.leases.held == {}
+        reap_one()
+        second.rebalance(4)
+        assert set(second.leases.held) == {0, 1, 2, 3}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_of_many_that_find_a_dead_node_one_reaps_it(elsewhere: Callable[..., Future[Any]]) -> None:
+    member = joined()
+
+    def reap() -> Any:
+        with pinned_time(DEAD):
+            return reap_one()
+
+    reaped = [future.result(30) for future in [elsewhere(reap) for _ in range(6)]]
+    assert sorted(map(str, reaped)) == sorted([str(member.owner_id), *["None"] * 5])

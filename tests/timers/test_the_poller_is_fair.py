@@ -1,0 +1,102 @@
+"""When more is due than a pass can take, every tenant gets its share, and what the quiet leave goes to the busy."""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+
+import pytest
+
+from eventservice.kernel.now import pinned_time
+from tests.timers.support import after, claim, ids, polling, stored
+from timers.poller import LEAST_SHARE, HeldBack, Poller
+
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
+
+BUSY, *QUIET = [uuid.UUID(int=number + 1) for number in range(5)]
+LIMIT = 100
+
+
+def taken(poller: Poller, limit: int = LIMIT, held_back: HeldBack | None = None) -> Counter[uuid.UUID]:
+    return Counter(timer.tenant_id for timer in claim(poller, limit, held_back or HeldBack()))
+
+
+def test_a_busy_tenant_does_not_keep_the_others_waiting() -> None:
+    stored(BUSY, 500, due_at=after(-60))
+    for tenant in QUIET:
+        stored(tenant, 3)
+    first = taken(polling())
+    assert first == {BUSY: LIMIT - 12, **dict.fromkeys(QUIET, 3)}
+
+
+def test_several_busy_tenants_share_alike() -> None:
+    for tenant in (BUSY, *QUIET):
+        stored(tenant, 60)
+    assert set(taken(polling()).values()) == {LIMIT // 5}
+
+
+def test_what_the_quiet_ones_leave_is_taken_to_the_last_place() -> None:
+    for tenant, count in ((BUSY, 80), (QUIET[0], 80), (QUIET[1], 1)):
+        stored(tenant, count)
+    first = taken(polling())
+    assert first.total() == LIMIT
+    assert first[QUIET[1]] == 1
+    assert min(first[BUSY], first[QUIET[0]]) >= 33
+
+
+def test_of_one_tenant_the_longest_due_are_taken_first() -> None:
+    late = stored(BUSY, 50, due_at=after(-60))
+    stored(BUSY, 100)
+    assert ids(late) <= ids(claim(polling(), LIMIT))
+
+
+def test_with_more_tenants_than_places_all_have_their_turn() -> None:
+    """A share is never so small that only overhead is left: so some wait, but not the same ones each time."""
+    for tenant in (BUSY, *QUIET):
+        stored(tenant, 5 * LEAST_SHARE)
+    poller = polling()
+    first = [next(iter(taken(poller, LEAST_SHARE))) for _ in range(5)]
+    assert sorted(first) == sorted([BUSY, *QUIET])
+
+
+def test_what_is_taken_in_many_passes_is_each_timer_once() -> None:
+    timers = [timer for tenant in (BUSY, *QUIET) for timer in stored(tenant, 47)]
+    poller = polling()
+    seen = [timer.service_call_id for _ in range(6) for timer in claim(poller, 45)]
+    assert sorted(seen) == sorted(ids(timers))
+
+
+def test_once_the_rush_is_over_order_is_not_asked_for_any_more() -> None:
+    stored(BUSY, LIMIT)
+    poller = polling()
+    assert (taken(poller).total(), poller.crowded) == (LIMIT, True)
+    assert (taken(poller).total(), poller.crowded) == (0, False)
+
+
+@pytest.mark.parametrize("count", [5, 200])
+def test_who_is_held_back_waits_alone(count: int) -> None:
+    for tenant in (BUSY, QUIET[0]):
+        stored(tenant, count)
+    poller = polling()
+    assert set(taken(poller, held_back=HeldBack(tenants=[BUSY]))) == {QUIET[0]}
+    assert BUSY in taken(poller)
+
+
+@pytest.mark.parametrize("count", [5, 200])
+def test_a_lane_that_is_held_back_waits_alone(count: int) -> None:
+    stored(BUSY, count, lane="slow.test")
+    stored(BUSY, 5, lane="fine.test")
+    stored(QUIET[0], 5, lane="slow.test")
+    poller = polling()
+    due = claim(poller, LIMIT, HeldBack(lanes=["slow.test", "none.test"]))
+    assert [timer.lane for timer in due] == ["fine.test"] * 5
+    assert taken(poller)[QUIET[0]] == 5
+
+
+def test_a_tenant_that_comes_during_a_rush_is_heard_within_a_second() -> None:
+    stored(BUSY, 500, due_at=after(-60))
+    poller = polling()
+    claim(poller, LIMIT)
+    stored(QUIET[0], 3)
+    with pinned_time(after(1.001)):
+        assert taken(poller)[QUIET[0]] == 3
