@@ -7,6 +7,7 @@ import secrets
 import sys
 from typing import Any
 
+from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandParser
@@ -32,6 +33,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, port: int, target_port: int, web_workers: int, **options: Any) -> None:
         call_command("migrate", verbosity=0, interactive=False)
+        settings.STATIC_ROOT.mkdir(parents=True, exist_ok=True)
         self._introduce(port, target_port)
         # The mock target is on loopback, which nothing else may call.
         env = {
