@@ -174,6 +174,10 @@ API_MAX_REQUEST_BYTES = env.integer("API_MAX_REQUEST_BYTES", 2 * 1_048_576, leas
 API_MAX_BATCH_BYTES = env.integer("API_MAX_BATCH_BYTES", 16 * 1_048_576, least=1024, most=256 * 1_048_576)
 API_MAX_BATCH = env.integer("API_MAX_BATCH", 1000, least=1, most=10_000)
 API_MAX_TIMEOUT_SECONDS = env.integer("API_MAX_TIMEOUT_SECONDS", 3600, least=1, most=86_400)
+# A request that waits for a call to end (?wait=) holds a worker of the web tier.
+API_MAX_WAIT_SECONDS = env.integer("API_MAX_WAIT_SECONDS", 30, least=0, most=300)
+# Whoever can reach /metrics may read it; otherwise it takes an operator's API key.
+METRICS_OPEN = env.boolean("METRICS_OPEN", not PRODUCTION)
 # Django's own limit, which would answer with a page, must not come first.
 DATA_UPLOAD_MAX_MEMORY_SIZE = max(API_MAX_REQUEST_BYTES, API_MAX_BATCH_BYTES)
 

@@ -1,7 +1,13 @@
 from django.contrib import admin
 from django.urls import include, path
 
+from eventservice.api.health import livez, readyz
+from eventservice.api.metrics import metrics
+
 urlpatterns = [
     path("api/v1/", include("eventservice.api.urls")),
+    path("livez", livez),
+    path("readyz", readyz),
+    path("metrics", metrics),
     path("admin/", admin.site.urls),
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -78,9 +78,14 @@ def interrupt_attempts(keys: Iterable[AttemptKey], now: datetime) -> None:
     execute_rows(open_only, [(now, *row, k.tenant_id, k.service_call_id, k.execution_id) for k in keys])
 
 
-def orphaned_attempts(live_nodes: Collection[uuid.UUID], limit: int) -> list[AttemptKey]:
-    """Open attempts of nodes that are no more."""
-    orphaned = HttpExecution.objects.across_tenants().filter(finished_at=None).exclude(node__in=live_nodes)
+def orphaned_attempts(live_nodes: Callable[[], Collection[uuid.UUID]], limit: int) -> list[AttemptKey]:
+    """Open attempts of nodes that are no more.
+
+    The live ones are asked for last: a node that has only just joined must not be taken for one that is gone.
+    """
+    under_way = HttpExecution.objects.across_tenants().filter(finished_at=None)
+    gone = set(under_way.values_list("node", flat=True).distinct()) - {*live_nodes()}
+    orphaned = under_way.filter(node__in=gone)
     return [
         AttemptKey(*key)
         for key in orphaned.values_list("tenant_id", "service_call_id", "execution_id")[:limit]

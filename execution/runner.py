@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import binascii
 import hashlib
 import hmac
 import json
@@ -71,12 +72,15 @@ def build_attempt(
     signer: Signer | None,
     now: datetime,
 ) -> Attempt | Errored:
-    try:
-        own_headers = open_sealed(request.headers)
-    except Undecipherable:
-        return _refused(key, "A secret header was encrypted with a key that is not in ENCRYPTION_KEYS.")
     text = request.body_text
     body = None if text is None else text.encode()
+    try:
+        own_headers = open_sealed(request.headers)
+        signature = signer.headers(str(service_call_id), now, body or b"") if signer else {}
+    except Undecipherable:
+        return _refused(key, "A secret header was encrypted with a key that is not in ENCRYPTION_KEYS.")
+    except binascii.Error:
+        return _refused(key, "The tenant's signing secret is not base64: nothing can be signed with it.")
     # The caller's own headers come first: an Idempotency-Key of theirs is the one that counts.
     headers = {
         "Idempotency-Key": str(service_call_id),
@@ -85,9 +89,8 @@ def build_attempt(
         **_titled(own_headers),
         "X-Service-Call-Id": str(service_call_id),
         "X-Attempt": str(attempt),
+        **signature,
     }
-    if signer is not None:
-        headers |= signer.headers(str(service_call_id), now, body or b"")
     return Attempt(key, request.method, request.url, tuple(headers.items()), body, timeout_seconds)
 
 

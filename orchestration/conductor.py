@@ -89,12 +89,12 @@ class Engine:
     # --- one pass ---
 
     def poll_once(self, longest_nap: float = LONGEST_NAP) -> Pass:
+        started = recorded = 0
         with self._weathering():
             self._tend()
             started = self._start_due() if self._worth_looking() else 0
-            outcomes = self.egress.collect(self._nap(longest_nap))
-            return Pass(started, self._record(outcomes))
-        return Pass(0, 0)
+            recorded = self._record(self.egress.collect(self._nap(longest_nap)))
+        return Pass(started, recorded)
 
     step = poll_once
 
@@ -259,7 +259,7 @@ class Engine:
 
     def _sweep(self) -> None:
         """Resolve what nodes that are no more have left behind."""
-        while orphaned := orphaned_attempts(unreaped_nodes(), WATCHDOG_BATCH):
+        while orphaned := orphaned_attempts(unreaped_nodes, WATCHDOG_BATCH):
             if not self._resolve(orphaned):
                 return
 
@@ -319,7 +319,7 @@ def _count(counter: Counter[K], key: K, change: int) -> None:
 def resolve_stuck() -> int:
     """What the watchdog does, on demand: calls past their deadline, and those of nodes that are no more."""
     resolved = 0
-    for find in (lifecycle.overdue_attempts, lambda limit: orphaned_attempts(unreaped_nodes(), limit)):
+    for find in (lifecycle.overdue_attempts, lambda limit: orphaned_attempts(unreaped_nodes, limit)):
         while keys := find(WATCHDOG_BATCH):
             resolved += lifecycle.resolve_interrupted(keys)
     return resolved

@@ -670,34 +670,65 @@ def delete(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> None:
         forget(tenant_id, service_call_id)
 
 
-def set_timer(command: SubmitServiceCall) -> uuid.UUID:
-    """The upsert of a durable timer: a pending one of its namespace and id is overwritten. The id of its call."""
+def set_timer(command: SubmitServiceCall) -> None:
+    """The upsert of a durable timer: a pending one of its namespace and id is overwritten."""
     try:
         with transaction.atomic():
-            return _set_timer(command)
+            _set_timer(command)
     except IntegrityError:
         # Another request made the timer first: now it is there to be overwritten.
         with transaction.atomic():
-            return _set_timer(command)
+            _set_timer(command)
 
 
-def _set_timer(command: SubmitServiceCall) -> uuid.UUID:
+def change_timer(
+    tenant_id: uuid.UUID,
+    namespace: str,
+    timer_id: str,
+    changed: Callable[[ServiceCall], SubmitServiceCall],
+) -> None:
+    """The same for one that must be there: `changed` makes the command out of it as it stands, locked."""
+    with transaction.atomic():
+        live = _live_timer(tenant_id, namespace, timer_id)
+        if live is None:
+            raise NotFound("timer")
+        rearm([(tenant_id, live, _stored(tenant_id, live).due_at)], only_pending=True)
+        row = _one(tenant_id, live)
+        _require(row, Status.SCHEDULED, "be changed")
+        _set_anew(row, changed(_stored(tenant_id, live)), db_now())
+
+
+def _set_timer(command: SubmitServiceCall) -> None:
+    assert command.external_id is not None  # noqa: S101 (it is what makes it a durable timer)
     tenant_id, now = command.tenant_id, db_now()
-    live = ServiceCall.objects.for_tenant(tenant_id).filter(
-        namespace=command.namespace, live_external_id=command.external_id
-    )
-    service_call_id = live.values_list("service_call_id", flat=True).first()
-    if service_call_id is None:
-        return _submit([command])[0].service_call_id
-    rearm([(tenant_id, service_call_id, command.due_from(now))], only_pending=True)
-    row = _one(tenant_id, service_call_id)
+    live = _live_timer(tenant_id, command.namespace, command.external_id)
+    if live is None:
+        _submit([command])
+        return
+    rearm([(tenant_id, live, command.due_from(now))], only_pending=True)
+    row = _one(tenant_id, live)
     _require(row, Status.SCHEDULED, "be set anew")
-    if row.attempt:
-        # It has been sent before, under an idempotency key that must not come with another payload.
-        cancel(tenant_id, service_call_id)
-        return _submit([command])[0].service_call_id
-    _overwrite(row, replace(command, service_call_id=service_call_id), now)
-    return service_call_id
+    _set_anew(row, command, now)
+
+
+def _set_anew(row: Row, command: SubmitServiceCall, now: datetime) -> None:
+    if not row.attempt:
+        return _overwrite(row, replace(command, service_call_id=row.service_call_id), now)
+    # It has been sent before, under an idempotency key that must not come with another payload.
+    cancel(row.tenant_id, row.service_call_id)
+    _submit([command])
+    return None
+
+
+def _live_timer(tenant_id: uuid.UUID, namespace: str, timer_id: str) -> uuid.UUID | None:
+    calls = ServiceCall.objects.for_tenant(tenant_id).filter(namespace=namespace, live_external_id=timer_id)
+    found: uuid.UUID | None = calls.values_list("service_call_id", flat=True).first()
+    return found
+
+
+def _stored(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> ServiceCall:
+    call: ServiceCall = ServiceCall.objects.for_tenant(tenant_id).get(service_call_id=service_call_id)
+    return call
 
 
 def _overwrite(row: Row, command: SubmitServiceCall, now: datetime) -> None:

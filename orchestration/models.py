@@ -82,6 +82,13 @@ class ServiceCall(models.Model):
             LongNamedIndex(name="idx_service_calls_host", fields=["tenant_id", "host", "submitted_at"]),
             LongNamedIndex(name="idx_service_calls_name", fields=["tenant_id", "name", "submitted_at"]),
             LongNamedIndex(name="idx_service_calls_correlation", fields=["tenant_id", "correlation_id"]),
+            # All calls that a durable timer's id has had, and lists of timers. Plain calls are not in it.
+            PollingIndex(
+                name="idx_service_calls_timer",
+                fields=["tenant_id", "namespace", "external_id"],
+                condition=Q(external_id__isnull=False),
+                full=("tenant_id", "namespace", "external_id"),
+            ),
             # The watchdog: attempts that should have ended.
             PollingIndex(
                 name="idx_service_calls_deadline",

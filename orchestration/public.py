@@ -6,6 +6,7 @@ from orchestration.lifecycle import Submitted, cancel, prune_calls, reschedule, 
 from orchestration.models import ServiceCall, ServiceCallTag
 from orchestration.retries import RetryPolicy
 from orchestration.states import Delivery, ResponseContract, Status
+from orchestration.statistics import Statistics, statistics
 
 __all__ = [
     "Delivery",
@@ -18,11 +19,13 @@ __all__ = [
     "ServiceCall",
     "ServiceCallTag",
     "Status",
+    "Statistics",
     "SubmitServiceCall",
     "Submitted",
     "cancel",
     "prune_calls",
     "reschedule",
     "resolve_stuck",
+    "statistics",
     "submit",
 ]

@@ -24,6 +24,7 @@ from django.db.models import Exists, F, Func, OuterRef, Q, QuerySet, lookups
 from django.db.models.fields.json import KeyTextTransform
 
 from eventservice.kernel.errors import NotFound
+from eventservice.tenants.public import DEFAULT_NAMESPACE
 from orchestration.models import ServiceCall, ServiceCallTag
 from orchestration.states import Status
 
@@ -102,6 +103,17 @@ def pending_of(tenant_id: uuid.UUID, most: int) -> int:
     """How many calls are Scheduled, counted up to `most`: an index alone tells."""
     pending = ServiceCall.objects.for_tenant(tenant_id).filter(status=Status.SCHEDULED)
     return pending.order_by()[:most].count()
+
+
+def timer_call_of(tenant_id: uuid.UUID, namespace: str, timer_id: str) -> dict[str, Any]:
+    """The live call of a durable timer, or the last that came to its own end; raises NotFound."""
+    calls = ServiceCall.objects.for_tenant(tenant_id).filter(namespace=namespace)
+    live = calls.filter(live_external_id=timer_id).values(*COLUMNS).first()
+    ended = calls.filter(external_id=timer_id, status__in=[Status.SUCCEEDED, Status.FAILED])
+    call = live or ended.order_by("-submitted_at", "-service_call_id").values(*COLUMNS).first()
+    if call is None:
+        raise NotFound("timer")
+    return call
 
 
 # --- lists ----------------------------------------------------------------------------------------------------
@@ -186,9 +198,12 @@ def _by_each_filter(wanted: CallFilter) -> Iterator[QuerySet[Any]]:
         yield calls.filter(status__in=every, **_range("due_at", wanted.due_from, wanted.due_to))
     if wanted.submitted_from or wanted.submitted_to:
         yield calls.filter(**_range("submitted_at", wanted.submitted_from, wanted.submitted_to))
+    if wanted.timers:
+        within = {} if wanted.namespace is None else {"namespace": wanted.namespace}
+        yield calls.filter(external_id__isnull=False, **within)
     for column in ("host", "name", "namespace"):
         value = getattr(wanted, column)
-        if value is not None and value != "default":
+        if value is not None and value != DEFAULT_NAMESPACE:
             yield calls.filter(**{column: value})
 
 

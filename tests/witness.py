@@ -107,8 +107,8 @@ class Program:
         return _state(self.pid) == "T"
 
     def children(self) -> list[int]:
-        """All processes of its group but itself."""
-        return [pid for pid in _pids() if pid != self.pid and _group(pid) == self.pid]
+        """The living processes of its group but itself."""
+        return [pid for pid in _pids() if pid != self.pid and _group(pid) == self.pid and _state(pid) != "Z"]
 
     def kill(self) -> None:
         """SIGKILL to it alone."""
@@ -261,7 +261,7 @@ class Witness:
 
     def most_connections(self) -> int:
         with urllib.request.urlopen(f"{self.url}/stats") as answer:
-            return int(json.load(answer)["most_connections"]) - 1  # this one is ours
+            return int(json.load(answer)["most_connections"])
 
 
 def _sent(line: dict[str, Any]) -> Sent:
@@ -329,10 +329,17 @@ def owns_shards(engine: Program) -> bool:
     return TimerShard.objects.filter(owner_id=node_of(engine)).exists()
 
 
+def seat_of(role: str, cluster: Program) -> int | None:
+    """The process of the cluster that plays the role now."""
+    nodes = Node.objects.filter(role=role, process_id__in=cluster.children())
+    return nodes.order_by("-started_at").values_list("process_id", flat=True).first()
+
+
 def at_work(*engines: Program) -> None:
     """Wait until each of the engines has a share of the shards."""
     for engine in engines:
-        until(lambda: owns_shards(engine), "the engine has a share of the shards")  # noqa: B023 (called at once)
+        until(lambda: owns_shards(engine) or not engine.running, "the engine has a share of the shards")  # noqa: B023
+        assert engine.running
 
 
 __all__ = [
@@ -349,6 +356,7 @@ __all__ = [
     "node_of",
     "owns_shards",
     "say",
+    "seat_of",
     "stage",
     "steady",
     "unfinished",

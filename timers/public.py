@@ -1,6 +1,7 @@
 """What other modules may use of timers."""
 
 from timers.models import NodeRole
+from timers.overview import nodes, shards, shards_by_owner
 from timers.poller import DueTimer, HeldBack, Poller
 from timers.schedule import (
     Timer,
@@ -24,10 +25,13 @@ __all__ = [
     "by_correlation",
     "due_of_tenant",
     "live_nodes",
+    "nodes",
     "rearm",
     "reap_one",
     "schedule",
     "schedule_again",
+    "shards",
+    "shards_by_owner",
     "timer_of",
     "unreaped_nodes",
     "unschedule",

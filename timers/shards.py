@@ -13,10 +13,11 @@ import socket
 import time
 import uuid
 from datetime import timedelta
+from typing import Any
 
 from django.conf import settings
 from django.db import connection, transaction
-from django.db.models import F, Max
+from django.db.models import F, Max, QuerySet
 
 from eventservice.kernel.ids import new_id
 from eventservice.kernel.leases import Fenced, Leases, share
@@ -109,16 +110,25 @@ class Membership:
 
 
 def reap_one() -> uuid.UUID | None:
-    """Fence one node whose heart has stopped, and free its shards; its id, so that its calls can be resolved."""
+    """Fence one node whose heart has stopped, and free its shards; its id, so that its calls can be resolved.
+
+    Nothing is waited for: a node that froze inside a transaction would freeze this one with it. It is reaped
+    when the database has ended that transaction.
+    """
     for owner_id in Node.objects.filter(lease_until__lt=DbNow()).values_list("pk", flat=True):
         with transaction.atomic():
-            deleted, _ = Node.objects.filter(pk=owner_id, lease_until__lt=DbNow()).delete()
-            if deleted:
-                TimerShard.objects.filter(owner_id=owner_id).update(
-                    version=F("version") + 1, owner_id=None, lease_until=None
-                )
+            node = Node.objects.filter(pk=owner_id, lease_until__lt=DbNow())
+            shards = TimerShard.objects.filter(owner_id=owner_id)
+            if _all_locked(node) and node.exists() and _all_locked(shards):
+                shards.update(version=F("version") + 1, owner_id=None, lease_until=None)
+                node.delete()
                 return owner_id
     return None
+
+
+def _all_locked(rows: QuerySet[Any]) -> bool:
+    """Lock them, unless others hold any of them."""
+    return len(rows.select_for_update(skip_locked=True)) == rows.count()
 
 
 def unreaped_nodes() -> list[uuid.UUID]:

@@ -187,14 +187,14 @@ class Fields:
             return default
         return Fields(value, self.faults, self.at + pointed(name))
 
-    def texts(self, name: str, *, most: int, longest: int, default: Any = ()) -> list[str]:
-        """An array of texts."""
-        values = self._typed(name, list, "an array of texts", default)
-        if values is MISSING or values is default:
-            return list(default)
+    def texts(self, name: str, *, most: int, longest: int, required: bool = False) -> list[str]:
+        """An array of labels."""
+        values = self._typed(name, list, "an array of texts", MISSING if required else None)
+        if values is MISSING or values is None:
+            return []
         if len(values) > most:
             self.fault(name, f"must have at most {most} items")
-            return list(default)
+            return []
         for index, value in enumerate(values):
             if wrong := wrong_text(value, longest):
                 self.faults.append(Fault(f"{self.at}{pointed(name)}/{index}", wrong))

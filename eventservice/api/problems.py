@@ -99,7 +99,7 @@ def answer_exception(raised: Exception, context: Mapping[str, Any]) -> HttpRespo
     """Django REST framework's exception handler: nothing passes it."""
     refusal = refusal_of(raised)
     if refusal is None:
-        log.exception("request_failed", exc_info=raised)
+        log.error("request_failed", exc_info=raised)
         refusal = _by_status(500)
     return respond(refusal, context["request"].correlation_id)
 

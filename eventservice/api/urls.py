@@ -2,6 +2,20 @@
 
 from django.urls import include, path
 
+from eventservice.api import operations, tenants
+
+TENANT = "tenants/<uuid:tenant_id>"
+
 urlpatterns = [
-    path("tenants/<uuid:tenant_id>/", include("orchestration.api.urls")),
+    path("tenants", tenants.Tenants.as_view()),
+    path(TENANT, tenants.OneTenant.as_view()),
+    path(f"{TENANT}/namespaces", tenants.Namespaces.as_view()),
+    path(f"{TENANT}/namespaces/<str:name>", tenants.OneNamespace.as_view()),
+    path(f"{TENANT}/api-keys", tenants.ApiKeys.as_view()),
+    path(f"{TENANT}/api-keys/<str:key_id>/rotate", tenants.RotateKey.as_view()),
+    path(f"{TENANT}/api-keys/<str:key_id>/revoke", tenants.RevokeKey.as_view()),
+    path(f"{TENANT}/", include("orchestration.api.urls")),
+    path("stats", operations.StatsView.as_view()),
+    path("shards", operations.ShardsView.as_view()),
+    path("nodes", operations.NodesView.as_view()),
 ]

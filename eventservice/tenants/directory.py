@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 import uuid
 from dataclasses import dataclass
+from typing import Any
 
+from django.db import transaction
 from django.db.models import Max
 
 from eventservice.kernel.errors import Invalid, NotFound
-from eventservice.kernel.now import DbNow
-from eventservice.kernel.secrets import decrypt
+from eventservice.kernel.now import DbNow, db_now
+from eventservice.kernel.secrets import decrypt, encrypt
 from eventservice.tenants.models import DEFAULT_NAMESPACE, DEFAULT_SHARDS, Namespace, Tenant
 
 KEPT_SECONDS = 5.0
@@ -88,13 +90,30 @@ def most_shards() -> int:
     return Namespace.objects.across_tenants().aggregate(most=Max("num_shards"))["most"] or DEFAULT_SHARDS
 
 
-def create_tenant(name: str) -> Tenant:
+def create_tenant(name: str, **limits: Any) -> Tenant:
     """A tenant with its `default` namespace."""
-    tenant = Tenant(name=name, created_at=DbNow())
-    tenant.full_clean(exclude=["created_at"])
-    tenant.save(force_insert=True)
-    declare_namespace(tenant.tenant_id, DEFAULT_NAMESPACE, DEFAULT_SHARDS)
+    tenant = Tenant(name=name, created_at=db_now(), **_stored(limits))
+    tenant.full_clean(validate_unique=False)
+    with transaction.atomic():
+        tenant.save(force_insert=True)
+        declare_namespace(tenant.tenant_id, DEFAULT_NAMESPACE, DEFAULT_SHARDS)
     return tenant
+
+
+def change_tenant(tenant_id: uuid.UUID, **changes: Any) -> Tenant:
+    """Other processes see it within KEPT_SECONDS."""
+    if changes:
+        Tenant.objects.filter(pk=tenant_id).update(**_stored(changes))
+    forget_profiles()
+    tenant = Tenant.objects.filter(pk=tenant_id).first()
+    if tenant is None:
+        raise NotFound("tenant")
+    return tenant
+
+
+def _stored(changes: dict[str, Any]) -> dict[str, Any]:
+    secret = changes.get("signing_secret")
+    return {**changes, "signing_secret": encrypt(secret)} if secret else changes
 
 
 def declare_namespace(tenant_id: uuid.UUID, name: str, num_shards: int) -> Namespace:

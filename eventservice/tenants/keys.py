@@ -47,7 +47,8 @@ def create_key(
 def find_key(text: str) -> ApiKey | None:
     """The valid key that this text is; None for anything else, in the same time."""
     parts = text.split("_")
-    key_id, secret = (parts[2], parts[3]) if len(parts) == 4 and parts[0] == PREFIX else ("", "")
+    well_formed = len(parts) == 4 and parts[0] == PREFIX and parts[2].isalnum()
+    key_id, secret = (parts[2], parts[3]) if well_formed else ("", "")
     usable = Q(revoked_at=None) & (Q(expires_at=None) | Q(expires_at__gt=DbNow()))
     key: ApiKey | None = ApiKey.objects.across_tenants().filter(usable, key_id=key_id).first()
     matches = hmac.compare_digest(_hash(secret), key.secret_hash if key else "")

@@ -46,7 +46,7 @@ def parse_list(parameters: QueryDict, tenant_id: uuid.UUID, *, timers: bool = Fa
     query = Query(parameters, faults)
     wanted = _filter(query, tenant_id, timers)
     sort = query.choice("sort", SORTS, "dueAt" if timers else "-submittedAt")
-    list_id = hashlib.sha256(repr((wanted, sort)).encode()).hexdigest()[:16]
+    list_id = _list_id(wanted, sort)
     limit, position = query.limit(), query.cursor(list_id)
     query.no_others()
     checked(faults)
@@ -76,6 +76,12 @@ def _filter(query: Query, tenant_id: uuid.UUID, timers: bool) -> CallFilter:
         correlation_id=query.identifier("correlationId"),
         **common,  # type: ignore[arg-type]
     )
+
+
+def _list_id(wanted: CallFilter, sort: str) -> str:
+    values = [getattr(wanted, name) for name in CallFilter.__slots__]
+    stable = [sorted(value) if isinstance(value, frozenset) else str(value) for value in values]
+    return hashlib.sha256(repr((stable, sort)).encode()).hexdigest()[:16]
 
 
 def _lowered(host: str | None) -> str | None:

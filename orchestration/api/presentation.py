@@ -42,6 +42,52 @@ def show_call(call: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def show_listed(call: Mapping[str, Any]) -> dict[str, Any]:
+    """In a list: no bodies, no headers."""
+    return {
+        "serviceCallId": str(call["service_call_id"]),
+        "tenantId": str(call["tenant_id"]),
+        "name": call["name"],
+        "status": call["status"],
+        "namespace": call["namespace"],
+        "timerId": call["external_id"],
+        "submittedAt": show_instant(call["submitted_at"]),
+        "dueAt": show_instant(call["due_at"]),
+        "startedAt": show_instant(call["started_at"]),
+        "finishedAt": show_instant(call["finished_at"]),
+        "request": {"method": call["method"], "url": call["url"], "host": call["host"]},
+        "outcome": show_summary(call["outcome_meta"]),
+        "tags": sorted(call["tags"]),
+        "favorite": FAVORITE in call["tags"],
+        "correlationId": str(call["correlation_id"]),
+        "replayOf": call["replay_of"] and str(call["replay_of"]),
+        "attempts": call["attempt"],
+    }
+
+
+def show_summary(outcome: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    if outcome is None:
+        return None
+    response, error = outcome.get("responseMeta") or {}, outcome.get("errorMeta") or {}
+    return {
+        "status": response.get("status"),
+        "errorKind": error.get("kind"),
+        "latencyMs": response.get("latencyMs", error.get("latencyMs")),
+    }
+
+
+def show_event(event: Any) -> dict[str, Any]:
+    return {
+        "id": str(event.event_id),
+        "type": event.event_type,
+        "seq": event.aggregate_seq,
+        "occurredAt": show_instant(event.created_at),
+        "correlationId": str(event.correlation_id),
+        "causationId": event.causation_id and str(event.causation_id),
+        "data": event.event_payload,
+    }
+
+
 def show_request(spec: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "method": spec["method"],

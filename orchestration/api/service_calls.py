@@ -2,32 +2,298 @@
 
 from __future__ import annotations
 
+import hashlib
+import time
 import uuid
+from collections.abc import Callable
+from typing import Any
 
+from django.conf import settings
 from django.http import HttpResponse
 from rest_framework.request import Request
 
-from eventservice.api.bodies import read_json
-from eventservice.api.views import ApiView, reply
-from orchestration import lifecycle
+from eventservice.api.bodies import has_body, read_json, read_object
+from eventservice.api.fields import MISSING, Fields, checked
+from eventservice.api.problems import Fault, Refusal, faults_of, invalid
+from eventservice.api.queries import Query, listed, make_cursor
+from eventservice.api.views import ApiView, no_content, reply
+from eventservice.kernel.bulk import to_json
+from eventservice.kernel.errors import DomainError
+from execution.public import attempts_of
+from orchestration import lifecycle, selectors
 from orchestration.api.details import show_details
-from orchestration.api.presentation import show_submitted
-from orchestration.api.submission import Asking, parse_submission
+from orchestration.api.filters import parse_list
+from orchestration.api.presentation import show_attempt, show_event, show_listed, show_submitted
+from orchestration.api.submission import (
+    IDEMPOTENCY_KEY,
+    KEY_RULE,
+    LONGEST_NAME,
+    MOST_TAGS,
+    Asking,
+    parse_submission,
+    read_due,
+    read_submission,
+    read_tags,
+    wrong_tag,
+)
+from orchestration.ceilings import CeilingReached, take_room
+from orchestration.commands import SubmitServiceCall
+from orchestration.lifecycle import Submitted
+from orchestration.states import FAVORITE, TERMINAL
+from outbox.public import timeline_of
+
+LOOK_AGAIN_SECONDS = (0.02, 0.25)
 
 
-class ServiceCalls(ApiView):
-    def post(self, request: Request, tenant_id: uuid.UUID) -> HttpResponse:
-        asking = Asking(self.tenant, self.correlation_id, request.headers.get("Idempotency-Key"))
-        command = parse_submission(read_json(request, self.most_bytes), asking)
-        (submitted,) = lifecycle.submit([command])
-        headers = {"Location": f"{request.path}/{submitted.service_call_id}"}
-        if submitted.submitted_at is None or submitted.due_at is None:
+class CallsView(ApiView):
+    """What the endpoints of calls share."""
+
+    @property
+    def asking(self) -> Asking:
+        return Asking(self.tenant, self.correlation_id, self.request.headers.get("Idempotency-Key"))
+
+    def take_room(self, calls: int) -> None:
+        try:
+            take_room(self.tenant, calls)
+        except CeilingReached as reached:
+            raise Refusal(429, reached.code, reached.message, headers={"Retry-After": "5"}) from None
+
+    def accepted(self, path: str, service_call_id: uuid.UUID, *, replayed: bool = False) -> HttpResponse:
+        headers = {"Location": f"{path}/{service_call_id}"}
+        if replayed:
             headers["Idempotent-Replayed"] = "true"
-            return reply(show_details(tenant_id, submitted.service_call_id), 202, headers)
+        return reply(show_details(self.tenant.tenant_id, service_call_id), 202, headers)
+
+
+class ServiceCalls(CallsView):
+    def get(self, request: Request, tenant_id: uuid.UUID) -> HttpResponse:
+        asked = parse_list(request._request.GET, tenant_id)
+        page = asked.read()
+        return reply(asked.answer(page, [show_listed(call) for call in page.calls]))
+
+    def post(self, request: Request, tenant_id: uuid.UUID) -> HttpResponse:
+        command = parse_submission(read_json(request, self.most_bytes), self.asking)
+        self.take_room(1)
+        (submitted,) = lifecycle.submit([command])
+        if submitted.submitted_at is None or submitted.due_at is None:
+            return self.accepted(request.path, submitted.service_call_id, replayed=True)
         shown = show_submitted(command, submitted.submitted_at, submitted.due_at, self.tenant.secret_headers)
-        return reply(shown, 202, headers)
+        return reply(shown, 202, {"Location": f"{request.path}/{submitted.service_call_id}"})
 
 
-class ServiceCallDetail(ApiView):
+class Batch(CallsView):
+    def post(self, request: Request, tenant_id: uuid.UUID) -> HttpResponse:
+        document = read_object(request, settings.API_MAX_BATCH_BYTES)
+        items, atomic = _batch_items(document)
+        # A key of the header would be that of every item.
+        asking = Asking(self.tenant, self.correlation_id)
+        read = [_read_item(item, asking, index) for index, item in enumerate(items)]
+        commands = [command for command, _ in read if command is not None]
+        if atomic and len(commands) < len(items):
+            raise invalid([fault for _, faults in read for fault in faults])
+        self.take_room(len(commands))
+        results = iter(self._submit(commands, atomic=atomic))
+        shown = [
+            _refused(400, "invalid", faults) if command is None else _result(command, next(results), request.path)
+            for command, faults in read
+        ]
+        accepted = sum(item["status"] == 202 for item in shown)
+        return reply({"items": shown, "accepted": accepted, "refused": len(shown) - accepted}, 202)
+
+    def _submit(self, commands: list[SubmitServiceCall], *, atomic: bool) -> list[Submitted | DomainError]:
+        if atomic:
+            return [*lifecycle.submit(commands)]
+        return lifecycle.submit_each(commands)
+
+
+def _batch_items(document: dict[str, Any]) -> tuple[list[Any], bool]:
+    faults: list[Fault] = []
+    fields = Fields(document, faults)
+    items = fields.value("items")
+    if items is not MISSING and not isinstance(items, list):
+        fields.fault("items", "must be an array")
+    elif items is not MISSING and not 1 <= len(items) <= settings.API_MAX_BATCH:
+        fields.fault("items", f"must have 1 to {settings.API_MAX_BATCH} items")
+    atomic = fields.boolean("atomic", False)
+    fields.no_others()
+    checked(faults)
+    return items, atomic
+
+
+def _read_item(item: Any, asking: Asking, index: int) -> tuple[SubmitServiceCall | None, list[Fault]]:
+    faults: list[Fault] = []
+    return read_submission(item, asking, faults, f"/items/{index}"), faults
+
+
+def _result(command: SubmitServiceCall, result: Submitted | DomainError, path: str) -> dict[str, Any]:
+    if isinstance(result, DomainError):
+        return _refused(409, result.code, faults_of(result), result.message)
+    return {
+        "status": 202,
+        "serviceCallId": str(result.service_call_id),
+        "location": f"{path.removesuffix('/batch')}/{result.service_call_id}",
+        "replayed": result.replayed,
+        "code": None,
+        "detail": None,
+        "errors": [],
+    }
+
+
+def _refused(status: int, code: str, faults: list[Fault], detail: str | None = None) -> dict[str, Any]:
+    return {
+        "status": status,
+        "serviceCallId": None,
+        "location": None,
+        "replayed": False,
+        "code": code,
+        "detail": detail or invalid(faults).detail,
+        "errors": [fault._asdict() for fault in sorted(faults)],
+    }
+
+
+# --- one call -------------------------------------------------------------------------------------------------
+
+
+class ServiceCall(CallsView):
     def get(self, request: Request, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> HttpResponse:
+        self._wait(request, tenant_id, service_call_id)
+        body = to_json(show_details(tenant_id, service_call_id)).encode()
+        tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+        headers = {"ETag": tag, "Cache-Control": "no-cache"}
+        if tag in _entity_tags(request):
+            return HttpResponse(status=304, headers=headers)
+        return HttpResponse(body, "application/json", headers=headers)
+
+    def _wait(self, request: Request, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> None:
+        faults: list[Fault] = []
+        query = Query(request._request.GET, faults)
+        seconds = query.duration("wait", most=float(settings.API_MAX_WAIT_SECONDS))
+        query.no_others()
+        checked(faults)
+        if seconds:
+            wait_until(lambda: selectors.state_of(tenant_id, service_call_id) in TERMINAL, seconds)
+
+    def patch(self, request: Request, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> HttpResponse:
+        faults: list[Fault] = []
+        fields = Fields(read_object(request, self.most_bytes), faults)
+        changes: dict[str, Any] = {}
+        if "name" in fields:
+            changes["name"] = fields.text("name", most=LONGEST_NAME)
+        if "tags" in fields:
+            changes["tags"] = read_tags(fields, required=True)
+        if "dueAt" in fields:
+            changes["due_at"] = read_due(fields, "dueAt", MISSING)
+        fields.no_others()
+        checked(faults)
+        lifecycle.edit(tenant_id, service_call_id, **changes)
         return reply(show_details(tenant_id, service_call_id))
+
+    def delete(self, request: Request, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> HttpResponse:
+        lifecycle.delete(tenant_id, service_call_id)
+        return no_content()
+
+
+def wait_until(reached: Callable[[], bool], seconds: float) -> None:
+    """Looks again and again, at first often: a call that is due now ends soon."""
+    pause, longest = LOOK_AGAIN_SECONDS
+    deadline = time.monotonic() + seconds
+    while not reached() and (left := deadline - time.monotonic()) > 0:
+        time.sleep(min(pause, left))
+        pause = min(pause * 1.5, longest)
+
+
+def _entity_tags(request: Request) -> list[str]:
+    return [tag.strip().removeprefix("W/") for tag in request.headers.get("If-None-Match", "").split(",")]
+
+
+class Cancel(CallsView):
+    def post(self, request: Request, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> HttpResponse:
+        refuse_body(request)
+        lifecycle.cancel(tenant_id, service_call_id)
+        return self.accepted(_parent(request.path), service_call_id)
+
+
+class RunNow(CallsView):
+    def post(self, request: Request, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> HttpResponse:
+        refuse_body(request)
+        lifecycle.reschedule(tenant_id, service_call_id, None)
+        return self.accepted(_parent(request.path), service_call_id)
+
+
+class Replay(CallsView):
+    def post(self, request: Request, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> HttpResponse:
+        refuse_body(request)
+        key = request.headers.get("Idempotency-Key")
+        if key is not None and not IDEMPOTENCY_KEY.fullmatch(key):
+            raise invalid([Fault("/headers/Idempotency-Key", f"must be {KEY_RULE}")])
+        self.take_room(1)
+        made = lifecycle.replay(tenant_id, service_call_id, self.correlation_id, key)
+        return self.accepted(_parent(request.path), made.service_call_id, replayed=made.replayed)
+
+
+def refuse_body(request: Request) -> None:
+    """These take nothing; an empty object is nothing too."""
+    if has_body(request) and read_json(request, 1024) not in ({}, None):
+        raise invalid([Fault("", "must be empty: this takes no body")])
+
+
+def _parent(path: str) -> str:
+    """…/service-calls of …/service-calls/{id}/{action}."""
+    return path.rsplit("/", 2)[0]
+
+
+class Tag(CallsView):
+    def put(self, request: Request, tenant_id: uuid.UUID, service_call_id: uuid.UUID, tag: str) -> HttpResponse:
+        refuse_body(request)
+        lifecycle.add_tag(tenant_id, service_call_id, _checked_tag(tag), most=MOST_TAGS)
+        return no_content()
+
+    def delete(self, request: Request, tenant_id: uuid.UUID, service_call_id: uuid.UUID, tag: str) -> HttpResponse:
+        lifecycle.remove_tag(tenant_id, service_call_id, _checked_tag(tag))
+        return no_content()
+
+
+def _checked_tag(tag: str) -> str:
+    if wrong := wrong_tag(tag):
+        raise invalid([Fault("/path/tag", wrong)])
+    return tag
+
+
+class Favorite(CallsView):
+    def put(self, request: Request, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> HttpResponse:
+        refuse_body(request)
+        lifecycle.add_tag(tenant_id, service_call_id, FAVORITE, most=MOST_TAGS + 1)
+        return no_content()
+
+    def delete(self, request: Request, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> HttpResponse:
+        lifecycle.remove_tag(tenant_id, service_call_id, FAVORITE)
+        return no_content()
+
+
+class Executions(CallsView):
+    def get(self, request: Request, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> HttpResponse:
+        after, limit = self.page_of("executions", service_call_id)
+        selectors.state_of(tenant_id, service_call_id)
+        # A call has at most a hundred attempts and a few interruptions.
+        attempts = list(attempts_of(tenant_id, service_call_id))[after:]
+        more = len(attempts) > limit
+        cursor = make_cursor(f"executions {service_call_id}", [after + limit]) if more else None
+        return reply(listed([show_attempt(attempt) for attempt in attempts[:limit]], cursor))
+
+    def page_of(self, what: str, service_call_id: uuid.UUID) -> tuple[int, int]:
+        faults: list[Fault] = []
+        query = Query(self.request._request.GET, faults)
+        limit, position = query.limit(), query.cursor(f"{what} {service_call_id}")
+        query.no_others()
+        checked(faults)
+        return (position[0] if position else 0), limit
+
+
+class Events(Executions):
+    def get(self, request: Request, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> HttpResponse:
+        after, limit = self.page_of("events", service_call_id)
+        selectors.state_of(tenant_id, service_call_id)
+        events = timeline_of(tenant_id, service_call_id, after, limit + 1)
+        more = len(events) > limit
+        cursor = make_cursor(f"events {service_call_id}", [events[limit - 1].aggregate_seq]) if more else None
+        return reply(listed([show_event(event) for event in events[:limit]], cursor))

@@ -181,8 +181,8 @@ def read_body(fields: Fields, name: str) -> Any:
 # --- the rest -------------------------------------------------------------------------------------------------
 
 
-def read_tags(fields: Fields, default: Collection[str] = ()) -> frozenset[str]:
-    tags = fields.texts("tags", most=MOST_TAGS, longest=LONGEST_TAG, default=default)
+def read_tags(fields: Fields, *, required: bool = False) -> frozenset[str]:
+    tags = fields.texts("tags", most=MOST_TAGS, longest=LONGEST_TAG, required=required)
     return frozenset(tag for tag in tags if isinstance(tag, str))
 
 

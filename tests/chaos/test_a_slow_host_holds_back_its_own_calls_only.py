@@ -24,5 +24,6 @@ def test_a_slow_host_holds_back_its_own_calls_only(stage: Stage) -> None:
     worst = max(lateness(due, quick.by_call()).values())
     say(f"latest {worst * 1000:.0f} ms")
     assert worst <= MOST_DELAY
-    assert slow.most_connections() == slow.count() == CEILING
+    assert slow.count() == CEILING
+    assert slow.most_connections() == CEILING + 1  # by which it was asked
     stage.stop(engine)

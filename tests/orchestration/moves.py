@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 from django.db import transaction
@@ -16,9 +17,11 @@ from orchestration import lifecycle
 from orchestration.lifecycle import StartedCall
 from orchestration.retries import RetryPolicy
 from orchestration.states import Delivery, Status
-from tests.orchestration.support import Hand, after, errored, responded, submit
+from tests.orchestration.support import Hand, after, command, errored, responded, submit
 from timers.public import DueTimer
 
+TIMER_ID = "order-1"
+DURABLE = {"external_id": TIMER_ID}
 AGAIN = {"retry_policy": RetryPolicy(max_attempts=3, initial_interval=10)}
 AT_MOST_ONCE = {"delivery": Delivery.AT_MOST_ONCE}
 
@@ -33,7 +36,9 @@ class Begun:
 
     @property
     def key(self) -> AttemptKey:
-        return self.attempt.key if self.attempt else AttemptKey(self.tenant_id, self.service_call_id, new_id())
+        return (
+            self.attempt.key if self.attempt else AttemptKey(self.tenant_id, self.service_call_id, new_id())
+        )
 
 
 def scheduled(hand: Hand, tenant: Any, **terms: Any) -> Begun:
@@ -113,12 +118,30 @@ def run_now(hand: Hand, call: Begun) -> None:
 
 
 def submit_again(hand: Hand, call: Begun) -> None:
-    tenant = type("Named", (), {"tenant_id": call.tenant_id})
-    submit(tenant, service_call_id=call.service_call_id)
+    submit(SimpleNamespace(tenant_id=call.tenant_id), service_call_id=call.service_call_id)
 
 
-FUNCTIONS = (start, succeed, fail, fail_for_now, interrupt, cancel, reschedule, run_now, submit_again)
-REFUSING = (cancel, reschedule, run_now, submit_again)
+def edit(hand: Hand, call: Begun) -> None:
+    lifecycle.edit(call.tenant_id, call.service_call_id, due_at=after(600))
+
+
+def set_timer(hand: Hand, call: Begun) -> None:
+    tenant = SimpleNamespace(tenant_id=call.tenant_id)
+    lifecycle.set_timer(command(tenant, external_id=TIMER_ID, due_at=after(600)))
+
+
+def replay(hand: Hand, call: Begun) -> None:
+    lifecycle.replay(call.tenant_id, call.service_call_id, new_id())
+
+
+def delete(hand: Hand, call: Begun) -> None:
+    lifecycle.delete(call.tenant_id, call.service_call_id)
+
+
+# What moves a call, and what makes another or takes one away.
+MOVING = (start, succeed, fail, fail_for_now, interrupt, cancel, reschedule, run_now, edit, submit_again)
+OTHERS = (set_timer, replay, delete)
+REFUSING = (cancel, reschedule, run_now, edit, submit_again, *OTHERS)
 
 
 def attempt_to(function: Callable[[Hand, Begun], None], hand: Hand, call: Begun) -> bool:
@@ -146,6 +169,7 @@ class Move:
 CANCEL_FIRST = {"to_be_canceled": True}
 MOVES = [
     Move(Status.SCHEDULED, Status.SCHEDULED, "reschedule", reschedule),
+    Move(Status.SCHEDULED, Status.SCHEDULED, "set_timer", set_timer, DURABLE),
     Move(Status.SCHEDULED, Status.CANCELED, "cancel", cancel),
     Move(Status.SCHEDULED, Status.RUNNING, "start", start),
     Move(Status.RUNNING, Status.RUNNING, "cancel", cancel),

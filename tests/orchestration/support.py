@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -23,6 +23,7 @@ from timers.public import Membership, Poller
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 URL = "http://target.test/hook"
+NO_HEADERS: Mapping[str, str] = {}
 
 
 def command(tenant: Any, **given: Any) -> SubmitServiceCall:
@@ -58,9 +59,13 @@ class Hand:
 # --- outcomes ---
 
 
-def responded(call: Any = None, status: int = 200, body: bytes = b'{"ok": true}', **headers: str) -> Responded:
-    named = tuple((name.replace("_", "-"), value) for name, value in headers.items())
-    return Responded(_key(call), status, named, body, len(body), Timings(total_ms=12.34))
+def responded(
+    call: Any = None,
+    status: int = 200,
+    body: bytes = b'{"ok": true}',
+    headers: Mapping[str, str] = NO_HEADERS,
+) -> Responded:
+    return Responded(_key(call), status, tuple(headers.items()), body, len(body), Timings(total_ms=12.34))
 
 
 def errored(call: Any = None, kind: ErrorKind = ErrorKind.CONNECT, *, sent: bool = False) -> Errored:
@@ -74,13 +79,12 @@ def _key(call: Any) -> Any:
 # --- what the tables hold ---
 
 
-def call_of(tenant: Any, service_call_id: uuid.UUID) -> ServiceCall:
-    found: ServiceCall = ServiceCall.objects.for_tenant(tenant.tenant_id).get(service_call_id=service_call_id)
-    return found
+def call_of(tenant: Any, service_call_id: uuid.UUID) -> Any:
+    return ServiceCall.objects.for_tenant(tenant.tenant_id).get(service_call_id=service_call_id)
 
 
 def status_of(tenant: Any, service_call_id: uuid.UUID) -> str:
-    return call_of(tenant, service_call_id).status
+    return str(call_of(tenant, service_call_id).status)
 
 
 def timer_of(tenant: Any, service_call_id: uuid.UUID) -> TimerSchedule | None:
@@ -88,7 +92,7 @@ def timer_of(tenant: Any, service_call_id: uuid.UUID) -> TimerSchedule | None:
     return timers.filter(service_call_id=service_call_id).first()
 
 
-def log_of(tenant: Any, service_call_id: uuid.UUID) -> list[HttpExecution]:
+def log_of(tenant: Any, service_call_id: uuid.UUID) -> list[Any]:
     rows = HttpExecution.objects.for_tenant(tenant.tenant_id).filter(service_call_id=service_call_id)
     return list(rows.order_by("attempt"))
 

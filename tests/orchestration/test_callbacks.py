@@ -29,7 +29,9 @@ def failed(body: Any) -> Failure:
     return verdict
 
 
-@pytest.mark.parametrize("body", [{"ok": True}, {"ok": True, "nextExecuteAt": "2027-01-01T00:00:00Z"}], ids=str)
+@pytest.mark.parametrize(
+    "body", [{"ok": True}, {"ok": True, "nextExecuteAt": "2027-01-01T00:00:00Z"}], ids=str
+)
 def test_ok_is_done(body: Any) -> None:
     assert isinstance(answered(body), Success)
 
@@ -88,7 +90,19 @@ def test_not_ok_may_name_the_time_of_the_next_attempt(asked: str, again_at: date
 
 @pytest.mark.parametrize(
     "asked",
-    ["", "soon", "2026-03-01T12:00:01", "2026-03-01", "2026-13-01T00:00:00Z", 1_772_366_400, 1.5, None, [], {}, True],
+    [
+        "",
+        "soon",
+        "2026-03-01T12:00:01",
+        "2026-03-01",
+        "2026-13-01T00:00:00Z",
+        1_772_366_400,
+        1.5,
+        None,
+        [],
+        {},
+        True,
+    ],
     ids=str,
 )
 def test_a_time_that_is_none_or_has_no_zone_is_passed_over(asked: Any) -> None:
@@ -102,7 +116,9 @@ def test_only_a_clear_no_may_name_a_time() -> None:
 @pytest.mark.parametrize("delivery", Delivery)
 def test_the_named_time_goes_before_the_policy_and_the_delivery(delivery: str) -> None:
     verdict = failed({"ok": False, "nextExecuteAt": "2026-03-01T18:00:00Z"})
-    terms = Terms(ResponseContract.CALLBACK, delivery, RetryPolicy(max_attempts=1), 7, NOON - timedelta(days=9))
+    terms = Terms(
+        ResponseContract.CALLBACK, delivery, RetryPolicy(max_attempts=1), 7, NOON - timedelta(days=9)
+    )
     assert next_attempt_at(terms, verdict, responded(), NOON) == NOON + timedelta(hours=6)
 
 

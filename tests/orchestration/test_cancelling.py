@@ -26,7 +26,9 @@ from tests.orchestration.support import (
 pytestmark = pytest.mark.django_db
 
 
-def test_a_waiting_call_is_canceled_at_once_and_its_timer_gone(hand: Hand, tenant: Any, at_noon: datetime) -> None:
+def test_a_waiting_call_is_canceled_at_once_and_its_timer_gone(
+    hand: Hand, tenant: Any, at_noon: datetime
+) -> None:
     service_call_id = submit(tenant)
     assert lifecycle.cancel(tenant.tenant_id, service_call_id) == "Canceled"
     call = call_of(tenant, service_call_id)
@@ -86,7 +88,9 @@ def test_what_has_ended_cannot_be_canceled(hand: Hand, tenant: Any) -> None:
     assert (refused.value.code, "Succeeded" in refused.value.message) == ("wrong_state", True)
 
 
-def test_anothers_call_is_as_unknown_as_one_that_never_was(tenant: Any, intruder: Any, at_noon: datetime) -> None:
+def test_anothers_call_is_as_unknown_as_one_that_never_was(
+    tenant: Any, intruder: Any, at_noon: datetime
+) -> None:
     service_call_id = submit(tenant)
     before = everything()
     for unknown in (service_call_id, new_id()):

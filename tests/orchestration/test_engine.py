@@ -16,13 +16,20 @@ pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
 
 
 def test_a_due_call_is_sent_in_the_first_pass_and_recorded_in_the_next(tenant: Any) -> None:
-    service_call_id = submit(tenant, request=RequestSpec("PUT", "http://target.test/x", {}, "text"), timeout_seconds=3)
+    service_call_id = submit(
+        tenant, request=RequestSpec("PUT", "http://target.test/x", {}, "text"), timeout_seconds=3
+    )
     egress = FakeEgress()
     engine = engine_on(egress)
 
     assert engine.poll_once(0) == Pass(started=1, recorded=0)
     (sent,) = egress.sent
-    assert (sent.method, sent.url, sent.body, sent.timeout_seconds) == ("PUT", "http://target.test/x", b"text", 3)
+    assert (sent.method, sent.url, sent.body, sent.timeout_seconds) == (
+        "PUT",
+        "http://target.test/x",
+        b"text",
+        3,
+    )
     assert status_of(tenant, service_call_id) == "Running"
 
     egress.answer()

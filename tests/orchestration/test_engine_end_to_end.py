@@ -49,7 +49,9 @@ def run_until_ended(engine: Engine, tenant: Tenant, *calls: uuid.UUID) -> list[s
 
 def test_calls_go_from_submission_to_their_ends(engine: Engine, target: str, tenant: Tenant) -> None:
     def call(path: str, **terms: object) -> uuid.UUID:
-        return submit(tenant, request=RequestSpec("POST", f"{target}{path}", {"X-Api-Key": "k"}, {"n": 1}), **terms)
+        return submit(
+            tenant, request=RequestSpec("POST", f"{target}{path}", {"X-Api-Key": "k"}, {"n": 1}), **terms
+        )
 
     fine, missing, flaky = call("/ok"), call("/status/404"), call("/flaky/1", retry_policy=AT_ONCE)
     callback = call("/callback-retry", retry_policy=AT_ONCE, response_contract=ResponseContract.CALLBACK)

@@ -59,7 +59,9 @@ def test_of_late_results_none_counts_against_the_policy(tenant: Any) -> None:
 def test_who_has_lost_some_shards_goes_on_as_the_node_that_it_is(tenant: Any) -> None:
     service_call_id, egress, engine = one_under_way(tenant)
     former = engine.membership.owner_id
-    TimerShard.objects.filter(pk__lt=8).update(version=F("version") + 1, owner_id=new_id(), lease_until=after(99))
+    TimerShard.objects.filter(pk__lt=8).update(
+        version=F("version") + 1, owner_id=new_id(), lease_until=after(99)
+    )
     for _ in range(20):
         submit(tenant)
 

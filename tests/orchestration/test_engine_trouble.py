@@ -52,7 +52,12 @@ def test_outcomes_that_could_not_be_written_are_written_later(tenant: Any) -> No
     egress.answer()
     before = everything()
 
-    for statement in ("SELECT 1 FROM nodes", "UPDATE service_calls", "UPDATE http_execution_log", "INSERT INTO"):
+    for statement in (
+        "SELECT 1 FROM nodes",
+        "UPDATE service_calls",
+        "UPDATE http_execution_log",
+        "INSERT INTO",
+    ):
         with database_away(statement):
             assert engine.poll_once(0) == Pass(0, 0)
         assert everything() == before

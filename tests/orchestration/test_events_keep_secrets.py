@@ -24,7 +24,13 @@ SECRET, CONTENT = "c4n4ry-s3cret", "c4n4ry-body"
 REQUEST = RequestSpec(
     "POST",
     URL,
-    {"Authorization": f"Bearer {SECRET}", "Cookie": SECRET, "X-Api-Key": SECRET, "X-Session": SECRET, "Accept": "a/b"},
+    {
+        "Authorization": f"Bearer {SECRET}",
+        "Cookie": SECRET,
+        "X-Api-Key": SECRET,
+        "X-Session": SECRET,
+        "Accept": "a/b",
+    },
     {"text": CONTENT},
 )
 
@@ -38,12 +44,12 @@ def live_through_everything(hand: Hand, tenant: Any) -> None:
         submit(tenant, request=REQUEST, retry_policy=policy)
     again, failed, succeeded, interrupted, canceled = hand.start()
     lifecycle.cancel(tenant.tenant_id, canceled.key.service_call_id)
-    shown = {"Set_Cookie": SECRET, "X_Auth_Token": SECRET}
+    shown = {"Set-Cookie": SECRET, "X-Auth-Token": SECRET}
     hand.finish(
         (again, errored()),
-        (failed, responded(status=400, body=CONTENT.encode(), **shown)),
-        (succeeded, responded(body=CONTENT.encode(), **shown)),
-        (canceled, responded(status=500, body=CONTENT.encode(), **shown)),
+        (failed, responded(status=400, body=CONTENT.encode(), headers=shown)),
+        (succeeded, responded(body=CONTENT.encode(), headers=shown)),
+        (canceled, responded(status=500, body=CONTENT.encode(), headers=shown)),
     )
     lifecycle.resolve_interrupted([interrupted.key])
     lifecycle.cancel(tenant.tenant_id, again.key.service_call_id)
@@ -71,4 +77,6 @@ def test_the_stored_request_opens_only_to_be_sent(hand: Hand, tenant: Any) -> No
     forget_profiles()
     submit(tenant, request=REQUEST)
     shown = hand.start_one().request.masked_headers
-    assert shown == dict.fromkeys(["Authorization", "Cookie", "X-Api-Key", "X-Session"], "••••••") | {"Accept": "a/b"}
+    assert shown == dict.fromkeys(["Authorization", "Cookie", "X-Api-Key", "X-Session"], "••••••") | {
+        "Accept": "a/b"
+    }

@@ -9,7 +9,7 @@ import pytest
 
 from eventservice.kernel.ids import new_id
 from eventservice.kernel.now import pinned_time
-from execution.public import AttemptKey
+from execution.public import AttemptKey, Outcome
 from orchestration import lifecycle
 from orchestration.retries import RetryPolicy
 from tests.orchestration.support import (
@@ -36,7 +36,7 @@ def test_a_success_ends_the_call_with_its_response(hand: Hand, tenant: Any) -> N
     started = hand.start_one()
 
     with pinned_time(after(2)):
-        assert hand.finish((started, responded(X_Api_Key="s3cret", A="b"))) == 1
+        assert hand.finish((started, responded(headers={"X-Api-Key": "s3cret", "A": "b"}))) == 1
 
     call = call_of(tenant, service_call_id)
     assert (call.status, call.finished_at, call.deadline_at) == ("Succeeded", after(2), None)
@@ -65,7 +65,9 @@ def test_the_last_failure_ends_the_call_with_its_error(hand: Hand, tenant: Any) 
     }
 
 
-def test_a_passing_failure_is_tried_again_at_the_policys_time(hand: Hand, tenant: Any, at_noon: datetime) -> None:
+def test_a_passing_failure_is_tried_again_at_the_policys_time(
+    hand: Hand, tenant: Any, at_noon: datetime
+) -> None:
     service_call_id = submit(tenant, retry_policy=RetryPolicy(max_attempts=2, initial_interval=60))
 
     hand.finish((hand.start_one(), errored()))
@@ -102,13 +104,22 @@ def test_the_event_of_an_end_names_the_attempt_as_its_cause(hand: Hand, tenant: 
 
 
 def test_a_batch_ends_each_call_in_its_own_way(hand: Hand, tenant: Any, intruder: Any) -> None:
-    calls = {name: submit(tenant, name=name, retry_policy=TWICE) for name in ("fine", "final", "again", "cancel")}
+    calls = {
+        name: submit(tenant, name=name, retry_policy=TWICE) for name in ("fine", "final", "again", "cancel")
+    }
     theirs = submit(intruder)
     by_call = {call.key.service_call_id: call for call in hand.start()}
     lifecycle.cancel(tenant.tenant_id, calls["cancel"])
-    outcomes = {"fine": responded(), "final": responded(status=404), "again": errored(), "cancel": errored()}
+    outcomes: dict[str, Outcome] = {
+        "fine": responded(),
+        "final": responded(status=404),
+        "again": errored(),
+        "cancel": errored(),
+    }
 
-    moved = hand.finish(*((by_call[calls[name]], o) for name, o in outcomes.items()), (by_call[theirs], responded()))
+    moved = hand.finish(
+        *((by_call[calls[name]], o) for name, o in outcomes.items()), (by_call[theirs], responded())
+    )
 
     assert moved == 5
     statuses = {name: status_of(tenant, service_call_id) for name, service_call_id in calls.items()}

@@ -68,7 +68,10 @@ def test_another_request_under_the_same_key_is_a_conflict(tenant: Any, other: di
 
 def test_ids_are_no_part_of_what_was_asked(tenant: Any) -> None:
     first = keyed(tenant, service_call_id=new_id(), correlation_id=new_id())
-    assert keyed(tenant, service_call_id=new_id(), correlation_id=new_id()).service_call_id == first.service_call_id
+    assert (
+        keyed(tenant, service_call_id=new_id(), correlation_id=new_id()).service_call_id
+        == first.service_call_id
+    )
 
 
 def test_a_key_that_stands_twice_in_a_batch_makes_one_call(tenant: Any) -> None:

@@ -98,7 +98,9 @@ def test_only_the_present_attempt_can_be_interrupted(hand: Hand, tenant: Any) ->
     assert status_of(tenant, service_call_id) == "Running"
 
 
-def test_a_batch_of_two_tenants_calls_with_one_id_is_resolved_whole(hand: Hand, tenant: Any, intruder: Any) -> None:
+def test_a_batch_of_two_tenants_calls_with_one_id_is_resolved_whole(
+    hand: Hand, tenant: Any, intruder: Any
+) -> None:
     given = submit(tenant)
     submit(intruder, service_call_id=given)
     assert lifecycle.resolve_interrupted([call.key for call in hand.start()]) == 2

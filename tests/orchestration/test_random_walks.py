@@ -6,6 +6,7 @@ import random
 import uuid
 from contextlib import suppress
 from datetime import datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -48,7 +49,16 @@ class Walk:
 
     def step(self) -> None:
         self.now += timedelta(seconds=self.chance.choice([0, 0.001, 1, 40]))
-        steps = (self.submit, self.start, self.start, self.finish, self.finish, self.interrupt, self.cancel, self.reschedule)
+        steps = (
+            self.submit,
+            self.start,
+            self.start,
+            self.finish,
+            self.finish,
+            self.interrupt,
+            self.cancel,
+            self.reschedule,
+        )
         with pinned_time(self.now):
             self.chance.choice(steps)()
 
@@ -139,7 +149,7 @@ class Walk:
             assert calls[service_call_id].next_seq == len(events) + 1
             told = [STATUS_OF_EVENT[e.event_type] for e in events if e.event_type in STATUS_OF_EVENT]
             assert told[-1] == calls[service_call_id].status
-            for before, following in zip(told, told[1:], strict=False):
+            for before, following in pairwise(told):
                 assert before in LIVE
                 assert before == following or following in TRANSITIONS[Status(before)]
 

@@ -28,7 +28,10 @@ def test_call_timer_and_event_get_the_new_due_time(hand: Hand, tenant: Any) -> N
 
     assert due_times(tenant, service_call_id) == {after(600)}
     told = events_of(tenant, service_call_id)[-1]
-    assert (told.event_type, told.event_payload) == ("ServiceCallRescheduled", {"dueAt": "2026-03-01T12:10:00.000Z"})
+    assert (told.event_type, told.event_payload) == (
+        "ServiceCallRescheduled",
+        {"dueAt": "2026-03-01T12:10:00.000Z"},
+    )
     with pinned_time(after(599)):
         assert hand.start() == []
     with pinned_time(after(600)):

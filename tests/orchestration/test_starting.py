@@ -29,7 +29,9 @@ from tests.orchestration.support import (
 pytestmark = pytest.mark.django_db
 
 
-def test_the_call_knows_its_attempt_and_when_it_must_have_ended(hand: Hand, tenant: Any, at_noon: datetime) -> None:
+def test_the_call_knows_its_attempt_and_when_it_must_have_ended(
+    hand: Hand, tenant: Any, at_noon: datetime
+) -> None:
     service_call_id = submit(tenant, timeout_seconds=7.5)
 
     started = hand.start_one()
@@ -53,10 +55,16 @@ def test_what_is_started_has_all_that_its_attempt_needs(hand: Hand, tenant: Any)
 
 
 def test_its_log_row_is_open_and_names_the_node(hand: Hand, tenant: Any, at_noon: datetime) -> None:
-    service_call_id = submit(tenant, request=RequestSpec("PUT", "http://target.test/x", {"X-Api-Key": "s3cret"}, "text"))
+    service_call_id = submit(
+        tenant, request=RequestSpec("PUT", "http://target.test/x", {"X-Api-Key": "s3cret"}, "text")
+    )
     started = hand.start_one()
     (row,) = log_of(tenant, service_call_id)
-    assert (row.execution_id, row.attempt, row.node) == (started.key.execution_id, 1, hand.membership.owner_id)
+    assert (row.execution_id, row.attempt, row.node) == (
+        started.key.execution_id,
+        1,
+        hand.membership.owner_id,
+    )
     assert (row.started_at, row.finished_at) == (at_noon, None)
     assert (row.request_method, row.request_url, row.request_body) == ("PUT", "http://target.test/x", "text")
     assert row.request_headers == {"X-Api-Key": "••••••"}
@@ -75,7 +83,9 @@ def test_two_events_lead_from_the_due_time_to_the_attempt(hand: Hand, tenant: An
     }
 
 
-def test_a_later_attempt_counts_on_and_keeps_the_first_start(hand: Hand, tenant: Any, at_noon: datetime) -> None:
+def test_a_later_attempt_counts_on_and_keeps_the_first_start(
+    hand: Hand, tenant: Any, at_noon: datetime
+) -> None:
     service_call_id = submit(tenant, retry_policy=RetryPolicy(max_attempts=3, initial_interval=1))
     first = hand.start_one()
     hand.finish((first, errored()))
@@ -94,7 +104,12 @@ def test_a_batch_of_many_tenants_starts_together(hand: Hand, tenant: Any, intrud
     started = hand.start()
     assert {(call.key.tenant_id, call.key.service_call_id) for call in started} == expected
     assert len({call.key.execution_id for call in started}) == 10
-    assert all(len(event_types(whose, call)) == 4 for whose in (tenant, intruder) for t, call in expected if t == whose.tenant_id)
+    assert all(
+        len(event_types(whose, call)) == 4
+        for whose in (tenant, intruder)
+        for t, call in expected
+        if t == whose.tenant_id
+    )
 
 
 def test_a_call_that_was_cancelled_since_its_timer_was_read_is_left_out(hand: Hand, tenant: Any) -> None:

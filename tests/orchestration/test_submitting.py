@@ -34,8 +34,12 @@ def test_a_call_without_a_due_time_is_due_now(tenant: Any, at_noon: datetime) ->
 
 def test_what_was_asked_is_what_is_stored(tenant: Any) -> None:
     policy = RetryPolicy(max_attempts=4, initial_interval=1.5)
-    request = RequestSpec("PUT", "https://Shop.test:8443/a?b=c", {"Accept": "text/plain"}, {"n": [1, None, "ü"]})
-    call = call_of(tenant, submit(tenant, name="Grüße", request=request, due_at=after(60), retry_policy=policy))
+    request = RequestSpec(
+        "PUT", "https://Shop.test:8443/a?b=c", {"Accept": "text/plain"}, {"n": [1, None, "ü"]}
+    )
+    call = call_of(
+        tenant, submit(tenant, name="Grüße", request=request, due_at=after(60), retry_policy=policy)
+    )
 
     assert (call.name, call.host, call.due_at) == ("Grüße", "shop.test", after(60))
     assert call.request_spec == {
@@ -64,7 +68,9 @@ def test_a_durable_timers_shard_follows_from_its_own_id(tenant: Any) -> None:
 
 def test_two_events_tell_of_it_the_second_because_of_the_first(tenant: Any) -> None:
     correlation_id = new_id()
-    service_call_id = submit(tenant, due_at=after(60), tags=frozenset({"b", "a"}), correlation_id=correlation_id)
+    service_call_id = submit(
+        tenant, due_at=after(60), tags=frozenset({"b", "a"}), correlation_id=correlation_id
+    )
     submitted, scheduled = events_of(tenant, service_call_id)
 
     assert (submitted.event_type, scheduled.event_type) == ("ServiceCallSubmitted", "ServiceCallScheduled")
@@ -81,7 +87,9 @@ def test_events_tell_the_time_in_utc_whatever_zone_it_was_given_in(tenant: Any) 
 
 
 def test_a_batch_may_mix_tenants(tenant: Any, intruder: Any) -> None:
-    commands = [command(whose, name=str(n), tags=frozenset({"t"})) for n, whose in enumerate([tenant, intruder] * 3)]
+    commands = [
+        command(whose, name=str(n), tags=frozenset({"t"})) for n, whose in enumerate([tenant, intruder] * 3)
+    ]
 
     results = lifecycle.submit(commands)
 
@@ -99,7 +107,9 @@ def test_a_given_id_is_the_calls_and_two_tenants_may_give_the_same(tenant: Any, 
     assert submit(tenant, service_call_id=given) == submit(intruder, service_call_id=given) == given
 
 
-@pytest.mark.parametrize("taken", [{"service_call_id": SOME_ID}, {"external_id": "order-1"}], ids=lambda taken: str(*taken))
+@pytest.mark.parametrize(
+    "taken", [{"service_call_id": SOME_ID}, {"external_id": "order-1"}], ids=lambda taken: str(*taken)
+)
 def test_an_id_that_is_taken_is_a_conflict(tenant: Any, taken: dict[str, Any]) -> None:
     submit(tenant, **taken)
     before = everything()

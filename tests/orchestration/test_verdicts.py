@@ -29,7 +29,9 @@ def is_tried_again(outcome: Outcome, contract: str, delivery: str) -> bool:
     return isinstance(judged, Failure) and next_attempt_at(terms, judged, outcome, NOON) == NOON
 
 
-@pytest.mark.parametrize(("kind", "contract", "delivery"), list(product(ErrorKind, ResponseContract, Delivery)))
+@pytest.mark.parametrize(
+    ("kind", "contract", "delivery"), list(product(ErrorKind, ResponseContract, Delivery))
+)
 def test_an_error_is_tried_again_when_it_may_pass_and_the_delivery_allows_it(
     kind: ErrorKind, contract: str, delivery: str
 ) -> None:
@@ -42,7 +44,12 @@ def test_an_error_is_tried_again_when_it_may_pass_and_the_delivery_allows_it(
 @pytest.mark.parametrize("kind", ErrorKind)
 def test_an_error_is_told_as_it_is(kind: ErrorKind) -> None:
     assert verdict(errored(kind=kind)).meta == {
-        "errorMeta": {"kind": kind.value, "message": "It did not work.", "details": {"phase": "x"}, "latencyMs": 5.0}
+        "errorMeta": {
+            "kind": kind.value,
+            "message": "It did not work.",
+            "details": {"phase": "x"},
+            "latencyMs": 5.0,
+        }
     }
 
 
@@ -75,7 +82,7 @@ def test_as_a_callback_only_200_is_a_success_and_only_4xx_is_final(status: int) 
 
 
 def test_a_failed_response_is_told_with_both_its_response_and_its_error() -> None:
-    meta = verdict(responded(status=503, body=b"sorry", Set_Cookie="s3cret")).meta
+    meta = verdict(responded(status=503, body=b"sorry", headers={"Set-Cookie": "s3cret"})).meta
     assert meta["responseMeta"] == {
         "status": 503,
         "headers": {"Set-Cookie": "••••••"},

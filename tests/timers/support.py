@@ -28,7 +28,9 @@ def stored(tenant_id: uuid.UUID, count: int = 1, **given: Any) -> list[TimerSche
     calls = ServiceCallFactory.build_batch(count, tenant_id=tenant_id)
     ServiceCall.objects.bulk_create(calls)
     values = {"due_at": NOON, "lane": "target.test", **given}
-    timers = [TimerFactory.build(tenant_id=tenant_id, service_call_id=c.service_call_id, **values) for c in calls]
+    timers = [
+        TimerFactory.build(tenant_id=tenant_id, service_call_id=c.service_call_id, **values) for c in calls
+    ]
     return list(TimerSchedule.objects.bulk_create(timers))
 
 

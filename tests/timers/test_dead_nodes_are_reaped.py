@@ -14,7 +14,7 @@ from eventservice.kernel.leases import Fenced
 from eventservice.kernel.now import pinned_time
 from tests.timers.support import NOON, joined
 from timers.models import Node, TimerShard
-from timers.shards import NODE_LEASE, SHARD_LEASE, live_nodes, reap_one
+from timers.shards import NODE_LEASE, SHARD_LEASE, reap_one, unreaped_nodes
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
 
@@ -35,7 +35,7 @@ def test_its_row_goes_and_its_shards_are_free_under_a_new_version() -> None:
     with pinned_time(DEAD):
         assert reap_one() == member.owner_id
         assert reap_one() is None
-    assert live_nodes() == []
+    assert unreaped_nodes() == []
     rows = TimerShard.objects.values_list("owner_id", "lease_until", "version").distinct()
     assert list(rows) == [(None, None, 2)]
 
@@ -47,7 +47,7 @@ def test_only_the_dead_are_reaped_one_at_a_time() -> None:
         alive.rebalance(4)
         assert {reap_one(), reap_one()} == dead
         assert reap_one() is None
-    assert live_nodes() == [alive.owner_id]
+    assert unreaped_nodes() == [alive.owner_id]
     assert set(TimerShard.objects.values_list("owner_id", flat=True)) == {alive.owner_id}
 
 

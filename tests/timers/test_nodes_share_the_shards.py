@@ -5,12 +5,13 @@ from __future__ import annotations
 from datetime import datetime
 
 import pytest
+from django.db import transaction
 
 from eventservice.kernel.leases import Fenced
 from eventservice.kernel.now import pinned_time
 from tests.timers.support import after, joined
-from timers.models import Node, TimerShard
-from timers.shards import NODE_LEASE, Membership, ensure_shards, live_nodes
+from timers.models import Node, NodeRole, TimerShard
+from timers.shards import NODE_LEASE, Membership, ensure_shards, live_nodes, unreaped_nodes
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
 
@@ -36,7 +37,8 @@ def test_joining_is_a_row_with_a_lease(at_noon: datetime) -> None:
     member = joined()
     row = Node.objects.get()
     assert (row.owner_id, row.started_at, row.lease_until) == (member.owner_id, at_noon, at_noon + NODE_LEASE)
-    assert live_nodes() == [member.owner_id]
+    assert unreaped_nodes() == [member.owner_id]
+    assert live_nodes(NodeRole.ENGINE) == {member.owner_id}
 
 
 def test_a_beat_pushes_the_lease_on_and_tells_how_busy_the_node_is() -> None:
@@ -88,12 +90,27 @@ def test_when_one_leaves_the_others_take_its_shards_and_keep_their_own() -> None
     gone, *rest = members
     before = [held(member) for member in rest]
 
-    gone.release_shards()
+    gone.hand_over(in_flight=0)
     gone.leave()
     settle(*rest)
 
     assert held(rest[0]) | held(rest[1]) == set(range(SHARDS))
     assert all(kept <= held(member) for kept, member in zip(before, rest, strict=True))
+
+
+def test_who_hands_over_frees_its_shards_and_may_still_finish_what_it_began() -> None:
+    members = [joined(), joined()]
+    settle(*members)
+    leaving, stays = members
+    leaving.hand_over(in_flight=3)
+
+    settle(leaving, stays)
+
+    assert held(leaving) == set()
+    assert held(stays) == set(range(SHARDS))
+    assert Node.objects.get(pk=leaving.owner_id).in_flight == 3
+    with transaction.atomic():
+        leaving.fence()
 
 
 def test_a_node_whose_lease_has_run_out_takes_nothing() -> None:

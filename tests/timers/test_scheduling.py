@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
 TENANT, OTHER = new_id(), new_id()
 
 
-def reached(**given: object) -> TimerSchedule:
+def reached(**given: Any) -> TimerSchedule:
     return stored(TENANT, state="Reached", reached_at=NOON, claim_version=3, **given)[0]
 
 
@@ -32,8 +33,16 @@ def test_what_is_scheduled_is_stored_as_it_was_asked() -> None:
     schedule([timer], NOON)
     row = found(timer)
     assert row is not None
-    assert Timer(row.tenant_id, row.service_call_id, row.correlation_id, row.due_at, row.shard_id, row.lane) == timer
-    assert (row.state, row.registered_at, row.reached_at, row.claim_version) == ("Scheduled", NOON, None, None)
+    assert (
+        Timer(row.tenant_id, row.service_call_id, row.correlation_id, row.due_at, row.shard_id, row.lane)
+        == timer
+    )
+    assert (row.state, row.registered_at, row.reached_at, row.claim_version) == (
+        "Scheduled",
+        NOON,
+        None,
+        None,
+    )
 
 
 def test_to_schedule_nothing_is_no_error() -> None:

@@ -100,7 +100,9 @@ def test_what_is_not_admitted_stays_as_it_is() -> None:
     assert ids(claim(poller)) == {refused}
 
 
-@pytest.mark.parametrize(("due", "seconds"), [([5.0, 60.0], 5.0), ([-2.5], -2.5), ([0.0], 0.0), ([], None)], ids=str)
+@pytest.mark.parametrize(
+    ("due", "seconds"), [([5.0, 60.0], 5.0), ([-2.5], -2.5), ([0.0], 0.0), ([], None)], ids=str
+)
 def test_it_knows_how_long_until_the_next_is_due(due: list[float], seconds: float | None) -> None:
     for shard_id, when in enumerate(due):
         stored(TENANT, due_at=after(when), shard_id=shard_id)

@@ -1,0 +1,213 @@
+"""What a benchmark does inside the system, in a process of its own beside it: it submits in bulk and reads what was
+recorded. One JSON line in, one out: `{"do": "submit", "with": {…}}`. It sleeps while nothing is asked.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import django
+
+django.setup()
+
+from django.db import connection, transaction  # noqa: E402
+from django.db.models import Count, Max  # noqa: E402
+
+from benchmarks.figures import distribution  # noqa: E402
+from eventservice.tenants.keys import create_key  # noqa: E402
+from eventservice.tenants.models import ApiKey, Tenant  # noqa: E402
+from eventservice.tenants.public import create_tenant, forget_profiles  # noqa: E402
+from execution.models import HttpExecution  # noqa: E402
+from execution.public import AddressPolicy, Attempt, Egress, Limits, Responded  # noqa: E402
+from orchestration.public import RequestSpec, ServiceCall, Status, SubmitServiceCall, submit  # noqa: E402
+from outbox.models import OutboxEvent  # noqa: E402
+from timers.models import Node, TimerShard  # noqa: E402
+
+BATCH = 1000
+BODY = "y" * 200
+PLENTY = 2_000_000_000
+
+
+def facts() -> dict[str, Any]:
+    if connection.vendor == "sqlite":
+        module = type(connection.connection or connection.get_new_connection(connection.get_connection_params()))
+        version = ".".join(map(str, connection.Database.sqlite_version_info))
+        return {"database": "sqlite", "version": f"{version} ({module.__module__})"}
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT version()")
+        return {"database": connection.vendor, "version": str(cursor.fetchone()[0]).split(" on ")[0]}
+
+
+def ready() -> bool:
+    """One engine, which has all the shards, and one dispatcher."""
+    nodes = dict(Node.objects.values_list("role", "owner_id"))
+    return (
+        Node.objects.count() == 2
+        and set(nodes) == {"engine", "dispatcher"}
+        and TimerShard.objects.exists()
+        and not TimerShard.objects.exclude(owner_id=nodes["engine"]).exists()
+    )
+
+
+def pids() -> dict[str, int]:
+    """By role."""
+    return dict(Node.objects.values_list("role", "process_id"))
+
+
+def tenant(name: str, limits: bool = True, **changes: Any) -> dict[str, str]:
+    """Found or made, with a new key. Without its limits, unless they are what is measured."""
+    made = Tenant.objects.filter(name=name).first() or create_tenant(name)
+    if not limits:
+        changes = {"requests_per_minute": PLENTY, "max_pending": PLENTY, **changes}
+    Tenant.objects.filter(pk=made.pk).update(**changes) if changes else None
+    forget_profiles()
+    key = create_key(made.tenant_id, list(ApiKey.Scope), name="benchmark")[1]
+    return {"id": str(made.tenant_id), "key": key}
+
+
+def submit_calls(
+    tenant: str,
+    url: str,
+    count: int,
+    due: float,
+    over: float = 0.0,
+    timeout: float = 30.0,
+    tags: Sequence[Sequence[str]] = ((),),
+) -> float:
+    """`count` calls in batches, due at `due` (in seconds since 1970) or evenly within `over` seconds after it. Each
+    has the next one of the sets of tags. How many seconds it took."""
+    began = time.monotonic()
+    commands = _commands(uuid.UUID(tenant), url, count, due, over, timeout, [frozenset(set_) for set_ in tags])
+    for _ in range(0, count, BATCH):
+        submit([command for command, _ in zip(commands, range(BATCH), strict=False)])
+    return time.monotonic() - began
+
+
+def _commands(
+    tenant: uuid.UUID, url: str, count: int, due: float, over: float, timeout: float, tags: Sequence[frozenset[str]]
+) -> Iterator[SubmitServiceCall]:
+    first, request = datetime.fromtimestamp(due, UTC), RequestSpec("POST", url, {}, BODY)
+    for number in range(count):
+        yield SubmitServiceCall(
+            tenant,
+            f"benchmark {number % 100}",
+            request,
+            due_at=first + timedelta(seconds=over * number / count),
+            timeout_seconds=timeout,
+            tags=tags[number % len(tags)],
+        )
+
+
+def progress(tenant: str, due: float) -> dict[str, Any]:
+    """Of the calls that were due at this moment: how many stand how, and when the last of them ended."""
+    calls = ServiceCall.objects.for_tenant(uuid.UUID(tenant)).filter(due_at=datetime.fromtimestamp(due, UTC))
+    by_status = {row["status"]: row["n"] for row in calls.values("status").annotate(n=Count("*"))}
+    last = calls.aggregate(last=Max("finished_at"))["last"]
+    return {"by_status": by_status, "last": last and last.timestamp()}
+
+
+def last_event() -> int:
+    return OutboxEvent.objects.across_tenants().aggregate(last=Max("id"))["last"] or 0
+
+
+def unpublished() -> bool:
+    return OutboxEvent.objects.across_tenants().filter(published_at=None, parked_at=None).exists()
+
+
+def events(after: int) -> dict[str, Any]:
+    """Those since, and how long each waited to be published, in milliseconds."""
+    rows = OutboxEvent.objects.across_tenants().filter(id__gt=after).values_list("created_at", "published_at")
+    lags = [(published - created).total_seconds() * 1000 for created, published in rows if published]
+    return {"events": len(rows), "lag_ms": distribution(lags)}
+
+
+def attempts(tenant: str) -> int:
+    return HttpExecution.objects.for_tenant(uuid.UUID(tenant)).filter(finished_at__isnull=False).count()
+
+
+def publish_all() -> int:
+    """By hand, so that events of calls that were only made to be there do not keep the dispatcher for minutes."""
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("UPDATE outbox SET published_at = created_at WHERE published_at IS NULL")
+        return int(cursor.rowcount)
+
+
+def end_some(tenant: str) -> dict[str, int]:
+    """Nine of ten calls end: past ones for a list. Written here by hand; only their statuses have to be plausible."""
+    digits = uuid.UUID(tenant).hex
+    ends = {Status.SUCCEEDED: range(8), Status.FAILED: range(8, 9)}
+    with transaction.atomic(), connection.cursor() as cursor:
+        for status, numbers in ends.items():
+            names = [f"benchmark {number}" for number in range(100) if number % 10 in numbers]
+            marks = ", ".join(["%s"] * len(names))
+            cursor.execute(
+                "UPDATE service_calls SET status = %s, started_at = due_at, finished_at = due_at, attempt = 1"
+                f" WHERE tenant_id = %s AND name IN ({marks})",
+                [status.value, digits, *names],
+            )
+        cursor.execute(
+            "UPDATE timer_schedules SET state = 'Reached', reached_at = due_at WHERE tenant_id = %s"
+            " AND service_call_id IN (SELECT service_call_id FROM service_calls"
+            " WHERE tenant_id = %s AND finished_at IS NOT NULL)",
+            [digits, digits],
+        )
+    rows = ServiceCall.objects.for_tenant(uuid.UUID(tenant)).values("status").annotate(n=Count("*"))
+    return {row["status"]: row["n"] for row in rows}
+
+
+def checkpoint() -> None:
+    """What was written in bulk goes to where it belongs, and the planner sees it."""
+    with connection.cursor() as cursor:
+        if connection.vendor == "sqlite":
+            cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        elif connection.vendor == "postgresql":
+            cursor.execute("VACUUM ANALYZE")
+
+
+def egress_rate(url: str, count: int) -> float:
+    """POSTs of 200 bytes a second through the engine's egress alone: no database, no record."""
+    policy = AddressPolicy(allow_private=False, allow=frozenset({url.split("/")[2]}))
+    egress = Egress(policy, Limits())
+    egress.start()
+    try:
+        began, answered = time.monotonic(), 0
+        egress.send(Attempt(number, "POST", url, (), BODY.encode(), 60.0) for number in range(count))
+        while answered < count and time.monotonic() - began < 60:
+            outcomes = egress.collect(1.0)
+            answered += sum(isinstance(outcome, Responded) and outcome.status == 200 for outcome in outcomes)
+            if egress.in_flight == 0:
+                break
+        return answered / (time.monotonic() - began)
+    finally:
+        egress.close()
+
+
+OPERATIONS: dict[str, Callable[..., Any]] = {
+    operation.__name__: operation
+    for operation in (
+        facts, ready, pids, tenant, submit_calls, progress, last_event, unpublished, events, attempts,
+        publish_all, end_some, checkpoint, egress_rate,
+    )
+}  # fmt: skip
+
+
+def main() -> None:
+    print(json.dumps({"python": platform.python_version()}), flush=True)
+    for line in sys.stdin:
+        asked = json.loads(line)
+        try:
+            answer = {"done": OPERATIONS[asked["do"]](**asked["with"])}
+        except Exception as error:  # noqa: BLE001 - whatever it was, who asked has to hear of it
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()

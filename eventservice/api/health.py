@@ -1,0 +1,67 @@
+"""/livez: this process answers. /readyz: and what it needs does too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+from django.db import DatabaseError, connection
+from django.db.migrations.executor import MigrationExecutor
+from django.http import HttpRequest, HttpResponse
+
+from eventservice.api.problems import Fault, Refusal, respond
+from eventservice.api.views import reply
+from timers.public import NodeRole, live_nodes
+
+
+def livez(request: HttpRequest) -> HttpResponse:
+    return reply({"status": "ok"})
+
+
+def readyz(request: HttpRequest) -> HttpResponse:
+    faults = [Fault(f"/checks/{name}", wrong) for name, check in CHECKS.items() if (wrong := _made(check))]
+    if faults:
+        names = ", ".join(fault.pointer.removeprefix("/checks/") for fault in faults)
+        refusal = Refusal(503, "not_ready", f"Not ready: {names}.", faults, {"Retry-After": "2"})
+        return respond(refusal, request.correlation_id)  # type: ignore[attr-defined]
+    return reply({"status": "ok", "checks": dict.fromkeys(CHECKS, "ok")})
+
+
+def _made(check: Callable[[], str | None]) -> str | None:
+    try:
+        return check()
+    except DatabaseError as broken:
+        return f"the database says: {type(broken).__name__}"
+
+
+def _database() -> str | None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1")
+    return None
+
+
+def _migrations() -> str | None:
+    try:
+        _migrated()
+    except LookupError:
+        return "there are migrations to run: manage.py migrate"
+    return None
+
+
+@cache
+def _migrated() -> None:
+    """Once they have run, they stay so; what raises is not kept."""
+    executor = MigrationExecutor(connection)
+    if executor.migration_plan(executor.loader.graph.leaf_nodes()):
+        raise LookupError
+
+
+def _engine() -> str | None:
+    return None if live_nodes(NodeRole.ENGINE) else "no engine's heart has been heard of lately"
+
+
+CHECKS: dict[str, Callable[[], str | None]] = {
+    "database": _database,
+    "migrations": _migrations,
+    "engine": _engine,
+}

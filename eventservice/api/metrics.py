@@ -1,0 +1,117 @@
+"""/metrics for Prometheus. What it tells is the whole system's, read from the database: any web process may answer.
+
+Counts of calls are of the last minutes and not since the beginning of time, which no index could tell: they are
+gauges, and the histogram of lateness is of a window too.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+
+from django.conf import settings
+from django.http import HttpRequest, HttpResponse
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client.registry import Collector
+
+from eventservice.api.auth import principal_of
+from eventservice.api.problems import Refusal, respond
+from eventservice.tenants.public import tenant_ids
+from orchestration.public import Statistics, statistics
+from outbox.public import status as outbox_status
+from timers.public import nodes, shards_by_owner
+
+WINDOW = timedelta(minutes=5)
+# Several scrapers, or one that hurries, cost the database no more than one.
+KEPT_SECONDS = 2.0
+
+_kept: tuple[float, bytes] = (-KEPT_SECONDS, b"")
+
+
+def metrics(request: HttpRequest) -> HttpResponse:
+    if not settings.METRICS_OPEN and not _is_operator(request):
+        refusal = Refusal(401, "not_authenticated", "Metrics are for operators: give an operator's API key.")
+        refusal.headers["WWW-Authenticate"] = 'Bearer realm="event-service"'
+        return respond(refusal, request.correlation_id)  # type: ignore[attr-defined]
+    return HttpResponse(_text(), CONTENT_TYPE_PLAIN_0_0_4, headers={"Cache-Control": "no-store"})
+
+
+def _is_operator(request: HttpRequest) -> bool:
+    scheme, _, text = request.headers.get("Authorization", "").partition(" ")
+    principal = principal_of(text.strip()) if scheme.lower() == "bearer" else None
+    return principal is not None and principal.is_operator
+
+
+def _text() -> bytes:
+    global _kept
+    if time.monotonic() - _kept[0] >= KEPT_SECONDS:
+        registry = CollectorRegistry()
+        registry.register(DatabaseCollector())
+        _kept = time.monotonic(), generate_latest(registry)
+    return _kept[1]
+
+
+def forget_metrics() -> None:
+    global _kept
+    _kept = -KEPT_SECONDS, b""
+
+
+class DatabaseCollector(Collector):
+    def describe(self) -> list[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        found = statistics(tenant_ids(), WINDOW)
+        yield from _of_calls(found)
+        yield from _of_nodes()
+        yield from _of_outbox()
+
+
+def _gauge(name: str, text: str, values: dict[tuple[str, ...], float], labels: tuple[str, ...] = ()) -> Metric:
+    family = GaugeMetricFamily(f"eventservice_{name}", text, labels=labels)
+    for label_values, value in values.items():
+        family.add_metric(label_values, value)
+    return family
+
+
+def _of_calls(found: Statistics) -> Iterator[Metric]:
+    backlog = {(when,): float(count) for when, count in found.backlog.items()}
+    yield _gauge("calls_scheduled", "Calls that wait, by when they are due.", backlog, ("due",))
+    overdue = {(): float(found.backlog["overdue"])}
+    yield _gauge("due_backlog", "Calls that are due and have not been started.", overdue)
+    oldest = {(): found.oldest_overdue.total_seconds()}
+    yield _gauge("oldest_overdue_seconds", "How long the oldest of them has been due.", oldest)
+    yield _gauge("calls_running", "Calls whose attempt is under way.", {(): float(found.running)})
+    ended = {(status,): float(count) for status, count in found.ended.items()}
+    yield _gauge("calls_ended_5m", "Calls due in the last 5 minutes that have ended.", ended, ("status",))
+    kinds = {(kind,): float(count) for kind, count in found.error_kinds.items()}
+    yield _gauge("calls_failed_by_kind_5m", "Of the latest failures of them, by kind.", kinds, ("kind",))
+    lateness = HistogramMetricFamily(
+        "eventservice_lateness_seconds", "From due to started, of the latest calls of the last 5 minutes."
+    )
+    lateness.add_metric([], found.lateness_buckets(), sum(found.lateness_ms) / 1000)
+    yield lateness
+
+
+def _of_nodes() -> Iterator[Metric]:
+    live = nodes()
+    roles: dict[tuple[str, ...], float] = {}
+    for node in live:
+        roles[(node.role,)] = roles.get((node.role,), 0.0) + 1
+    yield _gauge("nodes", "Processes that have joined, by role.", roles, ("role",))
+    in_flight = {(str(node.owner_id),): float(node.in_flight) for node in live}
+    yield _gauge("in_flight", "Attempts under way, by node.", in_flight, ("node",))
+    owners = {(str(owner or "none"),): float(count) for owner, count in shards_by_owner().items()}
+    yield _gauge("shards_owned", "Shards, by owner.", owners, ("owner",))
+
+
+def _of_outbox() -> Iterator[Metric]:
+    found = outbox_status()
+    yield _gauge("outbox_lag_seconds", "Age of the oldest event not published.", {(): found.lag.total_seconds()})
+    yield _gauge("outbox_unpublished", "Events that wait for the dispatcher.", {(): float(found.unpublished)})
+    yield _gauge("outbox_parked", "Events that no publisher would have.", {(): float(found.parked)})
+    pending = {(): float(found.pending_deliveries)}
+    yield _gauge("webhook_deliveries_pending", "Webhook deliveries to be made.", pending)

@@ -1,0 +1,80 @@
+"""Made-up calls for a running system: what succeeds, what fails, what is tried again, what waits."""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections import Counter
+from datetime import timedelta
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from eventservice.management.commands.up import DEMO
+from eventservice.tenants.models import Tenant
+from orchestration.public import RequestSpec, RetryPolicy, ServiceCall, SubmitServiceCall, submit
+from timers.public import NodeRole, live_nodes
+
+QUICK = RetryPolicy(max_attempts=4, initial_interval=1.0, max_interval=2.0)
+
+# name, path at the mock target, seconds until due, retry policy
+KINDS: list[tuple[str, str, float, RetryPolicy | None]] = [
+    ("send receipt", "/ok", 0, None),
+    ("remind customer", "/ok", 5, None),
+    ("slow report", "/delay/2", 0, None),
+    ("flaky partner", "/flaky/2", 0, QUICK),
+    ("refused payment", "/status/402", 0, QUICK),
+    ("broken partner", "/status/503", 0, QUICK),
+    ("next year's invoice", "/ok", 365 * 86_400, None),
+]
+
+
+class Command(BaseCommand):
+    help = "Submit some calls to the running system (make run) and watch what becomes of them."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--each", type=int, default=5, help="calls of each kind")
+        parser.add_argument("--seconds", type=float, default=15, help="how long to watch")
+
+    def handle(self, *args: Any, each: int, seconds: float, **options: Any) -> None:
+        tenant = Tenant.objects.filter(name=DEMO).first()
+        if tenant is None or not live_nodes(NodeRole.ENGINE):
+            raise CommandError("No engine is running. Start the system with `make run` first.")
+        commands = [_command(tenant.tenant_id, *kind) for kind in KINDS for _ in range(each)]
+        submit(commands)
+        _watch(tenant.tenant_id, [command.service_call_id for command in commands], seconds)
+
+
+def _command(
+    tenant_id: uuid.UUID, name: str, path: str, delay: float, policy: RetryPolicy | None
+) -> SubmitServiceCall:
+    target = f"http://127.0.0.1:{os.environ.get('TARGET_PORT', '9000')}{path}"
+    request = RequestSpec("POST", target, {"X-Demo": "yes"}, {"from": "demo"})
+    return SubmitServiceCall(
+        tenant_id, name, request, delay=timedelta(seconds=delay), tags=frozenset({"demo"}), retry_policy=policy
+    )
+
+
+def _watch(tenant_id: uuid.UUID, ids: list[uuid.UUID], seconds: float) -> None:
+    end = time.monotonic() + seconds
+    with Live(_table(tenant_id, ids), console=Console(), refresh_per_second=4) as live:
+        while time.monotonic() < end:
+            time.sleep(0.5)
+            live.update(_table(tenant_id, ids))
+
+
+def _table(tenant_id: uuid.UUID, ids: list[uuid.UUID]) -> Table:
+    calls = ServiceCall.objects.for_tenant(tenant_id).filter(service_call_id__in=ids)
+    counts = Counter(calls.values_list("name", "status"))
+    attempts = Counter[str]()
+    for name, attempt in calls.values_list("name", "attempt"):
+        attempts[name] += attempt
+    table = Table("call", "Scheduled", "Running", "Succeeded", "Failed", "attempts")
+    for name, *_ in KINDS:
+        states = [str(counts[name, state] or "") for state in ("Scheduled", "Running", "Succeeded", "Failed")]
+        table.add_row(name, *states, str(attempts[name]))
+    return table

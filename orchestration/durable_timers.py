@@ -1,0 +1,201 @@
+"""Durable timers: /api/v1/tenants/{tenantId}/timers.
+
+A timer is a service call that is addressed by its namespace and an id of the caller's choice. It fires as a POST
+to its callback URL, which says in its answer whether it is done (orchestration.verdicts). The body that is stored
+is the callback's, but for `attempt`, which is filled in when an attempt starts (orchestration.lifecycle).
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from django.http import HttpResponse
+from rest_framework.request import Request
+
+from eventservice.api.bodies import read_object
+from eventservice.api.fields import MISSING, Fields, checked, show_instant
+from eventservice.api.problems import Fault
+from eventservice.api.views import no_content, reply
+from eventservice.kernel.errors import NotFound
+from eventservice.tenants.public import Profile
+from orchestration import lifecycle
+from orchestration.api.filters import parse_list
+from orchestration.api.presentation import show_policy, show_summary
+from orchestration.api.service_calls import CallsView
+from orchestration.api.submission import (
+    DEFAULT_TIMEOUT,
+    read_body,
+    read_due,
+    read_namespace,
+    read_retry_policy,
+    read_timeout,
+    read_url,
+)
+from orchestration.commands import RequestSpec, SubmitServiceCall
+from orchestration.models import ServiceCall
+from orchestration.retries import RetryPolicy
+from orchestration.selectors import timer_call_of
+from orchestration.states import LIVE, ResponseContract
+
+LONGEST_ID = 255
+
+
+class TimerView(CallsView):
+    def read_body(self) -> tuple[Fields, list[Fault]]:
+        faults: list[Fault] = []
+        return Fields(read_object(self.request, self.most_bytes), faults), faults
+
+    def command(self, key: tuple[str, str], **asked: Any) -> SubmitServiceCall:
+        return timer_command(self.tenant, self.correlation_id, key, **asked)
+
+    def shown(self, key: tuple[str, str]) -> HttpResponse:
+        return reply(show_timer(timer_call_of(self.tenant.tenant_id, *key)))
+
+
+class Timers(TimerView):
+    def get(self, request: Request, tenant_id: uuid.UUID) -> HttpResponse:
+        asked = parse_list(request._request.GET, tenant_id, timers=True)
+        page = asked.read()
+        return reply(asked.answer(page, [show_listed_timer(call) for call in page.calls]))
+
+
+class CreateTimer(TimerView):
+    def post(self, request: Request, tenant_id: uuid.UUID) -> HttpResponse:
+        fields, faults = self.read_body()
+        namespace = read_namespace(fields, self.tenant)
+        timer_id = fields.text("id", most=LONGEST_ID)
+        asked = {
+            "execute_at": read_due(fields, "executeAt", MISSING),
+            "callback_url": read_url(fields, "callbackUrl"),
+            "payload": read_body(fields, "payload"),
+            "retry_policy": read_retry_policy(fields),
+            "timeout_seconds": read_timeout(fields, "callbackTimeoutSeconds"),
+        }
+        fields.no_others()
+        checked(faults)
+        self.take_room(1)
+        lifecycle.set_timer(self.command((namespace, timer_id), **asked))
+        return self.shown((namespace, timer_id))
+
+
+class GetTimer(TimerView):
+    def post(self, request: Request, tenant_id: uuid.UUID) -> HttpResponse:
+        fields, faults = self.read_body()
+        key = _key(fields, self.tenant)
+        fields.no_others()
+        checked(faults)
+        return self.shown(key)
+
+
+class UpdateTimer(TimerView):
+    def post(self, request: Request, tenant_id: uuid.UUID) -> HttpResponse:
+        fields, faults = self.read_body()
+        key = _key(fields, self.tenant)
+        changes = _changes(fields)
+        fields.no_others()
+        checked(faults)
+        lifecycle.change_timer(tenant_id, *key, lambda call: self.command(key, **{**asked_of(call), **changes}))
+        return self.shown(key)
+
+
+class DeleteTimer(TimerView):
+    def post(self, request: Request, tenant_id: uuid.UUID) -> HttpResponse:
+        fields, faults = self.read_body()
+        key = _key(fields, self.tenant)
+        fields.no_others()
+        checked(faults)
+        call = timer_call_of(tenant_id, *key)
+        if call["status"] not in LIVE:
+            raise NotFound("timer")
+        lifecycle.cancel(tenant_id, call["service_call_id"])
+        return no_content()
+
+
+def _key(fields: Fields, tenant: Profile) -> tuple[str, str]:
+    return read_namespace(fields, tenant), fields.text("timerId", most=LONGEST_ID)
+
+
+def _changes(fields: Fields) -> dict[str, Any]:
+    changes: dict[str, Any] = {}
+    if "executeAt" in fields:
+        changes["execute_at"] = read_due(fields, "executeAt", MISSING)
+    if "callbackUrl" in fields:
+        changes["callback_url"] = read_url(fields, "callbackUrl")
+    if "payload" in fields:
+        changes["payload"] = read_body(fields, "payload")
+    if "retryPolicy" in fields:
+        changes["retry_policy"] = read_retry_policy(fields)
+    if "callbackTimeoutSeconds" in fields:
+        changes["timeout_seconds"] = read_timeout(fields, "callbackTimeoutSeconds")
+    return changes
+
+
+def timer_command(
+    tenant: Profile,
+    correlation_id: uuid.UUID,
+    key: tuple[str, str],
+    *,
+    execute_at: datetime,
+    callback_url: str,
+    payload: Any = None,
+    retry_policy: RetryPolicy | None = None,
+    timeout_seconds: float = DEFAULT_TIMEOUT,
+) -> SubmitServiceCall:
+    namespace, timer_id = key
+    body = {"namespace": namespace, "timerId": timer_id, "payload": payload, "executeAt": show_instant(execute_at)}
+    return SubmitServiceCall(
+        tenant_id=tenant.tenant_id,
+        name=timer_id[:200],
+        request=RequestSpec("POST", callback_url, {}, body),
+        due_at=execute_at,
+        namespace=namespace,
+        external_id=timer_id,
+        correlation_id=correlation_id,
+        retry_policy=retry_policy,
+        timeout_seconds=timeout_seconds,
+        response_contract=ResponseContract.CALLBACK,
+    )
+
+
+def asked_of(call: ServiceCall) -> dict[str, Any]:
+    """What a stored timer was asked for with."""
+    spec, policy = call.request_spec, call.retry_policy
+    return {
+        "execute_at": call.due_at,
+        "callback_url": spec["url"],
+        "payload": spec["body"]["payload"],
+        "retry_policy": RetryPolicy.from_stored(policy) if policy else None,
+        "timeout_seconds": call.timeout_seconds,
+    }
+
+
+def show_timer(call: Mapping[str, Any]) -> dict[str, Any]:
+    spec = call["request_spec"]
+    return {
+        **_show(call),
+        "callbackUrl": spec["url"],
+        "payload": spec["body"]["payload"],
+        "retryPolicy": show_policy(call["retry_policy"]),
+        "callbackTimeoutSeconds": call["timeout_seconds"],
+    }
+
+
+def show_listed_timer(call: Mapping[str, Any]) -> dict[str, Any]:
+    return {**_show(call), "callbackUrl": call["url"]}
+
+
+def _show(call: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "namespace": call["namespace"],
+        "timerId": call["external_id"],
+        "executeAt": show_instant(call["due_at"]),
+        "status": call["status"],
+        "serviceCallId": str(call["service_call_id"]),
+        "attempts": call["attempt"],
+        "createdAt": show_instant(call["submitted_at"]),
+        "finishedAt": show_instant(call["finished_at"]),
+        "outcome": show_summary(call["outcome_meta"]),
+    }

@@ -1,0 +1,29 @@
+"""P4, under django-q2. SIGTERM: attempts in flight end and are recorded, and the next cluster finds the chains."""
+
+from __future__ import annotations
+
+from eventservice.tenants.public import create_tenant
+from orchestration.public import ServiceCall, Status
+from tests.witness import Stage, accept, call, until, until_all_have_ended
+
+
+def test_a_stopped_cluster_ends_what_it_has_begun(stage: Stage) -> None:
+    witness, tenant = stage.witness(), create_tenant("acme").tenant_id
+    begun = accept(call(tenant, f"{witness.url}/delay/2") for _ in range(20))
+    cluster = stage.cluster()
+    until(lambda: witness.calls() == set(begun), "the attempts are in flight")
+
+    cluster.terminate()
+    assert cluster.wait() == 0
+
+    outcomes = ServiceCall.objects.for_tenant(tenant).values_list("status", "attempt")
+    assert set(outcomes) == {(Status.SUCCEEDED, 1)}
+    assert cluster.children() == []
+
+    later = accept(call(tenant, f"{witness.url}/ok") for _ in range(20))
+    following = stage.cluster()
+    until_all_have_ended()
+    stage.stop(following)
+    assert {name: [one.attempt for one in sent] for name, sent in witness.by_call().items()} == {
+        name: [1] for name in [*begun, *later]
+    }

@@ -1,0 +1,160 @@
+"""The attempt log: opened before the request is sent, closed with what came of it, found again when it is not."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from eventservice.kernel.ids import new_id
+from execution.log import (
+    KEPT_REQUEST_BODY,
+    AttemptKey,
+    OpenedAttempt,
+    close_attempts,
+    interrupt_attempts,
+    open_attempts,
+    orphaned_attempts,
+)
+from execution.models import HttpExecution
+from execution.outcome import Errored, ErrorKind, Responded, Timings
+from tests.factories import EARLIER, ServiceCallFactory
+
+pytestmark = pytest.mark.django_db
+
+LATER = EARLIER + timedelta(seconds=2)
+NODE = uuid.UUID(int=1)
+
+
+def opened(node: uuid.UUID = NODE, key: AttemptKey | None = None, **given: Any) -> AttemptKey:
+    call = key or ServiceCallFactory()
+    attempt_key = AttemptKey(call.tenant_id, call.service_call_id, new_id())
+    values = {"url": "http://target.test/", "method": "PUT", "headers": {"A": "b"}, "body": "text", **given}
+    open_attempts([OpenedAttempt(attempt_key, 2, node, **values)], EARLIER)
+    return attempt_key
+
+
+def row(key: AttemptKey) -> HttpExecution:
+    found: HttpExecution = HttpExecution.objects.for_tenant(key.tenant_id).get(execution_id=key.execution_id)
+    return found
+
+
+def responded(body: bytes = b"fine", size: int | None = None, *headers: tuple[str, str]) -> Responded:
+    return Responded(None, 201, headers, body, len(body) if size is None else size, Timings(total_ms=12.5))
+
+
+def test_an_opened_row_says_what_is_about_to_be_sent() -> None:
+    found = row(opened())
+    assert (found.attempt, found.node, found.started_at, found.finished_at) == (2, NODE, EARLIER, None)
+    assert (found.request_method, found.request_url) == ("PUT", "http://target.test/")
+    assert (found.request_headers, found.request_body) == ({"A": "b"}, "text")
+    assert [found.response_status, found.error_kind, found.latency_ms] == [None] * 3
+
+
+def test_a_response_closes_it() -> None:
+    key = opened()
+    close_attempts([(key, responded(b"fine", None, ("Content-Type", "a/b")))], LATER)
+    found = row(key)
+    assert (found.finished_at, found.response_status, found.latency_ms) == (LATER, 201, 12.5)
+    assert (found.response_headers, found.response_body) == ({"Content-Type": "a/b"}, "fine")
+    assert (found.error_kind, found.error_message) == (None, None)
+
+
+def test_an_error_closes_it_too() -> None:
+    key = opened()
+    close_attempts([(key, Errored(None, ErrorKind.TLS, "No.", {}, Timings(total_ms=7.0), False))], LATER)
+    found = row(key)
+    assert (found.finished_at, found.error_kind, found.error_message) == (LATER, "Tls", "No.")
+    assert (found.response_status, found.response_size, found.latency_ms) == (None, None, 7.0)
+
+
+def test_only_the_attempt_that_is_named_is_closed() -> None:
+    key, other = opened(), opened()
+    same_ids = AttemptKey(other.tenant_id, key.service_call_id, key.execution_id)
+    close_attempts([(key, responded()), (same_ids, responded())], LATER)
+    assert row(other).finished_at is None
+
+
+def test_of_a_body_that_was_cut_the_full_size_is_kept() -> None:
+    key = opened()
+    close_attempts([(key, responded(b"beginning", 5_000_000_000))], LATER)
+    assert (row(key).response_body, row(key).response_size) == ("beginning", 5_000_000_000)
+
+
+def test_a_long_request_body_is_cut() -> None:
+    assert row(opened(body="ü" * (KEPT_REQUEST_BODY + 1))).request_body == "ü" * KEPT_REQUEST_BODY
+
+
+def test_no_body_is_not_an_empty_one() -> None:
+    assert row(opened(body=None)).request_body is None
+    assert row(opened(body="")).request_body == ""
+
+
+@pytest.mark.parametrize(
+    ("body", "shown"),
+    [
+        (b"a\0b", "a\ufffdb"),
+        (b"\xff\xfe", "\ufffd\ufffd"),
+        ("grüße 🎉".encode(), "grüße 🎉"),
+        (b"\xf0\x9f\x8e", "\ufffd"),
+        (b"'; DROP TABLE nodes; -- %s %(x)s", "'; DROP TABLE nodes; -- %s %(x)s"),
+        (b"", ""),
+    ],
+)
+def test_whatever_bytes_come_are_shown_as_a_text_that_every_database_takes(body: bytes, shown: str) -> None:
+    key = opened()
+    close_attempts([(key, responded(body))], LATER)
+    assert (row(key).response_body, row(key).response_size) == (shown, len(body))
+
+
+def test_a_request_body_with_a_nul_is_logged_with_a_stand_in() -> None:
+    assert row(opened(body="a\0b")).request_body == "a\ufffdb"
+
+
+def test_secret_response_headers_are_masked() -> None:
+    key = opened()
+    close_attempts(
+        [(key, responded(b"", None, ("Set-Cookie", "s3cret"), ("X-Api-Key", "s3cret"), ("A", "é")))], LATER
+    )
+    assert row(key).response_headers == {"Set-Cookie": "••••••", "X-Api-Key": "••••••", "A": "é"}
+
+
+def test_an_interrupted_attempt_is_closed_as_one() -> None:
+    key = opened()
+    interrupt_attempts([key], LATER)
+    assert (row(key).error_kind, row(key).finished_at, row(key).latency_ms) == ("Interrupted", LATER, None)
+
+
+def test_an_attempt_that_has_been_recorded_is_not_called_interrupted_afterwards() -> None:
+    key = opened()
+    close_attempts([(key, responded())], EARLIER)
+    interrupt_attempts([key], LATER)
+    assert (row(key).response_status, row(key).error_kind, row(key).finished_at) == (201, None, EARLIER)
+
+
+def test_a_result_that_comes_after_all_is_told_instead_of_the_interruption() -> None:
+    key = opened()
+    interrupt_attempts([key], EARLIER)
+    close_attempts([(key, responded())], LATER)
+    assert (row(key).response_status, row(key).error_kind, row(key).finished_at) == (201, None, LATER)
+
+
+def test_orphans_are_the_open_attempts_of_nodes_that_are_no_more() -> None:
+    orphan, orphan_of_another_tenant = opened(new_id()), opened(new_id())
+    alive, ended = opened(NODE), opened(new_id())
+    close_attempts([(ended, responded())], LATER)
+    assert sorted(orphaned_attempts(lambda: [NODE], 10)) == sorted([orphan, orphan_of_another_tenant])
+    assert len(orphaned_attempts(lambda: [NODE], 1)) == 1
+    assert sorted(orphaned_attempts(list, 10)) == sorted([orphan, orphan_of_another_tenant, alive])
+
+
+def test_a_node_that_joins_while_orphans_are_looked_for_is_not_taken_for_gone() -> None:
+    orphan, newcomer = opened(new_id()), new_id()
+
+    def live_nodes() -> list[uuid.UUID]:
+        opened(newcomer)
+        return []
+
+    assert orphaned_attempts(live_nodes, 10) == [orphan]

@@ -1,0 +1,139 @@
+"""API keys: their form, how one is found, and that a wrong, expired or revoked one is not."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from eventservice.kernel.now import pinned_time
+from eventservice.tenants.keys import ALPHABET, create_key, find_key, revoke_key
+from eventservice.tenants.models import ApiKey, Tenant
+
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
+
+
+def test_a_key_names_its_environment_and_its_id(tenant: Tenant) -> None:
+    key, text = create_key(tenant.tenant_id, ["read"])
+    form = re.fullmatch(rf"es_dev_([{ALPHABET}]{{12}})_([{ALPHABET}]{{40}})", text)
+    assert form
+    assert form[1] == key.key_id
+
+
+def test_in_production_it_says_so(tenant: Tenant, settings: Any) -> None:
+    settings.PRODUCTION = True
+    assert create_key(tenant.tenant_id, ["read"])[1].startswith("es_live_")
+
+
+def test_its_secret_is_not_kept(tenant: Tenant) -> None:
+    key, text = create_key(tenant.tenant_id, ["read"])
+    secret = text.rpartition("_")[2]
+    stored = str(ApiKey.objects.for_tenant(tenant.tenant_id).values().get())
+    assert secret not in stored
+    assert (
+        key.secret_hash != hashlib.sha256(secret.encode()).hexdigest()
+    )  # keyed: worthless without SECRET_KEY
+
+
+def test_what_was_given_is_found_with_all_its_rights(tenant: Tenant, at_noon: datetime) -> None:
+    key, text = create_key(tenant.tenant_id, ["write", "read"], name="ci")
+    found = find_key(text)
+    assert found == key
+    assert found is not None
+    assert (found.tenant_id, found.name, found.scopes, found.created_at) == (
+        tenant.tenant_id,
+        "ci",
+        ["read", "write"],
+        at_noon,
+    )
+
+
+def test_an_operators_key_belongs_to_no_tenant(db: None) -> None:
+    found = find_key(create_key(None, ["admin"])[1])
+    assert found is not None
+    assert found.tenant_id is None
+
+
+def test_a_scope_that_there_is_not_makes_no_key(tenant: Tenant) -> None:
+    with pytest.raises(ValueError, match="everything"):
+        create_key(tenant.tenant_id, ["read", "everything"])
+    assert not ApiKey.objects.across_tenants().exists()
+
+
+def test_two_keys_have_nothing_in_common(tenant: Tenant) -> None:
+    (one, first), (other, second) = (create_key(tenant.tenant_id, ["read"]) for _ in range(2))
+    assert one.key_id != other.key_id
+    assert find_key(first.rpartition("_")[0] + "_" + second.rpartition("_")[2]) is None
+
+
+def test_a_wrong_secret_finds_nothing(tenant: Tenant) -> None:
+    text = create_key(tenant.tenant_id, ["read"])[1]
+    changed = text[:-1] + ("a" if text[-1] != "a" else "b")
+    for wrong in (changed, text[:-1], text + "a", text.rpartition("_")[0] + "_"):
+        assert find_key(wrong) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "_",
+        "___",
+        "es_dev__",
+        "es_dev_a",
+        "es_dev_a_b_c",
+        "xx_dev_a_b",
+        "es_dev_a\0b_c",
+        "es_dev_ü_ü",
+        "' OR 1=1",
+        "x" * 9999,
+    ],
+)
+def test_nonsense_finds_nothing_and_breaks_nothing(text: str, tenant: Tenant) -> None:
+    create_key(tenant.tenant_id, ["read"])
+    assert find_key(text) is None
+
+
+def test_letters_of_another_case_are_another_key(tenant: Tenant) -> None:
+    text = create_key(tenant.tenant_id, ["read"])[1]
+    head, key_id, secret = text.rsplit("_", 2)
+    assert find_key(f"{head}_{key_id.upper()}_{secret}") is None
+    assert find_key(f"{head}_{key_id}_{secret.upper()}") is None
+
+
+def test_a_key_ends_at_its_time_and_not_before(tenant: Tenant, at_noon: datetime) -> None:
+    ends = at_noon + timedelta(hours=1)
+    text = create_key(tenant.tenant_id, ["read"], expires_at=ends)[1]
+    with pinned_time(ends - timedelta(microseconds=1)):
+        assert find_key(text)
+    with pinned_time(ends):
+        assert find_key(text) is None
+
+
+def test_a_revoked_key_is_none_and_is_revoked_once(tenant: Tenant, at_noon: datetime) -> None:
+    (key, text), (_, other) = (create_key(tenant.tenant_id, ["read"]) for _ in range(2))
+    assert revoke_key(key.key_id)
+    assert find_key(text) is None
+    assert find_key(other)
+    with pinned_time(at_noon + timedelta(hours=1)):
+        assert not revoke_key(key.key_id)
+    assert ApiKey.objects.across_tenants().get(pk=key.key_id).revoked_at == at_noon
+    assert not revoke_key("nobody")
+
+
+@pytest.mark.parametrize("wrong", ["id", "secret", "form"])
+def test_every_failure_asks_the_database_the_same(
+    wrong: str, tenant: Tenant, django_assert_num_queries: Any
+) -> None:
+    """What a wrong key is told, and after how long, says nothing of whether its id exists."""
+    key_id, secret = create_key(tenant.tenant_id, ["read"])[1].split("_")[2:]
+    text = {
+        "id": f"es_dev_{'a' * 12}_{secret}",
+        "secret": f"es_dev_{key_id}_{'a' * 40}",
+        "form": "nonsense",
+    }[wrong]
+    with django_assert_num_queries(1):
+        assert find_key(text) is None
