@@ -97,7 +97,7 @@ if database["ENGINE"] == MARIADB:
         ),
     }
     # Ids and tags are compared by their bytes, as on the other databases.
-    database["TEST"] = {"CHARSET": "utf8mb4", "COLLATION": "utf8mb4_bin"}
+    database["TEST"] = {"CHARSET": "utf8mb4", "COLLATION": "utf8mb4_nopad_bin"}
 DATABASES = {"default": database}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
@@ -162,7 +162,12 @@ SPECTACULAR_SETTINGS = {
     "TITLE": "Event Service",
     "VERSION": "1.0.0",
     "OAS_VERSION": "3.1.0",
+    "DESCRIPTION": "A durable, multi-tenant scheduler of HTTP calls.",
     "SERVE_INCLUDE_SCHEMA": False,
+    "PREPROCESSING_HOOKS": ["eventservice.api.schema.only_the_api"],
+    "SORT_OPERATIONS": False,
+    "CAMELIZE_NAMES": True,
+    "ENUM_NAME_OVERRIDES": {"Status": "orchestration.states.Status", "Delivery": "orchestration.states.Delivery"},
     "SWAGGER_UI_DIST": "SIDECAR",
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
     "REDOC_DIST": "SIDECAR",

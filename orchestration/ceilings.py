@@ -37,7 +37,8 @@ def take_room(tenant: Profile, calls: int) -> None:
         free = tenant.max_pending - pending_of(tenant.tenant_id, tenant.max_pending)
         if free < calls:
             raise CeilingReached(
-                "pending_ceiling", f"This tenant may have {tenant.max_pending} calls pending; {free} more would fit."
+                "pending_ceiling",
+                f"This tenant may have {tenant.max_pending} calls pending; {free} more would fit.",
             )
         room = _rooms[tenant.tenant_id] = Room(max(calls, free // 4), now)
     room.left -= calls

@@ -11,8 +11,9 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
+from functools import lru_cache
 from typing import TypeVar
 
 import structlog
@@ -20,9 +21,11 @@ from django.conf import settings
 from django.db import DatabaseError, connection, transaction
 from django.db.utils import InterfaceError
 
+from eventservice.kernel.errors import NotFound
 from eventservice.kernel.faults import fault
 from eventservice.kernel.leases import Fenced
 from eventservice.kernel.now import db_now
+from eventservice.kernel.secrets import Undecipherable
 from eventservice.kernel.wakeup import ChangeWatch
 from eventservice.tenants.public import Profile, most_shards, profile
 from execution.public import (
@@ -183,9 +186,7 @@ class Engine:
         )
 
     def _held_back(self) -> HeldBack:
-        tenants = [
-            tenant for tenant, count in self._by_tenant.items() if count >= profile(tenant).max_in_flight
-        ]
+        tenants = [tenant for tenant, count in self._by_tenant.items() if count >= _ceiling(tenant)]
         lanes = [lane for lane, count in self._by_lane.items() if count >= self.limits.per_host]
         return HeldBack(tenants, lanes)
 
@@ -325,6 +326,20 @@ def resolve_stuck() -> int:
     return resolved
 
 
+def _ceiling(tenant_id: uuid.UUID) -> int:
+    """What a tenant may have under way. One that cannot be read may have nothing, and holds up nobody else."""
+    try:
+        return profile(tenant_id).max_in_flight
+    except (NotFound, Undecipherable) as unreadable:
+        _report_unreadable(tenant_id, str(unreadable))
+        return 0
+
+
+@lru_cache(maxsize=1024)  # once a process: its timers stay due, and are found with every pass
+def _report_unreadable(tenant_id: uuid.UUID, why: str) -> None:
+    log.error("tenant_unreadable", tenant=str(tenant_id), why=why)
+
+
 @dataclass(slots=True)
 class _Room:
     """How much each tenant and each lane may still start, within one batch."""
@@ -332,9 +347,12 @@ class _Room:
     per_host: int
     by_tenant: Counter[uuid.UUID]
     by_lane: Counter[str]
+    ceilings: dict[uuid.UUID, int] = field(default_factory=dict)
 
     def admit(self, timer: DueTimer) -> bool:
-        if self.by_tenant[timer.tenant_id] >= profile(timer.tenant_id).max_in_flight:
+        if timer.tenant_id not in self.ceilings:
+            self.ceilings[timer.tenant_id] = _ceiling(timer.tenant_id)
+        if self.by_tenant[timer.tenant_id] >= self.ceilings[timer.tenant_id]:
             return False
         if self.by_lane[timer.lane] >= self.per_host:
             return False

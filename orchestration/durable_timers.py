@@ -18,11 +18,14 @@ from rest_framework.request import Request
 from eventservice.api.bodies import read_object
 from eventservice.api.fields import MISSING, Fields, checked, show_instant
 from eventservice.api.problems import Fault
+from eventservice.api.schema import described
 from eventservice.api.views import no_content, reply
 from eventservice.kernel.errors import NotFound
 from eventservice.tenants.public import Profile
 from orchestration import lifecycle
+from orchestration.api import serializers as shapes
 from orchestration.api.filters import parse_list
+from orchestration.api.parameters import COMMON
 from orchestration.api.presentation import show_policy, show_summary
 from orchestration.api.service_calls import CallsView
 from orchestration.api.submission import (
@@ -56,6 +59,13 @@ class TimerView(CallsView):
 
 
 class Timers(TimerView):
+    @described(
+        "listTimers",
+        "durable timers",
+        gives=shapes.TimerPage,
+        parameters=COMMON,
+        about="Timers, the first due first.",
+    )
     def get(self, request: Request, tenant_id: uuid.UUID) -> HttpResponse:
         asked = parse_list(request._request.GET, tenant_id, timers=True)
         page = asked.read()
@@ -63,6 +73,13 @@ class Timers(TimerView):
 
 
 class CreateTimer(TimerView):
+    @described(
+        "createTimer",
+        "durable timers",
+        takes=shapes.TimerInputSerializer,
+        gives=shapes.TimerSerializer,
+        about="Set a timer. A pending one of the same id is overwritten.",
+    )
     def post(self, request: Request, tenant_id: uuid.UUID) -> HttpResponse:
         fields, faults = self.read_body()
         namespace = read_namespace(fields, self.tenant)
@@ -82,6 +99,13 @@ class CreateTimer(TimerView):
 
 
 class GetTimer(TimerView):
+    @described(
+        "getTimer",
+        "durable timers",
+        takes=shapes.TimerKeySerializer,
+        gives=shapes.TimerSerializer,
+        about="The pending timer of an id, or the last that ended.",
+    )
     def post(self, request: Request, tenant_id: uuid.UUID) -> HttpResponse:
         fields, faults = self.read_body()
         key = _key(fields, self.tenant)
@@ -91,17 +115,33 @@ class GetTimer(TimerView):
 
 
 class UpdateTimer(TimerView):
+    @described(
+        "updateTimer",
+        "durable timers",
+        takes=shapes.TimerChangesSerializer,
+        gives=shapes.TimerSerializer,
+        about="Change a pending timer.",
+    )
     def post(self, request: Request, tenant_id: uuid.UUID) -> HttpResponse:
         fields, faults = self.read_body()
         key = _key(fields, self.tenant)
         changes = _changes(fields)
         fields.no_others()
         checked(faults)
-        lifecycle.change_timer(tenant_id, *key, lambda call: self.command(key, **{**asked_of(call), **changes}))
+        lifecycle.change_timer(
+            tenant_id, *key, lambda call: self.command(key, **{**asked_of(call), **changes})
+        )
         return self.shown(key)
 
 
 class DeleteTimer(TimerView):
+    @described(
+        "deleteTimer",
+        "durable timers",
+        takes=shapes.TimerKeySerializer,
+        status=204,
+        about="Delete a pending timer.",
+    )
     def post(self, request: Request, tenant_id: uuid.UUID) -> HttpResponse:
         fields, faults = self.read_body()
         key = _key(fields, self.tenant)
@@ -145,7 +185,12 @@ def timer_command(
     timeout_seconds: float = DEFAULT_TIMEOUT,
 ) -> SubmitServiceCall:
     namespace, timer_id = key
-    body = {"namespace": namespace, "timerId": timer_id, "payload": payload, "executeAt": show_instant(execute_at)}
+    body = {
+        "namespace": namespace,
+        "timerId": timer_id,
+        "payload": payload,
+        "executeAt": show_instant(execute_at),
+    }
     return SubmitServiceCall(
         tenant_id=tenant.tenant_id,
         name=timer_id[:200],

@@ -50,9 +50,7 @@ class Statistics:
 
     def lateness_buckets(self) -> list[tuple[str, int]]:
         """Cumulative, as Prometheus has them; bounds in seconds."""
-        counts = [
-            (str(most / 1000), sum(late <= most for late in self.lateness_ms)) for most in BUCKETS_MS
-        ]
+        counts = [(str(most / 1000), sum(late <= most for late in self.lateness_ms)) for most in BUCKETS_MS]
         return [*counts, ("+Inf", len(self.lateness_ms))]
 
 

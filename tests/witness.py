@@ -219,8 +219,8 @@ class Stage:
             program.kill_group()
         # Shown by pytest beside a failure.
         for program in self.programs[-8:]:
-            if program.log:
-                say(f"--- {program.log_path.stem} {program.log[-1500:]}")
+            lines = [line for line in program.log.splitlines() if line and line[0] not in "{["]
+            say("\n".join([f"--- {program.log_path.stem}", *lines[-12:]]))
 
 
 # --- the witness ----------------------------------------------------------------------------------------------
@@ -266,7 +266,11 @@ class Witness:
 
 def _sent(line: dict[str, Any]) -> Sent:
     return Sent(
-        line["time"], line["path"], line["service_call_id"] or "", int(line["attempt"] or 0), line["idempotency_key"]
+        line["time"],
+        line["path"],
+        line["service_call_id"] or "",
+        int(line["attempt"] or 0),
+        line["idempotency_key"],
     )
 
 
@@ -308,7 +312,9 @@ def free_to_write() -> bool:
             cursor.execute("PRAGMA busy_timeout = 5000")
 
 
-def steady(tenant_id: UUID, url: str, per_second: float, seconds: float, start_in: float = 0.5) -> dict[str, float]:
+def steady(
+    tenant_id: UUID, url: str, per_second: float, seconds: float, start_in: float = 0.5
+) -> dict[str, float]:
     """Calls that fall due one after the other; when each is due."""
     count = int(per_second * seconds)
     commands = [call(tenant_id, url, start_in + number / per_second) for number in range(count)]

@@ -22,7 +22,7 @@ run() { # name, DATABASE_URL (empty: the settings' own SQLite), marks, pytest's 
     shift 3
     log=$(mktemp)
     printf '\n== %s ==\n' "$name"
-    env -u DATABASE_URL ${url:+"DATABASE_URL=$url"} "$PYTHON" -m pytest -n auto -m "$marks" "$@" 2>&1 |
+    env -u DATABASE_URL ${url:+"DATABASE_URL=$url"} "$PYTHON" -m pytest -n auto --dist loadgroup -m "$marks" "$@" 2>&1 |
         tee "$log" || failed=1
     closing_lines+=("$name: $(tail -n 1 "$log")")
     rm -f "$log"

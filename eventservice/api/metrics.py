@@ -70,7 +70,9 @@ class DatabaseCollector(Collector):
         yield from _of_outbox()
 
 
-def _gauge(name: str, text: str, values: dict[tuple[str, ...], float], labels: tuple[str, ...] = ()) -> Metric:
+def _gauge(
+    name: str, text: str, values: dict[tuple[str, ...], float], labels: tuple[str, ...] = ()
+) -> Metric:
     family = GaugeMetricFamily(f"eventservice_{name}", text, labels=labels)
     for label_values, value in values.items():
         family.add_metric(label_values, value)
@@ -110,7 +112,9 @@ def _of_nodes() -> Iterator[Metric]:
 
 def _of_outbox() -> Iterator[Metric]:
     found = outbox_status()
-    yield _gauge("outbox_lag_seconds", "Age of the oldest event not published.", {(): found.lag.total_seconds()})
+    yield _gauge(
+        "outbox_lag_seconds", "Age of the oldest event not published.", {(): found.lag.total_seconds()}
+    )
     yield _gauge("outbox_unpublished", "Events that wait for the dispatcher.", {(): float(found.unpublished)})
     yield _gauge("outbox_parked", "Events that no publisher would have.", {(): float(found.parked)})
     pending = {(): float(found.pending_deliveries)}

@@ -9,9 +9,11 @@ from typing import Any
 from django.http import HttpResponse
 from rest_framework.request import Request
 
+from eventservice.api import serializers as shapes
 from eventservice.api.fields import checked, show_instant
 from eventservice.api.problems import Fault
 from eventservice.api.queries import Query, listed, make_cursor
+from eventservice.api.schema import PAGING, described, parameter
 from eventservice.api.views import ApiView, reply
 from eventservice.kernel.errors import NotFound
 from eventservice.kernel.now import db_now
@@ -21,11 +23,22 @@ from timers.public import nodes, shards
 
 DEFAULT_WINDOW = 900.0
 LONGEST_WINDOW = 86_400.0
+STATS = [
+    parameter("tenantId", {"type": "string", "format": "uuid"}),
+    parameter("window", {"type": "string"}, "Such as `15m`, at most a day."),
+]
 
 
 class StatsView(ApiView):
     """A tenant sees its own; an operator those of all tenants, or of one."""
 
+    @described(
+        "getStats",
+        "operations",
+        gives=shapes.StatsSerializer,
+        parameters=STATS,
+        about="What has become of the calls of a window.",
+    )
     def get(self, request: Request) -> HttpResponse:
         faults: list[Fault] = []
         query = Query(request._request.GET, faults)
@@ -66,6 +79,13 @@ def show_statistics(found: Statistics) -> dict[str, Any]:
 class ShardsView(ApiView):
     for_operators = True
 
+    @described(
+        "listShards",
+        "operations",
+        gives=shapes.ShardPage,
+        parameters=PAGING,
+        about="Shards and their owners. For operators.",
+    )
     def get(self, request: Request) -> HttpResponse:
         faults: list[Fault] = []
         query = Query(request._request.GET, faults)
@@ -81,6 +101,9 @@ class ShardsView(ApiView):
 class NodesView(ApiView):
     for_operators = True
 
+    @described(
+        "listNodes", "operations", gives=shapes.NodePage, about="The processes at work. For operators."
+    )
     def get(self, request: Request) -> HttpResponse:
         query = Query(request._request.GET, faults := [])
         query.no_others()

@@ -11,10 +11,12 @@ from django.db import IntegrityError
 from django.http import HttpResponse
 from rest_framework.request import Request
 
+from eventservice.api import serializers as shapes
 from eventservice.api.bodies import has_body, read_object
 from eventservice.api.fields import Fields, checked, show_instant
 from eventservice.api.problems import Fault, Refusal
 from eventservice.api.queries import Query, listed, make_cursor
+from eventservice.api.schema import PAGING, described
 from eventservice.api.views import ApiView, Scope, no_content, reply
 from eventservice.kernel.errors import Conflict, NotFound
 from eventservice.kernel.now import db_now
@@ -64,11 +66,26 @@ def answer_page(rows: list[Any], limit: int, list_id: str, show: Any, key: str) 
 class Tenants(AdminView):
     for_operators = True
 
+    @described(
+        "listTenants",
+        "tenants",
+        gives=shapes.TenantPage,
+        parameters=PAGING,
+        about="All tenants, by name. For operators.",
+    )
     def get(self, request: Request) -> HttpResponse:
         position, limit = self.read_page("tenants")
         tenants = Tenant.objects.filter(name__gt=position[0] if position else "").order_by("name")
         return answer_page(list(tenants[: limit + 1]), limit, "tenants", show_tenant, "name")
 
+    @described(
+        "createTenant",
+        "tenants",
+        takes=shapes.TenantInputSerializer,
+        gives=shapes.TenantSerializer,
+        status=201,
+        about="A new tenant. For operators.",
+    )
     def post(self, request: Request) -> HttpResponse:
         fields, faults = self.read_fields()
         name = fields.matching("name", NAME, NAME_RULE)
@@ -83,9 +100,17 @@ class Tenants(AdminView):
 
 
 class OneTenant(AdminView):
+    @described("getTenant", "tenants", gives=shapes.TenantSerializer, about="One tenant.")
     def get(self, request: Request, tenant_id: uuid.UUID) -> HttpResponse:
         return reply(show_tenant(Tenant.objects.get(pk=tenant_id)))
 
+    @described(
+        "changeTenant",
+        "tenants",
+        takes=shapes.LimitsSerializer,
+        gives=shapes.TenantSerializer,
+        about="Change a tenant's limits. For operators.",
+    )
     def patch(self, request: Request, tenant_id: uuid.UUID) -> HttpResponse:
         if not self.principal.is_operator:
             raise Refusal(403, "operators_only", "Only operators may ask this.")
@@ -140,12 +165,27 @@ def show_tenant(tenant: Tenant) -> dict[str, Any]:
 
 
 class Namespaces(AdminView):
+    @described(
+        "listNamespaces",
+        "tenants",
+        gives=shapes.NamespacePage,
+        parameters=PAGING,
+        about="Its namespaces, by name.",
+    )
     def get(self, request: Request, tenant_id: uuid.UUID) -> HttpResponse:
         list_id = f"namespaces {tenant_id}"
         position, limit = self.read_page(list_id)
         spaces = Namespace.objects.for_tenant(tenant_id).filter(name__gt=position[0] if position else "")
         return answer_page(list(spaces.order_by("name")[: limit + 1]), limit, list_id, show_namespace, "name")
 
+    @described(
+        "declareNamespace",
+        "tenants",
+        takes=shapes.NamespaceInputSerializer,
+        gives=shapes.NamespaceSerializer,
+        status=(200, 201),
+        about="Make a namespace. Its number of shards is fixed.",
+    )
     def post(self, request: Request, tenant_id: uuid.UUID) -> HttpResponse:
         fields, faults = self.read_fields()
         name = fields.matching("name", NAME, NAME_RULE)
@@ -158,6 +198,7 @@ class Namespaces(AdminView):
 
 
 class OneNamespace(AdminView):
+    @described("getNamespace", "tenants", gives=shapes.NamespaceSerializer, about="One namespace.")
     def get(self, request: Request, tenant_id: uuid.UUID, name: str) -> HttpResponse:
         namespace = Namespace.objects.for_tenant(tenant_id).filter(name=name).first()
         if namespace is None:
@@ -177,12 +218,27 @@ def show_namespace(namespace: Namespace) -> dict[str, Any]:
 
 
 class ApiKeys(AdminView):
+    @described(
+        "listApiKeys",
+        "tenants",
+        gives=shapes.KeyPage,
+        parameters=PAGING,
+        about="Its API keys, without their secrets.",
+    )
     def get(self, request: Request, tenant_id: uuid.UUID) -> HttpResponse:
         list_id = f"api-keys {tenant_id}"
         position, limit = self.read_page(list_id)
         keys = ApiKey.objects.for_tenant(tenant_id).filter(key_id__gt=position[0] if position else "")
         return answer_page(list(keys.order_by("key_id")[: limit + 1]), limit, list_id, show_key, "key_id")
 
+    @described(
+        "createApiKey",
+        "tenants",
+        takes=shapes.KeyInputSerializer,
+        gives=shapes.NewKeySerializer,
+        status=201,
+        about="A new API key, shown this once.",
+    )
     def post(self, request: Request, tenant_id: uuid.UUID) -> HttpResponse:
         fields, faults = self.read_fields()
         name = fields.text("name", "", most=100)
@@ -199,10 +255,20 @@ class ApiKeys(AdminView):
 
     def _grant_no_more_than_own(self, scopes: list[str]) -> None:
         if missing := set(scopes) - self.principal.scopes:
-            raise Refusal(403, "scope_missing", f"A key cannot give what it has not: {', '.join(sorted(missing))}.")
+            raise Refusal(
+                403, "scope_missing", f"A key cannot give what it has not: {', '.join(sorted(missing))}."
+            )
 
 
 class RotateKey(AdminView):
+    @described(
+        "rotateApiKey",
+        "tenants",
+        takes=shapes.RotationSerializer,
+        gives=shapes.NewKeySerializer,
+        status=201,
+        about="A successor with the same rights. The old key ends after the overlap.",
+    )
     def post(self, request: Request, tenant_id: uuid.UUID, key_id: str) -> HttpResponse:
         key = _usable(tenant_id, key_id)
         fields, faults = self.read_fields()
@@ -215,6 +281,7 @@ class RotateKey(AdminView):
 
 
 class RevokeKey(AdminView):
+    @described("revokeApiKey", "tenants", status=204, about="End a key now.")
     def post(self, request: Request, tenant_id: uuid.UUID, key_id: str) -> HttpResponse:
         _of_tenant(tenant_id, key_id)
         revoke_key(key_id)
@@ -256,5 +323,3 @@ def show_key(key: ApiKey) -> dict[str, Any]:
         "revokedAt": show_instant(key.revoked_at),
         "lastUsedAt": show_instant(key.last_used_at),
     }
-
-

@@ -1,8 +1,9 @@
 """Below /api/v1/."""
 
 from django.urls import include, path
+from drf_spectacular.views import SpectacularSwaggerSplitView
 
-from eventservice.api import operations, tenants
+from eventservice.api import operations, schema, tenants
 
 TENANT = "tenants/<uuid:tenant_id>"
 
@@ -18,4 +19,10 @@ urlpatterns = [
     path("stats", operations.StatsView.as_view()),
     path("shards", operations.ShardsView.as_view()),
     path("nodes", operations.NodesView.as_view()),
+    path("openapi.json", schema.openapi, name="openapi"),
+    path(
+        "docs",
+        SpectacularSwaggerSplitView.as_view(url_name="openapi", authentication_classes=[]),
+        name="docs",
+    ),
 ]

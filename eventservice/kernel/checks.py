@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from cryptography.fernet import Fernet
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning, register
 from django.db import connection
@@ -26,7 +27,7 @@ def sqlite_library(**kwargs: Any) -> list[CheckMessage]:
 @register()
 def slices(**kwargs: Any) -> list[CheckMessage]:
     """django-q itself only warns, and of the first alone."""
-    cluster = settings.Q_CLUSTER
+    cluster: dict[str, Any] = settings.Q_CLUSTER
     rules = {
         "timeout must exceed SLICE_SECONDS + SHUTDOWN_SECONDS, or slices are killed that do as they should": (
             cluster["timeout"] > settings.SLICE_SECONDS + settings.SHUTDOWN_SECONDS
@@ -47,6 +48,22 @@ def slices(**kwargs: Any) -> list[CheckMessage]:
         for rule, kept in rules.items()
         if not kept
     ]
+
+
+@register()
+def encryption_keys(**kwargs: Any) -> list[CheckMessage]:
+    wrong = [number for number, key in enumerate(settings.ENCRYPTION_KEYS, 1) if not _is_key(key)]
+    hint = "Each must be 32 bytes in URL-safe base64, as `manage.py newkey` prints them."
+    # By its place in the list: a key that is nearly right is still nearly a secret.
+    return [Error(f"ENCRYPTION_KEYS: key {n} is not a key.", hint=hint, id="eventservice.E005") for n in wrong]
+
+
+def _is_key(text: str) -> bool:
+    try:
+        Fernet(text)
+    except ValueError:
+        return False
+    return True
 
 
 @register()

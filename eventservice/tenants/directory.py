@@ -11,7 +11,7 @@ from django.db import transaction
 from django.db.models import Max
 
 from eventservice.kernel.errors import Invalid, NotFound
-from eventservice.kernel.now import DbNow, db_now
+from eventservice.kernel.now import db_now
 from eventservice.kernel.secrets import decrypt, encrypt
 from eventservice.tenants.models import DEFAULT_NAMESPACE, DEFAULT_SHARDS, Namespace, Tenant
 
@@ -123,8 +123,8 @@ def declare_namespace(tenant_id: uuid.UUID, name: str, num_shards: int) -> Names
         existing.num_shards = num_shards
         existing.refuse_other_shards()
         return existing
-    namespace = Namespace(tenant_id=tenant_id, name=name, num_shards=num_shards, created_at=DbNow())
-    namespace.full_clean(exclude=["created_at"])
+    namespace = Namespace(tenant_id=tenant_id, name=name, num_shards=num_shards, created_at=db_now())
+    namespace.full_clean(validate_unique=False)
     namespace.save(force_insert=True)
     forget_profiles()
     return namespace

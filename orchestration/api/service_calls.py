@@ -16,13 +16,16 @@ from eventservice.api.bodies import has_body, read_json, read_object
 from eventservice.api.fields import MISSING, Fields, checked
 from eventservice.api.problems import Fault, Refusal, faults_of, invalid
 from eventservice.api.queries import Query, listed, make_cursor
+from eventservice.api.schema import IDEMPOTENCY, PAGING, described
 from eventservice.api.views import ApiView, no_content, reply
 from eventservice.kernel.bulk import to_json
 from eventservice.kernel.errors import DomainError
 from execution.public import attempts_of
 from orchestration import lifecycle, selectors
+from orchestration.api import serializers as shapes
 from orchestration.api.details import show_details
 from orchestration.api.filters import parse_list
+from orchestration.api.parameters import IF_NONE_MATCH, LIST, WAIT
 from orchestration.api.presentation import show_attempt, show_event, show_listed, show_submitted
 from orchestration.api.submission import (
     IDEMPOTENCY_KEY,
@@ -66,11 +69,27 @@ class CallsView(ApiView):
 
 
 class ServiceCalls(CallsView):
+    @described(
+        "listServiceCalls",
+        "service calls",
+        gives=shapes.CallPage,
+        parameters=LIST,
+        about="Calls, without bodies.",
+    )
     def get(self, request: Request, tenant_id: uuid.UUID) -> HttpResponse:
         asked = parse_list(request._request.GET, tenant_id)
         page = asked.read()
         return reply(asked.answer(page, [show_listed(call) for call in page.calls]))
 
+    @described(
+        "submitServiceCall",
+        "service calls",
+        takes=shapes.SubmissionSerializer,
+        gives=shapes.ServiceCallSerializer,
+        status=202,
+        parameters=[IDEMPOTENCY],
+        about="Submit a call, due now or later.",
+    )
     def post(self, request: Request, tenant_id: uuid.UUID) -> HttpResponse:
         command = parse_submission(read_json(request, self.most_bytes), self.asking)
         self.take_room(1)
@@ -82,6 +101,14 @@ class ServiceCalls(CallsView):
 
 
 class Batch(CallsView):
+    @described(
+        "submitServiceCalls",
+        "service calls",
+        takes=shapes.BatchInputSerializer,
+        gives=shapes.BatchSerializer,
+        status=202,
+        about="Submit many calls in one transaction.",
+    )
     def post(self, request: Request, tenant_id: uuid.UUID) -> HttpResponse:
         document = read_object(request, settings.API_MAX_BATCH_BYTES)
         items, atomic = _batch_items(document)
@@ -93,8 +120,11 @@ class Batch(CallsView):
             raise invalid([fault for _, faults in read for fault in faults])
         self.take_room(len(commands))
         results = iter(self._submit(commands, atomic=atomic))
+        path = request.path.removesuffix("/batch")
         shown = [
-            _refused(400, "invalid", faults) if command is None else _result(command, next(results), request.path)
+            _refused(400, "invalid", faults)
+            if command is None
+            else _result(command, next(results), path)
             for command, faults in read
         ]
         accepted = sum(item["status"] == 202 for item in shown)
@@ -131,7 +161,7 @@ def _result(command: SubmitServiceCall, result: Submitted | DomainError, path: s
     return {
         "status": 202,
         "serviceCallId": str(result.service_call_id),
-        "location": f"{path.removesuffix('/batch')}/{result.service_call_id}",
+        "location": f"{path}/{result.service_call_id}",
         "replayed": result.replayed,
         "code": None,
         "detail": None,
@@ -155,6 +185,14 @@ def _refused(status: int, code: str, faults: list[Fault], detail: str | None = N
 
 
 class ServiceCall(CallsView):
+    @described(
+        "getServiceCall",
+        "service calls",
+        gives=shapes.ServiceCallSerializer,
+        status=(200, 304),
+        parameters=[WAIT, IF_NONE_MATCH],
+        about="A call with its timer and its last attempt.",
+    )
     def get(self, request: Request, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> HttpResponse:
         self._wait(request, tenant_id, service_call_id)
         body = to_json(show_details(tenant_id, service_call_id)).encode()
@@ -173,6 +211,13 @@ class ServiceCall(CallsView):
         if seconds:
             wait_until(lambda: selectors.state_of(tenant_id, service_call_id) in TERMINAL, seconds)
 
+    @described(
+        "changeServiceCall",
+        "service calls",
+        takes=shapes.ChangesSerializer,
+        gives=shapes.ServiceCallSerializer,
+        about="Change its name or tags, or, while it is Scheduled, its due time.",
+    )
     def patch(self, request: Request, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> HttpResponse:
         faults: list[Fault] = []
         fields = Fields(read_object(request, self.most_bytes), faults)
@@ -188,6 +233,12 @@ class ServiceCall(CallsView):
         lifecycle.edit(tenant_id, service_call_id, **changes)
         return reply(show_details(tenant_id, service_call_id))
 
+    @described(
+        "deleteServiceCall",
+        "service calls",
+        status=204,
+        about="Remove a call that is not Running, and all that hangs on it.",
+    )
     def delete(self, request: Request, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> HttpResponse:
         lifecycle.delete(tenant_id, service_call_id)
         return no_content()
@@ -207,6 +258,13 @@ def _entity_tags(request: Request) -> list[str]:
 
 
 class Cancel(CallsView):
+    @described(
+        "cancelServiceCall",
+        "service calls",
+        gives=shapes.ServiceCallSerializer,
+        status=202,
+        about="Cancel a call. A running attempt is let end first.",
+    )
     def post(self, request: Request, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> HttpResponse:
         refuse_body(request)
         lifecycle.cancel(tenant_id, service_call_id)
@@ -214,6 +272,13 @@ class Cancel(CallsView):
 
 
 class RunNow(CallsView):
+    @described(
+        "runServiceCallNow",
+        "service calls",
+        gives=shapes.ServiceCallSerializer,
+        status=202,
+        about="Make a Scheduled call due now.",
+    )
     def post(self, request: Request, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> HttpResponse:
         refuse_body(request)
         lifecycle.reschedule(tenant_id, service_call_id, None)
@@ -221,6 +286,14 @@ class RunNow(CallsView):
 
 
 class Replay(CallsView):
+    @described(
+        "replayServiceCall",
+        "service calls",
+        gives=shapes.ServiceCallSerializer,
+        status=202,
+        parameters=[IDEMPOTENCY],
+        about="A new call that asks for the same as one that has ended.",
+    )
     def post(self, request: Request, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> HttpResponse:
         refuse_body(request)
         key = request.headers.get("Idempotency-Key")
@@ -243,12 +316,18 @@ def _parent(path: str) -> str:
 
 
 class Tag(CallsView):
-    def put(self, request: Request, tenant_id: uuid.UUID, service_call_id: uuid.UUID, tag: str) -> HttpResponse:
+    @described("addTag", "service calls", status=204, about="Tag a call.")
+    def put(
+        self, request: Request, tenant_id: uuid.UUID, service_call_id: uuid.UUID, tag: str
+    ) -> HttpResponse:
         refuse_body(request)
         lifecycle.add_tag(tenant_id, service_call_id, _checked_tag(tag), most=MOST_TAGS)
         return no_content()
 
-    def delete(self, request: Request, tenant_id: uuid.UUID, service_call_id: uuid.UUID, tag: str) -> HttpResponse:
+    @described("removeTag", "service calls", status=204, about="Take a tag off.")
+    def delete(
+        self, request: Request, tenant_id: uuid.UUID, service_call_id: uuid.UUID, tag: str
+    ) -> HttpResponse:
         lifecycle.remove_tag(tenant_id, service_call_id, _checked_tag(tag))
         return no_content()
 
@@ -260,17 +339,26 @@ def _checked_tag(tag: str) -> str:
 
 
 class Favorite(CallsView):
+    @described("addFavorite", "service calls", status=204, about="Tag a call as a favourite.")
     def put(self, request: Request, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> HttpResponse:
         refuse_body(request)
         lifecycle.add_tag(tenant_id, service_call_id, FAVORITE, most=MOST_TAGS + 1)
         return no_content()
 
+    @described("removeFavorite", "service calls", status=204, about="Not a favourite any more.")
     def delete(self, request: Request, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> HttpResponse:
         lifecycle.remove_tag(tenant_id, service_call_id, FAVORITE)
         return no_content()
 
 
 class Executions(CallsView):
+    @described(
+        "listExecutions",
+        "service calls",
+        gives=shapes.AttemptPage,
+        parameters=PAGING,
+        about="Its attempts, the first one first.",
+    )
     def get(self, request: Request, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> HttpResponse:
         after, limit = self.page_of("executions", service_call_id)
         selectors.state_of(tenant_id, service_call_id)
@@ -290,6 +378,13 @@ class Executions(CallsView):
 
 
 class Events(Executions):
+    @described(
+        "listEvents",
+        "service calls",
+        gives=shapes.EventPage,
+        parameters=PAGING,
+        about="Its events, in order, as long as the outbox keeps them.",
+    )
     def get(self, request: Request, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> HttpResponse:
         after, limit = self.page_of("events", service_call_id)
         selectors.state_of(tenant_id, service_call_id)

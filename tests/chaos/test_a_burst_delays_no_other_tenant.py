@@ -5,7 +5,18 @@ from __future__ import annotations
 import pytest
 
 from eventservice.tenants.public import create_tenant
-from tests.witness import Stage, accept, at_work, call, lateness, say, steady, unfinished, until, until_all_have_ended
+from tests.witness import (
+    Stage,
+    accept,
+    at_work,
+    call,
+    lateness,
+    say,
+    steady,
+    unfinished,
+    until,
+    until_all_have_ended,
+)
 
 MOST_DELAY = 1.0
 WHOLE = pytest.param(10_000, id="whole", marks=pytest.mark.chaos)

@@ -6,6 +6,7 @@ import random
 import time
 from collections import Counter
 from typing import Any
+
 import pytest
 from django.db import connection
 
@@ -119,7 +120,9 @@ class Takeovers:
 
     def _find_late_results(self, begun: list[str], owners: Any) -> None:
         """Attempts of the frozen that others had given up, and of which the target knows."""
-        attempts = HttpExecution.objects.for_tenant(self.tenant).filter(node__in=owners, service_call_id__in=begun)
+        attempts = HttpExecution.objects.for_tenant(self.tenant).filter(
+            node__in=owners, service_call_id__in=begun
+        )
         current = set(ServiceCall.objects.for_tenant(self.tenant).values_list("execution_id", flat=True))
         sent = {(one.call, one.attempt) for one in self.witness.sent()}
         for attempt in attempts.exclude(execution_id__in=current):

@@ -42,5 +42,8 @@ def test_events_are_published_again_after_the_dispatchers_worker_was_killed(stag
     killed = until(lambda: seat_of("dispatcher", cluster), "a worker has the dispatcher's seat")
     os.kill(killed, signal.SIGKILL)
     (name,) = accept([call(tenant, f"{witness.url}/ok")])
-    until(lambda: f'"subject":"{name}"' in cluster.log and "ServiceCallSucceeded" in cluster.log, "it is published")
+    until(
+        lambda: f'"subject":"{name}"' in cluster.log and "ServiceCallSucceeded" in cluster.log,
+        "it is published",
+    )
     stage.stop(cluster)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
-from pytest_django.fixtures import SettingsWrapper
 
 from eventservice import cluster
 from eventservice.cluster import Worker, run_slice, slot_name, start_chains
@@ -36,7 +36,7 @@ class Dispatcher(FakeRole):
 
 @pytest.fixture(autouse=True)
 def short_slices_of_fake_roles(
-    transactional_db: None, settings: SettingsWrapper, monkeypatch: pytest.MonkeyPatch
+    transactional_db: None, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.SLICE_SECONDS = 0.05
     monkeypatch.setattr(cluster, "RENEW_SECONDS", 0.0)

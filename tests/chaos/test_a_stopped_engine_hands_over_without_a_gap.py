@@ -12,7 +12,10 @@ def test_a_stopped_engine_hands_over_without_a_gap(stage: Stage) -> None:
     witness = stage.witness()
     stopped, other = stage.engine(), stage.engine()
     at_work(stopped, other)
-    due = steady(create_tenant("acme").tenant_id, f"{witness.url}/delay/0.5", per_second=20, seconds=6)
+    tenant = create_tenant("acme").tenant_id
+    # Of these it has some when it is stopped, and must stay for them.
+    due = steady(tenant, f"{witness.url}/delay/5", per_second=20, seconds=0.5, start_in=0.0)
+    due |= steady(tenant, f"{witness.url}/delay/0.2", per_second=20, seconds=6)
     until(lambda: witness.count() > 20, "calls flow")
 
     stopped.terminate()

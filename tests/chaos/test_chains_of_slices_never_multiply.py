@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 from django_q.models import OrmQ
-from pytest_django.fixtures import SettingsWrapper
 
 from eventservice import cluster
 from eventservice.cluster import ROLES, mend_chains, run_slice, slot_name, start_chains
@@ -23,12 +22,12 @@ SLOTS = sorted(slot_name(role) for role in ROLES)
 
 
 @pytest.fixture(autouse=True)
-def slices_end_at_once(transactional_db: None, settings: SettingsWrapper) -> None:
+def slices_end_at_once(transactional_db: None, settings: Any) -> None:
     settings.SLICE_SECONDS = 0
 
 
 def queued() -> list[Task]:
-    return sorted(tuple(row.task()["args"]) for row in OrmQ.objects.all())
+    return sorted(tuple(row.task["args"]) for row in OrmQ.objects.all())
 
 
 def deliver(tasks: list[Task]) -> None:

@@ -25,7 +25,9 @@ def test_due_calls_flow_again_after_a_kill(stage: Stage) -> None:
     sent = witness.by_call()
     latest = max(lateness(due, sent).values())
     repeats = [again.time - killed_at for attempts in sent.values() for again in attempts[1:]]
-    say(f"latest {latest:.1f} s; {len(repeats)} repeats, the last {max(repeats, default=0):.1f} s after the kill")
+    say(
+        f"latest {latest:.1f} s; {len(repeats)} repeats, the last {max(repeats, default=0):.1f} s after the kill"
+    )
     assert latest <= PROMISED
     assert max(repeats, default=0) <= PROMISED
     assert all(len(attempts) <= 2 for attempts in sent.values())

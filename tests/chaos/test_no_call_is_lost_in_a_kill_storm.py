@@ -39,7 +39,9 @@ def test_every_accepted_call_is_sent_and_ends_once(
     sent = storm.witness.by_call()
     rows = {str(row.service_call_id): row for row in ServiceCall.objects.across_tenants()}
     interruptions = Counter(interrupted_calls())
-    say(f"kills: {dict(storm.killed)}; sends: {sum(map(len, sent.values()))}; interruptions: {interruptions.total()}")
+    say(
+        f"kills: {dict(storm.killed)}; sends: {sum(map(len, sent.values()))}; interruptions: {interruptions.total()}"
+    )
     if kills >= 100:
         assert storm.killed.keys() >= ENGINE_POINTS.keys() | DISPATCHER_POINTS.keys()
     assert rows.keys() == storm.accepted.keys()
@@ -66,7 +68,9 @@ def it_was_sent_as_promised(
         given_up = interruptions > MOST_INTERRUPTIONS
         refused = command.request.url.endswith("/status/400")
         assert row.status == (Status.FAILED if refused or given_up else Status.SUCCEEDED)
-        assert row.attempt == attempts[-1] or given_up, "its outcome is of an attempt that the target has not seen"
+        assert row.attempt == attempts[-1] or given_up, (
+            "its outcome is of an attempt that the target has not seen"
+        )
 
 
 def interrupted_calls() -> list[str]:

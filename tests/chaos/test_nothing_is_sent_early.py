@@ -26,7 +26,9 @@ def test_nothing_is_sent_early(per_second: float, seconds: float, stage: Stage) 
     stage.stop(engine)
 
     late = sorted(lateness(due, witness.by_call()).values())
-    say(f"lateness: p50 {late[len(late) // 2] * 1000:.0f} ms, p99 {late[len(late) * 99 // 100] * 1000:.0f} ms")
+    say(
+        f"lateness: p50 {late[len(late) // 2] * 1000:.0f} ms, p99 {late[len(late) * 99 // 100] * 1000:.0f} ms"
+    )
     assert late[0] >= -behind
 
 

@@ -81,7 +81,9 @@ def node() -> Node:
 
 def submitted(tenant: Tenant, **terms: Any) -> UUID:
     """A call that is due."""
-    command = SubmitServiceCall(tenant.tenant_id, "race", RequestSpec("POST", "http://example.test/"), **terms)
+    command = SubmitServiceCall(
+        tenant.tenant_id, "race", RequestSpec("POST", "http://example.test/"), **terms
+    )
     (result,) = lifecycle.submit([command])
     return result.service_call_id
 
@@ -97,5 +99,3 @@ def story_of(tenant: Tenant, service_call_id: UUID) -> list[str]:
     rows = list(events.order_by("aggregate_seq").values_list("aggregate_seq", "event_type"))
     assert [seq for seq, _ in rows] == list(range(1, len(rows) + 1))
     return [kind.removeprefix("ServiceCall") for _, kind in rows]
-
-

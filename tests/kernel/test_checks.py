@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from cryptography.fernet import Fernet
 
-from eventservice.kernel.checks import production
+from eventservice.kernel.checks import encryption_keys, production
 
 BASE_DIR = Path(__file__).resolve().parents[2]
 COMPLETE = {
@@ -70,3 +70,11 @@ def test_each_fault_has_its_own_number_and_a_hint(setting: str, value: Any, code
 def test_outside_production_they_are_allowed(settings: Any) -> None:
     settings.PRODUCTION, settings.DEBUG, settings.ENCRYPTION_KEYS = False, True, []
     assert production() == []
+
+
+def test_a_key_that_is_none_is_told_by_its_place_and_never_shown(settings: Any) -> None:
+    settings.ENCRYPTION_KEYS = [COMPLETE["ENCRYPTION_KEYS"], "nearly-a-secret"]
+    (fault,) = encryption_keys()
+    assert fault.id == "eventservice.E005"
+    assert "key 2" in fault.msg
+    assert "nearly-a-secret" not in f"{fault.msg}{fault.hint}"

@@ -47,3 +47,36 @@ def test_a_secret_that_no_key_opens(tenant: Any) -> None:
     meta = call_of(tenant, sealed).outcome_meta["errorMeta"]
     assert (meta["kind"], "ENCRYPTION_KEYS" in meta["message"]) == ("Egress", True)
     assert (status_of(tenant, sealed), status_of(tenant, fine)) == ("Failed", "Running")
+
+
+def forget_the_row(tenant: Tenant) -> None:
+    Tenant.objects.filter(pk=tenant.pk).delete()
+
+
+def lose_the_key(tenant: Tenant) -> None:
+    Tenant.objects.filter(pk=tenant.pk).update(signing_secret="enc:v1:of-another-key")
+
+
+@pytest.mark.parametrize("breaks", [forget_the_row, lose_the_key], ids=lambda breaks: str(breaks.__name__))
+def test_a_tenant_that_cannot_be_read_holds_up_nobody_else(breaks: Any, tenant: Any, intruder: Any) -> None:
+    stuck, fine = [submit(tenant) for _ in range(3)], submit(intruder)
+    breaks(tenant)
+    forget_profiles()
+    engine = engine_on(FakeEgress())
+    assert look(engine).started == 1
+    assert look(engine).started == 0
+    assert status_of(intruder, fine) == "Running"
+    assert {status_of(tenant, call) for call in stuck} == {"Scheduled"}
+
+
+def test_a_tenant_that_cannot_be_read_any_more_does_not_keep_its_results_from_being_recorded(
+    tenant: Any,
+) -> None:
+    service_call_id, egress = submit(tenant), FakeEgress()
+    engine = engine_on(egress)
+    look(engine)
+    lose_the_key(tenant)
+    forget_profiles()
+    egress.answer()
+    look(engine)
+    assert status_of(tenant, service_call_id) == "Succeeded"

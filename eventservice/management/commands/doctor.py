@@ -155,7 +155,7 @@ def collation() -> Iterator[Finding]:
         "SELECT GROUP_CONCAT(table_name) FROM information_schema.tables"
         " WHERE table_schema = DATABASE() AND table_type = 'BASE TABLE' AND table_collation NOT LIKE 'utf8mb4%%bin'"
     )
-    advice = "Create the database with CHARACTER SET utf8mb4 COLLATE utf8mb4_bin: ids and tags are compared by bytes."
+    advice = "Create the database with CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin: ids and tags are compared by bytes."
     yield Finding(
         "collation",
         not wrong,

@@ -1,0 +1,137 @@
+"""How the API describes itself: what every operation has in common, and the document at /api/v1/openapi.json.
+
+The serializers here and in orchestration.api only describe. What is valid is decided where it is read
+(eventservice.api.fields), and tests hold the two together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+from drf_spectacular.extensions import OpenApiAuthenticationExtension
+from drf_spectacular.generators import SchemaGenerator
+from drf_spectacular.renderers import OpenApiJsonRenderer
+from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
+from rest_framework import serializers
+
+PROBLEM = ("default", "application/problem+json")
+INSTANT = "date-time"
+
+
+class FaultSerializer(serializers.Serializer[Any]):
+    pointer = serializers.CharField(
+        help_text="JSON pointer into the body; /query/…, /headers/… and /path/… for other places",
+        allow_blank=True,
+    )
+    detail = serializers.CharField()
+
+
+class ProblemSerializer(serializers.Serializer[Any]):
+    """RFC 9457."""
+
+    type = serializers.CharField()
+    title = serializers.CharField()
+    status = serializers.IntegerField()
+    detail = serializers.CharField()
+    instance = serializers.CharField(help_text="urn:uuid: and the correlation id")
+    code = serializers.CharField(help_text="Stable, for programs")
+    correlationId = serializers.UUIDField()
+    errors = FaultSerializer(many=True)
+
+
+class KeyScheme(OpenApiAuthenticationExtension):
+    target_class = "eventservice.api.auth.KeyAuthentication"
+    name = ["apiKey", "session"]
+
+    def get_security_definition(self, auto_schema: Any) -> Any:
+        key = {"type": "http", "scheme": "bearer", "bearerFormat": "es_<env>_<id>_<secret>"}
+        return [key, {"type": "apiKey", "in": "cookie", "name": "sessionid"}]
+
+    def get_security_requirement(self, auto_schema: Any) -> Any:
+        return [{"apiKey": []}, {"session": []}]
+
+
+CORRELATION = OpenApiParameter(
+    "X-Correlation-Id", {"type": "string"}, OpenApiParameter.HEADER, description="A UUIDv7; else one is made."
+)
+IDEMPOTENCY = OpenApiParameter(
+    "Idempotency-Key",
+    {"type": "string", "pattern": r"^[!-~]{1,255}$"},
+    OpenApiParameter.HEADER,
+    description="A repeat with the same key and payload gives the same call; with another payload 409.",
+)
+
+
+def parameter(name: str, kind: Any = str, description: str = "", **more: Any) -> OpenApiParameter:
+    return OpenApiParameter(name, kind, OpenApiParameter.QUERY, description=description, **more)
+
+
+LIMIT = parameter("limit", {"type": "integer", "minimum": 1, "maximum": 200, "default": 50})
+CURSOR = parameter(
+    "cursor", {"type": "string"}, "The `nextCursor` of the page before, with the same filters."
+)
+PAGING = [LIMIT, CURSOR]
+
+
+def described(
+    operation_id: str,
+    tag: str,
+    *,
+    takes: Any = None,
+    gives: Any = None,
+    status: int | Sequence[int] = 200,
+    parameters: Sequence[OpenApiParameter] = (),
+    about: str = "",
+) -> Callable[[Any], Any]:
+    """One operation, with what all have: the problem as the answer to whatever goes wrong."""
+    statuses = [status] if isinstance(status, int) else status
+    responses: dict[Any, Any] = {
+        one: gives if gives and one not in (204, 304) else OpenApiResponse(description="No content")
+        for one in statuses
+    }
+    responses[PROBLEM] = OpenApiResponse(
+        ProblemSerializer, description="Whatever goes wrong, as a problem (RFC 9457)"
+    )
+    return extend_schema(
+        operation_id=operation_id,
+        tags=[tag],
+        summary=about.partition(".")[0] or None,
+        description=about or None,
+        request=takes,
+        responses=responses,
+        parameters=[CORRELATION, *parameters],
+    )
+
+
+def page_of(serializer: type[serializers.Serializer[Any]], name: str) -> Any:
+    """{items, nextCursor}."""
+    fields = {
+        "items": serializer(many=True),
+        "nextCursor": serializers.CharField(allow_null=True),
+    }
+    return type(f"{name}PageSerializer", (serializers.Serializer,), fields)
+
+
+# --- the document ---------------------------------------------------------------------------------------------
+
+
+def openapi(request: HttpRequest) -> HttpResponse:
+    return HttpResponse(
+        _document(), "application/vnd.oai.openapi+json", headers={"Cache-Control": "max-age=300"}
+    )
+
+
+@cache
+def _document() -> bytes:
+    generator = SchemaGenerator()
+    return bytes(
+        OpenApiJsonRenderer().render(generator.get_schema(request=None, public=True), renderer_context={})
+    )
+
+
+def only_the_api(endpoints: list[Any]) -> list[Any]:
+    """A preprocessing hook."""
+    return [endpoint for endpoint in endpoints if endpoint[0].startswith("/api/v1/")]

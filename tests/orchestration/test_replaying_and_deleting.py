@@ -1,0 +1,115 @@
+"""What has ended can be asked for again beside it, and be deleted; old ends are pruned in bounded bites."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from eventservice.kernel.errors import Conflict, NotFound
+from eventservice.kernel.ids import new_id
+from eventservice.kernel.now import pinned_time
+from orchestration import lifecycle
+from orchestration.commands import RequestSpec
+from orchestration.models import ServiceCall
+from orchestration.retries import RetryPolicy
+from tests.orchestration.support import (
+    URL,
+    Hand,
+    after,
+    call_of,
+    everything,
+    log_of,
+    responded,
+    submit,
+    timer_of,
+)
+
+pytestmark = pytest.mark.django_db
+
+
+def ended(hand: Hand, tenant: Any, **terms: Any) -> Any:
+    service_call_id = submit(tenant, **terms)
+    hand.finish((hand.start_one(), responded()))
+    return service_call_id
+
+
+def test_a_replay_asks_for_the_same_now_and_names_its_origin(
+    hand: Hand, tenant: Any, at_noon: datetime
+) -> None:
+    request = RequestSpec("PUT", URL, {"Authorization": "s3cret", "A": "b"}, {"n": 1})
+    policy = RetryPolicy(max_attempts=3)
+    origin = ended(
+        hand, tenant, request=request, retry_policy=policy, timeout_seconds=7.0, tags=frozenset("ab")
+    )
+    first = call_of(tenant, origin)
+
+    replayed = lifecycle.replay(tenant.tenant_id, origin, new_id())
+
+    call = call_of(tenant, replayed.service_call_id)
+    assert (call.status, call.due_at, call.replay_of) == ("Scheduled", at_noon, origin)
+    assert (call.name, call.retry_policy, call.timeout_seconds) == (first.name, policy.to_stored(), 7.0)
+    assert {tag.tag for tag in call.tags.all()} == {"a", "b"}
+    sent = hand.start_one().request
+    assert sent.masked_headers == {"Authorization": "••••••", "A": "b"}
+    assert (sent.method, sent.body) == ("PUT", {"n": 1})
+
+
+def test_the_origin_stays_as_it_was(hand: Hand, tenant: Any) -> None:
+    origin = ended(hand, tenant)
+    before = vars(call_of(tenant, origin)) | {"_state": None}
+    lifecycle.replay(tenant.tenant_id, origin, new_id())
+    assert vars(call_of(tenant, origin)) | {"_state": None} == before
+
+
+def test_a_replay_under_a_key_is_made_once(hand: Hand, tenant: Any) -> None:
+    origin = ended(hand, tenant)
+    first, second = (lifecycle.replay(tenant.tenant_id, origin, new_id(), "again") for _ in range(2))
+    assert (first.service_call_id, second.replayed) == (second.service_call_id, True)
+
+
+def test_a_deleted_call_takes_its_timer_tags_and_log_with_it(hand: Hand, tenant: Any) -> None:
+    gone, stays = ended(hand, tenant, tags=frozenset("a")), ended(hand, tenant)
+    lifecycle.delete(tenant.tenant_id, gone)
+    assert [call.service_call_id for call in ServiceCall.objects.for_tenant(tenant.tenant_id)] == [stays]
+    assert (timer_of(tenant, gone), log_of(tenant, gone)) == (None, [])
+
+
+@pytest.mark.parametrize("what", ["replay", "delete"])
+def test_anothers_call_is_unknown_and_one_that_runs_is_left_alone(
+    what: str, hand: Hand, tenant: Any, intruder: Any
+) -> None:
+    def ask(whose: Any) -> None:
+        if what == "replay":
+            lifecycle.replay(whose.tenant_id, running, new_id())
+        else:
+            lifecycle.delete(whose.tenant_id, running)
+
+    running = submit(tenant)
+    hand.start()
+    before = everything()
+    with pytest.raises(NotFound):
+        ask(intruder)
+    with pytest.raises(Conflict):
+        ask(tenant)
+    assert everything() == before
+
+
+def test_pruning_takes_what_ended_long_ago_and_nothing_else(hand: Hand, tenant: Any, intruder: Any) -> None:
+    old = [ended(hand, whose) for whose in (tenant, tenant, intruder)]
+    with pinned_time(after(3000)):
+        recent = ended(hand, tenant)
+        waiting = submit(tenant, due_at=after(1))
+    with pinned_time(after(3601)):
+        assert lifecycle.prune_calls(timedelta(hours=1), limit=100) == len(old)
+        assert lifecycle.prune_calls(timedelta(hours=1), limit=100) == 0
+    left = ServiceCall.objects.across_tenants().values_list("service_call_id", flat=True)
+    assert set(left) == {recent, waiting}
+
+
+def test_pruning_stops_at_its_limit(hand: Hand, tenant: Any) -> None:
+    for _ in range(5):
+        ended(hand, tenant)
+    with pinned_time(after(7200)):
+        assert [lifecycle.prune_calls(timedelta(hours=1), limit=2) for _ in range(4)] == [2, 2, 1, 0]
