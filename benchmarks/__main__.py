@@ -1,15 +1,17 @@
-"""All programs, one after the other: `python -m benchmarks [--quick] [--save] [--database URL]`."""
+"""All programs, one after the other: `python -m benchmarks [--quick] [--save] [--database URL] [--folder PATH]`."""
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import subprocess
 import sys
+from pathlib import Path
 
-from benchmarks.harness import REPOSITORY
+from benchmarks import harness
 
 PROGRAMS = ("idle", "lateness", "burst", "submit", "slow", "pending", "lists")
-# Sizes by which a run of all says in minutes whether something is badly wrong, and no more than that.
+# Sizes by which a run says in minutes whether something is badly wrong, and no more than that.
 QUICK = {
     "idle": ["--seconds", "10"],
     "lateness": ["--seconds", "10", "--rounds", "1", "--singles", "5"],
@@ -19,23 +21,53 @@ QUICK = {
     "pending": ["--pending", "1000,10000", "--calls", "2000", "--seconds", "5", "--rounds", "1"],
     "lists": ["--calls", "10000", "--requests", "50"],
 }
+# Sizes by which a run says in seconds whether the programs themselves work.
+SMOKE = {
+    "idle": ["--seconds", "0.2"],
+    "lateness": ["--seconds", "0.5", "--rate", "20", "--singles", "1", "--pause", "0", "--rounds", "1"],
+    "burst": ["--calls", "20", "--rounds", "1", "--no-peers"],
+    "submit": ["--calls", "20", "--batches", "1", "--rounds", "1"],
+    "slow": ["--calls", "10", "--delay", "0.5", "--rate", "10", "--before", "0.2", "--rounds", "1"],
+    "pending": ["--pending", "20", "--calls", "10", "--seconds", "0.2", "--rounds", "1"],
+    "lists": ["--calls", "100", "--requests", "8", "--depth", "2"],
+}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small sizes: minutes instead of an hour")
+    parser.add_argument(
+        "--smoke", action="store_true", help="tiny sizes and one system for all: do they work?"
+    )
     options, rest = parser.parse_known_args()
+    if options.smoke:
+        smoke(rest)
+        return 0
     failed = []
     for name in PROGRAMS:
         sizes = QUICK[name] if options.quick else []
-        program = subprocess.run([sys.executable, "-m", f"benchmarks.{name}", *sizes, *rest], cwd=REPOSITORY)
-        if program.returncode == 130:
-            return 130
-        if program.returncode:
+        argv = [sys.executable, "-m", f"benchmarks.{name}", *sizes, *rest]
+        status = subprocess.run(argv, cwd=harness.REPOSITORY).returncode
+        if status == 130:
+            return status
+        if status:
             failed.append(name)
     if failed:
         print("failed: " + ", ".join(failed), file=sys.stderr)
     return 1 if failed else 0
+
+
+def smoke(rest: list[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks --smoke")
+    parser.add_argument("--folder", type=Path)
+    parser.add_argument("--database")
+    options = parser.parse_args(rest)
+    with harness.ended_well("the smoke test"), harness.Stage.open(options.folder, options.database) as stage:
+        stage.shared = True
+        for name in PROGRAMS:
+            module = importlib.import_module(f"benchmarks.{name}")
+            sizes = module.arguments().parse_args(SMOKE[name])
+            harness.report_of(name, module.measure, stage, sizes).publish(save=False)
 
 
 if __name__ == "__main__":

@@ -6,16 +6,18 @@ Beside it, taking turns with it: huey on Redis and on SQLite at the same work, a
 from __future__ import annotations
 
 import argparse
+import re
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from benchmarks import harness, processes
 from benchmarks.figures import Report, ratio, say, spread
 from benchmarks.harness import BenchmarkError, Stage, System, Target, until
 from benchmarks.limits import database_rates
-from benchmarks.peers import Workers, hueys
+from benchmarks.peers import hueys
 
 LEAST_SUBMITTED_PER_SECOND = 1_500  # by this the due time is set
 SETTLE_SECONDS = 1.0
@@ -36,7 +38,9 @@ def burst(system: System, target: Target, tenant: str, calls: int, label: str) -
     used = processes.Used(system.cluster())
     with processes.Peak(system.cluster) as peak:
         sent = target.collect(f"/ok?{label}", calls, due - time.time() + 60 + calls / 100)
-        until(lambda: _ended(agent("progress", tenant=tenant, due=due)) == calls, "all calls have ended", 60.0)
+        until(
+            lambda: _ended(agent("progress", tenant=tenant, due=due)) == calls, "all calls have ended", 60.0
+        )
     ended = agent("progress", tenant=tenant, due=due)
     system.until_quiet()
     cpu = system.by_role(used.seconds())
@@ -92,17 +96,16 @@ def measure(stage: Stage, options: argparse.Namespace, report: Report) -> None:
     rounds: dict[str, list[Measured]] = defaultdict(list)
     with harness.target(stage) as target:
         things: list[tuple[str, Callable[[str], Measured]]] = [
-            ("limits", lambda label: limits(stage, target, calls, label)),
-            ("system", lambda label: fresh_burst(stage, target, calls, label)),
+            ("limits", partial(limits, stage, target, calls)),
+            ("system", partial(fresh_burst, stage, target, calls)),
         ]
         if not options.no_peers:
-            workers = Workers(options.peer_consumers, options.peer_threads)
-            for peer in hueys(stage, workers, report):
-                things.append((peer.name, lambda label, peer=peer: peer.burst(target, calls, label)))  # type: ignore[misc]
+            peers = hueys(stage, options.peer_workers, report)
+            things += [(peer.name, partial(peer.burst, target, calls)) for peer in peers]
         for number in range(options.rounds):
             for name, run in harness.turns(things, number):
                 say(f"round {number + 1} of {options.rounds}: {name}")
-                rounds[name].append(run(f"{name.replace(' ', '-')}-{number}"))
+                rounds[name].append(run(f"{re.sub(r'[^a-zA-Z0-9]+', '-', name)}-{number}"))
     report.figures = {name: summed(found) for name, found in rounds.items()}
     _show(report)
 
@@ -127,7 +130,9 @@ def _show(report: Report) -> None:
     rows = [["Event Service", ours["per_second"], "1×", ours["peak_mb"], "full record"]]
     for name in [name for name in figures if name.startswith("huey")]:
         ratios[name] = ratio(rate, figures[name]["per_second"]["median"])
-        rows.append([name, figures[name]["per_second"], f"{ratios[name]}×", figures[name]["peak_mb"], "no outcome"])
+        rows.append(
+            [name, figures[name]["per_second"], f"{ratios[name]}×", figures[name]["peak_mb"], "no outcome"]
+        )
     figures["ratio_to"] = ratios
     report.table(
         f"Burst of {report.options['calls']:,}: calls/s, median (least–most)",
@@ -143,17 +148,30 @@ def _show(report: Report) -> None:
         ],
     )
     report.table("Alone", ["", "per second"], [[name, value] for name, value in figures["limits"].items()])
-    report.note("Rates count from T0 to the last recorded outcome; a peer's to its last request at the target.")
+    report.note(
+        "Rates count from T0 to the last recorded outcome; a peer's to its last request at the target."
+    )
 
 
-def main() -> None:
+def workers(text: str) -> list[tuple[int, int]]:
+    return [
+        (harness.positive(c), harness.positive(t)) for c, t in (part.split("x") for part in text.split(","))
+    ]
+
+
+def arguments() -> argparse.ArgumentParser:
     made = harness.parser("burst", __doc__, rounds=5)
     made.add_argument("--calls", type=harness.positive, default=10_000)
     made.add_argument("--no-peers", action="store_true", help="without huey")
-    made.add_argument("--peer-consumers", type=harness.positive, default=2)
-    made.add_argument("--peer-threads", type=harness.positive, default=8)
-    harness.run_program(made, "burst", measure)
+    made.add_argument(
+        "--peer-workers",
+        type=workers,
+        default=[(2, 8), (4, 4)],
+        metavar="CxT,…",
+        help="huey's consumer processes and threads of each (2x8,4x4)",
+    )
+    return made
 
 
 if __name__ == "__main__":
-    main()
+    harness.run_program(arguments(), "burst", measure)

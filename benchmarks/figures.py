@@ -8,6 +8,7 @@ import os
 import platform
 import statistics
 import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -19,7 +20,8 @@ from rich.table import Table
 
 RESULTS = Path(__file__).resolve().parent / "results"
 
-console = Console(stderr=True)
+# Wide enough for the tables where there is no terminal to ask.
+console = Console(stderr=True, width=None if sys.stderr.isatty() else 140)
 
 
 def percentile(values: Sequence[float], share: float) -> float | None:
@@ -99,7 +101,11 @@ def say(what: str) -> None:
 def shown(value: Any) -> str:
     if value is None:
         return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, dict) and "median" in value:
+        if len(value["rounds"]) < 2:
+            return shown(value["median"])
         return f"{shown(value['median'])} ({shown(value['least'])}–{shown(value['most'])})"
     if isinstance(value, float) and abs(value) < 100:
         return f"{value:g}"

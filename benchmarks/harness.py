@@ -13,6 +13,7 @@ import http.client
 import json
 import os
 import re
+import resource
 import secrets
 import select
 import shutil
@@ -28,7 +29,7 @@ from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from benchmarks import processes
-from benchmarks.figures import Report, file_system, say
+from benchmarks.figures import Report, console, file_system, say
 
 T = TypeVar("T")
 
@@ -60,9 +61,15 @@ def until(condition: Callable[[], T], what: str, seconds: float, every: float = 
 
 def parser(name: str, description: str | None, rounds: int) -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=description)
-    made.add_argument("--rounds", type=positive, default=rounds, help="of each thing, taking turns (%(default)s)")
-    made.add_argument("--database", metavar="URL", help="a PostgreSQL or MariaDB server, for a database of its own")
-    made.add_argument("--folder", type=Path, help="where the temporary folder is made (the system's own place)")
+    made.add_argument(
+        "--rounds", type=positive, default=rounds, help="of each thing, taking turns (%(default)s)"
+    )
+    made.add_argument(
+        "--database", metavar="URL", help="a PostgreSQL or MariaDB server, for a database of its own"
+    )
+    made.add_argument(
+        "--folder", type=Path, help="where the temporary folder is made (the system's own place)"
+    )
     made.add_argument("--save", action="store_true", help="keep the JSON line in benchmarks/results/")
     return made
 
@@ -74,28 +81,44 @@ def positive(text: str) -> int:
     return number
 
 
-def run_program(
-    made: argparse.ArgumentParser, name: str, measure: Callable[[Stage, argparse.Namespace, Report], None]
-) -> None:
+Measure = Callable[["Stage", argparse.Namespace, Report], None]
+
+
+def run_program(made: argparse.ArgumentParser, name: str, measure: Measure) -> None:
     """Parse, measure, publish; clean up whatever happens."""
     options = made.parse_args()
-    signal.signal(signal.SIGTERM, _interrupt)
+    with ended_well(name), Stage.open(options.folder, options.database) as stage:
+        report = report_of(name, measure, stage, options)
+    report.publish(save=options.save)
+
+
+def report_of(name: str, measure: Measure, stage: Stage, options: argparse.Namespace) -> Report:
     shown = {key: value for key, value in vars(options).items() if key not in ("database", "folder", "save")}
     report = Report(name, shown)
+    report.on |= stage.facts()
+    measure(stage, options, report)
+    return report
+
+
+@contextlib.contextmanager
+def ended_well(name: str) -> Iterator[None]:
+    """Or else the program ends with a word on why."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
     try:
-        with Stage.open(options.folder, options.database) as stage:
-            report.on |= stage.facts()
-            measure(stage, options, report)
+        yield
     except KeyboardInterrupt:
         say("interrupted; all that was started has been stopped")
         sys.exit(130)
     except BenchmarkError as error:
-        say(f"[red]{name} could not be measured: {error}[/red]")
+        console.print(f"{name} could not be measured: {error}", style="red", markup=False, highlight=False)
         sys.exit(1)
-    report.publish(save=options.save)
 
 
 def _interrupt(number: int, frame: object) -> None:
+    """Once: what follows is cleaning up, which is not interrupted. Each part of it is bounded in time."""
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 
@@ -158,7 +181,10 @@ class Stage:
     def __init__(self, folder: Path, server: str | None) -> None:
         self.folder = folder
         self.server = server
-        self._stack = contextlib.ExitStack()
+        self.shared = False  # one system for all that ask for one, to see quickly that the programs work
+        self.running: System | None = None
+        self.stack = contextlib.ExitStack()
+        self._database: dict[str, str] | None = None
         self._count = 0
 
     @classmethod
@@ -167,7 +193,7 @@ class Stage:
         folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX, dir=parent)).resolve()
         stage = cls(folder, server)
         try:
-            with stage._stack:
+            with stage.stack:
                 yield stage
         finally:
             shutil.rmtree(folder, ignore_errors=True)
@@ -178,9 +204,14 @@ class Stage:
 
     def database(self) -> dict[str, str]:
         """The environment that names a new, empty database. It lasts as long as the stage."""
+        if self._database is None or not self.shared:
+            self._database = self._new_database()
+        return self._database
+
+    def _new_database(self) -> dict[str, str]:
         if self.server is None:
             return {"DB_PATH": str(self.folder / f"{self.name('database')}.sqlite3"), "DATABASE_URL": ""}
-        return {"DATABASE_URL": self._stack.enter_context(_server_database(self.server))}
+        return {"DATABASE_URL": self.stack.enter_context(_server_database(self.server))}
 
     def env(self, database: Mapping[str, str], **more: str) -> dict[str, str]:
         return {**environment(), **database, **more}
@@ -198,14 +229,25 @@ class Stage:
     def forget(self, database: Mapping[str, str]) -> None:
         """A database that is not needed again gives its room back."""
         path = database.get("DB_PATH")
-        if path:
+        if path and not self.shared:
             for part in Path(path).parent.glob(Path(path).name + "*"):
                 part.unlink()
 
 
 def environment() -> dict[str, str]:
     """This one's, without what would make the system another than `make run` starts."""
-    ours = ("DATABASE_URL", "DB_PATH", "EGRESS_", "ENGINE_", "API_", "DB_", "SLICE_", "NODE_", "LOG_", "FAULTS")
+    ours = (
+        "DATABASE_URL",
+        "DB_PATH",
+        "EGRESS_",
+        "ENGINE_",
+        "API_",
+        "DB_",
+        "SLICE_",
+        "NODE_",
+        "LOG_",
+        "FAULTS",
+    )
     kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     return {
         **kept,
@@ -216,8 +258,6 @@ def environment() -> dict[str, str]:
 
 
 def _open_files() -> int:
-    import resource
-
     return resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 
 
@@ -249,7 +289,9 @@ def _mariadb(server: str, statement: str) -> None:
         host=at.hostname or "127.0.0.1", port=at.port or 3306, user=at.username, password=at.password or ""
     )
     with connection, connection.cursor() as cursor:
-        cursor.execute(statement + (" CHARACTER SET utf8mb4 COLLATE utf8mb4_bin" if "CREATE" in statement else ""))
+        cursor.execute(
+            statement + (" CHARACTER SET utf8mb4 COLLATE utf8mb4_bin" if "CREATE" in statement else "")
+        )
 
 
 # --- the agent ------------------------------------------------------------------------------------------------
@@ -364,8 +406,8 @@ def target(stage: Stage, host: str = "127.0.0.1") -> Iterator[Target]:
     log = record.with_suffix(".log")
     argv = [sys.executable, "-m", "eventservice.mock_target", "--host", host, "--record", str(record)]
     with log.open("wb") as file, process(argv, environment(), stdout=file, stderr=file):
-        port = until(lambda: re.search(r":(\d+)\s*$", log.read_text()), "the target listens", START_SECONDS)
-        made = Target(host, int(port[1]), record)
+        said = until(lambda: re.findall(r":(\d+)\s*$", log.read_text()), "the target listens", START_SECONDS)
+        made = Target(host, int(said[0]), record)
         try:
             yield made
         finally:
@@ -383,7 +425,9 @@ class System:
         self.port = port
         self.agent = asked
         leaders = {pid: processes.command(pid) for pid in processes.descendants(up)}
-        self._cluster = next(pid for pid, said in leaders.items() if said.rstrip().endswith("manage.py cluster"))
+        self._cluster = next(
+            pid for pid, said in leaders.items() if said.rstrip().endswith("manage.py cluster")
+        )
         self._web = next(pid for pid, said in leaders.items() if "gunicorn" in said)
         self._roles = {pid: role for role, pid in asked("pids").items()}
 
@@ -409,7 +453,16 @@ class System:
 
 @contextlib.contextmanager
 def system(stage: Stage, database: Mapping[str, str], targets: Sequence[Target] = ()) -> Iterator[System]:
-    allow = ",".join(one.address for one in targets)
+    if stage.shared:
+        stage.running = stage.running or stage.stack.enter_context(_start(stage, database, "127.0.0.0/8:*"))
+        yield stage.running
+        return
+    with _start(stage, database, ",".join(one.address for one in targets)) as started:
+        yield started
+
+
+@contextlib.contextmanager
+def _start(stage: Stage, database: Mapping[str, str], allow: str) -> Iterator[System]:
     env = stage.env(database, EGRESS_ALLOW=allow)
     port, demo_port = free_port(), free_port()
     argv = [sys.executable, "manage.py", "up", "--port", str(port), "--target-port", str(demo_port)]
@@ -419,7 +472,7 @@ def system(stage: Stage, database: Mapping[str, str], targets: Sequence[Target] 
         process(argv, env, stdin=subprocess.DEVNULL, stdout=file, stderr=file) as up,
     ):
         try:
-            until(lambda: _answers(port, up), "the system answers over HTTP", START_SECONDS)
+            until(lambda: answers(port, "/api/v1/", up), "the system answers over HTTP", START_SECONDS)
             with agent(env, stage.folder) as asked:
                 until(lambda: asked("ready"), "engine and dispatcher are at work", START_SECONDS)
                 yield System(up.pid, port, asked)
@@ -433,12 +486,13 @@ def _last_words(log: Path) -> str:
     return "\n".join(lines[-20:])
 
 
-def _answers(port: int, up: subprocess.Popen[bytes]) -> bool:
-    if up.poll() is not None:
-        raise BenchmarkError(f"`manage.py up` ended with {up.returncode}")
+def answers(port: int, path: str, server: subprocess.Popen[bytes]) -> bool:
+    """Anything but a trouble of its own."""
+    if server.poll() is not None:
+        raise BenchmarkError(f"the server ended with {server.returncode}")
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
     try:
-        connection.request("GET", "/api/v1/")
+        connection.request("GET", path)
         return connection.getresponse().status < 500
     except OSError:
         return False

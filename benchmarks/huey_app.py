@@ -1,6 +1,7 @@
 """The peer's side of a burst, run by the Python of the peer's own environment: tasks that POST 200 bytes.
 
-python huey_app.py enqueue COUNT DUE URL | flush | (huey_consumer huey_app.app)
+python -c "import huey_app; huey_app.main()" enqueue COUNT DUE URL | flush, or huey_consumer huey_app.app. (As a
+program of its own its tasks would be called `__main__.call`, which the consumer does not know.)
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ def call(url: str) -> None:
     session.post(url, data=BODY, timeout=30)
 
 
-def main(do: str, *arguments: str) -> None:
+def main() -> None:
+    do, *arguments = sys.argv[1:]
     if do == "flush":
         app.storage.flush_all() if os.environ["HUEY_STORE"] != "redis" else app.storage.conn.flushdb()
         return
@@ -42,7 +44,3 @@ def main(do: str, *arguments: str) -> None:
     eta = datetime.fromtimestamp(float(due), UTC)
     for _ in range(int(count)):
         call.schedule(args=(url,), eta=eta)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -18,7 +18,7 @@ import django
 
 django.setup()
 
-from django.db import connection, transaction  # noqa: E402
+from django.db import connection, connections, transaction  # noqa: E402
 from django.db.models import Count, Max  # noqa: E402
 
 from benchmarks.figures import distribution  # noqa: E402
@@ -38,9 +38,9 @@ PLENTY = 2_000_000_000
 
 def facts() -> dict[str, Any]:
     if connection.vendor == "sqlite":
-        module = type(connection.connection or connection.get_new_connection(connection.get_connection_params()))
-        version = ".".join(map(str, connection.Database.sqlite_version_info))
-        return {"database": "sqlite", "version": f"{version} ({module.__module__})"}
+        library = connections["default"].Database  # type: ignore[attr-defined]
+        version = f"{library.sqlite_version} ({library.__name__})"
+        return {"database": "sqlite", "version": version}
     with connection.cursor() as cursor:
         cursor.execute("SELECT version()")
         return {"database": connection.vendor, "version": str(cursor.fetchone()[0]).split(" on ")[0]}
@@ -85,14 +85,22 @@ def submit_calls(
     """`count` calls in batches, due at `due` (in seconds since 1970) or evenly within `over` seconds after it. Each
     has the next one of the sets of tags. How many seconds it took."""
     began = time.monotonic()
-    commands = _commands(uuid.UUID(tenant), url, count, due, over, timeout, [frozenset(set_) for set_ in tags])
+    commands = _commands(
+        uuid.UUID(tenant), url, count, due, over, timeout, [frozenset(set_) for set_ in tags]
+    )
     for _ in range(0, count, BATCH):
         submit(list(islice(commands, BATCH)))
     return time.monotonic() - began
 
 
 def _commands(
-    tenant: uuid.UUID, url: str, count: int, due: float, over: float, timeout: float, tags: Sequence[frozenset[str]]
+    tenant: uuid.UUID,
+    url: str,
+    count: int,
+    due: float,
+    over: float,
+    timeout: float,
+    tags: Sequence[frozenset[str]],
 ) -> Iterator[SubmitServiceCall]:
     first, request = datetime.fromtimestamp(due, UTC), RequestSpec("POST", url, {}, BODY)
     for number in range(count):

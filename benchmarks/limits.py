@@ -11,7 +11,9 @@ from eventservice.sqlite.library import prefer_fixed_library
 
 ROWS = 50_000
 BATCH = 1000
-TABLE = "(id INTEGER PRIMARY KEY, name TEXT NOT NULL, body TEXT NOT NULL, due TEXT NOT NULL, state TEXT NOT NULL)"
+TABLE = (
+    "(id INTEGER PRIMARY KEY, name TEXT NOT NULL, body TEXT NOT NULL, due TEXT NOT NULL, state TEXT NOT NULL)"
+)
 
 
 def batches(rows: int) -> Iterator[range]:

@@ -110,7 +110,7 @@ def work(job: Job, numbers: Iterator[int], start: float, results: list[Answered]
         sent = time.time()
         try:
             status, body = connection.exchange(request)
-        except OSError as error:
+        except (OSError, ValueError) as error:
             status, body = 0, str(error).encode()
         keep = job.keep or status >= 400 or not status
         results.append(Answered(sent, time.time(), status, body.decode(errors="replace") if keep else ""))

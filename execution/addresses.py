@@ -1,4 +1,4 @@
-"""Which addresses may be dialled, and the finding of them.
+"""Which addresses may be dialled.
 
 Why a table of our own: `ipaddress.is_global` on Python 3.11 calls NAT64 (64:ff9b::/96, whatever it
 embeds), multicast (224.0.0.0/4), 192.88.99.0/24 and Teredo (2001::/32) or 6to4 (2002::/16) global,
@@ -8,14 +8,11 @@ where we need two: what only an operator may name, and what an installation may 
 
 from __future__ import annotations
 
-import socket
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
-from queue import SimpleQueue
 from typing import Final
 
 Address = IPv4Address | IPv6Address
@@ -90,7 +87,6 @@ _TRANSLATED: Final = [*_LOW_32_BITS, _SIX_TO_FOUR, _TEREDO]
 _ISATAP_MARKS: Final = (0x00005EFE, 0x02005EFE)
 
 
-@lru_cache(maxsize=8192)
 def _parse(ip: str) -> Address | None:
     try:
         return ip_address(ip)
@@ -98,7 +94,6 @@ def _parse(ip: str) -> Address | None:
         return None
 
 
-@lru_cache(maxsize=8192)
 def classify(ip: str) -> Refusal | None:
     """The strictest thing to be said against an address; None for one of the public internet."""
     address = _parse(ip.partition("%")[0])
@@ -168,12 +163,17 @@ class AddressPolicy:
     allow_private: bool = False
     allow: frozenset[str] = frozenset()
     _openings: tuple[_Opening, ...] = field(init=False, repr=False, compare=False)
+    _remembered: Callable[[str, int], str | None] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_openings", tuple(_parse_opening(entry) for entry in sorted(self.allow)))
+        object.__setattr__(self, "_remembered", lru_cache(maxsize=8192)(self._find_rule))
 
     def judge(self, ip: str, port: int) -> str | None:
         """None when it may be dialled, else the rule that refuses it."""
+        return self._remembered(ip, port)
+
+    def _find_rule(self, ip: str, port: int) -> str | None:
         refusal = classify(ip)
         if refusal is None or (refusal.tier is Tier.PRIVATE and self.allow_private):
             return None
@@ -200,78 +200,4 @@ def _parse_opening(entry: str) -> _Opening:
         raise ValueError(f"allow-list entry {entry!r} is not ip:port or network:port: {error}") from None
 
 
-Lookup = Callable[[str], Sequence[str]]
-
-
-def system_lookup(host: str) -> list[str]:
-    """All addresses of a name, in the system's order. Bytes keep Python's own IDNA codec out of it."""
-    found = socket.getaddrinfo(host.encode("ascii"), None, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What a lookup came to: addresses, or the error that it raised."""
-
-    host: str
-    addresses: tuple[str, ...] = ()
-    error: Exception | None = None
-
-
-class Resolver:
-    """Lookups in daemon threads, because getaddrinfo() takes no deadline: whoever asked may stop waiting.
-
-    Not libcurl's own resolver: it answers only to libcurl, and we judge all of a name's addresses before
-    any is dialled, look a name up once for all that wait for it, and let a hanging lookup hold up nothing.
-    """
-
-    def __init__(self, lookup: Lookup, threads: int, deliver: Callable[[Answer], None]) -> None:
-        self._lookup = lookup
-        self._limit = threads
-        self._deliver = deliver
-        self._questions: SimpleQueue[str | None] = SimpleQueue()
-        self._lock = threading.Lock()
-        self._threads = 0
-        self._idle = 0
-
-    def ask(self, host: str) -> None:
-        """Never blocks; the answer comes through `deliver`, from another thread."""
-        with self._lock:
-            start = self._idle <= self._questions.qsize() and self._threads < self._limit
-            self._threads += start
-        self._questions.put(host)
-        if start:
-            self._start_thread()
-
-    def _start_thread(self) -> None:
-        try:
-            threading.Thread(target=self._work, name="egress-dns", daemon=True).start()
-        except RuntimeError:  # the system grants no more threads: those that run will get to it
-            with self._lock:
-                self._threads -= 1
-
-    def close(self) -> None:
-        """Idle threads end; one that hangs in a lookup ends when the system lets it go."""
-        for _ in range(self._threads):
-            self._questions.put(None)
-
-    def _work(self) -> None:
-        while (host := self._next_question()) is not None:
-            self._deliver(self._answer(host))
-
-    def _next_question(self) -> str | None:
-        with self._lock:
-            self._idle += 1
-        host = self._questions.get()
-        with self._lock:
-            self._idle -= 1
-        return host
-
-    def _answer(self, host: str) -> Answer:
-        try:
-            return Answer(host, tuple(self._lookup(host)))
-        except Exception as error:  # noqa: BLE001 - whatever it raises, somebody waits for an answer
-            return Answer(host, error=error)
-
-
-__all__ = ["AddressPolicy", "Answer", "Lookup", "Resolver", "system_lookup"]
+__all__ = ["AddressPolicy"]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from eventservice.kernel.bulk import execute_rows, insert_rows, to_json
+from eventservice.kernel.bulk import insert_rows, update_rows
 from execution.models import HttpExecution
 from execution.outcome import Errored, ErrorKind, Outcome, Responded
 from execution.redaction import mask_response
@@ -17,11 +17,12 @@ OPENED = (
     "request_url", "request_method", "request_headers", "request_body",
 )  # fmt: skip
 
-CLOSE = """
-UPDATE http_execution_log SET finished_at = %s, response_status = %s, response_headers = %s, response_body = %s,
-    response_size = %s, error_kind = %s, error_message = %s, latency_ms = %s
-WHERE tenant_id = %s AND service_call_id = %s AND execution_id = %s
-"""
+CLOSE = (
+    "finished_at = {finished_at}, response_status = {response_status}, response_headers = {response_headers},"
+    " response_body = {response_body}, response_size = {response_size}, error_kind = {error_kind},"
+    " error_message = {error_message}, latency_ms = {latency_ms}"
+)
+ATTEMPT = "tenant_id = {tenant_id} AND service_call_id = {service_call_id} AND execution_id = {execution_id}"
 
 KEPT_REQUEST_BODY = 64 * 1024
 
@@ -49,7 +50,7 @@ def open_attempts(attempts: Iterable[OpenedAttempt], now: datetime) -> None:
         [
             (
                 a.key.tenant_id, a.key.service_call_id, a.key.execution_id, a.attempt, a.node, now,
-                a.url, a.method, to_json(a.headers), storable(a.body, KEPT_REQUEST_BODY),
+                a.url, a.method, dict(a.headers), storable(a.body, KEPT_REQUEST_BODY),
             )
             for a in attempts
         ],
@@ -57,25 +58,17 @@ def open_attempts(attempts: Iterable[OpenedAttempt], now: datetime) -> None:
 
 
 def close_attempts(ended: Iterable[tuple[AttemptKey, Outcome]], now: datetime) -> None:
-    execute_rows(
-        CLOSE,
-        [(now, *_result(outcome), k.tenant_id, k.service_call_id, k.execution_id) for k, outcome in ended],
-    )
+    update_rows(HttpExecution, CLOSE, ATTEMPT, [(now, *_result(outcome), *key) for key, outcome in ended])
 
 
 def interrupt_attempts(keys: Iterable[AttemptKey], now: datetime) -> None:
     """Attempts whose end nobody saw: one that has been recorded meanwhile keeps what it came to."""
-    row = (
-        None,
-        None,
-        None,
-        None,
-        ErrorKind.INTERRUPTED.value,
-        "The process that made this attempt ended.",
-        None,
+    update_rows(
+        HttpExecution,
+        "finished_at = {finished_at}, error_kind = {error_kind}, error_message = {error_message}",
+        f"{ATTEMPT} AND finished_at IS NULL",
+        [(now, ErrorKind.INTERRUPTED.value, "The process that made this attempt ended.", *key) for key in keys],
     )
-    open_only = f"{CLOSE} AND finished_at IS NULL"
-    execute_rows(open_only, [(now, *row, k.tenant_id, k.service_call_id, k.execution_id) for k in keys])
 
 
 def orphaned_attempts(live_nodes: Callable[[], Collection[uuid.UUID]], limit: int) -> list[AttemptKey]:
@@ -95,7 +88,7 @@ def orphaned_attempts(live_nodes: Callable[[], Collection[uuid.UUID]], limit: in
 def _result(outcome: Outcome) -> tuple[Any, ...]:
     match outcome:
         case Responded():
-            headers = to_json(mask_response(outcome.headers))
+            headers = mask_response(outcome.headers)
             body = storable(outcome.body.decode(errors="replace"))
             return outcome.status, headers, body, outcome.body_size, None, None, outcome.timings.total_ms
         case Errored():

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import AddressValueError, IPv4Address, IPv6Address
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 MAX_URL_LENGTH: Final = 2048
 MAX_HOST_LENGTH: Final = 253
@@ -23,7 +22,7 @@ Scheme = Literal["http", "https"]
 _DEFAULT_PORTS: Final[dict[str, int]] = {"http": 80, "https": 443}
 
 _VISIBLE = re.compile(r"[\x21-\x5b\x5d-\x7e]*")  # printable ASCII without the space and the backslash
-_PARTS = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<authority>[^/?#]*)(?P<rest>[^#]*)(?:#.*)?")
+_PARTS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#]*)([^#]*)(?:#.*)?")  # scheme, authority, rest
 _LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
 # WHATWG's "ends in a number": inet_aton() would read such a host as an address, in some notation.
 _NUMERIC_LABEL = re.compile(r"[0-9]+|0x[0-9a-f]*")
@@ -57,24 +56,25 @@ class BadHeader(ValueError):
     """The message names the header and the rule that it breaks."""
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
-    """A URL in parts. `host` is lower case, an IPv6 address without its brackets; the fragment is gone."""
+class Origin(NamedTuple):
+    """Where connections lead. `host` is lower case, an IPv6 address without its brackets."""
 
     scheme: Scheme
     host: str
     port: int
-    path_and_query: str
     is_literal: bool
+    authority: str
+
+
+class Target(NamedTuple):
+    """A URL as it is dialled: put together again from its parts, without the fragment."""
+
+    origin: Origin
+    url: str
 
     @property
-    def authority(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return host if self.port == _DEFAULT_PORTS[self.scheme] else f"{host}:{self.port}"
-
-    @property
-    def url(self) -> str:
-        return f"{self.scheme}://{self.authority}{self.path_and_query}"
+    def host(self) -> str:
+        return self.origin.host
 
 
 def parse_target(url: str) -> Target:
@@ -88,23 +88,30 @@ def parse_target(url: str) -> Target:
     parts = _PARTS.fullmatch(url)
     if parts is None:
         raise BadUrl("the URL is not of the form http://host/path")
-    scheme, host, port, is_literal = _parse_origin(parts["scheme"], parts["authority"])
-    rest = parts["rest"]
-    path_and_query = rest if rest.startswith("/") else f"/{rest}"
-    return Target(scheme, host, port, path_and_query, is_literal)
+    scheme, authority, rest = parts.groups()
+    origin = _parse_origin(scheme, authority)
+    slash = "" if rest.startswith("/") else "/"
+    return Target(origin, f"{origin.scheme}://{origin.authority}{slash}{rest}")
 
 
 @lru_cache(maxsize=4096)
-def _parse_origin(scheme: str, authority: str) -> tuple[Scheme, str, int, bool]:
+def _parse_origin(scheme: str, authority: str) -> Origin:
     name = _parse_scheme(scheme)
     if "@" in authority:
         raise BadUrl("the URL has user information before the host")
     host, port = _split_port(authority)
     if host.startswith("["):
-        return name, _parse_ipv6(host), _parse_port(port, name), True
+        host = _parse_ipv6(host)
+        return _origin(name, host, _parse_port(port, name), True, f"[{host}]")
     host = host.lower()
     is_literal = _check_host(host)
-    return name, host, _parse_port(port, name), is_literal
+    return _origin(name, host, _parse_port(port, name), is_literal, host)
+
+
+def _origin(scheme: Scheme, host: str, port: int, is_literal: bool, authority: str) -> Origin:
+    if port != _DEFAULT_PORTS[scheme]:
+        authority = f"{authority}:{port}"
+    return Origin(scheme, host, port, is_literal, authority)
 
 
 def _parse_scheme(scheme: str) -> Scheme:
@@ -203,12 +210,12 @@ def header_line(name: str, value: str) -> str | bytes:
     """The line that libcurl is given: it checks nothing itself and would pass a line break on to the wire."""
     if not _is_token(name):
         raise BadHeader(f"header name {name[:80]!r} is not an RFC 9110 token")
-    if not (value.isascii() and value.isprintable()):
-        _check_value(name, value)
+    if value.isascii() and value.isprintable() and value.strip():
+        return f"{name}: {value}"
+    _check_value(name, value)
     if not value or value.isspace():
         return f"{name};"  # libcurl reads "Name:" as an order to leave the header out
-    line = f"{name}: {value}"
-    return line if line.isascii() else line.encode("latin-1")
+    return f"{name}: {value}".encode("latin-1")
 
 
 @lru_cache(maxsize=1024)
@@ -216,4 +223,4 @@ def _is_token(name: str) -> bool:
     return _TOKEN.fullmatch(name) is not None
 
 
-__all__ = ["BadHeader", "BadUrl", "Target", "check_headers", "header_line", "parse_target"]
+__all__ = ["BadHeader", "BadUrl", "Origin", "Target", "check_headers", "header_line", "parse_target"]

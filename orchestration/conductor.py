@@ -55,6 +55,8 @@ SWEEP_SECONDS = 5.0
 # Somebody has all that they may have in flight: their due timers would be found again and again.
 HELD_BACK_SECONDS = 0.05
 LONGEST_NAP = 1.0
+LEAST_BATCH = 50
+MOST_BATCH_SECONDS = 0.2
 AFTER_FAILURE_SECONDS = 0.5
 WATCHDOG_BATCH = 500
 
@@ -78,6 +80,7 @@ class Engine:
     def __init__(self, egress: Egress, limits: EngineLimits = EngineLimits()) -> None:
         self.egress = egress
         self.limits = limits
+        self._batch = min(limits.batch, 2 * LEAST_BATCH)  # it grows while that is quick
         self.in_flight: dict[Hashable, StartedCall] = {}
         self._by_tenant: Counter[uuid.UUID] = Counter()
         self._by_lane: Counter[str] = Counter()
@@ -132,7 +135,7 @@ class Engine:
         return changed or time.monotonic() >= self._look_at
 
     def _start_due(self) -> int:
-        limit = min(self.limits.batch, self.limits.in_flight - len(self.in_flight))
+        limit = min(self._batch, self.limits.in_flight - len(self.in_flight))
         if limit < 1:
             self._look_in(HELD_BACK_SECONDS)
             return 0
@@ -141,9 +144,19 @@ class Engine:
         if due_in is None or due_in > 0:
             self._look_in(LONGEST_NAP if due_in is None else due_in)
             return 0
+        begun = time.monotonic()
         started = self._start(limit, held_back)
+        self._size_batch(len(started), time.monotonic() - begun)
         self._look_in(0.0 if started else HELD_BACK_SECONDS)
         return len(started)
+
+    def _size_batch(self, started: int, seconds: float) -> None:
+        """Whoever becomes due while a batch is started waits for its end: where that takes long, it is made smaller."""
+        if seconds > MOST_BATCH_SECONDS:
+            self._batch = max(LEAST_BATCH, min(self._batch, started) // 2)
+        elif started == self._batch and seconds < MOST_BATCH_SECONDS / 3:
+            self._batch *= 2
+        self._batch = min(self._batch, self.limits.batch)
 
     def _start(self, limit: int, held_back: HeldBack) -> list[StartedCall]:
         room = _Room(self.limits.per_host, self._by_tenant.copy(), self._by_lane.copy())

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from django.db import IntegrityError, transaction
 
-from eventservice.kernel.bulk import execute_rows, insert_rows
+from eventservice.kernel.bulk import execute_rows, insert_rows, update_rows
 from eventservice.kernel.errors import Conflict, DomainError, NotFound
 from eventservice.kernel.faults import fault
 from eventservice.kernel.ids import new_id
@@ -131,7 +131,8 @@ def _submit(commands: Sequence[SubmitServiceCall]) -> list[Submitted]:
     fresh: dict[Any, SubmitServiceCall] = {}
     results = []
     for command in commands:
-        key = (command.tenant_id, command.idempotency_key or command.service_call_id)
+        given = command.idempotency_key
+        key = (command.tenant_id, command.service_call_id if given is None else given)
         if key in known or key in fresh:
             results.append(_replayed(command, known.get(key) or _as_known(fresh[key])))
         else:
@@ -217,7 +218,7 @@ def _call_row(command: SubmitServiceCall, timer: Timer, tenant: Profile, now: da
     return (
         command.tenant_id, command.service_call_id, command.name, Status.SCHEDULED.value, now, timer.due_at,
         spec, command.namespace, command.external_id, timer.lane, command.idempotency_key,
-        command.fingerprint if command.idempotency_key else None, command.correlation_id, command.replay_of,
+        None if command.idempotency_key is None else command.fingerprint, command.correlation_id, command.replay_of,
         policy.to_stored() if policy else None, command.timeout_seconds,
         command.response_contract.value, command.delivery.value, 0, 0, False, 3,
     )  # fmt: skip
@@ -268,7 +269,8 @@ def start(due: Sequence[DueTimer], node: uuid.UUID) -> list[StartedCall]:
     _move(
         Status.SCHEDULED,
         Status.RUNNING,
-        "attempt = attempt + 1, execution_id = %s, deadline_at = %s, started_at = COALESCE(started_at, %s)",
+        "attempt = attempt + 1, execution_id = {execution_id}, deadline_at = {deadline_at},"
+        " started_at = COALESCE(started_at, {started_at})",
         [(row, (call.key.execution_id, _deadline(now, call), now)) for row, call in moves],
         events=2,
     )
@@ -406,11 +408,12 @@ def _result_facts(row: Row, meta: dict[str, Any]) -> dict[str, Any]:
 
 def _write_ends(ends: _Ends) -> int:
     for status, rows in ends.terminal.items():
-        _move(Status.RUNNING, status, "finished_at = %s, outcome_meta = %s, deadline_at = NULL", rows)
+        _move(Status.RUNNING, status, "finished_at = {finished_at}, outcome_meta = {outcome_meta}, deadline_at = NULL", rows)
     _move(
         Status.RUNNING,
         Status.SCHEDULED,
-        "due_at = %s, outcome_meta = %s, interruptions = interruptions + %s, deadline_at = NULL",
+        "due_at = {due_at}, outcome_meta = {outcome_meta}, interruptions = interruptions + {interruptions},"
+        " deadline_at = NULL",
         ends.again,
     )
     rearm(ends.due_again)
@@ -466,7 +469,7 @@ def cancel(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> Status:
             return Status.RUNNING
         _require(row, Status.SCHEDULED, "cancel")
         now = db_now()
-        _move(Status.SCHEDULED, Status.CANCELED, "finished_at = %s", [(row, (now,))])
+        _move(Status.SCHEDULED, Status.CANCELED, "finished_at = {finished_at}", [(row, (now,))])
         append([_event(row, 0, EventType.CANCELED, {}, now)])
     return Status.CANCELED
 
@@ -479,7 +482,7 @@ def reschedule(tenant_id: uuid.UUID, service_call_id: uuid.UUID, due_at: datetim
         rearm([(tenant_id, service_call_id, due_at)], only_pending=True)
         row = _one(tenant_id, service_call_id)
         _require(row, Status.SCHEDULED, "reschedule")
-        _move(Status.SCHEDULED, Status.SCHEDULED, "due_at = %s", [(row, (due_at,))])
+        _move(Status.SCHEDULED, Status.SCHEDULED, "due_at = {due_at}", [(row, (due_at,))])
         append([_event(row, 0, EventType.RESCHEDULED, {"dueAt": instant(due_at)}, now)])
 
 
@@ -526,9 +529,12 @@ def _move(
     """One guarded UPDATE for all `rows`; it must find each of them as it was read."""
     if to is not origin and to not in TRANSITIONS[origin]:
         raise ValueError(f"{origin} → {to} is no transition")
-    touched = execute_rows(
-        f"UPDATE service_calls SET status = %s, next_seq = next_seq + %s, {assignments}"
-        " WHERE tenant_id = %s AND service_call_id = %s AND status = %s AND next_seq = %s",
+    touched = update_rows(
+        ServiceCall,
+        f"status = {{status}}, next_seq = next_seq + {{next_seq}}, {assignments}",
+        # IS TRUE hides the status from planners, which might look for a call among all that have the same one.
+        "tenant_id = {tenant_id} AND service_call_id = {service_call_id} AND (status = {status}) IS TRUE"
+        " AND next_seq = {next_seq}",
         [
             (to.value, events, *values, row.tenant_id, row.service_call_id, origin.value, row.next_seq)
             for row, values in rows
@@ -736,7 +742,7 @@ def _overwrite(row: Row, command: SubmitServiceCall, now: datetime) -> None:
     timer = replace(_timer(command, tenant, now), correlation_id=row.correlation_id)
     new = dict(zip(CALL_COLUMNS, _call_row(command, timer, tenant, now), strict=True))
     columns = ("name", "due_at", "request_spec", "host", "retry_policy", "timeout_seconds")
-    assignments = ", ".join(f"{column} = %s" for column in columns)
+    assignments = ", ".join(f"{column} = {{{column}}}" for column in columns)
     _move(Status.SCHEDULED, Status.SCHEDULED, assignments, [(row, tuple(new[column] for column in columns))])
     schedule_again([timer], now)
     append([_event(row, 0, EventType.RESCHEDULED, {"dueAt": instant(timer.due_at)}, now)])

@@ -67,7 +67,7 @@ def say(what: str) -> None:
     sys.stdout.write(what + "\n")
 
 
-def until(condition: Callable[[], T], what: str, seconds: float = 90.0) -> T:
+def until(condition: Callable[[], T | None], what: str, seconds: float = 90.0) -> T:
     """The condition's first truth. The time is a safety net and no promise."""
     deadline = time.monotonic() + seconds
     while not (found := condition()):
@@ -279,7 +279,9 @@ def _sent(line: dict[str, Any]) -> Sent:
 
 def call(tenant_id: UUID, url: str, due_in: float | None = None, **terms: Any) -> SubmitServiceCall:
     due_at = None if due_in is None else running_clock() + timedelta(seconds=due_in)
-    return SubmitServiceCall(tenant_id, "chaos", RequestSpec("POST", url, {}, "x"), due_at=due_at, **terms)
+    return SubmitServiceCall(
+        tenant_id, "chaos", RequestSpec("POST", url, {}, {"x": 1}), due_at=due_at, **terms
+    )
 
 
 def accept(commands: Iterable[SubmitServiceCall]) -> list[str]:
@@ -332,7 +334,8 @@ def node_of(engine: Program) -> UUID | None:
 
 
 def owns_shards(engine: Program) -> bool:
-    return TimerShard.objects.filter(owner_id=node_of(engine)).exists()
+    node = node_of(engine)
+    return node is not None and TimerShard.objects.filter(owner_id=node).exists()
 
 
 def seat_of(role: str, cluster: Program) -> int | None:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from django.db import connection
 
-from eventservice.kernel.bulk import execute_rows
+from eventservice.kernel.bulk import update_rows
 from eventservice.kernel.leases import Leases
 from eventservice.kernel.now import as_utc, db_now
 from timers.models import TimerSchedule
@@ -158,9 +158,10 @@ class Poller:
         return self._tenants[cut:] + self._tenants[:cut]
 
     def _mark_reached(self, due: Sequence[DueTimer], now: datetime) -> None:
-        execute_rows(
-            "UPDATE timer_schedules SET state = 'Reached', reached_at = %s, claim_version = %s"
-            " WHERE tenant_id = %s AND service_call_id = %s AND state = 'Scheduled'",
+        update_rows(
+            TimerSchedule,
+            "state = 'Reached', reached_at = {reached_at}, claim_version = {claim_version}",
+            "tenant_id = {tenant_id} AND service_call_id = {service_call_id} AND state = 'Scheduled'",
             [(now, self.leases.held[t.shard_id], t.tenant_id, t.service_call_id) for t in due],
         )
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from django.db import connection
 
-from eventservice.kernel.bulk import execute_rows, insert_rows
+from eventservice.kernel.bulk import execute_rows, insert_rows, update_rows
 from eventservice.kernel.now import DbNow
 from timers.models import TimerSchedule, TimerState
 
@@ -43,9 +43,10 @@ def schedule_again(timers: Iterable[Timer], now: datetime) -> None:
 
 def rearm(due: Iterable[tuple[uuid.UUID, uuid.UUID, datetime]], *, only_pending: bool = False) -> None:
     """Other due times for timers that exist; those that have been reached wait again, unless `only_pending`."""
-    execute_rows(
-        "UPDATE timer_schedules SET state = 'Scheduled', reached_at = NULL, due_at = %s"
-        " WHERE tenant_id = %s AND service_call_id = %s"
+    update_rows(
+        TimerSchedule,
+        "state = 'Scheduled', reached_at = NULL, due_at = {due_at}",
+        "tenant_id = {tenant_id} AND service_call_id = {service_call_id}"
         + (" AND state = 'Scheduled'" if only_pending else ""),
         [(due_at, tenant_id, service_call_id) for tenant_id, service_call_id, due_at in due],
     )

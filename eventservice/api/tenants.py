@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
@@ -44,6 +45,12 @@ class AdminView(ApiView):
         faults: list[Fault] = []
         document = read_object(self.request, SMALL) if has_body(self.request) else {}
         return Fields(document, faults), faults
+
+    def grant_no_more_than_own(self, scopes: Iterable[str]) -> None:
+        if missing := set(scopes) - self.principal.scopes:
+            raise Refusal(
+                403, "scope_missing", f"A key cannot give what it has not: {', '.join(sorted(missing))}."
+            )
 
     def read_page(self, list_id: str) -> tuple[list[Any] | None, int]:
         faults: list[Fault] = []
@@ -248,16 +255,10 @@ class ApiKeys(AdminView):
             fields.fault("expiresAt", "must be in the future")
         fields.no_others()
         checked(faults)
-        self._grant_no_more_than_own(scopes)
+        self.grant_no_more_than_own(scopes)
         key, text = create_key(tenant_id, scopes, name=name, expires_at=expires_at)
         key.refresh_from_db()
         return reply({**show_key(key), "key": text}, 201)
-
-    def _grant_no_more_than_own(self, scopes: list[str]) -> None:
-        if missing := set(scopes) - self.principal.scopes:
-            raise Refusal(
-                403, "scope_missing", f"A key cannot give what it has not: {', '.join(sorted(missing))}."
-            )
 
 
 class RotateKey(AdminView):
@@ -271,6 +272,7 @@ class RotateKey(AdminView):
     )
     def post(self, request: Request, tenant_id: uuid.UUID, key_id: str) -> HttpResponse:
         key = _usable(tenant_id, key_id)
+        self.grant_no_more_than_own(key.scopes)
         fields, faults = self.read_fields()
         seconds = fields.duration("overlap", DEFAULT_OVERLAP, most=LONGEST_OVERLAP)
         fields.no_others()

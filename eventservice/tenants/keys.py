@@ -55,6 +55,17 @@ def find_key(text: str) -> ApiKey | None:
     return key if matches else None
 
 
+def find_by_id(key_id: str) -> ApiKey | None:
+    """Operators name a key by its id alone."""
+    found: ApiKey | None = ApiKey.objects.across_tenants().filter(pk=key_id, revoked_at=None).first()
+    return found
+
+
+def keys_of(tenant_id: uuid.UUID | None) -> list[ApiKey]:
+    """A tenant's keys, or the operators' own."""
+    return list(ApiKey.objects.for_tenant(tenant_id).order_by("created_at", "key_id"))
+
+
 def note_use(key: ApiKey) -> None:
     """To the hour: enough to find keys that nobody uses, and not a write for every request."""
     used = ApiKey.objects.across_tenants().filter(pk=key.pk)

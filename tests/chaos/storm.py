@@ -63,7 +63,8 @@ class Victim:
     def tend(self) -> str | None:
         """How it has died, if it has."""
         if self.program is None or self.plan is None:
-            return self._replace()
+            self._replace()
+            return None
         if self.program.running:
             if time.monotonic() - self.since < self.plan.at_most:
                 return None

@@ -32,7 +32,7 @@ def test_a_burst_delays_no_other_tenant(burst: int, stage: Stage) -> None:
     engine = stage.engine()
     at_work(engine)
     until(witness.count, "the burst is under way")
-    due = steady(other, f"{quiet.url}/ok", per_second=20, seconds=3, start_in=0.0)
+    due = steady(other, f"{quiet.url}/ok", per_second=20, seconds=3, start_in=0.5)
     left = unfinished()
     until_all_have_ended()
     stage.stop(engine)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
+from functools import partial
 from typing import Any
+from uuid import UUID
 
 import pytest
 from django.db import connection
@@ -31,7 +33,13 @@ from timers.models import Node, TimerSchedule
 # The pass of each point at which a process freezes there.
 OUTSIDE = {"start.committed": 1, "start.sent": 1, "finish.before": 1, "finish.committed": 1, "beat": 10}
 # On SQLite a process that is frozen there holds the one write lock, and nothing ends its transaction.
-INSIDE = {"start.before_commit": 1, "finish.before_commit": 1}
+INSIDE = {
+    "sqlite": {},
+    # Nor does PostgreSQL after the statement that finish ends with
+    # (test_due_calls_flow_again_when_the_owner_froze_in_a_transaction.NOT_TIMED).
+    "postgresql": {"start.before_commit": 1},
+    "mysql": {"start.before_commit": 1, "finish.before_commit": 1},
+}[connection.vendor]
 AT_ANY_MOMENT = "at any moment"
 QUICK = {"NODE_LEASE_SECONDS": "1", "DB_IDLE_TRANSACTION_SECONDS": "2", "DB_LOCK_SECONDS": "1"}
 CALLS_EACH = 12
@@ -68,7 +76,7 @@ class Takeovers:
 
     def take_over(self, at_once: int) -> None:
         victims = {self._begin(point): point for point in [self._next_point() for _ in range(at_once)]}
-        owners = {until(lambda: node_of(v), "it joins"): v for v in victims}  # noqa: B023 (called at once)
+        owners = [until(partial(node_of, victim), "it joins") for victim in victims]
         begun = self._submit_until_frozen(victims)
         until(lambda: not Node.objects.filter(pk__in=owners).exists(), "the frozen owners are reaped")
         until_all_have_ended()
@@ -87,7 +95,7 @@ class Takeovers:
 
     def _next_point(self) -> str:
         if not self.points:
-            self.points = [*OUTSIDE, *([] if connection.vendor == "sqlite" else INSIDE), AT_ANY_MOMENT]
+            self.points = [*OUTSIDE, *INSIDE, AT_ANY_MOMENT]
             self.chance.shuffle(self.points)
         return self.points.pop()
 
@@ -118,7 +126,7 @@ class Takeovers:
     def _call(self) -> Any:
         return call(self.tenant, f"{self.witness.url}/delay/0.1", namespace="wide")
 
-    def _find_late_results(self, begun: list[str], owners: Any) -> None:
+    def _find_late_results(self, begun: list[str], owners: list[UUID]) -> None:
         """Attempts of the frozen that others had given up, and of which the target knows."""
         attempts = HttpExecution.objects.for_tenant(self.tenant).filter(
             node__in=owners, service_call_id__in=begun

@@ -62,7 +62,7 @@ def it_was_sent_as_promised(
     assert len(sent) <= row.attempt <= wanted + interruptions
     if command.delivery == Delivery.AT_MOST_ONCE:
         assert len(sent) <= 1
-        assert sent or row.outcome_meta["errorMeta"]["kind"] == "Interrupted"
+        assert sent or '"Interrupted"' in json.dumps(row.outcome_meta)
     else:
         assert sent, f"never sent: {row.service_call_id}"
         given_up = interruptions > MOST_INTERRUPTIONS

@@ -25,7 +25,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from execution.addresses import AddressPolicy, Lookup, system_lookup
+from execution.addresses import AddressPolicy
+from execution.dns import Lookup, system_lookup
 from execution.egress import Egress, Limits
 from execution.outcome import Attempt, Outcome
 

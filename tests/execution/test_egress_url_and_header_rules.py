@@ -94,7 +94,7 @@ def test_what_is_rebuilt_has_one_reading(text: str) -> None:
         return
     other = urlsplit(target.url)
     assert other.hostname == target.host
-    assert (other.port or {"http": 80, "https": 443}[other.scheme]) == target.port
+    assert (other.port or {"http": 80, "https": 443}[other.scheme]) == target.origin.port
     assert other.username is None
 
 

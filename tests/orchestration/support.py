@@ -23,6 +23,7 @@ from timers.public import Membership, Poller
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 URL = "http://target.test/hook"
+UNQUOTED = str.maketrans("", "", '"`')
 NO_HEADERS: Mapping[str, str] = {}
 
 
@@ -167,7 +168,7 @@ def database_away(statement: str) -> Iterator[None]:
     """Every statement that begins so fails, as it would when the connection is lost."""
 
     def refuse(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
-        if sql.lstrip().startswith(statement):
+        if sql.translate(UNQUOTED).startswith(statement):
             raise OperationalError("the database is away")
         return execute(sql, params, many, context)
 

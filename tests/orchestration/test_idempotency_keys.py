@@ -98,6 +98,11 @@ def test_two_tenants_may_use_the_same_key_also_in_one_batch(tenant: Any, intrude
     assert again == Submitted(theirs.service_call_id, replayed=True)
 
 
+def test_also_an_empty_key_is_a_key(tenant: Any) -> None:
+    first = lifecycle.submit([command(tenant, idempotency_key="")])[0]
+    assert lifecycle.submit([command(tenant, idempotency_key="")]) == [Submitted(first.service_call_id, True)]
+
+
 def test_keys_are_told_apart_by_case(tenant: Any) -> None:
     first, second = lifecycle.submit([command(tenant, idempotency_key=key) for key in ("k", "K")])
     assert not second.replayed

@@ -51,6 +51,7 @@ class Walk:
         self.now += timedelta(seconds=self.chance.choice([0, 0.001, 1, 40]))
         steps = (
             self.submit,
+            self.set_timer,
             self.start,
             self.start,
             self.finish,
@@ -76,6 +77,19 @@ class Walk:
         with suppress(Conflict):
             submitted = zip(commands, lifecycle.submit(commands), strict=True)
             self.calls += [(c.tenant_id, s.service_call_id) for c, s in submitted if not s.replayed]
+
+    def set_timer(self) -> None:
+        asked = command(
+            self.chance.choice(self.tenants),
+            external_id=self.chance.choice("xy"),
+            due_at=self.now + timedelta(seconds=self.chance.choice([0, 1, 60])),
+            retry_policy=RetryPolicy(max_attempts=3, initial_interval=1),
+        )
+        with suppress(Conflict):
+            lifecycle.set_timer(asked)
+            live = ServiceCall.objects.for_tenant(asked.tenant_id).get(live_external_id=asked.external_id)
+            if (live.tenant_id, live.service_call_id) not in self.calls:
+                self.calls.append((live.tenant_id, live.service_call_id))
 
     def start(self) -> None:
         self.attempts += self.hand.start(self.chance.randint(1, 5))

@@ -1,0 +1,248 @@
+"""A client of the REST API.
+
+    from eventservice.client import Client
+
+    client = Client("http://127.0.0.1:8000", tenant_id, api_key)
+    call = client.submit("greet", "POST", "https://example.com/hello", body={"name": "Ada"}, delay="90s")
+    call = client.wait(call["serviceCallId"])
+
+A submission carries an idempotency key, its own or one that is made for it, so that it is safe to send it again
+when a connection breaks; so are reads and deletions. Everything else is sent once.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import quote
+
+import requests
+
+Json = dict[str, Any]
+
+TIMEOUT_SECONDS = 30.0
+RETRIES = 3
+FIRST_PAUSE_SECONDS = 0.2
+LONGEST_PAUSE_SECONDS = 10.0
+BUSY = frozenset({429, 503})
+LONGEST_POLL_SECONDS = 25.0
+
+
+class ApiError(Exception):
+    """The service refused: its problem, as it gave it."""
+
+    def __init__(self, status: int, problem: Mapping[str, Any]) -> None:
+        self.status = status
+        self.code = str(problem.get("code", "unknown"))
+        self.detail = str(problem.get("detail", "The service gave no reason."))
+        self.errors: list[dict[str, str]] = list(problem.get("errors", []))
+        self.correlation_id = problem.get("correlationId")
+        super().__init__("\n  ".join([f"{status} {self.code}: {self.detail}", *self._faults()]))
+
+    def _faults(self) -> list[str]:
+        return [f"{fault.get('pointer', '')} {fault.get('detail', '')}" for fault in self.errors]
+
+
+class Unreachable(Exception):
+    """No answer, also not after some retries."""
+
+
+class Client:
+    def __init__(
+        self,
+        base_url: str,
+        tenant_id: str | uuid.UUID | None,
+        api_key: str,
+        *,
+        timeout: float = TIMEOUT_SECONDS,
+        retries: int = RETRIES,
+        session: requests.Session | None = None,
+    ) -> None:
+        self._base = f"{base_url.rstrip('/')}/api/v1"
+        self._tenant = f"{self._base}/tenants/{tenant_id}"
+        self._timeout = timeout
+        self._retries = retries
+        self._session = session or requests.Session()
+        self._headers = {"Authorization": f"Bearer {api_key}"}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._session.close()
+
+    # --- service calls ---
+
+    def submit(
+        self,
+        name: str,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        body: Any = None,
+        idempotency_key: str | None = None,
+        **options: Any,
+    ) -> Json:
+        """`options` are members of the submission by their API names: dueAt, delay, tags, retryPolicy, …"""
+        spec = {"method": method, "url": url, "headers": dict(headers or {}), "body": body}
+        return self._json(
+            "POST",
+            f"{self._tenant}/service-calls",
+            {"name": name, "requestSpec": spec, **options},
+            headers={"Idempotency-Key": idempotency_key or str(uuid.uuid4())},
+        )
+
+    def submit_batch(self, items: Sequence[Mapping[str, Any]], *, atomic: bool = False) -> Json:
+        keyed = [{"idempotencyKey": str(uuid.uuid4()), **item} for item in items]
+        return self._json(
+            "POST", f"{self._tenant}/service-calls/batch", {"items": keyed, "atomic": atomic}, again=True
+        )
+
+    def get(self, service_call_id: str) -> Json:
+        return self._json("GET", self._call(service_call_id))
+
+    def wait(self, service_call_id: str, seconds: float = 60.0) -> Json:
+        """The call once it has ended, or as it is when the time is over."""
+        deadline = time.monotonic() + seconds
+        while True:
+            left = max(0.0, min(LONGEST_POLL_SECONDS, deadline - time.monotonic()))
+            call = self._json("GET", self._call(service_call_id), params={"wait": f"{left:.3f}s"})
+            if call["status"] not in ("Scheduled", "Running") or time.monotonic() >= deadline:
+                return call
+
+    def list(self, *, limit: int = 50, most: int | None = None, **filters: Any) -> Iterator[Json]:
+        """Page after page; `filters` by their API names: status, tag, sort, …; `due_from` is `from`."""
+        if "due_from" in filters:
+            filters["from"] = filters.pop("due_from")
+        return self._pages(f"{self._tenant}/service-calls", {"limit": limit, **filters}, most)
+
+    def change(self, service_call_id: str, **changes: Any) -> Json:
+        return self._json("PATCH", self._call(service_call_id), changes, again=True)
+
+    def cancel(self, service_call_id: str) -> Json:
+        return self._json("POST", self._call(service_call_id, "cancel"))
+
+    def run_now(self, service_call_id: str) -> Json:
+        return self._json("POST", self._call(service_call_id, "run-now"))
+
+    def replay(self, service_call_id: str, *, idempotency_key: str | None = None) -> Json:
+        headers = {"Idempotency-Key": idempotency_key or str(uuid.uuid4())}
+        return self._json("POST", self._call(service_call_id, "replay"), headers=headers)
+
+    def delete(self, service_call_id: str) -> None:
+        self._send("DELETE", self._call(service_call_id))
+
+    def tag(self, service_call_id: str, tag: str) -> None:
+        self._send("PUT", self._call(service_call_id, f"tags/{quote(tag, safe='')}"))
+
+    def untag(self, service_call_id: str, tag: str) -> None:
+        self._send("DELETE", self._call(service_call_id, f"tags/{quote(tag, safe='')}"))
+
+    def executions(self, service_call_id: str) -> Iterator[Json]:
+        return self._pages(self._call(service_call_id, "executions"), {}, None)
+
+    def events(self, service_call_id: str) -> Iterator[Json]:
+        return self._pages(self._call(service_call_id, "events"), {}, None)
+
+    # --- durable timers ---
+
+    def create_timer(
+        self, timer_id: str, execute_at: str, callback_url: str, *, namespace: str = "default", **options: Any
+    ) -> Json:
+        asked = {"namespace": namespace, "id": timer_id, "executeAt": execute_at, "callbackUrl": callback_url}
+        return self._timer("create", {**asked, **options})
+
+    def get_timer(self, timer_id: str, *, namespace: str = "default") -> Json:
+        return self._timer("get", {"namespace": namespace, "timerId": timer_id})
+
+    def update_timer(self, timer_id: str, *, namespace: str = "default", **changes: Any) -> Json:
+        return self._timer("update", {"namespace": namespace, "timerId": timer_id, **changes})
+
+    def delete_timer(self, timer_id: str, *, namespace: str = "default") -> None:
+        self._send("POST", f"{self._tenant}/timers/delete", {"namespace": namespace, "timerId": timer_id})
+
+    def timers(self, *, most: int | None = None, **filters: Any) -> Iterator[Json]:
+        return self._pages(f"{self._tenant}/timers", filters, most)
+
+    def _timer(self, action: str, asked: Json) -> Json:
+        # An upsert, a read, or a change to fixed values: the same again does no more.
+        return self._json("POST", f"{self._tenant}/timers/{action}", asked, again=True)
+
+    # --- the rest ---
+
+    def stats(self, **query: Any) -> Json:
+        return self._json("GET", f"{self._base}/stats", params=query)
+
+    def _call(self, service_call_id: str, action: str = "") -> str:
+        return f"{self._tenant}/service-calls/{service_call_id}" + (f"/{action}" if action else "")
+
+    def _pages(self, url: str, query: Mapping[str, Any], most: int | None) -> Iterator[Json]:
+        given, cursor = 0, None
+        while True:
+            page = self._json("GET", url, params={**query, **({"cursor": cursor} if cursor else {})})
+            for item in page["items"]:
+                yield item
+                given += 1
+                if given == most:
+                    return
+            if (cursor := page["nextCursor"]) is None:
+                return
+
+    def _json(self, method: str, url: str, json: Any = None, **options: Any) -> Json:
+        made: Json = self._send(method, url, json, **options).json()
+        return made
+
+    def _send(
+        self,
+        method: str,
+        url: str,
+        json: Any = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        params: Mapping[str, Any] | None = None,
+        again: bool = False,
+    ) -> requests.Response:
+        headers = {**self._headers, **(headers or {})}
+        # What may be sent again without doing anything twice.
+        again = again or method in ("GET", "PUT", "DELETE") or "Idempotency-Key" in headers
+        for attempt in range(self._retries + 1 if again else 1):
+            last = not again or attempt == self._retries
+            try:
+                response = self._session.request(
+                    method, url, json=json, headers=headers, params=params, timeout=self._timeout
+                )
+            except (requests.ConnectionError, requests.Timeout) as broken:
+                if last:
+                    raise Unreachable(f"{method} {url}: {broken}") from broken
+                time.sleep(_pause(attempt, None))
+                continue
+            if response.status_code in BUSY and not last:
+                time.sleep(_pause(attempt, response.headers.get("Retry-After")))
+                continue
+            return _checked(response)
+        raise AssertionError("the last attempt answers or raises")
+
+
+def _pause(attempt: int, asked: str | None) -> float:
+    if asked is not None and asked.isdecimal():
+        return min(float(asked), LONGEST_PAUSE_SECONDS)
+    return float(min(FIRST_PAUSE_SECONDS * 2**attempt, LONGEST_PAUSE_SECONDS))
+
+
+def _checked(response: requests.Response) -> requests.Response:
+    if response.ok:
+        return response
+    try:
+        problem = response.json()
+    except ValueError:
+        problem = {"detail": response.text[:500]}
+    raise ApiError(response.status_code, problem if isinstance(problem, dict) else {})
+
+
+__all__ = ["ApiError", "Client", "Unreachable"]

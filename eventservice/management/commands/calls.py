@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from django.core.management.base import CommandParser
+
+from eventservice.client import Client
+from eventservice.management.terminal import ApiCommand
+
+COLUMNS = ("id", "name", "status", "due", "attempts", "outcome", "tags")
+
+
+class Command(ApiCommand):
+    help = "List service calls, the newest first."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        super().add_arguments(parser)
+        parser.add_argument("--status", action="append")
+        parser.add_argument("--tag", action="append")
+        parser.add_argument("--host")
+        parser.add_argument("--name")
+        parser.add_argument("--sort", choices=("submittedAt", "-submittedAt", "dueAt", "-dueAt"))
+        parser.add_argument("--limit", type=int, default=20)
+        parser.add_argument("--watch", type=float, nargs="?", const=2.0, metavar="SECONDS", help="again and again")
+
+    def act(self, client: Client, options: Mapping[str, Any]) -> None:
+        filters = {name: options[name] for name in ("status", "tag", "host", "name", "sort") if options[name]}
+        while True:
+            most = options["limit"]
+            self._show(list(client.list(limit=min(most, 200), most=most, **filters)), clear=bool(options["watch"]))
+            if not options["watch"]:
+                return
+            time.sleep(options["watch"])
+
+    def _show(self, calls: list[dict[str, Any]], *, clear: bool) -> None:
+        if self.terminal.as_json:
+            self.terminal.json(calls)
+            return
+        if clear:
+            self.terminal.console.clear()
+        rows = [
+            (
+                call["serviceCallId"], call["name"], call["status"], call["dueAt"], call["attempts"],
+                _outcome(call["outcome"]), call["tags"],
+            )
+            for call in calls
+        ]  # fmt: skip
+        self.terminal.table(COLUMNS, rows, empty="No call passes these filters.")
+
+
+def _outcome(outcome: dict[str, Any] | None) -> str:
+    if outcome is None:
+        return ""
+    return str(outcome["errorKind"] or outcome["status"] or "")

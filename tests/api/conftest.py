@@ -1,0 +1,114 @@
+"""Acme and the intruder each have a key with all scopes, and there is an operator."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from eventservice.api import auth, limits, metrics
+from eventservice.tenants.keys import create_key
+from eventservice.tenants.models import ApiKey, Tenant
+from eventservice.tenants.public import create_tenant, forget_profiles
+from orchestration import ceilings
+
+ALL = tuple(ApiKey.Scope.values)
+SPEC = {"method": "POST", "url": "http://target.test/hook", "headers": {"X-Shown": "yes"}, "body": {"n": 1}}
+
+
+@dataclass
+class Api:
+    """Who asks, and in which tenant."""
+
+    tenant: Tenant
+    key: str
+    client: Client = field(default_factory=lambda: Client(raise_request_exception=False))
+
+    @property
+    def root(self) -> str:
+        return f"/api/v1/tenants/{self.tenant.tenant_id}"
+
+    def __call__(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        headers: dict[str, str] | None = None,
+        raw: bytes | None = None,
+    ) -> Any:
+        path = path if path == "/api" or path.startswith(("/api/", "/livez", "/readyz", "/metrics")) else self.root + path
+        data = raw if raw is not None else b"" if body is None else json.dumps(body).encode()
+        sent = {"Authorization": f"Bearer {self.key}", **(headers or {})}
+        kind = sent.pop("Content-Type", "application/json" if data else "")
+        more = (
+            {"CONTENT_TYPE": kind} if kind else {}
+        )  # Django's client leaves it out of a request without a body
+        return self.client.generic(method, path, data, kind, headers=sent, **more)
+
+    def get(self, path: str, **options: Any) -> Any:
+        return self("GET", path, **options)
+
+    def post(self, path: str, body: Any = None, **options: Any) -> Any:
+        return self("POST", path, body, **options)
+
+    def submit(self, **changes: Any) -> dict[str, Any]:
+        response = self.post("/service-calls", submission(**changes))
+        assert response.status_code == 202, response.content
+        made: dict[str, Any] = response.json()
+        return made
+
+
+def submission(**changes: Any) -> dict[str, Any]:
+    return {"name": "greet", "requestSpec": SPEC, "delay": "1h", **changes}
+
+
+def faults(response: Any) -> dict[str, str]:
+    """What a 400 complains of, by pointer."""
+    assert response.status_code == 400, response.content
+    return {fault["pointer"]: fault["detail"] for fault in response.json()["errors"]}
+
+
+def api_of(tenant: Tenant, scopes: Collection[str] = ALL) -> Api:
+    return Api(tenant, create_key(tenant.tenant_id, scopes)[1])
+
+
+@pytest.fixture(autouse=True)
+def nothing_kept() -> Iterator[None]:
+    """What the processes keep for a moment would outlive a test's rows."""
+    for forget in (
+        auth.forget_keys,
+        forget_profiles,
+        limits.forget_turns,
+        metrics.forget_metrics,
+        ceilings.forget_rooms,
+    ):
+        forget()
+    yield
+    forget_profiles()
+
+
+@pytest.fixture
+def acme(db: None) -> Api:
+    return api_of(create_tenant("acme"))
+
+
+@pytest.fixture
+def intruder(db: None) -> Api:  # type: ignore[override]
+    return api_of(create_tenant("intruder"))
+
+
+@pytest.fixture
+def operator(acme: Api) -> Api:
+    """Acme's guest: an operator may act in every tenant."""
+    return Api(acme.tenant, create_key(None, ALL)[1])
+
+
+@pytest.fixture
+def missing() -> uuid.UUID:
+    return uuid.UUID("01900000-0000-7000-8000-000000000000")

@@ -1,0 +1,84 @@
+"""Many calls in one request."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from orchestration.models import ServiceCall
+from tests.api.conftest import Api, faults, submission
+
+pytestmark = pytest.mark.django_db
+
+
+def batch(api: Api, *items: Any, **more: Any) -> Any:
+    return api.post("/service-calls/batch", {"items": list(items), **more})
+
+
+def stored(api: Api) -> int:
+    return ServiceCall.objects.for_tenant(api.tenant.tenant_id).count()
+
+
+def test_a_bad_item_does_not_lose_the_good_ones(acme: Api) -> None:
+    response = batch(acme, submission(name="a"), {"name": ""}, submission(name="b"), 7)
+    assert response.status_code == 202
+    answer = response.json()
+    assert [item["status"] for item in answer["items"]] == [202, 400, 202, 400]
+    assert (answer["accepted"], answer["refused"], stored(acme)) == (2, 2, 2)
+    assert {fault["pointer"] for fault in answer["items"][1]["errors"]} == {
+        "/items/1/name",
+        "/items/1/requestSpec",
+    }
+    for item, name in ((answer["items"][0], "a"), (answer["items"][2], "b")):
+        assert acme.get(item["location"]).json()["name"] == name
+
+
+def test_atomic_takes_all_or_none(acme: Api) -> None:
+    refused = batch(acme, submission(), {"name": ""}, atomic=True)
+    assert set(faults(refused)) == {"/items/1/name", "/items/1/requestSpec"}
+    assert stored(acme) == 0
+    assert batch(acme, submission(), submission(), atomic=True).json()["accepted"] == 2
+
+
+def test_a_conflict_takes_no_other_item_with_it(acme: Api) -> None:
+    there = acme.submit(idempotencyKey="once")
+    answer = batch(
+        acme,
+        submission(name="fresh"),
+        submission(idempotencyKey="once"),
+        submission(idempotencyKey="once", name="other"),
+        submission(serviceCallId=there["serviceCallId"]),
+    ).json()
+    assert [item["status"] for item in answer["items"]] == [202, 202, 409, 409]
+    assert [item["replayed"] for item in answer["items"]] == [False, True, False, False]
+    assert answer["items"][1]["serviceCallId"] == there["serviceCallId"]
+    assert [item["code"] for item in answer["items"][2:]] == ["idempotency_conflict", "already_exists"]
+    assert stored(acme) == 2
+
+
+def test_an_atomic_batch_with_a_conflict_stores_nothing(acme: Api) -> None:
+    acme.submit(idempotencyKey="once")
+    response = batch(acme, submission(), submission(idempotencyKey="once", name="other"), atomic=True)
+    assert response.status_code == 409
+    assert stored(acme) == 1
+
+
+def test_a_key_twice_in_one_batch_is_one_call(acme: Api) -> None:
+    answer = batch(acme, submission(idempotencyKey="k"), submission(idempotencyKey="k")).json()
+    assert [item["replayed"] for item in answer["items"]] == [False, True]
+    assert stored(acme) == 1
+
+
+def test_a_thousand_are_one_transaction(acme: Api) -> None:
+    answer = batch(acme, *(submission(name=str(n)) for n in range(1000))).json()
+    assert answer["accepted"] == 1000
+    moments = ServiceCall.objects.for_tenant(acme.tenant.tenant_id).values_list("submitted_at").distinct()
+    assert len(moments) == 1
+
+
+@pytest.mark.parametrize(
+    "document", [{}, {"items": []}, {"items": {}}, {"items": [{}] * 1001}, {"items": None}]
+)
+def test_it_has_one_to_a_thousand_items(acme: Api, document: Any) -> None:
+    assert set(faults(acme.post("/service-calls/batch", document))) == {"/items"}

@@ -1,0 +1,176 @@
+"""Durable timers: set, read, changed and deleted by an id of the caller's choice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.db import transaction
+
+from eventservice.kernel.ids import new_id
+from eventservice.tenants.public import declare_namespace
+from orchestration import lifecycle
+from orchestration.models import ServiceCall
+from tests.api.conftest import Api, faults
+from timers.public import DueTimer
+
+pytestmark = pytest.mark.django_db
+
+KEY = {"namespace": "default", "timerId": "order-1"}
+
+
+def timer(**changes: Any) -> dict[str, Any]:
+    return {
+        "namespace": "default",
+        "id": "order-1",
+        "executeAt": "2030-01-01T00:00:00Z",
+        "callbackUrl": "http://target.test/fire",
+        "payload": {"order": 1},
+        "retryPolicy": {"maxAttempts": 3, "initialInterval": "30s"},
+        "callbackTimeoutSeconds": 5,
+        **changes,
+    }
+
+
+def create(api: Api, **changes: Any) -> dict[str, Any]:
+    response = api.post("/timers/create", timer(**changes))
+    assert response.status_code == 200, response.content
+    made: dict[str, Any] = response.json()
+    return made
+
+
+def stored(api: Api) -> Any:
+    return ServiceCall.objects.for_tenant(api.tenant.tenant_id)
+
+
+def start(api: Api) -> Any:
+    """As the engine does when the timer is due."""
+    call = stored(api).get(status="Scheduled")
+    due = DueTimer(call.tenant_id, call.service_call_id, call.due_at, 0, call.host)
+    with transaction.atomic():
+        (started,) = lifecycle.start([due], new_id())
+    return started
+
+
+def test_it_is_set_and_can_be_read(acme: Api) -> None:
+    made = create(acme)
+    assert made["status"] == "Scheduled"
+    assert (made["executeAt"], made["payload"]) == ("2030-01-01T00:00:00.000Z", {"order": 1})
+    assert acme.post("/timers/get", KEY).json() == made
+
+
+def test_a_pending_one_is_overwritten(acme: Api) -> None:
+    first = create(acme)
+    second = create(
+        acme,
+        payload=[2],
+        executeAt="2031-01-01T00:00:00Z",
+        callbackUrl="http://other.test/",
+        retryPolicy=None,
+    )
+    assert second["serviceCallId"] == first["serviceCallId"]
+    assert (second["payload"], second["executeAt"][:4], second["retryPolicy"]) == ([2], "2031", None)
+    assert stored(acme).get().host == "other.test"
+    call = acme.get(f"/service-calls/{first['serviceCallId']}").json()
+    assert call["timer"]["dueAt"] == second["executeAt"]
+    assert call["requestSpec"]["body"]["executeAt"] == second["executeAt"]
+
+
+def test_the_callback_tells_which_attempt_it_is(acme: Api) -> None:
+    create(acme)
+    assert start(acme).request.body == {
+        "namespace": "default",
+        "timerId": "order-1",
+        "payload": {"order": 1},
+        "executeAt": "2030-01-01T00:00:00.000Z",
+        "attempt": 1,
+    }
+    stored(acme).update(status="Scheduled", attempt=4)
+    assert start(acme).request.body["attempt"] == 5
+
+
+def test_one_that_has_been_sent_is_replaced_under_another_id(acme: Api) -> None:
+    first = create(acme)
+    stored(acme).update(attempt=1)
+    second = create(acme, payload="new")
+    assert second["serviceCallId"] != first["serviceCallId"]
+    assert acme.get(f"/service-calls/{first['serviceCallId']}").json()["status"] == "Canceled"
+    assert acme.post("/timers/get", KEY).json() == second
+
+
+def test_one_that_is_running_is_in_the_way(acme: Api) -> None:
+    create(acme)
+    start(acme)
+    for action, body in (("create", timer()), ("update", {**KEY, "payload": 1})):
+        response = acme.post(f"/timers/{action}", body)
+        assert (response.status_code, response.json()["code"]) == (409, "wrong_state")
+
+
+@pytest.mark.parametrize("status", ["Succeeded", "Failed", "Canceled"])
+def test_the_id_of_one_that_has_ended_may_be_used_again(acme: Api, status: str) -> None:
+    create(acme)
+    stored(acme).update(status=status)
+    found = acme.post("/timers/get", KEY)
+    assert found.status_code == 404 if status == "Canceled" else found.json()["status"] == status
+    assert acme.post("/timers/update", {**KEY, "payload": 1}).status_code == 404
+    assert acme.post("/timers/delete", KEY).status_code == 404
+    assert create(acme)["status"] == "Scheduled"
+    assert stored(acme).count() == 2
+
+
+CHANGES = {
+    "executeAt": "2032-01-01T00:00:00.000Z",
+    "callbackUrl": "http://other.test/x",
+    "payload": None,
+    "retryPolicy": None,
+    "callbackTimeoutSeconds": 9.0,
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_any_part_of_it_can_be_changed_and_the_rest_stays(acme: Api, name: str) -> None:
+    made = create(acme)
+    changed = acme.post("/timers/update", {**KEY, name: CHANGES[name]})
+    assert changed.json() == {**made, name: CHANGES[name]}
+    assert acme.post("/timers/get", KEY).json() == changed.json()
+
+
+def test_a_deleted_one_is_gone(acme: Api) -> None:
+    create(acme)
+    assert acme.post("/timers/delete", KEY).status_code == 204
+    for action in ("get", "update", "delete"):
+        assert acme.post(f"/timers/{action}", KEY).status_code == 404
+
+
+def test_namespaces_are_apart(acme: Api) -> None:
+    declare_namespace(acme.tenant.tenant_id, "blue", 4)
+    create(acme)
+    create(acme, namespace="blue", payload="blue")
+    assert acme.post("/timers/get", {**KEY, "namespace": "blue"}).json()["payload"] == "blue"
+    assert acme.post("/timers/get", KEY).json()["payload"] == {"order": 1}
+
+
+def test_an_unknown_namespace_is_a_fault_and_an_unknown_timer_is_not_found(acme: Api) -> None:
+    for action in ("create", "get", "update", "delete"):
+        body = timer(namespace="nowhere") if action == "create" else {**KEY, "namespace": "nowhere"}
+        assert list(faults(acme.post(f"/timers/{action}", body))) == ["/namespace"]
+    for action in ("get", "update", "delete"):
+        assert acme.post(f"/timers/{action}", KEY).status_code == 404
+
+
+def test_everything_that_is_wrong_is_told_at_once(acme: Api) -> None:
+    wrong = {
+        "id": "x" * 256,
+        "callbackUrl": "http://u@h/",
+        "retryPolicy": 1,
+        "callbackTimeoutSeconds": 0,
+        "more": 1,
+    }
+    assert sorted(faults(acme.post("/timers/create", wrong))) == [
+        "/callbackTimeoutSeconds", "/callbackUrl", "/executeAt", "/id", "/more", "/retryPolicy",
+    ]  # fmt: skip
+
+
+def test_a_url_of_2048_and_an_id_of_255_characters_are_allowed(acme: Api) -> None:
+    url = "http://target.test/".ljust(2048, "a")
+    assert create(acme, id="i" * 255, callbackUrl=url)["callbackUrl"] == url

@@ -1,0 +1,209 @@
+"""Lists of calls: whatever they are filtered and sorted by, they hold what a look at every row would find."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import uuid
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from eventservice.kernel.now import pinned_time
+from eventservice.tenants.public import declare_namespace
+from orchestration import selectors
+from orchestration.models import ServiceCall
+from tests.api.conftest import SPEC, Api, faults, submission
+from tests.conftest import NOON
+
+pytestmark = pytest.mark.django_db
+
+Row = dict[str, Any]
+CALLS = 60
+
+
+@pytest.fixture
+def rows(acme: Api, intruder: Api) -> list[Row]:
+    """Calls of all kinds, as the API shows them; the intruder has the like."""
+    declare_namespace(acme.tenant.tenant_id, "blue", 4)
+    chance = random.Random(7)
+    for n in range(CALLS):
+        with pinned_time(NOON + timedelta(minutes=n // 4)):
+            made = acme.submit(
+                name=chance.choice(["greet", "part"]),
+                tags=chance.sample(["a", "b", "c"], chance.randint(0, 3)),
+                namespace=chance.choice(["default", "blue"]),
+                delay=chance.choice(["1h", "2h", "3h"]),
+                requestSpec={**SPEC, "url": f"http://{chance.choice('xy')}.test/"},
+            )
+        if chance.random() < 0.5:
+            status = chance.choice(["Succeeded", "Failed", "Running"])
+            ServiceCall.objects.filter(service_call_id=made["serviceCallId"]).update(status=status)
+    intruder.submit(tags=["a", "b", "c"])
+    return list(walk(acme, "limit=200"))
+
+
+def walk(api: Api, query: str, path: str = "/service-calls") -> Iterator[Row]:
+    """Page after page."""
+    cursor = ""
+    while cursor is not None:
+        page = api.get(f"{path}?{query}{cursor and '&cursor=' + cursor}")
+        assert page.status_code == 200, page.content
+        yield from page.json()["items"]
+        cursor = page.json()["nextCursor"]
+
+
+FILTERS: dict[str, Callable[[Row], bool]] = {
+    "status=Succeeded": lambda row: row["status"] == "Succeeded",
+    "status=Failed&status=Running": lambda row: row["status"] in ("Failed", "Running"),
+    "tag=a": lambda row: "a" in row["tags"],
+    "tag=a&tag=b": lambda row: {"a", "b"} <= set(row["tags"]),
+    "tag=a&tag=b&tagMode=any": lambda row: bool({"a", "b"} & set(row["tags"])),
+    "name=part": lambda row: row["name"] == "part",
+    "host=X.test": lambda row: row["request"]["host"] == "x.test",
+    "namespace=blue": lambda row: row["namespace"] == "blue",
+    "from=2026-03-01T14:05:00Z&to=2026-03-01T14:10:00Z": lambda row: at("14:05") <= due(row) < at("14:10"),
+    "submittedFrom=2026-03-01T12:05:00Z": lambda row: (
+        datetime.fromisoformat(row["submittedAt"]) >= at("12:05")
+    ),
+    "submittedTo=2026-03-01T13:10:00%2B01:00": lambda row: (
+        datetime.fromisoformat(row["submittedAt"]) < at("12:10")
+    ),
+}
+SORTS: dict[str, Callable[[Row], Any]] = {
+    "submittedAt": lambda row: (row["submittedAt"], row["serviceCallId"]),
+    "dueAt": lambda row: (row["dueAt"], row["serviceCallId"]),
+}
+
+
+def at(clock: str) -> datetime:
+    return datetime.fromisoformat(f"2026-03-01T{clock}:00Z")
+
+
+def due(row: Row) -> datetime:
+    return datetime.fromisoformat(row["dueAt"])
+
+
+@pytest.mark.parametrize("few", [0, 10, 5000], ids=["walks", "either", "few"])
+def test_it_holds_what_a_look_at_every_row_would_find(
+    acme: Api, rows: list[Row], few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(selectors, "FEW", few)
+    assert len(rows) == CALLS
+    pairs = [("&".join(names), names) for n in (0, 1, 2) for names in itertools.combinations(FILTERS, n)]
+    for turn, (query, names) in enumerate(pairs):
+        if len(names) == 2 and names[0].split("=")[0] == names[1].split("=")[0]:
+            continue  # together they would be one filter
+        key = list(SORTS)[turn % 2]
+        for sign, backwards in (("", False), ("-", True)):
+            expected = [row for row in rows if all(FILTERS[name](row) for name in names)]
+            expected.sort(key=SORTS[key], reverse=backwards)
+            found = list(walk(acme, f"{query}&sort={sign}{key}&limit={7 + turn % 5}"))
+            assert found == expected, (query, sign + key)
+
+
+def test_the_newest_come_first(acme: Api, rows: list[Row]) -> None:
+    assert rows == sorted(rows, key=SORTS["submittedAt"], reverse=True)
+
+
+def test_a_correlation_id_finds_what_its_request_made(acme: Api, rows: list[Row]) -> None:
+    correlation = rows[3]["correlationId"]
+    assert list(walk(acme, f"correlationId={correlation}")) == [rows[3]]
+    assert list(walk(acme, f"correlationId={uuid.uuid4()}")) == []
+
+
+def test_a_page_that_is_full_to_the_brim_is_the_last(acme: Api) -> None:
+    for _ in range(3):
+        acme.submit()
+    assert acme.get("/service-calls?limit=3").json()["nextCursor"] is None
+    assert acme.get("/service-calls?limit=2").json()["nextCursor"] is not None
+
+
+def test_what_is_submitted_meanwhile_moves_no_page(acme: Api) -> None:
+    first = [acme.submit()["serviceCallId"] for _ in range(4)][::-1]
+    page = acme.get("/service-calls?limit=2").json()
+    acme.submit()
+    rest = acme.get(f"/service-calls?limit=2&cursor={page['nextCursor']}").json()
+    assert [call["serviceCallId"] for call in page["items"] + rest["items"]] == first
+
+
+def test_it_has_neither_bodies_nor_headers(acme: Api) -> None:
+    acme.submit(requestSpec={**SPEC, "headers": {"X-Seen": "canary"}, "body": "canary"})
+    response = acme.get("/service-calls")
+    assert b"canary" not in response.content
+    assert response.json()["items"][0]["request"] == {
+        "method": "POST",
+        "url": SPEC["url"],
+        "host": "target.test",
+    }
+
+
+@pytest.mark.parametrize("change", ["&sort=dueAt", "&tag=a", "&status=Failed", "&name=x"])
+def test_a_cursor_is_good_for_its_own_list_only(acme: Api, change: str) -> None:
+    for _ in range(3):
+        acme.submit()
+    cursor = acme.get("/service-calls?limit=2").json()["nextCursor"]
+    assert list(faults(acme.get(f"/service-calls?limit=2&cursor={cursor}{change}"))) == ["/query/cursor"]
+
+
+def test_a_cursor_of_another_tenant_is_good_for_nothing(acme: Api, intruder: Api) -> None:
+    for _ in range(2):
+        acme.submit()
+    cursor = acme.get("/service-calls?limit=1").json()["nextCursor"]
+    assert list(faults(intruder.get(f"/service-calls?limit=1&cursor={cursor}"))) == ["/query/cursor"]
+
+
+@pytest.mark.parametrize("cursor", ["x", "a:b", "eyJ9:x", "%00", "%F0%9F%8E%89", "." * 3000])
+def test_a_cursor_cannot_be_made_up(acme: Api, cursor: str) -> None:
+    assert list(faults(acme.get(f"/service-calls?cursor={cursor}"))) == ["/query/cursor"]
+
+
+@pytest.mark.parametrize(
+    ("query", "pointers"),
+    [
+        ("limit=0", ["/query/limit"]),
+        ("limit=201", ["/query/limit"]),
+        ("limit=1&limit=2", ["/query/limit"]),
+        ("limit=١", ["/query/limit"]),
+        ("limit=99999999999999999999", ["/query/limit"]),
+        ("status=Sleeping", ["/query/status"]),
+        ("sort=name", ["/query/sort"]),
+        ("from=yesterday&to=2026", ["/query/from", "/query/to"]),
+        ("correlationId=7", ["/query/correlationId"]),
+        ("tag=", ["/query/tag"]),
+        ("name=%00", ["/query/name"]),
+        ("colour=red&limit=x", ["/query/colour", "/query/limit"]),
+        ("&".join(f"tag={n}" for n in range(21)), ["/query/tag"]),
+    ],
+)
+def test_what_is_wrong_with_a_query_is_told(acme: Api, query: str, pointers: list[str]) -> None:
+    assert list(faults(acme.get(f"/service-calls?{query}"))) == pointers
+
+
+def test_timers_are_listed_the_first_due_first(acme: Api, rows: list[Row]) -> None:
+    assert list(walk(acme, "", "/timers")) == []
+    for hour in ("03", "01", "02"):
+        acme.post("/timers/create", timer(f"t{hour}", f"2030-01-01T{hour}:00:00Z"))
+    assert [found["timerId"] for found in walk(acme, "limit=2", "/timers")] == ["t01", "t02", "t03"]
+    later = list(walk(acme, "from=2030-01-01T02:00:00Z&namespace=default&status=Scheduled", "/timers"))
+    assert [found["timerId"] for found in later] == ["t02", "t03"]
+    assert list(walk(acme, "namespace=blue", "/timers")) == []
+
+
+def timer(timer_id: str, execute_at: str) -> dict[str, Any]:
+    return {
+        "namespace": "default",
+        "id": timer_id,
+        "executeAt": execute_at,
+        "callbackUrl": "http://target.test/",
+    }
+
+
+def test_a_submission_is_found_in_the_list_as_it_was_shown(acme: Api) -> None:
+    made = acme.post("/service-calls", submission(tags=["x"])).json()
+    (listed,) = acme.get("/service-calls").json()["items"]
+    assert {name: made[name] for name in listed.keys() & made.keys()} == {
+        n: listed[n] for n in listed.keys() & made.keys()
+    }

@@ -1,0 +1,82 @@
+"""P13: requests made up from the OpenAPI document: never a 5xx, and never an answer that it does not describe."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import schemathesis
+from django.core.signals import request_finished, request_started
+from django.core.wsgi import get_wsgi_application
+from django.db import close_old_connections
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from schemathesis.checks import CHECKS
+from schemathesis.specs.openapi import checks as _registers_them  # noqa: F401
+
+from tests.api.conftest import Api, submission
+
+pytestmark = pytest.mark.django_db
+
+SHORT, LONG = 350, 10_000
+ASKED_OF_EACH_ANSWER = [
+    "not_a_server_error",
+    "status_code_conformance",
+    "content_type_conformance",
+    "response_headers_conformance",
+    "response_schema_conformance",
+]
+
+
+@pytest.fixture(autouse=True)
+def one_connection() -> Iterator[None]:
+    """Django would close the test's connection with each request: its own test client keeps it open like this."""
+    for signal in (request_started, request_finished):
+        signal.disconnect(close_old_connections)
+    yield
+    for signal in (request_started, request_finished):
+        signal.connect(close_old_connections)
+
+
+def make_up(acme: Api, operator: Api, cases: int) -> int:
+    """Ask as many of all operations together; how many were asked."""
+    schema = schemathesis.openapi.from_wsgi("/api/v1/openapi.json", get_wsgi_application())
+    operations = [operation.ok() for operation in schema.get_all_operations()]
+    known, each = _known(acme), -(-cases // len(operations))
+    return sum(_ask_of(operation, known, (acme.key, operator.key), each) for operation in operations)
+
+
+def _ask_of(operation: Any, known: dict[str, Any], keys: tuple[str, str], cases: int) -> int:
+    checks = CHECKS.get_by_names(ASKED_OF_EACH_ANSWER)
+    asked = 0
+
+    @settings(
+        max_examples=cases, deadline=None, database=None, phases=[Phase.generate], derandomize=True,
+        suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
+    @given(case=operation.as_strategy(), ours=st.booleans(), key=st.sampled_from(keys))
+    def ask(case: Any, ours: bool, key: str) -> None:
+        nonlocal asked
+        asked += 1
+        if ours and case.path_parameters:
+            case.path_parameters |= {name: known[name] for name in known.keys() & case.path_parameters.keys()}
+        answer = case.call(headers={"Authorization": f"Bearer {key}"})
+        case.validate_response(answer, checks=checks)
+
+    ask()
+    return asked
+
+
+def _known(acme: Api) -> dict[str, Any]:
+    call = acme.submit(**submission(tags=["x"]))
+    return {"tenantId": str(acme.tenant.tenant_id), "serviceCallId": call["serviceCallId"], "name": "default", "tag": "x"}
+
+
+def test_a_few_hundred_made_up_requests(acme: Api, operator: Api) -> None:
+    assert make_up(acme, operator, SHORT) >= SHORT / 2
+
+
+@pytest.mark.slow
+def test_ten_thousand_made_up_requests(acme: Api, operator: Api) -> None:
+    assert make_up(acme, operator, LONG) >= LONG / 2

@@ -1,0 +1,193 @@
+"""What operators and machines look at: health, metrics, statistics, shards, nodes, and the API's own description."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.conf import settings as django_settings
+from django.core.management import call_command
+from prometheus_client.parser import text_string_to_metric_families
+
+from eventservice.kernel.ids import new_id
+from eventservice.kernel.now import DbNow, db_now
+from orchestration.models import ServiceCall
+from tests.api.conftest import Api
+from tests.factories import ServiceCallFactory
+from timers.models import Node, TimerShard
+
+pytestmark = pytest.mark.django_db
+
+
+def join(role: str = "engine") -> Node:
+    return Node.objects.create(
+        owner_id=new_id(), role=role, hostname="h", process_id=1, started_at=DbNow(),
+        lease_until=DbNow(timedelta(minutes=1)), in_flight=3,
+    )  # fmt: skip
+
+
+def test_it_lives(acme: Api) -> None:
+    assert acme.get("/livez", headers={"Authorization": ""}).json() == {"status": "ok"}
+
+
+def test_it_is_ready_when_an_engines_heart_beats(acme: Api) -> None:
+    answer = acme.get("/readyz")
+    assert (answer.status_code, answer["Content-Type"]) == (503, "application/problem+json")
+    assert [fault["pointer"] for fault in answer.json()["errors"]] == ["/checks/engine"]
+    join()
+    ready = {"status": "ok", "checks": {"database": "ok", "migrations": "ok", "engine": "ok"}}
+    assert acme.get("/readyz").json() == ready
+
+
+def an_ended_call(api: Api, status: str, late_ms: float, outcome: dict[str, Any]) -> None:
+    due = db_now() - timedelta(minutes=1)
+    ServiceCallFactory(
+        tenant_id=api.tenant.tenant_id, status=status, due_at=due, started_at=due + timedelta(milliseconds=late_ms),
+        finished_at=due, attempt=1, outcome_meta=outcome,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def history(acme: Api) -> None:
+    for late in (2, 4, 6, 400):
+        an_ended_call(acme, "Succeeded", late, {"responseMeta": {"status": 200}})
+    an_ended_call(acme, "Failed", 8, {"errorMeta": {"kind": "Timeout"}})
+    for delay in ("0s", "30s", "2m", "30m", "5h", "2d"):
+        acme.submit(delay=delay)
+
+
+def test_statistics_tell_of_the_window(acme: Api, history: None) -> None:
+    found = acme.get("/api/v1/stats?window=5m").json()
+    assert found["outcomes"] == {"byStatus": {"Succeeded": 4, "Failed": 1}, "byErrorKind": {"Timeout": 1}}
+    assert found["throughput"] == {"perSecond": round(5 / 300, 3), "ended": 5}
+    assert (found["latenessMs"]["p50"], found["latenessMs"]["p99"]) == (6.0, 400.0)
+    assert found["backlog"] == {
+        "overdue": 1, "within1m": 1, "within5m": 1, "within1h": 1, "within24h": 1, "later": 1,
+    }  # fmt: skip
+    assert acme.get("/api/v1/stats?window=10s").json()["throughput"]["ended"] == 0
+
+
+def test_an_operator_sees_all_tenants_or_one(operator: Api, intruder: Api, history: None) -> None:
+    intruder.submit(delay="30s")
+    assert operator.get("/api/v1/stats").json()["backlog"]["within1m"] == 2
+    one = f"/api/v1/stats?tenantId={intruder.tenant.tenant_id}"
+    assert operator.get(one).json()["backlog"]["within1m"] == 1
+    assert intruder.get("/api/v1/stats").json()["backlog"]["within1m"] == 1
+
+
+def metrics(api: Api) -> dict[tuple[str, ...], float]:
+    text = api.get("/metrics").content.decode()
+    return {
+        (sample.name.removeprefix("eventservice_"), *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_prometheus_is_told(acme: Api, history: None) -> None:
+    node = join()
+    TimerShard.objects.create(shard_id=1, owner_id=node.owner_id)
+    TimerShard.objects.create(shard_id=2)
+    found = metrics(acme)
+    assert found["due_backlog",] == 1
+    assert found["calls_scheduled", "later"] == 1
+    assert found["calls_ended_5m", "Succeeded"] == 4
+    assert found["calls_failed_by_kind_5m", "Timeout"] == 1
+    assert (found["lateness_seconds_bucket", "0.005"], found["lateness_seconds_bucket", "+Inf"]) == (2, 5)
+    assert found["lateness_seconds_count",] == 5
+    assert found["in_flight", str(node.owner_id)] == 3
+    assert (found["shards_owned", str(node.owner_id)], found["shards_owned", "none"]) == (1, 1)
+    assert found["outbox_unpublished",] == 12
+    assert found["outbox_lag_seconds",] >= 0
+
+
+def test_metrics_may_be_closed(acme: Api, operator: Api, settings: Any) -> None:
+    settings.METRICS_OPEN = False
+    for key, status in ((operator, 200), (acme, 401)):
+        assert key.get("/metrics").status_code == status
+    assert acme.get("/metrics", headers={"Authorization": ""}).status_code == 401
+
+
+def test_shards_and_nodes_are_listed(operator: Api) -> None:
+    node = join()
+    TimerShard.objects.create(shard_id=0, owner_id=node.owner_id, lease_until=DbNow(timedelta(minutes=1)))
+    TimerShard.objects.create(shard_id=1)
+    shards = operator.get("/api/v1/shards?limit=1").json()
+    assert (shards["items"][0]["ownerId"], shards["items"][0]["owned"]) == (str(node.owner_id), True)
+    rest = operator.get(f"/api/v1/shards?limit=1&cursor={shards['nextCursor']}").json()
+    assert (rest["items"][0]["owned"], rest["nextCursor"]) == (False, None)
+    (shown,) = operator.get("/api/v1/nodes").json()["items"]
+    assert (shown["nodeId"], shown["live"], shown["inFlight"]) == (str(node.owner_id), True, 3)
+
+
+# --- the description ------------------------------------------------------------------------------------------
+
+
+def test_the_committed_document_is_what_the_code_says(tmp_path: Path) -> None:
+    made = tmp_path / "openapi.json"
+    call_command("spectacular", validate=True, fail_on_warn=True, format="openapi-json", file=str(made))
+    assert (django_settings.BASE_DIR / "docs/openapi.json").read_text() == made.read_text()
+
+
+def test_the_document_is_served_to_everybody(acme: Api) -> None:
+    answer = acme.get("/api/v1/openapi.json", headers={"Authorization": ""})
+    document = json.loads(answer.content)
+    assert document["openapi"] == "3.1.0"
+    assert "/api/v1/tenants/{tenantId}/service-calls" in document["paths"]
+
+
+def test_the_interactive_pages_need_nothing_from_elsewhere(acme: Api) -> None:
+    page = acme.get("/api/v1/docs", headers={"Authorization": "", "Accept": "text/html"}).content.decode()
+    assert "swagger-ui" in page
+    assert "//cdn" not in page
+    assert 'src="http' not in page
+
+
+def test_every_operation_is_described(acme: Api) -> None:
+    from tests.api.endpoints import endpoints
+
+    document = json.loads(acme.get("/api/v1/openapi.json").content)
+    described = sum(
+        method in ("get", "post", "put", "patch", "delete")
+        for path in document["paths"].values()
+        for method in path
+    )
+    served = [one for one in endpoints() if not one.route.startswith("api/v1/docs")]
+    assert described == len(served)
+
+
+INPUTS = {
+    "Submission": ("POST", "/service-calls"),
+    "BatchInput": ("POST", "/service-calls/batch"),
+    "TimerInput": ("POST", "/timers/create"),
+    "TimerKey": ("POST", "/timers/get"),
+    "TimerChanges": ("POST", "/timers/update"),
+    "TenantInput": ("POST", "/api/v1/tenants"),
+    "NamespaceInput": ("POST", "/namespaces"),
+    "KeyInput": ("POST", "/api-keys"),
+}
+
+
+@pytest.mark.parametrize("shape", INPUTS)
+def test_what_is_described_is_what_is_read(operator: Api, shape: str) -> None:
+    document = json.loads(operator.get("/api/v1/openapi.json").content)
+    schema = document["components"]["schemas"][shape]
+    nonsense = object.__name__
+    answer = operator(*INPUTS[shape], {name: {nonsense: 1} for name in [*schema["properties"], nonsense]})
+    unknown = {
+        f["pointer"]
+        for f in answer.json()["errors"]
+        if f["detail"] == "is not known here" and f["pointer"].count("/") == 1
+    }
+    assert unknown == {f"/{nonsense}"}
+    required = {f["pointer"][1:] for f in operator(*INPUTS[shape], {}).json()["errors"]}
+    assert required == set(schema.get("required", []))
+
+
+def test_calls_of_the_past_do_not_make_statistics_slow(acme: Api, django_assert_max_num_queries: Any) -> None:
+    assert ServiceCall.objects.for_tenant(acme.tenant.tenant_id).count() == 0
+    with django_assert_max_num_queries(20):
+        acme.get("/api/v1/stats")

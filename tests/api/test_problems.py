@@ -1,0 +1,198 @@
+"""Whatever goes wrong is told as a problem, and is never the server's own fault."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+import pytest
+
+from orchestration import lifecycle
+from tests.api.conftest import SPEC, Api, faults, submission
+
+pytestmark = pytest.mark.django_db
+
+MEMBERS = {"type", "title", "status", "detail", "instance", "code", "correlationId", "errors"}
+
+
+def assert_problem(response: Any, status: int, code: str) -> None:
+    assert (response.status_code, response["Content-Type"]) == (status, "application/problem+json"), (
+        response.content
+    )
+    problem = response.json()
+    assert set(problem) == MEMBERS
+    assert (problem["status"], problem["code"]) == (status, code), problem
+    assert problem["correlationId"] == response["X-Correlation-Id"]
+
+
+@pytest.mark.parametrize(
+    "path", ["/api", "/api/", "/api/v1", "/api/v1/nothing", "/api/v1/tenants/x", "/api/v1/stats/"]
+)
+@pytest.mark.parametrize("accept", ["*/*", "text/html"])
+def test_an_unknown_path(acme: Api, path: str, accept: str) -> None:
+    if path == "/api" and accept == "text/html":
+        pytest.skip("outside the API a browser may be given a page")
+    assert_problem(acme.get(path, headers={"Accept": accept}), 404, "not_found")
+
+
+@pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "TRACE"])
+def test_an_unknown_method(acme: Api, method: str) -> None:
+    response = acme(method, "/service-calls")
+    assert_problem(response, 405, "method_not_allowed")
+    assert response["Allow"] == "GET, POST, HEAD, OPTIONS"
+
+
+@pytest.mark.parametrize(
+    ("kind", "more"),
+    [
+        ("text/plain", {}),
+        ("", {}),
+        ("application/x-www-form-urlencoded", {}),
+        ("multipart/form-data; boundary=x", {}),
+        ("application/json; charset=utf-16", {}),
+        ("application/json", {"Content-Encoding": "gzip"}),
+    ],
+)
+def test_a_body_of_another_kind(acme: Api, kind: str, more: dict[str, str]) -> None:
+    response = acme("POST", "/service-calls", raw=b"{}", headers={"Content-Type": kind, **more})
+    assert_problem(response, 415, "unsupported_media_type")
+
+
+def test_a_body_that_is_too_large(acme: Api, settings: Any) -> None:
+    settings.API_MAX_REQUEST_BYTES = 2000
+    assert_problem(acme("POST", "/service-calls", raw=b" " * 2001), 413, "too_large")
+
+
+def test_a_body_of_unknown_length(acme: Api) -> None:
+    response = acme(
+        "POST", "/service-calls", headers={"Transfer-Encoding": "chunked", "Content-Type": "application/json"}
+    )
+    assert_problem(response, 411, "length_required")
+
+
+MALFORMED = {
+    "nothing": b"",
+    "half": b'{"name": ',
+    "two documents": b"{} {}",
+    "not UTF-8": b'{"name": "\xff"}',
+    "UTF-16": '{"name": "x"}'.encode("utf-16"),
+    "a byte order mark": b"\xef\xbb\xbf{}",
+    "NaN": b'{"timeoutSeconds": NaN}',
+    "Infinity": b'{"timeoutSeconds": -Infinity}',
+    "a float beyond all bounds": b'{"timeoutSeconds": 1e999}',
+    "a whole number of ten thousand digits": b'{"timeoutSeconds": ' + b"9" * 10_000 + b"}",
+    "arrays in arrays": b"[" * 200_000,
+    "objects in objects": b'{"a":' * 100_000,
+    "a name twice": b'{"name": "a", "name": "b"}',
+    "an escaped NUL": b'{"name": "a\\u0000"}',
+    "a NUL in a name": b'{"a\\u0000": 1}',
+    "a raw NUL": b'{"name": "a\x00"}',
+    "half a surrogate pair": b'{"name": "\\ud800"}',
+    "the other half": b'{"requestSpec": {"body": ["\\udfff"]}}',
+    "single quotes": b"{'name': 'x'}",
+}
+
+
+@pytest.mark.parametrize("raw", MALFORMED.values(), ids=MALFORMED)
+def test_a_body_that_is_not_json(acme: Api, raw: bytes) -> None:
+    for path in ("/service-calls", "/service-calls/batch", "/timers/create"):
+        assert_problem(
+            acme("POST", path, raw=raw, headers={"Content-Type": "application/json"}), 400, "malformed_json"
+        )
+
+
+@pytest.mark.parametrize("document", [None, True, 0, 1.5, "text", [], [{}]])
+def test_a_document_that_is_no_object(acme: Api, document: Any) -> None:
+    for method, path in (
+        ("POST", "/service-calls"),
+        ("POST", "/service-calls/batch"),
+        ("POST", "/timers/get"),
+    ):
+        assert faults(acme(method, path, raw=json.dumps(document).encode())) == {"": "must be an object"}
+
+
+WRONG: list[Any] = [
+    None,
+    True,
+    0,
+    -1,
+    10**30,
+    1e300,
+    "",
+    "x" * 100_000,
+    "\n",
+    "\u2028",
+    [],
+    [[]],
+    {},
+    {"a": {}},
+    [None],
+]
+
+
+@pytest.mark.parametrize("name", [*submission(), "dueAt", "tags", "namespace", "idempotencyKey", "serviceCallId",
+                                  "retryPolicy", "timeoutSeconds", "delivery"])  # fmt: skip
+def test_a_member_of_any_wrong_kind(acme: Api, name: str) -> None:
+    for value in WRONG:
+        document = submission()
+        if name == "dueAt":
+            del document["delay"]
+        response = acme.post("/service-calls", {**document, name: value})
+        if response.status_code != 202:
+            assert_problem(response, 400, "invalid")
+            assert all(
+                pointer == f"/{name}" or pointer.startswith(f"/{name}/") for pointer in faults(response)
+            )
+
+
+@pytest.mark.parametrize("name", [*SPEC, "more"])
+def test_a_member_of_the_request_of_any_wrong_kind(acme: Api, name: str) -> None:
+    for value in WRONG:
+        response = acme.post("/service-calls", submission(requestSpec={**SPEC, name: value}))
+        if response.status_code != 202:
+            assert_problem(response, 400, "invalid")
+            assert all(pointer.startswith(f"/requestSpec/{name}") for pointer in faults(response))
+
+
+def test_an_instance_is_the_occurrence_and_not_the_path(acme: Api) -> None:
+    correlation = "01900000-0000-7000-8000-00000000abcd"
+    response = acme.get("/nothing", headers={"X-Correlation-Id": correlation})
+    assert response.json()["instance"] == f"urn:uuid:{correlation}"
+    assert response["X-Correlation-Id"] == correlation
+
+
+def test_what_nobody_foresaw_is_a_problem_and_is_logged(acme: Api, monkeypatch: Any, caplog: Any) -> None:
+    def broken(*args: Any) -> None:
+        raise RuntimeError("a detail that is nobody's business")
+
+    monkeypatch.setattr(lifecycle, "submit", broken)
+    with caplog.at_level(logging.ERROR):
+        response = acme.post("/service-calls", submission())
+    assert_problem(response, 500, "internal_error")
+    assert b"nobody" not in response.content
+    assert "RuntimeError" in caplog.text
+
+
+def test_a_tenant_that_asks_too_often_is_told_when_to_come_back(acme: Api, operator: Api) -> None:
+    operator("PATCH", "", {"requestsPerMinute": 3})
+    answers = [acme.get("/service-calls") for _ in range(4)]
+    assert [answer.status_code for answer in answers] == [200, 200, 200, 429] or answers[
+        -1
+    ].status_code == 429
+    assert_problem(answers[-1], 429, "too_many_requests")
+    assert 1 <= int(answers[-1]["Retry-After"]) <= 20
+    assert answers[0]["RateLimit-Policy"] == '"tenant";q=3;w=60'
+    assert answers[-1]["RateLimit"].startswith('"tenant";r=0;t=')
+
+
+def test_a_full_tenant_is_told_so(acme: Api, operator: Api) -> None:
+    operator("PATCH", "", {"maxPending": 2})
+    acme.submit()
+    acme.submit()
+    for response in (
+        acme.post("/service-calls", submission()),
+        acme.post("/service-calls/batch", {"items": [submission()]}),
+    ):
+        assert_problem(response, 429, "pending_ceiling")
+        assert response["Retry-After"]

@@ -1,0 +1,94 @@
+"""P12: no secret in anything that the API gives, in events, in logs, or in the database's own dump."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.apps import apps
+from django.db import connection, transaction
+
+from eventservice.kernel.ids import new_id
+from eventservice.tenants.models import Tenant
+from eventservice.tenants.public import forget_profiles
+from orchestration import lifecycle
+from orchestration.models import ServiceCall
+from tests.api.conftest import SPEC, Api, submission
+from timers.public import DueTimer
+
+pytestmark = pytest.mark.django_db
+
+CANARY = "c4n4ry-5ecret"
+SIGNING = "whsec_" + "C4n4ry" * 6
+SECRET_HEADERS = {
+    "Authorization": f"Bearer {CANARY}",
+    "Cookie": f"session={CANARY}",
+    "X-Api-Key": CANARY,
+    "X-Auth-Token": CANARY,
+    "X-Named-By-Tenant": CANARY,
+}
+
+
+@pytest.fixture(autouse=True)
+def everything_is_logged(caplog: Any) -> Iterator[None]:
+    with caplog.at_level(logging.DEBUG):
+        yield
+
+
+def dump() -> str:
+    """Every value of every table."""
+    texts = []
+    with connection.cursor() as cursor:
+        for model in apps.get_models():
+            cursor.execute(f"SELECT * FROM {connection.ops.quote_name(model._meta.db_table)}")
+            texts += [str(value) for row in cursor.fetchall() for value in row]
+    return "\n".join(texts)
+
+
+def run(service_call_id: str) -> None:
+    """As the engine does: the attempt is logged before it is sent."""
+    call = ServiceCall.objects.get(service_call_id=service_call_id)
+    with transaction.atomic():
+        (started,) = lifecycle.start([DueTimer(call.tenant_id, call.service_call_id, call.due_at, 0, call.host)], new_id())
+    assert CANARY not in str(started.request)
+
+
+def everything_said(acme: Api, operator: Api) -> Iterator[bytes]:
+    operator("PATCH", "", {"secretHeaders": ["x-named-by-tenant"], "signingSecret": SIGNING})
+    forget_profiles()
+    spec = {**SPEC, "headers": SECRET_HEADERS}
+    made = acme.post("/service-calls", submission(requestSpec=spec, idempotencyKey="k"))
+    yield made.content
+    path = f"/service-calls/{made.json()['serviceCallId']}"
+    run(made.json()["serviceCallId"])
+    yield acme.post("/service-calls", submission(requestSpec=spec, idempotencyKey="k")).content
+    yield acme.post("/service-calls", submission(requestSpec=spec, idempotencyKey="k", name="other")).content
+    yield acme.post("/service-calls", submission(requestSpec={**spec, "url": "x"}, colour=1)).content
+    bad = {**SECRET_HEADERS, "X-Secret-Key": f"{CANARY}\n", "Host": CANARY}
+    yield acme.post("/service-calls", submission(requestSpec={**spec, "headers": bad})).content
+    yield acme.post("/service-calls/batch", {"items": [submission(requestSpec=spec), {"requestSpec": spec}]}).content
+    for part in ("", "/events", "/executions"):
+        yield acme.get(path + part).content
+    other = acme.submit(requestSpec=spec)
+    acme.post(f"/service-calls/{other['serviceCallId']}/cancel")
+    yield acme.post(f"/service-calls/{other['serviceCallId']}/replay").content
+    for listing in ("/service-calls", "", "/api-keys", "/api/v1/stats", "/metrics"):
+        yield acme.get(listing).content
+    yield operator.get("/api/v1/tenants").content
+
+
+def test_none_is_seen_anywhere(acme: Api, operator: Api, caplog: Any) -> None:
+    said = b"\n".join(everything_said(acme, operator)).decode()
+    assert "••••••" in said
+    written = dump()
+    for secret in (CANARY, SIGNING, acme.key.rsplit("_", 1)[1], operator.key.rsplit("_", 1)[1]):
+        for where, text in (("API", said), ("database", written), ("logs", caplog.text)):
+            assert secret not in text, where
+
+
+def test_a_secret_would_be_noticed(acme: Api) -> None:
+    acme.submit(name=CANARY)
+    assert CANARY in dump()
+    assert Tenant.objects.count() == 1

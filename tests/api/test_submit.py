@@ -1,0 +1,235 @@
+"""Submitting a call."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from eventservice.kernel.now import pinned_time
+from orchestration.models import ServiceCall
+from tests.api.conftest import SPEC, Api, faults, submission
+from tests.conftest import NOON
+
+pytestmark = pytest.mark.django_db
+
+
+def test_it_is_accepted_and_can_be_found(acme: Api) -> None:
+    response = acme.post("/service-calls", submission(tags=["b", "a"], retryPolicy={"maxAttempts": 3}))
+    assert response.status_code == 202
+    assert response["Location"] == f"{acme.root}/service-calls/{response.json()['serviceCallId']}"
+    found = acme.get(response["Location"])
+    assert found.json() == response.json()
+    assert found.json()["tags"] == ["a", "b"]
+    assert found.json()["status"] == "Scheduled"
+
+
+def test_everything_that_may_be_said_is_kept(acme: Api) -> None:
+    given = {
+        "name": "Grüße 🎉",
+        "requestSpec": {
+            "method": "PUT",
+            "url": "https://target.test:8443/a?b=c",
+            "headers": {"X-A": "ü"},
+            "body": [1, None],
+        },
+        "dueAt": "2030-01-01T02:00:00.123456+02:00",
+        "serviceCallId": "01900000-0000-7000-8000-000000000001",
+        "tags": ["favorite", "blue"],
+        "namespace": "default",
+        "idempotencyKey": "key-1",
+        "retryPolicy": {
+            "maxAttempts": 5,
+            "maxAttemptsDuration": "24h",
+            "initialInterval": "30s",
+            "backoffMultiplier": 1.5,
+            "maxInterval": "PT1H",
+        },
+        "timeoutSeconds": 2.5,
+        "delivery": "at_most_once",
+    }
+    call = acme.post("/service-calls", given).json()
+    assert call["requestSpec"] == given["requestSpec"]
+    assert call["dueAt"] == "2030-01-01T00:00:00.123Z"
+    assert call["favorite"] is True
+    assert call["retryPolicy"] == {**given["retryPolicy"], "maxInterval": "1h"}  # type: ignore[dict-item]
+    for name in ("name", "serviceCallId", "idempotencyKey", "timeoutSeconds", "delivery"):
+        assert call[name] == given[name]
+
+
+@pytest.mark.parametrize(
+    ("when", "seconds"),
+    [
+        ({"delay": "90s"}, 90),
+        ({"delay": "2h"}, 7200),
+        ({"delay": "1d2h3m4.5s"}, 93_784.5),
+        ({"delay": "PT90S"}, 90),
+        ({"delay": "P1W"}, 604_800),
+        ({"delay": "0s"}, 0),
+        ({"delay": None}, 0),
+        ({"dueAt": "2026-03-01T13:00:00+00:30"}, 1800),
+        ({"dueAt": "2020-01-01T00:00:00Z"}, 0),
+        ({"delay": None, "dueAt": None}, 0),
+    ],
+)
+def test_it_is_due_when_it_was_asked_for(acme: Api, when: dict[str, Any], seconds: float) -> None:
+    document = {**submission(), **when}
+    if "delay" not in when:
+        del document["delay"]
+    with pinned_time(NOON):
+        call = acme.post("/service-calls", document).json()
+    assert datetime.fromisoformat(call["dueAt"]) == NOON + timedelta(seconds=seconds)
+
+
+@pytest.mark.parametrize(
+    ("when", "pointer"),
+    [
+        ({"delay": "3653d"}, "/delay"),
+        ({"delay": "-1s"}, "/delay"),
+        ({"delay": "1"}, "/delay"),
+        ({"delay": ""}, "/delay"),
+        ({"delay": "P1Y"}, "/delay"),
+        ({"delay": "٣s"}, "/delay"),
+        ({"dueAt": "2026-03-01"}, "/dueAt"),
+        ({"dueAt": "2026-03-01T12:00:00"}, "/dueAt"),
+        ({"dueAt": "2026-02-30T12:00:00Z"}, "/dueAt"),
+        ({"dueAt": "2026-03-01T12:00:60Z"}, "/dueAt"),
+        ({"dueAt": "0001-01-01T00:00:00+14:00"}, "/dueAt"),
+        ({"dueAt": "9999-12-31T23:59:59-14:00"}, "/dueAt"),
+        ({"dueAt": "2099-01-01T00:00:00Z"}, "/dueAt"),
+        ({"dueAt": "2030-01-01T00:00:00Z", "delay": "1s"}, "/delay"),
+    ],
+)
+def test_a_time_that_is_none_is_refused(acme: Api, when: dict[str, str], pointer: str) -> None:
+    document = submission()
+    del document["delay"]
+    assert list(faults(acme.post("/service-calls", document | when))) == [pointer]
+
+
+def test_everything_that_is_wrong_is_told_at_once(acme: Api) -> None:
+    wrong = {
+        "name": " \n",
+        "requestSpec": {
+            "method": "FETCH",
+            "url": "ftp://x",
+            "headers": {"Host": "x", "a b": "c", "X-A": "1\r\n2", "X/Y~": 3},
+            "extra": 1,
+        },
+        "delay": "soon",
+        "tags": ["ok", 3, "", "x" * 65],
+        "namespace": "nowhere",
+        "timeoutSeconds": True,
+        "retryPolicy": {"maxAttempts": 0, "maxInterval": 5, "colour": "red"},
+        "delivery": "maybe",
+        "serviceCallId": "7",
+        "colour": "red",
+    }
+    assert sorted(faults(acme.post("/service-calls", wrong, headers={"Idempotency-Key": "a b"}))) == [
+        "/colour", "/delay", "/delivery", "/headers/Idempotency-Key", "/name", "/namespace",
+        "/requestSpec/extra", "/requestSpec/headers/Host", "/requestSpec/headers/X-A",
+        "/requestSpec/headers/X~1Y~0", "/requestSpec/headers/a b", "/requestSpec/method", "/requestSpec/url",
+        "/retryPolicy/colour", "/retryPolicy/maxAttempts", "/retryPolicy/maxInterval",
+        "/serviceCallId", "/tags/1", "/tags/2", "/tags/3", "/timeoutSeconds",
+    ]  # fmt: skip
+    assert not ServiceCall.objects.for_tenant(acme.tenant.tenant_id).exists()
+
+
+def test_what_is_required_is_named(acme: Api) -> None:
+    assert faults(acme.post("/service-calls", {})) == {"/name": "is required", "/requestSpec": "is required"}
+    assert set(faults(acme.post("/service-calls", submission(requestSpec={})))) == {
+        "/requestSpec/method",
+        "/requestSpec/url",
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "pointer"),
+    [
+        ({"headers": {f"X-{n}": "v" for n in range(65)}}, "/requestSpec/headers"),
+        ({"headers": {"X-A": "v" * 20_000}}, "/requestSpec/headers/X-A"),
+        ({"headers": {"X-A": "1", "x-a": "2"}}, "/requestSpec/headers/x-a"),
+        ({"url": "http://target.test/" + "a" * 2048}, "/requestSpec/url"),
+        ({"body": json.loads("[" * 40 + "]" * 40)}, "/requestSpec/body"),
+        ({"body": "x" * 1_048_577}, "/requestSpec/body"),
+    ],
+)
+def test_a_limit_is_a_clear_error(acme: Api, changes: dict[str, Any], pointer: str) -> None:
+    assert list(faults(acme.post("/service-calls", submission(requestSpec={**SPEC, **changes})))) == [pointer]
+
+
+def test_the_limits_themselves_are_allowed(acme: Api) -> None:
+    spec = {
+        "method": "POST",
+        "url": "http://target.test/" + "a" * 2000,
+        "headers": {f"X-{n}": "v" for n in range(64)},
+        "body": "x" * 1_048_576,
+    }
+    acme.submit(requestSpec=spec, tags=[f"{n:064d}" for n in range(20)], name="n" * 200)
+
+
+# --- idempotency ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("by_header", [True, False])
+def test_a_repeat_with_the_same_key_gives_the_same_call(acme: Api, by_header: bool) -> None:
+    headers = {"Idempotency-Key": "once"} if by_header else {}
+    document = submission() if by_header else submission(idempotencyKey="once")
+    first = acme.post("/service-calls", document, headers=headers)
+    again = acme.post("/service-calls", document, headers=headers)
+    assert (again.status_code, again["Idempotent-Replayed"]) == (202, "true")
+    assert "Idempotent-Replayed" not in first
+    assert again.json() == first.json()
+    assert again["Location"] == first["Location"]
+    assert ServiceCall.objects.for_tenant(acme.tenant.tenant_id).count() == 1
+
+
+def test_the_same_key_with_another_payload_is_a_conflict(acme: Api) -> None:
+    acme.submit(idempotencyKey="once")
+    response = acme.post("/service-calls", submission(idempotencyKey="once", name="other"))
+    assert (response.status_code, response.json()["code"]) == (409, "idempotency_conflict")
+    assert response.json()["errors"][0]["pointer"] == "/idempotencyKey"
+
+
+def test_two_tenants_may_use_the_same_key_and_the_same_id(acme: Api, intruder: Api) -> None:
+    same = {"idempotencyKey": "once", "serviceCallId": str(uuid.uuid4())}
+    assert acme.submit(**same)["serviceCallId"] == intruder.submit(**same)["serviceCallId"]
+
+
+def test_a_header_and_a_member_that_differ_are_refused(acme: Api) -> None:
+    response = acme.post("/service-calls", submission(idempotencyKey="a"), headers={"Idempotency-Key": "b"})
+    assert list(faults(response)) == ["/idempotencyKey"]
+
+
+def test_an_id_that_is_taken_is_a_conflict(acme: Api) -> None:
+    taken = acme.submit()["serviceCallId"]
+    response = acme.post("/service-calls", submission(serviceCallId=taken))
+    assert (response.status_code, response.json()["code"]) == (409, "already_exists")
+
+
+# --- correlation ----------------------------------------------------------------------------------------------
+
+
+def test_the_callers_correlation_id_is_kept_and_is_in_every_event(acme: Api) -> None:
+    correlation = "01900000-0000-7000-8000-00000000abcd"
+    response = acme.post("/service-calls", submission(), headers={"X-Correlation-Id": correlation})
+    assert response["X-Correlation-Id"] == correlation
+    call = response.json()
+    assert call["correlationId"] == correlation
+    events = acme.get(f"/service-calls/{call['serviceCallId']}/events").json()["items"]
+    assert [event["type"] for event in events] == ["ServiceCallSubmitted", "ServiceCallScheduled"]
+    assert {event["correlationId"] for event in events} == {correlation}
+    assert events[1]["causationId"] == events[0]["id"]
+
+
+@pytest.mark.parametrize("given", ["", "x", "9a1bef62-6d2c-4da0-b815-eb380b622b76", "\xff"])
+def test_another_is_made_where_there_is_none(acme: Api, given: str) -> None:
+    made = uuid.UUID(acme.get("/service-calls", headers={"X-Correlation-Id": given})["X-Correlation-Id"])
+    assert made.version == 7
+
+
+def test_times_are_in_utc_with_milliseconds(acme: Api) -> None:
+    with pinned_time(datetime(2026, 3, 1, 12, 0, 0, 4999, tzinfo=UTC)):
+        assert acme.submit()["submittedAt"] == "2026-03-01T12:00:00.004Z"

@@ -1,0 +1,142 @@
+"""Tenants, their namespaces and their keys."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from eventservice.api.auth import forget_keys
+from eventservice.kernel.now import db_now, pinned_time
+from eventservice.tenants.models import ApiKey, Tenant
+from tests.api.conftest import Api, api_of, faults
+
+pytestmark = pytest.mark.django_db
+
+
+def test_an_operator_makes_a_tenant_that_can_be_used_at_once(operator: Api) -> None:
+    made = operator.post("/api/v1/tenants", {"name": "fresh", "maxPending": 7, "allowedHosts": ["a.test"]})
+    assert made.status_code == 201
+    tenant = made.json()
+    assert (tenant["maxPending"], tenant["allowedHosts"], tenant["signs"]) == (7, ["a.test"], False)
+    assert operator.get(made["Location"]).json() == tenant
+    fresh = Api(Tenant.objects.get(name="fresh"), operator.key)
+    assert fresh.get("/namespaces").json()["items"][0]["name"] == "default"
+    assert fresh.submit()["tenantId"] == tenant["tenantId"]
+
+
+def test_a_name_is_taken_once(operator: Api) -> None:
+    assert operator.post("/api/v1/tenants", {"name": "acme"}).status_code == 409
+
+
+def test_what_is_wrong_with_a_tenant_is_told(operator: Api) -> None:
+    wrong = {
+        "name": "Not Fit",
+        "maxPending": 0,
+        "active": "yes",
+        "allowedHosts": "x",
+        "signingSecret": "short",
+        "id": 1,
+    }
+    assert sorted(faults(operator.post("/api/v1/tenants", wrong))) == [
+        "/active", "/allowedHosts", "/id", "/maxPending", "/name", "/signingSecret",
+    ]  # fmt: skip
+
+
+def test_a_signing_secret_is_stored_encrypted_and_never_shown(operator: Api) -> None:
+    secret = "whsec_" + "A" * 40
+    shown = operator("PATCH", "", {"signingSecret": secret})
+    assert shown.json()["signs"] is True
+    assert secret.encode() not in shown.content
+    assert secret not in Tenant.objects.get(pk=operator.tenant.tenant_id).signing_secret
+    assert operator("PATCH", "", {"signingSecret": ""}).json()["signs"] is False
+
+
+def test_tenants_are_listed_by_name_page_by_page(operator: Api, intruder: Api) -> None:
+    first = operator.get("/api/v1/tenants?limit=1").json()
+    rest = operator.get(f"/api/v1/tenants?limit=1&cursor={first['nextCursor']}").json()
+    assert [tenant["name"] for tenant in first["items"] + rest["items"]] == ["acme", "intruder"]
+
+
+def test_a_tenant_may_look_at_itself_and_change_nothing(acme: Api) -> None:
+    assert acme.get("").json()["name"] == "acme"
+    assert acme("PATCH", "", {"maxPending": 1}).status_code == 403
+
+
+def test_the_shards_of_a_namespace_are_fixed(acme: Api) -> None:
+    assert acme.post("/namespaces", {"name": "blue", "numShards": 4}).status_code == 201
+    assert acme.post("/namespaces", {"name": "blue", "numShards": 4}).status_code == 200
+    other = acme.post("/namespaces", {"name": "blue", "numShards": 8})
+    assert (other.status_code, other.json()["code"]) == (409, "immutable")
+    assert acme.get("/namespaces/blue").json()["numShards"] == 4
+    assert acme.submit(namespace="blue")["namespace"] == "blue"
+
+
+@pytest.mark.parametrize(
+    ("body", "pointer"),
+    [
+        ({"name": "-"}, "/name"),
+        ({}, "/name"),
+        ({"name": "b", "numShards": 0}, "/numShards"),
+        ({"name": "b", "numShards": 4097}, "/numShards"),
+        ({"name": "b", "numShards": 1.5}, "/numShards"),
+    ],
+)
+def test_what_is_wrong_with_a_namespace_is_told(acme: Api, body: Any, pointer: str) -> None:
+    assert list(faults(acme.post("/namespaces", body))) == [pointer]
+
+
+def test_a_key_is_shown_once(acme: Api) -> None:
+    made = acme.post("/api-keys", {"name": "ci", "scopes": ["read"], "expiresAt": "2090-01-01T00:00:00Z"})
+    assert made.status_code == 201
+    key = made.json()
+    assert Api(acme.tenant, key["key"]).get("/service-calls").status_code == 200
+    listed = acme.get("/api-keys")
+    assert key["key"].rsplit("_", 1)[1].encode() not in listed.content
+    assert key["keyId"] in {one["keyId"] for one in listed.json()["items"]}
+
+
+def test_a_rotated_key_goes_on_for_the_overlap(acme: Api) -> None:
+    old = acme.post("/api-keys", {"scopes": ["read"]}).json()
+    new = acme.post(f"/api-keys/{old['keyId']}/rotate", {"overlap": "1h"}).json()
+    assert new["scopes"] == ["read"]
+
+    def answers(key: Any) -> int:
+        forget_keys()
+        return int(Api(acme.tenant, key["key"]).get("/service-calls").status_code)
+
+    assert [answers(old), answers(new)] == [200, 200]
+    with pinned_time(db_now() + timedelta(hours=1, seconds=1)):
+        assert [answers(old), answers(new)] == [401, 200]
+        assert acme.post(f"/api-keys/{old['keyId']}/rotate").status_code == 409
+
+
+def test_a_revoked_key_is_at_an_end(acme: Api) -> None:
+    key = acme.post("/api-keys", {"scopes": ["read"]}).json()
+    assert [acme.post(f"/api-keys/{key['keyId']}/revoke").status_code for _ in range(2)] == [204, 204]
+    forget_keys()
+    assert Api(acme.tenant, key["key"]).get("/service-calls").status_code == 401
+    assert acme.post(f"/api-keys/{key['keyId']}/rotate").status_code == 409
+
+
+def test_nobody_gives_what_he_has_not(acme: Api) -> None:
+    poor = api_of(acme.tenant, ["admin", "read"])
+    assert poor.post("/api-keys", {"scopes": ["write"]}).json()["code"] == "scope_missing"
+    assert ApiKey.objects.for_tenant(acme.tenant.tenant_id).count() == 2
+
+
+def test_a_key_cannot_be_rotated_into_more_than_one_has(acme: Api) -> None:
+    rich = acme.post("/api-keys", {"scopes": ["read", "write", "admin"]}).json()
+    poor = api_of(acme.tenant, ["admin"])
+    assert poor.post(f"/api-keys/{rich['keyId']}/rotate").json()["code"] == "scope_missing"
+
+
+@pytest.mark.parametrize("scopes", [None, [], ["all"], "read", [1], ["read"] * 4])
+def test_a_key_has_one_to_three_scopes(acme: Api, scopes: Any) -> None:
+    assert {pointer[:7] for pointer in faults(acme.post("/api-keys", {"scopes": scopes}))} == {"/scopes"}
+
+
+def test_a_key_does_not_expire_before_it_is_made(acme: Api) -> None:
+    body = {"scopes": ["read"], "expiresAt": "2020-01-01T00:00:00Z"}
+    assert list(faults(acme.post("/api-keys", body))) == ["/expiresAt"]
