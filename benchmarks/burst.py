@@ -19,22 +19,19 @@ from benchmarks.harness import BenchmarkError, Stage, System, Target, until
 from benchmarks.limits import database_rates
 from benchmarks.peers import hueys
 
-LEAST_SUBMITTED_PER_SECOND = 1_500  # by this the due time is set
-SETTLE_SECONDS = 1.0
+SUBMITTED_PER_SECOND = 1_500  # at first: by this and the lead the due time is set
+LEAD_SECONDS = 2.0
+SETTLE_SECONDS = 0.5
 
 Measured = dict[str, Any]
 
 
 def burst(system: System, target: Target, tenant: str, calls: int, label: str) -> Measured:
     """One burst on a system that runs: it may be repeated."""
-    url, agent = target.url(f"/ok?{label}"), system.agent
-    due = round(time.time() + 3.0 + calls / LEAST_SUBMITTED_PER_SECOND, 3)
-    took = agent("submit_calls", tenant=tenant, url=url, count=calls, due=due)
-    system.until_quiet()
-    if time.time() > due - SETTLE_SECONDS:
-        raise BenchmarkError(f"{calls} calls could not be submitted and published before they were due")
+    agent = system.agent
+    label, due, took = _submitted_in_time(system, target, tenant, calls, label)
     mark = agent("last_event")
-    time.sleep(max(0.0, due - 0.5 - time.time()))
+    time.sleep(max(0.0, due - SETTLE_SECONDS - time.time()))
     used = processes.Used(system.cluster())
     with processes.Peak(system.cluster) as peak:
         sent = target.collect(f"/ok?{label}", calls, due - time.time() + 60 + calls / 100)
@@ -60,6 +57,24 @@ def burst(system: System, target: Target, tenant: str, calls: int, label: str) -
     }
 
 
+def _submitted_in_time(
+    system: System, target: Target, tenant: str, calls: int, label: str
+) -> tuple[str, float, float]:
+    """Under which label, when they are due, and how long it took. On a machine that is busy it may take a second try."""
+    for slower in range(4):
+        path = f"/ok?{label}"
+        due = round(time.time() + LEAD_SECONDS + 2**slower * calls / SUBMITTED_PER_SECOND, 3)
+        took = system.agent("submit_calls", tenant=tenant, url=target.url(path), count=calls, due=due)
+        system.until_quiet()
+        if time.time() < due - SETTLE_SECONDS:
+            return label, due, took
+        say(f"{calls} calls could not be submitted in time: once more")
+        target.collect(path, calls, 60 + calls / 100)
+        system.until_quiet()
+        label += "-again"
+    raise BenchmarkError(f"{calls} calls could not be submitted and published before they were due")
+
+
 def _ended(progress: dict[str, Any]) -> int:
     by_status: dict[str, int] = progress["by_status"]
     return sum(n for status, n in by_status.items() if status in ("Succeeded", "Failed", "Canceled"))
@@ -75,7 +90,7 @@ def fresh_burst(stage: Stage, target: Target, calls: int, label: str) -> Measure
         idle = processes.total_pss_mb(system.cluster())
         measured = burst(system, target, tenant, calls, label)
         measured["attempts"] = system.agent("attempts", tenant=tenant) - min(calls, 200)
-        time.sleep(SETTLE_SECONDS)
+        time.sleep(1.0)
         measured |= {"idle_mb": idle, "after_mb": processes.total_pss_mb(system.cluster())}
     stage.forget(database)
     return measured

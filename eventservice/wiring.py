@@ -78,6 +78,7 @@ class DispatcherRole:
         return published
 
     def stop(self, grace_seconds: float) -> None:
+        self._watch.close()
         self._dispatcher.release()
         self._deliverer.close()
         self._sender.close()

@@ -13,7 +13,7 @@ from execution.log import (
 )
 from execution.models import METHODS
 from execution.outcome import Attempt, Errored, ErrorKind, Outcome, Responded
-from execution.redaction import mask_response, mask_sealed, open_sealed, seal
+from execution.redaction import mask, mask_named, mask_response, mask_sealed, open_sealed, seal
 from execution.runner import Request, Signer, build_attempt, refusal
 from execution.urls import BadHeader, BadUrl, check_headers, parse_target
 
@@ -39,6 +39,8 @@ __all__ = [
     "close_attempts",
     "interrupt_attempts",
     "last_attempt",
+    "mask",
+    "mask_named",
     "mask_response",
     "mask_sealed",
     "open_attempts",

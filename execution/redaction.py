@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from eventservice.kernel.secrets import decrypt, encrypt
+from execution.outcome import Outcome, Responded
 
 MASK = "••••••"
 SECRET_NAMES = frozenset({"authorization", "cookie", "set-cookie", "proxy-authorization"})
@@ -36,9 +37,22 @@ def open_sealed(headers: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
+def mask(headers: Mapping[str, str], named_by_tenant: Collection[str]) -> dict[str, str]:
+    """What a person may see of headers that have not been sealed yet."""
+    return {name: MASK if is_secret(name, named_by_tenant) else value for name, value in headers.items()}
+
+
 def mask_sealed(headers: Mapping[str, Any]) -> dict[str, str]:
     """What a person may see of stored headers."""
     return {name: MASK if isinstance(value, dict) else value for name, value in headers.items()}
+
+
+def mask_named(outcome: Outcome, named_by_tenant: Collection[str]) -> Outcome:
+    """The outcome without the values of the response headers that the tenant calls secret."""
+    if not named_by_tenant or not isinstance(outcome, Responded):
+        return outcome
+    headers = tuple((name, MASK if name.lower() in named_by_tenant else value) for name, value in outcome.headers)
+    return outcome._replace(headers=headers)
 
 
 def mask_response(

@@ -36,6 +36,7 @@ from execution.public import (
     Outcome,
     Signer,
     build_attempt,
+    mask_named,
     orphaned_attempts,
     refusal,
 )
@@ -123,6 +124,7 @@ class Engine:
             with self._weathering():
                 self._beat()
                 self._record(self.egress.collect(0.1))
+        self._watch.close()
         self.egress.close()
         if not self.in_flight:
             with self._weathering():
@@ -215,7 +217,7 @@ class Engine:
 
     def _record(self, outcomes: Iterable[Outcome]) -> int:
         # Kept until they are written: a database that is away for a while costs no result.
-        self._unrecorded += outcomes
+        self._unrecorded += [self._without_secrets(outcome) for outcome in outcomes]
         if not self._unrecorded:
             return 0
         ended = [(self.in_flight[outcome.key].key, outcome) for outcome in self._unrecorded]
@@ -228,6 +230,9 @@ class Engine:
         self._forget(ended)
         self._watch.worked()
         return len(ended)
+
+    def _without_secrets(self, outcome: Outcome) -> Outcome:
+        return mask_named(outcome, _secret_headers(self.in_flight[outcome.key].key.tenant_id))
 
     def _forget(self, ended: Iterable[tuple[AttemptKey, Outcome]]) -> None:
         self._unrecorded = []
@@ -346,6 +351,13 @@ def _ceiling(tenant_id: uuid.UUID) -> int:
     except (NotFound, Undecipherable) as unreadable:
         _report_unreadable(tenant_id, str(unreadable))
         return 0
+
+
+def _secret_headers(tenant_id: uuid.UUID) -> frozenset[str]:
+    try:
+        return profile(tenant_id).secret_headers
+    except (NotFound, Undecipherable):
+        return frozenset()
 
 
 @lru_cache(maxsize=1024)  # once a process: its timers stay due, and are found with every pass

@@ -281,7 +281,7 @@ def start(due: Sequence[DueTimer], node: uuid.UUID) -> list[StartedCall]:
 
 def _request(row: Row, spec: dict[str, Any]) -> Request:
     request = Request.from_spec(spec)
-    if row.response_contract == ResponseContract.CALLBACK:
+    if row.response_contract == ResponseContract.CALLBACK and isinstance(request.body, dict):
         # A callback's body tells which attempt it is.
         return replace(request, body={**request.body, "attempt": row.attempt + 1})
     return request

@@ -100,13 +100,15 @@ class Poller:
         lanes_only = HeldBack(lanes=held_back.lanes)
         share = max(LEAST_SHARE, limit // max(1, len(tenants)))
         rest: list[uuid.UUID] = []
-        for tenant in tenants:
+        for served, tenant in enumerate(tenants, 1):
             taken = self._of_tenant(tenant, shards, now, min(share, limit - len(due)), lanes_only)
             due += taken
             if len(due) == limit:
+                self._turn += served
                 return due
             if len(taken) == share:
                 rest.append(tenant)
+        self._turn += 1
         # What the quiet tenants left is for the busy ones.
         for tenant in rest:
             seen = {timer.service_call_id for timer in due if timer.tenant_id == tenant}
@@ -150,10 +152,9 @@ class Poller:
             return [_due_timer(row) for row in cursor.fetchall()]
 
     def _tenants_in_turn(self, now: datetime) -> list[uuid.UUID]:
-        """All tenants that have timers, each pass another one first."""
+        """All tenants that have timers, those first whom the last pass did not come to."""
         if self._tenants_read_at is None or now - self._tenants_read_at > TENANTS_KEPT:
             self._tenants, self._tenants_read_at = _tenants_with_timers(), now
-        self._turn += 1
         cut = self._turn % max(1, len(self._tenants))
         return self._tenants[cut:] + self._tenants[:cut]
 

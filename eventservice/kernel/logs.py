@@ -25,7 +25,13 @@ def logging_config(level: str, form: str) -> dict[str, Any]:
         cache_logger_on_first_use=True,
     )
     renderer: Any = (
-        structlog.processors.JSONRenderer() if form == "json" else structlog.dev.ConsoleRenderer(colors=False)
+        structlog.processors.JSONRenderer()
+        if form == "json"
+        else structlog.dev.ConsoleRenderer(
+            colors=False,
+            # The other one shows the values of variables, and some are secret.
+            exception_formatter=structlog.dev.plain_traceback,
+        )
     )
     finish = [structlog.processors.format_exc_info] if form == "json" else []
     return {

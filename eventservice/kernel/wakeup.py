@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import select
 import sys
 import threading
 import time
@@ -31,6 +32,7 @@ UNNOTIFIED_SECONDS = 0.02
 PERHAPS_SECONDS = (0.02, 0.5)
 
 IN_MODIFY = 0x2
+CLOSED_SECONDS = 10.0  # how late the listener sees that nobody needs it any more
 
 
 class ChangeWatch:
@@ -38,6 +40,7 @@ class ChangeWatch:
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
+        self._closed = False
         self._version: int | None = None
         self._busy_until = 0.0
         self._noticed_at = -ALERT_SECONDS
@@ -47,6 +50,10 @@ class ChangeWatch:
         self._idle = UNNOTIFIED_SECONDS
         if self._sqlite and self._listen(Path(connection.settings_dict["NAME"]).parent):
             self._idle = IDLE_SECONDS
+
+    def close(self) -> None:
+        """The thread that listens ends by itself, soon."""
+        self._closed = True
 
     def worked(self) -> None:
         """There was something to do."""
@@ -69,7 +76,8 @@ class ChangeWatch:
 
     def _version_changed(self) -> bool:
         connection.ensure_connection()
-        version = connection.connection.execute("PRAGMA data_version").fetchone()[0]
+        with connection.wrap_database_errors:
+            version = connection.connection.execute("PRAGMA data_version").fetchone()[0]
         changed = version != self._version
         self._version = version
         return bool(changed)
@@ -90,12 +98,16 @@ class ChangeWatch:
         return True
 
     def _hear(self, notices: int) -> None:
-        while os.read(notices, 65536):
+        while not self._closed:
+            if not select.select([notices], [], [], CLOSED_SECONDS)[0]:
+                continue
+            os.read(notices, 65536)
             self._noticed_at = time.monotonic()
             if self._noticed_at >= self._busy_until:
                 self._wake()
             # Writes come in swarms.
             time.sleep(BUSY_SECONDS)
+        os.close(notices)
 
 
 def _open_notices(folder: Path) -> int | None:

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from eventservice.api.fields import show_duration, show_instant
-from execution.public import mask_response, mask_sealed
+from execution.public import mask, mask_sealed
 from orchestration.commands import SubmitServiceCall
 from orchestration.retries import RetryPolicy
 from orchestration.states import FAVORITE
@@ -129,7 +129,7 @@ def show_submitted(
             "request_spec": {
                 "method": command.request.method,
                 "url": command.request.url,
-                "headers": mask_response(command.request.headers.items(), secret_headers),
+                "headers": mask(command.request.headers, secret_headers),
                 "body": command.request.body,
             },
             "outcome_meta": None,

@@ -37,7 +37,7 @@ class RequestSpecInputSerializer(Base):
     method = s.ChoiceField(METHODS)
     url = s.CharField(max_length=2048)
     headers = s.DictField(child=s.CharField(allow_blank=True), required=False, allow_null=True)
-    body = s.JSONField(required=False, allow_null=True, help_text="JSON; a text is sent as it is")
+    body = s.JSONField(required=False, help_text="JSON; a text is sent as it is")
 
 
 class SubmissionSerializer(Base):
@@ -70,7 +70,7 @@ class TimerInputSerializer(Base):
     id = s.CharField(max_length=255)
     executeAt = s.DateTimeField()
     callbackUrl = s.CharField(max_length=2048)
-    payload = s.JSONField(required=False, allow_null=True)
+    payload = s.JSONField(required=False)
     retryPolicy = RetryPolicyInputSerializer(required=False, allow_null=True)
     callbackTimeoutSeconds = s.FloatField(min_value=0.1, max_value=3600, required=False, allow_null=True)
 
@@ -83,7 +83,7 @@ class TimerKeySerializer(Base):
 class TimerChangesSerializer(TimerKeySerializer):
     executeAt = s.DateTimeField(required=False)
     callbackUrl = s.CharField(max_length=2048, required=False)
-    payload = s.JSONField(required=False, allow_null=True)
+    payload = s.JSONField(required=False)
     retryPolicy = RetryPolicyInputSerializer(required=False, allow_null=True)
     callbackTimeoutSeconds = s.FloatField(min_value=0.1, max_value=3600, required=False, allow_null=True)
 
@@ -103,7 +103,7 @@ class RequestSpecSerializer(Base):
     method = s.ChoiceField(METHODS)
     url = s.CharField()
     headers = s.DictField(child=s.CharField(allow_blank=True), help_text="Secret values are masked")
-    body = s.JSONField(allow_null=True)
+    body = s.JSONField()
 
 
 class TimerStateSerializer(Base):
@@ -233,7 +233,7 @@ class ListedTimerSerializer(Base):
 
 
 class TimerSerializer(ListedTimerSerializer):
-    payload = s.JSONField(allow_null=True)
+    payload = s.JSONField()
     retryPolicy = RetryPolicySerializer(allow_null=True)
     callbackTimeoutSeconds = s.FloatField()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -29,7 +30,7 @@ ASKED_OF_EACH_ANSWER = [
 ]
 
 
-@pytest.fixture(autouse=True)
+@contextmanager
 def one_connection() -> Iterator[None]:
     """Django would close the test's connection with each request: its own test client keeps it open like this."""
     for signal in (request_started, request_finished):
@@ -41,10 +42,13 @@ def one_connection() -> Iterator[None]:
 
 def make_up(acme: Api, operator: Api, cases: int) -> int:
     """Ask as many of all operations together; how many were asked."""
-    schema = schemathesis.openapi.from_wsgi("/api/v1/openapi.json", get_wsgi_application())
+    known = _known(acme)
+    with one_connection():
+        schema = schemathesis.openapi.from_wsgi("/api/v1/openapi.json", get_wsgi_application())
     operations = [operation.ok() for operation in schema.get_all_operations()]
-    known, each = _known(acme), -(-cases // len(operations))
-    return sum(_ask_of(operation, known, (acme.key, operator.key), each) for operation in operations)
+    each = -(-cases // len(operations))
+    with one_connection():
+        return sum(_ask_of(operation, known, (acme.key, operator.key), each) for operation in operations)
 
 
 def _ask_of(operation: Any, known: dict[str, Any], keys: tuple[str, str], cases: int) -> int:
