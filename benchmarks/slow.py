@@ -20,7 +20,7 @@ from benchmarks.lateness import CONNECTIONS, job, lateness_ms, submission, told
 from benchmarks.loader import Load
 
 PER_HOST = 5_000  # ENGINE_PER_HOST, as it is shipped
-AFTER_SECONDS = 4.0
+AFTER_SECONDS = 1.5
 PHASES = ("before", "starting", "in flight", "ending")
 
 Measured = dict[str, Any]
@@ -41,8 +41,8 @@ def once(
 ) -> Measured:  # fmt: skip
     calls, agent = options.calls, system.agent
     lead = options.before + calls / 1_500
-    due = round(time.time() + lead + 2.0, 3)
-    seconds = lead + 2.0 + options.delay + calls / 1_000 + AFTER_SECONDS
+    due = round(time.time() + lead + 1.0, 3)
+    seconds = lead + 1.0 + options.delay + calls / 1_000 + AFTER_SECONDS
     path, slow_path = f"/ok?{label}", f"/delay/{options.delay:g}?{label}"
     shares = [calls // len(slow) + (number < calls % len(slow)) for number in range(len(slow))]
     for one, tenant, share in zip(slow, tenants, shares, strict=True):

@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import heapq
 import uuid
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from django.db.models import Exists, F, Func, OuterRef, Q, QuerySet, lookups
+from django.db.models import Exists, F, Func, OrderBy, OuterRef, Q, QuerySet, lookups
 from django.db.models.fields.json import KeyTextTransform
 
 from eventservice.kernel.errors import NotFound
@@ -28,7 +28,7 @@ from eventservice.tenants.public import DEFAULT_NAMESPACE
 from orchestration.models import ServiceCall, ServiceCallTag
 from orchestration.states import Status
 
-FEW = 5000
+FEW = 2000
 
 COLUMNS = (
     "tenant_id", "service_call_id", "name", "status", "submitted_at", "due_at", "started_at", "finished_at",
@@ -141,12 +141,12 @@ def _positions(wanted: CallFilter, order: Order, after: Position | None, limit: 
     calls = ServiceCall.objects.for_tenant(wanted.tenant_id)
     if wanted.correlation_id is not None:
         calls = calls.filter(correlation_id=wanted.correlation_id)
-        return _in_order(calls.filter(_aside(wanted)), order, after, limit)
+        return _in_order(calls.filter(_aside(wanted)), order, after, limit, Aside)
     by_tag = order.column == "submitted_at" and _walks_by_tag(wanted)
     few = _few(wanted)
     if few is not None:
         order = Order("service_call_id", order.descending) if by_tag else order
-        return _in_order(calls.filter(_aside(wanted), service_call_id__in=few), order, after, limit)
+        return _in_order(calls.filter(_aside(wanted), service_call_id__in=few), order, after, limit, Aside)
     if by_tag:
         return _walk_tag(wanted, order, after, limit)
     if order.column == "due_at":
@@ -154,22 +154,31 @@ def _positions(wanted: CallFilter, order: Order, after: Position | None, limit: 
     return _in_order(calls.filter(_sought(wanted)), order, after, limit)
 
 
-def _in_order(calls: QuerySet[Any], order: Order, after: Position | None, limit: int) -> list[Position]:
-    sign = "-" if order.descending else ""
-    columns = ["service_call_id"] if order.column == "service_call_id" else [order.column, "service_call_id"]
+def _in_order(
+    calls: QuerySet[Any],
+    order: Order,
+    after: Position | None,
+    limit: int,
+    wrapped: Callable[[F], Any] = lambda column: column,
+) -> list[Position]:
+    """`wrapped` is Aside where the rows are few: then they are to be sorted, and no index is to be walked."""
+    names = ["service_call_id"] if order.column == "service_call_id" else [order.column, "service_call_id"]
+    columns = [wrapped(F(name)) for name in names]
     if after is not None:
         calls = calls.filter(_beyond(columns, order.descending, after))
-    return list(calls.order_by(*(sign + column for column in columns)).values_list(*columns)[:limit])
+    ordered = calls.order_by(*(OrderBy(column, descending=order.descending) for column in columns))
+    return list(ordered.values_list(*names)[:limit])
 
 
-def _beyond(columns: list[str], descending: bool, after: Position) -> Q:
-    than = "lt" if descending else "gt"
+def _beyond(columns: list[Any], descending: bool, after: Position) -> Q:
+    beyond = lookups.LessThan if descending else lookups.GreaterThan
     if len(columns) == 1:
-        return Q(**{f"{columns[0]}__{than}": after[0]})
+        return Q(beyond(columns[0], after[0]))
     first, last = columns
     # The first condition says nothing new: it is what an index can begin at.
-    tie = Q(**{first: after[0], f"{last}__{than}": after[1]})
-    return Q(**{f"{first}__{than}e": after[0]}) & (Q(**{f"{first}__{than}": after[0]}) | tie)
+    begin = (lookups.LessThanOrEqual if descending else lookups.GreaterThanOrEqual)(first, after[0])
+    tie = Q(lookups.Exact(first, after[0]), beyond(last, after[1]))
+    return Q(begin) & (Q(beyond(first, after[0])) | tie)
 
 
 # --- step 1: few ----------------------------------------------------------------------------------------------
@@ -178,9 +187,10 @@ def _beyond(columns: list[str], descending: bool, after: Position) -> Q:
 def _few(wanted: CallFilter) -> list[uuid.UUID] | None:
     """The ids of all calls that pass some one filter, if they are few."""
     for found in _by_each_filter(wanted):
-        ids = list(found.order_by().values_list("service_call_id", flat=True)[: FEW + 1])
-        if len(ids) <= FEW:
-            return list(set(ids))
+        found = found.order_by()
+        # Counted first: that takes the index alone.
+        if found.values_list("tenant_id")[: FEW + 1].count() <= FEW:
+            return list(set(found.values_list("service_call_id", flat=True)))
     return None
 
 
@@ -230,7 +240,7 @@ def _walk_due(
     """The index is by status first: one walk for each, merged."""
     within = _range("due_at", wanted.due_from, wanted.due_to)
     walks = [
-        _in_order(calls.filter(_aside(wanted, status=False), status=status, **within), order, after, limit)
+        _in_order(calls.filter(_aside(wanted, but="status"), status=status, **within), order, after, limit)
         for status in sorted(wanted.statuses or Status.values)
     ]
     return list(heapq.merge(*walks, reverse=order.descending))[:limit]
@@ -240,7 +250,7 @@ def _sought(wanted: CallFilter) -> Q:
     """For a walk by submission: by its own index, or by the host's or the name's, which are in its order too."""
     for column in ("host", "name"):
         if (value := getattr(wanted, column)) is not None:
-            return Q(**{column: value}) & _aside(wanted, **{column: False})
+            return Q(**{column: value}) & _aside(wanted, but=column)
     return Q(**_range("submitted_at", wanted.submitted_from, wanted.submitted_to)) & _aside(wanted)
 
 
@@ -257,14 +267,14 @@ class Aside(Func):
         return self.as_sql(compiler, connection, template="+%(expressions)s", **extra)
 
 
-def _aside(wanted: CallFilter, path: str = "", *, tags: bool = True, **walked: bool) -> Q:
+def _aside(wanted: CallFilter, path: str = "", *, tags: bool = True, but: str = "") -> Q:
     """All filters but those that the walk's own index answers."""
     conditions = Q()
-    if wanted.statuses and walked.get("status", True):
+    if wanted.statuses and but != "status":
         conditions &= _compared(path + "status", "In", sorted(wanted.statuses))
     for column in ("host", "name", "namespace"):
         value = getattr(wanted, column)
-        if value is not None and walked.get(column, True):
+        if value is not None and but != column:
             conditions &= _compared(path + column, "Exact", value)
     for column, least, most in (
         ("due_at", wanted.due_from, wanted.due_to),

@@ -8,9 +8,13 @@ from collections.abc import Sequence
 from outbox.models import OutboxEvent
 
 
-def timeline_of(tenant_id: uuid.UUID, aggregate_id: uuid.UUID, after: int, limit: int) -> Sequence[OutboxEvent]:
+def timeline_of(
+    tenant_id: uuid.UUID, aggregate_id: uuid.UUID, after: int, limit: int
+) -> Sequence[OutboxEvent]:
     """In order, those that follow the event with the sequence number `after`."""
-    events = OutboxEvent.objects.for_tenant(tenant_id).filter(aggregate_id=aggregate_id, aggregate_seq__gt=after)
+    events = OutboxEvent.objects.for_tenant(tenant_id).filter(
+        aggregate_id=aggregate_id, aggregate_seq__gt=after
+    )
     return list(events.order_by("aggregate_seq")[:limit])
 
 

@@ -44,7 +44,9 @@ TENANT_TABLES = CALL_TABLES | {
 ACROSS_TENANTS = {
     "eventservice.management.commands.doctor:_stored_secrets",  # operators
     "eventservice.tenants.directory:most_shards",  # how many shard rows there have to be
+    "eventservice.tenants.keys:find_by_id",  # operators
     "eventservice.tenants.keys:find_key",  # who comes with a key is not known before it is found
+    "eventservice.tenants.keys:keys_of",  # also the operators' own, which have no tenant
     "eventservice.tenants.keys:note_use",
     "eventservice.tenants.keys:revoke_key",  # operators
     "eventservice.tenants.keys:rotate_key",

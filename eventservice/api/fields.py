@@ -189,7 +189,7 @@ class Fields:
 
     def texts(self, name: str, *, most: int, longest: int, required: bool = False) -> list[str]:
         """An array of labels."""
-        values = self._typed(name, list, "an array of texts", MISSING if required else None)
+        values: list[str] | Any = self._typed(name, list, "an array of texts", MISSING if required else None)
         if values is MISSING or values is None:
             return []
         if len(values) > most:
@@ -198,7 +198,7 @@ class Fields:
         for index, value in enumerate(values):
             if wrong := wrong_text(value, longest):
                 self.faults.append(Fault(f"{self.at}{pointed(name)}/{index}", wrong))
-        return values
+        return list(values)
 
     def no_others(self) -> None:
         for name in self._data.keys() - self._known:

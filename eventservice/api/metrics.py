@@ -7,8 +7,9 @@ gauges, and the histogram of lateness is of a window too.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
+from typing import Any
 
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse
@@ -71,7 +72,7 @@ class DatabaseCollector(Collector):
 
 
 def _gauge(
-    name: str, text: str, values: dict[tuple[str, ...], float], labels: tuple[str, ...] = ()
+    name: str, text: str, values: Mapping[Any, float], labels: tuple[str, ...] = ()
 ) -> Metric:
     family = GaugeMetricFamily(f"eventservice_{name}", text, labels=labels)
     for label_values, value in values.items():

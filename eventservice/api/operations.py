@@ -105,7 +105,8 @@ class NodesView(ApiView):
         "listNodes", "operations", gives=shapes.NodePage, about="The processes at work. For operators."
     )
     def get(self, request: Request) -> HttpResponse:
-        query = Query(request._request.GET, faults := [])
+        faults: list[Fault] = []
+        query = Query(request._request.GET, faults)
         query.no_others()
         checked(faults)
         now = db_now()

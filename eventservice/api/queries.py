@@ -63,10 +63,14 @@ class Query:
 
     def instant(self, name: str) -> datetime | None:
         # In a query a `+` that nobody encoded is a space.
-        return self._parsed(name, lambda text: parse_instant(text.replace(" ", "+")), "a time with an offset")
+        moment: datetime | None = self._parsed(
+            name, lambda text: parse_instant(text.replace(" ", "+")), "a time with an offset"
+        )
+        return moment
 
     def identifier(self, name: str) -> uuid.UUID | None:
-        return self._parsed(name, parse_uuid, "a UUID")
+        found: uuid.UUID | None = self._parsed(name, parse_uuid, "a UUID")
+        return found
 
     def duration(self, name: str, *, most: float) -> float | None:
         seconds: float | None = self._parsed(name, parse_duration, 'a duration, such as "30s"')

@@ -13,12 +13,13 @@ from django.http import HttpResponse
 from rest_framework.request import Request
 
 from eventservice.api import serializers as shapes
+from eventservice.api.auth import Scope
 from eventservice.api.bodies import has_body, read_object
 from eventservice.api.fields import Fields, checked, show_instant
 from eventservice.api.problems import Fault, Refusal
 from eventservice.api.queries import Query, listed, make_cursor
 from eventservice.api.schema import PAGING, described
-from eventservice.api.views import ApiView, Scope, no_content, reply
+from eventservice.api.views import ApiView, no_content, reply
 from eventservice.kernel.errors import Conflict, NotFound
 from eventservice.kernel.now import db_now
 from eventservice.kernel.sharding import MAX_SHARDS
@@ -26,7 +27,7 @@ from eventservice.tenants.directory import change_tenant, create_tenant, declare
 from eventservice.tenants.keys import create_key, revoke_key, rotate_key
 from eventservice.tenants.models import DEFAULT_SHARDS, ApiKey, Namespace, Tenant, name_rule
 
-NAME = re.compile(name_rule.regex.pattern.removesuffix(r"\Z"))
+NAME = re.compile(name_rule.regex)
 NAME_RULE = str(name_rule.message)
 SIGNING_SECRET = re.compile(r"whsec_[A-Za-z0-9+/]{32,128}={0,2}")
 LONGEST_OVERLAP = 30 * 86_400.0
@@ -308,11 +309,12 @@ def _usable(tenant_id: uuid.UUID, key_id: str) -> ApiKey:
 
 def _read_scopes(fields: Fields) -> list[str]:
     scopes = fields.texts("scopes", most=3, longest=8, required=True)
-    if "scopes" in fields and not {scope for scope in scopes if isinstance(scope, str)} <= set(Scope.values):
+    texts = set(map(str, scopes))
+    if "scopes" in fields and not texts <= set(Scope.values):
         fields.fault("scopes", "must be of " + ", ".join(Scope.values))
     if scopes == [] and fields.value("scopes") == []:
         fields.fault("scopes", "must not be empty")
-    return sorted({scope for scope in scopes if isinstance(scope, str)})
+    return sorted(texts)
 
 
 def show_key(key: ApiKey) -> dict[str, Any]:

@@ -79,7 +79,7 @@ class ApiView(APIView):
             response["Allow"] = ", ".join(self.allowed_methods)
         return response
 
-    def options(self, request: Request, *args: Any, **kwargs: Any) -> HttpResponse:
+    def options(self, request: Any, *args: Any, **kwargs: Any) -> Any:
         return HttpResponse(status=204, headers={"Allow": ", ".join(self.allowed_methods)})
 
     @property

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import IO, Any, cast
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from rich.console import Console
@@ -30,12 +30,14 @@ COLOURS = {
 class ApiCommand(BaseCommand):
     """A command that speaks to the API as any client does: with a key, for one tenant."""
 
-    requires_system_checks: Sequence[str] = []
+    requires_system_checks = []
 
     def add_arguments(self, parser: CommandParser) -> None:
         url = os.environ.get("EVENTSERVICE_URL", "http://127.0.0.1:8000")
         parser.add_argument("--url", default=url, help="where the API is (EVENTSERVICE_URL)")
-        parser.add_argument("--tenant", default=os.environ.get("EVENTSERVICE_TENANT"), help="EVENTSERVICE_TENANT")
+        parser.add_argument(
+            "--tenant", default=os.environ.get("EVENTSERVICE_TENANT"), help="EVENTSERVICE_TENANT"
+        )
         parser.add_argument("--key", default=os.environ.get("EVENTSERVICE_KEY"), help="EVENTSERVICE_KEY")
         parser.add_argument("--json", action="store_true", help="print what the API answers")
 
@@ -63,7 +65,7 @@ class Terminal:
         self._write: Callable[[str], Any] = command.stdout.write
         self.as_json = as_json
         # What rich draws goes through the command's own output, so that it can be piped and captured.
-        self.console = Console(file=command.stdout._out, highlight=False, soft_wrap=False)  # type: ignore[attr-defined]
+        self.console = Console(file=cast("IO[str]", command.stdout), highlight=False)
 
     def json(self, value: Any) -> None:
         self._write(json.dumps(value, indent=2, ensure_ascii=False))

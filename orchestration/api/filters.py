@@ -37,7 +37,8 @@ class ListRequest:
         return list_calls(self.wanted, self.order, self.after, self.limit)
 
     def answer(self, page: Page, items: list[Any]) -> dict[str, Any]:
-        return listed(items, page.following and make_cursor(self.list_id, page.following))
+        following = page.following
+        return listed(items, None if following is None else make_cursor(self.list_id, following))
 
 
 def parse_list(parameters: QueryDict, tenant_id: uuid.UUID, *, timers: bool = False) -> ListRequest:

@@ -55,7 +55,7 @@ class SubmissionSerializer(Base):
 
 
 class BatchInputSerializer(Base):
-    items = SubmissionSerializer(many=True, min_length=1, max_length=1000)
+    items = s.ListField(child=SubmissionSerializer(), min_length=1, max_length=1000)
     atomic = s.BooleanField(required=False, allow_null=True, help_text="All or none")
 
 
@@ -180,7 +180,7 @@ class ListedCallSerializer(CallSerializer):
 
 class ServiceCallSerializer(CallSerializer):
     requestSpec = RequestSpecSerializer()
-    outcome = s.JSONField(
+    outcome = s.DictField(
         allow_null=True, help_text="`responseMeta` or `errorMeta`, or both, of the last attempt"
     )
     idempotencyKey = s.CharField(allow_null=True)
@@ -200,7 +200,7 @@ class BatchItemSerializer(Base):
     replayed = s.BooleanField()
     code = s.CharField(allow_null=True)
     detail = s.CharField(allow_null=True)
-    errors = FaultSerializer(many=True)
+    errors = FaultSerializer(many=True)  # type: ignore[assignment]  # as in ProblemSerializer
 
 
 class BatchSerializer(Base):
@@ -216,7 +216,7 @@ class EventSerializer(Base):
     occurredAt = s.DateTimeField()
     correlationId = s.UUIDField()
     causationId = s.UUIDField(allow_null=True)
-    data = s.DictField()
+    data = s.DictField()  # type: ignore[assignment]  # a serializer has a `data` of its own
 
 
 class ListedTimerSerializer(Base):

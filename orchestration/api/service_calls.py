@@ -122,9 +122,7 @@ class Batch(CallsView):
         results = iter(self._submit(commands, atomic=atomic))
         path = request.path.removesuffix("/batch")
         shown = [
-            _refused(400, "invalid", faults)
-            if command is None
-            else _result(command, next(results), path)
+            _refused(400, "invalid", faults) if command is None else _result(command, next(results), path)
             for command, faults in read
         ]
         accepted = sum(item["status"] == 202 for item in shown)

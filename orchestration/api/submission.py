@@ -134,7 +134,7 @@ def _headers(spec: Fields) -> dict[str, str]:
     if len(given) > MOST_HEADERS:
         spec.fault("headers", f"must be at most {MOST_HEADERS}")
         return {}
-    texts = {}
+    texts: dict[str, str] = {}
     for name, value in given.items():
         wrong = _wrong_header(name, value, texts)
         if wrong:
@@ -183,7 +183,11 @@ def read_body(fields: Fields, name: str) -> Any:
 
 def read_tags(fields: Fields, *, required: bool = False) -> frozenset[str]:
     tags = fields.texts("tags", most=MOST_TAGS, longest=LONGEST_TAG, required=required)
-    return frozenset(tag for tag in tags if isinstance(tag, str))
+    return frozenset(filter(_is_text, tags))
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
 
 
 def wrong_tag(tag: str) -> str | None:

@@ -42,13 +42,17 @@ class Api:
         headers: dict[str, str] | None = None,
         raw: bytes | None = None,
     ) -> Any:
-        path = path if path == "/api" or path.startswith(("/api/", "/livez", "/readyz", "/metrics")) else self.root + path
+        path = (
+            path
+            if path == "/api" or path.startswith(("/api/", "/livez", "/readyz", "/metrics"))
+            else self.root + path
+        )
         data = raw if raw is not None else b"" if body is None else json.dumps(body).encode()
         sent = {"Authorization": f"Bearer {self.key}", **(headers or {})}
         kind = sent.pop("Content-Type", "application/json" if data else "")
-        more = (
+        more: dict[str, Any] = (
             {"CONTENT_TYPE": kind} if kind else {}
-        )  # Django's client leaves it out of a request without a body
+        )  # Django's client omits it without a body
         return self.client.generic(method, path, data, kind, headers=sent, **more)
 
     def get(self, path: str, **options: Any) -> Any:
@@ -99,7 +103,7 @@ def acme(db: None) -> Api:
 
 
 @pytest.fixture
-def intruder(db: None) -> Api:  # type: ignore[override]
+def intruder(db: None) -> Api:
     return api_of(create_tenant("intruder"))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.contrib.auth.models import Permission, User
@@ -93,7 +94,7 @@ def test_an_inactive_tenant_is_told_so(acme: Api, operator: Api) -> None:
     assert operator.get("/service-calls").status_code == 200
 
 
-def signed_in(**rights: bool) -> Client:
+def signed_in(**rights: Any) -> Client:
     client = Client(enforce_csrf_checks=True)
     client.force_login(User.objects.create_user("olga", **rights))
     return client

@@ -48,13 +48,19 @@ def test_all_of_them_answer(live_server: Any, recorder: Recorder) -> None:
     acme = api_of(create_tenant("acme"))
     _use_calls(Client(live_server.url, acme.tenant.tenant_id, acme.key, session=recorder))
     _use_the_rest(live_server.url, acme, recorder)
-    unused = [str(e) for e in endpoints() if not any(m == e.method and matches(e, path) for m, path, _ in recorder.seen)]
+    unused = [
+        str(e)
+        for e in endpoints()
+        if not any(m == e.method and matches(e, path) for m, path, _ in recorder.seen)
+    ]
     assert unused == []
     assert [one for one in recorder.seen if one[2] >= 400] == []
 
 
 def _use_calls(client: Client) -> None:
-    made = client.submit("greet", "POST", "http://target.test/", headers={"X-A": "b"}, body={"n": 1}, delay="1h", tags=["x"])
+    made = client.submit(
+        "greet", "POST", "http://target.test/", headers={"X-A": "b"}, body={"n": 1}, delay="1h", tags=["x"]
+    )
     one = made["serviceCallId"]
     assert client.get(one) == made
     assert client.submit_batch([submission(), submission()])["accepted"] == 2

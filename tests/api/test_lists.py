@@ -96,12 +96,12 @@ def test_it_holds_what_a_look_at_every_row_would_find(
     for turn, (query, names) in enumerate(pairs):
         if len(names) == 2 and names[0].split("=")[0] == names[1].split("=")[0]:
             continue  # together they would be one filter
-        key = list(SORTS)[turn % 2]
-        for sign, backwards in (("", False), ("-", True)):
-            expected = [row for row in rows if all(FILTERS[name](row) for name in names)]
-            expected.sort(key=SORTS[key], reverse=backwards)
-            found = list(walk(acme, f"{query}&sort={sign}{key}&limit={7 + turn % 5}"))
-            assert found == expected, (query, sign + key)
+        key, backwards = list(SORTS)[turn % 2], bool(turn // 2 % 2)
+        expected = [row for row in rows if all(FILTERS[name](row) for name in names)]
+        expected.sort(key=SORTS[key], reverse=backwards)
+        sort = "-" * backwards + key
+        found = list(walk(acme, f"{query}&sort={sort}&limit={7 + turn % 5}"))
+        assert found == expected, (query, sort)
 
 
 def test_the_newest_come_first(acme: Api, rows: list[Row]) -> None:

@@ -51,7 +51,9 @@ def run(service_call_id: str) -> None:
     """As the engine does: the attempt is logged before it is sent."""
     call = ServiceCall.objects.get(service_call_id=service_call_id)
     with transaction.atomic():
-        (started,) = lifecycle.start([DueTimer(call.tenant_id, call.service_call_id, call.due_at, 0, call.host)], new_id())
+        (started,) = lifecycle.start(
+            [DueTimer(call.tenant_id, call.service_call_id, call.due_at, 0, call.host)], new_id()
+        )
     assert CANARY not in str(started.request)
 
 
@@ -68,7 +70,9 @@ def everything_said(acme: Api, operator: Api) -> Iterator[bytes]:
     yield acme.post("/service-calls", submission(requestSpec={**spec, "url": "x"}, colour=1)).content
     bad = {**SECRET_HEADERS, "X-Secret-Key": f"{CANARY}\n", "Host": CANARY}
     yield acme.post("/service-calls", submission(requestSpec={**spec, "headers": bad})).content
-    yield acme.post("/service-calls/batch", {"items": [submission(requestSpec=spec), {"requestSpec": spec}]}).content
+    yield acme.post(
+        "/service-calls/batch", {"items": [submission(requestSpec=spec), {"requestSpec": spec}]}
+    ).content
     for part in ("", "/events", "/executions"):
         yield acme.get(path + part).content
     other = acme.submit(requestSpec=spec)

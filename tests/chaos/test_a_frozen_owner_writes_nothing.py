@@ -33,13 +33,7 @@ from timers.models import Node, TimerSchedule
 # The pass of each point at which a process freezes there.
 OUTSIDE = {"start.committed": 1, "start.sent": 1, "finish.before": 1, "finish.committed": 1, "beat": 10}
 # On SQLite a process that is frozen there holds the one write lock, and nothing ends its transaction.
-INSIDE = {
-    "sqlite": {},
-    # Nor does PostgreSQL after the statement that finish ends with
-    # (test_due_calls_flow_again_when_the_owner_froze_in_a_transaction.NOT_TIMED).
-    "postgresql": {"start.before_commit": 1},
-    "mysql": {"start.before_commit": 1, "finish.before_commit": 1},
-}[connection.vendor]
+INSIDE = {} if connection.vendor == "sqlite" else {"start.before_commit": 1, "finish.before_commit": 1}
 AT_ANY_MOMENT = "at any moment"
 QUICK = {"NODE_LEASE_SECONDS": "1", "DB_IDLE_TRANSACTION_SECONDS": "2", "DB_LOCK_SECONDS": "1"}
 CALLS_EACH = 12

@@ -21,20 +21,12 @@ from timers.models import TimerSchedule, TimerShard
 
 PROMISED = 30.0
 NO_GAP = 2.0
-NOT_TIMED = (
-    "psycopg's executemany() ends with a Flush, which disarms PostgreSQL's idle-in-transaction timer"
-    " until the next plain statement: kernel.bulk.execute_rows must follow it with one"
-)
 
 
 @pytest.mark.parametrize("point", ["start.before_commit", "finish.before_commit"])
-def test_due_calls_flow_again_when_the_owner_froze_in_a_transaction(
-    point: str, stage: Stage, request: pytest.FixtureRequest
-) -> None:
+def test_due_calls_flow_again_when_the_owner_froze_in_a_transaction(point: str, stage: Stage) -> None:
     if connection.vendor == "sqlite":
         pytest.skip("SQLite ends nobody's transaction: a frozen process that is inside one stops all writers")
-    if connection.vendor == "postgresql" and point == "finish.before_commit":
-        request.applymarker(pytest.mark.xfail(strict=True, reason=NOT_TIMED))
     witness = stage.witness()
     frozen, other = stage.engine(f"{point}=stop@10"), stage.engine()
     at_work(frozen, other)

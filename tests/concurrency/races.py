@@ -21,7 +21,7 @@ from outbox.models import OutboxEvent
 from timers.public import Membership, Poller
 from timers.shards import ensure_shards
 
-ROUNDS = 15
+ROUNDS = 8
 SHARDS = 16
 
 

@@ -42,7 +42,9 @@ class Command(BaseCommand):
         days = options["days"]
         expires_at = None if days is None else db_now() + timedelta(days=days)
         scopes = options["scope"] or [ApiKey.Scope.READ, ApiKey.Scope.WRITE]
-        key, text = create_key(tenant and tenant.tenant_id, scopes, name=options["name"], expires_at=expires_at)
+        key, text = create_key(
+            tenant.tenant_id if tenant else None, scopes, name=options["name"], expires_at=expires_at
+        )
         self._show_new(key, text)
 
     def _rotate(self, options: dict[str, Any]) -> None:
@@ -56,12 +58,12 @@ class Command(BaseCommand):
 
     def _list(self, options: dict[str, Any]) -> None:
         tenant = named(options["tenant"]) if options["tenant"] else None
-        rows = [_row(key) for key in keys_of(tenant and tenant.tenant_id)]
+        rows = [_row(key) for key in keys_of(tenant.tenant_id if tenant else None)]
         if self.terminal.as_json:
             self.terminal.json(rows)
         else:
             columns = ("id", "name", "scopes", "created", "expires", "revoked", "last used")
-            self.terminal.table(columns, [row.values() for row in rows], empty="No key yet.")
+            self.terminal.table(columns, [[*row.values()] for row in rows], empty="No key yet.")
 
     def _found(self, key_id: str) -> ApiKey:
         key = find_by_id(key_id)
@@ -77,6 +79,11 @@ class Command(BaseCommand):
 
 
 def _row(key: ApiKey) -> dict[str, Any]:
-    moments = {"created": key.created_at, "expires": key.expires_at, "revoked": key.revoked_at, "used": key.last_used_at}
+    moments = {
+        "created": key.created_at,
+        "expires": key.expires_at,
+        "revoked": key.revoked_at,
+        "used": key.last_used_at,
+    }
     shown = {name: moment and moment.isoformat(timespec="seconds") for name, moment in moments.items()}
     return {"keyId": key.key_id, "name": key.name, "scopes": key.scopes, **shown}

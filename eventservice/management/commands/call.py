@@ -20,7 +20,9 @@ class Command(ApiCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)
         parser.add_argument("id")
-        parser.add_argument("--watch", type=float, nargs="?", const=60.0, metavar="SECONDS", help="until it has ended")
+        parser.add_argument(
+            "--watch", type=float, nargs="?", const=60.0, metavar="SECONDS", help="until it has ended"
+        )
 
     def act(self, client: Client, options: Mapping[str, Any]) -> None:
         wait = options["watch"]
@@ -33,13 +35,17 @@ class Command(ApiCommand):
         if wait and call["status"] != "Succeeded":
             raise SystemExit(REFUSED)
 
-    def _show(self, call: dict[str, Any], executions: list[dict[str, Any]], events: list[dict[str, Any]]) -> None:
+    def _show(
+        self, call: dict[str, Any], executions: list[dict[str, Any]], events: list[dict[str, Any]]
+    ) -> None:
         self.terminal.pairs({name: call[name] for name in SHOWN})
         attempts = [
             (a["attempt"], a["startedAt"], a["finishedAt"], _result(a), a["latencyMs"]) for a in executions
         ]
         self.terminal.console.print()
-        self.terminal.table(("attempt", "started", "finished", "result", "ms"), attempts, empty="No attempt yet.")
+        self.terminal.table(
+            ("attempt", "started", "finished", "result", "ms"), attempts, empty="No attempt yet."
+        )
         self.terminal.console.print()
         timeline = [(event["seq"], event["occurredAt"], event["type"]) for event in events]
         self.terminal.table(("seq", "at", "event"), timeline, empty="Its events have been pruned.")

@@ -23,13 +23,17 @@ class Command(ApiCommand):
         parser.add_argument("--name")
         parser.add_argument("--sort", choices=("submittedAt", "-submittedAt", "dueAt", "-dueAt"))
         parser.add_argument("--limit", type=int, default=20)
-        parser.add_argument("--watch", type=float, nargs="?", const=2.0, metavar="SECONDS", help="again and again")
+        parser.add_argument(
+            "--watch", type=float, nargs="?", const=2.0, metavar="SECONDS", help="again and again"
+        )
 
     def act(self, client: Client, options: Mapping[str, Any]) -> None:
         filters = {name: options[name] for name in ("status", "tag", "host", "name", "sort") if options[name]}
         while True:
             most = options["limit"]
-            self._show(list(client.list(limit=min(most, 200), most=most, **filters)), clear=bool(options["watch"]))
+            self._show(
+                list(client.list(limit=min(most, 200), most=most, **filters)), clear=bool(options["watch"])
+            )
             if not options["watch"]:
                 return
             time.sleep(options["watch"])

@@ -55,7 +55,12 @@ def _command(
     target = f"http://127.0.0.1:{os.environ.get('TARGET_PORT', '9000')}{path}"
     request = RequestSpec("POST", target, {"X-Demo": "yes"}, {"from": "demo"})
     return SubmitServiceCall(
-        tenant_id, name, request, delay=timedelta(seconds=delay), tags=frozenset({"demo"}), retry_policy=policy
+        tenant_id,
+        name,
+        request,
+        delay=timedelta(seconds=delay),
+        tags=frozenset({"demo"}),
+        retry_policy=policy,
     )
 
 

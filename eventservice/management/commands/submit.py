@@ -12,7 +12,7 @@ from eventservice.management.terminal import REFUSED, ApiCommand
 
 
 class Command(ApiCommand):
-    help = "Submit a service call: submit greet POST https://example.com/hello --body '{\"name\": \"Ada\"}' --in 90s"
+    help = 'Submit a service call: submit greet POST https://example.com/hello --body \'{"name": "Ada"}\' --in 90s'
 
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)
@@ -28,7 +28,9 @@ class Command(ApiCommand):
         parser.add_argument("--attempts", type=int, help="the most attempts")
         parser.add_argument("--timeout", type=float, help="seconds for each attempt")
         parser.add_argument("--idempotency-key")
-        parser.add_argument("--wait", type=float, metavar="SECONDS", help="until it has ended, at most so long")
+        parser.add_argument(
+            "--wait", type=float, metavar="SECONDS", help="until it has ended, at most so long"
+        )
 
     def act(self, client: Client, options: Mapping[str, Any]) -> None:
         call = client.submit(

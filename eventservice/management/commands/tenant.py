@@ -39,7 +39,11 @@ class Command(BaseCommand):
         if terminal.as_json:
             terminal.json(rows)
         else:
-            terminal.table(("tenant", "id", "active", "namespaces"), [row.values() for row in rows], empty="No tenant yet.")
+            terminal.table(
+                ("tenant", "id", "active", "namespaces"),
+                [[*row.values()] for row in rows],
+                empty="No tenant yet.",
+            )
 
 
 def _list(options: dict[str, Any]) -> list[Tenant]:
