@@ -1,0 +1,50 @@
+"""The only writer of service calls. Every function is one transition, of one call or of a batch of them.
+
+Each locks the rows it moves, writes them with an UPDATE that is guarded by what it has read, and appends the
+events in the same transaction. `next_seq` is both the number of the call's next event and the version that
+guards the write: it grows with every transition, so no writer can act on what another has changed.
+
+Locks are taken in one order everywhere, the timer before the call, so that writers wait and never deadlock. (The
+timer of a Running call has been reached: only who ends the call touches it, and holds the call by then.)
+"""
+
+from orchestration.lifecycle.attempts import (
+    MOST_INTERRUPTIONS,
+    RECORDING_GRACE,
+    StartedCall,
+    close_late,
+    finish,
+    overdue_attempts,
+    resolve_interrupted,
+    start,
+)
+from orchestration.lifecycle.changes import add_tag, cancel, delete, edit, remove_tag, replay, reschedule
+from orchestration.lifecycle.durable import change_timer, set_timer
+from orchestration.lifecycle.retention import prune_calls
+from orchestration.lifecycle.rows import LostRace
+from orchestration.lifecycle.submission import Submitted, submit, submit_each
+
+__all__ = [
+    "LostRace",
+    "MOST_INTERRUPTIONS",
+    "RECORDING_GRACE",
+    "StartedCall",
+    "Submitted",
+    "add_tag",
+    "cancel",
+    "change_timer",
+    "close_late",
+    "delete",
+    "edit",
+    "finish",
+    "overdue_attempts",
+    "prune_calls",
+    "remove_tag",
+    "replay",
+    "reschedule",
+    "resolve_interrupted",
+    "set_timer",
+    "start",
+    "submit",
+    "submit_each",
+]

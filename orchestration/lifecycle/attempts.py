@@ -1,0 +1,256 @@
+"""What the engine does in batches: calls start, their attempts end, and some are interrupted."""
+
+from __future__ import annotations
+
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+from django.db import transaction
+
+from eventservice.kernel.faults import fault
+from eventservice.kernel.ids import new_id
+from eventservice.kernel.now import db_now
+from execution.public import (
+    AttemptKey,
+    OpenedAttempt,
+    Outcome,
+    Request,
+    close_attempts,
+    interrupt_attempts,
+    open_attempts,
+)
+from orchestration.events import EventType, instant
+from orchestration.lifecycle.rows import Row, event_of, locked, locked_with_request, move
+from orchestration.models import ServiceCall
+from orchestration.retries import RetryPolicy
+from orchestration.states import Delivery, ResponseContract, Status
+from orchestration.verdicts import Success, Terms, interrupted_meta, judge, next_attempt_at
+from outbox.public import Event, append
+from timers.public import DueTimer, rearm
+
+# Past its own timeout an attempt is given this long to be recorded before the watchdog takes it for lost.
+RECORDING_GRACE = timedelta(seconds=15)
+
+
+# A call that is interrupted this often is more likely the cause than the victim.
+MOST_INTERRUPTIONS = 10
+
+
+class StartedCall(NamedTuple):
+    """A call that has just become Running, with all that its attempt needs."""
+
+    key: AttemptKey
+    attempt: int
+    lane: str
+    request: Request
+    timeout_seconds: float
+    due_at: datetime
+
+
+def start(due: Sequence[DueTimer], node: uuid.UUID) -> list[StartedCall]:
+    """Inside the transaction that reached their timers: Scheduled → Running, an open log row each."""
+    now = db_now()
+    due_by_call = {(timer.tenant_id, timer.service_call_id): timer for timer in due}
+    started, moves = [], []
+    for row, request_spec in locked_with_request(due_by_call):
+        if row.status != Status.SCHEDULED:
+            continue
+        timer = due_by_call[row.tenant_id, row.service_call_id]
+        call = _started(row, _request(row, request_spec), timer)
+        started.append(call)
+        moves.append((row, call))
+    move(
+        Status.SCHEDULED,
+        Status.RUNNING,
+        "attempt = attempt + 1, execution_id = {execution_id}, deadline_at = {deadline_at},"
+        " started_at = COALESCE(started_at, {started_at})",
+        [(row, (call.key.execution_id, _deadline(now, call), now)) for row, call in moves],
+        events=2,
+    )
+    open_attempts((_opened(call, node) for call in started), now)
+    append(event for row, call in moves for event in _started_events(row, call, node, now))
+    return started
+
+
+def _request(row: Row, spec: dict[str, Any]) -> Request:
+    request = Request.from_spec(spec)
+    if row.response_contract == ResponseContract.CALLBACK and isinstance(request.body, dict):
+        # A callback's body tells which attempt it is.
+        return replace(request, body={**request.body, "attempt": row.attempt + 1})
+    return request
+
+
+def _started(row: Row, request: Request, timer: DueTimer) -> StartedCall:
+    key = AttemptKey(row.tenant_id, row.service_call_id, new_id())
+    return StartedCall(key, row.attempt + 1, timer.lane, request, row.timeout_seconds, timer.due_at)
+
+
+def _deadline(now: datetime, call: StartedCall) -> datetime:
+    return now + timedelta(seconds=call.timeout_seconds) + RECORDING_GRACE
+
+
+def _opened(call: StartedCall, node: uuid.UUID) -> OpenedAttempt:
+    request = call.request
+    return OpenedAttempt(
+        call.key, call.attempt, node, request.url, request.method, request.masked_headers, request.body_text
+    )
+
+
+def _started_events(row: Row, call: StartedCall, node: uuid.UUID, now: datetime) -> tuple[Event, Event]:
+    reached = event_of(row, 0, EventType.DUE_TIME_REACHED, {"dueAt": instant(call.due_at)}, now)
+    facts = {"attempt": call.attempt, "executionId": str(call.key.execution_id), "node": str(node)}
+    running = event_of(row, 1, EventType.RUNNING, facts, now, cause=reached.event_id)
+    # The attempt's id is also its event's: what comes of the attempt names it as the cause.
+    running.event_id = call.key.execution_id
+    return reached, running
+
+
+@dataclass(slots=True)
+class _Ends:
+    """How a batch of attempts ends, gathered by the kind of write that it takes."""
+
+    terminal: dict[Status, list[tuple[Row, tuple[Any, ...]]]]
+    again: list[tuple[Row, tuple[Any, ...]]]
+    due_again: list[tuple[uuid.UUID, uuid.UUID, datetime]]
+    events: list[Event]
+
+
+def finish(ended: Sequence[tuple[AttemptKey, Outcome]], fence: Callable[[], None]) -> int:
+    """Record what attempts came to. A result that is not of its call's present attempt only closes its log row.
+
+    `fence` raises, inside the transaction, when this node may not write any more. How many calls were moved.
+    """
+    if not ended:
+        return 0
+    with transaction.atomic():
+        fence()
+        now = db_now()
+        outcomes = {key.execution_id: outcome for key, outcome in ended}
+        ends = _Ends(defaultdict(list), [], [], [])
+        for row in locked((key.tenant_id, key.service_call_id) for key, _ in ended):
+            if row.status == Status.RUNNING and row.execution_id in outcomes:
+                _end(row, outcomes[row.execution_id], now, ends)
+        moved = _write_ends(ends)
+        close_attempts(ended, now)
+        fault("finish.before_commit")
+    return moved
+
+
+def close_late(ended: Iterable[tuple[AttemptKey, Outcome]]) -> None:
+    """Results of a node that has been fenced: they change no state, and the log still tells what was sent."""
+    ended = list(ended)
+    if not ended:
+        return
+    with transaction.atomic():
+        close_attempts(ended, db_now())
+
+
+def _end(row: Row, outcome: Outcome, now: datetime, ends: _Ends) -> None:
+    verdict = judge(row.response_contract, outcome, now)
+    if isinstance(verdict, Success):
+        return _end_for_good(row, Status.SUCCEEDED, verdict.meta, now, ends)
+    if row.cancel_requested:
+        return _end_for_good(row, Status.CANCELED, verdict.meta, now, ends)
+    again_at = next_attempt_at(_terms(row, now), verdict, outcome, now)
+    if again_at is None:
+        return _end_for_good(row, Status.FAILED, verdict.meta, now, ends)
+    return _end_for_now(row, again_at, verdict.meta, now, ends)
+
+
+def _terms(row: Row, now: datetime) -> Terms:
+    policy = RetryPolicy.from_stored(row.retry_policy)
+    return Terms(
+        row.response_contract, row.delivery, policy, row.attempt - row.interruptions, row.started_at or now
+    )
+
+
+def _end_for_good(row: Row, status: Status, meta: dict[str, Any], now: datetime, ends: _Ends) -> None:
+    ends.terminal[status].append((row, (now, meta)))
+    ends.events.append(
+        event_of(row, 0, _TERMINAL_EVENT[status], _result_facts(row, meta), now, cause=row.execution_id)
+    )
+
+
+def _end_for_now(
+    row: Row, again_at: datetime, meta: dict[str, Any], now: datetime, ends: _Ends, interrupted: int = 0
+) -> None:
+    ends.again.append((row, (again_at, meta, interrupted)))
+    ends.due_again.append((row.tenant_id, row.service_call_id, again_at))
+    facts = {"dueAt": instant(again_at), **_result_facts(row, meta)}
+    ends.events.append(event_of(row, 0, EventType.RESCHEDULED, facts, now, cause=row.execution_id))
+
+
+_TERMINAL_EVENT = {
+    Status.SUCCEEDED: EventType.SUCCEEDED,
+    Status.FAILED: EventType.FAILED,
+    Status.CANCELED: EventType.CANCELED,
+}
+
+
+def _result_facts(row: Row, meta: dict[str, Any]) -> dict[str, Any]:
+    response, error = meta.get("responseMeta", {}), meta.get("errorMeta", {})
+    facts = {
+        "attempt": row.attempt,
+        "executionId": str(row.execution_id),
+        "status": response.get("status"),
+        "error": error.get("kind"),
+        "latencyMs": response.get("latencyMs", error.get("latencyMs")),
+    }
+    return {name: value for name, value in facts.items() if value is not None}
+
+
+def _write_ends(ends: _Ends) -> int:
+    for status, rows in ends.terminal.items():
+        move(
+            Status.RUNNING,
+            status,
+            "finished_at = {finished_at}, outcome_meta = {outcome_meta}, deadline_at = NULL",
+            rows,
+        )
+    move(
+        Status.RUNNING,
+        Status.SCHEDULED,
+        "due_at = {due_at}, outcome_meta = {outcome_meta}, interruptions = interruptions + {interruptions},"
+        " deadline_at = NULL",
+        ends.again,
+    )
+    rearm(ends.due_again)
+    append(ends.events)
+    return len(ends.events)
+
+
+def resolve_interrupted(keys: Sequence[AttemptKey]) -> int:
+    """Attempts whose end nobody will see: their calls go on by what was agreed for them."""
+    with transaction.atomic():
+        now = db_now()
+        attempts = {key.execution_id for key in keys}
+        ends = _Ends(defaultdict(list), [], [], [])
+        for row in locked((key.tenant_id, key.service_call_id) for key in keys):
+            if row.status == Status.RUNNING and row.execution_id in attempts:
+                _interrupt(row, now, ends)
+        moved = _write_ends(ends)
+        interrupt_attempts(keys, now)
+        fault("resolve.before_commit")
+    return moved
+
+
+def _interrupt(row: Row, now: datetime, ends: _Ends) -> None:
+    meta = interrupted_meta("The process that made this attempt ended; the request may have been sent.")
+    if row.cancel_requested:
+        return _end_for_good(row, Status.CANCELED, meta, now, ends)
+    if row.delivery == Delivery.AT_MOST_ONCE or row.interruptions >= MOST_INTERRUPTIONS:
+        return _end_for_good(row, Status.FAILED, meta, now, ends)
+    return _end_for_now(row, now, meta, now, ends, interrupted=1)
+
+
+def overdue_attempts(limit: int) -> list[AttemptKey]:
+    """Running calls past their deadline: the watchdog's."""
+    overdue = ServiceCall.objects.across_tenants().filter(status=Status.RUNNING, deadline_at__lte=db_now())
+    return [
+        AttemptKey(*key)
+        for key in overdue.values_list("tenant_id", "service_call_id", "execution_id")[:limit]
+    ]

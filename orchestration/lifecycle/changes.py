@@ -1,0 +1,147 @@
+"""What a tenant may do with a call."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Iterable
+from datetime import datetime
+from typing import Any
+
+from django.db import transaction
+
+from eventservice.kernel.bulk import insert_rows
+from eventservice.kernel.errors import Conflict, NotFound
+from eventservice.kernel.now import db_now
+from execution.public import (
+    open_sealed,
+)
+from orchestration.commands import RequestSpec, SubmitServiceCall
+from orchestration.events import EventType, instant
+from orchestration.lifecycle.rows import event_of, move, one, require
+from orchestration.lifecycle.submission import Submitted, submit
+from orchestration.models import ServiceCall, ServiceCallTag
+from orchestration.retries import RetryPolicy
+from orchestration.states import FAVORITE, TERMINAL, Delivery, ResponseContract, Status
+from outbox.public import append, forget
+from timers.public import rearm, unschedule
+
+
+def cancel(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> Status:
+    """Canceled at once while Scheduled. A running attempt may have been sent, so it is let end first: Running."""
+    with transaction.atomic():
+        unschedule(tenant_id, service_call_id)
+        row = one(tenant_id, service_call_id)
+        if row.status == Status.RUNNING:
+            ServiceCall.objects.for_tenant(tenant_id).filter(service_call_id=service_call_id).update(
+                cancel_requested=True
+            )
+            return Status.RUNNING
+        require(row, Status.SCHEDULED, "cancel")
+        now = db_now()
+        move(Status.SCHEDULED, Status.CANCELED, "finished_at = {finished_at}", [(row, (now,))])
+        append([event_of(row, 0, EventType.CANCELED, {}, now)])
+    return Status.CANCELED
+
+
+def reschedule(tenant_id: uuid.UUID, service_call_id: uuid.UUID, due_at: datetime | None) -> None:
+    """Another due time while Scheduled; None: now."""
+    with transaction.atomic():
+        now = db_now()
+        due_at = due_at or now
+        rearm([(tenant_id, service_call_id, due_at)], only_pending=True)
+        row = one(tenant_id, service_call_id)
+        require(row, Status.SCHEDULED, "reschedule")
+        move(Status.SCHEDULED, Status.SCHEDULED, "due_at = {due_at}", [(row, (due_at,))])
+        append([event_of(row, 0, EventType.RESCHEDULED, {"dueAt": instant(due_at)}, now)])
+
+
+def edit(
+    tenant_id: uuid.UUID,
+    service_call_id: uuid.UUID,
+    *,
+    name: str | None = None,
+    tags: Collection[str] | None = None,
+    due_at: datetime | None = None,
+) -> None:
+    """What is None stays as it is."""
+    with transaction.atomic():
+        if due_at is not None:
+            reschedule(tenant_id, service_call_id, max(due_at, db_now()))
+        one(tenant_id, service_call_id)
+        if name is not None:
+            ServiceCall.objects.for_tenant(tenant_id).filter(service_call_id=service_call_id).update(
+                name=name
+            )
+        if tags is not None:
+            _tags(tenant_id, service_call_id).exclude(tag__in=tags).delete()
+            _add_tags(tenant_id, service_call_id, tags)
+
+
+def add_tag(tenant_id: uuid.UUID, service_call_id: uuid.UUID, tag: str, *, most: int) -> None:
+    with transaction.atomic():
+        one(tenant_id, service_call_id)
+        if _tags(tenant_id, service_call_id).exclude(tag=tag).count() >= most:
+            raise Conflict("too_many_tags", f"A call has at most {most} tags.")
+        _add_tags(tenant_id, service_call_id, [tag])
+
+
+def remove_tag(tenant_id: uuid.UUID, service_call_id: uuid.UUID, tag: str) -> None:
+    with transaction.atomic():
+        one(tenant_id, service_call_id)
+        _tags(tenant_id, service_call_id).filter(tag=tag).delete()
+
+
+def _tags(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> Any:
+    return ServiceCallTag.objects.for_tenant(tenant_id).filter(service_call_id=service_call_id)
+
+
+def _add_tags(tenant_id: uuid.UUID, service_call_id: uuid.UUID, tags: Iterable[str]) -> None:
+    there = set(_tags(tenant_id, service_call_id).values_list("tag", flat=True))
+    rows = [(tenant_id, service_call_id, tag) for tag in sorted(set(tags) - there)]
+    insert_rows(ServiceCallTag, ("tenant_id", "service_call_id", "tag"), rows)
+
+
+def replay(
+    tenant_id: uuid.UUID,
+    service_call_id: uuid.UUID,
+    correlation_id: uuid.UUID,
+    idempotency_key: str | None = None,
+) -> Submitted:
+    """A new call that asks for the same, due now, and names its origin."""
+    calls = ServiceCall.objects.for_tenant(tenant_id).filter(service_call_id=service_call_id)
+    origin = calls.first()
+    if origin is None:
+        raise NotFound("service call")
+    if origin.status not in TERMINAL:
+        raise Conflict("wrong_state", f"A call that is {origin.status} cannot replay: it must have ended.")
+    spec = origin.request_spec
+    (submitted,) = submit(
+        [
+            SubmitServiceCall(
+                tenant_id=tenant_id,
+                name=origin.name,
+                request=RequestSpec(spec["method"], spec["url"], open_sealed(spec["headers"]), spec["body"]),
+                tags=frozenset(_tags(tenant_id, service_call_id).values_list("tag", flat=True)) - {FAVORITE},
+                namespace=origin.namespace,
+                idempotency_key=idempotency_key,
+                correlation_id=correlation_id,
+                retry_policy=RetryPolicy.from_stored(origin.retry_policy) if origin.retry_policy else None,
+                timeout_seconds=origin.timeout_seconds,
+                response_contract=ResponseContract(origin.response_contract),
+                delivery=Delivery(origin.delivery),
+                replay_of=service_call_id,
+            )
+        ]
+    )
+    return submitted
+
+
+def delete(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> None:
+    """It, and by the database's cascades its tags, timer and attempts; its published events too."""
+    with transaction.atomic():
+        unschedule(tenant_id, service_call_id)
+        row = one(tenant_id, service_call_id)
+        if row.status == Status.RUNNING:
+            raise Conflict("wrong_state", "A call that is Running cannot be deleted: cancel it, or wait.")
+        ServiceCall.objects.for_tenant(tenant_id).filter(service_call_id=service_call_id).delete()
+        forget(tenant_id, service_call_id)

@@ -1,0 +1,95 @@
+"""Durable timers: calls that go by the tenant's own ids, and are set rather than submitted."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime
+
+from django.db import IntegrityError, transaction
+
+from eventservice.kernel.errors import NotFound
+from eventservice.kernel.now import db_now
+from eventservice.tenants.public import profile
+from orchestration.commands import SubmitServiceCall
+from orchestration.events import EventType, instant
+from orchestration.lifecycle.changes import cancel
+from orchestration.lifecycle.rows import Row, event_of, move, one, require
+from orchestration.lifecycle.submission import CALL_COLUMNS, call_row, submit_within, timer_for
+from orchestration.models import ServiceCall
+from orchestration.states import Status
+from outbox.public import append
+from timers.public import rearm, schedule_again
+
+
+def set_timer(command: SubmitServiceCall) -> None:
+    """The upsert of a durable timer: a pending one of its namespace and id is overwritten."""
+    try:
+        with transaction.atomic():
+            _set_timer(command)
+    except IntegrityError:
+        # Another request made the timer first: now it is there to be overwritten.
+        with transaction.atomic():
+            _set_timer(command)
+
+
+def change_timer(
+    tenant_id: uuid.UUID,
+    namespace: str,
+    timer_id: str,
+    changed: Callable[[ServiceCall], SubmitServiceCall],
+) -> None:
+    """The same for one that must be there: `changed` makes the command out of it as it stands, locked."""
+    with transaction.atomic():
+        live = _live_timer(tenant_id, namespace, timer_id)
+        if live is None:
+            raise NotFound("timer")
+        rearm([(tenant_id, live, _stored(tenant_id, live).due_at)], only_pending=True)
+        row = one(tenant_id, live)
+        require(row, Status.SCHEDULED, "be changed")
+        _set_anew(row, changed(_stored(tenant_id, live)), db_now())
+
+
+def _set_timer(command: SubmitServiceCall) -> None:
+    assert command.external_id is not None  # noqa: S101 (it is what makes it a durable timer)
+    tenant_id, now = command.tenant_id, db_now()
+    live = _live_timer(tenant_id, command.namespace, command.external_id)
+    if live is None:
+        submit_within([command])
+        return
+    rearm([(tenant_id, live, command.due_from(now))], only_pending=True)
+    row = one(tenant_id, live)
+    require(row, Status.SCHEDULED, "be set anew")
+    _set_anew(row, command, now)
+
+
+def _set_anew(row: Row, command: SubmitServiceCall, now: datetime) -> None:
+    if not row.attempt:
+        return _overwrite(row, replace(command, service_call_id=row.service_call_id), now)
+    # It has been sent before, under an idempotency key that must not come with another payload.
+    cancel(row.tenant_id, row.service_call_id)
+    submit_within([command])
+    return None
+
+
+def _live_timer(tenant_id: uuid.UUID, namespace: str, timer_id: str) -> uuid.UUID | None:
+    calls = ServiceCall.objects.for_tenant(tenant_id).filter(namespace=namespace, live_external_id=timer_id)
+    found: uuid.UUID | None = calls.values_list("service_call_id", flat=True).first()
+    return found
+
+
+def _stored(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> ServiceCall:
+    call: ServiceCall = ServiceCall.objects.for_tenant(tenant_id).get(service_call_id=service_call_id)
+    return call
+
+
+def _overwrite(row: Row, command: SubmitServiceCall, now: datetime) -> None:
+    tenant = profile(row.tenant_id)
+    timer = replace(timer_for(command, tenant, now), correlation_id=row.correlation_id)
+    new = dict(zip(CALL_COLUMNS, call_row(command, timer, tenant, now), strict=True))
+    columns = ("name", "due_at", "request_spec", "host", "retry_policy", "timeout_seconds")
+    assignments = ", ".join(f"{column} = {{{column}}}" for column in columns)
+    move(Status.SCHEDULED, Status.SCHEDULED, assignments, [(row, tuple(new[column] for column in columns))])
+    schedule_again([timer], now)
+    append([event_of(row, 0, EventType.RESCHEDULED, {"dueAt": instant(timer.due_at)}, now)])

@@ -1,0 +1,41 @@
+"""Calls that ended long ago."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import datetime, timedelta
+
+from django.db import transaction
+
+from eventservice.kernel.bulk import execute_rows
+from eventservice.kernel.now import db_now
+from eventservice.tenants.public import tenant_ids
+from orchestration.models import ServiceCall
+from orchestration.states import TERMINAL, Status
+
+PRUNE_BATCH = 500
+
+
+def prune_calls(older_than: timedelta, limit: int) -> int:
+    """Delete calls that ended before that age, with all that hangs on them, in small transactions; how many."""
+    before = db_now() - older_than
+    pruned = 0
+    for tenant_id in tenant_ids():
+        for status in sorted(TERMINAL):
+            while pruned < limit and (deleted := _prune_some(tenant_id, status, before, limit - pruned)):
+                pruned += deleted
+    return pruned
+
+
+def _prune_some(tenant_id: uuid.UUID, status: Status, before: datetime, limit: int) -> int:
+    # The index by status and due time finds them: no call ends before it is due but a canceled one, and that is
+    # found when its time has passed as well.
+    ended = ServiceCall.objects.for_tenant(tenant_id).filter(
+        status=status, due_at__lt=before, finished_at__lt=before
+    )
+    keys = ended.order_by("due_at").values_list("service_call_id", flat=True)[: min(limit, PRUNE_BATCH)]
+    with transaction.atomic():
+        return execute_rows(
+            "DELETE FROM service_calls WHERE tenant_id = %s AND service_call_id = %s AND status = %s",
+            [(tenant_id, key, status.value) for key in keys],
+        )

@@ -1,0 +1,114 @@
+"""Calls as they stand: read under lock, written under guard."""
+
+from __future__ import annotations
+
+import uuid
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from eventservice.kernel.bulk import update_rows
+from eventservice.kernel.errors import Conflict, NotFound
+from orchestration.events import EventType
+from orchestration.models import ServiceCall
+from orchestration.states import TRANSITIONS, Status
+from outbox.public import Event
+
+
+class LostRace(Exception):
+    """A row changed although it was locked: a writer other than this module. Nothing is committed."""
+
+
+class Row(NamedTuple):
+    """A call as it stands, locked."""
+
+    tenant_id: uuid.UUID
+    service_call_id: uuid.UUID
+    status: str
+    next_seq: int
+    correlation_id: uuid.UUID
+    attempt: int
+    interruptions: int
+    execution_id: uuid.UUID | None
+    cancel_requested: bool
+    started_at: datetime | None
+    timeout_seconds: float
+    retry_policy: dict[str, Any] | None
+    response_contract: str
+    delivery: str
+
+
+def require(row: Row, status: Status, what: str) -> None:
+    if row.status != status:
+        raise Conflict(
+            "wrong_state", f"A call that is {row.status} cannot {what}: it must be {status.value}."
+        )
+
+
+def one(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> Row:
+    for row in locked([(tenant_id, service_call_id)]):
+        return row
+    raise NotFound("service call")
+
+
+def locked(keys: Iterable[tuple[uuid.UUID, uuid.UUID]]) -> Iterable[Row]:
+    return (Row(tenant_id, *values) for tenant_id, values in _lock(keys, Row._fields[1:]))
+
+
+def locked_with_request(keys: Iterable[tuple[uuid.UUID, uuid.UUID]]) -> Iterable[tuple[Row, dict[str, Any]]]:
+    for tenant_id, (*values, request_spec) in _lock(keys, (*Row._fields[1:], "request_spec")):
+        yield Row(tenant_id, *values), request_spec
+
+
+def _lock(
+    keys: Iterable[tuple[uuid.UUID, uuid.UUID]], fields: Sequence[str]
+) -> Iterable[tuple[uuid.UUID, tuple[Any, ...]]]:
+    by_tenant = defaultdict(list)
+    for tenant_id, service_call_id in keys:
+        by_tenant[tenant_id].append(service_call_id)
+    for tenant_id in sorted(by_tenant):
+        calls = ServiceCall.objects.for_tenant(tenant_id).filter(service_call_id__in=by_tenant[tenant_id])
+        for values in calls.select_for_update().order_by("service_call_id").values_list(*fields):
+            yield tenant_id, values
+
+
+def move(
+    origin: Status, to: Status, assignments: str, rows: Sequence[tuple[Row, tuple[Any, ...]]], events: int = 1
+) -> None:
+    """One guarded UPDATE for all `rows`; it must find each of them as it was read."""
+    if to is not origin and to not in TRANSITIONS[origin]:
+        raise ValueError(f"{origin} → {to} is no transition")
+    touched = update_rows(
+        ServiceCall,
+        f"status = {{status}}, next_seq = next_seq + {{next_seq}}, {assignments}",
+        # IS TRUE hides the status from planners, which might look for a call among all that have the same one.
+        "tenant_id = {tenant_id} AND service_call_id = {service_call_id} AND (status = {status}) IS TRUE"
+        " AND next_seq = {next_seq}",
+        [
+            (to.value, events, *values, row.tenant_id, row.service_call_id, origin.value, row.next_seq)
+            for row, values in rows
+        ],
+    )
+    if touched != len(rows):
+        raise LostRace(f"{origin} → {to}: {touched} of {len(rows)} calls were as they had been read")
+
+
+def event_of(
+    row: Row,
+    offset: int,
+    kind: EventType,
+    data: dict[str, Any],
+    now: datetime,
+    cause: uuid.UUID | None = None,
+) -> Event:
+    return Event(
+        row.tenant_id,
+        row.service_call_id,
+        row.next_seq + offset,
+        kind.value,
+        data,
+        now,
+        row.correlation_id,
+        cause,
+    )

@@ -1,0 +1,208 @@
+"""New calls, with their timers and their first events."""
+
+from __future__ import annotations
+
+import uuid
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from django.db import IntegrityError, transaction
+
+from eventservice.kernel.bulk import insert_rows
+from eventservice.kernel.errors import Conflict, DomainError
+from eventservice.kernel.now import db_now
+from eventservice.kernel.sharding import shard_of
+from eventservice.tenants.public import Profile, profile
+from execution.public import (
+    parse_target,
+    seal,
+)
+from orchestration.commands import SubmitServiceCall
+from orchestration.events import EventType, instant
+from orchestration.models import ServiceCall, ServiceCallTag
+from orchestration.states import Status
+from outbox.public import Event, append
+from timers.public import Timer, schedule
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    service_call_id: uuid.UUID
+    replayed: bool = False  # an earlier call with the same idempotency key
+    # Of a new call, so that it can be shown without being read again.
+    submitted_at: datetime | None = None
+    due_at: datetime | None = None
+
+
+CALL_COLUMNS = (
+    "tenant_id", "service_call_id", "name", "status", "submitted_at", "due_at", "request_spec", "namespace",
+    "external_id", "host", "idempotency_key", "request_fingerprint", "correlation_id", "replay_of",
+    "retry_policy", "timeout_seconds", "response_contract", "delivery",
+    "attempt", "interruptions", "cancel_requested", "next_seq",
+)  # fmt: skip
+
+
+def submit(commands: Sequence[SubmitServiceCall]) -> list[Submitted]:
+    """Store new calls with their timers and events, all or none. A known idempotency key gives its call again."""
+    try:
+        with transaction.atomic():
+            return submit_within(commands)
+    except IntegrityError:
+        # Another request with the same key was faster: now its call is there to be found.
+        return _submit_again(commands)
+
+
+def _submit_again(commands: Sequence[SubmitServiceCall]) -> list[Submitted]:
+    try:
+        with transaction.atomic():
+            return submit_within(commands)
+    except IntegrityError:
+        raise Conflict(
+            "already_exists", "A call with this id, or a live one with this timer id, exists."
+        ) from None
+
+
+def submit_within(commands: Sequence[SubmitServiceCall]) -> list[Submitted]:
+    known = _known(commands)
+    now = db_now()
+    fresh: dict[Any, SubmitServiceCall] = {}
+    results = []
+    for command in commands:
+        given = command.idempotency_key
+        key = (command.tenant_id, command.service_call_id if given is None else given)
+        if key in known or key in fresh:
+            results.append(_replayed(command, known.get(key) or _as_known(fresh[key])))
+        else:
+            fresh[key] = command
+            results.append(Submitted(command.service_call_id, submitted_at=now, due_at=command.due_from(now)))
+    if fresh:
+        _store(list(fresh.values()), now)
+    return results
+
+
+class _Known(NamedTuple):
+    service_call_id: uuid.UUID
+    fingerprint: str | None
+
+
+def _as_known(command: SubmitServiceCall) -> _Known:
+    return _Known(command.service_call_id, command.fingerprint)
+
+
+def _known(commands: Sequence[SubmitServiceCall]) -> dict[Any, _Known]:
+    """Calls that were stored before under the commands' idempotency keys."""
+    keys = defaultdict(list)
+    for command in commands:
+        if command.idempotency_key is not None:
+            keys[command.tenant_id].append(command.idempotency_key)
+    found = {}
+    for tenant_id, wanted in keys.items():
+        rows = ServiceCall.objects.for_tenant(tenant_id).filter(idempotency_key__in=wanted)
+        for key, *known in rows.values_list("idempotency_key", "service_call_id", "request_fingerprint"):
+            found[tenant_id, key] = _Known(*known)
+    return found
+
+
+def _replayed(command: SubmitServiceCall, known: _Known) -> Submitted:
+    if known.fingerprint != command.fingerprint:
+        raise Conflict(
+            "idempotency_conflict",
+            f"The idempotency key {command.idempotency_key!r} was used for another request.",
+            faults={
+                "idempotencyKey": "must be new, or come with the very request that it was first used for"
+            },
+        )
+    return Submitted(known.service_call_id, replayed=True)
+
+
+def _store(commands: Sequence[SubmitServiceCall], now: datetime) -> None:
+    profiles = {tenant_id: profile(tenant_id) for tenant_id in {command.tenant_id for command in commands}}
+    timers = [timer_for(command, profiles[command.tenant_id], now) for command in commands]
+    insert_rows(
+        ServiceCall,
+        CALL_COLUMNS,
+        [call_row(c, t, profiles[c.tenant_id], now) for c, t in zip(commands, timers, strict=True)],
+    )
+    insert_rows(
+        ServiceCallTag,
+        ("tenant_id", "service_call_id", "tag"),
+        [(c.tenant_id, c.service_call_id, tag) for c in commands for tag in sorted(c.tags)],
+    )
+    schedule(timers, now)
+    append(event for c, t in zip(commands, timers, strict=True) for event in _submitted_events(c, t, now))
+
+
+def timer_for(command: SubmitServiceCall, tenant: Profile, now: datetime) -> Timer:
+    timer_key = command.external_id or str(command.service_call_id)
+    return Timer(
+        command.tenant_id,
+        command.service_call_id,
+        command.correlation_id,
+        due_at=command.due_from(now),
+        shard_id=shard_of(command.tenant_id, timer_key, tenant.shards_of(command.namespace)),
+        lane=parse_target(command.request.url).host,
+    )
+
+
+def call_row(command: SubmitServiceCall, timer: Timer, tenant: Profile, now: datetime) -> tuple[Any, ...]:
+    spec = {
+        "method": command.request.method,
+        "url": command.request.url,
+        "headers": seal(command.request.headers, tenant.secret_headers),
+        "body": command.request.body,
+    }
+    policy = command.retry_policy
+    return (
+        command.tenant_id, command.service_call_id, command.name, Status.SCHEDULED.value, now, timer.due_at,
+        spec, command.namespace, command.external_id, timer.lane, command.idempotency_key,
+        None if command.idempotency_key is None else command.fingerprint, command.correlation_id, command.replay_of,
+        policy.to_stored() if policy else None, command.timeout_seconds,
+        command.response_contract.value, command.delivery.value, 0, 0, False, 3,
+    )  # fmt: skip
+
+
+def _submitted_events(command: SubmitServiceCall, timer: Timer, now: datetime) -> tuple[Event, Event]:
+    def event(seq: int, kind: EventType, data: dict[str, Any], causation_id: uuid.UUID | None) -> Event:
+        return Event(
+            command.tenant_id,
+            command.service_call_id,
+            seq,
+            kind.value,
+            data,
+            now,
+            command.correlation_id,
+            causation_id,
+        )
+
+    due_at = instant(timer.due_at)
+    facts = {
+        "name": command.name,
+        "method": command.request.method,
+        "host": timer.lane,
+        "namespace": command.namespace,
+        "timerId": command.external_id,
+        "tags": sorted(command.tags),
+        "dueAt": due_at,
+    }
+    submitted = event(1, EventType.SUBMITTED, facts, None)
+    return submitted, event(2, EventType.SCHEDULED, {"dueAt": due_at}, submitted.event_id)
+
+
+def submit_each(commands: Sequence[SubmitServiceCall]) -> list[Submitted | DomainError]:
+    """Like `submit`, but one that is refused takes none of the others with it."""
+    try:
+        return [*submit(commands)]
+    except DomainError:
+        with transaction.atomic():
+            return [_submitted_or_refused(command) for command in commands]
+
+
+def _submitted_or_refused(command: SubmitServiceCall) -> Submitted | DomainError:
+    try:
+        (submitted,) = submit([command])
+    except DomainError as refused:
+        return refused
+    return submitted
