@@ -167,7 +167,10 @@ SPECTACULAR_SETTINGS = {
     "PREPROCESSING_HOOKS": ["eventservice.api.schema.only_the_api"],
     "SORT_OPERATIONS": False,
     "CAMELIZE_NAMES": True,
-    "ENUM_NAME_OVERRIDES": {"Status": "orchestration.states.Status", "Delivery": "orchestration.states.Delivery"},
+    "ENUM_NAME_OVERRIDES": {
+        "Status": "orchestration.states.Status",
+        "Delivery": "orchestration.states.Delivery",
+    },
     "SWAGGER_UI_DIST": "SIDECAR",
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
     "REDOC_DIST": "SIDECAR",

@@ -67,7 +67,10 @@ def interrupt_attempts(keys: Iterable[AttemptKey], now: datetime) -> None:
         HttpExecution,
         "finished_at = {finished_at}, error_kind = {error_kind}, error_message = {error_message}",
         f"{ATTEMPT} AND finished_at IS NULL",
-        [(now, ErrorKind.INTERRUPTED.value, "The process that made this attempt ended.", *key) for key in keys],
+        [
+            (now, ErrorKind.INTERRUPTED.value, "The process that made this attempt ended.", *key)
+            for key in keys
+        ],
     )
 
 

@@ -49,7 +49,9 @@ class HttpExecution(models.Model):
                 to="orchestration.ServiceCall",
                 to_fields=("tenant_id", "service_call_id"),
             ),
-            models.CheckConstraint(name="ck_http_execution_log_method", condition=Q(request_method__in=METHODS)),
+            models.CheckConstraint(
+                name="ck_http_execution_log_method", condition=Q(request_method__in=METHODS)
+            ),
         ]
         indexes = [
             # Attempts that are under way, by the node that makes them.

@@ -51,7 +51,9 @@ def mask_named(outcome: Outcome, named_by_tenant: Collection[str]) -> Outcome:
     """The outcome without the values of the response headers that the tenant calls secret."""
     if not named_by_tenant or not isinstance(outcome, Responded):
         return outcome
-    headers = tuple((name, MASK if name.lower() in named_by_tenant else value) for name, value in outcome.headers)
+    headers = tuple(
+        (name, MASK if name.lower() in named_by_tenant else value) for name, value in outcome.headers
+    )
     return outcome._replace(headers=headers)
 
 

@@ -29,6 +29,14 @@ def django_db_modify_db_settings(django_db_modify_db_settings_parallel_suffix: N
 
 
 @pytest.fixture
+def served(live_server: Any) -> Iterator[str]:
+    """The address of a running server. Its threads keep no connection, which would be in the way of the teardown."""
+    connection.settings_dict["CONN_MAX_AGE"], kept = 0, connection.settings_dict["CONN_MAX_AGE"]
+    yield live_server.url
+    connection.settings_dict["CONN_MAX_AGE"] = kept
+
+
+@pytest.fixture
 def tenant(db: None) -> Tenant:
     return TenantFactory(name="acme")
 

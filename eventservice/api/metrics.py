@@ -71,9 +71,7 @@ class DatabaseCollector(Collector):
         yield from _of_outbox()
 
 
-def _gauge(
-    name: str, text: str, values: Mapping[Any, float], labels: tuple[str, ...] = ()
-) -> Metric:
+def _gauge(name: str, text: str, values: Mapping[Any, float], labels: tuple[str, ...] = ()) -> Metric:
     family = GaugeMetricFamily(f"eventservice_{name}", text, labels=labels)
     for label_values, value in values.items():
         family.add_metric(label_values, value)

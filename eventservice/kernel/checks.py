@@ -55,7 +55,9 @@ def encryption_keys(**kwargs: Any) -> list[CheckMessage]:
     wrong = [number for number, key in enumerate(settings.ENCRYPTION_KEYS, 1) if not _is_key(key)]
     hint = "Each must be 32 bytes in URL-safe base64, as `manage.py newkey` prints them."
     # By its place in the list: a key that is nearly right is still nearly a secret.
-    return [Error(f"ENCRYPTION_KEYS: key {n} is not a key.", hint=hint, id="eventservice.E005") for n in wrong]
+    return [
+        Error(f"ENCRYPTION_KEYS: key {n} is not a key.", hint=hint, id="eventservice.E005") for n in wrong
+    ]
 
 
 def _is_key(text: str) -> bool:

@@ -44,10 +44,10 @@ def matches(endpoint: Endpoint, path: str) -> bool:
     return re.fullmatch("/" + pattern, path) is not None
 
 
-def test_all_of_them_answer(live_server: Any, recorder: Recorder) -> None:
+def test_all_of_them_answer(served: str, recorder: Recorder) -> None:
     acme = api_of(create_tenant("acme"))
-    _use_calls(Client(live_server.url, acme.tenant.tenant_id, acme.key, session=recorder))
-    _use_the_rest(live_server.url, acme, recorder)
+    _use_calls(Client(served, acme.tenant.tenant_id, acme.key, session=recorder))
+    _use_the_rest(served, acme, recorder)
     unused = [
         str(e)
         for e in endpoints()
@@ -106,17 +106,17 @@ def _use_the_rest(url: str, acme: Api, session: Recorder) -> None:
         ask("GET", f"/api/v1/{path}")
 
 
-def test_fifty_submits_at_once_with_one_key_make_one_call(live_server: Any) -> None:
+def test_fifty_submits_at_once_with_one_key_make_one_call(served: str) -> None:
     """P11."""
     acme = api_of(create_tenant("acme"))
     together = Barrier(50)
 
     def submit(_: int) -> str:
         # The test server's queue is short: it refuses connections, and the client tries again.
-        client = Client(live_server.url, acme.tenant.tenant_id, acme.key, retries=20)
-        together.wait()
-        made = client.submit("greet", "POST", "http://target.test/", delay="1h", idempotency_key="once")
-        return str(made["serviceCallId"])
+        with Client(served, acme.tenant.tenant_id, acme.key, retries=20) as client:
+            together.wait()
+            made = client.submit("greet", "POST", "http://target.test/", delay="1h", idempotency_key="once")
+            return str(made["serviceCallId"])
 
     with ThreadPoolExecutor(50) as pool:
         told = list(pool.map(submit, range(50)))

@@ -27,12 +27,12 @@ def run_command(*args: str, **options: Any) -> str:
 
 
 @pytest.fixture
-def run(live_server: Any) -> Run:
+def run(served: str) -> Run:
     forget_keys()
     forget_profiles()
     tenant = create_tenant("acme")
     _, key = create_key(tenant.tenant_id, list(ApiKey.Scope))
-    at = {"url": live_server.url, "tenant": str(tenant.tenant_id), "key": key}
+    at = {"url": served, "tenant": str(tenant.tenant_id), "key": key}
     return lambda *args, **options: run_command(*args, **{**at, **options})
 
 

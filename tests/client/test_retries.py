@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import requests
 
-from eventservice import client as client_module
 from eventservice.client import ApiError, Client, Unreachable
 
 CALL = {"serviceCallId": "1", "status": "Scheduled"}
@@ -42,7 +41,7 @@ def answer(status: int = 202, body: Any = CALL, **headers: str) -> Any:
 @pytest.fixture(autouse=True)
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     noted: list[float] = []
-    monkeypatch.setattr(client_module.time, "sleep", noted.append)
+    monkeypatch.setattr("eventservice.client.time.sleep", noted.append)
     return noted
 
 
@@ -118,13 +117,15 @@ def test_a_refusal_by_something_else_is_one_too(body: Any) -> None:
 
 
 def test_pages_are_followed_as_far_as_they_are_wanted() -> None:
-    pages = [
+    pages: list[Any] = [
         answer(200, {"items": [1, 2], "nextCursor": "c"}),
         answer(200, {"items": [3], "nextCursor": None}),
     ]
-    assert list(made(*pages)[0].list()) == [1, 2, 3]
+    numbers: list[Any] = list(made(*pages)[0].list())
+    assert numbers == [1, 2, 3]
     client, session = made(*pages)
-    assert list(client.list(most=2)) == [1, 2]
+    numbers = list(client.list(most=2))
+    assert numbers == [1, 2]
     assert len(session.asked) == 1
 
 
