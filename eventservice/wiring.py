@@ -20,7 +20,8 @@ def build_egress() -> Egress:
     policy = AddressPolicy(
         allow_private=settings.EGRESS_ALLOW_PRIVATE, allow=frozenset(settings.EGRESS_ALLOW)
     )
-    egress = Egress(policy, Limits())
+    limits = Limits(in_flight=settings.ENGINE_IN_FLIGHT, per_host_connections=settings.ENGINE_PER_HOST)
+    egress = Egress(policy, limits)
     egress.start()
     return egress
 

@@ -12,6 +12,7 @@ from eventservice.kernel.ids import new_id
 from eventservice.kernel.leases import Leases
 from orchestration import lifecycle
 from orchestration.models import ServiceCall
+from orchestration.selectors import FEW, CallFilter, Order, list_calls
 from outbox import store
 from outbox.models import OutboxEvent
 from tests.plans import PARTITIONS, SHARDS, TENANTS, clear, load, plans_of
@@ -37,6 +38,10 @@ def rows(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
 
 def calls(**conditions: Any) -> Any:
     return ServiceCall.objects.for_tenant(TENANT).filter(**conditions)
+
+
+def page(**wanted: Any) -> Any:
+    return list_calls(CallFilter(TENANT, **wanted), Order(), None, 50)
 
 
 def poller(*, crowded: bool = False) -> Poller:
@@ -86,6 +91,31 @@ QUERIES: dict[str, tuple[Callable[[], Any], str, set[str]]] = {
         lambda: list(calls(status="Succeeded").order_by("-due_at")[:50]),
         "service_calls",
         {"idx_service_calls_status"},
+    ),
+    "a page of all calls, the newest first": (
+        lambda: page(),
+        "ORDER BY",
+        {"idx_service_calls_submitted"},
+    ),
+    "whether a host has few calls": (
+        lambda: page(host="seldom.test"),
+        f"LIMIT {FEW + 1}",
+        {"idx_service_calls_host"},
+    ),
+    "whether a name has few calls": (
+        lambda: page(name="seldom"),
+        f"LIMIT {FEW + 1}",
+        {"idx_service_calls_name"},
+    ),
+    "the calls of a correlation id": (
+        lambda: page(correlation_id=new_id()),
+        "ORDER BY",
+        {"idx_service_calls_correlation"},
+    ),
+    "whether a tag has few calls": (
+        lambda: page(tags=frozenset({"urgent"})),
+        f"LIMIT {FEW + 1}",
+        {"idx_service_call_tags_tag"},
     ),
     "attempts past their deadline": (
         lambda: lifecycle.overdue_attempts(100),

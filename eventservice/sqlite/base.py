@@ -8,7 +8,6 @@
   whose work a power cut can only make it repeat.
 """
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from eventservice.sqlite.library import prefer_fixed_library
 prefer_fixed_library()
 
 from django.db.backends.sqlite3 import base, operations, schema  # noqa: E402
-from django.db.utils import OperationalError  # noqa: E402
 
 TYPES = {
     "AutoField": "integer",
@@ -36,14 +34,9 @@ TYPES = {
     "BinaryField": "blob",
 }
 
-# How long a writer waits for the others, and how often it asks while it does.
-BUSY_SECONDS = 5.0
-ASK_AGAIN_SECONDS = 0.0002
-PRAGMA_BUSY_TIMEOUT = f"PRAGMA busy_timeout = {BUSY_SECONDS * 1000:.0f}"
-
 PRAGMAS = (
     "PRAGMA journal_mode = WAL",
-    PRAGMA_BUSY_TIMEOUT,
+    "PRAGMA busy_timeout = 5000",
     "PRAGMA temp_store = MEMORY",
     "PRAGMA cache_size = -16384",
     f"CREATE TEMP TABLE IF NOT EXISTS {SQLITE_NOW_TABLE.removeprefix('temp.')} (id integer PRIMARY KEY, ts text)",
@@ -94,24 +87,5 @@ class DatabaseWrapper(base.DatabaseWrapper):
         return connection
 
     def _start_transaction_under_autocommit(self) -> None:
-        self._begin()
+        super()._start_transaction_under_autocommit()  # type: ignore[misc]
         self.connection.execute(SEED_NOW)
-
-    def _begin(self) -> None:
-        """Wait for the write lock by asking often.
-
-        SQLite's own waiting sleeps ever longer, up to 0.1 s, while a submission holds the lock for half a
-        millisecond: two web workers together would store hardly more than one.
-        """
-        deadline = time.monotonic() + BUSY_SECONDS
-        self.connection.execute("PRAGMA busy_timeout = 0")
-        try:
-            while True:
-                try:
-                    return super()._start_transaction_under_autocommit()  # type: ignore[misc, no-any-return]
-                except OperationalError as busy:
-                    if "locked" not in str(busy) or time.monotonic() > deadline:
-                        raise
-                    time.sleep(ASK_AGAIN_SECONDS)
-        finally:
-            self.connection.execute(PRAGMA_BUSY_TIMEOUT)

@@ -10,10 +10,12 @@ from collections.abc import Collection
 from datetime import datetime, timedelta
 
 from django.conf import settings
+from django.db import transaction
 from django.db.models import F, Q
 from django.db.models.functions import Coalesce, Least
 
-from eventservice.kernel.now import DbNow
+from eventservice.kernel.errors import Conflict
+from eventservice.kernel.now import DbNow, db_now
 from eventservice.tenants.models import ApiKey
 
 PREFIX = "es"
@@ -50,6 +52,7 @@ def find_key(text: str) -> ApiKey | None:
     well_formed = len(parts) == 4 and parts[0] == PREFIX and parts[2].isalnum()
     key_id, secret = (parts[2], parts[3]) if well_formed else ("", "")
     usable = Q(revoked_at=None) & (Q(expires_at=None) | Q(expires_at__gt=DbNow()))
+    usable &= Q(tenant=None) | Q(tenant__active=True)
     key: ApiKey | None = ApiKey.objects.across_tenants().filter(usable, key_id=key_id).first()
     matches = hmac.compare_digest(_hash(secret), key.secret_hash if key else "")
     return key if matches else None
@@ -73,11 +76,16 @@ def note_use(key: ApiKey) -> None:
 
 
 def rotate_key(key: ApiKey, overlap: timedelta) -> tuple[ApiKey, str]:
-    """A successor with the same rights; the old key goes on for the overlap and then ends."""
-    successor, text = create_key(key.tenant_id, key.scopes, name=key.name)
-    ends = Least(Coalesce(F("expires_at"), DbNow(overlap)), DbNow(overlap))
-    ApiKey.objects.across_tenants().filter(pk=key.pk).update(expires_at=ends)
-    return successor, text
+    """A successor with the same rights and as long a life; the old key goes on for the overlap and then ends."""
+    with transaction.atomic():
+        ends = Least(Coalesce(F("expires_at"), DbNow(overlap)), DbNow(overlap))
+        usable = ApiKey.objects.across_tenants().filter(pk=key.pk, revoked_at=None)
+        if not usable.update(expires_at=ends):
+            raise Conflict("key_revoked", "A key that has been revoked cannot be rotated.")
+        life = key.expires_at - key.created_at if key.expires_at else None
+        return create_key(
+            key.tenant_id, key.scopes, name=key.name, expires_at=db_now() + life if life else None
+        )
 
 
 def revoke_key(key_id: str) -> bool:

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from eventservice.kernel.errors import Conflict
 from eventservice.kernel.now import pinned_time
-from eventservice.tenants.keys import ALPHABET, create_key, find_key, revoke_key
+from eventservice.tenants.keys import ALPHABET, create_key, find_key, revoke_key, rotate_key
 from eventservice.tenants.models import ApiKey, Tenant
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
@@ -137,3 +138,25 @@ def test_every_failure_asks_the_database_the_same(
     }[wrong]
     with django_assert_num_queries(1):
         assert find_key(text) is None
+
+
+def test_a_revoked_key_is_not_revived_by_rotating_it(tenant: Tenant) -> None:
+    key, text = create_key(tenant.tenant_id, ["read"])
+    revoke_key(key.key_id)
+    with pytest.raises(Conflict):
+        rotate_key(key, timedelta(hours=1))
+    assert find_key(text) is None
+
+
+def test_a_successor_lives_as_long_as_its_predecessor_would_have(tenant: Tenant, at_noon: datetime) -> None:
+    key, _ = create_key(tenant.tenant_id, ["read"], expires_at=at_noon + timedelta(days=30))
+    key.refresh_from_db()
+    successor, _ = rotate_key(key, timedelta(hours=1))
+    successor.refresh_from_db()
+    assert successor.expires_at == at_noon + timedelta(days=30)
+
+
+def test_a_key_of_a_tenant_that_is_not_active_opens_nothing(tenant: Tenant) -> None:
+    _, text = create_key(tenant.tenant_id, ["read"])
+    Tenant.objects.filter(pk=tenant.pk).update(active=False)
+    assert find_key(text) is None
