@@ -36,6 +36,12 @@ def served(live_server: Any) -> Iterator[str]:
     connection.settings_dict["CONN_MAX_AGE"] = kept
 
 
+@pytest.fixture(scope="session", autouse=True)
+def static_folder() -> None:
+    """Whitenoise warns of one that is missing, as it is in a fresh clone; warnings are errors here."""
+    settings.STATIC_ROOT.mkdir(parents=True, exist_ok=True)
+
+
 @pytest.fixture
 def tenant(db: None) -> Tenant:
     return TenantFactory(name="acme")
