@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote
@@ -60,12 +60,14 @@ class Client:
         timeout: float = TIMEOUT_SECONDS,
         retries: int = RETRIES,
         session: requests.Session | None = None,
+        sleep: Callable[[float], object] = time.sleep,
     ) -> None:
         self._base = f"{base_url.rstrip('/')}/api/v1"
         self._tenant = f"{self._base}/tenants/{tenant_id}"
         self._timeout = timeout
         self._retries = retries
         self._session = session or requests.Session()
+        self._sleep = sleep
         self._headers = {"Authorization": f"Bearer {api_key}"}
 
     def __enter__(self) -> Self:
@@ -220,10 +222,10 @@ class Client:
             except (requests.ConnectionError, requests.Timeout) as broken:
                 if last:
                     raise Unreachable(f"{method} {url}: {broken}") from broken
-                time.sleep(_pause(attempt, None))
+                self._sleep(_pause(attempt, None))
                 continue
             if response.status_code in BUSY and not last:
-                time.sleep(_pause(attempt, response.headers.get("Retry-After")))
+                self._sleep(_pause(attempt, response.headers.get("Retry-After")))
                 continue
             return _checked(response)
         raise AssertionError("the last attempt answers or raises")

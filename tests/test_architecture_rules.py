@@ -47,7 +47,7 @@ def test_it_notices_an_import_against_the_direction(importer: str, text: str) ->
         ("orchestration.x", "from timers import public"),
         ("orchestration.api", "from eventservice.api import problems"),
         ("eventservice.x", "from orchestration.public import Engine\nimport django, json"),
-        ("eventservice.wiring", "from outbox.dispatcher import Dispatcher"),
+        ("eventservice.urls", "from orchestration.api import urls"),
     ],
 )
 def test_it_lets_the_direction_pass(importer: str, text: str) -> None:

@@ -19,6 +19,7 @@ class Answers(requests.Session):
     def __init__(self, *answers: Any) -> None:
         super().__init__()
         self.answers = list(answers)
+        self.pauses: list[float] = []
         self.asked: list[tuple[str, str, Any, dict[str, str]]] = []
 
     def request(self, method: Any, url: Any, *args: Any, **options: Any) -> requests.Response:
@@ -38,24 +39,17 @@ def answer(status: int = 202, body: Any = CALL, **headers: str) -> Any:
     return status, body, {name.replace("_", "-"): value for name, value in headers.items()}
 
 
-@pytest.fixture(autouse=True)
-def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    noted: list[float] = []
-    monkeypatch.setattr("eventservice.client.time.sleep", noted.append)
-    return noted
-
-
 def made(*answers: Any) -> tuple[Client, Answers]:
     session = Answers(*answers)
-    return Client("http://api.test/", "t", "key", session=session), session
+    return Client("http://api.test/", "t", "key", session=session, sleep=session.pauses.append), session
 
 
-def test_a_submission_is_sent_again_with_the_same_key(pauses: list[float]) -> None:
+def test_a_submission_is_sent_again_with_the_same_key() -> None:
     client, session = made(requests.ConnectionError(), requests.Timeout(), answer())
     assert client.submit("n", "GET", "http://a.test/") == CALL
     keys = {headers["Idempotency-Key"] for _, _, _, headers in session.asked}
     assert (len(session.asked), len(keys)) == (3, 1)
-    assert pauses == [0.2, 0.4]
+    assert session.pauses == [0.2, 0.4]
 
 
 def test_two_submissions_have_two_keys() -> None:
@@ -88,10 +82,10 @@ def test_a_cancellation_is_sent_once() -> None:
     assert len(session.asked) == 1
 
 
-def test_it_comes_back_when_it_is_told_to(pauses: list[float]) -> None:
-    client, _ = made(answer(429, {}, Retry_After="7"), answer(503, {}), answer(200))
+def test_it_comes_back_when_it_is_told_to() -> None:
+    client, session = made(answer(429, {}, Retry_After="7"), answer(503, {}), answer(200))
     assert client.get("1") == CALL
-    assert pauses == [7.0, 0.4]
+    assert session.pauses == [7.0, 0.4]
 
 
 def test_a_refusal_tells_what_is_wrong() -> None:
