@@ -57,8 +57,6 @@ class ApiView(APIView):
         if self.principal.tenant_id not in (None, tenant_id):
             raise NotFound("tenant")
         self.tenant = profile(tenant_id)
-        if not self.tenant.active and not self.principal.is_operator:
-            raise Refusal(403, "tenant_inactive", "This tenant has been deactivated.")
         self.rate = take_turn(self.tenant)
 
     def _require_scope(self, method: str) -> None:
