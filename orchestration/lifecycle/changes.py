@@ -10,6 +10,7 @@ from typing import Any
 from django.db import transaction
 
 from eventservice.kernel.bulk import insert_rows
+from eventservice.kernel.deadlocks import again_after_deadlock
 from eventservice.kernel.errors import Conflict, NotFound
 from eventservice.kernel.now import db_now
 from execution.public import (
@@ -26,6 +27,7 @@ from outbox.public import append, forget
 from timers.public import rearm, unschedule
 
 
+@again_after_deadlock
 def cancel(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> Status:
     """Canceled at once while Scheduled. A running attempt may have been sent, so it is let end first: Running."""
     with transaction.atomic():
@@ -43,6 +45,7 @@ def cancel(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> Status:
     return Status.CANCELED
 
 
+@again_after_deadlock
 def reschedule(tenant_id: uuid.UUID, service_call_id: uuid.UUID, due_at: datetime | None) -> None:
     """Another due time while Scheduled; None: now."""
     with transaction.atomic():
@@ -55,6 +58,7 @@ def reschedule(tenant_id: uuid.UUID, service_call_id: uuid.UUID, due_at: datetim
         append([event_of(row, 0, EventType.RESCHEDULED, {"dueAt": instant(due_at)}, now)])
 
 
+@again_after_deadlock
 def edit(
     tenant_id: uuid.UUID,
     service_call_id: uuid.UUID,
@@ -136,6 +140,7 @@ def replay(
     return submitted
 
 
+@again_after_deadlock
 def delete(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> None:
     """It, and by the database's cascades its tags, timer and attempts; its published events too."""
     with transaction.atomic():

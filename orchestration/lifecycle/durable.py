@@ -9,6 +9,7 @@ from datetime import datetime
 
 from django.db import IntegrityError, transaction
 
+from eventservice.kernel.deadlocks import again_after_deadlock
 from eventservice.kernel.errors import NotFound
 from eventservice.kernel.now import db_now
 from eventservice.tenants.public import profile
@@ -23,6 +24,7 @@ from outbox.public import append
 from timers.public import rearm, schedule_again
 
 
+@again_after_deadlock
 def set_timer(command: SubmitServiceCall) -> None:
     """The upsert of a durable timer: a pending one of its namespace and id is overwritten."""
     try:
@@ -34,6 +36,7 @@ def set_timer(command: SubmitServiceCall) -> None:
             _set_timer(command)
 
 
+@again_after_deadlock
 def change_timer(
     tenant_id: uuid.UUID,
     namespace: str,

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from django.db import IntegrityError, transaction
 
 from eventservice.kernel.bulk import insert_rows
+from eventservice.kernel.deadlocks import again_after_deadlock
 from eventservice.kernel.errors import Conflict, DomainError
 from eventservice.kernel.now import db_now
 from eventservice.kernel.sharding import shard_of
@@ -45,6 +46,7 @@ CALL_COLUMNS = (
 )  # fmt: skip
 
 
+@again_after_deadlock
 def submit(commands: Sequence[SubmitServiceCall]) -> list[Submitted]:
     """Store new calls with their timers and events, all or none. A known idempotency key gives its call again."""
     try:

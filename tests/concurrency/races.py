@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 from uuid import UUID
 
-from django.db import connection, transaction
+from django.db import OperationalError, connection, transaction
 
 from eventservice.kernel.leases import Fenced
 from eventservice.tenants.models import Tenant
@@ -18,27 +18,43 @@ from orchestration import lifecycle
 from orchestration.lifecycle import StartedCall
 from orchestration.public import RequestSpec, ServiceCall, SubmitServiceCall
 from outbox.models import OutboxEvent
+from tests.witness import say
 from timers.public import Membership, Poller
 from timers.shards import ensure_shards
 
 ROUNDS = 8
+DEADLOCK = 1213
 SHARDS = 16
 
 
 def race(*functions: Callable[[], Any]) -> list[Any]:
-    """What each returned, or the exception that it ended with."""
+    """What each returned, or the exception that it ended with.
+
+    MariaDB ends one of two transactions that lock a timer by different indexes: then that one begins again, as
+    the engine does and as a client must. What is shown is that nothing of it had been written.
+    """
     start = threading.Barrier(len(functions))
 
     def run(function: Callable[[], Any]) -> Any:
         try:
             connection.ensure_connection()
             start.wait(timeout=10)
-            return function()
+            return _until_no_deadlock(function)
         finally:
             connection.close()
 
     with ThreadPoolExecutor(len(functions)) as pool:
         return [_end(future) for future in [pool.submit(run, function) for function in functions]]
+
+
+def _until_no_deadlock(function: Callable[[], Any]) -> Any:
+    while True:
+        try:
+            return function()
+        except OperationalError as error:
+            if connection.vendor != "mysql" or error.args[0] != DEADLOCK:
+                raise
+            say("a deadlock")
 
 
 def _end(future: Future[Any]) -> Any:
