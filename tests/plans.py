@@ -86,10 +86,17 @@ def load() -> None:
             for model, make in zip(MODELS, (call_row, tag_row, timer_row, event_row), strict=True):
                 rows = [make(call) for call in calls]
                 _insert(model, list(rows[0]), [list(row.values()) for row in rows])
+                if start == 0 and connection.vendor == "postgresql":
+                    # Without statistics each foreign key is looked up among all rows of the tenant.
+                    _run(f"ANALYZE {model._meta.db_table}")
     tables = ", ".join(model._meta.db_table for model in MODELS)
     analyze = {"sqlite": "ANALYZE", "postgresql": f"ANALYZE {tables}", "mysql": f"ANALYZE TABLE {tables}"}
+    _run(analyze[connection.vendor])
+
+
+def _run(sql: str) -> None:
     with connection.cursor() as cursor:
-        cursor.execute(analyze[connection.vendor])
+        cursor.execute(sql)
 
 
 def _insert(model: type[models.Model], columns: list[str], rows: list[list[Any]]) -> None:
