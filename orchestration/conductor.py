@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -109,10 +109,6 @@ class Engine:
         """At once, instead of with the next tick: whatever nobody else holds."""
         self._reap()
         self.membership.rebalance(most_shards())
-
-    def run(self, until: Callable[[], bool]) -> None:
-        while not until():
-            self.poll_once()
 
     def stop(self, grace_seconds: float) -> None:
         """Hand the shards on at once, let the attempts under way end, and leave. What outlasts the grace is

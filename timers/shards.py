@@ -20,7 +20,7 @@ from django.db import connection, transaction
 from django.db.models import F, Max, QuerySet
 
 from eventservice.kernel.ids import new_id
-from eventservice.kernel.leases import Fenced, Leases, share
+from eventservice.kernel.leases import Fenced, Leases, share, share_lock
 from eventservice.kernel.now import DbNow
 from timers.models import Node, NodeRole, TimerShard
 
@@ -93,9 +93,8 @@ class Membership:
 
     def fence(self) -> None:
         """Inside a transaction: hold the node's row until it ends, or raise."""
-        lock = {"sqlite": "", "postgresql": "FOR SHARE"}.get(connection.vendor, "LOCK IN SHARE MODE")
         with connection.cursor() as cursor:
-            cursor.execute(f"SELECT 1 FROM nodes WHERE owner_id = %s {lock}", [self.owner_id.hex])
+            cursor.execute(f"SELECT 1 FROM nodes WHERE owner_id = %s {share_lock()}", [self.owner_id.hex])
             if cursor.fetchone() is None:
                 raise Fenced
 

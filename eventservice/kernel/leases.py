@@ -96,15 +96,20 @@ class Leases:
             raise Fenced
 
 
+def share_lock() -> str:
+    """The clause that holds what is read as it is until the transaction ends; SQLite's is alone anyway."""
+    return {"sqlite": "", "postgresql": "FOR SHARE"}.get(connection.vendor, "LOCK IN SHARE MODE")
+
+
 def read_locked(model: type[Any], keys: Collection[int]) -> dict[int, int]:
     if not keys:
         return {}
     table, column = model._meta.db_table, model._meta.pk.column
-    lock = {"sqlite": "", "postgresql": "FOR SHARE"}.get(connection.vendor, "LOCK IN SHARE MODE")
     marks = ", ".join(["%s"] * len(keys))
     with connection.cursor() as cursor:
         cursor.execute(
-            f"SELECT {column}, version FROM {table} WHERE {column} IN ({marks}) ORDER BY 1 {lock}", [*keys]
+            f"SELECT {column}, version FROM {table} WHERE {column} IN ({marks}) ORDER BY 1 {share_lock()}",
+            [*keys],
         )
         return dict(cursor.fetchall())
 

@@ -16,16 +16,7 @@ from orchestration.states import FAVORITE
 def show_call(call: Mapping[str, Any]) -> dict[str, Any]:
     """`call` has the columns of a service call, and `tags`."""
     return {
-        "serviceCallId": str(call["service_call_id"]),
-        "tenantId": str(call["tenant_id"]),
-        "name": call["name"],
-        "status": call["status"],
-        "namespace": call["namespace"],
-        "timerId": call["external_id"],
-        "submittedAt": show_instant(call["submitted_at"]),
-        "dueAt": show_instant(call["due_at"]),
-        "startedAt": show_instant(call["started_at"]),
-        "finishedAt": show_instant(call["finished_at"]),
+        **_identity(call),
         "requestSpec": show_request(call["request_spec"]),
         "outcome": call["outcome_meta"],
         "tags": sorted(call["tags"]),
@@ -42,8 +33,8 @@ def show_call(call: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def show_listed(call: Mapping[str, Any]) -> dict[str, Any]:
-    """In a list: no bodies, no headers."""
+def _identity(call: Mapping[str, Any]) -> dict[str, Any]:
+    """What a call shows of itself everywhere."""
     return {
         "serviceCallId": str(call["service_call_id"]),
         "tenantId": str(call["tenant_id"]),
@@ -55,6 +46,13 @@ def show_listed(call: Mapping[str, Any]) -> dict[str, Any]:
         "dueAt": show_instant(call["due_at"]),
         "startedAt": show_instant(call["started_at"]),
         "finishedAt": show_instant(call["finished_at"]),
+    }
+
+
+def show_listed(call: Mapping[str, Any]) -> dict[str, Any]:
+    """In a list: no bodies, no headers."""
+    return {
+        **_identity(call),
         "request": {"method": call["method"], "url": call["url"], "host": call["host"]},
         "outcome": show_summary(call["outcome_meta"]),
         "tags": sorted(call["tags"]),
