@@ -4,10 +4,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test lint chaos bench demo lock clean
+.PHONY: help install run test lint chaos bench demo screenshots lock clean
 
 help: ## print this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 install: $(STAMP) ## make .venv and install requirements.lock into it
 
@@ -42,6 +42,9 @@ bench: install ## run the benchmarks, or one of them: make bench NAME=burst
 
 demo: install ## show the system at work with made-up calls
 	$(BIN)/python manage.py demo
+
+screenshots: install ## take docs/screenshots again, from a system with made-up calls (it needs chromium)
+	$(BIN)/python -m tools.screenshots $(ARGS)
 
 lock: ## make requirements.lock again: make lock ARGS=--upgrade takes the newest versions
 	PYTHON=$(PYTHON) tools/lock.sh $(ARGS)
