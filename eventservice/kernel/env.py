@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
+from cryptography.fernet import Fernet
 from django.core.exceptions import ImproperlyConfigured
 
 T = TypeVar("T")
@@ -52,15 +53,25 @@ class Environment:
             self.fault(name, expected)
             return default
 
-    def text(self, name: str, default: str = "") -> str:
-        return self._read(name, default, str, "a text")
+    def text(self, name: str, default: str = "", *, most: int = 10_000) -> str:
+        def bounded(value: str) -> str:
+            if len(value) > most:
+                raise ValueError
+            return value
+
+        return self._read(name, default, bounded, f"a text of at most {most:,} characters")
 
     def secret(self, name: str, development: str, *, production: bool) -> str:
         """A value that has a known default while developing and must be given in production."""
         value = self.text(name)
-        if not value and production:
-            self._faults.append(f"{name} is not set: expected a long random text (ENVIRONMENT is production)")
+        if production:
+            self.demand(name, value, "a long random text")
         return value or development
+
+    def demand(self, name: str, value: object, expected: str) -> None:
+        """In production."""
+        if not value:
+            self._faults.append(f"{name} is not set: expected {expected} (ENVIRONMENT is production)")
 
     def integer(self, name: str, default: int, *, least: int = 0, most: int = 2**31 - 1) -> int:
         return self._read(
@@ -98,10 +109,19 @@ class Environment:
 
         return self._read(name, default, parse, "one of " + ", ".join(choices))
 
-    def words(self, name: str, default: Sequence[str] = ()) -> list[str]:
-        return self._read(
+    def words(
+        self, name: str, default: Sequence[str] = (), *, each: Callable[[str], object] = str
+    ) -> list[str]:
+        """`each` raises a ValueError for a word that is wrong. Its text is shown, so it must not tell a secret."""
+        found = self._read(
             name, list(default), lambda raw: [w.strip() for w in raw.split(",") if w.strip()], "a,b,c"
         )
+        for number, word in enumerate(found, start=1):
+            try:
+                each(word)
+            except ValueError as wrong:
+                self._faults.append(f"{name}, No. {number}: {wrong}")
+        return found
 
     def database(self, base: Path) -> dict[str, Any]:
         """DATABASE_URL, or the SQLite file at DB_PATH."""
@@ -121,6 +141,14 @@ def _bounded(value: T, least: Any, most: Any) -> T:
     if not least <= value <= most:
         raise ValueError(value)
     return value
+
+
+def encryption_key(text: str) -> None:
+    """Raises without a word of it: a key that is nearly right is still nearly a secret."""
+    try:
+        Fernet(text)
+    except ValueError:
+        raise ValueError("this is not a key: expected what `manage.py newkey` prints") from None
 
 
 def parse_database_url(url: str) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from django.db import connection, models, transaction
 from django.db.models import F, Q
 
 from eventservice.kernel.now import DbNow
+from eventservice.kernel.sql import marks, share_lock
 
 
 class Lease(models.Model):
@@ -70,20 +71,27 @@ class Leases:
         return bool(won)
 
     def renew(self) -> set[int]:
-        """Push all leases on; forget, and return, those that another owner has taken meanwhile."""
+        """Push all leases on; forget, and return, those that another owner has taken meanwhile.
+
+        What the rows say is what is held: also what a release or a claim left that broke off on its way.
+        """
         mine = self.model.objects.filter(owner_id=self.owner_id)
         with transaction.atomic():
             mine.update(lease_until=DbNow(self.length))
             still = dict(mine.values_list("pk", "version"))
         lost = {key for key, version in self.held.items() if still.get(key) != version}
-        self.held = {key: version for key, version in self.held.items() if key not in lost}
+        self.held = still
         return lost
 
     def release(self, keys: Iterable[int]) -> None:
-        keys = [key for key in keys if self.held.pop(key, None) is not None]
+        keys = [key for key in keys if key in self.held]
+        if not keys:
+            return
         self.model.objects.filter(pk__in=keys, owner_id=self.owner_id).update(
             version=F("version") + 1, owner_id=None, lease_until=None
         )
+        for key in keys:
+            del self.held[key]
 
     def fence(self, keys: Collection[int]) -> None:
         """Inside the writer's transaction: hold these leases' rows as they are until it ends, or raise.
@@ -96,19 +104,13 @@ class Leases:
             raise Fenced
 
 
-def share_lock() -> str:
-    """The clause that holds what is read as it is until the transaction ends; SQLite's is alone anyway."""
-    return {"sqlite": "", "postgresql": "FOR SHARE"}.get(connection.vendor, "LOCK IN SHARE MODE")
-
-
 def read_locked(model: type[Any], keys: Collection[int]) -> dict[int, int]:
     if not keys:
         return {}
     table, column = model._meta.db_table, model._meta.pk.column
-    marks = ", ".join(["%s"] * len(keys))
     with connection.cursor() as cursor:
         cursor.execute(
-            f"SELECT {column}, version FROM {table} WHERE {column} IN ({marks}) ORDER BY 1 {share_lock()}",
+            f"SELECT {column}, version FROM {table} WHERE {column} IN ({marks(keys)}) ORDER BY 1 {share_lock()}",
             [*keys],
         )
         return dict(cursor.fetchall())

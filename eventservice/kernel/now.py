@@ -114,3 +114,8 @@ def as_utc(value: Any) -> datetime:
     if value.tzinfo is None:
         return value.replace(tzinfo=UTC)  # type: ignore[no-any-return]
     return value.astimezone(UTC)  # type: ignore[no-any-return]
+
+
+def rfc3339(moment: datetime) -> str:
+    """UTC, in milliseconds: how the outside sees every time."""
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

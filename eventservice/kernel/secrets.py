@@ -38,5 +38,5 @@ def _fernet() -> MultiFernet:
 
 
 def _development_key() -> str:
-    # Only outside production, where eventservice.E001 refuses a boot without keys.
+    # Only outside production, where the settings refuse a boot without keys.
     return base64.urlsafe_b64encode(hashlib.sha256(settings.SECRET_KEY.encode()).digest()).decode()

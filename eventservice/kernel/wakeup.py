@@ -24,10 +24,12 @@ from django.db import connection
 # After work: more is likely to come soon.
 BUSY_FOR_SECONDS = 0.1
 BUSY_SECONDS = 0.002
-# After a notice: asked again after 1, 2, 4 … milliseconds.
+# After a notice: asked again after 1, 2, 4 … milliseconds, for so long; and for less once a commit has been seen, for
+# what comes after that is another notice, unless the two were heard as one. Each time wakes a sleeping process.
 ALERT_SECONDS = 0.2
+SEEN_SECONDS = 0.03
 # With notices this is a safety net; without them it is how late a change is seen.
-IDLE_SECONDS = 0.25
+IDLE_SECONDS = 0.5
 UNNOTIFIED_SECONDS = 0.02
 PERHAPS_SECONDS = (0.02, 0.5)
 
@@ -43,7 +45,7 @@ class ChangeWatch:
         self._closed = False
         self._version: int | None = None
         self._busy_until = 0.0
-        self._noticed_at = -ALERT_SECONDS
+        self._noticed_at = self._alert_until = 0.0
         self._ask_at = 0.0
         self._interval = PERHAPS_SECONDS[0]
         self._sqlite = connection.vendor == "sqlite"
@@ -68,8 +70,7 @@ class ChangeWatch:
             return max(0.0, self._ask_at - now)
         if now < self._busy_until:
             return BUSY_SECONDS
-        since = now - self._noticed_at
-        return max(0.001, since) if since < ALERT_SECONDS else self._idle
+        return max(0.001, now - self._noticed_at) if now < self._alert_until else self._idle
 
     def changed(self) -> bool:
         return self._version_changed() if self._sqlite else self._perhaps()
@@ -79,6 +80,8 @@ class ChangeWatch:
         with connection.wrap_database_errors:
             version = connection.connection.execute("PRAGMA data_version").fetchone()[0]
         changed = version != self._version
+        if changed:
+            self._alert_until = min(self._alert_until, time.monotonic() + SEEN_SECONDS)
         self._version = version
         return bool(changed)
 
@@ -103,6 +106,7 @@ class ChangeWatch:
                 continue
             os.read(notices, 65536)
             self._noticed_at = time.monotonic()
+            self._alert_until = self._noticed_at + ALERT_SECONDS
             if self._noticed_at >= self._busy_until:
                 self._wake()
             # Writes come in swarms.

@@ -84,5 +84,14 @@ def test_a_secret_has_a_default_only_outside_production() -> None:
         env.check()
 
 
+def test_each_word_of_a_list_is_looked_at_and_told_by_its_place() -> None:
+    env = Environment({"NUMBERS": "1,two,3,four"})
+    env.words("NUMBERS", each=int)
+    with pytest.raises(ImproperlyConfigured) as refusal:
+        env.check()
+    told = [line.strip().partition(":")[0] for line in str(refusal.value).splitlines()[1:]]
+    assert told == ["NUMBERS, No. 2", "NUMBERS, No. 4"]
+
+
 def test_a_right_environment_passes() -> None:
     Environment({"UNKNOWN": "is ignored"}).check()

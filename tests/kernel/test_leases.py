@@ -7,10 +7,12 @@ from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 
 import pytest
+from django.db import OperationalError, transaction
 
 from eventservice.kernel.ids import new_id
 from eventservice.kernel.leases import Leases
 from eventservice.kernel.now import pinned_time
+from tests.orchestration.support import database_away
 from timers.models import TimerShard
 
 pytestmark = pytest.mark.django_db
@@ -103,3 +105,22 @@ def test_releasing_what_another_has_taken_changes_nothing(later: Later) -> None:
         theirs.claim(1)
     ours.release([1])
     assert (row().owner_id, row().version) == (theirs.owner_id, 2)
+
+
+def test_what_could_not_be_released_is_still_held(later: Later) -> None:
+    ours = owner()
+    ours.claim(1)
+    with database_away("UPDATE timer_shards"), pytest.raises(OperationalError), transaction.atomic():
+        ours.release([1])
+    assert ours.held == {1: 1}
+    ours.release([1])
+    assert (ours.held, row().owner_id) == ({}, None)
+
+
+def test_a_claim_whose_answer_was_lost_is_held_with_the_next_renewal(later: Later) -> None:
+    """Else its row would name this owner, who renews it for ever, and nobody would do what it stands for."""
+    ours = owner()
+    ours.claim(1)
+    ours.held.clear()
+    assert ours.renew() == set()
+    assert ours.held == {1: 1}
