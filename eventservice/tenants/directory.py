@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from django.db import transaction
+from django.db import IntegrityError, transaction
 from django.db.models import Max
 
 from eventservice.kernel.errors import Invalid, NotFound
@@ -60,9 +61,7 @@ def forget_profiles() -> None:
 
 
 def _read(tenant_id: uuid.UUID) -> Profile:
-    tenant = Tenant.objects.filter(pk=tenant_id).first()
-    if tenant is None:
-        raise NotFound("tenant")
+    tenant = tenant_of(tenant_id)
     return Profile(
         tenant_id=tenant_id,
         name=tenant.name,
@@ -85,6 +84,33 @@ def tenant_ids() -> list[uuid.UUID]:
     return list(Tenant.objects.values_list("pk", flat=True))
 
 
+def tenant_of(tenant_id: uuid.UUID) -> Tenant:
+    tenant = Tenant.objects.filter(pk=tenant_id).first()
+    if tenant is None:
+        raise NotFound("tenant")
+    return tenant
+
+
+def namespaces_of(tenant_id: uuid.UUID) -> list[Namespace]:
+    return list(Namespace.objects.for_tenant(tenant_id).order_by("name"))
+
+
+def list_tenants(limit: int, after: str = "") -> list[Tenant]:
+    """By name, those that follow the name `after`."""
+    return list(Tenant.objects.filter(name__gt=after).order_by("name")[:limit])
+
+
+def tenant_names(tenant_ids: Collection[uuid.UUID | None]) -> dict[uuid.UUID, str]:
+    """For a list: of those that there are."""
+    return dict(Tenant.objects.filter(pk__in=[t for t in tenant_ids if t]).values_list("pk", "name"))
+
+
+def first_namespaces(limit: int) -> list[Namespace]:
+    """Of all tenants, by the tenant's name, each with its tenant."""
+    spaces = Namespace.objects.across_tenants().select_related("tenant")
+    return list(spaces.order_by("tenant__name", "name")[:limit])
+
+
 def most_shards() -> int:
     """How many shards the largest namespace has: all namespaces share the ids from 0."""
     return Namespace.objects.across_tenants().aggregate(most=Max("num_shards"))["most"] or DEFAULT_SHARDS
@@ -105,10 +131,7 @@ def change_tenant(tenant_id: uuid.UUID, **changes: Any) -> Tenant:
     if changes:
         Tenant.objects.filter(pk=tenant_id).update(**_stored(changes))
     forget_profiles()
-    tenant = Tenant.objects.filter(pk=tenant_id).first()
-    if tenant is None:
-        raise NotFound("tenant")
-    return tenant
+    return tenant_of(tenant_id)
 
 
 def _stored(changes: dict[str, Any]) -> dict[str, Any]:
@@ -116,15 +139,30 @@ def _stored(changes: dict[str, Any]) -> dict[str, Any]:
     return {**changes, "signing_secret": encrypt(secret)} if secret else changes
 
 
-def declare_namespace(tenant_id: uuid.UUID, name: str, num_shards: int) -> Namespace:
-    """Make it, or find it as it is; another number of shards is refused."""
-    existing: Namespace | None = Namespace.objects.for_tenant(tenant_id).filter(name=name).first()
-    if existing is not None:
+def declare_namespace(tenant_id: uuid.UUID, name: str, num_shards: int | None = None) -> Namespace:
+    """Make it, or find it as it is; another number of shards is refused, but none is no wish."""
+    existing = _namespace(tenant_id, name)
+    if existing is None:
+        shards = DEFAULT_SHARDS if num_shards is None else num_shards
+        namespace = Namespace(tenant_id=tenant_id, name=name, num_shards=shards, created_at=db_now())
+        namespace.full_clean(validate_unique=False)
+        try:
+            with transaction.atomic():
+                namespace.save(force_insert=True)
+        except IntegrityError:
+            # Another request was faster: now it is there to be found.
+            existing = _namespace(tenant_id, name)
+            if existing is None:
+                raise
+        else:
+            forget_profiles()
+            return namespace
+    if num_shards is not None:
         existing.num_shards = num_shards
         existing.refuse_other_shards()
-        return existing
-    namespace = Namespace(tenant_id=tenant_id, name=name, num_shards=num_shards, created_at=db_now())
-    namespace.full_clean(validate_unique=False)
-    namespace.save(force_insert=True)
-    forget_profiles()
-    return namespace
+    return existing
+
+
+def _namespace(tenant_id: uuid.UUID, name: str) -> Namespace | None:
+    found: Namespace | None = Namespace.objects.for_tenant(tenant_id).filter(name=name).first()
+    return found

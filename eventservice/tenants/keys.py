@@ -7,15 +7,18 @@ import hmac
 import secrets
 import uuid
 from collections.abc import Collection
+from contextlib import suppress
 from datetime import datetime, timedelta
+from enum import StrEnum
 
 from django.conf import settings
-from django.db import transaction
-from django.db.models import F, Q
+from django.db import DatabaseError, transaction
+from django.db.models import Count, F, Q
 from django.db.models.functions import Coalesce, Least
 
-from eventservice.kernel.errors import Conflict
+from eventservice.kernel.errors import Conflict, NotFound
 from eventservice.kernel.now import DbNow, db_now
+from eventservice.kernel.sql import without_waiting
 from eventservice.tenants.models import ApiKey
 
 PREFIX = "es"
@@ -23,6 +26,7 @@ ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"  # nothing that a person could mis
 ID_LENGTH = 12
 SECRET_LENGTH = 40
 USE_NOTED = timedelta(hours=1)
+ENDS_SOON = timedelta(days=14)
 
 
 def create_key(
@@ -51,11 +55,14 @@ def find_key(text: str) -> ApiKey | None:
     parts = text.split("_")
     well_formed = len(parts) == 4 and parts[0] == PREFIX and parts[2].isalnum()
     key_id, secret = (parts[2], parts[3]) if well_formed else ("", "")
-    usable = Q(revoked_at=None) & (Q(expires_at=None) | Q(expires_at__gt=DbNow()))
-    usable &= Q(tenant=None) | Q(tenant__active=True)
-    key: ApiKey | None = ApiKey.objects.across_tenants().filter(usable, key_id=key_id).first()
+    of_active = Q(tenant=None) | Q(tenant__active=True)
+    key: ApiKey | None = ApiKey.objects.across_tenants().filter(_usable(), of_active, key_id=key_id).first()
     matches = hmac.compare_digest(_hash(secret), key.secret_hash if key else "")
     return key if matches else None
+
+
+def _usable() -> Q:
+    return Q(revoked_at=None) & (Q(expires_at=None) | Q(expires_at__gt=DbNow()))
 
 
 def find_by_id(key_id: str) -> ApiKey | None:
@@ -69,23 +76,84 @@ def keys_of(tenant_id: uuid.UUID | None) -> list[ApiKey]:
     return list(ApiKey.objects.across_tenants().filter(tenant_id=tenant_id).order_by("created_at", "key_id"))
 
 
+class KeyState(StrEnum):
+    ACTIVE = "active"
+    ENDING = "ending"  # active, and it ends soon
+    EXPIRED = "expired"
+    REVOKED = "revoked"
+
+
+def state_of(key: ApiKey, now: datetime) -> KeyState:
+    if key.revoked_at is not None:
+        return KeyState.REVOKED
+    if key.expires_at is None:
+        return KeyState.ACTIVE
+    if key.expires_at <= now:
+        return KeyState.EXPIRED
+    return KeyState.ENDING if key.expires_at < now + ENDS_SOON else KeyState.ACTIVE
+
+
+def described_keys(tenant_id: uuid.UUID | None, now: datetime) -> list[tuple[ApiKey, KeyState]]:
+    """Those that work first, the newest first."""
+    described = [(key, state_of(key, now)) for key in reversed(keys_of(tenant_id))]
+    return sorted(described, key=lambda pair: pair[1] in (KeyState.EXPIRED, KeyState.REVOKED))
+
+
+def key_of(tenant_id: uuid.UUID | None, key_id: str) -> ApiKey:
+    """A key of this tenant, or one of the operators' own; another's is not found."""
+    found: ApiKey | None = ApiKey.objects.across_tenants().filter(tenant_id=tenant_id, pk=key_id).first()
+    if found is None:
+        raise NotFound("API key")
+    return found
+
+
+def refuse_ended(key: ApiKey) -> None:
+    """Neither an ended key is rotated, nor one that has been: that would give its rights anew."""
+    if key.successor_id is not None:
+        rotated = f"This key has been rotated already, into {key.successor_id}: rotate that one."
+        raise Conflict("already_rotated", rotated)
+    if key.revoked_at is not None:
+        raise Conflict("wrong_state", "This key has been revoked.")
+    if key.expires_at is not None and key.expires_at <= db_now():
+        raise Conflict("wrong_state", "This key has expired.")
+
+
+def usable_keys(tenant_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, int]:
+    """How many keys of each tenant are neither revoked nor expired."""
+    keys = ApiKey.objects.across_tenants().filter(_usable(), tenant_id__in=tenant_ids)
+    return dict(keys.order_by().values_list("tenant_id").annotate(Count("key_id")))
+
+
 def note_use(key: ApiKey) -> None:
-    """To the hour: enough to find keys that nobody uses, and not a write for every request."""
-    used = ApiKey.objects.across_tenants().filter(pk=key.pk)
-    used.filter(Q(last_used_at=None) | Q(last_used_at__lt=DbNow(-USE_NOTED))).update(last_used_at=DbNow())
+    """To the hour: enough to find keys that nobody uses, and not a write for every request.
+
+    Whoever asks neither waits for it nor is refused because of it: the next request makes up for it.
+    """
+    if key.last_used_at is not None and key.last_used_at > db_now() - USE_NOTED:
+        return
+    rows = ApiKey.objects.across_tenants().filter(pk=key.pk)
+    with suppress(DatabaseError), without_waiting(), transaction.atomic():
+        if rows.select_for_update(skip_locked=True).values_list("pk"):
+            rows.update(last_used_at=DbNow())
 
 
 def rotate_key(key: ApiKey, overlap: timedelta) -> tuple[ApiKey, str]:
-    """A successor with the same rights and as long a life; the old key goes on for the overlap and then ends."""
+    """A successor with the same rights and as long a life; the old key goes on for the overlap and then ends.
+
+    Once: a second successor would have the rights a second time, and its life from an end that is not the key's own.
+    """
+    life = key.expires_at - key.created_at if key.expires_at else None
+    ends = Least(Coalesce(F("expires_at"), DbNow(overlap)), DbNow(overlap))
     with transaction.atomic():
-        ends = Least(Coalesce(F("expires_at"), DbNow(overlap)), DbNow(overlap))
-        usable = ApiKey.objects.across_tenants().filter(pk=key.pk, revoked_at=None)
-        if not usable.update(expires_at=ends):
-            raise Conflict("key_revoked", "A key that has been revoked cannot be rotated.")
-        life = key.expires_at - key.created_at if key.expires_at else None
-        return create_key(
+        successor, text = create_key(
             key.tenant_id, key.scopes, name=key.name, expires_at=db_now() + life if life else None
         )
+        keys = ApiKey.objects.across_tenants().filter(pk=key.pk)
+        rotatable = keys.filter(_usable(), successor_id=None)
+        if not rotatable.update(expires_at=ends, successor_id=successor.key_id):
+            refuse_ended(keys.get())
+            raise Conflict("wrong_state", "This key has just been changed by somebody else.")
+    return successor, text
 
 
 def revoke_key(key_id: str) -> bool:

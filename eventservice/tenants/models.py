@@ -100,11 +100,14 @@ class ApiKey(models.Model):
     expires_at = models.DateTimeField(null=True, blank=True)
     revoked_at = models.DateTimeField(null=True, blank=True)
     last_used_at = models.DateTimeField(null=True, blank=True)
+    # The key that it was rotated into: it is rotated once.
+    successor_id = models.CharField(max_length=16, null=True, blank=True)
 
     objects = TenantManager()
 
     class Meta:
         db_table = "api_keys"
+        verbose_name = "API key"
 
     def __str__(self) -> str:
         return self.key_id

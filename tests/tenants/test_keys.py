@@ -8,10 +8,12 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from eventservice.kernel.errors import Conflict
 from eventservice.kernel.now import pinned_time
-from eventservice.tenants.keys import ALPHABET, create_key, find_key, revoke_key, rotate_key
+from eventservice.tenants.keys import ALPHABET, create_key, find_key, note_use, revoke_key, rotate_key
 from eventservice.tenants.models import ApiKey, Tenant
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
@@ -160,3 +162,21 @@ def test_a_key_of_a_tenant_that_is_not_active_opens_nothing(tenant: Tenant) -> N
     _, text = create_key(tenant.tenant_id, ["read"])
     Tenant.objects.filter(pk=tenant.pk).update(active=False)
     assert find_key(text) is None
+
+
+def test_a_use_is_noted_once_an_hour(tenant: Tenant, at_noon: datetime) -> None:
+    key, _ = create_key(tenant.tenant_id, ["read"])
+
+    def noted(minutes: int) -> datetime | None:
+        with pinned_time(at_noon + timedelta(minutes=minutes)):
+            key.refresh_from_db()
+            note_use(key)
+            key.refresh_from_db()
+        return key.last_used_at
+
+    assert [noted(minutes) for minutes in (0, 59, 61)] == [
+        at_noon, at_noon, at_noon + timedelta(minutes=61),
+    ]  # fmt: skip
+    with pinned_time(at_noon + timedelta(minutes=62)), CaptureQueriesContext(connection) as queries:
+        note_use(key)
+    assert not [one for one in queries if "UPDATE" in one["sql"]], "it would lock, if only for no row"

@@ -6,8 +6,9 @@ from datetime import datetime, timedelta
 
 import pytest
 
+from eventservice.kernel.errors import Conflict
 from eventservice.kernel.now import pinned_time
-from eventservice.tenants.keys import create_key, find_key, rotate_key
+from eventservice.tenants.keys import create_key, find_key, revoke_key, rotate_key
 from eventservice.tenants.models import ApiKey, Tenant
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
@@ -53,6 +54,31 @@ def test_a_key_never_ends_later_than_it_would_have(
     key, _ = create_key(tenant.tenant_id, ["read"], expires_at=at_noon + left)
     rotate_key(key, HOUR)
     assert end_of(key) == at_noon + ends
+
+
+def test_a_key_is_rotated_once(tenant: Tenant) -> None:
+    key, _ = create_key(tenant.tenant_id, ["read"])
+    successor, text = rotate_key(key, HOUR)
+    with pytest.raises(Conflict, match=f"into {successor.key_id}: rotate that one") as refused:
+        rotate_key(key, HOUR)
+    assert refused.value.code == "already_rotated"
+    assert ApiKey.objects.for_tenant(tenant.tenant_id).count() == 2
+    assert find_key(text) == successor
+
+
+def test_the_successor_is_rotated_in_its_turn_and_lives_as_long(tenant: Tenant) -> None:
+    key, _ = create_key(tenant.tenant_id, ["read"])
+    successor, _ = rotate_key(key, HOUR)
+    third, _ = rotate_key(successor, HOUR)
+    assert (third.expires_at, end_of(key)) == (None, end_of(successor))
+
+
+def test_a_key_that_was_revoked_meanwhile_is_not_rotated(tenant: Tenant) -> None:
+    key, _ = create_key(tenant.tenant_id, ["read"])
+    revoke_key(key.key_id)
+    with pytest.raises(Conflict, match="revoked"):
+        rotate_key(key, HOUR)
+    assert ApiKey.objects.for_tenant(tenant.tenant_id).count() == 1
 
 
 def test_other_keys_go_on(tenant: Tenant, intruder: Tenant) -> None:

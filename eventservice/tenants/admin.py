@@ -1,0 +1,236 @@
+"""Tenants and namespaces, edited by the commands that the API uses; keys, which the console makes and shows once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from django.contrib import admin
+from django.core.exceptions import ValidationError
+from django.http import HttpRequest
+
+from eventservice.api.tenant_rules import HEADER_RULE, LISTS, NUMBERS, SIGNING_SECRET, is_header
+from eventservice.console.admin.acting import RowAction
+from eventservice.console.admin.base import RoleAdmin
+from eventservice.console.admin.fields import Lines
+from eventservice.console.admin.lists import AnyTenantFilter, Choice
+from eventservice.console.admin.showing import column, moment, when
+from eventservice.console.roles import Role
+from eventservice.console.shown import digest_of
+from eventservice.kernel.errors import Conflict
+from eventservice.kernel.sharding import MAX_SHARDS
+from eventservice.tenants.directory import change_tenant, create_tenant, declare_namespace
+from eventservice.tenants.keys import revoke_key
+from eventservice.tenants.models import DEFAULT_SHARDS, ApiKey, Namespace, Tenant
+from execution.public import BadUrl, parse_host
+
+COLUMNS = ("active", *(name for _, name, _ in NUMBERS), *(name for _, name in LISTS))
+
+KNOWN = (
+    column("signs its requests", lambda tenant: "yes" if tenant.signing_secret else "no"),
+    column("id", lambda tenant: tenant.pk),
+    moment("created_at"),
+)
+
+
+class TenantForm(forms.ModelForm):  # type: ignore[type-arg]
+    signing_secret = forms.CharField(
+        required=False,
+        widget=forms.PasswordInput(attrs={"size": 60, "autocomplete": "off"}),
+        label="New signing secret",
+        help_text="whsec_ and the base64 of 24 to 96 random bytes. Left empty it stays as it is; it is never shown.",
+    )
+    allowed_hosts = Lines(most=200, longest=253, help_text="One on each line. None: any host.")
+    secret_headers = Lines(most=200, longest=253, help_text="One on each line, beside those that always are.")
+    shown = forms.CharField(required=False, widget=forms.HiddenInput)
+
+    class Meta:
+        model = Tenant
+        fields = ("name", *COLUMNS, "signing_secret")
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.initial["signing_secret"] = ""
+        if self.instance._state.adding:
+            del self.fields["shown"]
+        else:
+            self.initial["shown"] = digest_of(self.instance, COLUMNS)
+        for _, name, most in NUMBERS:
+            if name in self.fields:
+                initial = self.fields[name].initial
+                self.fields[name] = forms.IntegerField(min_value=1, max_value=most, initial=initial)
+
+    def clean(self) -> dict[str, Any]:
+        """Against the row as it is now, which then stays so until this form is saved."""
+        given = super().clean() or {}
+        if "shown" in self.fields:
+            self._refuse_unseen(Tenant.objects.select_for_update().get(pk=self.instance.pk), given)
+        return given
+
+    def _refuse_unseen(self, current: Tenant, given: dict[str, Any]) -> None:
+        digest = digest_of(current, COLUMNS)
+        if given.pop("shown", "") == digest:
+            return
+        self.data = self.data.copy()  # type: ignore[attr-defined]
+        self.data["shown"] = digest  # type: ignore[index]
+        values = {name: getattr(current, name) for name in COLUMNS}
+        differing = [
+            f"{self[name].label}: {', '.join(value) or 'none' if isinstance(value, list) else value}"
+            for name, value in values.items()
+            if given.get(name) != value
+        ]
+        raise ValidationError(
+            "Nothing has been saved: somebody else has changed this tenant since this page was opened. It has by now "
+            f"{'; '.join(differing) or 'what you typed'}. Saving it again puts what is below in its place."
+        )
+
+    def clean_allowed_hosts(self) -> list[str]:
+        try:
+            return [parse_host(host) for host in self.cleaned_data["allowed_hosts"]]
+        except BadUrl:
+            raise ValidationError("Each must be a host name or address, without scheme, port or *.") from None
+
+    def clean_secret_headers(self) -> list[str]:
+        names: list[str] = self.cleaned_data["secret_headers"]
+        if not all(map(is_header, names)):
+            raise ValidationError(f"Each {HEADER_RULE}.")
+        return names
+
+    def clean_signing_secret(self) -> str:
+        given: str = self.cleaned_data["signing_secret"]
+        if given and not SIGNING_SECRET.fullmatch(given):
+            raise ValidationError("It must be whsec_ and the base64 of 24 to 96 random bytes.")
+        return given
+
+
+@admin.register(Tenant)
+class TenantAdmin(RoleAdmin):
+    edits = Role.ADMIN
+    form = TenantForm
+    logged = ("name", *COLUMNS)
+    list_display = (
+        "name",
+        "active",
+        "max_in_flight",
+        "max_pending",
+        "requests_per_minute",
+        when("created_at"),
+    )
+    list_filter = ("active",)
+    search_fields = ("name", "=tenant_id")
+    search_help_text = "A part of the name, or the whole id."
+    ordering = ("name",)
+
+    def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        secret = ("signing_secret",) if self.has_change_permission(request) else ()
+        shown = ("shown",) if secret and obj else ()
+        return ("name", *COLUMNS, *secret, *shown, *(KNOWN if obj else ()))
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        return ("name", *KNOWN) if obj else ()
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """One that is not to be served any more is made inactive."""
+        return False
+
+    def save_model(self, request: HttpRequest, obj: Tenant, form: Any, change: bool) -> None:
+        given = {name: form.cleaned_data[name] for name in form.changed_data}
+        if not given.get("signing_secret"):
+            given.pop("signing_secret", None)
+        if change:
+            change_tenant(obj.pk, **given)
+            return
+        create_tenant(given.pop("name"), tenant_id=obj.pk, **given)
+
+
+class NamespaceForm(forms.ModelForm):  # type: ignore[type-arg]
+    num_shards = forms.IntegerField(
+        min_value=1,
+        max_value=MAX_SHARDS,
+        initial=DEFAULT_SHARDS,
+        help_text="It can never be changed: a timer is found by it.",
+    )
+
+    class Meta:
+        model = Namespace
+        fields = ("tenant", "name", "num_shards")
+
+    def clean(self) -> dict[str, Any]:
+        given = super().clean() or {}
+        tenant, name = given.get("tenant"), given.get("name")
+        if tenant and name and Namespace.objects.for_tenant(tenant.pk).filter(name=name).exists():
+            raise ValidationError(f"{tenant.name} has a namespace {name!r}.")
+        return given
+
+
+@admin.register(Namespace)
+class NamespaceAdmin(RoleAdmin):
+    """Made, and never changed: its number of shards is fixed, and its timers are in it."""
+
+    edits = Role.ADMIN
+    form = NamespaceForm
+    logged = ("name", "num_shards")
+    list_display = ("name", "tenant", "num_shards", moment("created_at"))
+    list_filter = (AnyTenantFilter,)
+    list_select_related = ("tenant",)
+    search_fields = ("name",)
+    ordering = ("tenant__name", "name")
+    fields = ("tenant", "name", "num_shards")
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def subject_of(self, row: Namespace) -> str:
+        return str(row.tenant_id)
+
+    def save_model(self, request: HttpRequest, obj: Namespace, form: Any, change: bool) -> None:
+        declare_namespace(obj.tenant_id, obj.name, obj.num_shards)
+
+
+class UsableFilter(Choice):
+    title = "revoked"
+    parameter_name = "revoked"
+    names = ("revoked",)
+    values = (("no", "No"), ("yes", "Yes"))
+
+    def narrow(self, queryset: Any, chosen: str) -> Any:
+        return queryset.filter(revoked_at__isnull=chosen == "no")
+
+
+def _revoke(request: HttpRequest, key: ApiKey) -> str:
+    if not revoke_key(key.key_id):
+        raise Conflict("key_revoked", "It has been revoked already.")
+    return "revoked"
+
+
+OF = column("tenant", lambda key: key.tenant or "all (an operator's key)")
+SCOPES = column("scopes", lambda key: ", ".join(key.scopes))
+
+
+@admin.register(ApiKey)
+class ApiKeyAdmin(RoleAdmin):
+    """Without their secrets, of which only a hash is kept."""
+
+    list_display = (
+        "key_id", "name", OF, SCOPES, when("created_at"), when("expires_at"), when("revoked_at"), when("last_used_at"),
+    )  # fmt: skip
+    fields = (
+        "key_id", "name", OF, SCOPES, moment("created_at"), moment("expires_at"), moment("revoked_at"),
+        moment("last_used_at"),
+    )  # fmt: skip
+    list_filter = (AnyTenantFilter, UsableFilter)
+    list_select_related = ("tenant",)
+    search_fields = ("key_id", "name")
+    ordering = ("-created_at",)
+    actions = [
+        RowAction(
+            "key-revoke",
+            "Revoke",
+            _revoke,
+            question="Whoever uses these keys is refused from now on. A key that has been revoked stays revoked.",
+            permission="administer",
+        )
+    ]
