@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 import uuid
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -14,11 +15,18 @@ from django.db import connection
 from eventservice.kernel.bulk import update_rows
 from eventservice.kernel.leases import Leases
 from eventservice.kernel.now import as_utc, db_now
+from eventservice.kernel.sql import as_uuid, for_update, marks
 from timers.models import TimerSchedule
 
 # What one tenant may put into a batch while others wait, at the least.
 LEAST_SHARE = 20
-TENANTS_KEPT = timedelta(seconds=1)
+TENANTS_KEPT = 0.25
+# A search of all that is due, much of which is held back, may take long, under SQLite's only write lock. If it finds
+# few, the next is made after a rest of so many times its length.
+FEW = 50
+REST = 5
+# What is due at once may be committed so much later.
+COMMITTED_WITHIN = timedelta(seconds=1)
 
 
 class DueTimer(NamedTuple):
@@ -27,6 +35,7 @@ class DueTimer(NamedTuple):
     due_at: datetime
     shard_id: int
     lane: str
+    request_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +52,31 @@ class HeldBack:
 NOBODY = HeldBack()
 
 
+class Search(NamedTuple):
+    """Where a pass looks: with `since` only among what has become due after that, and past no old backlog."""
+
+    shards: Sequence[int]
+    now: datetime
+    held_back: HeldBack
+    since: datetime | None = None
+
+
 @dataclass
 class Poller:
     """One pass takes what is due in any order. Only when more is due than a pass can take does order matter:
-    then each tenant that has something due gets its share, the longest due first."""
+    then each tenant that has something due gets its share, the longest due first.
+
+    What is held back is passed over in vain, and may be much. After a search that found few beside it, passes look for
+    a while only for what has become due since: that goes at once, whatever the backlog."""
 
     leases: Leases
     crowded: bool = False
+    clock: Callable[[], float] = time.monotonic  # the database's may be set back
     _turn: int = 0
     _tenants: list[uuid.UUID] = field(default_factory=list)
-    _tenants_read_at: datetime | None = None
+    _tenants_read_at: float | None = None
+    _rest_until: float = 0.0
+    _since: datetime | None = None
 
     def seconds_until_due(self) -> float | None:
         """How long until the next timer of the owned shards is due (negative: overdue); None: there is none."""
@@ -60,7 +84,7 @@ class Poller:
         if not shards:
             return None
         with connection.cursor() as cursor:
-            cursor.execute(_NEXT_DUE.format(marks=_marks(shards)), shards)
+            cursor.execute(_NEXT_DUE.format(marks=marks(shards)), shards)
             first = cursor.fetchone()[0]
         return None if first is None else (as_utc(first) - db_now()).total_seconds()
 
@@ -75,33 +99,41 @@ class Poller:
         if not shards or limit < 1:
             return []
         now = db_now()
-        due = [timer for timer in self._due(shards, now, limit, held_back) if admit(timer)]
+        due = [timer for timer in self._due(Search(shards, now, held_back), limit) if admit(timer)]
         self.leases.fence({timer.shard_id for timer in due})
-        self._mark_reached(due, now)
+        mark_reached(due, now, self.leases.held)
         return due
 
-    def _due(self, shards: Sequence[int], now: datetime, limit: int, held_back: HeldBack) -> list[DueTimer]:
+    def _due(self, search: Search, limit: int) -> list[DueTimer]:
+        if not search.held_back:
+            return self._shared(search, limit)
+        began = self.clock()
+        if began < self._rest_until:
+            return self._shared(search._replace(since=self._since), limit)
+        due = self._shared(search, limit)
+        if len(due) < max(limit, FEW):
+            ended = self.clock()
+            self._rest_until, self._since = ended + REST * (ended - began), search.now - COMMITTED_WITHIN
+        return due
+
+    def _shared(self, search: Search, limit: int) -> list[DueTimer]:
         if not self.crowded:
             # In the order of the index: PostgreSQL would rather read the table, for it takes 'is scheduled' and
             # 'is past' for independent and so expects most of it to be due.
-            due = self._select("", [], shards, now, limit, held_back, "ORDER BY shard_id, due_at")
-            self.crowded = len(due) == limit
-            if not self.crowded:
+            due = _select("", [], search, limit, "shard_id, due_at")
+            if len(due) < limit:
                 return due
-        due = self._fair_due(shards, now, limit, held_back)
+        due = self._fair_due(search, limit)
         self.crowded = len(due) == limit
         return due
 
-    def _fair_due(
-        self, shards: Sequence[int], now: datetime, limit: int, held_back: HeldBack
-    ) -> list[DueTimer]:
+    def _fair_due(self, search: Search, limit: int) -> list[DueTimer]:
         due: list[DueTimer] = []
-        tenants = [tenant for tenant in self._tenants_in_turn(now) if tenant not in held_back.tenants]
-        lanes_only = HeldBack(lanes=held_back.lanes)
+        tenants = self._tenants_in_turn(search)
         share = max(LEAST_SHARE, limit // max(1, len(tenants)))
         rest: list[uuid.UUID] = []
         for served, tenant in enumerate(tenants, 1):
-            taken = self._of_tenant(tenant, shards, now, min(share, limit - len(due)), lanes_only)
+            taken = _of_tenant(tenant, search, min(share, limit - len(due)))
             due += taken
             if len(due) == limit:
                 self._turn += served
@@ -112,59 +144,30 @@ class Poller:
         # What the quiet tenants left is for the busy ones.
         for tenant in rest:
             seen = {timer.service_call_id for timer in due if timer.tenant_id == tenant}
-            more = self._of_tenant(tenant, shards, now, limit - len(due) + len(seen), lanes_only)
+            more = _of_tenant(tenant, search, limit - len(due) + len(seen))
             due += [timer for timer in more if timer.service_call_id not in seen]
             if len(due) >= limit:
                 break
         return due[:limit]
 
-    def _of_tenant(
-        self, tenant: uuid.UUID, shards: Sequence[int], now: datetime, limit: int, held_back: HeldBack
-    ) -> list[DueTimer]:
-        return self._select(
-            "tenant_id = %s AND", [tenant.hex], shards, now, limit, held_back, "ORDER BY due_at"
-        )
+    def _tenants_in_turn(self, search: Search) -> list[uuid.UUID]:
+        """Whoever has something due and may begin it, those first whom the last pass did not come to."""
+        if self._tenants_read_at is None or self.clock() - self._tenants_read_at > TENANTS_KEPT:
+            by = search.now + timedelta(seconds=TENANTS_KEPT)
+            self._tenants, self._tenants_read_at = _tenants_with_due(by), self.clock()
+        tenants = [tenant for tenant in self._tenants if tenant not in search.held_back.tenants]
+        cut = self._turn % max(1, len(tenants))
+        return tenants[cut:] + tenants[:cut]
 
-    def _select(
-        self,
-        condition: str,
-        values: list[Any],
-        shards: Sequence[int],
-        now: datetime,
-        limit: int,
-        held_back: HeldBack,
-        order: str = "",
-    ) -> list[DueTimer]:
-        sql = (
-            f"SELECT tenant_id, service_call_id, due_at, shard_id, lane FROM timer_schedules"
-            f" WHERE {condition} state = 'Scheduled' AND due_at <= %s AND shard_id IN ({_marks(shards)})"
-        )
-        values = [*values, _to_database(now), *shards]
-        for column, names in (
-            ("tenant_id", [t.hex for t in held_back.tenants]),
-            ("lane", list(held_back.lanes)),
-        ):
-            if names:
-                sql += f" AND {column} NOT IN ({_marks(names)})"
-                values += names
-        with connection.cursor() as cursor:
-            cursor.execute(f"{sql} {order} LIMIT {limit} {_skip_locked()}", values)
-            return [_due_timer(row) for row in cursor.fetchall()]
 
-    def _tenants_in_turn(self, now: datetime) -> list[uuid.UUID]:
-        """All tenants that have timers, those first whom the last pass did not come to."""
-        if self._tenants_read_at is None or now - self._tenants_read_at > TENANTS_KEPT:
-            self._tenants, self._tenants_read_at = _tenants_with_timers(), now
-        cut = self._turn % max(1, len(self._tenants))
-        return self._tenants[cut:] + self._tenants[:cut]
-
-    def _mark_reached(self, due: Sequence[DueTimer], now: datetime) -> None:
-        update_rows(
-            TimerSchedule,
-            "state = 'Reached', reached_at = {reached_at}, claim_version = {claim_version}",
-            "tenant_id = {tenant_id} AND service_call_id = {service_call_id} AND state = 'Scheduled'",
-            [(now, self.leases.held[t.shard_id], t.tenant_id, t.service_call_id) for t in due],
-        )
+def mark_reached(due: Sequence[DueTimer], now: datetime, versions: Mapping[int, int]) -> None:
+    """`versions`: of the shards, under which they are reached."""
+    update_rows(
+        TimerSchedule,
+        "state = 'Reached', reached_at = {reached_at}, claim_version = {claim_version}",
+        "tenant_id = {tenant_id} AND service_call_id = {service_call_id} AND state = 'Scheduled'",
+        [(now, versions[t.shard_id], t.tenant_id, t.service_call_id) for t in due],
+    )
 
 
 # One seek a shard, whatever the backlog.
@@ -179,38 +182,56 @@ SELECT MIN(first_due) FROM (
 """
 
 
-def _tenants_with_timers() -> list[uuid.UUID]:
-    """A loose index scan: one seek a tenant, where DISTINCT would read every timer."""
-    tenants: list[uuid.UUID] = []
-    timers = TimerSchedule.objects.across_tenants().order_by("tenant_id")
-    following = timers.values_list("tenant_id", flat=True).first()
-    while following is not None:
-        tenants.append(following)
-        following = timers.filter(tenant_id__gt=following).values_list("tenant_id", flat=True).first()
-    return tenants
+# One seek a tenant, where DISTINCT would read every timer that is due.
+_TENANTS_WITH_DUE = """
+SELECT tenant_id FROM tenants WHERE EXISTS (
+    SELECT 1 FROM timer_schedules t
+    WHERE t.tenant_id = tenants.tenant_id AND t.state = 'Scheduled' AND t.due_at <= %s
+) ORDER BY tenant_id
+"""
 
 
-def _skip_locked() -> str:
-    return "" if connection.vendor == "sqlite" else "FOR UPDATE SKIP LOCKED"
+def _tenants_with_due(by: datetime) -> list[uuid.UUID]:
+    with connection.cursor() as cursor:
+        cursor.execute(_TENANTS_WITH_DUE, [_to_database(by)])
+        return [_tenant(tenant_id) for (tenant_id,) in cursor.fetchall()]
 
 
-def _marks(values: Sequence[Any]) -> str:
-    return ", ".join(["%s"] * len(values))
+def _of_tenant(tenant: uuid.UUID, search: Search, limit: int) -> list[DueTimer]:
+    lanes_only = search._replace(held_back=HeldBack(lanes=search.held_back.lanes))
+    return _select("tenant_id = %s AND", [tenant.hex], lanes_only, limit, "due_at")
+
+
+def _select(condition: str, values: list[Any], search: Search, limit: int, order: str) -> list[DueTimer]:
+    sql = (
+        f"SELECT tenant_id, service_call_id, due_at, shard_id, lane, request_bytes FROM timer_schedules"
+        f" WHERE {condition} state = 'Scheduled' AND due_at <= %s AND shard_id IN ({marks(search.shards)})"
+    )
+    values = [*values, _to_database(search.now), *search.shards]
+    if search.since is not None:
+        sql += " AND due_at > %s"
+        values.append(_to_database(search.since))
+    for column, names in (
+        ("tenant_id", [t.hex for t in search.held_back.tenants]),
+        ("lane", list(search.held_back.lanes)),
+    ):
+        if names:
+            sql += f" AND {column} NOT IN ({marks(names)})"
+            values += names
+    with connection.cursor() as cursor:
+        cursor.execute(f"{sql} ORDER BY {order} LIMIT {limit} {for_update(skip_locked=True)}", values)
+        return [_due_timer(row) for row in cursor.fetchall()]
 
 
 def _due_timer(row: tuple[Any, ...]) -> DueTimer:
-    tenant_id, service_call_id, due_at, shard_id, lane = row
-    return DueTimer(_tenant(tenant_id), _uuid(service_call_id), as_utc(due_at), shard_id, lane)
+    tenant_id, service_call_id, due_at, *others = row
+    return DueTimer(_tenant(tenant_id), as_uuid(service_call_id), as_utc(due_at), *others)
 
 
 @lru_cache(1024)
 def _tenant(value: Any) -> uuid.UUID:
     """The same few again and again."""
-    return _uuid(value)
-
-
-def _uuid(value: Any) -> uuid.UUID:
-    return value if isinstance(value, uuid.UUID) else uuid.UUID(value)
+    return as_uuid(value)
 
 
 def _to_database(instant: datetime) -> Any:

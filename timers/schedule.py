@@ -12,13 +12,15 @@ from django.db import connection
 
 from eventservice.kernel.bulk import execute_rows, insert_rows, update_rows
 from eventservice.kernel.now import DbNow
+from eventservice.kernel.sql import for_update
 from timers.models import TimerSchedule, TimerState
 
 COLUMNS = (
     "tenant_id", "service_call_id", "correlation_id", "due_at", "registered_at", "state", "shard_id", "lane",
+    "request_bytes",
 )  # fmt: skip
 # On a repeat the timer is as if it were new: it has another due time and has not been reached.
-OVERWRITTEN = ("correlation_id", "due_at", "registered_at", "lane", "state")
+OVERWRITTEN = ("correlation_id", "due_at", "registered_at", "lane", "request_bytes", "state")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,7 @@ class Timer:
     due_at: datetime
     shard_id: int
     lane: str
+    request_bytes: int = 0
 
 
 def schedule(timers: Iterable[Timer], now: datetime) -> None:
@@ -41,25 +44,36 @@ def schedule_again(timers: Iterable[Timer], now: datetime) -> None:
     execute_rows(_upsert_sql(), [_row(timer, now) for timer in timers])
 
 
-def rearm(due: Iterable[tuple[uuid.UUID, uuid.UUID, datetime]], *, only_pending: bool = False) -> None:
-    """Other due times for timers that exist; those that have been reached wait again, unless `only_pending`."""
+def rearm(due: Iterable[tuple[uuid.UUID, uuid.UUID, datetime]]) -> None:
+    """Other due times for timers that exist; those that have been reached wait again."""
     update_rows(
         TimerSchedule,
         "state = 'Scheduled', reached_at = NULL, due_at = {due_at}",
-        "tenant_id = {tenant_id} AND service_call_id = {service_call_id}"
-        + (" AND state = 'Scheduled'" if only_pending else ""),
+        "tenant_id = {tenant_id} AND service_call_id = {service_call_id}",
         [(due_at, tenant_id, service_call_id) for tenant_id, service_call_id, due_at in due],
     )
 
 
-def unschedule(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> bool:
-    """Take a pending timer away; False when it is gone or has been reached."""
-    # IS TRUE hides the state from MariaDB, which would look among all that are Scheduled, and lock what it passes.
-    deleted = execute_rows(
+def lock_pending(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> None:
+    """Hold a timer until the transaction ends, unless it has been reached."""
+    with connection.cursor() as cursor:
+        cursor.execute(_LOCK_PENDING + for_update(), [tenant_id.hex, service_call_id.hex])
+        cursor.fetchone()
+
+
+# IS TRUE hides the state from MariaDB, which would look among all that are Scheduled, and lock what it passes.
+_LOCK_PENDING = """
+SELECT 1 FROM timer_schedules
+WHERE tenant_id = %s AND service_call_id = %s AND (state = 'Scheduled') IS TRUE
+"""
+
+
+def unschedule(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> None:
+    """Take a timer away, unless it has been reached."""
+    execute_rows(
         "DELETE FROM timer_schedules WHERE tenant_id = %s AND service_call_id = %s AND (state = %s) IS TRUE",
         [(tenant_id, service_call_id, TimerState.SCHEDULED.value)],
     )
-    return bool(deleted)
 
 
 def by_correlation(correlation_id: uuid.UUID) -> list[TimerSchedule]:
@@ -82,7 +96,7 @@ def due_of_tenant(tenant_id: uuid.UUID, limit: int = 100) -> Sequence[TimerSched
 def _row(timer: Timer, now: datetime) -> tuple[Any, ...]:
     return (
         timer.tenant_id, timer.service_call_id, timer.correlation_id, timer.due_at, now,
-        TimerState.SCHEDULED.value, timer.shard_id, timer.lane,
+        TimerState.SCHEDULED.value, timer.shard_id, timer.lane, timer.request_bytes,
     )  # fmt: skip
 
 

@@ -20,8 +20,9 @@ from django.db import connection, transaction
 from django.db.models import F, Max, QuerySet
 
 from eventservice.kernel.ids import new_id
-from eventservice.kernel.leases import Fenced, Leases, share, share_lock
+from eventservice.kernel.leases import Fenced, Leases, share
 from eventservice.kernel.now import DbNow
+from eventservice.kernel.sql import share_lock
 from timers.models import Node, NodeRole, TimerShard
 
 NODE_LEASE = timedelta(seconds=settings.NODE_LEASE_SECONDS)
@@ -71,23 +72,25 @@ class Membership:
             raise Fenced
         self._lease_ends = begun + NODE_LEASE.total_seconds()
 
-    def rebalance(self, num_shards: int) -> None:
-        """Let go of the shards that fall to others now, take the free ones that fall to this node."""
+    def rebalance(self, num_shards: int) -> bool:
+        """Let go of the shards that fall to others now, take the free ones that fall to this node; whether there
+        were any."""
         live = live_nodes(NodeRole.ENGINE)
         if self.owner_id not in live:
-            return
+            return False
         if (live, num_shards) != self._shared_among:
             ensure_shards(num_shards)
             self._mine = share(range(num_shards), self.owner_id, live)
             self._shared_among = live, num_shards
         self.leases.release(sorted(set(self.leases.held) - self._mine)[:MOVES_PER_TICK])
         self._renew()
-        for shard_id in sorted(self._mine - set(self.leases.held))[:MOVES_PER_TICK]:
-            self.leases.claim(shard_id)
+        wanted = sorted(self._mine - set(self.leases.held))[:MOVES_PER_TICK]
+        claimed = [shard_id for shard_id in wanted if self.leases.claim(shard_id)]
+        return bool(claimed)
 
     def _renew(self) -> None:
         # The node's own lease is what tells that it lives; its shards' are renewed now and then.
-        if self.leases.held and time.monotonic() > self._renew_at:
+        if time.monotonic() > self._renew_at:
             self.leases.renew()
             self._renew_at = time.monotonic() + SHARD_LEASE.total_seconds() / 3
 

@@ -9,8 +9,9 @@ from typing import Any
 from django.db import transaction
 
 from eventservice.kernel.ids import new_id
+from eventservice.tenants.models import Tenant
 from orchestration.models import ServiceCall
-from tests.factories import ServiceCallFactory, TimerFactory
+from tests.factories import ServiceCallFactory, TenantFactory, TimerFactory
 from timers.models import TimerSchedule
 from timers.poller import NOBODY, DueTimer, HeldBack, Poller
 from timers.schedule import Timer
@@ -25,6 +26,8 @@ def after(seconds: float) -> datetime:
 
 def stored(tenant_id: uuid.UUID, count: int = 1, **given: Any) -> list[TimerSchedule]:
     """Timers that are due at noon, unless another time is given."""
+    if not Tenant.objects.filter(pk=tenant_id).exists():
+        TenantFactory(tenant_id=tenant_id, name=f"tenant {tenant_id}")
     calls = ServiceCallFactory.build_batch(count, tenant_id=tenant_id)
     ServiceCall.objects.bulk_create(calls)
     values = {"due_at": NOON, "lane": "target.test", **given}

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
+from datetime import datetime
+from itertools import count as ticks
+from typing import Any
 
 import pytest
+from django.db import connection
 
 from eventservice.kernel.now import pinned_time
 from tests.timers.support import after, claim, ids, polling, stored
-from timers.poller import LEAST_SHARE, HeldBack, Poller
+from timers.poller import FEW, LEAST_SHARE, REST, HeldBack, Poller
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
 
 BUSY, *QUIET = [uuid.UUID(int=number + 1) for number in range(5)]
 LIMIT = 100
+# Who has something due; what BUSY has, twice; the versions; the marks; and the transaction's two ends.
+RUSH_QUERIES = 7
 
 
 def taken(poller: Poller, limit: int = LIMIT, held_back: HeldBack | None = None) -> Counter[uuid.UUID]:
@@ -93,10 +99,61 @@ def test_a_lane_that_is_held_back_waits_alone(count: int) -> None:
     assert taken(poller)[QUIET[0]] == 5
 
 
-def test_a_tenant_that_comes_during_a_rush_is_heard_within_a_second() -> None:
-    stored(BUSY, 500, due_at=after(-60))
+def test_what_is_newly_due_is_found_while_the_search_past_those_who_are_held_back_rests() -> None:
+    stored(BUSY, 5, due_at=after(-60))
+    poller = slow_poller()
+    only_quiet = HeldBack(tenants=[BUSY], lanes=["none.test"])
+    assert claim(poller, LIMIT, only_quiet) == []
+    old, new = stored(QUIET[0], 3, due_at=after(-60)), stored(QUIET[1], 3)
+    first, *later = [ids(claim(poller, LIMIT, only_quiet)) for _ in range(REST + 1)]
+    assert first == ids(new)
+    assert ids(old) in later
+
+
+@pytest.mark.parametrize("limit", [FEW, LIMIT])
+def test_a_search_that_finds_a_batch_beside_those_who_are_held_back_needs_no_rest(limit: int) -> None:
+    stored(BUSY, 5, due_at=after(-60))
+    stored(QUIET[0], 2 * limit, due_at=after(-60))
+    poller = slow_poller()
+    assert [taken(poller, limit, HeldBack(tenants=[BUSY])).total() for _ in range(2)] == [limit, limit]
+
+
+def test_with_nobody_held_back_all_that_is_due_is_looked_for() -> None:
+    poller = slow_poller()
+    assert claim(poller, LIMIT) == []
+    stored(QUIET[0], 3, due_at=after(-60))
+    assert taken(poller) == {QUIET[0]: 3}
+
+
+def test_the_index_tells_who_is_held_back_so_that_no_row_of_theirs_is_fetched() -> None:
+    with connection.cursor() as cursor:
+        found = connection.introspection.get_constraints(cursor, "timer_schedules")
+    assert {"lane", "tenant_id"} <= set(found["idx_timer_schedules_shard"]["columns"])
+
+
+def slow_poller() -> Poller:
+    """Each search takes it a second."""
     poller = polling()
+    poller.clock = ticks(1.0).__next__
+    return poller
+
+
+@pytest.mark.parametrize("now", [after(1), after(-3600)], ids=["later", "after the clock was set back"])
+def test_a_tenant_that_comes_during_a_rush_is_heard_within_a_second(now: datetime) -> None:
+    stored(BUSY, 500, due_at=after(-7200))
+    poller = slow_poller()
     claim(poller, LIMIT)
-    stored(QUIET[0], 3)
-    with pinned_time(after(1.001)):
+    stored(QUIET[0], 3, due_at=now)
+    with pinned_time(now):
         assert taken(poller)[QUIET[0]] == 3
+
+
+def test_tenants_without_anything_due_cost_nothing_in_a_rush(django_assert_num_queries: Any) -> None:
+    stored(BUSY, 500, due_at=after(-60))
+    for tenant in QUIET:
+        stored(tenant, 2, state="Reached", reached_at=after(-50))
+        stored(tenant, 2, due_at=after(3600))
+    poller = slow_poller()
+    claim(poller, LIMIT)
+    with django_assert_num_queries(RUSH_QUERIES):
+        claim(poller, LIMIT)
