@@ -12,7 +12,7 @@ from time import monotonic
 
 from .addresses import AddressPolicy
 from .dns import Lookup, system_lookup
-from .loop import Loop
+from .loop import Loop, capacity_of
 from .outcome import Attempt, Limits, Outcome
 from .transfer import METHODS
 
@@ -45,6 +45,11 @@ class Egress:
         self._thread: threading.Thread | None = None
 
     @property
+    def capacity(self) -> int:
+        """How many connections this process can have at once."""
+        return capacity_of(self._settings[1])
+
+    @property
     def in_flight(self) -> int:
         """Sent and not yet collected."""
         return self._in_flight
@@ -59,8 +64,8 @@ class Egress:
     def send(self, attempts: Iterable[Attempt]) -> None:
         """Takes the attempts and returns at once.
 
-        Their deadlines count from now: what is sent beyond `Limits.in_flight` waits for a place at its own
-        cost, so keep `in_flight` below that.
+        Their deadlines count from now: what is sent beyond `capacity` waits for a place at its own cost, so
+        keep `in_flight` below that.
         """
         batch = list(attempts)
         with self._changed:

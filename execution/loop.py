@@ -97,7 +97,7 @@ class _Host:
         return expired
 
 
-def _capacity(limits: Limits) -> int:
+def capacity_of(limits: Limits) -> int:
     """Connections at once: no more than the process has descriptors for, beside those of the rest of it."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
@@ -121,7 +121,7 @@ class Loop:
         # The system's CA bundle, or certifi's where the system has none: libcurl's wheel knows neither.
         self._ca_file = ca_file or ssl.get_default_verify_paths().cafile or certifi.where()
         self._publish = publish
-        self._capacity = _capacity(limits)
+        self._capacity = capacity_of(limits)
         self._inbox: deque[Batch | Answer] = deque()
         self._bell = Bell()
         self._resolver = Resolver(lookup, limits.dns_threads, self.submit)

@@ -42,6 +42,7 @@ class HttpExecution(models.Model):
 
     class Meta:
         db_table = "http_execution_log"
+        verbose_name = "HTTP attempt"
         constraints = [
             CompositeForeignKey(
                 name="fk_http_execution_log_call",

@@ -2,7 +2,7 @@
 
 from execution.addresses import AddressPolicy
 from execution.egress import Egress, Limits
-from execution.history import attempts_of, last_attempt
+from execution.history import attempt_of, attempts_after, attempts_without_bodies, last_attempt
 from execution.log import (
     AttemptKey,
     OpenedAttempt,
@@ -12,12 +12,13 @@ from execution.log import (
     orphaned_attempts,
 )
 from execution.models import METHODS
-from execution.outcome import Attempt, Errored, ErrorKind, Outcome, Responded
-from execution.redaction import mask, mask_named, mask_response, mask_sealed, open_sealed, seal
+from execution.outcome import Attempt, Errored, ErrorKind, Outcome, Responded, Timings
+from execution.redaction import MASK, mask, mask_response, mask_sealed, open_sealed, seal, without_secrets
 from execution.runner import Request, Signer, build_attempt, refusal
-from execution.urls import BadHeader, BadUrl, check_headers, parse_target
+from execution.urls import BadHeader, BadUrl, check_headers, is_token, parse_host, parse_target
 
 __all__ = [
+    "MASK",
     "METHODS",
     "AddressPolicy",
     "Attempt",
@@ -33,20 +34,25 @@ __all__ = [
     "Request",
     "Responded",
     "Signer",
-    "attempts_of",
+    "Timings",
+    "attempt_of",
+    "attempts_after",
+    "attempts_without_bodies",
     "build_attempt",
     "check_headers",
     "close_attempts",
     "interrupt_attempts",
+    "is_token",
     "last_attempt",
     "mask",
-    "mask_named",
     "mask_response",
     "mask_sealed",
     "open_attempts",
     "open_sealed",
     "orphaned_attempts",
+    "parse_host",
     "parse_target",
     "refusal",
     "seal",
+    "without_secrets",
 ]

@@ -27,6 +27,8 @@ from .urls import BadHeader, BadUrl, Origin, header_line, parse_target
 log = logging.getLogger(__name__)
 
 METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+# These announce a length even when there is nothing to send.
+ANNOUNCING: Final = frozenset({"POST", "PUT", "PATCH"})
 INTERNAL: Final = "An internal error in the egress ended this attempt; its log has the cause."
 
 _BIG_BODY: Final = 16_384
@@ -60,7 +62,8 @@ class Ticket:
             self.lines = [header_line(name, value) for name, value in attempt.headers]
         except (BadUrl, BadHeader) as error:
             raise Refused(ErrorKind.EGRESS, f"The request cannot be sent: {error}.") from None
-        self.lines += _withheld(tuple([name for name, _ in attempt.headers]), body is not None)
+        names = tuple([name for name, _ in attempt.headers])
+        self.lines += _withheld(names, body is not None or attempt.method in ANNOUNCING)
         self.attempt = attempt
         self.sent_at = sent_at
         self.deadline = sent_at + attempt.timeout_seconds
@@ -79,13 +82,13 @@ class Ticket:
 
 
 @lru_cache(maxsize=1024)
-def _withheld(names: tuple[str, ...], has_body: bool) -> list[str]:
+def _withheld(names: tuple[str, ...], sends_body: bool) -> list[str]:
     """Orders to libcurl to add no headers of its own to these."""
     given = {name.lower() for name in names}
     lines = ["Expect:"]
     if "accept" not in given:
         lines.append("Accept:")
-    if has_body and "content-type" not in given:
+    if sends_body and "content-type" not in given:
         lines.append("Content-Type:")
     return lines
 
@@ -167,8 +170,8 @@ class Transfer:
         if resolve:
             setopt(pycurl.RESOLVE, resolve)
         method, body = ticket.attempt.method, ticket.attempt.body
-        if body is None and method in ("POST", "PUT", "PATCH"):
-            body = b""  # these announce a length even when there is nothing to send
+        if body is None and method in ANNOUNCING:
+            body = b""
         if self._shape != (method, body is None):
             self._set_method(method, body is not None)
         if body is not None:

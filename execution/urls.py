@@ -114,6 +114,15 @@ def _origin(scheme: Scheme, host: str, port: int, is_literal: bool, authority: s
     return Origin(scheme, host, port, is_literal, authority)
 
 
+def parse_host(text: str) -> str:
+    """A host by itself, as `Target.host` names it; raises BadUrl. Of IPv6 the brackets may be there or not."""
+    if ":" in text:
+        return _parse_ipv6(text if text.startswith("[") and text.endswith("]") else f"[{text}]")
+    host = text.lower()
+    _check_host(host)
+    return host
+
+
 def _parse_scheme(scheme: str) -> Scheme:
     match scheme.lower():
         case "http":
@@ -208,7 +217,7 @@ def _check_value(name: str, value: str) -> None:
 
 def header_line(name: str, value: str) -> str | bytes:
     """The line that libcurl is given: it checks nothing itself and would pass a line break on to the wire."""
-    if not _is_token(name):
+    if not is_token(name):
         raise BadHeader(f"header name {name[:80]!r} is not an RFC 9110 token")
     if value.isascii() and value.isprintable() and value.strip():
         return f"{name}: {value}"
@@ -219,8 +228,19 @@ def header_line(name: str, value: str) -> str | bytes:
 
 
 @lru_cache(maxsize=1024)
-def _is_token(name: str) -> bool:
+def is_token(name: str) -> bool:
+    """Whether a header can have that name (RFC 9110)."""
     return _TOKEN.fullmatch(name) is not None
 
 
-__all__ = ["BadHeader", "BadUrl", "Origin", "Target", "check_headers", "header_line", "parse_target"]
+__all__ = [
+    "BadHeader",
+    "BadUrl",
+    "Origin",
+    "Target",
+    "check_headers",
+    "header_line",
+    "is_token",
+    "parse_host",
+    "parse_target",
+]

@@ -9,11 +9,12 @@ import pytest
 
 from execution.egress import Limits
 from execution.outcome import Errored, ErrorKind, Outcome, Responded
+from tests.clocks import promised
 from tests.execution import hostile
 from tests.execution.hostile import attempt, gather, perform, running, serving
 
 TIMEOUT = 0.4
-SLACK = 0.5
+SLACK = promised(0.5)
 PROMISED = TIMEOUT + SLACK
 PATIENT = 5.0  # where the server is to end it: on a busy machine its thread may take its time
 

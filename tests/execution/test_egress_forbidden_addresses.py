@@ -221,7 +221,8 @@ def test_nothing_is_written_to_a_peer_that_turns_out_to_be_forbidden() -> None:
 def test_a_redirect_to_a_forbidden_address_is_an_outcome_and_not_followed(
     status: int, canary: Canary
 ) -> None:
-    locations = cycle(url.format(port=canary.port) for url in URLS if url.isprintable() and url.isascii())
+    # A list, as the server answers in threads and a generator serves only one at a time.
+    locations = cycle([url.format(port=canary.port) for url in URLS if url.isprintable() and url.isascii()])
 
     def redirect(_request: hostile.Request) -> bytes:
         line = f"HTTP/1.1 {status} Moved\r\nLocation: {next(locations)}\r\nContent-Length: 0\r\n\r\n"

@@ -65,6 +65,13 @@ def test_it_adds_no_headers_but_host_and_length() -> None:
     assert server.requests[1].headers == [("Host", server.address)]
 
 
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH"])
+def test_it_gives_no_body_a_content_type(method: str) -> None:
+    with answering(ok) as server, running() as egress:
+        perform(egress, attempt(server.url(), method))
+    assert server.requests[0].headers == [("Host", server.address), ("Content-Length", "0")]
+
+
 def test_it_does_not_ask_for_a_100_continue() -> None:
     with answering(ok) as server, running() as egress:
         outcome = perform(egress, attempt(server.url(), "PUT", body=bytes(900_000)))

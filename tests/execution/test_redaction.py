@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import base64
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eventservice.kernel.secrets import Undecipherable
-from execution.redaction import MASK, is_secret, mask_response, mask_sealed, open_sealed, seal
+from execution.outcome import Responded, Timings
+from execution.redaction import (
+    MASK,
+    is_secret,
+    mask_response,
+    mask_sealed,
+    open_sealed,
+    seal,
+    without_secrets,
+)
 
 SECRET = [
     "Authorization",
@@ -25,14 +36,23 @@ SECRET = [
     "X-Password-Password",
     "X-Hub-Signature",
     "Webhook-Signature",
+    "APIKEY",
+    "api_key",
+    "x_api_key",
+    "X-ApiKey",
+    "Token",
+    "Password",
+    "Secret",
+    "X-Auth",
+    "Authentication",
 ]
 PUBLIC = [
     "Accept",
     "Content-Type",
     "Idempotency-Key",
     "IDEMPOTENCY-KEY",
+    "idempotency_key",
     "Key",
-    "Token",
     "X-Key-Id",
     "X-Tokens",
     "Monkey",
@@ -59,6 +79,14 @@ def test_a_tenant_may_name_more_but_not_take_any_away() -> None:
     assert is_secret("X-Session", {"x-session"})
     assert is_secret("Cookie", {"x-session"})
     assert not is_secret("X-Session-Id", {"x-session"})
+
+
+@pytest.mark.parametrize(("name", "named"), [("X-Pin", "x_pin"), ("X_PIN", "x-pin"), ("x_pin", "X-Pin")])
+def test_a_name_is_the_same_in_either_spelling(name: str, named: str) -> None:
+    assert is_secret(name, {named})
+    outcome = without_secrets(answered(b"", (name, "4711")), {named}, {})
+    assert isinstance(outcome, Responded)
+    assert outcome.headers == ((name, MASK),)
 
 
 def test_a_secret_value_is_stored_as_an_object_and_any_other_as_it_is() -> None:
@@ -103,3 +131,84 @@ def test_what_is_shown_is_masked_exactly_where_it_is_secret(given_headers: dict[
 def test_repeated_response_headers_are_joined_in_their_order() -> None:
     shown = mask_response([("Via", "a"), ("Set-Cookie", "x"), ("Via", "b"), ("Set-Cookie", "y")])
     assert shown == {"Via": "a, b", "Set-Cookie": f"{MASK}, {MASK}"}
+
+
+# --- what a server tells back ---------------------------------------------------------------------------------
+
+
+def answered(body: bytes, *headers: tuple[str, str]) -> Responded:
+    return Responded("key", 200, headers, body, len(body), Timings())
+
+
+SENT = seal(
+    {"Authorization": "Bearer c4n4ry-5ecret", "Cookie": "a=1; session=0123456789", "Accept": "text/html"}, ()
+)
+
+
+@pytest.mark.parametrize(
+    ("told", "kept"),
+    [
+        (b'{"Authorization": "Bearer c4n4ry-5ecret"}', f'{{"Authorization": "{MASK}"}}'.encode()),
+        (b"token: c4n4ry-5ecret.", f"token: {MASK}.".encode()),
+        (b"session 0123456789 of a", f"session {MASK} of a".encode()),
+        (b"Bearer a=1; text/html", b"Bearer a=1; text/html"),
+    ],
+)
+def test_a_server_that_tells_back_a_secret_is_not_quoted(told: bytes, kept: bytes) -> None:
+    outcome = without_secrets(answered(told, ("X-Echo", told.decode())), (), SENT)
+    assert isinstance(outcome, Responded)
+    assert (outcome.body, outcome.headers) == (kept, (("X-Echo", kept.decode()),))
+    assert outcome.body_size == len(told), "what was received"
+
+
+BASIC = seal({"Authorization": "Basic " + base64.b64encode('anna:pa/ss"wörd'.encode()).decode()}, ())
+UNPADDED = seal({"Authorization": "basic " + base64.b64encode(b"anna:pa/ss-word1").decode().rstrip("=")}, ())
+ODD = seal({"X-Token": 'quo"te\\sl/ash-ü'}, ())
+
+
+@pytest.mark.parametrize(
+    ("sent", "told"),
+    [
+        (ODD, 'quo"te\\sl/ash-ü'.encode()),
+        (ODD, 'quo"te\\sl/ash-ü'.encode("latin-1")),
+        (ODD, json.dumps('quo"te\\sl/ash-ü').encode()),
+        (ODD, json.dumps('quo"te\\sl/ash-ü', ensure_ascii=False).encode()),
+        (ODD, json.dumps('quo"te\\sl/ash-ü').replace("/", "\\/").encode()),
+        (BASIC, 'user anna:pa/ss"wörd'.encode()),
+        (BASIC, 'password: pa/ss"wörd'.encode()),
+        (BASIC, json.dumps('pa/ss"wörd').encode()),
+        (UNPADDED, b"anna:pa/ss-word1"),
+    ],
+)
+def test_a_secret_is_known_in_whatever_form_it_comes_back(sent: dict[str, Any], told: bytes) -> None:
+    outcome = without_secrets(answered(told, ("X-Echo", told.decode("latin-1"))), (), sent)
+    assert isinstance(outcome, Responded)
+    for kept in (outcome.body, outcome.headers[0][1].encode()):
+        assert MASK.encode() in kept
+        assert b"ash" not in kept
+        assert b"pa/ss" not in kept
+
+
+@pytest.mark.parametrize("there", [4, 9, 11])
+def test_of_a_secret_that_the_limit_cuts_off_the_beginning_is_masked(there: int) -> None:
+    cut = answered(b"token: " + b"c4n4ry-5ecret"[:there])._replace(body_size=100_000)
+    outcome = without_secrets(cut, (), SENT)
+    assert isinstance(outcome, Responded)
+    assert (outcome.body, outcome.body_size) == (f"token: {MASK}".encode(), 100_000)
+
+
+def test_what_ends_like_the_beginning_of_a_secret_and_is_whole_stays() -> None:
+    outcome = without_secrets(answered(b"token: c4n4ry"), (), SENT)
+    assert isinstance(outcome, Responded)
+    assert outcome.body == b"token: c4n4ry"
+
+
+def test_what_a_tenant_calls_secret_is_masked_in_a_response_too() -> None:
+    outcome = without_secrets(answered(b"", ("X-Plan", "gold")), {"x-plan"}, {})
+    assert isinstance(outcome, Responded)
+    assert outcome.headers == (("X-Plan", MASK),)
+
+
+def test_a_response_to_a_request_without_secrets_stays_as_it_is() -> None:
+    outcome = answered(b"Bearer c4n4ry-5ecret", ("Date", "today"))
+    assert without_secrets(outcome, (), {"Accept": "text/html"}) is outcome
