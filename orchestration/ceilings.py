@@ -1,4 +1,7 @@
-"""How many calls a tenant may have pending. To count them at each submission would cost more than to store it."""
+"""Whether a tenant may have another call: it must be active, and have fewer pending than it may have.
+
+To count them at each submission would cost more than to store it.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import time
 import uuid
 from dataclasses import dataclass
 
-from eventservice.kernel.errors import DomainError
+from eventservice.kernel.errors import Conflict, DomainError
 from eventservice.tenants.public import Profile
 from orchestration.selectors import pending_of
 
@@ -27,6 +30,13 @@ class Room:
 
 
 _rooms: dict[uuid.UUID, Room] = {}
+
+
+def refuse_inactive(tenant: Profile) -> None:
+    """For operators: its own keys are refused altogether."""
+    if not tenant.active:
+        detail = "This tenant is not active: nothing new is taken for it until it is activated."
+        raise Conflict("tenant_inactive", detail)
 
 
 def take_room(tenant: Profile, calls: int) -> None:

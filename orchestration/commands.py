@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+from eventservice.kernel.bulk import to_json
 from eventservice.kernel.ids import new_id
 from eventservice.tenants.public import DEFAULT_NAMESPACE
 from orchestration.retries import RetryPolicy
@@ -23,6 +24,13 @@ class RequestSpec:
     url: str
     headers: dict[str, str] = field(default_factory=dict)
     body: Any = None
+
+    @property
+    def body_bytes(self) -> int:
+        """About how many: of a text, its characters."""
+        if self.body is None:
+            return 0
+        return len(self.body if isinstance(self.body, str) else to_json(self.body))
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +62,8 @@ class SubmitServiceCall:
         """What must be the same for a repeated idempotency key to mean the same call."""
         asked = [
             self.name, self.request.method, self.request.url, self.request.headers, self.request.body,
-            self.due_at and self.due_at.isoformat(), self.delay and self.delay.total_seconds(), sorted(self.tags), self.namespace, self.external_id,
+            self.due_at and self.due_at.isoformat(), self.delay and self.delay.total_seconds(),
+            sorted(self.tags), self.namespace, self.external_id,
             self.retry_policy and self.retry_policy.to_stored(), self.timeout_seconds,
             self.response_contract, self.delivery,
         ]  # fmt: skip

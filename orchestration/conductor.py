@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
-from functools import lru_cache
-from typing import TypeVar
 
 import structlog
 from django.conf import settings
@@ -26,6 +23,7 @@ from eventservice.kernel.faults import fault
 from eventservice.kernel.leases import Fenced
 from eventservice.kernel.now import db_now
 from eventservice.kernel.secrets import Undecipherable
+from eventservice.kernel.statistics import gather_first_statistics
 from eventservice.kernel.wakeup import ChangeWatch
 from eventservice.tenants.public import Profile, most_shards, profile
 from execution.public import (
@@ -34,17 +32,17 @@ from execution.public import (
     Egress,
     Errored,
     Outcome,
+    Responded,
     Signer,
     build_attempt,
-    mask_named,
     orphaned_attempts,
     refusal,
+    without_secrets,
 )
 from orchestration import lifecycle
+from orchestration.in_flight import DEFAULT_LIMITS, EngineLimits, InFlight
 from orchestration.lifecycle import StartedCall
-from timers.public import DueTimer, HeldBack, Membership, Poller, reap_one, unreaped_nodes
-
-K = TypeVar("K")
+from timers.public import HeldBack, Membership, NodeRole, Poller, reap_one, unreaped_nodes
 
 log = structlog.get_logger(__name__)
 
@@ -60,13 +58,11 @@ LEAST_BATCH = 50
 MOST_BATCH_SECONDS = 0.2
 AFTER_FAILURE_SECONDS = 0.5
 WATCHDOG_BATCH = 500
-
-
-@dataclass(frozen=True, slots=True)
-class EngineLimits:
-    batch: int = 500
-    in_flight: int = 20_000
-    per_host: int = 5_000
+# Those that the engine writes, and that grow from nothing to many rows within a minute.
+TABLES = ("service_calls", "timer_schedules", "http_execution_log", "outbox")
+# Results that are written at once: while they are, nothing begins, and the heart does not beat.
+MOST_RECORDED = 500
+MOST_RECORDED_BYTES = 4_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,20 +74,19 @@ class Pass:
 
 
 class Engine:
-    def __init__(self, egress: Egress, limits: EngineLimits = EngineLimits()) -> None:
+    def __init__(self, egress: Egress, limits: EngineLimits = DEFAULT_LIMITS) -> None:
         self.egress = egress
         self.limits = limits
         self._batch = min(limits.batch, 2 * LEAST_BATCH)  # it grows while that is quick
-        self.in_flight: dict[Hashable, StartedCall] = {}
-        self._by_tenant: Counter[uuid.UUID] = Counter()
-        self._by_lane: Counter[str] = Counter()
+        self.in_flight = InFlight(limits)
+        self._unsent: list[tuple[StartedCall, Profile, datetime]] = []  # and committed
         self._unrecorded: list[Outcome] = []
         # Attempts that this process began before it was fenced: their results change no state.
         self._late: set[Hashable] = set()
         self._watch = ChangeWatch(egress.wake)
         self._look_at = 0.0
         self._due: dict[str, float] = {}
-        self._enter()
+        self._enter(NodeRole.ENGINE)
 
     # --- one pass ---
 
@@ -99,6 +94,7 @@ class Engine:
         started = recorded = 0
         with self._weathering():
             self._tend()
+            self._send_started()
             started = self._start_due() if self._worth_looking() else 0
             recorded = self._record(self.egress.collect(self._nap(longest_nap)))
         return Pass(started, recorded)
@@ -108,7 +104,7 @@ class Engine:
     def take_shards(self) -> None:
         """At once, instead of with the next tick: whatever nobody else holds."""
         self._reap()
-        self.membership.rebalance(most_shards())
+        self._rebalance()
 
     def stop(self, grace_seconds: float) -> None:
         """Hand the shards on at once, let the attempts under way end, and leave. What outlasts the grace is
@@ -116,13 +112,14 @@ class Engine:
         deadline = time.monotonic() + grace_seconds
         with self._weathering():
             self.membership.hand_over(len(self.in_flight))
-        while (self.in_flight or self._unrecorded) and time.monotonic() < deadline:
+        while (self._unsent or self.in_flight) and time.monotonic() < deadline:
             with self._weathering():
                 self._beat()
+                self._send_started()
                 self._record(self.egress.collect(0.1))
         self._watch.close()
         self.egress.close()
-        if not self.in_flight:
+        if not (self._unsent or self.in_flight):
             with self._weathering():
                 self.membership.leave()
 
@@ -133,14 +130,15 @@ class Engine:
         return changed or time.monotonic() >= self._look_at
 
     def _start_due(self) -> int:
-        limit = min(self._batch, self.limits.in_flight - len(self.in_flight))
+        limit = min(self._batch, self.in_flight.places)
         if limit < 1:
             self._look_in(HELD_BACK_SECONDS)
             return 0
-        held_back = self._held_back()
+        held_back = self.in_flight.held_back()
         due_in = self.poller.seconds_until_due()
         if due_in is None or due_in > 0:
-            self._look_in(LONGEST_NAP if due_in is None else due_in)
+            # No longer: a machine that was suspended wakes with another time.
+            self._look_in(LONGEST_NAP if due_in is None else min(due_in, LONGEST_NAP))
             return 0
         begun = time.monotonic()
         started = self._start(limit, held_back)
@@ -157,31 +155,37 @@ class Engine:
         self._batch = min(self._batch, self.limits.batch)
 
     def _start(self, limit: int, held_back: HeldBack) -> list[StartedCall]:
-        room = _Room(self.limits.per_host, self._by_tenant.copy(), self._by_lane.copy())
         with transaction.atomic():
-            due = self.poller.claim_due(limit, held_back, room.admit)
+            due = self.poller.claim_due(limit, held_back, self.in_flight.room().admit)
             started = lifecycle.start(due, self.membership.owner_id)
             # Read while all of it can still be undone: what is committed must also be sent.
-            tenants = {call.key.tenant_id: profile(call.key.tenant_id) for call in started}
             now = db_now()
+            unsent = [(call, profile(call.key.tenant_id), now) for call in started]
             fault("start.before_commit")
         fault("start.committed")
+        self._unsent = unsent
+        self._send_started()
+        if started:
+            self._watch.worked()
+        return started
+
+    def _send_started(self) -> None:
+        if not self._unsent:
+            return
         if self.membership.overslept:
             # What was started before a long sleep may be another's by now, or canceled: then it is not sent.
             self._beat()
+        started, self._unsent = self._unsent, []
         attempts = []
-        for call in started:
-            self._note(call, +1)
-            attempt = self._attempt(call, tenants[call.key.tenant_id], now)
+        for call, tenant, now in started:
+            self.in_flight.add(call)
+            attempt = self._attempt(call, tenant, now)
             if isinstance(attempt, Errored):
                 self._unrecorded.append(attempt)
             else:
                 attempts.append(attempt)
         self.egress.send(attempts)
         fault("start.sent")
-        if started:
-            self._watch.worked()
-        return started
 
     def _attempt(self, call: StartedCall, tenant: Profile, now: datetime) -> Attempt | Errored:
         key = call.key.execution_id
@@ -196,11 +200,6 @@ class Engine:
             now=now,
         )
 
-    def _held_back(self) -> HeldBack:
-        tenants = [tenant for tenant, count in self._by_tenant.items() if count >= _ceiling(tenant)]
-        lanes = [lane for lane, count in self._by_lane.items() if count >= self.limits.per_host]
-        return HeldBack(tenants, lanes)
-
     def _look_in(self, seconds: float) -> None:
         self._look_at = time.monotonic() + seconds
 
@@ -214,41 +213,40 @@ class Engine:
     def _record(self, outcomes: Iterable[Outcome]) -> int:
         # Kept until they are written: a database that is away for a while costs no result.
         self._unrecorded += [self._without_secrets(outcome) for outcome in outcomes]
-        if not self._unrecorded:
+        piece = self._piece()
+        if not piece:
             return 0
-        ended = [(self.in_flight[outcome.key].key, outcome) for outcome in self._unrecorded]
+        ended = [(self.in_flight[outcome.key].key, outcome) for outcome in piece]
         fault("finish.before")
         lifecycle.close_late(end for end in ended if end[0].execution_id in self._late)
         lifecycle.finish(
             [end for end in ended if end[0].execution_id not in self._late], self.membership.fence
         )
         fault("finish.committed")
-        self._forget(ended)
+        del self._unrecorded[: len(piece)]
+        for key, _ in ended:
+            self._late.discard(key.execution_id)
+            self.in_flight.remove(key.execution_id)
+        self._look_in(0.0)  # a retry may be due before anything that was looked for
         self._watch.worked()
         return len(ended)
 
+    def _piece(self) -> list[Outcome]:
+        size = 0
+        for count, outcome in enumerate(self._unrecorded[:MOST_RECORDED], 1):
+            size += len(outcome.body) if isinstance(outcome, Responded) else 0
+            if size > MOST_RECORDED_BYTES:
+                return self._unrecorded[:count]
+        return self._unrecorded[:MOST_RECORDED]
+
     def _without_secrets(self, outcome: Outcome) -> Outcome:
-        return mask_named(outcome, _secret_headers(self.in_flight[outcome.key].key.tenant_id))
-
-    def _forget(self, ended: Iterable[tuple[AttemptKey, Outcome]]) -> None:
-        self._unrecorded = []
-        for key, _ in ended:
-            self._late.discard(key.execution_id)
-            self._note(self.in_flight[key.execution_id], -1)
-
-    def _note(self, call: StartedCall, change: int) -> None:
-        """Keep count of what is in flight, by tenant and by lane."""
-        if change > 0:
-            self.in_flight[call.key.execution_id] = call
-        else:
-            del self.in_flight[call.key.execution_id]
-        _count(self._by_tenant, call.key.tenant_id, change)
-        _count(self._by_lane, call.lane, change)
+        call = self.in_flight[outcome.key]
+        return without_secrets(outcome, _secret_headers(call.key.tenant_id), call.headers)
 
     # --- membership and the watchdog ---
 
-    def _enter(self) -> None:
-        self.membership = Membership()
+    def _enter(self, role: NodeRole) -> None:
+        self.membership = Membership(role)
         self.poller = Poller(self.membership.leases)
         self.membership.join()
 
@@ -257,10 +255,10 @@ class Engine:
             self._beat()
         if self._time_to("tick", TICK_SECONDS):
             self._reap()
-            self.membership.rebalance(most_shards())
-            self._resolve(lifecycle.overdue_attempts(WATCHDOG_BATCH))
+            self._rebalance()
         if self._time_to("sweep", SWEEP_SECONDS):
             self._sweep()
+            gather_first_statistics(TABLES)
 
     def _beat(self) -> None:
         fault("beat")
@@ -272,17 +270,25 @@ class Engine:
             log.warning("node_reaped", node=str(node))
             self._due["sweep"] = 0.0
 
+    def _rebalance(self) -> None:
+        if self.membership.rebalance(most_shards()):
+            self._look_in(0.0)
+
     def _sweep(self) -> None:
-        """Resolve what nodes that are no more have left behind."""
-        while orphaned := orphaned_attempts(unreaped_nodes, WATCHDOG_BATCH):
-            if not self._resolve(orphaned):
-                return
+        """Resolve what nodes that are no more have left behind, and what is overdue: a batch a pass, for meanwhile
+        heartbeats and calls go on."""
+        resolved = self._resolve(orphaned_attempts(unreaped_nodes, WATCHDOG_BATCH))
+        # Those of its own are left to their egress, and must not hide the others.
+        resolved += self._resolve(lifecycle.overdue_attempts(WATCHDOG_BATCH + len(self.in_flight)))
+        if resolved:
+            self._due["sweep"] = 0.0
 
     def _resolve(self, keys: Iterable[AttemptKey]) -> int:
-        mine = self.in_flight.keys() - self._late
-        lost = [key for key in keys if key.execution_id not in mine]
+        mine = set(self.in_flight.ids) - self._late
+        lost = [key for key in keys if key.execution_id not in mine][:WATCHDOG_BATCH]
         if lost:
             moved = lifecycle.resolve_interrupted(lost)
+            self._look_in(0.0)
             log.warning("attempts_interrupted", attempts=len(lost), calls=moved)
         return len(lost)
 
@@ -313,8 +319,10 @@ class Engine:
             self.membership.leases.renew()
         except Fenced:
             log.error("node_fenced", node=str(self.membership.owner_id), in_flight=len(self.in_flight))
-            self._late.update(self.in_flight)
-            self._enter()
+            self._late.update(self.in_flight.ids)
+            self._unsent = []  # whoever resolves what this node has left behind sees to them
+            # One that was about to leave takes no shards any more.
+            self._enter(self.membership.role)
             self._due.clear()
 
     def _endure(self, broken: Exception) -> None:
@@ -323,12 +331,6 @@ class Engine:
         connection.close_if_unusable_or_obsolete()
         self._look_in(AFTER_FAILURE_SECONDS)
         time.sleep(AFTER_FAILURE_SECONDS)
-
-
-def _count(counter: Counter[K], key: K, change: int) -> None:
-    counter[key] += change
-    if not counter[key]:
-        del counter[key]
 
 
 def resolve_stuck() -> int:
@@ -340,43 +342,8 @@ def resolve_stuck() -> int:
     return resolved
 
 
-def _ceiling(tenant_id: uuid.UUID) -> int:
-    """What a tenant may have under way. One that cannot be read may have nothing, and holds up nobody else."""
-    try:
-        return profile(tenant_id).max_in_flight
-    except (NotFound, Undecipherable) as unreadable:
-        _report_unreadable(tenant_id, str(unreadable))
-        return 0
-
-
 def _secret_headers(tenant_id: uuid.UUID) -> frozenset[str]:
     try:
         return profile(tenant_id).secret_headers
     except (NotFound, Undecipherable):
         return frozenset()
-
-
-@lru_cache(maxsize=1024)  # once a process: its timers stay due, and are found with every pass
-def _report_unreadable(tenant_id: uuid.UUID, why: str) -> None:
-    log.error("tenant_unreadable", tenant=str(tenant_id), why=why)
-
-
-@dataclass(slots=True)
-class _Room:
-    """How much each tenant and each lane may still start, within one batch."""
-
-    per_host: int
-    by_tenant: Counter[uuid.UUID]
-    by_lane: Counter[str]
-    ceilings: dict[uuid.UUID, int] = field(default_factory=dict)
-
-    def admit(self, timer: DueTimer) -> bool:
-        if timer.tenant_id not in self.ceilings:
-            self.ceilings[timer.tenant_id] = _ceiling(timer.tenant_id)
-        if self.by_tenant[timer.tenant_id] >= self.ceilings[timer.tenant_id]:
-            return False
-        if self.by_lane[timer.lane] >= self.per_host:
-            return False
-        self.by_tenant[timer.tenant_id] += 1
-        self.by_lane[timer.lane] += 1
-        return True

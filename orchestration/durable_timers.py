@@ -15,9 +15,10 @@ from typing import Any
 from django.http import HttpResponse
 from rest_framework.request import Request
 
+from eventservice.api.auth import Scope
 from eventservice.api.bodies import read_object
 from eventservice.api.fields import MISSING, Fields, checked, show_instant
-from eventservice.api.problems import Fault
+from eventservice.api.problems import Fault, Refusal
 from eventservice.api.schema import described
 from eventservice.api.views import no_content, reply
 from eventservice.kernel.errors import NotFound
@@ -37,6 +38,7 @@ from orchestration.api.submission import (
     read_timeout,
     read_url,
 )
+from orchestration.ceilings import refuse_inactive
 from orchestration.commands import RequestSpec, SubmitServiceCall
 from orchestration.models import ServiceCall
 from orchestration.retries import RetryPolicy
@@ -54,6 +56,14 @@ class TimerView(CallsView):
     def command(self, key: tuple[str, str], **asked: Any) -> SubmitServiceCall:
         return timer_command(self.tenant, self.correlation_id, key, **asked)
 
+    def pending(self, key: tuple[str, str]) -> uuid.UUID | None:
+        """Its call."""
+        try:
+            call = timer_call_of(self.tenant.tenant_id, *key)
+        except NotFound:
+            return None
+        return call["service_call_id"] if call["status"] in LIVE else None
+
     def shown(self, key: tuple[str, str]) -> HttpResponse:
         return reply(show_timer(timer_call_of(self.tenant.tenant_id, *key)))
 
@@ -64,7 +74,7 @@ class Timers(TimerView):
         "durable timers",
         gives=shapes.TimerPage,
         parameters=COMMON,
-        about="Timers, the first due first.",
+        about="Timers, the first due first. Pending ones and those that have ended, of all namespaces or of one.",
     )
     def get(self, request: Request, tenant_id: uuid.UUID) -> HttpResponse:
         asked = parse_list(request._request.GET, tenant_id, timers=True)
@@ -78,7 +88,12 @@ class CreateTimer(TimerView):
         "durable timers",
         takes=shapes.TimerInputSerializer,
         gives=shapes.TimerSerializer,
-        about="Set a timer. A pending one of the same id is overwritten.",
+        about="Set a timer. A pending one of the same namespace and id is overwritten. When it is due, `callbackUrl` is "
+        'sent a POST with `{"namespace", "timerId", "payload", "executeAt", "attempt"}` as JSON. The answer decides: '
+        '200 `{"ok": true}` and the timer is done; 200 `{"ok": false}` and it is sent again by the retry policy, or at '
+        "the `nextExecuteAt` that the answer names, as often as it names one; a 4xx other than 408, 425 and 429 and it "
+        "has failed for good; anything else, or no answer in time, and it is sent again by the retry policy. It may be "
+        "sent more than once: `Idempotency-Key` is the same each time.",
     )
     def post(self, request: Request, tenant_id: uuid.UUID) -> HttpResponse:
         fields, faults = self.read_body()
@@ -93,18 +108,21 @@ class CreateTimer(TimerView):
         }
         fields.no_others()
         checked(faults)
-        self.take_room(1)
+        self.take_room(1, lambda: int(self.pending((namespace, timer_id)) is not None))
         lifecycle.set_timer(self.command((namespace, timer_id), **asked))
         return self.shown((namespace, timer_id))
 
 
 class GetTimer(TimerView):
+    scope = Scope.READ
+
     @described(
         "getTimer",
         "durable timers",
         takes=shapes.TimerKeySerializer,
         gives=shapes.TimerSerializer,
-        about="The pending timer of an id, or the last that ended.",
+        about="The pending timer of an id, or the last that ended. Takes the scope `read`, although it is a POST: an id "
+        "may be any text, and so is not part of the address.",
     )
     def post(self, request: Request, tenant_id: uuid.UUID) -> HttpResponse:
         fields, faults = self.read_body()
@@ -120,7 +138,8 @@ class UpdateTimer(TimerView):
         "durable timers",
         takes=shapes.TimerChangesSerializer,
         gives=shapes.TimerSerializer,
-        about="Change a pending timer.",
+        about="Change a pending timer. What is not given stays. One that has ended is not found; `timers/create` sets it "
+        "anew.",
     )
     def post(self, request: Request, tenant_id: uuid.UUID) -> HttpResponse:
         fields, faults = self.read_body()
@@ -128,9 +147,13 @@ class UpdateTimer(TimerView):
         changes = _changes(fields)
         fields.no_others()
         checked(faults)
-        lifecycle.change_timer(
-            tenant_id, *key, lambda call: self.command(key, **{**asked_of(call), **changes})
-        )
+        refuse_inactive(self.tenant)
+        try:
+            lifecycle.change_timer(
+                tenant_id, *key, lambda call: self.command(key, **{**asked_of(call), **changes})
+            )
+        except NotFound:
+            raise _none_pending() from None
         return self.shown(key)
 
 
@@ -140,18 +163,24 @@ class DeleteTimer(TimerView):
         "durable timers",
         takes=shapes.TimerKeySerializer,
         status=204,
-        about="Delete a pending timer.",
+        about="Delete a pending timer. It is cancelled: a callback under way is let end, and no other is made. One that "
+        "has ended is not found.",
     )
     def post(self, request: Request, tenant_id: uuid.UUID) -> HttpResponse:
         fields, faults = self.read_body()
         key = _key(fields, self.tenant)
         fields.no_others()
         checked(faults)
-        call = timer_call_of(tenant_id, *key)
-        if call["status"] not in LIVE:
-            raise NotFound("timer")
-        lifecycle.cancel(tenant_id, call["service_call_id"])
+        pending = self.pending(key)
+        if pending is None:
+            raise _none_pending()
+        lifecycle.cancel(tenant_id, pending)
         return no_content()
+
+
+def _none_pending() -> Refusal:
+    """Also of one that has ended, which can still be read."""
+    return Refusal(404, "not_found", "No pending timer of that id.")
 
 
 def _key(fields: Fields, tenant: Profile) -> tuple[str, str]:

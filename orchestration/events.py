@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from enum import StrEnum
 
 
@@ -15,8 +14,3 @@ class EventType(StrEnum):
     FAILED = "ServiceCallFailed"
     RESCHEDULED = "ServiceCallRescheduled"
     CANCELED = "ServiceCallCanceled"
-
-
-def instant(moment: datetime) -> str:
-    """ISO 8601, UTC, milliseconds: how the outside sees every time."""
-    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,4 +1,4 @@
-"""The ServiceCall aggregate. orchestration.lifecycle is the only writer of these tables."""
+"""The ServiceCall aggregate, whose only writer is orchestration.lifecycle; and what orchestration.rollup counts."""
 
 from django.db import models
 from django.db.models import Case, F, Q, Value, When
@@ -78,10 +78,19 @@ class ServiceCall(models.Model):
             # Lists by submission: all, of a host, of a name; and what one request made. Their columns never change,
             # so on SQLite and MariaDB only the insert writes them. PostgreSQL, whose updates write every index
             # of a row once one indexed column changes, appends to each of them again.
+            # (The status is not in it: an index that holds id and status is one that SQLite, which expects ten rows
+            # of a tenant, prefers to better ones.)
             LongNamedIndex(name="idx_service_calls_submitted", fields=["tenant_id", "submitted_at"]),
             LongNamedIndex(name="idx_service_calls_host", fields=["tenant_id", "host", "submitted_at"]),
             LongNamedIndex(name="idx_service_calls_name", fields=["tenant_id", "name", "submitted_at"]),
             LongNamedIndex(name="idx_service_calls_correlation", fields=["tenant_id", "correlation_id"]),
+            # What has been made of a call again. Most calls are no replay, and not in it.
+            PollingIndex(
+                name="idx_service_calls_replay",
+                fields=["tenant_id", "replay_of"],
+                condition=Q(replay_of__isnull=False),
+                full=("tenant_id", "replay_of"),
+            ),
             # All calls that a durable timer's id has had, and lists of timers. Plain calls are not in it.
             PollingIndex(
                 name="idx_service_calls_timer",
@@ -134,3 +143,114 @@ class ServiceCallTag(models.Model):
 
     def __str__(self) -> str:
         return self.tag
+
+
+class Resolution(models.TextChoices):
+    MINUTE = "minute"
+    HOUR = "hour"
+
+
+class CallRollup(models.Model):
+    """What has become of a tenant's calls that were due within a minute or an hour. Retention of calls leaves it."""
+
+    pk = models.CompositePrimaryKey("tenant_id", "resolution", "starts_at")
+    tenant_id = models.UUIDField()
+    resolution = models.CharField(max_length=8, choices=Resolution.choices)
+    starts_at = models.DateTimeField()
+    succeeded = models.PositiveIntegerField()
+    failed = models.PositiveIntegerField()
+    canceled = models.PositiveIntegerField()
+    # How many first attempts of calls that succeeded or failed were started within so many milliseconds of their
+    # due time (and not within the next smaller bound): orchestration.statistics.BUCKETS_MS.
+    late_5 = models.PositiveIntegerField()
+    late_10 = models.PositiveIntegerField()
+    late_25 = models.PositiveIntegerField()
+    late_50 = models.PositiveIntegerField()
+    late_100 = models.PositiveIntegerField()
+    late_250 = models.PositiveIntegerField()
+    late_500 = models.PositiveIntegerField()
+    late_1000 = models.PositiveIntegerField()
+    late_2500 = models.PositiveIntegerField()
+    late_5000 = models.PositiveIntegerField()
+    late_10000 = models.PositiveIntegerField()
+    late_60000 = models.PositiveIntegerField()
+    late_more = models.PositiveIntegerField()
+    # Some of its calls were Scheduled or Running when it was counted: it is to be counted again.
+    is_open = models.BooleanField()
+    counted_at = models.DateTimeField()
+
+    objects = TenantManager()
+
+    class Meta:
+        db_table = "call_rollups"
+        constraints = [
+            models.CheckConstraint(
+                name="ck_call_rollups_resolution", condition=Q(resolution__in=Resolution.values)
+            )
+        ]
+        indexes = [
+            # Charts of all tenants together, and what is too old to keep.
+            LongNamedIndex(name="idx_call_rollups_starts_at", fields=["resolution", "starts_at"]),
+            # What is to be counted again.
+            PollingIndex(
+                name="idx_call_rollups_open",
+                fields=["tenant_id", "resolution", "starts_at"],
+                condition=Q(is_open=True),
+                full=("tenant_id", "is_open", "resolution", "starts_at"),
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.resolution} from {self.starts_at}"
+
+
+class HostRollup(models.Model):
+    """Of the same calls, those to one host. A minute or an hour keeps the hosts that matter most in it."""
+
+    pk = models.CompositePrimaryKey("tenant_id", "resolution", "starts_at", "host")
+    tenant_id = models.UUIDField()
+    resolution = models.CharField(max_length=8, choices=Resolution.choices)
+    starts_at = models.DateTimeField()
+    host = models.CharField(max_length=255)
+    succeeded = models.PositiveIntegerField()
+    failed = models.PositiveIntegerField()
+    canceled = models.PositiveIntegerField()
+
+    objects = TenantManager()
+
+    class Meta:
+        db_table = "host_rollups"
+        constraints = [
+            models.CheckConstraint(
+                name="ck_host_rollups_resolution", condition=Q(resolution__in=Resolution.values)
+            )
+        ]
+        indexes = [
+            # Charts of all tenants together, and what is too old to keep.
+            LongNamedIndex(name="idx_host_rollups_starts_at", fields=["resolution", "starts_at"]),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.host}, {self.resolution} from {self.starts_at}"
+
+
+class RollupMark(models.Model):
+    """How far a tenant's calls have been counted."""
+
+    tenant_id = models.UUIDField(primary_key=True)
+    # Whoever writes what it has counted raises this; whoever finds it raised has counted in vain.
+    version = models.BigIntegerField(default=0)
+    # Minutes before this are counted again only where they are open.
+    covered_until = models.DateTimeField()
+    # What had ended by then is in.
+    counted_until = models.DateTimeField()
+    # Of what was there before the first count, the hours before this are still to be counted. Null: none.
+    history_until = models.DateTimeField(null=True)
+
+    objects = TenantManager()
+
+    class Meta:
+        db_table = "rollup_marks"
+
+    def __str__(self) -> str:
+        return f"covered until {self.covered_until}"

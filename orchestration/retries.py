@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
+
+from eventservice.kernel.backoff import full_jitter
+
+# Seconds between attempts that the other side asks for.
+LEAST_PAUSE = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +46,14 @@ class RetryPolicy:
             return None
         return due
 
+    def asked_at(self, now: datetime, asked: datetime, *, failures: int) -> datetime:
+        """A time that the other side names goes before the policy, and has no limit in number.
+
+        One that has passed says nothing about when: then it is the policy's interval, or a receiver with a wrong
+        clock would be called without pause for ever.
+        """
+        delay = (asked - now).total_seconds() if asked > now else self._jittered(failures)
+        return now + timedelta(seconds=max(delay, LEAST_PAUSE))
+
     def _jittered(self, failures: int) -> float:
-        try:
-            # The exponent is bounded: past it any interval has long reached its maximum.
-            interval = self.initial_interval * float(self.backoff_multiplier) ** min(failures - 1, 64)
-        except OverflowError:
-            interval = self.max_interval
-        return random.uniform(0.0, min(self.max_interval, interval))  # noqa: S311 (jitter, not a secret)
+        return full_jitter(failures, self.initial_interval, self.max_interval, self.backoff_multiplier)

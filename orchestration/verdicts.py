@@ -32,7 +32,7 @@ class Failure:
     meta: dict[str, Any]
     retryable: bool = False
     retry_after: float | None = None  # seconds that the other side asked for
-    again_at: datetime | None = None  # the moment that a callback asked for: it overrides the policy
+    again_at: datetime | None = None  # the moment that a callback asked for
 
 
 Verdict = Success | Failure
@@ -64,7 +64,7 @@ def judge(contract: str, outcome: Outcome, now: datetime) -> Verdict:
 def next_attempt_at(terms: Terms, failure: Failure, outcome: Outcome, now: datetime) -> datetime | None:
     """When to try again; None: the call has failed."""
     if failure.again_at is not None:
-        return failure.again_at
+        return terms.policy.asked_at(now, failure.again_at, failures=terms.failures)
     if not failure.retryable:
         return None
     if terms.delivery == Delivery.AT_MOST_ONCE and not _surely_unsent(outcome):

@@ -75,6 +75,7 @@ def _filter(query: Query, tenant_id: uuid.UUID, timers: bool) -> CallFilter:
         name=query.text("name"),
         host=_lowered(query.text("host")),
         correlation_id=query.identifier("correlationId"),
+        replay_of=query.identifier("replayOf"),
         **common,  # type: ignore[arg-type]
     )
 

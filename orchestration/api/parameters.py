@@ -33,6 +33,7 @@ LIST = [
     parameter("name", TEXT, "The whole name."),
     parameter("host", TEXT, "The host that is called."),
     parameter("correlationId", {"type": "string", "format": "uuid"}),
+    parameter("replayOf", {"type": "string", "format": "uuid"}, "The replays of this call."),
 ]
 WAIT = parameter(
     "wait", {"type": "string"}, "Such as `30s`: answer when the call has ended, or after that time."

@@ -11,9 +11,6 @@ from execution.public import METHODS, ErrorKind
 from orchestration.states import Delivery, ResponseContract, Status
 
 DURATION = "Such as `90s`, `5m`, `2h`, `1d12h` or `PT90S`"
-DURATION_RULE = r"^(\d{1,4}(s|m|h)|PT\d{1,4}S)$"
-LINE_RULE = r"^[!-~]([ -~]*[!-~])?$"
-TAG_RULE = r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,63}$"
 
 Base = s.Serializer[Any]
 
@@ -67,11 +64,15 @@ class ChangesSerializer(Base):
 
 class TimerInputSerializer(Base):
     namespace = s.CharField(max_length=64, required=False, allow_null=True)
-    id = s.CharField(max_length=255)
-    executeAt = s.DateTimeField()
-    callbackUrl = s.CharField(max_length=2048)
-    payload = s.JSONField(required=False)
-    retryPolicy = RetryPolicyInputSerializer(required=False, allow_null=True)
+    id = s.CharField(max_length=255, help_text="Any text; free again when its timer has ended")
+    executeAt = s.DateTimeField(help_text="A past time means now")
+    callbackUrl = s.CharField(
+        max_length=2048, help_text="Is sent a POST, and says in its answer whether it is done"
+    )
+    payload = s.JSONField(required=False, help_text="Comes with the callback, as `payload`")
+    retryPolicy = RetryPolicyInputSerializer(
+        required=False, allow_null=True, help_text="None: one attempt, and what `nextExecuteAt` asks for"
+    )
     callbackTimeoutSeconds = s.FloatField(min_value=0.1, max_value=3600, required=False, allow_null=True)
 
 

@@ -9,18 +9,19 @@ from collections.abc import Callable
 from typing import Any
 
 from django.conf import settings
+from django.db import OperationalError
 from django.http import HttpResponse
 from rest_framework.request import Request
 
 from eventservice.api.bodies import has_body, read_json, read_object
 from eventservice.api.fields import MISSING, Fields, checked
-from eventservice.api.problems import Fault, Refusal, faults_of, invalid
+from eventservice.api.problems import Fault, Refusal, invalid, outcome_unknown
 from eventservice.api.queries import Query, listed, make_cursor
 from eventservice.api.schema import IDEMPOTENCY, PAGING, described
 from eventservice.api.views import ApiView, no_content, reply
+from eventservice.api.waiting import a_place_to_wait
 from eventservice.kernel.bulk import to_json
-from eventservice.kernel.errors import DomainError
-from execution.public import attempts_of
+from execution.public import attempts_after
 from orchestration import lifecycle, selectors
 from orchestration.api import serializers as shapes
 from orchestration.api.details import show_details
@@ -35,13 +36,11 @@ from orchestration.api.submission import (
     Asking,
     parse_submission,
     read_due,
-    read_submission,
     read_tags,
     wrong_tag,
 )
-from orchestration.ceilings import CeilingReached, take_room
-from orchestration.commands import SubmitServiceCall
-from orchestration.lifecycle import Submitted
+from orchestration.ceilings import CeilingReached, refuse_inactive, take_room
+from orchestration.lifecycle.submission import count_repeats
 from orchestration.states import FAVORITE, TERMINAL
 from outbox.public import timeline_of
 
@@ -55,17 +54,27 @@ class CallsView(ApiView):
     def asking(self) -> Asking:
         return Asking(self.tenant, self.correlation_id, self.request.headers.get("Idempotency-Key"))
 
-    def take_room(self, calls: int) -> None:
+    def take_room(self, calls: int, repeats: Callable[[], int]) -> None:
+        """Repeats make nothing new. They are counted only where there is no room for all: it costs a query."""
+        refuse_inactive(self.tenant)
         try:
             take_room(self.tenant, calls)
         except CeilingReached as reached:
+            if known := repeats():
+                self.take_room(calls - known, int)
+                return
             raise Refusal(429, reached.code, reached.message, headers={"Retry-After": "5"}) from None
 
     def accepted(self, path: str, service_call_id: uuid.UUID, *, replayed: bool = False) -> HttpResponse:
         headers = {"Location": f"{path}/{service_call_id}"}
         if replayed:
             headers["Idempotent-Replayed"] = "true"
-        return reply(show_details(self.tenant.tenant_id, service_call_id), 202, headers)
+        try:
+            shown = show_details(self.tenant.tenant_id, service_call_id)
+        except OperationalError as lost:
+            # Nothing was undone, whatever this one says: what was asked for has been committed.
+            raise outcome_unknown() from lost
+        return reply(shown, 202, headers)
 
 
 class ServiceCalls(CallsView):
@@ -92,91 +101,12 @@ class ServiceCalls(CallsView):
     )
     def post(self, request: Request, tenant_id: uuid.UUID) -> HttpResponse:
         command = parse_submission(read_json(request, self.most_bytes), self.asking)
-        self.take_room(1)
+        self.take_room(1, lambda: count_repeats([command]))
         (submitted,) = lifecycle.submit([command])
         if submitted.submitted_at is None or submitted.due_at is None:
             return self.accepted(request.path, submitted.service_call_id, replayed=True)
         shown = show_submitted(command, submitted.submitted_at, submitted.due_at, self.tenant.secret_headers)
         return reply(shown, 202, {"Location": f"{request.path}/{submitted.service_call_id}"})
-
-
-class Batch(CallsView):
-    @described(
-        "submitServiceCalls",
-        "service calls",
-        takes=shapes.BatchInputSerializer,
-        gives=shapes.BatchSerializer,
-        status=202,
-        about="Submit many calls in one transaction.",
-    )
-    def post(self, request: Request, tenant_id: uuid.UUID) -> HttpResponse:
-        document = read_object(request, settings.API_MAX_BATCH_BYTES)
-        items, atomic = _batch_items(document)
-        # A key of the header would be that of every item.
-        asking = Asking(self.tenant, self.correlation_id)
-        read = [_read_item(item, asking, index) for index, item in enumerate(items)]
-        commands = [command for command, _ in read if command is not None]
-        if atomic and len(commands) < len(items):
-            raise invalid([fault for _, faults in read for fault in faults])
-        self.take_room(len(commands))
-        results = iter(self._submit(commands, atomic=atomic))
-        path = request.path.removesuffix("/batch")
-        shown = [
-            _refused(400, "invalid", faults) if command is None else _result(command, next(results), path)
-            for command, faults in read
-        ]
-        accepted = sum(item["status"] == 202 for item in shown)
-        return reply({"items": shown, "accepted": accepted, "refused": len(shown) - accepted}, 202)
-
-    def _submit(self, commands: list[SubmitServiceCall], *, atomic: bool) -> list[Submitted | DomainError]:
-        if atomic:
-            return [*lifecycle.submit(commands)]
-        return lifecycle.submit_each(commands)
-
-
-def _batch_items(document: dict[str, Any]) -> tuple[list[Any], bool]:
-    faults: list[Fault] = []
-    fields = Fields(document, faults)
-    items = fields.value("items")
-    if items is not MISSING and not isinstance(items, list):
-        fields.fault("items", "must be an array")
-    elif items is not MISSING and not 1 <= len(items) <= settings.API_MAX_BATCH:
-        fields.fault("items", f"must have 1 to {settings.API_MAX_BATCH} items")
-    atomic = fields.boolean("atomic", False)
-    fields.no_others()
-    checked(faults)
-    return items, atomic
-
-
-def _read_item(item: Any, asking: Asking, index: int) -> tuple[SubmitServiceCall | None, list[Fault]]:
-    faults: list[Fault] = []
-    return read_submission(item, asking, faults, f"/items/{index}"), faults
-
-
-def _result(command: SubmitServiceCall, result: Submitted | DomainError, path: str) -> dict[str, Any]:
-    if isinstance(result, DomainError):
-        return _refused(409, result.code, faults_of(result), result.message)
-    return {
-        "status": 202,
-        "serviceCallId": str(result.service_call_id),
-        "location": f"{path}/{result.service_call_id}",
-        "replayed": result.replayed,
-        "code": None,
-        "detail": None,
-        "errors": [],
-    }
-
-
-def _refused(status: int, code: str, faults: list[Fault], detail: str | None = None) -> dict[str, Any]:
-    return {
-        "status": status,
-        "serviceCallId": None,
-        "location": None,
-        "replayed": False,
-        "code": code,
-        "detail": detail or invalid(faults).detail,
-        "errors": [fault._asdict() for fault in sorted(faults)],
-    }
 
 
 # --- one call -------------------------------------------------------------------------------------------------
@@ -192,29 +122,35 @@ class ServiceCall(CallsView):
         about="A call with its timer and its last attempt.",
     )
     def get(self, request: Request, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> HttpResponse:
-        self._wait(request, tenant_id, service_call_id)
+        waited = self._wait(request, tenant_id, service_call_id)
         body = to_json(show_details(tenant_id, service_call_id)).encode()
         tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
-        headers = {"ETag": tag, "Cache-Control": "no-cache"}
+        headers = {"ETag": tag, "Cache-Control": "no-cache"} | ({} if waited else {"Retry-After": "1"})
         if tag in _entity_tags(request):
             return HttpResponse(status=304, headers=headers)
         return HttpResponse(body, "application/json", headers=headers)
 
-    def _wait(self, request: Request, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> None:
+    def _wait(self, request: Request, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> bool:
+        """False: all places are taken, so the answer comes at once."""
         faults: list[Fault] = []
         query = Query(request._request.GET, faults)
         seconds = query.duration("wait", most=float(settings.API_MAX_WAIT_SECONDS))
         query.no_others()
         checked(faults)
-        if seconds:
-            wait_until(lambda: selectors.state_of(tenant_id, service_call_id) in TERMINAL, seconds)
+        if not seconds:
+            return True
+        with a_place_to_wait() as there_is_one:
+            if there_is_one:
+                wait_until(lambda: selectors.state_of(tenant_id, service_call_id) in TERMINAL, seconds)
+        return there_is_one
 
     @described(
         "changeServiceCall",
         "service calls",
         takes=shapes.ChangesSerializer,
         gives=shapes.ServiceCallSerializer,
-        about="Change its name or tags, or, while it is Scheduled, its due time.",
+        about="Change its name or tags, or, while it is Scheduled, its due time. Whether it is a favourite stays as it "
+        "is.",
     )
     def patch(self, request: Request, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> HttpResponse:
         faults: list[Fault] = []
@@ -223,7 +159,8 @@ class ServiceCall(CallsView):
         if "name" in fields:
             changes["name"] = fields.text("name", most=LONGEST_NAME)
         if "tags" in fields:
-            changes["tags"] = read_tags(fields, required=True)
+            # Which its own address sets.
+            changes["tags"] = read_tags(fields, required=True) - {FAVORITE}
         if "dueAt" in fields:
             changes["due_at"] = read_due(fields, "dueAt", MISSING)
         fields.no_others()
@@ -297,7 +234,7 @@ class Replay(CallsView):
         key = request.headers.get("Idempotency-Key")
         if key is not None and not IDEMPOTENCY_KEY.fullmatch(key):
             raise invalid([Fault("/headers/Idempotency-Key", f"must be {KEY_RULE}")])
-        self.take_room(1)
+        self.take_room(1, lambda: int(key is not None and selectors.made_under(tenant_id, key) is not None))
         made = lifecycle.replay(tenant_id, service_call_id, self.correlation_id, key)
         return self.accepted(_parent(request.path), made.service_call_id, replayed=made.replayed)
 
@@ -360,10 +297,9 @@ class Executions(CallsView):
     def get(self, request: Request, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> HttpResponse:
         after, limit = self.page_of("executions", service_call_id)
         selectors.state_of(tenant_id, service_call_id)
-        # A call has at most a hundred attempts and a few interruptions.
-        attempts = list(attempts_of(tenant_id, service_call_id))[after:]
+        attempts = attempts_after(tenant_id, service_call_id, after, limit + 1)
         more = len(attempts) > limit
-        cursor = make_cursor(f"executions {service_call_id}", [after + limit]) if more else None
+        cursor = make_cursor(f"executions {service_call_id}", [attempts[limit - 1].attempt]) if more else None
         return reply(listed([show_attempt(attempt) for attempt in attempts[:limit]], cursor))
 
     def page_of(self, what: str, service_call_id: uuid.UUID) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from typing import Any
 from django.conf import settings
 
 from eventservice.api.bodies import MOST_LEVELS, storable, too_deep
-from eventservice.api.fields import MISSING, Fields, checked, pointed, wrong_text
+from eventservice.api.fields import MISSING, Fields, checked, wrong_text
 from eventservice.api.problems import Fault
 from eventservice.kernel.bulk import to_json
 from eventservice.kernel.errors import Invalid
@@ -22,7 +22,7 @@ from eventservice.tenants.public import DEFAULT_NAMESPACE, Profile
 from execution.public import METHODS, BadHeader, BadUrl, check_headers, parse_target
 from orchestration.commands import RequestSpec, SubmitServiceCall
 from orchestration.retries import RetryPolicy
-from orchestration.states import Delivery
+from orchestration.states import FAVORITE, Delivery
 
 MOST_TAGS = 20
 LONGEST_TAG = 64
@@ -182,7 +182,10 @@ def read_body(fields: Fields, name: str) -> Any:
 
 
 def read_tags(fields: Fields, *, required: bool = False) -> frozenset[str]:
-    tags = fields.texts("tags", most=MOST_TAGS, longest=LONGEST_TAG, required=required)
+    given = fields.value("tags", None)
+    # What GET shows may be sent back: the favourite is among the tags, and not counted with them.
+    most = MOST_TAGS + (isinstance(given, list) and FAVORITE in given)
+    tags = fields.texts("tags", most=most, longest=LONGEST_TAG, required=required)
     return frozenset(filter(_is_text, tags))
 
 
@@ -242,7 +245,6 @@ def read_retry_policy(fields: Fields, default: Any = None) -> Any:
 __all__ = [
     "Asking",
     "parse_submission",
-    "pointed",
     "read_body",
     "read_due",
     "read_namespace",

@@ -2,14 +2,16 @@
 
 from django.urls import path
 
+from eventservice.api import paths  # noqa: F401 (`id` is of paths)
 from orchestration import durable_timers as timers
+from orchestration.api import batches
 from orchestration.api import service_calls as calls
 
-CALL = "service-calls/<uuid:service_call_id>"
+CALL = "service-calls/<id:service_call_id>"
 
 urlpatterns = [
     path("service-calls", calls.ServiceCalls.as_view()),
-    path("service-calls/batch", calls.Batch.as_view()),
+    path("service-calls/batch", batches.Batch.as_view()),
     path(CALL, calls.ServiceCall.as_view()),
     path(f"{CALL}/cancel", calls.Cancel.as_view()),
     path(f"{CALL}/run-now", calls.RunNow.as_view()),

@@ -18,7 +18,16 @@ from orchestration.lifecycle.attempts import (
     resolve_interrupted,
     start,
 )
-from orchestration.lifecycle.changes import add_tag, cancel, delete, edit, remove_tag, replay, reschedule
+from orchestration.lifecycle.changes import (
+    add_tag,
+    cancel,
+    delete,
+    edit,
+    remove_tag,
+    replay,
+    reschedule,
+    retry,
+)
 from orchestration.lifecycle.durable import change_timer, set_timer
 from orchestration.lifecycle.retention import prune_calls
 from orchestration.lifecycle.rows import LostRace
@@ -43,6 +52,7 @@ __all__ = [
     "replay",
     "reschedule",
     "resolve_interrupted",
+    "retry",
     "set_timer",
     "start",
     "submit",

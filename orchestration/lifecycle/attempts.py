@@ -13,7 +13,7 @@ from django.db import transaction
 
 from eventservice.kernel.faults import fault
 from eventservice.kernel.ids import new_id
-from eventservice.kernel.now import db_now
+from eventservice.kernel.now import db_now, rfc3339
 from execution.public import (
     AttemptKey,
     OpenedAttempt,
@@ -23,7 +23,7 @@ from execution.public import (
     interrupt_attempts,
     open_attempts,
 )
-from orchestration.events import EventType, instant
+from orchestration.events import EventType
 from orchestration.lifecycle.rows import Row, event_of, locked, locked_with_request, move
 from orchestration.models import ServiceCall
 from orchestration.retries import RetryPolicy
@@ -49,6 +49,7 @@ class StartedCall(NamedTuple):
     request: Request
     timeout_seconds: float
     due_at: datetime
+    request_bytes: int
 
 
 def start(due: Sequence[DueTimer], node: uuid.UUID) -> list[StartedCall]:
@@ -86,7 +87,9 @@ def _request(row: Row, spec: dict[str, Any]) -> Request:
 
 def _started(row: Row, request: Request, timer: DueTimer) -> StartedCall:
     key = AttemptKey(row.tenant_id, row.service_call_id, new_id())
-    return StartedCall(key, row.attempt + 1, timer.lane, request, row.timeout_seconds, timer.due_at)
+    return StartedCall(
+        key, row.attempt + 1, timer.lane, request, row.timeout_seconds, timer.due_at, timer.request_bytes
+    )
 
 
 def _deadline(now: datetime, call: StartedCall) -> datetime:
@@ -101,7 +104,7 @@ def _opened(call: StartedCall, node: uuid.UUID) -> OpenedAttempt:
 
 
 def _started_events(row: Row, call: StartedCall, node: uuid.UUID, now: datetime) -> tuple[Event, Event]:
-    reached = event_of(row, 0, EventType.DUE_TIME_REACHED, {"dueAt": instant(call.due_at)}, now)
+    reached = event_of(row, 0, EventType.DUE_TIME_REACHED, {"dueAt": rfc3339(call.due_at)}, now)
     facts = {"attempt": call.attempt, "executionId": str(call.key.execution_id), "node": str(node)}
     running = event_of(row, 1, EventType.RUNNING, facts, now, cause=reached.event_id)
     # The attempt's id is also its event's: what comes of the attempt names it as the cause.
@@ -180,7 +183,7 @@ def _end_for_now(
 ) -> None:
     ends.again.append((row, (again_at, meta, interrupted)))
     ends.due_again.append((row.tenant_id, row.service_call_id, again_at))
-    facts = {"dueAt": instant(again_at), **_result_facts(row, meta)}
+    facts = {"dueAt": rfc3339(again_at), **_result_facts(row, meta)}
     ends.events.append(event_of(row, 0, EventType.RESCHEDULED, facts, now, cause=row.execution_id))
 
 
@@ -248,9 +251,7 @@ def _interrupt(row: Row, now: datetime, ends: _Ends) -> None:
 
 
 def overdue_attempts(limit: int) -> list[AttemptKey]:
-    """Running calls past their deadline: the watchdog's."""
+    """Running calls past their deadline, the longest first: the watchdog's."""
     overdue = ServiceCall.objects.across_tenants().filter(status=Status.RUNNING, deadline_at__lte=db_now())
-    return [
-        AttemptKey(*key)
-        for key in overdue.values_list("tenant_id", "service_call_id", "execution_id")[:limit]
-    ]
+    keys = overdue.order_by("deadline_at").values_list("tenant_id", "service_call_id", "execution_id")
+    return [AttemptKey(*key) for key in keys[:limit]]

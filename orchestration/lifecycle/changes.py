@@ -12,13 +12,11 @@ from django.db import transaction
 from eventservice.kernel.bulk import insert_rows
 from eventservice.kernel.deadlocks import again_after_deadlock
 from eventservice.kernel.errors import Conflict, NotFound
-from eventservice.kernel.now import db_now
-from execution.public import (
-    open_sealed,
-)
+from eventservice.kernel.now import db_now, rfc3339
+from execution.public import open_sealed
 from orchestration.commands import RequestSpec, SubmitServiceCall
-from orchestration.events import EventType, instant
-from orchestration.lifecycle.rows import event_of, move, one, require
+from orchestration.events import EventType
+from orchestration.lifecycle.rows import event_of, move, one, require, with_timer
 from orchestration.lifecycle.submission import Submitted, submit
 from orchestration.models import ServiceCall, ServiceCallTag
 from orchestration.retries import RetryPolicy
@@ -31,14 +29,14 @@ from timers.public import rearm, unschedule
 def cancel(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> Status:
     """Canceled at once while Scheduled. A running attempt may have been sent, so it is let end first: Running."""
     with transaction.atomic():
-        unschedule(tenant_id, service_call_id)
-        row = one(tenant_id, service_call_id)
+        row = with_timer(tenant_id, service_call_id)
         if row.status == Status.RUNNING:
             ServiceCall.objects.for_tenant(tenant_id).filter(service_call_id=service_call_id).update(
                 cancel_requested=True
             )
             return Status.RUNNING
         require(row, Status.SCHEDULED, "cancel")
+        unschedule(tenant_id, service_call_id)
         now = db_now()
         move(Status.SCHEDULED, Status.CANCELED, "finished_at = {finished_at}", [(row, (now,))])
         append([event_of(row, 0, EventType.CANCELED, {}, now)])
@@ -49,13 +47,13 @@ def cancel(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> Status:
 def reschedule(tenant_id: uuid.UUID, service_call_id: uuid.UUID, due_at: datetime | None) -> None:
     """Another due time while Scheduled; None: now."""
     with transaction.atomic():
+        row = with_timer(tenant_id, service_call_id)
+        require(row, Status.SCHEDULED, "reschedule")
         now = db_now()
         due_at = due_at or now
-        rearm([(tenant_id, service_call_id, due_at)], only_pending=True)
-        row = one(tenant_id, service_call_id)
-        require(row, Status.SCHEDULED, "reschedule")
+        rearm([(tenant_id, service_call_id, due_at)])
         move(Status.SCHEDULED, Status.SCHEDULED, "due_at = {due_at}", [(row, (due_at,))])
-        append([event_of(row, 0, EventType.RESCHEDULED, {"dueAt": instant(due_at)}, now)])
+        append([event_of(row, 0, EventType.RESCHEDULED, {"dueAt": rfc3339(due_at)}, now)])
 
 
 @again_after_deadlock
@@ -67,7 +65,7 @@ def edit(
     tags: Collection[str] | None = None,
     due_at: datetime | None = None,
 ) -> None:
-    """What is None stays as it is."""
+    """What is None stays as it is; so does the favourite."""
     with transaction.atomic():
         if due_at is not None:
             reschedule(tenant_id, service_call_id, max(due_at, db_now()))
@@ -77,32 +75,35 @@ def edit(
                 name=name
             )
         if tags is not None:
-            _tags(tenant_id, service_call_id).exclude(tag__in=tags).delete()
+            _tags(tenant_id, service_call_id).exclude(tag__in=[*tags, FAVORITE]).delete()
             _add_tags(tenant_id, service_call_id, tags)
 
 
-def add_tag(tenant_id: uuid.UUID, service_call_id: uuid.UUID, tag: str, *, most: int) -> None:
+def add_tag(tenant_id: uuid.UUID, service_call_id: uuid.UUID, tag: str, *, most: int) -> bool:
+    """False: it has that tag."""
     with transaction.atomic():
         one(tenant_id, service_call_id)
         if _tags(tenant_id, service_call_id).exclude(tag=tag).count() >= most:
             raise Conflict("too_many_tags", f"A call has at most {most} tags.")
-        _add_tags(tenant_id, service_call_id, [tag])
+        return _add_tags(tenant_id, service_call_id, [tag])
 
 
-def remove_tag(tenant_id: uuid.UUID, service_call_id: uuid.UUID, tag: str) -> None:
+def remove_tag(tenant_id: uuid.UUID, service_call_id: uuid.UUID, tag: str) -> bool:
+    """False: it has no such tag."""
     with transaction.atomic():
         one(tenant_id, service_call_id)
-        _tags(tenant_id, service_call_id).filter(tag=tag).delete()
+        removed, _ = _tags(tenant_id, service_call_id).filter(tag=tag).delete()
+        return bool(removed)
 
 
 def _tags(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> Any:
     return ServiceCallTag.objects.for_tenant(tenant_id).filter(service_call_id=service_call_id)
 
 
-def _add_tags(tenant_id: uuid.UUID, service_call_id: uuid.UUID, tags: Iterable[str]) -> None:
+def _add_tags(tenant_id: uuid.UUID, service_call_id: uuid.UUID, tags: Iterable[str]) -> bool:
     there = set(_tags(tenant_id, service_call_id).values_list("tag", flat=True))
     rows = [(tenant_id, service_call_id, tag) for tag in sorted(set(tags) - there)]
-    insert_rows(ServiceCallTag, ("tenant_id", "service_call_id", "tag"), rows)
+    return bool(insert_rows(ServiceCallTag, ("tenant_id", "service_call_id", "tag"), rows))
 
 
 def replay(
@@ -138,6 +139,17 @@ def replay(
         ]
     )
     return submitted
+
+
+@again_after_deadlock
+def retry(tenant_id: uuid.UUID, service_call_id: uuid.UUID, correlation_id: uuid.UUID) -> Submitted:
+    """Replay it, if nobody has yet: of two who retry the same failures, one makes new calls."""
+    with transaction.atomic():
+        one(tenant_id, service_call_id)
+        replays = ServiceCall.objects.for_tenant(tenant_id).filter(replay_of=service_call_id)
+        if replays.exclude(status=Status.CANCELED).exists():
+            raise Conflict("replayed_before", "It has been replayed before.")
+        return replay(tenant_id, service_call_id, correlation_id)
 
 
 @again_after_deadlock

@@ -11,17 +11,17 @@ from django.db import IntegrityError, transaction
 
 from eventservice.kernel.deadlocks import again_after_deadlock
 from eventservice.kernel.errors import NotFound
-from eventservice.kernel.now import db_now
+from eventservice.kernel.now import db_now, rfc3339
 from eventservice.tenants.public import profile
 from orchestration.commands import SubmitServiceCall
-from orchestration.events import EventType, instant
+from orchestration.events import EventType
 from orchestration.lifecycle.changes import cancel
-from orchestration.lifecycle.rows import Row, event_of, move, one, require
+from orchestration.lifecycle.rows import Row, event_of, move, require, with_timer
 from orchestration.lifecycle.submission import CALL_COLUMNS, call_row, submit_within, timer_for
 from orchestration.models import ServiceCall
 from orchestration.states import Status
 from outbox.public import append
-from timers.public import rearm, schedule_again
+from timers.public import schedule_again
 
 
 @again_after_deadlock
@@ -48,8 +48,7 @@ def change_timer(
         live = _live_timer(tenant_id, namespace, timer_id)
         if live is None:
             raise NotFound("timer")
-        rearm([(tenant_id, live, _stored(tenant_id, live).due_at)], only_pending=True)
-        row = one(tenant_id, live)
+        row = with_timer(tenant_id, live)
         require(row, Status.SCHEDULED, "be changed")
         _set_anew(row, changed(_stored(tenant_id, live)), db_now())
 
@@ -61,8 +60,7 @@ def _set_timer(command: SubmitServiceCall) -> None:
     if live is None:
         submit_within([command])
         return
-    rearm([(tenant_id, live, command.due_from(now))], only_pending=True)
-    row = one(tenant_id, live)
+    row = with_timer(tenant_id, live)
     require(row, Status.SCHEDULED, "be set anew")
     _set_anew(row, command, now)
 
@@ -95,4 +93,4 @@ def _overwrite(row: Row, command: SubmitServiceCall, now: datetime) -> None:
     assignments = ", ".join(f"{column} = {{{column}}}" for column in columns)
     move(Status.SCHEDULED, Status.SCHEDULED, assignments, [(row, tuple(new[column] for column in columns))])
     schedule_again([timer], now)
-    append([event_of(row, 0, EventType.RESCHEDULED, {"dueAt": instant(timer.due_at)}, now)])
+    append([event_of(row, 0, EventType.RESCHEDULED, {"dueAt": rfc3339(timer.due_at)}, now)])

@@ -14,6 +14,7 @@ from orchestration.events import EventType
 from orchestration.models import ServiceCall
 from orchestration.states import TRANSITIONS, Status
 from outbox.public import Event
+from timers.public import lock_pending
 
 
 class LostRace(Exception):
@@ -50,6 +51,16 @@ def one(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> Row:
     for row in locked([(tenant_id, service_call_id)]):
         return row
     raise NotFound("service call")
+
+
+def with_timer(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> Row:
+    """A call and, while it waits, its timer: the timer first, as everywhere.
+
+    The timer is to be written after this only: while the call was waited for, the end of an attempt may have armed
+    it again.
+    """
+    lock_pending(tenant_id, service_call_id)
+    return one(tenant_id, service_call_id)
 
 
 def locked(keys: Iterable[tuple[uuid.UUID, uuid.UUID]]) -> Iterable[Row]:

@@ -14,7 +14,8 @@ from execution.models import HttpExecution
 from execution.outcome import Attempt, Errored, ErrorKind, Outcome, Responded, Timings
 from orchestration import lifecycle
 from orchestration.commands import RequestSpec, SubmitServiceCall
-from orchestration.conductor import Engine, EngineLimits, Pass
+from orchestration.conductor import Engine, Pass
+from orchestration.in_flight import EngineLimits
 from orchestration.lifecycle import StartedCall
 from orchestration.models import ServiceCall
 from outbox.models import OutboxEvent

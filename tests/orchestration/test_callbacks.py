@@ -122,6 +122,26 @@ def test_the_named_time_goes_before_the_policy_and_the_delivery(delivery: str) -
     assert next_attempt_at(terms, verdict, responded(), NOON) == NOON + timedelta(hours=6)
 
 
+@pytest.mark.parametrize(
+    ("asked", "failures", "soonest", "latest"),
+    [
+        ("2026-03-01T12:00:00.010Z", 1, 1, 1),  # at once is not sooner than in a second
+        ("2000-01-01T00:00:00Z", 1, 1, 30),
+        ("2026-03-01T12:00:00Z", 4, 1, 240),
+        ("0001-01-01T00:00:00+23:59", 99, 1, 3600),
+    ],
+)
+def test_a_named_time_that_has_passed_means_the_policys_interval(
+    asked: str, failures: int, soonest: float, latest: float
+) -> None:
+    verdict = failed({"ok": False, "nextExecuteAt": asked})
+    terms = Terms(ResponseContract.CALLBACK, Delivery.AT_LEAST_ONCE, RetryPolicy(), failures, NOON)
+    for _ in range(50):
+        again_at = next_attempt_at(terms, verdict, responded(), NOON)
+        assert again_at is not None
+        assert soonest <= (again_at - NOON).total_seconds() <= latest
+
+
 def test_without_a_named_time_the_policy_decides() -> None:
     terms = Terms(ResponseContract.CALLBACK, Delivery.AT_LEAST_ONCE, RetryPolicy(max_attempts=1), 1, NOON)
     assert next_attempt_at(terms, failed({"ok": False}), responded(), NOON) is None

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from eventservice.kernel.now import pinned_time
+from orchestration import conductor
 from orchestration.commands import RequestSpec
-from orchestration.conductor import Pass
+from orchestration.conductor import LONGEST_NAP, Pass
 from orchestration.retries import RetryPolicy
-from tests.orchestration.support import FakeEgress, after, engine_on, look, status_of, submit
+from tests.orchestration.support import FakeEgress, after, engine_on, look, responded, status_of, submit
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
 
@@ -78,14 +79,14 @@ def test_the_counts_of_what_is_under_way_follow_what_is(tenant: Any, intruder: A
     engine = engine_on(egress)
     engine.poll_once(0)
     assert len(engine.in_flight) == 3
-    assert engine._by_tenant == {tenant.tenant_id: 2, intruder.tenant_id: 1}
-    assert engine._by_lane == {"target.test": 3}
+    assert engine.in_flight.by_tenant == {tenant.tenant_id: 2, intruder.tenant_id: 1}
+    assert engine.in_flight.by_lane == {"target.test": 3}
 
     egress.answer()
     engine.poll_once(0)
     assert not engine.in_flight
-    assert not engine._by_tenant
-    assert not engine._by_lane
+    assert not engine.in_flight.by_tenant
+    assert not engine.in_flight.by_lane
 
 
 def test_with_nothing_due_it_naps_until_something_is(tenant: Any) -> None:
@@ -93,3 +94,48 @@ def test_with_nothing_due_it_naps_until_something_is(tenant: Any) -> None:
     egress = FakeEgress()
     engine_on(egress).poll_once(10)
     assert 0 <= egress.naps[0] <= 0.2
+
+
+def test_a_retry_does_not_wait_for_the_next_timer(tenant: Any) -> None:
+    """Its own writes wake nobody: it has to remember that there may be something sooner."""
+    submit(tenant, due_at=after(3600))
+    submit(tenant, retry_policy=RetryPolicy(max_attempts=2, initial_interval=0))
+    egress = FakeEgress()
+    engine = engine_on(egress)
+    engine.poll_once(0)
+    engine.poll_once(0)  # nothing is due, and the next timer is far off
+    egress.answer(status=503)
+    engine.poll_once(0)
+    engine.poll_once(0)
+    assert len(egress.sent) == 2
+
+
+def test_a_timer_far_off_is_not_slept_for_to_its_end(tenant: Any) -> None:
+    """A machine that was suspended wakes with another time."""
+    submit(tenant, due_at=after(3600))
+    egress = FakeEgress()
+    engine_on(egress).poll_once(10_000)
+    assert egress.naps[0] <= LONGEST_NAP
+
+
+def test_many_outcomes_are_recorded_piece_by_piece(tenant: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conductor, "MOST_RECORDED", 2)
+    calls = [submit(tenant) for _ in range(5)]
+    egress = FakeEgress()
+    engine = engine_on(egress)
+    engine.poll_once(0)
+    egress.answer()
+    assert [engine.poll_once(10).recorded for _ in range(3)] == [2, 2, 1]
+    assert egress.naps[-2:] == [0.0, 0.0]
+    assert {status_of(tenant, call) for call in calls} == {"Succeeded"}
+
+
+def test_large_outcomes_are_recorded_in_smaller_pieces(tenant: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conductor, "MOST_RECORDED_BYTES", 150)
+    for _ in range(5):
+        submit(tenant)
+    egress = FakeEgress()
+    engine = engine_on(egress)
+    engine.poll_once(0)
+    egress.arrived += [responded(attempt.key, body=b"x" * 100) for attempt in egress.sent]
+    assert [engine.poll_once(0).recorded for _ in range(3)] == [2, 2, 1]

@@ -8,8 +8,9 @@ import pytest
 
 from eventservice.tenants.models import Tenant
 from eventservice.tenants.public import forget_profiles
+from orchestration import in_flight
 from orchestration.commands import RequestSpec
-from tests.orchestration.support import FakeEgress, engine_on, look, submit
+from tests.orchestration.support import FakeEgress, engine_on, look, status_of, submit
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
 
@@ -51,11 +52,11 @@ def test_of_a_tenant_and_the_other_tenants_go_on(tenant: Any, intruder: Any) -> 
     egress = FakeEgress()
     engine = engine_on(egress)
     look(engine)
-    assert engine._by_tenant == {tenant.tenant_id: 2, intruder.tenant_id: 5}
+    assert engine.in_flight.by_tenant == {tenant.tenant_id: 2, intruder.tenant_id: 5}
     egress.answer()
     look(engine)
     look(engine)
-    assert engine._by_tenant == {tenant.tenant_id: 2}
+    assert engine.in_flight.by_tenant == {tenant.tenant_id: 2}
 
 
 def test_a_tenant_that_may_have_nothing_under_way_waits(tenant: Any) -> None:
@@ -70,9 +71,9 @@ def test_to_a_host_and_other_hosts_are_called(tenant: Any) -> None:
             submit(tenant, request=RequestSpec("GET", f"http://{host}/"))
     engine = engine_on(FakeEgress(), per_host=3)
     look(engine)
-    assert engine._by_lane == {"slow.test": 3, "fine.test": 3}
+    assert engine.in_flight.by_lane == {"slow.test": 3, "fine.test": 3}
     look(engine)
-    assert engine._by_lane == {"slow.test": 3, "fine.test": 3}
+    assert engine.in_flight.by_lane == {"slow.test": 3, "fine.test": 3}
 
 
 def test_of_one_batch(tenant: Any) -> None:
@@ -91,4 +92,41 @@ def test_a_changed_ceiling_counts_once_the_tenants_profile_is_read_again(tenant:
     Tenant.objects.filter(pk=tenant.pk).update(max_in_flight=3)
     assert look(engine).started == 0
     forget_profiles()
+    assert look(engine).started == 2
+
+
+LARGE_BODY = "x" * 20_000
+
+
+def of_body(body: str) -> RequestSpec:
+    return RequestSpec("POST", "http://target.test/", {}, body)
+
+
+def test_large_requests_are_begun_a_few_at_a_time_and_small_ones_beside_them(
+    tenant: Any, intruder: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(in_flight, "BATCH_BYTES", 50_000)
+    for _ in range(5):
+        submit(tenant, request=of_body(LARGE_BODY))
+    small = submit(intruder, request=of_body("x"))
+    engine = engine_on(FakeEgress())
+    assert look(engine).started == 4  # three of the large ones reach the bound
+    assert status_of(intruder, small) == "Running"
+    assert look(engine).started == 2
+
+
+def test_a_tenant_has_so_many_bytes_of_large_requests_under_way(
+    tenant: Any, intruder: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(in_flight, "BYTES_OF_TENANT", 30_000)
+    for whose in (tenant, intruder):
+        for _ in range(3):
+            submit(whose, request=of_body(LARGE_BODY))
+    egress = FakeEgress()
+    engine = engine_on(egress)
+    look(engine)
+    look(engine)
+    assert engine.in_flight.by_tenant == {tenant.tenant_id: 2, intruder.tenant_id: 2}
+    egress.answer()
+    look(engine)
     assert look(engine).started == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -9,9 +10,10 @@ from django.db.models import F
 
 from eventservice.kernel.ids import new_id
 from eventservice.kernel.now import pinned_time
+from orchestration import conductor
 from orchestration.conductor import Engine, Pass
 from orchestration.retries import RetryPolicy
-from tests.orchestration.support import FakeEgress, after, engine_on, log_of, look, status_of, submit
+from tests.orchestration.support import FakeEgress, Hand, after, engine_on, log_of, look, status_of, submit
 from timers.models import Node, TimerShard
 from timers.public import reap_one
 
@@ -83,6 +85,26 @@ def test_attempts_of_a_node_that_is_no_more_are_made_again_by_the_next(tenant: A
         look(next_one)
         assert [dict(attempt.headers)["X-Attempt"] for attempt in egress.sent] == ["2"]
     assert log_of(tenant, service_call_id)[0].error_kind == "Interrupted"
+
+
+@pytest.mark.parametrize("gone", [True, False], ids=["their node is no more", "they are overdue"])
+def test_many_lost_attempts_are_resolved_a_batch_a_pass_and_the_heart_beats_on(
+    tenant: Any, hand: Hand, gone: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conductor, "WATCHDOG_BATCH", 2)
+    lost = [submit(tenant, timeout_seconds=3600 if gone else 1) for _ in range(5)]
+    hand.start()
+    with pinned_time(after(20)):
+        (hand.membership.leave if gone else partial(hand.membership.beat, 5))()
+        engine = engine_on(FakeEgress())
+        resolved: list[int] = []
+        beats: list[int] = []
+        monkeypatch.setattr(engine.membership, "beat", beats.append)
+        for _ in range(3):
+            engine._due.pop("beat", None)
+            engine.poll_once(0)
+            resolved.append(sum(log_of(tenant, one)[0].error_kind == "Interrupted" for one in lost))
+    assert (resolved, len(beats)) == ([2, 4, 5], 3)
 
 
 def test_its_own_attempts_are_not_taken_for_lost_however_long_they_take(tenant: Any) -> None:

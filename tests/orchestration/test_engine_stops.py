@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.orchestration.support import FakeEgress, engine_on, log_of, status_of, submit
-from timers.models import Node, TimerShard
+from timers.models import Node, NodeRole, TimerShard
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
 
@@ -59,3 +59,20 @@ def test_another_node_takes_the_shards_over_at_once(tenant: Any) -> None:
     second.take_shards()
 
     assert len(second.membership.leases.held) == 16
+
+
+def test_one_that_is_reaped_while_it_stops_takes_no_share_of_the_shards_again(tenant: Any) -> None:
+    submit(tenant)
+    egress = FakeEgress()
+    engine = engine_on(egress)
+    engine.poll_once(0)
+    Node.objects.all().delete()
+    roles: list[str] = []
+
+    def collect(timeout: float) -> list[Any]:
+        roles.extend(Node.objects.values_list("role", flat=True))
+        return []
+
+    egress.collect = collect  # type: ignore[method-assign]
+    engine.stop(grace_seconds=0.05)
+    assert set(roles) == {NodeRole.LEAVING}

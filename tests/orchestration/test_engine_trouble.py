@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
@@ -16,9 +17,11 @@ from orchestration.conductor import Pass
 from tests.orchestration.support import (
     NOON,
     FakeEgress,
+    after,
     database_away,
     engine_on,
     everything,
+    log_of,
     look,
     status_of,
     submit,
@@ -93,3 +96,37 @@ def test_a_tenant_that_cannot_be_read_leaves_no_call_started_and_unsent(tenant: 
         assert look(engine) == Pass(0, 0)
     assert not engine.in_flight
     assert look(engine).started == len(egress.sent) == 1
+
+
+def test_what_is_committed_is_sent_when_the_database_is_back(tenant: Any) -> None:
+    submit(tenant)
+    egress = FakeEgress()
+    engine = engine_on(egress)
+    engine.take_shards()
+    engine.membership._lease_ends = (
+        0.0  # as if the batch had waited for a lock longer than its node's lease lasts
+    )
+    engine._due["beat"] = math.inf
+    with database_away("UPDATE nodes"):
+        look(engine)
+    assert egress.sent == []
+    look(engine)
+    assert len(egress.sent) == len(engine.in_flight) == 1
+
+
+def test_its_own_overdue_attempts_do_not_hide_those_that_are_lost(
+    tenant: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conductor, "WATCHDOG_BATCH", 1)
+    for _ in range(3):
+        submit(tenant, timeout_seconds=1.0)
+    engine = engine_on(FakeEgress())
+    look(engine)
+    lost = submit(tenant, timeout_seconds=2.0)
+    look(engine)
+    (attempt,) = log_of(tenant, lost)
+    engine.in_flight.remove(attempt.execution_id)
+    with pinned_time(after(60)):
+        engine._due.pop("sweep")
+        look(engine)
+    assert log_of(tenant, lost)[0].error_kind == "Interrupted"

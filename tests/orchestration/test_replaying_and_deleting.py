@@ -63,6 +63,16 @@ def test_the_origin_stays_as_it_was(hand: Hand, tenant: Any) -> None:
     assert vars(call_of(tenant, origin)) | {"_state": None} == before
 
 
+def test_a_retry_is_a_replay_that_there_is_once(hand: Hand, tenant: Any) -> None:
+    origin = ended(hand, tenant)
+    first = lifecycle.retry(tenant.tenant_id, origin, new_id()).service_call_id
+    with pytest.raises(Conflict, match="replayed before"):
+        lifecycle.retry(tenant.tenant_id, origin, new_id())
+    assert ServiceCall.objects.for_tenant(tenant.tenant_id).get(replay_of=origin).service_call_id == first
+    lifecycle.cancel(tenant.tenant_id, first)
+    assert lifecycle.retry(tenant.tenant_id, origin, new_id()).service_call_id != first
+
+
 def test_a_replay_under_a_key_is_made_once(hand: Hand, tenant: Any) -> None:
     origin = ended(hand, tenant)
     first, second = (lifecycle.replay(tenant.tenant_id, origin, new_id(), "again") for _ in range(2))

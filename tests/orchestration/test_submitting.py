@@ -8,8 +8,11 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
+from django.db import OperationalError, connection
+from django.test.utils import CaptureQueriesContext
 
-from eventservice.kernel.errors import Conflict, Invalid, NotFound
+from eventservice.kernel.deadlocks import MARIADB_DEADLOCK
+from eventservice.kernel.errors import Conflict, DomainError, Invalid, NotFound
 from eventservice.kernel.ids import new_id
 from eventservice.kernel.sharding import shard_of
 from eventservice.tenants.models import Tenant
@@ -18,7 +21,16 @@ from orchestration import lifecycle
 from orchestration.commands import RequestSpec
 from orchestration.models import ServiceCall, ServiceCallTag
 from orchestration.retries import RetryPolicy
-from tests.orchestration.support import after, call_of, command, events_of, everything, submit, timer_of
+from tests.orchestration.support import (
+    UNQUOTED,
+    after,
+    call_of,
+    command,
+    events_of,
+    everything,
+    submit,
+    timer_of,
+)
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
 
@@ -136,3 +148,41 @@ def test_one_wrong_command_stores_none_of_the_batch(
     with pytest.raises(error):
         lifecycle.submit([command(tenant), wrong_one])
     assert everything() == before
+
+
+def test_one_that_is_refused_takes_no_other_with_it_and_few_are_stored_one_by_one(tenant: Tenant) -> None:
+    submit(tenant, service_call_id=SOME_ID)
+    submit(tenant, idempotency_key="used")
+    commands = [command(tenant) for _ in range(200)]
+    commands[40] = command(tenant, service_call_id=SOME_ID)
+    commands[41] = command(tenant, idempotency_key="used", name="other")
+    commands[7] = commands[199] = command(tenant, idempotency_key="twice")
+    with CaptureQueriesContext(connection) as queries:
+        results = lifecycle.submit_each(commands)
+    told = [result.code if isinstance(result, DomainError) else result.service_call_id for result in results]
+    expected: list[Any] = [one.service_call_id for one in commands]
+    expected[40:42] = ["already_exists", "idempotency_conflict"]
+    assert told == expected
+    stored = ServiceCall.objects.for_tenant(tenant.tenant_id)
+    assert stored.count() == 2 + 200 - 2 - 1
+    assert sum("INTO service_calls " in query["sql"].translate(UNQUOTED) for query in queries) < 100
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_batch_with_one_that_is_refused_goes_again_after_a_deadlock(tenant: Tenant) -> None:
+    submit(tenant, service_call_id=SOME_ID)
+    inserts = iter(range(100))
+
+    def deadlock(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        # After the batch as a whole, and after its first piece.
+        if sql.translate(UNQUOTED).startswith("INSERT INTO service_calls ") and next(inserts) == 4:
+            raise OperationalError(MARIADB_DEADLOCK, "Deadlock found")
+        return execute(sql, params, many, context)
+
+    with connection.execute_wrapper(deadlock):
+        results = lifecycle.submit_each(
+            [command(tenant, service_call_id=SOME_ID), command(tenant), command(tenant)]
+        )
+    assert next(inserts) > 5
+    assert [isinstance(result, DomainError) for result in results] == [True, False, False]
+    assert ServiceCall.objects.for_tenant(tenant.tenant_id).count() == 3

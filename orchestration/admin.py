@@ -1,0 +1,298 @@
+"""Calls and their tags, read-only: what is done here is done by orchestration.lifecycle. And what is counted of them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+from itertools import chain, islice
+from typing import Any
+
+from django.contrib import admin
+from django.db.models import Q
+from django.http import HttpRequest
+from django.urls import reverse
+
+from eventservice.console.admin.acting import RowAction
+from eventservice.console.admin.base import Domain, ReadOnly
+from eventservice.console.admin.keys import uuid_of
+from eventservice.console.admin.lists import (
+    LATEST,
+    DateHierarchy,
+    Recent,
+    TenantFilter,
+    by_keys,
+    choice,
+    chosen_tenant,
+    is_searching,
+)
+from eventservice.console.admin.showing import (
+    call_link,
+    column,
+    document,
+    identifier,
+    json_column,
+    links,
+    list_url,
+    moment,
+    pill,
+    tenant,
+    when,
+)
+from eventservice.kernel.errors import Conflict
+from eventservice.tenants.models import Namespace
+from eventservice.tenants.public import tenant_ids
+from execution.public import mask_sealed
+from orchestration import lifecycle
+from orchestration.api.submission import MOST_TAGS
+from orchestration.console.replaying import replay_once
+from orchestration.models import (
+    CallRollup,
+    HostRollup,
+    Resolution,
+    RollupMark,
+    ServiceCall,
+    ServiceCallTag,
+)
+from orchestration.selectors import tags_of
+from orchestration.states import FAVORITE, Status
+
+# Of a search, for each of what it looks at.
+MOST_FOUND = 200
+MOST_VALUES = 20
+
+# --- what may be done to a call -------------------------------------------------------------------------------
+
+
+def _cancel(request: HttpRequest, call: ServiceCall) -> str:
+    status = lifecycle.cancel(call.tenant_id, call.service_call_id)
+    return (
+        "canceled" if status == Status.CANCELED else "will be canceled unless the attempt under way succeeds"
+    )
+
+
+def _run_now(request: HttpRequest, call: ServiceCall) -> str:
+    lifecycle.reschedule(call.tenant_id, call.service_call_id, None)
+    return "made due now"
+
+
+def _replay(request: HttpRequest, call: ServiceCall) -> str:
+    key = f"{request.POST.get('confirmed')}-{call.service_call_id}"
+    replay_once(request, call.tenant_id, call.service_call_id, key)
+    return "replayed: each as a new call"
+
+
+def _add_favorite(request: HttpRequest, call: ServiceCall) -> str:
+    if not lifecycle.add_tag(call.tenant_id, call.service_call_id, FAVORITE, most=MOST_TAGS + 1):
+        raise Conflict("favorite", "It is a favourite already.")
+    return "made a favourite"
+
+
+ACTIONS = [
+    RowAction(
+        "cancel",
+        "Cancel",
+        _cancel,
+        question="What is scheduled will not be made. An attempt that is under way is let end. Whatever has ended is refused.",
+    ),
+    RowAction(
+        "replay",
+        "Replay (retry)",
+        _replay,
+        question="Each call that has ended is made again now, as a new call. Those that have not are refused, and so is a "
+        "failed one that has been replayed.",
+    ),
+    RowAction(
+        "run-now",
+        "Run now",
+        _run_now,
+        question="Each call that is scheduled becomes due now. All others are refused.",
+    ),
+    RowAction("favorite", "Add to favourites", _add_favorite),
+]
+
+# --- calls ----------------------------------------------------------------------------------------------------
+
+
+class NamespaceFilter(Recent):
+    title = f"namespace (of the latest {LATEST:,})"
+    parameter_name = column = "namespace"
+    names = ("namespace",)
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> Sequence[tuple[str, str]]:
+        names = Namespace.objects.for_tenant(chosen_tenant(request)).order_by("name")
+        return [(name, name) for name in names.values_list("name", flat=True)[:100]]
+
+
+def _tags(call: ServiceCall) -> str:
+    tags = tags_of(call.tenant_id, [call.service_call_id]).get(call.service_call_id, [])
+    return ", ".join(sorted(tags)) or "–"
+
+
+def _others(call: ServiceCall) -> list[tuple[str, str]]:
+    wanted = {"tenant": call.tenant_id, "q": call.service_call_id}
+    return [
+        ("attempts", list_url("execution_httpexecution", **wanted)),
+        ("timer", list_url("timers_timerschedule", **wanted)),
+        ("events", list_url("outbox_outboxevent", **wanted)),
+    ]
+
+
+@admin.register(ServiceCall)
+class ServiceCallAdmin(Domain):
+    heavy = ("request_spec", "outcome_meta", "retry_policy")
+    list_display = (
+        "name",
+        identifier("service_call_id", "id"),
+        tenant,
+        pill("status"),
+        when("submitted_at"),
+        when("due_at"),
+        "host",
+        "namespace",
+        "external_id",
+        "attempt",
+    )
+    list_filter = (
+        TenantFilter,
+        choice("status", Status.choices),
+        DateHierarchy,
+        NamespaceFilter,
+    )
+    search_help_text = (
+        "An id or a correlation id, of any tenant. Of the chosen tenant: the beginning of a name or of a host; all of "
+        "an idempotency key or of a timer's id."
+    )
+    aside = ("status", "namespace")
+    actions = ACTIONS
+    fieldsets = (
+        (None, {"fields": ("name", "service_call_id", tenant, pill("status"), column("tags", _tags), links("more", _others))}),
+        ("Times", {"fields": (moment("submitted_at"), moment("due_at"), moment("started_at"), moment("finished_at"), moment("deadline_at"))}),
+        (
+            "Request",
+            {
+                "fields": (
+                    column("method and URL", lambda c: f"{c.request_spec['method']} {c.request_spec['url']}"),
+                    document("headers", lambda c: mask_sealed(c.request_spec.get("headers") or {})),
+                    document("body", lambda c: c.request_spec.get("body")),
+                    "timeout_seconds",
+                    "response_contract",
+                    "delivery",
+                    json_column("retry_policy"),
+                )
+            },
+        ),
+        ("Outcome", {"fields": (document("outcome", lambda c: c.outcome_meta), "attempt", "interruptions", "cancel_requested", "execution_id")}),
+        ("Names", {"fields": ("namespace", "external_id", "idempotency_key", "correlation_id", "replay_of", "next_seq")}),
+    )  # fmt: skip
+
+    def view_on_site(self, obj: Any) -> str:
+        return reverse("console:call", args=[obj.tenant_id, obj.service_call_id])
+
+    def get_ordering(self, request: HttpRequest) -> Sequence[str]:
+        """That of the index that the list goes through."""
+        if is_searching(request):
+            return ("-service_call_id",)
+        return (f"-{self.date_column(request)}", "-service_call_id")
+
+    def date_column(self, request: HttpRequest) -> str | None:
+        if is_searching(request):
+            return None
+        return "due_at" if request.GET.get("status") else "submitted_at"
+
+    def find(self, request: HttpRequest, text: str) -> Q:
+        wanted = uuid_of(text)
+        found = _by_ids(wanted) if wanted else _by_words(chosen_tenant(request), text)
+        return by_keys("service_call_id", found)
+
+
+# --- what a search finds: a walk of its own for each index, for no planner can be trusted with an OR of them ---
+
+Found = tuple[uuid.UUID, uuid.UUID]
+
+
+def _by_ids(wanted: uuid.UUID) -> Iterator[Found]:
+    calls = ServiceCall.objects.across_tenants().filter(tenant_id__in=tenant_ids())
+    for asked in ({"service_call_id": wanted}, {"correlation_id": wanted}):
+        yield from calls.filter(**asked).values_list("tenant_id", "service_call_id")[:MOST_FOUND]
+
+
+def _by_words(tenant_id: uuid.UUID, text: str) -> Iterator[Found]:
+    calls = ServiceCall.objects.for_tenant(tenant_id)
+    namespaces = list(Namespace.objects.for_tenant(tenant_id).values_list("name", flat=True)[:MOST_VALUES])
+    walks = (
+        calls.filter(idempotency_key=text),
+        calls.filter(namespace__in=namespaces, external_id=text),
+        *_beginning_with(calls, "name", text),
+        *_beginning_with(calls, "host", text),
+    )
+    each = (walk.values_list("tenant_id", "service_call_id")[:MOST_FOUND] for walk in walks)
+    return islice(chain.from_iterable(each), 2 * MOST_FOUND)
+
+
+def _beginning_with(calls: Any, column: str, text: str) -> Iterator[Any]:
+    """The latest calls of each value: the index is asked for one value after the other, not for all of their calls."""
+    values = calls.filter(**{f"{column}__gte": text}).order_by(column).values_list(column, flat=True)
+    value = values[:1].first()
+    for _ in range(MOST_VALUES):
+        if value is None or not value.startswith(text):
+            return
+        yield calls.filter(**{column: value}).order_by("-submitted_at")
+        value = values.filter(**{f"{column}__gt": value})[:1].first()
+
+
+# --- tags, and what is counted ----------------------------------------------------------------------------------
+
+
+@admin.register(ServiceCallTag)
+class ServiceCallTagAdmin(Domain):
+    list_display = ("tag", tenant, call_link(short=True))
+    fields = ("tag", tenant, call_link())
+    list_filter = (TenantFilter,)
+    search_help_text = "A call's id, of any tenant; or all of a tag, of the chosen one."
+    ordering = ("-service_call_id", "-tag")
+
+    def subject_of(self, row: Any) -> str:
+        return str(row.service_call_id)
+
+    def find(self, request: HttpRequest, text: str) -> Q:
+        wanted = uuid_of(text)
+        if wanted:
+            return Q(tenant_id__in=tenant_ids(), service_call_id=wanted)
+        return Q(tenant_id=chosen_tenant(request), tag=text)
+
+
+class RollupAdmin(Domain):
+    list_filter = (
+        TenantFilter,
+        choice("resolution", Resolution.choices, preset=Resolution.HOUR),
+        DateHierarchy,
+    )
+
+    def get_ordering(self, request: HttpRequest) -> Sequence[str]:
+        return ("-starts_at", *(["host"] if self.model is HostRollup else []))
+
+    def date_column(self, request: HttpRequest) -> str:
+        return "starts_at"
+
+
+@admin.register(CallRollup)
+class CallRollupAdmin(RollupAdmin):
+    list_display = (when("starts_at"), "resolution", tenant, "succeeded", "failed", "canceled", "is_open")
+
+
+@admin.register(HostRollup)
+class HostRollupAdmin(RollupAdmin):
+    list_display = (when("starts_at"), "resolution", tenant, "host", "succeeded", "failed", "canceled")
+
+
+@admin.register(RollupMark)
+class RollupMarkAdmin(ReadOnly):
+    list_display = (
+        "tenant_id",
+        tenant,
+        when("covered_until"),
+        when("counted_until"),
+        when("history_until"),
+    )
+    fields = (*list_display, "version")
+    ordering = ("tenant_id",)
