@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from uuid import UUID
 
 from eventservice.kernel.bulk import to_json
@@ -51,7 +51,3 @@ class Envelope(NamedTuple):
         if self.causation_id is not None:
             attributes["causationid"] = str(self.causation_id)
         return attributes
-
-
-def as_uuid(value: Any) -> UUID:
-    return value if isinstance(value, UUID) else UUID(value)

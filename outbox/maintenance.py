@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 from django.db import transaction
-from django.db.models import Max, QuerySet
+from django.db.models import Count, Max, Q, QuerySet
 
 from eventservice.kernel.bulk import execute_rows
 from eventservice.kernel.now import db_now
@@ -26,17 +27,22 @@ def prune(older_than: timedelta, limit: int = 100_000) -> int:
 
 
 def _prune_events(before: datetime, limit: int) -> int:
-    pruned = 0
+    """In the order of ids, which is nearly that of making: an index by published_at would cost every event more than
+    it saves here. What was published again lately lies among the old ones, and is passed over."""
+    published = OutboxEvent.objects.across_tenants().filter(published_at__isnull=False).order_by("id")
+    pruned = after = 0
     while pruned < limit:
-        # In the order of ids, which is nearly that of publishing: an index by published_at would cost every
-        # event more than it saves here. The oldest that are published, and none of them old: there are no more.
-        oldest = OutboxEvent.objects.across_tenants().filter(published_at__isnull=False).order_by("id")
-        window = oldest.values_list("id", "published_at")[: min(BATCH, limit - pruned)]
-        old = [(key, before) for key, published_at in window if published_at < before]
-        if not old:
+        following = published.filter(id__gt=after).values_list("id", "created_at", "published_at")
+        window = list(following[:BATCH])
+        # Nothing is published before it is made: where all are younger than that, none that follows is old.
+        if not any(created_at < before for _, created_at, _ in window):
             break
+        old = [(key, before) for key, _, published_at in window if published_at < before]
         with transaction.atomic():
-            pruned += execute_rows("DELETE FROM outbox WHERE id = %s AND published_at < %s", old)
+            pruned += execute_rows(
+                "DELETE FROM outbox WHERE id = %s AND published_at < %s", old[: limit - pruned]
+            )
+        after = window[-1][0]
     return pruned
 
 
@@ -55,31 +61,56 @@ def _prune_deliveries(before: datetime, limit: int) -> int:
     return pruned
 
 
-def replay(since: datetime, tenant_id: UUID | None = None) -> int:
+def replay(since: datetime, tenant_id: UUID | None = None, after: int = 0) -> int:
     """Has the dispatcher publish again what was published since, under the same event ids; how many events.
 
-    Their finished webhook deliveries are made anew. A skipped event stays skipped.
+    Their finished webhook deliveries are made anew. A skipped event stays skipped. What was published when cannot
+    be sought: all events after the one with the id `after` are read.
     """
-    last = OutboxEvent.objects.across_tenants().aggregate(last=Max("id"))["last"] or 0
-    after = replayed = 0
-    while events := _published_since(since, tenant_id, after, last):
+    last, replayed = _last(), 0
+    while window := list(_published_since(since, after, last)[:BATCH]):
+        events = [event for event in window if tenant_id in (None, event[1])]
         with transaction.atomic():
             replayed += execute_rows(
                 "UPDATE outbox SET published_at = NULL, attempts = 0 WHERE id = %s",
                 [(key,) for key, *_ in events],
             )
             _forget_deliveries(events)
-        after = events[-1][0]
+        after = window[-1][0]
     return replayed
 
 
-def _published_since(
-    since: datetime, tenant_id: UUID | None, after: int, last: int
-) -> list[tuple[int, UUID, UUID]]:
-    every = OutboxEvent.objects
-    events: QuerySet[Any] = every.across_tenants() if tenant_id is None else every.for_tenant(tenant_id)
-    since_then = events.filter(id__gt=after, id__lte=last, published_at__gte=since, parked_at=None)
-    return list(since_then.order_by("id").values_list("id", "tenant_id", "event_id")[:BATCH])
+@dataclass(frozen=True, slots=True)
+class Replayable:
+    """What a replay that looks at the latest events only would publish again."""
+
+    count: int
+    after: int  # the id of the last event that is not looked at; 0 when all are
+    earliest: datetime | None  # when the earliest was made that is looked at; None when all are
+
+    def reaches(self, since: datetime) -> bool:
+        """Whether all events are looked at that were made since; what was published late may be older."""
+        return self.earliest is None or self.earliest <= since
+
+
+def replayable(since: datetime, tenant_id: UUID | None, look_at: int) -> Replayable:
+    """Of so many of the latest events."""
+    latest = OutboxEvent.objects.across_tenants().order_by("-id").values_list("id", "created_at")
+    after, earliest = next(iter(latest[look_at : look_at + 1]), (0, None))
+    window = _published_since(since, after, _last())[:look_at]
+    wanted = Q() if tenant_id is None else Q(tenant_id=tenant_id)
+    return Replayable(window.aggregate(count=Count("id", filter=wanted))["count"], after, earliest)
+
+
+def _last() -> int:
+    return OutboxEvent.objects.across_tenants().aggregate(last=Max("id"))["last"] or 0
+
+
+def _published_since(since: datetime, after: int, last: int) -> QuerySet[Any]:
+    """A tenant's are chosen among them later: databases would rather read all that the tenant has."""
+    events = OutboxEvent.objects.across_tenants().filter(id__gt=after, id__lte=last)
+    since_then = events.filter(published_at__gte=since, parked_at=None)
+    return since_then.order_by("id").values_list("id", "tenant_id", "event_id")
 
 
 def _forget_deliveries(events: Sequence[tuple[int, UUID, UUID]]) -> None:

@@ -133,6 +133,7 @@ class WebhookDelivery(models.Model):
 
     class Meta:
         db_table = "webhook_deliveries"
+        verbose_name_plural = "webhook deliveries"
         constraints = [
             CompositeForeignKey(
                 name="fk_webhook_deliveries_endpoint",

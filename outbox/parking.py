@@ -1,11 +1,15 @@
-"""What an operator can do about an event that no publisher would have: try it again, or let it go unpublished."""
+"""What an operator can do about an event that no publisher would have: try it again, or let it go unpublished.
+
+And about one that must not go out yet: park it by hand, to the same end.
+"""
 
 from __future__ import annotations
 
 from uuid import UUID
 
 from django.db import transaction
-from django.db.models import QuerySet
+from django.db.models import F, QuerySet
+from django.db.models.functions import Greatest
 
 from eventservice.kernel.now import DbNow
 from outbox.models import OutboxEvent, OutboxPartition
@@ -30,6 +34,30 @@ def skip(key: int) -> bool:
 
 
 @transaction.atomic
+def park(key: int, reason: str) -> bool:
+    """Take an event out of the flow that has not been published, and all that is unpublished of its aggregate.
+
+    False when it is published or parked already, or its aggregate is. What a publisher has been given this very
+    moment may go out all the same; it goes out again if the event is tried again.
+    """
+    waiting = OutboxEvent.objects.across_tenants().filter(pk=key, published_at=None, parked_at=None)
+    event = waiting.first()
+    if event is None:
+        return False
+    _take_from_dispatcher(event.partition)
+    of_aggregate = OutboxEvent.objects.for_tenant(event.tenant_id).filter(
+        aggregate_id=event.aggregate_id, published_at=None
+    )
+    if of_aggregate.filter(parked_at__isnull=False).exists():
+        return False
+    # Whoever is parked has been tried: that tells it from those that wait behind it.
+    parked = waiting.update(parked_at=DbNow(), attempts=Greatest(F("attempts"), 1), last_error=reason)
+    if parked:
+        of_aggregate.filter(parked_at=None).update(parked_at=DbNow())
+    return bool(parked)
+
+
+@transaction.atomic
 def _resolve(key: int, *, skip: bool) -> bool:
     event = parked_events().filter(pk=key).first()
     if event is None:
@@ -46,6 +74,15 @@ def _resolve(key: int, *, skip: bool) -> bool:
 def _shut_out_dispatcher(partition: int) -> None:
     # Its fence holds this row shared: it cannot park another event of the aggregate while these are let go.
     list(OutboxPartition.objects.select_for_update().filter(pk=partition))
+
+
+def _take_from_dispatcher(partition: int) -> None:
+    # It may be publishing the event now: with its lease gone it marks nothing of it as published, which would
+    # leave those behind a parked event that there is no more. It claims the partition again in some seconds.
+    _shut_out_dispatcher(partition)
+    OutboxPartition.objects.filter(pk=partition).update(
+        version=F("version") + 1, owner_id=None, lease_until=None
+    )
 
 
 def _let_go(tenant_id: UUID, aggregate_id: UUID) -> None:

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
-from django.db.models import Count, Min
+from django.db import connection
+from django.db.models import Count, Q, QuerySet
 
 from eventservice.kernel.now import db_now
+from eventservice.kernel.sql import as_uuid
 from outbox.models import DeliveryState, OutboxEvent, OutboxPartition, WebhookDelivery
-from outbox.parking import parked_events
+from outbox.store import read_heads
+from outbox.writer import PARTITIONS
+
+# A count stops here, and is then one more: "more than that" is all that anybody needs to know.
+MOST_COUNTED = 100_000
+
+BY_KIND = """
+SELECT tenant_id, event_type, COUNT(*) FROM (
+    SELECT tenant_id, event_type FROM outbox WHERE published_at IS NULL AND parked_at IS NULL LIMIT %s
+) AS waiting GROUP BY tenant_id, event_type ORDER BY 3 DESC, 2, 1"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,22 +38,56 @@ class Status:
     pending_deliveries: int
 
 
-def status() -> Status:
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """How many events of a tenant, of a type, wait for the dispatcher."""
+
+    tenant_id: UUID
+    event_type: str
+    count: int
+
+
+def status(most: int = MOST_COUNTED) -> Status:
     now = db_now()
-    unpublished = OutboxEvent.objects.across_tenants().filter(published_at=None)
-    flowing = unpublished.filter(parked_at=None).aggregate(count=Count("id"), oldest=Min("created_at"))
-    held = unpublished.filter(parked_at__isnull=False).count()
-    parked = parked_events().count()
+    parked, behind = _count_parked(most)
     owned = OutboxPartition.objects.filter(lease_until__gte=now).values_list("owner_id").annotate(Count("pk"))
     owners = dict(owned)
+    heads, _ = read_heads(range(PARTITIONS), 1)
     return Status(
-        unpublished=flowing["count"],
-        lag=now - flowing["oldest"] if flowing["oldest"] else timedelta(),
+        unpublished=_flowing()[: most + 1].count(),
+        lag=now - min([now, *(head.time for head in heads)]),
         parked=parked,
-        waiting_behind_parked=held - parked,
+        waiting_behind_parked=behind,
         partitions_of=owners,
         unowned_partitions=OutboxPartition.objects.count() - sum(owners.values()),
-        pending_deliveries=WebhookDelivery.objects.across_tenants()
-        .filter(state=DeliveryState.PENDING)
-        .count(),
+        pending_deliveries=_pending_deliveries()[: most + 1].count(),
     )
+
+
+def waiting_by_kind(most: int) -> list[Waiting]:
+    """The largest groups first, of so many events that wait.
+
+    They come partition by partition, and aggregates fall evenly into these: the shares are nearly those of all.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute(BY_KIND, [most])
+        return [Waiting(as_uuid(tenant), kind, count) for tenant, kind, count in cursor.fetchall()]
+
+
+def partitions() -> Sequence[OutboxPartition]:
+    return list(OutboxPartition.objects.order_by("partition"))
+
+
+def _flowing() -> QuerySet[Any]:
+    return OutboxEvent.objects.across_tenants().filter(published_at=None, parked_at=None)
+
+
+def _pending_deliveries() -> QuerySet[Any]:
+    return WebhookDelivery.objects.across_tenants().filter(state=DeliveryState.PENDING)
+
+
+def _count_parked(most: int) -> tuple[int, int]:
+    """The poison events, and those that are parked with them."""
+    held = OutboxEvent.objects.across_tenants().filter(published_at=None, parked_at__isnull=False)
+    counted = held[: most + 1].aggregate(all=Count("id"), poison=Count("id", filter=Q(attempts__gt=0)))
+    return counted["poison"], counted["all"] - counted["poison"]

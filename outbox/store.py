@@ -12,7 +12,8 @@ from django.db import connection
 
 from eventservice.kernel.bulk import execute_rows
 from eventservice.kernel.now import as_utc, db_now
-from outbox.envelope import Envelope, as_uuid
+from eventservice.kernel.sql import as_uuid, marks
+from outbox.envelope import Envelope
 from outbox.models import OutboxEvent
 
 Aggregate = tuple[UUID, UUID]
@@ -111,7 +112,7 @@ def mark_published(events: Sequence[Envelope]) -> int:
 
 
 def _mark(ids: Sequence[int], now: datetime) -> int:
-    return execute_rows(MARK.format(marks=", ".join(["%s"] * len(ids))), [(now, *ids)])
+    return execute_rows(MARK.format(marks=marks(ids)), [(now, *ids)])
 
 
 def refuse(event: Envelope, error: str) -> bool:

@@ -7,6 +7,7 @@ sent is marked by the time at which it would be due again if its sender died.
 
 from __future__ import annotations
 
+import binascii
 import logging
 import random
 from collections.abc import Callable, Hashable, Sequence
@@ -19,22 +20,29 @@ from uuid import UUID
 from django.db import transaction
 from django.db.models import F, Min, OuterRef, QuerySet, Subquery
 
+from eventservice.kernel.backoff import full_jitter
 from eventservice.kernel.bulk import execute_rows
 from eventservice.kernel.faults import fault
 from eventservice.kernel.now import DbNow, db_now
-from eventservice.kernel.secrets import decrypt
-from outbox.backoff import full_jitter
+from eventservice.kernel.secrets import Undecipherable, decrypt
+from eventservice.kernel.signing import key_of, signature_headers
 from outbox.models import DeliveryState, WebhookDelivery, WebhookEndpoint
-from outbox.webhooks.signature import sign
 
 log = logging.getLogger(__name__)
 
-MAX_ATTEMPTS = 12
-FIRST_RETRY, LONGEST_RETRY = 5.0, 3600.0
+# About three days on average: a receiver may be away over a weekend.
+MAX_ATTEMPTS = 36
+FIRST_RETRY, LONGEST_RETRY = 5.0, 6 * 3600.0
 TIMEOUT_SECONDS = 10.0
 # Longer than a batch can take: until then nobody else sends what this process is sending.
 LEASE = timedelta(seconds=60)
 GONE = 410
+IS_GONE = "the endpoint answered 410 Gone"
+# Of what waits for one that is gone, so many are given up at once.
+GIVEN_UP_AT_ONCE = 500
+# What cannot be signed waits so long for a secret that can be read; so many deliveries are put off at once.
+UNSIGNED_WAIT = timedelta(seconds=60)
+PUT_OFF_AT_ONCE = 500
 IDLE_SECONDS = 30.0
 
 
@@ -97,12 +105,14 @@ class WebhookDeliverer:
     def deliver_once(self) -> Delivered:
         """Sends what is due, and records what has ended; waits for that a moment, and not for the slowest."""
         due, next_due = due_endpoints()
-        for endpoint in self._choose(due):
-            self._start(endpoint)
+        put_off = sum([self._start(endpoint) for endpoint in self._choose(due)])
         wait([batch.results for batch in self._running.values()], timeout=self._patience)
-        ended = self._record_ended()
-        rest = 0.0 if self._running or any(ended) else next_due
-        return Delivered(*ended, sum(len(batch.deliveries) for batch in self._running.values()), rest)
+        delivered, retried, exhausted = self._record_ended()
+        retried += put_off
+        exhausted += give_up_gone(GIVEN_UP_AT_ONCE)
+        rest = 0.0 if self._running or delivered or retried or exhausted else next_due
+        in_flight = sum(len(batch.deliveries) for batch in self._running.values())
+        return Delivered(delivered, retried, exhausted, in_flight, rest)
 
     def close(self) -> None:
         """Records what is still being sent; its timeouts bound the wait."""
@@ -118,15 +128,28 @@ class WebhookDeliverer:
         to_failing = self._lanes // 2 - len(self._failing & self._running.keys())
         return [*healthy, *failing[: max(0, to_failing)]][: self._lanes - len(self._running)]
 
-    def _start(self, endpoint: WebhookEndpoint) -> None:
+    def _start(self, endpoint: WebhookEndpoint) -> int:
+        """How many deliveries were put off, because nothing can be signed for this endpoint."""
+        # Before anything is claimed: that counts an attempt.
+        try:
+            key = key_of(decrypt(endpoint.secret))
+        except Undecipherable as unreadable:
+            return self._put_off(endpoint, str(unreadable))
+        except binascii.Error:
+            return self._put_off(endpoint, "The endpoint's secret is not base64.")
         deliveries, now = claim(endpoint, self._batch)
-        if not deliveries:
-            return
-        fault("deliver.claimed")
-        secret = decrypt(endpoint.secret)
-        requests = [_request(endpoint.url, secret, delivery, now) for delivery in deliveries]
-        by_key: dict[Hashable, WebhookDelivery] = {delivery.delivery_id: delivery for delivery in deliveries}
-        self._running[endpoint.pk] = _Batch(endpoint, by_key, self._threads.submit(self._send, requests))
+        if deliveries:
+            fault("deliver.claimed")
+            requests = [_request(endpoint.url, key, delivery, now) for delivery in deliveries]
+            by_key: dict[Hashable, WebhookDelivery] = {d.delivery_id: d for d in deliveries}
+            self._running[endpoint.pk] = _Batch(endpoint, by_key, self._threads.submit(self._send, requests))
+        return 0
+
+    def _put_off(self, endpoint: WebhookEndpoint, why: str) -> int:
+        if endpoint.pk not in self._failing:
+            log.error("webhooks of tenant %s cannot be signed for endpoint %s: %s", *endpoint.pk, why)
+            self._failing.add(endpoint.pk)
+        return put_off(endpoint, PUT_OFF_AT_ONCE, why)
 
     def _record_ended(self) -> tuple[int, int, int]:
         delivered = retried = exhausted = 0
@@ -152,12 +175,7 @@ class WebhookDeliverer:
 
 def due_endpoints() -> tuple[list[WebhookEndpoint], float]:
     """The endpoints to which something can be sent now, and the seconds until there is another."""
-    queue = WebhookDelivery.objects.across_tenants().filter(
-        tenant_id=OuterRef("tenant_id"),
-        endpoint_id=OuterRef("endpoint_id"),
-        state=DeliveryState.PENDING,
-        next_attempt_at__isnull=False,
-    )
+    queue = _queue_of_each().filter(next_attempt_at__isnull=False)
     first = Subquery(queue.order_by("next_attempt_at").values("next_attempt_at")[:1])
     active = WebhookEndpoint.objects.across_tenants().filter(active=True)
     waiting = list(active.annotate(due_at=first).filter(due_at__isnull=False))
@@ -172,26 +190,33 @@ def due_endpoints() -> tuple[list[WebhookEndpoint], float]:
 def claim(endpoint: WebhookEndpoint, limit: int) -> tuple[list[WebhookDelivery], datetime]:
     """Takes due deliveries, and counts the attempt: it may be sent even if its sender dies before it can say so."""
     now = db_now()
-    due = _queue(endpoint).filter(next_attempt_at__lte=now).order_by("next_attempt_at")
-    taken = list(due.select_for_update(skip_locked=True)[:limit])
+    taken = _take_due(endpoint, now, limit)
     keys = [delivery.delivery_id for delivery in taken]
-    _queue(endpoint).filter(delivery_id__in=keys).update(
-        attempts=F("attempts") + 1, next_attempt_at=DbNow(LEASE)
-    )
+    _waiting(endpoint, keys).update(attempts=F("attempts") + 1, next_attempt_at=DbNow(LEASE))
     for delivery in taken:
         delivery.attempts += 1
     return taken, now
 
 
-def _request(url: str, secret: str, delivery: WebhookDelivery, now: datetime) -> WebhookRequest:
-    timestamp = int(now.timestamp())
-    headers = [
-        ("content-type", "application/cloudevents+json"),
-        ("webhook-id", str(delivery.event_id)),
-        ("webhook-timestamp", str(timestamp)),
-        ("webhook-signature", sign(secret, str(delivery.event_id), timestamp, delivery.body)),
-    ]
-    return WebhookRequest(delivery.delivery_id, url, headers, delivery.body.encode(), TIMEOUT_SECONDS)
+@transaction.atomic
+def put_off(endpoint: WebhookEndpoint, limit: int, why: str) -> int:
+    """Due deliveries wait, and no attempt is counted: none is made. How many they were."""
+    keys = [delivery.delivery_id for delivery in _take_due(endpoint, db_now(), limit)]
+    return _waiting(endpoint, keys).update(last_error=why, next_attempt_at=DbNow(UNSIGNED_WAIT))
+
+
+def _take_due(endpoint: WebhookEndpoint, now: datetime, limit: int) -> list[WebhookDelivery]:
+    due = _queue(endpoint).filter(next_attempt_at__lte=now).order_by("next_attempt_at")
+    return list(due.select_for_update(skip_locked=True)[:limit])
+
+
+def _request(url: str, key: bytes, delivery: WebhookDelivery, now: datetime) -> WebhookRequest:
+    body = delivery.body.encode()
+    headers = {
+        "content-type": "application/cloudevents+json",
+        **signature_headers(key, str(delivery.event_id), now, body),
+    }
+    return WebhookRequest(delivery.delivery_id, url, tuple(headers.items()), body, TIMEOUT_SECONDS)
 
 
 @transaction.atomic
@@ -199,21 +224,48 @@ def record(
     endpoint: WebhookEndpoint, deliveries: dict[Hashable, WebhookDelivery], results: Sequence[WebhookResult]
 ) -> tuple[int, int, int]:
     """Writes the outcomes: how many were delivered, are to be tried again, and are given up."""
-    _lock(endpoint)
+    lock_endpoint(endpoint)
     now = db_now()
     delivered = [(deliveries[result.key], "") for result in results if _successful(result)]
     failed = [(deliveries[result.key], _reason(result)) for result in results if not _successful(result)]
-    exhausted = [(delivery, why) for delivery, why in failed if delivery.attempts >= MAX_ATTEMPTS]
-    retried = [(delivery, why) for delivery, why in failed if delivery.attempts < MAX_ATTEMPTS]
+    gone = any(result.status == GONE for result in results)
+    most_attempts = 0 if gone else MAX_ATTEMPTS
+    exhausted = [(delivery, why) for delivery, why in failed if delivery.attempts >= most_attempts]
+    retried = [(delivery, why) for delivery, why in failed if delivery.attempts < most_attempts]
     counts = (
         _finish(DeliveryState.DELIVERED, delivered, now),
         _postpone(retried, now),
         _finish(DeliveryState.EXHAUSTED, exhausted, now),
     )
-    _promote(endpoint, {delivery.aggregate_id for delivery, _ in delivered + exhausted}, now)
-    if any(result.status == GONE for result in results):
-        _disable(endpoint)
+    promote(endpoint, {delivery.aggregate_id for delivery, _ in delivered + exhausted}, now)
+    if gone:
+        # By its own word for good. What waits for it may be much, and is given up by later passes.
+        _itself(endpoint).update(active=False, disabled_reason=IS_GONE)
     return counts
+
+
+def give_up_gone(limit: int) -> int:
+    """Some of what waits for an endpoint that is gone, in their order; how many they were."""
+    gone = WebhookEndpoint.objects.across_tenants().filter(active=False, disabled_reason=IS_GONE)
+    # In the order of the index: otherwise SQLite may read the table.
+    waiting = _queue_of_each().order_by("aggregate_id", "aggregate_seq").values("delivery_id")[:1]
+    endpoint = gone.annotate(waiting=Subquery(waiting)).filter(waiting__isnull=False).first()
+    return _give_up(endpoint, limit) if endpoint else 0
+
+
+@transaction.atomic
+def _give_up(endpoint: WebhookEndpoint, limit: int) -> int:
+    lock_endpoint(endpoint)
+    if _itself(endpoint).filter(active=True).exists():
+        return 0  # meanwhile it was made active again
+    queue = _queue(endpoint).order_by("aggregate_id", "aggregate_seq")[:limit]
+    found = list(queue.values_list("delivery_id", "aggregate_id"))
+    given_up = _waiting(endpoint, [delivery_id for delivery_id, _ in found]).update(
+        state=DeliveryState.EXHAUSTED, last_error=IS_GONE, finished_at=DbNow(), next_attempt_at=None
+    )
+    # Should it be made active again before all have been given up, the others go on.
+    promote(endpoint, {aggregate_id for _, aggregate_id in found}, db_now())
+    return given_up
 
 
 def _successful(result: WebhookResult) -> bool:
@@ -224,16 +276,30 @@ def _reason(result: WebhookResult) -> str:
     return result.error if result.status is None else f"HTTP {result.status}"
 
 
+def _queue_of_each() -> QuerySet[Any]:
+    """Within a query of endpoints."""
+    return WebhookDelivery.objects.across_tenants().filter(
+        tenant_id=OuterRef("tenant_id"), endpoint_id=OuterRef("endpoint_id"), state=DeliveryState.PENDING
+    )
+
+
 def _queue(endpoint: WebhookEndpoint) -> QuerySet[Any]:
     deliveries = WebhookDelivery.objects.for_tenant(endpoint.tenant_id)
     return deliveries.filter(endpoint_id=endpoint.endpoint_id, state=DeliveryState.PENDING)
 
 
-def _lock(endpoint: WebhookEndpoint) -> None:
-    endpoints = WebhookEndpoint.objects.for_tenant(endpoint.tenant_id).filter(
-        endpoint_id=endpoint.endpoint_id
-    )
-    list(endpoints.select_for_update())
+def _waiting(endpoint: WebhookEndpoint, deliveries: Sequence[UUID]) -> QuerySet[Any]:
+    """Without the endpoint, by whose index SQLite would rather read all that waits for it."""
+    those = WebhookDelivery.objects.for_tenant(endpoint.tenant_id).filter(delivery_id__in=deliveries)
+    return those.filter(state=DeliveryState.PENDING)
+
+
+def _itself(endpoint: WebhookEndpoint) -> QuerySet[Any]:
+    return WebhookEndpoint.objects.for_tenant(endpoint.tenant_id).filter(endpoint_id=endpoint.endpoint_id)
+
+
+def lock_endpoint(endpoint: WebhookEndpoint) -> None:
+    list(_itself(endpoint).select_for_update())
 
 
 # The attempt's number guards them: whoever has been given up for dead and taken over writes nothing.
@@ -261,20 +327,8 @@ def _postpone(deliveries: Sequence[tuple[WebhookDelivery, str]], now: datetime) 
     return execute_rows(POSTPONE, [(why, again(delivery), *_guard(delivery)) for delivery, why in deliveries])
 
 
-def _promote(endpoint: WebhookEndpoint, aggregates: set[UUID], now: datetime) -> None:
+def promote(endpoint: WebhookEndpoint, aggregates: set[UUID], now: datetime) -> None:
     """The next delivery of each aggregate is due."""
     queues = _queue(endpoint).filter(aggregate_id__in=aggregates).values_list("aggregate_id")
     following = queues.annotate(first=Min("aggregate_seq"))
     execute_rows(PROMOTE, [(now, endpoint.tenant_id, endpoint.endpoint_id, *queue) for queue in following])
-
-
-def _disable(endpoint: WebhookEndpoint) -> None:
-    """The receiver is gone for good by its own word, and with it all that was on its way."""
-    endpoints = WebhookEndpoint.objects.for_tenant(endpoint.tenant_id).filter(
-        endpoint_id=endpoint.endpoint_id
-    )
-    reason = "the endpoint answered 410 Gone"
-    endpoints.update(active=False, disabled_reason=reason)
-    _queue(endpoint).update(
-        state=DeliveryState.EXHAUSTED, last_error=reason, finished_at=DbNow(), next_attempt_at=None
-    )

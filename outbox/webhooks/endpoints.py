@@ -3,24 +3,72 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 from uuid import UUID
 
+from django.db.models import QuerySet
+
+from eventservice.kernel.errors import Conflict, NotFound
 from eventservice.kernel.ids import new_id
 from eventservice.kernel.now import DbNow
 from eventservice.kernel.secrets import encrypt
-from outbox.models import WebhookEndpoint
-from outbox.webhooks.signature import new_secret
+from eventservice.kernel.signing import new_secret
+from outbox.models import WebhookDelivery, WebhookEndpoint
 
 
-def add_endpoint(tenant_id: UUID, url: str, event_types: Sequence[str] = ()) -> tuple[WebhookEndpoint, str]:
+def add_endpoint(
+    tenant_id: UUID, url: str, event_types: Sequence[str] = (), *, endpoint_id: UUID | None = None
+) -> tuple[WebhookEndpoint, str]:
     """The endpoint and its secret, which is shown this once. The caller has judged the URL."""
     secret = new_secret()
     endpoint: WebhookEndpoint = WebhookEndpoint.objects.create(
         tenant_id=tenant_id,
-        endpoint_id=new_id(),
+        endpoint_id=endpoint_id or new_id(),
         url=url,
         secret=encrypt(secret),
         event_types=list(event_types),
         created_at=DbNow(),
     )
     return endpoint, secret
+
+
+def change_endpoint(tenant_id: UUID, endpoint_id: UUID, **changes: Any) -> None:
+    """Its `url`, `event_types` and `active`. What waits for one that is made active again is sent to it."""
+    if "active" in changes:
+        changes["disabled_reason"] = "" if changes["active"] else "an operator has disabled it"
+    if changes and not _endpoint(tenant_id, endpoint_id).update(**changes):
+        raise NotFound("webhook endpoint")
+
+
+def switch_endpoint(tenant_id: UUID, endpoint_id: UUID, *, active: bool) -> None:
+    """Refused where nothing would change: somebody else was faster."""
+    if _endpoint(tenant_id, endpoint_id).filter(active=active).exists():
+        state = "active already" if active else "not active any more"
+        raise Conflict("wrong_state", f"Nothing has been changed: the endpoint is {state}.")
+    change_endpoint(tenant_id, endpoint_id, active=active)
+
+
+def find_endpoint(endpoint_id: UUID) -> WebhookEndpoint:
+    """Operators name one by its own id alone."""
+    found: WebhookEndpoint | None = (
+        WebhookEndpoint.objects.across_tenants().filter(endpoint_id=endpoint_id).first()
+    )
+    if found is None:
+        raise NotFound("webhook endpoint")
+    return found
+
+
+def refuse_used(tenant_id: UUID, endpoint_id: UUID) -> None:
+    if WebhookDelivery.objects.for_tenant(tenant_id).filter(endpoint_id=endpoint_id)[:1].exists():
+        raise Conflict("endpoint_used", "It has deliveries: make it inactive instead.")
+
+
+def delete_endpoint(tenant_id: UUID, endpoint_id: UUID) -> None:
+    """One to which nothing was ever to be delivered: with it the database deletes its deliveries."""
+    refuse_used(tenant_id, endpoint_id)
+    _endpoint(tenant_id, endpoint_id).delete()
+
+
+def _endpoint(tenant_id: UUID, endpoint_id: UUID) -> QuerySet[WebhookEndpoint]:
+    endpoints: QuerySet[WebhookEndpoint] = WebhookEndpoint.objects.for_tenant(tenant_id)
+    return endpoints.filter(endpoint_id=endpoint_id)

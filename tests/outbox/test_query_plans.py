@@ -10,10 +10,10 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from eventservice.kernel.ids import new_id
-from outbox.models import OutboxEvent, WebhookDelivery
+from outbox.models import OutboxEvent, WebhookDelivery, WebhookEndpoint
 from outbox.publishers.webhook import WebhookPublisher
 from outbox.store import read_heads, with_events
-from outbox.webhooks.delivery import claim, due_endpoints
+from outbox.webhooks.delivery import IS_GONE, claim, due_endpoints, give_up_gone
 from outbox.webhooks.endpoints import add_endpoint
 from tests.factories import EARLIER, OutboxEventFactory
 from tests.outbox.support import TENANT, append_run, dispatcher, drain
@@ -87,3 +87,18 @@ def test_finding_due_deliveries() -> None:
         assert len(claim(endpoint, 10)[0]) == 10
     assert WebhookDelivery.objects.for_tenant(TENANT).filter(next_attempt_at=None).count() == 120
     assert "idx_webhook_deliveries_due" in "\n".join(plans)
+
+
+@pytest.mark.usefixtures("at_noon")
+def test_giving_up_what_waits_for_an_endpoint_that_is_gone() -> None:
+    add_endpoint(TENANT, "http://example.test/")
+    for _ in range(30):
+        append_run(new_id(), 5)
+    drain(dispatcher(WebhookPublisher()))
+    WebhookEndpoint.objects.for_tenant(TENANT).update(active=False, disabled_reason=IS_GONE)
+    _analyze("webhook_deliveries")
+    with _plans() as plans:
+        assert give_up_gone(10) == 10
+    finding, _, _, reading, *_ = plans
+    assert "idx_webhook_deliveries_queue" in finding
+    assert "idx_webhook_deliveries_queue" in reading

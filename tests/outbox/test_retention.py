@@ -6,6 +6,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from eventservice.kernel.ids import new_id
 from outbox.maintenance import prune
@@ -64,6 +66,26 @@ def test_it_goes_on_over_many_batches() -> None:
         OutboxEventFactory.build(published_at=NOON - 40 * DAY) for _ in range(1100)
     )
     assert prune(30 * DAY) == 1100
+
+
+def test_many_that_were_published_again_lately_hide_no_old_ones() -> None:
+    OutboxEvent.objects.bulk_create(
+        OutboxEventFactory.build(created_at=NOON - 60 * DAY, published_at=NOON - DAY) for _ in range(1100)
+    )
+    again = _left()
+    for _ in range(3):
+        written(created_at=NOON - 60 * DAY, published_at=NOON - 60 * DAY)
+    assert prune(30 * DAY) == 3
+    assert _left() == again
+
+
+def test_it_does_not_read_on_where_all_are_too_young_to_be_old() -> None:
+    OutboxEvent.objects.bulk_create(
+        OutboxEventFactory.build(created_at=NOON - DAY, published_at=NOON - DAY) for _ in range(1100)
+    )
+    with CaptureQueriesContext(connection) as queries:
+        prune(30 * DAY)
+    assert sum('FROM "outbox"' in query["sql"].replace("`", '"') for query in queries.captured_queries) == 1
 
 
 def test_finished_webhook_deliveries_go_by_the_time_at_which_they_ended() -> None:

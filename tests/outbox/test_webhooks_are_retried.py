@@ -11,8 +11,17 @@ from eventservice.kernel.ids import new_id
 from eventservice.kernel.now import pinned_time
 from outbox.models import DeliveryState, OutboxEvent, WebhookDelivery, WebhookEndpoint
 from outbox.publishers.webhook import WebhookPublisher
-from outbox.webhooks.delivery import MAX_ATTEMPTS, Delivered
-from tests.outbox.receiver import Receiver
+from outbox.webhooks import delivery
+from outbox.webhooks.delivery import (
+    IDLE_SECONDS,
+    IS_GONE,
+    MAX_ATTEMPTS,
+    Delivered,
+    WebhookDeliverer,
+    give_up_gone,
+)
+from outbox.webhooks.endpoints import change_endpoint
+from tests.outbox.receiver import Receiver, send
 from tests.outbox.support import NOON, append_run, dispatcher, drain
 
 pytestmark = pytest.mark.django_db
@@ -70,9 +79,9 @@ def test_it_is_given_up_after_the_last_try_and_the_next_event_goes(
     subscribe()
     receiver.answer = lambda path, event: 500 if event["sequence"].endswith("1") else 204
     _publish(2)
-    results = [_after_hours(hour, deliver) for hour in range(MAX_ATTEMPTS)]
+    results = [_after_hours(6 * attempt, deliver) for attempt in range(MAX_ATTEMPTS)]
 
-    assert [result.retried for result in results] == [1] * 11 + [0]
+    assert [result.retried for result in results] == [1] * (MAX_ATTEMPTS - 1) + [0]
     assert results[-1].exhausted == 1
     assert results[-1].delivered == 1
     assert _delivery(1).state == DeliveryState.EXHAUSTED
@@ -113,7 +122,8 @@ def test_gone_disables_the_endpoint_and_ends_what_is_on_its_way(
     subscribe()
     receiver.answer = lambda path, event: 410
     _publish(3)
-    deliver()
+    done = deliver()
+    assert (done.retried, done.exhausted) == (0, 3)
     endpoint = WebhookEndpoint.objects.across_tenants().get()
     assert (endpoint.active, endpoint.disabled_reason) == (False, "the endpoint answered 410 Gone")
     assert set(WebhookDelivery.objects.across_tenants().values_list("state", flat=True)) == {"Exhausted"}
@@ -121,6 +131,49 @@ def test_gone_disables_the_endpoint_and_ends_what_is_on_its_way(
     _publish()
     assert len(receiver.headers) == 1
     assert WebhookDelivery.objects.across_tenants().count() == 3
+
+
+def test_a_long_queue_of_an_endpoint_that_is_gone_is_given_up_a_batch_a_pass(
+    subscribe: Subscribe, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subscribe()
+    receiver.answer = lambda path, event: 410
+    _publish(6)
+    monkeypatch.setattr(delivery, "GIVEN_UP_AT_ONCE", 2)
+    deliverer = WebhookDeliverer(send, patience=60)
+    done = [deliverer.deliver_once() for _ in range(4)]
+    deliverer.close()
+    assert [(each.retried, each.exhausted, each.next_wait) for each in done] == [
+        (0, 3, 0.0),
+        (0, 2, 0.0),
+        (0, 1, 0.0),
+        (0, 0, IDLE_SECONDS),
+    ]
+    assert set(WebhookDelivery.objects.across_tenants().values_list("state", flat=True)) == {"Exhausted"}
+
+
+@pytest.mark.usefixtures("at_noon")
+def test_one_that_is_made_active_before_its_queue_is_given_up_is_sent_the_rest(
+    subscribe: Subscribe, receiver: Receiver, deliver: Deliver
+) -> None:
+    endpoint = subscribe()
+    _publish(4)
+    WebhookEndpoint.objects.across_tenants().update(active=False, disabled_reason=IS_GONE)
+    assert give_up_gone(2) == 2
+    change_endpoint(endpoint.tenant_id, endpoint.endpoint_id, active=True)
+    assert deliver().delivered == 2
+    assert receiver.sequences("/hook") == [3, 4]
+
+
+@pytest.mark.usefixtures("at_noon")
+def test_what_waits_for_one_that_was_made_inactive_by_hand_goes_on_waiting(
+    subscribe: Subscribe, deliver: Deliver
+) -> None:
+    endpoint = subscribe()
+    _publish(2)
+    change_endpoint(endpoint.tenant_id, endpoint.endpoint_id, active=False)
+    assert deliver().exhausted == 0
+    assert {row.state for row in WebhookDelivery.objects.across_tenants()} == {"Pending"}
 
 
 def test_deliveries_make_no_events_of_their_own(subscribe: Subscribe, deliver: Deliver) -> None:

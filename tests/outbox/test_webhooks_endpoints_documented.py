@@ -1,0 +1,57 @@
+"""docs/webhooks.md tells receivers what is true."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eventservice.kernel.signing import key_of, new_secret, signature_headers
+from orchestration.public import EventType
+from outbox.webhooks.delivery import LONGEST_RETRY, MAX_ATTEMPTS, TIMEOUT_SECONDS
+
+PAGE = (Path(__file__).parents[2] / "docs" / "webhooks.md").read_text()
+BODY = b'{"id": "1"}'
+
+
+@pytest.fixture
+def verify() -> Callable[..., None]:
+    match = re.search(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    assert match
+    names: dict[str, Any] = {}
+    exec(match[1], names)
+    found: Callable[..., None] = names["verify"]
+    return found
+
+
+def signed(secret: str, ago: float = 0) -> dict[str, str]:
+    moment = datetime.fromtimestamp(time.time() - ago, UTC)
+    return signature_headers(key_of(secret), "1", moment, BODY)
+
+
+def test_its_ten_lines_verify_what_we_sign(verify: Callable[..., None]) -> None:
+    secret = new_secret()
+    verify(secret, signed(secret), BODY)
+
+
+@pytest.mark.parametrize(
+    ("ago", "body", "same"), [(0, b"other", True), (0, BODY, False), (3600, BODY, True), (-3600, BODY, True)]
+)
+def test_and_refuse_what_is_not_ours_or_old(
+    verify: Callable[..., None], ago: float, body: bytes, same: bool
+) -> None:
+    secret = new_secret()
+    with pytest.raises(ValueError, match=r"ours|old"):
+        verify(secret if same else new_secret(), signed(secret, ago), body)
+
+
+def test_it_names_every_type_and_every_limit() -> None:
+    assert [str(event_type) for event_type in EventType if f"`{event_type}`" not in PAGE] == []
+    assert f"after {MAX_ATTEMPTS} attempts" in PAGE
+    assert f"up to {LONGEST_RETRY / 3600:.0f} hours" in PAGE
+    assert f"within {TIMEOUT_SECONDS:.0f} seconds" in PAGE
