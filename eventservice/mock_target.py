@@ -29,6 +29,8 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from eventservice.kernel.open_files import raise_open_files_limit
+
 BACKLOG = 4096
 FLUSH_SECONDS = 0.05
 MAX_HEAD = 64 * 1024
@@ -304,12 +306,6 @@ class Connection(asyncio.Protocol):
         self._pending = None
         self._send(Answer(result.status, result.wire), request)
         self._answer_what_has_arrived()
-
-
-def raise_open_files_limit() -> None:
-    """Every waiting connection is an open file, and the usual soft limit is 1024."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 async def serve(host: str, port: int, record_file: BinaryIO | None) -> None:

@@ -1,99 +1,50 @@
-"""Where the parts are put together: which egress the engine uses, and by what ways the dispatcher publishes."""
+"""Where the parts are put together: by which egress calls and webhooks leave."""
 
 from __future__ import annotations
 
-import threading
-import time
-
+import structlog
 from django.conf import settings
 
-from eventservice.kernel.leases import Fenced
-from eventservice.kernel.wakeup import ChangeWatch
+from eventservice.dispatching import DispatcherRole
+from eventservice.kernel.open_files import raise_open_files_limit
 from eventservice.webhooks import WebhookSender
 from execution.public import AddressPolicy, Egress, Limits
 from orchestration.public import Engine, EngineLimits
-from outbox.public import Dispatched, Dispatcher, LogPublisher, WebhookDeliverer, WebhookPublisher
-from timers.public import Membership, NodeRole, live_nodes
+
+log = structlog.get_logger(__name__)
+
+# What a durable timer's callback has around its payload.
+ENVELOPE_BYTES = 16_384
+
+
+def address_policy() -> AddressPolicy:
+    return AddressPolicy(allow_private=settings.EGRESS_ALLOW_PRIVATE, allow=frozenset(settings.EGRESS_ALLOW))
 
 
 def build_egress() -> Egress:
-    policy = AddressPolicy(
-        allow_private=settings.EGRESS_ALLOW_PRIVATE, allow=frozenset(settings.EGRESS_ALLOW)
+    raise_open_files_limit()
+    limits = Limits(
+        request_body=settings.API_MAX_BODY_BYTES + ENVELOPE_BYTES,
+        in_flight=settings.ENGINE_IN_FLIGHT,
+        per_host_connections=settings.ENGINE_PER_HOST,
     )
-    limits = Limits(in_flight=settings.ENGINE_IN_FLIGHT, per_host_connections=settings.ENGINE_PER_HOST)
-    egress = Egress(policy, limits)
+    egress = Egress(address_policy(), limits)
     egress.start()
     return egress
 
 
 def build_engine() -> Engine:
+    egress = build_egress()
+    if egress.capacity < settings.ENGINE_IN_FLIGHT // 2:
+        log.warning("few_open_files", connections=egress.capacity, wanted=settings.ENGINE_IN_FLIGHT)
     limits = EngineLimits(
-        batch=settings.ENGINE_BATCH, in_flight=settings.ENGINE_IN_FLIGHT, per_host=settings.ENGINE_PER_HOST
+        batch=settings.ENGINE_BATCH,
+        in_flight=egress.capacity,
+        # One host that hangs must leave places for the others.
+        per_host=min(settings.ENGINE_PER_HOST, max(1, egress.capacity // 2)),
     )
-    return Engine(build_egress(), limits)
-
-
-class DispatcherRole:
-    """The dispatcher as a role: woken by what is written, and gathering for a moment before each pass."""
-
-    # While events keep coming, a pass takes the write lock this seldom, and then for many of them.
-    GATHER_SECONDS = 0.03
-
-    def __init__(self) -> None:
-        self._sender = WebhookSender(build_egress)
-        self._deliverer = WebhookDeliverer(self._sender)
-        self._awake = threading.Event()
-        self._watch = ChangeWatch(self._awake.set)
-        self._enter()
-
-    def _enter(self) -> None:
-        self._node = Membership(NodeRole.DISPATCHER)
-        self._node.join()
-        self._dispatcher = Dispatcher(
-            self._node.owner_id,
-            [LogPublisher(), WebhookPublisher()],
-            live_owners=lambda: live_nodes(NodeRole.DISPATCHER),
-        )
-        self._beat_at = self._pass_at = 0.0
-
-    def step(self, longest_nap: float) -> Dispatched | None:
-        """One pass, if there may be something to do; else a nap."""
-        try:
-            self._beat()
-        except Fenced:
-            # Taken for dead: the partitions are others' now.
-            self._enter()
-        if not self._watch.changed() and time.monotonic() < self._pass_at:
-            self._nap(min(longest_nap, self._watch.pause, self._pass_at - time.monotonic()))
-            return None
-        published = self.dispatch_once()
-        if published.published:
-            self._watch.worked()
-            self._nap(min(longest_nap, self.GATHER_SECONDS))
-        return published
-
-    def dispatch_once(self) -> Dispatched:
-        published = self._dispatcher.dispatch_once()
-        delivered = self._deliverer.deliver_once()
-        self._pass_at = time.monotonic() + min(published.next_wait, delivered.next_wait)
-        return published
-
-    def stop(self, grace_seconds: float) -> None:
-        self._watch.close()
-        self._dispatcher.release()
-        self._deliverer.close()
-        self._sender.close()
-        self._node.leave()
-
-    def _beat(self) -> None:
-        if time.monotonic() >= self._beat_at:
-            self._node.beat(0)
-            self._beat_at = time.monotonic() + settings.NODE_LEASE_SECONDS / 4
-
-    def _nap(self, seconds: float) -> None:
-        self._awake.wait(max(0.0, seconds))
-        self._awake.clear()
+    return Engine(egress, limits)
 
 
 def build_dispatcher() -> DispatcherRole:
-    return DispatcherRole()
+    return DispatcherRole(WebhookSender(build_egress))

@@ -9,7 +9,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandParser
 from django.db import connection
 
-from eventservice.cluster import Role
+from eventservice.cluster import Role, weathering
 from eventservice.sqlite.base import relax_synchronous
 
 LONGEST_NAP = 1.0
@@ -41,4 +41,5 @@ def _loop(role: Role) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, frame: stopping.append(number))
     while not stopping:
-        role.step(LONGEST_NAP)
+        with weathering():
+            role.step(LONGEST_NAP)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from bisect import bisect
 from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
 from eventservice.tenants.public import create_tenant
-from tests.clocks import running_clock
+from orchestration.public import EngineLimits
+from tests.clocks import promised, running_clock
 from tests.witness import (
     Stage,
     accept,
@@ -20,7 +22,9 @@ from tests.witness import (
     until_all_have_ended,
 )
 
-MOST_DELAY = 1.0
+MOST_DELAY = promised(1.0)
+# However slow the machine: what was under way already when a call became due, and a batch or two beside it.
+MOST_OVERTAKEN = 3 * EngineLimits().batch
 WHOLE = pytest.param(10_000, id="whole", marks=pytest.mark.chaos)
 
 
@@ -39,9 +43,13 @@ def test_a_burst_delays_no_other_tenant(burst: int, stage: Stage) -> None:
     until_all_have_ended()
     stage.stop(engine)
 
-    worst = max(lateness(due, quiet.by_call()).values())
-    behind = sum(one.time > min(due.values()) for one in witness.sent())
-    say(f"latest {worst * 1000:.0f} ms, while {behind} others were sent")
+    late = lateness(due, quiet.by_call())
+    worst = max(late.values())
+    burst_sent = sorted(one.time for one in witness.sent())
+    behind = len(burst_sent) - bisect(burst_sent, min(due.values()))
+    overtaken = max(bisect(burst_sent, at + late[name]) - bisect(burst_sent, at) for name, at in due.items())
+    say(f"latest {worst * 1000:.0f} ms, while {behind} others were sent; overtaken by {overtaken}")
     assert behind > burst / 3, "the burst was over before it could be in anybody's way"
+    assert overtaken <= MOST_OVERTAKEN
     assert worst <= MOST_DELAY
     assert len(witness.calls()) == burst

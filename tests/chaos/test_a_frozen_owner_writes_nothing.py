@@ -74,7 +74,7 @@ class Takeovers:
         begun = self._submit_until_frozen(victims)
         until(lambda: not Node.objects.filter(pk__in=owners).exists(), "the frozen owners are reaped")
         until_all_have_ended()
-        before = state()
+        before = self._state(begun)
 
         for victim in victims:
             victim.thaw()
@@ -83,7 +83,7 @@ class Takeovers:
         # They leave once the last of what they had begun has ended, and is recorded.
         self.stage.stop(*victims)
 
-        assert state() == before, f"frozen at {sorted(victims.values())}"
+        assert self._state(begun) == before, f"frozen at {sorted(victims.values())}"
         self.done.update(victims.values())
         self._find_late_results(begun, owners)
 
@@ -125,17 +125,20 @@ class Takeovers:
         attempts = HttpExecution.objects.for_tenant(self.tenant).filter(
             node__in=owners, service_call_id__in=begun
         )
-        current = set(ServiceCall.objects.for_tenant(self.tenant).values_list("execution_id", flat=True))
+        calls = ServiceCall.objects.for_tenant(self.tenant).filter(service_call_id__in=begun)
+        current = set(calls.values_list("execution_id", flat=True))
         sent = {(one.call, one.attempt) for one in self.witness.sent()}
         for attempt in attempts.exclude(execution_id__in=current):
             assert attempt.finished_at is not None
             if (str(attempt.service_call_id), attempt.attempt) in sent:
                 self.late += attempt.response_status == 200
 
-
-def state() -> list[Any]:
-    """All that the state of the calls consists of. The log is not part of it."""
-    calls = ServiceCall.objects.across_tenants().order_by("pk")
-    timers = TimerSchedule.objects.across_tenants().order_by("pk")
-    events = OutboxEvent.objects.across_tenants().order_by("id")
-    return [list(rows.values()) for rows in (calls, timers, events)]
+    def _state(self, begun: list[str]) -> list[Any]:
+        """All that the state of these calls consists of. The log is not part of it."""
+        calls = ServiceCall.objects.for_tenant(self.tenant).filter(service_call_id__in=begun)
+        timers = TimerSchedule.objects.for_tenant(self.tenant).filter(service_call_id__in=begun)
+        events = OutboxEvent.objects.for_tenant(self.tenant).filter(aggregate_id__in=begun)
+        return [
+            list(rows.values())
+            for rows in (calls.order_by("pk"), timers.order_by("pk"), events.order_by("id"))
+        ]

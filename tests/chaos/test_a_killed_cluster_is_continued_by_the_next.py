@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from eventservice.tenants.public import create_tenant
+from tests.clocks import promised
 from tests.witness import Stage, lateness, say, steady, until, until_all_have_ended
 
-PROMISED = 15.0
+PROMISED = promised(15.0)
 
 
 def test_a_killed_cluster_is_continued_by_the_next(stage: Stage) -> None:

@@ -9,9 +9,10 @@ import time
 import pytest
 
 from eventservice.tenants.public import create_tenant
+from tests.clocks import promised
 from tests.witness import Stage, accept, call, lateness, say, seat_of, steady, until, until_all_have_ended
 
-PROMISED = 15.0
+PROMISED = promised(15.0)
 WHOLE = pytest.param(10, id="whole", marks=pytest.mark.chaos)
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from eventservice.tenants.models import Tenant
 from eventservice.tenants.public import create_tenant
+from tests.clocks import promised
 from tests.witness import Stage, accept, at_work, call, lateness, say, steady, until, until_all_have_ended
 
 CEILING = 10
 CALLS = 60
-MOST_DELAY = 1.0
+MOST_DELAY = promised(1.0)
 
 
 def test_a_tenant_at_its_ceiling_holds_back_its_own_calls_only(stage: Stage) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 
 from eventservice.tenants.public import create_tenant
+from tests.clocks import promised
 from tests.witness import Stage, at_work, lateness, say, steady, until, until_all_have_ended
 
-PROMISED = 15.0
+PROMISED = promised(15.0)
 
 
 def test_due_calls_flow_again_after_a_kill(stage: Stage) -> None:

@@ -6,6 +6,7 @@ import pytest
 from django.db import connection
 
 from eventservice.tenants.public import create_tenant
+from tests.clocks import promised
 from tests.witness import (
     Program,
     Stage,
@@ -19,8 +20,8 @@ from tests.witness import (
 )
 from timers.models import TimerSchedule, TimerShard
 
-PROMISED = 30.0
-NO_GAP = 2.0
+PROMISED = promised(30.0)
+NO_GAP = promised(2.0)
 
 
 @pytest.mark.parametrize("point", ["start.before_commit", "finish.before_commit"])
