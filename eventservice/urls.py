@@ -10,4 +10,5 @@ urlpatterns = [
     path("readyz", readyz),
     path("metrics", metrics),
     path("admin/", admin.site.urls),
+    path("", include("eventservice.console.urls")),
 ]

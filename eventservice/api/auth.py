@@ -12,6 +12,7 @@ from rest_framework.authentication import SessionAuthentication, get_authorizati
 from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.request import Request
 
+from eventservice.console.roles import role_of
 from eventservice.tenants.keys import find_key, note_use
 from eventservice.tenants.models import ApiKey
 
@@ -30,13 +31,17 @@ class Principal:
     name: str
     tenant_id: uuid.UUID | None
     scopes: frozenset[str]
+    by_session: bool = False
 
     @property
     def is_operator(self) -> bool:
         return self.tenant_id is None
 
-    # Django REST framework takes a principal for a user.
+    # Django REST framework takes a principal for a user, and so does the action log.
     is_authenticated = True
+
+    def get_username(self) -> str:
+        return self.name
 
 
 _kept: dict[bytes, tuple[float, Principal]] = {}
@@ -82,13 +87,8 @@ class KeyAuthentication(SessionAuthentication):
 
 
 def _of_session(authenticated: tuple[Any, Any] | None) -> tuple[Any, Any] | None:
-    """Staff may look; who may change calls in the admin may change them here; superusers may do all."""
-    if authenticated is None or not authenticated[0].is_staff:
+    """It only reads: what an operator does is noted, and it is the console that notes it."""
+    if authenticated is None or role_of(authenticated[0]) is None:
         return None
-    user = authenticated[0]
-    scopes = {Scope.READ.value}
-    if user.has_perm("orchestration.change_servicecall"):
-        scopes.add(Scope.WRITE.value)
-    if user.is_superuser:
-        scopes.add(Scope.ADMIN.value)
-    return Principal(f"user:{user.get_username()}", None, frozenset(scopes)), None
+    name = f"user:{authenticated[0].get_username()}"
+    return Principal(name, None, frozenset({Scope.READ.value}), by_session=True), None

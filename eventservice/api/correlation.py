@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import structlog
 from django.http import HttpRequest, HttpResponse
+from django.utils.log import log_response
 
 from eventservice.kernel.ids import new_id
 
@@ -20,6 +21,11 @@ class CorrelationMiddleware:
         request.correlation_id = correlation_id  # type: ignore[attr-defined]
         with structlog.contextvars.bound_contextvars(correlation_id=str(correlation_id)):
             response = self.get_response(request)
+            # Django would do it too, once this line and its correlation id are left.
+            if response.status_code >= 400:
+                log_response(
+                    "%s: %s", response.reason_phrase, request.path, response=response, request=request
+                )
         response[HEADER] = str(correlation_id)
         return response
 

@@ -11,11 +11,15 @@ import re
 import uuid
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Any
 
 from eventservice.api.problems import Fault, invalid
+from eventservice.kernel.now import rfc3339
 
 MISSING: Any = object()
+# So many members that nobody knows are named, of one object.
+MOST_UNKNOWN = 20
 
 _INSTANT = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d(:\d\d(\.\d{1,9})?)?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
 _SHORT = re.compile(
@@ -201,8 +205,12 @@ class Fields:
         return list(values)
 
     def no_others(self) -> None:
-        for name in self._data.keys() - self._known:
+        unknown = self._data.keys() - self._known
+        for name in islice(unknown, MOST_UNKNOWN):
             self.fault(name[:200], "is not known here")
+        if len(unknown) > MOST_UNKNOWN:
+            rule = f"has {len(unknown) - MOST_UNKNOWN} more members that are not known here"
+            self.faults.append(Fault(self.at, rule))
 
 
 def wrong_text(value: Any, longest: int) -> str | None:
@@ -222,10 +230,7 @@ def checked(faults: list[Fault]) -> None:
 
 
 def show_instant(moment: datetime | None) -> str | None:
-    """ISO 8601, UTC, milliseconds."""
-    if moment is None:
-        return None
-    return f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond // 1000:03d}Z"
+    return None if moment is None else rfc3339(moment)
 
 
 def show_duration(seconds: float | None) -> str | None:

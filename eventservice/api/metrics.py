@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import Any
 
 from django.conf import settings
+from django.db import OperationalError
 from django.http import HttpRequest, HttpResponse
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -19,7 +20,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
 from eventservice.api.auth import principal_of
-from eventservice.api.problems import Refusal, respond
+from eventservice.api.problems import Refusal, answer_exception
 from eventservice.tenants.public import tenant_ids
 from orchestration.public import Statistics, statistics
 from outbox.public import status as outbox_status
@@ -33,11 +34,16 @@ _kept: tuple[float, bytes] = (-KEPT_SECONDS, b"")
 
 
 def metrics(request: HttpRequest) -> HttpResponse:
-    if not settings.METRICS_OPEN and not _is_operator(request):
-        refusal = Refusal(401, "not_authenticated", "Metrics are for operators: give an operator's API key.")
-        refusal.headers["WWW-Authenticate"] = 'Bearer realm="event-service"'
-        return respond(refusal, request.correlation_id)  # type: ignore[attr-defined]
-    return HttpResponse(_text(), CONTENT_TYPE_PLAIN_0_0_4, headers={"Cache-Control": "no-store"})
+    try:
+        if not settings.METRICS_OPEN and not _is_operator(request):
+            refusal = Refusal(
+                401, "not_authenticated", "Metrics are for operators: give an operator's API key."
+            )
+            refusal.headers["WWW-Authenticate"] = 'Bearer realm="event-service"'
+            raise refusal
+        return HttpResponse(_text(), CONTENT_TYPE_PLAIN_0_0_4, headers={"Cache-Control": "no-store"})
+    except (Refusal, OperationalError) as error:
+        return answer_exception(error, {"request": request})
 
 
 def _is_operator(request: HttpRequest) -> bool:

@@ -8,16 +8,21 @@ from http import HTTPStatus
 from typing import Any, NamedTuple
 
 import structlog
+from django.core.exceptions import BadRequest, RequestDataTooBig, SuspiciousOperation
 from django.db import OperationalError
 from django.http import Http404, HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
+from django.views.defaults import bad_request
 from rest_framework import exceptions
 
 from eventservice.kernel.errors import Conflict, DomainError, NotFound
+from eventservice.kernel.undone import is_undone
 
 log = structlog.get_logger(__name__)
 
 MEDIA_TYPE = "application/problem+json"
+# Of the faults of one request, or of one item of a batch: an answer is no larger than what it answers.
+MOST_TOLD = 100
 # What programs call; elsewhere a browser may be given a page.
 MACHINE_PATHS = ("/api/", "/livez", "/readyz", "/metrics")
 
@@ -37,8 +42,14 @@ DETAILS = {
     400: "The request cannot be understood.",
     403: "The request is refused.",
     404: "There is nothing at this address.",
+    413: "The request is larger than what is taken.",
     500: "Something went wrong here. The correlation id leads to what it was.",
 }
+BUSY = "The database did not answer in time. Nothing has been changed; try again."
+UNKNOWN = (
+    "The database did not answer. If this was to change something, it is not known whether it has: look, or send it "
+    "again under the same idempotency key."
+)
 
 
 class Fault(NamedTuple):
@@ -73,6 +84,14 @@ def invalid(errors: Sequence[Fault]) -> Refusal:
     return Refusal(400, "invalid", f"{count} not as required.", errors)
 
 
+def told(faults: Sequence[Fault]) -> list[dict[str, str]]:
+    """The first ones, and how many more there are."""
+    shown = [fault._asdict() for fault in faults[:MOST_TOLD]]
+    if left := len(faults) - len(shown):
+        shown.append(Fault("", f"and {left} more")._asdict())
+    return shown
+
+
 def problem_of(refusal: Refusal, correlation_id: Any) -> dict[str, Any]:
     """`instance` is the occurrence's name, which it shares with all that is logged of it.
 
@@ -86,7 +105,7 @@ def problem_of(refusal: Refusal, correlation_id: Any) -> dict[str, Any]:
         "instance": f"urn:uuid:{correlation_id}",
         "code": refusal.code,
         "correlationId": str(correlation_id),
-        "errors": [fault._asdict() for fault in refusal.errors],
+        "errors": told(refusal.errors),
     }
 
 
@@ -98,10 +117,16 @@ def respond(refusal: Refusal, correlation_id: Any) -> HttpResponse:
 def answer_exception(raised: Exception, context: Mapping[str, Any]) -> HttpResponse:
     """Django REST framework's exception handler: nothing passes it."""
     refusal = refusal_of(raised)
-    if refusal is None:
-        log.error("request_failed", exc_info=raised)
-        refusal = _by_status(500)
-    return respond(refusal, context["request"].correlation_id)
+    if refusal is not None:
+        return respond(refusal, context["request"].correlation_id)
+    log.error("request_failed", exc_info=raised)
+    return logged(respond(_by_status(500), context["request"].correlation_id))
+
+
+def logged(response: HttpResponse) -> HttpResponse:
+    """One that Django need not log: it has been."""
+    response._has_been_logged = True  # type: ignore[attr-defined]
+    return response
 
 
 def refusal_of(raised: Exception) -> Refusal | None:
@@ -114,12 +139,27 @@ def refusal_of(raised: Exception) -> Refusal | None:
             return _by_status(404)
         case exceptions.APIException():
             return _of_framework(raised)
+        case RequestDataTooBig():
+            return _by_status(413)
+        case SuspiciousOperation():
+            return _by_status(400)
         case OperationalError():
-            log.warning("database_busy", error=str(raised))
-            busy = "The database did not answer in time. Nothing has been changed; try again."
-            return Refusal(503, "database_busy", busy, headers={"Retry-After": "1"})
+            return _of_database(raised)
         case _:
             return None
+
+
+def _of_database(error: OperationalError) -> Refusal:
+    if is_undone(error):
+        log.warning("database_busy", error=str(error))
+        return Refusal(503, "database_busy", BUSY, headers={"Retry-After": "1"})
+    log.warning("database_lost", error=str(error))
+    return outcome_unknown()
+
+
+def outcome_unknown() -> Refusal:
+    """Nobody is asked to try again: of a submission without a key that could make a second call."""
+    return Refusal(503, "outcome_unknown", UNKNOWN)
 
 
 def _of_domain(error: DomainError) -> Refusal:
@@ -148,7 +188,10 @@ def _by_status(status: int) -> Refusal:
 
 
 class ProblemMiddleware:
-    """What Django itself refuses (an unknown path, a host, a CSRF token), and what breaks outside the API's views."""
+    """What Django itself refuses (an unknown path, a host, a CSRF token), and what breaks outside the API's views.
+
+    It refuses a NUL itself, in a path, a query or a cookie: nothing has one in its name, and PostgreSQL takes none.
+    """
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
         self.get_response = get_response
@@ -165,8 +208,20 @@ class ProblemMiddleware:
         for kept in ("Allow", "Retry-After"):
             if kept in response:
                 made[kept] = response[kept]
-        return made
+        return logged(made) if getattr(response, "_has_been_logged", False) else made
+
+    def process_view(self, request: HttpRequest, *_: Any) -> HttpResponse | None:
+        if "\0" in request.path:
+            raise Http404
+        query = request.META.get("QUERY_STRING", "")
+        # The API says itself which parameter it is.
+        if ("%00" in query or "\0" in query) and not request.path.startswith("/api/"):
+            return bad_request(request, BadRequest())
+        if any("\0" in value for value in request.COOKIES.values()):
+            return bad_request(request, BadRequest())
+        return None
 
 
 def for_machines(request: HttpRequest) -> bool:
-    return request.path.startswith(MACHINE_PATHS) or "text/html" not in request.headers.get("Accept", "")
+    shows_pages = "text/html" in request.headers.get("Accept", "") or "HX-Request" in request.headers
+    return request.path.startswith(MACHINE_PATHS) or not shows_pages

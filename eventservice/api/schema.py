@@ -15,10 +15,12 @@ from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from drf_spectacular.generators import SchemaGenerator
 from drf_spectacular.renderers import OpenApiJsonRenderer
 from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
+from drf_spectacular.views import SpectacularSwaggerSplitView
 from rest_framework import serializers
 
+from eventservice.tenants.models import ApiKey
+
 PROBLEM = ("default", "application/problem+json")
-INSTANT = "date-time"
 
 
 class FaultSerializer(serializers.Serializer[Any]):
@@ -48,10 +50,18 @@ class KeyScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call
 
     def get_security_definition(self, auto_schema: Any) -> Any:
         key = {"type": "http", "scheme": "bearer", "bearerFormat": "es_<env>_<id>_<secret>"}
-        return [key, {"type": "apiKey", "in": "cookie", "name": "sessionid"}]
+        session = {"type": "apiKey", "in": "cookie", "name": "sessionid"}
+        return [
+            key,
+            {
+                **session,
+                "description": "A signed-in operator, who only reads here: else `session_reads_only`.",
+            },
+        ]
 
     def get_security_requirement(self, auto_schema: Any) -> Any:
-        return [{"apiKey": []}, {"session": []}]
+        reads = auto_schema.method == "GET" or auto_schema.view.scope == ApiKey.Scope.READ
+        return [{"apiKey": []}, {"session": []}] if reads else [{"apiKey": []}]
 
 
 CORRELATION = OpenApiParameter(
@@ -61,7 +71,8 @@ IDEMPOTENCY = OpenApiParameter(
     "Idempotency-Key",
     {"type": "string", "pattern": r"^[!-~]{1,255}$"},
     OpenApiParameter.HEADER,
-    description="A repeat with the same key and payload gives the same call; with another payload 409.",
+    description="A repeat with the same key and payload gives the same call; with another payload 409. So what had no "
+    "answer, or a 503 `outcome_unknown`, can be sent again.",
 )
 
 
@@ -129,6 +140,12 @@ def _document() -> bytes:
     generator = SchemaGenerator()  # type: ignore[no-untyped-call]
     document = generator.get_schema(request=None, public=True)  # type: ignore[no-untyped-call]
     return bytes(OpenApiJsonRenderer().render(document, renderer_context={}))
+
+
+class Docs(SpectacularSwaggerSplitView):
+    def options(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+        """Django REST framework would describe the page, by a template that there is not."""
+        return HttpResponse(status=204, headers={"Allow": ", ".join(self.allowed_methods)})
 
 
 def only_the_api(endpoints: list[Any]) -> list[Any]:

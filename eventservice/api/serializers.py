@@ -18,7 +18,12 @@ class LimitsSerializer(Base):
     maxInFlight = s.IntegerField(min_value=1, max_value=100_000, required=False)
     maxPending = s.IntegerField(min_value=1, max_value=100_000_000, required=False)
     requestsPerMinute = s.IntegerField(min_value=1, max_value=100_000_000, required=False)
-    allowedHosts = s.ListField(child=s.CharField(max_length=253), max_length=200, required=False)
+    allowedHosts = s.ListField(
+        child=s.CharField(max_length=253),
+        max_length=200,
+        required=False,
+        help_text="Names or addresses, each without scheme, port or `*`; none: any host",
+    )
     secretHeaders = s.ListField(child=s.CharField(max_length=253), max_length=200, required=False)
     signingSecret = s.CharField(required=False, allow_blank=True, help_text="`whsec_…`; empty: do not sign")
 
@@ -69,6 +74,7 @@ class KeySerializer(Base):
     expiresAt = s.DateTimeField(allow_null=True)
     revokedAt = s.DateTimeField(allow_null=True)
     lastUsedAt = s.DateTimeField(allow_null=True)
+    successor = s.CharField(allow_null=True, help_text="The `keyId` of the key that it was rotated into")
 
 
 class NewKeySerializer(KeySerializer):

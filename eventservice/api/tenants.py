@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import uuid
 from collections.abc import Iterable
-from datetime import timedelta
 from typing import Any
 
-from django.db import IntegrityError
+from django.db import IntegrityError, transaction
 from django.http import HttpResponse
 from rest_framework.request import Request
 
@@ -19,19 +17,22 @@ from eventservice.api.fields import Fields, checked, show_instant
 from eventservice.api.problems import Fault, Refusal
 from eventservice.api.queries import Query, listed, make_cursor
 from eventservice.api.schema import PAGING, described
+from eventservice.api.tenant_rules import (
+    name_taken,
+    read_key,
+    read_limits,
+    read_name,
+    read_namespace,
+    read_overlap,
+)
 from eventservice.api.views import ApiView, no_content, reply
-from eventservice.kernel.errors import Conflict, NotFound
-from eventservice.kernel.now import db_now
-from eventservice.kernel.sharding import MAX_SHARDS
+from eventservice.console.actions import note
+from eventservice.kernel.errors import NotFound
+from eventservice.kernel.ids import new_id
 from eventservice.tenants.directory import change_tenant, create_tenant, declare_namespace
-from eventservice.tenants.keys import create_key, revoke_key, rotate_key
-from eventservice.tenants.models import DEFAULT_SHARDS, ApiKey, Namespace, Tenant, name_rule
+from eventservice.tenants.keys import create_key, key_of, refuse_ended, revoke_key, rotate_key
+from eventservice.tenants.models import ApiKey, Namespace, Tenant
 
-NAME = re.compile(name_rule.regex)
-NAME_RULE = str(name_rule.message)
-SIGNING_SECRET = re.compile(r"whsec_[A-Za-z0-9+/]{32,128}={0,2}")
-LONGEST_OVERLAP = 30 * 86_400.0
-DEFAULT_OVERLAP = 86_400.0
 SMALL = 64 * 1024
 
 
@@ -52,6 +53,14 @@ class AdminView(ApiView):
             raise Refusal(
                 403, "scope_missing", f"A key cannot give what it has not: {', '.join(sorted(missing))}."
             )
+
+    def note(self, action: str, tenant_id: uuid.UUID, subject: object, **detail: Any) -> None:
+        """In the action log, where the console's lines are too; in the transaction of what it tells of."""
+        note(self.principal, action, tenant_id=tenant_id, subject=subject, **detail)
+
+    def note_key(self, action: str, key: ApiKey, **detail: Any) -> None:
+        said = {"name": key.name, "scopes": key.scopes, "expires": show_instant(key.expires_at), **detail}
+        note(self.principal, action, tenant_id=key.tenant_id, subject=key.key_id, **said)
 
     def read_page(self, list_id: str) -> tuple[list[Any] | None, int]:
         faults: list[Fault] = []
@@ -96,14 +105,16 @@ class Tenants(AdminView):
     )
     def post(self, request: Request) -> HttpResponse:
         fields, faults = self.read_fields()
-        name = fields.matching("name", NAME, NAME_RULE)
-        changes = _read_limits(fields)
+        name, changes = read_name(fields), read_limits(fields)
         fields.no_others()
         checked(faults)
+        tenant_id = new_id()
         try:
-            tenant = create_tenant(name, **changes)
+            with transaction.atomic():
+                tenant = create_tenant(name, tenant_id=tenant_id, **changes)
+                self.note("tenant-create", tenant_id, tenant_id, name=name)
         except IntegrityError:
-            raise _taken(name) from None
+            raise name_taken(name) from None
         return reply(show_tenant(tenant), 201, {"Location": f"{request.path}/{tenant.tenant_id}"})
 
 
@@ -123,35 +134,30 @@ class OneTenant(AdminView):
         if not self.principal.is_operator:
             raise Refusal(403, "operators_only", "Only operators may ask this.")
         fields, faults = self.read_fields()
-        changes = _read_limits(fields)
+        changes = read_limits(fields)
         fields.no_others()
         checked(faults)
-        return reply(show_tenant(change_tenant(tenant_id, **changes)))
+        with transaction.atomic():
+            told = _changes_told(Tenant.objects.select_for_update().get(pk=tenant_id), changes)
+            tenant = change_tenant(tenant_id, **changes)
+            for action, detail in told.items():
+                self.note(action, tenant_id, tenant_id, **detail)
+        return reply(show_tenant(tenant))
 
 
-def _taken(name: str) -> Conflict:
-    return Conflict("already_exists", f"A tenant {name!r} exists.", faults={"name": "must be new"})
-
-
-def _read_limits(fields: Fields) -> dict[str, Any]:
-    changes: dict[str, Any] = {}
-    if "active" in fields:
-        changes["active"] = fields.boolean("active")
-    for name, column, most in (
-        ("maxInFlight", "max_in_flight", 100_000),
-        ("maxPending", "max_pending", 100_000_000),
-        ("requestsPerMinute", "requests_per_minute", 100_000_000),
-    ):
-        if name in fields:
-            changes[column] = fields.integer(name, least=1, most=most)
-    for name, column in (("allowedHosts", "allowed_hosts"), ("secretHeaders", "secret_headers")):
-        if name in fields:
-            changes[column] = fields.texts(name, most=200, longest=253, required=True)
-    if "signingSecret" in fields:
-        rule = 'whsec_ and the base64 of 24 to 96 random bytes, or ""'
-        given = fields.matching("signingSecret", re.compile(f"(?:{SIGNING_SECRET.pattern})?"), rule, "")
-        changes["signing_secret"] = given
-    return changes
+def _changes_told(tenant: Tenant, changes: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """As the console, which has a form for each, notes what of this is a change; never a secret."""
+    told: dict[str, dict[str, Any]] = {}
+    different = {column: value for column, value in changes.items() if getattr(tenant, column) != value}
+    secret = different.pop("signing_secret", None)
+    if secret is not None:
+        set_or_rotate = "tenant-secret-rotate" if tenant.signing_secret else "tenant-secret-set"
+        told[set_or_rotate if secret else "tenant-secret-clear"] = {}
+    if "active" in different:
+        told["tenant-activate" if different.pop("active") else "tenant-deactivate"] = {}
+    if different:
+        told["tenant-change"] = different
+    return told
 
 
 def show_tenant(tenant: Tenant) -> dict[str, Any]:
@@ -192,16 +198,18 @@ class Namespaces(AdminView):
         takes=shapes.NamespaceInputSerializer,
         gives=shapes.NamespaceSerializer,
         status=(200, 201),
-        about="Make a namespace. Its number of shards is fixed.",
+        about="Make a namespace, or find it as it is. Its number of shards is fixed.",
     )
     def post(self, request: Request, tenant_id: uuid.UUID) -> HttpResponse:
         fields, faults = self.read_fields()
-        name = fields.matching("name", NAME, NAME_RULE)
-        num_shards = fields.integer("numShards", DEFAULT_SHARDS, least=1, most=MAX_SHARDS)
+        name, num_shards = read_namespace(fields, default=None)
         fields.no_others()
         checked(faults)
         there = Namespace.objects.for_tenant(tenant_id).filter(name=name).exists()
-        namespace = declare_namespace(tenant_id, name, num_shards)
+        with transaction.atomic():
+            namespace = declare_namespace(tenant_id, name, num_shards)
+            if not there:
+                self.note("namespace-create", tenant_id, tenant_id, name=name, shards=namespace.num_shards)
         return reply(show_namespace(namespace), 200 if there else 201, {"Location": f"{request.path}/{name}"})
 
 
@@ -249,15 +257,13 @@ class ApiKeys(AdminView):
     )
     def post(self, request: Request, tenant_id: uuid.UUID) -> HttpResponse:
         fields, faults = self.read_fields()
-        name = fields.text("name", "", most=100)
-        scopes = _read_scopes(fields)
-        expires_at = fields.instant("expiresAt", None)
-        if expires_at is not None and expires_at <= db_now():
-            fields.fault("expiresAt", "must be in the future")
+        name, scopes, expires_at = read_key(fields)
         fields.no_others()
         checked(faults)
         self.grant_no_more_than_own(scopes)
-        key, text = create_key(tenant_id, scopes, name=name, expires_at=expires_at)
+        with transaction.atomic():
+            key, text = create_key(tenant_id, scopes, name=name, expires_at=expires_at)
+            self.note_key("key-create", key)
         key.refresh_from_db()
         return reply({**show_key(key), "key": text}, 201)
 
@@ -269,16 +275,20 @@ class RotateKey(AdminView):
         takes=shapes.RotationSerializer,
         gives=shapes.NewKeySerializer,
         status=201,
-        about="A successor with the same rights. The old key ends after the overlap.",
+        about="A successor with the same rights. The old key ends after the overlap. A key is rotated once: when the "
+        "answer was lost, the 409 `already_rotated` names the successor, which can be rotated in its turn.",
     )
     def post(self, request: Request, tenant_id: uuid.UUID, key_id: str) -> HttpResponse:
-        key = _usable(tenant_id, key_id)
+        key = key_of(tenant_id, key_id)
+        refuse_ended(key)
         self.grant_no_more_than_own(key.scopes)
         fields, faults = self.read_fields()
-        seconds = fields.duration("overlap", DEFAULT_OVERLAP, most=LONGEST_OVERLAP)
+        overlap = read_overlap(fields)
         fields.no_others()
         checked(faults)
-        successor, text = rotate_key(key, timedelta(seconds=seconds))
+        with transaction.atomic():
+            successor, text = rotate_key(key, overlap)
+            self.note_key("key-rotate", successor, replaces=key_id, overlap=str(overlap))
         successor.refresh_from_db()
         return reply({**show_key(successor), "key": text}, 201)
 
@@ -286,35 +296,11 @@ class RotateKey(AdminView):
 class RevokeKey(AdminView):
     @described("revokeApiKey", "tenants", status=204, about="End a key now.")
     def post(self, request: Request, tenant_id: uuid.UUID, key_id: str) -> HttpResponse:
-        _of_tenant(tenant_id, key_id)
-        revoke_key(key_id)
+        key = key_of(tenant_id, key_id)
+        with transaction.atomic():
+            if revoke_key(key_id):
+                self.note("key-revoke", tenant_id, key_id, name=key.name)
         return no_content()
-
-
-def _of_tenant(tenant_id: uuid.UUID, key_id: str) -> ApiKey:
-    key: ApiKey | None = ApiKey.objects.for_tenant(tenant_id).filter(pk=key_id).first()
-    if key is None:
-        raise NotFound("API key")
-    return key
-
-
-def _usable(tenant_id: uuid.UUID, key_id: str) -> ApiKey:
-    key = _of_tenant(tenant_id, key_id)
-    if key.revoked_at is not None:
-        raise Conflict("wrong_state", "This key has been revoked.")
-    if key.expires_at is not None and key.expires_at <= db_now():
-        raise Conflict("wrong_state", "This key has expired.")
-    return key
-
-
-def _read_scopes(fields: Fields) -> list[str]:
-    scopes = fields.texts("scopes", most=3, longest=8, required=True)
-    texts = set(map(str, scopes))
-    if "scopes" in fields and not texts <= set(Scope.values):
-        fields.fault("scopes", "must be of " + ", ".join(Scope.values))
-    if scopes == [] and fields.value("scopes") == []:
-        fields.fault("scopes", "must not be empty")
-    return sorted(texts)
 
 
 def show_key(key: ApiKey) -> dict[str, Any]:
@@ -326,4 +312,5 @@ def show_key(key: ApiKey) -> dict[str, Any]:
         "expiresAt": show_instant(key.expires_at),
         "revokedAt": show_instant(key.revoked_at),
         "lastUsedAt": show_instant(key.last_used_at),
+        "successor": key.successor_id,
     }

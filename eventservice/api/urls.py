@@ -1,11 +1,10 @@
 """Below /api/v1/."""
 
 from django.urls import include, path
-from drf_spectacular.views import SpectacularSwaggerSplitView
 
-from eventservice.api import operations, schema, tenants
+from eventservice.api import operations, paths, schema, tenants  # noqa: F401 (`id` is of paths)
 
-TENANT = "tenants/<uuid:tenant_id>"
+TENANT = "tenants/<id:tenant_id>"
 
 urlpatterns = [
     path("tenants", tenants.Tenants.as_view()),
@@ -22,7 +21,7 @@ urlpatterns = [
     path("openapi.json", schema.openapi, name="openapi"),
     path(
         "docs",
-        SpectacularSwaggerSplitView.as_view(url_name="openapi", authentication_classes=[]),
+        schema.Docs.as_view(url_name="openapi", authentication_classes=[]),
         name="docs",
     ),
 ]

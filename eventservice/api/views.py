@@ -21,6 +21,9 @@ from eventservice.kernel.errors import NotFound
 from eventservice.tenants.public import Profile, profile
 
 READING = frozenset({"GET", "HEAD", "OPTIONS"})
+SESSION_READS = (
+    "A session only reads here: use an API key, or the console, which notes what an operator does."
+)
 
 
 class OnlyJson(BaseContentNegotiation):
@@ -64,6 +67,8 @@ class ApiView(APIView):
             raise Refusal(403, "operators_only", "Only operators may ask this.")
         scope = self.scope or (Scope.READ if method in READING else Scope.WRITE)
         if scope not in self.principal.scopes:
+            if self.principal.by_session:
+                raise Refusal(403, "session_reads_only", SESSION_READS)
             raise Refusal(
                 403, "scope_missing", f"This key has not the scope {scope.value!r} that this takes."
             )

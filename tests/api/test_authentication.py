@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.contrib.auth.models import Permission, User
+from django.contrib.auth.models import Group, User
 from django.test import Client
 
 from eventservice.api.auth import KEPT_SECONDS, forget_keys
@@ -119,11 +120,37 @@ def test_a_session_needs_its_token_to_write(acme: Api) -> None:
     assert response["Content-Type"] == "application/problem+json"
 
 
-def test_a_viewer_may_not_write_and_an_editor_may(acme: Api) -> None:
+@pytest.mark.parametrize("role", ["viewer", "operator", "admin"])
+def test_a_session_only_reads(acme: Api, role: str) -> None:
+    """What an operator does is noted, and it is the console that notes it."""
     client = Client()
     user = User.objects.create_user("vera", is_staff=True)
+    user.groups.add(Group.objects.get(name=role))
     client.force_login(user)
-    path = acme.root + "/service-calls"
-    assert client.post(path, submission(), content_type="application/json").status_code == 403
-    user.user_permissions.add(Permission.objects.get(codename="change_servicecall"))
-    assert client.post(path, submission(), content_type="application/json").status_code == 202
+    call = acme.submit()["serviceCallId"]
+    asked: list[tuple[str, str, Any]] = [
+        ("POST", "/service-calls", submission()),
+        ("POST", f"/service-calls/{call}/cancel", {}),
+        ("DELETE", f"/service-calls/{call}", {}),
+        ("POST", "/api-keys", {"scopes": ["read"]}),
+        ("PATCH", "", {"maxPending": 1}),
+    ]
+    for method, path, body in asked:
+        answer = client.generic(method, acme.root + path, json.dumps(body), "application/json")
+        assert (answer.status_code, answer.json()["code"]) == (403, "session_reads_only"), path
+    assert client.get(f"{acme.root}/service-calls/{call}").json()["status"] == "Scheduled"
+
+
+def test_a_session_may_ask_what_a_post_only_reads(acme: Api) -> None:
+    client = Client()
+    client.force_login(User.objects.create_user("vera", is_staff=True))
+    answer = client.post(acme.root + "/timers/get", {"timerId": "not there"}, content_type="application/json")
+    assert answer.status_code == 404
+
+
+def test_a_key_that_only_reads_may_get_a_timer(acme: Api) -> None:
+    key = api_of(acme.tenant, ["read"])
+    timer = {"id": "t", "executeAt": "2030-01-01T00:00:00Z", "callbackUrl": "http://target.test/"}
+    assert acme.post("/timers/create", timer).status_code == 200
+    assert key.post("/timers/get", {"timerId": "t"}).status_code == 200
+    assert key.post("/timers/delete", {"timerId": "t"}).status_code == 403

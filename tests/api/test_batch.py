@@ -70,6 +70,17 @@ def test_a_key_twice_in_one_batch_is_one_call(acme: Api) -> None:
     assert stored(acme) == 1
 
 
+@pytest.mark.parametrize("atomic", [True, False])
+def test_two_calls_with_one_id_are_refused_by_that_id(acme: Api, atomic: bool) -> None:
+    one = "01900000-0000-7000-8000-000000000001"
+    items = [submission(name=name, serviceCallId=one) for name in ("a", "b")]
+    answer = acme.post("/service-calls/batch", {"items": items, "atomic": atomic})
+    refused = answer.json() if atomic else answer.json()["items"][1]
+    assert (refused["status"], refused["code"]) == (409, "already_exists")
+    assert [fault["pointer"] for fault in refused["errors"]] == ["/serviceCallId"]
+    assert "dempotency" not in refused["detail"]
+
+
 def test_a_thousand_are_one_transaction(acme: Api) -> None:
     answer = batch(acme, *(submission(name=str(n)) for n in range(1000))).json()
     assert answer["accepted"] == 1000
@@ -82,3 +93,11 @@ def test_a_thousand_are_one_transaction(acme: Api) -> None:
 )
 def test_it_has_one_to_a_thousand_items(acme: Api, document: Any) -> None:
     assert set(faults(acme.post("/service-calls/batch", document))) == {"/items"}
+
+
+def test_a_key_for_all_of_them_is_refused_and_not_ignored(acme: Api) -> None:
+    items = {"items": [submission()]}
+    refused = acme.post("/service-calls/batch", items, headers={"Idempotency-Key": "order-17"})
+    rule = "must not be given for a batch: give each item its idempotencyKey"
+    assert faults(refused) == {"/headers/Idempotency-Key": rule}
+    assert stored(acme) == 0

@@ -112,8 +112,10 @@ def test_the_id_of_one_that_has_ended_may_be_used_again(acme: Api, status: str) 
     stored(acme).update(status=status)
     found = acme.post("/timers/get", KEY)
     assert found.status_code == 404 if status == "Canceled" else found.json()["status"] == status
-    assert acme.post("/timers/update", {**KEY, "payload": 1}).status_code == 404
-    assert acme.post("/timers/delete", KEY).status_code == 404
+    for action, body in (("update", {**KEY, "payload": 1}), ("delete", KEY)):
+        refused = acme.post(f"/timers/{action}", body)
+        assert (refused.status_code, refused.json()["code"]) == (404, "not_found")
+        assert refused.json()["detail"] == "No pending timer of that id."
     assert create(acme)["status"] == "Scheduled"
     assert stored(acme).count() == 2
 

@@ -114,6 +114,15 @@ def test_a_correlation_id_finds_what_its_request_made(acme: Api, rows: list[Row]
     assert list(walk(acme, f"correlationId={uuid.uuid4()}")) == []
 
 
+def test_the_replays_of_a_call_are_found_by_it(acme: Api, rows: list[Row]) -> None:
+    origin = next(row["serviceCallId"] for row in rows if row["status"] == "Failed")
+    made = acme.post(f"/service-calls/{origin}/replay").json()["serviceCallId"]
+    (found,) = walk(acme, f"replayOf={origin}")
+    assert (found["serviceCallId"], found["replayOf"]) == (made, origin)
+    assert list(walk(acme, f"replayOf={origin}&status=Failed")) == []
+    assert list(walk(acme, f"replayOf={made}")) == []
+
+
 def test_a_page_that_is_full_to_the_brim_is_the_last(acme: Api) -> None:
     for _ in range(3):
         acme.submit()

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
+import uuid
 from datetime import timedelta
 from typing import Any
 from urllib.parse import quote
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
+from eventservice.api.waiting import a_place_to_wait
 from eventservice.kernel.ids import new_id
 from eventservice.kernel.now import db_now
 from orchestration import lifecycle
@@ -57,6 +61,20 @@ def test_it_has_its_timer_and_its_last_attempt(acme: Api, path: str) -> None:
     assert ([one["attempt"] for one in rest["items"]], rest["nextCursor"]) == ([2], None)
 
 
+def test_a_page_of_attempts_reads_no_more_than_the_page(acme: Api, path: str) -> None:
+    key = {"tenant_id": acme.tenant.tenant_id, "service_call_id": path.rsplit("/", 1)[1]}
+    for number in range(1, 8):
+        HttpExecutionFactory(**key, attempt=number, response_body="x" * number)
+    with CaptureQueriesContext(connection) as captured:
+        first = acme.get(f"{path}/executions?limit=3").json()
+    (read,) = [query["sql"] for query in captured if "response_body" in query["sql"]]
+    assert "LIMIT 4" in read
+    second = acme.get(f"{path}/executions?limit=3&cursor={first['nextCursor']}").json()
+    last = acme.get(f"{path}/executions?limit=3&cursor={second['nextCursor']}").json()
+    pages = [[one["attempt"] for one in page["items"]] for page in (first, second, last)]
+    assert (pages, last["nextCursor"]) == ([[1, 2, 3], [4, 5, 6], [7]], None)
+
+
 def test_its_events_come_in_order_page_by_page(acme: Api, path: str) -> None:
     acme.post(f"{path}/cancel")
     first = acme.get(f"{path}/events?limit=2").json()
@@ -79,7 +97,7 @@ def test_its_events_come_in_order_page_by_page(acme: Api, path: str) -> None:
 def test_waiting_ends_with_its_time(acme: Api, path: str) -> None:
     begun = time.monotonic()
     assert acme.get(f"{path}?wait=0.1s").json()["status"] == "Scheduled"
-    assert 0.1 <= time.monotonic() - begun < 2
+    assert time.monotonic() - begun >= 0.1
 
 
 def test_a_call_that_has_ended_is_not_waited_for(acme: Api, path: str) -> None:
@@ -99,8 +117,19 @@ def test_waiting_ends_when_the_call_does(acme: Api, path: str, elsewhere: Any) -
 
     answer = elsewhere(wait)
     waiting.wait()
-    lifecycle.cancel(acme.tenant.tenant_id, path.rsplit("/", 1)[1])  # type: ignore[arg-type]
+    lifecycle.cancel(acme.tenant.tenant_id, uuid.UUID(path.rsplit("/", 1)[1]))
     assert answer.result(timeout=10) == "Canceled"
+
+
+def test_who_finds_no_place_to_wait_is_answered_at_once_and_told_when_to_ask_again(
+    acme: Api, path: str, settings: Any
+) -> None:
+    settings.API_MAX_WAITERS = 1
+    with a_place_to_wait() as first:
+        assert first
+        response = acme.get(f"{path}?wait=20s")
+        assert (response.json()["status"], response["Retry-After"]) == ("Scheduled", "1")
+    assert "Retry-After" not in acme.get(f"{path}?wait=0.1s")
 
 
 def test_a_wait_that_is_no_duration_is_refused(acme: Api, path: str) -> None:

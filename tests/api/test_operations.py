@@ -10,12 +10,17 @@ from typing import Any
 import pytest
 from django.conf import settings as django_settings
 from django.core.management import call_command
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 from prometheus_client.parser import text_string_to_metric_families
 
+from eventservice.api import metrics as metrics_module
 from eventservice.kernel.ids import new_id
-from eventservice.kernel.now import DbNow, db_now
+from eventservice.kernel.now import DbNow, db_now, pinned_time
+from eventservice.tenants.public import create_tenant
+from orchestration import statistics
 from orchestration.models import ServiceCall
-from tests.api.conftest import Api
+from tests.api.conftest import Api, api_of
 from tests.factories import ServiceCallFactory
 from timers.models import Node, TimerShard
 
@@ -42,8 +47,8 @@ def test_it_is_ready_when_an_engines_heart_beats(acme: Api) -> None:
     assert acme.get("/readyz").json() == ready
 
 
-def an_ended_call(api: Api, status: str, late_ms: float, outcome: dict[str, Any]) -> None:
-    due = db_now() - timedelta(minutes=1)
+def an_ended_call(api: Api, status: str, late_ms: float, outcome: dict[str, Any], minutes: int = 1) -> None:
+    due = db_now() - timedelta(minutes=minutes)
     ServiceCallFactory(
         tenant_id=api.tenant.tenant_id, status=status, due_at=due, started_at=due + timedelta(milliseconds=late_ms),
         finished_at=due, attempt=1, outcome_meta=outcome,
@@ -189,5 +194,49 @@ def test_what_is_described_is_what_is_read(operator: Api, shape: str) -> None:
 
 def test_calls_of_the_past_do_not_make_statistics_slow(acme: Api, django_assert_max_num_queries: Any) -> None:
     assert ServiceCall.objects.for_tenant(acme.tenant.tenant_id).count() == 0
+    acme.get("/api/v1/stats")  # by which the use of the key is noted
     with django_assert_max_num_queries(20):
         acme.get("/api/v1/stats")
+
+
+def test_more_tenants_are_no_more_queries(operator: Api, settings: Any) -> None:
+    def asked() -> list[int]:
+        operator.get("/service-calls")
+        metrics_module.forget_metrics()
+        counts = []
+        for path in ("/metrics", "/api/v1/stats"):
+            with CaptureQueriesContext(connection) as queries:
+                assert operator.get(path).status_code == 200
+            counts.append(len(queries))
+        return counts
+
+    def with_calls(api: Api) -> None:
+        an_ended_call(api, "Succeeded", 5, {})
+        an_ended_call(api, "Failed", 5, {"errorMeta": {"kind": "Timeout"}})
+
+    with_calls(operator)
+    few = asked()
+    for number in range(10):
+        with_calls(api_of(create_tenant(f"t{number}")))
+    assert asked() == few
+    assert operator.get("/api/v1/stats").json()["outcomes"]["byErrorKind"] == {"Timeout": 11}
+
+
+def test_a_sample_is_of_the_latest_calls(acme: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(statistics, "SAMPLE", 2)
+    monkeypatch.setattr(statistics, "MOST_READ", 4)
+    for minutes, late in [(1, 7)] * 3 + [(14, 900)] * 20:
+        an_ended_call(acme, "Succeeded", late, {}, minutes)
+    found = acme.get("/api/v1/stats?window=15m").json()
+    assert (found["throughput"]["ended"], found["latenessMs"]["p99"]) == (23, 7.0)
+
+
+def test_the_oldest_of_all_tenants_is_told(operator: Api, intruder: Api, acme: Api) -> None:
+    now = db_now()
+    for api, minutes in ((intruder, 3), (acme, 2)):
+        due = now - timedelta(minutes=minutes)
+        ServiceCallFactory(tenant_id=api.tenant.tenant_id, status="Scheduled", due_at=due)
+    with pinned_time(now):
+        assert operator.get("/api/v1/stats").json()["backlog"]["overdue"] == 2
+        assert operator.get("/api/v1/stats").json()["oldestOverdueSeconds"] == 180
+        assert acme.get("/api/v1/stats").json()["oldestOverdueSeconds"] == 120

@@ -11,6 +11,7 @@ import pytest
 
 from eventservice.kernel.now import pinned_time
 from orchestration.models import ServiceCall
+from outbox.models import OutboxEvent
 from tests.api.conftest import SPEC, Api, faults, submission
 from tests.conftest import NOON
 
@@ -207,6 +208,18 @@ def test_an_id_that_is_taken_is_a_conflict(acme: Api) -> None:
     taken = acme.submit()["serviceCallId"]
     response = acme.post("/service-calls", submission(serviceCallId=taken))
     assert (response.status_code, response.json()["code"]) == (409, "already_exists")
+
+
+def test_an_id_of_a_deleted_call_is_free_when_its_events_are_gone(acme: Api) -> None:
+    given = submission(serviceCallId="01900000-0000-7000-8000-000000000001")
+    acme.post("/service-calls", given)
+    assert acme("DELETE", f"/service-calls/{given['serviceCallId']}").status_code == 204
+    refused = acme.post("/service-calls", given)
+    assert (refused.status_code, refused.json()["code"]) == (409, "already_used")
+    assert "its events are still kept" in refused.json()["detail"]
+    assert refused.json()["errors"] == [{"pointer": "/serviceCallId", "detail": "must be new"}]
+    OutboxEvent.objects.for_tenant(acme.tenant.tenant_id).delete()
+    assert acme.post("/service-calls", given).status_code == 202
 
 
 # --- correlation ----------------------------------------------------------------------------------------------

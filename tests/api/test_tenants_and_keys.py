@@ -9,8 +9,10 @@ import pytest
 
 from eventservice.api.auth import forget_keys
 from eventservice.kernel.now import db_now, pinned_time
+from eventservice.tenants.directory import change_tenant
 from eventservice.tenants.models import ApiKey, Tenant
-from tests.api.conftest import Api, api_of, faults
+from execution.public import MASK
+from tests.api.conftest import SPEC, Api, api_of, faults
 
 pytestmark = pytest.mark.django_db
 
@@ -42,6 +44,20 @@ def test_what_is_wrong_with_a_tenant_is_told(operator: Api) -> None:
     assert sorted(faults(operator.post("/api/v1/tenants", wrong))) == [
         "/active", "/allowedHosts", "/id", "/maxPending", "/name", "/signingSecret",
     ]  # fmt: skip
+
+
+def test_a_host_is_kept_as_the_host_of_a_url_is_read(operator: Api) -> None:
+    given = ["Shop.Test", "[2001:DB8::0:1]", "2001:db8::2", "192.0.2.1"]
+    changed = operator("PATCH", "", {"allowedHosts": given})
+    assert changed.json()["allowedHosts"] == ["shop.test", "2001:db8::1", "2001:db8::2", "192.0.2.1"]
+
+
+@pytest.mark.parametrize(
+    "host", ["http://x.test", "*.foo.test", "x.test:80", "a b", "[::1]:80", "[::1", "x.test/", "256.1.1.1", "ü.test"]
+)  # fmt: skip
+def test_a_host_that_could_never_match_is_refused(operator: Api, host: str) -> None:
+    wrong = faults(operator("PATCH", "", {"allowedHosts": ["fine.test", host]}))
+    assert wrong == {"/allowedHosts/1": "must be a host name or address, without scheme, port or *"}
 
 
 def test_a_signing_secret_is_stored_encrypted_and_never_shown(operator: Api) -> None:
@@ -112,6 +128,16 @@ def test_a_rotated_key_goes_on_for_the_overlap(acme: Api) -> None:
         assert acme.post(f"/api-keys/{old['keyId']}/rotate").status_code == 409
 
 
+def test_who_lost_the_answer_to_a_rotation_is_told_the_successor(acme: Api) -> None:
+    old = acme.post("/api-keys", {"scopes": ["read"]}).json()
+    new = acme.post(f"/api-keys/{old['keyId']}/rotate").json()
+    again = acme.post(f"/api-keys/{old['keyId']}/rotate")
+    assert (again.status_code, again.json()["code"]) == (409, "already_rotated")
+    assert new["keyId"] in again.json()["detail"]
+    shown = {key["keyId"]: key["successor"] for key in acme.get("/api-keys").json()["items"]}
+    assert (shown[old["keyId"]], shown[new["keyId"]]) == (new["keyId"], None)
+
+
 def test_a_revoked_key_is_at_an_end(acme: Api) -> None:
     key = acme.post("/api-keys", {"scopes": ["read"]}).json()
     assert [acme.post(f"/api-keys/{key['keyId']}/revoke").status_code for _ in range(2)] == [204, 204]
@@ -140,3 +166,25 @@ def test_a_key_has_one_to_three_scopes(acme: Api, scopes: Any) -> None:
 def test_a_key_does_not_expire_before_it_is_made(acme: Api) -> None:
     body = {"scopes": ["read"], "expiresAt": "2020-01-01T00:00:00Z"}
     assert list(faults(acme.post("/api-keys", body))) == ["/expiresAt"]
+
+
+@pytest.mark.parametrize("name", ["X-Pin:", "X Ssn", "*", "X-*", "X-é", "", "x" * 254, 7])
+def test_a_header_that_there_cannot_be_is_no_secret_one(operator: Api, name: Any) -> None:
+    wrong = faults(operator("PATCH", "", {"secretHeaders": ["X-Fine", name]}))
+    assert list(wrong) == ["/secretHeaders/1"]
+
+
+def test_a_secret_header_that_was_named_before_the_rule_does_no_harm(operator: Api) -> None:
+    change_tenant(operator.tenant.tenant_id, secret_headers=["X-Pin:", "X_Ssn"])
+    call = operator.submit(requestSpec={**SPEC, "headers": {"X-Ssn": "123-45-6789", "X-Pin": "4711"}})
+    assert call["requestSpec"]["headers"] == {"X-Ssn": MASK, "X-Pin": "4711"}
+    changed = operator("PATCH", "", {"maxPending": 7}).json()
+    assert changed["secretHeaders"] == ["X-Pin:", "X_Ssn"]
+
+
+@pytest.mark.parametrize("body", [{"name": "blue"}, {"name": "blue", "numShards": None}])
+def test_no_number_of_shards_is_no_wish(acme: Api, body: Any) -> None:
+    assert acme.post("/namespaces", {"name": "blue", "numShards": 4}).status_code == 201
+    again = acme.post("/namespaces", body)
+    assert (again.status_code, again.json()["numShards"]) == (200, 4)
+    assert acme.post("/namespaces", {**body, "name": "green"}).json()["numShards"] == 16

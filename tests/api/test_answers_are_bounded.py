@@ -1,0 +1,65 @@
+"""No request, however odd, costs more to refuse than it cost to send."""
+
+from __future__ import annotations
+
+import pytest
+
+from eventservice.api.bodies import parse_json
+from eventservice.api.problems import MOST_TOLD, Fault, Refusal, told
+from tests.api.conftest import Api, faults, submission
+
+pytestmark = pytest.mark.django_db
+
+
+def test_a_name_that_is_there_twice_is_found_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names are compared where they are equal, or by accident: not each with all others."""
+    compared = 0
+
+    class Name(str):
+        __hash__ = str.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            nonlocal compared
+            compared += 1
+            return str.__eq__(self, other) is True
+
+    from eventservice.api import bodies
+
+    many = [(Name(number), 1) for number in range(3000)]
+    with pytest.raises(ValueError, match='the name "2999" is there twice'):
+        bodies._no_repeats([*many, (Name(2999), 1)])
+    assert compared < 300
+
+
+def test_the_name_that_is_there_twice_is_told() -> None:
+    with pytest.raises(Refusal, match='the name "b" is there twice in one object'):
+        parse_json('{"a": 1, "b": 2, "c": 3, "b": 4, "a": 5}')
+
+
+def test_of_many_members_that_are_not_known_the_first_are_named(acme: Api) -> None:
+    response = acme.post("/service-calls", submission(**{f"odd{number}": 1 for number in range(1500)}))
+    wrong = faults(response)
+    assert len(wrong) == 21
+    assert wrong[""] == "has 1480 more members that are not known here"
+
+
+def test_an_item_of_a_batch_says_so_too(acme: Api) -> None:
+    odd = submission(
+        requestSpec={"method": "GET", "url": "http://x.test", **{f"o{n}": 1 for n in range(500)}}
+    )
+    (item,) = acme.post("/service-calls/batch", {"items": [odd]}).json()["items"]
+    assert len(item["errors"]) == 21
+    assert item["errors"][0]["pointer"] == "/items/0/requestSpec"
+
+
+def test_of_many_faults_the_first_are_told() -> None:
+    shown = told([Fault(f"/{number}", "is wrong") for number in range(5000)])
+    assert len(shown) == MOST_TOLD + 1
+    assert shown[-1] == {"pointer": "", "detail": f"and {5000 - MOST_TOLD} more"}
+
+
+def test_an_atomic_batch_of_faults_has_an_answer_of_bounded_size(acme: Api) -> None:
+    wrong = {"atomic": True, "items": [{"name": ""}] * 1000}
+    response = acme.post("/service-calls/batch", wrong)
+    assert (response.status_code, len(response.json()["errors"])) == (400, MOST_TOLD + 1)
+    assert response.json()["detail"] == "2000 values are not as required."

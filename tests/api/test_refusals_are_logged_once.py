@@ -1,0 +1,84 @@
+"""Each answer that is an error has one line in the log, and by its correlation id it is found."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from django.http import HttpResponse
+from django.test import Client
+from django.urls import path
+
+from eventservice.kernel.logs import logging_config
+from orchestration import lifecycle
+from tests.api.conftest import Api, submission
+
+pytestmark = pytest.mark.django_db
+
+Lines = Callable[[], list[dict[str, Any]]]
+
+
+@pytest.fixture
+def lines() -> Iterator[Lines]:
+    config = logging_config("INFO", "json")["formatters"]["structured"]
+    written = io.StringIO()
+    handler = logging.StreamHandler(written)
+    handler.setFormatter(config.pop("()")(**config))
+    logging.getLogger().addHandler(handler)
+    yield lambda: [json.loads(line) for line in written.getvalue().splitlines()]
+    logging.getLogger().removeHandler(handler)
+
+
+def the_line_of(response: Any, lines: Lines) -> dict[str, Any]:
+    (line,) = lines()
+    assert line["correlation_id"] == response["X-Correlation-Id"]
+    return line
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/service-calls?limit=x", 400),
+        ("GET", "/nothing", 404),
+        ("GET", "/api/v1/nothing", 404),
+        ("DELETE", "/service-calls", 405),
+        ("GET", "/service-calls?" + "&" * 1001, 400),
+    ],
+)
+def test_what_is_refused(acme: Api, lines: Lines, method: str, path: str, status: int) -> None:
+    response = acme(method, path)
+    assert response.status_code == status
+    assert the_line_of(response, lines)["level"] == "warning"
+
+
+def test_what_nobody_foresaw(acme: Api, lines: Lines, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> None:
+        raise RuntimeError
+
+    monkeypatch.setattr(lifecycle, "submit", broken)
+    line = the_line_of(acme.post("/service-calls", submission()), lines)
+    assert (line["level"], line["event"]) == ("error", "request_failed")
+    assert "RuntimeError" in line["exception"]
+
+
+def _broken(request: Any) -> HttpResponse:
+    raise RuntimeError
+
+
+urlpatterns = [path("api/broken", _broken)]
+
+
+@pytest.mark.urls(__name__)
+def test_what_breaks_outside_the_views_of_the_api(lines: Lines) -> None:
+    response = Client(raise_request_exception=False).get("/api/broken")
+    assert response.status_code == 500
+    assert "RuntimeError" in the_line_of(response, lines)["exception"]
+
+
+def test_what_is_answered_well_has_none(acme: Api, lines: Lines) -> None:
+    acme.submit()
+    assert lines() == []

@@ -1,0 +1,69 @@
+"""A tenant that has as many calls pending as it may have is still told what it has submitted before."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestration import ceilings
+from orchestration.models import ServiceCall
+from tests.api.conftest import Api, submission
+
+pytestmark = pytest.mark.django_db
+
+WITH_KEY = {"Idempotency-Key": "order-1"}
+TIMER = {"id": "t", "executeAt": "2030-01-01T00:00:00Z", "callbackUrl": "http://target.test/"}
+
+
+def fill(api: Api, operator: Api, most: int) -> None:
+    operator("PATCH", "", {"maxPending": most})
+    ceilings.forget_rooms()
+
+
+def pending(api: Api) -> int:
+    return ServiceCall.objects.for_tenant(api.tenant.tenant_id).filter(status="Scheduled").count()
+
+
+def test_a_repeat_of_a_submission_is_answered_with_its_call(acme: Api, operator: Api) -> None:
+    first = acme.post("/service-calls", submission(), headers=WITH_KEY)
+    fill(acme, operator, 1)
+    again = acme.post("/service-calls", submission(), headers=WITH_KEY)
+    assert (again.status_code, again.json()) == (202, first.json())
+    assert again["Idempotent-Replayed"] == "true"
+    assert acme.post("/service-calls", submission()).status_code == 429
+
+
+def test_a_repeat_of_a_batch_is_too(acme: Api, operator: Api) -> None:
+    batch = {"items": [submission(idempotencyKey=key) for key in ("a", "b")]}
+    first = acme.post("/service-calls/batch", batch).json()
+    fill(acme, operator, 2)
+    again = acme.post("/service-calls/batch", batch).json()
+    assert [item["replayed"] for item in again["items"]] == [True, True]
+    assert [item["location"] for item in again["items"]] == [item["location"] for item in first["items"]]
+
+
+def test_a_batch_needs_room_only_for_what_is_new(acme: Api, operator: Api) -> None:
+    acme.submit(idempotencyKey="a")
+    batch = {"items": [submission(idempotencyKey=key) for key in ("a", "b")]}
+    fill(acme, operator, 1)
+    assert acme.post("/service-calls/batch", batch).status_code == 429
+    fill(acme, operator, 2)
+    assert acme.post("/service-calls/batch", batch).json()["accepted"] == 2
+    assert pending(acme) == 2
+
+
+def test_a_repeat_of_a_replay_is_too(acme: Api, operator: Api) -> None:
+    path = f"/service-calls/{acme.submit()['serviceCallId']}"
+    acme.post(f"{path}/cancel")
+    first = acme.post(f"{path}/replay", headers=WITH_KEY)
+    fill(acme, operator, 1)
+    again = acme.post(f"{path}/replay", headers=WITH_KEY)
+    assert again.status_code == 202
+    assert again.json()["serviceCallId"] == first.json()["serviceCallId"]
+    assert acme.post(f"{path}/replay").status_code == 429
+
+
+def test_a_pending_timer_may_be_set_anew(acme: Api, operator: Api) -> None:
+    assert acme.post("/timers/create", TIMER).status_code == 200
+    fill(acme, operator, 1)
+    assert acme.post("/timers/create", {**TIMER, "payload": 2}).json()["payload"] == 2
+    assert acme.post("/timers/create", {**TIMER, "id": "other"}).status_code == 429

@@ -1,0 +1,49 @@
+"""The favourite is a tag of its own: what is shown can be sent back, and other tags leave it alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.api.conftest import Api, faults, submission
+
+pytestmark = pytest.mark.django_db
+
+TWENTY = [f"t{number}" for number in range(20)]
+
+
+@pytest.fixture
+def favourite(acme: Api) -> str:
+    path = f"/service-calls/{acme.submit(tags=TWENTY)['serviceCallId']}"
+    assert acme("PUT", f"{path}/favorite").status_code == 204
+    return path
+
+
+def test_what_is_shown_can_be_sent_back(acme: Api, favourite: str) -> None:
+    shown: dict[str, Any] = acme.get(favourite).json()
+    assert len(shown["tags"]) == 21
+    again = acme("PATCH", favourite, {"tags": shown["tags"]})
+    assert (again.status_code, again.json()["tags"]) == (200, shown["tags"])
+    assert acme.submit(tags=shown["tags"])["favorite"]
+
+
+@pytest.mark.parametrize("tags", [[], ["a"], ["a", "favorite"]])
+def test_other_tags_leave_the_favourite_alone(acme: Api, favourite: str, tags: list[str]) -> None:
+    changed = acme("PATCH", favourite, {"tags": tags}).json()
+    assert (changed["favorite"], changed["tags"]) == (True, sorted({*tags, "favorite"}))
+
+
+def test_none_is_made_a_favourite_by_its_tags(acme: Api) -> None:
+    path = f"/service-calls/{acme.submit()['serviceCallId']}"
+    changed = acme("PATCH", path, {"tags": ["a", "favorite"]}).json()
+    assert (changed["favorite"], changed["tags"]) == (False, ["a"])
+
+
+def test_twenty_one_others_are_too_many(acme: Api, favourite: str) -> None:
+    tags = [*TWENTY, "one-more"]
+    for refused in (
+        acme("PATCH", favourite, {"tags": tags}),
+        acme.post("/service-calls", submission(tags=tags)),
+    ):
+        assert list(faults(refused)) == ["/tags"]

@@ -1,0 +1,116 @@
+"""What is changed of tenants and keys through the API is in the action log, as if it had been done in the console."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from eventservice.api import tenants
+from eventservice.models import OperatorAction
+from eventservice.tenants.models import ApiKey, Tenant
+from tests.api.conftest import Api
+
+pytestmark = pytest.mark.django_db
+
+SECRET = "whsec_" + "C4n4ry" * 6
+
+
+def key_id(api: Api) -> str:
+    return api.key.split("_")[2]
+
+
+def log() -> list[tuple[str, str, dict[str, Any]]]:
+    """Forgets it too."""
+    rows = OperatorAction.objects.across_tenants().order_by("id")
+    told = [(row.action, row.subject, row.detail) for row in rows]
+    rows.delete()
+    return told
+
+
+def test_who_it_was_is_the_key(operator: Api) -> None:
+    operator("PATCH", "", {"maxPending": 7})
+    row = OperatorAction.objects.for_tenant(operator.tenant.tenant_id).get()
+    assert (row.user, row.action) == (f"key:{key_id(operator)}", "tenant-change")
+
+
+def test_a_new_tenant(operator: Api) -> None:
+    made = operator.post("/api/v1/tenants", {"name": "fresh", "signingSecret": SECRET}).json()
+    assert log() == [("tenant-create", made["tenantId"], {"name": "fresh"})]
+    assert operator.post("/api/v1/tenants", {"name": "fresh"}).status_code == 409
+    assert log() == []
+
+
+def test_each_change_of_a_tenant_has_its_name(operator: Api) -> None:
+    one = str(operator.tenant.tenant_id)
+    limits = {"maxPending": 7, "maxInFlight": 1000, "allowedHosts": ["a.test"]}
+    operator("PATCH", "", {**limits, "active": False, "signingSecret": SECRET})
+    assert sorted(log()) == [
+        ("tenant-change", one, {"max_pending": 7, "allowed_hosts": ["a.test"]}),
+        ("tenant-deactivate", one, {}),
+        ("tenant-secret-set", one, {}),
+    ]
+    operator("PATCH", "", {**limits, "active": True, "signingSecret": SECRET})
+    assert sorted(log()) == [("tenant-activate", one, {}), ("tenant-secret-rotate", one, {})]
+    operator("PATCH", "", {"signingSecret": ""})
+    assert log() == [("tenant-secret-clear", one, {})]
+
+
+def test_what_was_so_already_is_no_change(operator: Api) -> None:
+    assert (
+        operator("PATCH", "", {"active": True, "signingSecret": "", "maxInFlight": 1000}).status_code == 200
+    )
+    assert operator("PATCH", "", {}).status_code == 200
+    assert log() == []
+
+
+def test_a_namespace_is_made_once(acme: Api) -> None:
+    for _ in range(2):
+        acme.post("/namespaces", {"name": "blue", "numShards": 4})
+    made = ("namespace-create", str(acme.tenant.tenant_id), {"name": "blue", "shards": 4})
+    assert log() == [made]
+
+
+def test_the_life_of_a_key(acme: Api) -> None:
+    key = acme.post("/api-keys", {"name": "ci", "scopes": ["read"]}).json()
+    new = acme.post(f"/api-keys/{key['keyId']}/rotate", {"overlap": "1h"}).json()
+    for _ in range(2):
+        acme.post(f"/api-keys/{new['keyId']}/revoke")
+    said = {"name": "ci", "scopes": ["read"], "expires": None}
+    assert log() == [
+        ("key-create", key["keyId"], said),
+        ("key-rotate", new["keyId"], {**said, "replaces": key["keyId"], "overlap": "1:00:00"}),
+        ("key-revoke", new["keyId"], {"name": "ci"}),
+    ]
+
+
+def test_no_secret_is_in_it(operator: Api) -> None:
+    operator("PATCH", "", {"signingSecret": SECRET})
+    made = operator.post("/api-keys", {"scopes": ["read"]}).json()
+    told = str(log())
+    for secret in (SECRET, made["key"].rpartition("_")[2], operator.key.rpartition("_")[2]):
+        assert secret not in told
+
+
+def test_what_cannot_be_noted_is_not_done(operator: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any, **__: Any) -> None:
+        raise RuntimeError
+
+    monkeypatch.setattr(tenants, "note", broken)
+    keys = ApiKey.objects.for_tenant(operator.tenant.tenant_id)
+    there = set(keys.values_list("pk", "revoked_at"))
+    (key,) = keys
+    asked: list[tuple[str, str, Any]] = [
+        ("POST", "/api/v1/tenants", {"name": "fresh"}),
+        ("PATCH", "", {"maxPending": 7}),
+        ("POST", "/namespaces", {"name": "blue"}),
+        ("POST", "/api-keys", {"scopes": ["read"]}),
+        ("POST", f"/api-keys/{key.key_id}/rotate", None),
+        ("POST", f"/api-keys/{key.key_id}/revoke", None),
+    ]
+    for method, path, body in asked:
+        assert operator(method, path, body).status_code == 500, path
+    monkeypatch.undo()
+    assert set(keys.values_list("pk", "revoked_at")) == there
+    assert list(Tenant.objects.values_list("name", "max_pending")) == [("acme", 1_000_000)]
+    assert [one["name"] for one in operator.get("/namespaces").json()["items"]] == ["default"]
