@@ -7,7 +7,9 @@
     call = client.wait(call["serviceCallId"])
 
 A submission carries an idempotency key, its own or one that is made for it, so that it is safe to send it again
-when a connection breaks; so are reads and deletions. Everything else is sent once.
+when a connection breaks, or when the service cannot say whether it was stored (503); so are reads and deletions.
+Everything else is sent again only when it was refused unread (429): when a timer that was created has ended, the
+same again would be another.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ TIMEOUT_SECONDS = 30.0
 RETRIES = 3
 FIRST_PAUSE_SECONDS = 0.2
 LONGEST_PAUSE_SECONDS = 10.0
-BUSY = frozenset({429, 503})
+REFUSED_UNREAD = 429
+UNAVAILABLE = 503
+ASK_AGAIN_SECONDS = 0.5
 LONGEST_POLL_SECONDS = 25.0
 
 
@@ -48,6 +52,10 @@ class ApiError(Exception):
 
 class Unreachable(Exception):
     """No answer, also not after some retries."""
+
+
+class Unsendable(ValueError):
+    """Nothing was sent: the address, a header or the body cannot be."""
 
 
 class Client:
@@ -101,7 +109,9 @@ class Client:
         )
 
     def submit_batch(self, items: Sequence[Mapping[str, Any]], *, atomic: bool = False) -> Json:
-        keyed = [{"idempotencyKey": str(uuid.uuid4()), **item} for item in items]
+        keyed = [
+            {**item, "idempotencyKey": item.get("idempotencyKey") or str(uuid.uuid4())} for item in items
+        ]
         return self._json(
             "POST", f"{self._tenant}/service-calls/batch", {"items": keyed, "atomic": atomic}, again=True
         )
@@ -117,6 +127,8 @@ class Client:
             call = self._json("GET", self._call(service_call_id), params={"wait": f"{left:.3f}s"})
             if call["status"] not in ("Scheduled", "Running") or time.monotonic() >= deadline:
                 return call
+            # The server may have had no place to wait, and have answered at once.
+            self._sleep(max(0.0, min(ASK_AGAIN_SECONDS, deadline - time.monotonic())))
 
     def list(self, *, limit: int = 50, most: int | None = None, **filters: Any) -> Iterator[Json]:
         """Page after page; `filters` by their API names: status, tag, sort, …; `due_from` is `from`."""
@@ -161,7 +173,7 @@ class Client:
         return self._timer("create", {**asked, **options})
 
     def get_timer(self, timer_id: str, *, namespace: str = "default") -> Json:
-        return self._timer("get", {"namespace": namespace, "timerId": timer_id})
+        return self._timer("get", {"namespace": namespace, "timerId": timer_id}, again=True)
 
     def update_timer(self, timer_id: str, *, namespace: str = "default", **changes: Any) -> Json:
         return self._timer("update", {"namespace": namespace, "timerId": timer_id, **changes})
@@ -172,9 +184,8 @@ class Client:
     def timers(self, *, most: int | None = None, **filters: Any) -> Iterator[Json]:
         return self._pages(f"{self._tenant}/timers", filters, most)
 
-    def _timer(self, action: str, asked: Json) -> Json:
-        # An upsert, a read, or a change to fixed values: the same again does no more.
-        return self._json("POST", f"{self._tenant}/timers/{action}", asked, again=True)
+    def _timer(self, action: str, asked: Json, *, again: bool = False) -> Json:
+        return self._json("POST", f"{self._tenant}/timers/{action}", asked, again=again)
 
     # --- the rest ---
 
@@ -197,7 +208,12 @@ class Client:
                 return
 
     def _json(self, method: str, url: str, json: Any = None, **options: Any) -> Json:
-        made: Json = self._send(method, url, json, **options).json()
+        response = self._send(method, url, json, **options)
+        try:
+            made: Json = response.json()
+        except ValueError:
+            told = {"detail": f"{url} does not answer in JSON: is the API there?"}
+            raise ApiError(response.status_code, told) from None
         return made
 
     def _send(
@@ -213,22 +229,39 @@ class Client:
         headers = {**self._headers, **(headers or {})}
         # What may be sent again without doing anything twice.
         again = again or method in ("GET", "PUT", "DELETE") or "Idempotency-Key" in headers
-        for attempt in range(self._retries + 1 if again else 1):
-            last = not again or attempt == self._retries
+        for attempt in range(self._retries + 1):
+            last = attempt == self._retries
             try:
                 response = self._session.request(
                     method, url, json=json, headers=headers, params=params, timeout=self._timeout
                 )
-            except (requests.ConnectionError, requests.Timeout) as broken:
-                if last:
-                    raise Unreachable(f"{method} {url}: {broken}") from broken
+            except (ValueError, requests.exceptions.InvalidJSONError) as wrong:
+                # Without its cause, whose text may have the key in it.
+                raise Unsendable(f"{method} {url}: nothing was sent, {_fault(wrong)}.") from None
+            except requests.RequestException as broken:
+                if last or not again:
+                    raise Unreachable(f"{method} {url}: no answer ({_reason(broken)}).") from broken
                 self._sleep(_pause(attempt, None))
                 continue
-            if response.status_code in BUSY and not last:
+            busy = response.status_code == REFUSED_UNREAD or (again and response.status_code == UNAVAILABLE)
+            if busy and not last:
                 self._sleep(_pause(attempt, response.headers.get("Retry-After")))
                 continue
             return _checked(response)
         raise AssertionError("the last attempt answers or raises")
+
+
+def _reason(broken: BaseException) -> str:
+    """What it began with: each library on the way has wrapped it in a longer text of its own."""
+    while inner := broken.__cause__ or broken.__context__:
+        broken = inner
+    return getattr(broken, "strerror", None) or str(broken) or type(broken).__name__
+
+
+def _fault(wrong: Exception) -> str:
+    if isinstance(wrong, requests.exceptions.InvalidHeader | UnicodeError):
+        return "because a header cannot be: one, or the key, has a line break or a character beyond Latin-1"
+    return f"because of this: {wrong}"
 
 
 def _pause(attempt: int, asked: str | None) -> float:
@@ -247,4 +280,4 @@ def _checked(response: requests.Response) -> requests.Response:
     raise ApiError(response.status_code, problem if isinstance(problem, dict) else {})
 
 
-__all__ = ["ApiError", "Client", "Unreachable"]
+__all__ = ["ApiError", "Client", "Unreachable", "Unsendable"]

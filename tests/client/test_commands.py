@@ -3,27 +3,54 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import re
 from io import StringIO
 from typing import Any
 
 import pytest
-from django.core.management import CommandError, call_command
+from django.core.management import BaseCommand, CommandError, call_command
 
 from eventservice.api.auth import forget_keys
+from eventservice.management.commands.calls import Command as Calls
+from eventservice.management.terminal import Terminal
 from eventservice.tenants.keys import create_key
-from eventservice.tenants.models import ApiKey
+from eventservice.tenants.models import ApiKey, Tenant
 from eventservice.tenants.public import create_tenant, forget_profiles
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-Run = Callable[..., str]
+
+class OnTerminal(StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+NOBODY = "01900000-0000-7000-8000-000000000000"
 
 
 def run_command(*args: str, **options: Any) -> str:
     out = StringIO()
-    call_command(*args, stdout=out, **options)
+    call_command(*args, **{"stdout": out, **options})
     return out.getvalue()
+
+
+class Run:
+    """Runs commands as this tenant's client."""
+
+    def __init__(self, url: str, tenant: Tenant, key: str) -> None:
+        self.tenant_id = str(tenant.tenant_id)
+        self._at = {"url": url, "tenant": self.tenant_id, "key": key}
+
+    def __call__(self, *args: str, **options: Any) -> str:
+        return run_command(*args, **{**self._at, **options})
+
+    def refused(self, *args: str) -> tuple[str, str]:
+        """What it printed before it ended with 1, and what of it as errors."""
+        out, errors = StringIO(), StringIO()
+        with pytest.raises(SystemExit) as ended:
+            self(*args, stdout=out, stderr=errors)
+        assert ended.value.code == 1
+        return out.getvalue(), errors.getvalue()
 
 
 @pytest.fixture
@@ -32,8 +59,7 @@ def run(served: str) -> Run:
     forget_profiles()
     tenant = create_tenant("acme")
     _, key = create_key(tenant.tenant_id, list(ApiKey.Scope))
-    at = {"url": served, "tenant": str(tenant.tenant_id), "key": key}
-    return lambda *args, **options: run_command(*args, **{**at, **options})
+    return Run(served, tenant, key)
 
 
 def submit(run: Run, *more: str) -> dict[str, Any]:
@@ -66,8 +92,121 @@ def test_what_the_service_refuses_ends_with_1(run: Run) -> None:
 
 def test_a_service_that_is_not_there_ends_with_3(run: Run) -> None:
     with pytest.raises(CommandError) as broken:
-        run("cancel", "01900000-0000-7000-8000-000000000000", url="http://127.0.0.1:9")
+        run("cancel", NOBODY, url="http://127.0.0.1:9")
     assert broken.value.returncode == 3
+    assert f"http://127.0.0.1:9/api/v1/tenants/{run.tenant_id}" in str(broken.value)
+    assert "EVENTSERVICE_URL or --url" in str(broken.value)
+
+
+def canceled(run: Run) -> str:
+    """The id of a call that can be replayed."""
+    one = str(submit(run, "--in", "1h")["serviceCallId"])
+    run("cancel", one)
+    return one
+
+
+def replays(run: Run) -> list[dict[str, Any]]:
+    return [call for call in json.loads(run("calls", "--json")) if call["replayOf"]]
+
+
+@pytest.mark.parametrize("command", ["cancel", "replay"])
+def test_a_refusal_is_told_with_its_id_and_the_others_are_acted_on(run: Run, command: str) -> None:
+    first, last = [
+        canceled(run) if command == "replay" else submit(run, "--in", "1h")["serviceCallId"] for _ in "ab"
+    ]
+    out, errors = run.refused(command, first, NOBODY, last)
+    assert [line.split()[0] for line in out.splitlines()] == [first, last]
+    assert errors.startswith(f"{NOBODY}: 404 not_found")
+
+
+def test_programs_are_told_of_those_that_were_acted_on(run: Run) -> None:
+    one = canceled(run)
+    out, errors = run.refused("replay", one, NOBODY, "--json")
+    assert [call["replayOf"] for call in json.loads(out)] == [one]
+    assert NOBODY in errors
+
+
+def test_the_same_replay_again_makes_nothing_new_and_shows_what_was_made(run: Run) -> None:
+    one = canceled(run)
+    run("replay", one)
+    (made,) = replays(run)
+    assert made["serviceCallId"] in run("replay", one)
+    assert json.loads(run("replay", one, "--json"))[0]["serviceCallId"] == made["serviceCallId"]
+    assert replays(run) == [made]
+
+
+def test_a_replay_can_be_made_again_when_it_is_asked_for(run: Run) -> None:
+    one = canceled(run)
+    run("replay", one)
+    run("replay", one, "--again")
+    assert len(replays(run)) == 2
+
+
+def test_a_replay_that_was_canceled_is_made_again(run: Run) -> None:
+    one = canceled(run)
+    run("replay", one)
+    run("cancel", replays(run)[0]["serviceCallId"])
+    run("replay", one)
+    assert sorted(call["status"] for call in replays(run)) == ["Canceled", "Scheduled"]
+
+
+def test_what_users_have_written_is_shown_as_it_is(run: Run) -> None:
+    one = submit(run, "--body", '{"note": "see [/docs]"}', "--tag", "[a]", "--in", "1h")["serviceCallId"]
+    assert "see [/docs]" in run("call", one)
+    assert "[a]" in run("calls")
+
+
+def test_a_row_is_one_line_where_nobody_sets_a_width(run: Run) -> None:
+    call = submit(run, "--in", "1h", *(f"--tag=a-rather-long-tag-{n}" for n in range(10)))
+    _, row = run("calls").splitlines()
+    assert row.startswith(f"{call['serviceCallId']}  greet  Scheduled  {call['dueAt']}")
+    assert row.endswith("a-rather-long-tag-9")
+
+
+def test_a_narrow_terminal_shows_ids_and_times_whole_and_names_cut() -> None:
+    out = OnTerminal()
+    terminal = Terminal(BaseCommand(stdout=out), as_json=False)
+    terminal.console.width = 60
+    terminal.table(
+        ("id", "name", "due"), [[NOBODY, "n" * 40, "2026-03-01T12:00:00Z"]], empty="", may_be_cut=["name"]
+    )
+    shown = re.sub(r"\x1b\[[\d;]*m", "", out.getvalue())
+    assert shown.splitlines()[1] == f"{NOBODY}  nnnnnnn…  2026-03-01T12:00:00Z"
+
+
+@pytest.mark.parametrize("command", ["call", "cancel", "replay"])
+def test_an_id_that_is_none_is_wrong_usage(run: Run, command: str) -> None:
+    with pytest.raises(CommandError, match="'nonsense' is not a service call's id"):
+        run(command, "nonsense")
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"tenant": "acme"}, "'acme' is not a tenant's id"),
+        ({"url": "localhost:8000"}, "'localhost:8000' is not of"),
+        ({"url": "http://"}, "nothing was sent"),
+        ({"url": "http://127.0.0.1:99999"}, "nothing was sent"),
+        ({"key": "ключ"}, "nothing was sent, because a header"),
+    ],
+)
+def test_a_tenant_or_an_address_that_is_none_is_wrong_usage(
+    run: Run, given: dict[str, str], told: str
+) -> None:
+    with pytest.raises(CommandError, match=told) as wrong:
+        run("calls", **given)
+    assert wrong.value.returncode == 2
+
+
+def test_it_looks_for_the_api_where_make_run_listens(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def default() -> str:
+        return str(Calls().create_parser("manage.py", "calls").get_default("url"))
+
+    settings.PORT = 8137
+    monkeypatch.delenv("EVENTSERVICE_URL", raising=False)
+    assert default() == "http://127.0.0.1:8137"
+    monkeypatch.setenv("EVENTSERVICE_URL", "http://calls.test")
+    assert default() == "http://calls.test"
 
 
 @pytest.mark.parametrize("missing", ["tenant", "key"])
@@ -99,3 +238,79 @@ def test_tenants_and_keys_are_made_on_the_database_itself(run: Run) -> None:
     assert "Revoked" in run_command("apikey", "revoke", made["keyId"])
     with pytest.raises(CommandError):
         run_command("apikey", "revoke", made["keyId"])
+
+
+@pytest.mark.parametrize("body", ["NaN", '{"a": NaN}', "1e999"])
+def test_a_body_that_json_does_not_have_is_wrong_usage(run: Run, body: str) -> None:
+    with pytest.raises(CommandError, match="nothing was sent") as wrong:
+        run("submit", "greet", "POST", "http://target.test/", "--body", body)
+    assert wrong.value.returncode == 2
+
+
+@pytest.mark.parametrize("option", ["--timeout", "--wait"])
+def test_seconds_that_are_no_number_are_wrong_usage(run: Run, option: str) -> None:
+    with pytest.raises(CommandError, match="not a number from"):
+        run("submit", "greet", "POST", "http://target.test/", option, "nan")
+
+
+@pytest.mark.parametrize("command", [("create", "Bad Name"), ("namespace", "acme", "Bad Name")])
+def test_a_bad_name_is_refused_in_words(run: Run, command: tuple[str, ...]) -> None:
+    with pytest.raises(CommandError) as refused:
+        run_command("tenant", *command)
+    assert str(refused.value).startswith("name must be 1-64 lower-case letters")
+
+
+def test_a_namespace_that_is_there_is_found_whatever_its_shards(run: Run) -> None:
+    run_command("tenant", "namespace", "acme", "blue", "--shards", "4")
+    assert "blue (4)" in run_command("tenant", "namespace", "acme", "blue")
+    with pytest.raises(CommandError, match="fixed at 4"):
+        run_command("tenant", "namespace", "acme", "blue", "--shards", "16")
+    with pytest.raises(CommandError, match="numShards must be from 1"):
+        run_command("tenant", "namespace", "acme", "green", "--shards", "0")
+
+
+def test_more_tenants_are_listed_with_as_many_queries(django_assert_num_queries: Any) -> None:
+    for name in ("one", "two", "three"):
+        create_tenant(name)
+    with django_assert_num_queries(2):
+        listed = json.loads(run_command("tenant", "list", "--json"))
+    assert [tenant["namespaces"] for tenant in listed] == [["default (16)"]] * 3
+
+
+@pytest.mark.parametrize("name", ["n" * 101, "two\nlines"])
+def test_a_keys_name_is_a_line_of_100_characters_as_in_the_api(name: str) -> None:
+    with pytest.raises(CommandError, match=r"^name must be"):
+        run_command("apikey", "create", "--operator", "--name", name)
+    assert not ApiKey.objects.across_tenants().exists()
+
+
+def test_an_overlap_lasts_30_days_at_most_as_in_the_api() -> None:
+    key, _ = create_key(None, ["read"])
+    run_command("apikey", "rotate", key.key_id, "--overlap-hours", "720")
+    with pytest.raises(CommandError, match="not a number from 0 to 720"):
+        run_command("apikey", "rotate", key.key_id, "--overlap-hours", "721")
+
+
+def test_a_tenant_is_named_by_its_name_or_its_id() -> None:
+    tenant = create_tenant("fresh")
+    run_command("apikey", "create", "--tenant", "fresh")
+    run_command("apikey", "create", "--tenant", str(tenant.tenant_id))
+    assert len(json.loads(run_command("apikey", "list", "--tenant", str(tenant.tenant_id), "--json"))) == 2
+    assert "blue (4)" in run_command("tenant", "namespace", str(tenant.tenant_id), "blue", "--shards", "4")
+
+
+def test_a_tenant_that_there_is_not_gets_no_key() -> None:
+    for nobody in ("nobody", NOBODY, ""):
+        with pytest.raises(CommandError, match="There is no tenant"):
+            run_command("apikey", "create", "--tenant", nobody)
+    assert json.loads(run_command("apikey", "list", "--json")) == []
+
+
+@pytest.mark.parametrize("days", ["-1", "0", "nan", "1e9", "soon"])
+def test_a_key_that_would_have_ended_or_never_ends_is_refused(days: str) -> None:
+    with pytest.raises(CommandError, match="--days"):
+        run_command("apikey", "create", "--operator", f"--days={days}")
+
+
+def test_who_lists_no_operators_keys_is_told_where_others_are() -> None:
+    assert "--tenant NAME lists a tenant's" in run_command("apikey", "list")

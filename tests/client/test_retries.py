@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import requests
 
-from eventservice.client import ApiError, Client, Unreachable
+from eventservice.client import ApiError, Client, Unreachable, Unsendable
 
 CALL = {"serviceCallId": "1", "status": "Scheduled"}
 
@@ -75,11 +75,100 @@ def test_it_gives_up_in_the_end() -> None:
     assert len(session.asked) == 4
 
 
+def test_it_tells_what_was_called_and_why_there_was_no_answer() -> None:
+    with Client("http://127.0.0.1:9", "t", "key", retries=0) as client, pytest.raises(Unreachable) as broken:
+        client.get("1")
+    address = "http://127.0.0.1:9/api/v1/tenants/t/service-calls/1"
+    assert str(broken.value) == f"GET {address}: no answer (Connection refused)."
+
+
 def test_a_cancellation_is_sent_once() -> None:
     client, session = made(requests.ConnectionError())
     with pytest.raises(Unreachable):
         client.cancel("1")
     assert len(session.asked) == 1
+
+
+ONCE = [
+    lambda client: client.cancel("1"),
+    lambda client: client.run_now("1"),
+    lambda client: client.create_timer("t", "2030-01-01T00:00:00Z", "http://a.test/"),
+    lambda client: client.update_timer("t", payload=1),
+    lambda client: client.delete_timer("t"),
+]
+
+
+@pytest.mark.parametrize(
+    "act", ONCE, ids=["cancel", "run now", "create timer", "update timer", "delete timer"]
+)
+def test_what_could_be_done_twice_is_not_repeated_when_its_outcome_is_not_known(act: Any) -> None:
+    unknown = {"code": "outcome_unknown", "detail": "It is not known whether it was stored."}
+    client, session = made(answer(503, unknown, Retry_After="1"))
+    with pytest.raises(ApiError, match="not known"):
+        act(client)
+    assert len(session.asked) == 1
+
+
+@pytest.mark.parametrize(
+    "act", ONCE, ids=["cancel", "run now", "create timer", "update timer", "delete timer"]
+)
+def test_what_was_refused_unread_is_sent_again(act: Any) -> None:
+    client, session = made(answer(429, {}), answer(200))
+    act(client)
+    assert len(session.asked) == 2
+
+
+def test_a_submission_is_repeated_with_its_key_when_its_outcome_is_not_known() -> None:
+    client, session = made(answer(503, {}), answer())
+    assert client.submit("n", "GET", "http://a.test/", idempotency_key="own") == CALL
+    assert [headers["Idempotency-Key"] for _, _, _, headers in session.asked] == ["own", "own"]
+
+
+def test_an_item_without_a_key_of_its_own_gets_one() -> None:
+    client, session = made(answer(body={"items": []}))
+    client.submit_batch([{"name": "a", "idempotencyKey": None}])
+    assert session.asked[0][2]["items"][0]["idempotencyKey"]
+
+
+def test_it_waits_with_the_sleep_that_it_was_given() -> None:
+    client, session = made(answer(200), answer(200, {**CALL, "status": "Succeeded"}))
+    assert client.wait("1", 3600.0)["status"] == "Succeeded"
+    assert session.pauses == [0.5]
+
+
+@pytest.mark.parametrize(
+    ("url", "key", "body"),
+    [
+        ("http://", "key", None),
+        ("http://127.0.0.1:99999", "key", None),
+        ("http://a..b", "key", None),
+        ("http://127.0.0.1:9", "ключ", None),
+        ("http://127.0.0.1:9", "hush\n", None),
+        ("http://127.0.0.1:9", "key", float("nan")),
+    ],
+)
+def test_what_cannot_be_sent_is_told_apart_and_not_tried_again(url: str, key: str, body: Any) -> None:
+    pauses: list[float] = []
+    with Client(url, "t", key, sleep=pauses.append) as client, pytest.raises(Unsendable) as wrong:
+        client.submit("n", "GET", "http://a.test/", body=body)
+    assert "nothing was sent" in str(wrong.value)
+    assert "hush" not in str(wrong.value)
+    assert pauses == []
+
+
+def test_an_answer_that_breaks_off_is_asked_for_again() -> None:
+    client, session = made(requests.exceptions.ChunkedEncodingError("cut"), answer(200))
+    assert client.get("1") == CALL
+    assert len(session.asked) == 2
+
+
+def test_an_answer_that_is_not_json_is_not_the_apis() -> None:
+    client, session = made(answer(200))
+    response = requests.Response()
+    response.status_code, response._content = 200, b"<html>"
+    session.request = lambda *args, **options: response  # type: ignore[method-assign]
+    with pytest.raises(ApiError, match="is the API there"):
+        client.get("1")
 
 
 def test_it_comes_back_when_it_is_told_to() -> None:

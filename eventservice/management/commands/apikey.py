@@ -1,14 +1,26 @@
 from __future__ import annotations
 
+import uuid
 from datetime import timedelta
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from eventservice.api.fields import Fields
+from eventservice.api.problems import Fault
+from eventservice.api.tenant_rules import LONGEST_OVERLAP, read_key
+from eventservice.kernel.errors import DomainError
 from eventservice.kernel.now import db_now
-from eventservice.management.commands.tenant import named
-from eventservice.management.terminal import Terminal
-from eventservice.tenants.keys import create_key, find_by_id, keys_of, revoke_key, rotate_key
+from eventservice.management.commands.tenant import tenant_of
+from eventservice.management.terminal import Terminal, number, refuse_wrong
+from eventservice.tenants.keys import (
+    create_key,
+    find_by_id,
+    keys_of,
+    refuse_ended,
+    revoke_key,
+    rotate_key,
+)
 from eventservice.tenants.models import ApiKey
 
 
@@ -19,16 +31,16 @@ class Command(BaseCommand):
         actions = parser.add_subparsers(dest="action", required=True)
         create = actions.add_parser("create", help="a new key; shown this once")
         whose = create.add_mutually_exclusive_group(required=True)
-        whose.add_argument("--tenant", help="its name")
+        whose.add_argument("--tenant", help="its name or id")
         whose.add_argument("--operator", action="store_true", help="for all tenants")
         create.add_argument("--scope", action="append", choices=ApiKey.Scope.values)
         create.add_argument("--name", default="")
-        create.add_argument("--days", type=float, help="until it expires")
+        create.add_argument("--days", type=number(0.001, 36_500), help="until it expires")
         listing = actions.add_parser("list")
-        listing.add_argument("--tenant", help="its name; without it, the operators' keys")
+        listing.add_argument("--tenant", help="its name or id; without it, the operators' keys")
         rotate = actions.add_parser("rotate", help="a successor; the old key ends after the overlap")
         rotate.add_argument("id")
-        rotate.add_argument("--overlap-hours", type=float, default=24.0)
+        rotate.add_argument("--overlap-hours", type=number(0, LONGEST_OVERLAP / 3600), default=24.0)
         actions.add_parser("revoke", help="end a key now").add_argument("id")
         for parser_of_action in (create, listing, rotate):
             parser_of_action.add_argument("--json", action="store_true")
@@ -38,18 +50,25 @@ class Command(BaseCommand):
         getattr(self, f"_{action}")(options)
 
     def _create(self, options: dict[str, Any]) -> None:
-        tenant = named(options["tenant"]) if options["tenant"] else None
+        tenant_id = _tenant_id(options["tenant"])
         days = options["days"]
         expires_at = None if days is None else db_now() + timedelta(days=days)
-        scopes = options["scope"] or [ApiKey.Scope.READ, ApiKey.Scope.WRITE]
-        key, text = create_key(
-            tenant.tenant_id if tenant else None, scopes, name=options["name"], expires_at=expires_at
-        )
+        named = {"name": options["name"]} if options["name"] else {}
+        scopes = options["scope"] or [ApiKey.Scope.READ.value, ApiKey.Scope.WRITE.value]
+        faults: list[Fault] = []
+        name, scopes, _ = read_key(Fields({**named, "scopes": sorted(set(scopes))}, faults))
+        refuse_wrong(faults)
+        key, text = create_key(tenant_id, scopes, name=name, expires_at=expires_at)
         self._show_new(key, text)
 
     def _rotate(self, options: dict[str, Any]) -> None:
-        key, text = rotate_key(self._found(options["id"]), timedelta(hours=options["overlap_hours"]))
-        self._show_new(key, text)
+        key = self._found(options["id"])
+        try:
+            refuse_ended(key)
+            successor, text = rotate_key(key, timedelta(hours=options["overlap_hours"]))
+        except DomainError as refused:
+            raise CommandError(refused.message) from None
+        self._show_new(successor, text)
 
     def _revoke(self, options: dict[str, Any]) -> None:
         if not revoke_key(options["id"]):
@@ -57,13 +76,14 @@ class Command(BaseCommand):
         self.stdout.write("Revoked.")
 
     def _list(self, options: dict[str, Any]) -> None:
-        tenant = named(options["tenant"]) if options["tenant"] else None
-        rows = [_row(key) for key in keys_of(tenant.tenant_id if tenant else None)]
+        tenant_id = _tenant_id(options["tenant"])
+        rows = [_row(key) for key in keys_of(tenant_id)]
         if self.terminal.as_json:
             self.terminal.json(rows)
         else:
             columns = ("id", "name", "scopes", "created", "expires", "revoked", "last used")
-            self.terminal.table(columns, [[*row.values()] for row in rows], empty="No key yet.")
+            empty = "No key yet." if tenant_id else "No operators' key yet; --tenant NAME lists a tenant's."
+            self.terminal.table(columns, [[*row.values()] for row in rows], empty=empty, may_be_cut=("name",))
 
     def _found(self, key_id: str) -> ApiKey:
         key = find_by_id(key_id)
@@ -76,6 +96,11 @@ class Command(BaseCommand):
             self.terminal.json({"keyId": key.key_id, "scopes": key.scopes, "key": text})
         else:
             self.stdout.write(text)
+
+
+def _tenant_id(named: str | None) -> uuid.UUID | None:
+    """An empty text names a tenant that there is not: a variable that is not set must not make an operator's key."""
+    return None if named is None else tenant_of(named).tenant_id
 
 
 def _row(key: ApiKey) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Any
 from django.core.management.base import CommandParser
 
 from eventservice.client import Client
-from eventservice.management.terminal import REFUSED, ApiCommand
+from eventservice.management.terminal import REFUSED, ApiCommand, call_id
 
 SHOWN = (
     "serviceCallId", "name", "status", "submittedAt", "dueAt", "startedAt", "finishedAt", "attempts", "tags",
@@ -19,7 +19,7 @@ class Command(ApiCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)
-        parser.add_argument("id")
+        parser.add_argument("id", type=call_id)
         parser.add_argument(
             "--watch", type=float, nargs="?", const=60.0, metavar="SECONDS", help="until it has ended"
         )
@@ -40,13 +40,14 @@ class Command(ApiCommand):
     ) -> None:
         self.terminal.pairs({name: call[name] for name in SHOWN})
         attempts = [
-            (a["attempt"], a["startedAt"], a["finishedAt"], _result(a), a["latencyMs"]) for a in executions
+            (a["attempt"], a["startedAt"], a["finishedAt"], _result(a), _rounded(a["latencyMs"]))
+            for a in executions
         ]
-        self.terminal.console.print()
+        self.terminal.blank()
         self.terminal.table(
             ("attempt", "started", "finished", "result", "ms"), attempts, empty="No attempt yet."
         )
-        self.terminal.console.print()
+        self.terminal.blank()
         timeline = [(event["seq"], event["occurredAt"], event["type"]) for event in events]
         self.terminal.table(("seq", "at", "event"), timeline, empty="Its events have been pruned.")
 
@@ -55,3 +56,7 @@ def _result(attempt: dict[str, Any]) -> str:
     if attempt["error"]:
         return str(attempt["error"]["kind"])
     return str(attempt["response"]["status"]) if attempt["response"] else "under way"
+
+
+def _rounded(latency: float | None) -> float | None:
+    return None if latency is None else round(latency, 1)

@@ -43,7 +43,7 @@ class Command(ApiCommand):
             self.terminal.json(calls)
             return
         if clear:
-            self.terminal.console.clear()
+            self.terminal.clear()
         rows = [
             (
                 call["serviceCallId"], call["name"], call["status"], call["dueAt"], call["attempts"],
@@ -51,7 +51,7 @@ class Command(ApiCommand):
             )
             for call in calls
         ]  # fmt: skip
-        self.terminal.table(COLUMNS, rows, empty="No call passes these filters.")
+        self.terminal.table(COLUMNS, rows, empty="No call passes these filters.", may_be_cut=("name", "tags"))
 
 
 def _outcome(outcome: dict[str, Any] | None) -> str:

@@ -1,25 +1,17 @@
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from django.core.management.base import CommandParser
-
 from eventservice.client import Client
-from eventservice.management.terminal import ApiCommand
+from eventservice.management.terminal import EachCallCommand
 
 
-class Command(ApiCommand):
+class Command(EachCallCommand):
     help = "Cancel service calls. A running attempt is let end first."
 
-    def add_arguments(self, parser: CommandParser) -> None:
-        super().add_arguments(parser)
-        parser.add_argument("id", nargs="+")
-
-    def act(self, client: Client, options: Mapping[str, Any]) -> None:
-        calls = [client.cancel(service_call_id) for service_call_id in options["id"]]
-        if self.terminal.as_json:
-            self.terminal.json(calls)
-        else:
-            rows = [(call["serviceCallId"], call["name"], call["status"]) for call in calls]
-            self.terminal.table(("id", "name", "status"), rows, empty="")
+    def act_on(
+        self, client: Client, service_call_id: str, options: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], Sequence[Any]]:
+        call = client.cancel(service_call_id)
+        return call, (call["status"], call["name"])

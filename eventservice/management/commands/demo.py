@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import time
 import uuid
 from collections import Counter
 from datetime import timedelta
 from typing import Any
 
+from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from rich.console import Console
 from rich.live import Live
@@ -52,7 +52,7 @@ class Command(BaseCommand):
 def _command(
     tenant_id: uuid.UUID, name: str, path: str, delay: float, policy: RetryPolicy | None
 ) -> SubmitServiceCall:
-    target = f"http://127.0.0.1:{os.environ.get('TARGET_PORT', '9000')}{path}"
+    target = f"http://127.0.0.1:{settings.TARGET_PORT}{path}"
     request = RequestSpec("POST", target, {"X-Demo": "yes"}, {"from": "demo"})
     return SubmitServiceCall(
         tenant_id,

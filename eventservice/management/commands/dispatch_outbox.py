@@ -1,5 +1,6 @@
+from eventservice.dispatching import DispatcherRole
 from eventservice.management.loops import RoleCommand
-from eventservice.wiring import DispatcherRole, build_dispatcher
+from eventservice.wiring import build_dispatcher
 
 
 class Command(RoleCommand):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
@@ -10,22 +9,28 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from cryptography.fernet import Fernet
 from django.apps import apps
 from django.conf import settings
 from django.core import checks
 from django.core.management.base import BaseCommand, CommandParser
 from django.db import DatabaseError, connection, transaction
 from django.db.migrations.executor import MigrationExecutor
-from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from eventservice.console.attention import WITHOUT
 from eventservice.kernel.ids import new_id
-from eventservice.kernel.now import DbNow, db_now
+from eventservice.kernel.now import db_now
 from eventservice.kernel.secrets import Undecipherable, decrypt, encrypt
+from eventservice.kernel.statistics import tables_without_statistics
+from eventservice.management.terminal import Terminal
 from eventservice.models import Slot
 from eventservice.sqlite.library import FIXED
+from eventservice.templatetags.console import capped, duration
 from eventservice.tenants.models import Tenant
+from orchestration.public import pulse
+from outbox.public import status
+from timers.public import nodes
 
 MOST_SKEW = timedelta(seconds=1)
 LEAST_FREE_BYTES = 1 << 30
@@ -34,6 +39,12 @@ TIMEOUTS = {
     "postgresql": ("idle_in_transaction_session_timeout", "lock_timeout", "statement_timeout"),
     "mysql": ("idle_transaction_timeout", "innodb_lock_wait_timeout", "max_statement_time"),
 }
+MANY_ROWS = 5000
+TOLERABLE_LAG = timedelta(minutes=1)
+HELD_BACK = (
+    "With an engine alive: a tenant's or a host's limit may hold them back. The console's dashboard lists them under "
+    "“Due now”, each with its tenant and its host."
+)
 ON_CONNECTING = "Restart the process: they are set when it connects. A pooler in between must not reset them."
 
 
@@ -46,9 +57,7 @@ class Finding:
 
 
 class Command(BaseCommand):
-    help = (
-        "Check this installation: database, clock, disk, keys, engine. Exit code 1 when something is wrong."
-    )
+    help = "Check this installation: database, clock, disk, keys, processes, work. Exit code 1 when something is wrong."
     # It tells of failed checks itself, among the rest.
     requires_system_checks = []
 
@@ -57,7 +66,11 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, as_json: bool, **options: Any) -> None:
         findings = list(examine())
-        self.stdout.write(_as_json(findings) if as_json else _as_table(findings))
+        terminal = Terminal(self, as_json=as_json)
+        if as_json:
+            terminal.json(_as_report(findings))
+        else:
+            terminal.draw(_as_table(findings))
         if not all(finding.ok for finding in findings):
             raise SystemExit(1)
 
@@ -98,19 +111,12 @@ def system_checks() -> Iterator[Finding]:
 
 
 def encryption_keys() -> Finding:
-    name, make = (
-        "encryption keys",
-        "Set it to the output of `manage.py newkey`, older keys behind it, comma separated.",
-    )
-    for number, key in enumerate(settings.ENCRYPTION_KEYS, start=1):
-        try:
-            Fernet(key)
-        except ValueError:
-            return Finding(name, False, f"No. {number} of ENCRYPTION_KEYS is not a Fernet key.", make)
+    name = "encryption keys"
     if not settings.ENCRYPTION_KEYS:
-        return Finding(name, not settings.PRODUCTION, "none: derived from SECRET_KEY, for development", make)
+        return Finding(name, True, "none: derived from SECRET_KEY, for development")
     works = decrypt(encrypt("works")) == "works"
-    return Finding(name, works, f"{len(settings.ENCRYPTION_KEYS)}, the first of which encrypts", make)
+    advice = "Set it to the output of `manage.py newkey`, older keys behind it, comma separated."
+    return Finding(name, works, f"{len(settings.ENCRYPTION_KEYS)}, the first of which encrypts", advice)
 
 
 # --- the database ---------------------------------------------------------------------------------------------
@@ -224,20 +230,60 @@ def _stored_secrets() -> Iterator[tuple[str, str]]:
         yield f"secret of webhook endpoint {endpoint_id}", secret
 
 
-def engine() -> Iterator[Finding]:
-    nodes = apps.get_model("timers", "Node").objects
-    live = nodes.filter(lease_until__gte=DbNow()).count()
-    detail = f"{live} alive, {nodes.count() - live} silent"
-    advice = "Nothing is called while none is alive: start `manage.py cluster`. A silent one is taken over by the others."
-    yield Finding("engine", live > 0, detail, advice)
+def unanalyzed_tables() -> Iterator[Finding]:
+    names = [name for name in tables_without_statistics() if _has_many_rows(name)]
+    detail = f"rows but none yet for {', '.join(names)}" if names else "of every table with rows"
+    advice = "Run ANALYZE in the database: without them it guesses, and lists take seconds."
+    yield Finding("planner statistics", not names, detail, advice)
+
+
+def _has_many_rows(table: str) -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT 1 FROM {connection.ops.quote_name(table)} LIMIT 1 OFFSET %s", [MANY_ROWS])
+        return cursor.fetchone() is not None
+
+
+# --- the work -------------------------------------------------------------------------------------------------
+
+
+def roles() -> Iterator[Finding]:
+    now = db_now()
+    for role, consequence in WITHOUT.items():
+        of_role = [node for node in nodes() if node.role == role]
+        live = sum(node.lease_until > now for node in of_role)
+        advice = f"{consequence} Start `manage.py cluster`. A silent one is taken over by the others."
+        yield Finding(role.value, live > 0, f"{live} alive, {len(of_role) - live} silent", advice)
+
+
+def calls() -> Iterator[Finding]:
+    found = pulse(None, db_now())
+    oldest = f", the oldest for {duration(found.oldest_overdue)}" if found.overdue else ""
+    yield Finding(
+        "overdue calls", found.oldest_overdue <= TOLERABLE_LAG, f"{capped(found.overdue)}{oldest}", HELD_BACK
+    )
+    detail = f"{capped(found.lost_count)} running past the deadline"
+    advice = "An engine takes them up again by itself. Without one: `manage.py requeue_stuck`."
+    yield Finding("lost calls", not found.lost_count, detail, advice)
+
+
+def events() -> Iterator[Finding]:
+    found = status()
+    oldest = f", the oldest for {duration(found.lag)}" if found.unpublished else ""
+    advice = (
+        "With a dispatcher alive: its log says what keeps it. `manage.py outbox status` shows who is at work."
+    )
+    yield Finding("waiting events", found.lag <= TOLERABLE_LAG, f"{found.unpublished:,}{oldest}", advice)
+    behind = f", and {found.waiting_behind_parked:,} wait behind them" if found.parked else ""
+    advice = "`manage.py outbox parked` shows them and why; `outbox retry` and `outbox skip` decide."
+    yield Finding("parked events", not found.parked, f"{found.parked:,}{behind}", advice)
 
 
 OF_DATABASE: dict[str, tuple[Callable[[], Iterable[Finding]], ...]] = {
     "sqlite": (sqlite_library, sqlite_pragmas, disk_space),
-    "postgresql": (session_timeouts,),
+    "postgresql": (session_timeouts, unanalyzed_tables),
     "mysql": (collation, session_timeouts),
 }
-OF_EVERY_DATABASE = (migrations, writing, clock, stored_secrets, engine)
+OF_EVERY_DATABASE = (migrations, writing, clock, stored_secrets, roles, calls, events)
 
 
 def _one(sql: str) -> Any:
@@ -253,20 +299,16 @@ def _line(error: Exception) -> str:
 # --- what is shown --------------------------------------------------------------------------------------------
 
 
-def _as_json(findings: list[Finding]) -> str:
-    return json.dumps(
-        {"ok": all(f.ok for f in findings), "findings": [asdict(f) for f in findings]}, indent=2
-    )
+def _as_report(findings: list[Finding]) -> dict[str, Any]:
+    return {"ok": all(f.ok for f in findings), "findings": [asdict(f) for f in findings]}
 
 
-def _as_table(findings: list[Finding]) -> str:
+def _as_table(findings: list[Finding]) -> Table:
     table = Table(show_edge=False)
     for heading in ("", "what", "how it is", "what to do"):
         table.add_column(heading, overflow="fold")
     for finding in findings:
-        sign = "[green]ok[/]" if finding.ok else "[red]WRONG[/]"
-        table.add_row(sign, finding.name, finding.detail, "" if finding.ok else finding.advice)
-    console = Console(highlight=False)
-    with console.capture() as captured:
-        console.print(table)
-    return captured.get()
+        sign = Text("ok", "green") if finding.ok else Text("WRONG", "red")
+        advice = "" if finding.ok else finding.advice
+        table.add_row(sign, *(Text(text) for text in (finding.name, finding.detail, advice)))
+    return table

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from argparse import ArgumentTypeError
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -10,30 +9,23 @@ from uuid import UUID
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from eventservice.api.fields import parse_duration
 from eventservice.kernel.now import db_now
+from eventservice.management.terminal import length_of_time
 from outbox.public import parked_events, prune, replay, skip, status, unpark
-
-UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
-
-
-def length_of_time(text: str) -> timedelta:
-    match = re.fullmatch(r"(\d{1,6})([smhd])", text)
-    if match is None:
-        raise ArgumentTypeError(f"{text!r} is not a length of time such as 90s, 15m, 2h or 30d")
-    return timedelta(**{UNITS[match[2]]: int(match[1])})
 
 
 def moment(text: str) -> datetime | timedelta:
     """2026-03-01T12:00:00Z, or how long ago: 2h."""
-    if text[-1:] in UNITS:
+    if parse_duration(text) is not None:
         return length_of_time(text)
     try:
         instant = datetime.fromisoformat(text)
-    except ValueError:
+        return instant.astimezone(UTC) if instant.tzinfo else instant.replace(tzinfo=UTC)
+    except (ValueError, OverflowError):
         raise ArgumentTypeError(
             f"{text!r} is neither an ISO 8601 time nor a length of time such as 2h"
         ) from None
-    return instant if instant.tzinfo else instant.replace(tzinfo=UTC)
 
 
 class Command(BaseCommand):

@@ -6,9 +6,7 @@ from orchestration.public import resolve_stuck
 
 
 class Command(BaseCommand):
-    help = (
-        "Resolve Running calls whose attempt cannot end any more, as the engine's watchdog does each second."
-    )
+    help = "Resolve Running calls whose attempt cannot end any more, as the engine's watchdog does every few seconds."
 
     def handle(self, *args: Any, **options: Any) -> None:
         self.stdout.write(f"{resolve_stuck()} calls resolved.")

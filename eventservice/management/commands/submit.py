@@ -8,7 +8,7 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 
 from eventservice.client import Client
-from eventservice.management.terminal import REFUSED, ApiCommand
+from eventservice.management.terminal import REFUSED, ApiCommand, number
 
 
 class Command(ApiCommand):
@@ -26,10 +26,10 @@ class Command(ApiCommand):
         when.add_argument("--at", metavar="2026-03-01T12:00:00Z", help="when")
         parser.add_argument("--tag", action="append", default=[])
         parser.add_argument("--attempts", type=int, help="the most attempts")
-        parser.add_argument("--timeout", type=float, help="seconds for each attempt")
+        parser.add_argument("--timeout", type=number(0, 86_400), help="seconds for each attempt")
         parser.add_argument("--idempotency-key")
         parser.add_argument(
-            "--wait", type=float, metavar="SECONDS", help="until it has ended, at most so long"
+            "--wait", type=number(0, 1e9), metavar="SECONDS", help="until it has ended, at most so long"
         )
 
     def act(self, client: Client, options: Mapping[str, Any]) -> None:

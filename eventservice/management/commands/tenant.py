@@ -1,13 +1,18 @@
 from __future__ import annotations
 
+import uuid
+from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
-from django.core.exceptions import ValidationError
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import IntegrityError
 
+from eventservice.api.fields import Fields
+from eventservice.api.problems import Fault
+from eventservice.api.tenant_rules import read_name, read_namespace
 from eventservice.kernel.errors import DomainError
-from eventservice.management.terminal import Terminal
+from eventservice.management.terminal import Terminal, refuse_wrong
 from eventservice.tenants.models import Namespace, Tenant
 from eventservice.tenants.public import create_tenant, declare_namespace
 
@@ -22,20 +27,20 @@ class Command(BaseCommand):
         create.add_argument("name")
         create.add_argument("--json", action="store_true")
         namespace = actions.add_parser("namespace")
-        namespace.add_argument("tenant", help="its name")
+        namespace.add_argument("tenant", help="its name or id")
         namespace.add_argument("name")
-        namespace.add_argument("--shards", type=int, default=16)
+        namespace.add_argument("--shards", type=int, help="of a new one (16); that of an old one stays")
         namespace.add_argument("--json", action="store_true")
 
     def handle(self, *args: Any, action: str, **options: Any) -> None:
         terminal = Terminal(self, as_json=options["json"])
         try:
             tenants = {"list": _list, "create": _create, "namespace": _namespace}[action](options)
-        except (DomainError, ValidationError) as refused:
+        except DomainError as refused:
             raise CommandError(str(refused)) from None
         except IntegrityError:
             raise CommandError(f"A tenant {options['name']!r} exists.") from None
-        rows = [_row(tenant) for tenant in tenants]
+        rows = _rows(tenants)
         if terminal.as_json:
             terminal.json(rows)
         else:
@@ -51,27 +56,51 @@ def _list(options: dict[str, Any]) -> list[Tenant]:
 
 
 def _create(options: dict[str, Any]) -> list[Tenant]:
-    return [create_tenant(options["name"])]
+    faults: list[Fault] = []
+    name = read_name(Fields({"name": options["name"]}, faults))
+    refuse_wrong(faults)
+    return [create_tenant(name)]
 
 
 def _namespace(options: dict[str, Any]) -> list[Tenant]:
-    tenant = named(options["tenant"])
-    declare_namespace(tenant.tenant_id, options["name"], options["shards"])
+    tenant = tenant_of(options["tenant"])
+    faults: list[Fault] = []
+    asked = Fields({"name": options["name"], "numShards": options["shards"]}, faults)
+    name, num_shards = read_namespace(asked, None)
+    refuse_wrong(faults)
+    declare_namespace(tenant.tenant_id, name, num_shards)
     return [tenant]
 
 
-def named(name: str) -> Tenant:
-    tenant = Tenant.objects.filter(name=name).first()
+def tenant_of(name_or_id: str) -> Tenant:
+    """A name that looks like an id is a name all the same."""
+    tenant = Tenant.objects.filter(name=name_or_id).first()
+    if tenant is None and (tenant_id := _as_id(name_or_id)):
+        tenant = Tenant.objects.filter(pk=tenant_id).first()
     if tenant is None:
-        raise CommandError(f"There is no tenant {name!r}.")
+        raise CommandError(f"There is no tenant {name_or_id!r}: see `manage.py tenant list`.")
     return tenant
 
 
-def _row(tenant: Tenant) -> dict[str, Any]:
-    spaces = Namespace.objects.for_tenant(tenant.tenant_id).order_by("name")
-    return {
-        "name": tenant.name,
-        "tenantId": str(tenant.tenant_id),
-        "active": tenant.active,
-        "namespaces": [f"{space.name} ({space.num_shards})" for space in spaces],
-    }
+def _as_id(text: str) -> uuid.UUID | None:
+    try:
+        return uuid.UUID(text)
+    except ValueError:
+        return None
+
+
+def _rows(tenants: Sequence[Tenant]) -> list[dict[str, Any]]:
+    every = Namespace.objects
+    listed = every.for_tenant(tenants[0].tenant_id) if len(tenants) == 1 else every.across_tenants()
+    spaces = defaultdict(list)
+    for space in listed.order_by("name"):
+        spaces[space.tenant_id].append(f"{space.name} ({space.num_shards})")
+    return [
+        {
+            "name": tenant.name,
+            "tenantId": str(tenant.tenant_id),
+            "active": tenant.active,
+            "namespaces": spaces[tenant.tenant_id],
+        }
+        for tenant in tenants
+    ]
