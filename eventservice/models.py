@@ -1,6 +1,9 @@
-"""What the process commands keep: the slots of the django-q2 cluster (eventservice.cluster)."""
+"""What the process commands keep (eventservice.cluster), and what operators have done (eventservice.console)."""
 
 from django.db import models
+
+from eventservice.kernel.constraints import LongNamedIndex
+from eventservice.kernel.tenancy import TenantManager
 
 
 class Slot(models.Model):
@@ -20,3 +23,29 @@ class Slot(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+
+class OperatorAction(models.Model):
+    """Who did what in the console, or to tenants and keys through the API. Rows are only ever added."""
+
+    id = models.BigAutoField(primary_key=True)
+    at = models.DateTimeField()
+    # By name, or `key:` and its id: the log outlives the user.
+    user = models.CharField(max_length=150)
+    action = models.CharField(max_length=40)
+    # Null: it was about no tenant's things alone.
+    tenant_id = models.UUIDField(null=True)
+    subject = models.CharField(max_length=255)
+    detail = models.JSONField(default=dict)
+
+    objects = TenantManager()
+
+    class Meta:
+        db_table = "operator_actions"
+        indexes = [
+            # What was done to one call, one key, one event.
+            LongNamedIndex(name="idx_operator_actions_subject", fields=["subject", "id"]),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.user}: {self.action} {self.subject}"

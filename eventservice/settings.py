@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
-from eventservice.kernel.env import MARIADB, POSTGRESQL, SQLITE, Environment
+from eventservice.kernel.env import MARIADB, POSTGRESQL, SQLITE, Environment, encryption_key
 from eventservice.kernel.logs import logging_config
+from execution.addresses import AddressPolicy
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 
@@ -14,14 +15,23 @@ PRODUCTION = ENVIRONMENT == "production"
 DEBUG = env.boolean("DEBUG", False)
 SECRET_KEY = env.secret("SECRET_KEY", "development-only-" + "k" * 40, production=PRODUCTION)
 # Comma separated, the newest first: it encrypts, all decrypt. Fernet keys, as `manage.py newkey` prints them.
-ENCRYPTION_KEYS = env.words("ENCRYPTION_KEYS")
+ENCRYPTION_KEYS = env.words("ENCRYPTION_KEYS", each=encryption_key)
 ALLOWED_HOSTS = env.words(
     "ALLOWED_HOSTS", [] if PRODUCTION else ["localhost", "127.0.0.1", "[::1]", "testserver"]
 )
 CSRF_TRUSTED_ORIGINS = env.words("CSRF_TRUSTED_ORIGINS")
+CSRF_FAILURE_VIEW = "eventservice.console.outdated.csrf_failure"
+if PRODUCTION:
+    env.demand("ENCRYPTION_KEYS", ENCRYPTION_KEYS, "what `ENVIRONMENT= manage.py newkey` prints")
+    env.demand("ALLOWED_HOSTS", ALLOWED_HOSTS, "the names that clients use, comma separated")
+    if DEBUG:
+        env.fault("DEBUG", "false, or nothing, where ENVIRONMENT is production")
+# Where `manage.py up` listens, and where the commands look for it.
+PORT = env.integer("PORT", 8000, least=1, most=65_535)
+TARGET_PORT = env.integer("TARGET_PORT", 9000, least=1, most=65_535)
 
 INSTALLED_APPS = [
-    "django.contrib.admin",
+    "eventservice.apps.ConsoleAdminConfig",  # django.contrib.admin
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.sessions",
@@ -53,6 +63,7 @@ MIDDLEWARE = [
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "eventservice.console.security.ContentSecurityPolicyMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
 ]
 
@@ -101,24 +112,26 @@ if database["ENGINE"] == MARIADB:
 DATABASES = {"default": database}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
-# A slice (eventservice.cluster) runs for SLICE_SECONDS; a stopping one may then take SHUTDOWN_SECONDS to let its
-# attempts end. A worker that outstays both is killed (timeout), and only then is its task given out again (retry).
-SLICE_SECONDS = env.integer("SLICE_SECONDS", 5, least=1, most=60)
+# A slice (eventservice.cluster) runs for SLICE_SECONDS, and a step of it may wait for a lock. A worker that outstays
+# both is taken for frozen and killed (timeout), unless it says that it goes on; one that stops may take
+# SHUTDOWN_SECONDS more to let its attempts end. Its task must not be given out again before (retry).
+SLICE_SECONDS = env.integer("SLICE_SECONDS", 7, least=1, most=60)
 SHUTDOWN_SECONDS = env.integer("SHUTDOWN_SECONDS", 25, least=0, most=600)
+FROZEN_SECONDS = SLICE_SECONDS + LOCK_SECONDS + 5
 Q_CLUSTER = {
     "name": "eventservice",
-    # The name of the queue, and of the seats: see docs/decisions/0001.
-    "cluster_name": env.text("CLUSTER_NAME", "eventservice"),
+    # The name of the queue, and of the seats (40 characters with the role): see docs/decisions/0001.
+    "cluster_name": env.text("CLUSTER_NAME", "eventservice", most=29),
     "orm": "default",
     "workers": 2,
-    "timeout": SLICE_SECONDS + SHUTDOWN_SECONDS + 10,
-    "retry": SLICE_SECONDS + SHUTDOWN_SECONDS + 30,
+    "timeout": FROZEN_SECONDS,
+    "retry": FROZEN_SECONDS + SHUTDOWN_SECONDS + 25,
     "max_attempts": 2,
     "ack_failures": True,
     "save_limit": -1,
     "recycle": 10**9,
     "poll": 1.0,
-    "guard_cycle": 0.5,
+    "guard_cycle": 1.0,
     "catch_up": False,
 }
 
@@ -126,6 +139,7 @@ LANGUAGE_CODE = "en"
 TIME_ZONE = "UTC"
 USE_I18N = False
 USE_TZ = True
+FORMAT_MODULE_PATH = "eventservice.formats"
 
 STATIC_URL = "/static/"
 STATIC_ROOT = BASE_DIR / "data" / "static"
@@ -134,7 +148,9 @@ STORAGES = {
     "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
 }
 WHITENOISE_USE_FINDERS = not PRODUCTION
-LOGIN_URL = "admin:login"
+LOGIN_URL = "console:login"
+LOGIN_REDIRECT_URL = "console:dashboard"
+SESSION_COOKIE_AGE = 12 * 3600
 
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 12}},
@@ -166,6 +182,7 @@ SPECTACULAR_SETTINGS = {
     "SERVE_INCLUDE_SCHEMA": False,
     "PREPROCESSING_HOOKS": ["eventservice.api.schema.only_the_api"],
     "SORT_OPERATIONS": False,
+    "PATH_CONVERTER_OVERRIDES": {"id": {"type": "string", "format": "uuid"}},
     "CAMELIZE_NAMES": True,
     "ENUM_NAME_OVERRIDES": {
         "Status": "orchestration.states.Status",
@@ -184,6 +201,8 @@ API_MAX_BATCH = env.integer("API_MAX_BATCH", 1000, least=1, most=10_000)
 API_MAX_TIMEOUT_SECONDS = env.integer("API_MAX_TIMEOUT_SECONDS", 3600, least=1, most=86_400)
 # A request that waits for a call to end (?wait=) holds a worker of the web tier.
 API_MAX_WAIT_SECONDS = env.integer("API_MAX_WAIT_SECONDS", 30, least=0, most=300)
+# So many may do so at a time, on one machine; the rest are answered at once. Fewer than there are web workers.
+API_MAX_WAITERS = env.integer("API_MAX_WAITERS", 1, least=0, most=1000)
 # Whoever can reach /metrics may read it; otherwise it takes an operator's API key.
 METRICS_OPEN = env.boolean("METRICS_OPEN", not PRODUCTION)
 # Django's own limit, which would answer with a page, must not come first.
@@ -200,6 +219,6 @@ NODE_LEASE_SECONDS = env.seconds("NODE_LEASE_SECONDS", 8.0, least=1.0, most=30.0
 
 # Egress (docs/guarantees.md): which addresses a call may reach.
 EGRESS_ALLOW_PRIVATE = env.boolean("EGRESS_ALLOW_PRIVATE", False)
-EGRESS_ALLOW = env.words("EGRESS_ALLOW")
+EGRESS_ALLOW = env.words("EGRESS_ALLOW", each=lambda entry: AddressPolicy(allow=frozenset([entry])))
 
 env.check()

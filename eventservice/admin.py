@@ -1,0 +1,136 @@
+"""Operators and what they have done; the roles that the cluster's workers fill."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth import admin as auth_admin
+from django.contrib.auth.models import Group, User
+from django.db import transaction
+from django.db.models import Q
+from django.http import HttpRequest, HttpResponse
+
+from eventservice.console.admin.base import Domain, ReadOnly, RoleAdmin
+from eventservice.console.admin.showing import json_column, moment, tenant, when
+from eventservice.console.roles import BY_GROUP, Role
+from eventservice.models import OperatorAction, Slot
+
+admin.site.unregister([User, Group])
+DjangosUserAdmin: Any = auth_admin.UserAdmin
+
+
+@admin.register(User)
+class UserAdmin(RoleAdmin, DjangosUserAdmin):  # type: ignore[misc]
+    sees = edits = Role.ADMIN
+    logged = ("username", "is_active", "is_staff", "is_superuser", "groups")
+    list_display = ("username", "role", "is_active", "is_staff", "is_superuser", "last_login")
+    list_filter = ("is_active", "is_staff", "is_superuser", "groups")
+    fieldsets = (
+        (None, {"fields": ("username", "password", "first_name", "last_name", "email")}),
+        (
+            "Rights",
+            {
+                "fields": ("is_active", "is_staff", "groups", "is_superuser"),
+                "description": "Operators are staff. Their role is their highest group: viewer, operator or admin; "
+                "without one they may look. Superusers are admins.",
+            },
+        ),
+        ("Dates", {"fields": ("last_login", "date_joined")}),
+    )
+    add_fieldsets = (
+        (None, {"fields": ("username", "usable_password", "password1", "password2", "is_staff", "groups")}),
+    )
+    filter_horizontal = ("groups",)
+    readonly_fields = ("last_login", "date_joined")
+
+    def subject_of(self, row: User) -> str:
+        return f"user {row.username}"
+
+    def get_queryset(self, request: HttpRequest) -> Any:
+        return super().get_queryset(request).prefetch_related("groups")
+
+    @admin.display(description="role")
+    def role(self, user: User) -> str:
+        if not (user.is_active and user.is_staff):
+            return "none"
+        if user.is_superuser:
+            return Role.ADMIN.group
+        roles = [BY_GROUP[group.name] for group in user.groups.all() if group.name in BY_GROUP]
+        return max(roles, default=Role.VIEWER).group
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return super().has_delete_permission(request, obj) and obj != request.user
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+        """Nobody takes away his own rights: the last admin would lock the door behind him."""
+        own = ("is_active", "is_staff", "groups", "is_superuser") if obj == request.user else ()
+        return (*super().get_readonly_fields(request, obj), *own)
+
+    def user_change_password(self, request: HttpRequest, id: str, form_url: str = "") -> HttpResponse:
+        with transaction.atomic():
+            response: HttpResponse = super().user_change_password(request, id, form_url)
+            if request.method == "POST" and response.status_code == 302:
+                self.note(request, "password", self.get_object(request, id))
+        return response
+
+
+@admin.register(Group)
+class GroupAdmin(RoleAdmin):
+    """Django's permissions are not asked, so that there are none to be given here."""
+
+    sees = edits = Role.ADMIN
+    logged = ("name",)
+    fields = ("name",)
+    search_fields = ("name",)
+
+    def subject_of(self, row: Group) -> str:
+        return f"group {row.name}"
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return super().has_change_permission(request, obj) and not _is_role(obj)
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return super().has_delete_permission(request, obj) and not _is_role(obj)
+
+
+def _is_role(group: Group | None) -> bool:
+    """They are known by their names."""
+    return group is not None and group.name in BY_GROUP
+
+
+@admin.register(LogEntry)
+class LogEntryAdmin(ReadOnly):
+    """Django's history. It says what became of users too."""
+
+    sees = Role.ADMIN
+    list_display = ("action_time", "user", "content_type", "object_repr", "action_flag", "get_change_message")
+    list_display_links = ("action_time",)
+    list_select_related = ("user", "content_type")
+    sortable_by = ()
+    ordering = ("-id",)
+    fields = ("action_time", "user", "content_type", "object_id", "object_repr", "get_change_message")
+
+
+@admin.register(OperatorAction)
+class OperatorActionAdmin(Domain):
+    list_display = ("id", when("at"), "user", "action", tenant, "subject")
+    fields = ("id", moment("at"), "user", "action", tenant, "subject", json_column("detail"))
+    ordering = ("-id",)
+    search_help_text = "All of what it was about: a call's id, a key's, an event's number."
+
+    def find(self, request: HttpRequest, text: str) -> Q:
+        return Q(subject=text)
+
+
+@admin.register(Slot)
+class SlotAdmin(ReadOnly):
+    list_display = ("name", "owner_id", moment("taken_at"), moment("lease_until"), "ticket")
+    fields = list_display
+    ordering = ("name",)
+    search_fields = ("name",)
+
+
+# Not registered: django.contrib.sessions' Session (a session's key opens it), django-q's Task (it is Success and
+# Failure), and Permission and ContentType, which nothing here asks.

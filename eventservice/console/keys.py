@@ -1,0 +1,196 @@
+"""API keys: made and shown once, followed by a successor, revoked. A tenant's, and the operators' own."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from django.db import transaction
+from django.http import HttpRequest, HttpResponse
+from django.urls import reverse
+
+from eventservice.api.fields import checked, parse_duration, show_instant
+from eventservice.api.tenant_rules import read_key, read_overlap
+from eventservice.console.actions import note
+from eventservice.console.confirming import Question
+from eventservice.console.forms import Form
+from eventservice.console.pages import Page
+from eventservice.console.roles import Role
+from eventservice.kernel.errors import Conflict
+from eventservice.kernel.now import db_now
+from eventservice.tenants.directory import tenant_of
+from eventservice.tenants.keys import (
+    create_key,
+    described_keys,
+    key_of,
+    refuse_ended,
+    revoke_key,
+    rotate_key,
+)
+from eventservice.tenants.models import ApiKey, Tenant
+
+SCOPES = (
+    ("read", "look at calls, events, limits and keys' names"),
+    ("write", "submit, cancel, reschedule and replay calls; durable timers"),
+    ("admin", "namespaces and keys"),
+)
+OPERATOR_SCOPES = (
+    ("read", "look at everything, of every tenant; statistics, shards, nodes, metrics"),
+    ("write", "submit, cancel, reschedule and replay calls of every tenant"),
+    ("admin", "tenants and their limits, namespaces and keys"),
+)
+LIVES = (("", "Never"), ("30d", "In 30 days"), ("90d", "In 90 days"), ("365d", "In a year"))
+OVERLAPS = (
+    ("0s", "None: the old key ends now"),
+    ("1h", "1 hour"),
+    ("24h", "1 day"),
+    ("168h", "7 days"),
+    ("720h", "30 days"),
+)
+
+
+class OperatorKeys(Page):
+    nav = "tenants"
+    template = "console/tenants/operator_keys.html"
+
+    def get(self, request: HttpRequest) -> HttpResponse:
+        now = db_now()
+        return self.show({"now": now, "keys": described_keys(None, now), "tenant": None})
+
+
+class KeyPage(Question):
+    """Of a tenant when the address names one, else of the operators' own."""
+
+    nav = "tenants"
+    reads = acts = Role.ADMIN
+
+    def list_address(self, tenant_id: uuid.UUID | None) -> str:
+        if tenant_id is None:
+            return reverse("console:operator-keys")
+        return reverse("console:tenant", args=[tenant_id]) + "#keys"
+
+    def make_key(
+        self, action: str, command: Callable[[], tuple[ApiKey, str]], **detail: Any
+    ) -> tuple[ApiKey, str]:
+        """Noted under the key's id, which is known only once it is made; and never with its text."""
+        with transaction.atomic():
+            key, text = command()
+            said = {"name": key.name, "scopes": key.scopes, "expires": show_instant(key.expires_at), **detail}
+            note(self.request.user, action, tenant_id=key.tenant_id, subject=key.key_id, **said)
+        return key, text
+
+    def show_once(self, tenant: Tenant | None, key: ApiKey, text: str, replaced: str = "") -> HttpResponse:
+        """In the answer to the form itself, and nowhere else: no message, no session, no log has it."""
+        key.refresh_from_db()
+        context = {
+            "tenant": tenant,
+            "key": key,
+            "text": text,
+            "replaced": replaced,
+            "now": db_now(),
+            "back_to": self.list_address(key.tenant_id),
+        }
+        return self.show(context, "console/tenants/key_shown.html", status=201)
+
+
+class NewKey(KeyPage):
+    template = "console/tenants/new_key.html"
+
+    def get(self, request: HttpRequest, tenant_id: uuid.UUID | None = None) -> HttpResponse:
+        return self._show_form(tenant_id, {"scopes": ["read", "write"]}, {})
+
+    def _show_form(
+        self, tenant_id: uuid.UUID | None, given: Any, wrong: Any, status: int = 200
+    ) -> HttpResponse:
+        context = {
+            "tenant": tenant_of(tenant_id) if tenant_id else None,
+            "given": given,
+            "wrong": wrong,
+            "scopes": SCOPES if tenant_id else OPERATOR_SCOPES,
+            "lives": LIVES,
+            "back_to": self.list_address(tenant_id),
+        }
+        return self.show(context, status=status)
+
+    def post(self, request: HttpRequest, tenant_id: uuid.UUID | None = None) -> HttpResponse:
+        tenant = tenant_of(tenant_id) if tenant_id else None
+        form = Form(request.POST, ["name", "expiresAt"], several=["scopes"])
+        form.leave_out_empty("name", "expiresAt")
+        _expires_in(form)
+        name, scopes, expires_at = read_key(form.fields)
+        if form.faults:
+            given = {**request.POST.dict(), "scopes": request.POST.getlist("scopes")}
+            return self._show_form(tenant_id, given, form.wrong, 400)
+
+        key, text = self.make_key(
+            "key-create", lambda: create_key(tenant_id, scopes, name=name, expires_at=expires_at)
+        )
+        return self.show_once(tenant, key, text)
+
+
+class RotateKey(KeyPage):
+    def get(self, request: HttpRequest, key_id: str, tenant_id: uuid.UUID | None = None) -> HttpResponse:
+        key = key_of(tenant_id, key_id)
+        refuse_ended(key)
+        return self.ask(
+            f"Rotate {key.name or key.key_id}?",
+            "Make the new key",
+            back_to=self.list_address(tenant_id),
+            template="console/tenants/rotate_key.html",
+            text="A new key with the same rights is made and shown once. The old one goes on for as long as you "
+            "say, so that whoever uses it can change over; then it ends.",
+            overlaps=OVERLAPS,
+        )
+
+    def post(self, request: HttpRequest, key_id: str, tenant_id: uuid.UUID | None = None) -> HttpResponse:
+        tenant = tenant_of(tenant_id) if tenant_id else None
+        form = Form(request.POST, ["overlap"])
+        overlap = read_overlap(form.fields)
+        checked(form.faults)
+
+        def rotate() -> tuple[ApiKey, str]:
+            key = key_of(tenant_id, key_id)
+            refuse_ended(key)
+            return rotate_key(key, overlap)
+
+        key, text = self.make_key("key-rotate", rotate, replaces=key_id, overlap=str(overlap))
+        return self.show_once(tenant, key, text, replaced=key_id)
+
+
+class RevokeKey(KeyPage):
+    def get(self, request: HttpRequest, key_id: str, tenant_id: uuid.UUID | None = None) -> HttpResponse:
+        key = key_of(tenant_id, key_id)
+        return self.ask(
+            f"Revoke {key.name or key.key_id}?",
+            "Revoke it",
+            back_to=self.list_address(tenant_id),
+            text=f"Whoever uses the key es_…_{key.key_id}_… is refused within a second, for good. {_last_use(key)} "
+            "To change over without a gap, rotate it instead.",
+            danger=True,
+        )
+
+    def post(self, request: HttpRequest, key_id: str, tenant_id: uuid.UUID | None = None) -> HttpResponse:
+        key = key_of(tenant_id, key_id)
+        self.act("key-revoke", lambda: _revoke(key_id), tenant_id=tenant_id, subject=key_id, name=key.name)
+        self.say(f"The key {key.name or key_id} is revoked.")
+        return self.back(self.list_address(tenant_id))
+
+
+def _revoke(key_id: str) -> None:
+    if not revoke_key(key_id):
+        raise Conflict("wrong_state", "Nothing has been changed: this key has been revoked before.")
+
+
+def _last_use(key: ApiKey) -> str:
+    if key.last_used_at is None:
+        return "Nobody has used it yet."
+    return f"It was last used on {key.last_used_at:%Y-%m-%d} at {key.last_used_at:%H:%M} UTC, to the hour."
+
+
+def _expires_in(form: Form) -> None:
+    """Of the choices that the form has; another text must be an instant, as in the API."""
+    seconds = parse_duration(form.document.get("expiresAt", ""))
+    if seconds:
+        form.document["expiresAt"] = show_instant(db_now() + timedelta(seconds=seconds))

@@ -1,0 +1,252 @@
+"""Outbox: what is still to be published and what stands in its way; events, and what can be done about one."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+from django.urls import reverse
+
+from eventservice.api.problems import Fault
+from eventservice.api.queries import Query
+from eventservice.console.choices import tenants_to_choose
+from eventservice.console.confirming import Question
+from eventservice.console.forms import without_empty
+from eventservice.console.pages import Page
+from eventservice.console.webhooks import shown_url
+from eventservice.kernel.capped import MOST_COUNTED
+from eventservice.kernel.errors import Conflict, NotFound
+from eventservice.kernel.now import db_now
+from eventservice.tenants.directory import tenant_names
+from orchestration.public import EventType
+from outbox.public import (
+    EventFilter,
+    EventPage,
+    Listed,
+    OutboxEvent,
+    cause_of,
+    deliveries_of,
+    event_of,
+    list_events,
+    newer_than,
+    park,
+    skip,
+    state_of,
+    status,
+    timeline_of,
+    unpark,
+    unpublished_of,
+    waiting_by_kind,
+)
+
+LISTED = 25
+LARGEST_KEY = 2**63 - 1
+PARKED_SHOWN = 5
+KINDS_SHOWN = 20
+TIMELINE_SHOWN = 100
+# A dispatcher that keeps up has published everything within a second.
+TOLERABLE = timedelta(seconds=30)
+BY_HAND = "Parked by an operator."
+
+
+class Outbox(Page):
+    nav = "outbox"
+    template = "console/outbox/list.html"
+
+    def get(self, request: HttpRequest) -> HttpResponse:
+        faults: list[Fault] = []
+        wanted, cursor, seen = _read(request, faults)
+        page = EventPage([], None) if faults else list_events(wanted, cursor, LISTED)
+        parked = list_events(EventFilter(Listed.PARKED), None, PARKED_SHOWN).events
+        now = db_now()
+        found = status(MOST_COUNTED)
+        kinds = waiting_by_kind(MOST_COUNTED) if found.unpublished else []
+        names = tenant_names([*(e.tenant_id for e in [*page.events, *parked]), *(k.tenant_id for k in kinds)])
+        top = seen or (page.events[0].id if page.events else 0)
+        follows = wanted.listed is Listed.ALL and not wanted.seeks and not wanted.aggregate_id
+        context = {
+            "now": now,
+            "status": found,
+            "late": found.lag > TOLERABLE,
+            "kinds": [(kind, names.get(kind.tenant_id, "")) for kind in kinds[:KINDS_SHOWN]],
+            "sampled": found.unpublished > MOST_COUNTED,
+            "parked": _rows(parked, names, unpublished_of(parked)),
+            "rows": _rows(page.events, names, {}),
+            "page": page,
+            "wanted": wanted,
+            "cursor": cursor,
+            "top": top,
+            "newer": newer_than(top, 1000) if follows and cursor is None and top else 0,
+            "faults": faults,
+            "tenants": tenants_to_choose(wanted.tenant_id),
+            "types": list(EventType),
+            "query": _query(request),
+            "lists": [(str(listed), LISTS[listed]) for listed in Listed],
+        }
+        return self.show(context, status=400 if faults else 200)
+
+
+LISTS = {
+    Listed.ALL: "All",
+    Listed.WAITING: "Waiting",
+    Listed.PARKED: "Parked",
+    Listed.HELD: "Held behind a parked one",
+}
+
+
+def _read(request: HttpRequest, faults: list[Fault]) -> tuple[EventFilter, int | None, int]:
+    query = Query(without_empty(request.GET), faults)
+    wanted = EventFilter(
+        Listed(query.choice("show", list(Listed), Listed.ALL)),
+        query.identifier("tenant"),
+        query.text("type", most=64),
+        query.identifier("call"),
+    )
+    return wanted, _key(query, "cursor") or None, _key(query, "seen")
+
+
+def _key(query: Query, name: str) -> int:
+    text = query.text(name) or "0"
+    if text.isascii() and text.isdecimal() and len(text) < len(str(LARGEST_KEY)):
+        return int(text)
+    query.fault(name, "must be an event's number")
+    return 0
+
+
+def _query(request: HttpRequest) -> str:
+    """The filters as they stand, for links that keep them."""
+    kept = without_empty(request.GET)
+    for name in ("cursor", "seen", "show"):
+        kept.pop(name, None)
+    return kept.urlencode()
+
+
+def _rows(events: Any, names: dict[uuid.UUID, str], unpublished: dict[Any, int]) -> list[dict[str, Any]]:
+    return [
+        {
+            "event": event,
+            "state": str(state_of(event)),
+            "tenant": names.get(event.tenant_id, ""),
+            "behind": max(0, unpublished.get((event.tenant_id, event.aggregate_id), 1) - 1),
+        }
+        for event in events
+    ]
+
+
+# --- one event ------------------------------------------------------------------------------------------------
+
+
+class Event(Page):
+    nav = "outbox"
+    template = "console/outbox/event.html"
+
+    def get(self, request: HttpRequest, key: int) -> HttpResponse:
+        event = _event(key)
+        around = timeline_of(event.tenant_id, event.aggregate_id, 0, TIMELINE_SHOWN)
+        names = tenant_names([event.tenant_id])
+        context = {
+            "now": db_now(),
+            "event": event,
+            "state": str(state_of(event)),
+            "tenant": names.get(event.tenant_id, ""),
+            "cause": cause_of(event),
+            "around": [(other, str(state_of(other))) for other in around],
+            "parked": next((e for e in around if str(state_of(e)) == "Parked"), None),
+            "behind": sum(e.published_at is None for e in around if e.id != event.id),
+            "deliveries": [(delivery, shown_url(url)) for delivery, url in deliveries_of(event)],
+        }
+        return self.show(context)
+
+
+def _event(key: int) -> OutboxEvent:
+    event = event_of(key) if key <= LARGEST_KEY else None
+    if event is None:
+        raise NotFound("event")
+    return event
+
+
+class Decision(Question):
+    """About an event that is not published yet."""
+
+    nav = "outbox"
+
+    def decide(
+        self, action: str, key: int, command: Callable[[], bool], *, otherwise: str, said: str
+    ) -> HttpResponse:
+        """`otherwise`: why it may be that the command found nothing to do."""
+
+        def done() -> None:
+            if not command():
+                raise Conflict("wrong_state", f"Nothing has been changed. {otherwise}")
+
+        event = _event(key)
+        self.act(action, done, tenant_id=event.tenant_id, subject=key, type=event.event_type)
+        self.say(said)
+        return self.back(reverse("console:event", args=[key]))
+
+
+class Retry(Decision):
+    def post(self, request: HttpRequest, key: int) -> HttpResponse:
+        return self.decide(
+            "event-retry",
+            key,
+            lambda: unpark(key),
+            otherwise="It is not parked any more.",
+            said="The event is tried again, and those behind it follow.",
+        )
+
+
+class Skip(Decision):
+    WORD = "skip"
+
+    def get(self, request: HttpRequest, key: int) -> HttpResponse:
+        event = _event(key)
+        return self.ask(
+            f"Skip {event.event_type}?",
+            "Skip it for good",
+            back_to=reverse("console:event", args=[key]),
+            text="It will never be published: no receiver learns of it, not even by a replay. "
+            f"What waits behind it flows again: {_events_behind(event)}.",
+            word=self.WORD,
+            danger=True,
+        )
+
+    def post(self, request: HttpRequest, key: int) -> HttpResponse:
+        self.require_word(self.WORD)
+        return self.decide(
+            "event-skip",
+            key,
+            lambda: skip(key),
+            otherwise="It is not parked any more.",
+            said="The event is skipped: it will not be published. Those behind it flow again.",
+        )
+
+
+class Park(Decision):
+    def get(self, request: HttpRequest, key: int) -> HttpResponse:
+        event = _event(key)
+        return self.ask(
+            f"Park {event.event_type}?",
+            "Park it",
+            back_to=reverse("console:event", args=[key]),
+            text="It is not published until somebody retries it, and with it waits everything of its call that "
+            f"is not published: now {_events_behind(event)}, and all that is still to come. What a publisher has in "
+            "hand this very moment may go out all the same.",
+        )
+
+    def post(self, request: HttpRequest, key: int) -> HttpResponse:
+        return self.decide(
+            "event-park",
+            key,
+            lambda: park(key, BY_HAND),
+            otherwise="It is published or parked already, or another of its call is.",
+            said="The event is parked, and those behind it wait.",
+        )
+
+
+def _events_behind(event: OutboxEvent) -> str:
+    count = unpublished_of([event]).get((event.tenant_id, event.aggregate_id), 1) - 1
+    return {0: "no event", 1: "1 event"}.get(count, f"{count:,} events")

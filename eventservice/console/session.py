@@ -1,0 +1,76 @@
+"""Signing in and out."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from django.contrib.auth.forms import AuthenticationForm
+from django.contrib.auth.views import LoginView, LogoutView
+from django.core.exceptions import ValidationError
+from django.http import HttpResponse, HttpResponseRedirect
+
+from eventservice.console.roles import role_of
+
+# A name may be tried so often in so many seconds, by each web process.
+MOST_FAILURES = 10
+FORGET_AFTER_SECONDS = 300.0
+MOST_KEPT = 10_000
+
+_failures: dict[str, list[float]] = {}
+
+
+class OperatorForm(AuthenticationForm):
+    error_messages = {
+        **AuthenticationForm.error_messages,
+        "invalid_login": "That name and that password do not belong together.",
+        "too_often": "Too many wrong passwords for this name. Wait five minutes and try again.",
+        "no_operator": "This user is no operator: an admin can make one of them.",
+    }
+
+    def clean(self) -> dict[str, Any]:
+        name = str(self.cleaned_data.get("username", ""))
+        if len(_recent(name)) >= MOST_FAILURES:
+            raise ValidationError(self.error_messages["too_often"], "too_often")
+        try:
+            return super().clean()
+        except ValidationError:
+            if len(_failures) >= MOST_KEPT:
+                _failures.clear()
+            _failures[name] = [*_recent(name), time.monotonic()]
+            raise
+
+    def confirm_login_allowed(self, user: Any) -> None:
+        super().confirm_login_allowed(user)
+        if role_of(user) is None:
+            raise ValidationError(self.error_messages["no_operator"], "no_operator")
+
+
+def _recent(name: str) -> list[float]:
+    since = time.monotonic() - FORGET_AFTER_SECONDS
+    return [moment for moment in _failures.get(name, ()) if moment > since]
+
+
+def forget_failures() -> None:
+    _failures.clear()
+
+
+class SignIn(LoginView):
+    template_name = "console/login.html"
+    authentication_form = OperatorForm
+    next_page = "console:dashboard"
+
+    @property
+    def redirect_authenticated_user(self) -> bool:  # type: ignore[override]
+        return role_of(self.request.user) is not None if self.request.user.is_authenticated else False
+
+    def answer_outdated(self) -> HttpResponse:
+        """For a form from before somebody signed in, maybe in another tab: then there is nothing left to do."""
+        if self.redirect_authenticated_user:
+            return HttpResponseRedirect(self.get_success_url())
+        form = OperatorForm(self.request, initial={"username": self.request.POST.get("username", "")})
+        return self.render_to_response(self.get_context_data(form=form, outdated=True), status=403)
+
+
+class SignOut(LogoutView):
+    next_page = "console:login"

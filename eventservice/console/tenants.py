@@ -1,0 +1,290 @@
+"""Tenants: their limits, their namespaces, their secret, and whether they may do anything at all."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from django.db import IntegrityError
+from django.http import HttpRequest, HttpResponse
+from django.urls import reverse
+
+from eventservice.api.problems import Fault
+from eventservice.api.queries import Query
+from eventservice.api.tenant_rules import (
+    LISTS,
+    NUMBERS,
+    name_taken,
+    read_limits,
+    read_name,
+    read_namespace,
+)
+from eventservice.console.confirming import Question
+from eventservice.console.forms import Form
+from eventservice.console.pages import Page
+from eventservice.console.roles import Role
+from eventservice.console.shown import digest_of
+from eventservice.kernel.capped import MOST_COUNTED
+from eventservice.kernel.errors import Conflict, DomainError, NotFound
+from eventservice.kernel.ids import new_id
+from eventservice.kernel.now import db_now
+from eventservice.kernel.sharding import MAX_SHARDS
+from eventservice.tenants.directory import (
+    change_tenant,
+    create_tenant,
+    declare_namespace,
+    list_tenants,
+    namespaces_of,
+    tenant_of,
+)
+from eventservice.tenants.keys import described_keys, usable_keys
+from eventservice.tenants.models import DEFAULT_SHARDS, Tenant
+from orchestration.public import pending_of
+
+LISTED = 25
+NUMBER_NAMES = [name for name, _, _ in NUMBERS]
+LIST_NAMES = [name for name, _ in LISTS]
+# The columns of the form of limits.
+SETTINGS = [column for _, column, _ in NUMBERS] + [column for _, column in LISTS]
+
+
+class ChangedMeanwhile(Conflict):
+    """The form showed what is no more."""
+
+
+class Tenants(Page):
+    nav = "tenants"
+    template = "console/tenants/list.html"
+
+    def get(self, request: HttpRequest) -> HttpResponse:
+        faults: list[Fault] = []
+        after = Query(request.GET, faults).text("after", most=64) or "" if request.GET.get("after") else ""
+        found = list_tenants(LISTED + 1, after)
+        keys = usable_keys([tenant.tenant_id for tenant in found[:LISTED]])
+        rows = [
+            (tenant, pending_of(tenant.tenant_id, MOST_COUNTED + 1), keys.get(tenant.tenant_id, 0))
+            for tenant in found[:LISTED]
+        ]
+        more = len(found) > LISTED
+        return self.show({"rows": rows, "after": after, "next_after": rows[-1][0].name if more else None})
+
+
+class NewTenant(Page):
+    nav = "tenants"
+    reads = acts = Role.ADMIN
+    template = "console/tenants/new.html"
+
+    def get(self, request: HttpRequest) -> HttpResponse:
+        defaults = _settings(Tenant())
+        return self.show({"given": defaults, "wrong": {}})
+
+    def post(self, request: HttpRequest) -> HttpResponse:
+        form = Form(request.POST, ["name"], NUMBER_NAMES, LIST_NAMES)
+        name, limits, tenant_id = read_name(form.fields), read_limits(form.fields), new_id()
+        if not form.faults:
+            try:
+                self.act(
+                    "tenant-create",
+                    lambda: create_tenant(name, tenant_id=tenant_id, **limits),
+                    tenant_id=tenant_id,
+                    subject=tenant_id,
+                    name=name,
+                )
+            except IntegrityError:
+                form.take(name_taken(name))
+            else:
+                self.say(f"Tenant {name} is there. Make a key for it next.")
+                return self.to("console:tenant", tenant_id)
+        return self.show({"given": request.POST, "wrong": form.wrong}, status=400)
+
+
+class TenantPage(Page):
+    """The page of one tenant; each of its forms is sent to an address of its own, and comes back to it when wrong."""
+
+    nav = "tenants"
+    template = "console/tenants/tenant.html"
+    acts = Role.ADMIN
+
+    def show_tenant(
+        self,
+        tenant: Tenant,
+        given: Mapping[str, Any] | None = None,
+        status: int = 200,
+        outdated: bool = False,
+        **wrong: Any,
+    ) -> HttpResponse:
+        now = db_now()
+        context = {
+            "now": now,
+            "tenant": tenant,
+            "given": given or _settings(tenant),
+            # What is sent again after a mistake was typed on what was shown first.
+            "shown": given.get("shown", "") if given and not outdated else digest_of(tenant, SETTINGS),
+            "outdated": outdated,
+            "pending": pending_of(tenant.tenant_id, MOST_COUNTED + 1),
+            "namespaces": namespaces_of(tenant.tenant_id),
+            "default_shards": DEFAULT_SHARDS,
+            "most_shards": MAX_SHARDS,
+            "keys": described_keys(tenant.tenant_id, now),
+            "wrong": wrong.get("wrong", {}),
+            "wrong_secret": wrong.get("wrong_secret", {}),
+            "wrong_namespace": wrong.get("wrong_namespace", {}),
+            "namespace": wrong.get("namespace", {}),
+        }
+        return self.show(context, status=status)
+
+    def get(self, request: HttpRequest, tenant_id: uuid.UUID) -> HttpResponse:
+        return self.show_tenant(tenant_of(tenant_id))
+
+
+class OneTenant(TenantPage):
+    http_method_names = ["get", "head", "options"]
+
+
+class Limits(TenantPage):
+    def post(self, request: HttpRequest, tenant_id: uuid.UUID) -> HttpResponse:
+        tenant = tenant_of(tenant_id)
+        form = Form(request.POST, numbers=NUMBER_NAMES, lines=LIST_NAMES)
+        changes = read_limits(form.fields)
+        if form.faults:
+            return self.show_tenant(tenant, request.POST, 400, wrong=form.wrong)
+        changed = {column: value for column, value in changes.items() if getattr(tenant, column) != value}
+        told = "The limits are changed. Other processes follow within 5 seconds."
+        try:
+            return _change(
+                self, "tenant-change", tenant_id, changed, told, request.POST.get("shown", ""), **changed
+            )
+        except ChangedMeanwhile:
+            return self.show_tenant(tenant_of(tenant_id), request.POST, 409, outdated=True)
+
+
+class Secret(TenantPage):
+    def post(self, request: HttpRequest, tenant_id: uuid.UUID) -> HttpResponse:
+        tenant = tenant_of(tenant_id)
+        form = Form(request.POST, ["signingSecret"])
+        changes = read_limits(form.fields)
+        if not form.faults and not changes["signing_secret"]:
+            form.faults.append(Fault("/signingSecret", "is required"))
+        if form.faults:
+            return self.show_tenant(tenant, None, 400, wrong_secret=form.wrong)
+        action = "tenant-secret-rotate" if tenant.signing_secret else "tenant-secret-set"
+        told = "Requests are signed with the new secret from now on, within 5 seconds everywhere."
+        # The secret is no detail of the action: nobody shall read it anywhere.
+        return _change(self, action, tenant_id, changes, told)
+
+
+class ClearSecret(Question):
+    nav = "tenants"
+    reads = acts = Role.ADMIN
+
+    def get(self, request: HttpRequest, tenant_id: uuid.UUID) -> HttpResponse:
+        return self.ask(
+            "Stop signing requests?",
+            "Clear the secret",
+            back_to=reverse("console:tenant", args=[tenant_id]),
+            text=f"The requests of {tenant_of(tenant_id).name} will carry no signature: receivers that check it "
+            "refuse them. The secret is forgotten and cannot be shown or brought back.",
+            danger=True,
+        )
+
+    def post(self, request: HttpRequest, tenant_id: uuid.UUID) -> HttpResponse:
+        told = "Requests are not signed any more."
+        return _change(self, "tenant-secret-clear", tenant_id, {"signing_secret": ""}, told)
+
+
+class Activate(Page):
+    nav = "tenants"
+    acts = Role.ADMIN
+
+    def post(self, request: HttpRequest, tenant_id: uuid.UUID) -> HttpResponse:
+        told = "The tenant is active: its keys are good again."
+        return _change(self, "tenant-activate", tenant_id, {"active": True}, told)
+
+
+class Deactivate(Question):
+    nav = "tenants"
+    reads = acts = Role.ADMIN
+
+    def get(self, request: HttpRequest, tenant_id: uuid.UUID) -> HttpResponse:
+        tenant = tenant_of(tenant_id)
+        keys = usable_keys([tenant_id]).get(tenant_id, 0)
+        return self.ask(
+            f"Deactivate {tenant.name}?",
+            "Deactivate",
+            back_to=reverse("console:tenant", args=[tenant_id]),
+            text=f"Its keys ({keys} in use) are refused within a second. Calls that are scheduled still run: "
+            "cancel them in the list of its calls if they must not. Activating it again undoes this.",
+            word=tenant.name,
+            danger=True,
+        )
+
+    def post(self, request: HttpRequest, tenant_id: uuid.UUID) -> HttpResponse:
+        self.require_word(tenant_of(tenant_id).name)
+        told = "The tenant is not active any more: its keys are refused."
+        return _change(self, "tenant-deactivate", tenant_id, {"active": False}, told)
+
+
+class Namespaces(TenantPage):
+    def post(self, request: HttpRequest, tenant_id: uuid.UUID) -> HttpResponse:
+        tenant = tenant_of(tenant_id)
+        form = Form(request.POST, ["name"], ["numShards"])
+        name, num_shards = read_namespace(form.fields)
+        if not form.faults:
+            try:
+                is_new = self.act(
+                    "namespace-create",
+                    lambda: _declare(tenant_id, name, num_shards),
+                    tenant_id=tenant_id,
+                    subject=tenant_id,
+                    changed=bool,
+                    name=name,
+                    shards=num_shards,
+                )
+            except DomainError as error:
+                form.take(error)
+            else:
+                said = "is there" if is_new else "was there already"
+                self.say(f"Namespace {name} {said}, with {num_shards} shards.")
+                return self.to("console:tenant", tenant_id)
+        return self.show_tenant(tenant, None, 400, wrong_namespace=form.wrong, namespace=request.POST)
+
+
+def _declare(tenant_id: uuid.UUID, name: str, num_shards: int) -> bool:
+    """False: it was there."""
+    is_new = all(space.name != name for space in namespaces_of(tenant_id))
+    declare_namespace(tenant_id, name, num_shards)
+    return is_new
+
+
+def _change(
+    page: Page,
+    action: str,
+    tenant_id: uuid.UUID,
+    changes: Mapping[str, Any],
+    told: str,
+    shown: str | None = None,
+    **detail: Any,
+) -> HttpResponse:
+    """Noted only where something changes; `shown`: the digest of what the form showed, which must still be so."""
+
+    def change() -> bool:
+        tenant = Tenant.objects.select_for_update().filter(pk=tenant_id).first()
+        if tenant is None:
+            raise NotFound("tenant")
+        if all(getattr(tenant, column) == value for column, value in changes.items()):
+            return False
+        if shown is not None and shown != digest_of(tenant, SETTINGS):
+            raise ChangedMeanwhile("changed_meanwhile", "Somebody has changed it meanwhile.")
+        change_tenant(tenant_id, **changes)
+        return True
+
+    changed = page.act(action, change, tenant_id=tenant_id, subject=tenant_id, changed=bool, **detail)
+    page.say(told if changed else "Nothing to change: it was so already.")
+    return page.to("console:tenant", tenant_id)
+
+
+def _settings(tenant: Tenant) -> dict[str, Any]:
+    """As its form has them."""
+    given: dict[str, Any] = {name: getattr(tenant, column) for name, column, _ in NUMBERS}
+    return given | {name: "\n".join(getattr(tenant, column)) for name, column in LISTS}

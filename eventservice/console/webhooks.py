@@ -1,0 +1,208 @@
+"""Webhook endpoints: where tenants want their events sent, and what waits for them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from django.http import HttpRequest, HttpResponse
+from django.urls import reverse
+
+from eventservice.api.fields import parse_uuid
+from eventservice.api.problems import Fault
+from eventservice.api.queries import Query
+from eventservice.api.webhook_rules import EVENT_TYPES, read_endpoint
+from eventservice.console.choices import tenants_to_choose
+from eventservice.console.confirming import Question
+from eventservice.console.forms import Form, without_empty
+from eventservice.console.pages import Page
+from eventservice.console.roles import Role
+from eventservice.kernel.errors import Conflict, NotFound
+from eventservice.kernel.ids import new_id
+from eventservice.tenants.directory import tenant_names, tenant_of
+from outbox.public import (
+    WebhookEndpoint,
+    add_endpoint,
+    delete_endpoint,
+    endpoint_of,
+    endpoint_queues,
+    refuse_used,
+    send_again,
+    switch_endpoint,
+)
+
+R = TypeVar("R")
+
+LISTED = 50
+MOST_COUNTED = 1000
+MOST_SENT_AGAIN = 1000
+
+
+class Webhooks(Page):
+    nav = "outbox"
+    template = "console/outbox/webhooks.html"
+
+    def get(self, request: HttpRequest) -> HttpResponse:
+        faults: list[Fault] = []
+        tenant_id = Query(without_empty(request.GET), faults).identifier("tenant")
+        found = [] if faults else endpoint_queues(tenant_id, LISTED + 1, MOST_COUNTED)
+        names = tenant_names([queue.endpoint.tenant_id for queue in found])
+        context = {
+            "faults": faults,
+            "rows": [
+                (queue, names.get(queue.endpoint.tenant_id, ""), shown_url(queue.endpoint.url))
+                for queue in found[:LISTED]
+            ],
+            "more": len(found) > LISTED,
+            "tenant_id": tenant_id,
+            "tenants": tenants_to_choose(tenant_id),
+        }
+        return self.show(context, status=400 if faults else 200)
+
+
+class NewEndpoint(Page):
+    nav = "outbox"
+    reads = acts = Role.ADMIN
+    template = "console/outbox/new_endpoint.html"
+
+    def get(self, request: HttpRequest) -> HttpResponse:
+        return self._show_form(request.GET.dict(), {})
+
+    def _show_form(self, given: Any, wrong: Any, status: int = 200) -> HttpResponse:
+        context = {
+            "given": given,
+            "wrong": wrong,
+            "tenants": tenants_to_choose(parse_uuid(given.get("tenant", ""))),
+            "event_types": EVENT_TYPES,
+        }
+        return self.show(context, status=status)
+
+    def post(self, request: HttpRequest) -> HttpResponse:
+        form = Form(request.POST, ["tenant", "url"], several=["eventTypes"])
+        form.leave_out_empty("tenant")
+        tenant_id = form.fields.identifier("tenant")
+        url, types = read_endpoint(form.fields)
+        if form.faults:
+            given = {**request.POST.dict(), "eventTypes": request.POST.getlist("eventTypes")}
+            return self._show_form(given, form.wrong, 400)
+
+        tenant, endpoint_id = tenant_of(tenant_id), new_id()
+        endpoint, secret = self.act(
+            "endpoint-create",
+            lambda: add_endpoint(tenant_id, url, types, endpoint_id=endpoint_id),
+            tenant_id=tenant_id,
+            subject=endpoint_id,
+            url=shown_url(url),
+            events=types,
+        )
+        # In the answer to the form itself, and nowhere else, as a new key.
+        shown = {"tenant": tenant, "endpoint": endpoint, "url": shown_url(url), "secret": secret}
+        return self.show(shown, "console/outbox/endpoint_shown.html", status=201)
+
+
+class EnableEndpoint(Page):
+    nav = "outbox"
+    acts = Role.ADMIN
+
+    def post(self, request: HttpRequest, tenant_id: uuid.UUID, endpoint_id: uuid.UUID) -> HttpResponse:
+        endpoint = _endpoint(tenant_id, endpoint_id)
+        _act(self, "endpoint-enable", endpoint, lambda: switch_endpoint(tenant_id, endpoint_id, active=True))
+        self.say("The endpoint is active again: it gets what waited, and what is published from now on.")
+        return self.back(reverse("console:webhooks"))
+
+
+class DisableEndpoint(Question):
+    nav = "outbox"
+    reads = acts = Role.ADMIN
+
+    def get(self, request: HttpRequest, tenant_id: uuid.UUID, endpoint_id: uuid.UUID) -> HttpResponse:
+        endpoint = _endpoint(tenant_id, endpoint_id)
+        return self.ask(
+            "Disable this endpoint?",
+            "Disable it",
+            back_to=reverse("console:webhooks"),
+            text=f"Nothing more is sent to {shown_url(endpoint.url)}. What waits for it goes on waiting until it is "
+            "active again; events that are published meanwhile are not kept for it.",
+            danger=True,
+        )
+
+    def post(self, request: HttpRequest, tenant_id: uuid.UUID, endpoint_id: uuid.UUID) -> HttpResponse:
+        endpoint = _endpoint(tenant_id, endpoint_id)
+        _act(
+            self, "endpoint-disable", endpoint, lambda: switch_endpoint(tenant_id, endpoint_id, active=False)
+        )
+        self.say("The endpoint is disabled: nothing more is sent to it.")
+        return self.back(reverse("console:webhooks"))
+
+
+class RemoveEndpoint(Question):
+    nav = "outbox"
+    reads = acts = Role.ADMIN
+
+    def get(self, request: HttpRequest, tenant_id: uuid.UUID, endpoint_id: uuid.UUID) -> HttpResponse:
+        endpoint = _endpoint(tenant_id, endpoint_id)
+        refuse_used(tenant_id, endpoint_id)
+        return self.ask(
+            "Remove this endpoint?",
+            "Remove it",
+            back_to=reverse("console:webhooks"),
+            text=f"{shown_url(endpoint.url)} and its secret are forgotten. Nothing was ever to be delivered to it.",
+            danger=True,
+        )
+
+    def post(self, request: HttpRequest, tenant_id: uuid.UUID, endpoint_id: uuid.UUID) -> HttpResponse:
+        endpoint = _endpoint(tenant_id, endpoint_id)
+        _act(self, "endpoint-remove", endpoint, lambda: delete_endpoint(tenant_id, endpoint_id))
+        self.say("The endpoint is removed.")
+        return self.back(reverse("console:webhooks"))
+
+
+class SendAgain(Question):
+    nav = "outbox"
+
+    def get(self, request: HttpRequest, tenant_id: uuid.UUID, endpoint_id: uuid.UUID) -> HttpResponse:
+        endpoint = _endpoint(tenant_id, endpoint_id)
+        return self.ask(
+            "Send again what was given up?",
+            "Send again",
+            back_to=reverse("console:webhooks"),
+            text=f"Up to {MOST_SENT_AGAIN:,} deliveries to {shown_url(endpoint.url)} that were given up lately "
+            "are tried anew, as often as new ones are. Their receiver may see them after later events of the same call.",
+        )
+
+    def post(self, request: HttpRequest, tenant_id: uuid.UUID, endpoint_id: uuid.UUID) -> HttpResponse:
+        endpoint = _endpoint(tenant_id, endpoint_id)
+        count = _act(self, "endpoint-send-again", endpoint, lambda: _send_again(endpoint))
+        self.say(f"{count:,} deliveries are sent again.")
+        return self.back(reverse("console:webhooks"))
+
+
+def shown_url(url: str) -> str:
+    """Without what may be a secret: who signs in, and the query."""
+    if not url:
+        return ""
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2]
+    return f"{parts.scheme}://{host}{parts.path}" + ("?…" if parts.query else "")
+
+
+def _act(page: Page, action: str, endpoint: WebhookEndpoint, command: Callable[[], R]) -> R:
+    subject, url = endpoint.endpoint_id, shown_url(endpoint.url)
+    return page.act(action, command, tenant_id=endpoint.tenant_id, subject=subject, url=url)
+
+
+def _endpoint(tenant_id: uuid.UUID, endpoint_id: uuid.UUID) -> WebhookEndpoint:
+    endpoint = endpoint_of(tenant_id, endpoint_id)
+    if endpoint is None:
+        raise NotFound("webhook endpoint")
+    return endpoint
+
+
+def _send_again(endpoint: WebhookEndpoint) -> int:
+    if not endpoint.active:
+        raise Conflict(
+            "wrong_state", "Nothing is sent to an endpoint that is not active: make it active first."
+        )
+    return send_again(endpoint.tenant_id, endpoint.endpoint_id, MOST_SENT_AGAIN)

@@ -1,0 +1,79 @@
+// The list of calls: selecting rows, forms whose addresses say no more than they must, a bulk that goes on by itself.
+(() => {
+  "use strict";
+  const all = (selector, within = document) => [...within.querySelectorAll(selector)];
+  const PHONE = 720;
+  let last = null; // the box that was ticked before, for a range
+
+  const boxes = () => all('input[name="call"]');
+
+  const tell = () => {
+    const form = document.getElementById("bulk");
+    if (!form) return;
+    const chosen = boxes().filter((box) => box.checked).length;
+    const master = document.getElementById("all-on-page");
+    master.hidden = false;
+    master.checked = chosen > 0 && chosen === boxes().length;
+    master.indeterminate = chosen > 0 && !master.checked;
+    form.of.querySelector("[data-selected]").textContent = chosen + " selected";
+    const none = form.of.value === "selected" && chosen === 0;
+    all("button", form).forEach((button) => {
+      button.disabled = none;
+      button.title = none ? "Select calls first, or choose all that match" : "";
+    });
+  };
+
+  document.addEventListener("click", (event) => {
+    const box = event.target.closest('input[name="call"]');
+    if (box && event.shiftKey && last && last !== box) {
+      const list = boxes();
+      const [from, to] = [list.indexOf(last), list.indexOf(box)].sort((a, b) => a - b);
+      list.slice(from, to + 1).forEach((one) => { one.checked = box.checked; });
+    }
+    if (box) last = box;
+    // A menu closes when something else is pressed.
+    all("details.menu[open]").forEach((menu) => {
+      if (!menu.contains(event.target)) menu.open = false;
+    });
+  });
+
+  document.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape") return;
+    all("details.menu[open]").forEach((menu) => {
+      menu.open = false;
+      menu.querySelector("summary").focus();
+    });
+  });
+
+  document.addEventListener("change", (event) => {
+    if (event.target.id === "all-on-page") boxes().forEach((box) => { box.checked = event.target.checked; });
+    if ("atOnce" in event.target.dataset) event.target.form.requestSubmit();
+    tell();
+  });
+
+  // What is empty says nothing, and need not be in the address.
+  document.addEventListener("submit", (event) => {
+    if (!("sparse" in event.target.dataset)) return;
+    const dates = ["from", "to"].some((name) => event.target.elements[name] && event.target.elements[name].value);
+    all("input, select", event.target).forEach((field) => {
+      if (!field.value || (field.name === "by" && !dates)) field.disabled = true;
+    });
+  });
+
+  // Back from the next page, the browser shows this one as it was left.
+  window.addEventListener("pageshow", () => {
+    all("form[data-sparse] :disabled").forEach((field) => { field.disabled = false; });
+    tell();
+  });
+
+  document.addEventListener("DOMContentLoaded", () => {
+    tell();
+    all("[data-at-once]").forEach((field) => { field.form.querySelector("button").hidden = true; });
+    const filters = document.getElementById("filters");
+    if (filters && window.innerWidth <= PHONE && !filters.querySelector("[aria-invalid]")) filters.open = false;
+    const going = document.querySelector("form[data-continue]");
+    if (!going) return;
+    const timer = setTimeout(() => going.requestSubmit(), 700);
+    going.querySelector("[data-stop]").addEventListener("click", () => clearTimeout(timer));
+  });
+})();

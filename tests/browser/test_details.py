@@ -1,0 +1,105 @@
+"""A call's own page: where it stands, what it came to, and what may be done about it."""
+
+from __future__ import annotations
+
+import re
+
+from playwright.sync_api import Page, expect
+
+from tests.browser.conftest import Desk
+from tests.browser.marks import BROWSER
+from tests.browser.system import System
+
+pytestmark = BROWSER
+
+
+def test_every_attempt_and_event_of_a_call_that_was_retried_is_there(page: Page, system: System) -> None:
+    retries = {"maxAttempts": 3, "initialInterval": "1s", "maxInterval": "1s"}
+    call = system.submit("flaky", "/flaky/1", retryPolicy=retries)
+    assert system.ended(call)["attempts"] == 2
+    page.goto(system.detail(call))
+    tabs = page.get_by_role("navigation", name="Of this call")
+    expect(page.get_by_label("Body of the response")).to_contain_text("ok")
+    tabs.get_by_role("link", name="Attempts (2)").click()
+    rows = page.locator("table.list tbody tr")
+    expect(rows.filter(has_text="503")).to_have_count(1)
+    expect(rows.filter(has_text="200")).to_have_count(1)
+    tabs.get_by_role("link", name="Events").click()
+    expect(page.locator("ol.events strong")).to_have_text([
+        "ServiceCallSubmitted", "ServiceCallScheduled", "DueTimeReached", "ServiceCallRunning",
+        "ServiceCallRescheduled", "DueTimeReached", "ServiceCallRunning", "ServiceCallSucceeded",
+    ])  # fmt: skip
+    tabs.get_by_role("link", name="Request").click()
+    expect(page.get_by_label("Body of the request")).to_contain_text("from")
+
+
+def test_a_secret_header_is_masked_wherever_it_is_shown(page: Page, system: System) -> None:
+    request = {
+        "method": "GET",
+        "url": f"{system.target}/ok",
+        "headers": {"Authorization": "Bearer s3cret-s3cret"},
+    }
+    made = system.api("POST", "/service-calls", {"name": "with a secret", "requestSpec": request})
+    system.ended(made["serviceCallId"])
+    for tab in ("request", "response", "attempts", "events"):
+        page.goto(f"{system.detail(made['serviceCallId'])}?tab={tab}")
+        assert "s3cret" not in page.content()
+    page.get_by_role("button", name="Copy as curl").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("curl")
+    assert "s3cret" not in dialog.inner_text()
+
+
+def test_a_scheduled_call_is_run_now_and_the_page_follows_it(page: Page, system: System) -> None:
+    call = system.submit("not before the evening", delay="6h")
+    page.goto(system.detail(call))
+    page.get_by_role("button", name="Run now").click()
+    page.get_by_role("dialog").get_by_role("button", name="Run now").click()
+    expect(page.locator(".head .pill")).to_have_text("Succeeded")
+
+
+def test_a_replay_names_its_origin(page: Page, system: System) -> None:
+    call = system.submit("to be replayed")
+    system.ended(call)
+    page.goto(system.detail(call))
+    page.get_by_role("button", name="Replay").click()
+    page.get_by_role("dialog").get_by_role("button", name=re.compile("Replay")).click()
+    expect(page).not_to_have_url(re.compile(call))
+    expect(page.locator("dl.facts").first).to_contain_text(call)
+
+
+def test_a_duplicate_is_a_form_that_is_filled_in(page: Page, system: System) -> None:
+    call = system.submit("the original", "/echo", delay="6h")
+    page.goto(system.detail(call))
+    page.get_by_role("link", name="Duplicate").click()
+    expect(page.get_by_label("Name", exact=True)).to_have_value("the original")
+    expect(page.get_by_label("URL", exact=True)).to_have_value(f"{system.target}/echo")
+
+
+def test_another_time_is_set_in_the_dialog(page: Page, system: System) -> None:
+    call = system.submit("for another day", delay="6h")
+    page.goto(system.detail(call))
+    page.get_by_role("button", name="Reschedule").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("Date").fill("2031-05-06")
+    dialog.get_by_label("Time", exact=True).fill("07:08:09")
+    dialog.get_by_label("Time zone").select_option("UTC")
+    dialog.get_by_role("button", name="Reschedule").click()
+    expect(page.locator(".head")).to_contain_text("2031")
+    assert system.api("GET", f"/service-calls/{call}")["dueAt"] == "2031-05-06T07:08:09.000Z"
+
+
+def test_a_tag_is_added_and_taken_off_again(page: Page, system: System) -> None:
+    call = system.submit("to be tagged", delay="6h")
+    page.goto(system.detail(call))
+    page.get_by_label("Add a tag").fill("urgent")
+    page.get_by_role("button", name="Add", exact=True).click()
+    expect(page.get_by_role("link", name="urgent")).to_be_visible()
+    page.get_by_role("button", name="Take the tag urgent off").click()
+    expect(page.get_by_role("link", name="urgent")).to_have_count(0)
+
+
+def test_a_call_that_is_not_there_says_so(desk: Desk, page: Page, system: System) -> None:
+    desk.watch(page).expected.append("404")
+    page.goto(system.detail("01900000-0000-7000-8000-000000000000"))
+    expect(page.get_by_role("alert")).to_be_visible()

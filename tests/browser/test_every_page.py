@@ -1,0 +1,218 @@
+"""What is true of every page: it shows without an error, can be read in light and dark, and fits on every screen."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, expect
+
+from tests.browser.addresses import examples, filled, routes
+from tests.browser.chromium import PHONE, WIDE
+from tests.browser.conftest import Desk
+from tests.browser.marks import BROWSER
+from tests.browser.system import System
+
+pytestmark = BROWSER
+
+ROUTES = routes()
+CONTRAST = (Path(__file__).parent / "contrast.js").read_text()
+CUT = (Path(__file__).parent / "cut.js").read_text()
+# Laptops, a tablet, a phone.
+WIDTHS = (1280, 1024, 820, PHONE["width"])
+# What can be done with a call that waits, and not with one that has ended.
+OF_SCHEDULED = {"call-cancel", "call-reschedule", "call-run-now"}
+# What they need, the made-up week does not have.
+WITHOUT_EXAMPLE = {
+    "endpoint-disable", "endpoint-remove", "endpoint-send-again", "operator-key-rotate", "operator-key-revoke",
+    "tenant-secret-clear",
+}  # fmt: skip
+# These begin with a form on another page: alone they have nothing to show.
+BY_POST = {"calls-bulk", "calls-bulk-run"}
+
+
+@dataclass
+class Looks:
+    """What was seen of each page, by the name of the page; nothing where nothing is wrong."""
+
+    statuses: dict[str, Any] = field(default_factory=dict)
+    headings: dict[str, Any] = field(default_factory=dict)
+    nameless: dict[str, Any] = field(default_factory=dict)
+    faint_in_light: dict[str, Any] = field(default_factory=dict)
+    faint_in_dark: dict[str, Any] = field(default_factory=dict)
+    cut: dict[str, Any] = field(default_factory=dict)
+    troubles: list[str] = field(default_factory=list)
+
+
+@pytest.fixture(scope="package")
+def looks(browser: Browser, system: System, profiles: dict[str, BrowserContext]) -> Looks:
+    """One look at each page for all tests: to open them takes longer than to look."""
+    desk = Desk(browser, system, profiles)
+    page, looks = desk.sit("ada"), Looks()
+    for name, address in addresses(page).items():
+        _look(page, name, address, looks)
+    looks.troubles = desk.watch(page).troubles
+    desk.leave()
+    return looks
+
+
+def _look(page: Page, name: str, address: str, looks: Looks) -> None:
+    page.set_viewport_size(WIDE)
+    page.emulate_media(color_scheme="light")
+    answer = page.goto(address)
+    nameless = [line for line in page.locator("body").aria_snapshot().splitlines() if is_nameless(line)]
+    seen: dict[str, Any] = {
+        "statuses": answer and answer.status != 200 and answer.status,
+        "headings": page.locator("main h1, main .confirm h2").count() != 1,
+        "nameless": nameless,
+        "faint_in_light": page.evaluate(CONTRAST),
+    }
+    page.emulate_media(color_scheme="dark")
+    seen["faint_in_dark"] = page.evaluate(CONTRAST)
+    seen["cut"] = {width: wrong for width in WIDTHS if (wrong := _cut(page, width))}
+    for kind, wrong in seen.items():
+        if wrong:
+            getattr(looks, kind)[name] = wrong
+
+
+def _cut(page: Page, width: int) -> list[str]:
+    page.set_viewport_size({"width": width, "height": PHONE["height"]})
+    return page.evaluate(CUT)  # type: ignore[no-any-return]
+
+
+def addresses(page: Page) -> dict[str, str]:
+    found = examples(page)
+    places = {}
+    for name, route in ROUTES.items():
+        if name not in WITHOUT_EXAMPLE | BY_POST:
+            values = found.get("/scheduled" if name in OF_SCHEDULED else f"/{route.split('/')[1]}", {})
+            places[name] = filled(route, values)
+    tabs = {f"call, {tab}": f"{places['call']}?tab={tab}" for tab in ("request", "attempts", "events")}
+    return places | tabs | {"calls, none": "/calls/?name=nobody", "dashboard, a week": "/?range=7d"}
+
+
+def test_every_page_shows_without_an_error_of_any_kind(looks: Looks) -> None:
+    assert (looks.statuses, looks.troubles) == ({}, [])
+
+
+def test_every_page_has_one_heading(looks: Looks) -> None:
+    assert looks.headings == {}
+
+
+def test_every_text_stands_out_from_what_is_behind_it_in_light(looks: Looks) -> None:
+    assert looks.faint_in_light == {}
+
+
+def test_every_text_stands_out_from_what_is_behind_it_in_dark(looks: Looks) -> None:
+    assert looks.faint_in_dark == {}
+
+
+def test_every_page_fits_on_laptops_tablets_and_phones(looks: Looks) -> None:
+    """Nothing scrolls sideways, and no control is cut."""
+    assert looks.cut == {}
+
+
+@pytest.mark.parametrize("width", [1280, 1100, 1024, 820])
+def test_the_way_to_the_details_of_a_call_is_in_sight(desk: Desk, width: int) -> None:
+    page = desk.sit("oscar", viewport={"width": width, "height": 900})
+    page.goto("/calls/")
+    link = page.get_by_role("link", name="Details of").first
+    link.scroll_into_view_if_needed()
+    expect(link).to_be_in_viewport(ratio=1)
+    assert page.evaluate("scrollX") == 0
+
+
+@pytest.mark.parametrize("width", [820, PHONE["width"]])
+def test_where_the_list_has_no_columns_it_can_still_be_sorted_and_selected(desk: Desk, width: int) -> None:
+    page = desk.sit("oscar", viewport={"width": width, "height": 900})
+    page.goto("/calls/")
+    page.get_by_role("checkbox", name="Select all on this page").check()
+    expect(page.get_by_role("checkbox", name="Select ").last).to_be_checked()
+    page.get_by_role("link", name="Execution").click()
+    expect(page).to_have_url(re.compile("sort="))
+
+
+def test_on_a_phone_the_whole_reason_is_told_why_an_event_is_parked(desk: Desk) -> None:
+    """Nothing can hover over it there."""
+    page = desk.sit("oscar", viewport=PHONE)
+    page.goto("/outbox/")
+    reason = page.get_by_role("region", name="Parked").locator(".why").first
+    expect(reason).to_have_text(re.compile("ACCESS_REFUSED"))
+    assert reason.evaluate("one => one.scrollHeight <= one.clientHeight")
+
+
+@pytest.mark.parametrize("width", [1280, 820])
+def test_the_name_of_a_seat_stays_in_one_line(desk: Desk, width: int) -> None:
+    page = desk.sit("oscar", viewport={"width": width, "height": 900})
+    page.goto("/timers/")
+    seat = page.get_by_text("eventservice/dispatcher", exact=True)
+    expect(seat).to_be_visible()
+    lines = "one => { const all = document.createRange(); all.selectNodeContents(one); return all.getClientRects().length }"
+    assert seat.evaluate(lines) == 1
+
+
+def test_a_fault_without_a_blank_stays_in_its_card(desk: Desk) -> None:
+    page = desk.sit("oscar", viewport={"width": 1400, "height": 900})
+    page.goto("/calls/new/")
+    page.get_by_label("Tags").fill("x" * 90)
+    page.get_by_role("button", name="Submit").click()
+    expect(page.get_by_text("must be 1 to 64 characters long")).to_be_visible()
+    assert page.evaluate(CUT) == []
+
+
+def test_a_tag_that_is_too_long_is_refused_and_not_cut(desk: Desk, system: System) -> None:
+    page = desk.sit("oscar")
+    page.goto(system.detail(system.submit("to be tagged", delay="1h")))
+    page.get_by_label("Add a tag").fill("x" * 65)
+    page.get_by_role("button", name="Add", exact=True).click()
+    expect(page.get_by_role("alert")).to_contain_text("64")
+    expect(page.get_by_role("link", name="x" * 64)).to_have_count(0)
+
+
+def test_every_button_link_and_field_has_a_name(looks: Looks) -> None:
+    """As a screen reader would say it: the browser's own computation."""
+    assert looks.nameless == {}
+
+
+def test_on_a_phone_the_menu_opens_and_leads_on(desk: Desk, system: System) -> None:
+    page = desk.sit("oscar", viewport=PHONE, has_touch=True, is_mobile=True)
+    page.goto("/timers/")
+    link = page.get_by_role("navigation", name="Console").get_by_role("link", name="Outbox")
+    expect(link).to_be_hidden()
+    page.get_by_role("button", name="Menu").tap()
+    expect(page.get_by_role("button", name="Menu")).to_have_attribute("aria-expanded", "true")
+    link.tap()
+    expect(page).to_have_url(f"{system.url}/outbox/")
+
+
+def is_nameless(line: str) -> bool:
+    role, *rest = line.strip().removeprefix("- ").rstrip(":").split(" ", 1)
+    controls = {"button", "link", "textbox", "combobox", "checkbox", "radio", "searchbox", "spinbutton"}
+    return role in controls and not (rest and rest[0].startswith(('"', "/")))
+
+
+def test_the_admin_shows_without_an_error_too(desk: Desk, system: System) -> None:
+    page = desk.sit("ada")
+    page.goto("/admin/")
+    lists = page.locator("#content-main th a[href]").evaluate_all("links => links.map((a) => a.pathname)")
+    assert "/admin/orchestration/servicecall/" in lists
+    for address in lists:
+        answer = page.goto(address)
+        assert answer is not None
+        assert answer.status == 200, address
+    page.goto("/admin/orchestration/servicecall/")
+    page.locator("#result_list tbody th a").first.click()
+    expect(page.get_by_role("heading", level=1)).to_be_visible()
+
+
+def test_the_theme_is_chosen_and_stays(desk: Desk) -> None:
+    page = desk.sit("oscar", color_scheme="light")
+    page.goto("/timers/")
+    page.get_by_role("button", name="Theme").click()
+    chosen = page.evaluate("document.documentElement.dataset.theme")
+    assert chosen in ("light", "dark")
+    page.goto("/actions/")
+    assert page.evaluate("document.documentElement.dataset.theme") == chosen

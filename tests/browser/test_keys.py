@@ -1,0 +1,71 @@
+"""Keys: made and shown once, rotated with an overlap, revoked. By an admin."""
+
+from __future__ import annotations
+
+import re
+import urllib.error
+import urllib.request
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser.conftest import Desk, confirm
+from tests.browser.marks import BROWSER
+from tests.browser.system import System
+
+pytestmark = BROWSER
+
+
+@pytest.fixture
+def admin(desk: Desk) -> Page:
+    return desk.sit("ada")
+
+
+def answers(system: System, key: str) -> int:
+    url = f"{system.url}/api/v1/tenants/{system.tenant}/service-calls?limit=1"
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {key}"})
+    try:
+        with urllib.request.urlopen(request, timeout=10) as response:
+            return int(response.status)
+    except urllib.error.HTTPError as refused:
+        return refused.code
+
+
+def shown_key(page: Page) -> str:
+    return page.locator("#new-key").inner_text().strip()
+
+
+def test_a_key_is_made_shown_once_rotated_and_revoked(admin: Page, system: System) -> None:
+    admin.goto("/tenants/")
+    admin.get_by_role("link", name="demo", exact=True).click()
+    admin.get_by_role("link", name="New key").click()
+    admin.get_by_label("Name", exact=True).fill("a test's")
+    admin.get_by_role("checkbox", name=re.compile("^read")).check()
+    admin.get_by_role("button", name="Make the key").click()
+    first = shown_key(admin)
+    assert answers(system, first) == 200
+    admin.get_by_role("link", name="I have copied it").click()
+    expect(admin.get_by_role("link", name="Rotate a test's")).to_be_visible()
+    assert first not in admin.content()
+
+    admin.get_by_role("link", name="Rotate a test's").click()
+    expect(admin.get_by_role("dialog").get_by_label("The old key goes on for")).to_be_focused()
+    admin.get_by_role("dialog").get_by_role("button", name="Make the new key").click()
+    second = shown_key(admin)
+    assert second != first
+    assert (answers(system, first), answers(system, second)) == (200, 200)
+    admin.get_by_role("link", name="I have copied it").click()
+
+    revoke = admin.locator(f'a[href$="/keys/{second.split("_")[2]}/revoke/"]')
+    revoke.click()
+    confirm(admin.locator("dialog form.confirm"))
+    ended = admin.get_by_role("row").filter(has_text=second.split("_")[2]).filter(has_text="revoked")
+    expect(ended).to_have_count(1)
+    admin.wait_for_timeout(1100)  # a process may go by what it knew for a second
+    assert answers(system, second) == 401
+
+
+def test_an_operator_sees_keys_and_is_offered_nothing_to_change(page: Page, system: System) -> None:
+    page.goto(f"/tenants/{system.tenant}/")
+    expect(page.get_by_role("heading", level=1)).to_contain_text("demo")
+    expect(page.get_by_role("link", name=re.compile("^(Rotate|Revoke|New key)"))).to_have_count(0)

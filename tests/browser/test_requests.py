@@ -1,0 +1,205 @@
+"""A request from the form to its answer: now, and later."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser.conftest import Desk, sign_in
+from tests.browser.marks import BROWSER
+from tests.browser.system import PASSWORD, System
+
+pytestmark = BROWSER
+
+
+def fill_in(page: Page, system: System, name: str, path: str = "/ok") -> None:
+    page.goto("/calls/new/")
+    page.get_by_label("Tenant").select_option("demo")
+    page.get_by_label("Name", exact=True).fill(name)
+    page.get_by_label("Method").select_option("POST")
+    page.get_by_label("URL", exact=True).fill(f"{system.target}{path}")
+
+
+def submit(page: Page) -> None:
+    page.get_by_role("button", name="Submit").click()
+
+
+def test_a_call_that_is_made_now_shows_its_answer_on_the_same_page(page: Page, system: System) -> None:
+    fill_in(page, system, "from the form", "/echo")
+    page.get_by_label("Name of header 1").fill("X-Order")
+    page.get_by_label("Value of header 1").fill("4711")
+    page.get_by_label("Body", exact=True).fill('{"order": 4711}')
+    submit(page)
+    response = page.locator("#response")
+    expect(response).to_contain_text("Succeeded")
+    expect(response).to_contain_text("200")
+    expect(response.get_by_label("Body of the response")).to_contain_text("4711")
+    expect(response.get_by_role("row", name=re.compile("content-type", re.IGNORECASE))).to_be_visible()
+
+
+def test_a_refusal_is_shown_as_what_it_is(page: Page, system: System) -> None:
+    fill_in(page, system, "refused", "/status/422")
+    submit(page)
+    response = page.locator("#response")
+    expect(response).to_contain_text("Failed")
+    expect(response).to_contain_text("422")
+
+
+def test_a_scheduled_call_shows_when_it_is_due_and_can_be_canceled(page: Page, system: System) -> None:
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+    fill_in(page, system, "for tomorrow")
+    page.get_by_label("Schedule").check()
+    page.get_by_label("Date").fill(tomorrow.strftime("%Y-%m-%d"))
+    page.get_by_label("Time", exact=True).fill("12:00:00")
+    page.get_by_label("Time zone").select_option("UTC")
+    expect(page.locator("#resolved")).to_contain_text("12:00:00 UTC")
+    submit(page)
+    expect(page.locator("#response")).to_contain_text("Scheduled")
+    page.locator("#response").get_by_role("link", name="Details").click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("for tomorrow")
+    page.get_by_role("button", name=re.compile("^Cancel")).click()
+    page.get_by_role("dialog").get_by_role("button", name=re.compile("^Cancel")).click()
+    expect(page.locator(".head .pill")).to_have_text("Canceled")
+    (call,) = system.api("GET", "/service-calls?name=for+tomorrow")["items"]
+    assert call["status"] == "Canceled"
+
+
+def test_what_is_wrong_is_said_beside_the_field_and_nothing_is_sent(page: Page, system: System) -> None:
+    fill_in(page, system, "")
+    page.get_by_label("Body", exact=True).fill('{"order": }')
+    submit(page)
+    expect(page.get_by_role("alert").first).to_contain_text("Nothing was sent")
+    expect(page.get_by_label("Name", exact=True)).to_have_attribute("aria-invalid", "true")
+    expect(page.get_by_label("Body", exact=True)).to_have_value('{"order": }')
+    expect(page.locator("#body-said")).to_contain_text("line 1")
+
+
+def test_a_time_that_is_too_far_away_is_said_before_submitting(page: Page, system: System) -> None:
+    fill_in(page, system, "too far away")
+    page.get_by_label("Schedule").check()
+    page.get_by_label("Date").fill("2090-10-31")
+    page.get_by_label("Time", exact=True).fill("12:00:00")
+    expect(page.locator("#resolved")).to_contain_text("within ten years")
+
+
+def test_what_was_typed_outlasts_a_session_that_ends_but_for_the_values_of_headers(
+    desk: Desk, system: System
+) -> None:
+    page = desk.sit(None)
+    desk.watch(page).expected += ["answered 401", "status of 401"]
+    sign_in(page, "oscar")
+    fill_in(page, system, "typed before the session ended")
+    page.get_by_label("Name of header 1").fill("Authorization")
+    page.get_by_label("Value of header 1").fill("Bearer s3cret")
+    page.get_by_label("Body", exact=True).fill('{\n  "order": 4711\n}')
+    page.context.clear_cookies(name="sessionid")
+    submit(page)
+    expect(page.get_by_label("Password")).to_be_visible()
+    assert "s3cret" not in page.evaluate("JSON.stringify(sessionStorage)")
+    page.get_by_label("Name").fill("oscar")
+    page.get_by_label("Password").fill(PASSWORD)
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("alert").first).to_contain_text("What you typed is here again")
+    expect(page.get_by_label("Name", exact=True)).to_have_value("typed before the session ended")
+    expect(page.get_by_label("Body", exact=True)).to_have_value('{\n  "order": 4711\n}')
+    expect(page.get_by_label("Name of header 1")).to_have_value("Authorization")
+    expect(page.get_by_label("Value of header 1")).to_have_value("")
+    assert page.evaluate("sessionStorage.getItem('request')") is None
+    page.get_by_label("Value of header 1").fill("Bearer s3cret")
+    submit(page)
+    expect(page.locator("#response")).to_contain_text("Succeeded")
+    assert len(system.api("GET", "/service-calls?name=typed+before+the+session+ended")["items"]) == 1
+
+
+def test_what_one_typed_is_not_shown_to_another_who_signs_in_after(desk: Desk, system: System) -> None:
+    page = desk.sit(None)
+    desk.watch(page).expected += ["answered 401", "status of 401"]
+    sign_in(page, "oscar")
+    fill_in(page, system, "oscar's own")
+    page.context.clear_cookies(name="sessionid")
+    submit(page)
+    expect(page.get_by_label("Password")).to_be_visible()
+    page.get_by_label("Name").fill("ada")
+    page.get_by_label("Password").fill(PASSWORD)
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("alert").first).to_contain_text("nothing was sent")
+    expect(page.get_by_label("Name", exact=True)).to_have_value("")
+    assert page.evaluate("sessionStorage.getItem('request')") is None
+
+
+def test_a_form_from_before_the_last_sign_in_is_shown_again_without_javascript_too(
+    desk: Desk, system: System
+) -> None:
+    page = desk.sit(None, java_script_enabled=False)
+    desk.watch(page).expected += ["answered 403", "status of 403"]
+    sign_in(page, "oscar")
+    fill_in(page, system, "typed before signing in")
+    other = page.context.new_page()
+    other.goto("/timers/")
+    other.get_by_role("button", name="Sign out").click()
+    expect(other).to_have_url(f"{system.url}/login/")
+    sign_in(other, "oscar")
+    submit(page)
+    expect(page.get_by_role("alert").first).to_contain_text("Nothing was sent")
+    expect(page.get_by_label("Name", exact=True)).to_have_value("typed before signing in")
+    submit(page)
+    expect(page.locator("#response").get_by_role("link", name="Details")).to_be_visible()
+
+
+def test_a_form_makes_one_call_however_often_it_is_sent(page: Page, system: System) -> None:
+    fill_in(page, system, "pressed twice")
+    form = page.locator("#request-form")
+    sent: dict[str, str | float | bool] = {}
+    for field in form.locator("input[type=hidden]").all():
+        sent[field.get_attribute("name") or ""] = field.input_value()
+    sent |= {"tenant": system.tenant, "name": "pressed twice", "method": "POST", "url": f"{system.target}/ok"}
+    sent |= {"when": "now", "body": "", "body_kind": "json", "do": "submit"}
+    page.get_by_role("button", name="Submit").dblclick()
+    expect(page.locator("#response")).to_contain_text("Succeeded")
+    again = page.request.post("/calls/new/", form=sent, headers={"Referer": f"{system.url}/calls/new/"})
+    assert again.status == 200
+    assert len(system.api("GET", "/service-calls?name=pressed+twice")["items"]) == 1
+
+
+def test_rows_of_headers_come_and_go(page: Page, system: System) -> None:
+    fill_in(page, system, "headers")
+    names = page.get_by_label(re.compile(r"^Name of header \d+"))
+    before = names.count()
+    for number in range(before):
+        names.nth(number).fill(f"X-Header-{number}")
+    page.get_by_role("button", name="Add row").click()
+    fresh = page.get_by_label(f"Name of header {before + 1}", exact=True)
+    expect(fresh).to_be_focused()
+    expect(fresh).to_have_value("")
+    page.get_by_role("button", name="Take header 1 out").click()
+    expect(names.first).to_have_value("X-Header-1" if before > 1 else "")
+
+
+def test_a_curl_command_fills_the_form(page: Page, system: System) -> None:
+    page.goto("/calls/new/")
+    page.get_by_text("Import curl").click()
+    page.get_by_label("A curl command line").fill(
+        f"curl -X PUT '{system.target}/echo' -H 'X-Order: 1' --data-raw '{{\"n\":1}}'"
+    )
+    page.get_by_role("button", name="Take it over").click()
+    expect(page.get_by_label("URL", exact=True)).to_have_value(f"{system.target}/echo")
+    expect(page.get_by_label("Method")).to_have_value("PUT")
+    expect(page.get_by_label("Name of header 1")).to_have_value("X-Order")
+
+
+@pytest.mark.parametrize("javascript", [True, False], ids=["with JavaScript", "without"])
+def test_a_body_that_says_script_runs_nothing(desk: Desk, system: System, javascript: bool) -> None:
+    page = desk.sit("oscar", java_script_enabled=javascript)
+    fill_in(page, system, "hostile <b>name</b>", "/echo")
+    page.get_by_label("Body", exact=True).fill(
+        '{"x": "<script>document.title = 1</script><img src=//evil.example/>"}'
+    )
+    submit(page)
+    expect(page.locator("#response").get_by_role("link", name="Details")).to_be_visible()
+    call = system.api("GET", "/service-calls?name=hostile+%3Cb%3Ename%3C%2Fb%3E")["items"][0]
+    system.ended(call["serviceCallId"])
+    page.goto(system.detail(call["serviceCallId"]))
+    expect(page.get_by_role("heading", level=1)).to_contain_text("hostile <b>name</b>")

@@ -1,0 +1,91 @@
+"""Signing in with the keyboard alone, being told why it did not work, and what it does to the other tabs."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser.conftest import Desk, look_again, sign_in
+from tests.browser.marks import BROWSER
+from tests.browser.system import PASSWORD
+
+pytestmark = BROWSER
+
+
+def test_whoever_is_not_signed_in_comes_back_to_where_they_wanted_to_go(desk: Desk) -> None:
+    page = desk.sit(None)
+    page.goto("/timers/?x=1")
+    expect(page).to_have_url(f"{desk.system.url}/login/?next=/timers/%3Fx%3D1")
+    page.keyboard.type("vera")
+    page.keyboard.press("Tab")
+    page.keyboard.type(PASSWORD)
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(f"{desk.system.url}/timers/?x=1")
+
+
+def test_a_wrong_password_is_said_where_it_is_read_out(desk: Desk) -> None:
+    page = desk.sit(None)
+    page.goto("/login/")
+    page.get_by_label("Name").fill("vera")
+    page.get_by_label("Password").fill("a guess")
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("alert")).to_contain_text("do not belong together")
+    expect(page.get_by_label("Name")).to_have_value("vera")
+
+
+def test_signing_out_is_a_click(desk: Desk) -> None:
+    page = desk.sit(None)
+    sign_in(page, "vera")
+    page.get_by_role("button", name="Sign out").click()
+    expect(page).to_have_url(f"{desk.system.url}/login/")
+    page.goto("/calls/")
+    expect(page.get_by_label("Password")).to_be_visible()
+
+
+def sign_in_here(page: Page) -> None:
+    page.get_by_label("Name").fill("oscar")
+    page.get_by_label("Password").fill(PASSWORD)
+    page.get_by_role("button", name="Sign in").click()
+
+
+@pytest.mark.parametrize("javascript", [True, False], ids=["with JavaScript", "without"])
+def test_two_tabs_can_both_be_signed_in(desk: Desk, javascript: bool) -> None:
+    first = desk.sit(None, java_script_enabled=javascript)
+    second = first.context.new_page()
+    for tab in (first, second):
+        tab.goto("/login/?next=/timers/")
+    for tab in (first, second):
+        sign_in_here(tab)
+        expect(tab).to_have_url(f"{desk.system.url}/timers/")
+
+
+def test_a_tab_goes_on_after_another_has_signed_in_again(desk: Desk) -> None:
+    page = desk.sit(None)
+    sign_in(page, "oscar")
+    page.goto("/calls/?status=Failed&limit=10")
+    other = page.context.new_page()
+    other.goto("/timers/")
+    other.get_by_role("button", name="Sign out").click()
+    expect(other).to_have_url(f"{desk.system.url}/login/")
+    sign_in(other, "oscar")
+    with page.expect_response(lambda response: "/calls/look/" in response.url) as looked:
+        look_again(page, "#counts")
+    assert looked.value.ok
+    star = page.get_by_role("button", name="Favorite").first
+    pressed = star.get_attribute("aria-pressed")
+    star.click()
+    expect(star).to_have_attribute("aria-pressed", "false" if pressed == "true" else "true")
+    expect(page.locator("#connection")).to_be_hidden()
+
+
+def test_a_list_whose_session_has_ended_comes_back_as_it_was(desk: Desk) -> None:
+    page = desk.sit(None)
+    desk.watch(page).expected += ["answered 401", "status of 401"]
+    sign_in(page, "oscar")
+    shown = f"{desk.system.url}/calls/?status=Failed&limit=10"
+    page.goto(shown)
+    page.context.clear_cookies(name="sessionid")
+    look_again(page, "#counts")
+    expect(page.get_by_label("Password")).to_be_visible()
+    sign_in_here(page)
+    expect(page).to_have_url(shown)

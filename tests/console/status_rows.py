@@ -1,0 +1,80 @@
+"""Calls of two tenants for the tests of the Status page, and what a page of it shows."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from datetime import timedelta
+from html import unescape
+from typing import Any
+
+from django.test import Client
+
+from eventservice.tenants.models import Tenant
+from orchestration.public import RequestSpec, SubmitServiceCall, submit
+from tests.conftest import NOON
+from tests.factories import ServiceCallFactory, ServiceCallTagFactory
+
+ENDED = {"Succeeded", "Failed", "Canceled"}
+
+
+def make_call(
+    tenant: Tenant,
+    minutes: float = 0,
+    *,
+    status: str = "Scheduled",
+    tags: tuple[str, ...] = (),
+    **columns: Any,
+) -> Any:
+    """Submitted so many minutes after noon, due an hour later."""
+    at = NOON + timedelta(minutes=minutes)
+    due = at + timedelta(hours=1)
+    given = {"submitted_at": at, "due_at": due, "finished_at": due if status in ENDED else None}
+    call = ServiceCallFactory(tenant_id=tenant.tenant_id, status=status, **{**given, **columns})
+    for tag in tags:
+        ServiceCallTagFactory(tenant_id=tenant.tenant_id, service_call_id=call.service_call_id, tag=tag)
+    return call
+
+
+def submit_calls(tenant: Tenant, count: int, **changes: Any) -> list[uuid.UUID]:
+    """Real ones, with timers and events, due in an hour."""
+    given: dict[str, Any] = {"delay": timedelta(hours=1), **changes}
+    commands = [
+        SubmitServiceCall(tenant.tenant_id, f"job {n}", RequestSpec("POST", "http://target.test/"), **given)
+        for n in range(count)
+    ]
+    return [one.service_call_id for one in submit(commands)]
+
+
+def shown(client: Client, query: str = "", status: int = 200) -> str:
+    response = client.get(f"/calls/?{query}", HTTP_ACCEPT="text/html")
+    assert response.status_code == status, response.content.decode()[:2000]
+    return str(response.content.decode())
+
+
+def names(page: str) -> list[str]:
+    """Of the rows, in order."""
+    return [unescape(name) for name in re.findall(r'<a class="name clip"[^>]*>([^<]*)</a>', page)]
+
+
+def chips(page: str) -> dict[str, str]:
+    found = re.findall(r'id="chip-(\w+)"[^>]*>\w+ <span class="count">([^<]*)</span>', page)
+    return dict(found)
+
+
+def pager(page: str) -> str:
+    (text,) = re.findall(r'<nav class="pager".*?<span class="number">([^<]*)</span>', page, re.DOTALL)
+    return str(text)
+
+
+def link(page: str, rel: str) -> str | None:
+    found = re.search(rf'rel="{rel}" href="([^"]*)"', page)
+    return unescape(found[1]) if found else None
+
+
+def field(page: str, name: str) -> str:
+    (value,) = re.findall(rf'<input type="hidden" name="{name}" value="([^"]*)"', page)
+    return unescape(value)
+
+
+__all__ = ["chips", "field", "link", "make_call", "names", "pager", "shown", "submit_calls"]

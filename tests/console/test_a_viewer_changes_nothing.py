@@ -1,0 +1,114 @@
+"""Whatever can be posted, from the URL map itself: a viewer is refused on the server, and nothing has changed."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.urls import URLPattern, URLResolver, get_resolver
+
+from eventservice.models import OperatorAction
+from eventservice.tenants.models import ApiKey, Tenant
+from eventservice.tenants.public import create_tenant
+from orchestration.models import ServiceCall, ServiceCallTag
+from orchestration.public import RequestSpec, SubmitServiceCall, submit
+from outbox.models import OutboxEvent
+from tests.api.endpoints import endpoints
+from timers.models import TimerSchedule
+
+# These only look: they are posted because what they ask about is too long for an address.
+ASKED_BY_POST = {"calls-look"}
+STORED = (ServiceCall, ServiceCallTag, TimerSchedule, OutboxEvent)
+
+
+def console_patterns(patterns: Any = None, prefix: str = "/") -> Iterator[tuple[str, URLPattern]]:
+    for pattern in get_resolver().url_patterns if patterns is None else patterns:
+        route = prefix + str(pattern.pattern)
+        if isinstance(pattern, URLResolver):
+            if pattern.namespace in (None, "console"):
+                yield from console_patterns(pattern.url_patterns, route)
+        elif issubclass(getattr(pattern.callback, "view_class", object), _page_class()):
+            yield route, pattern
+
+
+def _page_class() -> type:
+    from eventservice.console.pages import Page
+
+    return Page
+
+
+POSTED = {
+    str(pattern.name): (route, pattern)
+    for route, pattern in console_patterns()
+    if hasattr(pattern.callback.view_class, "post")  # type: ignore[attr-defined]
+}
+
+
+@pytest.fixture
+def call(db: None) -> SubmitServiceCall:
+    command = SubmitServiceCall(
+        create_tenant("acme").tenant_id,
+        "greet",
+        RequestSpec("POST", "http://target.test/"),
+        tags=frozenset("t"),
+    )
+    submit([command])
+    return command
+
+
+def address(route: str, pattern: URLPattern, call: SubmitServiceCall) -> str:
+    """With the ids of a call that is there, so that a refusal comes before anything else could be wrong."""
+    values = {"tenant_id": call.tenant_id, "service_call_id": call.service_call_id}
+    others = {"uuid": uuid.uuid4(), "int": 1}
+    return re.sub(
+        r"<(?:(\w+):)?(\w+)>", lambda part: str(values.get(part[2]) or others.get(part[1], "x")), route
+    )
+
+
+def everything() -> list[Any]:
+    rows = [list(model.objects.across_tenants().order_by("pk").values()) for model in STORED]
+    return [*rows, list(Tenant.objects.values()), list(ApiKey.objects.across_tenants().values())]
+
+
+@pytest.mark.parametrize("name", sorted(POSTED))
+def test_a_viewer_is_refused_whatever_can_be_posted(
+    name: str, viewer: Client, call: SubmitServiceCall
+) -> None:
+    before = everything()
+    path = address(*POSTED[name], call)
+    for headers in ({}, {"HX-Request": "true"}):
+        response = viewer.post(path, {"confirm": "yes", "word": "yes"}, headers=headers)
+        assert response.status_code == 403 or name in ASKED_BY_POST, path
+    assert everything() == before
+    assert not OperatorAction.objects.across_tenants().exists()
+
+
+@pytest.mark.parametrize("name", sorted(POSTED))
+def test_whoever_is_not_signed_in_is_sent_to_the_login(name: str, call: SubmitServiceCall) -> None:
+    response = Client().post(address(*POSTED[name], call))
+    assert (response.status_code, response["Location"][:7]) == (302, "/login/")
+
+
+# What reads although it is a POST, for its parameters, is for viewers too.
+WRITING = [e for e in endpoints() if e.method != "GET" and not e.route.endswith("timers/get")]
+
+
+@pytest.mark.parametrize("endpoint", WRITING, ids=str)
+def test_a_viewers_session_is_refused_by_the_api_as_well(
+    endpoint: Any, viewer: Client, call: SubmitServiceCall
+) -> None:
+    before = everything()
+    ids = {"tenant_id": call.tenant_id, "service_call_id": call.service_call_id}
+    path = endpoint.path(**{name: ids.get(name, "x") for name in endpoint.names})
+    response = viewer.generic(endpoint.method, path, b"{}", "application/json")
+    assert response.status_code == 403, response.content
+    assert everything() == before
+
+
+def test_there_is_something_to_refuse() -> None:
+    assert {"call-cancel", "new-call"} <= set(POSTED)
+    assert len(WRITING) > 10

@@ -1,0 +1,141 @@
+"""The action log: who did what, when, on what; filtered by the address, read by anybody who may look."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from eventservice.console import history
+from eventservice.kernel.ids import new_id
+from eventservice.kernel.now import db_now
+from eventservice.models import OperatorAction
+from eventservice.tenants.models import Tenant
+
+pytestmark = pytest.mark.django_db
+
+
+def noted(
+    action: str, tenant_id: uuid.UUID | None = None, subject: object = "", **detail: Any
+) -> OperatorAction:
+    user = detail.pop("user", "oscar")
+    made: OperatorAction = OperatorAction.objects.create(
+        at=db_now(), user=user, action=action, tenant_id=tenant_id, subject=str(subject), detail=detail
+    )
+    return made
+
+
+def listed(client: Client, query: str = "") -> list[str]:
+    response = client.get(f"/actions/?{query}")
+    assert response.status_code == 200
+    return [row["action"].action for row in response.context["rows"]]
+
+
+def addresses(client: Client) -> list[str]:
+    return [row["address"] for row in client.get("/actions/").context["rows"]]
+
+
+def test_an_empty_log_says_what_comes_here(viewer: Client) -> None:
+    assert "Nobody has done anything yet" in viewer.get("/actions/").content.decode()
+
+
+def test_the_newest_comes_first_with_who_and_what(viewer: Client, tenant: Tenant) -> None:
+    noted("cancel", tenant.tenant_id, new_id(), reason="too late")
+    noted("tenant-change", tenant.tenant_id, tenant.tenant_id, max_in_flight=5, user="ada")
+    assert listed(viewer) == ["tenant-change", "cancel"]
+    page = viewer.get("/actions/").content.decode()
+    for text in ("ada", "oscar", "tenant change", "too late", "max_in_flight", "acme"):
+        assert text in page
+
+
+def test_what_was_acted_on_is_a_link(viewer: Client, tenant: Tenant) -> None:
+    call = new_id()
+    tenant_page = f"/tenants/{tenant.tenant_id}/"
+    for action, tenant_id, subject in (
+        ("cancel", tenant.tenant_id, call),
+        ("event-skip", tenant.tenant_id, 7),
+        ("tenant-change", tenant.tenant_id, tenant.tenant_id),
+        ("key-revoke", tenant.tenant_id, "abc"),
+        ("key-revoke", None, "abc"),
+        ("bulk-cancel", None, "300 calls"),
+    ):
+        noted(action, tenant_id, subject)
+    assert addresses(viewer)[::-1] == [
+        f"/calls/{tenant.tenant_id}/{call}/", "/outbox/7/", tenant_page, tenant_page, "/keys/", "",
+    ]  # fmt: skip
+
+
+def test_a_tenant_that_is_no_more_breaks_nothing(viewer: Client) -> None:
+    noted("cancel", new_id(), new_id())
+    assert listed(viewer) == ["cancel"]
+
+
+def test_filters_are_in_the_address(viewer: Client, tenant: Tenant, intruder: Tenant) -> None:
+    call = new_id()
+    noted("cancel", tenant.tenant_id, call)
+    noted("replay", tenant.tenant_id, call, user="ada")
+    noted("cancel", intruder.tenant_id, new_id(), user="ada")
+    assert listed(viewer, "user=ada") == ["cancel", "replay"]
+    assert listed(viewer, "action=cancel&user=") == ["cancel", "cancel"]
+    assert listed(viewer, f"tenant={tenant.tenant_id}&user=ada") == ["replay"]
+    assert listed(viewer, f"subject={call}") == ["replay", "cancel"]
+    assert "No action passes these filters" in viewer.get("/actions/?user=eve").content.decode()
+
+
+def test_every_page_is_reached_once(viewer: Client) -> None:
+    made = [noted(f"a{number}").action for number in range(120)]
+    seen, query = [], ""
+    for _ in range(5):
+        response = viewer.get(f"/actions/?{query}")
+        seen += [row["action"].action for row in response.context["rows"]]
+        if response.context["next"] is None:
+            break
+        query = f"cursor={response.context['next']}"
+    assert seen == made[::-1]
+
+
+def test_a_filter_looks_at_so_many_and_says_how_to_go_on(
+    viewer: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "LOOKED_AT", 10)
+    noted("cancel", user="eve")
+    for _ in range(25):
+        noted("cancel")
+    response = viewer.get("/actions/?user=eve")
+    assert "None among the 10 actions looked at" in response.content.decode()
+    seen = []
+    for _ in range(5):
+        seen += response.context["rows"]
+        if response.context["next"] is None:
+            break
+        response = viewer.get(f"/actions/?user=eve&cursor={response.context['next']}")
+    assert [row["action"].user for row in seen] == ["eve"]
+
+
+@pytest.mark.parametrize("query", ["tenant=acme", "cursor=first"])
+def test_what_cannot_be_read_is_an_error_and_no_empty_list(viewer: Client, query: str) -> None:
+    response = viewer.get(f"/actions/?{query}", HTTP_ACCEPT="text/html")
+    assert response.status_code == 400
+    assert "cannot be read" in response.content.decode()
+
+
+def test_what_is_noted_is_shown_as_text(viewer: Client) -> None:
+    noted("cancel", None, "<script>alert(1)</script>", why="<b>", user="<i>eve</i>")
+    page = viewer.get("/actions/").content.decode()
+    assert "<script>alert" not in page
+    assert "<i>eve" not in page
+
+
+def test_the_page_costs_the_same_queries_however_many_it_lists(
+    viewer: Client, tenant: Tenant, django_assert_max_num_queries: Any
+) -> None:
+    for _ in range(50):
+        noted("cancel", tenant.tenant_id, new_id())
+    with django_assert_max_num_queries(10):
+        viewer.get("/actions/")
+
+
+def test_nobody_who_is_no_operator_reads_it(outsider: Client) -> None:
+    assert outsider.get("/actions/")["Location"].startswith("/login/")

@@ -1,0 +1,132 @@
+"""Rows whose key has several columns are listed, shown, followed and deleted like any other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.contrib import admin as django_admin
+from django.contrib.admin.models import LogEntry
+from django.test import Client
+
+from eventservice.console.admin.keys import key_of, text_of
+from eventservice.kernel.ids import new_id
+from eventservice.tenants.models import Namespace, Tenant
+from orchestration.models import CallRollup, ServiceCall, ServiceCallTag
+from outbox.models import WebhookDelivery, WebhookEndpoint
+from tests.console.admin_pages import list_of, page_of, rows_in, shown, told
+from tests.factories import (
+    EARLIER,
+    HttpExecutionFactory,
+    NamespaceFactory,
+    ServiceCallFactory,
+    ServiceCallTagFactory,
+    TimerFactory,
+)
+
+CALL = "orchestration_servicecall"
+
+
+@pytest.fixture
+def rows(tenant: Tenant) -> dict[str, Any]:
+    """One of each kind of key."""
+    call = ServiceCallFactory(tenant_id=tenant.pk, name="nightly")
+    of_call = {"tenant_id": tenant.pk, "service_call_id": call.service_call_id}
+    endpoint = WebhookEndpoint.objects.create(
+        tenant_id=tenant.pk, endpoint_id=new_id(), url="http://hooks.test/", secret="enc", created_at=EARLIER
+    )
+    counts = dict.fromkeys((f.name for f in CallRollup._meta.fields if f.name.startswith("late_")), 0)
+    return {
+        CALL: call,
+        "orchestration_servicecalltag": ServiceCallTagFactory(**of_call, tag='50%_2F a/b~c"?#'),
+        "timers_timerschedule": TimerFactory(**of_call),
+        "execution_httpexecution": HttpExecutionFactory(**of_call),
+        "tenants_namespace": NamespaceFactory(tenant=tenant, name="day.night_1"),
+        "outbox_webhookendpoint": endpoint,
+        "outbox_webhookdelivery": WebhookDelivery.objects.create(
+            tenant_id=tenant.pk, delivery_id=new_id(), endpoint_id=endpoint.endpoint_id, event_id=new_id(),
+            aggregate_id=call.service_call_id, aggregate_seq=1, body="{}", created_at=EARLIER,
+        ),
+        "orchestration_callrollup": CallRollup.objects.create(
+            tenant_id=tenant.pk, resolution="hour", starts_at=EARLIER, succeeded=3, failed=0, canceled=0,
+            is_open=False, counted_at=EARLIER, **counts,
+        ),
+    }  # fmt: skip
+
+
+def test_they_are_listed_each_with_the_address_of_its_page(viewer: Client, rows: dict[str, Any]) -> None:
+    for model, row in rows.items():
+        page = shown(viewer.get(list_of(model)))
+        assert f'href="{page_of(model, row)}' in page.replace("&amp;", "&"), model
+
+
+def test_each_has_a_page_and_a_history(viewer: Client, rows: dict[str, Any]) -> None:
+    for model, row in rows.items():
+        page = shown(viewer.get(page_of(model, row)))
+        assert page_of(model, row, "history") in page, model
+        assert str(row) in shown(viewer.get(page_of(model, row, "history"))), model
+
+
+def test_a_key_is_read_as_it_was_written(rows: dict[str, Any]) -> None:
+    for row in rows.values():
+        assert tuple((key_of(type(row), text_of(row)) or {}).values()) == tuple(row.pk)
+
+
+@pytest.mark.parametrize("text", ["", "x", "~", "a~b", "a~b~c~d", "1", "%00", "\x00~\x00", "None~None"])
+def test_what_is_no_key_finds_nothing(text: str, viewer: Client) -> None:
+    for model in (ServiceCall, ServiceCallTag, Namespace):
+        made = django_admin.site.get_model_admin(model)
+        assert made.get_object(viewer.get("/admin/").wsgi_request, text) is None
+    response = viewer.get(page_of(CALL, Unknown(text)), follow=True)
+    assert response.status_code in (200, 404)
+
+
+class Unknown:
+    def __init__(self, text: str) -> None:
+        self.pk = text or "nothing"
+
+
+def test_another_tenants_call_of_the_same_id_is_another_call(
+    viewer: Client, tenant: Tenant, intruder: Tenant
+) -> None:
+    ours = ServiceCallFactory(tenant_id=tenant.pk, name="ours")
+    theirs = ServiceCallFactory(tenant_id=intruder.pk, service_call_id=ours.service_call_id, name="theirs")
+    assert "theirs" not in shown(viewer.get(page_of(CALL, ours)))
+    assert "theirs" in shown(viewer.get(page_of(CALL, theirs)))
+
+
+def test_filters_of_the_list_are_kept_on_the_way_to_a_row(viewer: Client, rows: dict[str, Any]) -> None:
+    page = shown(viewer.get(list_of(CALL, status="Scheduled")))
+    assert f"{page_of(CALL, rows[CALL])}?_changelist_filters=status%3DScheduled" in page
+
+
+def test_an_endpoint_that_was_never_used_is_deleted_and_that_is_remembered(
+    admin: Client, rows: dict[str, Any]
+) -> None:
+    model, used = "outbox_webhookendpoint", rows["outbox_webhookendpoint"]
+    unused = WebhookEndpoint.objects.create(
+        tenant_id=used.tenant_id,
+        endpoint_id=new_id(),
+        url="http://typo.test/",
+        secret="enc",
+        created_at=EARLIER,
+    )
+    refused = admin.post(page_of(model, used, "delete"), {"post": "yes"}, follow=True)
+    assert told(refused) == ["It has deliveries: make it inactive instead."]
+    assert "http://typo.test/" in shown(admin.get(page_of(model, unused, "delete")))
+    assert admin.post(page_of(model, unused, "delete"), {"post": "yes"}).status_code == 302
+    left = WebhookEndpoint.objects.for_tenant(used.tenant_id).values_list("endpoint_id", flat=True)
+    assert list(left) == [used.endpoint_id]
+    assert LogEntry.objects.get().object_id == text_of(unused)
+
+
+def test_a_namespace_is_made_and_its_history_found_under_its_key(admin: Client, tenant: Tenant) -> None:
+    given = {"tenant": tenant.pk, "name": "reports", "num_shards": "8"}
+    assert admin.post("/admin/tenants/namespace/add/", given).status_code == 302
+    made = Namespace.objects.for_tenant(tenant.pk).get(name="reports")
+    assert made.num_shards == 8
+    assert LogEntry.objects.get().object_id == text_of(made)
+    history = shown(admin.get(page_of("tenants_namespace", made, "history")))
+    assert "namespace-create" in history
+    assert "Added" in history
+    assert rows_in(admin.get(list_of("tenants_namespace")))

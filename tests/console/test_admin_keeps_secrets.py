@@ -1,0 +1,119 @@
+"""What is sealed is shown nowhere in the admin; what comes from outside is text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from eventservice.console.admin.showing import MOST_SHOWN, masked
+from eventservice.kernel.ids import new_id
+from eventservice.kernel.secrets import encrypt
+from eventservice.tenants.directory import declare_namespace
+from eventservice.tenants.keys import create_key
+from eventservice.tenants.models import Tenant
+from execution.public import MASK
+from orchestration import lifecycle
+from orchestration.commands import RequestSpec, SubmitServiceCall
+from orchestration.models import ServiceCall
+from outbox.models import OutboxEvent, WebhookEndpoint
+from tests.console.admin_pages import list_of, page_of, shown
+from tests.factories import EARLIER, HttpExecutionFactory
+
+CANARY = "canary-0451"
+
+
+@pytest.fixture
+def call(tenant: Tenant) -> Any:
+    declare_namespace(tenant.pk, "default", 1)
+    headers = {"Authorization": f"Bearer {CANARY}", "X-Plain": "in the clear"}
+    request = RequestSpec("POST", "http://example.test/", headers, {"hello": "body"})
+    lifecycle.submit([SubmitServiceCall(tenant_id=tenant.pk, name="call", request=request)])
+    return ServiceCall.objects.for_tenant(tenant.pk).get()
+
+
+def sealed_of(call: Any) -> str:
+    return str(call.request_spec["headers"]["Authorization"]["encrypted"])
+
+
+def test_a_sealed_header_is_nowhere(admin: Client, call: Any) -> None:
+    attempt = HttpExecutionFactory(
+        tenant_id=call.tenant_id, service_call_id=call.service_call_id, request_headers=call.request_spec["headers"]
+    )  # fmt: skip
+    events = OutboxEvent.objects.for_tenant(call.tenant_id)
+    pages = [
+        list_of("orchestration_servicecall"),
+        list_of("orchestration_servicecall", q=call.service_call_id),
+        page_of("orchestration_servicecall", call),
+        page_of("orchestration_servicecall", call, "history"),
+        page_of("execution_httpexecution", attempt),
+        *(page_of("outbox_outboxevent", event) for event in events),
+    ]
+    for page in pages:
+        text = shown(admin.get(page))
+        assert CANARY not in text, page
+        assert sealed_of(call) not in text, page
+    text = shown(admin.get(pages[2]))
+    assert f'"Authorization": "{MASK}"' in text
+    assert '"X-Plain": "in the clear"' in text
+    assert '"hello": "body"' in text
+
+
+def test_what_is_sealed_stays_so_wherever_it_stands() -> None:
+    sealed = encrypt(CANARY)
+    value = {"deep": [{"encrypted": sealed}, sealed, "plain"], "n": 1}
+    assert masked(value) == {"deep": [MASK, MASK, "plain"], "n": 1}
+
+
+def test_a_keys_hash_and_an_endpoints_secret_are_nowhere(admin: Client, tenant: Tenant) -> None:
+    key, text = create_key(tenant.pk, ["read"])
+    endpoint = WebhookEndpoint.objects.create(
+        tenant_id=tenant.pk, endpoint_id=new_id(), url="http://h.test/", secret=encrypt(CANARY), created_at=EARLIER
+    )  # fmt: skip
+    for model, row, secret in (
+        ("tenants_apikey", key, key.secret_hash),
+        ("outbox_webhookendpoint", endpoint, endpoint.secret),
+    ):
+        for page in (list_of(model), page_of(model, row), page_of(model, row, "history")):
+            assert secret not in shown(admin.get(page))
+            assert text.split("_")[-1] not in shown(admin.get(page))
+
+
+def test_who_may_not_change_an_endpoint_sees_its_url_without_the_query(
+    viewer: Client, admin: Client, tenant: Tenant
+) -> None:
+    endpoint = WebhookEndpoint.objects.create(
+        tenant_id=tenant.pk, endpoint_id=new_id(), url=f"http://h.test/?token={CANARY}", secret="", created_at=EARLIER
+    )  # fmt: skip
+    page = page_of("outbox_webhookendpoint", endpoint)
+    assert CANARY in shown(admin.get(page))
+    for path in (
+        page,
+        list_of("outbox_webhookendpoint"),
+        page_of("outbox_webhookendpoint", endpoint, "history"),
+    ):
+        assert CANARY not in shown(viewer.get(path))
+
+
+def test_a_response_is_text_and_not_all_of_it(viewer: Client, call: Any) -> None:
+    attempt = HttpExecutionFactory(
+        tenant_id=call.tenant_id, service_call_id=call.service_call_id, response_status=200,
+        response_body="<script>alert(1)</script>" + "x" * MOST_SHOWN + "THE END",
+    )  # fmt: skip
+    page = viewer.get(page_of("execution_httpexecution", attempt)).content.decode()
+    assert "&lt;script&gt;alert(1)" in page
+    assert "<script>alert" not in page
+    assert "THE END" not in page
+    assert f"The first {MOST_SHOWN:,} characters of 19.6 kB." in page
+
+
+@pytest.mark.parametrize(
+    "path", ["/admin/", "/admin/orchestration/servicecall/", "/admin/tenants/tenant/add/"]
+)
+def test_no_page_has_scripts_or_styles_of_its_own(path: str, admin: Client, call: Any) -> None:
+    page = shown(admin.get(path))
+    assert "<style" not in page
+    assert " style=" not in page
+    assert " onclick=" not in page
+    assert all("src=" in tag for tag in page.split("<script")[1:] if 'type="application/json"' not in tag)

@@ -1,0 +1,29 @@
+"""However many tenants there are, a select has the one that is chosen: else the next look would be at all of them."""
+
+from __future__ import annotations
+
+import pytest
+from django.test import Client
+
+from eventservice.console import choices
+from eventservice.kernel.ids import new_id
+from tests.factories import TenantFactory
+
+pytestmark = pytest.mark.django_db
+
+PAGES = ("/", "/actions/", "/outbox/", "/outbox/replay/?since=2h", "/outbox/webhooks/")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_chosen_one_is_selected(viewer: Client, monkeypatch: pytest.MonkeyPatch, page: str) -> None:
+    monkeypatch.setattr(choices, "MOST_OFFERED", 1)
+    first, chosen = TenantFactory(name="a"), TenantFactory(name="b")
+    text = viewer.get(f"{page}{'&' if '?' in page else '?'}tenant={chosen.pk}").content.decode()
+    assert f'<option value="{chosen.pk}" selected>b</option>' in text
+    assert f'<option value="{first.pk}">a</option>' in text
+
+
+def test_a_replay_for_a_tenant_that_there_is_not_is_refused(operator: Client) -> None:
+    answer = operator.get(f"/outbox/replay/?since=2h&tenant={new_id()}", headers={"Accept": "text/html"})
+    assert answer.status_code == 400
+    assert "That is no tenant." in answer.content.decode()

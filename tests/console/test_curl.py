@@ -1,0 +1,172 @@
+"""curl command lines: what is read of them, and that what is written can be read again."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestration.console.curl import BadCurl, Pasted, parse_curl, write_curl
+from tests.execution.hostile import answering
+
+
+def read(line: str) -> tuple[str, str, list[tuple[str, str]], str | None]:
+    pasted = parse_curl(line)
+    return pasted.method, pasted.url, pasted.headers, pasted.body
+
+
+FORM = ("Content-Type", "application/x-www-form-urlencoded")
+JSON = ("Content-Type", "application/json")
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("curl http://x.test/", ("GET", "http://x.test/", [], None)),
+        ("$ curl --url http://x.test/", ("GET", "http://x.test/", [], None)),
+        ("curl -XPUT http://x.test/ -HX-A:1", ("PUT", "http://x.test/", [("X-A", "1")], None)),
+        ("curl --request delete 'http://x.test/'", ("DELETE", "http://x.test/", [], None)),
+        ("curl -I http://x.test/", ("HEAD", "http://x.test/", [], None)),
+        ("curl http://x.test/ -d a=1 -d b=2", ("POST", "http://x.test/", [FORM], "a=1&b=2")),
+        ("curl http://x.test/ -da=1 -H 'content-type: text/plain'", ("POST", "http://x.test/", [("content-type", "text/plain")], "a=1")),
+        ("curl http://x.test/ --data-raw '@home'", ("POST", "http://x.test/", [FORM], "@home")),
+        ("curl http://x.test/ --data-binary 'a\nb'", ("POST", "http://x.test/", [FORM], "a\nb")),
+        ("curl http://x.test/ --data-urlencode 'q=a b&c'", ("POST", "http://x.test/", [FORM], "q=a+b%26c")),
+        ("curl http://x.test/ -X PATCH --json '{\"a\":1}'", ("PATCH", "http://x.test/", [("Accept", JSON[1]), JSON], '{"a":1}')),
+        ("curl -G http://x.test/?c=3#top -d a=1 -d b=2", ("GET", "http://x.test/?c=3&a=1&b=2#top", [], None)),
+        ("curl -u bob:pw http://x.test/", ("GET", "http://x.test/", [("Authorization", "Basic Ym9iOnB3")], None)),
+        ("curl http://x.test/ -A me -e http://y.test -b a=1 -b b=2", ("GET", "http://x.test/", [("User-Agent", "me"), ("Referer", "http://y.test"), ("Cookie", "a=1; b=2")], None)),
+        ("curl http://x.test/ -H 'X-Empty;'", ("GET", "http://x.test/", [("X-Empty", "")], None)),
+        ("curl 'http://x.test/' \\\n  -H 'A: 1' \\\r\n  -H \"B: say \\\"hi\\\" for \\$5\"", ("GET", "http://x.test/", [("A", "1"), ("B", 'say "hi" for $5')], None)),
+        (r"""curl http://x.test/ --data-raw $'{"a":"it\'s\n\u00e4 \xc3\xa4 \x41\101"}'""", ("POST", "http://x.test/", [FORM], '{"a":"it\'s\nä ä AA"}')),
+        ("/usr/bin/curl http://x.test/ --compressed", ("GET", "http://x.test/", [], None)),
+    ],
+)  # fmt: skip
+def test_it_is_read_as_curl_reads_it(line: str, expected: Any) -> None:
+    assert read(line) == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("curl -k http://x.test/", "-k is ignored: certificates are always checked."),
+        ("curl -L http://x.test/", "-L is ignored: redirects are never followed."),
+        ("curl -o file http://x.test/", "-o is ignored"),
+        ("curl x.test/y", "http:// was taken"),
+        ("curl http://x.test/ -H 'Host: other.test'", "header Host is set by the transport"),
+        ("curl http://x.test/ | jq .", "What follows | is left out."),
+        ('curl http://x.test/ -H "Authorization: Bearer $TOKEN"', "Variables and commands of the shell"),
+    ],
+)
+def test_it_says_what_it_left_out(line: str, said: str) -> None:
+    assert any(said in note for note in parse_curl(line).notes), parse_curl(line).notes
+
+
+def test_a_dollar_in_single_quotes_is_no_variable() -> None:
+    assert parse_curl("curl 'http://x.test/?a=$HOME'").notes == []
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("", "begins with curl"),
+        ("wget http://x.test/", "begins with curl"),
+        ("curl", "no URL"),
+        ("curl http://x.test/ http://y.test/", "second URL"),
+        ("curl http://x.test/ -d @body.json", "@body.json cannot be read here"),
+        ("curl http://x.test/ --json @body.json", "@body.json cannot be read here"),
+        ("curl http://x.test/ --data-urlencode name@file", "cannot be read here"),
+        ("curl http://x.test/ -H @headers", "cannot be read here"),
+        ("curl http://x.test/ -b cookies.txt", "cannot be read here"),
+        ("curl http://x.test/ -F a=b", "multipart"),
+        ("curl http://x.test/ -T file", "cannot be uploaded"),
+        ("curl http://x.test/ -X PROPFIND", "PROPFIND"),
+        ("curl http://x.test/ --wibble", "--wibble is not known"),
+        ("curl http://x.test/ -H", "no value"),
+        ("curl 'http://x.test/", "quote is not closed"),
+        ('curl "http://x.test/" ^\n  -H "A: 1"', "Windows"),
+        ('curl ^"http://x.test/?a=1^&b=2^" ^\n  -H ^"A: ^\\^"1^\\^"^"', "Windows"),
+        ('curl ^"http://x.test/^"', "Windows"),
+    ],
+)
+def test_what_cannot_be_taken_is_refused_in_words(line: str, said: str) -> None:
+    with pytest.raises(BadCurl, match=said):
+        parse_curl(line)
+
+
+@pytest.mark.parametrize("text", ['^"', '"^', "^\n", "a ^", "^%^"])
+def test_what_cmd_would_escape_is_bashs_in_its_quotes(text: str) -> None:
+    assert parse_curl(write_curl("POST", "http://x.test/", {"X-A": f"a{text}".strip()}, text)).body == text
+
+
+texts = st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), max_size=60)
+names = st.sampled_from(["X-A", "X-B", "Accept", "Content-Type"])
+values = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size=1, max_size=20)
+
+
+@given(
+    st.sampled_from(["GET", "POST", "PUT", "DELETE", "OPTIONS"]),
+    st.text("abc'\"$`!*?&=#;|<>(){}~", max_size=20),
+    st.dictionaries(names, values, max_size=3),
+    st.none() | texts,
+)
+def test_what_is_written_is_read_as_the_same(
+    method: str, path: str, headers: dict[str, str], body: str | None
+) -> None:
+    url = f"http://x.test/{path}"
+    pasted = parse_curl(write_curl(method, url, headers, body))
+    assert (pasted.method, pasted.url, dict(pasted.headers), pasted.body) == (method, url, headers, body)
+    assert pasted.notes == []
+
+
+@pytest.mark.parametrize(
+    "path", ["/[1-3]?x={a,b}", "/a/../b", "/.", "/a/%2e%2E/b?c", "/a/..#x", "/plain/...?a=/../"]
+)
+def test_curl_asks_for_the_very_url(path: str) -> None:
+    """As the server sees it: curl itself is run."""
+    with answering(lambda _: b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n") as server:
+        line = write_curl("GET", server.url(path), {}, None)
+        subprocess.run(["bash", "-c", f"{line} --silent"], check=True, env={"PATH": os.environ["PATH"]})
+    assert [request.target for request in server.requests] == [path.partition("#")[0]]
+    assert parse_curl(line).url == server.url(path)
+    assert parse_curl(line).notes == []
+
+
+def test_a_plain_url_needs_no_options() -> None:
+    assert write_curl("GET", "http://x.test/a.b/...?c=1", {}, None) == "curl 'http://x.test/a.b/...?c=1'"
+
+
+def test_a_shell_reads_it_as_it_was_meant() -> None:
+    awkward = 'it\'s $HOME `id` \\ "x"\nnext !'
+    line = write_curl("POST", "http://x.test/?a=1&b='", {"X-A": awkward.replace("\n", " ")}, awkward)
+    script = 'curl() { for word in "$@"; do printf \'%s\\0\' "$word"; done; }\n' + line
+    words = (
+        subprocess.run(["bash", "-c", script], capture_output=True, check=True).stdout.decode().split("\0")
+    )
+    assert words[0] == "http://x.test/?a=1&b='"
+    assert words[-2] == awkward
+
+
+def test_what_a_browser_copies_is_taken() -> None:
+    line = r"""curl 'https://shop.test/api/orders?draft=1' \
+  -H 'accept: application/json' \
+  -H 'accept-language: de-DE,de;q=0.9' \
+  -H 'content-type: application/json' \
+  -b 'session=abc; theme=dark' \
+  -H 'sec-ch-ua: "Chromium";v="142", "Not_A Brand";v="99"' \
+  --data-raw $'{"note":"it\'s \\"fine\\""}' \
+  --insecure"""
+    pasted = parse_curl(line)
+    assert (pasted.method, pasted.url) == ("POST", "https://shop.test/api/orders?draft=1")
+    assert pasted.body == '{"note":"it\'s \\"fine\\""}'
+    assert dict(pasted.headers)["Cookie"] == "session=abc; theme=dark"
+    assert len(pasted.headers) == 5
+
+
+def test_nothing_of_curl_itself_is_run() -> None:
+    assert isinstance(parse_curl(f"curl {shlex.quote('http://x.test/$(touch /tmp/never)')}"), Pasted)

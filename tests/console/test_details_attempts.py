@@ -1,0 +1,51 @@
+"""The attempts of a call on its page, however many there are and whatever was hidden in their answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from eventservice.tenants.models import Tenant
+from eventservice.tenants.public import create_tenant
+from execution.redaction import MASK
+from tests.console.call_pages import BROWSER, address_of, text_of
+from tests.factories import HttpExecutionFactory, ServiceCallFactory
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def acme(db: None) -> Tenant:
+    return create_tenant("acme")
+
+
+def page_of(client: Client, acme: Tenant, attempts: int, tab: str, **given: Any) -> Any:
+    call = ServiceCallFactory(tenant_id=acme.tenant_id, attempt=attempts)
+    for number in range(1, attempts + 1):
+        HttpExecutionFactory(
+            tenant_id=acme.tenant_id, service_call_id=call.service_call_id, attempt=number, **given
+        )
+    return client.get(address_of(call.tenant_id, call.service_call_id), {"tab": tab}, headers=BROWSER)
+
+
+def test_of_very_many_the_first_and_the_last_are_listed_and_the_rest_is_counted(
+    viewer: Client, acme: Tenant
+) -> None:
+    page = page_of(viewer, acme, 120, "attempts")
+    assert page.content.decode().count("?tab=response&amp;attempt=") == 104
+    assert "16 more attempts, which the API lists" in text_of(page)
+
+
+def test_all_of_a_few_are_listed(viewer: Client, acme: Tenant) -> None:
+    page = page_of(viewer, acme, 3, "attempts")
+    assert page.content.decode().count("?tab=response&amp;attempt=") == 3
+    assert "which the API lists" not in text_of(page)
+
+
+def test_a_body_with_a_mask_is_whole_although_more_came(viewer: Client, acme: Tenant) -> None:
+    answer = {"response_status": 200, "response_body": f"token {MASK}", "response_size": 500}
+    page = text_of(page_of(viewer, acme, 1, "response", **answer))
+    assert "500 B" in page
+    assert "Shown: the first" not in page

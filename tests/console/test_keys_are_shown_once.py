@@ -1,0 +1,193 @@
+"""API keys in the console: made and shown once, rotated with an overlap, revoked; a tenant's and the operators' own."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from django.contrib.sessions.models import Session
+from django.test import Client
+
+from eventservice.models import OperatorAction
+from eventservice.tenants.keys import create_key, find_key, revoke_key
+from eventservice.tenants.models import ApiKey, Tenant
+
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
+
+
+def new_key(tenant: Tenant | None) -> str:
+    return f"/tenants/{tenant.tenant_id}/keys/new/" if tenant else "/keys/new/"
+
+
+def path(key: ApiKey, action: str) -> str:
+    return (
+        f"/tenants/{key.tenant_id}/keys/{key.key_id}/{action}/"
+        if key.tenant_id
+        else f"/keys/{key.key_id}/{action}/"
+    )
+
+
+def shown_in(response: Any) -> str:
+    match = re.search(r"es_dev_[a-z0-9]+_[a-z0-9]+", response.content.decode())
+    assert match, "no key is shown"
+    return match[0]
+
+
+def notes() -> list[OperatorAction]:
+    return list(OperatorAction.objects.across_tenants().order_by("id"))
+
+
+def test_a_new_key_is_in_the_answer_to_the_form_and_nowhere_else(admin: Client, tenant: Tenant) -> None:
+    response = admin.post(new_key(tenant), {"name": "billing", "scopes": ["read", "write"]})
+    text = shown_in(response)
+    key = find_key(text)
+    assert key is not None
+    assert (key.tenant_id, key.name, key.scopes, key.expires_at) == (
+        tenant.tenant_id,
+        "billing",
+        ["read", "write"],
+        None,
+    )
+    assert (response.status_code, response["Cache-Control"]) == (201, "no-store")
+    secret = text.rpartition("_")[2]
+    assert secret not in admin.get(f"/tenants/{tenant.tenant_id}/").content.decode()
+    assert secret not in str([session.get_decoded() for session in Session.objects.all()])
+    assert not any(secret in value for cookie in admin.cookies.values() for value in (cookie.value,))
+    (note,) = notes()
+    assert (note.action, note.subject, note.tenant_id) == ("key-create", key.key_id, tenant.tenant_id)
+    assert secret not in str(note.detail)
+
+
+def test_it_may_expire(admin: Client, tenant: Tenant, at_noon: datetime) -> None:
+    response = admin.post(new_key(tenant), {"scopes": ["read"], "expiresAt": "30d"})
+    key = find_key(shown_in(response))
+    assert key is not None
+    assert key.expires_at == at_noon + timedelta(days=30)
+
+
+@pytest.mark.parametrize(
+    ("data", "field"),
+    [
+        ({"name": "x"}, "scopes"),
+        ({"scopes": ["read", "everything"]}, "scopes"),
+        ({"scopes": ["read"], "name": "n" * 101}, "name"),
+        ({"scopes": ["read"], "expiresAt": "2020-01-01T00:00:00Z"}, "expiresAt"),
+        ({"scopes": ["read"], "expiresAt": "soon"}, "expiresAt"),
+    ],
+)
+def test_what_is_wrong_is_said_at_its_field(
+    admin: Client, tenant: Tenant, data: dict[str, Any], field: str
+) -> None:
+    response = admin.post(new_key(tenant), data)
+    assert response.status_code == 400
+    assert set(response.context["wrong"]) == {field}
+    assert not ApiKey.objects.across_tenants().exists()
+    assert notes() == []
+
+
+def test_rotating_shows_the_successor_and_the_old_one_ends_after_the_overlap(
+    admin: Client, tenant: Tenant, at_noon: datetime
+) -> None:
+    key, old = create_key(tenant.tenant_id, ["read"], name="billing")
+    assert "goes on for" in admin.get(path(key, "rotate")).content.decode()
+    response = admin.post(path(key, "rotate"), {"overlap": "1h"})
+    new = find_key(shown_in(response))
+    assert new is not None
+    assert (new.tenant_id, new.scopes, new.name) == (tenant.tenant_id, ["read"], "billing")
+    assert response["Cache-Control"] == "no-store"
+    key.refresh_from_db()
+    assert key.expires_at == at_noon + timedelta(hours=1)
+    assert find_key(old)
+    (note,) = notes()
+    assert (note.action, note.subject, note.detail["replaces"]) == ("key-rotate", new.key_id, key.key_id)
+
+
+@pytest.mark.parametrize("ended", ["revoked", "expired"])
+def test_a_key_that_has_ended_has_no_successor(
+    admin: Client, tenant: Tenant, at_noon: datetime, ended: str
+) -> None:
+    key, _ = create_key(tenant.tenant_id, ["read"], expires_at=at_noon if ended == "expired" else None)
+    if ended == "revoked":
+        revoke_key(key.key_id)
+    response = admin.post(path(key, "rotate"), {"overlap": "1h"}, follow=True)
+    assert f"This key has {'been revoked' if ended == 'revoked' else 'expired'}" in response.content.decode()
+    assert ApiKey.objects.across_tenants().count() == 1
+    assert notes() == []
+
+
+def test_revoking_asks_first_and_ends_it(admin: Client, tenant: Tenant) -> None:
+    key, text = create_key(tenant.tenant_id, ["read"], name="billing")
+    asked = admin.get(path(key, "revoke")).content.decode()
+    assert "Nobody has used it yet" in asked
+    assert find_key(text)
+    response = admin.post(path(key, "revoke"))
+    assert response["Location"].startswith(f"/tenants/{tenant.tenant_id}/")
+    assert find_key(text) is None
+    again = admin.post(path(key, "revoke"), follow=True)
+    assert "has been revoked before" in again.content.decode()
+    assert [note.action for note in notes()] == ["key-revoke"]
+
+
+def test_their_states_are_told_in_words(viewer: Client, tenant: Tenant, at_noon: datetime) -> None:
+    create_key(tenant.tenant_id, ["read"], name="plain")
+    create_key(tenant.tenant_id, ["read"], name="ending", expires_at=at_noon + timedelta(days=1))
+    create_key(tenant.tenant_id, ["read"], name="over", expires_at=at_noon - timedelta(days=1))
+    revoke_key(create_key(tenant.tenant_id, ["read"], name="gone")[0].key_id)
+    keys = viewer.get(f"/tenants/{tenant.tenant_id}/").context["keys"]
+    assert {key.name: str(state) for key, state in keys} == {
+        "plain": "active", "ending": "ending", "over": "expired", "gone": "revoked",
+    }  # fmt: skip
+    assert [str(state) for _, state in keys][2:] != ["active", "ending"]
+
+
+# --- the operators' own -----------------------------------------------------------------------------------------
+
+
+def test_operators_keys_are_bound_to_no_tenant(admin: Client, tenant: Tenant) -> None:
+    response = admin.post(new_key(None), {"name": "monitoring", "scopes": ["read"]})
+    key = find_key(shown_in(response))
+    assert key is not None
+    assert key.tenant_id is None
+    assert "monitoring" in admin.get("/keys/").content.decode()
+    assert "monitoring" not in admin.get(f"/tenants/{tenant.tenant_id}/").content.decode()
+
+
+def test_an_operators_key_is_rotated_and_revoked_at_its_own_address_only(
+    admin: Client, tenant: Tenant
+) -> None:
+    key, text = create_key(None, ["read"])
+    foreign = f"/tenants/{tenant.tenant_id}/keys/{key.key_id}"
+    assert admin.post(f"{foreign}/rotate/", {"overlap": "0s"}).status_code == 404
+    assert admin.post(f"{foreign}/revoke/").status_code == 404
+    assert find_key(text)
+    assert shown_in(admin.post(path(key, "rotate"), {"overlap": "1h"}))
+    admin.post(path(key, "revoke"))
+    assert find_key(text) is None
+
+
+def test_a_key_is_found_in_its_own_tenant_only(admin: Client, tenant: Tenant, intruder: Tenant) -> None:
+    key, text = create_key(tenant.tenant_id, ["read"])
+    for address in (f"/tenants/{intruder.tenant_id}/keys/{key.key_id}", f"/keys/{key.key_id}"):
+        assert admin.get(f"{address}/revoke/").status_code == 404
+        assert admin.post(f"{address}/revoke/").status_code == 404
+        assert admin.post(f"{address}/rotate/", {"overlap": "1h"}).status_code == 404
+    assert find_key(text)
+
+
+@pytest.mark.parametrize("who", ["viewer", "operator", "outsider"])
+def test_whoever_is_no_admin_makes_rotates_and_revokes_none(
+    who: str, tenant: Tenant, request: pytest.FixtureRequest
+) -> None:
+    client: Client = request.getfixturevalue(who)
+    keys = [create_key(tenant.tenant_id, ["read"]), create_key(None, ["read"])]
+    paths = [new_key(tenant), new_key(None)]
+    paths += [path(key, action) for key, _ in keys for action in ("rotate", "revoke")]
+    for address in paths:
+        for method in (client.get, client.post):
+            sent = method(address, {"scopes": "read", "overlap": "0s"})
+            assert sent.status_code == (302 if who == "outsider" else 403), address
+    assert all(find_key(text) for _, text in keys)
+    assert ApiKey.objects.across_tenants().count() == 2
+    assert notes() == []

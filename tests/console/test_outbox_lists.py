@@ -1,0 +1,178 @@
+"""The outbox: what waits and why, and lists of events that look at a bounded part of it."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from eventservice.kernel.ids import new_id
+from eventservice.kernel.now import db_now
+from eventservice.tenants.models import Tenant
+from outbox import browse
+from outbox.browse import EventFilter, Listed, list_events
+from outbox.models import OutboxEvent
+from outbox.parking import parked_events
+from tests.factories import OutboxEventFactory
+from tests.outbox.support import Remembering, append_run, dispatcher, drain
+
+pytestmark = pytest.mark.django_db
+
+
+def ids(events: Any) -> list[int]:
+    return [event.id for event in events]
+
+
+def listed(client: Client, query: str = "") -> list[int]:
+    response = client.get(f"/outbox/?{query}")
+    assert response.status_code == 200
+    return [row["event"].id for row in response.context["rows"]]
+
+
+@pytest.fixture
+def parked(tenant: Tenant) -> OutboxEvent:
+    poison = append_run(new_id(), 3, tenant_id=tenant.tenant_id)[0]
+    publisher = Remembering()
+    publisher.poison = {poison.event_id}
+    drain(dispatcher(publisher))
+    return parked_events().get()
+
+
+def test_an_empty_outbox_says_what_comes_here(viewer: Client) -> None:
+    assert "No event yet" in viewer.get("/outbox/").content.decode()
+
+
+def test_without_a_dispatcher_it_says_what_to_start(viewer: Client) -> None:
+    assert "No dispatcher is running" in viewer.get("/outbox/").content.decode()
+
+
+def test_the_parked_event_is_shown_with_its_error_and_what_waits_behind_it(
+    viewer: Client, parked: OutboxEvent
+) -> None:
+    response = viewer.get("/outbox/")
+    (row,) = response.context["parked"]
+    assert (row["event"].id, row["behind"]) == (parked.id, 2)
+    assert "remembering: too large" in response.content.decode()
+    assert response.context["status"].waiting_behind_parked == 2
+
+
+def test_lists_are_of_what_waits_what_is_parked_and_what_is_held(viewer: Client, parked: OutboxEvent) -> None:
+    waiting = append_run(new_id(), 2, tenant_id=parked.tenant_id)
+    held = ids(
+        OutboxEvent.objects.across_tenants().filter(attempts=0, parked_at__isnull=False).order_by("id")
+    )
+    assert listed(viewer, "show=parked") == [parked.id]
+    assert listed(viewer, "show=held") == held
+    assert len(held) == len(waiting) == 2
+    assert len(listed(viewer, "show=waiting")) == 2
+    assert len(listed(viewer)) == 5
+
+
+def test_unpublished_events_are_counted_by_tenant_and_type(
+    viewer: Client, tenant: Tenant, intruder: Tenant
+) -> None:
+    append_run(new_id(), 3, tenant_id=tenant.tenant_id)
+    append_run(new_id(), 1, tenant_id=intruder.tenant_id, type="ServiceCallFailed")
+    kinds = viewer.get("/outbox/").context["kinds"]
+    assert [(name, kind.event_type, kind.count) for kind, name in kinds] == [
+        ("acme", "ServiceCallSubmitted", 3),
+        ("intruder", "ServiceCallFailed", 1),
+    ]
+
+
+def test_the_age_of_the_oldest_is_told(viewer: Client, tenant: Tenant) -> None:
+    append_run(new_id(), 1, tenant_id=tenant.tenant_id, occurred_at=db_now() - timedelta(hours=2))
+    assert "2 h" in viewer.get("/outbox/").content.decode()
+
+
+def test_filters_narrow_by_tenant_type_and_call(viewer: Client, tenant: Tenant, intruder: Tenant) -> None:
+    call = new_id()
+    mine = append_run(call, 2, tenant_id=tenant.tenant_id)
+    append_run(new_id(), 1, tenant_id=tenant.tenant_id, type="ServiceCallFailed")
+    append_run(call, 1, tenant_id=intruder.tenant_id, type="ServiceCallFailed")
+    assert len(mine) == 2
+    assert len(listed(viewer, f"tenant={tenant.tenant_id}")) == 3
+    assert len(listed(viewer, "type=ServiceCallFailed")) == 2
+    assert len(listed(viewer, f"call={call}")) == 3
+    assert len(listed(viewer, f"call={call}&tenant={tenant.tenant_id}&show=waiting&type=")) == 2
+
+
+def test_the_filters_survive_in_the_links(viewer: Client, tenant: Tenant) -> None:
+    append_run(new_id(), 1, tenant_id=tenant.tenant_id)
+    page = viewer.get(f"/outbox/?tenant={tenant.tenant_id}&show=waiting").content.decode()
+    assert f'href="?show=parked&amp;tenant={tenant.tenant_id}"' in page
+
+
+@pytest.mark.parametrize("query", ["tenant=acme", "call=1", "show=gone", "cursor=x", "cursor=" + "9" * 30])
+def test_what_cannot_be_read_is_an_error_and_no_empty_list(viewer: Client, query: str) -> None:
+    response = viewer.get(f"/outbox/?{query}", HTTP_ACCEPT="text/html")
+    assert response.status_code == 400
+    assert "cannot be read" in response.content.decode()
+
+
+@pytest.mark.parametrize("show", list(Listed))
+@pytest.mark.usefixtures("tenant")
+def test_every_page_is_reached_once(show: Listed, tenant: Tenant) -> None:
+    states: dict[Listed, dict[str, Any]] = {
+        Listed.ALL: {},
+        Listed.WAITING: {},
+        Listed.PARKED: {"parked_at": db_now(), "attempts": 5},
+        Listed.HELD: {"parked_at": db_now()},
+    }
+    rows = [
+        OutboxEventFactory(tenant_id=tenant.tenant_id, partition=n % 5, **states[show]) for n in range(23)
+    ]
+    seen: list[int] = []
+    page = list_events(EventFilter(show), None, 4)
+    seen += ids(page.events)
+    while page.cursor:
+        page = list_events(EventFilter(show), page.cursor, 4)
+        seen += ids(page.events)
+    assert seen == sorted(ids(rows), reverse=show is Listed.ALL)
+
+
+@pytest.mark.parametrize("show", [Listed.ALL, Listed.WAITING])
+def test_a_filter_that_has_looked_at_enough_says_so_and_goes_on(
+    show: Listed, tenant: Tenant, intruder: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(browse, "LOOKED_AT", 32)
+    wanted = EventFilter(show, intruder.tenant_id)
+    ends = [OutboxEventFactory(tenant_id=intruder.tenant_id)]
+    for n in range(200):
+        OutboxEventFactory(tenant_id=tenant.tenant_id, partition=n % 16)
+    ends.append(OutboxEventFactory(tenant_id=intruder.tenant_id))
+    page = list_events(wanted, None, 10)
+    assert page.partial
+    seen = ids(page.events)
+    for _ in range(100):
+        if page.cursor is None:
+            break
+        page = list_events(wanted, page.cursor, 10)
+        seen += ids(page.events)
+    assert page.cursor is None
+    assert sorted(seen) == ids(ends)
+
+
+def test_new_events_are_announced_and_do_not_push_the_rows(viewer: Client, tenant: Tenant) -> None:
+    append_run(new_id(), 1, tenant_id=tenant.tenant_id)
+    top = viewer.get("/outbox/").context["top"]
+    append_run(new_id(), 2, tenant_id=tenant.tenant_id)
+    assert "2 new — show" in viewer.get(f"/outbox/?seen={top}", HTTP_HX_REQUEST="true").content.decode()
+
+
+def test_a_list_reads_no_payload(viewer: Client, tenant: Tenant) -> None:
+    append_run(new_id(), 1, tenant_id=tenant.tenant_id)
+    (row,) = viewer.get("/outbox/").context["rows"]
+    assert "event_payload" in row["event"].get_deferred_fields()
+
+
+def test_the_page_costs_the_same_queries_however_many_events_it_lists(
+    viewer: Client, tenant: Tenant, django_assert_max_num_queries: Any
+) -> None:
+    for _ in range(30):
+        append_run(uuid.uuid4(), 1, tenant_id=tenant.tenant_id)
+    with django_assert_max_num_queries(30):
+        viewer.get("/outbox/")

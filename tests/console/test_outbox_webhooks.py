@@ -1,0 +1,138 @@
+"""Webhook endpoints: which are disabled and why, what was given up, taking one up again."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from eventservice.kernel.ids import new_id
+from eventservice.models import OperatorAction
+from eventservice.tenants.models import Tenant
+from outbox.models import DeliveryState, WebhookDelivery, WebhookEndpoint
+from outbox.publishers.webhook import WebhookPublisher
+from outbox.webhooks.delivery import WebhookResult, claim, give_up_gone, record
+from outbox.webhooks.endpoints import add_endpoint
+from tests.outbox.support import append_run, dispatcher, drain
+
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
+
+
+@pytest.fixture
+def endpoint(tenant: Tenant) -> WebhookEndpoint:
+    return add_endpoint(tenant.tenant_id, "https://hooks.example/in?token=hush")[0]
+
+
+@pytest.fixture
+def gone(endpoint: WebhookEndpoint) -> WebhookEndpoint:
+    """It had three events of a call coming, and answered 410 to the first."""
+    append_run(new_id(), 3, tenant_id=endpoint.tenant_id)
+    drain(dispatcher(WebhookPublisher()))
+    answer(endpoint, 410)
+    give_up_gone(10)
+    endpoint.refresh_from_db()
+    return endpoint
+
+
+def answer(endpoint: WebhookEndpoint, status: int) -> int:
+    due, _ = claim(endpoint, 10)
+    record(endpoint, {d.delivery_id: d for d in due}, [WebhookResult(d.delivery_id, status) for d in due])
+    return len(due)
+
+
+def states(endpoint: WebhookEndpoint) -> list[str]:
+    deliveries = WebhookDelivery.objects.for_tenant(endpoint.tenant_id).order_by("aggregate_seq")
+    return list(deliveries.values_list("state", flat=True))
+
+
+def path(endpoint: WebhookEndpoint, action: str) -> str:
+    return f"/outbox/webhooks/{endpoint.tenant_id}/{endpoint.endpoint_id}/{action}/"
+
+
+def test_none_says_what_one_is_for(viewer: Client) -> None:
+    assert "No webhook endpoint" in viewer.get("/outbox/webhooks/").content.decode()
+
+
+def test_they_are_listed_with_what_waits_and_why_they_are_disabled(
+    viewer: Client, gone: WebhookEndpoint, intruder: Tenant
+) -> None:
+    page = viewer.get("/outbox/webhooks/")
+    ((queue, tenant, url),) = page.context["rows"]
+    assert (queue.pending, queue.exhausted, tenant) == (0, 3, "acme")
+    assert url == "https://hooks.example/in?…"
+    assert "410 Gone" in page.content.decode()
+    assert "hush" not in page.content.decode()
+    assert viewer.get(f"/outbox/webhooks/?tenant={intruder.tenant_id}").context["rows"] == []
+
+
+def test_it_is_taken_up_again_and_what_was_given_up_is_sent_in_order(
+    admin: Client, operator: Client, gone: WebhookEndpoint
+) -> None:
+    admin.post(path(gone, "enable"))
+    gone.refresh_from_db()
+    assert (gone.active, gone.disabled_reason) == (True, "")
+    operator.post(path(gone, "send-again"))
+    assert states(gone) == [DeliveryState.PENDING] * 3
+    assert [answer(gone, 200) for _ in range(4)] == [1, 1, 1, 0]
+    assert states(gone) == [DeliveryState.DELIVERED] * 3
+    noted = OperatorAction.objects.across_tenants().order_by("id")
+    assert [note.action for note in noted] == ["endpoint-enable", "endpoint-send-again"]
+    assert "hush" not in str([note.detail for note in noted])
+
+
+def test_what_is_under_way_is_not_overtaken_by_what_is_sent_again(
+    operator: Client, endpoint: WebhookEndpoint, at_noon: datetime
+) -> None:
+    call = new_id()
+    append_run(call, 2, tenant_id=endpoint.tenant_id)
+    drain(dispatcher(WebhookPublisher()))
+    first = WebhookDelivery.objects.for_tenant(endpoint.tenant_id).filter(aggregate_seq=1)
+    first.update(state=DeliveryState.EXHAUSTED, next_attempt_at=None, finished_at=at_noon)
+    second = WebhookDelivery.objects.for_tenant(endpoint.tenant_id).filter(aggregate_seq=2)
+    second.update(next_attempt_at=at_noon)
+    operator.post(path(endpoint, "send-again"))
+    assert first.get().next_attempt_at is None
+    answer(endpoint, 200)
+    assert first.get().next_attempt_at is not None
+
+
+def test_only_what_is_that_endpoints_is_sent_again(operator: Client, gone: WebhookEndpoint) -> None:
+    other, _ = add_endpoint(gone.tenant_id, "https://other.example/")
+    response = operator.post(path(other, "send-again"), follow=True)
+    assert "0 deliveries are sent again" in response.content.decode()
+    assert states(gone) == [DeliveryState.EXHAUSTED] * 3
+
+
+@pytest.mark.parametrize("action", ["enable", "send-again"])
+def test_what_makes_no_sense_is_refused_in_words(admin: Client, gone: WebhookEndpoint, action: str) -> None:
+    if action == "enable":
+        WebhookEndpoint.objects.for_tenant(gone.tenant_id).update(active=True)
+    response = admin.post(path(gone, action), follow=True)
+    assert "active" in " ".join(str(message) for message in response.context["messages"])
+    assert not OperatorAction.objects.across_tenants().exists()
+
+
+def test_another_tenants_address_finds_nothing(
+    admin: Client, gone: WebhookEndpoint, intruder: Tenant
+) -> None:
+    there = f"/outbox/webhooks/{intruder.tenant_id}/{gone.endpoint_id}/enable/"
+    assert admin.post(there).status_code == 404
+
+
+@pytest.mark.parametrize("action", ["enable", "send-again"])
+def test_a_viewer_is_refused(viewer: Client, gone: WebhookEndpoint, action: str) -> None:
+    assert viewer.post(path(gone, action)).status_code == 403
+    gone.refresh_from_db()
+    assert not gone.active
+    assert states(gone) == [DeliveryState.EXHAUSTED] * 3
+
+
+def test_the_list_costs_one_query_an_endpoint_at_most(
+    viewer: Client, tenant: Tenant, django_assert_max_num_queries: Any
+) -> None:
+    for number in range(10):
+        add_endpoint(tenant.tenant_id, f"https://hooks.example/{number}")
+    with django_assert_max_num_queries(10 + 10):
+        viewer.get("/outbox/webhooks/")

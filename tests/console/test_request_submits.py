@@ -1,0 +1,341 @@
+"""The Request page's form makes the call that the API would make of it, once, and loses nothing that was typed."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from eventservice.models import OperatorAction
+from eventservice.tenants.directory import change_tenant
+from eventservice.tenants.models import Tenant
+from eventservice.tenants.public import create_tenant, forget_profiles
+from execution.public import open_sealed
+from orchestration import ceilings
+from orchestration.models import ServiceCallTag
+from tests.console.call_pages import BROWSER, NEW, calls, empty_form, filled, text_of
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(autouse=True)
+def acme() -> Tenant:
+    ceilings.forget_rooms()
+    return create_tenant("acme")
+
+
+def submit(client: Client, **fields: Any) -> Any:
+    return client.post(NEW, filled(client, **fields), headers=BROWSER)
+
+
+def test_a_call_for_now_is_made_and_the_page_goes_on_to_its_answer(operator: Client, acme: Tenant) -> None:
+    response = submit(
+        operator,
+        method="PUT",
+        header_name=["X-Shown", "", "Authorization"],
+        header_value=[" yes ", "", "Bearer s3cret"],
+        body='{"n": 1}',
+        tags="billing, nightly",
+        favorite="on",
+    )
+    (call,) = calls()
+    sent = f"{NEW}?sent={acme.tenant_id}/{call.service_call_id}#response"
+    assert (response.status_code, response["Location"]) == (303, sent)
+    assert (call.tenant_id, call.name, call.status) == (acme.tenant_id, "greet", "Scheduled")
+    assert call.due_at == call.submitted_at
+    spec = call.request_spec
+    assert (spec["method"], spec["url"], spec["body"]) == ("PUT", "http://target.test/hook", {"n": 1})
+    assert open_sealed(spec["headers"]) == {"X-Shown": "yes", "Authorization": "Bearer s3cret"}
+    assert isinstance(spec["headers"]["Authorization"], dict)
+    tags = ServiceCallTag.objects.for_tenant(acme.tenant_id).values_list("tag", flat=True)
+    assert set(tags) == {"billing", "nightly", "favorite"}
+
+
+def test_the_terms_are_those_of_the_form(operator: Client) -> None:
+    submit(
+        operator, timeout="2.5", delivery="at_most_once", max_attempts="4", backoff="3",
+        initial_interval="5s", max_interval="1m", max_attempts_duration="1h", body="a\r\nb", body_kind="text",
+    )  # fmt: skip
+    (call,) = calls()
+    assert (call.timeout_seconds, call.delivery) == (2.5, "at_most_once")
+    assert call.retry_policy == {
+        "max_attempts": 4,
+        "max_attempts_duration": 3600,
+        "initial_interval": 5,
+        "backoff_multiplier": 3,
+        "max_interval": 60,
+    }
+    assert call.request_spec["body"] == "a\nb"
+
+
+def test_the_operator_stands_in_the_action_log(operator: Client, acme: Tenant) -> None:
+    submit(operator)
+    (action,) = OperatorAction.objects.across_tenants()
+    assert (action.user, action.action, action.tenant_id) == ("oscar", "submit", acme.tenant_id)
+    assert action.subject == str(calls()[0].service_call_id)
+
+
+def test_a_form_that_is_sent_twice_makes_one_call(operator: Client) -> None:
+    form = filled(operator)
+    first, second = operator.post(NEW, form), operator.post(NEW, form)
+    assert first["Location"] == second["Location"]
+    assert len(calls()) == 1
+    assert OperatorAction.objects.across_tenants().count() == 1
+    assert "Nothing was made twice" in text_of(operator.get(second["Location"]))
+
+
+def test_a_form_that_was_sent_and_then_changed_asks_before_it_makes_another(operator: Client) -> None:
+    form = filled(operator)
+    operator.post(NEW, form)
+    changed = operator.post(NEW, {**form, "name": "other"}, headers=BROWSER)
+    assert changed.status_code == 409
+    assert "has made a call before" in text_of(changed)
+    assert 'value="other"' in changed.content.decode()
+    assert len(calls()) == 1
+    page = changed.content.decode()
+    key = page.split('name="key" value="')[1].split('"')[0]
+    assert key != form["key"]
+    assert operator.post(NEW, {**form, "name": "other", "key": key}).status_code == 303
+    assert [call.name for call in calls()] == ["greet", "other"]
+
+
+def test_a_page_that_is_shown_again_has_a_new_key(operator: Client) -> None:
+    assert empty_form(operator)["key"] != empty_form(operator)["key"]
+    location = submit(operator)["Location"]
+    again = empty_form(operator, location)
+    assert again["key"] != calls()[0].idempotency_key
+
+
+def test_loading_the_answer_again_sends_nothing_again(operator: Client) -> None:
+    location = submit(operator)["Location"]
+    for _ in range(2):
+        assert operator.get(location).status_code == 200
+    assert len(calls()) == 1
+
+
+# --- scheduled ------------------------------------------------------------------------------------------------
+
+
+def test_a_scheduled_call_is_due_at_the_instant_that_was_meant(operator: Client, at_noon: datetime) -> None:
+    response = submit(operator, when="schedule", date="2026-07-01", time="14:30", zone="Europe/Berlin")
+    (call,) = calls()
+    assert call.due_at == datetime(2026, 7, 1, 12, 30, tzinfo=UTC)
+    assert "2026-07-01 12:30:00 UTC" in text_of(operator.get(response["Location"]))
+
+
+def test_the_instant_is_shown_before_anything_is_sent(operator: Client, at_noon: datetime) -> None:
+    form = filled(operator, do="when", when="schedule", date="2026-03-01", time="14:10", zone="UTC")
+    page = operator.post(NEW, form)
+    assert "in 2 h 10 m , Sun 1 Mar 2026, 14:10:00 UTC" in text_of(page)
+    assert calls() == []
+
+
+def test_a_time_out_of_reach_is_refused_before_anything_is_sent(operator: Client, at_noon: datetime) -> None:
+    form = filled(operator, do="when", when="schedule", date="2040-10-31", time="12:00", zone="UTC")
+    page = text_of(operator.post(NEW, form))
+    assert "The time must be within ten years from now." in page
+    assert "in 5" not in page
+
+
+def test_clocks_that_are_set_forward_or_back_are_spoken_of(operator: Client, at_noon: datetime) -> None:
+    gap = submit(operator, when="schedule", date="2026-03-29", time="02:30", zone="Europe/Berlin")
+    assert "02:30 does not exist on that day in Europe/Berlin" in text_of(gap)
+    assert calls() == []
+    twice = submit(operator, when="schedule", date="2026-10-25", time="02:30", zone="Europe/Berlin")
+    assert "the second is 01:30Z" in text_of(operator.get(twice["Location"]))
+
+
+@pytest.mark.parametrize(
+    ("date", "said"), [("2026-02-28", "That is past"), ("2040-01-01", "The time must be within ten years")]
+)
+def test_a_time_out_of_reach_is_refused(operator: Client, at_noon: datetime, date: str, said: str) -> None:
+    assert said in text_of(submit(operator, when="schedule", date=date, time="10:00", zone="UTC"))
+    assert calls() == []
+
+
+# --- refused --------------------------------------------------------------------------------------------------
+
+
+def test_everything_that_is_wrong_stands_at_its_field_and_everything_typed_is_kept(operator: Client) -> None:
+    response = submit(
+        operator, name="", url="ftp://x.test/", header_name=["Host", "A B", "X-One", "X-One"],
+        header_value=["h.test", "value-of-a-b", "1", "2"], body='{\n  "a" 1\n}', tags="fine," + "t" * 65, timeout="soon",
+        max_attempts="0", initial_interval="quick", namespace="nowhere",
+    )  # fmt: skip
+    page, text = response.content.decode(), text_of(response)
+    assert response.status_code == 200
+    for said in (
+        "Name must be 1 to 200 characters long.",
+        "URL is refused: the URL's scheme is not http or https.",
+        "Host is refused: header Host is set by the transport and may not be given.",
+        "A B is refused: header name 'A B' is not an RFC 9110 token.",
+        "X-One is there already.",
+        "expecting ':' delimiter at line 2",
+        "must be 1 to 64 characters long",
+        "Timeout must be a number.",
+        "Attempts must be from 1 to 100.",
+        "First pause must be a duration",
+        "Namespace must be a namespace of this tenant",
+    ):
+        assert said in text, said
+    for kept in ("ftp://x.test/", "value-of-a-b", "&quot;a&quot; 1", "t" * 65, "soon", "quick", "nowhere"):
+        assert kept in page, kept
+    assert 'data-wrong-line="2"' in page
+    assert page.count('aria-invalid="true"') >= 10
+    assert calls() == []
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ('{"a": 1, "a": 2}', "there twice in one object"),
+        ('"just a text"', "choose that"),
+        ("null", "choose that"),
+        ("NaN", "no JSON value"),
+        ('{"a": "\\u0000"}', "NUL"),
+        ("[" * 40 + "]" * 40, "levels"),
+        ('"' + "x" * 1_100_000 + '"', "choose that"),
+        ("[" + '"' + "x" * 1_100_000 + '"' + "]", "larger than 1048576 bytes"),
+    ],
+)
+def test_a_body_that_cannot_be_sent_is_refused_in_words(operator: Client, body: str, said: str) -> None:
+    assert said in text_of(submit(operator, body=body))
+    assert calls() == []
+
+
+def test_without_a_tenant_nothing_is_made(operator: Client, acme: Tenant) -> None:
+    for tenant in ("", "no-id", str(uuid.uuid4())):
+        assert "Choose a tenant." in text_of(submit(operator, tenant=tenant))
+    form = filled(operator)
+    change_tenant(acme.tenant_id, active=False)
+    assert "This tenant is not active." in text_of(operator.post(NEW, form))
+    assert calls() == []
+
+
+def test_an_empty_form_is_told_all_that_it_lacks_at_once(operator: Client, acme: Tenant) -> None:
+    text = text_of(submit(operator, tenant="", name="", url="", when="schedule", namespace="blue"))
+    for said in ("Choose a tenant.", "Name must be", "URL must be", "Choose a date", "Choose a time"):
+        assert said in text, said
+    assert "Namespace must be" not in text  # which are a tenant's
+    form = filled(operator, name="")
+    change_tenant(acme.tenant_id, active=False)
+    text = text_of(operator.post(NEW, form))
+    assert "This tenant is not active." in text
+    assert "Name must be" in text
+
+
+def test_a_tenant_at_its_ceiling_takes_no_more(operator: Client, acme: Tenant) -> None:
+    change_tenant(acme.tenant_id, max_pending=1)
+    forget_profiles()
+    assert submit(operator, when="schedule", date="2031-01-01", time="10:00").status_code == 303
+    ceilings.forget_rooms()
+    refused = submit(operator, name="one too many")
+    assert refused.status_code == 429
+    assert "may have 1 calls pending" in text_of(refused)
+    assert "one too many" in refused.content.decode()
+    assert len(calls()) == 1
+
+
+def test_a_viewer_sees_no_form_and_makes_nothing(operator: Client, viewer: Client) -> None:
+    form = filled(operator)
+    assert viewer.get(NEW).status_code == 403
+    assert viewer.post(NEW, form).status_code == 403
+    assert calls() == []
+
+
+def test_who_is_no_operator_is_sent_to_the_login(operator: Client, outsider: Client) -> None:
+    form = filled(operator)
+    assert outsider.post(NEW, form).status_code == 302
+    assert Client().post(NEW, form)["Location"].startswith("/login/")
+    assert calls() == []
+
+
+def test_a_form_of_another_site_is_refused(operator: Client) -> None:
+    form = filled(operator)
+    operator.handler.enforce_csrf_checks = True
+    assert operator.post(NEW, form).status_code == 403
+    assert calls() == []
+
+
+def test_what_is_typed_is_shown_as_text(operator: Client) -> None:
+    evil = "</textarea><script>alert(1)</script>\"'>"
+    page = submit(
+        operator, name=evil, url=evil, body=evil, tags=evil, timeout=evil, curl=evil
+    ).content.decode()
+    assert "<script>alert" not in page
+
+
+# --- what helps to fill it --------------------------------------------------------------------------------------
+
+
+def test_a_row_is_added_and_the_input_is_kept(operator: Client) -> None:
+    form = filled(operator, do="add-row", header_name=["X-A", ""], header_value=["1", ""], body="{not json")
+    page = operator.post(NEW, form).content.decode()
+    assert page.count('name="header_name"') == 3
+    assert 'value="X-A"' in page
+    assert "{not json" in page
+    assert form["key"] in page
+    assert calls() == []
+
+
+def test_the_body_is_set_out_by_the_server_without_changing_a_number(operator: Client) -> None:
+    form = filled(operator, do="format", body='{"id":12345678901234567890,"ä":[1.5]}')
+    page = operator.post(NEW, form).content.decode()
+    assert "{\n  &quot;id&quot;: 12345678901234567890,\n  &quot;ä&quot;: [\n    1.5\n  ]\n}" in page
+
+
+def test_a_curl_line_fills_the_form_and_sends_nothing(operator: Client) -> None:
+    line = "curl -k 'http://target.test/x' -H 'X-A: 1' --json '{\"a\":1}'"
+    page = operator.post(NEW, filled(operator, do="import", curl=line, name=""))
+    text, markup = text_of(page), page.content.decode()
+    assert "-k is ignored: certificates are always checked." in text
+    assert 'value="http://target.test/x"' in markup
+    assert 'value="POST target.test"' in markup
+    assert "{\n  &quot;a&quot;: 1\n}" in markup
+    assert calls() == []
+
+
+def test_a_curl_line_that_cannot_be_read_stays_there_with_its_reason(operator: Client) -> None:
+    page = operator.post(NEW, filled(operator, do="import", curl="curl -d @file http://x.test/"))
+    assert "@file cannot be read here" in text_of(page)
+    assert "curl -d @file http://x.test/" in text_of(page)
+
+
+def test_a_copy_has_all_but_the_secrets(operator: Client, acme: Tenant) -> None:
+    submit(
+        operator, header_name=["Authorization", "X-Shown"], header_value=["Bearer s3cret", "yes"],
+        body='{"n": 1}', tags="billing", favorite="on", max_attempts="4", initial_interval="90s",
+    )  # fmt: skip
+    (call,) = calls()
+    response = operator.get(f"{NEW}?copy={acme.tenant_id}/{call.service_call_id}")
+    page = response.content.decode()
+    assert "s3cret" not in page
+    assert "••••••" in page
+    assert "This secret is not copied" in page
+    for kept in ('value="yes"', 'value="billing"', "&quot;n&quot;: 1", 'value="90s"', 'value="4"'):
+        assert kept in page, kept
+    assert str(call.idempotency_key) not in page
+    copied = {
+        **empty_form(operator),
+        "name": "greet",
+        "url": "http://x.test/",
+        "header_name": ["Authorization"],
+    }
+    refused = operator.post(NEW, {**copied, "header_value": [""]})
+    assert "Authorization needs a value: a secret is never copied." in text_of(refused)
+    assert len(calls()) == 1
+
+
+def test_a_copy_of_a_call_that_is_not_there_is_not_found(operator: Client, acme: Tenant) -> None:
+    for tenant_id in (acme.tenant_id, uuid.uuid4()):
+        assert operator.get(f"{NEW}?copy={tenant_id}/{uuid.uuid4()}").status_code == 404
+
+
+def test_a_time_that_was_chosen_in_the_present_minute_is_now(operator: Client, at_noon: datetime) -> None:
+    at = at_noon - timedelta(seconds=30)
+    response = submit(operator, when="schedule", date=f"{at:%Y-%m-%d}", time=f"{at:%H:%M:%S}", zone="UTC")
+    assert response.status_code == 303
+    assert calls()[0].due_at == at_noon

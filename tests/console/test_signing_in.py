@@ -1,0 +1,150 @@
+"""Only operators come in, and only so often with a wrong password."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+
+from eventservice.console.session import MOST_FAILURES
+
+PASSWORD = "correct horse battery"
+BROWSER = {"Accept": "text/html"}
+
+
+@pytest.fixture
+def otto(db: None) -> User:
+    return User.objects.create_user("otto", password=PASSWORD, is_staff=True)
+
+
+def test_whoever_is_not_signed_in_is_sent_to_the_login_and_back(otto: User) -> None:
+    client = Client()
+    response = client.get("/outbox/?type=ServiceCallFailed")
+    assert response.status_code == 302
+    assert response["Location"] == "/login/?next=/outbox/%3Ftype%3DServiceCallFailed"
+    page = client.post("/login/", {"username": "otto", "password": PASSWORD, "next": "/outbox/"})
+    assert (page.status_code, page["Location"]) == (302, "/outbox/")
+
+
+def test_a_wrong_password_is_said_in_words(otto: User) -> None:
+    page = Client().post("/login/", {"username": "otto", "password": "guess"})
+    assert "do not belong together" in page.content.decode()
+
+
+def test_a_name_can_be_guessed_at_only_so_often(otto: User) -> None:
+    client = Client()
+    for _ in range(MOST_FAILURES):
+        client.post("/login/", {"username": "otto", "password": "guess"})
+    page = client.post("/login/", {"username": "otto", "password": PASSWORD})
+    assert "Too many wrong passwords" in page.content.decode()
+
+
+def test_nobody_is_sent_elsewhere_after_signing_in(otto: User) -> None:
+    page = Client().post("/login/", {"username": "otto", "password": PASSWORD, "next": "//evil.example/"})
+    assert page["Location"] == "/"
+
+
+def test_a_user_who_is_no_operator_is_told_so(db: None) -> None:
+    User.objects.create_user("otto", password=PASSWORD)
+    page = Client().post("/login/", {"username": "otto", "password": PASSWORD})
+    assert "no operator" in page.content.decode()
+
+
+def test_an_outsiders_session_opens_nothing(outsider: Client) -> None:
+    assert outsider.get("/")["Location"].startswith("/login/")
+
+
+def test_a_part_of_a_page_asked_for_without_a_session_sends_the_whole_page_to_the_login(db: None) -> None:
+    response = Client().get("/", HTTP_HX_REQUEST="true")
+    assert (response.status_code, response["HX-Redirect"]) == (401, "/login/")
+
+
+def test_whoever_was_sent_away_by_a_part_of_a_page_comes_back_to_that_page(db: None) -> None:
+    shown = {"HX-Request": "true", "HX-Current-URL": "http://testserver/calls/?status=Failed&name=a"}
+    response = Client().post("/calls/look/?since=2026-03-01T12:00:00Z", headers=shown)
+    assert response["HX-Redirect"] == "/login/?next=/calls/%3Fstatus%3DFailed%26name%3Da"
+    for wrong in ("http://evil.example//evil.example/", "http://["):
+        elsewhere = {**shown, "HX-Current-URL": wrong}
+        assert Client().get("/", headers=elsewhere)["HX-Redirect"] == "/login/"
+
+
+def test_what_was_sent_without_a_session_is_said_not_to_be_done(db: None) -> None:
+    client = Client()
+    response = client.post(
+        "/calls/bulk/run/", headers={"Referer": "http://testserver/calls/bulk/?do=cancel", **BROWSER}
+    )
+    assert response["Location"] == "/login/?next=/calls/bulk/%3Fdo%3Dcancel"
+    page = client.get(response["Location"]).content.decode()
+    assert "Your session has ended: nothing was sent, and nothing has been changed." in page
+
+
+def test_every_page_may_only_load_what_comes_from_here(viewer: Client) -> None:
+    for path in ("/", "/login/", "/admin/", "/nothing/"):
+        policy = viewer.get(path, follow=True, HTTP_ACCEPT="text/html")["Content-Security-Policy"]
+        assert "default-src 'none'; script-src 'self'; style-src 'self';" in policy, path
+
+
+def test_signing_out_ends_it(viewer: Client) -> None:
+    assert viewer.post("/logout/")["Location"] == "/login/"
+    assert viewer.get("/")["Location"].startswith("/login/")
+
+
+# --- a page from before somebody signed in: its token is no longer good -----------------------------------------
+
+
+def sent_again(client: Client, address: str, headers: dict[str, str] | None = None, **fields: Any) -> Any:
+    """As a page sends it that was opened before, without a script that would know of the new token."""
+    client.handler.enforce_csrf_checks = True
+    client.cookies["csrftoken"] = "n" * 32
+    fields["csrfmiddlewaretoken"] = "o" * 32
+    return client.post(address, fields, headers={**BROWSER, **(headers or {})})
+
+
+def test_signing_in_where_one_is_signed_in_already_goes_on(viewer: Client) -> None:
+    response = sent_again(viewer, "/login/", username="vera", password="-", next="/outbox/")
+    assert (response.status_code, response["Location"]) == (302, "/outbox/")
+
+
+def test_a_login_page_that_is_too_old_is_shown_anew(otto: User) -> None:
+    response = sent_again(Client(), "/login/", username="otto", password=PASSWORD, next="/outbox/")
+    page = response.content.decode()
+    assert response.status_code == 403
+    assert "you are not signed in. Try again." in page
+    assert 'value="otto"' in page
+    assert 'name="next" value="/outbox/"' in page
+    assert PASSWORD not in page
+
+
+def test_a_form_that_is_too_old_does_nothing_and_its_page_is_loaded_again(operator: Client) -> None:
+    came_from = {"Referer": "http://testserver/calls/?status=Failed"}
+    response = sent_again(operator, "/calls/bulk/", came_from, do="cancel")
+    assert (response.status_code, response["Location"]) == (303, "/calls/?status=Failed")
+    page = operator.get(response["Location"]).content.decode()
+    assert "That page was older than your last sign-in: nothing has been changed." in page
+
+
+def test_a_part_that_is_too_old_has_its_page_loaded_again(viewer: Client) -> None:
+    response = sent_again(viewer, "/calls/look/?since=2026-03-01T12:00:00Z", {"HX-Request": "true"})
+    assert (response.status_code, response["HX-Refresh"]) == (403, "true")
+
+
+def test_a_page_whose_cookies_are_gone_is_sent_to_the_login(db: None) -> None:
+    shown = {"HX-Request": "true", "HX-Current-URL": "http://testserver/calls/?name=a"}
+    client = Client(enforce_csrf_checks=True)
+    response = client.post("/calls/look/?since=2026-03-01T12:00:00Z", headers=shown)
+    assert (response.status_code, response["HX-Redirect"]) == (401, "/login/?next=/calls/%3Fname%3Da")
+
+
+def test_who_may_not_act_is_told_so_whatever_the_token(viewer: Client) -> None:
+    assert "This takes the role operator" in sent_again(viewer, "/calls/new/").content.decode()
+
+
+def test_a_form_of_another_site_is_refused_without_further_ado(operator: Client) -> None:
+    elsewhere = {"Origin": "http://evil.example", "Referer": "http://evil.example/"}
+    for address in ("/login/", "/calls/new/", "/calls/bulk/"):
+        response = sent_again(operator, address, elsewhere, name="evil")
+        assert response.status_code == 403
+        assert "it came from elsewhere" in response.content.decode()
+        assert "evil" not in response.content.decode()

@@ -1,0 +1,111 @@
+"""How many there are: within the filters where an index can tell, otherwise said to be of all; and never read through."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+
+from eventservice.tenants.models import Tenant
+from orchestration import counting, selectors
+from orchestration.counting import newer, tally
+from orchestration.selectors import CallFilter
+from tests.conftest import NOON
+from tests.console.status_rows import chips, make_call, shown
+
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
+
+
+@pytest.fixture(autouse=True)
+def calls(tenant: Tenant, intruder: Tenant) -> None:
+    for n in range(12):
+        status = ("Scheduled", "Failed", "Succeeded")[n % 3]
+        make_call(tenant, n, status=status, host="one.test" if n < 6 else "two.test", tags=("x",))
+    make_call(intruder, 20, status="Canceled", host="one.test")
+
+
+def filters(tenant: Tenant, **wanted: Any) -> list[CallFilter]:
+    return [CallFilter(tenant.tenant_id, **wanted)]
+
+
+def test_chips_count_all_tenants_and_one(viewer: Client, tenant: Tenant) -> None:
+    everything = {"All": "13", "Scheduled": "4", "Running": "0", "Succeeded": "4", "Failed": "4"}
+    assert chips(shown(viewer)) == {**everything, "Canceled": "1"}
+    assert chips(shown(viewer, f"tenant={tenant.tenant_id}")) == {**everything, "All": "12", "Canceled": "0"}
+
+
+def test_chips_count_within_the_other_filters(viewer: Client) -> None:
+    page = shown(viewer, "host=one.test&status=Failed")
+    assert chips(page) == {
+        "All": "7", "Scheduled": "2", "Running": "0", "Succeeded": "2", "Failed": "2", "Canceled": "1",
+    }  # fmt: skip
+    assert "The counts are of all calls" not in page
+
+
+def test_where_that_would_cost_too_much_they_say_what_they_count(
+    viewer: Client, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(selectors, "FEW", 1)
+    page = shown(viewer, f"host=one.test&tenant={tenant.tenant_id}")
+    assert chips(page)["Failed"] == "4"
+    assert "The counts are of all calls of acme" in page
+
+
+@pytest.mark.parametrize("few", [0, 5000], ids=["walks", "few"])
+def test_the_total_is_that_of_the_list(tenant: Tenant, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selectors, "FEW", few)
+    cases: list[tuple[dict[str, Any], int]] = [
+        ({}, 12),
+        ({"statuses": frozenset({"Failed"})}, 4),
+        ({"statuses": frozenset({"Failed", "Running", "Scheduled"})}, 8),
+        ({"host": "one.test"}, 6),
+        ({"tags": frozenset({"x"})}, 12),
+        ({"tags": frozenset({"x", "y"})}, 0),
+        ({"name": "call", "host": "two.test"}, 6),
+        ({"namespace": "default"}, 12),
+        ({"host": "one.test", "statuses": frozenset({"Failed"})}, 2),
+        ({"due_from": NOON, "statuses": frozenset({"Failed"})}, 4),
+        ({"submitted_from": NOON, "host": "one.test"}, 6),
+    ]
+    for wanted, expected in cases:
+        found = tally(filters(tenant, **wanted))
+        assert (found.total, found.exact) == (expected, True), wanted
+
+
+def test_a_total_that_nobody_knows_is_at_least_what_was_found(
+    tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(selectors, "FEW", 1)
+    monkeypatch.setattr(counting, "MOST_LOOKED_THROUGH", 6)
+    found = tally(filters(tenant, host="two.test", statuses=frozenset({"Failed"})))
+    assert (found.total, found.exact) == (2, False)
+
+
+def test_no_count_goes_on_for_ever(tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counting, "MOST_COUNTED", 2)
+    assert tally(filters(tenant)).by_status["Failed"] == 3
+    with CaptureQueriesContext(connection) as seen:
+        tally(filters(tenant, host="one.test"))
+        tally(filters(tenant))
+    counts = [query["sql"] for query in seen if "COUNT(" in query["sql"]]
+    assert counts
+    assert [sql for sql in counts if sql.count("COUNT(") > sql.count("LIMIT")] == []
+
+
+def test_calls_of_one_correlation_are_counted(tenant: Tenant) -> None:
+    call = make_call(tenant, 30)
+    found = tally(filters(tenant, correlation_id=call.correlation_id))
+    assert (found.total, found.narrowed, dict(found.by_status)) == (1, True, {"Scheduled": 1})
+
+
+def test_new_are_those_submitted_since_that_pass_the_filter(tenant: Tenant, intruder: Tenant) -> None:
+    calls = filters(tenant) + filters(intruder)
+    make_call(intruder, 60, status="Failed")
+    make_call(tenant, 61)
+    since = NOON.replace(hour=13)
+    assert newer(calls, since, 10) == 2
+    assert newer(calls, since, 1) == 1
+    assert newer(filters(tenant, statuses=frozenset({"Failed"})), since, 10) == 0

@@ -1,0 +1,160 @@
+"""The address is the filter: what it asks for is listed, and what it asks for in a wrong way is said at its field."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from html import unescape
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from django.test import Client
+
+from eventservice.tenants.models import Tenant
+from eventservice.tenants.public import create_tenant
+from orchestration import selectors
+from orchestration.console import asked
+from orchestration.models import ServiceCall, ServiceCallTag
+from tests.console.status_rows import chips, make_call, names, shown
+
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
+
+
+@pytest.fixture(autouse=True)
+def calls(tenant: Tenant, intruder: Tenant) -> None:
+    make_call(tenant, 1, name="a", status="Failed", tags=("x",), host="one.test")
+    make_call(tenant, 2, name="b", tags=("x", "y"), host="two.test", namespace="blue")
+    make_call(intruder, 3, name="c", status="Failed", tags=("y",), host="one.test")
+    make_call(intruder, 4, name="d", status="Succeeded", host="two.test")
+
+
+FILTERS = {
+    "status=Failed": {"a", "c"},
+    "status=Failed&status=Succeeded": {"a", "c", "d"},
+    "tag=x": {"a", "b"},
+    "tag=x&tag=y": {"b"},
+    "host=ONE.test": {"a", "c"},
+    "name=d": {"d"},
+    "namespace=blue": {"b"},
+    "from=2026-03-01T13:03:00Z": {"c", "d"},
+    "from=2026-03-01T13:02&to=2026-03-01T13:04": {"b", "c"},
+    "by=submitted&to=2026-03-01T13:02:00%2B01:00": {"a"},
+    "from=2026-03-02": set(),
+    "tenant=&id=&name=&host=+&tag=&from=": {"a", "b", "c", "d"},
+}
+
+
+@pytest.mark.parametrize("few", [0, 5000], ids=["walks", "few"])
+def test_it_lists_what_is_asked_for(viewer: Client, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selectors, "FEW", few)
+    for query, expected in FILTERS.items():
+        assert set(names(shown(viewer, query))) == expected, query
+    for (one, first), (other, second) in itertools.combinations(FILTERS.items(), 2):
+        if {part.split("=")[0] for part in one.split("&")} & {p.split("=")[0] for p in other.split("&")}:
+            continue
+        if {"by=submitted"} & {*one.split("&"), *other.split("&")}:
+            continue  # it says what the dates of both are of
+        assert set(names(shown(viewer, f"{one}&{other}"))) == first & second, (one, other)
+
+
+@pytest.mark.parametrize(
+    ("sort", "expected"), [("submittedAt", "abcd"), ("-submittedAt", "dcba"), ("dueAt", "abcd"), ("-dueAt", "dcba")]
+)  # fmt: skip
+def test_it_is_sorted(viewer: Client, sort: str, expected: str) -> None:
+    page = shown(viewer, f"sort={sort}")
+    assert "".join(names(page)) == expected
+    sorts = re.findall(r'aria-sort="(\w+)"', page)
+    assert sorts[sort.endswith("dueAt")] == ("descending" if sort.startswith("-") else "ascending")
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("from=yesterday", 'id="w-from">From must be a time in UTC'),
+        ("to=2026-02-30T00:00Z", 'id="w-to">To must be a time in UTC'),
+        ("from=2026-03-02T00:00Z&to=2026-03-01T00:00Z", 'id="w-to">To must be later than From'),
+        ("tenant=00000000-0000-0000-0000-000000000001", 'id="w-tenant">This tenant is not known'),
+        ("tenant=acme", 'id="w-tenant">This tenant must be a UUID'),
+        ("name=" + "n" * 2001, 'id="w-name">The name must be a text'),
+        ("&".join(f"tag={n}" for n in range(21)), 'id="w-tag">A tag must be given at most 20 times'),
+        ("status=Sleeping", "<code>status</code> must be one of"),
+        ("limit=201", "<code>limit</code> must be a whole number"),
+        ("stauts=Failed", "<code>stauts</code> is not known here"),
+        ("cursor=x", "not of a page of this list"),
+    ],
+)
+def test_what_is_wrong_is_said_where_it_is_and_looks_like_no_empty_list(
+    viewer: Client, query: str, said: str
+) -> None:
+    page = shown(viewer, query, status=400)
+    assert said in page
+    assert "<tbody>" not in page
+    assert 'class="empty"' not in page
+    assert 'role="alert"' in page
+
+
+def test_a_wrong_date_stays_to_be_mended(viewer: Client) -> None:
+    page = shown(viewer, "from=yesterday&name=a", status=400)
+    assert 'name="from" value="yesterday" type="text" aria-invalid="true"' in page
+    assert 'name="name" value="a"' in page
+
+
+def test_each_filter_in_use_can_be_taken_off_alone(viewer: Client) -> None:
+    page = shown(viewer, "name=b&tag=x&tag=y&status=Scheduled&sort=dueAt&limit=10")
+    found = re.findall(r'href="([^"]*)" title="Take off the filter (\w+: \w+)"', page)
+    without = {name: parse_qs(urlsplit(unescape(address)).query) for address, name in found}
+    kept = {"status": ["Scheduled"], "sort": ["dueAt"], "limit": ["10"]}
+    assert without == {
+        "Name: b": {**kept, "tag": ["x", "y"]},
+        "Tag: x": {**kept, "name": ["b"], "tag": ["y"]},
+        "Tag: y": {**kept, "name": ["b"], "tag": ["x"]},
+    }
+
+
+def test_the_form_keeps_what_it_does_not_ask(viewer: Client) -> None:
+    page = shown(viewer, "status=Failed&favorites=1&tag=x&sort=dueAt&limit=10")
+    form = page[page.index('<form class="body"') : page.index("</form>", page.index('<form class="body"'))]
+    hidden = re.findall(r'type="hidden" name="(\w+)" value="(\w+)"', form)
+    assert sorted(hidden) == sorted(
+        [("status", "Failed"), ("favorites", "1"), ("sort", "dueAt"), ("limit", "10"), ("tag", "x")]
+    )
+
+
+def test_a_chip_chooses_its_status_and_gives_it_up_again(viewer: Client) -> None:
+    page = shown(viewer, "tag=x&status=Failed")
+    addresses = {
+        name: unescape(address) for name, address in re.findall(r'id="chip-(\w+)" href="([^"]*)"', page)
+    }
+    assert addresses["Failed"] == "/calls/?tag=x"
+    assert addresses["Succeeded"] == "/calls/?tag=x&status=Succeeded"
+    assert addresses["favorites"] == "/calls/?tag=x&status=Failed&favorites=1"
+    assert chips(page)["Failed"] == "1"
+
+
+def test_too_many_tenants_for_one_list_are_to_be_chosen_from(
+    viewer: Client, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asked, "MOST_TENANTS", 1)
+    page = shown(viewer)
+    assert "Choose a tenant" in page
+    assert names(page) == []
+    assert set(names(shown(viewer, f"tenant={tenant.tenant_id}"))) == {"a", "b"}
+    assert viewer.get("/calls/export.csv").status_code == 400
+
+
+def test_no_match_is_not_no_calls(viewer: Client) -> None:
+    page = shown(viewer, "name=nobody")
+    assert "No call matches these filters" in page
+    assert "Clear filters" in page
+    empty = create_tenant("empty").tenant_id
+    assert "No call matches these filters" in shown(viewer, f"tenant={empty}")
+
+
+def test_a_first_look_teaches_the_next_step(viewer: Client, operator: Client) -> None:
+    ServiceCallTag.objects.all().delete()
+    ServiceCall.objects.all().delete()
+    assert "No calls yet" in shown(viewer)
+    assert 'href="/calls/new/"' not in shown(viewer)
+    assert 'href="/calls/new/"' in shown(operator)
+    Tenant.objects.all().delete()
+    assert "There is no tenant yet" in shown(operator)

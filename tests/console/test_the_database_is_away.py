@@ -1,0 +1,46 @@
+"""While the database does not answer, a page says so; also where it cannot even say who asks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from django.db import OperationalError, connection
+from django.test import Client
+
+pytestmark = pytest.mark.django_db
+
+BROWSER = {"Accept": "text/html"}
+
+
+@contextmanager
+def database_away() -> Iterator[None]:
+    def refuse(*query: Any) -> None:
+        raise OperationalError("gone away")
+
+    with connection.execute_wrapper(refuse):
+        yield
+
+
+@pytest.mark.parametrize("path", ["/", "/calls/", "/timers/", "/tenants/"])
+def test_a_page_says_that_the_database_did_not_answer(operator: Client, path: str) -> None:
+    with database_away():
+        response = operator.get(path, headers=BROWSER)
+    assert response.status_code == 503
+    assert "The database did not answer in time" in response.content.decode()
+
+
+def test_a_part_of_a_page_says_it_too(operator: Client) -> None:
+    with database_away():
+        response = operator.get("/calls/", headers={**BROWSER, "HX-Request": "true"})
+    assert response.status_code == 503
+    assert "<html" not in response.content.decode()
+
+
+def test_what_is_sent_changes_nothing_and_is_told_so(operator: Client) -> None:
+    with database_away():
+        response = operator.post("/calls/bulk/", {"do": "cancel"}, headers=BROWSER)
+    assert response.status_code == 503
+    assert "Nothing has been changed" in response.content.decode()

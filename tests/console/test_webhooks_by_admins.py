@@ -1,0 +1,171 @@
+"""Webhook endpoints are made, disabled and removed by admins; the secret of a new one is shown once."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from django.contrib.sessions.models import Session
+from django.test import Client
+
+from eventservice.kernel.ids import new_id
+from eventservice.kernel.secrets import decrypt
+from eventservice.models import OperatorAction
+from eventservice.tenants.models import Tenant
+from outbox.models import WebhookEndpoint
+from outbox.publishers.webhook import WebhookPublisher
+from outbox.webhooks.endpoints import add_endpoint
+from tests.console.admin_pages import page_of
+from tests.outbox.support import append_run, dispatcher, drain
+
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
+
+NEW = "/outbox/webhooks/new/"
+URL = "https://hooks.example/in?token=hush"
+
+
+@pytest.fixture
+def endpoint(tenant: Tenant) -> WebhookEndpoint:
+    return add_endpoint(tenant.tenant_id, URL)[0]
+
+
+def path(endpoint: WebhookEndpoint, action: str) -> str:
+    return f"/outbox/webhooks/{endpoint.tenant_id}/{endpoint.endpoint_id}/{action}/"
+
+
+def stored(tenant: Tenant) -> list[WebhookEndpoint]:
+    return list(WebhookEndpoint.objects.for_tenant(tenant.tenant_id))
+
+
+def notes() -> list[OperatorAction]:
+    return list(OperatorAction.objects.across_tenants().order_by("id"))
+
+
+def asked(of: Tenant, **given: Any) -> dict[str, Any]:
+    return {"tenant": str(of.tenant_id), "url": URL, **given}
+
+
+def test_a_new_ones_secret_is_in_the_answer_to_the_form_and_nowhere_else(
+    admin: Client, tenant: Tenant
+) -> None:
+    response = admin.post(NEW, asked(tenant, eventTypes=["ServiceCallFailed"]))
+    (endpoint,) = stored(tenant)
+    match = re.search(r"whsec_[A-Za-z0-9+/]+=*", response.content.decode())
+    assert match
+    secret = match[0]
+    assert decrypt(endpoint.secret) == secret
+    assert (endpoint.url, endpoint.event_types) == (URL, ["ServiceCallFailed"])
+    assert (response.status_code, response["Cache-Control"]) == (201, "no-store")
+    assert secret not in admin.get("/outbox/webhooks/").content.decode()
+    assert secret not in str([session.get_decoded() for session in Session.objects.all()])
+    (note,) = notes()
+    assert (note.action, note.subject, note.tenant_id) == (
+        "endpoint-create", str(endpoint.endpoint_id), tenant.tenant_id,
+    )  # fmt: skip
+    assert secret not in str(note.detail)
+    assert "hush" not in str(note.detail)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "field", "rule"),
+    [
+        ({"tenant": ""}, "tenant", "is required"),
+        ({"tenant": "acme"}, "tenant", "must be a UUID"),
+        ({"url": ""}, "url", "is required"),
+        ({"url": "nonsense"}, "url", "not of the form"),
+        ({"url": "http://169.254.169.254/"}, "url", "cloud metadata"),
+        ({"eventTypes": ["Everything"]}, "eventTypes", "must be of"),
+    ],
+)
+def test_what_is_wrong_is_said_at_its_field(
+    admin: Client, tenant: Tenant, wrong: dict[str, Any], field: str, rule: str
+) -> None:
+    response = admin.post(NEW, asked(tenant, **wrong))
+    assert response.status_code == 400
+    assert rule in response.context["wrong"][field]
+    assert stored(tenant) == []
+    assert notes() == []
+
+
+def test_a_tenant_that_there_is_not_gets_none(admin: Client) -> None:
+    assert admin.post(NEW, {"tenant": str(new_id()), "url": URL}).status_code == 404
+
+
+def test_its_form_knows_the_tenant_that_was_looked_at(admin: Client, tenant: Tenant) -> None:
+    page = admin.get(f"/outbox/webhooks/?tenant={tenant.tenant_id}").content.decode()
+    address = f"{NEW}?tenant={tenant.tenant_id}"
+    assert address in page
+    assert f'value="{tenant.tenant_id}" selected' in admin.get(address).content.decode()
+
+
+def test_the_empty_page_says_how_to_get_one(admin: Client, operator: Client) -> None:
+    assert NEW in admin.get("/outbox/webhooks/").content.decode()
+    page = operator.get("/outbox/webhooks/").content.decode()
+    assert "manage.py webhook add" in page
+    assert NEW not in page
+
+
+def test_it_is_disabled_after_a_question(admin: Client, endpoint: WebhookEndpoint) -> None:
+    question = admin.get(path(endpoint, "disable")).content.decode()
+    assert "hush" not in question
+    admin.post(path(endpoint, "disable"))
+    endpoint.refresh_from_db()
+    assert (endpoint.active, endpoint.disabled_reason) == (False, "an operator has disabled it")
+    response = admin.post(path(endpoint, "disable"), follow=True)
+    assert "not active any more" in response.content.decode()
+    assert [note.action for note in notes()] == ["endpoint-disable"]
+
+
+def test_what_waits_for_a_disabled_one_is_sent_when_it_is_active_again(
+    admin: Client, endpoint: WebhookEndpoint
+) -> None:
+    append_run(new_id(), 1, tenant_id=endpoint.tenant_id)
+    drain(dispatcher(WebhookPublisher()))
+    for action in ("disable", "enable"):
+        admin.post(path(endpoint, action))
+    ((queue, *_),) = admin.get("/outbox/webhooks/").context["rows"]
+    assert (queue.endpoint.active, queue.pending) == (True, 1)
+
+
+def test_it_is_removed_after_a_question(admin: Client, endpoint: WebhookEndpoint, tenant: Tenant) -> None:
+    assert admin.get(path(endpoint, "remove")).status_code == 200
+    admin.post(path(endpoint, "remove"))
+    assert stored(tenant) == []
+    assert [note.action for note in notes()] == ["endpoint-remove"]
+
+
+def test_one_that_was_used_is_not_removed(admin: Client, endpoint: WebhookEndpoint, tenant: Tenant) -> None:
+    append_run(new_id(), 1, tenant_id=endpoint.tenant_id)
+    drain(dispatcher(WebhookPublisher()))
+    question = admin.get(path(endpoint, "remove"), headers={"Accept": "text/html"})
+    assert "has deliveries" in question.content.decode()
+    admin.post(path(endpoint, "remove"))
+    assert stored(tenant) == [endpoint]
+    assert notes() == []
+
+
+@pytest.mark.parametrize("action", ["enable", "disable", "remove"])
+def test_an_operator_is_refused(
+    operator: Client, endpoint: WebhookEndpoint, tenant: Tenant, action: str
+) -> None:
+    assert operator.post(path(endpoint, action)).status_code == 403
+    assert [one.active for one in stored(tenant)] == [True]
+    page = operator.get("/outbox/webhooks/").content.decode()
+    assert path(endpoint, action) not in page
+
+
+def test_an_operator_makes_none_and_may_send_again(
+    operator: Client, endpoint: WebhookEndpoint, tenant: Tenant
+) -> None:
+    assert operator.get(NEW).status_code == operator.post(NEW, asked(tenant)).status_code == 403
+    assert operator.post(path(endpoint, "send-again")).status_code == 303
+
+
+def test_the_admin_site_refuses_the_same_addresses(
+    admin: Client, endpoint: WebhookEndpoint, tenant: Tenant
+) -> None:
+    given = {"url": "http://169.254.169.254/", "event_types": "", "active": "on"}
+    response = admin.post(page_of("outbox_webhookendpoint", endpoint), given)
+    assert "cloud metadata" in response.content.decode()
+    assert [one.url for one in stored(tenant)] == [URL]
