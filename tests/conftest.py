@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -12,11 +13,19 @@ from typing import Any
 import pytest
 from django.conf import settings
 from django.db import connection
+from hypothesis import settings as made_up
 
 from eventservice.kernel.env import SQLITE
 from eventservice.kernel.now import pinned_time
 from eventservice.tenants.models import Tenant
 from tests.factories import TenantFactory
+
+# How long an example takes says more about the machine than about the code.
+# Where a change is judged, it is by the same examples each time; new ones are looked for everywhere else.
+made_up.register_profile(
+    "whatever it takes", deadline=None, derandomize=os.environ.get("REQUIRE_SERVICES") == "1"
+)
+made_up.load_profile("whatever it takes")
 
 
 @pytest.fixture(scope="session")

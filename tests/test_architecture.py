@@ -20,11 +20,13 @@ FOUNDATION = ("eventservice.kernel", "eventservice.sqlite", "eventservice.mariad
 # What an app may use of the project: who its tenants are.
 FOR_APPS = (*FOUNDATION, "eventservice.tenants.public")
 # An app's modules at its edge may use the common parts of the API and of the console too.
-EDGES = {"admin", "api", "durable_timers", "urls", "views", "serializers"}
+EDGES = {"admin", "api", "console", "durable_timers"}
 FOR_EDGES = ("eventservice.api", "eventservice.console", "eventservice.tenants")
 # Everything else reaches into an app through its `public` only, but for:
 REACHES_IN = {
     "eventservice.urls": ("orchestration.api", "orchestration.durable_timers"),
+    # A wrong allow-list is told at boot, before the apps are loaded.
+    "eventservice.settings": ("execution.addresses",),
 }
 
 CALLS = {"ServiceCall", "ServiceCallTag"}
@@ -34,35 +36,72 @@ THE_WRITER = "orchestration.lifecycle."  # all of the package
 TENANT_MODELS = rules.tenant_models(SOURCES)
 TENANT_TABLES = CALL_TABLES | {
     "timer_schedules", "http_execution_log", "outbox", "namespaces", "api_keys", "webhook_endpoints", "webhook_deliveries",
+    "operator_actions", "call_rollups", "host_rollups", "rollup_marks",
 }  # fmt: skip
 
 # Where a query may see all tenants, because it is global by nature.
 ACROSS_TENANTS = {
+    "eventservice.console.admin.base:RoleAdmin.get_queryset",  # operators
+    "eventservice.console.actions:actions_on",  # operators
+    "eventservice.console.history:Actions.get",  # operators
+    "eventservice.console.history:list_actions",
     "eventservice.management.commands.doctor:_stored_secrets",  # operators
+    "eventservice.management.commands.tenant:_rows",  # operators
+    "eventservice.tenants.directory:first_namespaces",  # operators
     "eventservice.tenants.directory:most_shards",  # how many shard rows there have to be
     "eventservice.tenants.keys:find_by_id",  # operators
     "eventservice.tenants.keys:find_key",  # who comes with a key is not known before it is found
+    "eventservice.tenants.keys:key_of",  # also the operators' own, which have no tenant
     "eventservice.tenants.keys:keys_of",  # also the operators' own, which have no tenant
     "eventservice.tenants.keys:note_use",
     "eventservice.tenants.keys:revoke_key",  # operators
     "eventservice.tenants.keys:rotate_key",
+    "eventservice.tenants.keys:usable_keys",  # operators
     "execution.log:orphaned_attempts",  # the watchdog
+    "orchestration.admin:_by_ids",  # operators
     "orchestration.lifecycle.attempts:overdue_attempts",
+    "orchestration.pulse:_calls",  # operators
+    "orchestration.rollup:_marks",  # all tenants' turn
+    "orchestration.rollup:_move_on",
+    "orchestration.rollup:_prune",  # retention
+    "orchestration.statistics:statistics",  # operators
+    "orchestration.trends:_of",  # operators
+    "outbox.admin:WebhookDeliveryAdmin.find",  # operators
+    "outbox.browse:_few",  # operators
+    "outbox.browse:_newest",
+    "outbox.browse:_of_aggregate",
+    "outbox.browse:_page",
+    "outbox.browse:_waiting",
+    "outbox.browse:event_of",
+    "outbox.browse:newer_than",
+    "outbox.browse:unpublished_of",
+    "outbox.maintenance:_last",  # replay, by operators
     "outbox.maintenance:_prune_deliveries",  # retention
     "outbox.maintenance:_prune_events",
     "outbox.maintenance:_published_since",  # replay, by operators
-    "outbox.maintenance:replay",
+    "outbox.maintenance:replayable",
+    "outbox.parking:park",  # operators
     "outbox.parking:parked_events",
     "outbox.publishers.webhook:WebhookPublisher.publish",  # a batch of events of whichever tenants
-    "outbox.status:status",
-    "outbox.webhooks.delivery:due_endpoints",  # the deliverer
-    "timers.poller:_tenants_with_timers",  # shard polling
+    "outbox.status:_count_parked",  # operators
+    "outbox.status:_flowing",
+    "outbox.status:_pending_deliveries",
+    "outbox.webhooks.delivery:due_endpoints",
+    "outbox.webhooks.delivery:give_up_gone",  # the deliverer
+    "outbox.webhooks.delivery:_queue_of_each",
+    "outbox.webhooks.endpoints:find_endpoint",  # operators
+    "outbox.webhooks.recovery:_exhausted",  # operators
+    "outbox.webhooks.recovery:_since",
+    "outbox.webhooks.recovery:endpoint_queues",
+    "timers.admin:TimerScheduleAdmin.find",  # operators
+    "timers.overview:_with_first_due",  # operators
+    "timers.overview:backlog",
     "timers.schedule:by_correlation",  # tracing
 }
 # Where tenants' tables are named in SQL, which no manager scopes: engine, dispatcher, deliverer.
 IN_SQL = {
     "orchestration.lifecycle.retention", "timers.poller", "timers.schedule",
-    "outbox.store", "outbox.maintenance", "outbox.webhooks.delivery",
+    "outbox.store", "outbox.maintenance", "outbox.webhooks.delivery", "outbox.status", "timers.overview",
 }  # fmt: skip
 
 # Where a clock other than the database's may be read.

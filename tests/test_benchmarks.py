@@ -31,6 +31,7 @@ def run(*argv: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+@pytest.mark.slow
 def test_each_prints_a_line_of_figures_and_all_leave_nothing_behind(tmp_path: Path) -> None:
     lines = run("benchmarks", "--smoke", "--folder", str(tmp_path))
 
@@ -40,8 +41,10 @@ def test_each_prints_a_line_of_figures_and_all_leave_nothing_behind(tmp_path: Pa
     assert not programs_in(tmp_path)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", PROGRAMS)
+# One tells whether what they share still works; the others are long.
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name == "lateness" else pytest.mark.slow) for name in PROGRAMS]
+)
 def test_each_runs_by_itself(name: str, tmp_path: Path) -> None:
     (line,) = run(f"benchmarks.{name}", *SMOKE[name], "--folder", str(tmp_path))
 

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import User
+from django.test import Client
 
 from eventservice.kernel.ids import new_id
 from eventservice.kernel.leases import Leases
-from orchestration import lifecycle
+from eventservice.kernel.now import db_now
+from orchestration import lifecycle, selectors
 from orchestration.models import ServiceCall
 from orchestration.selectors import FEW, CallFilter, Order, list_calls
 from outbox import store
+from outbox.browse import EventFilter, Listed, list_events
 from outbox.models import OutboxEvent
 from tests.plans import PARTITIONS, SHARDS, TENANTS, clear, load, plans_of
-from timers import schedule
+from timers import overview, schedule
 from timers.models import TimerShard
-from timers.poller import Poller
+from timers.poller import HeldBack, Poller
 
 # With pytest-xdist's --dist loadgroup one worker loads the rows, and not each of them.
 pytestmark = [pytest.mark.django_db, pytest.mark.xdist_group("query plans")]
@@ -50,11 +55,35 @@ def poller(*, crowded: bool = False) -> Poller:
     return Poller(leases, crowded)
 
 
+def resting() -> Poller:
+    rested = poller()
+    rested._rest_until, rested._since = math.inf, db_now() - timedelta(seconds=1)
+    return rested
+
+
+def admin_page(model: str, **query: Any) -> Any:
+    viewer = Client()
+    viewer.force_login(User.objects.get_or_create(username="vera", is_staff=True)[0])
+    response = viewer.get(f"/admin/{model}/", {"tenant": TENANT, **query})
+    assert response.status_code == 200
+    return response
+
+
 # query: (what makes it, what tells its statement from others, the indexes it must go through)
 QUERIES: dict[str, tuple[Callable[[], Any], str, set[str]]] = {
     "what is due in the owned shards": (
         lambda: poller().claim_due(1000),
         "due_at <=",
+        {"idx_timer_schedules_shard"},
+    ),
+    "what is due beside those who are held back": (
+        lambda: poller().claim_due(1000, HeldBack([TENANT], ["example.test"])),
+        "due_at <=",
+        {"idx_timer_schedules_shard"},
+    ),
+    "what has become due since then, beside those who are held back": (
+        lambda: resting().claim_due(1000, HeldBack([TENANT], ["slow.test"])),
+        "due_at >",
         {"idx_timer_schedules_shard"},
     ),
     "what is due of a tenant, when tenants must share": (
@@ -112,6 +141,16 @@ QUERIES: dict[str, tuple[Callable[[], Any], str, set[str]]] = {
         "ORDER BY",
         {"idx_service_calls_correlation"},
     ),
+    "the replays of a call": (
+        lambda: page(replay_of=new_id()),
+        "ORDER BY",
+        {"idx_service_calls_replay"},
+    ),
+    "which calls have been replayed": (
+        lambda: selectors.replayed([(TENANT, new_id()), (TENANT, new_id())]),
+        "replay_of",
+        {"idx_service_calls_replay"},
+    ),
     "whether a tag has few calls": (
         lambda: page(tags=frozenset({"urgent"})),
         f"LIMIT {FEW + 1}",
@@ -121,6 +160,16 @@ QUERIES: dict[str, tuple[Callable[[], Any], str, set[str]]] = {
         lambda: lifecycle.overdue_attempts(100),
         "deadline_at",
         {"idx_service_calls_deadline"},
+    ),
+    "a call by its id alone, of any tenant": (
+        lambda: selectors.statuses_of([(tenant_id, new_id()) for tenant_id in TENANTS]),
+        "service_calls",
+        set(),
+    ),
+    "whether a correlation id has any call, of any tenant": (
+        lambda: selectors.keys_of([CallFilter(t, correlation_id=new_id()) for t in TENANTS], Order(), 1),
+        "service_calls",
+        {"idx_service_calls_correlation"},
     ),
     "the call of an idempotency key": (
         lambda: list(calls(idempotency_key__in=["key-66", "key-71"])),
@@ -137,6 +186,46 @@ QUERIES: dict[str, tuple[Callable[[], Any], str, set[str]]] = {
         "ORDER BY e.id",
         {"idx_outbox_unpublished"},
     ),
+    "what waits to be published, in the console": (
+        lambda: list_events(EventFilter(Listed.WAITING, TENANT), None, 25),
+        "LIMIT 625",
+        {"idx_outbox_unpublished"},
+    ),
+    "how many timers are overdue": (
+        lambda: overview.backlog(db_now(), 10_000),
+        "LIMIT 10001",
+        {"idx_timer_schedules_shard"},
+    ),
+    "where timers are overdue": (
+        lambda: overview.shard_states(overview.ListedShards.OVERDUE, db_now(), -1, 50),
+        "timer_schedules",
+        {"idx_timer_schedules_shard"},
+    ),
+    "a page of calls in the admin": (
+        lambda: admin_page("orchestration/servicecall"),
+        "DESC LIMIT 50",
+        {"idx_service_calls_submitted"},
+    ),
+    "a page of calls of a status in the admin": (
+        lambda: admin_page("orchestration/servicecall", status="Succeeded"),
+        "DESC LIMIT 50",
+        {"idx_service_calls_status"},
+    ),
+    "a page of timers in the admin": (
+        lambda: admin_page("timers/timerschedule"),
+        "ASC LIMIT 50",
+        {"idx_timer_schedules_due_at"},
+    ),
+    "a page of a tenant's events in the admin": (
+        lambda: admin_page("outbox/outboxevent"),
+        "DESC LIMIT 50",
+        {"uq_outbox_aggregate_seq"},
+    ),
+    "a page of tags in the admin": (
+        lambda: admin_page("orchestration/servicecalltag"),
+        "DESC LIMIT 50",
+        set(),
+    ),
     "the timeline of an aggregate": (
         lambda: list(
             OutboxEvent.objects.for_tenant(TENANTS[0])
@@ -148,7 +237,7 @@ QUERIES: dict[str, tuple[Callable[[], Any], str, set[str]]] = {
     ),
 }
 # A row a shard: there a scan is the best plan.
-TINY = {"timer_shards", "s"}
+TINY = {"timer_shards", "s", "tenants"}
 
 
 @pytest.mark.parametrize(("run", "containing", "indexes"), QUERIES.values(), ids=QUERIES)

@@ -1,0 +1,142 @@
+"""A database that is away for a while breaks off a step, and ends neither a slice of the cluster nor a command."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+from django.conf import settings
+from django.db import DatabaseError, InterfaceError, OperationalError, connection
+
+from eventservice import cluster
+from eventservice.cluster import Worker, start_chains, weathering
+from eventservice.kernel.now import db_now
+from eventservice.management.loops import RoleCommand
+from eventservice.models import Slot
+from tests.eventservice.connections import end_other_connections
+
+
+class Troubled:
+    """Whose first steps raise what it is given; then it does `at_last`."""
+
+    def __init__(self, troubles: list[Exception], at_last: Callable[[], object]) -> None:
+        self.troubles = troubles
+        self.at_last = at_last
+        self.ended = False
+
+    def step(self, longest_nap: float) -> None:
+        if self.troubles:
+            raise self.troubles.pop(0)
+        self.at_last()
+
+    def stop(self, grace_seconds: float) -> None:
+        self.ended = True
+
+
+class Command(RoleCommand):
+    def __init__(self, role: Troubled) -> None:
+        super().__init__()
+        self.role = role
+
+    def build(self) -> Troubled:
+        return self.role
+
+    def once(self, role: Troubled) -> None:
+        role.step(0.0)
+
+
+def troubles() -> list[Exception]:
+    return [OperationalError("database is locked"), InterfaceError("connection already closed")]
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(cluster, "AFTER_TROUBLE_SECONDS", 0.0)
+    # The command relaxes its process, which here is that of other tests too.
+    monkeypatch.setattr("eventservice.sqlite.base._synchronous", "FULL")
+    yield
+    connection.close()
+
+
+@pytest.fixture
+def signals() -> Iterator[None]:
+    """The test run's own are put back."""
+    kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for number, handler in kept.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.usefixtures("signals")
+def test_a_command_goes_on_until_it_is_asked_to_stop() -> None:
+    role = Troubled(troubles(), at_last=lambda: os.kill(os.getpid(), signal.SIGTERM))
+    Command(role).handle(once=False)
+    assert (role.troubles, role.ended) == ([], True)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_command_for_one_pass_tells_of_the_trouble() -> None:
+    role = Troubled(troubles(), at_last=lambda: None)
+    with pytest.raises(DatabaseError, match="locked"):
+        Command(role).handle(once=True)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_slice_goes_on_and_keeps_its_role(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps: list[str] = []
+    role = Troubled(troubles(), at_last=lambda: steps.append("a step"))
+    monkeypatch.setattr(cluster, "ROLES", {"dispatcher": lambda: role})
+    start_chains()
+    worker = Worker()
+    while not steps:
+        worker.run_for(0.05)
+    assert worker.role is role
+    assert not role.ended
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_slice_that_cannot_take_its_ticket_plays_its_role_until_it_can(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It would have no successor otherwise."""
+    queued: list[tuple[str, int]] = []
+    away = troubles()
+
+    def queue(func: object, slot: str, ticket: int) -> None:
+        if away:
+            raise away.pop()
+        queued.append((slot, ticket))
+
+    worker = Worker()
+    played: list[float] = []
+    start_chains()
+    slot = Slot.objects.earliest("name")
+    monkeypatch.setattr(cluster, "async_task", queue)
+    monkeypatch.setattr(cluster, "worker", lambda: worker)
+    monkeypatch.setattr(worker, "run_for", played.append)
+    cluster.run_slice(slot.name, slot.ticket)
+    assert played == [cluster.AWAY_SECONDS] * 2 + [settings.SLICE_SECONDS]
+    assert queued == [(slot.name, slot.ticket + 1)]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_connection_that_was_lost_is_opened_anew(elsewhere: Callable[..., Future[Any]]) -> None:
+    if connection.vendor == "sqlite":
+        pytest.skip("a file has no connections to lose")
+    db_now()
+    lost = connection.connection
+    elsewhere(end_other_connections).result()
+    with weathering():
+        db_now()
+    db_now()
+    assert connection.connection is not lost
+
+
+def test_a_mistake_of_ours_is_not_taken_for_the_weather() -> None:
+    with pytest.raises(KeyError), weathering():
+        raise KeyError("oops")
