@@ -1,4 +1,5 @@
-"""How long lists take when there are a million calls: filtered by tag and status, and far down by cursor."""
+"""How long lists and the console's pages take when there are a million calls: filtered by tag and status, and far
+down by cursor."""
 
 from __future__ import annotations
 
@@ -31,7 +32,21 @@ QUERIES: dict[str, dict[str, str]] = {
     "tag and status": {"tag": "some", "status": "Scheduled"},
     "common tag, few of a status": {"tag": "common", "status": "Failed"},
 }
-MONTH = 30 * 86_400.0
+DAY = 86_400.0
+MONTH = 30 * DAY
+# The console's pages beside the list itself.
+PAGES = {
+    "dashboard, 1 h": "/?range=1h",
+    "dashboard, 24 h": "/?range=24h",
+    "dashboard, 30 d": "/?range=30d",
+    "request": "/calls/new/",
+    "timers and nodes": "/timers/",
+    "outbox": "/outbox/",
+    "tenants": "/tenants/",
+    "action log": "/actions/",
+    "admin, calls": "/admin/orchestration/servicecall/",
+    "admin, events": "/admin/outbox/outboxevent/",
+}
 
 Measured = dict[str, list[float]]
 
@@ -40,15 +55,19 @@ def fill(stage: Stage, database: dict[str, str], count: int) -> dict[str, int]:
     """Calls of one tenant: nine of ten ended within the last month, the rest pending for the next."""
     with harness.agent(stage.env(database), stage.folder) as agent:
         tenant = agent("tenant", name="lists", limits=False)["id"]
-        due = time.time() + 86_400.0
-        for first in range(0, count, CHUNK):
-            agent(
-                "submit_calls",
-                tenant=tenant, url="http://127.0.0.1:9/never", count=min(CHUNK, count - first), due=due + first, over=MONTH, tags=TAGS,
-            )  # fmt: skip
-        statuses: dict[str, int] = agent("end_some", tenant=tenant)
+        ended, now, url = count * 9 // 10, time.time(), "http://127.0.0.1:9/never"
+        for part, due, ahead in ((ended, now - MONTH, DAY), (count - ended, now + DAY, None)):
+            step = MONTH * CHUNK / part
+            for number, first in enumerate(range(0, part, CHUNK)):
+                here = min(CHUNK, part - first)
+                agent(
+                    "submit_calls",
+                    tenant=tenant, url=url, count=here, due=due + number * step, over=step * here / CHUNK, tags=TAGS, ahead=ahead,
+                )  # fmt: skip
+        statuses: dict[str, int] = agent("end_past", tenant=tenant)
         agent("publish_all")
         agent("checkpoint")
+        agent("count_for_charts")
     return statuses
 
 
@@ -100,7 +119,7 @@ def signed_in(system: System, log: Path) -> dict[str, str]:
     if password is None:
         raise BenchmarkError("`up` has shown no password")
     with closing(http.client.HTTPConnection("127.0.0.1", system.port, timeout=60)) as connection:
-        connection.request("GET", "/admin/login/")
+        connection.request("GET", "/login/")
         answer = connection.getresponse()
         answer.read()
         token = str(answer.getheader("Set-Cookie")).partition("csrftoken=")[2].partition(";")[0]
@@ -108,14 +127,14 @@ def signed_in(system: System, log: Path) -> dict[str, str]:
             "username": "operator",
             "password": password[1],
             "csrfmiddlewaretoken": token,
-            "next": "/admin/",
+            "next": "/",
         }
         headers = {
             "Cookie": f"csrftoken={token}",
             "Content-Type": "application/x-www-form-urlencoded",
-            "Referer": f"http://127.0.0.1:{system.port}/admin/login/",
+            "Referer": f"http://127.0.0.1:{system.port}/login/",
         }
-        connection.request("POST", "/admin/login/", urlencode(form), headers)
+        connection.request("POST", "/login/", urlencode(form), headers)
         answer = connection.getresponse()
         answer.read()
     cookies = "; ".join(
@@ -126,17 +145,25 @@ def signed_in(system: System, log: Path) -> dict[str, str]:
     return {"Cookie": cookies}
 
 
-def console_pages(client: Client, path: str, options: argparse.Namespace) -> Measured | None:
-    """None while there is no such page."""
-    if client.get(path)[0] == 404:
-        return None
+def console(client: Client, call: str, options: argparse.Namespace) -> dict[str, Measured]:
+    """The list with each query, and every other page; `call` is the path of one call's page."""
+    lists = {name: f"/calls/?{urlencode(query)}" for name, query in QUERIES.items()}
+    pages = {**PAGES, "details": call}
+    return {
+        "console, list": _visits(client, lists, options.requests),
+        "console, page": _visits(client, pages, options.requests),
+    }
+
+
+def _visits(client: Client, paths: dict[str, str], requests: int) -> Measured:
     found: Measured = defaultdict(list)
-    for name, query in QUERIES.items():
-        for _ in range(max(1, options.requests // len(QUERIES))):
-            status, body, took = client.get(f"{path}?{urlencode(query)}")
-            if status != 200:
-                raise BenchmarkError(f"{path} was answered with {status}: {body[:300]!r}")
-            found[name].append(took)
+    order = [name for name in paths for _ in range(max(1, requests // len(paths)))]
+    random.Random(2).shuffle(order)
+    for name in order:
+        status, body, took = client.get(paths[name])
+        if status != 200:
+            raise BenchmarkError(f"{paths[name]} was answered with {status}: {body[:300]!r}")
+        found[name].append(took)
     return found
 
 
@@ -155,16 +182,13 @@ def measure(stage: Stage, options: argparse.Namespace, report: Report) -> None:
         tenant = system.agent("tenant", name="lists", limits=False)
         path = f"/api/v1/tenants/{tenant['id']}/service-calls"
         client = Client(system, {"Authorization": f"Bearer {tenant['key']}"})
-        if client.get(path)[0] in (404, 405):
-            report.note("The API has no list yet.")
-        else:
-            api(client, path, argparse.Namespace(requests=len(QUERIES), depth=2))
-            found |= {f"API, {kind}": times for kind, times in api(client, path, options).items()}
-        page = console_pages(Client(system, signed_in(system, log)), options.page, options)
-        if page is None:
-            report.note(f"The console has no {options.page} yet.")
-        else:
-            found["console"] = page
+        operator = Client(system, {**signed_in(system, log), "Accept": "text/html"})
+        call = json.loads(client.get(f"{path}?limit=1")[1])["items"][0]["serviceCallId"]
+        once = argparse.Namespace(requests=1, depth=2)
+        api(client, path, once)
+        console(operator, f"/calls/{tenant['id']}/{call}/", once)
+        found |= {f"API, {kind}": times for kind, times in api(client, path, options).items()}
+        found |= console(operator, f"/calls/{tenant['id']}/{call}/", options)
     rows = []
     for kind, measured in found.items():
         figures = {name: distribution(times, 1) for name, times in measured.items()}
@@ -184,7 +208,6 @@ def arguments() -> argparse.ArgumentParser:
     made.add_argument("--calls", type=harness.positive, default=1_000_000)
     made.add_argument("--requests", type=harness.positive, default=400, help="of first pages, in all")
     made.add_argument("--depth", type=harness.positive, default=40, help="pages of 50 by cursor")
-    made.add_argument("--page", default="/calls/", help="the console's list")
     return made
 
 
