@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The whole suite on SQLite, then on PostgreSQL and MariaDB where they answer. All three run, and any failure
-# counts. REQUIRE_SERVICES=1 makes a missing server a failure. Arguments are passed on to pytest.
+# counts. REQUIRE_SERVICES=1 makes a missing server a failure. RERUN=3: up to three failed tests are run once more,
+# alone; those that pass then are told as flaky, to be mended. Arguments are passed on to pytest.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -21,11 +22,26 @@ run() { # name, DATABASE_URL (empty: the settings' own SQLite), marks, pytest's 
     local name=$1 url=$2 marks=$3 log
     shift 3
     log=$(mktemp)
+    local pytest=(env -u DATABASE_URL ${url:+"DATABASE_URL=$url"} "$PYTHON" -m pytest -m "$marks" "$@")
     printf '\n== %s ==\n' "$name"
-    env -u DATABASE_URL ${url:+"DATABASE_URL=$url"} "$PYTHON" -m pytest -n auto --dist loadgroup -m "$marks" "$@" 2>&1 |
-        tee "$log" || failed=1
-    closing_lines+=("$name: $(tail -n 1 "$log")")
+    "${pytest[@]}" -n auto --dist loadgroup 2>&1 | tee "$log"
+    case ${PIPESTATUS[0]} in
+        0) closing_lines+=("$name: $(tail -n 1 "$log")") ;;
+        1) closing_lines+=("$name: $(tail -n 1 "$log")" "$(grep -E '^(FAILED|ERROR) ' "$log")")
+           rerun "$name" "$(grep -cE '^(FAILED|ERROR) ' "$log")" "${pytest[@]}" || failed=1 ;;
+        *) closing_lines+=("$name: $(tail -n 1 "$log")")
+           failed=1 ;;
+    esac
     rm -f "$log"
+}
+
+rerun() { # name, how many have failed, the command
+    local name=$1 count=$2
+    shift 2
+    [ "$count" -le "${RERUN:-0}" ] || return 1
+    printf '\n== %s: what has failed, alone ==\n' "$name"
+    "$@" --last-failed --last-failed-no-failures none || return 1
+    closing_lines+=("$name: FLAKY: what has failed above passes alone")
 }
 
 run_on_server() { # name, URL, default port, pytest's arguments
