@@ -13,7 +13,16 @@ from execution.log import (
 )
 from execution.models import METHODS
 from execution.outcome import Attempt, Errored, ErrorKind, Outcome, Responded, Timings
-from execution.redaction import MASK, mask, mask_response, mask_sealed, open_sealed, seal, without_secrets
+from execution.redaction import (
+    MASK,
+    mask,
+    mask_response,
+    mask_sealed,
+    open_sealed,
+    renew_sealed,
+    seal,
+    without_secrets,
+)
 from execution.runner import Request, Signer, build_attempt, refusal
 from execution.urls import BadHeader, BadUrl, check_headers, is_token, parse_host, parse_target
 
@@ -53,6 +62,7 @@ __all__ = [
     "parse_host",
     "parse_target",
     "refusal",
+    "renew_sealed",
     "seal",
     "without_secrets",
 ]

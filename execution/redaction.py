@@ -6,7 +6,7 @@ import base64
 import binascii
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -55,6 +55,14 @@ def seal(headers: Mapping[str, str], named_by_tenant: Collection[str]) -> dict[s
 def open_sealed(headers: Mapping[str, Any]) -> dict[str, str]:
     return {
         name: decrypt(value["encrypted"]) if isinstance(value, dict) else value
+        for name, value in headers.items()
+    }
+
+
+def renew_sealed(headers: Mapping[str, Any], renewed: Callable[[str], str]) -> dict[str, Any]:
+    """With each sealed value as `renewed` gives it."""
+    return {
+        name: {"encrypted": renewed(value["encrypted"])} if isinstance(value, dict) else value
         for name, value in headers.items()
     }
 

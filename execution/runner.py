@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from eventservice.kernel.secrets import Undecipherable
+from eventservice.kernel.secrets import Undecipherable, decrypt_once
 from eventservice.kernel.signing import key_of, signature_headers
 from execution.outcome import Attempt, Errored, ErrorKind, Timings
 from execution.redaction import mask_sealed, open_sealed
@@ -45,10 +45,10 @@ class Request:
 class Signer:
     """A tenant's secret, which is opened only where it is used: what is wrong with it is the attempt's outcome."""
 
-    secret: str
+    sealed: str
 
     def headers(self, message_id: str, now: datetime, body: bytes) -> dict[str, str]:
-        return signature_headers(key_of(self.secret), message_id, now, body)
+        return signature_headers(key_of(decrypt_once(self.sealed)), message_id, now, body)
 
 
 def build_attempt(
@@ -67,7 +67,9 @@ def build_attempt(
         own_headers = open_sealed(request.headers)
         signature = signer.headers(str(service_call_id), now, body or b"") if signer else {}
     except Undecipherable:
-        return _refused(key, "A secret header was encrypted with a key that is not in ENCRYPTION_KEYS.")
+        return _refused(
+            key, "A secret of this request was encrypted with a key that is not in ENCRYPTION_KEYS."
+        )
     except binascii.Error:
         return _refused(key, "The tenant's signing secret is not base64: nothing can be signed with it.")
     # The caller's own headers come first: an Idempotency-Key of theirs is the one that counts.

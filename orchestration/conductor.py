@@ -22,7 +22,6 @@ from eventservice.kernel.errors import NotFound
 from eventservice.kernel.faults import fault
 from eventservice.kernel.leases import Fenced
 from eventservice.kernel.now import db_now
-from eventservice.kernel.secrets import Undecipherable
 from eventservice.kernel.statistics import gather_first_statistics
 from eventservice.kernel.wakeup import ChangeWatch
 from eventservice.tenants.public import Profile, most_shards, profile
@@ -345,5 +344,5 @@ def resolve_stuck() -> int:
 def _secret_headers(tenant_id: uuid.UUID) -> frozenset[str]:
     try:
         return profile(tenant_id).secret_headers
-    except (NotFound, Undecipherable):
+    except NotFound:
         return frozenset()

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 import structlog
 
 from eventservice.kernel.errors import NotFound
-from eventservice.kernel.secrets import Undecipherable
+from eventservice.kernel.secrets import Undecipherable, decrypt_once
 from eventservice.tenants.public import profile
 from execution.public import AttemptKey
 from orchestration.lifecycle import StartedCall
@@ -130,9 +130,13 @@ def _add(counter: Counter[K], key: K, change: int) -> None:
 
 
 def _ceiling(tenant_id: uuid.UUID) -> int:
-    """What a tenant may have under way. One that cannot be read may have nothing, and holds up nobody else."""
+    """What a tenant may have under way. One that cannot be read, or whose requests cannot be signed, may have nothing,
+    and holds up nobody else."""
     try:
-        return profile(tenant_id).max_in_flight
+        tenant = profile(tenant_id)
+        if tenant.signing_secret:
+            decrypt_once(tenant.signing_secret)
+        return tenant.max_in_flight
     except (NotFound, Undecipherable) as unreadable:
         _report_unreadable(tenant_id, str(unreadable))
         return 0

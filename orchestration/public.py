@@ -10,6 +10,7 @@ from orchestration.lifecycle import (
     cancel,
     finish,
     prune_calls,
+    reencrypt_calls,
     replay,
     reschedule,
     start,
@@ -19,6 +20,7 @@ from orchestration.models import ServiceCall, ServiceCallTag
 from orchestration.pulse import LostCall, Pulse, add_latest, has_calls, pulse
 from orchestration.retries import RetryPolicy
 from orchestration.rollup import recount, roll_up
+from orchestration.sealed import scheduled_secrets
 from orchestration.selectors import pending_of
 from orchestration.states import FAVORITE, Delivery, ResponseContract, Status
 from orchestration.statistics import Statistics, statistics
@@ -77,10 +79,12 @@ __all__ = [
     "prune_calls",
     "pulse",
     "recount",
+    "reencrypt_calls",
     "replay",
     "reschedule",
     "resolve_stuck",
     "roll_up",
+    "scheduled_secrets",
     "slices",
     "start",
     "statistics",

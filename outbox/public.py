@@ -28,6 +28,7 @@ from outbox.webhooks.endpoints import (
     change_endpoint,
     delete_endpoint,
     find_endpoint,
+    reencrypt_endpoint_secrets,
     refuse_used,
     switch_endpoint,
 )
@@ -75,6 +76,7 @@ __all__ = [
     "parked_events",
     "partitions",
     "prune",
+    "reencrypt_endpoint_secrets",
     "refuse_used",
     "replay",
     "replayable",

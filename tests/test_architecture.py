@@ -90,6 +90,7 @@ ACROSS_TENANTS = {
     "outbox.webhooks.delivery:give_up_gone",  # the deliverer
     "outbox.webhooks.delivery:_queue_of_each",
     "outbox.webhooks.endpoints:find_endpoint",  # operators
+    "outbox.webhooks.endpoints:reencrypt_endpoint_secrets",  # operators
     "outbox.webhooks.recovery:_exhausted",  # operators
     "outbox.webhooks.recovery:_since",
     "outbox.webhooks.recovery:endpoint_queues",

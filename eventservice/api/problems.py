@@ -163,7 +163,7 @@ def outcome_unknown() -> Refusal:
 
 
 def _of_domain(error: DomainError) -> Refusal:
-    status = {NotFound: 404, Conflict: 409}.get(type(error), 400)
+    status = 404 if isinstance(error, NotFound) else 409 if isinstance(error, Conflict) else 400
     return Refusal(status, error.code, error.message, faults_of(error))
 
 

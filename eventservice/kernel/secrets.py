@@ -2,16 +2,25 @@
 
 import base64
 import hashlib
-from functools import cache
+from dataclasses import dataclass, field
+from functools import cache, lru_cache
 
 from cryptography.fernet import Fernet, InvalidToken, MultiFernet
 from django.conf import settings
 
+from eventservice.kernel.errors import Conflict
+
 MARK = "enc:v1:"
+MOST_EXAMPLES = 3
 
 
-class Undecipherable(Exception):
+class Undecipherable(Conflict):
     """None of the ENCRYPTION_KEYS opens this value."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "secret_unreadable", "A stored secret was encrypted with a key that is not in ENCRYPTION_KEYS."
+        )
 
 
 def encrypt(plain: str) -> str:
@@ -19,12 +28,48 @@ def encrypt(plain: str) -> str:
 
 
 def decrypt(stored: str) -> str:
+    return _opened(_fernet(), stored)
+
+
+def decrypt_once(stored: str) -> str:
+    """And keep it in this process: for what many requests share."""
+    return _kept_open(_fernet(), stored)
+
+
+@dataclass(slots=True)
+class Reencryption:
+    """Of all that is stored, so that the keys behind the first one can go; and what none of them opens."""
+
+    closed: int = 0
+    examples: list[str] = field(default_factory=list)
+    _first: Fernet = field(default_factory=lambda: Fernet(_keys()[0]))
+
+    def renewed(self, stored: str, what: str) -> str:
+        """Under the first key. As it is, where it is so already or where no key opens it."""
+        try:
+            _opened(self._first, stored)
+        except Undecipherable:
+            return self._anew(stored, what)
+        return stored
+
+    def _anew(self, stored: str, what: str) -> str:
+        try:
+            return encrypt(decrypt(stored))
+        except Undecipherable:
+            self.closed += 1
+            if len(self.examples) < MOST_EXAMPLES:
+                self.examples.append(what)
+            return stored
+
+
+def _opened(fernet: Fernet | MultiFernet, stored: str) -> str:
     try:
-        return _fernet().decrypt(stored.removeprefix(MARK).encode()).decode()
+        return fernet.decrypt(stored.removeprefix(MARK).encode()).decode()
     except InvalidToken:
-        raise Undecipherable(
-            "A stored secret was encrypted with a key that is not in ENCRYPTION_KEYS."
-        ) from None
+        raise Undecipherable from None
+
+
+_kept_open = lru_cache(maxsize=1024)(_opened)
 
 
 def is_encrypted(value: str) -> bool:
@@ -33,8 +78,11 @@ def is_encrypted(value: str) -> bool:
 
 @cache
 def _fernet() -> MultiFernet:
-    keys = settings.ENCRYPTION_KEYS or [_development_key()]
-    return MultiFernet([Fernet(key) for key in keys])
+    return MultiFernet([Fernet(key) for key in _keys()])
+
+
+def _keys() -> list[str]:
+    return settings.ENCRYPTION_KEYS or [_development_key()]
 
 
 def _development_key() -> str:

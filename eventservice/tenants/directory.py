@@ -13,7 +13,7 @@ from django.db.models import Max
 
 from eventservice.kernel.errors import Invalid, NotFound
 from eventservice.kernel.now import db_now
-from eventservice.kernel.secrets import decrypt, encrypt
+from eventservice.kernel.secrets import Reencryption, encrypt
 from eventservice.tenants.models import DEFAULT_NAMESPACE, DEFAULT_SHARDS, Namespace, Tenant
 
 KEPT_SECONDS = 5.0
@@ -29,7 +29,7 @@ class Profile:
     requests_per_minute: int
     secret_headers: frozenset[str]
     allowed_hosts: frozenset[str]
-    signing_secret: str
+    signing_secret: str  # as it is stored: whoever only reads needs no key for it
     num_shards: dict[str, int]
 
     def shards_of(self, namespace: str) -> int:
@@ -71,7 +71,7 @@ def _read(tenant_id: uuid.UUID) -> Profile:
         requests_per_minute=tenant.requests_per_minute,
         secret_headers=frozenset(name.lower() for name in tenant.secret_headers),
         allowed_hosts=frozenset(host.lower() for host in tenant.allowed_hosts),
-        signing_secret=decrypt(tenant.signing_secret) if tenant.signing_secret else "",
+        signing_secret=tenant.signing_secret,
         num_shards=_shards(tenant_id),
     )
 
@@ -137,6 +137,17 @@ def change_tenant(tenant_id: uuid.UUID, **changes: Any) -> Tenant:
 def _stored(changes: dict[str, Any]) -> dict[str, Any]:
     secret = changes.get("signing_secret")
     return {**changes, "signing_secret": encrypt(secret)} if secret else changes
+
+
+def reencrypt_signing_secrets(work: Reencryption) -> int:
+    """How many were changed. One that somebody sets meanwhile stays."""
+    changed = 0
+    signing = Tenant.objects.exclude(signing_secret="")
+    for tenant_id, name, stored in signing.values_list("pk", "name", "signing_secret"):
+        fresh = work.renewed(stored, f"signing secret of tenant {name}")
+        if fresh != stored:
+            changed += signing.filter(pk=tenant_id, signing_secret=stored).update(signing_secret=fresh)
+    return changed
 
 
 def declare_namespace(tenant_id: uuid.UUID, name: str, num_shards: int | None = None) -> Namespace:

@@ -29,6 +29,7 @@ from orchestration.lifecycle.changes import (
     retry,
 )
 from orchestration.lifecycle.durable import change_timer, set_timer
+from orchestration.lifecycle.reencryption import reencrypt_calls
 from orchestration.lifecycle.retention import prune_calls
 from orchestration.lifecycle.rows import LostRace
 from orchestration.lifecycle.submission import Submitted, submit, submit_each
@@ -48,6 +49,7 @@ __all__ = [
     "finish",
     "overdue_attempts",
     "prune_calls",
+    "reencrypt_calls",
     "remove_tag",
     "replay",
     "reschedule",

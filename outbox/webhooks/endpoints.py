@@ -11,7 +11,7 @@ from django.db.models import QuerySet
 from eventservice.kernel.errors import Conflict, NotFound
 from eventservice.kernel.ids import new_id
 from eventservice.kernel.now import DbNow
-from eventservice.kernel.secrets import encrypt
+from eventservice.kernel.secrets import Reencryption, encrypt
 from eventservice.kernel.signing import new_secret
 from outbox.models import WebhookDelivery, WebhookEndpoint
 
@@ -67,6 +67,17 @@ def delete_endpoint(tenant_id: UUID, endpoint_id: UUID) -> None:
     """One to which nothing was ever to be delivered: with it the database deletes its deliveries."""
     refuse_used(tenant_id, endpoint_id)
     _endpoint(tenant_id, endpoint_id).delete()
+
+
+def reencrypt_endpoint_secrets(work: Reencryption) -> int:
+    """How many were changed."""
+    changed = 0
+    endpoints: QuerySet[WebhookEndpoint] = WebhookEndpoint.objects.across_tenants()
+    for tenant_id, endpoint_id, stored in endpoints.values_list("tenant_id", "endpoint_id", "secret"):
+        fresh = work.renewed(stored, f"secret of webhook endpoint {endpoint_id}")
+        if fresh != stored:
+            changed += _endpoint(tenant_id, endpoint_id).filter(secret=stored).update(secret=fresh)
+    return changed
 
 
 def _endpoint(tenant_id: UUID, endpoint_id: UUID) -> QuerySet[WebhookEndpoint]:

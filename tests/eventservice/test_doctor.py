@@ -24,7 +24,7 @@ from eventservice.management.commands import doctor
 from eventservice.models import Slot
 from eventservice.tenants.models import Tenant
 from eventservice.tenants.public import create_tenant
-from orchestration.public import Status
+from orchestration.public import RequestSpec, Status, cancel
 from outbox.public import OutboxEvent, park
 from tests.factories import ServiceCallFactory, TenantFactory
 from tests.orchestration.support import submit as submit_call
@@ -110,6 +110,26 @@ def test_people_get_a_table_with_advice_for_what_is_wrong(db: None) -> None:
     assert "cluster" in text
 
 
+def test_static_files_that_were_not_collected_are_wrong_in_production(
+    engine: Membership, settings: Any, tmp_path: Path
+) -> None:
+    settings.WHITENOISE_USE_FINDERS = False
+    settings.STATIC_ROOT = tmp_path
+    assert_wrong("static files", says="missing or old")
+    call_command("collectstatic", interactive=False, verbosity=0)
+    assert examine()[1]["static files"]["ok"]
+
+
+def test_static_files_of_an_older_version_are_wrong(
+    engine: Membership, settings: Any, tmp_path: Path
+) -> None:
+    settings.WHITENOISE_USE_FINDERS = False
+    settings.STATIC_ROOT = tmp_path
+    call_command("collectstatic", interactive=False, verbosity=0)
+    (tmp_path / "console" / "console.css").write_text("body { color: red }")
+    assert_wrong("static files", says="1 missing or old in")
+
+
 def test_no_engine_is_wrong(db: None) -> None:
     assert_wrong("engine", says="0 alive")
 
@@ -188,6 +208,27 @@ def test_a_secret_that_no_key_opens_is_wrong_and_named(engine: Membership, keys:
     TenantFactory(name="acme", signing_secret=encrypt("s3cret"))
     keys(Fernet.generate_key().decode())
     assert_wrong("stored secrets", says="1 of 1 cannot be opened: signing secret of tenant acme")
+
+
+def test_a_header_of_a_waiting_call_that_no_key_opens_is_wrong_and_named(
+    engine: Membership, acme: Tenant, keys: Callable[..., None]
+) -> None:
+    keys(Fernet.generate_key().decode())
+    request = RequestSpec("GET", "http://target.test/", {"Authorization": "s3cret"})
+    lost, ended = submit_call(acme, request=request), submit_call(acme, request=request)
+    cancel(acme.tenant_id, ended)
+    keys(Fernet.generate_key().decode())
+    assert_wrong("stored secrets", says=f"1 of 1 cannot be opened: header Authorization of call {lost}")
+
+
+def test_of_many_waiting_calls_those_due_first_and_last_are_opened(
+    engine: Membership, acme: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "MOST_CALLS_OPENED", 2)
+    request = RequestSpec("GET", "http://target.test/", {"Authorization": "s3cret"})
+    for hours in range(5):
+        submit_call(acme, request=request, delay=timedelta(hours=hours))
+    assert examine()[1]["stored secrets"]["detail"] == "2, all open"
 
 
 def test_a_migration_that_is_missing_is_wrong(engine: Membership) -> None:

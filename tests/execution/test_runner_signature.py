@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from eventservice.kernel.secrets import encrypt
 from execution.outcome import Attempt, Errored, ErrorKind
 from execution.runner import Request, Signer, build_attempt
 
@@ -21,7 +22,7 @@ SECRET = "whsec_" + base64.b64encode(KEY).decode()
 CALL = uuid.UUID(int=5)
 
 
-def signed(body: Any = None, signer: Signer | None = Signer(SECRET), **given: Any) -> Attempt:  # noqa: B008 (frozen)
+def signed(body: Any = None, signer: Signer | None = Signer(encrypt(SECRET)), **given: Any) -> Attempt:  # noqa: B008 (frozen)
     terms = {"key": "k", "service_call_id": CALL, "attempt": 1, "timeout_seconds": 1.0, "now": NOON, **given}
     attempt = build_attempt(Request("POST", "http://target.test/", {}, body), signer=signer, **terms)
     assert isinstance(attempt, Attempt)
@@ -49,7 +50,7 @@ def test_it_covers_the_body_and_depends_on_the_secret() -> None:
 
 
 def test_the_published_example_is_signed_as_published() -> None:
-    signer = Signer("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
+    signer = Signer(encrypt("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"))
     headers = signer.headers(
         "msg_p5jXN8AQM9LWM0D4loKWxJek", datetime.fromtimestamp(1614265330, UTC), b'{"test": 2432232314}'
     )
@@ -64,7 +65,7 @@ def test_the_id_is_the_calls_and_the_time_that_of_the_attempt() -> None:
 
 
 def test_a_secret_may_be_given_without_its_prefix() -> None:
-    assert verifies(signed("text", Signer(SECRET.removeprefix("whsec_"))))
+    assert verifies(signed("text", Signer(encrypt(SECRET.removeprefix("whsec_")))))
 
 
 def test_without_a_secret_nothing_is_signed() -> None:
@@ -79,7 +80,7 @@ def test_a_secret_that_is_none_sends_nothing_unsigned(secret: str) -> None:
         service_call_id=CALL,
         attempt=1,
         timeout_seconds=1.0,
-        signer=Signer(secret),
+        signer=Signer(encrypt(secret)),
         now=NOON,
     )
     assert isinstance(refused, Errored)

@@ -10,7 +10,7 @@ from django.db import IntegrityError, transaction
 
 from eventservice.kernel.errors import Conflict, Invalid, NotFound
 from eventservice.kernel.ids import new_id
-from eventservice.kernel.secrets import encrypt
+from eventservice.kernel.secrets import decrypt, encrypt
 from eventservice.tenants import directory
 from eventservice.tenants.directory import (
     change_tenant,
@@ -59,7 +59,7 @@ def test_a_profile_is_ready_for_use() -> None:
         max_in_flight=7,
     )
     known = profile(tenant.tenant_id)
-    assert (known.signing_secret, known.max_in_flight) == ("whsec_x", 7)
+    assert (decrypt(known.signing_secret), known.max_in_flight) == ("whsec_x", 7)
     assert known.secret_headers == {"x-session"}
     assert known.allowed_hosts == {"fine.test"}
     assert profile(TenantFactory().tenant_id).signing_secret == ""
@@ -83,7 +83,7 @@ def test_who_changes_a_tenant_sees_the_change_at_once_and_the_secret_is_stored_s
     changed = change_tenant(tenant.tenant_id, max_in_flight=3, signing_secret="whsec_x")
     assert "whsec_x" not in changed.signing_secret
     known = profile(tenant.tenant_id)
-    assert (known.max_in_flight, known.max_pending, known.signing_secret) == (3, 5, "whsec_x")
+    assert (known.max_in_flight, known.max_pending, decrypt(known.signing_secret)) == (3, 5, "whsec_x")
     assert profile(change_tenant(tenant.tenant_id, signing_secret="").tenant_id).signing_secret == ""
     with pytest.raises(NotFound):
         change_tenant(new_id(), max_in_flight=3)

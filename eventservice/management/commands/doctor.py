@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import filecmp
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
@@ -11,6 +12,7 @@ from typing import Any
 
 from django.apps import apps
 from django.conf import settings
+from django.contrib.staticfiles.finders import get_finders
 from django.core import checks
 from django.core.management.base import BaseCommand, CommandParser
 from django.db import DatabaseError, connection, transaction
@@ -28,7 +30,7 @@ from eventservice.models import Slot
 from eventservice.sqlite.library import FIXED
 from eventservice.templatetags.console import capped, duration
 from eventservice.tenants.models import Tenant
-from orchestration.public import pulse
+from orchestration.public import pulse, scheduled_secrets
 from outbox.public import status
 from timers.public import nodes
 
@@ -40,6 +42,7 @@ TIMEOUTS = {
     "mysql": ("idle_transaction_timeout", "innodb_lock_wait_timeout", "max_statement_time"),
 }
 MANY_ROWS = 5000
+MOST_CALLS_OPENED = 5000
 TOLERABLE_LAG = timedelta(minutes=1)
 HELD_BACK = (
     "With an engine alive: a tenant's or a host's limit may hold them back. The console's dashboard lists them under "
@@ -79,6 +82,7 @@ def examine() -> Iterator[Finding]:
     yield environment()
     yield from system_checks()
     yield encryption_keys()
+    yield static_files()
     reached = database()
     yield reached
     if reached.ok:
@@ -117,6 +121,30 @@ def encryption_keys() -> Finding:
     works = decrypt(encrypt("works")) == "works"
     advice = "Set it to the output of `manage.py newkey`, older keys behind it, comma separated."
     return Finding(name, works, f"{len(settings.ENCRYPTION_KEYS)}, the first of which encrypts", advice)
+
+
+def static_files() -> Finding:
+    name = "static files"
+    if settings.WHITENOISE_USE_FINDERS:
+        return Finding(name, True, "served from where they are written, for development")
+    lacking = list(_not_collected())
+    detail = f"{len(lacking)} missing or old in {settings.STATIC_ROOT}: {', '.join(lacking[:3])}"
+    advice = (
+        "Run `manage.py collectstatic --noinput`, then restart the web processes: the console has no styles."
+    )
+    return Finding(name, not lacking, detail if lacking else f"all in {settings.STATIC_ROOT}", advice)
+
+
+def _not_collected() -> Iterator[str]:
+    config: Any = apps.get_app_config("staticfiles")
+    seen = set()
+    for finder in get_finders():
+        for path, storage in finder.list(config.ignore_patterns):
+            collected = Path(settings.STATIC_ROOT) / path
+            # Of two of one name the first is served.
+            if path not in seen and not (collected.is_file() and filecmp.cmp(storage.path(path), collected)):
+                yield path
+            seen.add(path)
 
 
 # --- the database ---------------------------------------------------------------------------------------------
@@ -228,6 +256,7 @@ def _stored_secrets() -> Iterator[tuple[str, str]]:
     endpoints = apps.get_model("outbox", "WebhookEndpoint").objects.across_tenants()
     for endpoint_id, secret in endpoints.values_list("endpoint_id", "secret"):
         yield f"secret of webhook endpoint {endpoint_id}", secret
+    yield from scheduled_secrets(MOST_CALLS_OPENED)
 
 
 def unanalyzed_tables() -> Iterator[Finding]:

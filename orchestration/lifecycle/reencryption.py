@@ -1,0 +1,59 @@
+"""The secret headers of calls under the first of the ENCRYPTION_KEYS, so that the others can go."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from django.db import transaction
+
+from eventservice.kernel.bulk import update_rows
+from eventservice.kernel.deadlocks import again_after_deadlock
+from eventservice.kernel.secrets import Reencryption
+from eventservice.tenants.public import tenant_ids
+from execution.public import renew_sealed
+from orchestration.lifecycle.rows import locked_with_request
+from orchestration.models import ServiceCall
+
+READ_BATCH = 500
+# Whole requests, and locked: the engine may be waiting for one of them.
+WRITE_BATCH = 20
+
+
+def reencrypt_calls(work: Reencryption) -> Iterator[int]:
+    """How many were changed, after each short transaction. Of all that are kept, because a call that has ended may be
+    replayed. What is under the first key is only read, so that a run that was broken off is soon where it was."""
+    for tenant_id in tenant_ids():
+        after = uuid.UUID(int=0)
+        while batch := _headers_after(after, tenant_id):
+            after = batch[-1][0]
+            old = [key for key, headers in batch if headers and _renewed(headers, work, key) != headers]
+            for start in range(0, len(old), WRITE_BATCH):
+                yield _write(tenant_id, old[start : start + WRITE_BATCH])
+
+
+def _headers_after(after: uuid.UUID, tenant_id: uuid.UUID) -> list[tuple[uuid.UUID, dict[str, Any] | None]]:
+    following = ServiceCall.objects.for_tenant(tenant_id).filter(service_call_id__gt=after)
+    headers = following.order_by("service_call_id").values_list("service_call_id", "request_spec__headers")
+    return list(headers[:READ_BATCH])
+
+
+@again_after_deadlock
+def _write(tenant_id: uuid.UUID, keys: Sequence[uuid.UUID]) -> int:
+    with transaction.atomic():
+        rows = [
+            ({**spec, "headers": _renewed(spec["headers"], Reencryption(), row.service_call_id)},
+             tenant_id, row.service_call_id)
+            for row, spec in locked_with_request((tenant_id, key) for key in keys)
+        ]  # fmt: skip
+        return update_rows(
+            ServiceCall,
+            "request_spec = {request_spec}",
+            "tenant_id = {tenant_id} AND service_call_id = {service_call_id}",
+            rows,
+        )
+
+
+def _renewed(headers: dict[str, Any], work: Reencryption, service_call_id: uuid.UUID) -> dict[str, Any]:
+    return renew_sealed(headers, lambda stored: work.renewed(stored, f"a header of call {service_call_id}"))

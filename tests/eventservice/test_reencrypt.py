@@ -1,0 +1,144 @@
+"""`manage.py reencrypt`: after it, the older ENCRYPTION_KEYS can go, and nothing is lost with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from io import StringIO
+from typing import Any
+
+import pytest
+from cryptography.fernet import Fernet
+from django.core.management import CommandError, call_command
+
+from eventservice.kernel import secrets
+from eventservice.kernel.secrets import Reencryption, decrypt
+from eventservice.tenants.models import Tenant
+from eventservice.tenants.public import create_tenant
+from execution.public import open_sealed
+from orchestration import lifecycle
+from orchestration.commands import RequestSpec
+from orchestration.lifecycle import cancel, reencryption
+from orchestration.models import ServiceCall
+from outbox.models import WebhookEndpoint
+from outbox.public import add_endpoint
+from tests.orchestration.support import everything, submit
+
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
+
+OLD, NEW, FOREIGN = (Fernet.generate_key().decode() for _ in range(3))
+HEADERS = {"Authorization": "Bearer s3cret", "X-Shown": "yes"}
+BODY = {"n": 1.5, "text": "ü", "deep": [None, {"big": 2**53}]}
+REQUEST = RequestSpec("POST", "http://target.test/", HEADERS, BODY)
+
+
+@pytest.fixture
+def keys(settings: Any) -> Iterator[Callable[..., None]]:
+    def use(*given: str) -> None:
+        settings.ENCRYPTION_KEYS = list(given)
+        secrets._fernet.cache_clear()
+
+    yield use
+    secrets._fernet.cache_clear()
+
+
+@pytest.fixture
+def acme(keys: Callable[..., None]) -> Tenant:
+    """With a secret of each kind under the old key, in a call that waits and in one that has ended."""
+    keys(OLD)
+    tenant = create_tenant("acme", signing_secret="whsec_x")
+    add_endpoint(tenant.pk, "https://hooks.test/")
+    submit(tenant, request=REQUEST)
+    cancel(tenant.pk, submit(tenant, request=REQUEST))
+    submit(tenant)
+    keys(NEW, OLD)
+    return tenant
+
+
+def calls() -> Any:
+    return ServiceCall.objects.across_tenants().order_by("service_call_id")
+
+
+def reencrypt() -> str:
+    out = StringIO()
+    call_command("reencrypt", stdout=out)
+    return out.getvalue()
+
+
+def test_all_that_is_stored_opens_without_the_old_key(acme: Tenant, keys: Callable[..., None]) -> None:
+    before = [call.request_spec for call in calls()]
+    assert "1 tenants, 1 endpoints, 2 calls" in reencrypt()
+    keys(NEW)
+    acme.refresh_from_db()
+    assert decrypt(acme.signing_secret) == "whsec_x"
+    assert decrypt(WebhookEndpoint.objects.for_tenant(acme.pk).get().secret).startswith("whsec_")
+    for spec in [call.request_spec for call in calls()][:2]:
+        assert {**spec, "headers": open_sealed(spec["headers"])} == {**before[0], "headers": HEADERS}
+
+
+def test_nothing_else_of_a_call_changes(acme: Tenant) -> None:
+    def but_its_request() -> Any:
+        rows, *rest = everything()
+        return [{**row, "request_spec": None} for row in rows], rest
+
+    before = but_its_request()
+    reencrypt()
+    assert but_its_request() == before
+
+
+def test_a_second_run_writes_nothing(acme: Tenant) -> None:
+    reencrypt()
+    before = everything()
+    assert "0 tenants, 0 endpoints, 0 calls" in reencrypt()
+    assert everything() == before
+
+
+def test_one_that_was_broken_off_is_finished_by_the_next(
+    acme: Tenant, keys: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for size in ("READ_BATCH", "WRITE_BATCH"):
+        monkeypatch.setattr(reencryption, size, 1)
+    next(lifecycle.reencrypt_calls(Reencryption()))
+    assert "1 calls" in reencrypt()
+    keys(NEW)
+    assert all(open_sealed(call.request_spec["headers"]) for call in list(calls())[:2])
+
+
+def test_a_request_that_is_changed_meanwhile_stays_as_it_was_changed(
+    acme: Tenant, keys: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = reencryption._headers_after
+
+    def read_and_change(*at: Any) -> Any:
+        batch = read(*at)
+        for call in calls():
+            ServiceCall.objects.for_tenant(acme.pk).filter(service_call_id=call.service_call_id).update(
+                request_spec={**call.request_spec, "body": "changed"}
+            )
+        return batch
+
+    monkeypatch.setattr(reencryption, "_headers_after", read_and_change)
+    reencrypt()
+    keys(NEW)
+    spec = calls()[0].request_spec
+    assert (spec["body"], open_sealed(spec["headers"])) == ("changed", HEADERS)
+
+
+def test_what_no_key_opens_is_named_and_the_rest_is_done(acme: Tenant, keys: Callable[..., None]) -> None:
+    keys(FOREIGN)
+    foreign = submit(acme, request=REQUEST)
+    keys(NEW, OLD)
+    with pytest.raises(CommandError, match=f"1 secrets .* a header of call {foreign}"):
+        reencrypt()
+    keys(NEW, FOREIGN)
+    assert "1 calls" in reencrypt()
+    keys(NEW)
+    assert [open_sealed(call.request_spec["headers"]) for call in calls()] == [HEADERS, HEADERS, {}, HEADERS]
+
+
+def test_an_installation_without_keys_has_nothing_to_do(acme: Tenant, keys: Callable[..., None]) -> None:
+    keys()
+    Tenant.objects.all().update(signing_secret="")
+    WebhookEndpoint.objects.across_tenants().delete()
+    calls().delete()
+    submit(acme, request=REQUEST)
+    assert "0 tenants, 0 endpoints, 0 calls" in reencrypt()

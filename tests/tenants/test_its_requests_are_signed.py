@@ -1,0 +1,27 @@
+"""A tenant's signing secret is opened where a request of its is made, and nowhere before."""
+
+from __future__ import annotations
+
+from unittest.mock import patch
+
+import pytest
+from cryptography.fernet import MultiFernet
+
+from eventservice.tenants.public import create_tenant, forget_profiles
+from tests.orchestration.support import FakeEgress, engine_on, look, submit
+
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
+
+SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+
+
+def test_the_engine_signs_and_opens_the_secret_once() -> None:
+    forget_profiles()
+    tenant = create_tenant("acme", signing_secret=SECRET)
+    for _ in range(3):
+        submit(tenant)
+    with patch.object(MultiFernet, "decrypt", autospec=True, side_effect=MultiFernet.decrypt) as opened:
+        egress = FakeEgress()
+        look(engine_on(egress))
+    assert [dict(attempt.headers)["webhook-signature"][:3] for attempt in egress.sent] == ["v1,"] * 3
+    assert opened.call_count == 1
