@@ -12,6 +12,7 @@ import uuid
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from io import StringIO
 from typing import Any
 from urllib.parse import urlsplit
@@ -126,26 +127,20 @@ def identifier(text: str, what: str) -> str:
         raise ArgumentTypeError(f"{text!r} is not {what}") from None
 
 
-def length_of_time(text: str) -> timedelta:
+def length_of_time(text: str, least: timedelta = timedelta(), most: timedelta = LONGEST) -> timedelta:
     """As the API and the console read it."""
     seconds = parse_duration(text)
     if seconds is None:
         raise ArgumentTypeError(f"{text!r} is not a length of time such as 90s, 1h30m or 30d")
-    if seconds > LONGEST.total_seconds():
-        raise ArgumentTypeError(f"{text!r} is longer than {LONGEST.days}d")
+    if seconds > most.total_seconds():
+        raise ArgumentTypeError(f"{text!r} is longer than {most.days}d")
+    if seconds < least.total_seconds():
+        raise ArgumentTypeError(f"{text!r} is shorter than {least.total_seconds():g}s")
     return timedelta(seconds=seconds)
 
 
-def number(least: float, most: float) -> Callable[[str], float]:
-    def parse(text: str) -> float:
-        try:
-            if least <= (given := float(text)) <= most:
-                return given
-        except ValueError:
-            pass
-        raise ArgumentTypeError(f"{text!r} is not a number from {least:g} to {most:g}")
-
-    return parse
+# What has to last: of a key, a wait, a pause between two looks.
+some_time = partial(length_of_time, least=timedelta(seconds=0.1))
 
 
 def refuse_wrong(faults: Sequence[Fault]) -> None:

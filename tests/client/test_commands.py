@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import datetime, timedelta
 from io import StringIO
 from typing import Any
 
@@ -13,7 +14,7 @@ from django.core.management import BaseCommand, CommandError, call_command
 from eventservice.api.auth import forget_keys
 from eventservice.management.commands.calls import Command as Calls
 from eventservice.management.terminal import Terminal
-from eventservice.tenants.keys import create_key
+from eventservice.tenants.keys import create_key, find_key
 from eventservice.tenants.models import ApiKey, Tenant
 from eventservice.tenants.public import create_tenant, forget_profiles
 
@@ -218,7 +219,7 @@ def test_a_command_without_a_key_or_a_tenant_ends_with_2(run: Run, missing: str)
 
 def test_waiting_for_a_call_that_does_not_succeed_ends_with_1(run: Run) -> None:
     with pytest.raises(SystemExit) as ended:
-        run("submit", "greet", "GET", "http://target.test/", "--in", "1h", "--wait", "0.1")
+        run("submit", "greet", "GET", "http://target.test/", "--in", "1h", "--wait", "0.1s")
     assert ended.value.code == 1
 
 
@@ -248,9 +249,21 @@ def test_a_body_that_json_does_not_have_is_wrong_usage(run: Run, body: str) -> N
 
 
 @pytest.mark.parametrize("option", ["--timeout", "--wait"])
-def test_seconds_that_are_no_number_are_wrong_usage(run: Run, option: str) -> None:
-    with pytest.raises(CommandError, match="not a number from"):
-        run("submit", "greet", "POST", "http://target.test/", option, "nan")
+@pytest.mark.parametrize("length", ["nan", "10", "0s", "99999d"])
+def test_a_length_of_time_that_is_none_is_wrong_usage(run: Run, option: str, length: str) -> None:
+    with pytest.raises(CommandError, match=f"{option}: '{length}' is"):
+        run("submit", "greet", "POST", "http://target.test/", option, length)
+
+
+def test_an_attempt_may_be_given_a_length_of_time(run: Run) -> None:
+    assert submit(run, "--in", "1h", "--timeout", "1m30s")["timeoutSeconds"] == 90
+
+
+@pytest.mark.parametrize("command", [("calls",), ("call", NOBODY)])
+def test_who_watches_does_so_for_a_length_of_time(run: Run, command: tuple[str, ...]) -> None:
+    for never in ("-1", "0s", "soon"):
+        with pytest.raises(CommandError, match="--watch"):
+            run(*command, f"--watch={never}")
 
 
 @pytest.mark.parametrize("command", [("create", "Bad Name"), ("namespace", "acme", "Bad Name")])
@@ -286,9 +299,20 @@ def test_a_keys_name_is_a_line_of_100_characters_as_in_the_api(name: str) -> Non
 
 def test_an_overlap_lasts_30_days_at_most_as_in_the_api() -> None:
     key, _ = create_key(None, ["read"])
-    run_command("apikey", "rotate", key.key_id, "--overlap-hours", "720")
-    with pytest.raises(CommandError, match="not a number from 0 to 720"):
-        run_command("apikey", "rotate", key.key_id, "--overlap-hours", "721")
+    run_command("apikey", "rotate", key.key_id, "--overlap", "30d")
+    with pytest.raises(CommandError, match="longer than 30d"):
+        run_command("apikey", "rotate", key.key_id, "--overlap", "30d1s")
+
+
+def test_without_an_overlap_a_key_ends_at_once() -> None:
+    key, text = create_key(None, ["read"])
+    run_command("apikey", "rotate", key.key_id, "--overlap", "0s")
+    assert find_key(text) is None
+
+
+def test_a_key_expires_after_a_length_of_time(at_noon: datetime) -> None:
+    run_command("apikey", "create", "--operator", "--expires", "30d")
+    assert ApiKey.objects.across_tenants().get().expires_at == at_noon + timedelta(days=30)
 
 
 def test_a_tenant_is_named_by_its_name_or_its_id() -> None:
@@ -306,10 +330,10 @@ def test_a_tenant_that_there_is_not_gets_no_key() -> None:
     assert json.loads(run_command("apikey", "list", "--json")) == []
 
 
-@pytest.mark.parametrize("days", ["-1", "0", "nan", "1e9", "soon"])
-def test_a_key_that_would_have_ended_or_never_ends_is_refused(days: str) -> None:
-    with pytest.raises(CommandError, match="--days"):
-        run_command("apikey", "create", "--operator", f"--days={days}")
+@pytest.mark.parametrize("length", ["-1d", "0s", "nan", "36501d", "soon"])
+def test_a_key_that_would_have_ended_or_never_ends_is_refused(length: str) -> None:
+    with pytest.raises(CommandError, match="--expires"):
+        run_command("apikey", "create", "--operator", f"--expires={length}")
 
 
 def test_who_lists_no_operators_keys_is_told_where_others_are() -> None:

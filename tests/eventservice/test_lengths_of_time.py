@@ -43,6 +43,15 @@ def test_all_commands_read_it_alike(command: tuple[str, ...]) -> None:
 
 
 @pytest.mark.django_db
+def test_figures_are_counted_for_a_length_of_time() -> None:
+    out = StringIO()
+    call_command("roll_up", "--for", "1m30s", stdout=out)
+    assert out.getvalue().startswith("All")
+    with pytest.raises(CommandError, match="--for"):
+        call_command("roll_up", "--for", "30")
+
+
+@pytest.mark.django_db
 def test_a_moment_before_all_time_is_refused() -> None:
     with pytest.raises(CommandError, match="0001-01-01"):
         call_command("outbox", "replay", "--since", "0001-01-01T00:00:00+14:00")

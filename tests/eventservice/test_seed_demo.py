@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.core.management import call_command
+from django.core.management import CommandError, call_command
 from django.db import transaction
 from django.db.models import Count, F
 
@@ -22,6 +22,12 @@ from outbox.models import OutboxEvent
 from timers.models import TimerSchedule
 
 TARGET = "http://127.0.0.1:9"
+
+
+def test_a_target_that_is_none_is_refused_before_anything_is_made(db: None) -> None:
+    with pytest.raises(CommandError, match="--target"):
+        call_command("seed_demo", "--target", "x")
+    assert not Tenant.objects.exists()
 
 
 def seed(**options: Any) -> None:

@@ -8,6 +8,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from eventservice.kernel.ids import new_id
+from eventservice.tenants.models import Tenant
 from outbox.models import OutboxEvent
 from outbox.parking import parked_events
 from tests.outbox.support import Remembering, append_run, dispatcher, drain
@@ -67,6 +68,16 @@ def test_replay_takes_a_time_or_how_long_ago(since: str) -> None:
     append_run(new_id(), 2)
     drain(dispatcher(Remembering()))
     assert outbox("replay", "--since", since) == "2 events are published again.\n"
+
+
+def test_replay_may_be_of_one_tenant_by_its_name_or_its_id(tenant: Tenant, intruder: Tenant) -> None:
+    append_run(new_id(), 2, tenant_id=tenant.pk)
+    append_run(new_id(), 3, tenant_id=intruder.pk)
+    for named in (tenant.name, str(tenant.pk)):
+        drain(dispatcher(Remembering()))
+        assert outbox("replay", "--since", "2000-01-01", "--tenant", named).startswith("2 events")
+    with pytest.raises(CommandError, match="There is no tenant 'nobody'"):
+        outbox("replay", "--since", "2h", "--tenant", "nobody")
 
 
 def test_prune_takes_an_age() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import uuid
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -12,7 +13,7 @@ from eventservice.api.tenant_rules import LONGEST_OVERLAP, read_key
 from eventservice.kernel.errors import DomainError
 from eventservice.kernel.now import db_now
 from eventservice.management.commands.tenant import tenant_of
-from eventservice.management.terminal import Terminal, number, refuse_wrong
+from eventservice.management.terminal import Terminal, length_of_time, refuse_wrong, some_time
 from eventservice.tenants.keys import (
     create_key,
     find_by_id,
@@ -35,12 +36,13 @@ class Command(BaseCommand):
         whose.add_argument("--operator", action="store_true", help="for all tenants")
         create.add_argument("--scope", action="append", choices=ApiKey.Scope.values)
         create.add_argument("--name", default="")
-        create.add_argument("--days", type=number(0.001, 36_500), help="until it expires")
+        create.add_argument("--expires", type=some_time, metavar="30d", help="after so long; else never")
         listing = actions.add_parser("list")
         listing.add_argument("--tenant", help="its name or id; without it, the operators' keys")
         rotate = actions.add_parser("rotate", help="a successor; the old key ends after the overlap")
         rotate.add_argument("id")
-        rotate.add_argument("--overlap-hours", type=number(0, LONGEST_OVERLAP / 3600), default=24.0)
+        overlap = partial(length_of_time, most=timedelta(seconds=LONGEST_OVERLAP))
+        rotate.add_argument("--overlap", type=overlap, default=timedelta(hours=24), metavar="24h")
         actions.add_parser("revoke", help="end a key now").add_argument("id")
         for parser_of_action in (create, listing, rotate):
             parser_of_action.add_argument("--json", action="store_true")
@@ -51,8 +53,8 @@ class Command(BaseCommand):
 
     def _create(self, options: dict[str, Any]) -> None:
         tenant_id = _tenant_id(options["tenant"])
-        days = options["days"]
-        expires_at = None if days is None else db_now() + timedelta(days=days)
+        expires = options["expires"]
+        expires_at = None if expires is None else db_now() + expires
         named = {"name": options["name"]} if options["name"] else {}
         scopes = options["scope"] or [ApiKey.Scope.READ.value, ApiKey.Scope.WRITE.value]
         faults: list[Fault] = []
@@ -65,7 +67,7 @@ class Command(BaseCommand):
         key = self._found(options["id"])
         try:
             refuse_ended(key)
-            successor, text = rotate_key(key, timedelta(hours=options["overlap_hours"]))
+            successor, text = rotate_key(key, options["overlap"])
         except DomainError as refused:
             raise CommandError(refused.message) from None
         self._show_new(successor, text)

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 
 from django.core.management.base import CommandParser
 
 from eventservice.client import Client
-from eventservice.management.terminal import REFUSED, ApiCommand, call_id
+from eventservice.management.terminal import REFUSED, ApiCommand, call_id, some_time
 
 SHOWN = (
     "serviceCallId", "name", "status", "submittedAt", "dueAt", "startedAt", "finishedAt", "attempts", "tags",
@@ -21,12 +22,17 @@ class Command(ApiCommand):
         super().add_arguments(parser)
         parser.add_argument("id", type=call_id)
         parser.add_argument(
-            "--watch", type=float, nargs="?", const=60.0, metavar="SECONDS", help="until it has ended"
+            "--watch",
+            type=some_time,
+            nargs="?",
+            const=timedelta(minutes=1),
+            metavar="60s",
+            help="until it has ended, at most so long",
         )
 
     def act(self, client: Client, options: Mapping[str, Any]) -> None:
         wait = options["watch"]
-        call = client.wait(options["id"], wait) if wait else client.get(options["id"])
+        call = client.wait(options["id"], wait.total_seconds()) if wait else client.get(options["id"])
         events, executions = list(client.events(options["id"])), list(client.executions(options["id"]))
         if self.terminal.as_json:
             self.terminal.json({**call, "executions": executions, "events": events})

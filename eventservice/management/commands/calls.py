@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 
 from django.core.management.base import CommandParser
 
 from eventservice.client import Client
-from eventservice.management.terminal import ApiCommand
+from eventservice.management.terminal import ApiCommand, some_time
 
 COLUMNS = ("id", "name", "status", "due", "attempts", "outcome", "tags")
 
@@ -24,7 +25,12 @@ class Command(ApiCommand):
         parser.add_argument("--sort", choices=("submittedAt", "-submittedAt", "dueAt", "-dueAt"))
         parser.add_argument("--limit", type=int, default=20)
         parser.add_argument(
-            "--watch", type=float, nargs="?", const=2.0, metavar="SECONDS", help="again and again"
+            "--watch",
+            type=some_time,
+            nargs="?",
+            const=timedelta(seconds=2),
+            metavar="2s",
+            help="again and again",
         )
 
     def act(self, client: Client, options: Mapping[str, Any]) -> None:
@@ -36,7 +42,7 @@ class Command(ApiCommand):
             )
             if not options["watch"]:
                 return
-            time.sleep(options["watch"])
+            time.sleep(options["watch"].total_seconds())
 
     def _show(self, calls: list[dict[str, Any]], *, clear: bool) -> None:
         if self.terminal.as_json:

@@ -15,6 +15,7 @@ from rich.live import Live
 from rich.table import Table
 
 from eventservice.management.commands.up import DEMO
+from eventservice.management.terminal import length_of_time
 from eventservice.tenants.models import Tenant
 from orchestration.public import RequestSpec, RetryPolicy, ServiceCall, SubmitServiceCall, submit
 from timers.public import NodeRole, live_nodes
@@ -38,15 +39,17 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--each", type=int, default=5, help="calls of each kind")
-        parser.add_argument("--seconds", type=float, default=15, help="how long to watch")
+        parser.add_argument(
+            "--for", type=length_of_time, default="15s", dest="watched", help="watch for so long: 15s"
+        )
 
-    def handle(self, *args: Any, each: int, seconds: float, **options: Any) -> None:
+    def handle(self, *args: Any, each: int, watched: timedelta, **options: Any) -> None:
         tenant = Tenant.objects.filter(name=DEMO).first()
         if tenant is None or not live_nodes(NodeRole.ENGINE):
             raise CommandError("No engine is running. Start the system with `make run` first.")
         commands = [_command(tenant.tenant_id, *kind) for kind in KINDS for _ in range(each)]
         submit(commands)
-        _watch(tenant.tenant_id, [command.service_call_id for command in commands], seconds)
+        _watch(tenant.tenant_id, [command.service_call_id for command in commands], watched.total_seconds())
 
 
 def _command(

@@ -5,12 +5,12 @@ from __future__ import annotations
 from argparse import ArgumentTypeError
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from uuid import UUID
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from eventservice.api.fields import parse_duration
 from eventservice.kernel.now import db_now
+from eventservice.management.commands.tenant import tenant_of
 from eventservice.management.terminal import length_of_time
 from outbox.public import parked_events, prune, replay, skip, status, unpark
 
@@ -42,7 +42,7 @@ class Command(BaseCommand):
             actions.add_parser(name, help=what).add_argument("id", type=int, help="as `parked` prints it")
         again = actions.add_parser("replay", help="publish again, under the same event ids")
         again.add_argument("--since", type=moment, required=True, help="ISO 8601, or how long ago: 2h")
-        again.add_argument("--tenant", type=UUID, help="of this tenant only")
+        again.add_argument("--tenant", help="of this tenant only: its name or id")
         old = actions.add_parser("prune", help="delete published events and finished webhook deliveries")
         old.add_argument("--older-than", type=length_of_time, required=True, metavar="30d")
         old.add_argument("--limit", type=int, default=100_000, help="rows at most (100000)")
@@ -82,9 +82,10 @@ class Command(BaseCommand):
             raise CommandError(f"No event {id} is parked: see `manage.py outbox parked`.")
         self.stdout.write(f"Event {id} is skipped, and those behind it flow again.")
 
-    def _replay(self, *, since: datetime | timedelta, tenant: UUID | None, **options: Any) -> None:
+    def _replay(self, *, since: datetime | timedelta, tenant: str | None, **options: Any) -> None:
         start = db_now() - since if isinstance(since, timedelta) else since
-        self.stdout.write(f"{replay(start, tenant)} events are published again.")
+        tenant_id = None if tenant is None else tenant_of(tenant).tenant_id
+        self.stdout.write(f"{replay(start, tenant_id)} events are published again.")
 
     def _prune(self, *, older_than: timedelta, limit: int, **options: Any) -> None:
         self.stdout.write(f"{prune(older_than, limit)} rows deleted.")

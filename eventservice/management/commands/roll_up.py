@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from eventservice.management.terminal import number
+from eventservice.management.terminal import length_of_time
 from orchestration.public import roll_up
 
 
@@ -16,10 +17,12 @@ class Command(BaseCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--seconds", type=number(0, 1e9), default=30.0, help="how long it may take")
+        parser.add_argument(
+            "--for", type=length_of_time, default="30s", dest="most", help="at most so long: 30s"
+        )
 
-    def handle(self, *args: Any, seconds: float, **options: Any) -> None:
-        whole = roll_up(seconds)
+    def handle(self, *args: Any, most: timedelta, **options: Any) -> None:
+        whole = roll_up(most.total_seconds())
         self.stdout.write(
             "All that has ended is counted." if whole else "There is more to count: run it again."
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from argparse import ArgumentTypeError
 from datetime import timedelta
 from itertools import islice
 from random import Random
@@ -18,6 +19,7 @@ from eventservice.demo.setting import found, retire_keys, settle, use_keys
 from eventservice.demo.world import WEEK, World
 from eventservice.kernel.ids import new_id
 from eventservice.kernel.now import db_now, pinned_time
+from execution.public import BadUrl, parse_target
 from orchestration.public import recount, roll_up
 
 # Lives in one transaction: a third of a second, for which a running engine waits.
@@ -38,7 +40,9 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         target = f"http://127.0.0.1:{settings.TARGET_PORT}"
         parser.add_argument("--calls", type=int, default=7000, help="of the past week, more or less")
-        parser.add_argument("--target", default=target, help="the mock target, to which pending calls go")
+        parser.add_argument(
+            "--target", type=_origin, default=target, help="the mock target, to which pending calls go"
+        )
         parser.add_argument("--seed", type=int, default=7, help="another number makes another week")
         parser.add_argument("--again", action="store_true", help="also when the made-up tenants exist")
         parser.add_argument("--yes", action="store_true", help="also in production")
@@ -69,6 +73,14 @@ class Command(BaseCommand):
         self.stdout.write(
             f"{past.calls} calls of {len(tenants)} tenants in {time.monotonic() - began:.1f} s."
         )
+
+
+def _origin(text: str) -> str:
+    try:
+        parse_target(text)
+    except BadUrl as wrong:
+        raise ArgumentTypeError(f"{text!r} is no target such as http://127.0.0.1:9000: {wrong}") from None
+    return text.rstrip("/")
 
 
 def _set_the_scene(world: World) -> dict[str, uuid.UUID]:

@@ -8,7 +8,7 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 
 from eventservice.client import Client
-from eventservice.management.terminal import REFUSED, ApiCommand, number
+from eventservice.management.terminal import REFUSED, ApiCommand, some_time
 
 
 class Command(ApiCommand):
@@ -26,10 +26,10 @@ class Command(ApiCommand):
         when.add_argument("--at", metavar="2026-03-01T12:00:00Z", help="when")
         parser.add_argument("--tag", action="append", default=[])
         parser.add_argument("--attempts", type=int, help="the most attempts")
-        parser.add_argument("--timeout", type=number(0, 86_400), help="seconds for each attempt")
+        parser.add_argument("--timeout", type=some_time, metavar="30s", help="for each attempt")
         parser.add_argument("--idempotency-key")
         parser.add_argument(
-            "--wait", type=number(0, 1e9), metavar="SECONDS", help="until it has ended, at most so long"
+            "--wait", type=some_time, metavar="10s", help="until it has ended, at most so long"
         )
 
     def act(self, client: Client, options: Mapping[str, Any]) -> None:
@@ -43,7 +43,7 @@ class Command(ApiCommand):
             **_choices(options),
         )
         if options["wait"]:
-            call = client.wait(call["serviceCallId"], options["wait"])
+            call = client.wait(call["serviceCallId"], options["wait"].total_seconds())
         if self.terminal.as_json:
             self.terminal.json(call)
         else:
@@ -54,12 +54,12 @@ class Command(ApiCommand):
 
 
 def _choices(options: Mapping[str, Any]) -> dict[str, Any]:
-    attempts = options["attempts"]
+    attempts, timeout = options["attempts"], options["timeout"]
     given = {
         "delay": options["delay"],
         "dueAt": options["at"],
         "tags": options["tag"] or None,
-        "timeoutSeconds": options["timeout"],
+        "timeoutSeconds": timeout and timeout.total_seconds(),
         "retryPolicy": None if attempts is None else {"maxAttempts": attempts},
     }
     return {name: value for name, value in given.items() if value is not None}
