@@ -52,11 +52,6 @@ class Statistics:
             return None
         return self.lateness_ms[min(len(self.lateness_ms) - 1, int(len(self.lateness_ms) * percentile))]
 
-    def lateness_buckets(self) -> list[tuple[str, int]]:
-        """Cumulative, as Prometheus has them; bounds in seconds."""
-        counts = [(str(most / 1000), sum(late <= most for late in self.lateness_ms)) for most in BUCKETS_MS]
-        return [*counts, ("+Inf", len(self.lateness_ms))]
-
 
 def statistics(tenant_ids: Collection[uuid.UUID], window: timedelta) -> Statistics:
     """Of these tenants together, by as many queries for all of them as for one."""
