@@ -39,7 +39,7 @@ START_SECONDS = 60.0
 STOP_SECONDS = 45.0
 PR_SET_PDEATHSIG = 1
 
-_libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+_libc = ctypes.CDLL(None)
 
 
 class BenchmarkError(Exception):
@@ -127,8 +127,7 @@ def _interrupt(number: int, frame: object) -> None:
 
 def _end_with(parent: int) -> None:
     """In the child, before exec: SIGTERM when the program dies without a chance to clean up."""
-    if _libc:
-        _libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:
         os._exit(1)
 

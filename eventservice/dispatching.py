@@ -24,7 +24,7 @@ class DispatcherRole:
         self._sender = sender
         self._deliverer = WebhookDeliverer(sender)
         self._awake = threading.Event()
-        self._watch = ChangeWatch(self._awake.set)
+        self._watch = ChangeWatch(self._awake.set, seldom=0.5)
         self._enter()
 
     def _enter(self) -> None:

@@ -12,7 +12,6 @@ import os
 import selectors
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,7 +27,7 @@ COLOURS = (36, 33, 32, 35, 34, 31)  # ANSI: cyan, yellow, green, magenta, blue, 
 PR_SET_PDEATHSIG = 1
 
 # Loaded before any fork: between fork and exec a child should do as little as possible.
-_libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+_libc = ctypes.CDLL(None)
 
 
 @dataclass(frozen=True)
@@ -194,7 +193,7 @@ def _label(name: str, colour: int) -> bytes:
 
 def _end_with(parent: int) -> None:
     """In the child, before exec: it must not outlive a supervisor that was killed with SIGKILL."""
-    if _libc:  # SIGTERM, so that a leader takes its own workers with it: after a SIGKILL they would stay
-        _libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    # SIGTERM, so that a leader takes its own workers with it: after a SIGKILL they would stay.
+    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:  # it died before prctl could see it
         os._exit(1)

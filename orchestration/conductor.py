@@ -82,7 +82,7 @@ class Engine:
         self._unrecorded: list[Outcome] = []
         # Attempts that this process began before it was fenced: their results change no state.
         self._late: set[Hashable] = set()
-        self._watch = ChangeWatch(egress.wake)
+        self._watch = ChangeWatch(egress.wake, seldom=0.1)
         self._look_at = 0.0
         self._due: dict[str, float] = {}
         self._enter(NodeRole.ENGINE)

@@ -2,35 +2,23 @@
 are for everybody else.
 
 A place is a name in Linux's abstract socket namespace: whoever has bound it has the place, on the whole machine, and
-the kernel gives it back when its holder is gone, however it went. Elsewhere each process counts for itself.
+the kernel gives it back when its holder is gone, however it went.
 """
 
 from __future__ import annotations
 
 import hashlib
 import socket
-import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from django.conf import settings
 from django.db import connection
 
-_in_process = threading.Lock()
-
 
 @contextmanager
 def a_place_to_wait() -> Iterator[bool]:
     """Whether there was one."""
-    if not sys.platform.startswith("linux"):
-        taken = settings.API_MAX_WAITERS > 0 and _in_process.acquire(blocking=False)
-        try:
-            yield taken
-        finally:
-            if taken:
-                _in_process.release()
-        return
     place = _take_place()
     try:
         yield place is not None

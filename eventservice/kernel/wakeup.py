@@ -1,8 +1,8 @@
 """Noticing that another process has written, without asking the tables.
 
-SQLite answers in microseconds whether another connection has committed (`PRAGMA data_version`), and on Linux the
-kernel tells when there is a reason to ask: it watches the folder for writes to the write-ahead log. A write to
-the log precedes its commit by as long as the disk takes, so a notice means asking often for a moment.
+SQLite answers in microseconds whether another connection has committed (`PRAGMA data_version`), and the kernel tells
+when there is a reason to ask: it watches the folder for writes to the write-ahead log. A write to the log precedes its
+commit by as long as the disk takes, so a notice means asking often for a moment.
 
 The other databases cannot be asked so cheaply: there the answer is "perhaps", often while there is work and
 seldom while there is none.
@@ -13,7 +13,6 @@ from __future__ import annotations
 import ctypes
 import os
 import select
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -28,26 +27,29 @@ BUSY_SECONDS = 0.002
 # what comes after that is another notice, unless the two were heard as one. Each time wakes a sleeping process.
 ALERT_SECONDS = 0.2
 SEEN_SECONDS = 0.03
-# With notices this is a safety net; without them it is how late a change is seen.
+# With notices this is a safety net; without them (the kernel gives a user only so many) it is how late a change is seen.
 IDLE_SECONDS = 0.5
 UNNOTIFIED_SECONDS = 0.02
-PERHAPS_SECONDS = (0.02, 0.5)
+# On the other databases, while there is work.
+OFTEN_SECONDS = 0.02
 
 IN_MODIFY = 0x2
 CLOSED_SECONDS = 10.0  # how late the listener sees that nobody needs it any more
 
 
 class ChangeWatch:
-    """`wake` is called, from another thread, when a nap that is under way should end."""
+    """`wake` is called, from another thread, when a nap that is under way should end. `seldom`: how often to look
+    where looking is the only way, while there is nothing to do."""
 
-    def __init__(self, wake: Callable[[], None]) -> None:
+    def __init__(self, wake: Callable[[], None], seldom: float) -> None:
         self._wake = wake
         self._closed = False
         self._version: int | None = None
         self._busy_until = 0.0
         self._noticed_at = self._alert_until = 0.0
         self._ask_at = 0.0
-        self._interval = PERHAPS_SECONDS[0]
+        self._interval = OFTEN_SECONDS
+        self._seldom = seldom
         self._sqlite = connection.vendor == "sqlite"
         self._idle = UNNOTIFIED_SECONDS
         if self._sqlite and self._listen(Path(connection.settings_dict["NAME"]).parent):
@@ -60,7 +62,7 @@ class ChangeWatch:
     def worked(self) -> None:
         """There was something to do."""
         self._busy_until = time.monotonic() + BUSY_FOR_SECONDS
-        self._interval = PERHAPS_SECONDS[0]
+        self._interval = OFTEN_SECONDS
 
     @property
     def pause(self) -> float:
@@ -90,7 +92,7 @@ class ChangeWatch:
         if now < self._ask_at:
             return False
         self._ask_at = now + self._interval
-        self._interval = min(PERHAPS_SECONDS[1], self._interval * 1.5)
+        self._interval = min(self._seldom, self._interval * 1.5)
         return True
 
     def _listen(self, folder: Path) -> bool:
@@ -115,8 +117,6 @@ class ChangeWatch:
 
 
 def _open_notices(folder: Path) -> int | None:
-    if sys.platform != "linux":
-        return None
     libc = ctypes.CDLL(None, use_errno=True)
     notices = libc.inotify_init1(os.O_CLOEXEC)
     if notices < 0:
