@@ -17,7 +17,7 @@ from rest_framework.request import Request
 
 from eventservice.api.auth import Scope
 from eventservice.api.bodies import read_object
-from eventservice.api.fields import MISSING, Fields, checked, show_instant
+from eventservice.api.fields import MISSING, Fields, checked, parse_instant, show_instant
 from eventservice.api.problems import Fault, Refusal
 from eventservice.api.schema import described
 from eventservice.api.views import no_content, reply
@@ -190,7 +190,7 @@ def _key(fields: Fields, tenant: Profile) -> tuple[str, str]:
 def _changes(fields: Fields) -> dict[str, Any]:
     changes: dict[str, Any] = {}
     if "executeAt" in fields:
-        changes["execute_at"] = read_due(fields, "executeAt", MISSING)
+        changes["execute_at"] = changes["due_at"] = read_due(fields, "executeAt", MISSING)
     if "callbackUrl" in fields:
         changes["callback_url"] = read_url(fields, "callbackUrl")
     if "payload" in fields:
@@ -209,10 +209,12 @@ def timer_command(
     *,
     execute_at: datetime,
     callback_url: str,
+    due_at: datetime | None = None,
     payload: Any = None,
     retry_policy: RetryPolicy | None = None,
     timeout_seconds: float = DEFAULT_TIMEOUT,
 ) -> SubmitServiceCall:
+    """`execute_at` is what the timer was set to and stays; `due_at` is when it is sent next, if that is another time."""
     namespace, timer_id = key
     body = {
         "namespace": namespace,
@@ -224,7 +226,7 @@ def timer_command(
         tenant_id=tenant.tenant_id,
         name=timer_id[:200],
         request=RequestSpec("POST", callback_url, {}, body),
-        due_at=execute_at,
+        due_at=due_at or execute_at,
         namespace=namespace,
         external_id=timer_id,
         correlation_id=correlation_id,
@@ -238,7 +240,8 @@ def asked_of(call: ServiceCall) -> dict[str, Any]:
     """What a stored timer was asked for with."""
     spec, policy = call.request_spec, call.retry_policy
     return {
-        "execute_at": call.due_at,
+        "execute_at": parse_instant(spec["body"]["executeAt"]),
+        "due_at": call.due_at,
         "callback_url": spec["url"],
         "payload": spec["body"]["payload"],
         "retry_policy": RetryPolicy.from_stored(policy) if policy else None,
@@ -249,7 +252,7 @@ def asked_of(call: ServiceCall) -> dict[str, Any]:
 def show_timer(call: Mapping[str, Any]) -> dict[str, Any]:
     spec = call["request_spec"]
     return {
-        **_show(call),
+        **_show(call, spec["body"]["executeAt"]),
         "callbackUrl": spec["url"],
         "payload": spec["body"]["payload"],
         "retryPolicy": show_policy(call["retry_policy"]),
@@ -258,14 +261,15 @@ def show_timer(call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def show_listed_timer(call: Mapping[str, Any]) -> dict[str, Any]:
-    return {**_show(call), "callbackUrl": call["url"]}
+    return {**_show(call, call["execute_at"]), "callbackUrl": call["url"]}
 
 
-def _show(call: Mapping[str, Any]) -> dict[str, Any]:
+def _show(call: Mapping[str, Any], execute_at: str) -> dict[str, Any]:
     return {
         "namespace": call["namespace"],
         "timerId": call["external_id"],
-        "executeAt": show_instant(call["due_at"]),
+        "executeAt": execute_at,
+        "dueAt": show_instant(call["due_at"]),
         "status": call["status"],
         "serviceCallId": str(call["service_call_id"]),
         "attempts": call["attempt"],

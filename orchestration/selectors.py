@@ -22,10 +22,11 @@ from itertools import islice
 from operator import itemgetter
 from typing import Any
 
-from django.db.models import Exists, F, Func, OrderBy, OuterRef, Q, QuerySet, lookups
-from django.db.models.fields.json import KeyTextTransform
+from django.db.models import Case, Exists, F, OrderBy, OuterRef, Q, QuerySet, When, lookups
+from django.db.models.fields.json import KeyTextTransform, KeyTransform
 
 from eventservice.kernel.errors import NotFound
+from eventservice.kernel.sql import Aside
 from eventservice.tenants.public import DEFAULT_NAMESPACE
 from orchestration.models import ServiceCall, ServiceCallTag
 from orchestration.states import Status
@@ -235,12 +236,19 @@ def by_tenant(keys: Iterable[CallKey]) -> dict[uuid.UUID, list[uuid.UUID]]:
     return grouped
 
 
+# Of a durable timer: what it was set to. Of any other call the body is not read.
+_EXECUTE_AT = Case(
+    When(external_id__isnull=False, then=KeyTextTransform("executeAt", KeyTransform("body", "request_spec")))
+)
+
+
 def _listed(tenant_id: uuid.UUID, ids: list[uuid.UUID]) -> list[dict[str, Any]]:
     calls = ServiceCall.objects.for_tenant(tenant_id).filter(service_call_id__in=ids)
     rows = calls.values(
         *LISTED,
         method=KeyTextTransform("method", "request_spec"),
         url=KeyTextTransform("url", "request_spec"),
+        execute_at=_EXECUTE_AT,
     )
     tags = tags_of(tenant_id, ids)
     return [{**row, "tags": tags.get(row["service_call_id"], [])} for row in rows]
@@ -379,16 +387,6 @@ def _sought(wanted: CallFilter) -> Q:
 
 
 # --- conditions -----------------------------------------------------------------------------------------------
-
-
-class Aside(Func):
-    """A column that no index shall be chosen for: SQLite's documented unary plus. The others weigh costs."""
-
-    template = "%(expressions)s"
-    arity = 1
-
-    def as_sqlite(self, compiler: Any, connection: Any, **extra: Any) -> Any:
-        return self.as_sql(compiler, connection, template="+%(expressions)s", **extra)
 
 
 def aside(wanted: CallFilter, path: str = "", *, tags: bool = True, but: str = "") -> Q:

@@ -8,6 +8,17 @@ from typing import Any
 from uuid import UUID
 
 from django.db import connection
+from django.db.models import Func
+
+
+class Aside(Func):
+    """A column that no index shall be chosen for: SQLite's documented unary plus. The others weigh costs."""
+
+    template = "%(expressions)s"
+    arity = 1
+
+    def as_sqlite(self, compiler: Any, connection: Any, **extra: Any) -> Any:
+        return self.as_sql(compiler, connection, template="+%(expressions)s", **extra)
 
 
 def marks(values: Collection[Any]) -> str:

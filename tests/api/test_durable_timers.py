@@ -133,8 +133,54 @@ CHANGES = {
 def test_any_part_of_it_can_be_changed_and_the_rest_stays(acme: Api, name: str) -> None:
     made = create(acme)
     changed = acme.post("/timers/update", {**KEY, name: CHANGES[name]})
-    assert changed.json() == {**made, name: CHANGES[name]}
+    due = {"dueAt": CHANGES[name]} if name == "executeAt" else {}
+    assert changed.json() == {**made, name: CHANGES[name], **due}
     assert acme.post("/timers/get", KEY).json() == changed.json()
+
+
+SET_TO = "2026-01-01T00:00:00.000Z"
+RETRIED_AT = "2031-05-05T05:05:05.005Z"
+
+
+@pytest.fixture
+def retried(acme: Api) -> dict[str, Any]:
+    """A timer that has been sent once, and is due again at another time than it was set to."""
+    made = create(acme, executeAt=SET_TO)
+    stored(acme).update(attempt=1, due_at=RETRIED_AT)
+    return made
+
+
+def test_the_time_that_it_was_set_to_stays_when_it_is_late_or_due_again(
+    acme: Api, retried: dict[str, Any]
+) -> None:
+    assert retried["executeAt"] == SET_TO < retried["dueAt"]
+    found = acme.post("/timers/get", KEY).json()
+    (listed,) = acme.get("/timers").json()["items"]
+    for shown in (found, listed):
+        assert (shown["executeAt"], shown["dueAt"]) == (SET_TO, RETRIED_AT)
+
+
+def test_a_change_of_something_else_moves_neither_time(acme: Api, retried: dict[str, Any]) -> None:
+    changed = acme.post("/timers/update", {**KEY, "payload": 2}).json()
+    assert changed["serviceCallId"] != retried["serviceCallId"]
+    assert (changed["executeAt"], changed["dueAt"]) == (SET_TO, RETRIED_AT)
+    assert start(acme).request.body["executeAt"] == SET_TO
+
+
+def test_another_time_to_execute_at_is_when_it_is_due(acme: Api, retried: dict[str, Any]) -> None:
+    changed = acme.post("/timers/update", {**KEY, "executeAt": CHANGES["executeAt"]}).json()
+    assert changed["executeAt"] == changed["dueAt"] == CHANGES["executeAt"]
+
+
+def test_one_that_was_rescheduled_as_a_call_keeps_the_time_that_it_was_set_to(acme: Api) -> None:
+    made = create(acme)
+    moved = acme("PATCH", f"/service-calls/{made['serviceCallId']}", {"dueAt": RETRIED_AT})
+    assert moved.status_code == 200, moved.content
+    for shown in (
+        acme.post("/timers/get", KEY).json(),
+        acme.post("/timers/update", {**KEY, "payload": 1}).json(),
+    ):
+        assert (shown["executeAt"], shown["dueAt"]) == (made["executeAt"], RETRIED_AT)
 
 
 def test_a_deleted_one_is_gone(acme: Api) -> None:
