@@ -43,7 +43,6 @@ from eventservice.tenants.models import Namespace
 from eventservice.tenants.public import tenant_ids
 from execution.public import mask_sealed
 from orchestration import lifecycle
-from orchestration.api.submission import MOST_TAGS
 from orchestration.console.replaying import replay_once
 from orchestration.models import (
     CallRollup,
@@ -82,7 +81,7 @@ def _replay(request: HttpRequest, call: ServiceCall) -> str:
 
 
 def _add_favorite(request: HttpRequest, call: ServiceCall) -> str:
-    if not lifecycle.add_tag(call.tenant_id, call.service_call_id, FAVORITE, most=MOST_TAGS + 1):
+    if not lifecycle.add_tag(call.tenant_id, call.service_call_id, FAVORITE):
         raise Conflict("favorite", "It is a favourite already.")
     return "made a favourite"
 

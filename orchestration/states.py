@@ -22,8 +22,9 @@ TRANSITIONS: dict[Status, frozenset[Status]] = {
 TERMINAL = frozenset(status for status, following in TRANSITIONS.items() if not following)
 LIVE = frozenset(TRANSITIONS) - TERMINAL
 
-# A favourite is a call with this tag.
+# A favourite is a call with this tag, which is not counted with the others.
 FAVORITE = "favorite"
+MOST_TAGS = 20
 
 
 class Delivery(models.TextChoices):

@@ -19,6 +19,7 @@ PASSING_KINDS = frozenset(
 PASSING_STATUSES = frozenset({408, 425, 429})
 SNIPPET = 2048
 LONGEST_RETRY_AFTER = timedelta(days=1).total_seconds()
+# Ten years, of which three may be leap years.
 LONGEST_DELAY = timedelta(days=3653)
 
 

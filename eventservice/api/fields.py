@@ -234,9 +234,11 @@ def show_instant(moment: datetime | None) -> str | None:
 
 
 def show_duration(seconds: float | None) -> str | None:
-    """In the largest unit that says it without a fraction."""
+    """In the largest unit that says it without a fraction; one day is 24h."""
     if seconds is None:
         return None
+    if seconds > 86_400 and not seconds % 86_400:
+        return f"{seconds // 86_400:.0f}d"
     if seconds and not seconds % 3600:
         return f"{seconds // 3600:.0f}h"
     if seconds and not seconds % 60:

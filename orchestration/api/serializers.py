@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.conf import settings
 from rest_framework import serializers as s
 
 from eventservice.api.schema import FaultSerializer, page_of
@@ -17,6 +18,11 @@ Base = s.Serializer[Any]
 
 def duration(**options: Any) -> s.Field[Any, Any, Any, Any]:
     return s.CharField(help_text=DURATION, **options)
+
+
+def timeout() -> s.Field[Any, Any, Any, Any]:
+    most = settings.API_MAX_TIMEOUT_SECONDS
+    return s.FloatField(min_value=0.1, max_value=most, required=False, allow_null=True)
 
 
 # --- what is taken --------------------------------------------------------------------------------------------
@@ -47,12 +53,12 @@ class SubmissionSerializer(Base):
     namespace = s.CharField(max_length=64, required=False, allow_null=True)
     idempotencyKey = s.CharField(max_length=255, required=False, allow_null=True)
     retryPolicy = RetryPolicyInputSerializer(required=False, allow_null=True)
-    timeoutSeconds = s.FloatField(min_value=0.1, max_value=3600, required=False, allow_null=True)
+    timeoutSeconds = timeout()
     delivery = s.ChoiceField(Delivery.values, required=False, allow_null=True)
 
 
 class BatchInputSerializer(Base):
-    items = s.ListField(child=SubmissionSerializer(), min_length=1, max_length=1000)
+    items = s.ListField(child=SubmissionSerializer(), min_length=1, max_length=settings.API_MAX_BATCH)
     atomic = s.BooleanField(required=False, allow_null=True, help_text="All or none")
 
 
@@ -73,7 +79,7 @@ class TimerInputSerializer(Base):
     retryPolicy = RetryPolicyInputSerializer(
         required=False, allow_null=True, help_text="None: one attempt, and what `nextExecuteAt` asks for"
     )
-    callbackTimeoutSeconds = s.FloatField(min_value=0.1, max_value=3600, required=False, allow_null=True)
+    callbackTimeoutSeconds = timeout()
 
 
 class TimerKeySerializer(Base):
@@ -86,7 +92,7 @@ class TimerChangesSerializer(TimerKeySerializer):
     callbackUrl = s.CharField(max_length=2048, required=False)
     payload = s.JSONField(required=False)
     retryPolicy = RetryPolicyInputSerializer(required=False, allow_null=True)
-    callbackTimeoutSeconds = s.FloatField(min_value=0.1, max_value=3600, required=False, allow_null=True)
+    callbackTimeoutSeconds = timeout()
 
 
 # --- what is given --------------------------------------------------------------------------------------------
@@ -223,7 +229,8 @@ class EventSerializer(Base):
 class ListedTimerSerializer(Base):
     namespace = s.CharField()
     timerId = s.CharField()
-    executeAt = s.DateTimeField()
+    executeAt = s.DateTimeField(help_text="What the timer was set to")
+    dueAt = s.DateTimeField(help_text="When the next attempt is due; after the last, when that was")
     status = s.ChoiceField(Status.values)
     serviceCallId = s.UUIDField()
     attempts = s.IntegerField()

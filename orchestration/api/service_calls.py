@@ -32,7 +32,6 @@ from orchestration.api.submission import (
     IDEMPOTENCY_KEY,
     KEY_RULE,
     LONGEST_NAME,
-    MOST_TAGS,
     Asking,
     parse_submission,
     read_due,
@@ -256,7 +255,7 @@ class Tag(CallsView):
         self, request: Request, tenant_id: uuid.UUID, service_call_id: uuid.UUID, tag: str
     ) -> HttpResponse:
         refuse_body(request)
-        lifecycle.add_tag(tenant_id, service_call_id, _checked_tag(tag), most=MOST_TAGS)
+        lifecycle.add_tag(tenant_id, service_call_id, _checked_tag(tag))
         return no_content()
 
     @described("removeTag", "service calls", status=204, about="Take a tag off.")
@@ -277,7 +276,7 @@ class Favorite(CallsView):
     @described("addFavorite", "service calls", status=204, about="Tag a call as a favourite.")
     def put(self, request: Request, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> HttpResponse:
         refuse_body(request)
-        lifecycle.add_tag(tenant_id, service_call_id, FAVORITE, most=MOST_TAGS + 1)
+        lifecycle.add_tag(tenant_id, service_call_id, FAVORITE)
         return no_content()
 
     @described("removeFavorite", "service calls", status=204, about="Not a favourite any more.")

@@ -22,13 +22,12 @@ from eventservice.tenants.public import DEFAULT_NAMESPACE, Profile
 from execution.public import METHODS, BadHeader, BadUrl, check_headers, parse_target
 from orchestration.commands import RequestSpec, SubmitServiceCall
 from orchestration.retries import RetryPolicy
-from orchestration.states import FAVORITE, Delivery
+from orchestration.states import FAVORITE, MOST_TAGS, Delivery
+from orchestration.verdicts import LONGEST_DELAY
 
-MOST_TAGS = 20
 LONGEST_TAG = 64
 LONGEST_NAME = 200
 MOST_HEADERS = 64
-LONGEST_DELAY = timedelta(days=3652)
 DEFAULT_TIMEOUT = 30.0
 LONGEST_INTERVAL = 30 * 86_400.0
 MOST_ATTEMPTS = 100

@@ -25,11 +25,10 @@ from eventservice.kernel.ids import new_id
 from eventservice.kernel.now import db_now
 from eventservice.tenants.public import profile
 from orchestration import lifecycle
-from orchestration.api.submission import MOST_TAGS
 from orchestration.ceilings import refuse_inactive, take_room
 from orchestration.models import ServiceCall
 from orchestration.selectors import CallKey, by_tenant
-from orchestration.states import FAVORITE, Status
+from orchestration.states import Status
 
 MOST_CALLS = 10_000
 # So many of a transaction: on SQLite the engine waits for it.
@@ -88,7 +87,7 @@ def _run_now(bulk: Bulk, key: CallKey, correlation_id: uuid.UUID) -> bool:
 
 
 def _tag(bulk: Bulk, key: CallKey, correlation_id: uuid.UUID) -> bool:
-    return lifecycle.add_tag(*key, bulk.tag, most=MOST_TAGS + (bulk.tag == FAVORITE))
+    return lifecycle.add_tag(*key, bulk.tag)
 
 
 def _untag(bulk: Bulk, key: CallKey, correlation_id: uuid.UUID) -> bool:

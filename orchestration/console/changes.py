@@ -17,7 +17,7 @@ from eventservice.console.roles import Role
 from eventservice.kernel.ids import new_id
 from eventservice.kernel.now import db_now
 from orchestration import lifecycle
-from orchestration.api.submission import MOST_TAGS, wrong_tag
+from orchestration.api.submission import wrong_tag
 from orchestration.console.moments import BadMoment, Moment, chosen_of, moment_of, zones
 from orchestration.console.replaying import replay
 from orchestration.selectors import call_of, replays_of
@@ -196,13 +196,13 @@ class Labels(Page):
     nav = "calls"
 
     def label(
-        self, tenant_id: uuid.UUID, service_call_id: uuid.UUID, action: str, tag: str, *, add: bool, most: int
+        self, tenant_id: uuid.UUID, service_call_id: uuid.UUID, action: str, tag: str, *, add: bool
     ) -> bool:
         """False: it was so already."""
 
         def command() -> bool:
             if add:
-                return lifecycle.add_tag(tenant_id, service_call_id, tag, most=most)
+                return lifecycle.add_tag(tenant_id, service_call_id, tag)
             return lifecycle.remove_tag(tenant_id, service_call_id, tag)
 
         return self.act(action, command, tenant_id=tenant_id, subject=service_call_id, changed=bool, tag=tag)
@@ -214,7 +214,7 @@ class Favorite(Labels):
     def post(self, request: HttpRequest, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> HttpResponse:
         on = request.POST.get("on") == "1"
         action = "favorite" if on else "unfavorite"
-        self.label(tenant_id, service_call_id, action, FAVORITE, add=on, most=MOST_TAGS + 1)
+        self.label(tenant_id, service_call_id, action, FAVORITE, add=on)
         if not self.in_part:
             return self.back(reverse("console:call", args=[tenant_id, service_call_id]))
         context = {"tenant_id": tenant_id, "service_call_id": service_call_id, "favorite": on}
@@ -230,6 +230,6 @@ class Tags(Labels):
         if wrong := wrong_tag(tag):
             raise invalid([Fault("The tag", wrong)])
         action = "tag" if add else "untag"
-        if not self.label(tenant_id, service_call_id, action, tag, add=bool(add), most=MOST_TAGS):
+        if not self.label(tenant_id, service_call_id, action, tag, add=bool(add)):
             self.say(f"Nothing to change: it {'has this tag already' if add else 'has no such tag'}.")
         return self.back(reverse("console:call", args=[tenant_id, service_call_id]))

@@ -8,7 +8,7 @@ from functools import cache
 from typing import NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
-from orchestration.api.submission import LONGEST_DELAY
+from orchestration.verdicts import LONGEST_DELAY
 
 # A time is chosen to the minute: the present minute is not past.
 PAST = timedelta(minutes=1)

@@ -20,7 +20,7 @@ from orchestration.lifecycle.rows import event_of, move, one, require, with_time
 from orchestration.lifecycle.submission import Submitted, submit
 from orchestration.models import ServiceCall, ServiceCallTag
 from orchestration.retries import RetryPolicy
-from orchestration.states import FAVORITE, TERMINAL, Delivery, ResponseContract, Status
+from orchestration.states import FAVORITE, MOST_TAGS, TERMINAL, Delivery, ResponseContract, Status
 from outbox.public import append, forget
 from timers.public import rearm, unschedule
 
@@ -79,12 +79,13 @@ def edit(
             _add_tags(tenant_id, service_call_id, tags)
 
 
-def add_tag(tenant_id: uuid.UUID, service_call_id: uuid.UUID, tag: str, *, most: int) -> bool:
+def add_tag(tenant_id: uuid.UUID, service_call_id: uuid.UUID, tag: str) -> bool:
     """False: it has that tag."""
     with transaction.atomic():
         one(tenant_id, service_call_id)
-        if _tags(tenant_id, service_call_id).exclude(tag=tag).count() >= most:
-            raise Conflict("too_many_tags", f"A call has at most {most} tags.")
+        others = _tags(tenant_id, service_call_id).exclude(tag__in=[tag, FAVORITE])
+        if tag != FAVORITE and others.count() >= MOST_TAGS:
+            raise Conflict("too_many_tags", f"A call has at most {MOST_TAGS} tags.")
         return _add_tags(tenant_id, service_call_id, [tag])
 
 

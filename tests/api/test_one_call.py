@@ -50,11 +50,14 @@ def test_it_has_its_timer_and_its_last_attempt(acme: Api, path: str) -> None:
     ServiceCall.objects.filter(service_call_id=service_call_id).update(attempt=2)
     for attempt in (1, 2):
         HttpExecutionFactory(
-            tenant_id=acme.tenant.tenant_id, service_call_id=service_call_id, attempt=attempt
+            tenant_id=acme.tenant.tenant_id,
+            service_call_id=service_call_id,
+            attempt=attempt,
+            latency_ms=1.32016,
         )
     call = acme.get(path).json()
     assert call["timer"] == {"state": "Scheduled", "dueAt": call["dueAt"], "reachedAt": None}
-    assert call["lastAttempt"]["attempt"] == 2
+    assert (call["lastAttempt"]["attempt"], call["lastAttempt"]["latencyMs"]) == (2, 1.3)
     executions = acme.get(f"{path}/executions?limit=1").json()
     assert [one["attempt"] for one in executions["items"]] == [1]
     rest = acme.get(f"{path}/executions?limit=1&cursor={executions['nextCursor']}").json()

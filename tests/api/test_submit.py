@@ -74,6 +74,8 @@ def test_everything_that_may_be_said_is_kept(acme: Api) -> None:
         ({"dueAt": "2026-03-01T13:00:00+00:30"}, 1800),
         ({"dueAt": "2020-01-01T00:00:00Z"}, 0),
         ({"delay": None, "dueAt": None}, 0),
+        ({"delay": "3653d"}, 3653 * 86_400),
+        ({"dueAt": "2036-03-01T12:00:00Z"}, 3653 * 86_400),
     ],
 )
 def test_it_is_due_when_it_was_asked_for(acme: Api, when: dict[str, Any], seconds: float) -> None:
@@ -88,7 +90,7 @@ def test_it_is_due_when_it_was_asked_for(acme: Api, when: dict[str, Any], second
 @pytest.mark.parametrize(
     ("when", "pointer"),
     [
-        ({"delay": "3653d"}, "/delay"),
+        ({"delay": "3653d1s"}, "/delay"),
         ({"delay": "-1s"}, "/delay"),
         ({"delay": "1"}, "/delay"),
         ({"delay": ""}, "/delay"),
@@ -108,6 +110,11 @@ def test_a_time_that_is_none_is_refused(acme: Api, when: dict[str, str], pointer
     document = submission()
     del document["delay"]
     assert list(faults(acme.post("/service-calls", document | when))) == [pointer]
+
+
+def test_how_far_ahead_a_delay_may_be_is_said_in_days(acme: Api) -> None:
+    refused = acme.post("/service-calls", submission(delay="9999d"))
+    assert faults(refused) == {"/delay": "must be from 0s to 3653d"}
 
 
 def test_everything_that_is_wrong_is_told_at_once(acme: Api) -> None:

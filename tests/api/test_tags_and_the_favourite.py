@@ -20,6 +20,15 @@ def favourite(acme: Api) -> str:
     return path
 
 
+@pytest.mark.parametrize("favourite_by", ["favorite", "tags/favorite"])
+def test_the_favourite_takes_no_tags_place(acme: Api, favourite_by: str) -> None:
+    path = f"/service-calls/{acme.submit(tags=TWENTY[:19])['serviceCallId']}"
+    for part, status in ((favourite_by, 204), ("tags/t19", 204), ("tags/t19", 204), ("tags/one-more", 409)):
+        assert acme("PUT", f"{path}/{part}").status_code == status, part
+    assert acme("DELETE", f"{path}/favorite").status_code == 204
+    assert acme("PUT", f"{path}/{favourite_by}").status_code == 204
+
+
 def test_what_is_shown_can_be_sent_back(acme: Api, favourite: str) -> None:
     shown: dict[str, Any] = acme.get(favourite).json()
     assert len(shown["tags"]) == 21
