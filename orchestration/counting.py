@@ -60,6 +60,17 @@ def newer(wanted: Sequence[CallFilter], since: Any, most: int) -> int:
     return len(keys_of(later, Order("submitted_at", descending=False), most))
 
 
+def each_by_index(wanted: Sequence[CallFilter]) -> Sequence[int | None]:
+    """How many calls each tenant has; None: no one index knows."""
+    rows: list[QuerySet[Any]] = []
+    for one in wanted:
+        indexed = list(by_each_filter(one)) or [ServiceCall.objects.for_tenant(one.tenant_id)]
+        if len(indexed) > 1 or one.namespace is not None or narrowed(one) is not None:
+            return [None] * len(wanted)
+        rows += indexed
+    return _counts(rows)
+
+
 # --- by status --------------------------------------------------------------------------------------------------
 
 

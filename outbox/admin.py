@@ -17,7 +17,6 @@ from eventservice.console.admin.fields import Lines, Url
 from eventservice.console.admin.keys import uuid_of
 from eventservice.console.admin.lists import (
     AnyTenantFilter,
-    Aside,
     Choice,
     Recent,
     TenantFilter,
@@ -39,6 +38,7 @@ from eventservice.console.admin.showing import (
 from eventservice.console.roles import Role
 from eventservice.console.webhooks import shown_url
 from eventservice.kernel.errors import Conflict
+from eventservice.kernel.sql import Aside
 from eventservice.tenants.public import tenant_ids
 from outbox.models import DeliveryState, OutboxEvent, OutboxPartition, WebhookDelivery, WebhookEndpoint
 from outbox.parking import skip, unpark
@@ -170,6 +170,10 @@ class WebhookEndpointAdmin(RoleAdmin):
     list_filter = (AnyTenantFilter, "active")
     search_fields = ("url",)
     ordering = ("tenant_id", "endpoint_id")
+
+    def get_search_fields(self, request: HttpRequest) -> Sequence[str]:
+        """A search compares the whole URL, also what is not shown to who may not change it."""
+        return self.search_fields if self.has_change_permission(request) else ()
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
         """Who may not change its URL sees it without what may be a secret."""

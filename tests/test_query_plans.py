@@ -15,6 +15,9 @@ from eventservice.kernel.ids import new_id
 from eventservice.kernel.leases import Leases
 from eventservice.kernel.now import db_now
 from orchestration import lifecycle, selectors
+from orchestration.console.asked import NOBODY
+from orchestration.console.whose import tenants_with, tenants_with_id
+from orchestration.lifecycle import reencryption
 from orchestration.models import ServiceCall
 from orchestration.selectors import FEW, CallFilter, Order, list_calls
 from outbox import store
@@ -29,6 +32,7 @@ from timers.poller import HeldBack, Poller
 pytestmark = [pytest.mark.django_db, pytest.mark.xdist_group("query plans")]
 
 TENANT = TENANTS[1]
+URGENT, DUE = frozenset({"urgent"}), frozenset({"Scheduled"})
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -156,20 +160,30 @@ QUERIES: dict[str, tuple[Callable[[], Any], str, set[str]]] = {
         f"LIMIT {FEW + 1}",
         {"idx_service_call_tags_tag"},
     ),
+    "the headers of a tenant's calls, in the order of their ids": (
+        lambda: reencryption._headers_after(new_id(), TENANT),
+        "service_calls",
+        set(),
+    ),
     "attempts past their deadline": (
         lambda: lifecycle.overdue_attempts(100),
         "deadline_at",
         {"idx_service_calls_deadline"},
     ),
     "a call by its id alone, of any tenant": (
-        lambda: selectors.statuses_of([(tenant_id, new_id()) for tenant_id in TENANTS]),
+        lambda: tenants_with_id("service_call_id", new_id(), None, 20),
         "service_calls",
         set(),
     ),
     "whether a correlation id has any call, of any tenant": (
-        lambda: selectors.keys_of([CallFilter(t, correlation_id=new_id()) for t in TENANTS], Order(), 1),
+        lambda: tenants_with_id("correlation_id", new_id(), None, 1),
         "service_calls",
         {"idx_service_calls_correlation"},
+    ),
+    "which tenants have calls of a tag, and calls that are due": (
+        lambda: tenants_with(CallFilter(NOBODY, tags=URGENT, statuses=DUE, due_to=db_now()), 51),
+        "service_calls",
+        {"idx_service_call_tags_tag", "idx_service_calls_status"},
     ),
     "the call of an idempotency key": (
         lambda: list(calls(idempotency_key__in=["key-66", "key-71"])),

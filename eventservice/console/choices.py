@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import uuid
+from typing import Any
 
-from eventservice.tenants.directory import list_tenants
 from eventservice.tenants.models import Tenant
 
 MOST_OFFERED = 500
 
 
-def tenants_to_choose(chosen: uuid.UUID | None) -> list[Tenant]:
+def tenants_to_choose(chosen: uuid.UUID | None, **which: Any) -> list[Tenant]:
     """The first ones by name, and the chosen one: a select that lacked it would say All, and ask for that next."""
-    offered = list_tenants(MOST_OFFERED)
+    tenants = Tenant.objects.filter(**which)
+    offered = list(tenants.order_by("name")[:MOST_OFFERED])
     if chosen is None or any(tenant.pk == chosen for tenant in offered):
         return offered
-    return [*offered, *Tenant.objects.filter(pk=chosen)]
+    return [*offered, *tenants.filter(pk=chosen)]

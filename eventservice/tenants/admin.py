@@ -176,6 +176,7 @@ class NamespaceAdmin(RoleAdmin):
     search_fields = ("name",)
     ordering = ("tenant__name", "name")
     fields = ("tenant", "name", "num_shards")
+    raw_id_fields = ("tenant",)
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False

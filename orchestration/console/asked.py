@@ -15,15 +15,15 @@ from django.urls import reverse
 from eventservice.api.fields import checked, parse_instant
 from eventservice.api.problems import Fault
 from eventservice.api.queries import Query, make_cursor
+from eventservice.console.choices import tenants_to_choose
 from eventservice.console.forms import without_empty
-from eventservice.tenants.models import Tenant
 from orchestration.api.filters import SORTS
+from orchestration.console.whose import tenants_with
 from orchestration.selectors import CallFilter, Order, Page, Position, list_merged
-from orchestration.states import FAVORITE, Status
+from orchestration.states import FAVORITE, MOST_TAGS, Status
 
 # Each tenant has an index of its own: a list of all of them is merged from so many.
 MOST_TENANTS = 50
-MOST_TAGS = 20
 DEFAULT_SORT = "-submittedAt"
 BY = ("due", "submitted")
 NOT_FILTERS = frozenset({"sort", "limit", "cursor", "by"})
@@ -41,7 +41,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    tenants: Mapping[uuid.UUID, str]  # all there are, by name
+    tenants: Mapping[uuid.UUID, str]  # that can be chosen, by name
     tenant: uuid.UUID | None
     sought: uuid.UUID | None  # the id of a call, or that of a correlation
     filter: CallFilter
@@ -50,9 +50,15 @@ class Asked:
     turn: Turn | None
     faults: Mapping[str, str]  # by parameter
     parameters: QueryDict  # without those that say nothing
+    listed: Mapping[uuid.UUID, str]  # the tenants whose calls are listed, and one more if they are too many
 
     @property
     def too_many_tenants(self) -> bool:
+        return len(self.listed) > MOST_TENANTS
+
+    @property
+    def of_some_tenants(self) -> bool:
+        """There are so many that only those are listed which have such calls."""
         return self.tenant is None and len(self.tenants) > MOST_TENANTS
 
     def checked(self) -> Asked:
@@ -67,9 +73,8 @@ class Asked:
 
     @property
     def wanted(self) -> list[CallFilter]:
-        """For each tenant that is asked for."""
-        asked = self.tenants if self.tenant is None else [self.tenant]
-        return [replace(self.filter, tenant_id=tenant_id) for tenant_id in asked]
+        """For each tenant whose calls are listed."""
+        return [replace(self.filter, tenant_id=tenant_id) for tenant_id in self.listed]
 
     @property
     def order(self) -> Order:
@@ -110,8 +115,8 @@ def read_asked(given: QueryDict) -> Asked:
     parameters = without_empty(given)
     faults: list[Fault] = []
     query = Query(parameters, faults)
-    tenants = dict(Tenant.objects.order_by("name").values_list("tenant_id", "name"))
     tenant = query.identifier("tenant")
+    tenants = {one.pk: one.name for one in tenants_to_choose(tenant)}
     if tenant is not None and tenant not in tenants:
         query.fault("tenant", "is not known: choose one from the list")
     asked = Asked(
@@ -124,9 +129,18 @@ def read_asked(given: QueryDict) -> Asked:
         turn=_turn(query, list_id(parameters)),
         faults={},
         parameters=parameters,
+        listed={},
     )
     query.no_others()
-    return replace(asked, faults={fault.pointer.removeprefix("/query/"): fault.detail for fault in faults})
+    if faults:
+        return replace(asked, faults={one.pointer.removeprefix("/query/"): one.detail for one in faults})
+    return asked if asked.sought else replace(asked, listed=_listed(asked))
+
+
+def _listed(asked: Asked) -> Mapping[uuid.UUID, str]:
+    if asked.tenant is not None:
+        return {asked.tenant: asked.tenants[asked.tenant]}
+    return tenants_with(asked.filter, MOST_TENANTS + 1) if asked.of_some_tenants else asked.tenants
 
 
 def list_id(parameters: QueryDict) -> str:

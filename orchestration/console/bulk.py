@@ -50,7 +50,6 @@ class BulkPage(Page):
         those that the command applies to are in the bulk.
         """
         kind, count = KINDS[bulk.kind], len(bulk.calls)
-        tenants = read_asked(self.request.GET).tenants
         context = {
             "bulk": bulk,
             "kind": kind,
@@ -72,7 +71,7 @@ class BulkPage(Page):
             "chosen": sum(chosen.values()) + retried,
             "more": more,
             "most": MOST_CALLS,
-            "sample": rows_of(selectors.listed(bulk.calls[:MOST_SHOWN]), tenants, db_now()),
+            "sample": rows_of(selectors.listed(bulk.calls[:MOST_SHOWN]), db_now()),
             "not_shown": max(0, count - MOST_SHOWN),
             "takes_tag": bulk.kind in ("tag", "untag"),
             "wrong": wrong or {},

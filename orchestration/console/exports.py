@@ -75,7 +75,7 @@ def _lines(asked: Asked) -> Iterator[Line]:
     while True:
         page = list_merged(wanted, order, PIECE, after=position)
         for call in page.calls:
-            yield {**show_listed(call), "tenant": asked.tenants.get(call["tenant_id"])}
+            yield {**show_listed(call), "tenant": asked.listed.get(call["tenant_id"])}
         written += len(page.calls)
         position = page.following
         if position is None:

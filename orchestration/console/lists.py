@@ -19,11 +19,11 @@ from eventservice.console.roles import Role
 from eventservice.kernel.capped import MOST_COUNTED, capped_text
 from eventservice.kernel.now import db_now
 from orchestration import selectors
-from orchestration.console.asked import BY, Asked, Turn, in_field, read_asked
+from orchestration.console.asked import BY, MOST_TENANTS, Asked, Turn, in_field, read_asked
 from orchestration.console.exports import MOST_EXPORTED
 from orchestration.console.finding import NotFoundByIt, place_of
 from orchestration.console.rows import read_keys, rows_of
-from orchestration.counting import Tally, newer, tally
+from orchestration.counting import Tally, each_by_index, newer, tally
 from orchestration.states import Status
 
 LIMITS = (10, 25, 50, 100, 200)
@@ -45,10 +45,12 @@ class Calls(Page):
 
     def get(self, request: HttpRequest) -> HttpResponse:
         asked = read_asked(request.GET)
-        if asked.faults or asked.too_many_tenants or not asked.tenants:
-            return self.show(frame_of(asked), status=400 if asked.faults else 200)
+        if asked.faults:
+            return self.show(frame_of(asked), status=400)
         if asked.sought:
             return self._find(asked.sought, asked)
+        if asked.too_many_tenants or not asked.tenants:
+            return self.show({**frame_of(asked), "offered": _offered(asked)})
         now = db_now()
         page = asked.read()
         counted = tally(asked.wanted)
@@ -56,7 +58,7 @@ class Calls(Page):
             **frame_of(asked),
             **counts_of(asked, counted, now + JUST_AFTER),
             **_pager_of(asked, page, counted),
-            "rows": rows_of(page.calls, asked.tenants, now),
+            "rows": rows_of(page.calls, now, asked.listed),
             "now": now,
         }
         return self.show(context)
@@ -81,11 +83,11 @@ class Look(Page):
         asked, since = _read_look(request.GET)
         now = db_now()
         keys = read_keys(request.POST.getlist("shown")[:MOST_LISTED])
-        calls = selectors.listed([key for key in keys if key[0] in asked.tenants])
+        calls = selectors.listed(keys)
         context = {
             **counts_of(asked, tally(asked.wanted), since),
             "new": newer(asked.wanted, since, MOST_NEW + 1),
-            "rows": rows_of(calls, asked.tenants, now),
+            "rows": rows_of(calls, now),
             "now": now,
         }
         return self.show(context)
@@ -97,6 +99,19 @@ def _read_look(given: QueryDict) -> tuple[Asked, datetime]:
     if since is None:
         raise invalid([Fault("/query/since", "must be a time")])
     return read_asked(parameters).checked(), since
+
+
+def _offered(asked: Asked) -> list[dict[str, Any]]:
+    """The first of too many tenants, each with its own list."""
+    wanted = asked.wanted[:MOST_TENANTS]
+    return [
+        {
+            "name": asked.listed[one.tenant_id],
+            "count": count,
+            "address": asked.address(tenant=str(one.tenant_id)),
+        }
+        for one, count in zip(wanted, each_by_index(wanted), strict=True)
+    ]
 
 
 # --- what the templates show ------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from django.urls import reverse
 from eventservice.api.fields import parse_uuid
 from eventservice.api.problems import BUSY, UNKNOWN
 from eventservice.console.actions import note
+from eventservice.console.choices import tenants_to_choose
 from eventservice.console.pages import Page, see_other
 from eventservice.console.roles import Role
 from eventservice.kernel.deadlocks import again_after_deadlock
@@ -37,7 +38,6 @@ from orchestration.lifecycle import Submitted
 from orchestration.selectors import call_of, made_under
 from orchestration.states import Delivery, ResponseContract
 
-MOST_TENANTS = 1000
 DELIVERIES = {Delivery.AT_LEAST_ONCE.value: "At least once", Delivery.AT_MOST_ONCE.value: "At most once"}
 
 
@@ -59,7 +59,7 @@ class NewCall(RequestPage):
             return self._show_sent(*sent)
         if copied:
             return self._show_copy(call_of(*copied))
-        return self.form(new_draft(request.GET.get("tenant", "")))
+        return self.form(new_draft(request.GET.get("tenant") or _only_tenant()))
 
     def _show_copy(self, call: Mapping[str, Any]) -> HttpResponse:
         is_timer = call["response_contract"] == ResponseContract.CALLBACK
@@ -107,7 +107,7 @@ class NewCall(RequestPage):
             "rows": draft.rows,
             "faults": dict(faults.by_field),
             "body_line": faults.body_line,
-            "tenants": _tenants(),
+            **_choice_of_tenant(draft),
             "methods": METHODS,
             "zones": zones(),
             "deliveries": DELIVERIES,
@@ -201,9 +201,20 @@ class NewCall(RequestPage):
         return self.form(draft, refused=error.message, status=429 if error.code == "pending_ceiling" else 409)
 
 
-def _tenants() -> list[tuple[uuid.UUID, str]]:
-    active = Tenant.objects.filter(active=True).order_by("name")
-    return list(active.values_list("tenant_id", "name")[:MOST_TENANTS])
+def _only_tenant() -> str:
+    active = list(Tenant.objects.filter(active=True).values_list("tenant_id", flat=True)[:2])
+    return str(active[0]) if len(active) == 1 else ""
+
+
+def _choice_of_tenant(draft: Draft) -> dict[str, Any]:
+    """Nobody's request is sent as another tenant's because that is the only one there is to choose."""
+    tenants = tenants_to_choose(parse_uuid(draft.tenant), active=True)
+    among = draft.tenant in {str(tenant.pk) for tenant in tenants}
+    return {
+        "tenants": tenants,
+        "decided": among and len(tenants) == 1,
+        "not_offered": draft.tenant and not among,
+    }
 
 
 def _tenant_of(draft: Draft, faults: Faults) -> Profile | None:

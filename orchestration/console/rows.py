@@ -46,13 +46,16 @@ class Row:
         return self.call["status"] in LIVE
 
 
-def rows_of(calls: Sequence[Mapping[str, Any]], tenants: Mapping[uuid.UUID, str], now: datetime) -> list[Row]:
+def rows_of(
+    calls: Sequence[Mapping[str, Any]], now: datetime, tenants: Mapping[uuid.UUID, str] | None = None
+) -> list[Row]:
+    """`tenants`: their names, where they are shown."""
     keys = [(call["tenant_id"], call["service_call_id"]) for call in calls if call["status"] == Status.FAILED]
     retried = replayed(keys)
     return [
         _row(
             call,
-            tenants.get(call["tenant_id"], "–"),
+            (tenants or {}).get(call["tenant_id"], "–"),
             now,
             retried=(call["tenant_id"], call["service_call_id"]) in retried,
         )

@@ -126,6 +126,19 @@ def test_an_empty_secret_leaves_the_one_that_there_is(admin: Client, tenant: Ten
     assert decrypt(tenant.signing_secret) == SECRET
 
 
+def test_a_namespaces_form_does_not_hold_every_tenant(admin: Client, tenant: Tenant) -> None:
+    page = admin.get("/admin/tenants/namespace/add/").content.decode()
+    assert str(tenant.pk) not in page
+    assert 'href="/admin/tenants/tenant/?' in page  # where one is looked up
+    wrong = admin.post("/admin/tenants/namespace/add/", {"tenant": "acme", "name": "blue", "num_shards": "8"})
+    assert "is not a valid UUID" in wrong.content.decode()
+    made = admin.post(
+        "/admin/tenants/namespace/add/", {"tenant": str(tenant.pk), "name": "blue", "num_shards": "8"}
+    )
+    assert made.status_code == 302
+    assert Namespace.objects.for_tenant(tenant.pk).get(name="blue").num_shards == 8
+
+
 def test_a_namespaces_shards_are_fixed(admin: Client, tenant: Tenant) -> None:
     space = NamespaceFactory(tenant=tenant, num_shards=4)
     assert admin.post(page_of("tenants_namespace", space), {"num_shards": "8"}).status_code == 403

@@ -11,7 +11,7 @@ from tests.factories import TenantFactory
 
 pytestmark = pytest.mark.django_db
 
-PAGES = ("/", "/actions/", "/outbox/", "/outbox/replay/?since=2h", "/outbox/webhooks/")
+PAGES = ("/", "/calls/", "/actions/", "/outbox/", "/outbox/replay/?since=2h", "/outbox/webhooks/")
 
 
 @pytest.mark.parametrize("page", PAGES)

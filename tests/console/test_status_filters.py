@@ -13,7 +13,6 @@ from django.test import Client
 from eventservice.tenants.models import Tenant
 from eventservice.tenants.public import create_tenant
 from orchestration import selectors
-from orchestration.console import asked
 from orchestration.models import ServiceCall, ServiceCallTag
 from tests.console.status_rows import chips, make_call, names, shown
 
@@ -129,17 +128,6 @@ def test_a_chip_chooses_its_status_and_gives_it_up_again(viewer: Client) -> None
     assert addresses["Succeeded"] == "/calls/?tag=x&status=Succeeded"
     assert addresses["favorites"] == "/calls/?tag=x&status=Failed&favorites=1"
     assert chips(page)["Failed"] == "1"
-
-
-def test_too_many_tenants_for_one_list_are_to_be_chosen_from(
-    viewer: Client, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(asked, "MOST_TENANTS", 1)
-    page = shown(viewer)
-    assert "Choose a tenant" in page
-    assert names(page) == []
-    assert set(names(shown(viewer, f"tenant={tenant.tenant_id}"))) == {"a", "b"}
-    assert viewer.get("/calls/export.csv").status_code == 400
 
 
 def test_no_match_is_not_no_calls(viewer: Client) -> None:

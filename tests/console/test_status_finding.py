@@ -79,27 +79,26 @@ def test_an_id_that_calls_of_several_tenants_have_asks_for_the_tenant(
     assert chosen["Location"] == address_of(intruder.tenant_id, call.service_call_id)
 
 
-def test_where_there_are_too_many_tenants_one_is_to_be_chosen_first(
+def test_it_is_found_whatever_the_number_of_tenants(
     viewer: Client, call: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(asked, "MOST_TENANTS", 1)
-    page = shown(viewer, f"id={call.service_call_id}")
-    assert "Choose a tenant" in page
-    assert f'name="id" value="{call.service_call_id}"' in page
-    found = look_for(viewer, f"id={call.service_call_id}&tenant={call.tenant_id}")
+    found = look_for(viewer, f"id={call.service_call_id}")
     assert found["Location"] == address_of(call.tenant_id, call.service_call_id)
+    correlated = look_for(viewer, f"id={CORRELATION}")
+    assert names(shown(viewer, correlated["Location"].partition("?")[2])) == ["sought"]
+    assert "No call has this id" in shown(viewer, f"id={uuid.uuid4()}", status=404)
 
 
-def test_it_takes_two_short_questions_a_tenant(viewer: Client, call: Any) -> None:
-    with CaptureQueriesContext(
-        connection,
-    ) as few:
+def test_more_tenants_are_no_more_questions(viewer: Client, call: Any) -> None:
+    look_for(viewer, f"id={uuid.uuid4()}")
+    with CaptureQueriesContext(connection) as few:
         look_for(viewer, f"id={uuid.uuid4()}")
     for number in range(3):
         create_tenant(f"more-{number}")
     with CaptureQueriesContext(connection) as more:
         look_for(viewer, f"id={uuid.uuid4()}")
-    assert len(more) - len(few) == 3 * 2
+    assert len(more) == len(few)
 
 
 def test_what_acts_on_a_list_refuses_an_id_instead_of_taking_every_call(operator: Client, call: Any) -> None:

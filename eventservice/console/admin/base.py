@@ -18,9 +18,10 @@ from django.http.response import HttpResponseBase
 from eventservice.console.actions import actions_on, note
 from eventservice.console.admin.acting import MOST_AT_ONCE, RowAction
 from eventservice.console.admin.keys import key_of, named, text_of, with_named_rows
-from eventservice.console.admin.lists import Aside, CappedPaginator, KeyedChangeList
+from eventservice.console.admin.lists import CappedPaginator, KeyedChangeList
 from eventservice.console.admin.roles import ByRole
 from eventservice.kernel.errors import DomainError
+from eventservice.kernel.sql import Aside
 from eventservice.kernel.tenancy import TenantManager
 
 # As anything: its published types know less than it takes (functions as fields, say).

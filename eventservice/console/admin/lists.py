@@ -13,7 +13,7 @@ from django.contrib.admin import ListFilter, SimpleListFilter
 from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.views.main import SEARCH_VAR, ChangeList
 from django.core.paginator import Paginator
-from django.db.models import Func, Q, QuerySet
+from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.utils import formats
 from django.utils.functional import cached_property
@@ -97,16 +97,6 @@ def name_tenants(rows: Any) -> list[Any]:
 
 def is_searching(request: HttpRequest) -> bool:
     return bool(request.GET.get(SEARCH_VAR, "").strip())
-
-
-class Aside(Func):
-    """A column that no index shall be chosen for: SQLite's documented unary plus. The others weigh costs."""
-
-    template = "%(expressions)s"
-    arity = 1
-
-    def as_sqlite(self, compiler: Any, connection: Any, **extra: Any) -> Any:
-        return self.as_sql(compiler, connection, template="+%(expressions)s", **extra)
 
 
 class Choice(SimpleListFilter):

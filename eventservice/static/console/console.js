@@ -182,5 +182,12 @@
     });
   };
   setInterval(tell, 1000);
-  window.consoleTime = { said };
+
+  // --- a choice that is made at once needs no button -----------------------------------------------------------------
+  document.addEventListener("change", (event) => {
+    if ("atOnce" in event.target.dataset) event.target.form.requestSubmit();
+  });
+  document.addEventListener("DOMContentLoaded", () => {
+    all("[data-at-once]").forEach((field) => { field.form.querySelector("button").hidden = true; });
+  });
 })();

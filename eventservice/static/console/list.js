@@ -47,7 +47,6 @@
 
   document.addEventListener("change", (event) => {
     if (event.target.id === "all-on-page") boxes().forEach((box) => { box.checked = event.target.checked; });
-    if ("atOnce" in event.target.dataset) event.target.form.requestSubmit();
     tell();
   });
 
@@ -68,7 +67,6 @@
 
   document.addEventListener("DOMContentLoaded", () => {
     tell();
-    all("[data-at-once]").forEach((field) => { field.form.querySelector("button").hidden = true; });
     const filters = document.getElementById("filters");
     if (filters && window.innerWidth <= PHONE && !filters.querySelector("[aria-invalid]")) filters.open = false;
     const going = document.querySelector("form[data-continue]");
