@@ -22,14 +22,14 @@ class CeilingReached(DomainError):
 
 
 @dataclass(slots=True)
-class Room:
+class Allowance:
     """What this process may submit before it has to look again: a share, for others draw on the same room."""
 
     left: int
     counted_at: float
 
 
-_rooms: dict[uuid.UUID, Room] = {}
+_rooms: dict[uuid.UUID, Allowance] = {}
 
 
 def refuse_inactive(tenant: Profile) -> None:
@@ -50,7 +50,7 @@ def take_room(tenant: Profile, calls: int) -> None:
                 "pending_ceiling",
                 f"This tenant may have {tenant.max_pending} calls pending; {free} more would fit.",
             )
-        room = _rooms[tenant.tenant_id] = Room(max(calls, free // 4), now)
+        room = _rooms[tenant.tenant_id] = Allowance(max(calls, free // 4), now)
     room.left -= calls
 
 

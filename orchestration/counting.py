@@ -34,7 +34,7 @@ MOST_AT_ONCE = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class Totals:
     by_status: Mapping[str, int]
     # Whether `by_status` is within the other filters; if not, it is of all calls of the tenants.
     narrowed: bool
@@ -43,15 +43,15 @@ class Tally:
     exact: bool
 
 
-def tally(wanted: Sequence[CallFilter]) -> Tally:
+def totals(wanted: Sequence[CallFilter]) -> Totals:
     """One filter for several tenants."""
     by_status = _within(wanted)
     if by_status is not None:
         total = sum(by_status[status] for status in wanted[0].statuses or Status.values) if wanted else 0
-        return Tally(by_status, narrowed=True, total=total, exact=True)
+        return Totals(by_status, narrowed=True, total=total, exact=True)
     alone = [CallFilter(one.tenant_id) for one in wanted]
     total, exact = _totals(wanted)
-    return Tally(_by_index(alone), narrowed=False, total=total, exact=exact)
+    return Totals(_by_index(alone), narrowed=False, total=total, exact=exact)
 
 
 def newer(wanted: Sequence[CallFilter], since: Any, most: int) -> int:

@@ -16,7 +16,7 @@ from eventservice.tenants.public import tenant_ids
 from orchestration.models import ServiceCall
 from orchestration.rollup import OUTCOMES
 from orchestration.states import Status
-from orchestration.statistics import BUCKETS_MS, HORIZONS, oldest_overdue
+from orchestration.statistics import BUCKETS_MS, backlog, oldest_overdue
 from orchestration.trends import Slice
 
 # One more says "and more".
@@ -53,7 +53,7 @@ def pulse(tenant_id: uuid.UUID | None, now: datetime) -> Pulse:
     named = lost.values_list("tenant_id", "service_call_id", "name", "deadline_at")[:MOST_NAMED]
     return Pulse(
         running=capped_count(calls.filter(status=Status.RUNNING)),
-        backlog=_backlog(calls.filter(status=Status.SCHEDULED), now),
+        backlog=backlog(calls.filter(status=Status.SCHEDULED), now, capped_count),
         oldest_overdue=oldest_overdue(tenant_ids() if tenant_id is None else [tenant_id], now),
         lost=[LostCall(*row) for row in named],
         lost_count=capped_count(lost),
@@ -96,12 +96,3 @@ def _calls(tenant_id: uuid.UUID | None) -> QuerySet[Any]:
     if tenant_id is not None:
         return ServiceCall.objects.for_tenant(tenant_id).order_by()
     return ServiceCall.objects.across_tenants().filter(tenant_id__in=tenant_ids()).order_by()
-
-
-def _backlog(scheduled: QuerySet[Any], now: datetime) -> dict[str, int]:
-    backlog = {"overdue": capped_count(scheduled.filter(due_at__lte=now))}
-    begin = now
-    for name, horizon in HORIZONS.items():
-        backlog[name] = capped_count(scheduled.filter(due_at__gt=begin, due_at__lte=now + horizon))
-        begin = now + horizon
-    return {**backlog, "later": capped_count(scheduled.filter(due_at__gt=begin))}

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db.models import Min, OuterRef, Subquery
+from django.db.models import Min, OuterRef, QuerySet, Subquery
 
 from eventservice.kernel.now import db_now
 from eventservice.tenants.public import Tenant
@@ -39,7 +39,7 @@ class Statistics:
     ended: Counter[str] = field(default_factory=Counter)  # by status
     error_kinds: Counter[str] = field(default_factory=Counter)  # of the sampled failures
     running: int = 0
-    backlog: Counter[str] = field(default_factory=Counter)  # by when it is due
+    backlog: dict[str, int] = field(default_factory=dict)  # by when it is due
     oldest_overdue: timedelta = timedelta()
     lateness_ms: list[float] = field(default_factory=list)  # of the sample, sorted
 
@@ -60,7 +60,8 @@ def statistics(tenant_ids: Collection[uuid.UUID], window: timedelta) -> Statisti
     calls = _Calls(
         ServiceCall.objects.across_tenants().filter(tenant_id__in=tenant_ids), len(tenant_ids), now
     )
-    _count_pending(calls, gathered)
+    gathered.running = calls.count(calls.rows.filter(status=Status.RUNNING))
+    gathered.backlog = backlog(calls.rows.filter(status=Status.SCHEDULED), now, calls.count)
     gathered.oldest_overdue = oldest_overdue(tenant_ids, now)
     for status in sorted(TERMINAL):
         if count := calls.count(calls.ended(status, window)):
@@ -69,6 +70,16 @@ def statistics(tenant_ids: Collection[uuid.UUID], window: timedelta) -> Statisti
         _sample(calls, status, gathered)
     gathered.lateness_ms.sort()
     return gathered
+
+
+def backlog(scheduled: QuerySet[Any], now: datetime, count: Callable[[QuerySet[Any]], int]) -> dict[str, int]:
+    """What is overdue, what is due within each of the HORIZONS after the one before, and later."""
+    counts = {"overdue": count(scheduled.filter(due_at__lte=now))}
+    begin = now
+    for name, horizon in HORIZONS.items():
+        counts[name] = count(scheduled.filter(due_at__gt=begin, due_at__lte=now + horizon))
+        begin = now + horizon
+    return {**counts, "later": count(scheduled.filter(due_at__gt=begin))}
 
 
 def oldest_overdue(tenant_ids: Collection[uuid.UUID], now: datetime) -> timedelta:
@@ -94,18 +105,6 @@ class _Calls:
 
     def count(self, rows: Any) -> int:
         return int(rows.order_by().values_list("tenant_id")[: MOST_COUNTED * self.tenants].count())
-
-
-def _count_pending(calls: _Calls, gathered: Statistics) -> None:
-    gathered.running = calls.count(calls.rows.filter(status=Status.RUNNING))
-    scheduled = calls.rows.filter(status=Status.SCHEDULED)
-    gathered.backlog["overdue"] = calls.count(scheduled.filter(due_at__lte=calls.now))
-    begin = calls.now
-    for name, horizon in HORIZONS.items():
-        end = calls.now + horizon
-        gathered.backlog[name] = calls.count(scheduled.filter(due_at__gt=begin, due_at__lte=end))
-        begin = end
-    gathered.backlog["later"] = calls.count(scheduled.filter(due_at__gt=begin))
 
 
 def _sample(calls: _Calls, status: Status, gathered: Statistics) -> None:

@@ -20,11 +20,11 @@ FOUNDATION = ("eventservice.kernel", "eventservice.sqlite", "eventservice.mariad
 # What an app may use of the project: who its tenants are.
 FOR_APPS = (*FOUNDATION, "eventservice.tenants.public")
 # An app's modules at its edge may use the common parts of the API and of the console too.
-EDGES = {"admin", "api", "console", "durable_timers"}
+EDGES = {"admin", "api", "console"}
 FOR_EDGES = ("eventservice.api", "eventservice.console", "eventservice.tenants")
 # Everything else reaches into an app through its `public` only, but for:
 REACHES_IN = {
-    "eventservice.urls": ("orchestration.api", "orchestration.durable_timers"),
+    "eventservice.urls": ("orchestration.api",),
     # A wrong allow-list is told at boot, before the apps are loaded.
     "eventservice.settings": ("execution.addresses",),
 }

@@ -3,8 +3,7 @@
 from django.urls import path
 
 from eventservice.api import paths  # noqa: F401 (`id` is of paths)
-from orchestration import durable_timers as timers
-from orchestration.api import batches
+from orchestration.api import batches, timers
 from orchestration.api import service_calls as calls
 
 CALL = "service-calls/<id:service_call_id>"

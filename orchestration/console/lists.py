@@ -23,7 +23,7 @@ from orchestration.console.asked import BY, MOST_TENANTS, Asked, Turn, in_field,
 from orchestration.console.exports import MOST_EXPORTED
 from orchestration.console.finding import NotFoundByIt, place_of
 from orchestration.console.rows import read_keys, rows_of
-from orchestration.counting import Tally, each_by_index, newer, tally
+from orchestration.counting import Totals, each_by_index, newer, totals
 from orchestration.states import Status
 
 LIMITS = (10, 25, 50, 100, 200)
@@ -53,7 +53,7 @@ class Calls(Page):
             return self.show({**frame_of(asked), "offered": _offered(asked)})
         now = db_now()
         page = asked.read()
-        counted = tally(asked.wanted)
+        counted = totals(asked.wanted)
         context = {
             **frame_of(asked),
             **counts_of(asked, counted, now + JUST_AFTER),
@@ -85,7 +85,7 @@ class Look(Page):
         keys = read_keys(request.POST.getlist("shown")[:MOST_LISTED])
         calls = selectors.listed(keys)
         context = {
-            **counts_of(asked, tally(asked.wanted), since),
+            **counts_of(asked, totals(asked.wanted), since),
             "new": newer(asked.wanted, since, MOST_NEW + 1),
             "rows": rows_of(calls, now),
             "now": now,
@@ -192,7 +192,7 @@ def _sort_of(asked: Asked, name: str) -> dict[str, str]:
     return {"address": asked.address(sort=turned), "state": state}
 
 
-def counts_of(asked: Asked, counted: Tally, since: datetime) -> dict[str, Any]:
+def counts_of(asked: Asked, counted: Totals, since: datetime) -> dict[str, Any]:
     chosen = asked.filter.statuses
     every = sum(counted.by_status.values())
     chips = [{"name": "All", "count": every, "current": not chosen, "address": asked.address(status=None)}]
@@ -219,7 +219,7 @@ def total_text(total: int, *, exact: bool) -> str:
     return capped_text(total) if exact or total > MOST_COUNTED else f"{total:,}+"
 
 
-def _pager_of(asked: Asked, page: selectors.Page, counted: Tally) -> Mapping[str, Any]:
+def _pager_of(asked: Asked, page: selectors.Page, counted: Totals) -> Mapping[str, Any]:
     shown = len(page.calls)
     offset = _offset_of(asked.turn, shown, first=page.preceding is None)
     if page.following is None:

@@ -11,7 +11,7 @@ from django.test.utils import CaptureQueriesContext
 
 from eventservice.tenants.models import Tenant
 from orchestration import counting, selectors
-from orchestration.counting import newer, tally
+from orchestration.counting import newer, totals
 from orchestration.selectors import CallFilter
 from tests.conftest import NOON
 from tests.console.status_rows import chips, make_call, shown
@@ -71,7 +71,7 @@ def test_the_total_is_that_of_the_list(tenant: Tenant, few: int, monkeypatch: py
         ({"submitted_from": NOON, "host": "one.test"}, 6),
     ]
     for wanted, expected in cases:
-        found = tally(filters(tenant, **wanted))
+        found = totals(filters(tenant, **wanted))
         assert (found.total, found.exact) == (expected, True), wanted
 
 
@@ -80,16 +80,16 @@ def test_a_total_that_nobody_knows_is_at_least_what_was_found(
 ) -> None:
     monkeypatch.setattr(selectors, "FEW", 1)
     monkeypatch.setattr(counting, "MOST_LOOKED_THROUGH", 6)
-    found = tally(filters(tenant, host="two.test", statuses=frozenset({"Failed"})))
+    found = totals(filters(tenant, host="two.test", statuses=frozenset({"Failed"})))
     assert (found.total, found.exact) == (2, False)
 
 
 def test_no_count_goes_on_for_ever(tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(counting, "MOST_COUNTED", 2)
-    assert tally(filters(tenant)).by_status["Failed"] == 3
+    assert totals(filters(tenant)).by_status["Failed"] == 3
     with CaptureQueriesContext(connection) as seen:
-        tally(filters(tenant, host="one.test"))
-        tally(filters(tenant))
+        totals(filters(tenant, host="one.test"))
+        totals(filters(tenant))
     counts = [query["sql"] for query in seen if "COUNT(" in query["sql"]]
     assert counts
     assert [sql for sql in counts if sql.count("COUNT(") > sql.count("LIMIT")] == []
@@ -97,7 +97,7 @@ def test_no_count_goes_on_for_ever(tenant: Tenant, monkeypatch: pytest.MonkeyPat
 
 def test_calls_of_one_correlation_are_counted(tenant: Tenant) -> None:
     call = make_call(tenant, 30)
-    found = tally(filters(tenant, correlation_id=call.correlation_id))
+    found = totals(filters(tenant, correlation_id=call.correlation_id))
     assert (found.total, found.narrowed, dict(found.by_status)) == (1, True, {"Scheduled": 1})
 
 
