@@ -74,6 +74,7 @@ class HttpExecutionAdmin(Domain):
                 "fields": (
                     "response_status",
                     took("latency_ms"),
+                    "phases",
                     document("headers", lambda row: mask_sealed(row.response_headers or {})),
                     document("body", lambda row: row.response_body),
                     "response_size",

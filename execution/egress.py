@@ -5,18 +5,18 @@ Knows nothing of databases or statuses: attempts go in through `send`, outcomes 
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Iterable
 from time import monotonic
+
+import structlog
 
 from .addresses import AddressPolicy
 from .dns import Lookup, system_lookup
 from .loop import Loop, capacity_of
 from .outcome import Attempt, Limits, Outcome
-from .transfer import METHODS
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 _CHUNK = 256  # attempts that are taken in at once, so that a burst holds up nothing that is under way
 
@@ -39,7 +39,6 @@ class Egress:
         self._settings = (policy, limits, lookup, ca_file)
         self._changed = threading.Condition()
         self._outcomes: list[Outcome] = []
-        self._in_flight = 0
         self._woken = False
         self._loop: Loop | None = None
         self._thread: threading.Thread | None = None
@@ -48,11 +47,6 @@ class Egress:
     def capacity(self) -> int:
         """How many connections this process can have at once."""
         return capacity_of(self._settings[1])
-
-    @property
-    def in_flight(self) -> int:
-        """Sent and not yet collected."""
-        return self._in_flight
 
     def start(self) -> None:
         if self._thread is not None:
@@ -65,13 +59,12 @@ class Egress:
         """Takes the attempts and returns at once.
 
         Their deadlines count from now: what is sent beyond `capacity` waits for a place at its own cost, so
-        keep `in_flight` below that.
+        let no more be under way.
         """
         batch = list(attempts)
         with self._changed:
             if self._loop is None:
                 raise EgressClosed("the egress is not running: start() it, and send nothing after close()")
-            self._in_flight += len(batch)
             now = monotonic()
             for start in range(0, len(batch), _CHUNK):
                 self._loop.submit((now, batch[start : start + _CHUNK]))
@@ -83,7 +76,6 @@ class Egress:
                 self._changed.wait_for(lambda: self._outcomes or self._woken, timeout)
             self._woken = False
             outcomes, self._outcomes = self._outcomes, []
-            self._in_flight -= len(outcomes)
             return outcomes
 
     def wake(self) -> None:
@@ -92,16 +84,16 @@ class Egress:
             self._woken = True
             self._changed.notify_all()
 
-    def close(self, grace: float = 0) -> None:
-        """Takes no more; what is not done after `grace` seconds ends as Interrupted and can be collected."""
+    def close(self) -> None:
+        """Takes no more; what is not done ends as Interrupted and can be collected."""
         with self._changed:
             loop, self._loop = self._loop, None
         if loop is None or self._thread is None:
             return
-        loop.stop(grace)
-        self._thread.join(grace + 10)
+        loop.stop()
+        self._thread.join(10)
         if self._thread.is_alive():
-            log.error("the egress thread did not end in time; it ends with the process")
+            log.error("egress_does_not_end")  # it ends with the process
 
     def _publish(self, outcomes: list[Outcome]) -> None:
         with self._changed:
@@ -109,4 +101,4 @@ class Egress:
             self._changed.notify_all()
 
 
-__all__ = ["METHODS", "Egress", "EgressClosed", "Limits"]
+__all__ = ["Egress", "EgressClosed", "Limits"]

@@ -20,7 +20,7 @@ OPENED = (
 CLOSE = (
     "finished_at = {finished_at}, response_status = {response_status}, response_headers = {response_headers},"
     " response_body = {response_body}, response_size = {response_size}, error_kind = {error_kind},"
-    " error_message = {error_message}, latency_ms = {latency_ms}"
+    " error_message = {error_message}, latency_ms = {latency_ms}, phases = {phases}"
 )
 ATTEMPT = "tenant_id = {tenant_id} AND service_call_id = {service_call_id} AND execution_id = {execution_id}"
 
@@ -89,13 +89,14 @@ def orphaned_attempts(live_nodes: Callable[[], Collection[uuid.UUID]], limit: in
 
 
 def _result(outcome: Outcome) -> tuple[Any, ...]:
+    times = (outcome.timings.total_ms, outcome.timings.phases)
     match outcome:
         case Responded():
             headers = mask_response(outcome.headers)
             body = storable(outcome.body.decode(errors="replace"))
-            return outcome.status, headers, body, outcome.body_size, None, None, outcome.timings.total_ms
+            return outcome.status, headers, body, outcome.body_size, None, None, *times
         case Errored():
-            return None, None, None, None, outcome.kind.value, outcome.message, outcome.timings.total_ms
+            return None, None, None, None, outcome.kind.value, outcome.message, *times
 
 
 def storable(text: str | None, most: int | None = None) -> str | None:

@@ -7,28 +7,29 @@ place) → a transfer → an outcome. Every address that a name resolves to is j
 from __future__ import annotations
 
 import errno
-import logging
 import math
 import resource
 import socket
 import ssl
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from contextlib import suppress
 from time import monotonic, sleep
 from typing import Any, Final
 
 import certifi
 import pycurl
+import structlog
 
 from .addresses import AddressPolicy
 from .dns import Answer, Lookup, Resolver
+from .host import Host
 from .multi import Bell, Multi
 from .outcome import Attempt, ErrorKind, Limits, Outcome
-from .transfer import INTERNAL, Refused, Ticket, Transfer, explain_socket_error, never_sent, refusal
+from .transfer import INTERNAL, Refused, Ticket, Transfer, explain_socket_error, never_sent
 from .urls import Origin
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 _SWEEP_SECONDS: Final = 0.1  # how late the deadline of an attempt that still waits may be noticed
 _PUBLISH_SECONDS: Final = 0.005  # how long an outcome waits for others, so that one lock serves them all
@@ -38,63 +39,14 @@ _LEAST_DNS_SECONDS: Final = 0.02  # an answer serves this long, or what waits fo
 # Attempts that a host is sent in one step of the loop. Those answered meanwhile leave their connections to the
 # next: a fast host gets few connections, a slow one as many as it has calls, up to its limit.
 _STEP: Final = 32
-_MAX_ADDRESSES: Final = 8  # of one name that are dialled in turn; all are judged
 _MANY_HOSTS: Final = 4096
+_DNS_PATIENCE: Final = 0.25  # after so long without an answer, what the name led to before serves on
 _SPARE_TRANSFERS: Final = 1024
 _SPARE_DESCRIPTORS: Final = 128
 
 _STOPPED: Final = "The service was stopped before this attempt was done."
 
 Batch = tuple[float, list[Attempt]]  # when they were sent, and they
-
-
-class _Host:
-    """One origin: its addresses, and the attempts that wait for them or for a place."""
-
-    __slots__ = ("active", "asked_at", "fresh_until", "origin", "queue", "refusal", "resolve")
-
-    def __init__(self, origin: Origin) -> None:
-        self.origin = origin
-        self.resolve: list[str] | None = None
-        self.fresh_until = 0.0
-        self.refusal: str | None = None
-        self.asked_at: float | None = None
-        self.queue: deque[Ticket] = deque()
-        self.active = 0
-
-    @property
-    def is_idle(self) -> bool:
-        return not (self.active or self.queue or self.asked_at)
-
-    def learn(self, addresses: tuple[str, ...], policy: AddressPolicy, fresh_until: float) -> None:
-        """Judges every address: one that is refused refuses the host, whatever the others are."""
-        self.fresh_until = fresh_until
-        rules = (policy.judge(ip, self.origin.port) for ip in addresses)
-        self.refusal = next((refusal(self.origin, rule) for rule in rules if rule), None)
-        if not self.origin.is_literal:
-            bracketed = (f"[{ip}]" if ":" in ip else ip for ip in addresses[:_MAX_ADDRESSES])
-            self.resolve = [f"+{self.origin.host}:{self.origin.port}:{','.join(bracketed)}"]
-
-    def hear(self, now: float) -> None:
-        """Notes that the lookup has ended, and what it cost those that waited for it."""
-        for ticket in self.queue:
-            ticket.dns_seconds = now - max(ticket.sent_at, self.asked_at or now)
-        self.asked_at = None
-
-    def take_expired(self, now: float, dns_timeout: float) -> list[Outcome]:
-        """Removes from the queue what may wait no longer."""
-        waiting, self.queue = self.queue, deque()
-        expired: list[Outcome] = []
-        for ticket in waiting:
-            if ticket.deadline <= now:
-                phase = "looking up its address" if self.asked_at else "waiting for a free connection"
-                expired.append(ticket.fail(*ticket.timeout(phase), now))
-            elif self.asked_at and max(ticket.sent_at, self.asked_at) + dns_timeout <= now:
-                message = f"Looking up {self.origin.host} gave no answer within {dns_timeout:g} s."
-                expired.append(ticket.fail(ErrorKind.DNS, message, now))
-            else:
-                self.queue.append(ticket)
-        return expired
 
 
 def capacity_of(limits: Limits) -> int:
@@ -125,40 +77,36 @@ class Loop:
         self._inbox: deque[Batch | Answer] = deque()
         self._bell = Bell()
         self._resolver = Resolver(lookup, limits.dns_threads, self.submit)
-        self._hosts: dict[Origin, _Host] = {}
+        self._hosts: dict[Origin, Host] = {}
         self._prune_at = _MANY_HOSTS
-        self._asked: dict[str, list[_Host]] = {}
-        self._ready: set[_Host] = set()
+        self._asked: dict[str, list[Host]] = {}
+        self._ready: set[Host] = set()
         self._has_room = False
-        self._active: dict[Any, tuple[Transfer, _Host]] = {}  # by their handles
+        self._active: dict[Any, tuple[Transfer, Host]] = {}  # by their handles
         self._spare: list[Transfer] = []
         self._done: list[Outcome] = []
-        self._unfinished = 0
         self._publish_at = self._next_sweep = 0.0
-        self._ends_at = self._quiet_at = math.inf
+        self._quiet_at = math.inf
+        self._is_stopped = False
         self._multi = Multi(self._bell.fd, self._capacity)
 
     def submit(self, item: Batch | Answer) -> None:
         self._inbox.append(item)
         self._bell.ring()
 
-    def stop(self, grace: float) -> None:
-        self._ends_at = monotonic() + grace
+    def stop(self) -> None:
+        self._is_stopped = True
         self._bell.ring()
 
     def run(self) -> None:
-        while not self._is_over():
+        while not self._is_stopped:
             try:
                 self._step()
             except Exception:
-                log.exception("egress: a step of the loop failed; what was under way ends, the loop goes on")
+                # What was under way ends, the loop goes on.
+                log.exception("egress_step_failed")
                 self._recover()
         self._end()
-
-    def _is_over(self) -> bool:
-        return monotonic() >= self._ends_at or (
-            self._ends_at < math.inf and not (self._unfinished or self._inbox)
-        )
 
     def _step(self) -> None:
         happened = self._multi.poll(self._patience())
@@ -166,10 +114,10 @@ class Loop:
         self._harvest(now)
         if self._inbox:
             self._admit(self._inbox.popleft(), now)
-        if self._ready:
-            self._launch_ready(now)
         if now >= self._next_sweep:
             self._sweep(now)
+        if self._ready:
+            self._launch_ready(now)
         self._drop_quiet_connections(now)
         if self._done and (not happened or now >= self._publish_at):
             self._deliver(now)
@@ -178,14 +126,13 @@ class Loop:
         """Seconds until there is something to do without being told; None for never."""
         if self._inbox or self._done or self._has_room:
             return 0.0
-        moment = min(self._multi.timer, self._ends_at, self._quiet_at)
+        moment = min(self._multi.timer, self._quiet_at)
         if self._active or self._ready or self._asked:
             moment = min(moment, self._next_sweep)
         return max(0.0, moment - monotonic()) if moment < math.inf else None
 
     def _deliver(self, now: float) -> None:
         outcomes, self._done = self._done, []
-        self._unfinished -= len(outcomes)
         self._publish_at = now + _PUBLISH_SECONDS
         self._publish(outcomes)
 
@@ -196,14 +143,13 @@ class Loop:
             self._hear(item, now)
             return
         sent_at, attempts = item
-        self._unfinished += len(attempts)
         for attempt in attempts:
             try:
                 self._enqueue(Ticket(attempt, sent_at, self._limits), now)
             except Refused as refused:
                 self._done.append(never_sent(attempt.key, refused.kind, str(refused), now - sent_at))
             except Exception:
-                log.exception("egress: an attempt could not be prepared")
+                log.exception("attempt_not_prepared", **attempt.named)
                 self._done.append(never_sent(attempt.key, ErrorKind.PROTOCOL, INTERNAL, now - sent_at))
 
     def _enqueue(self, ticket: Ticket, now: float) -> None:
@@ -212,26 +158,28 @@ class Loop:
         if host.fresh_until > now:
             self._ready.add(host)
         else:
-            self._look_up(host, now)
+            self._look_up(host, {ticket.attempt.tenant}, now)
 
-    def _meet(self, origin: Origin) -> _Host:
+    def _meet(self, origin: Origin) -> Host:
         if len(self._hosts) >= self._prune_at:
             self._hosts = {key: host for key, host in self._hosts.items() if not host.is_idle}
             self._prune_at = max(_MANY_HOSTS, 2 * len(self._hosts))
-        host = _Host(origin)
+        host = Host(origin)
         if origin.is_literal:
             host.learn((origin.host,), self._policy, math.inf)
         self._hosts[origin] = host
         return host
 
-    def _look_up(self, host: _Host, now: float) -> None:
-        if host.asked_at is not None:
-            return
-        host.asked_at = now
-        askers = self._asked.setdefault(host.origin.host, [])
-        askers.append(host)
-        if len(askers) == 1:
-            self._resolver.ask(host.origin.host)
+    def _look_up(self, host: Host, tenants: set[Hashable], now: float) -> None:
+        """Asks once for each tenant, so that none has to wait in another's line."""
+        name = host.origin.host
+        if host.asked_at is None:
+            host.asked_at = now
+            self._asked.setdefault(name, []).append(host)
+        for tenant in tenants - host.asked_for:
+            # What was known before is likely to be answered at once.
+            self._resolver.ask(name, tenant, first=host.known_until > now)
+        host.asked_for |= tenants
 
     def _hear(self, answer: Answer, now: float) -> None:
         for host in self._asked.pop(answer.host, ()):
@@ -240,8 +188,25 @@ class Loop:
                 keep_seconds = max(self._limits.dns_keep_seconds, _LEAST_DNS_SECONDS)
                 host.learn(answer.addresses, self._policy, now + keep_seconds)
                 self._ready.add(host)
+            elif not answer.is_final and host.go_on(now, self._limits.dns_timeout):
+                self._ready.add(host)
             else:
+                host.unlearn()
                 self._fail_queue(host, *_explain_lookup(answer), now)
+
+    def _mind_lookups(self, now: float) -> None:
+        """Those that take long: what is known goes on, what nobody waits for any more is not looked up."""
+        dns_timeout = self._limits.dns_timeout
+        for name, hosts in [*self._asked.items()]:
+            for host in hosts:
+                asked_at = host.asked_at or now
+                if host.queue and asked_at + _DNS_PATIENCE <= now and host.go_on(now, dns_timeout):
+                    self._ready.add(host)
+                self._done += host.take_expired(now, dns_timeout)
+            is_waited_for = any(host.queue or (host.asked_at or now) + dns_timeout > now for host in hosts)
+            if not is_waited_for and self._resolver.forget(name):
+                for host in self._asked.pop(name):
+                    host.forget_question()
 
     # From a host's queue to a transfer.
 
@@ -250,12 +215,12 @@ class Loop:
         for host in list(self._ready):
             self._launch_from(host, now)
 
-    def _launch_from(self, host: _Host, now: float) -> None:
+    def _launch_from(self, host: Host, now: float) -> None:
         if host.refusal:
             self._fail_queue(host, ErrorKind.EGRESS, host.refusal, now)
         elif host.fresh_until <= now and host.queue:
             self._ready.discard(host)
-            self._look_up(host, now)
+            self._look_up(host, {ticket.attempt.tenant for ticket in host.queue}, now)
             return
         room = min(self._limits.per_host_connections - host.active, self._capacity - len(self._active))
         for _ in range(min(room, _STEP, len(host.queue))):
@@ -265,7 +230,7 @@ class Loop:
         elif room > _STEP:
             self._has_room = True
 
-    def _launch(self, ticket: Ticket, host: _Host, now: float) -> None:
+    def _launch(self, ticket: Ticket, host: Host, now: float) -> None:
         if ticket.deadline - now < _LEAST_SECONDS:
             self._done.append(ticket.fail(*ticket.timeout("waiting for a free connection"), now))
             return
@@ -274,7 +239,7 @@ class Loop:
             transfer.begin(ticket, host.resolve, now)
             self._multi.add(transfer.curl)
         except Exception:
-            log.exception("egress: an attempt could not be started")
+            log.exception("attempt_not_started", **ticket.attempt.named)
             self._done.append(ticket.fail(ErrorKind.PROTOCOL, INTERNAL, now))
             return
         host.active += 1
@@ -283,7 +248,7 @@ class Loop:
     def _make_transfer(self) -> Transfer:
         return Transfer(self._policy, self._limits, self._ca_file, lambda fd: self._multi.on_dial(fd))
 
-    def _fail_queue(self, host: _Host, kind: ErrorKind, message: str, now: float) -> None:
+    def _fail_queue(self, host: Host, kind: ErrorKind, message: str, now: float) -> None:
         while host.queue:
             self._done.append(host.queue.popleft().fail(kind, message, now))
 
@@ -306,11 +271,12 @@ class Loop:
     def _sweep(self, now: float) -> None:
         """Ends what has waited too long, and what libcurl forgot: the promise does not rest on it alone."""
         self._next_sweep = now + _SWEEP_SECONDS
-        for host in [*self._ready, *(host for hosts in self._asked.values() for host in hosts)]:
+        self._mind_lookups(now)
+        for host in self._ready:
             self._done += host.take_expired(now, self._limits.dns_timeout)
         overdue = now - _OVERDUE_SECONDS
         for transfer, host in [pair for pair in self._active.values() if pair[0].ticket.deadline <= overdue]:
-            log.warning("egress: an attempt was still under way after its deadline")
+            log.warning("attempt_overdue", **transfer.ticket.attempt.named)
             del self._active[transfer.curl]
             self._multi.remove(transfer.curl)
             self._done.append(transfer.overdue(now))
@@ -334,7 +300,7 @@ class Loop:
             self._abandon(ErrorKind.PROTOCOL, INTERNAL)
             self._multi = Multi(self._bell.fd, self._capacity)
         except Exception:
-            log.exception("egress: the loop could not start over; it tries again")
+            log.exception("egress_not_started_over")  # it tries again
 
     def _abandon(self, kind: ErrorKind, message: str) -> None:
         """Ends every attempt that was taken in, and the multi handle with them."""

@@ -5,8 +5,7 @@ from django.db.models import Q
 
 from eventservice.kernel.constraints import CompositeForeignKey, PollingIndex
 from eventservice.kernel.tenancy import TenantManager
-
-METHODS = ("GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS")
+from execution.outcome import METHODS
 
 
 class HttpExecution(models.Model):
@@ -30,6 +29,8 @@ class HttpExecution(models.Model):
     error_kind = models.CharField(max_length=16, null=True)
     error_message = models.TextField(null=True)
     latency_ms = models.FloatField(null=True)
+    # Where that time went: `Timings.phases`.
+    phases = models.JSONField(null=True)
     service_call = models.ForeignObject(
         "orchestration.ServiceCall",
         on_delete=models.DO_NOTHING,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 import select
@@ -13,8 +12,9 @@ from time import monotonic
 from typing import Any, Final
 
 import pycurl
+import structlog
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 
 class Bell:
@@ -73,7 +73,7 @@ class Multi:
             (self._poller.modify if known else self._poller.register)(fd, mask)
             self._masks[fd] = mask
         except OSError:
-            log.exception("egress: socket %d cannot be watched; its attempt ends at its deadline", fd)
+            log.exception("socket_not_watched", socket=fd)  # its attempt ends at its deadline
 
     def on_dial(self, fd: int) -> None:
         """A new socket: whatever is known of this number was about one that is closed, and watched no more."""
@@ -108,7 +108,7 @@ class Multi:
                 more, succeeded, failed = self._handle.info_read()
             except UnicodeError:
                 # Words quoted from a server; its transfer ends as overdue, and no other does.
-                log.warning("egress: an error message of libcurl could not be decoded")
+                log.warning("message_not_decoded")
                 return
             for curl in succeeded:
                 yield curl, 0, ""

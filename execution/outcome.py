@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
+
+METHODS: Final = ("GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS")
 
 
 class ErrorKind(StrEnum):
@@ -27,7 +29,8 @@ class ErrorKind(StrEnum):
 
 
 class Attempt(NamedTuple):
-    """One HTTP request to make. `key` is the caller's handle and comes back untouched."""
+    """One HTTP request to make. `key` is the caller's handle and comes back untouched; of the threads that look
+    names up, no `tenant` gets more than its share."""
 
     key: Hashable
     method: str
@@ -35,6 +38,12 @@ class Attempt(NamedTuple):
     headers: Sequence[tuple[str, str]]
     body: bytes | None
     timeout_seconds: float
+    tenant: Hashable = None
+
+    @property
+    def named(self) -> dict[str, str]:
+        """For the log."""
+        return {"tenant_id": str(self.tenant), "attempt": str(self.key)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,20 +59,26 @@ class Limits:
     in_flight: int = 10_000
     dns_timeout: float = 5.0
     dns_keep_seconds: float = 30.0
-    dns_threads: int = 32
+    dns_threads: int = 128  # at most; one tenant's names take a quarter of them
     # Shorter than most servers' own limit: a connection that both ends drop at once costs an attempt.
     idle_connection_seconds: int = 4
 
 
 class Timings(NamedTuple):
     """Milliseconds. The first three are the lengths of their phases (0 when a connection was reused);
-    the last two count from the moment that the attempt was sent to the egress."""
+    the last two count from the moment that the attempt was sent to the egress. 0 is what did not happen."""
 
     dns_ms: float = 0.0
     connect_ms: float = 0.0
     tls_ms: float = 0.0
     first_byte_ms: float = 0.0
     total_ms: float = 0.0
+
+    @property
+    def phases(self) -> dict[str, float]:
+        """What happened before the end, as it is kept and shown."""
+        named = zip(("dnsMs", "connectMs", "tlsMs", "firstByteMs"), self, strict=False)
+        return {name: round(length, 1) for name, length in named if length}
 
 
 class Responded(NamedTuple):
@@ -93,4 +108,4 @@ class Errored(NamedTuple):
 
 Outcome = Responded | Errored
 
-__all__ = ["Attempt", "ErrorKind", "Errored", "Limits", "Outcome", "Responded", "Timings"]
+__all__ = ["METHODS", "Attempt", "ErrorKind", "Errored", "Limits", "Outcome", "Responded", "Timings"]

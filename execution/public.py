@@ -11,8 +11,7 @@ from execution.log import (
     open_attempts,
     orphaned_attempts,
 )
-from execution.models import METHODS
-from execution.outcome import Attempt, Errored, ErrorKind, Outcome, Responded, Timings
+from execution.outcome import METHODS, Attempt, Errored, ErrorKind, Outcome, Responded, Timings
 from execution.redaction import (
     MASK,
     mask,

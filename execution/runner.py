@@ -55,6 +55,7 @@ def build_attempt(
     request: Request,
     *,
     key: Any,
+    tenant_id: uuid.UUID,
     service_call_id: uuid.UUID,
     attempt: int,
     timeout_seconds: float,
@@ -82,7 +83,8 @@ def build_attempt(
         "X-Attempt": str(attempt),
         **signature,
     }
-    return Attempt(key, request.method, request.url, tuple(headers.items()), body, timeout_seconds)
+    lines = tuple(headers.items())
+    return Attempt(key, request.method, request.url, lines, body, timeout_seconds, tenant_id)
 
 
 def refusal(url: str, allowed_hosts: Collection[str], key: Any) -> Errored | None:

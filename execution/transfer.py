@@ -10,7 +10,6 @@ one dies without an answer; that is refused here, because only the caller knows 
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import re
 import socket
@@ -19,14 +18,14 @@ from functools import lru_cache
 from typing import Any, Final
 
 import pycurl
+import structlog
 
 from .addresses import AddressPolicy
-from .outcome import Attempt, Errored, ErrorKind, Limits, Outcome, Responded, Timings
+from .outcome import METHODS, Attempt, Errored, ErrorKind, Limits, Outcome, Responded, Timings
 from .urls import BadHeader, BadUrl, Origin, header_line, parse_target
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
-METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 # These announce a length even when there is nothing to send.
 ANNOUNCING: Final = frozenset({"POST", "PUT", "PATCH"})
 INTERNAL: Final = "An internal error in the egress ended this attempt; its log has the cause."
@@ -239,7 +238,7 @@ class Transfer:
         return _GO_ON
 
     def _blunder(self) -> None:
-        log.exception("egress: a callback failed")  # noqa: LOG004 - called while one is handled
+        log.exception("callback_failed", **self.ticket.attempt.named)  # noqa: LOG004 - called while one is handled
         self._stopped = (ErrorKind.PROTOCOL, INTERNAL)
 
     def _on_header(self, line: bytes) -> int | None:
@@ -269,7 +268,7 @@ class Transfer:
         try:
             return self._fail(code, reason, now) if code else self._succeed(now)
         except Exception:
-            log.exception("egress: a response could not be read")
+            log.exception("response_not_read", **self.ticket.attempt.named)
             return self.interrupt(ErrorKind.PROTOCOL, INTERNAL, now)
 
     def _succeed(self, now: float) -> Outcome:

@@ -155,7 +155,7 @@ class Engine:
 
     def _start(self, limit: int, held_back: HeldBack) -> list[StartedCall]:
         with transaction.atomic():
-            due = self.poller.claim_due(limit, held_back, self.in_flight.room().admit)
+            due = self.poller.claim_due(limit, held_back, self.in_flight.batch().admit)
             started = lifecycle.start(due, self.membership.owner_id)
             # Read while all of it can still be undone: what is committed must also be sent.
             now = db_now()
@@ -192,6 +192,7 @@ class Engine:
         return refusal(call.request.url, tenant.allowed_hosts, key) or build_attempt(
             call.request,
             key=key,
+            tenant_id=call.key.tenant_id,
             service_call_id=call.key.service_call_id,
             attempt=call.attempt,
             timeout_seconds=call.timeout_seconds,
@@ -252,8 +253,9 @@ class Engine:
     def _tend(self) -> None:
         if self._time_to("beat", BEAT_SECONDS):
             self._beat()
-        if self._time_to("tick", TICK_SECONDS):
+        if self._time_to("reap", TICK_SECONDS):
             self._reap()
+        if self._time_to("rebalance", TICK_SECONDS):
             self._rebalance()
         if self._time_to("sweep", SWEEP_SECONDS):
             self._sweep()
@@ -261,10 +263,13 @@ class Engine:
 
     def _beat(self) -> None:
         fault("beat")
-        self.membership.beat(len(self.in_flight))
+        if self.membership.beat(len(self.in_flight)):
+            # The database was away, or its clock was set: the others have as long as a lease to beat too, and to
+            # write what they know.
+            self._due["reap"] = self._due["sweep"] = time.monotonic() + settings.NODE_LEASE_SECONDS
 
     def _reap(self) -> None:
-        while (node := reap_one()) is not None:
+        while (node := reap_one(by=self.membership.owner_id)) is not None:
             fault("reap.committed")
             log.warning("node_reaped", node=str(node))
             self._due["sweep"] = 0.0
@@ -328,6 +333,7 @@ class Engine:
         """The database is away: keep what is known, and try again soon."""
         log.error("database_trouble", error=str(broken), in_flight=len(self.in_flight))
         connection.close_if_unusable_or_obsolete()
+        self._due["beat"] = 0.0  # before all else
         self._look_in(AFTER_FAILURE_SECONDS)
         time.sleep(AFTER_FAILURE_SECONDS)
 

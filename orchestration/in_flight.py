@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import uuid
-from collections import Counter
-from collections.abc import Collection, Hashable, Mapping
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict
+from collections.abc import Collection, Hashable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 
@@ -16,16 +16,17 @@ from eventservice.kernel.secrets import Undecipherable, decrypt_once
 from eventservice.tenants.public import profile
 from execution.public import AttemptKey
 from orchestration.lifecycle import StartedCall
-from timers.public import DueTimer, HeldBack
+from timers.public import LARGE, DueTimer, HeldBack
 
 K = TypeVar("K")
 
 log = structlog.get_logger(__name__)
 
 # Large requests come in smaller batches: they are parsed in memory, where they may take twenty times their bytes.
-LARGE = 10_000
 BATCH_BYTES = 16_000_000
 BYTES_OF_TENANT = 64_000_000
+# A host may have so many times as much of a tenant's under way as is left to it: a lone one three quarters of all.
+TIMES_WHAT_IS_LEFT = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +48,59 @@ class Begun(NamedTuple):
     request_bytes: int
 
 
+@dataclass(slots=True)
+class Room:
+    """What is left of a tenant's ceiling, of calls or of bytes, and what of it goes to which host."""
+
+    left: int
+    taken: Counter[str]
+
+    def has(self, lane: str) -> bool:
+        # A host that is dead keeps what it has taken: so it gets less, the less is left, and the others always some.
+        return self.left > 0 and self.taken[lane] < TIMES_WHAT_IS_LEFT * self.left
+
+    def take(self, lane: str, amount: int) -> None:
+        self.left -= amount
+        self.taken[lane] += amount
+
+
+class Ledger:
+    """What each tenant has under way, and how much of it at which host."""
+
+    def __init__(self) -> None:
+        self.of: Counter[uuid.UUID] = Counter()
+        self._at: defaultdict[uuid.UUID, Counter[str]] = defaultdict(Counter)
+
+    def add(self, tenant_id: uuid.UUID, lane: str, change: int) -> None:
+        _add(self.of, tenant_id, change)
+        at = self._at[tenant_id]
+        _add(at, lane, change)
+        if not at:
+            del self._at[tenant_id]
+
+    def room(self, tenant_id: uuid.UUID, ceiling: int) -> Room:
+        return Room(ceiling - self.of[tenant_id], Counter(self._at.get(tenant_id)))
+
+    def full(self, ceilings: Iterable[tuple[uuid.UUID, int]]) -> HeldBack:
+        tenants, lanes_of = [], {}
+        for tenant_id, ceiling in ceilings:
+            left = ceiling - self.of[tenant_id]
+            if left <= 0:
+                tenants.append(tenant_id)
+            elif self.of[tenant_id] >= TIMES_WHAT_IS_LEFT * left:  # else no host of its can have so much
+                room = Room(left, self._at[tenant_id])
+                if lanes := [lane for lane in room.taken if not room.has(lane)]:
+                    lanes_of[tenant_id] = lanes
+        return HeldBack(tenants, lanes_of=lanes_of)
+
+
 class InFlight:
     def __init__(self, limits: EngineLimits) -> None:
         self.limits = limits
-        self.by_tenant: Counter[uuid.UUID] = Counter()
+        self.calls = Ledger()
+        self.bytes = Ledger()
         self.by_lane: Counter[str] = Counter()
-        self.bytes_of: Counter[uuid.UUID] = Counter()
+        self.refused: set[uuid.UUID] = set()  # for want of room, though they need have nothing under way
         self._calls: dict[Hashable, Begun] = {}
 
     def __len__(self) -> int:
@@ -79,48 +127,53 @@ class InFlight:
         self._count(self._calls.pop(execution_id), -1)
 
     def _count(self, call: Begun, one: int) -> None:
-        _add(self.by_tenant, call.key.tenant_id, one)
+        self.calls.add(call.key.tenant_id, call.lane, one)
+        self.bytes.add(call.key.tenant_id, call.lane, one * call.request_bytes)
         _add(self.by_lane, call.lane, one)
-        _add(self.bytes_of, call.key.tenant_id, one * call.request_bytes)
 
     def held_back(self) -> HeldBack:
         """Who has all that they may have: their due timers need not even be looked for."""
-        tenants = [tenant for tenant, count in self.by_tenant.items() if count >= _ceiling(tenant)]
+        held = self.calls.full((tenant, _ceiling(tenant)) for tenant in self.calls.of.keys() | self.refused)
+        self.refused.intersection_update(held.tenants)
         lanes = [lane for lane, count in self.by_lane.items() if count >= self.limits.per_host]
-        return HeldBack(tenants, lanes)
+        large = self.bytes.full((tenant, BYTES_OF_TENANT) for tenant in self.bytes.of)
+        return replace(held, lanes=lanes, large=large or None)
 
-    def room(self) -> Room:
-        return Room(self.limits.per_host, self.by_tenant.copy(), self.by_lane.copy(), self.bytes_of.copy())
+    def batch(self) -> Batch:
+        return Batch(self)
 
 
 @dataclass(slots=True)
-class Room:
+class Batch:
     """How much each tenant and each lane may still begin, within one batch."""
 
-    per_host: int
-    by_tenant: Counter[uuid.UUID]
-    by_lane: Counter[str]
-    bytes_of: Counter[uuid.UUID]
+    under_way: InFlight
+    by_lane: Counter[str] = field(default_factory=Counter)
+    calls: dict[uuid.UUID, Room] = field(default_factory=dict)
+    bytes: dict[uuid.UUID, Room] = field(default_factory=dict)
     batch_bytes: int = 0
-    ceilings: dict[uuid.UUID, int] = field(default_factory=dict)
 
     def admit(self, timer: DueTimer) -> bool:
-        if timer.tenant_id not in self.ceilings:
-            self.ceilings[timer.tenant_id] = _ceiling(timer.tenant_id)
-        if self.by_tenant[timer.tenant_id] >= self.ceilings[timer.tenant_id]:
+        tenant_id, lane, size = timer.tenant_id, timer.lane, timer.request_bytes
+        if tenant_id not in self.calls:
+            self.calls[tenant_id] = self.under_way.calls.room(tenant_id, _ceiling(tenant_id))
+            self.bytes[tenant_id] = self.under_way.bytes.room(tenant_id, BYTES_OF_TENANT)
+        calls, of_bytes = self.calls[tenant_id], self.bytes[tenant_id]
+        if calls.left <= 0:
+            self.under_way.refused.add(tenant_id)
+        if not calls.has(lane) or not self._host_has_room(lane):
             return False
-        if self.by_lane[timer.lane] >= self.per_host or not self._may_be_read(timer):
+        if size >= LARGE and not (self.batch_bytes < BATCH_BYTES and of_bytes.has(lane)):
             return False
-        self.by_tenant[timer.tenant_id] += 1
-        self.by_lane[timer.lane] += 1
-        self.bytes_of[timer.tenant_id] += timer.request_bytes
-        self.batch_bytes += timer.request_bytes
+        calls.take(lane, 1)
+        of_bytes.take(lane, size)
+        self.by_lane[lane] += 1
+        self.batch_bytes += size
         return True
 
-    def _may_be_read(self, timer: DueTimer) -> bool:
-        if timer.request_bytes < LARGE:
-            return True
-        return self.batch_bytes < BATCH_BYTES and self.bytes_of[timer.tenant_id] < BYTES_OF_TENANT
+    def _host_has_room(self, lane: str) -> bool:
+        """Whoever's calls it takes."""
+        return self.under_way.by_lane[lane] + self.by_lane[lane] < self.under_way.limits.per_host
 
 
 def _add(counter: Counter[K], key: K, change: int) -> None:
@@ -144,4 +197,4 @@ def _ceiling(tenant_id: uuid.UUID) -> int:
 
 @lru_cache(maxsize=1024)  # once a process: its timers stay due, and are found with every pass
 def _report_unreadable(tenant_id: uuid.UUID, why: str) -> None:
-    log.error("tenant_unreadable", tenant=str(tenant_id), why=why)
+    log.error("tenant_unreadable", tenant_id=str(tenant_id), why=why)

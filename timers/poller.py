@@ -20,6 +20,8 @@ from timers.models import TimerSchedule
 
 # What one tenant may put into a batch while others wait, at the least.
 LEAST_SHARE = 20
+# Bytes of a request from which on somebody may be held back though the smaller ones go on.
+LARGE = 10_000
 TENANTS_KEPT = 0.25
 # A search of all that is due, much of which is held back, may take long, under SQLite's only write lock. If it finds
 # few, the next is made after a rest of so many times its length.
@@ -44,9 +46,38 @@ class HeldBack:
 
     tenants: Collection[uuid.UUID] = ()
     lanes: Collection[str] = ()
+    lanes_of: Mapping[uuid.UUID, Collection[str]] = field(default_factory=dict)  # of one tenant's calls alone
+    large: HeldBack | None = None  # whose large requests wait, though the others do not
 
     def __bool__(self) -> bool:
-        return bool(self.tenants or self.lanes)
+        return bool(self.tenants or self.lanes or self.lanes_of or self.large)
+
+    def of(self, tenant_id: uuid.UUID) -> HeldBack:
+        """As far as it is about one tenant."""
+        return HeldBack(
+            [tenant_id] if tenant_id in self.tenants else (),
+            self.lanes,
+            {tenant_id: self.lanes_of[tenant_id]} if tenant_id in self.lanes_of else {},
+            self.large and self.large.of(tenant_id),
+        )
+
+    def passed_over(self) -> tuple[str, list[Any]]:
+        """The condition that leaves their timers out."""
+        conditions, values = ["1 = 1"], list[Any]()
+        for column, names in (("tenant_id", [t.hex for t in self.tenants]), ("lane", list(self.lanes))):
+            if names:
+                conditions.append(f"{column} NOT IN ({marks(names)})")
+                values += names
+        if self.lanes_of:
+            # Not one condition a tenant: SQLite joins no more than a thousand.
+            cases = [f"WHEN %s THEN lane NOT IN ({marks(lanes)})" for lanes in self.lanes_of.values()]
+            conditions.append(f"CASE tenant_id {' '.join(cases)} ELSE 1 = 1 END")
+            values += [value for tenant, lanes in self.lanes_of.items() for value in (tenant.hex, *lanes)]
+        if self.large:
+            passed_over, more = self.large.passed_over()
+            conditions.append(f"({passed_over} OR request_bytes < %s)")  # which alone is not in the index
+            values += [*more, LARGE]
+        return " AND ".join(conditions), values
 
 
 NOBODY = HeldBack()
@@ -198,8 +229,8 @@ def _tenants_with_due(by: datetime) -> list[uuid.UUID]:
 
 
 def _of_tenant(tenant: uuid.UUID, search: Search, limit: int) -> list[DueTimer]:
-    lanes_only = search._replace(held_back=HeldBack(lanes=search.held_back.lanes))
-    return _select("tenant_id = %s AND", [tenant.hex], lanes_only, limit, "due_at")
+    of_its = search._replace(held_back=search.held_back.of(tenant))
+    return _select("tenant_id = %s AND", [tenant.hex], of_its, limit, "due_at")
 
 
 def _select(condition: str, values: list[Any], search: Search, limit: int, order: str) -> list[DueTimer]:
@@ -211,13 +242,10 @@ def _select(condition: str, values: list[Any], search: Search, limit: int, order
     if search.since is not None:
         sql += " AND due_at > %s"
         values.append(_to_database(search.since))
-    for column, names in (
-        ("tenant_id", [t.hex for t in search.held_back.tenants]),
-        ("lane", list(search.held_back.lanes)),
-    ):
-        if names:
-            sql += f" AND {column} NOT IN ({marks(names)})"
-            values += names
+    if search.held_back:
+        passed_over, names = search.held_back.passed_over()
+        sql += f" AND {passed_over}"
+        values += names
     with connection.cursor() as cursor:
         cursor.execute(f"{sql} ORDER BY {order} LIMIT {limit} {for_update(skip_locked=True)}", values)
         return [_due_timer(row) for row in cursor.fetchall()]

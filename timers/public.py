@@ -14,7 +14,7 @@ from timers.overview import (
     shards_by_owner,
     stuck_shards,
 )
-from timers.poller import DueTimer, HeldBack, Poller, mark_reached
+from timers.poller import LARGE, DueTimer, HeldBack, Poller, mark_reached
 from timers.schedule import (
     Timer,
     by_correlation,
@@ -31,6 +31,7 @@ from timers.shards import Membership, live_nodes, reap_one, unreaped_nodes
 __all__ = [
     "DueTimer",
     "HeldBack",
+    "LARGE",
     "ListedShards",
     "MOST_OVERDUE",
     "Membership",

@@ -62,15 +62,17 @@ class Membership:
         """Whether so long has passed since the last beat that this node may have been reaped."""
         return time.monotonic() > self._lease_ends
 
-    def beat(self, in_flight: int) -> None:
-        """Raises Fenced when this node has been reaped."""
+    def beat(self, in_flight: int) -> bool:
+        """Whether it comes so late that others may have been kept from theirs too. Raises Fenced when this node has
+        been reaped."""
         begun = time.monotonic()
-        alive = Node.objects.filter(pk=self.owner_id).update(
-            lease_until=DbNow(NODE_LEASE), in_flight=in_flight, role=self.role
-        )
-        if not alive:
+        node = Node.objects.filter(pk=self.owner_id)
+        state = {"lease_until": DbNow(NODE_LEASE), "in_flight": in_flight, "role": self.role}
+        late = not node.filter(lease_until__gte=DbNow(NODE_LEASE / 2)).update(**state)
+        if late and not node.update(**state):
             raise Fenced
         self._lease_ends = begun + NODE_LEASE.total_seconds()
+        return late
 
     def rebalance(self, num_shards: int) -> bool:
         """Let go of the shards that fall to others now, take the free ones that fall to this node; whether there
@@ -111,13 +113,15 @@ class Membership:
         Node.objects.filter(pk=self.owner_id).delete()
 
 
-def reap_one() -> uuid.UUID | None:
-    """Fence one node whose heart has stopped, and free its shards; its id, so that its calls can be resolved.
+def reap_one(by: uuid.UUID | None = None) -> uuid.UUID | None:
+    """Fence one node whose heart has stopped, and free its shards; its id, so that its calls can be resolved. A node
+    whose own lease has run out finds nobody dead: what kept it from beating may have kept the others too.
 
     Nothing is waited for: a node that froze inside a transaction would freeze this one with it. It is reaped
     when the database has ended that transaction.
     """
-    for owner_id in Node.objects.filter(lease_until__lt=DbNow()).values_list("pk", flat=True):
+    expired = list(Node.objects.filter(lease_until__lt=DbNow()).values_list("pk", flat=True))
+    for owner_id in expired if by not in expired else []:
         with transaction.atomic():
             node = Node.objects.filter(pk=owner_id, lease_until__lt=DbNow())
             shards = TimerShard.objects.filter(owner_id=owner_id)

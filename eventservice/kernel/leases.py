@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import uuid
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -33,12 +32,6 @@ class Lease(models.Model):
 
 class Fenced(Exception):
     """The writer's leases are not its own any more: nothing of what it was about to write may land."""
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    key: int
-    version: int
 
 
 class Leases:

@@ -173,6 +173,7 @@ def show_attempt(attempt: Any) -> dict[str, Any]:
         "response": _show_response(attempt),
         "error": attempt.error_kind and {"kind": attempt.error_kind, "message": attempt.error_message},
         "latencyMs": None if attempt.latency_ms is None else round(attempt.latency_ms, 1),
+        "phases": attempt.phases,
     }
 
 

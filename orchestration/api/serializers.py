@@ -138,6 +138,13 @@ class ErrorSerializer(Base):
     message = s.CharField(allow_null=True)
 
 
+class PhasesSerializer(Base):
+    dnsMs = s.FloatField(required=False, help_text="Looking up the address")
+    connectMs = s.FloatField(required=False)
+    tlsMs = s.FloatField(required=False)
+    firstByteMs = s.FloatField(required=False, help_text="From the start, as `latencyMs`; the others are lengths")
+
+
 class AttemptSerializer(Base):
     executionId = s.UUIDField()
     attempt = s.IntegerField()
@@ -148,6 +155,7 @@ class AttemptSerializer(Base):
     response = AttemptResponseSerializer(allow_null=True)
     error = ErrorSerializer(allow_null=True)
     latencyMs = s.FloatField(allow_null=True)
+    phases = PhasesSerializer(allow_null=True, help_text="Where that time went; only what happened")
 
 
 class CallSerializer(Base):

@@ -54,12 +54,14 @@ def test_it_has_its_timer_and_its_last_attempt(acme: Api, path: str) -> None:
             service_call_id=service_call_id,
             attempt=attempt,
             latency_ms=1.32016,
+            phases={"connectMs": 0.3, "firstByteMs": 1.2} if attempt == 2 else None,
         )
     call = acme.get(path).json()
     assert call["timer"] == {"state": "Scheduled", "dueAt": call["dueAt"], "reachedAt": None}
     assert (call["lastAttempt"]["attempt"], call["lastAttempt"]["latencyMs"]) == (2, 1.3)
+    assert call["lastAttempt"]["phases"] == {"connectMs": 0.3, "firstByteMs": 1.2}
     executions = acme.get(f"{path}/executions?limit=1").json()
-    assert [one["attempt"] for one in executions["items"]] == [1]
+    assert [(one["attempt"], one["phases"]) for one in executions["items"]] == [(1, None)]
     rest = acme.get(f"{path}/executions?limit=1&cursor={executions['nextCursor']}").json()
     assert ([one["attempt"] for one in rest["items"]], rest["nextCursor"]) == ([2], None)
 

@@ -44,6 +44,33 @@ def test_all_of_a_few_are_listed(viewer: Client, acme: Tenant) -> None:
     assert "which the API lists" not in text_of(page)
 
 
+PHASES = {"dnsMs": 1.0, "connectMs": 3.0, "tlsMs": 12.1, "firstByteMs": 40.3}
+
+
+@pytest.mark.parametrize(
+    ("phases", "shown"),
+    [
+        (PHASES, "DNS 1.0 ms · connect 3.0 ms · TLS 12 ms · first byte 40 ms · total 42 ms"),
+        ({"firstByteMs": 40.3}, "first byte 40 ms · total 42 ms"),
+    ],
+)
+def test_it_says_where_the_time_went(
+    phases: dict[str, float], shown: str, viewer: Client, acme: Tenant
+) -> None:
+    times = {"response_status": 200, "latency_ms": 42.0, "phases": phases}
+    assert shown in text_of(page_of(viewer, acme, 1, "response", **times))
+    assert f'title="{shown}"' in page_of(viewer, acme, 1, "attempts", **times).content.decode()
+
+
+@pytest.mark.parametrize("phases", [None, {}])
+def test_where_that_is_not_known_it_says_how_long_it_took(
+    phases: dict[str, float] | None, viewer: Client, acme: Tenant
+) -> None:
+    page = text_of(page_of(viewer, acme, 1, "response", response_status=200, latency_ms=42.0, phases=phases))
+    assert "42 ms" in page
+    assert "total" not in page
+
+
 def test_a_body_with_a_mask_is_whole_although_more_came(viewer: Client, acme: Tenant) -> None:
     answer = {"response_status": 200, "response_body": f"token {MASK}", "response_size": 500}
     page = text_of(page_of(viewer, acme, 1, "response", **answer))

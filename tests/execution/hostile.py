@@ -406,8 +406,9 @@ def attempt(
     body: bytes | None = None,
     timeout: float = 5.0,
     key: object = "key",
+    tenant: str | None = None,
 ) -> Attempt:
-    return Attempt(key, method, url, tuple(headers), body, timeout)
+    return Attempt(key, method, url, tuple(headers), body, timeout, tenant)
 
 
 def gather(egress: Egress, count: int, within: float = 15.0) -> list[Outcome]:

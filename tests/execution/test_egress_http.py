@@ -242,8 +242,11 @@ def test_a_proxy_of_the_environment_is_not_used(monkeypatch: pytest.MonkeyPatch)
 def test_timings_add_up() -> None:
     with answering(ok) as server, running(lookup=lambda _host: ["127.0.0.1"]) as egress:
         outcome = perform(egress, attempt(f"http://service.example:{server.port}/"))
+        again = perform(egress, attempt(f"http://service.example:{server.port}/"))
     assert isinstance(outcome, Responded)
     times = outcome.timings
+    assert set(times.phases) == {"dnsMs", "connectMs", "firstByteMs"}
+    assert set(again.timings.phases) == {"firstByteMs"}
     assert times.dns_ms > 0
     assert times.connect_ms > 0
     assert times.tls_ms == 0

@@ -1,5 +1,6 @@
 """Starting, waking, closing, and going on when something is wrong within."""
 
+import json
 import logging
 import os
 import resource
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from eventservice.kernel.logs import logging_config
 from execution.addresses import AddressPolicy
 from execution.egress import Egress, EgressClosed, Limits
 from execution.outcome import Errored, ErrorKind, Responded
@@ -51,7 +53,6 @@ def test_nothing_can_be_sent_before_the_start_or_after_the_end() -> None:
     egress.close()
     with pytest.raises(EgressClosed):
         egress.send([attempt("http://127.0.0.1/")])
-    assert egress.in_flight == 0
 
 
 def test_closing_returns_every_descriptor_and_thread() -> None:
@@ -64,14 +65,6 @@ def test_closing_returns_every_descriptor_and_thread() -> None:
             time.sleep(0.01)  # the server's own end of the connection
         assert "egress" not in {thread.name for thread in threading.enumerate()}
         assert threading.active_count() <= threads + 1
-
-
-def test_in_flight_counts_what_was_not_collected() -> None:
-    with answering(ok) as server, running() as egress:
-        egress.send([attempt(server.url(), key=n) for n in range(10)])
-        assert egress.in_flight == 10
-        assert len(gather(egress, 10)) == 10
-        assert egress.in_flight == 0
 
 
 def test_collect_returns_when_woken_and_when_time_is_up() -> None:
@@ -101,22 +94,6 @@ def test_what_is_under_way_at_the_end_is_interrupted() -> None:
     assert (
         sorted(o.may_have_been_sent for o in outcomes if isinstance(o, Errored)) == [False] * 3 + [True] * 2
     )
-    assert egress.in_flight == 0
-
-
-def test_a_grace_lets_attempts_finish_and_ends_when_they_have() -> None:
-    def slow(_request: hostile.Request) -> bytes:
-        time.sleep(0.2)
-        return hostile.OK
-
-    with answering(slow) as server:
-        egress = Egress(LOOPBACK)
-        egress.start()
-        egress.send([attempt(server.url(), key=n) for n in range(5)])
-        started = time.monotonic()
-        egress.close(grace=10)
-        assert time.monotonic() - started < 3
-        assert len([o for o in egress.collect(0) if isinstance(o, Responded)]) == 5
 
 
 def test_it_costs_nothing_when_there_is_nothing_to_do() -> None:
@@ -255,6 +232,8 @@ class BrokenPolicy(AddressPolicy):
 def test_a_bug_ends_the_attempt_and_not_the_thread(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    config = logging_config("ERROR", "json")["formatters"]["structured"]
+    monkeypatch.setattr(caplog.handler, "formatter", config.pop("()")(**config))
     policy = BrokenPolicy(allow=LOOPBACK.allow)
     limits = Limits(dns_keep_seconds=0)
     with answering(ok) as server, running(policy, limits, lookup=lambda _host: ["127.0.0.1"]) as egress:
@@ -262,13 +241,15 @@ def test_a_bug_ends_the_attempt_and_not_the_thread(
         assert isinstance(perform(egress, attempt(server.url())), Responded)
         monkeypatch.setattr(BrokenPolicy, "broken", True)
         for url in (server.url(), named, "http://127.0.0.9/"):
-            outcome = perform(egress, attempt(url))
+            outcome = perform(egress, attempt(url, tenant="t-1"))
             assert isinstance(outcome, Errored)
             assert outcome.kind is ErrorKind.PROTOCOL
         monkeypatch.setattr(BrokenPolicy, "broken", False)
         assert isinstance(perform(egress, attempt(server.url())), Responded)
         assert isinstance(perform(egress, attempt(named)), Responded)
-    assert "a bug" in caplog.text
+    told = [json.loads(line) for line in caplog.text.splitlines()]
+    assert all("a bug" in line["exception"] for line in told)
+    assert ("attempt_not_prepared", "t-1") in {(line["event"], line.get("tenant_id")) for line in told}
 
 
 def test_an_attempt_ends_in_time_even_when_libcurl_forgets_it(monkeypatch: pytest.MonkeyPatch) -> None:

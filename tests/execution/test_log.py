@@ -70,6 +70,27 @@ def test_an_error_closes_it_too() -> None:
     assert (found.response_status, found.response_size, found.latency_ms) == (None, None, 7.0)
 
 
+@pytest.mark.parametrize(
+    ("timings", "phases"),
+    [
+        (
+            Timings(dns_ms=1.04, connect_ms=2.96, tls_ms=12, first_byte_ms=40.26, total_ms=42),
+            {"dnsMs": 1.0, "connectMs": 3.0, "tlsMs": 12, "firstByteMs": 40.3},
+        ),
+        (Timings(first_byte_ms=0.01, total_ms=42), {"firstByteMs": 0.0}),  # over a kept connection
+        (Timings(total_ms=42), {}),
+    ],
+)
+def test_the_phases_that_happened_are_kept_to_a_tenth_of_a_millisecond(
+    timings: Timings, phases: dict[str, float]
+) -> None:
+    answered, failed = opened(), opened()
+    response = Responded(None, 200, (), b"", 0, timings)
+    error = Errored(None, ErrorKind.TLS, "No.", {}, timings, may_have_been_sent=False)
+    close_attempts([(answered, response), (failed, error)], LATER)
+    assert (row(answered).phases, row(failed).phases) == (phases, phases)
+
+
 def test_only_the_attempt_that_is_named_is_closed() -> None:
     key, other = opened(), opened()
     same_ids = AttemptKey(other.tenant_id, key.service_call_id, key.execution_id)
@@ -124,7 +145,8 @@ def test_secret_response_headers_are_masked() -> None:
 def test_an_interrupted_attempt_is_closed_as_one() -> None:
     key = opened()
     interrupt_attempts([key], LATER)
-    assert (row(key).error_kind, row(key).finished_at, row(key).latency_ms) == ("Interrupted", LATER, None)
+    assert (row(key).error_kind, row(key).finished_at) == ("Interrupted", LATER)
+    assert (row(key).latency_ms, row(key).phases) == (None, None)
 
 
 def test_an_attempt_that_has_been_recorded_is_not_called_interrupted_afterwards() -> None:

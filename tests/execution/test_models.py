@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from django.db import IntegrityError, transaction
 
-from execution.models import METHODS, HttpExecution
+from execution.models import HttpExecution
+from execution.outcome import METHODS
 from tests.factories import HttpExecutionFactory, ServiceCallFactory
 
 pytestmark = pytest.mark.django_db

@@ -125,7 +125,6 @@ def test_what_was_sealed_opens_as_it_was(given_headers: dict[str, str]) -> None:
 def test_what_is_shown_is_masked_exactly_where_it_is_secret(given_headers: dict[str, str]) -> None:
     expected = {name: MASK if is_secret(name, {"a"}) else value for name, value in given_headers.items()}
     assert mask_sealed(seal(given_headers, {"a"})) == expected
-    assert mask_response(list(given_headers.items()), {"a"}) == expected
 
 
 def test_repeated_response_headers_are_joined_in_their_order() -> None:

@@ -14,6 +14,7 @@ from execution.redaction import seal
 from execution.runner import Request, build_attempt
 
 CALL = uuid.UUID(int=5)
+TENANT = uuid.UUID(int=6)
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
@@ -21,6 +22,7 @@ def built(body: Any = None, headers: dict[str, str] | None = None, **given: Any)
     request = Request("POST", "http://target.test/x", seal(headers or {}, ()), body)
     terms = {
         "key": "k",
+        "tenant_id": TENANT,
         "service_call_id": CALL,
         "attempt": 3,
         "timeout_seconds": 2.5,
@@ -40,7 +42,8 @@ def sent(body: Any = None, headers: dict[str, str] | None = None) -> dict[str, s
 
 def test_the_request_goes_out_as_it_was_asked_for() -> None:
     attempt = built("text", {"Accept": "a/b"})
-    assert (attempt.key, attempt.method, attempt.url) == ("k", "POST", "http://target.test/x")
+    assert (attempt.key, attempt.tenant) == ("k", TENANT)
+    assert (attempt.method, attempt.url) == ("POST", "http://target.test/x")
     assert (attempt.body, attempt.timeout_seconds) == (b"text", 2.5)
     assert ("Accept", "a/b") in attempt.headers
 
@@ -104,7 +107,8 @@ def test_a_stored_request_without_headers_or_body_is_complete() -> None:
 def test_a_secret_that_no_key_opens_stops_the_attempt() -> None:
     request = Request("GET", "http://target.test/", {"Cookie": {"encrypted": "enc:v1:lost"}}, None)
     refused = build_attempt(
-        request, key="k", service_call_id=CALL, attempt=1, timeout_seconds=1, signer=None, now=NOON
-    )
+        request, key="k", tenant_id=TENANT, service_call_id=CALL, attempt=1, timeout_seconds=1, signer=None,
+        now=NOON,
+    )  # fmt: skip
     assert isinstance(refused, Errored)
     assert (refused.key, refused.kind, refused.may_have_been_sent) == ("k", ErrorKind.EGRESS, False)

@@ -23,7 +23,10 @@ CALL = uuid.UUID(int=5)
 
 
 def signed(body: Any = None, signer: Signer | None = Signer(encrypt(SECRET)), **given: Any) -> Attempt:  # noqa: B008 (frozen)
-    terms = {"key": "k", "service_call_id": CALL, "attempt": 1, "timeout_seconds": 1.0, "now": NOON, **given}
+    terms = {
+        "key": "k", "tenant_id": CALL, "service_call_id": CALL, "attempt": 1, "timeout_seconds": 1.0, "now": NOON,
+        **given,
+    }  # fmt: skip
     attempt = build_attempt(Request("POST", "http://target.test/", {}, body), signer=signer, **terms)
     assert isinstance(attempt, Attempt)
     return attempt
@@ -77,6 +80,7 @@ def test_a_secret_that_is_none_sends_nothing_unsigned(secret: str) -> None:
     refused = build_attempt(
         Request("POST", "http://target.test/", {}, None),
         key="k",
+        tenant_id=CALL,
         service_call_id=CALL,
         attempt=1,
         timeout_seconds=1.0,

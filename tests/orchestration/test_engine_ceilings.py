@@ -52,11 +52,11 @@ def test_of_a_tenant_and_the_other_tenants_go_on(tenant: Any, intruder: Any) -> 
     egress = FakeEgress()
     engine = engine_on(egress)
     look(engine)
-    assert engine.in_flight.by_tenant == {tenant.tenant_id: 2, intruder.tenant_id: 5}
+    assert engine.in_flight.calls.of == {tenant.tenant_id: 2, intruder.tenant_id: 5}
     egress.answer()
     look(engine)
     look(engine)
-    assert engine.in_flight.by_tenant == {tenant.tenant_id: 2}
+    assert engine.in_flight.calls.of == {tenant.tenant_id: 2}
 
 
 def test_a_tenant_that_may_have_nothing_under_way_waits(tenant: Any) -> None:
@@ -74,6 +74,53 @@ def test_to_a_host_and_other_hosts_are_called(tenant: Any) -> None:
     assert engine.in_flight.by_lane == {"slow.test": 3, "fine.test": 3}
     look(engine)
     assert engine.in_flight.by_lane == {"slow.test": 3, "fine.test": 3}
+
+
+def of_host(host: str, body: str = "") -> RequestSpec:
+    return RequestSpec("POST", f"http://{host}/", {}, body)
+
+
+def test_a_host_gets_no_more_of_its_tenants_places_than_three_times_what_is_left(tenant: Any) -> None:
+    allow(tenant, 16)
+    engine = engine_on(FakeEgress())
+    for dead, places in (("one.test", 12), ("another.test", 3)):
+        for _ in range(20):
+            submit(tenant, request=of_host(dead))
+        look(engine)
+        look(engine)
+        assert engine.in_flight.by_lane[dead] == places
+    fine = submit(tenant, request=of_host("fine.test"))
+    assert look(engine).started == 1
+    assert status_of(tenant, fine) == "Running"
+
+
+def test_a_tenant_of_few_places_uses_all_of_them(tenant: Any) -> None:
+    allow(tenant, 3)
+    for _ in range(5):
+        submit(tenant)
+    assert look(engine_on(FakeEgress())).started == 3
+
+
+def test_a_host_at_its_ceiling_for_one_tenant_is_called_for_another(tenant: Any, intruder: Any) -> None:
+    allow(tenant, 4)
+    engine = engine_on(FakeEgress())
+    for whose in (tenant, intruder):
+        for _ in range(5):
+            submit(whose)
+        look(engine)
+    assert engine.in_flight.calls.of == {tenant.tenant_id: 3, intruder.tenant_id: 5}
+
+
+def test_those_who_may_have_nothing_are_not_looked_for_until_they_may(tenant: Any, intruder: Any) -> None:
+    """Else their due timers would fill the batches of the others."""
+    allow(tenant, 0)
+    for whose in (tenant, intruder):
+        submit(whose)
+    engine = engine_on(FakeEgress())
+    assert look(engine).started == 1
+    assert engine.in_flight.held_back().tenants == [tenant.tenant_id]
+    allow(tenant, 1)
+    assert look(engine).started == 1
 
 
 def test_of_one_batch(tenant: Any) -> None:
@@ -126,7 +173,22 @@ def test_a_tenant_has_so_many_bytes_of_large_requests_under_way(
     engine = engine_on(egress)
     look(engine)
     look(engine)
-    assert engine.in_flight.by_tenant == {tenant.tenant_id: 2, intruder.tenant_id: 2}
+    assert engine.in_flight.calls.of == {tenant.tenant_id: 2, intruder.tenant_id: 2}
     egress.answer()
     look(engine)
     assert look(engine).started == 2
+
+
+def test_small_requests_and_other_hosts_large_ones_go_on_beside_a_host_with_many_bytes_under_way(
+    tenant: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(in_flight, "BYTES_OF_TENANT", 16 * len(LARGE_BODY))
+    for _ in range(40):
+        submit(tenant, request=of_host("dead.test", LARGE_BODY))
+    engine = engine_on(FakeEgress(), batch=20)
+    look(engine)
+    look(engine)
+    assert engine.in_flight.by_lane == {"dead.test": 12}
+    others = [submit(tenant, request=of_host("fine.test", body)) for body in ("x", LARGE_BODY)]
+    others.append(submit(tenant, request=of_host("dead.test", "x")))
+    assert look(engine).started == len(others)

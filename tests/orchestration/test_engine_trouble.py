@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import time
+import uuid
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
@@ -13,7 +15,7 @@ from eventservice.kernel.now import pinned_time
 from eventservice.tenants.models import Tenant
 from eventservice.tenants.public import create_tenant, forget_profiles
 from orchestration import conductor
-from orchestration.conductor import Pass
+from orchestration.conductor import Engine, Pass
 from tests.orchestration.support import (
     NOON,
     FakeEgress,
@@ -26,6 +28,10 @@ from tests.orchestration.support import (
     status_of,
     submit,
 )
+from timers.public import unreaped_nodes
+from timers.shards import NODE_LEASE
+
+AWAY_SECONDS = NODE_LEASE.total_seconds() * 1.5
 
 # Transactions of its own: in trouble the engine drops its connection, and with it a test's transaction around it.
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -46,6 +52,19 @@ def noon() -> Iterator[datetime]:
 @pytest.fixture
 def tenant(transactional_db: None) -> Tenant:
     return create_tenant("acme")
+
+
+def two_engines_at_work(tenant: Any) -> tuple[list[uuid.UUID], list[Engine], list[FakeEgress]]:
+    calls = [submit(tenant, timeout_seconds=1.0) for _ in range(20)]
+    egresses = [FakeEgress(), FakeEgress()]
+    engines = [engine_on(egress) for egress in egresses]
+    for engine in engines:
+        engine.take_shards()
+    for engine in engines:
+        look(engine)
+    assert [bool(engine.in_flight) for engine in engines] == [True, True]
+    assert sum(len(engine.in_flight) for engine in engines) == len(calls)
+    return calls, engines, egresses
 
 
 def test_outcomes_that_could_not_be_written_are_written_later(tenant: Any) -> None:
@@ -112,6 +131,56 @@ def test_what_is_committed_is_sent_when_the_database_is_back(tenant: Any) -> Non
     assert egress.sent == []
     look(engine)
     assert len(egress.sent) == len(engine.in_flight) == 1
+
+
+@pytest.mark.parametrize("first_back", [0, 1])
+def test_after_longer_than_a_lease_no_engine_takes_itself_or_another_for_dead(
+    tenant: Any, first_back: int
+) -> None:
+    """By their attempts' time-out they are overdue too: whoever made them may be about to write what came of them."""
+    calls, engines, egresses = two_engines_at_work(tenant)
+    with pinned_time(after(AWAY_SECONDS)):
+        with database_away(""):
+            for engine in engines:
+                engine._due.clear()  # it is time for all that is done now and then
+                look(engine)
+        for engine in (engines[first_back], engines[1 - first_back]):
+            look(engine)
+            look(engine)
+        for engine, egress in zip(engines, egresses, strict=True):
+            egress.answer()
+            look(engine)
+    assert {status_of(tenant, call) for call in calls} == {"Succeeded"}
+    assert [len(log_of(tenant, call)) for call in calls] == [1] * len(calls)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_when_the_databases_clock_leaps_no_engine_takes_itself_or_another_for_dead(
+    tenant: Any, first: int
+) -> None:
+    calls, engines, egresses = two_engines_at_work(tenant)
+    with pinned_time(after(AWAY_SECONDS)):
+        for engine in (engines[first], engines[1 - first]):
+            engine._due.pop("reap")
+            look(engine)
+        for engine, egress in zip(engines, egresses, strict=True):
+            engine._due.clear()
+            egress.answer()
+            look(engine)
+    assert {status_of(tenant, call) for call in calls} == {"Succeeded"}
+
+
+def test_who_does_not_come_back_is_taken_for_dead_a_lease_later(tenant: Any) -> None:
+    _, (back, dead), _ = two_engines_at_work(tenant)
+    with pinned_time(after(AWAY_SECONDS)):
+        back._due.clear()
+        look(back)
+        assert back._due["reap"] > time.monotonic() + NODE_LEASE.total_seconds() / 2
+    with pinned_time(after(AWAY_SECONDS + 1)):
+        back._due.clear()
+        look(back)
+    assert unreaped_nodes() == [back.membership.owner_id]
+    assert dead.in_flight
 
 
 def test_its_own_overdue_attempts_do_not_hide_those_that_are_lost(

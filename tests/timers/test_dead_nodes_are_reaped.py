@@ -51,6 +51,23 @@ def test_only_the_dead_are_reaped_one_at_a_time() -> None:
     assert set(TimerShard.objects.values_list("owner_id", flat=True)) == {alive.owner_id}
 
 
+def test_a_node_whose_own_lease_has_run_out_takes_nobody_for_dead() -> None:
+    member, dead = joined(), joined()
+    with pinned_time(DEAD):
+        assert reap_one(by=member.owner_id) is None
+        member.beat(0)
+        assert reap_one(by=member.owner_id) == dead.owner_id
+
+
+def test_a_beat_tells_when_others_may_have_missed_theirs() -> None:
+    member = joined()
+    with pinned_time(NOON + NODE_LEASE / 2):
+        assert not member.beat(0)
+    with pinned_time(NOON + NODE_LEASE + timedelta(milliseconds=1)):
+        assert member.beat(0)
+        assert not member.beat(0)
+
+
 def test_whoever_was_reaped_is_fenced_everywhere() -> None:
     member = joined()
     member.rebalance(4)

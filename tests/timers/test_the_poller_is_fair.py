@@ -13,7 +13,7 @@ from django.db import connection
 
 from eventservice.kernel.now import pinned_time
 from tests.timers.support import after, claim, ids, polling, stored
-from timers.poller import FEW, LEAST_SHARE, REST, HeldBack, Poller
+from timers.poller import FEW, LARGE, LEAST_SHARE, REST, HeldBack, Poller
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
 
@@ -97,6 +97,34 @@ def test_a_lane_that_is_held_back_waits_alone(count: int) -> None:
     due = claim(poller, LIMIT, HeldBack(lanes=["slow.test", "none.test"]))
     assert [timer.lane for timer in due] == ["fine.test"] * 5
     assert taken(poller)[QUIET[0]] == 5
+
+
+@pytest.mark.parametrize("count", [5, 200])
+def test_a_lane_that_is_held_back_for_one_tenant_waits_for_that_one_alone(count: int) -> None:
+    stored(BUSY, count, lane="slow.test")
+    stored(BUSY, 5, lane="fine.test")
+    stored(QUIET[0], 5, lane="slow.test")
+    held_back = HeldBack(lanes_of={BUSY: ["slow.test", "none.test"], QUIET[1]: ["slow.test"]})
+    due = claim(polling(), LIMIT, held_back)
+    assert sorted({(timer.tenant_id, timer.lane) for timer in due}) == [
+        (BUSY, "fine.test"),
+        (QUIET[0], "slow.test"),
+    ]
+
+
+@pytest.mark.parametrize("large", [HeldBack([BUSY]), HeldBack(lanes_of={BUSY: ["slow.test"]})])
+@pytest.mark.parametrize("count", [5, 200])
+def test_of_those_whose_large_requests_are_held_back_the_small_go_on(count: int, large: HeldBack) -> None:
+    stored(BUSY, count, lane="slow.test", request_bytes=LARGE)
+    small = stored(BUSY, 5, lane="slow.test", request_bytes=LARGE - 1)
+    others = stored(QUIET[0], 5, lane="slow.test", request_bytes=LARGE)
+    assert ids(claim(polling(), LIMIT, HeldBack(large=large))) == ids(small) | ids(others)
+
+
+def test_a_thousand_tenants_hold_back_a_lane_each() -> None:
+    stored(BUSY, 3, lane="slow.test")
+    waiting = {uuid.UUID(int=number): ["slow.test"] for number in range(1, 1500)}
+    assert claim(polling(), LIMIT, HeldBack(lanes_of=waiting)) == []
 
 
 def test_what_is_newly_due_is_found_while_the_search_past_those_who_are_held_back_rests() -> None:
