@@ -64,10 +64,13 @@ class DispatcherRole:
 
     def stop(self, grace_seconds: float) -> None:
         self._watch.close()
-        self._dispatcher.release()
-        self._deliverer.close()
-        self._sender.close()
-        self._node.leave()
+        try:
+            self._dispatcher.release()
+            self._deliverer.close(grace_seconds)
+            self._node.leave()
+        finally:
+            # Even if the database is away, which is how a seat is lost.
+            self._sender.close()
 
     def _beat(self) -> None:
         if time.monotonic() >= self._beat_at:

@@ -22,7 +22,7 @@ from outbox.publishers.log import LogPublisher
 from outbox.publishers.webhook import WebhookPublisher
 from outbox.status import Status, partitions, status, waiting_by_kind
 from outbox.timeline import forget, timeline_of
-from outbox.webhooks.delivery import Delivered, Send, WebhookDeliverer, WebhookRequest, WebhookResult
+from outbox.webhooks.delivery import Delivered, Transport, WebhookDeliverer, WebhookRequest, WebhookResult
 from outbox.webhooks.endpoints import (
     add_endpoint,
     change_endpoint,
@@ -51,8 +51,8 @@ __all__ = [
     "PoisonEvent",
     "PublishError",
     "Publisher",
-    "Send",
     "Status",
+    "Transport",
     "WebhookDeliverer",
     "WebhookDelivery",
     "WebhookEndpoint",

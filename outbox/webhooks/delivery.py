@@ -8,15 +8,17 @@ sent is marked by the time at which it would be due again if its sender died.
 from __future__ import annotations
 
 import binascii
-import logging
 import random
-from collections.abc import Callable, Hashable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+import time
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from itertools import count, islice
+from typing import Any, Protocol
 from uuid import UUID
 
+import structlog
 from django.db import transaction
 from django.db.models import F, Min, OuterRef, QuerySet, Subquery
 
@@ -28,12 +30,15 @@ from eventservice.kernel.secrets import Undecipherable, decrypt
 from eventservice.kernel.signing import key_of, signature_headers
 from outbox.models import DeliveryState, WebhookDelivery, WebhookEndpoint
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 # About three days on average: a receiver may be away over a weekend.
 MAX_ATTEMPTS = 36
 FIRST_RETRY, LONGEST_RETRY = 5.0, 6 * 3600.0
 TIMEOUT_SECONDS = 10.0
+BATCH = 32
+# Endpoints that a pass begins to send to, a short transaction each: events wait to be published meanwhile.
+STARTED_AT_ONCE = 16
 # Longer than a batch can take: until then nobody else sends what this process is sending.
 LEASE = timedelta(seconds=60)
 GONE = 410
@@ -48,7 +53,8 @@ IDLE_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class WebhookRequest:
-    key: Hashable
+    key: Any  # the delivery, which comes back with the result
+    tenant_id: UUID
     url: str
     headers: Sequence[tuple[str, str]]
     body: bytes
@@ -59,17 +65,19 @@ class WebhookRequest:
 class WebhookResult:
     """Of the request with this key: the status of the response, or None and why there was none."""
 
-    key: Hashable
+    key: Any
     status: int | None
     error: str = ""
 
 
-# Makes the requests, all at once, as POST, and returns when each has ended: its timeout bounds it. One result a
-# request. It is called from several threads at a time, and must not touch the database.
-Send = Callable[[Sequence[WebhookRequest]], Sequence[WebhookResult]]
+class Transport(Protocol):
+    """Makes requests as POST, many at a time. Each has one result, and its timeout bounds when."""
 
-# Of an endpoint: its tenant and its own id.
-Key = tuple[UUID, UUID]
+    def send(self, requests: Sequence[WebhookRequest]) -> None:
+        """Returns at once."""
+
+    def collect(self, timeout: float) -> Sequence[WebhookResult]:
+        """What has ended since the last call; waits that many seconds at most for the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,54 +87,54 @@ class Delivered:
     delivered: int
     retried: int
     exhausted: int
-    in_flight: int
     next_wait: float
 
 
-@dataclass(frozen=True, slots=True)
-class _Batch:
-    endpoint: WebhookEndpoint
-    deliveries: dict[Hashable, WebhookDelivery]
-    results: Future[Sequence[WebhookResult]]
-
-
 class WebhookDeliverer:
-    """Each endpoint has a lane to itself while it is being sent to: a slow one takes a lane and nobody's time."""
+    """One batch at a time to each endpoint. A tenant takes no more places than it leaves free: however many slow
+    endpoints it has, there are some for the others'."""
 
-    def __init__(self, send: Send, *, lanes: int = 8, batch: int = 32, patience: float = 0.05) -> None:
-        self._send = send
-        self._lanes = lanes
-        self._batch = batch
+    def __init__(self, transport: Transport, *, places: int = 512, patience: float = 0.05) -> None:
+        self._transport = transport
+        self._places = places
         self._patience = patience
-        self._threads = ThreadPoolExecutor(lanes, thread_name_prefix="webhooks")
-        self._running: dict[Key, _Batch] = {}
-        self._failing: set[Key] = set()
+        self._sending: set[WebhookDelivery] = set()
+        self._of_tenant: Counter[UUID] = Counter()
+        self._ended: defaultdict[WebhookEndpoint, list[WebhookResult]] = defaultdict(list)
+        self._failing: set[WebhookEndpoint] = set()
 
     def deliver_once(self) -> Delivered:
         """Sends what is due, and records what has ended; waits for that a moment, and not for the slowest."""
         due, next_due = due_endpoints()
-        put_off = sum([self._start(endpoint) for endpoint in self._choose(due)])
-        wait([batch.results for batch in self._running.values()], timeout=self._patience)
-        delivered, retried, exhausted = self._record_ended()
-        retried += put_off
-        exhausted += give_up_gone(GIVEN_UP_AT_ONCE)
-        rest = 0.0 if self._running or delivered or retried or exhausted else next_due
-        in_flight = sum(len(batch.deliveries) for batch in self._running.values())
-        return Delivered(delivered, retried, exhausted, in_flight, rest)
+        put_off = self._start_due(due)
+        ended = self._record_ended(self._patience)
+        given_up = give_up_gone(GIVEN_UP_AT_ONCE, self._busy())
+        delivered, retried, exhausted = map(sum, zip((0, put_off, given_up), *ended, strict=True))
+        idle = not (self._sending or delivered or retried or exhausted)
+        return Delivered(delivered, retried, exhausted, next_due if idle else 0.0)
 
-    def close(self) -> None:
-        """Records what is still being sent; its timeouts bound the wait."""
-        self._threads.shutdown(wait=True)
-        self._record_ended()
+    def close(self, grace_seconds: float) -> None:
+        """Records what ends within the grace. The rest is due again when its lease ends."""
+        ends_at = time.monotonic() + grace_seconds
+        self._record_ended(0.0)
+        while self._sending and (left := ends_at - time.monotonic()) > 0:
+            self._record_ended(left)
 
-    def _choose(self, due: Sequence[WebhookEndpoint]) -> list[WebhookEndpoint]:
-        """By lot, so that all have their turn; those that failed last time get half of the lanes at most."""
-        waiting = [endpoint for endpoint in due if endpoint.pk not in self._running]
-        random.shuffle(waiting)
-        failing = [endpoint for endpoint in waiting if endpoint.pk in self._failing]
-        healthy = [endpoint for endpoint in waiting if endpoint.pk not in self._failing]
-        to_failing = self._lanes // 2 - len(self._failing & self._running.keys())
-        return [*healthy, *failing[: max(0, to_failing)]][: self._lanes - len(self._running)]
+    def _busy(self) -> set[WebhookEndpoint]:
+        return {delivery.endpoint for delivery in self._sending}
+
+    def _start_due(self, due: Sequence[WebhookEndpoint]) -> int:
+        """How many deliveries were put off. One endpoint of each tenant, by lot, comes before the second of any."""
+        turns: defaultdict[UUID, Iterator[int]] = defaultdict(count)
+        drawn = sorted(random.sample(due, len(due)), key=lambda endpoint: next(turns[endpoint.tenant_id]))
+        busy = self._busy()
+        able = (endpoint for endpoint in drawn if endpoint not in busy and self._room(endpoint) > 0)
+        return sum(self._start(endpoint) for endpoint in islice(able, STARTED_AT_ONCE))
+
+    def _room(self, endpoint: WebhookEndpoint) -> int:
+        """What leaves as much free as the tenant has then; twice that where it failed last time: its others go on."""
+        taken = self._of_tenant[endpoint.tenant_id] * (2 if endpoint in self._failing else 1)
+        return min(BATCH, (self._places - len(self._sending) - taken + 1) // 2)
 
     def _start(self, endpoint: WebhookEndpoint) -> int:
         """How many deliveries were put off, because nothing can be signed for this endpoint."""
@@ -137,40 +145,36 @@ class WebhookDeliverer:
             return self._put_off(endpoint, str(unreadable))
         except binascii.Error:
             return self._put_off(endpoint, "The endpoint's secret is not base64.")
-        deliveries, now = claim(endpoint, self._batch)
-        if deliveries:
-            fault("deliver.claimed")
-            requests = [_request(endpoint.url, key, delivery, now) for delivery in deliveries]
-            by_key: dict[Hashable, WebhookDelivery] = {d.delivery_id: d for d in deliveries}
-            self._running[endpoint.pk] = _Batch(endpoint, by_key, self._threads.submit(self._send, requests))
+        deliveries, now = claim(endpoint, self._room(endpoint))
+        fault("deliver.claimed")
+        try:
+            self._transport.send([_request(endpoint.url, key, delivery, now) for delivery in deliveries])
+        except Exception:
+            # Not the endpoint's doing. What was claimed is due again when its lease ends.
+            log.exception("webhooks_not_sent", **_named(endpoint))
+        else:
+            self._sending.update(deliveries)
+            self._of_tenant[endpoint.tenant_id] += len(deliveries)
         return 0
 
     def _put_off(self, endpoint: WebhookEndpoint, why: str) -> int:
-        if endpoint.pk not in self._failing:
-            log.error("webhooks of tenant %s cannot be signed for endpoint %s: %s", *endpoint.pk, why)
-            self._failing.add(endpoint.pk)
+        if endpoint not in self._failing:
+            log.error("webhooks_not_signed", **_named(endpoint), why=why)
+            self._failing.add(endpoint)
         return put_off(endpoint, PUT_OFF_AT_ONCE, why)
 
-    def _record_ended(self) -> tuple[int, int, int]:
-        delivered = retried = exhausted = 0
-        for key, batch in [*self._running.items()]:
-            if not batch.results.done():
-                continue
-            del self._running[key]
-            fault("deliver.sent")
-            ended = self._record(key, batch)
-            delivered, retried, exhausted = delivered + ended[0], retried + ended[1], exhausted + ended[2]
-        return delivered, retried, exhausted
+    def _record_ended(self, patience: float) -> list[tuple[int, int, int]]:
+        for result in self._transport.collect(patience) if self._sending else ():
+            self._ended[result.key.endpoint].append(result)
+        return [self._record(endpoint, results) for endpoint, results in [*self._ended.items()]]
 
-    def _record(self, key: Key, batch: _Batch) -> tuple[int, int, int]:
-        try:
-            results = batch.results.result()
-        except Exception:
-            # Not the endpoint's doing. What was claimed is due again when its lease ends.
-            log.exception("webhooks of tenant %s could not be sent to endpoint %s", *key)
-            return 0, 0, 0
-        (self._failing.discard if any(map(_successful, results)) else self._failing.add)(key)
-        return record(batch.endpoint, batch.deliveries, results)
+    def _record(self, endpoint: WebhookEndpoint, results: Sequence[WebhookResult]) -> tuple[int, int, int]:
+        fault("deliver.sent")
+        # First: what cannot be recorded holds up nothing, and is due again when its lease ends.
+        self._sending.difference_update(result.key for result in self._ended.pop(endpoint))
+        self._of_tenant[endpoint.tenant_id] -= len(results)
+        (self._failing.discard if any(map(_successful, results)) else self._failing.add)(endpoint)
+        return record(endpoint, results)
 
 
 def due_endpoints() -> tuple[list[WebhookEndpoint], float]:
@@ -195,6 +199,7 @@ def claim(endpoint: WebhookEndpoint, limit: int) -> tuple[list[WebhookDelivery],
     _waiting(endpoint, keys).update(attempts=F("attempts") + 1, next_attempt_at=DbNow(LEASE))
     for delivery in taken:
         delivery.attempts += 1
+        delivery.endpoint = endpoint
     return taken, now
 
 
@@ -216,18 +221,16 @@ def _request(url: str, key: bytes, delivery: WebhookDelivery, now: datetime) -> 
         "content-type": "application/cloudevents+json",
         **signature_headers(key, str(delivery.event_id), now, body),
     }
-    return WebhookRequest(delivery.delivery_id, url, tuple(headers.items()), body, TIMEOUT_SECONDS)
+    return WebhookRequest(delivery, delivery.tenant_id, url, tuple(headers.items()), body, TIMEOUT_SECONDS)
 
 
 @transaction.atomic
-def record(
-    endpoint: WebhookEndpoint, deliveries: dict[Hashable, WebhookDelivery], results: Sequence[WebhookResult]
-) -> tuple[int, int, int]:
+def record(endpoint: WebhookEndpoint, results: Sequence[WebhookResult]) -> tuple[int, int, int]:
     """Writes the outcomes: how many were delivered, are to be tried again, and are given up."""
     lock_endpoint(endpoint)
     now = db_now()
-    delivered = [(deliveries[result.key], "") for result in results if _successful(result)]
-    failed = [(deliveries[result.key], _reason(result)) for result in results if not _successful(result)]
+    delivered = [(result.key, "") for result in results if _successful(result)]
+    failed = [(result.key, _reason(result)) for result in results if not _successful(result)]
     gone = any(result.status == GONE for result in results)
     most_attempts = 0 if gone else MAX_ATTEMPTS
     exhausted = [(delivery, why) for delivery, why in failed if delivery.attempts >= most_attempts]
@@ -244,12 +247,14 @@ def record(
     return counts
 
 
-def give_up_gone(limit: int) -> int:
-    """Some of what waits for an endpoint that is gone, in their order; how many they were."""
+def give_up_gone(limit: int, busy: Collection[WebhookEndpoint] = ()) -> int:
+    """Some of what waits for an endpoint that is gone, in their order; how many they were. What is on its way to one
+    that is busy may yet arrive."""
     gone = WebhookEndpoint.objects.across_tenants().filter(active=False, disabled_reason=IS_GONE)
     # In the order of the index: otherwise SQLite may read the table.
     waiting = _queue_of_each().order_by("aggregate_id", "aggregate_seq").values("delivery_id")[:1]
-    endpoint = gone.annotate(waiting=Subquery(waiting)).filter(waiting__isnull=False).first()
+    found = gone.annotate(waiting=Subquery(waiting)).filter(waiting__isnull=False)
+    endpoint = next((endpoint for endpoint in found if endpoint not in busy), None)
     return _give_up(endpoint, limit) if endpoint else 0
 
 
@@ -270,6 +275,10 @@ def _give_up(endpoint: WebhookEndpoint, limit: int) -> int:
 
 def _successful(result: WebhookResult) -> bool:
     return result.status is not None and 200 <= result.status < 300
+
+
+def _named(endpoint: WebhookEndpoint) -> dict[str, str]:
+    return {"tenant_id": str(endpoint.tenant_id), "endpoint_id": str(endpoint.endpoint_id)}
 
 
 def _reason(result: WebhookResult) -> str:

@@ -38,7 +38,7 @@ def gone(endpoint: WebhookEndpoint) -> WebhookEndpoint:
 
 def answer(endpoint: WebhookEndpoint, status: int) -> int:
     due, _ = claim(endpoint, 10)
-    record(endpoint, {d.delivery_id: d for d in due}, [WebhookResult(d.delivery_id, status) for d in due])
+    record(endpoint, [WebhookResult(delivery, status) for delivery in due])
     return len(due)
 
 

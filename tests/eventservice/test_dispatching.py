@@ -1,7 +1,9 @@
-"""The dispatcher's role: a pass that broke off is made again at once, whether or not anything is written meanwhile."""
+"""The dispatcher's role: a pass that broke off is made again at once, whether or not anything is written meanwhile;
+and a role that is over leaves nothing behind."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any
@@ -14,7 +16,10 @@ from eventservice.kernel.ids import new_id
 from eventservice.webhooks import WebhookSender
 from execution.public import Egress
 from outbox.models import OutboxEvent
-from tests.outbox.support import append_run
+from outbox.webhooks.endpoints import add_endpoint
+from tests.outbox.conftest import start_egress
+from tests.outbox.receiver import receiving
+from tests.outbox.support import TENANT, append_run
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -35,6 +40,10 @@ def until_it_breaks_off(role: DispatcherRole) -> None:
         role.step(0.0)
 
 
+def locked() -> None:
+    raise OperationalError("database is locked")
+
+
 def unpublished() -> int:
     return OutboxEvent.objects.across_tenants().filter(published_at=None).count()
 
@@ -46,9 +55,6 @@ def test_a_pass_that_broke_off_is_made_with_the_next_step(
         pass
     elsewhere(append_run, new_id(), 1).result()
 
-    def locked() -> None:
-        raise OperationalError("database is locked")
-
     with monkeypatch.context() as trouble:
         trouble.setattr(role._dispatcher, "dispatch_once", locked)
         with pytest.raises(OperationalError):
@@ -57,3 +63,27 @@ def test_a_pass_that_broke_off_is_made_with_the_next_step(
     assert done is not None
     assert done.published == 1
     assert unpublished() == 0
+
+
+@pytest.mark.parametrize("database_is_away", [False, True])
+def test_no_thread_of_the_egress_outlives_the_role(
+    database_is_away: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    role = DispatcherRole(WebhookSender(start_egress))
+    with receiving() as receiver:
+        add_endpoint(TENANT, receiver.at("/hook"))
+        append_run(new_id(), 2)
+        while receiver.sequences("/hook") != [1, 2]:
+            role.step(0.0)
+    assert "egress" in threads()
+    if database_is_away:
+        monkeypatch.setattr(role._dispatcher, "release", locked)
+        with pytest.raises(OperationalError):
+            role.stop(0.0)
+    else:
+        role.stop(0.0)
+    assert not {"egress", "webhooks"} & threads()
+
+
+def threads() -> set[str]:
+    return {thread.name for thread in threading.enumerate()}

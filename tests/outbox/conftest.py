@@ -7,10 +7,12 @@ from uuid import UUID
 
 import pytest
 
+from eventservice.webhooks import WebhookSender
+from execution.public import AddressPolicy, Egress
 from outbox.models import WebhookEndpoint
 from outbox.webhooks.delivery import Delivered, WebhookDeliverer
 from outbox.webhooks.endpoints import add_endpoint
-from tests.outbox.receiver import Receiver, receiving, send
+from tests.outbox.receiver import Receiver, receiving
 from tests.outbox.support import TENANT
 
 Subscribe = Callable[..., WebhookEndpoint]
@@ -36,9 +38,22 @@ def subscribe(receiver: Receiver) -> Subscribe:
 
 
 @pytest.fixture
-def deliver() -> Iterator[Callable[[], Delivered]]:
+def sender() -> Iterator[WebhookSender]:
+    sender = WebhookSender(start_egress)
+    yield sender
+    sender.close()
+
+
+def start_egress() -> Egress:
+    egress = Egress(AddressPolicy(allow=frozenset({"127.0.0.1:*"})))
+    egress.start()
+    return egress
+
+
+@pytest.fixture
+def deliver(sender: WebhookSender) -> Callable[[], Delivered]:
     """Passes until nothing is due or in flight; the sum of what they did."""
-    deliverer = WebhookDeliverer(send)
+    deliverer = WebhookDeliverer(sender)
 
     def until_at_rest() -> Delivered:
         total = [0, 0, 0]
@@ -46,7 +61,6 @@ def deliver() -> Iterator[Callable[[], Delivered]]:
             done = deliverer.deliver_once()
             total = [total[0] + done.delivered, total[1] + done.retried, total[2] + done.exhausted]
             if done.next_wait:
-                return Delivered(total[0], total[1], total[2], done.in_flight, done.next_wait)
+                return Delivered(total[0], total[1], total[2], done.next_wait)
 
-    yield until_at_rest
-    deliverer.close()
+    return until_at_rest

@@ -5,17 +5,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-import http.client
 import json
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import urlsplit
-
-from outbox.webhooks.delivery import WebhookRequest, WebhookResult
 
 
 class Receiver:
@@ -83,21 +78,3 @@ def receiving() -> Iterator[Receiver]:
         server.shutdown()
         thread.join()
         server.server_close()
-
-
-def send(requests: Sequence[WebhookRequest]) -> list[WebhookResult]:
-    with ThreadPoolExecutor(max_workers=32) as pool:
-        return list(pool.map(_post, requests))
-
-
-def _post(request: WebhookRequest) -> WebhookResult:
-    target = urlsplit(request.url)
-    assert target.hostname
-    connection = http.client.HTTPConnection(target.hostname, target.port, timeout=request.timeout_seconds)
-    try:
-        connection.request("POST", target.path, request.body, dict(request.headers))
-        return WebhookResult(request.key, connection.getresponse().status)
-    except OSError as error:
-        return WebhookResult(request.key, None, str(error))
-    finally:
-        connection.close()

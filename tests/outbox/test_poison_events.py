@@ -38,6 +38,22 @@ def test_it_is_given_five_tries() -> None:
     assert [one.dispatch_once().parked for _ in range(5)] == [0, 0, 0, 0, 1]
 
 
+def test_the_log_tells_whose_event_it_is_and_what_to_do(caplog: pytest.LogCaptureFixture) -> None:
+    poison = append_run(new_id(), 1)[0]
+    publisher = Remembering()
+    publisher.poison = {poison.event_id}
+    drain(dispatcher(publisher))
+
+    (line,) = [record.msg for record in caplog.records if isinstance(record.msg, dict)]
+    assert {
+        "event": "event_parked",
+        "tenant_id": str(poison.tenant_id),
+        "correlation_id": str(poison.correlation_id),
+        "event_id": str(poison.event_id),
+        "remedy": f"manage.py outbox retry|skip {parked_events().get().pk}",
+    }.items() <= line.items()
+
+
 def test_it_flows_with_the_others_if_a_later_try_succeeds() -> None:
     aggregate = new_id()
     poison = append_run(aggregate, 3)[0]

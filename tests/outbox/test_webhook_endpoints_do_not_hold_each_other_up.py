@@ -3,20 +3,56 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
 from eventservice.kernel.ids import new_id
-from outbox.models import WebhookEndpoint
+from eventservice.kernel.now import DbNow
+from eventservice.webhooks import WebhookSender
+from outbox.models import WebhookDelivery, WebhookEndpoint
 from outbox.publishers.webhook import WebhookPublisher
-from outbox.webhooks.delivery import WebhookDeliverer
-from tests.outbox.receiver import Receiver, send
-from tests.outbox.support import append_run, dispatcher, drain
+from outbox.webhooks.delivery import WebhookDeliverer, WebhookRequest, WebhookResult
+from tests.outbox.receiver import Receiver
+from tests.outbox.support import TENANT, append_events, append_run, dispatcher, drain, event
 
 pytestmark = pytest.mark.django_db
 
 Subscribe = Callable[..., WebhookEndpoint]
+OTHER = uuid.UUID(int=2)
+
+
+class Hanging:
+    """Takes all requests and answers none."""
+
+    def __init__(self) -> None:
+        self.taken: Counter[uuid.UUID] = Counter()
+
+    def send(self, requests: Sequence[WebhookRequest]) -> None:
+        self.taken.update(request.tenant_id for request in requests)
+
+    def collect(self, timeout: float) -> list[WebhookResult]:
+        return []
+
+
+@pytest.fixture
+def release() -> Iterator[threading.Event]:
+    """What an endpoint waits for that hangs."""
+    release = threading.Event()
+    yield release
+    release.set()
+
+
+def _publish(count: int, tenant_id: uuid.UUID = TENANT) -> None:
+    append_run(new_id(), count, tenant_id=tenant_id)
+    drain(dispatcher(WebhookPublisher()))
+
+
+def _publish_of_many_calls(count: int, tenant_id: uuid.UUID = TENANT) -> None:
+    append_events(*(event(new_id(), 1, tenant_id=tenant_id) for _ in range(count)))
+    drain(dispatcher(WebhookPublisher()))
 
 
 def _until(deliverer: WebhookDeliverer, path: str, receiver: Receiver, count: int) -> None:
@@ -27,10 +63,11 @@ def _until(deliverer: WebhookDeliverer, path: str, receiver: Receiver, count: in
     raise AssertionError(f"{path} has received {receiver.sequences(path)}")
 
 
-def test_a_hanging_endpoint_holds_up_no_other(subscribe: Subscribe, receiver: Receiver) -> None:
+def test_a_hanging_endpoint_holds_up_no_other(
+    subscribe: Subscribe, receiver: Receiver, sender: WebhookSender, release: threading.Event
+) -> None:
     subscribe("/hangs")
     subscribe("/well")
-    release = threading.Event()
 
     def answer(path: str, event: object) -> int:
         if path == "/hangs":
@@ -38,24 +75,92 @@ def test_a_hanging_endpoint_holds_up_no_other(subscribe: Subscribe, receiver: Re
         return 204
 
     receiver.answer = answer
-    append_run(new_id(), 5)
-    drain(dispatcher(WebhookPublisher()))
-    deliverer = WebhookDeliverer(send)
-    try:
-        _until(deliverer, "/well", receiver, 5)
-        assert receiver.sequences("/hangs") == []
-        release.set()
-        _until(deliverer, "/hangs", receiver, 5)
-    finally:
-        release.set()
-        deliverer.close()
+    _publish(5)
+    deliverer = WebhookDeliverer(sender)
+    _until(deliverer, "/well", receiver, 5)
+    assert receiver.sequences("/hangs") == []
+    release.set()
+    _until(deliverer, "/hangs", receiver, 5)
 
 
-def test_many_failing_endpoints_leave_lanes_to_the_others(subscribe: Subscribe, receiver: Receiver) -> None:
+def test_many_slow_endpoints_of_a_tenant_hold_up_no_other_tenants(
+    subscribe: Subscribe, receiver: Receiver, sender: WebhookSender, release: threading.Event
+) -> None:
+    for number in range(40):
+        subscribe(f"/slow/{number}")
+    subscribe("/well", OTHER)
+
+    def answer(path: str, event: object) -> int:
+        if path != "/well":
+            release.wait(10)
+        return 204
+
+    receiver.answer = answer
+    _publish(1)
+    deliverer = WebhookDeliverer(sender, places=8)
+    for _ in range(3):
+        deliverer.deliver_once()
+    _publish(3, OTHER)
+    _until(deliverer, "/well", receiver, 3)
+    assert {event["path"] for event in receiver.seen} == {"/well"}
+
+
+def test_a_tenant_takes_no_more_places_than_it_leaves_free(subscribe: Subscribe) -> None:
+    for number in range(5):
+        subscribe(f"/one/{number}")
+        subscribe(f"/other/{number}", OTHER)
+    hanging = Hanging()
+    deliverer = WebhookDeliverer(hanging, places=12, patience=0)
+    _publish_of_many_calls(9)
+    for _ in range(5):
+        deliverer.deliver_once()
+    assert hanging.taken == {TENANT: 6}
+    _publish_of_many_calls(9, OTHER)
+    for _ in range(5):
+        deliverer.deliver_once()
+    assert hanging.taken == {TENANT: 6, OTHER: 3}
+
+
+def test_an_endpoint_of_each_tenant_is_sent_to_before_the_second_of_any(
+    subscribe: Subscribe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(40):
+        subscribe(f"/many/{number}")
+    subscribe("/one", OTHER)
+    _publish(1)
+    _publish(1, OTHER)
+    monkeypatch.setattr("outbox.webhooks.delivery.STARTED_AT_ONCE", 2)
+    hanging = Hanging()
+    WebhookDeliverer(hanging).deliver_once()
+    assert hanging.taken == {TENANT: 1, OTHER: 1}
+
+
+def test_what_was_answered_is_recorded_while_others_of_its_batch_hang(
+    subscribe: Subscribe, receiver: Receiver, sender: WebhookSender, release: threading.Event
+) -> None:
+    subscribe()
+    hangs = new_id()
+
+    def answer(path: str, event: dict[str, object]) -> int:
+        if event["subject"] == str(hangs):
+            release.wait(10)
+        return 204
+
+    receiver.answer = answer
+    append_run(hangs, 1)
+    _publish(1)
+    deliverer = WebhookDeliverer(sender, patience=10)
+    assert deliverer.deliver_once().delivered == 1
+    assert WebhookDelivery.objects.across_tenants().get(state="Pending").aggregate_id == hangs
+
+
+def test_many_failing_endpoints_leave_places_to_the_others(
+    subscribe: Subscribe, receiver: Receiver, sender: WebhookSender, release: threading.Event
+) -> None:
     for number in range(8):
         subscribe(f"/hangs/{number}")
     subscribe("/well")
-    release, hanging = threading.Event(), threading.Semaphore(0)
+    hanging = threading.Semaphore(0)
     failing = True
 
     def answer(path: str, event: object) -> int:
@@ -68,27 +173,18 @@ def test_many_failing_endpoints_leave_lanes_to_the_others(subscribe: Subscribe, 
         return 204
 
     receiver.answer = answer
-    append_run(new_id(), 1)
-    drain(dispatcher(WebhookPublisher()))
-    deliverer = WebhookDeliverer(send, lanes=4)
-    try:
-        _until(deliverer, "/well", receiver, 1)
-        while len(deliverer._failing) < 8:
-            deliverer.deliver_once()
-        failing = False
-        _due_now()
+    _publish(1)
+    deliverer = WebhookDeliverer(sender, places=8)
+    _until(deliverer, "/well", receiver, 1)
+    while len(deliverer._failing) < 8:
         deliverer.deliver_once()
-        assert hanging.acquire(timeout=5)
-        append_run(new_id(), 3)
-        drain(dispatcher(WebhookPublisher()))
-        _until(deliverer, "/well", receiver, 4)
-    finally:
-        release.set()
-        deliverer.close()
+    failing = False
+    _due_now()
+    deliverer.deliver_once()
+    assert hanging.acquire(timeout=5)
+    _publish(3)
+    _until(deliverer, "/well", receiver, 4)
 
 
 def _due_now() -> None:
-    from eventservice.kernel.now import DbNow
-    from outbox.models import WebhookDelivery
-
     WebhookDelivery.objects.across_tenants().filter(state="Pending").update(next_attempt_at=DbNow())

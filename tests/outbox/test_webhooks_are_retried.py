@@ -9,6 +9,7 @@ import pytest
 
 from eventservice.kernel.ids import new_id
 from eventservice.kernel.now import pinned_time
+from eventservice.webhooks import WebhookSender
 from outbox.models import DeliveryState, OutboxEvent, WebhookDelivery, WebhookEndpoint
 from outbox.publishers.webhook import WebhookPublisher
 from outbox.webhooks import delivery
@@ -21,7 +22,7 @@ from outbox.webhooks.delivery import (
     give_up_gone,
 )
 from outbox.webhooks.endpoints import change_endpoint
-from tests.outbox.receiver import Receiver, send
+from tests.outbox.receiver import Receiver
 from tests.outbox.support import NOON, append_run, dispatcher, drain
 
 pytestmark = pytest.mark.django_db
@@ -134,15 +135,14 @@ def test_gone_disables_the_endpoint_and_ends_what_is_on_its_way(
 
 
 def test_a_long_queue_of_an_endpoint_that_is_gone_is_given_up_a_batch_a_pass(
-    subscribe: Subscribe, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+    subscribe: Subscribe, receiver: Receiver, sender: WebhookSender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     subscribe()
     receiver.answer = lambda path, event: 410
     _publish(6)
     monkeypatch.setattr(delivery, "GIVEN_UP_AT_ONCE", 2)
-    deliverer = WebhookDeliverer(send, patience=60)
+    deliverer = WebhookDeliverer(sender, patience=60)
     done = [deliverer.deliver_once() for _ in range(4)]
-    deliverer.close()
     assert [(each.retried, each.exhausted, each.next_wait) for each in done] == [
         (0, 3, 0.0),
         (0, 2, 0.0),

@@ -9,16 +9,33 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import OperationalError
 
 from eventservice.kernel.ids import new_id
 from eventservice.kernel.now import pinned_time
 from outbox.models import WebhookDelivery, WebhookEndpoint
 from outbox.publishers.webhook import WebhookPublisher
+from outbox.webhooks import delivery
 from outbox.webhooks.delivery import LEASE, WebhookDeliverer, WebhookRequest, WebhookResult, claim, record
 from outbox.webhooks.endpoints import add_endpoint
-from tests.outbox.support import NOON, TENANT, append_run, dispatcher, drain
+from tests.outbox.support import NOON, TENANT, append_events, append_run, dispatcher, drain, event
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
+
+
+class Answering:
+    """Answers so many at a time with 200."""
+
+    def __init__(self, answers: int = 100) -> None:
+        self.answers = answers
+        self.asked: list[WebhookRequest] = []
+
+    def send(self, requests: Sequence[WebhookRequest]) -> None:
+        self.asked += requests
+
+    def collect(self, timeout: float) -> list[WebhookResult]:
+        ended, self.asked = self.asked[: self.answers], self.asked[self.answers :]
+        return [WebhookResult(request.key, 200) for request in ended]
 
 
 @pytest.fixture
@@ -29,14 +46,10 @@ def endpoint() -> WebhookEndpoint:
     return endpoint
 
 
-def _ok(key: object) -> WebhookResult:
-    return WebhookResult(key, 200)
-
-
 def test_what_is_claimed_is_claimed_once(endpoint: WebhookEndpoint) -> None:
     first, _ = claim(endpoint, 10)
     second, _ = claim(endpoint, 10)
-    assert [delivery.aggregate_seq for delivery in first] == [1]
+    assert [taken.aggregate_seq for taken in first] == [1]
     assert second == []
 
 
@@ -51,7 +64,7 @@ def test_a_sender_that_was_given_up_for_dead_records_nothing(endpoint: WebhookEn
     (slow,), _ = claim(endpoint, 10)
     with pinned_time(NOON + LEASE):
         claim(endpoint, 10)
-        assert record(endpoint, {slow.delivery_id: slow}, [_ok(slow.delivery_id)]) == (0, 0, 0)
+        assert record(endpoint, [WebhookResult(slow, 200)]) == (0, 0, 0)
 
     states = (
         WebhookDelivery.objects.across_tenants()
@@ -62,16 +75,42 @@ def test_a_sender_that_was_given_up_for_dead_records_nothing(endpoint: WebhookEn
 
 
 def test_when_sending_breaks_down_the_deliveries_come_back(endpoint: WebhookEndpoint) -> None:
-    def breaks(requests: Sequence[WebhookRequest]) -> Sequence[WebhookResult]:
-        raise RuntimeError("the egress is closed")
+    class Broken(Answering):
+        def send(self, requests: Sequence[WebhookRequest]) -> None:
+            raise RuntimeError("the egress is closed")
 
-    deliverer = WebhookDeliverer(breaks)
-    while deliverer.deliver_once().in_flight:
-        pass
-    deliverer.close()
-
+    assert WebhookDeliverer(Broken()).deliver_once().next_wait
     with pinned_time(NOON + LEASE + timedelta(seconds=1)):
         assert len(claim(endpoint, 10)[0]) == 1
+
+
+def test_what_could_not_be_recorded_is_sent_again(
+    endpoint: WebhookEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def locked(*_: object) -> None:
+        raise OperationalError("database is locked")
+
+    deliverer = WebhookDeliverer(Answering())
+    with monkeypatch.context() as trouble:
+        trouble.setattr(delivery, "record", locked)
+        with pytest.raises(OperationalError):
+            deliverer.deliver_once()
+    with pinned_time(NOON + LEASE + timedelta(seconds=1)):
+        assert deliverer.deliver_once().delivered == 1
+
+
+def test_a_stop_records_what_has_been_answered_and_waits_no_longer_than_it_may(
+    endpoint: WebhookEndpoint,
+) -> None:
+    append_events(event(new_id(), 1))
+    drain(dispatcher(WebhookPublisher()))
+    answering = Answering(answers=0)
+    deliverer = WebhookDeliverer(answering)
+    deliverer.deliver_once()
+    answering.answers = 1
+    deliverer.close(grace_seconds=0)
+    states = WebhookDelivery.objects.across_tenants().values_list("state", flat=True)
+    assert sorted(states) == ["Delivered", "Pending", "Pending"]
 
 
 @pytest.mark.django_db(transaction=True)
@@ -86,7 +125,7 @@ def test_many_that_claim_at_once_share_what_is_due(elsewhere: Callable[..., Futu
         start.wait(5)
         claimed: list[Any] = []
         for _ in range(10):
-            claimed += [delivery.delivery_id for delivery in claim(endpoint, 7)[0]]
+            claimed += [taken.delivery_id for taken in claim(endpoint, 7)[0]]
         return claimed
 
     claims = [key for thread in [elsewhere(claim_all) for _ in range(4)] for key in thread.result(20)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -14,10 +14,11 @@ from eventservice.kernel.ids import new_id
 from eventservice.kernel.now import pinned_time
 from eventservice.kernel.secrets import encrypt
 from eventservice.kernel.signing import new_secret
+from eventservice.webhooks import WebhookSender
 from outbox.models import WebhookDelivery, WebhookEndpoint
 from outbox.publishers.webhook import WebhookPublisher
 from outbox.webhooks.delivery import PUT_OFF_AT_ONCE, UNSIGNED_WAIT, Delivered, WebhookDeliverer
-from tests.outbox.receiver import Receiver, send
+from tests.outbox.receiver import Receiver
 from tests.outbox.support import NOON, TENANT, append_events, append_run, dispatcher, drain, event
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
@@ -25,13 +26,6 @@ pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
 Subscribe = Callable[..., WebhookEndpoint]
 Deliver = Callable[[], Delivered]
 OTHER = uuid.UUID(int=2)
-
-
-@pytest.fixture
-def one_lane() -> Iterator[WebhookDeliverer]:
-    deliverer = WebhookDeliverer(send, lanes=1)
-    yield deliverer
-    deliverer.close()
 
 
 def _keep(secret: str, tenant_id: uuid.UUID = TENANT) -> None:
@@ -61,15 +55,16 @@ def test_it_holds_up_no_other_tenant(subscribe: Subscribe, receiver: Receiver, d
     assert receiver.sequences("/well") == [1]
 
 
-def test_its_only_lane_is_soon_another_tenants(
-    subscribe: Subscribe, receiver: Receiver, one_lane: WebhookDeliverer
+def test_the_only_place_is_soon_another_tenants(
+    subscribe: Subscribe, receiver: Receiver, sender: WebhookSender
 ) -> None:
     for number in range(3):
         subscribe(f"/lost/{number}")
     subscribe("/well", OTHER)
     _lose_the_key()
     _publish(TENANT, OTHER)
-    while not one_lane.deliver_once().next_wait:
+    deliverer = WebhookDeliverer(sender, places=1)
+    while not deliverer.deliver_once().next_wait:
         pass
     assert receiver.sequences("/well") == [1]
 
@@ -131,6 +126,6 @@ def test_the_log_names_the_endpoint_once(
     deliver()
     with pinned_time(NOON + 2 * UNSIGNED_WAIT):
         deliver()
-    told = [record.getMessage() for record in caplog.records if "cannot be signed" in record.getMessage()]
+    told = [line for record in caplog.records if "webhooks_not_signed" in (line := record.getMessage())]
     assert len(told) == 1
     assert str(endpoint.endpoint_id) in told[0]
