@@ -7,7 +7,6 @@ partition marks nothing of it, and the new owner publishes those events again un
 
 from __future__ import annotations
 
-import logging
 import random
 import time
 from collections import Counter
@@ -16,6 +15,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from uuid import UUID
 
+import structlog
 from django.db import transaction
 
 from eventservice.kernel.backoff import equal_jitter
@@ -27,7 +27,7 @@ from outbox.publisher import PoisonEvent, Publisher, PublishError
 from outbox.store import Aggregate, hold, mark_published, read_heads, refuse, with_events
 from outbox.writer import PARTITIONS
 
-log = logging.getLogger(__name__)
+log = structlog.get_logger(__name__)
 
 FIRST_RETRY, LONGEST_RETRY = 0.2, 30.0
 # How soon to ask again for a partition whose owner has not let go of it yet.
@@ -40,7 +40,6 @@ class Dispatched:
 
     published: int
     parked: int
-    stopped_partitions: frozenset[int]
     next_wait: float
 
 
@@ -115,9 +114,7 @@ class Dispatcher:
         published, newly_parked = self._record(verdict)
         self._stop_and_resume(open_partitions, verdict.stopped)
         full = max(Counter(event.partition for event in events).values(), default=0) == each
-        return Dispatched(
-            published, newly_parked, frozenset(self._stops), self._next_wait(full or verdict.refused != [])
-        )
+        return Dispatched(published, newly_parked, self._next_wait(full or verdict.refused != []))
 
     def heartbeat(self) -> None:
         """Keeps the leases alive, and takes or gives back partitions as dispatchers come and go."""
@@ -165,10 +162,8 @@ class Dispatcher:
                     self._leases.fence(partitions)
                     return _write(verdict)
             except Fenced:
-                lost = self._leases.renew()
-                log.warning(
-                    "lost the partitions %s; their events are published again by the new owner", sorted(lost)
-                )
+                # Their new owner publishes these events again.
+                log.warning("partitions_lost", partitions=sorted(self._leases.renew()))
                 verdict = verdict.within(self.partitions)
         return 0, 0
 
@@ -217,10 +212,14 @@ def _stop(
     publisher: Publisher, events: list[Envelope], error: Exception, verdict: _Verdict
 ) -> list[Envelope]:
     known = isinstance(error, PublishError)
-    log.warning(
-        "publisher %s does not take events: %s", publisher.name, error, exc_info=None if known else error
-    )
     accepted = error.accepted if isinstance(error, PublishError) else 0
+    log.warning(
+        "events_not_taken",
+        publisher=publisher.name,
+        error=str(error),
+        events=len(events) - accepted,
+        exc_info=None if known else error,
+    )
     verdict.stopped |= {event.partition for event in events[accepted:]}
     return events[:accepted]
 
@@ -230,10 +229,12 @@ def _write(verdict: _Verdict) -> tuple[int, int]:
     parked = [event for event, error in verdict.refused if refuse(event, error)]
     for event in parked:
         log.error(
-            "parked %s %s: its aggregate waits for `manage.py outbox retry|skip %d`",
-            event.type,
-            event.event_id,
-            event.id,
+            "event_parked",
+            tenant_id=str(event.tenant_id),
+            correlation_id=str(event.correlation_id),
+            event_id=str(event.event_id),
+            event_type=event.type,
+            remedy=f"manage.py outbox retry|skip {event.id}",
         )
     for tenant_id, aggregate_id in {*verdict.held, *(event.aggregate for event in parked)}:
         hold(tenant_id, aggregate_id)

@@ -1,4 +1,5 @@
-"""Structured logs: one event a line, each with the correlation id and the tenant that it was about."""
+"""Structured logs: one event a line. What is about one tenant carries `tenant_id`; about one request or one event,
+`correlation_id` too."""
 
 from typing import Any
 

@@ -63,6 +63,12 @@ def test_what_nobody_foresaw(acme: Api, lines: Lines, monkeypatch: pytest.Monkey
     line = the_line_of(acme.post("/service-calls", submission()), lines)
     assert (line["level"], line["event"]) == ("error", "request_failed")
     assert "RuntimeError" in line["exception"]
+    assert line["tenant_id"] == str(acme.tenant.tenant_id)
+
+
+def test_a_tenant_is_named_in_no_line_but_its_own(acme: Api, lines: Lines) -> None:
+    acme.submit()
+    assert "tenant_id" not in the_line_of(acme("GET", "/api/v1/nothing"), lines)
 
 
 def _broken(request: Any) -> HttpResponse:

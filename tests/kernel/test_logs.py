@@ -32,14 +32,14 @@ def lines() -> Iterator[Callable[[], list[dict[str, Any]]]]:
 
 
 def test_a_line_carries_the_correlation_id_and_tenant_of_its_context(lines: Callable[[], Any]) -> None:
-    with structlog.contextvars.bound_contextvars(correlation_id="c-1", tenant="acme"):
+    with structlog.contextvars.bound_contextvars(correlation_id="c-1", tenant_id="acme"):
         structlog.get_logger("here").info("call.started", attempt=2)
     structlog.get_logger("here").info("idle")
 
     started, idle = lines()
     assert {
         "correlation_id": "c-1",
-        "tenant": "acme",
+        "tenant_id": "acme",
         "event": "call.started",
         "attempt": 2,
     }.items() <= started.items()
