@@ -86,7 +86,8 @@ TEMPLATES = [
 
 # A frozen process must not hold its locks for ever: the database ends its transaction (seconds).
 IDLE_TRANSACTION_SECONDS = env.integer("DB_IDLE_TRANSACTION_SECONDS", 15, least=1, most=3600)
-LOCK_SECONDS = env.integer("DB_LOCK_SECONDS", 10, least=1, most=3600)
+# While an engine waits for one its heart does not beat: see NODE_LEASE_SECONDS. SQLite has a time-out of its own.
+LOCK_SECONDS = env.integer("DB_LOCK_SECONDS", 4, least=1, most=3600)
 STATEMENT_SECONDS = env.integer("DB_STATEMENT_SECONDS", 30, least=1, most=3600)
 
 database = env.database(BASE_DIR)

@@ -24,6 +24,21 @@ def sqlite_library(**kwargs: Any) -> list[CheckMessage]:
 
 
 @register()
+def lock_seconds(**kwargs: Any) -> list[CheckMessage]:
+    # Beside it the lease must cover a beat that was just about to come (a quarter), and the pause after the failure.
+    if connection.vendor == "sqlite" or settings.LOCK_SECONDS <= settings.NODE_LEASE_SECONDS / 2:
+        return []
+    return [
+        Warning(
+            "DB_LOCK_SECONDS is more than half of NODE_LEASE_SECONDS: an engine that waits so long for one locked row is"
+            " taken for dead, and all that it has under way is interrupted.",
+            hint="Set DB_LOCK_SECONDS lower, or NODE_LEASE_SECONDS higher.",
+            id="eventservice.W002",
+        )
+    ]
+
+
+@register()
 def slices(**kwargs: Any) -> list[CheckMessage]:
     """django-q itself only warns, and of the first alone."""
     cluster: dict[str, Any] = settings.Q_CLUSTER

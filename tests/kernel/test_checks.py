@@ -57,6 +57,15 @@ def test_a_key_that_is_none_is_told_by_its_place_and_never_shown(tmp_path: Path)
     assert "nearly-a-secret" not in done.stderr
 
 
+POSTGRESQL = {"DATABASE_URL": "postgres://nobody@127.0.0.1:1/none"}  # it is not asked
+
+
+def test_waiting_for_a_lock_longer_than_half_a_lease_is_warned_of(tmp_path: Path) -> None:
+    wrong = check(tmp_path, {**POSTGRESQL, "DB_LOCK_SECONDS": "10"})
+    assert "eventservice.W002" in wrong.stderr
+    assert "eventservice.W002" not in check(tmp_path, POSTGRESQL).stderr
+
+
 def test_a_port_that_is_none_does_not_boot(tmp_path: Path) -> None:
     done = check(tmp_path, {"PORT": "abc", "TARGET_PORT": "70000"})
     assert "PORT is 'abc': expected a whole number 1-65535" in done.stderr
