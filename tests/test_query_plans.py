@@ -59,6 +59,11 @@ def poller(*, crowded: bool = False) -> Poller:
     return Poller(leases, crowded)
 
 
+HELD_BACK = HeldBack(
+    [TENANT], ["example.test"], {TENANT: ["slow.test"]}, large=HeldBack([TENANT], [], {TENANT: ["slow.test"]})
+)
+
+
 def resting() -> Poller:
     rested = poller()
     rested._rest_until, rested._since = math.inf, db_now() - timedelta(seconds=1)
@@ -81,7 +86,7 @@ QUERIES: dict[str, tuple[Callable[[], Any], str, set[str]]] = {
         {"idx_timer_schedules_shard"},
     ),
     "what is due beside those who are held back": (
-        lambda: poller().claim_due(1000, HeldBack([TENANT], ["example.test"])),
+        lambda: poller().claim_due(1000, HELD_BACK),
         "due_at <=",
         {"idx_timer_schedules_shard"},
     ),

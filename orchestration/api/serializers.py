@@ -142,7 +142,9 @@ class PhasesSerializer(Base):
     dnsMs = s.FloatField(required=False, help_text="Looking up the address")
     connectMs = s.FloatField(required=False)
     tlsMs = s.FloatField(required=False)
-    firstByteMs = s.FloatField(required=False, help_text="From the start, as `latencyMs`; the others are lengths")
+    firstByteMs = s.FloatField(
+        required=False, help_text="From the start, as `latencyMs`; the others are lengths"
+    )
 
 
 class AttemptSerializer(Base):

@@ -1,20 +1,27 @@
-"""Fairness: a host that does not answer has its ceiling's worth of requests open, and everybody else goes on."""
+"""Fairness: a host that does not answer has its ceiling's worth of requests open, or its share of what its tenant may
+have, and everybody else goes on."""
 
 from __future__ import annotations
 
+import pytest
+
 from eventservice.tenants.public import create_tenant
+from orchestration.in_flight import TIMES_WHAT_IS_LEFT
 from tests.clocks import promised
 from tests.witness import Stage, accept, at_work, call, lateness, say, steady, until
 
-CEILING = 40
+CEILING = 42
 CALLS = 500
 MOST_DELAY = promised(1.0)
 
 
-def test_a_slow_host_holds_back_its_own_calls_only(stage: Stage) -> None:
+@pytest.mark.parametrize(
+    ("per_host", "of_tenant"), [(CEILING, CALLS), (CALLS, CEILING + CEILING // TIMES_WHAT_IS_LEFT)]
+)
+def test_a_slow_host_holds_back_its_own_calls_only(stage: Stage, per_host: int, of_tenant: int) -> None:
     slow, quick = stage.witness("127.0.0.2"), stage.witness()
-    tenant = create_tenant("acme").tenant_id
-    engine = stage.engine(ENGINE_PER_HOST=str(CEILING), SHUTDOWN_SECONDS="0")
+    tenant = create_tenant("acme", max_in_flight=of_tenant).tenant_id
+    engine = stage.engine(ENGINE_PER_HOST=str(per_host), SHUTDOWN_SECONDS="0")
     at_work(engine)
     accept(call(tenant, f"{slow.url}/delay/60") for _ in range(CALLS))
     until(lambda: slow.count() == CEILING, "the slow host is at its ceiling")
