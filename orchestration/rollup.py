@@ -70,10 +70,13 @@ def roll_up(seconds: float) -> bool:
     minutes_from = _minutes_from(now, marks)
     counts = [_Count(mark, now, minutes_from) for mark in marks]
     jobs = deque((count, count.pieces()) for count in counts)
-    while jobs and time.monotonic() < deadline:
+    while jobs:
         count, pieces = jobs.popleft()
         if _do_one(count, pieces):
             jobs.append((count, pieces))
+        # At the end: a round that has had no time for any would have none the next time.
+        if time.monotonic() >= deadline:
+            break
     quiet = [count.mark.pk for count in counts if count.quiet]
     _move_on(quiet, now)
     _prune(MINUTE, minutes_from)

@@ -210,7 +210,7 @@ def test_a_round_that_had_no_time_is_continued_by_the_next(
         call(tenant, NOON - timedelta(minutes=minute))
         call(tenant, NOON - timedelta(days=1 + minute))
     rounds = 1
-    while not roll_up(0.001):
+    while not roll_up(0.0):
         rounds += 1
     assert rounds > 3
     assert len(rows(tenant)) == 41
