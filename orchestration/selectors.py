@@ -6,8 +6,8 @@ so a list is made in steps of which each has one sensible plan:
 1. A filter that few calls pass (`FEW`) gives its ids, by its own index; they are filtered and sorted.
 2. Otherwise the index of the order is walked from where the page begins, past what the filters refuse: since
    none of them is rare, the page is soon full. The order by submission is that of `submitted_at`; under a
-   common tag it is that of the ids, which is the same (a UUIDv7 is made at submission) and what the tag's
-   index is in.
+   common tag it is that of the ids, which the tag's index is in, and which is the same unless clients choose
+   ids that are not made of the time, as UUIDv7 are.
 3. The page's rows are read by their ids.
 """
 
@@ -259,13 +259,11 @@ def _positions(wanted: CallFilter, order: Order, after: Position | None, limit: 
     narrow = narrowed(wanted)
     if narrow is not None:
         return _in_order(narrow, order, after, limit, Aside)
-    by_tag = order.column == "submitted_at" and _walks_by_tag(wanted)
     few = few_of(wanted)
     if few is not None:
-        order = Order("service_call_id", order.descending) if by_tag else order
         return _in_order(calls.filter(aside(wanted), service_call_id__in=few), order, after, limit, Aside)
-    if by_tag:
-        return _walk_tag(wanted, order, after, limit)
+    if order.column == "submitted_at" and _walks_by_tag(wanted):
+        return _walk_tag(wanted, order.descending, after, limit)
     if order.column == "due_at":
         return _walk_due(calls, wanted, order, after, limit)
     return _in_order(calls.filter(_sought(wanted)), order, after, limit)
@@ -279,19 +277,16 @@ def _in_order(
     wrapped: Callable[[F], Any] = lambda column: column,
 ) -> list[Position]:
     """`wrapped` is Aside where the rows are few: then they are to be sorted, and no index is to be walked."""
-    names = ["service_call_id"] if order.column == "service_call_id" else [order.column, "service_call_id"]
-    columns = [wrapped(F(name)) for name in names]
+    names = order.column, "service_call_id"
+    first, last = (wrapped(F(name)) for name in names)
     if after is not None:
-        calls = calls.filter(_beyond(columns, order.descending, after))
-    ordered = calls.order_by(*(OrderBy(column, descending=order.descending) for column in columns))
+        calls = calls.filter(_beyond(first, last, order.descending, after))
+    ordered = calls.order_by(*(OrderBy(column, descending=order.descending) for column in (first, last)))
     return list(ordered.values_list(*names)[:limit])
 
 
-def _beyond(columns: list[Any], descending: bool, after: Position) -> Q:
+def _beyond(first: Any, last: Any, descending: bool, after: Position) -> Q:
     beyond = lookups.LessThan if descending else lookups.GreaterThan
-    if len(columns) == 1:
-        return Q(beyond(columns[0], after[0]))
-    first, last = columns
     # The first condition says nothing new: it is what an index can begin at.
     begin = (lookups.LessThanOrEqual if descending else lookups.GreaterThanOrEqual)(first, after[0])
     tie = Q(lookups.Exact(first, after[0]), beyond(last, after[1]))
@@ -357,13 +352,16 @@ def _walks_by_tag(wanted: CallFilter) -> bool:
     return only_tags and wanted.submitted_from is None and wanted.submitted_to is None
 
 
-def _walk_tag(wanted: CallFilter, order: Order, after: Position | None, limit: int) -> list[Position]:
+def _walk_tag(wanted: CallFilter, descending: bool, after: Position | None, limit: int) -> list[Position]:
     tag, *others = sorted(wanted.tags)
     rows = ServiceCallTag.objects.for_tenant(wanted.tenant_id).filter(tag=tag)
     for other in others:
         rows = rows.filter(_has_tag(wanted, {other}))
     rows = rows.filter(aside(wanted, "service_call__", tags=False))
-    return _in_order(rows, Order("service_call_id", order.descending), after, limit)
+    if after is not None:
+        rows = rows.filter(**{f"service_call_id__{'lt' if descending else 'gt'}": after[-1]})
+    ordered = rows.order_by("-service_call_id" if descending else "service_call_id")
+    return list(ordered.values_list("service_call__submitted_at", "service_call_id")[:limit])
 
 
 def _walk_due(

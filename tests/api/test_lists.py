@@ -108,6 +108,16 @@ def test_the_newest_come_first(acme: Api, rows: list[Row]) -> None:
     assert rows == sorted(rows, key=SORTS["submittedAt"], reverse=True)
 
 
+def test_under_a_tag_they_come_as_they_were_submitted_whatever_their_ids(acme: Api) -> None:
+    names: list[str] = []
+    for n in (3, 1, 2):
+        with pinned_time(NOON + timedelta(seconds=len(names))):
+            acme.submit(name=f"n{n}", tags=["t"], serviceCallId=str(uuid.UUID(int=n)))
+        names.append(f"n{n}")
+    assert [row["name"] for row in walk(acme, "tag=t&sort=submittedAt&limit=1")] == names
+    assert [row["name"] for row in walk(acme, "tag=t&limit=1")] == names[::-1]
+
+
 def test_a_correlation_id_finds_what_its_request_made(acme: Api, rows: list[Row]) -> None:
     correlation = rows[3]["correlationId"]
     assert list(walk(acme, f"correlationId={correlation}")) == [rows[3]]
