@@ -41,6 +41,7 @@ class SubmitServiceCall:
     due_at: datetime | None = None  # none, or a past one: now
     delay: timedelta | None = None  # instead of due_at: from the moment of submission
     service_call_id: uuid.UUID = field(default_factory=new_id)
+    id_was_given: bool = False
     tags: frozenset[str] = frozenset()
     namespace: str = DEFAULT_NAMESPACE
     external_id: str | None = None
@@ -59,8 +60,10 @@ class SubmitServiceCall:
 
     @property
     def fingerprint(self) -> str:
-        """What must be the same for a repeated idempotency key to mean the same call."""
-        asked = [
+        """What must be the same for a repeated idempotency key to mean the same call. Of a replay that is its origin
+        alone, whose tags may be others by now."""
+        asked: list[Any] = [str(self.replay_of)] if self.replay_of else [
+            self.id_was_given and str(self.service_call_id),
             self.name, self.request.method, self.request.url, self.request.headers, self.request.body,
             self.due_at and self.due_at.isoformat(), self.delay and self.delay.total_seconds(),
             sorted(self.tags), self.namespace, self.external_id,

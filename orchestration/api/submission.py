@@ -64,13 +64,15 @@ def read_submission(
     before = len(faults)
     fields = Fields(document, faults, at)
     due_at, delay = _when(fields)
+    given_id = fields.identifier("serviceCallId", None)
     command = SubmitServiceCall(
         tenant_id=asking.tenant.tenant_id,
         name=fields.text("name", most=LONGEST_NAME),
         request=_request(fields),
         due_at=due_at,
         delay=delay,
-        service_call_id=fields.identifier("serviceCallId", None) or new_id(),
+        service_call_id=given_id or new_id(),
+        id_was_given=given_id is not None,
         tags=read_tags(fields),
         namespace=read_namespace(fields, asking.tenant),
         idempotency_key=_idempotency_key(fields, asking.idempotency_key),

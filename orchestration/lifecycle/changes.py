@@ -114,8 +114,12 @@ def replay(
     idempotency_key: str | None = None,
 ) -> Submitted:
     """A new call that asks for the same, due now, and names its origin."""
-    calls = ServiceCall.objects.for_tenant(tenant_id).filter(service_call_id=service_call_id)
-    origin = calls.first()
+    calls = ServiceCall.objects.for_tenant(tenant_id)
+    if idempotency_key is not None:
+        made = calls.filter(idempotency_key=idempotency_key, replay_of=service_call_id)
+        for made_before in made.values_list("service_call_id", flat=True):
+            return Submitted(made_before, replayed=True)
+    origin = calls.filter(service_call_id=service_call_id).first()
     if origin is None:
         raise NotFound("service call")
     if origin.status not in TERMINAL:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -53,8 +54,9 @@ def test_also_when_that_call_has_ended(tenant: Any, hand: Hand) -> None:
         {"timeout_seconds": 1.0},
         {"response_contract": ResponseContract.CALLBACK},
         {"delivery": Delivery.AT_MOST_ONCE},
+        {"service_call_id": UUID(int=1), "id_was_given": True},
     ],
-    ids=lambda other: str(*other),
+    ids=" ".join,
 )
 def test_another_request_under_the_same_key_is_a_conflict(tenant: Any, other: dict[str, Any]) -> None:
     keyed(tenant)

@@ -56,6 +56,25 @@ def test_a_replay_asks_for_the_same_now_and_names_its_origin(
     assert (sent.method, sent.body) == ("PUT", {"n": 1})
 
 
+def test_a_key_stands_for_the_replay_of_one_call_whatever_becomes_of_that(hand: Hand, tenant: Any) -> None:
+    origin, other = ended(hand, tenant, tags=frozenset("a")), ended(hand, tenant)
+    made = lifecycle.replay(tenant.tenant_id, origin, new_id(), "k")
+    lifecycle.add_tag(tenant.tenant_id, origin, "later")
+    again = lifecycle.replay(tenant.tenant_id, origin, new_id(), "k")
+    assert (again.service_call_id, again.replayed) == (made.service_call_id, True)
+
+    with pytest.raises(Conflict, match="was used for another request"):
+        lifecycle.replay(tenant.tenant_id, other, new_id(), "k")
+    lifecycle.delete(tenant.tenant_id, origin)
+    assert lifecycle.replay(tenant.tenant_id, origin, new_id(), "k").service_call_id == made.service_call_id
+
+
+def test_the_key_of_a_submission_makes_no_replay_of_it(hand: Hand, tenant: Any) -> None:
+    origin = ended(hand, tenant, idempotency_key="k")
+    with pytest.raises(Conflict, match="was used for another request"):
+        lifecycle.replay(tenant.tenant_id, origin, new_id(), "k")
+
+
 def test_the_origin_stays_as_it_was(hand: Hand, tenant: Any) -> None:
     origin = ended(hand, tenant)
     before = vars(call_of(tenant, origin)) | {"_state": None}
