@@ -171,10 +171,10 @@ class DeleteTimer(TimerView):
         key = _key(fields, self.tenant)
         fields.no_others()
         checked(faults)
-        pending = self.pending(key)
-        if pending is None:
-            raise _none_pending()
-        lifecycle.cancel(tenant_id, pending)
+        try:
+            lifecycle.delete_timer(tenant_id, *key)
+        except NotFound:
+            raise _none_pending() from None
         return no_content()
 
 

@@ -28,7 +28,7 @@ from orchestration.lifecycle.changes import (
     reschedule,
     retry,
 )
-from orchestration.lifecycle.durable import change_timer, set_timer
+from orchestration.lifecycle.durable import change_timer, delete_timer, set_timer
 from orchestration.lifecycle.reencryption import reencrypt_calls
 from orchestration.lifecycle.retention import prune_calls
 from orchestration.lifecycle.rows import LostRace
@@ -45,6 +45,7 @@ __all__ = [
     "change_timer",
     "close_late",
     "delete",
+    "delete_timer",
     "edit",
     "finish",
     "overdue_attempts",

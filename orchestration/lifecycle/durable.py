@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 
 from django.db import IntegrityError, transaction
 
 from eventservice.kernel.deadlocks import again_after_deadlock
-from eventservice.kernel.errors import NotFound
+from eventservice.kernel.errors import Conflict, NotFound
 from eventservice.kernel.now import db_now, rfc3339
 from eventservice.tenants.public import profile
 from orchestration.commands import SubmitServiceCall
@@ -19,21 +20,25 @@ from orchestration.lifecycle.changes import cancel
 from orchestration.lifecycle.rows import Row, event_of, move, require, with_timer
 from orchestration.lifecycle.submission import CALL_COLUMNS, call_row, submit_within, timer_for
 from orchestration.models import ServiceCall
-from orchestration.states import Status
+from orchestration.states import TERMINAL, Status
 from outbox.public import append
 from timers.public import schedule_again
+
+# Of one who sets a timer with others who set and delete it.
+MOST_RACES = 10
 
 
 @again_after_deadlock
 def set_timer(command: SubmitServiceCall) -> None:
     """The upsert of a durable timer: a pending one of its namespace and id is overwritten."""
-    try:
-        with transaction.atomic():
-            _set_timer(command)
-    except IntegrityError:
-        # Another request made the timer first: now it is there to be overwritten.
-        with transaction.atomic():
-            _set_timer(command)
+    for _ in range(MOST_RACES):
+        try:
+            with transaction.atomic():
+                return _set_timer(command)
+        except IntegrityError:
+            # Another request made the timer first: now it is there to be overwritten.
+            continue
+    raise Conflict("already_exists", "Others are setting and deleting this timer at this moment.")
 
 
 @again_after_deadlock
@@ -45,22 +50,30 @@ def change_timer(
 ) -> None:
     """The same for one that must be there: `changed` makes the command out of it as it stands, locked."""
     with transaction.atomic():
-        live = _live_timer(tenant_id, namespace, timer_id)
-        if live is None:
+        row = _live(tenant_id, namespace, timer_id)
+        if row is None:
             raise NotFound("timer")
-        row = with_timer(tenant_id, live)
         require(row, Status.SCHEDULED, "be changed")
-        _set_anew(row, changed(_stored(tenant_id, live)), db_now())
+        _set_anew(row, changed(_stored(tenant_id, row.service_call_id)), db_now())
+
+
+@again_after_deadlock
+def delete_timer(tenant_id: uuid.UUID, namespace: str, timer_id: str) -> None:
+    """It is cancelled: a callback under way is let end first."""
+    with transaction.atomic():
+        row = _live(tenant_id, namespace, timer_id)
+        if row is None:
+            raise NotFound("timer")
+        cancel(tenant_id, row.service_call_id)
 
 
 def _set_timer(command: SubmitServiceCall) -> None:
     assert command.external_id is not None  # noqa: S101 (it is what makes it a durable timer)
     tenant_id, now = command.tenant_id, db_now()
-    live = _live_timer(tenant_id, command.namespace, command.external_id)
-    if live is None:
+    row = _live(tenant_id, command.namespace, command.external_id)
+    if row is None:
         submit_within([command])
         return
-    row = with_timer(tenant_id, live)
     require(row, Status.SCHEDULED, "be set anew")
     _set_anew(row, command, now)
 
@@ -74,10 +87,15 @@ def _set_anew(row: Row, command: SubmitServiceCall, now: datetime) -> None:
     return None
 
 
-def _live_timer(tenant_id: uuid.UUID, namespace: str, timer_id: str) -> uuid.UUID | None:
+def _live(tenant_id: uuid.UUID, namespace: str, timer_id: str) -> Row | None:
+    """Locked. One that has ended, or was deleted, while it was waited for may have a successor by now."""
     calls = ServiceCall.objects.for_tenant(tenant_id).filter(namespace=namespace, live_external_id=timer_id)
-    found: uuid.UUID | None = calls.values_list("service_call_id", flat=True).first()
-    return found
+    while (found := calls.values_list("service_call_id", flat=True).first()) is not None:
+        with suppress(NotFound):
+            row = with_timer(tenant_id, found)
+            if row.status not in TERMINAL:
+                return row
+    return None
 
 
 def _stored(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> ServiceCall:
