@@ -25,6 +25,7 @@ log = structlog.get_logger(__name__)
 # Large requests come in smaller batches: they are parsed in memory, where they may take twenty times their bytes.
 BATCH_BYTES = 16_000_000
 BYTES_OF_TENANT = 64_000_000
+BYTES_IN_ALL = 512_000_000
 # A host may have so many times as much of a tenant's under way as is left to it: a lone one three quarters of all.
 TIMES_WHAT_IS_LEFT = 3
 
@@ -45,6 +46,7 @@ class Begun(NamedTuple):
     key: AttemptKey
     lane: str
     headers: Mapping[str, Any]  # as they are stored
+    secret_headers: Collection[str]  # the tenant's own
     request_bytes: int
 
 
@@ -69,9 +71,11 @@ class Ledger:
 
     def __init__(self) -> None:
         self.of: Counter[uuid.UUID] = Counter()
+        self.total = 0
         self._at: defaultdict[uuid.UUID, Counter[str]] = defaultdict(Counter)
 
     def add(self, tenant_id: uuid.UUID, lane: str, change: int) -> None:
+        self.total += change
         _add(self.of, tenant_id, change)
         at = self._at[tenant_id]
         _add(at, lane, change)
@@ -101,6 +105,7 @@ class InFlight:
         self.bytes = Ledger()
         self.by_lane: Counter[str] = Counter()
         self.refused: set[uuid.UUID] = set()  # for want of room, though they need have nothing under way
+        self.refused_lanes: defaultdict[uuid.UUID, set[str]] = defaultdict(set)  # by the last batch
         self._calls: dict[Hashable, Begun] = {}
 
     def __len__(self) -> int:
@@ -117,9 +122,9 @@ class InFlight:
     def places(self) -> int:
         return self.limits.in_flight - len(self._calls)
 
-    def add(self, call: StartedCall) -> None:
+    def add(self, call: StartedCall, secret_headers: Collection[str]) -> None:
         self._calls[call.key.execution_id] = Begun(
-            call.key, call.lane, call.request.headers, call.request_bytes
+            call.key, call.lane, call.request.headers, secret_headers, call.request_bytes
         )
         self._count(self._calls[call.key.execution_id], 1)
 
@@ -135,9 +140,15 @@ class InFlight:
         """Who has all that they may have: their due timers need not even be looked for."""
         held = self.calls.full((tenant, _ceiling(tenant)) for tenant in self.calls.of.keys() | self.refused)
         self.refused.intersection_update(held.tenants)
+        # Those of the last batch sit this one out: a host that always has room for one or two more, and a long queue,
+        # would fill each batch with what is refused.
+        lanes_of, self.refused_lanes = self.refused_lanes, defaultdict(set)
+        for tenant, full in held.lanes_of.items():
+            lanes_of[tenant].update(full)
         lanes = [lane for lane, count in self.by_lane.items() if count >= self.limits.per_host]
-        large = self.bytes.full((tenant, BYTES_OF_TENANT) for tenant in self.bytes.of)
-        return replace(held, lanes=lanes, large=large or None)
+        ceiling = BYTES_OF_TENANT if self.bytes.total < BYTES_IN_ALL else 0
+        large = self.bytes.full((tenant, ceiling) for tenant in self.bytes.of)
+        return replace(held, lanes=lanes, lanes_of=lanes_of, large=large or None)
 
     def batch(self) -> Batch:
         return Batch(self)
@@ -162,14 +173,19 @@ class Batch:
         if calls.left <= 0:
             self.under_way.refused.add(tenant_id)
         if not calls.has(lane) or not self._host_has_room(lane):
+            self.under_way.refused_lanes[tenant_id].add(lane)
             return False
-        if size >= LARGE and not (self.batch_bytes < BATCH_BYTES and of_bytes.has(lane)):
+        if size >= LARGE and not (self._has_room_for_large() and of_bytes.has(lane)):
             return False
         calls.take(lane, 1)
         of_bytes.take(lane, size)
         self.by_lane[lane] += 1
         self.batch_bytes += size
         return True
+
+    def _has_room_for_large(self) -> bool:
+        under_way = self.under_way.bytes.total + self.batch_bytes
+        return self.batch_bytes < BATCH_BYTES and under_way < BYTES_IN_ALL
 
     def _host_has_room(self, lane: str) -> bool:
         """Whoever's calls it takes."""

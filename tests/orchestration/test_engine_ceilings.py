@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any
 
 import pytest
 
+from eventservice.kernel.now import pinned_time
 from eventservice.tenants.models import Tenant
 from eventservice.tenants.public import forget_profiles
 from orchestration import in_flight
 from orchestration.commands import RequestSpec
-from tests.orchestration.support import FakeEgress, engine_on, look, status_of, submit
+from tests.orchestration.support import FakeEgress, after, engine_on, look, status_of, submit
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
 
@@ -74,6 +76,32 @@ def test_to_a_host_and_other_hosts_are_called(tenant: Any) -> None:
     assert engine.in_flight.by_lane == {"slow.test": 3, "fine.test": 3}
     look(engine)
     assert engine.in_flight.by_lane == {"slow.test": 3, "fine.test": 3}
+
+
+@pytest.mark.parametrize("answers", [1, 3])
+def test_a_host_that_is_slow_and_answers_leaves_places_to_the_tenants_other_hosts(
+    tenant: Any, answers: int
+) -> None:
+    """With each answer there is room for another of its calls, whose queue fills what a pass finds."""
+    allow(tenant, 100)
+    for _ in range(400):
+        submit(tenant, request=of_host("slow.test"))
+    egress = FakeEgress()
+    engine = engine_on(egress, batch=20)
+    for _ in range(12):
+        look(engine)
+    answered = iter(range(100))
+
+    def answer() -> None:
+        egress.answer(*islice(answered, answers))
+        look(engine)
+
+    answer()
+    with pinned_time(after(0.5)):
+        waits = submit(tenant, request=of_host("fine.test"))
+        for _ in range(3):
+            answer()
+    assert status_of(tenant, waits) == "Running"
 
 
 def of_host(host: str, body: str = "") -> RequestSpec:
