@@ -20,8 +20,7 @@ import signal
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import timedelta
 from multiprocessing import Event
 from multiprocessing.synchronize import Event as EventType
@@ -40,6 +39,7 @@ from django_q.tasks import async_task
 
 from eventservice.kernel.ids import new_id
 from eventservice.kernel.now import DbNow
+from eventservice.kernel.outages import weathering
 from eventservice.models import Slot
 from eventservice.wiring import build_dispatcher, build_engine
 from orchestration.public import roll_up
@@ -49,7 +49,6 @@ log = structlog.get_logger(__name__)
 SEAT_LEASE = timedelta(seconds=8)
 RENEW_SECONDS = 2.5
 WAIT_FOR_SEAT_SECONDS = 0.25
-AFTER_TROUBLE_SECONDS = 1.0
 AWAY_SECONDS = 1.0
 # What a worker that stops may take beyond SHUTDOWN_SECONDS before it is killed.
 GRACE_SECONDS = 5
@@ -64,17 +63,6 @@ class Role(Protocol):
     def step(self, longest_nap: float) -> object: ...
 
     def stop(self, grace_seconds: float) -> None: ...
-
-
-@contextmanager
-def weathering(longest_pause: float = AFTER_TROUBLE_SECONDS) -> Iterator[None]:
-    """A database that is away, or busy for too long, ends no role: its step breaks off, and the next comes later."""
-    try:
-        yield
-    except (DatabaseError, InterfaceError):
-        log.exception("step_broken_off")
-        connection.close_if_unusable_or_obsolete()
-        time.sleep(min(longest_pause, AFTER_TROUBLE_SECONDS))
 
 
 ROLES: dict[str, Callable[[], Role]] = {"engine": build_engine, "dispatcher": build_dispatcher}
@@ -165,6 +153,7 @@ class Worker:
         self.seat: str | None = None
         self.role: Role | None = None
         self._renew_at = 0.0
+        self._patient_until = 0.0
 
     def run_for(self, seconds: float) -> None:
         end = time.monotonic() + seconds
@@ -185,11 +174,16 @@ class Worker:
         if time.monotonic() < self._renew_at:
             return self.seat is not None
         self._renew_at = time.monotonic() + RENEW_SECONDS
-        if self.seat and not self._take(self.seat):
-            # Another process took this one for dead.
-            self.stand_up(grace_seconds=0)
-        if self.seat is None:
-            self._sit_down()
+        try:
+            if self.seat and not self._take(self.seat):
+                # Another process took this one for dead.
+                self.stand_up(grace_seconds=0)
+            if self.seat is None:
+                self._sit_down()
+        except (DatabaseError, InterfaceError):
+            # Whoever sits there has been kept from saying so, too.
+            self._patient_until = time.monotonic() + SEAT_LEASE.total_seconds()
+            raise
         return self.seat is not None
 
     def _sit_down(self) -> None:
@@ -200,7 +194,9 @@ class Worker:
                 return
 
     def _take(self, slot: str) -> bool:
-        free = Q(owner_id=None) | Q(owner_id=self.id) | Q(lease_until__lt=DbNow())
+        free = Q(owner_id=None) | Q(owner_id=self.id)
+        if time.monotonic() >= self._patient_until:
+            free |= Q(lease_until__lt=DbNow())
         return bool(
             Slot.objects.filter(free, name=slot).update(owner_id=self.id, lease_until=DbNow(SEAT_LEASE))
         )
@@ -208,7 +204,8 @@ class Worker:
     def stand_up(self, grace_seconds: float) -> None:
         seat, role, self.seat, self.role = self.seat, self.role, None, None
         if role is not None:
-            role.stop(grace_seconds)
+            with weathering():
+                role.stop(grace_seconds)
         if seat is not None:
             Slot.objects.filter(name=seat, owner_id=self.id).update(owner_id=None, lease_until=None)
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import suppress
 
 from django.conf import settings
 
 from eventservice.kernel.leases import Fenced
+from eventservice.kernel.outages import weathering
 from eventservice.kernel.wakeup import ChangeWatch
 from eventservice.webhooks import WebhookSender
 from outbox.public import Dispatched, Dispatcher, LogPublisher, WebhookDeliverer, WebhookPublisher
@@ -20,9 +22,10 @@ class DispatcherRole:
     # While events keep coming, a pass takes the write lock this seldom, and then for many of them.
     GATHER_SECONDS = 0.03
 
-    def __init__(self, sender: WebhookSender) -> None:
+    def __init__(self, sender: WebhookSender, places: int) -> None:
+        """`places`: deliveries that are under way at the most."""
         self._sender = sender
-        self._deliverer = WebhookDeliverer(sender)
+        self._deliverer = WebhookDeliverer(sender, places=places)
         self._awake = threading.Event()
         self._watch = ChangeWatch(self._awake.set, seldom=0.5)
         self._enter()
@@ -63,14 +66,18 @@ class DispatcherRole:
         return published
 
     def stop(self, grace_seconds: float) -> None:
+        """As far as the database allows: it may be away, which is how a seat is lost."""
         self._watch.close()
-        try:
+        with weathering():
             self._dispatcher.release()
-            self._deliverer.close(grace_seconds)
+        self._deliverer.close(grace_seconds, self._stay)
+        with weathering():
             self._node.leave()
-        finally:
-            # Even if the database is away, which is how a seat is lost.
-            self._sender.close()
+        self._sender.close()
+
+    def _stay(self) -> None:
+        with suppress(Fenced):  # its partitions are released
+            self._beat()
 
     def _beat(self) -> None:
         if time.monotonic() >= self._beat_at:

@@ -11,13 +11,13 @@ from outbox.public import WebhookRequest, WebhookResult
 class WebhookSender:
     """The outbox's `Transport`. The egress starts with the first request."""
 
-    def __init__(self, build_egress: Callable[[], Egress]) -> None:
-        self._build_egress = build_egress
+    def __init__(self, start_egress: Callable[[], Egress]) -> None:
+        self._start_egress = start_egress
         self._egress: Egress | None = None
 
     def send(self, requests: Sequence[WebhookRequest]) -> None:
         if self._egress is None:
-            self._egress = self._build_egress()
+            self._egress = self._start_egress()
         self._egress.send(
             Attempt(r.key, "POST", r.url, r.headers, r.body, r.timeout_seconds, r.tenant_id) for r in requests
         )

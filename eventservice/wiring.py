@@ -15,6 +15,8 @@ log = structlog.get_logger(__name__)
 
 # What a durable timer's callback has around its payload.
 ENVELOPE_BYTES = 16_384
+# Webhook deliveries under way at the most.
+MOST_WEBHOOKS = 512
 
 
 def address_policy() -> AddressPolicy:
@@ -28,13 +30,17 @@ def build_egress() -> Egress:
         in_flight=settings.ENGINE_IN_FLIGHT,
         per_host_connections=settings.ENGINE_PER_HOST,
     )
-    egress = Egress(address_policy(), limits)
+    return Egress(address_policy(), limits)
+
+
+def start_egress() -> Egress:
+    egress = build_egress()
     egress.start()
     return egress
 
 
 def build_engine() -> Engine:
-    egress = build_egress()
+    egress = start_egress()
     if egress.capacity < settings.ENGINE_IN_FLIGHT // 2:
         log.warning("few_open_files", connections=egress.capacity, wanted=settings.ENGINE_IN_FLIGHT)
     limits = EngineLimits(
@@ -47,4 +53,4 @@ def build_engine() -> Engine:
 
 
 def build_dispatcher() -> DispatcherRole:
-    return DispatcherRole(WebhookSender(build_egress))
+    return DispatcherRole(WebhookSender(start_egress), places=min(MOST_WEBHOOKS, build_egress().capacity))

@@ -107,7 +107,7 @@ class Multi:
             try:
                 more, succeeded, failed = self._handle.info_read()
             except UnicodeError:
-                # Words quoted from a server; its transfer ends as overdue, and no other does.
+                # Words quoted from a server; its transfer, and what has ended with it, end as overdue.
                 log.warning("message_not_decoded")
                 return
             for curl in succeeded:

@@ -7,7 +7,6 @@ it belongs to whoever runs it (a slice, a management command, a test).
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,7 +17,6 @@ from django.conf import settings
 from django.db import DatabaseError, connection, transaction
 from django.db.utils import InterfaceError
 
-from eventservice.kernel.errors import NotFound
 from eventservice.kernel.faults import fault
 from eventservice.kernel.leases import Fenced
 from eventservice.kernel.now import db_now
@@ -85,6 +83,7 @@ class Engine:
         self._watch = ChangeWatch(egress.wake, seldom=0.1)
         self._look_at = 0.0
         self._due: dict[str, float] = {}
+        self._is_late = False  # with its heartbeats
         self._enter(NodeRole.ENGINE)
 
     # --- one pass ---
@@ -113,9 +112,10 @@ class Engine:
             self.membership.hand_over(len(self.in_flight))
         while (self._unsent or self.in_flight) and time.monotonic() < deadline:
             with self._weathering():
-                self._beat()
+                self.membership.hand_over(len(self.in_flight))  # which beats, and may have failed before
                 self._send_started()
                 self._record(self.egress.collect(0.1))
+        self._record_known()
         self._watch.close()
         self.egress.close()
         if not (self._unsent or self.in_flight):
@@ -177,7 +177,7 @@ class Engine:
         started, self._unsent = self._unsent, []
         attempts = []
         for call, tenant, now in started:
-            self.in_flight.add(call)
+            self.in_flight.add(call, tenant.secret_headers)
             attempt = self._attempt(call, tenant, now)
             if isinstance(attempt, Errored):
                 self._unrecorded.append(attempt)
@@ -206,12 +206,15 @@ class Engine:
     def _nap(self, longest: float) -> float:
         if self._unrecorded:
             return 0.0
-        return max(0.0, min(longest, self._watch.pause, self._look_at - time.monotonic()))
+        return max(
+            0.0, min(longest, self._watch.pause, min(self._look_at, self._due["beat"]) - time.monotonic())
+        )
 
     # --- recording ---
 
     def _record(self, outcomes: Iterable[Outcome]) -> int:
-        # Kept until they are written: a database that is away for a while costs no result.
+        # Kept until they are written, and nothing is asked of the database before that: while it is away no result is
+        # lost.
         self._unrecorded += [self._without_secrets(outcome) for outcome in outcomes]
         piece = self._piece()
         if not piece:
@@ -231,6 +234,14 @@ class Engine:
         self._watch.worked()
         return len(ended)
 
+    def _record_known(self) -> None:
+        """At the end: whatever the grace was, no result is thrown away that could be written."""
+        with self._weathering():
+            self._record(self.egress.collect(0.0))
+        with self._weathering():  # fenced or not
+            while self._unrecorded:
+                self._record(())
+
     def _piece(self) -> list[Outcome]:
         size = 0
         for count, outcome in enumerate(self._unrecorded[:MOST_RECORDED], 1):
@@ -241,7 +252,7 @@ class Engine:
 
     def _without_secrets(self, outcome: Outcome) -> Outcome:
         call = self.in_flight[outcome.key]
-        return without_secrets(outcome, _secret_headers(call.key.tenant_id), call.headers)
+        return without_secrets(outcome, call.secret_headers, call.headers)
 
     # --- membership and the watchdog ---
 
@@ -253,17 +264,18 @@ class Engine:
     def _tend(self) -> None:
         if self._time_to("beat", BEAT_SECONDS):
             self._beat()
-        if self._time_to("reap", TICK_SECONDS):
-            self._reap()
         if self._time_to("rebalance", TICK_SECONDS):
             self._rebalance()
+            if self.membership.sees_dead and self._time_to("reap", 0.0):
+                self.take_shards()
         if self._time_to("sweep", SWEEP_SECONDS):
             self._sweep()
             gather_first_statistics(TABLES)
 
     def _beat(self) -> None:
         fault("beat")
-        if self.membership.beat(len(self.in_flight)):
+        was_late, self._is_late = self._is_late, self.membership.beat(len(self.in_flight))
+        if self._is_late and not was_late:
             # The database was away, or its clock was set: the others have as long as a lease to beat too, and to
             # write what they know.
             self._due["reap"] = self._due["sweep"] = time.monotonic() + settings.NODE_LEASE_SECONDS
@@ -345,10 +357,3 @@ def resolve_stuck() -> int:
         while keys := find(WATCHDOG_BATCH):
             resolved += lifecycle.resolve_interrupted(keys)
     return resolved
-
-
-def _secret_headers(tenant_id: uuid.UUID) -> frozenset[str]:
-    try:
-        return profile(tenant_id).secret_headers
-    except NotFound:
-        return frozenset()

@@ -18,6 +18,7 @@ from typing import Any
 from django.conf import settings
 from django.db import connection, transaction
 from django.db.models import F, Max, QuerySet
+from django.db.models.lookups import LessThan
 
 from eventservice.kernel.ids import new_id
 from eventservice.kernel.leases import Fenced, Leases, share
@@ -42,6 +43,7 @@ class Membership:
         )
         self._mine: set[int] = set()
         self._shared_among: tuple[frozenset[uuid.UUID], int] | None = None
+        self.sees_dead = False  # when it last rebalanced: somebody to be reaped
         self._renew_at = 0.0
         self._lease_ends = 0.0
 
@@ -77,7 +79,7 @@ class Membership:
     def rebalance(self, num_shards: int) -> bool:
         """Let go of the shards that fall to others now, take the free ones that fall to this node; whether there
         were any."""
-        live = live_nodes(NodeRole.ENGINE)
+        live, self.sees_dead = _engines()
         if self.owner_id not in live:
             return False
         if (live, num_shards) != self._shared_among:
@@ -109,8 +111,11 @@ class Membership:
         self.beat(in_flight)
         self.leases.release(list(self.leases.held))
 
+    @transaction.atomic
     def leave(self) -> None:
+        """With all shards that are still its own: without the row nobody would free them."""
         Node.objects.filter(pk=self.owner_id).delete()
+        _free(TimerShard.objects.filter(owner_id=self.owner_id))
 
 
 def reap_one(by: uuid.UUID | None = None) -> uuid.UUID | None:
@@ -126,10 +131,14 @@ def reap_one(by: uuid.UUID | None = None) -> uuid.UUID | None:
             node = Node.objects.filter(pk=owner_id, lease_until__lt=DbNow())
             shards = TimerShard.objects.filter(owner_id=owner_id)
             if _all_locked(node) and node.exists() and _all_locked(shards):
-                shards.update(version=F("version") + 1, owner_id=None, lease_until=None)
+                _free(shards)
                 node.delete()
                 return owner_id
     return None
+
+
+def _free(shards: QuerySet[Any]) -> None:
+    shards.update(version=F("version") + 1, owner_id=None, lease_until=None)
 
 
 def _all_locked(rows: QuerySet[Any]) -> bool:
@@ -145,6 +154,13 @@ def unreaped_nodes() -> list[uuid.UUID]:
 def live_nodes(role: NodeRole) -> frozenset[uuid.UUID]:
     """Those that share the work of this role."""
     return frozenset(Node.objects.filter(role=role, lease_until__gt=DbNow()).values_list("pk", flat=True))
+
+
+def _engines() -> tuple[frozenset[uuid.UUID], bool]:
+    """Those that live, and whether any node is to be reaped: each asks every second."""
+    nodes = list(Node.objects.values_list("pk", "role", LessThan(F("lease_until"), DbNow())))
+    live = frozenset(pk for pk, role, dead in nodes if role == NodeRole.ENGINE and not dead)
+    return live, any(dead for _, _, dead in nodes)
 
 
 def ensure_shards(num_shards: int) -> None:

@@ -9,7 +9,8 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandParser
 from django.db import connection
 
-from eventservice.cluster import Role, weathering
+from eventservice.cluster import Role
+from eventservice.kernel.outages import weathering
 from eventservice.sqlite.base import relax_synchronous
 
 LONGEST_NAP = 1.0

@@ -11,7 +11,7 @@ import binascii
 import random
 import time
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import count, islice
@@ -26,6 +26,7 @@ from eventservice.kernel.backoff import full_jitter
 from eventservice.kernel.bulk import execute_rows
 from eventservice.kernel.faults import fault
 from eventservice.kernel.now import DbNow, db_now
+from eventservice.kernel.outages import weathering
 from eventservice.kernel.secrets import Undecipherable, decrypt
 from eventservice.kernel.signing import key_of, signature_headers
 from outbox.models import DeliveryState, WebhookDelivery, WebhookEndpoint
@@ -49,6 +50,7 @@ GIVEN_UP_AT_ONCE = 500
 UNSIGNED_WAIT = timedelta(seconds=60)
 PUT_OFF_AT_ONCE = 500
 IDLE_SECONDS = 30.0
+CLOSING_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +115,15 @@ class WebhookDeliverer:
         idle = not (self._sending or delivered or retried or exhausted)
         return Delivered(delivered, retried, exhausted, next_due if idle else 0.0)
 
-    def close(self, grace_seconds: float) -> None:
-        """Records what ends within the grace. The rest is due again when its lease ends."""
+    def close(self, grace_seconds: float, stay: Callable[[], None]) -> None:
+        """Records what ends within the grace, and keeps its place meanwhile. The rest is due again when its lease ends."""
         ends_at = time.monotonic() + grace_seconds
-        self._record_ended(0.0)
-        while self._sending and (left := ends_at - time.monotonic()) > 0:
-            self._record_ended(left)
+        left = 0.0
+        while self._sending and left >= 0:
+            with weathering(left):
+                self._record_ended(min(left, CLOSING_SECONDS))
+                stay()
+            left = ends_at - time.monotonic()
 
     def _busy(self) -> set[WebhookEndpoint]:
         return {delivery.endpoint for delivery in self._sending}

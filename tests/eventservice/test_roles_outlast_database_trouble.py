@@ -13,11 +13,14 @@ from django.conf import settings
 from django.db import DatabaseError, InterfaceError, OperationalError, connection
 
 from eventservice import cluster
-from eventservice.cluster import Worker, start_chains, weathering
-from eventservice.kernel.now import db_now
+from eventservice.cluster import Worker, start_chains
+from eventservice.kernel import outages
+from eventservice.kernel.now import DbNow, db_now
+from eventservice.kernel.outages import weathering
 from eventservice.management.loops import RoleCommand
 from eventservice.models import Slot
 from tests.eventservice.connections import end_other_connections
+from tests.orchestration.support import database_away
 
 
 class Troubled:
@@ -55,7 +58,7 @@ def troubles() -> list[Exception]:
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(cluster, "AFTER_TROUBLE_SECONDS", 0.0)
+    monkeypatch.setattr(outages, "PAUSE_SECONDS", 0.0)
     # The command relaxes its process, which here is that of other tests too.
     monkeypatch.setattr("eventservice.sqlite.base._synchronous", "FULL")
     yield
@@ -122,6 +125,30 @@ def test_a_slice_that_cannot_take_its_ticket_plays_its_role_until_it_can(
     cluster.run_slice(slot.name, slot.ticket)
     assert played == [cluster.AWAY_SECONDS] * 2 + [settings.SLICE_SECONDS]
     assert queued == [(slot.name, slot.ticket + 1)]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_after_an_outage_the_standby_leaves_the_seat_to_who_sat_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its lease has run out, for it could not be renewed."""
+    monkeypatch.setattr(cluster, "ROLES", {"engine": lambda: Troubled([], at_last=lambda: None)})
+    start_chains()
+    active, standby = Worker(), Worker()
+    assert (asks(active), asks(standby)) == (True, False)
+    with database_away("UPDATE cluster_slots"), pytest.raises(OperationalError):
+        asks(standby)
+    Slot.objects.update(lease_until=DbNow(-cluster.SEAT_LEASE))
+    assert (asks(standby), asks(active)) == (False, True)
+
+    Slot.objects.update(lease_until=DbNow(-cluster.SEAT_LEASE))
+    standby._patient_until = 0.0
+    assert asks(standby)
+
+
+def asks(worker: Worker) -> bool:
+    worker._renew_at = 0.0
+    return worker._seated()
 
 
 @pytest.mark.django_db(transaction=True)

@@ -130,10 +130,6 @@ class FakeEgress:
         self.collected = 0
         self.closed = False
 
-    @property
-    def in_flight(self) -> int:
-        return len(self.sent) - self.collected
-
     def send(self, attempts: list[Attempt]) -> None:
         self.sent += attempts
 
@@ -145,7 +141,7 @@ class FakeEgress:
 
     def wake(self) -> None: ...
 
-    def close(self, grace: float = 0) -> None:
+    def close(self) -> None:
         self.closed = True
 
     def answer(self, *numbers: int, status: int = 200) -> None:

@@ -36,6 +36,16 @@ def test_outcomes_that_come_within_the_grace_are_recorded(tenant: Any) -> None:
     assert not Node.objects.exists()
 
 
+def test_what_is_known_is_recorded_without_any_grace(tenant: Any) -> None:
+    service_call_id = submit(tenant)
+    egress = FakeEgress()
+    engine = engine_on(egress)
+    engine.poll_once(0)
+    egress.answer()
+    engine.stop(grace_seconds=0)
+    assert status_of(tenant, service_call_id) == "Succeeded"
+
+
 def test_with_attempts_that_outlast_the_grace_its_row_stays_so_that_they_are_found(tenant: Any) -> None:
     service_call_id = submit(tenant)
     engine = engine_on(FakeEgress())

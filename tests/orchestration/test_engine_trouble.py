@@ -7,9 +7,11 @@ import time
 import uuid
 from collections.abc import Iterator
 from datetime import datetime
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from django.db import OperationalError
 
 from eventservice.kernel.now import pinned_time
 from eventservice.tenants.models import Tenant
@@ -28,6 +30,7 @@ from tests.orchestration.support import (
     status_of,
     submit,
 )
+from timers.models import TimerShard
 from timers.public import unreaped_nodes
 from timers.shards import NODE_LEASE
 
@@ -88,6 +91,74 @@ def test_outcomes_that_could_not_be_written_are_written_later(tenant: Any) -> No
     assert engine.poll_once(0).recorded == 1
     assert status_of(tenant, service_call_id) == "Succeeded"
     assert not engine.in_flight
+
+
+def test_outcomes_that_come_while_no_tenant_can_be_read_are_written_later(tenant: Any) -> None:
+    service_call_id, egress = submit(tenant), FakeEgress()
+    engine = engine_on(egress)
+    look(engine)
+    look(engine)
+    egress.answer()
+    forget_profiles()
+    engine._look_in(60.0)
+    engine._watch.changed()
+    with database_away("SELECT tenants"):
+        engine.poll_once(0)
+    engine.poll_once(0)
+    assert status_of(tenant, service_call_id) == "Succeeded"
+    assert not engine.in_flight
+
+
+def test_a_node_that_cannot_free_its_shards_when_it_stops_is_reaped(tenant: Any) -> None:
+    stopped, egress = engine_on(FakeEgress()), FakeEgress()
+    stopped.take_shards()
+    with database_away("UPDATE timer_shards"):
+        stopped.stop(grace_seconds=0)
+    assert unreaped_nodes() == [stopped.membership.owner_id]
+    submit(tenant)
+    with pinned_time(after(NODE_LEASE.total_seconds() + 1)):
+        engine = engine_on(egress)
+        engine.take_shards()
+        assert look(engine).started == 1
+
+
+def test_a_node_that_could_not_hand_over_at_first_does_so_while_its_attempts_end(tenant: Any) -> None:
+    submit(tenant)
+    egress, owned = FakeEgress(), []
+    engine = engine_on(egress)
+    look(engine)
+    egress.answer()
+    collect, hand_over = egress.collect, engine.membership.hand_over
+
+    def in_trouble(in_flight: int) -> None:
+        engine.membership.hand_over = hand_over  # type: ignore[method-assign]
+        raise OperationalError("deadlock")
+
+    def observed(timeout: float) -> Any:
+        owned.append(TimerShard.objects.exclude(owner_id=None).count())
+        return collect(timeout)
+
+    engine.membership.hand_over = in_trouble  # type: ignore[method-assign]
+    egress.collect = observed  # type: ignore[method-assign]
+    engine.stop(grace_seconds=5)
+    assert owned[0] == 0
+    assert not unreaped_nodes()
+
+
+def test_one_that_always_comes_late_takes_the_dead_for_dead_all_the_same(
+    tenant: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SimpleNamespace(now=1000.0)
+    clock.monotonic, clock.sleep = (lambda: clock.now), (lambda seconds: None)
+    monkeypatch.setattr(conductor, "time", clock)
+    engine = engine_on(FakeEgress())
+    engine_on(FakeEgress())
+    gap = NODE_LEASE.total_seconds() * 0.6
+    for number in range(1, 5):
+        clock.now += gap
+        with pinned_time(after(number * gap)):
+            engine.poll_once(0)
+    assert unreaped_nodes() == [engine.membership.owner_id]
 
 
 def test_a_start_that_could_not_be_written_sends_nothing_and_is_made_later(tenant: Any) -> None:
@@ -161,7 +232,7 @@ def test_when_the_databases_clock_leaps_no_engine_takes_itself_or_another_for_de
     calls, engines, egresses = two_engines_at_work(tenant)
     with pinned_time(after(AWAY_SECONDS)):
         for engine in (engines[first], engines[1 - first]):
-            engine._due.pop("reap")
+            engine._due.pop("rebalance")
             look(engine)
         for engine, egress in zip(engines, egresses, strict=True):
             engine._due.clear()

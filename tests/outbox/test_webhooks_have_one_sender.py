@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from django.db import OperationalError
 
+from eventservice.kernel import outages
 from eventservice.kernel.ids import new_id
 from eventservice.kernel.now import pinned_time
 from outbox.models import WebhookDelivery, WebhookEndpoint
@@ -108,9 +109,38 @@ def test_a_stop_records_what_has_been_answered_and_waits_no_longer_than_it_may(
     deliverer = WebhookDeliverer(answering)
     deliverer.deliver_once()
     answering.answers = 1
-    deliverer.close(grace_seconds=0)
+    deliverer.close(grace_seconds=0, stay=lambda: None)
     states = WebhookDelivery.objects.across_tenants().values_list("state", flat=True)
     assert sorted(states) == ["Delivered", "Pending", "Pending"]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_stop_records_the_others_when_one_cannot_be_recorded(
+    endpoint: WebhookEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(3):
+        add_endpoint(TENANT, f"http://example.test/{number}")
+    append_events(event(new_id(), 1))
+    drain(dispatcher(WebhookPublisher()))
+    answering, troubles = Answering(answers=0), [OperationalError("lock wait timeout")]
+    deliverer = WebhookDeliverer(answering)
+    deliverer.deliver_once()
+    answering.answers = 10
+
+    def record_in_trouble(*given: Any) -> Any:
+        if troubles:
+            raise troubles.pop()
+        return record(*given)
+
+    monkeypatch.setattr(delivery, "record", record_in_trouble)
+    monkeypatch.setattr(outages, "PAUSE_SECONDS", 0.0)
+    before = delivered()
+    deliverer.close(grace_seconds=10, stay=lambda: None)
+    assert delivered() - before >= 3
+
+
+def delivered() -> int:
+    return WebhookDelivery.objects.across_tenants().filter(state="Delivered").count()
 
 
 @pytest.mark.django_db(transaction=True)
