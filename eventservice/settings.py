@@ -130,7 +130,7 @@ Q_CLUSTER = {
     "ack_failures": True,
     "save_limit": -1,
     "recycle": 10**9,
-    "poll": 1.0,
+    "poll": 2.0,
     "guard_cycle": 1.0,
     "catch_up": False,
 }

@@ -118,12 +118,13 @@ class Dispatcher:
 
     def heartbeat(self) -> None:
         """Keeps the leases alive, and takes or gives back partitions as dispatchers come and go."""
-        create_partitions()
         self._leases.renew()
         mine = share(range(PARTITIONS), self._owner_id, {self._owner_id, *self._live_owners()})
         self._leases.release(self.partitions - mine)
-        for partition in mine - self.partitions:
-            self._leases.claim(partition)
+        if missing := mine - self.partitions:
+            create_partitions()
+            for partition in missing:
+                self._leases.claim(partition)
         self._stops = {key: stop for key, stop in self._stops.items() if key in self.partitions}
         wait = self._renew_every if self.partitions == mine else min(CLAIM_AGAIN, self._renew_every)
         self._heartbeat_due = self._clock() + wait

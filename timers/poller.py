@@ -14,7 +14,7 @@ from django.db import connection
 
 from eventservice.kernel.bulk import update_rows
 from eventservice.kernel.leases import Leases
-from eventservice.kernel.now import as_utc, db_now
+from eventservice.kernel.now import as_utc, db_now, now_sql
 from eventservice.kernel.sql import as_uuid, for_update, marks
 from timers.models import TimerSchedule
 
@@ -115,9 +115,10 @@ class Poller:
         if not shards:
             return None
         with connection.cursor() as cursor:
-            cursor.execute(_NEXT_DUE.format(marks=marks(shards)), shards)
-            first = cursor.fetchone()[0]
-        return None if first is None else (as_utc(first) - db_now()).total_seconds()
+            now, values = now_sql()
+            cursor.execute(_NEXT_DUE.format(marks=marks(shards), now=now), [*values, *shards])
+            first, now = cursor.fetchone()
+        return None if first is None else (as_utc(first) - as_utc(now)).total_seconds()
 
     def claim_due(
         self, limit: int, held_back: HeldBack = NOBODY, admit: Callable[[DueTimer], bool] = lambda timer: True
@@ -203,7 +204,7 @@ def mark_reached(due: Sequence[DueTimer], now: datetime, versions: Mapping[int, 
 
 # One seek a shard, whatever the backlog.
 _NEXT_DUE = """
-SELECT MIN(first_due) FROM (
+SELECT MIN(first_due), {now} FROM (
     SELECT (
         SELECT t.due_at FROM timer_schedules t
         WHERE t.shard_id = s.shard_id AND t.state = 'Scheduled' ORDER BY t.due_at LIMIT 1

@@ -47,10 +47,15 @@ class DbNow(Expression):
 
 def db_now() -> datetime:
     """The same instant for Python."""
-    sql, params = _render(connection, timedelta())
+    sql, params = now_sql()
     with connection.cursor() as cursor:
         cursor.execute(f"SELECT {sql}", params)
         return as_utc(cursor.fetchone()[0])
+
+
+def now_sql() -> Sql:
+    """The same for a statement in SQL, with its parameters."""
+    return _render(connection, timedelta())
 
 
 @contextmanager

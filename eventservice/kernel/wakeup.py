@@ -2,7 +2,8 @@
 
 SQLite answers in microseconds whether another connection has committed (`PRAGMA data_version`), and the kernel tells
 when there is a reason to ask: it watches the folder for writes to the write-ahead log. A write to the log precedes its
-commit by as long as the disk takes, so a notice means asking often for a moment.
+commit by as long as the disk takes, so a notice means asking often for a moment. A thread does that on a connection of
+its own: whoever naps is woken by a commit, and not by every notice and every question.
 
 The other databases cannot be asked so cheaply: there the answer is "perhaps", often while there is work and
 seldom while there is none.
@@ -16,17 +17,21 @@ import select
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from django.db import connection
 
 # After work: more is likely to come soon.
 BUSY_FOR_SECONDS = 0.1
 BUSY_SECONDS = 0.002
-# After a notice: asked again after 1, 2, 4 … milliseconds, for so long; and for less once a commit has been seen, for
-# what comes after that is another notice, unless the two were heard as one. Each time wakes a sleeping process.
-ALERT_SECONDS = 0.2
-SEEN_SECONDS = 0.03
+# When it is asked after a notice: soon, and for as long as a commit may take. Once one has been seen, what comes after
+# it is another notice, unless the two were heard as one.
+NOTICED = tuple(0.001 * 2**n for n in range(8))
+SEEN = (0.005, 0.025)
+# Writes come in swarms.
+SWARM_SECONDS = 0.001
 # With notices this is a safety net; without them (the kernel gives a user only so many) it is how late a change is seen.
 IDLE_SECONDS = 0.5
 UNNOTIFIED_SECONDS = 0.02
@@ -44,9 +49,8 @@ class ChangeWatch:
     def __init__(self, wake: Callable[[], None], seldom: float) -> None:
         self._wake = wake
         self._closed = False
-        self._version: int | None = None
+        self._version = DataVersion()
         self._busy_until = 0.0
-        self._noticed_at = self._alert_until = 0.0
         self._ask_at = 0.0
         self._interval = OFTEN_SECONDS
         self._seldom = seldom
@@ -70,9 +74,7 @@ class ChangeWatch:
         now = time.monotonic()
         if not self._sqlite:
             return max(0.0, self._ask_at - now)
-        if now < self._busy_until:
-            return BUSY_SECONDS
-        return max(0.001, now - self._noticed_at) if now < self._alert_until else self._idle
+        return BUSY_SECONDS if now < self._busy_until else self._idle
 
     def changed(self) -> bool:
         return self._version_changed() if self._sqlite else self._perhaps()
@@ -80,12 +82,7 @@ class ChangeWatch:
     def _version_changed(self) -> bool:
         connection.ensure_connection()
         with connection.wrap_database_errors:
-            version = connection.connection.execute("PRAGMA data_version").fetchone()[0]
-        changed = version != self._version
-        if changed:
-            self._alert_until = min(self._alert_until, time.monotonic() + SEEN_SECONDS)
-        self._version = version
-        return bool(changed)
+            return self._version.has_changed(connection.connection)
 
     def _perhaps(self) -> bool:
         now = time.monotonic()
@@ -99,21 +96,50 @@ class ChangeWatch:
         notices = _open_notices(folder)
         if notices is None:
             return False
-        threading.Thread(target=self._hear, args=(notices,), name="change-watch", daemon=True).start()
+        own = connection.Database.connect(**connection.get_connection_params())  # type: ignore[attr-defined]
+        threading.Thread(target=self._hear, args=(notices, own), name="change-watch", daemon=True).start()
         return True
 
-    def _hear(self, notices: int) -> None:
+    def _hear(self, notices: int, own: Any) -> None:
+        version = DataVersion()
         while not self._closed:
-            if not select.select([notices], [], [], CLOSED_SECONDS)[0]:
-                continue
-            os.read(notices, 65536)
-            self._noticed_at = time.monotonic()
-            self._alert_until = self._noticed_at + ALERT_SECONDS
-            if self._noticed_at >= self._busy_until:
-                self._wake()
-            # Writes come in swarms.
-            time.sleep(BUSY_SECONDS)
+            if _noticed(notices, CLOSED_SECONDS):
+                with suppress(own.Error):  # whoever naps will see it too, and say so
+                    self._look_out(notices, lambda: version.has_changed(own))
+        own.close()
         os.close(notices)
+
+    def _look_out(self, notices: int, has_changed: Callable[[], bool]) -> None:
+        """Until what was noticed has been committed. Who has work asks by itself meanwhile."""
+        pauses = [*NOTICED]
+        while pauses:
+            if (busy := self._busy_until - time.monotonic()) > 0:
+                time.sleep(busy)
+                pauses = [*NOTICED]
+            elif _noticed(notices, pauses.pop(0)):
+                time.sleep(SWARM_SECONDS)
+                pauses = [*NOTICED]
+            if has_changed():
+                self._wake()
+                pauses = [*SEEN]
+
+
+class DataVersion:
+    """Of SQLite: it changes when another connection has committed than the one that asks."""
+
+    def __init__(self) -> None:
+        self._last: int | None = None
+
+    def has_changed(self, raw: Any) -> bool:
+        before, (self._last,) = self._last, raw.execute("PRAGMA data_version").fetchone()
+        return before != self._last
+
+
+def _noticed(notices: int, timeout: float) -> bool:
+    heard = bool(select.select([notices], [], [], timeout)[0])
+    if heard:
+        os.read(notices, 65536)
+    return heard
 
 
 def _open_notices(folder: Path) -> int | None:
