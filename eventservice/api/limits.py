@@ -31,22 +31,22 @@ class Bucket:
         return True
 
 
-_buckets: dict[uuid.UUID, Bucket] = {}
+_buckets: dict[tuple[uuid.UUID, str], Bucket] = {}
 
 
-def take_turn(tenant: Profile) -> dict[str, str]:
-    """The headers that tell what is left; raises Refusal when nothing is."""
+def take_turn(tenant: Profile, policy: str) -> dict[str, str]:
+    """The headers that tell what is left; raises Refusal when nothing is. Each policy has a bucket of its own."""
     now = time.monotonic()
     rate = tenant.requests_per_minute
-    bucket = _buckets.get(tenant.tenant_id)
+    bucket = _buckets.get((tenant.tenant_id, policy))
     if bucket is None:
         if len(_buckets) >= MOST_BUCKETS:
             _buckets.clear()
-        bucket = _buckets[tenant.tenant_id] = Bucket(rate, now)
+        bucket = _buckets[tenant.tenant_id, policy] = Bucket(rate, now)
     taken = bucket.take(rate, now)
     headers = {
-        "RateLimit-Policy": f'"tenant";q={rate};w={WINDOW_SECONDS:.0f}',
-        "RateLimit": f'"tenant";r={max(0, math.floor(bucket.tokens))};t={_seconds_until_full(bucket, rate)}',
+        "RateLimit-Policy": f'"{policy}";q={rate};w={WINDOW_SECONDS:.0f}',
+        "RateLimit": f'"{policy}";r={max(0, math.floor(bucket.tokens))};t={_seconds_until_full(bucket, rate)}',
     }
     if not taken:
         wait = math.ceil((1.0 - bucket.tokens) * WINDOW_SECONDS / max(1, rate))
