@@ -170,7 +170,7 @@ LOGGING = logging_config(LOG_LEVEL, LOG_FORMAT)
 REST_FRAMEWORK = {
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
-    "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
+    "DEFAULT_PARSER_CLASSES": ["eventservice.api.bodies.Unread"],
     "EXCEPTION_HANDLER": "eventservice.api.problems.answer_exception",
     "UNAUTHENTICATED_USER": "django.contrib.auth.models.AnonymousUser",
 }

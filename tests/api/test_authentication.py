@@ -148,6 +148,33 @@ def test_a_session_may_ask_what_a_post_only_reads(acme: Api) -> None:
     assert answer.status_code == 404
 
 
+FORM = "application/x-www-form-urlencoded"
+ODD = {
+    "a form": ("/timers/get", FORM, b"[1]", 415),
+    "half a form": ("/timers/get", "multipart/form-data; boundary=x", b"--y", 415),
+    "arrays in arrays": ("/timers/get", "application/json", b"[" * 100_000, 400),
+    "not UTF-8": ("/timers/get", "application/json", b"\xff", 400),
+    "no object": ("/timers/get", "application/json", b"[1]", 400),
+    "a form to write": ("/service-calls", FORM, b"1", 403),
+    "arrays in arrays to write": ("/service-calls", "application/json", b"[" * 100_000, 403),
+}
+
+
+@pytest.mark.parametrize(("path", "kind", "body", "status"), ODD.values(), ids=ODD)
+def test_a_session_is_told_what_is_wrong_with_a_body_as_a_key_is(
+    acme: Api, path: str, kind: str, body: bytes, status: int
+) -> None:
+    reader, client = api_of(acme.tenant, ["read"]), signed_in(is_staff=True)
+    client.cookies["csrftoken"] = token = "t" * 32
+    told = client.generic("POST", acme.root + path, body, kind, headers={"X-CSRFToken": token})
+    by_key = reader("POST", path, raw=body, headers={"Content-Type": kind}).json()
+    assert told.status_code == by_key["status"] == status
+    if status == 403:
+        assert told.json()["code"] == "session_reads_only"
+    else:
+        assert (told.json()["code"], told.json()["detail"]) == (by_key["code"], by_key["detail"])
+
+
 def test_a_key_that_only_reads_may_get_a_timer(acme: Api) -> None:
     key = api_of(acme.tenant, ["read"])
     timer = {"id": "t", "executeAt": "2030-01-01T00:00:00Z", "callbackUrl": "http://target.test/"}
