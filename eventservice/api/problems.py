@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Any, NamedTuple
 
@@ -153,13 +154,22 @@ def _of_database(error: OperationalError) -> Refusal:
     if is_undone(error):
         log.warning("database_busy", error=str(error))
         return Refusal(503, "database_busy", BUSY, headers={"Retry-After": "1"})
-    log.warning("database_lost", error=str(error))
-    return outcome_unknown()
+    return _outcome_unknown(error)
 
 
-def outcome_unknown() -> Refusal:
+def _outcome_unknown(error: OperationalError) -> Refusal:
     """Nobody is asked to try again: of a submission without a key that could make a second call."""
+    log.warning("database_lost", error=str(error))
     return Refusal(503, "outcome_unknown", UNKNOWN)
+
+
+@contextmanager
+def reading_after_commit() -> Iterator[None]:
+    """Nothing was undone, whatever the error of such a read says: what was asked for has been done."""
+    try:
+        yield
+    except OperationalError as lost:
+        raise _outcome_unknown(lost) from lost
 
 
 def _of_domain(error: DomainError) -> Refusal:

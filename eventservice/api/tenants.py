@@ -269,7 +269,7 @@ class ApiKeys(AdminView):
         with transaction.atomic():
             key, text = create_key(tenant_id, scopes, name=name, expires_at=expires_at)
             self.note_key("key-create", key)
-        key.refresh_from_db()
+            key.refresh_from_db()
         return reply({**show_key(key), "key": text}, 201)
 
 
@@ -294,7 +294,7 @@ class RotateKey(AdminView):
         with transaction.atomic():
             successor, text = rotate_key(key, overlap)
             self.note_key("key-rotate", successor, replaces=key_id, overlap=str(overlap))
-        successor.refresh_from_db()
+            successor.refresh_from_db()
         return reply({**show_key(successor), "key": text}, 201)
 
 

@@ -9,13 +9,12 @@ from collections.abc import Callable
 from typing import Any
 
 from django.conf import settings
-from django.db import OperationalError
 from django.http import HttpResponse
 from rest_framework.request import Request
 
 from eventservice.api.bodies import has_body, read_json, read_object
 from eventservice.api.fields import MISSING, Fields, checked
-from eventservice.api.problems import Fault, Refusal, invalid, outcome_unknown
+from eventservice.api.problems import Fault, Refusal, invalid, reading_after_commit
 from eventservice.api.queries import Query, listed, make_cursor
 from eventservice.api.schema import IDEMPOTENCY, PAGING, described
 from eventservice.api.views import ApiView, no_content, reply
@@ -68,12 +67,8 @@ class CallsView(ApiView):
         headers = {"Location": f"{path}/{service_call_id}"}
         if replayed:
             headers["Idempotent-Replayed"] = "true"
-        try:
-            shown = show_details(self.tenant.tenant_id, service_call_id)
-        except OperationalError as lost:
-            # Nothing was undone, whatever this one says: what was asked for has been committed.
-            raise outcome_unknown() from lost
-        return reply(shown, 202, headers)
+        with reading_after_commit():
+            return reply(show_details(self.tenant.tenant_id, service_call_id), 202, headers)
 
 
 class ServiceCalls(CallsView):
@@ -165,7 +160,8 @@ class ServiceCall(CallsView):
         fields.no_others()
         checked(faults)
         lifecycle.edit(tenant_id, service_call_id, **changes)
-        return reply(show_details(tenant_id, service_call_id))
+        with reading_after_commit():
+            return reply(show_details(tenant_id, service_call_id))
 
     @described(
         "deleteServiceCall",

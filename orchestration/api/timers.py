@@ -18,7 +18,7 @@ from rest_framework.request import Request
 from eventservice.api.auth import Scope
 from eventservice.api.bodies import read_object
 from eventservice.api.fields import MISSING, Fields, checked, parse_instant, show_instant
-from eventservice.api.problems import Fault, Refusal
+from eventservice.api.problems import Fault, Refusal, reading_after_commit
 from eventservice.api.schema import described
 from eventservice.api.views import no_content, reply
 from eventservice.kernel.errors import NotFound
@@ -110,7 +110,8 @@ class CreateTimer(TimerView):
         checked(faults)
         self.take_room(1, lambda: int(self.pending((namespace, timer_id)) is not None))
         lifecycle.set_timer(self.command((namespace, timer_id), **asked))
-        return self.shown((namespace, timer_id))
+        with reading_after_commit():
+            return self.shown((namespace, timer_id))
 
 
 class GetTimer(TimerView):
@@ -154,7 +155,8 @@ class UpdateTimer(TimerView):
             )
         except NotFound:
             raise _none_pending() from None
-        return self.shown(key)
+        with reading_after_commit():
+            return self.shown(key)
 
 
 class DeleteTimer(TimerView):

@@ -51,17 +51,50 @@ def last_used(api: Api) -> Any:
     return ApiKey.objects.for_tenant(api.tenant.tenant_id).get().last_used_at
 
 
+def the_call(api: Api) -> Any:
+    return ServiceCall.objects.for_tenant(api.tenant.tenant_id).get()
+
+
 @pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("method", "action", "body", "done"),
+    [
+        ("POST", "/cancel", None, {"status": "Canceled"}),
+        ("PATCH", "", {"name": "other"}, {"name": "other"}),
+    ],
+)
 def test_what_was_done_is_not_said_to_be_undone_when_it_cannot_be_shown(
-    acme: Api, monkeypatch: pytest.MonkeyPatch
+    acme: Api, monkeypatch: pytest.MonkeyPatch, method: str, action: str, body: Any, done: dict[str, str]
 ) -> None:
-    call = acme.post("/service-calls", submission(delay="1h")).json()["serviceCallId"]
+    call = acme.submit()["serviceCallId"]
     monkeypatch.setattr("orchestration.api.service_calls.show_details", busy)
-    answer = acme.post(f"/service-calls/{call}/cancel")
+    answer = acme(method, f"/service-calls/{call}{action}", body)
     assert (answer.status_code, answer.json()["code"]) == (503, "outcome_unknown")
-    assert (
-        ServiceCall.objects.for_tenant(acme.tenant.tenant_id).get(service_call_id=call).status == "Canceled"
-    )
+    assert {name: getattr(the_call(acme), name) for name in done} == done
+
+
+@pytest.mark.django_db
+def test_nor_is_a_timer_that_was_set(acme: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    timer = {"executeAt": "2030-01-01T00:00:00Z", "callbackUrl": "http://target.test/"}
+    monkeypatch.setattr("orchestration.api.timers.timer_call_of", busy)
+    answers = [
+        acme.post("/timers/create", {"id": "t", **timer}),
+        acme.post("/timers/update", {"timerId": "t", "callbackTimeoutSeconds": 7}),
+    ]
+    assert [answer.json()["code"] for answer in answers] == ["outcome_unknown"] * 2
+    assert the_call(acme).timeout_seconds == 7
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("rotates", [False, True])
+def test_there_is_no_key_that_nobody_was_shown(
+    acme: Api, monkeypatch: pytest.MonkeyPatch, rotates: bool
+) -> None:
+    monkeypatch.setattr(ApiKey, "refresh_from_db", busy)
+    path = f"/api-keys/{acme.key.split('_')[2]}/rotate" if rotates else "/api-keys"
+    answer = acme.post(path, {} if rotates else {"scopes": ["read"]})
+    assert (answer.status_code, answer.json()["code"]) == (503, "database_busy")
+    assert ApiKey.objects.for_tenant(acme.tenant.tenant_id).get().successor_id is None
 
 
 @pytest.mark.django_db
