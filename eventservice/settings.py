@@ -181,6 +181,10 @@ SPECTACULAR_SETTINGS = {
     "DESCRIPTION": "A durable, multi-tenant scheduler of HTTP calls.",
     "SERVE_INCLUDE_SCHEMA": False,
     "PREPROCESSING_HOOKS": ["eventservice.api.schema.only_the_api"],
+    "POSTPROCESSING_HOOKS": [
+        "drf_spectacular.hooks.postprocess_schema_enums",
+        "eventservice.api.schema.complete",
+    ],
     "SORT_OPERATIONS": False,
     "PATH_CONVERTER_OVERRIDES": {"id": {"type": "string", "format": "uuid"}},
     "CAMELIZE_NAMES": True,

@@ -17,6 +17,7 @@ from eventservice.api.problems import Fault
 
 DEFAULT_LIMIT = 50
 MOST_LISTED = 200
+LONGEST_TEXT = 2000
 _NUMBER = re.compile(r"[0-9]{1,9}", re.ASCII)
 _signer = signing.Signer(salt="eventservice.api.cursor")
 
@@ -35,12 +36,12 @@ class Query:
     def texts(self, name: str) -> list[str]:
         self._known.add(name)
         values = self._parameters.getlist(name)
-        if any(not value or not storable(value) or len(value) > 2000 for value in values):
+        if any(not value or not storable(value) or len(value) > LONGEST_TEXT for value in values):
             self.fault(name, "must be a text, and not empty")
             return []
         return values
 
-    def text(self, name: str, most: int = 2000) -> str | None:
+    def text(self, name: str, most: int = LONGEST_TEXT) -> str | None:
         values = self.texts(name)
         if len(values) > 1:
             self.fault(name, "must be given once")

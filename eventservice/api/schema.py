@@ -21,6 +21,7 @@ from rest_framework import serializers
 from eventservice.tenants.models import ApiKey
 
 PROBLEM = ("default", "application/problem+json")
+KEY_PATTERN = r"^[!-~]{1,255}$"
 
 
 class FaultSerializer(serializers.Serializer[Any]):
@@ -69,7 +70,7 @@ CORRELATION = OpenApiParameter(
 )
 IDEMPOTENCY = OpenApiParameter(
     "Idempotency-Key",
-    {"type": "string", "pattern": r"^[!-~]{1,255}$"},
+    {"type": "string", "pattern": KEY_PATTERN},
     OpenApiParameter.HEADER,
     description="A repeat with the same key and payload gives the same call; with another payload 409. So what had no "
     "answer, or a 503 `outcome_unknown`, can be sent again.",
@@ -95,9 +96,15 @@ def described(
     gives: Any = None,
     status: int | Sequence[int] = 200,
     parameters: Sequence[OpenApiParameter] = (),
+    sends: Sequence[str] = (),
+    needs_body: bool = False,
     about: str = "",
 ) -> Callable[[Any], Any]:
-    """One operation, with what all have: the problem as the answer to whatever goes wrong."""
+    """One operation, with what all have: the problem as the answer to whatever goes wrong.
+
+    `sends`: of HEADERS, those that its other answers have beside those of all. A body that has nothing that must be
+    there is taken for one that may be left out, unless it `needs_body`.
+    """
     statuses = [status] if isinstance(status, int) else status
     responses: dict[Any, Any] = {
         one: gives if gives and one not in (204, 304) else OpenApiResponse(description="No content")
@@ -114,6 +121,7 @@ def described(
         request=takes,
         responses=responses,
         parameters=[CORRELATION, *parameters],
+        extensions={"x-sends": sends, "x-needs-body": needs_body},
     )
 
 
@@ -124,6 +132,45 @@ def page_of(serializer: type[serializers.Serializer[Any]], name: str) -> Any:
         "nextCursor": serializers.CharField(allow_null=True),
     }
     return type(f"{name}PageSerializer", (serializers.Serializer,), fields)
+
+
+def _header(description: str, *, required: bool = False, **schema: Any) -> dict[str, Any]:
+    return {"description": description, "required": required, "schema": {"type": "string", **schema}}
+
+
+HEADERS = {
+    "X-Correlation-Id": _header("The request's, or the one that was made.", required=True, format="uuid"),
+    "RateLimit": _header(
+        "With a tenant's key: how many requests are left (`r`), and in how many seconds all will be (`t`)."
+    ),
+    "RateLimit-Policy": _header(
+        "With a tenant's key: whether `tenant` or `administration` is counted, and how many requests there may be (`q`) "
+        "in how many seconds (`w`)."
+    ),
+    "Retry-After": _header("In so many seconds another try may do better.", type="integer"),
+    "Location": _header("Of what was made or changed.", required=True, format="uri-reference"),
+    "Idempotent-Replayed": _header("It is the call of an earlier request.", enum=["true"]),
+    "ETag": _header("For `If-None-Match`.", required=True),
+}
+
+
+def complete(result: dict[str, Any], **_: Any) -> dict[str, Any]:
+    """A postprocessing hook: what drf-spectacular has no words for."""
+    result["components"]["headers"] = HEADERS
+    for path, operations in result["paths"].items():
+        for operation in operations.values():
+            _complete(operation, limited="{tenantId}" in path or path.endswith("/stats"))
+    return result
+
+
+def _complete(operation: dict[str, Any], *, limited: bool) -> None:
+    sends, needs_body = operation.pop("x-sends"), operation.pop("x-needs-body")
+    if needs_body:
+        operation["requestBody"]["required"] = True
+    of_all = ["X-Correlation-Id", *(["RateLimit", "RateLimit-Policy"] if limited else [])]
+    for status, response in operation["responses"].items():
+        names = [*of_all, *(["Retry-After"] if status == "default" else sends)]
+        response["headers"] = {name: {"$ref": f"#/components/headers/{name}"} for name in names}
 
 
 # --- the document ---------------------------------------------------------------------------------------------

@@ -106,6 +106,7 @@ class Tenants(AdminView):
         takes=shapes.TenantInputSerializer,
         gives=shapes.TenantSerializer,
         status=201,
+        sends=["Location"],
         about="A new tenant. For operators.",
     )
     def post(self, request: Request) -> HttpResponse:
@@ -203,6 +204,7 @@ class Namespaces(AdminView):
         takes=shapes.NamespaceInputSerializer,
         gives=shapes.NamespaceSerializer,
         status=(200, 201),
+        sends=["Location"],
         about="Make a namespace, or find it as it is. Its number of shards is fixed.",
     )
     def post(self, request: Request, tenant_id: uuid.UUID) -> HttpResponse:

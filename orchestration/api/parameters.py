@@ -2,12 +2,13 @@
 
 from drf_spectacular.utils import OpenApiParameter
 
+from eventservice.api.queries import LONGEST_TEXT
 from eventservice.api.schema import PAGING, parameter
 from orchestration.api.filters import SORTS, TAG_MODES
 from orchestration.states import Status
 
 INSTANT = {"type": "string", "format": "date-time"}
-TEXT = {"type": "string", "minLength": 1, "maxLength": 200}
+TEXT = {"type": "string", "minLength": 1, "maxLength": LONGEST_TEXT}
 
 
 def _choice(*values: str) -> dict[str, object]:

@@ -7,9 +7,9 @@ from typing import Any
 from django.conf import settings
 from rest_framework import serializers as s
 
-from eventservice.api.schema import FaultSerializer, page_of
+from eventservice.api.schema import KEY_PATTERN, FaultSerializer, page_of
 from execution.public import METHODS, ErrorKind
-from orchestration.states import Delivery, ResponseContract, Status
+from orchestration.states import FAVORITE, MOST_TAGS, Delivery, ResponseContract, Status
 
 DURATION = "Such as `90s`, `5m`, `2h`, `1d12h` or `PT90S`"
 
@@ -23,6 +23,13 @@ def duration(**options: Any) -> s.Field[Any, Any, Any, Any]:
 def timeout() -> s.Field[Any, Any, Any, Any]:
     most = settings.API_MAX_TIMEOUT_SECONDS
     return s.FloatField(min_value=0.1, max_value=most, required=False, allow_null=True)
+
+
+def labels(**options: Any) -> s.Field[Any, Any, Any, Any]:
+    rule = f"At most {MOST_TAGS}, and `{FAVORITE}` beside them"
+    return s.ListField(
+        child=s.CharField(max_length=64), max_length=MOST_TAGS + 1, required=False, help_text=rule, **options
+    )
 
 
 # --- what is taken --------------------------------------------------------------------------------------------
@@ -49,9 +56,9 @@ class SubmissionSerializer(Base):
     dueAt = s.DateTimeField(required=False, allow_null=True, help_text="A past time means now")
     delay = duration(required=False, allow_null=True)
     serviceCallId = s.UUIDField(required=False, allow_null=True)
-    tags = s.ListField(child=s.CharField(max_length=64), max_length=20, required=False, allow_null=True)
+    tags = labels(allow_null=True)
     namespace = s.CharField(max_length=64, required=False, allow_null=True)
-    idempotencyKey = s.CharField(max_length=255, required=False, allow_null=True)
+    idempotencyKey = s.RegexField(KEY_PATTERN, required=False, allow_null=True)
     retryPolicy = RetryPolicyInputSerializer(required=False, allow_null=True)
     timeoutSeconds = timeout()
     delivery = s.ChoiceField(Delivery.values, required=False, allow_null=True)
@@ -64,7 +71,7 @@ class BatchInputSerializer(Base):
 
 class ChangesSerializer(Base):
     name = s.CharField(max_length=200, required=False)
-    tags = s.ListField(child=s.CharField(max_length=64), max_length=20, required=False)
+    tags = labels()
     dueAt = s.DateTimeField(required=False, help_text="Only while Scheduled")
 
 

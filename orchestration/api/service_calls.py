@@ -91,6 +91,7 @@ class ServiceCalls(CallsView):
         gives=shapes.ServiceCallSerializer,
         status=202,
         parameters=[IDEMPOTENCY],
+        sends=["Location", "Idempotent-Replayed"],
         about="Submit a call, due now or later.",
     )
     def post(self, request: Request, tenant_id: uuid.UUID) -> HttpResponse:
@@ -113,6 +114,7 @@ class ServiceCall(CallsView):
         gives=shapes.ServiceCallSerializer,
         status=(200, 304),
         parameters=[WAIT, IF_NONE_MATCH],
+        sends=["ETag", "Retry-After"],
         about="A call with its timer and its last attempt.",
     )
     def get(self, request: Request, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> HttpResponse:
@@ -142,6 +144,7 @@ class ServiceCall(CallsView):
         "changeServiceCall",
         "service calls",
         takes=shapes.ChangesSerializer,
+        needs_body=True,
         gives=shapes.ServiceCallSerializer,
         about="Change its name or tags, or, while it is Scheduled, its due time. Whether it is a favourite stays as it "
         "is.",
@@ -193,6 +196,7 @@ class Cancel(CallsView):
         "service calls",
         gives=shapes.ServiceCallSerializer,
         status=202,
+        sends=["Location"],
         about="Cancel a call. A running attempt is let end first.",
     )
     def post(self, request: Request, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> HttpResponse:
@@ -207,6 +211,7 @@ class RunNow(CallsView):
         "service calls",
         gives=shapes.ServiceCallSerializer,
         status=202,
+        sends=["Location"],
         about="Make a Scheduled call due now.",
     )
     def post(self, request: Request, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> HttpResponse:
@@ -222,6 +227,7 @@ class Replay(CallsView):
         gives=shapes.ServiceCallSerializer,
         status=202,
         parameters=[IDEMPOTENCY],
+        sends=["Location", "Idempotent-Replayed"],
         about="A new call that asks for the same as one that has ended.",
     )
     def post(self, request: Request, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> HttpResponse:

@@ -1,0 +1,98 @@
+"""What the OpenAPI document says of bodies, parameters and headers is what the server does."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from eventservice.tenants.directory import change_tenant
+from tests.api.conftest import Api, submission
+
+pytestmark = pytest.mark.django_db
+
+PREFIX = "/api/v1/tenants/{tenantId}"
+
+
+@pytest.fixture
+def document(acme: Api) -> Any:
+    return json.loads(acme.get("/api/v1/openapi.json").content)
+
+
+def with_a_body(document: Any) -> list[tuple[str, str, bool]]:
+    return [
+        (method.upper(), path, operation["requestBody"].get("required", False))
+        for path, operations in document["paths"].items()
+        for method, operation in operations.items()
+        if "requestBody" in operation
+    ]
+
+
+def test_a_body_is_required_where_there_is_no_answer_without(operator: Api, document: Any) -> None:
+    known = {
+        "tenantId": str(operator.tenant.tenant_id),
+        "serviceCallId": operator.submit()["serviceCallId"],
+        "keyId": operator.post("/api-keys", {"scopes": ["read"]}).json()["keyId"],
+    }
+    for method, path, required in with_a_body(document):
+        answer = operator(method, path.format(**known))
+        assert (answer.status_code in (400, 415)) == required, (method, path, answer.content)
+
+
+def test_the_headers_that_come_are_described_and_those_described_as_sure_come(
+    acme: Api, document: Any
+) -> None:
+    keyed = {"headers": {"Idempotency-Key": "k"}}
+    call = acme.post("/service-calls", submission(), **keyed).json()["serviceCallId"]
+    path, of_call = f"/service-calls/{call}", f"{PREFIX}/service-calls/{{serviceCallId}}"
+    tag = acme.get(path)["ETag"]
+    answers = [
+        ("post", f"{PREFIX}/service-calls", acme.post("/service-calls", submission(), **keyed)),
+        ("get", of_call, acme.get(path)),
+        ("get", of_call, acme.get(path, headers={"If-None-Match": tag})),
+        ("patch", of_call, acme("PATCH", path, {"name": "n"})),
+        ("post", f"{of_call}/cancel", acme.post(f"{path}/cancel")),
+        ("post", f"{of_call}/run-now", acme.post(f"{path}/run-now")),  # 409
+        ("post", f"{of_call}/replay", acme.post(f"{path}/replay")),
+        ("post", f"{PREFIX}/namespaces", acme.post("/namespaces", {"name": "blue"})),
+        ("get", "/api/v1/stats", acme.get("/api/v1/stats")),
+    ]
+    change_tenant(acme.tenant.tenant_id, requests_per_minute=1)
+    answers += [("get", f"{PREFIX}/service-calls", acme.get("/service-calls")) for _ in range(2)]
+    headers = document["components"]["headers"]
+    came = set()
+    for method, template, answer in answers:
+        responses = document["paths"][template][method]["responses"]
+        described = responses.get(str(answer.status_code), responses["default"])["headers"]
+        sure = {name for name in described if headers[name]["required"]}
+        here = {name for name in headers if name in answer}
+        assert sure <= here <= set(described), (method, template, answer.status_code)
+        came |= here
+    assert came == set(headers)
+
+
+@pytest.mark.parametrize("key", ["k", "x" * 255, "x" * 256, "", "a b", "é", "a\n"])
+def test_an_idempotency_key_is_as_described(acme: Api, document: Any, key: str) -> None:
+    pattern = document["components"]["schemas"]["Submission"]["properties"]["idempotencyKey"]["pattern"]
+    answer = acme.post("/service-calls", submission(idempotencyKey=key))
+    assert (answer.status_code == 202) == bool(re.search(pattern.replace("$", r"\Z"), key))
+
+
+def test_as_many_tags_as_are_shown_may_be_sent_by_the_description_too(acme: Api, document: Any) -> None:
+    path = f"/service-calls/{acme.submit(tags=[f't{number}' for number in range(20)])['serviceCallId']}"
+    acme("PUT", f"{path}/favorite")
+    shown = acme.get(path).json()["tags"]
+    assert acme("PATCH", path, {"tags": shown}).status_code == 200
+    for shape in ("Submission", "PatchedChanges"):
+        assert document["components"]["schemas"][shape]["properties"]["tags"]["maxItems"] == len(shown)
+
+
+@pytest.mark.parametrize("name", ["host", "name", "namespace", "tag"])
+def test_a_text_to_look_for_is_as_long_as_described(acme: Api, document: Any, name: str) -> None:
+    parameters = document["paths"][f"{PREFIX}/service-calls"]["get"]["parameters"]
+    (schema,) = [parameter["schema"] for parameter in parameters if parameter["name"] == name]
+    longest = schema.get("items", schema)["maxLength"]
+    for length, status in ((longest, 200), (longest + 1, 400)):
+        assert acme.get(f"/service-calls?{name}={'x' * length}").status_code == status
