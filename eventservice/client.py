@@ -233,7 +233,13 @@ class Client:
             last = attempt == self._retries
             try:
                 response = self._session.request(
-                    method, url, json=json, headers=headers, params=params, timeout=self._timeout
+                    method,
+                    url,
+                    json=json,
+                    headers=headers,
+                    params=params,
+                    timeout=self._timeout,
+                    hooks={"response": _refuse_redirect},
                 )
             except (ValueError, requests.exceptions.InvalidJSONError) as wrong:
                 # Without its cause, whose text may have the key in it.
@@ -268,6 +274,14 @@ def _pause(attempt: int, asked: str | None) -> float:
     if asked is not None and asked.isdecimal():
         return min(float(asked), LONGEST_PAUSE_SECONDS)
     return float(min(FIRST_PAUSE_SECONDS * 2**attempt, LONGEST_PAUSE_SECONDS))
+
+
+def _refuse_redirect(response: requests.Response, **_: Any) -> None:
+    """Followed, a POST would become a GET. It is asked before requests reads the Location, which may be nonsense."""
+    if 300 <= response.status_code < 400:
+        response.close()
+        told = f"{response.url} leads to {response.headers.get('Location') or 'another address'}: is the API there?"
+        raise ApiError(response.status_code, {"code": "redirected", "detail": told})
 
 
 def _checked(response: requests.Response) -> requests.Response:

@@ -99,6 +99,12 @@ def test_a_service_that_is_not_there_ends_with_3(run: Run) -> None:
     assert "EVENTSERVICE_URL or --url" in str(broken.value)
 
 
+def test_an_address_that_leads_elsewhere_is_refused_and_told(run: Run, served: str) -> None:
+    with pytest.raises(CommandError, match="leads to /admin/login/") as refused:
+        run("calls", url=f"{served}/admin")
+    assert refused.value.returncode == 1
+
+
 def canceled(run: Run) -> str:
     """The id of a call that can be replayed."""
     one = str(submit(run, "--in", "1h")["serviceCallId"])

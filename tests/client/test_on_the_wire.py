@@ -1,0 +1,54 @@
+"""What is really sent, and what is made of the answer, when requests has added its own."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import pytest
+import requests
+from requests.adapters import BaseAdapter
+
+from eventservice.client import ApiError, Client
+
+
+class Wire(BaseAdapter):
+    """In the network's place: every request is answered alike."""
+
+    def __init__(self, status: int, body: bytes = b"{}", **headers: str) -> None:
+        super().__init__()
+        self.answer = status, body, headers
+        self.sent: list[requests.PreparedRequest] = []
+
+    def send(self, request: requests.PreparedRequest, *args: Any, **options: Any) -> requests.Response:
+        self.sent.append(request)
+        response = requests.Response()
+        response.status_code, body, headers = self.answer
+        response.url, response.raw = str(request.url), io.BytesIO(body)
+        response.headers.update(headers)
+        return response
+
+    def close(self) -> None:
+        pass
+
+
+def client_on(wire: Wire) -> Client:
+    session = requests.Session()
+    session.mount("http://", wire)
+    return Client("http://api.test", "t", "key", session=session)
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+@pytest.mark.parametrize("location", ["https://api.test/", "http://[", "/caf\xe9"])
+def test_a_redirect_is_told_and_not_followed(status: int, location: str) -> None:
+    wire = Wire(status, Location=location)
+    with client_on(wire) as client, pytest.raises(ApiError) as refused:
+        client.submit("n", "GET", "http://a.test/")
+    assert (refused.value.status, refused.value.code) == (status, "redirected")
+    assert f"/service-calls leads to {location}: is the API there?" in str(refused.value)
+    assert len(wire.sent) == 1
+
+
+def test_a_redirect_to_nowhere_is_told_too() -> None:
+    with client_on(Wire(304)) as client, pytest.raises(ApiError, match="leads to another address"):
+        client.get("1")
