@@ -76,7 +76,7 @@ class Client:
         self._retries = retries
         self._session = session or requests.Session()
         self._sleep = sleep
-        self._headers = {"Authorization": f"Bearer {api_key}"}
+        self._key = api_key
 
     def __enter__(self) -> Self:
         return self
@@ -226,7 +226,7 @@ class Client:
         params: Mapping[str, Any] | None = None,
         again: bool = False,
     ) -> requests.Response:
-        headers = {**self._headers, **(headers or {})}
+        headers = dict(headers or {})
         # What may be sent again without doing anything twice.
         again = again or method in ("GET", "PUT", "DELETE") or "Idempotency-Key" in headers
         for attempt in range(self._retries + 1):
@@ -239,6 +239,7 @@ class Client:
                     headers=headers,
                     params=params,
                     timeout=self._timeout,
+                    auth=self._with_key,
                     hooks={"response": _refuse_redirect},
                 )
             except (ValueError, requests.exceptions.InvalidJSONError) as wrong:
@@ -255,6 +256,11 @@ class Client:
                 continue
             return _checked(response)
         raise AssertionError("the last attempt answers or raises")
+
+    def _with_key(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
+        """A mere header would give way to what ~/.netrc has for this host. It is checked as all headers are."""
+        request.prepare_headers({**request.headers, "Authorization": f"Bearer {self._key}"})
+        return request
 
 
 def _reason(broken: BaseException) -> str:

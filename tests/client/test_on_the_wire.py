@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -52,3 +53,16 @@ def test_a_redirect_is_told_and_not_followed(status: int, location: str) -> None
 def test_a_redirect_to_nowhere_is_told_too() -> None:
     with client_on(Wire(304)) as client, pytest.raises(ApiError, match="leads to another address"):
         client.get("1")
+
+
+def test_the_key_is_sent_whatever_netrc_has_for_the_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    netrc = tmp_path / "netrc"
+    netrc.write_text("machine api.test login me password mine\n")
+    monkeypatch.setenv("NETRC", str(netrc))
+    wire = Wire(200)
+    with client_on(wire) as client:
+        client.submit("n", "GET", "http://a.test/", idempotency_key="own")
+    sent = wire.sent[0].headers
+    assert (sent["Authorization"], sent["Idempotency-Key"]) == ("Bearer key", "own")

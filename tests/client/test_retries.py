@@ -212,9 +212,8 @@ def test_pages_are_followed_as_far_as_they_are_wanted() -> None:
     assert len(session.asked) == 1
 
 
-def test_the_key_is_sent_and_nothing_of_it_is_said() -> None:
-    client, session = made(requests.ConnectionError("x"))
+def test_nothing_is_said_of_the_key() -> None:
+    client, _ = made(requests.ConnectionError("x"))
     with pytest.raises(Unreachable) as broken:
         client.run_now("1")
-    assert session.asked[0][3]["Authorization"] == "Bearer key"
     assert "Bearer" not in str(broken.value)
