@@ -101,11 +101,12 @@ class Client:
     ) -> Json:
         """`options` are members of the submission by their API names: dueAt, delay, tags, retryPolicy, …"""
         spec = {"method": method, "url": url, "headers": dict(headers or {}), "body": body}
+        key = idempotency_key or options.pop("idempotencyKey", None) or str(uuid.uuid4())
         return self._json(
             "POST",
             f"{self._tenant}/service-calls",
             {"name": name, "requestSpec": spec, **options},
-            headers={"Idempotency-Key": idempotency_key or str(uuid.uuid4())},
+            headers={"Idempotency-Key": key},
         )
 
     def submit_batch(self, items: Sequence[Mapping[str, Any]], *, atomic: bool = False) -> Json:
@@ -197,7 +198,7 @@ class Client:
 
     def _pages(self, url: str, query: Mapping[str, Any], most: int | None) -> Iterator[Json]:
         given, cursor = 0, None
-        while True:
+        while given != most:
             page = self._json("GET", url, params={**query, **({"cursor": cursor} if cursor else {})})
             for item in page["items"]:
                 yield item

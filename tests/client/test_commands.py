@@ -254,6 +254,12 @@ def test_a_body_that_json_does_not_have_is_wrong_usage(run: Run, body: str) -> N
     assert wrong.value.returncode == 2
 
 
+@pytest.mark.parametrize("limit", ["0", "-1", "x"])
+def test_a_list_of_no_calls_is_wrong_usage(run: Run, limit: str) -> None:
+    with pytest.raises(CommandError, match=f"--limit: '{limit}' is not a number from 1 up"):
+        run("calls", f"--limit={limit}")
+
+
 @pytest.mark.parametrize("option", ["--timeout", "--wait"])
 @pytest.mark.parametrize("length", ["nan", "10", "0s", "99999d"])
 def test_a_length_of_time_that_is_none_is_wrong_usage(run: Run, option: str, length: str) -> None:

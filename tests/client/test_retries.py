@@ -59,6 +59,15 @@ def test_two_submissions_have_two_keys() -> None:
     assert len({headers["Idempotency-Key"] for _, _, _, headers in session.asked}) == 2
 
 
+@pytest.mark.parametrize("given", [{"idempotency_key": "own"}, {"idempotencyKey": "own"}])
+def test_a_submission_has_the_key_that_it_was_given(given: dict[str, Any]) -> None:
+    client, session = made(answer())
+    client.submit("n", "GET", "http://a.test/", **given)
+    _, _, body, headers = session.asked[0]
+    assert headers["Idempotency-Key"] == "own"
+    assert "idempotencyKey" not in body
+
+
 def test_the_items_of_a_batch_keep_their_keys() -> None:
     client, session = made(requests.ConnectionError(), answer(body={"items": []}))
     client.submit_batch([{"name": "a"}, {"name": "b", "idempotencyKey": "own"}])
@@ -210,6 +219,12 @@ def test_pages_are_followed_as_far_as_they_are_wanted() -> None:
     numbers = list(client.list(most=2))
     assert numbers == [1, 2]
     assert len(session.asked) == 1
+
+
+def test_nothing_is_asked_for_where_nothing_is_wanted() -> None:
+    client, session = made()
+    assert list(client.list(most=0)) == []
+    assert session.asked == []
 
 
 def test_nothing_is_said_of_the_key() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import time
+from argparse import ArgumentTypeError
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
@@ -23,7 +24,7 @@ class Command(ApiCommand):
         parser.add_argument("--host")
         parser.add_argument("--name")
         parser.add_argument("--sort", choices=("submittedAt", "-submittedAt", "dueAt", "-dueAt"))
-        parser.add_argument("--limit", type=int, default=20)
+        parser.add_argument("--limit", type=_how_many, default=20)
         parser.add_argument(
             "--watch",
             type=some_time,
@@ -58,6 +59,12 @@ class Command(ApiCommand):
             for call in calls
         ]  # fmt: skip
         self.terminal.table(COLUMNS, rows, empty="No call passes these filters.", may_be_cut=("name", "tags"))
+
+
+def _how_many(text: str) -> int:
+    if text.isdecimal() and int(text):
+        return int(text)
+    raise ArgumentTypeError(f"{text!r} is not a number from 1 up")
 
 
 def _outcome(outcome: dict[str, Any] | None) -> str:
