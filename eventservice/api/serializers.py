@@ -7,6 +7,7 @@ from typing import Any
 from rest_framework import serializers as s
 
 from eventservice.api.schema import page_of
+from eventservice.tenants.keys import LONGEST_LIFE
 from eventservice.tenants.models import ApiKey
 
 Base = s.Serializer[Any]
@@ -59,7 +60,11 @@ class NamespaceSerializer(Base):
 class KeyInputSerializer(Base):
     name = s.CharField(max_length=100, required=False, allow_null=True)
     scopes = s.ListField(child=s.ChoiceField(ApiKey.Scope.values), min_length=1, max_length=3)
-    expiresAt = s.DateTimeField(required=False, allow_null=True)
+    expiresAt = s.DateTimeField(
+        required=False,
+        allow_null=True,
+        help_text=f"In the future, and within {LONGEST_LIFE.days} days from now",
+    )
 
 
 class RotationSerializer(Base):

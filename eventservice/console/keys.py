@@ -22,6 +22,7 @@ from eventservice.kernel.errors import Conflict
 from eventservice.kernel.now import db_now
 from eventservice.tenants.directory import tenant_of
 from eventservice.tenants.keys import (
+    LONGEST_LIFE,
     create_key,
     described_keys,
     key_of,
@@ -193,4 +194,6 @@ def _expires_in(form: Form) -> None:
     """Of the choices that the form has; another text must be an instant, as in the API."""
     seconds = parse_duration(form.document.get("expiresAt", ""))
     if seconds:
+        # One that is too long is refused as a time, which the calendar must have.
+        seconds = min(seconds, 2 * LONGEST_LIFE.total_seconds())
         form.document["expiresAt"] = show_instant(db_now() + timedelta(seconds=seconds))

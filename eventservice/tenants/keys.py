@@ -27,6 +27,8 @@ ID_LENGTH = 12
 SECRET_LENGTH = 40
 USE_NOTED = timedelta(hours=1)
 ENDS_SOON = timedelta(days=14)
+# A successor lives as long again, and the calendar ends with the year 9999. Older keys may have been given more.
+LONGEST_LIFE = timedelta(days=36_500)
 
 
 def create_key(
@@ -142,7 +144,7 @@ def rotate_key(key: ApiKey, overlap: timedelta) -> tuple[ApiKey, str]:
 
     Once: a second successor would have the rights a second time, and its life from an end that is not the key's own.
     """
-    life = key.expires_at - key.created_at if key.expires_at else None
+    life = min(key.expires_at - key.created_at, LONGEST_LIFE) if key.expires_at else None
     ends = Least(Coalesce(F("expires_at"), DbNow(overlap)), DbNow(overlap))
     with transaction.atomic():
         successor, text = create_key(

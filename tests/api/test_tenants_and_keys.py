@@ -163,9 +163,11 @@ def test_a_key_has_one_to_three_scopes(acme: Api, scopes: Any) -> None:
     assert {pointer[:7] for pointer in faults(acme.post("/api-keys", {"scopes": scopes}))} == {"/scopes"}
 
 
-def test_a_key_does_not_expire_before_it_is_made(acme: Api) -> None:
-    body = {"scopes": ["read"], "expiresAt": "2020-01-01T00:00:00Z"}
-    assert list(faults(acme.post("/api-keys", body))) == ["/expiresAt"]
+@pytest.mark.parametrize("moment", ["2020-01-01T00:00:00Z", "9999-12-31T23:59:59.999999Z"])
+def test_a_key_expires_after_it_is_made_and_in_some_lifetime(acme: Api, moment: str) -> None:
+    body = {"scopes": ["read"], "expiresAt": moment}
+    rule = "must be in the future, and within 36500 days from now"
+    assert faults(acme.post("/api-keys", body)) == {"/expiresAt": rule}
 
 
 @pytest.mark.parametrize("name", ["X-Pin:", "X Ssn", "*", "X-*", "X-é", "", "x" * 254, 7])

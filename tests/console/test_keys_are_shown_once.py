@@ -75,6 +75,8 @@ def test_it_may_expire(admin: Client, tenant: Tenant, at_noon: datetime) -> None
         ({"scopes": ["read"], "name": "n" * 101}, "name"),
         ({"scopes": ["read"], "expiresAt": "2020-01-01T00:00:00Z"}, "expiresAt"),
         ({"scopes": ["read"], "expiresAt": "soon"}, "expiresAt"),
+        ({"scopes": ["read"], "expiresAt": "9999-12-31T23:59:59.999999Z"}, "expiresAt"),
+        ({"scopes": ["read"], "expiresAt": "999999999d"}, "expiresAt"),
     ],
 )
 def test_what_is_wrong_is_said_at_its_field(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from eventservice.kernel.errors import Conflict
 from eventservice.kernel.now import pinned_time
-from eventservice.tenants.keys import create_key, find_key, revoke_key, rotate_key
+from eventservice.tenants.keys import LONGEST_LIFE, create_key, find_key, revoke_key, rotate_key
 from eventservice.tenants.models import ApiKey, Tenant
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
@@ -52,6 +52,7 @@ def test_a_key_never_ends_later_than_it_would_have(
     left: timedelta, ends: timedelta, tenant: Tenant, at_noon: datetime
 ) -> None:
     key, _ = create_key(tenant.tenant_id, ["read"], expires_at=at_noon + left)
+    key.refresh_from_db()
     rotate_key(key, HOUR)
     assert end_of(key) == at_noon + ends
 
@@ -71,6 +72,15 @@ def test_the_successor_is_rotated_in_its_turn_and_lives_as_long(tenant: Tenant) 
     successor, _ = rotate_key(key, HOUR)
     third, _ = rotate_key(successor, HOUR)
     assert (third.expires_at, end_of(key)) == (None, end_of(successor))
+
+
+def test_the_successor_of_a_key_that_ends_with_the_calendar_lives_as_long_as_one_may(
+    tenant: Tenant, at_noon: datetime
+) -> None:
+    key, _ = create_key(tenant.tenant_id, ["read"], expires_at=datetime.max.replace(tzinfo=UTC))
+    key.refresh_from_db()
+    successor, _ = rotate_key(key, HOUR)
+    assert (end_of(successor), end_of(key)) == (at_noon + LONGEST_LIFE, at_noon + HOUR)
 
 
 def test_a_key_that_was_revoked_meanwhile_is_not_rotated(tenant: Tenant) -> None:

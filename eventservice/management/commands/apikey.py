@@ -15,6 +15,7 @@ from eventservice.kernel.now import db_now
 from eventservice.management.commands.tenant import tenant_of
 from eventservice.management.terminal import Terminal, length_of_time, refuse_wrong, some_time
 from eventservice.tenants.keys import (
+    LONGEST_LIFE,
     create_key,
     find_by_id,
     keys_of,
@@ -36,7 +37,8 @@ class Command(BaseCommand):
         whose.add_argument("--operator", action="store_true", help="for all tenants")
         create.add_argument("--scope", action="append", choices=ApiKey.Scope.values)
         create.add_argument("--name", default="")
-        create.add_argument("--expires", type=some_time, metavar="30d", help="after so long; else never")
+        life = partial(some_time, most=LONGEST_LIFE)
+        create.add_argument("--expires", type=life, metavar="30d", help="after so long; else never")
         listing = actions.add_parser("list")
         listing.add_argument("--tenant", help="its name or id; without it, the operators' keys")
         rotate = actions.add_parser("rotate", help="a successor; the old key ends after the overlap")
