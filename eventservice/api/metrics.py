@@ -14,6 +14,8 @@ from typing import Any
 from django.conf import settings
 from django.db import OperationalError
 from django.http import HttpRequest, HttpResponse
+from django.views.decorators.csrf import csrf_exempt
+from django.views.decorators.http import require_safe
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
@@ -34,6 +36,8 @@ KEPT_SECONDS = 2.0
 _kept: tuple[float, bytes] = (-KEPT_SECONDS, b"")
 
 
+@csrf_exempt
+@require_safe
 def metrics(request: HttpRequest) -> HttpResponse:
     try:
         if not settings.METRICS_OPEN and not _is_operator(request):

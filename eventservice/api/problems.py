@@ -43,6 +43,7 @@ DETAILS = {
     400: "The request cannot be understood.",
     403: "The request is refused.",
     404: "There is nothing at this address.",
+    405: "This address does not know that method.",
     413: "The request is larger than what is taken.",
     500: "Something went wrong here. The correlation id leads to what it was.",
 }
@@ -185,7 +186,7 @@ def _of_framework(raised: exceptions.APIException) -> Refusal:
     status = raised.status_code
     headers = {}
     if isinstance(raised, exceptions.MethodNotAllowed):
-        return Refusal(405, CODES[405], "This address does not know that method.")
+        return _by_status(405)
     if challenge := getattr(raised, "auth_header", None):
         headers["WWW-Authenticate"] = challenge
     return Refusal(status, CODES.get(status, CODES[400]), str(raised.detail), headers=headers)

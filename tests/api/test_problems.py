@@ -7,6 +7,7 @@ import logging
 from typing import Any
 
 import pytest
+from django.test import Client
 
 from orchestration import lifecycle
 from tests.api.conftest import SPEC, Api, faults, submission
@@ -41,6 +42,16 @@ def test_an_unknown_method(acme: Api, method: str) -> None:
     response = acme(method, "/service-calls")
     assert_problem(response, 405, "method_not_allowed")
     assert response["Allow"] == "GET, POST, HEAD, OPTIONS"
+
+
+@pytest.mark.parametrize("path", ["/livez", "/readyz", "/metrics", "/api/v1/openapi.json"])
+def test_what_is_only_read_knows_no_other_method(path: str) -> None:
+    client = Client(enforce_csrf_checks=True)
+    for method in ("POST", "PUT", "DELETE", "OPTIONS"):
+        response = client.generic(method, path)
+        assert_problem(response, 405, "method_not_allowed")
+        assert response["Allow"] == "GET, HEAD"
+    assert client.head(path).status_code == client.get(path).status_code
 
 
 @pytest.mark.parametrize(
