@@ -16,7 +16,9 @@ from django.http.response import HttpResponseBase
 from django.views.defaults import bad_request
 from rest_framework import exceptions
 
+from eventservice.api.correlation import HEADER
 from eventservice.kernel.errors import Conflict, DomainError, NotFound
+from eventservice.kernel.ids import new_id
 from eventservice.kernel.undone import is_undone
 
 log = structlog.get_logger(__name__)
@@ -34,9 +36,12 @@ CODES = {
     404: "not_found",
     405: "method_not_allowed",
     413: "too_large",
+    414: "address_too_long",
     415: "unsupported_media_type",
     429: "too_many_requests",
+    431: "headers_too_large",
     500: "internal_error",
+    501: "not_implemented",
     503: "unavailable",
 }
 DETAILS = {
@@ -45,6 +50,8 @@ DETAILS = {
     404: "There is nothing at this address.",
     405: "This address does not know that method.",
     413: "The request is larger than what is taken.",
+    414: "The address is longer than what is taken.",
+    431: "The headers are larger than what is taken.",
     500: "Something went wrong here. The correlation id leads to what it was.",
 }
 BUSY = "The database did not answer in time. Nothing has been changed; try again."
@@ -196,6 +203,15 @@ def _by_status(status: int) -> Refusal:
     return Refusal(
         status, CODES.get(status, CODES[400 if status < 500 else 500]), DETAILS.get(status, DETAILS[400])
     )
+
+
+def refuse_unread(status: int) -> HttpResponse:
+    """What the web server cannot take for a request, so that it reaches no middleware."""
+    correlation_id = new_id()
+    log.warning("request_refused_unread", status=status, correlation_id=str(correlation_id))
+    answer = respond(_by_status(status), correlation_id)
+    answer[HEADER] = str(correlation_id)
+    return answer
 
 
 class ProblemMiddleware:

@@ -1,12 +1,15 @@
-"""The web tier as it is shipped: a connection on which nobody says anything holds no worker."""
+"""The web tier as it is shipped: what nobody says holds no worker, and what it cannot read is a problem too."""
 
 from __future__ import annotations
 
+import http.client
+import json
 import socket
 import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from django.conf import settings
@@ -53,3 +56,32 @@ def test_a_browsers_spare_connections_hold_nobody_up(port: int) -> None:
     finally:
         for connection in spare:
             connection.close()
+
+
+UNREADABLE = {
+    (400, "bad_request"): b"nonsense\r\n\r\n",
+    (414, "address_too_long"): b"GET /livez?%b HTTP/1.1\r\n\r\n" % (b"x" * 8190),
+    (431, "headers_too_large"): b"GET /livez HTTP/1.1\r\nX-Long: %b\r\n\r\n" % (b"x" * 8190),
+    (501, "not_implemented"): b"POST /livez HTTP/1.1\r\nTransfer-Encoding: tar\r\n\r\n",
+}
+
+
+def test_what_gunicorn_refuses_is_a_problem_with_a_correlation_id(port: int) -> None:
+    for (status, code), request in UNREADABLE.items():
+        answer, problem = said(port, request)
+        assert (answer.status, answer.getheader("Content-Type")) == (status, "application/problem+json")
+        assert (problem["status"], problem["code"]) == (status, code)
+        assert problem["correlationId"] == answer.getheader("X-Correlation-Id")
+
+
+def test_an_address_may_have_eight_thousand_characters(port: int) -> None:
+    answer, _ = said(port, b"GET /livez?%b HTTP/1.1\r\nHost: localhost\r\n\r\n" % (b"x" * 8000))
+    assert answer.status == 200
+
+
+def said(port: int, request: bytes) -> tuple[http.client.HTTPResponse, Any]:
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        connection.sendall(request)
+        answer = http.client.HTTPResponse(connection)
+        answer.begin()
+        return answer, json.load(answer)
