@@ -10,6 +10,7 @@ from typing import Any
 
 from django.conf import settings
 from django.http import HttpResponse
+from django.utils.http import parse_etags
 from rest_framework.request import Request
 
 from eventservice.api.bodies import has_body, read_json, read_object
@@ -122,7 +123,7 @@ class ServiceCall(CallsView):
         body = to_json(show_details(tenant_id, service_call_id)).encode()
         tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
         headers = {"ETag": tag, "Cache-Control": "no-cache"} | ({} if waited else {"Retry-After": "1"})
-        if tag in _entity_tags(request):
+        if not {tag, "*"}.isdisjoint(_entity_tags(request)):
             return HttpResponse(status=304, headers=headers)
         return HttpResponse(body, "application/json", headers=headers)
 
@@ -187,7 +188,8 @@ def wait_until(reached: Callable[[], bool], seconds: float) -> None:
 
 
 def _entity_tags(request: Request) -> list[str]:
-    return [tag.strip().removeprefix("W/") for tag in request.headers.get("If-None-Match", "").split(",")]
+    """A `*` alone is any that there is."""
+    return [tag.removeprefix("W/") for tag in parse_etags(request.headers.get("If-None-Match", ""))]
 
 
 class Cancel(CallsView):

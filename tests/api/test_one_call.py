@@ -45,6 +45,13 @@ def test_an_unchanged_call_is_not_sent_again(acme: Api, path: str) -> None:
     assert (changed.status_code, changed.json()["tags"]) == (200, ["x", "y"])
 
 
+def test_a_star_stands_for_any_call_that_there_is(acme: Api, path: str) -> None:
+    assert acme.get(path, headers={"If-None-Match": "*"}).status_code == 304
+    assert acme.get(path, headers={"If-None-Match": '"*"'}).status_code == 200
+    acme("DELETE", path)
+    assert acme.get(path, headers={"If-None-Match": "*"}).status_code == 404
+
+
 def test_it_has_its_timer_and_its_last_attempt(acme: Api, path: str) -> None:
     service_call_id = path.rsplit("/", 1)[1]
     ServiceCall.objects.filter(service_call_id=service_call_id).update(attempt=2)
