@@ -25,7 +25,7 @@ DEFAULT_WINDOW = 900.0
 LONGEST_WINDOW = 86_400.0
 STATS = [
     parameter("tenantId", {"type": "string", "format": "uuid"}),
-    parameter("window", {"type": "string"}, "Such as `15m`, at most a day."),
+    parameter("window", {"type": "string"}, "Such as `15m`, longer than `0s`; at most a day."),
 ]
 
 
@@ -43,10 +43,14 @@ class StatsView(ApiView):
         faults: list[Fault] = []
         query = Query(request._request.GET, faults)
         tenant_id = query.identifier("tenantId")
-        window = query.duration("window", most=LONGEST_WINDOW) or DEFAULT_WINDOW
+        window = query.duration("window", most=LONGEST_WINDOW)
+        if window == 0:
+            query.fault("window", "must be longer than 0s")
         query.no_others()
         checked(faults)
-        return reply(show_statistics(statistics(self._tenants(tenant_id), timedelta(seconds=window))))
+        return reply(
+            show_statistics(statistics(self._tenants(tenant_id), timedelta(seconds=window or DEFAULT_WINDOW)))
+        )
 
     def _tenants(self, asked: uuid.UUID | None) -> list[uuid.UUID]:
         if not self.principal.is_operator:

@@ -23,7 +23,7 @@ from eventservice.kernel.now import DbNow, db_now, pinned_time
 from eventservice.tenants.public import create_tenant
 from orchestration import statistics
 from orchestration.models import ServiceCall
-from tests.api.conftest import Api, api_of
+from tests.api.conftest import Api, api_of, faults
 from tests.factories import ServiceCallFactory
 from timers.models import Node, TimerShard
 
@@ -76,6 +76,11 @@ def test_statistics_tell_of_the_window(acme: Api, history: None) -> None:
         "overdue": 1, "within1m": 1, "within5m": 1, "within1h": 1, "within24h": 1, "later": 1,
     }  # fmt: skip
     assert acme.get("/api/v1/stats?window=10s").json()["throughput"]["ended"] == 0
+
+
+@pytest.mark.parametrize("window", ["0s", "PT0S"])
+def test_a_window_has_some_length(acme: Api, window: str) -> None:
+    assert faults(acme.get(f"/api/v1/stats?window={window}")) == {"/query/window": "must be longer than 0s"}
 
 
 def test_an_operator_sees_all_tenants_or_one(operator: Api, intruder: Api, history: None) -> None:
