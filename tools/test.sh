@@ -8,6 +8,8 @@ cd "$(dirname "$0")/.."
 PYTHON=${PYTHON:-.venv/bin/python}
 DEFAULT_MARKS="not slow and not chaos"       # as in pyproject.toml: a second -m replaces the first
 SERVER_MARKS="$DEFAULT_MARKS and not sqlite_only and not browser"
+# A test that hangs fails, with the traceback of where, and holds up nobody.
+ENDLESS=(-o faulthandler_timeout=300 -o faulthandler_exit_on_timeout=true)
 closing_lines=()
 failed=0
 
@@ -22,7 +24,7 @@ run() { # name, DATABASE_URL (empty: the settings' own SQLite), marks, pytest's 
     local name=$1 url=$2 marks=$3 log
     shift 3
     log=$(mktemp)
-    local pytest=(env -u DATABASE_URL ${url:+"DATABASE_URL=$url"} "$PYTHON" -m pytest -m "$marks" "$@")
+    local pytest=(env -u DATABASE_URL ${url:+"DATABASE_URL=$url"} "$PYTHON" -m pytest -m "$marks" "${ENDLESS[@]}" "$@")
     printf '\n== %s ==\n' "$name"
     "${pytest[@]}" -n auto --dist loadgroup 2>&1 | tee "$log"
     case ${PIPESTATUS[0]} in
