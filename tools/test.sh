@@ -8,6 +8,8 @@ cd "$(dirname "$0")/.."
 PYTHON=${PYTHON:-.venv/bin/python}
 DEFAULT_MARKS="not slow and not chaos"       # as in pyproject.toml: a second -m replaces the first
 SERVER_MARKS="$DEFAULT_MARKS and not sqlite_only and not browser"
+# One more than cores: many tests wait for what other processes do.
+WORKERS=$(($(nproc) + 1))
 # A test that hangs fails, with the traceback of where, and holds up nobody.
 ENDLESS=(-o faulthandler_timeout=300 -o faulthandler_exit_on_timeout=true)
 closing_lines=()
@@ -26,7 +28,7 @@ run() { # name, DATABASE_URL (empty: the settings' own SQLite), marks, pytest's 
     log=$(mktemp)
     local pytest=(env -u DATABASE_URL ${url:+"DATABASE_URL=$url"} "$PYTHON" -m pytest -m "$marks" "${ENDLESS[@]}" "$@")
     printf '\n== %s ==\n' "$name"
-    "${pytest[@]}" -n auto --dist loadgroup 2>&1 | tee "$log"
+    "${pytest[@]}" -n "$WORKERS" --dist loadgroup 2>&1 | tee "$log"
     case ${PIPESTATUS[0]} in
         0) closing_lines+=("$name: $(tail -n 1 "$log")") ;;
         1) closing_lines+=("$name: $(tail -n 1 "$log")" "$(grep -E '^(FAILED|ERROR) ' "$log")")
