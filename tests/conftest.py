@@ -28,6 +28,24 @@ made_up.register_profile(
 made_up.load_profile("whatever it takes")
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What touches no database is run once, on SQLite; but for the kernel, which writes each one's SQL."""
+    if settings.DATABASES["default"]["ENGINE"] != SQLITE:
+        once = [item for item in items if not _may_differ(item)]
+        config.hook.pytest_deselected(items=once)
+        items[:] = [item for item in items if _may_differ(item)]
+
+
+def _may_differ(item: pytest.Item) -> bool:
+    fixtures = getattr(item, "fixturenames", ())
+    return (
+        bool(item.get_closest_marker("django_db"))
+        or "db" in fixtures
+        or "transactional_db" in fixtures
+        or "kernel" in item.path.parts
+    )
+
+
 @pytest.fixture(scope="session")
 def django_db_modify_db_settings(django_db_modify_db_settings_parallel_suffix: None) -> None:
     """A file, as in production: an in-memory database has neither WAL nor other connections."""
