@@ -48,7 +48,6 @@ ACROSS_TENANTS = {
     "eventservice.management.commands.doctor:_stored_secrets",  # operators
     "eventservice.management.commands.tenant:_rows",  # operators
     "eventservice.tenants.directory:first_namespaces",  # operators
-    "eventservice.tenants.directory:most_shards",  # how many shard rows there have to be
     "eventservice.tenants.keys:find_by_id",  # operators
     "eventservice.tenants.keys:find_key",  # who comes with a key is not known before it is found
     "eventservice.tenants.keys:key_of",  # also the operators' own, which have no tenant
@@ -101,6 +100,7 @@ ACROSS_TENANTS = {
 }
 # Where tenants' tables are named in SQL, which no manager scopes: engine, dispatcher, deliverer.
 IN_SQL = {
+    "eventservice.tenants.directory",  # how many shard rows there have to be
     "orchestration.lifecycle.retention", "timers.poller", "timers.schedule",
     "outbox.store", "outbox.maintenance", "outbox.webhooks.delivery", "outbox.status", "timers.overview",
 }  # fmt: skip

@@ -33,7 +33,7 @@ SEEN = (0.005, 0.025)
 # Writes come in swarms.
 SWARM_SECONDS = 0.001
 # With notices this is a safety net; without them (the kernel gives a user only so many) it is how late a change is seen.
-IDLE_SECONDS = 0.5
+IDLE_SECONDS = 1.0
 UNNOTIFIED_SECONDS = 0.02
 # On the other databases, while there is work.
 OFTEN_SECONDS = 0.02
