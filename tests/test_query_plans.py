@@ -155,6 +155,11 @@ QUERIES: dict[str, tuple[Callable[[], Any], str, set[str]]] = {
         "ORDER BY",
         {"idx_service_calls_replay"},
     ),
+    "the latest replays of a call, for its page": (
+        lambda: selectors.replays_of(TENANT, new_id(), 4),
+        "replay_of",
+        {"idx_service_calls_replay"},
+    ),
     "which calls have been replayed": (
         lambda: selectors.replayed([(TENANT, new_id()), (TENANT, new_id())]),
         "replay_of",
