@@ -37,10 +37,10 @@ class Call:
         self.id = uuid.UUID(int=(0x0190_0001_0000_7000_8000 << 48) + number)
         self.tenant = TENANTS[number % len(TENANTS)]
         self.status = STATUSES[number // len(TENANTS) % len(STATUSES)]
-        # Half an hour either side of now; of what is still scheduled one in a hundred is due.
+        # Of what is still scheduled one in a hundred is due, and no more while the tests last.
         moment = timedelta(seconds=number % 1801)
         late = self.status != "Scheduled" or number % 101 == 0
-        self.due_at = now - moment if late else now + timedelta(seconds=1) + moment
+        self.due_at = now - moment if late else now + timedelta(hours=1) + moment
 
 
 def call_row(call: Call) -> dict[str, Any]:
