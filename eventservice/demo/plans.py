@@ -47,7 +47,7 @@ class Planner:
         """In the order of their submission."""
         whole = sum(job.share for job in JOBS)
         made = [plan for job in JOBS for plan in self._of_job(job, calls * job.share / whole)]
-        made += [*self._in_the_outage(), *self._in_trouble_now(), *self._to_come(calls)]
+        made += [*self._in_the_outage(), *self._in_trouble_now(), *self._to_come(calls), *self._canceled()]
         return sorted(made, key=lambda plan: plan.submitted_at)
 
     # --- the past ---------------------------------------------------------------------------------------------
@@ -124,6 +124,15 @@ class Planner:
         began, ended = self.world.outage
         for minutes in range(3, int((ended - began) / timedelta(minutes=1)), 12):
             yield from self._burst(job, began + timedelta(minutes=minutes), 3)
+
+    def _canceled(self) -> Iterator[Plan]:
+        """Some are, however few there are in all."""
+        job = max(JOBS, key=lambda job: job.canceled)
+        for hours in (5, 41, 110):
+            at = self.world.now - hours * HOUR
+            plan = self.plan(job, at, HOUR, id_at(at, self.rng))
+            plan.cancel_at = at + HOUR / 2
+            yield plan
 
     # --- now, and what is to come -----------------------------------------------------------------------------
 
