@@ -56,13 +56,11 @@ class TimerView(CallsView):
     def command(self, key: tuple[str, str], **asked: Any) -> SubmitServiceCall:
         return timer_command(self.tenant, self.correlation_id, key, **asked)
 
-    def pending(self, key: tuple[str, str]) -> uuid.UUID | None:
-        """Its call."""
+    def is_pending(self, key: tuple[str, str]) -> bool:
         try:
-            call = timer_call_of(self.tenant.tenant_id, *key)
+            return timer_call_of(self.tenant.tenant_id, *key)["status"] in LIVE
         except NotFound:
-            return None
-        return call["service_call_id"] if call["status"] in LIVE else None
+            return False
 
     def shown(self, key: tuple[str, str]) -> HttpResponse:
         return reply(show_timer(timer_call_of(self.tenant.tenant_id, *key)))
@@ -108,7 +106,7 @@ class CreateTimer(TimerView):
         }
         fields.no_others()
         checked(faults)
-        self.take_room(1, lambda: int(self.pending((namespace, timer_id)) is not None))
+        self.take_room(1, lambda: int(self.is_pending((namespace, timer_id))))
         lifecycle.set_timer(self.command((namespace, timer_id), **asked))
         with reading_after_commit():
             return self.shown((namespace, timer_id))

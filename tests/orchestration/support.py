@@ -127,7 +127,6 @@ class FakeEgress:
         self.sent: list[Attempt] = []
         self.naps: list[float] = []
         self.arrived: list[Outcome] = []
-        self.collected = 0
         self.closed = False
 
     def send(self, attempts: list[Attempt]) -> None:
@@ -136,7 +135,6 @@ class FakeEgress:
     def collect(self, timeout: float) -> list[Outcome]:
         self.naps.append(timeout)
         outcomes, self.arrived = self.arrived, []
-        self.collected += len(outcomes)
         return outcomes
 
     def wake(self) -> None: ...

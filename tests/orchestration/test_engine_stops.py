@@ -25,25 +25,16 @@ def test_an_idle_one_leaves_nothing_behind(tenant: Any) -> None:
     assert egress.closed
 
 
-def test_outcomes_that_come_within_the_grace_are_recorded(tenant: Any) -> None:
+@pytest.mark.parametrize("grace_seconds", [5, 0])
+def test_what_has_come_is_recorded_whatever_the_grace(tenant: Any, grace_seconds: float) -> None:
     service_call_id = submit(tenant)
     egress = FakeEgress()
     engine = engine_on(egress)
     engine.poll_once(0)
     egress.answer()
-    engine.stop(grace_seconds=5)
+    engine.stop(grace_seconds)
     assert status_of(tenant, service_call_id) == "Succeeded"
     assert not Node.objects.exists()
-
-
-def test_what_is_known_is_recorded_without_any_grace(tenant: Any) -> None:
-    service_call_id = submit(tenant)
-    egress = FakeEgress()
-    engine = engine_on(egress)
-    engine.poll_once(0)
-    egress.answer()
-    engine.stop(grace_seconds=0)
-    assert status_of(tenant, service_call_id) == "Succeeded"
 
 
 def test_with_attempts_that_outlast_the_grace_its_row_stays_so_that_they_are_found(tenant: Any) -> None:
