@@ -403,7 +403,15 @@ class Target:
 def target(stage: Stage, host: str = "127.0.0.1") -> Iterator[Target]:
     record = stage.folder / f"{stage.name('witness')}.jsonl"
     log = record.with_suffix(".log")
-    argv = [sys.executable, "-m", "eventservice.mock_target", "--host", host, "--record", str(record)]
+    argv = [
+        sys.executable,
+        "-m",
+        "eventservice.devtools.mock_target",
+        "--host",
+        host,
+        "--record",
+        str(record),
+    ]
     with log.open("wb") as file, process(argv, environment(), stdout=file, stderr=file):
         said = until(lambda: re.findall(r":(\d+)\s*$", log.read_text()), "the target listens", START_SECONDS)
         made = Target(host, int(said[0]), record)

@@ -22,20 +22,19 @@ from django.db import connection, connections, transaction  # noqa: E402
 from django.db.models import Count, Max  # noqa: E402
 
 from benchmarks.figures import distribution  # noqa: E402
-from eventservice.kernel.now import pinned_time  # noqa: E402
+from eventservice.db.now import pinned_time  # noqa: E402
+from eventservice.tenants.directory import create_tenant, forget_profiles  # noqa: E402
 from eventservice.tenants.keys import create_key  # noqa: E402
 from eventservice.tenants.models import ApiKey, Tenant  # noqa: E402
-from eventservice.tenants.public import create_tenant, forget_profiles  # noqa: E402
+from execution.addresses import AddressPolicy  # noqa: E402
+from execution.egress import Egress, Limits  # noqa: E402
 from execution.models import HttpExecution  # noqa: E402
-from execution.public import AddressPolicy, Attempt, Egress, Limits, Responded  # noqa: E402
-from orchestration.public import (  # noqa: E402
-    RequestSpec,
-    ServiceCall,
-    Status,
-    SubmitServiceCall,
-    roll_up,
-    submit,
-)
+from execution.outcome import Attempt, Responded  # noqa: E402
+from orchestration.commands import RequestSpec, SubmitServiceCall  # noqa: E402
+from orchestration.lifecycle import submit  # noqa: E402
+from orchestration.models import ServiceCall  # noqa: E402
+from orchestration.states import Status  # noqa: E402
+from orchestration.statistics.rollup import roll_up  # noqa: E402
 from outbox.models import OutboxEvent  # noqa: E402
 from timers.models import Node, TimerShard  # noqa: E402
 

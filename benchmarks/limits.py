@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from eventservice.sqlite.library import prefer_fixed_library
+from eventservice.db.dialects.sqlite.library import prefer_fixed_library
 
 ROWS = 50_000
 BATCH = 1000

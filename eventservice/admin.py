@@ -12,10 +12,10 @@ from django.db import transaction
 from django.db.models import Q
 from django.http import HttpRequest, HttpResponse
 
-from eventservice.console.admin.base import Domain, ReadOnly, RoleAdmin
-from eventservice.console.admin.showing import json_column, moment, tenant, when
-from eventservice.console.roles import BY_GROUP, Role
+from eventservice.adminsite.columns import json_column, moment, tenant, when
+from eventservice.adminsite.model_admin import Domain, ReadOnly, RoleAdmin
 from eventservice.models import OperatorAction, Slot
+from eventservice.operators.roles import BY_GROUP, Role
 
 admin.site.unregister([User, Group])
 DjangosUserAdmin: Any = auth_admin.UserAdmin

@@ -8,11 +8,11 @@ class EventServiceConfig(AppConfig):
     default = True
 
     def ready(self) -> None:
-        from eventservice.kernel import checks  # noqa: F401
+        from eventservice.db import checks  # noqa: F401
 
 
 class ConsoleAdminConfig(admin.AdminConfig):
     """Django's admin app, with a site of our own."""
 
     default = False
-    default_site = "eventservice.console.admin.site.ConsoleSite"
+    default_site = "eventservice.adminsite.site.ConsoleSite"

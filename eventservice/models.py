@@ -1,8 +1,8 @@
-"""What the process commands keep (eventservice.cluster), and what operators have done (eventservice.console)."""
+"""What the process commands keep (eventservice.runtime.cluster), and what operators have done (eventservice.console)."""
 
 from django.db import models
 
-from eventservice.kernel.constraints import LongNamedIndex
+from eventservice.db.constraints import LongNamedIndex
 from eventservice.kernel.tenancy import TenantManager
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from eventservice.kernel.env import MARIADB, POSTGRESQL, SQLITE, Environment, encryption_key
-from eventservice.kernel.logs import logging_config
+from eventservice.kernel.logging import logging_config
 from execution.addresses import AddressPolicy
 
 BASE_DIR = Path(__file__).resolve().parent.parent
@@ -20,7 +20,7 @@ ALLOWED_HOSTS = env.words(
     "ALLOWED_HOSTS", [] if PRODUCTION else ["localhost", "127.0.0.1", "[::1]", "testserver"]
 )
 CSRF_TRUSTED_ORIGINS = env.words("CSRF_TRUSTED_ORIGINS")
-CSRF_FAILURE_VIEW = "eventservice.console.outdated.csrf_failure"
+CSRF_FAILURE_VIEW = "eventservice.console.csrf.csrf_failure"
 if PRODUCTION:
     env.demand("ENCRYPTION_KEYS", ENCRYPTION_KEYS, "what `ENVIRONMENT= manage.py newkey` prints")
     env.demand("ALLOWED_HOSTS", ALLOWED_HOSTS, "the names that clients use, comma separated")
@@ -112,7 +112,7 @@ if database["ENGINE"] == MARIADB:
 DATABASES = {"default": database}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
-# A slice (eventservice.cluster) runs for SLICE_SECONDS, and a step of it may wait for a lock. A worker that outstays
+# A slice (eventservice.runtime.cluster) runs for SLICE_SECONDS, and a step of it may wait for a lock. A worker that outstays
 # both is taken for frozen and killed (timeout), unless it says that it goes on; one that stops may take
 # SHUTDOWN_SECONDS more to let its attempts end. Its task must not be given out again before (retry).
 SLICE_SECONDS = env.integer("SLICE_SECONDS", 7, least=1, most=60)
@@ -170,7 +170,7 @@ LOGGING = logging_config(LOG_LEVEL, LOG_FORMAT)
 REST_FRAMEWORK = {
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
-    "DEFAULT_PARSER_CLASSES": ["eventservice.api.bodies.Unread"],
+    "DEFAULT_PARSER_CLASSES": ["eventservice.api.parsers.Unread"],
     "EXCEPTION_HANDLER": "eventservice.api.problems.answer_exception",
     "UNAUTHENTICATED_USER": "django.contrib.auth.models.AnonymousUser",
 }

@@ -8,20 +8,11 @@ from django.contrib import admin
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 
-from eventservice.console.admin.base import Domain
-from eventservice.console.admin.keys import uuid_of
-from eventservice.console.admin.lists import LATEST, Recent, TenantFilter, among_latest
-from eventservice.console.admin.showing import (
-    call_link,
-    column,
-    document,
-    identifier,
-    moment,
-    tenant,
-    took,
-    when,
-)
-from eventservice.tenants.public import tenant_ids
+from eventservice.adminsite.change_lists import LATEST, Recent, TenantFilter, among_latest
+from eventservice.adminsite.columns import call_link, column, document, identifier, moment, tenant, took, when
+from eventservice.adminsite.composite_pk import uuid_of
+from eventservice.adminsite.model_admin import Domain
+from eventservice.tenants.directory import tenant_ids
 from execution.models import HttpExecution
 from execution.redaction import mask_sealed
 

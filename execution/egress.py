@@ -11,10 +11,10 @@ from time import monotonic
 
 import structlog
 
-from .addresses import AddressPolicy
-from .dns import Lookup, system_lookup
-from .loop import Loop, capacity_of
-from .outcome import Attempt, Limits, Outcome
+from execution.addresses import AddressPolicy
+from execution.dns import Lookup, system_lookup
+from execution.loop import Loop, capacity_of
+from execution.outcome import Attempt, Limits, Outcome
 
 log = structlog.get_logger(__name__)
 

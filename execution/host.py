@@ -6,10 +6,10 @@ from collections import deque
 from collections.abc import Hashable
 from typing import Final
 
-from .addresses import AddressPolicy
-from .outcome import ErrorKind, Outcome
-from .transfer import Ticket, refusal
-from .urls import Origin
+from execution.addresses import AddressPolicy
+from execution.outcome import ErrorKind, Outcome
+from execution.transfer import Ticket, refusal
+from execution.url_rules import Origin
 
 _MAX_ADDRESSES: Final = 8  # of one name that are dialled in turn; all are judged
 _KNOWN_SECONDS: Final = 600.0  # so long may addresses serve on while no new answer comes

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from eventservice.kernel.bulk import insert_rows, update_rows
+from eventservice.db.bulk import insert_rows, update_rows
 from execution.models import HttpExecution
 from execution.outcome import Errored, ErrorKind, Outcome, Responded
 from execution.redaction import mask_response

@@ -21,13 +21,13 @@ import certifi
 import pycurl
 import structlog
 
-from .addresses import AddressPolicy
-from .dns import Answer, Lookup, Resolver
-from .host import Host
-from .multi import Bell, Multi
-from .outcome import Attempt, ErrorKind, Limits, Outcome
-from .transfer import INTERNAL, Refused, Ticket, Transfer, explain_socket_error, never_sent
-from .urls import Origin
+from execution.addresses import AddressPolicy
+from execution.dns import Answer, Lookup, Resolver
+from execution.host import Host
+from execution.multi import Bell, Multi
+from execution.outcome import Attempt, ErrorKind, Limits, Outcome
+from execution.transfer import INTERNAL, Refused, Ticket, Transfer, explain_socket_error, never_sent
+from execution.url_rules import Origin
 
 log = structlog.get_logger(__name__)
 

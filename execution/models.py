@@ -3,7 +3,7 @@
 from django.db import models
 from django.db.models import Q
 
-from eventservice.kernel.constraints import CompositeForeignKey, PollingIndex
+from eventservice.db.constraints import CompositeForeignKey, PollingIndex
 from eventservice.kernel.tenancy import TenantManager
 from execution.outcome import METHODS
 

@@ -14,7 +14,7 @@ from eventservice.kernel.secrets import Undecipherable, decrypt_once
 from eventservice.kernel.signing import key_of, signature_headers
 from execution.outcome import Attempt, Errored, ErrorKind, Timings
 from execution.redaction import mask_sealed, open_sealed
-from execution.urls import BadUrl, parse_target
+from execution.url_rules import BadUrl, parse_target
 
 
 @dataclass(frozen=True, slots=True)

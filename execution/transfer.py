@@ -20,9 +20,9 @@ from typing import Any, Final
 import pycurl
 import structlog
 
-from .addresses import AddressPolicy
-from .outcome import METHODS, Attempt, Errored, ErrorKind, Limits, Outcome, Responded, Timings
-from .urls import BadHeader, BadUrl, Origin, header_line, parse_target
+from execution.addresses import AddressPolicy
+from execution.outcome import METHODS, Attempt, Errored, ErrorKind, Limits, Outcome, Responded, Timings
+from execution.url_rules import BadHeader, BadUrl, Origin, header_line, parse_target
 
 log = structlog.get_logger(__name__)
 

@@ -12,10 +12,8 @@ from django.db.models import Q
 from django.http import HttpRequest
 from django.urls import reverse
 
-from eventservice.console.admin.acting import RowAction
-from eventservice.console.admin.base import Domain, ReadOnly
-from eventservice.console.admin.keys import uuid_of
-from eventservice.console.admin.lists import (
+from eventservice.adminsite.actions import RowAction
+from eventservice.adminsite.change_lists import (
     LATEST,
     DateHierarchy,
     Recent,
@@ -25,7 +23,7 @@ from eventservice.console.admin.lists import (
     chosen_tenant,
     is_searching,
 )
-from eventservice.console.admin.showing import (
+from eventservice.adminsite.columns import (
     call_link,
     column,
     document,
@@ -38,12 +36,14 @@ from eventservice.console.admin.showing import (
     tenant,
     when,
 )
+from eventservice.adminsite.composite_pk import uuid_of
+from eventservice.adminsite.model_admin import Domain, ReadOnly
 from eventservice.kernel.errors import Conflict
+from eventservice.operators.replay import replay_once
+from eventservice.tenants.directory import tenant_ids
 from eventservice.tenants.models import Namespace
-from eventservice.tenants.public import tenant_ids
-from execution.public import mask_sealed
+from execution.redaction import mask_sealed
 from orchestration import lifecycle
-from orchestration.console.replaying import replay_once
 from orchestration.models import (
     CallRollup,
     HostRollup,
@@ -52,7 +52,7 @@ from orchestration.models import (
     ServiceCall,
     ServiceCallTag,
 )
-from orchestration.selectors import tags_of
+from orchestration.queries.calls import tags_of
 from orchestration.states import FAVORITE, Status
 
 # Of a search, for each of what it looks at.

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import uuid
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from eventservice.kernel.bulk import to_json
+from eventservice.db.bulk import to_json
 from eventservice.kernel.ids import new_id
-from eventservice.tenants.public import DEFAULT_NAMESPACE
+from eventservice.tenants.models import DEFAULT_NAMESPACE
 from orchestration.retries import RetryPolicy
 from orchestration.states import Delivery, ResponseContract
+
+# What an idempotency key may look like: visible ASCII characters.
+IDEMPOTENCY_KEY = re.compile(r"[\x21-\x7e]{1,255}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
-"""The ServiceCall aggregate, whose only writer is orchestration.lifecycle; and what orchestration.rollup counts."""
+"""The ServiceCall aggregate, whose only writer is orchestration.lifecycle; and what orchestration.statistics.rollup counts."""
 
 from django.db import models
 from django.db.models import Case, F, Q, Value, When
 
-from eventservice.kernel.constraints import CompositeForeignKey, LongNamedIndex, PollingIndex
+from eventservice.db.constraints import CompositeForeignKey, LongNamedIndex, PollingIndex
 from eventservice.kernel.tenancy import TenantManager
 from orchestration.states import LIVE, Delivery, ResponseContract, Status
 
@@ -161,7 +161,7 @@ class CallRollup(models.Model):
     failed = models.PositiveIntegerField()
     canceled = models.PositiveIntegerField()
     # How many first attempts of calls that succeeded or failed were started within so many milliseconds of their
-    # due time (and not within the next smaller bound): orchestration.statistics.BUCKETS_MS.
+    # due time (and not within the next smaller bound): orchestration.statistics.recent.BUCKETS_MS.
     late_5 = models.PositiveIntegerField()
     late_10 = models.PositiveIntegerField()
     late_25 = models.PositiveIntegerField()

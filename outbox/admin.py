@@ -10,12 +10,8 @@ from django.contrib import admin
 from django.db.models import F, OrderBy, Q, lookups
 from django.http import HttpRequest
 
-from eventservice.api.webhook_rules import refused_url
-from eventservice.console.admin.acting import RowAction
-from eventservice.console.admin.base import Domain, ReadOnly, RoleAdmin
-from eventservice.console.admin.fields import Lines, Url
-from eventservice.console.admin.keys import uuid_of
-from eventservice.console.admin.lists import (
+from eventservice.adminsite.actions import RowAction
+from eventservice.adminsite.change_lists import (
     AnyTenantFilter,
     Choice,
     Recent,
@@ -24,7 +20,7 @@ from eventservice.console.admin.lists import (
     is_searching,
     tenant_in,
 )
-from eventservice.console.admin.showing import (
+from eventservice.adminsite.columns import (
     call_link,
     column,
     document,
@@ -35,11 +31,15 @@ from eventservice.console.admin.showing import (
     tenant,
     when,
 )
-from eventservice.console.roles import Role
+from eventservice.adminsite.composite_pk import uuid_of
+from eventservice.adminsite.form_fields import Lines, Url
+from eventservice.adminsite.model_admin import Domain, ReadOnly, RoleAdmin
+from eventservice.api.webhook_rules import refused_url
 from eventservice.console.webhooks import shown_url
+from eventservice.db.sql import Aside
 from eventservice.kernel.errors import Conflict
-from eventservice.kernel.sql import Aside
-from eventservice.tenants.public import tenant_ids
+from eventservice.operators.roles import Role
+from eventservice.tenants.directory import tenant_ids
 from outbox.models import DeliveryState, OutboxEvent, OutboxPartition, WebhookDelivery, WebhookEndpoint
 from outbox.parking import skip, unpark
 from outbox.webhooks.endpoints import change_endpoint, delete_endpoint

@@ -18,9 +18,9 @@ from uuid import UUID
 import structlog
 from django.db import transaction
 
+from eventservice.db.leases import Fenced, Leases, share
 from eventservice.kernel.backoff import equal_jitter
 from eventservice.kernel.faults import fault
-from eventservice.kernel.leases import Fenced, Leases, share
 from outbox.envelope import Envelope
 from outbox.models import OutboxPartition
 from outbox.publisher import PoisonEvent, Publisher, PublishError

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
 
-from eventservice.kernel.bulk import to_json
+from eventservice.db.bulk import to_json
 
 
 class Envelope(NamedTuple):

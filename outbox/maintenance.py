@@ -12,8 +12,8 @@ from uuid import UUID
 from django.db import transaction
 from django.db.models import Count, Max, Q, QuerySet
 
-from eventservice.kernel.bulk import execute_rows
-from eventservice.kernel.now import db_now
+from eventservice.db.bulk import execute_rows
+from eventservice.db.now import db_now
 from outbox.models import DeliveryState, OutboxEvent, WebhookDelivery
 
 BATCH = 500

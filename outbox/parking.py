@@ -11,7 +11,7 @@ from django.db import transaction
 from django.db.models import F, QuerySet
 from django.db.models.functions import Greatest
 
-from eventservice.kernel.now import DbNow
+from eventservice.db.now import DbNow
 from outbox.models import OutboxEvent, OutboxPartition
 
 

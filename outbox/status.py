@@ -11,8 +11,8 @@ from uuid import UUID
 from django.db import connection
 from django.db.models import Count, Q, QuerySet
 
-from eventservice.kernel.now import db_now
-from eventservice.kernel.sql import as_uuid
+from eventservice.db.now import db_now
+from eventservice.db.sql import as_uuid
 from outbox.models import DeliveryState, OutboxEvent, OutboxPartition, WebhookDelivery
 from outbox.store import read_heads
 from outbox.writer import PARTITIONS

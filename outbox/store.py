@@ -10,9 +10,9 @@ from uuid import UUID
 
 from django.db import connection
 
-from eventservice.kernel.bulk import execute_rows
-from eventservice.kernel.now import as_utc, db_now
-from eventservice.kernel.sql import as_uuid, marks
+from eventservice.db.bulk import execute_rows
+from eventservice.db.now import as_utc, db_now
+from eventservice.db.sql import as_uuid, marks
 from outbox.envelope import Envelope
 from outbox.models import OutboxEvent
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from django.db import connection
 
-from eventservice.kernel.bulk import insert_rows
+from eventservice.db.bulk import insert_rows
 from eventservice.kernel.ids import new_id
 from outbox.models import OutboxEvent
 

@@ -11,20 +11,21 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
+from eventservice.console.calls.list_query import NOBODY
+from eventservice.db.leases import Leases
+from eventservice.db.now import db_now
 from eventservice.kernel.ids import new_id
-from eventservice.kernel.leases import Leases
-from eventservice.kernel.now import db_now
-from orchestration import lifecycle, selectors
-from orchestration.console.asked import NOBODY
-from orchestration.console.whose import tenants_with, tenants_with_id
+from orchestration import lifecycle
 from orchestration.lifecycle import reencryption
 from orchestration.models import ServiceCall
-from orchestration.selectors import FEW, CallFilter, Order, list_calls
+from orchestration.queries import calls as call_queries
+from orchestration.queries.calls import FEW, CallFilter, Order, list_calls
+from orchestration.queries.tenants_with_calls import tenants_with, tenants_with_id
 from outbox import store
-from outbox.browse import EventFilter, Listed, list_events
 from outbox.models import OutboxEvent
-from tests.plans import PARTITIONS, SHARDS, TENANTS, clear, load, plans_of
-from timers import overview, schedule
+from outbox.queries import EventFilter, Listed, list_events
+from tests.explain import PARTITIONS, SHARDS, TENANTS, clear, load, plans_of
+from timers import operator_views, schedule
 from timers.models import TimerShard
 from timers.poller import HeldBack, Poller
 
@@ -156,12 +157,12 @@ QUERIES: dict[str, tuple[Callable[[], Any], str, set[str]]] = {
         {"idx_service_calls_replay"},
     ),
     "the latest replays of a call, for its page": (
-        lambda: selectors.replays_of(TENANT, new_id(), 4),
+        lambda: call_queries.replays_of(TENANT, new_id(), 4),
         "replay_of",
         {"idx_service_calls_replay"},
     ),
     "which calls have been replayed": (
-        lambda: selectors.replayed([(TENANT, new_id()), (TENANT, new_id())]),
+        lambda: call_queries.replayed([(TENANT, new_id()), (TENANT, new_id())]),
         "replay_of",
         {"idx_service_calls_replay"},
     ),
@@ -216,12 +217,12 @@ QUERIES: dict[str, tuple[Callable[[], Any], str, set[str]]] = {
         {"idx_outbox_unpublished"},
     ),
     "how many timers are overdue": (
-        lambda: overview.backlog(db_now(), 10_000),
+        lambda: operator_views.backlog(db_now(), 10_000),
         "LIMIT 10001",
         {"idx_timer_schedules_shard"},
     ),
     "where timers are overdue": (
-        lambda: overview.shard_states(overview.ListedShards.OVERDUE, db_now(), -1, 50),
+        lambda: operator_views.shard_states(operator_views.ListedShards.OVERDUE, db_now(), -1, 50),
         "timer_schedules",
         {"idx_timer_schedules_shard"},
     ),

@@ -8,11 +8,11 @@ from django.contrib import admin
 from django.db.models import Q
 from django.http import HttpRequest
 
-from eventservice.console.admin.base import Domain, ReadOnly
-from eventservice.console.admin.keys import uuid_of
-from eventservice.console.admin.lists import DateHierarchy, TenantFilter, choice, is_searching
-from eventservice.console.admin.showing import call_link, moment, pill, tenant, when
-from eventservice.tenants.public import tenant_ids
+from eventservice.adminsite.change_lists import DateHierarchy, TenantFilter, choice, is_searching
+from eventservice.adminsite.columns import call_link, moment, pill, tenant, when
+from eventservice.adminsite.composite_pk import uuid_of
+from eventservice.adminsite.model_admin import Domain, ReadOnly
+from eventservice.tenants.directory import tenant_ids
 from timers.models import Node, TimerSchedule, TimerShard, TimerState
 
 

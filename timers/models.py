@@ -3,8 +3,8 @@
 from django.db import models
 from django.db.models import Q
 
-from eventservice.kernel.constraints import CompositeForeignKey, LongNamedIndex, PollingIndex
-from eventservice.kernel.leases import Lease
+from eventservice.db.constraints import CompositeForeignKey, LongNamedIndex, PollingIndex
+from eventservice.db.leases import Lease
 from eventservice.kernel.tenancy import TenantManager
 
 

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 from django.db import connection
 
-from eventservice.kernel.bulk import update_rows
-from eventservice.kernel.leases import Leases
-from eventservice.kernel.now import as_utc, db_now, now_sql
-from eventservice.kernel.sql import as_uuid, for_update, marks
+from eventservice.db.bulk import update_rows
+from eventservice.db.leases import Leases
+from eventservice.db.now import as_utc, db_now, now_sql
+from eventservice.db.sql import as_uuid, for_update, marks
 from timers.models import TimerSchedule
 
 # What one tenant may put into a batch while others wait, at the least.

@@ -10,9 +10,9 @@ from typing import Any
 
 from django.db import connection
 
-from eventservice.kernel.bulk import execute_rows, insert_rows, update_rows
-from eventservice.kernel.now import DbNow
-from eventservice.kernel.sql import for_update
+from eventservice.db.bulk import execute_rows, insert_rows, update_rows
+from eventservice.db.now import DbNow
+from eventservice.db.sql import for_update
 from timers.models import TimerSchedule, TimerState
 
 COLUMNS = (

@@ -20,10 +20,10 @@ from django.conf import settings
 from django.db import connection, transaction
 from django.db.models import F, Max, QuerySet
 
+from eventservice.db.leases import Fenced, Leases, share
+from eventservice.db.now import DbNow, now_sql
+from eventservice.db.sql import as_uuid, share_lock
 from eventservice.kernel.ids import new_id
-from eventservice.kernel.leases import Fenced, Leases, share
-from eventservice.kernel.now import DbNow, now_sql
-from eventservice.kernel.sql import as_uuid, share_lock
 from timers.models import Node, NodeRole, TimerShard
 
 NODE_LEASE = timedelta(seconds=settings.NODE_LEASE_SECONDS)

@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Any
 
 from eventservice.api.problems import Fault, invalid
-from eventservice.kernel.now import rfc3339
+from eventservice.db.now import rfc3339
 
 MISSING: Any = object()
 # So many members that nobody knows are named, of one object.

@@ -13,7 +13,8 @@ from django.views.decorators.http import require_safe
 
 from eventservice.api.problems import Fault, Refusal, respond
 from eventservice.api.views import reply
-from timers.public import NodeRole, live_nodes
+from timers.models import NodeRole
+from timers.shards import live_nodes
 
 
 @csrf_exempt

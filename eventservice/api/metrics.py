@@ -21,12 +21,12 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
-from eventservice.api.auth import principal_of
+from eventservice.api.authentication import principal_of
 from eventservice.api.problems import Refusal, answer_exception
-from eventservice.tenants.public import tenant_ids
-from orchestration.public import Statistics, statistics
-from outbox.public import status as outbox_status
-from timers.public import nodes, shards_by_owner
+from eventservice.tenants.directory import tenant_ids
+from orchestration.statistics.recent import Statistics, statistics
+from outbox.status import status as outbox_status
+from timers.operator_views import nodes, shards_by_owner
 
 WINDOW = timedelta(minutes=5)
 QUANTILES = (0.5, 0.95, 0.99)

@@ -17,9 +17,9 @@ from django.views.defaults import bad_request
 from rest_framework import exceptions
 
 from eventservice.api.correlation import HEADER
+from eventservice.db.undone import is_undone
 from eventservice.kernel.errors import Conflict, DomainError, NotFound
 from eventservice.kernel.ids import new_id
-from eventservice.kernel.undone import is_undone
 
 log = structlog.get_logger(__name__)
 

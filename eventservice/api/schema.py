@@ -48,7 +48,7 @@ class ProblemSerializer(serializers.Serializer[Any]):
 
 
 class KeyScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]
-    target_class = "eventservice.api.auth.KeyAuthentication"
+    target_class = "eventservice.api.authentication.KeyAuthentication"
     name = ["apiKey", "session"]
 
     def get_security_definition(self, auto_schema: Any) -> Any:

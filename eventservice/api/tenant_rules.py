@@ -8,12 +8,12 @@ from typing import Any
 
 from eventservice.api.fields import Fields, wrong_text
 from eventservice.api.problems import Fault
+from eventservice.db.now import db_now
 from eventservice.kernel.errors import Conflict
-from eventservice.kernel.now import db_now
 from eventservice.kernel.sharding import MAX_SHARDS
 from eventservice.tenants.keys import LONGEST_LIFE
 from eventservice.tenants.models import DEFAULT_SHARDS, ApiKey, name_rule
-from execution.public import BadUrl, is_token, parse_host
+from execution.url_rules import BadUrl, is_token, parse_host
 
 NAME = re.compile(name_rule.regex)
 NAME_RULE = str(name_rule.message)

@@ -11,11 +11,11 @@ from django.http import HttpResponse
 from rest_framework.request import Request
 
 from eventservice.api import serializers as shapes
-from eventservice.api.auth import Scope
-from eventservice.api.bodies import has_body, read_object
+from eventservice.api.authentication import Scope
 from eventservice.api.fields import Fields, checked, show_instant
+from eventservice.api.pagination import Query, listed, make_cursor
+from eventservice.api.parsers import has_body, read_object
 from eventservice.api.problems import Fault, Refusal
-from eventservice.api.queries import Query, listed, make_cursor
 from eventservice.api.schema import PAGING, described
 from eventservice.api.tenant_rules import (
     name_taken,
@@ -26,9 +26,9 @@ from eventservice.api.tenant_rules import (
     read_overlap,
 )
 from eventservice.api.views import ApiView, no_content, reply
-from eventservice.console.actions import note
 from eventservice.kernel.errors import NotFound
 from eventservice.kernel.ids import new_id
+from eventservice.operators.action_log import note
 from eventservice.tenants.directory import change_tenant, create_tenant, declare_namespace
 from eventservice.tenants.keys import create_key, key_of, refuse_ended, revoke_key, rotate_key
 from eventservice.tenants.models import ApiKey, Namespace, Tenant

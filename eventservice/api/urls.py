@@ -2,7 +2,7 @@
 
 from django.urls import include, path
 
-from eventservice.api import operations, paths, schema, tenants  # noqa: F401 (`id` is of paths)
+from eventservice.api import converters, schema, system, tenants  # noqa: F401 (`id` is of paths)
 
 TENANT = "tenants/<id:tenant_id>"
 
@@ -14,10 +14,10 @@ urlpatterns = [
     path(f"{TENANT}/api-keys", tenants.ApiKeys.as_view()),
     path(f"{TENANT}/api-keys/<str:key_id>/rotate", tenants.RotateKey.as_view()),
     path(f"{TENANT}/api-keys/<str:key_id>/revoke", tenants.RevokeKey.as_view()),
-    path(f"{TENANT}/", include("orchestration.api.urls")),
-    path("stats", operations.StatsView.as_view()),
-    path("shards", operations.ShardsView.as_view()),
-    path("nodes", operations.NodesView.as_view()),
+    path(f"{TENANT}/", include("eventservice.api.tenant_urls")),
+    path("stats", system.StatsView.as_view()),
+    path("shards", system.ShardsView.as_view()),
+    path("nodes", system.NodesView.as_view()),
     path("openapi.json", schema.openapi, name="openapi"),
     path(
         "docs",

@@ -13,12 +13,12 @@ from rest_framework.negotiation import BaseContentNegotiation
 from rest_framework.request import Request
 from rest_framework.views import APIView
 
-from eventservice.api.auth import KeyAuthentication, Principal, Scope
-from eventservice.api.limits import take_turn
+from eventservice.api.authentication import KeyAuthentication, Principal, Scope
 from eventservice.api.problems import Refusal
-from eventservice.kernel.bulk import to_json
+from eventservice.api.throttling import take_turn
+from eventservice.db.bulk import to_json
 from eventservice.kernel.errors import NotFound
-from eventservice.tenants.public import Profile, profile
+from eventservice.tenants.directory import Profile, profile
 
 READING = frozenset({"GET", "HEAD", "OPTIONS"})
 SESSION_READS = (

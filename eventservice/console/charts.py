@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from urllib.parse import urlencode
 
 from eventservice.templatetags.console import milliseconds
-from orchestration.public import Outcomes, Slice, Span
+from orchestration.statistics.charts import Outcomes, Slice, Span
 
 HEIGHT = 170
 # What is there can be seen, and be hit.

@@ -16,33 +16,30 @@ from django.urls import reverse
 
 from eventservice.api.fields import parse_uuid, show_instant
 from eventservice.console import charts
-from eventservice.console.attention import attention
-from eventservice.console.choices import tenants_to_choose
-from eventservice.console.pages import Page
-from eventservice.kernel.capped import MOST_COUNTED
+from eventservice.console.alerts import attention
+from eventservice.console.tenant_select import tenants_to_choose
+from eventservice.console.views import Page
+from eventservice.db.bounded_count import MOST_COUNTED
+from eventservice.db.now import db_now
 from eventservice.kernel.errors import Invalid, NotFound
-from eventservice.kernel.now import db_now
 from eventservice.templatetags.console import capped, duration
 from eventservice.tenants.models import Tenant
-from orchestration.public import (
+from orchestration.statistics.charts import (
     SPANS,
     Counted,
     Outcomes,
-    Pulse,
     Share,
     Slice,
     Span,
-    add_latest,
     by_host,
     by_tenant,
     counted,
-    has_calls,
     lateness,
-    pulse,
     slices,
 )
-from outbox.public import status as outbox_status
-from timers.public import nodes
+from orchestration.statistics.live import Pulse, add_latest, has_calls, pulse
+from outbox.status import status as outbox_status
+from timers.operator_views import nodes
 
 USUAL = "1h"
 HOUR = SPANS["1h"]

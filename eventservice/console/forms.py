@@ -9,8 +9,8 @@ from typing import Any
 
 from django.http import QueryDict
 
-from eventservice.api.bodies import storable
 from eventservice.api.fields import Fields
+from eventservice.api.parsers import storable
 from eventservice.api.problems import Fault
 from eventservice.kernel.errors import DomainError
 

@@ -13,13 +13,13 @@ from django.urls import reverse
 
 from eventservice.api.fields import checked, parse_duration, show_instant
 from eventservice.api.tenant_rules import read_key, read_overlap
-from eventservice.console.actions import note
-from eventservice.console.confirming import Question
+from eventservice.console.confirm import Question
 from eventservice.console.forms import Form
-from eventservice.console.pages import Page
-from eventservice.console.roles import Role
+from eventservice.console.views import Page
+from eventservice.db.now import db_now
 from eventservice.kernel.errors import Conflict
-from eventservice.kernel.now import db_now
+from eventservice.operators.action_log import note
+from eventservice.operators.roles import Role
 from eventservice.tenants.directory import tenant_of
 from eventservice.tenants.keys import (
     LONGEST_LIFE,

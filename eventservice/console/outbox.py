@@ -10,37 +10,34 @@ from typing import Any
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 
+from eventservice.api.pagination import Query
 from eventservice.api.problems import Fault
-from eventservice.api.queries import Query
-from eventservice.console.choices import tenants_to_choose
-from eventservice.console.confirming import Question
+from eventservice.console.confirm import Question
 from eventservice.console.forms import without_empty
-from eventservice.console.pages import Page
+from eventservice.console.tenant_select import tenants_to_choose
+from eventservice.console.views import Page
 from eventservice.console.webhooks import shown_url
-from eventservice.kernel.capped import MOST_COUNTED
+from eventservice.db.bounded_count import MOST_COUNTED
+from eventservice.db.now import db_now
 from eventservice.kernel.errors import Conflict, NotFound
-from eventservice.kernel.now import db_now
-from eventservice.tenants.directory import tenant_names
-from orchestration.public import EventType
-from outbox.public import (
+from eventservice.tenants.directory import tenant_ids, tenant_names
+from orchestration.events import EventType
+from outbox.aggregate_events import timeline_of
+from outbox.models import OutboxEvent
+from outbox.parking import park, skip, unpark
+from outbox.queries import (
     EventFilter,
     EventPage,
     Listed,
-    OutboxEvent,
     cause_of,
     deliveries_of,
     event_of,
     list_events,
     newer_than,
-    park,
-    skip,
     state_of,
-    status,
-    timeline_of,
-    unpark,
     unpublished_of,
-    waiting_by_kind,
 )
+from outbox.status import status, waiting_by_kind
 
 LISTED = 25
 LARGEST_KEY = 2**63 - 1
@@ -99,11 +96,13 @@ LISTS = {
 
 def _read(request: HttpRequest, faults: list[Fault]) -> tuple[EventFilter, int | None, int]:
     query = Query(without_empty(request.GET), faults)
+    aggregate_id = query.identifier("call")
     wanted = EventFilter(
         Listed(query.choice("show", list(Listed), Listed.ALL)),
         query.identifier("tenant"),
         query.text("type", most=64),
-        query.identifier("call"),
+        aggregate_id,
+        tenant_ids() if aggregate_id else (),
     )
     return wanted, _key(query, "cursor") or None, _key(query, "seen")
 

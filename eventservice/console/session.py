@@ -10,7 +10,7 @@ from django.contrib.auth.views import LoginView, LogoutView
 from django.core.exceptions import ValidationError
 from django.http import HttpResponse, HttpResponseRedirect
 
-from eventservice.console.roles import role_of
+from eventservice.operators.roles import role_of
 
 # A name may be tried so often in so many seconds, by each web process.
 MOST_FAILURES = 10

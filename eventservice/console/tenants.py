@@ -10,8 +10,8 @@ from django.db import IntegrityError
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 
+from eventservice.api.pagination import Query
 from eventservice.api.problems import Fault
-from eventservice.api.queries import Query
 from eventservice.api.tenant_rules import (
     LISTS,
     NUMBERS,
@@ -20,16 +20,16 @@ from eventservice.api.tenant_rules import (
     read_name,
     read_namespace,
 )
-from eventservice.console.confirming import Question
+from eventservice.console.confirm import Question
+from eventservice.console.edit_token import digest_of
 from eventservice.console.forms import Form
-from eventservice.console.pages import Page
-from eventservice.console.roles import Role
-from eventservice.console.shown import digest_of
-from eventservice.kernel.capped import MOST_COUNTED
+from eventservice.console.views import Page
+from eventservice.db.bounded_count import MOST_COUNTED
+from eventservice.db.now import db_now
 from eventservice.kernel.errors import Conflict, DomainError, NotFound
 from eventservice.kernel.ids import new_id
-from eventservice.kernel.now import db_now
 from eventservice.kernel.sharding import MAX_SHARDS
+from eventservice.operators.roles import Role
 from eventservice.tenants.directory import (
     change_tenant,
     create_tenant,
@@ -40,7 +40,7 @@ from eventservice.tenants.directory import (
 )
 from eventservice.tenants.keys import described_keys, usable_keys
 from eventservice.tenants.models import DEFAULT_SHARDS, Tenant
-from orchestration.public import pending_of
+from orchestration.queries.calls import pending_of
 
 LISTED = 25
 NUMBER_NAMES = [name for name, _, _ in NUMBERS]

@@ -11,18 +11,19 @@ from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 
 from eventservice.api.fields import checked
+from eventservice.api.pagination import Query
 from eventservice.api.problems import Fault
-from eventservice.api.queries import Query
-from eventservice.console.pages import Page
-from eventservice.kernel.capped import MOST_COUNTED
-from eventservice.kernel.now import db_now
+from eventservice.console.views import Page
+from eventservice.db.bounded_count import MOST_COUNTED
+from eventservice.db.now import db_now
 from eventservice.kernel.sharding import MAX_SHARDS
 from eventservice.models import Slot
 from eventservice.tenants.directory import first_namespaces, most_shards
-from outbox.public import OutboxPartition, partitions
-from timers.public import (
+from outbox.models import OutboxPartition
+from outbox.status import partitions
+from timers.models import NodeRole
+from timers.operator_views import (
     ListedShards,
-    NodeRole,
     Ownership,
     ShardState,
     backlog,

@@ -1,15 +1,15 @@
-"""The operators' pages. Those of calls are in orchestration.console."""
+"""The operators' pages. Those of calls are in eventservice.console.calls."""
 
 from __future__ import annotations
 
 from django.urls import include, path
 
 from eventservice.console import (
+    audit_log,
     dashboard,
-    history,
     keys,
     outbox,
-    replaying,
+    outbox_replay,
     session,
     tenants,
     timers,
@@ -25,10 +25,10 @@ ENDPOINT = "outbox/webhooks/<uuid:tenant_id>/<uuid:endpoint_id>"
 
 urlpatterns = [
     path("", dashboard.Dashboard.as_view(), name="dashboard"),
-    path("calls/", include("orchestration.console.urls")),
+    path("calls/", include("eventservice.console.calls.urls")),
     path("timers/", timers.Timers.as_view(), name="timers"),
     path("outbox/", outbox.Outbox.as_view(), name="outbox"),
-    path("outbox/replay/", replaying.Replay.as_view(), name="outbox-replay"),
+    path("outbox/replay/", outbox_replay.Replay.as_view(), name="outbox-replay"),
     path("outbox/webhooks/", webhooks.Webhooks.as_view(), name="webhooks"),
     path("outbox/webhooks/new/", webhooks.NewEndpoint.as_view(), name="new-endpoint"),
     path(f"{ENDPOINT}/enable/", webhooks.EnableEndpoint.as_view(), name="endpoint-enable"),
@@ -55,7 +55,7 @@ urlpatterns = [
     path("keys/new/", keys.NewKey.as_view(), name="new-operator-key"),
     path(f"{KEY}/rotate/", keys.RotateKey.as_view(), name="operator-key-rotate"),
     path(f"{KEY}/revoke/", keys.RevokeKey.as_view(), name="operator-key-revoke"),
-    path("actions/", history.Actions.as_view(), name="actions"),
+    path("actions/", audit_log.Actions.as_view(), name="actions"),
     path("login/", session.SignIn.as_view(), name="login"),
     path("logout/", session.SignOut.as_view(), name="sign-out"),
 ]

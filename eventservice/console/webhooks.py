@@ -11,27 +11,20 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 
 from eventservice.api.fields import parse_uuid
+from eventservice.api.pagination import Query
 from eventservice.api.problems import Fault
-from eventservice.api.queries import Query
 from eventservice.api.webhook_rules import EVENT_TYPES, read_endpoint
-from eventservice.console.choices import tenants_to_choose
-from eventservice.console.confirming import Question
+from eventservice.console.confirm import Question
 from eventservice.console.forms import Form, without_empty
-from eventservice.console.pages import Page
-from eventservice.console.roles import Role
+from eventservice.console.tenant_select import tenants_to_choose
+from eventservice.console.views import Page
 from eventservice.kernel.errors import Conflict, NotFound
 from eventservice.kernel.ids import new_id
+from eventservice.operators.roles import Role
 from eventservice.tenants.directory import tenant_names, tenant_of
-from outbox.public import (
-    WebhookEndpoint,
-    add_endpoint,
-    delete_endpoint,
-    endpoint_of,
-    endpoint_queues,
-    refuse_used,
-    send_again,
-    switch_endpoint,
-)
+from outbox.models import WebhookEndpoint
+from outbox.webhooks.endpoints import add_endpoint, delete_endpoint, refuse_used, switch_endpoint
+from outbox.webhooks.recovery import endpoint_of, endpoint_queues, send_again
 
 R = TypeVar("R")
 

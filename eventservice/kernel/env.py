@@ -13,9 +13,9 @@ from django.core.exceptions import ImproperlyConfigured
 
 T = TypeVar("T")
 
-SQLITE = "eventservice.sqlite"
+SQLITE = "eventservice.db.dialects.sqlite"
 POSTGRESQL = "django.db.backends.postgresql"
-MARIADB = "eventservice.mariadb"
+MARIADB = "eventservice.db.dialects.mariadb"
 
 ENGINES = {
     "sqlite": SQLITE,

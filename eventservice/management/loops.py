@@ -9,9 +9,9 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandParser
 from django.db import connection
 
-from eventservice.cluster import Role
-from eventservice.kernel.outages import weathering
-from eventservice.sqlite.base import relax_synchronous
+from eventservice.db.dialects.sqlite.base import relax_synchronous
+from eventservice.db.outages import weathering
+from eventservice.runtime.cluster import Role
 
 LONGEST_NAP = 1.0
 

@@ -11,8 +11,8 @@ from django.templatetags.static import static
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from eventservice.kernel.capped import capped_text
-from eventservice.kernel.now import db_now
+from eventservice.db.bounded_count import capped_text
+from eventservice.db.now import db_now
 from eventservice.tenants.directory import profile
 
 register = template.Library()

@@ -9,20 +9,20 @@ from django.contrib import admin
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest
 
+from eventservice.adminsite.actions import RowAction
+from eventservice.adminsite.change_lists import AnyTenantFilter, Choice
+from eventservice.adminsite.columns import column, moment, when
+from eventservice.adminsite.form_fields import Lines
+from eventservice.adminsite.model_admin import RoleAdmin
 from eventservice.api.tenant_rules import HEADER_RULE, LISTS, NUMBERS, SIGNING_SECRET, is_header
-from eventservice.console.admin.acting import RowAction
-from eventservice.console.admin.base import RoleAdmin
-from eventservice.console.admin.fields import Lines
-from eventservice.console.admin.lists import AnyTenantFilter, Choice
-from eventservice.console.admin.showing import column, moment, when
-from eventservice.console.roles import Role
-from eventservice.console.shown import digest_of
+from eventservice.console.edit_token import digest_of
 from eventservice.kernel.errors import Conflict
 from eventservice.kernel.sharding import MAX_SHARDS
+from eventservice.operators.roles import Role
 from eventservice.tenants.directory import change_tenant, create_tenant, declare_namespace
 from eventservice.tenants.keys import revoke_key
 from eventservice.tenants.models import DEFAULT_SHARDS, ApiKey, Namespace, Tenant
-from execution.public import BadUrl, parse_host
+from execution.url_rules import BadUrl, parse_host
 
 COLUMNS = ("active", *(name for _, name, _ in NUMBERS), *(name for _, name in LISTS))
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from django.db import IntegrityError, connection, transaction
 
+from eventservice.db.now import db_now
 from eventservice.kernel.errors import Invalid, NotFound
-from eventservice.kernel.now import db_now
 from eventservice.kernel.secrets import Reencryption, encrypt
 from eventservice.tenants.models import DEFAULT_NAMESPACE, DEFAULT_SHARDS, Namespace, Tenant
 

@@ -16,9 +16,9 @@ from django.db import DatabaseError, transaction
 from django.db.models import Count, F, Q
 from django.db.models.functions import Coalesce, Least
 
+from eventservice.db.now import DbNow, db_now
+from eventservice.db.sql import without_waiting
 from eventservice.kernel.errors import Conflict, NotFound
-from eventservice.kernel.now import DbNow, db_now
-from eventservice.kernel.sql import without_waiting
 from eventservice.tenants.models import ApiKey
 
 PREFIX = "es"

@@ -18,7 +18,7 @@ from orchestration.lifecycle.attempts import (
     resolve_interrupted,
     start,
 )
-from orchestration.lifecycle.changes import (
+from orchestration.lifecycle.commands import (
     add_tag,
     cancel,
     delete,
@@ -28,7 +28,7 @@ from orchestration.lifecycle.changes import (
     reschedule,
     retry,
 )
-from orchestration.lifecycle.durable import change_timer, delete_timer, set_timer
+from orchestration.lifecycle.durable_timers import change_timer, delete_timer, set_timer
 from orchestration.lifecycle.reencryption import reencrypt_calls
 from orchestration.lifecycle.retention import prune_calls
 from orchestration.lifecycle.rows import LostRace

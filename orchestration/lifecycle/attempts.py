@@ -11,26 +11,21 @@ from typing import Any, NamedTuple
 
 from django.db import transaction
 
+from eventservice.db.now import db_now, rfc3339
 from eventservice.kernel.faults import fault
 from eventservice.kernel.ids import new_id
-from eventservice.kernel.now import db_now, rfc3339
-from execution.public import (
-    AttemptKey,
-    OpenedAttempt,
-    Outcome,
-    Request,
-    close_attempts,
-    interrupt_attempts,
-    open_attempts,
-)
+from execution.log import AttemptKey, OpenedAttempt, close_attempts, interrupt_attempts, open_attempts
+from execution.outcome import Outcome
+from execution.runner import Request
 from orchestration.events import EventType
 from orchestration.lifecycle.rows import Row, event_of, locked, locked_with_request, move
 from orchestration.models import ServiceCall
+from orchestration.outcome_rules import Success, Terms, interrupted_meta, judge, next_attempt_at
 from orchestration.retries import RetryPolicy
 from orchestration.states import Delivery, ResponseContract, Status
-from orchestration.verdicts import Success, Terms, interrupted_meta, judge, next_attempt_at
-from outbox.public import Event, append
-from timers.public import DueTimer, rearm
+from outbox.writer import Event, append
+from timers.poller import DueTimer
+from timers.schedule import rearm
 
 # Past its own timeout an attempt is given this long to be recorded before the watchdog takes it for lost.
 RECORDING_GRACE = timedelta(seconds=15)

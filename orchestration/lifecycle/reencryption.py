@@ -8,11 +8,11 @@ from typing import Any
 
 from django.db import transaction
 
-from eventservice.kernel.bulk import update_rows
-from eventservice.kernel.deadlocks import again_after_deadlock
+from eventservice.db.bulk import update_rows
+from eventservice.db.deadlocks import again_after_deadlock
 from eventservice.kernel.secrets import Reencryption
-from eventservice.tenants.public import tenant_ids
-from execution.public import renew_sealed
+from eventservice.tenants.directory import tenant_ids
+from execution.redaction import renew_sealed
 from orchestration.lifecycle.rows import locked_with_request
 from orchestration.models import ServiceCall
 

@@ -7,9 +7,9 @@ from datetime import datetime, timedelta
 
 from django.db import transaction
 
-from eventservice.kernel.bulk import execute_rows
-from eventservice.kernel.now import db_now
-from eventservice.tenants.public import tenant_ids
+from eventservice.db.bulk import execute_rows
+from eventservice.db.now import db_now
+from eventservice.tenants.directory import tenant_ids
 from orchestration.models import ServiceCall
 from orchestration.states import TERMINAL, Status
 

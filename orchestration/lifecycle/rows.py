@@ -8,13 +8,13 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from eventservice.kernel.bulk import update_rows
+from eventservice.db.bulk import update_rows
 from eventservice.kernel.errors import Conflict, NotFound
 from orchestration.events import EventType
 from orchestration.models import ServiceCall
 from orchestration.states import TRANSITIONS, Status
-from outbox.public import Event
-from timers.public import lock_pending
+from outbox.writer import Event
+from timers.schedule import lock_pending
 
 
 class LostRace(Exception):

@@ -11,19 +11,20 @@ from typing import Any, NamedTuple
 
 from django.db import IntegrityError, transaction
 
-from eventservice.kernel.bulk import insert_rows
-from eventservice.kernel.deadlocks import again_after_deadlock
+from eventservice.db.bulk import insert_rows
+from eventservice.db.deadlocks import again_after_deadlock
+from eventservice.db.now import db_now, rfc3339
 from eventservice.kernel.errors import Conflict, DomainError
-from eventservice.kernel.now import db_now, rfc3339
 from eventservice.kernel.sharding import shard_of
-from eventservice.tenants.public import Profile, profile
-from execution.public import parse_target, seal
+from eventservice.tenants.directory import Profile, profile
+from execution.redaction import seal
+from execution.url_rules import parse_target
 from orchestration.commands import SubmitServiceCall
 from orchestration.events import EventType
 from orchestration.models import ServiceCall, ServiceCallTag
 from orchestration.states import Status
-from outbox.public import Event, append
-from timers.public import Timer, schedule
+from outbox.writer import Event, append
+from timers.schedule import Timer, schedule
 
 
 @dataclass(frozen=True, slots=True)

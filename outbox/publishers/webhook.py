@@ -13,9 +13,9 @@ from uuid import UUID
 
 from django.db import transaction
 
-from eventservice.kernel.bulk import insert_rows
+from eventservice.db.bulk import insert_rows
+from eventservice.db.now import db_now
 from eventservice.kernel.ids import new_id
-from eventservice.kernel.now import db_now
 from outbox.envelope import Envelope
 from outbox.models import DeliveryState, WebhookDelivery, WebhookEndpoint
 

@@ -22,11 +22,11 @@ import structlog
 from django.db import transaction
 from django.db.models import F, Min, OuterRef, QuerySet, Subquery
 
+from eventservice.db.bulk import execute_rows
+from eventservice.db.now import DbNow, db_now
+from eventservice.db.outages import weathering
 from eventservice.kernel.backoff import full_jitter
-from eventservice.kernel.bulk import execute_rows
 from eventservice.kernel.faults import fault
-from eventservice.kernel.now import DbNow, db_now
-from eventservice.kernel.outages import weathering
 from eventservice.kernel.secrets import Undecipherable, decrypt
 from eventservice.kernel.signing import key_of, signature_headers
 from outbox.models import DeliveryState, WebhookDelivery, WebhookEndpoint

@@ -8,9 +8,9 @@ from uuid import UUID
 
 from django.db.models import QuerySet
 
+from eventservice.db.now import DbNow
 from eventservice.kernel.errors import Conflict, NotFound
 from eventservice.kernel.ids import new_id
-from eventservice.kernel.now import DbNow
 from eventservice.kernel.secrets import Reencryption, encrypt
 from eventservice.kernel.signing import new_secret
 from outbox.models import WebhookDelivery, WebhookEndpoint

@@ -10,7 +10,7 @@ from uuid import UUID
 from django.db import transaction
 from django.db.models import Count, QuerySet
 
-from eventservice.kernel.now import db_now
+from eventservice.db.now import db_now
 from outbox.models import DeliveryState, WebhookDelivery, WebhookEndpoint
 from outbox.webhooks.delivery import lock_endpoint, promote
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from eventservice.api import auth, limits, metrics
+from eventservice.api import authentication, metrics, throttling
+from eventservice.tenants.directory import create_tenant, forget_profiles
 from eventservice.tenants.keys import create_key
 from eventservice.tenants.models import ApiKey, Tenant
-from eventservice.tenants.public import create_tenant, forget_profiles
-from orchestration import ceilings
+from orchestration import admission
 
 ALL = tuple(ApiKey.Scope.values)
 SPEC = {"method": "POST", "url": "http://target.test/hook", "headers": {"X-Shown": "yes"}, "body": {"n": 1}}
@@ -86,11 +86,11 @@ def api_of(tenant: Tenant, scopes: Collection[str] = ALL) -> Api:
 def nothing_kept() -> Iterator[None]:
     """What the processes keep for a moment would outlive a test's rows."""
     for forget in (
-        auth.forget_keys,
+        authentication.forget_keys,
         forget_profiles,
-        limits.forget_turns,
+        throttling.forget_turns,
         metrics.forget_metrics,
-        ceilings.forget_rooms,
+        admission.forget_rooms,
     ):
         forget()
     yield

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from eventservice.api.bodies import parse_json
+from eventservice.api.parsers import parse_json
 from eventservice.api.problems import MOST_TOLD, Fault, Refusal, told
 from tests.api.conftest import Api, faults, submission
 
@@ -23,11 +23,11 @@ def test_a_name_that_is_there_twice_is_found_in_one_pass(monkeypatch: pytest.Mon
             compared += 1
             return str.__eq__(self, other) is True
 
-    from eventservice.api import bodies
+    from eventservice.api import parsers
 
     many = [(Name(number), 1) for number in range(3000)]
     with pytest.raises(ValueError, match='the name "2999" is there twice'):
-        bodies._no_repeats([*many, (Name(2999), 1)])
+        parsers._no_repeats([*many, (Name(2999), 1)])
     assert compared < 300
 
 

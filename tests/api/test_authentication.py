@@ -10,8 +10,8 @@ import pytest
 from django.contrib.auth.models import Group, User
 from django.test import Client
 
-from eventservice.api.auth import KEPT_SECONDS, forget_keys
-from eventservice.kernel.now import db_now
+from eventservice.api.authentication import KEPT_SECONDS, forget_keys
+from eventservice.db.now import db_now
 from eventservice.tenants.keys import create_key, revoke_key
 from eventservice.tenants.models import ApiKey
 from tests.api.conftest import ALL, Api, api_of, submission

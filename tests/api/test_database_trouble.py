@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from django.db import OperationalError, transaction
 
-from eventservice.api.auth import forget_keys
+from eventservice.api.authentication import forget_keys
 from eventservice.kernel.ids import new_id
 from eventservice.tenants.models import ApiKey
 from orchestration import lifecycle
@@ -67,7 +67,7 @@ def test_what_was_done_is_not_said_to_be_undone_when_it_cannot_be_shown(
     acme: Api, monkeypatch: pytest.MonkeyPatch, method: str, action: str, body: Any, done: dict[str, str]
 ) -> None:
     call = acme.submit()["serviceCallId"]
-    monkeypatch.setattr("orchestration.api.service_calls.show_details", busy)
+    monkeypatch.setattr("eventservice.api.calls.show_details", busy)
     answer = acme(method, f"/service-calls/{call}{action}", body)
     assert (answer.status_code, answer.json()["code"]) == (503, "outcome_unknown")
     assert {name: getattr(the_call(acme), name) for name in done} == done
@@ -76,7 +76,7 @@ def test_what_was_done_is_not_said_to_be_undone_when_it_cannot_be_shown(
 @pytest.mark.django_db
 def test_nor_is_a_timer_that_was_set(acme: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     timer = {"executeAt": "2030-01-01T00:00:00Z", "callbackUrl": "http://target.test/"}
-    monkeypatch.setattr("orchestration.api.timers.timer_call_of", busy)
+    monkeypatch.setattr("eventservice.api.timers.timer_call_of", busy)
     answers = [
         acme.post("/timers/create", {"id": "t", **timer}),
         acme.post("/timers/update", {"timerId": "t", "callbackTimeoutSeconds": 7}),

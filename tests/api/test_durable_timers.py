@@ -8,11 +8,11 @@ import pytest
 from django.db import transaction
 
 from eventservice.kernel.ids import new_id
-from eventservice.tenants.public import declare_namespace
+from eventservice.tenants.directory import declare_namespace
 from orchestration import lifecycle
 from orchestration.models import ServiceCall
 from tests.api.conftest import Api, faults
-from timers.public import DueTimer
+from timers.poller import DueTimer
 
 pytestmark = pytest.mark.django_db
 

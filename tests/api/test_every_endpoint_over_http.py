@@ -12,8 +12,8 @@ import pytest
 import requests
 
 from eventservice.client import Client
+from eventservice.tenants.directory import create_tenant
 from eventservice.tenants.keys import create_key
-from eventservice.tenants.public import create_tenant
 from orchestration.models import ServiceCall
 from tests.api.conftest import ALL, Api, api_of, submission
 from tests.api.endpoints import Endpoint, endpoints

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from eventservice.tenants.directory import declare_namespace
 from eventservice.tenants.keys import create_key
-from eventservice.tenants.public import declare_namespace
 from tests.api.conftest import ALL, Api
 from tests.api.endpoints import Endpoint, endpoints
 

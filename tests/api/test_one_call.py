@@ -13,9 +13,9 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from eventservice.api.waiting import a_place_to_wait
+from eventservice.api.long_poll import a_place_to_wait
+from eventservice.db.now import db_now
 from eventservice.kernel.ids import new_id
-from eventservice.kernel.now import db_now
 from orchestration import lifecycle
 from orchestration.models import ServiceCall
 from tests.api.conftest import SPEC, Api, faults

@@ -18,11 +18,11 @@ from django.test.utils import CaptureQueriesContext
 from prometheus_client.parser import text_string_to_metric_families
 
 from eventservice.api import metrics as metrics_module
+from eventservice.db.now import DbNow, db_now, pinned_time
 from eventservice.kernel.ids import new_id
-from eventservice.kernel.now import DbNow, db_now, pinned_time
-from eventservice.tenants.public import create_tenant
-from orchestration import statistics
+from eventservice.tenants.directory import create_tenant
 from orchestration.models import ServiceCall
+from orchestration.statistics import recent
 from tests.api.conftest import Api, api_of, faults
 from tests.factories import ServiceCallFactory
 from timers.models import Node, TimerShard
@@ -247,8 +247,8 @@ def test_more_tenants_are_no_more_queries(operator: Api, settings: Any) -> None:
 
 
 def test_a_sample_is_of_the_latest_calls(acme: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(statistics, "SAMPLE", 2)
-    monkeypatch.setattr(statistics, "MOST_READ", 4)
+    monkeypatch.setattr(recent, "SAMPLE", 2)
+    monkeypatch.setattr(recent, "MOST_READ", 4)
     for minutes, late in [(1, 7)] * 3 + [(14, 900)] * 20:
         an_ended_call(acme, "Succeeded", late, {}, minutes)
     found = acme.get("/api/v1/stats?window=15m").json()

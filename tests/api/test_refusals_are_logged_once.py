@@ -13,7 +13,7 @@ from django.http import HttpResponse
 from django.test import Client
 from django.urls import path
 
-from eventservice.kernel.logs import logging_config
+from eventservice.kernel.logging import logging_config
 from orchestration import lifecycle
 from tests.api.conftest import Api, submission
 

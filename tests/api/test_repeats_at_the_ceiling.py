@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestration import ceilings
+from orchestration import admission
 from orchestration.models import ServiceCall
 from tests.api.conftest import Api, submission
 
@@ -16,7 +16,7 @@ TIMER = {"id": "t", "executeAt": "2030-01-01T00:00:00Z", "callbackUrl": "http://
 
 def fill(api: Api, operator: Api, most: int) -> None:
     operator("PATCH", "", {"maxPending": most})
-    ceilings.forget_rooms()
+    admission.forget_rooms()
 
 
 def pending(api: Api) -> int:

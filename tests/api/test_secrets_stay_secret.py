@@ -11,12 +11,12 @@ from django.apps import apps
 from django.db import connection, transaction
 
 from eventservice.kernel.ids import new_id
+from eventservice.tenants.directory import forget_profiles
 from eventservice.tenants.models import Tenant
-from eventservice.tenants.public import forget_profiles
 from orchestration import lifecycle
 from orchestration.models import ServiceCall
 from tests.api.conftest import SPEC, Api, submission
-from timers.public import DueTimer
+from timers.poller import DueTimer
 
 pytestmark = pytest.mark.django_db
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from eventservice.kernel.now import pinned_time
+from eventservice.db.now import pinned_time
 from orchestration.models import ServiceCall
 from outbox.models import OutboxEvent
 from tests.api.conftest import SPEC, Api, faults, submission

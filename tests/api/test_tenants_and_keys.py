@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from eventservice.api.auth import forget_keys
-from eventservice.kernel.now import db_now, pinned_time
+from eventservice.api.authentication import forget_keys
+from eventservice.db.now import db_now, pinned_time
 from eventservice.tenants.directory import change_tenant
 from eventservice.tenants.models import ApiKey, Tenant
-from execution.public import MASK
+from execution.redaction import MASK
 from tests.api.conftest import SPEC, Api, api_of, faults
 
 pytestmark = pytest.mark.django_db

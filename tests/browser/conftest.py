@@ -13,8 +13,8 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect, sync_playwright
 
 from tests.browser.chromium import EXECUTABLE, FLAGS, WIDE
+from tests.browser.page_errors import Watch
 from tests.browser.system import PASSWORD, System, running
-from tests.browser.watching import Watch
 
 CALLS = 400
 # In milliseconds: how long something may take to be seen.

@@ -7,7 +7,7 @@ import re
 import pytest
 from playwright.sync_api import Page, expect
 
-from eventservice.demo.companies import DEAD_HOST
+from eventservice.devtools.demo.companies import DEAD_HOST
 from tests.browser.marks import BROWSER
 from tests.browser.system import System
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
-from tests.browser.addresses import examples, filled, routes
 from tests.browser.chromium import PHONE, WIDE
 from tests.browser.conftest import Desk
 from tests.browser.marks import BROWSER
+from tests.browser.page_urls import examples, filled, routes
 from tests.browser.system import System
 
 pytestmark = BROWSER

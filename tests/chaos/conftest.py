@@ -1,3 +1,3 @@
-from tests.witness import chance, stage
+from tests.process_harness import chance, stage
 
 __all__ = ["chance", "stage"]

@@ -9,8 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from uuid import UUID
 
-from orchestration.public import Delivery, ResponseContract, RetryPolicy, SubmitServiceCall
-from tests.witness import Program, Stage, Witness, accept, call
+from orchestration.commands import SubmitServiceCall
+from orchestration.retries import RetryPolicy
+from orchestration.states import Delivery, ResponseContract
+from tests.process_harness import Program, Stage, Witness, accept, call
 
 LEASE = {"NODE_LEASE_SECONDS": "2"}
 # A kill at one of the first passes of the point: a process does not live long in a storm.

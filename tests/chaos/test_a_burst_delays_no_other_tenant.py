@@ -8,19 +8,10 @@ from datetime import timedelta
 
 import pytest
 
-from eventservice.tenants.public import create_tenant
-from orchestration.public import EngineLimits
-from tests.clocks import promised, running_clock
-from tests.witness import (
-    Stage,
-    accept,
-    at_work,
-    call,
-    lateness,
-    say,
-    steady,
-    until_all_have_ended,
-)
+from eventservice.tenants.directory import create_tenant
+from orchestration.engine.capacity import EngineLimits
+from tests.database_clock import promised, running_clock
+from tests.process_harness import Stage, accept, at_work, call, lateness, say, steady, until_all_have_ended
 
 MOST_DELAY = promised(1.0)
 # However slow the machine: what was under way already when a call became due, and a batch or two beside it.

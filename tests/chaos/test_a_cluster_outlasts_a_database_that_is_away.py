@@ -8,9 +8,10 @@ import pytest
 from django.db import transaction
 
 from eventservice.models import Slot
-from eventservice.tenants.public import create_tenant
-from orchestration.public import ServiceCall, Status
-from tests.witness import Stage, accept, call, seat_of, until, until_all_have_ended
+from eventservice.tenants.directory import create_tenant
+from orchestration.models import ServiceCall
+from orchestration.states import Status
+from tests.process_harness import Stage, accept, call, seat_of, until, until_all_have_ended
 
 # Longer than a slice may last (1 + 1 + 5 s), and than the sentinel waits for one (3 s more).
 AWAY_SECONDS = 14.0

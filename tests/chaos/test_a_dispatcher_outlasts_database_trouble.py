@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from eventservice.tenants.public import create_tenant
+from eventservice.tenants.directory import create_tenant
 from outbox.models import OutboxEvent
 from tests.eventservice.connections import end_other_connections
-from tests.witness import Program, Stage, accept, call, until
+from tests.process_harness import Program, Stage, accept, call, until
 
 TROUBLED = "step_broken_off"
 

@@ -12,11 +12,11 @@ from uuid import UUID
 import pytest
 from django.db import connection
 
-from eventservice.tenants.public import create_tenant, declare_namespace
+from eventservice.tenants.directory import create_tenant, declare_namespace
 from execution.models import HttpExecution
-from orchestration.public import ServiceCall
+from orchestration.models import ServiceCall
 from outbox.models import OutboxEvent
-from tests.witness import (
+from tests.process_harness import (
     Program,
     Stage,
     accept,

@@ -8,9 +8,19 @@ import time
 
 import pytest
 
-from eventservice.tenants.public import create_tenant
-from tests.clocks import promised
-from tests.witness import Stage, accept, call, lateness, say, seat_of, steady, until, until_all_have_ended
+from eventservice.tenants.directory import create_tenant
+from tests.database_clock import promised
+from tests.process_harness import (
+    Stage,
+    accept,
+    call,
+    lateness,
+    say,
+    seat_of,
+    steady,
+    until,
+    until_all_have_ended,
+)
 
 PROMISED = promised(30.0)
 

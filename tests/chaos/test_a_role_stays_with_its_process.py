@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from eventservice import cluster
-from eventservice.cluster import Worker, run_slice, slot_name, start_chains
-from eventservice.kernel.now import DbNow
+from eventservice.db.now import DbNow
 from eventservice.models import Slot
+from eventservice.runtime import cluster
+from eventservice.runtime.cluster import Worker, run_slice, slot_name, start_chains
 
 
 class FakeRole:

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import pytest
 
-from eventservice.tenants.public import create_tenant
-from orchestration.in_flight import TIMES_WHAT_IS_LEFT
-from tests.clocks import promised
-from tests.witness import Stage, accept, at_work, call, lateness, say, steady, until
+from eventservice.tenants.directory import create_tenant
+from orchestration.engine.capacity import TIMES_WHAT_IS_LEFT
+from tests.database_clock import promised
+from tests.process_harness import Stage, accept, at_work, call, lateness, say, steady, until
 
 CEILING = 42
 CALLS = 500

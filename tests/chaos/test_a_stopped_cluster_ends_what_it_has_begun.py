@@ -8,9 +8,10 @@ from collections.abc import Callable
 
 import pytest
 
-from eventservice.tenants.public import create_tenant
-from orchestration.public import ServiceCall, Status
-from tests.witness import Program, Stage, accept, call, until, until_all_have_ended
+from eventservice.tenants.directory import create_tenant
+from orchestration.models import ServiceCall
+from orchestration.states import Status
+from tests.process_harness import Program, Stage, accept, call, until, until_all_have_ended
 
 
 def itself(cluster: Program) -> None:

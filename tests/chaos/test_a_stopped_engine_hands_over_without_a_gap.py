@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from eventservice.tenants.public import create_tenant
-from tests.clocks import promised
-from tests.witness import Stage, at_work, lateness, say, steady, until, until_all_have_ended
+from eventservice.tenants.directory import create_tenant
+from tests.database_clock import promised
+from tests.process_harness import Stage, at_work, lateness, say, steady, until, until_all_have_ended
 
 # Shards that are not handed over are another's after NODE_LEASE_SECONDS, which is more in any case.
 LONGEST_GAP = promised(2.0)

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from eventservice.tenants.directory import create_tenant
 from eventservice.tenants.models import Tenant
-from eventservice.tenants.public import create_tenant
-from tests.clocks import promised
-from tests.witness import Stage, accept, at_work, call, lateness, say, steady, until, until_all_have_ended
+from tests.database_clock import promised
+from tests.process_harness import (
+    Stage,
+    accept,
+    at_work,
+    call,
+    lateness,
+    say,
+    steady,
+    until,
+    until_all_have_ended,
+)
 
 CEILING = 10
 CALLS = 60

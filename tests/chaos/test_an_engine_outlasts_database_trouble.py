@@ -11,10 +11,11 @@ import pytest
 from django.conf import settings
 from django.db import connection, transaction
 
-from eventservice.tenants.public import create_tenant
-from orchestration.public import Delivery, ServiceCall, Status
+from eventservice.tenants.directory import create_tenant
+from orchestration.models import ServiceCall
+from orchestration.states import Delivery, Status
 from tests.eventservice.connections import end_other_connections
-from tests.witness import Stage, accept, at_work, call, until, until_all_have_ended
+from tests.process_harness import Stage, accept, at_work, call, until, until_all_have_ended
 
 LONGER_THAN_A_LEASE = settings.NODE_LEASE_SECONDS * 1.5
 OF_EACH = 20

@@ -5,8 +5,8 @@ Otherwise a target would be asked to do what has been done, or canceled, long ag
 
 from __future__ import annotations
 
-from eventservice.tenants.public import create_tenant
-from tests.witness import Stage, accept, call, until, until_all_have_ended
+from eventservice.tenants.directory import create_tenant
+from tests.process_harness import Stage, accept, call, until, until_all_have_ended
 from timers.models import Node
 
 QUICK = {"NODE_LEASE_SECONDS": "1"}

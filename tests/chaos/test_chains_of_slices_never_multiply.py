@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from django_q.models import OrmQ
 
-from eventservice import cluster
-from eventservice.cluster import ROLES, mend_chains, run_slice, slot_name, start_chains
-from eventservice.kernel.now import DbNow
+from eventservice.db.now import DbNow
 from eventservice.models import Slot
+from eventservice.runtime import cluster
+from eventservice.runtime.cluster import ROLES, mend_chains, run_slice, slot_name, start_chains
 
 Task = tuple[str, int]
 Elsewhere = Callable[..., Future[Any]]

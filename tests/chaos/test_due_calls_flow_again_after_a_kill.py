@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 
-from eventservice.tenants.public import create_tenant
-from tests.clocks import promised
-from tests.witness import Stage, at_work, lateness, say, steady, until, until_all_have_ended
+from eventservice.tenants.directory import create_tenant
+from tests.database_clock import promised
+from tests.process_harness import Stage, at_work, lateness, say, steady, until, until_all_have_ended
 
 PROMISED = promised(15.0)
 

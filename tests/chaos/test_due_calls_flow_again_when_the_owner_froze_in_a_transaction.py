@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from django.db import connection
 
-from eventservice.tenants.public import create_tenant
-from tests.clocks import promised
-from tests.witness import (
+from eventservice.tenants.directory import create_tenant
+from tests.database_clock import promised
+from tests.process_harness import (
     Program,
     Stage,
     at_work,

@@ -11,13 +11,15 @@ from uuid import UUID
 
 import pytest
 
-from eventservice.tenants.public import create_tenant
+from eventservice.tenants.directory import create_tenant
 from execution.models import HttpExecution
+from orchestration.commands import SubmitServiceCall
 from orchestration.lifecycle import MOST_INTERRUPTIONS
-from orchestration.public import Delivery, ServiceCall, Status, SubmitServiceCall
+from orchestration.models import ServiceCall
+from orchestration.states import Delivery, Status
 from outbox.models import OutboxEvent
 from tests.chaos.storm import DISPATCHER_POINTS, ENGINE_POINTS, FLAKY, Storm
-from tests.witness import Sent, Stage, say, until, until_all_have_ended
+from tests.process_harness import Sent, Stage, say, until, until_all_have_ended
 
 TERMINAL_EVENTS = {"ServiceCallSucceeded", "ServiceCallFailed", "ServiceCallCanceled"}
 WHOLE = pytest.param(10_000, 200, id="whole", marks=pytest.mark.chaos)

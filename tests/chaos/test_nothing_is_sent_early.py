@@ -7,9 +7,9 @@ import time
 import pytest
 from django.db import connection
 
-from eventservice.tenants.public import create_tenant
-from tests.clocks import running_clock
-from tests.witness import Stage, at_work, lateness, say, steady, until_all_have_ended
+from eventservice.tenants.directory import create_tenant
+from tests.database_clock import running_clock
+from tests.process_harness import Stage, at_work, lateness, say, steady, until_all_have_ended
 
 WHOLE = pytest.param(100, 120, id="whole", marks=pytest.mark.chaos)
 

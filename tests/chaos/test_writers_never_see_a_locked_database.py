@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from eventservice.tenants.public import create_tenant
-from orchestration.public import ServiceCall
-from tests.witness import Stage, at_work, say, until, until_all_have_ended
+from eventservice.tenants.directory import create_tenant
+from orchestration.models import ServiceCall
+from tests.process_harness import Stage, at_work, say, until, until_all_have_ended
 
 WRITERS = 8
 WRITER = """
@@ -17,7 +17,7 @@ import json, sys, time
 import django; django.setup()
 from uuid import UUID
 from django.db import DatabaseError
-from tests.witness import accept, call
+from tests.process_harness import accept, call
 tenant, url, seconds = UUID(sys.argv[1]), sys.argv[2], float(sys.argv[3])
 accepted, refused, longest = 0, [], 0.0
 end = time.monotonic() + seconds

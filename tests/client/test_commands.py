@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from django.core.management import BaseCommand, CommandError, call_command
 
-from eventservice.api.auth import forget_keys
+from eventservice.api.authentication import forget_keys
 from eventservice.management.commands.calls import Command as Calls
 from eventservice.management.terminal import Terminal
+from eventservice.tenants.directory import create_tenant, forget_profiles
 from eventservice.tenants.keys import create_key, find_key
 from eventservice.tenants.models import ApiKey, Tenant
-from eventservice.tenants.public import create_tenant, forget_profiles
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -1,7 +1,7 @@
 import pytest
 
+from eventservice.tenants.directory import create_tenant, forget_profiles
 from eventservice.tenants.models import Tenant
-from eventservice.tenants.public import create_tenant, forget_profiles
 
 
 @pytest.fixture

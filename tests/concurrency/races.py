@@ -10,17 +10,17 @@ from uuid import UUID
 
 from django.db import OperationalError, connection, transaction
 
-from eventservice.kernel.leases import Fenced
+from eventservice.db.leases import Fenced
 from eventservice.tenants.models import Tenant
-from execution.outcome import Responded, Timings
-from execution.public import Outcome
+from execution.outcome import Outcome, Responded, Timings
 from orchestration import lifecycle
+from orchestration.commands import RequestSpec, SubmitServiceCall
 from orchestration.lifecycle import StartedCall
-from orchestration.public import RequestSpec, ServiceCall, SubmitServiceCall
+from orchestration.models import ServiceCall
 from outbox.models import OutboxEvent
-from tests.witness import say
-from timers.public import Membership, Poller
-from timers.shards import ensure_shards
+from tests.process_harness import say
+from timers.poller import Poller
+from timers.shards import Membership, ensure_shards
 
 ROUNDS = 8
 DEADLOCK = 1213

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from eventservice.tenants.models import Tenant
-from orchestration.public import Status, cancel
+from orchestration.lifecycle import cancel
+from orchestration.states import Status
 from tests.concurrency.races import ROUNDS, node, race, status_of, story_of, submitted
 
 

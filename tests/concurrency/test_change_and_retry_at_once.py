@@ -10,11 +10,12 @@ from uuid import UUID
 
 import pytest
 
-from eventservice.kernel.now import db_now
+from eventservice.db.now import db_now
 from eventservice.tenants.models import Tenant
-from execution.public import close_attempts
-from orchestration.lifecycle import attempts
-from orchestration.public import RetryPolicy, ServiceCall, cancel, reschedule
+from execution.log import close_attempts
+from orchestration.lifecycle import attempts, cancel, reschedule
+from orchestration.models import ServiceCall
+from orchestration.retries import RetryPolicy
 from tests.concurrency.races import node, race, status_of, submitted
 from timers.models import TimerSchedule
 

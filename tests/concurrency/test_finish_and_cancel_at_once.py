@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from eventservice.kernel.errors import Conflict
 from eventservice.tenants.models import Tenant
-from orchestration.public import RetryPolicy, Status, cancel
+from orchestration.lifecycle import cancel
+from orchestration.retries import RetryPolicy
+from orchestration.states import Status
 from tests.concurrency.races import ROUNDS, node, race, status_of, story_of, submitted
 
 LATER = RetryPolicy(max_attempts=5, initial_interval=3600.0)

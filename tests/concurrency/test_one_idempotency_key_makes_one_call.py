@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from eventservice.tenants.models import Tenant
-from orchestration.public import ServiceCall
+from orchestration.models import ServiceCall
 from tests.concurrency.races import race, story_of, submitted
 
 AT_ONCE = 50

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from eventservice.kernel.errors import Conflict
+from eventservice.tenants.directory import declare_namespace
 from eventservice.tenants.models import Namespace, Tenant
-from eventservice.tenants.public import declare_namespace
 from tests.concurrency.races import ROUNDS, race
 
 AT_ONCE = 8

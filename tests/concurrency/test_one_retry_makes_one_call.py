@@ -7,7 +7,7 @@ from eventservice.kernel.ids import new_id
 from eventservice.tenants.models import Tenant
 from orchestration import lifecycle
 from orchestration.lifecycle import Submitted
-from orchestration.public import ServiceCall
+from orchestration.models import ServiceCall
 from tests.concurrency.races import ROUNDS, node, race, submitted
 
 AT_ONCE = 6

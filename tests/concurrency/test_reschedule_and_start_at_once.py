@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from eventservice.db.now import db_now
 from eventservice.kernel.errors import Conflict
-from eventservice.kernel.now import db_now
 from eventservice.tenants.models import Tenant
-from orchestration.public import reschedule
+from orchestration.lifecycle import reschedule
 from tests.concurrency.races import ROUNDS, node, race, status_of, story_of, submitted
 from timers.models import TimerSchedule
 

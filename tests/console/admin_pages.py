@@ -10,7 +10,7 @@ from django.contrib.admin.utils import quote
 from django.test import Client
 from django.urls import reverse
 
-from eventservice.console.admin.keys import text_of
+from eventservice.adminsite.composite_pk import text_of
 
 
 def list_of(model: str, **query: Any) -> str:

@@ -8,8 +8,8 @@ import pytest
 from django.contrib.auth.models import Group, User
 from django.test import Client
 
-from eventservice.console.roles import Role
 from eventservice.console.session import forget_failures
+from eventservice.operators.roles import Role
 from eventservice.tenants.directory import forget_profiles
 
 

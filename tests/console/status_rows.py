@@ -11,7 +11,8 @@ from typing import Any
 from django.test import Client
 
 from eventservice.tenants.models import Tenant
-from orchestration.public import RequestSpec, SubmitServiceCall, submit
+from orchestration.commands import RequestSpec, SubmitServiceCall
+from orchestration.lifecycle import submit
 from tests.conftest import NOON
 from tests.factories import ServiceCallFactory, ServiceCallTagFactory
 

@@ -12,10 +12,11 @@ from django.test import Client
 from django.urls import URLPattern, URLResolver, get_resolver
 
 from eventservice.models import OperatorAction
+from eventservice.tenants.directory import create_tenant
 from eventservice.tenants.models import ApiKey, Tenant
-from eventservice.tenants.public import create_tenant
+from orchestration.commands import RequestSpec, SubmitServiceCall
+from orchestration.lifecycle import submit
 from orchestration.models import ServiceCall, ServiceCallTag
-from orchestration.public import RequestSpec, SubmitServiceCall, submit
 from outbox.models import OutboxEvent
 from tests.api.endpoints import endpoints
 from timers.models import TimerSchedule
@@ -36,7 +37,7 @@ def console_patterns(patterns: Any = None, prefix: str = "/") -> Iterator[tuple[
 
 
 def _page_class() -> type:
-    from eventservice.console.pages import Page
+    from eventservice.console.views import Page
 
     return Page
 

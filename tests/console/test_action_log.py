@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from eventservice.console import history
+from eventservice.console import audit_log
+from eventservice.db.now import db_now
 from eventservice.kernel.ids import new_id
-from eventservice.kernel.now import db_now
 from eventservice.models import OperatorAction
 from eventservice.tenants.models import Tenant
 
@@ -99,7 +99,7 @@ def test_every_page_is_reached_once(viewer: Client) -> None:
 def test_a_filter_looks_at_so_many_and_says_how_to_go_on(
     viewer: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(history, "LOOKED_AT", 10)
+    monkeypatch.setattr(audit_log, "LOOKED_AT", 10)
     noted("cancel", user="eve")
     for _ in range(25):
         noted("cancel")

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from eventservice.console.admin import acting
-from eventservice.kernel.now import db_now
+from eventservice.adminsite import actions
+from eventservice.db.now import db_now
 from eventservice.models import OperatorAction
 from eventservice.tenants.directory import change_tenant, declare_namespace
 from eventservice.tenants.keys import create_key
 from eventservice.tenants.models import DEFAULT_NAMESPACE, ApiKey, Tenant
 from orchestration import lifecycle
-from orchestration.ceilings import forget_rooms
+from orchestration.admission import forget_rooms
 from orchestration.commands import RequestSpec, SubmitServiceCall
 from orchestration.models import ServiceCall, ServiceCallTag
 from outbox.models import OutboxEvent
@@ -181,8 +181,8 @@ def test_a_row_that_is_gone_is_told(operator: Client, tenant: Tenant) -> None:
 def test_all_that_match_are_done_so_many_at_once(
     operator: Client, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("eventservice.console.admin.base.MOST_AT_ONCE", 3)
-    monkeypatch.setattr(acting, "MOST_AT_ONCE", 3)
+    monkeypatch.setattr("eventservice.adminsite.model_admin.MOST_AT_ONCE", 3)
+    monkeypatch.setattr(actions, "MOST_AT_ONCE", 3)
     calls = submitted(tenant, 5)
     data = {"action": "cancel", "index": "0", "select_across": "1", "_selected_action": "x"}
     page = shown(operator.post(list_of(CALLS), data))
@@ -204,9 +204,9 @@ def test_all_that_match_keeps_to_the_filters(operator: Client, tenant: Tenant, i
 
 
 def test_more_rows_than_sqlite_takes_in_one_expression_are_found(operator: Client, tenant: Tenant) -> None:
-    calls = submitted(tenant, acting.MOST_AT_ONCE)
+    calls = submitted(tenant, actions.MOST_AT_ONCE)
     page = shown(act_on(operator, CALLS, "cancel", calls, confirmed=""))
-    assert f"Cancel {acting.MOST_AT_ONCE} service calls?" in page
+    assert f"Cancel {actions.MOST_AT_ONCE} service calls?" in page
     assert "and 490 more" in page
 
 

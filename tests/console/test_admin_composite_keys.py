@@ -9,7 +9,7 @@ from django.contrib import admin as django_admin
 from django.contrib.admin.models import LogEntry
 from django.test import Client
 
-from eventservice.console.admin.keys import key_of, text_of
+from eventservice.adminsite.composite_pk import key_of, text_of
 from eventservice.kernel.ids import new_id
 from eventservice.tenants.models import Namespace, Tenant
 from orchestration.models import CallRollup, ServiceCall, ServiceCallTag

@@ -9,10 +9,10 @@ from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Group, User
 from django.test import Client
 
-from eventservice.console.roles import Role, role_of
 from eventservice.kernel.ids import new_id
 from eventservice.kernel.secrets import decrypt
 from eventservice.models import OperatorAction
+from eventservice.operators.roles import Role, role_of
 from eventservice.tenants.directory import change_tenant, profile
 from eventservice.tenants.models import Namespace, Tenant
 from outbox.models import WebhookEndpoint

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from eventservice.console.admin.showing import MOST_SHOWN, masked
+from eventservice.adminsite.columns import MOST_SHOWN, masked
 from eventservice.kernel.ids import new_id
 from eventservice.kernel.secrets import encrypt
 from eventservice.tenants.directory import declare_namespace
 from eventservice.tenants.keys import create_key
 from eventservice.tenants.models import Tenant
-from execution.public import MASK
+from execution.redaction import MASK
 from orchestration import lifecycle
 from orchestration.commands import RequestSpec, SubmitServiceCall
 from orchestration.models import ServiceCall

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from eventservice.console.admin import lists
+from eventservice.adminsite import change_lists
 from eventservice.kernel.ids import new_id
 from eventservice.tenants.models import Tenant
 from orchestration.models import ServiceCall
@@ -58,7 +58,7 @@ def test_the_heading_names_the_tenant_whose_rows_are_listed(
     call(tenant, "ours")
     assert heading(viewer.get(list_of(CALLS))) == f"Service calls of {tenant.name}"
     assert heading(viewer.get(list_of(CALLS, tenant=intruder.pk))) == f"Service calls of {intruder.name}"
-    monkeypatch.setattr(lists, "MOST_TENANTS", 1)
+    monkeypatch.setattr(change_lists, "MOST_TENANTS", 1)
     assert heading(viewer.get(list_of(CALLS, tenant=intruder.pk))) == f"Service calls of {intruder.name}"
 
 
@@ -134,7 +134,7 @@ def test_calls_are_filtered_by_namespace_among_the_latest(
         call(tenant, f"r{number}", namespace="reports", submitted_at=EARLIER + timedelta(seconds=number))
     call(tenant, "plain", submitted_at=EARLIER + timedelta(seconds=9))
     assert calls_in(viewer, namespace="reports") == ["r3", "r2", "r1", "r0"]
-    monkeypatch.setattr(lists, "LATEST", 3)
+    monkeypatch.setattr(change_lists, "LATEST", 3)
     assert calls_in(viewer, namespace="reports") == ["r3", "r2"]
 
 
@@ -302,7 +302,7 @@ def test_another_order_cannot_be_asked_for(viewer: Client, tenant: Tenant) -> No
 def test_a_long_list_is_counted_up_to_a_cap(
     viewer: Client, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("eventservice.kernel.capped.MOST_COUNTED", 60)
+    monkeypatch.setattr("eventservice.db.bounded_count.MOST_COUNTED", 60)
     for number in range(70):
         call(tenant, f"n{number}", submitted_at=EARLIER + timedelta(seconds=number))
     page = shown(viewer.get(list_of(CALLS)))

@@ -11,7 +11,7 @@ from django.db import models
 from django.test import Client
 from django_q.models import Task
 
-from eventservice.console.admin.base import RoleAdmin
+from eventservice.adminsite.model_admin import RoleAdmin
 from tests.console.admin_pages import list_of
 
 NOT_REGISTERED: dict[type[models.Model], str] = {

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from eventservice.console import charts
-from orchestration.public import SPANS, Outcomes, Slice, Span
+from orchestration.statistics.charts import SPANS, Outcomes, Slice, Span
 
 BEGIN = datetime(2026, 3, 1, tzinfo=UTC)
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestration.console.curl import BadCurl, Pasted, parse_curl, write_curl
+from eventservice.console.calls.curl import BadCurl, Pasted, parse_curl, write_curl
 from tests.execution.hostile import answering
 
 

@@ -13,10 +13,10 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
+from eventservice.db.now import pinned_time
 from eventservice.kernel.ids import new_id
-from eventservice.kernel.now import pinned_time
 from eventservice.tenants.models import Tenant
-from orchestration.public import roll_up
+from orchestration.statistics.rollup import roll_up
 from tests.conftest import NOON
 from tests.factories import (
     OutboxEventFactory,

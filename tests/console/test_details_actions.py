@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from eventservice.kernel.now import pinned_time
+from eventservice.db.now import pinned_time
 from eventservice.models import OperatorAction
-from eventservice.tenants.directory import change_tenant
+from eventservice.tenants.directory import change_tenant, create_tenant, forget_profiles
 from eventservice.tenants.models import Tenant
-from eventservice.tenants.public import create_tenant, forget_profiles
-from orchestration import ceilings, lifecycle
+from orchestration import admission, lifecycle
 from orchestration.models import ServiceCallTag
 from tests.console.call_pages import BROWSER, address_of, calls, text_of
 from tests.orchestration.support import Hand, after, call_of, errored, responded, status_of, submit
@@ -26,7 +25,7 @@ LATER = {"date": "2026-07-01", "time": "14:30", "zone": "Europe/Berlin"}
 
 @pytest.fixture(autouse=True)
 def acme(db: None) -> Tenant:
-    ceilings.forget_rooms()
+    admission.forget_rooms()
     return create_tenant("acme")
 
 
@@ -215,7 +214,7 @@ def test_a_replay_that_is_sent_again_needs_no_more_room(operator: Client, acme: 
     call = ended(hand, acme)
     change_tenant(acme.tenant_id, max_pending=1)
     for _ in range(2):
-        ceilings.forget_rooms()
+        admission.forget_rooms()
         answer = post(operator, acme, call, "replay", key="same")
         assert answer["Location"] == address_of(acme.tenant_id, calls()[-1].service_call_id)
     assert len(calls()) == 2

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from django.test import Client
 
+from eventservice.tenants.directory import create_tenant
 from eventservice.tenants.models import Tenant
-from eventservice.tenants.public import create_tenant
 from execution.redaction import MASK
 from tests.console.call_pages import BROWSER, address_of, text_of
 from tests.factories import HttpExecutionFactory, ServiceCallFactory

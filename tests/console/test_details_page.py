@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from django.test import Client
 
+from eventservice.db.now import pinned_time
 from eventservice.kernel.ids import new_id
-from eventservice.kernel.now import pinned_time
+from eventservice.tenants.directory import create_tenant
 from eventservice.tenants.models import Tenant
-from eventservice.tenants.public import create_tenant
-from execution.public import ErrorKind
+from execution.outcome import ErrorKind
 from orchestration import lifecycle
 from orchestration.commands import RequestSpec
 from orchestration.lifecycle import MOST_INTERRUPTIONS

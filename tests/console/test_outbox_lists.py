@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from django.test import Client
 
+from eventservice.db.now import db_now
 from eventservice.kernel.ids import new_id
-from eventservice.kernel.now import db_now
 from eventservice.tenants.models import Tenant
-from outbox import browse
-from outbox.browse import EventFilter, Listed, list_events
+from outbox import queries
 from outbox.models import OutboxEvent
 from outbox.parking import parked_events
+from outbox.queries import EventFilter, Listed, list_events
 from tests.factories import OutboxEventFactory
 from tests.outbox.support import Remembering, append_run, dispatcher, drain
 
@@ -138,7 +138,7 @@ def test_every_page_is_reached_once(show: Listed, tenant: Tenant) -> None:
 def test_a_filter_that_has_looked_at_enough_says_so_and_goes_on(
     show: Listed, tenant: Tenant, intruder: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(browse, "LOOKED_AT", 32)
+    monkeypatch.setattr(queries, "LOOKED_AT", 32)
     wanted = EventFilter(show, intruder.tenant_id)
     ends = [OutboxEventFactory(tenant_id=intruder.tenant_id)]
     for n in range(200):

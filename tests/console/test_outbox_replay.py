@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 import pytest
 from django.test import Client
 
-from eventservice.console import replaying
+from eventservice.console import outbox_replay
 from eventservice.models import OperatorAction
 from eventservice.tenants.models import Tenant
 from outbox.maintenance import replayable
@@ -80,7 +80,7 @@ def test_a_viewer_previews_and_is_refused(viewer: Client) -> None:
 def test_more_than_a_request_may_do_is_refused_with_the_command_that_does_it(
     operator: Client, monkeypatch: pytest.MonkeyPatch, limit: str, said: str
 ) -> None:
-    monkeypatch.setattr(replaying, limit, 3)
+    monkeypatch.setattr(outbox_replay, limit, 3)
     page = operator.get("/outbox/replay/?since=2h").content.decode()
     assert said in page
     assert "manage.py outbox replay --since 2026-03-01T10:00:00.000Z" in page

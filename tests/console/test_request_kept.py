@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from django.test import Client
 
-from eventservice.tenants.public import create_tenant
+from eventservice.tenants.directory import create_tenant
 from tests.console.call_pages import BROWSER, NEW, calls, filled, text_of
 
 pytestmark = pytest.mark.django_db

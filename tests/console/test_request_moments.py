@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from orchestration.console.moments import BadMoment, Moment, chosen_of, moment_of, zones
+from eventservice.console.calls.local_time import BadMoment, Moment, chosen_of, moment_of, zones
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from eventservice.kernel.now import pinned_time
+from eventservice.db.now import pinned_time
+from eventservice.tenants.directory import create_tenant
 from eventservice.tenants.models import Tenant
-from eventservice.tenants.public import create_tenant
-from execution.public import ErrorKind
+from execution.outcome import ErrorKind
 from orchestration import lifecycle
 from orchestration.retries import RetryPolicy
 from tests.console.call_pages import NEW, address_of, text_of

@@ -10,11 +10,10 @@ import pytest
 from django.test import Client
 
 from eventservice.models import OperatorAction
-from eventservice.tenants.directory import change_tenant
+from eventservice.tenants.directory import change_tenant, create_tenant, forget_profiles
 from eventservice.tenants.models import Tenant
-from eventservice.tenants.public import create_tenant, forget_profiles
-from execution.public import open_sealed
-from orchestration import ceilings
+from execution.redaction import open_sealed
+from orchestration import admission
 from orchestration.models import ServiceCallTag
 from tests.console.call_pages import BROWSER, NEW, calls, empty_form, filled, text_of
 
@@ -23,7 +22,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture(autouse=True)
 def acme() -> Tenant:
-    ceilings.forget_rooms()
+    admission.forget_rooms()
     return create_tenant("acme")
 
 
@@ -231,7 +230,7 @@ def test_a_tenant_at_its_ceiling_takes_no_more(operator: Client, acme: Tenant) -
     change_tenant(acme.tenant_id, max_pending=1)
     forget_profiles()
     assert submit(operator, when="schedule", date="2031-01-01", time="10:00").status_code == 303
-    ceilings.forget_rooms()
+    admission.forget_rooms()
     refused = submit(operator, name="one too many")
     assert refused.status_code == 429
     assert "may have 1 calls pending" in text_of(refused)

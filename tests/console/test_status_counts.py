@@ -10,9 +10,10 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from eventservice.tenants.models import Tenant
-from orchestration import counting, selectors
-from orchestration.counting import newer, totals
-from orchestration.selectors import CallFilter
+from orchestration.queries import calls as call_queries
+from orchestration.queries import counts as call_counts
+from orchestration.queries.calls import CallFilter
+from orchestration.queries.counts import newer, totals
 from tests.conftest import NOON
 from tests.console.status_rows import chips, make_call, shown
 
@@ -48,7 +49,7 @@ def test_chips_count_within_the_other_filters(viewer: Client) -> None:
 def test_where_that_would_cost_too_much_they_say_what_they_count(
     viewer: Client, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(selectors, "FEW", 1)
+    monkeypatch.setattr(call_queries, "FEW", 1)
     page = shown(viewer, f"host=one.test&tenant={tenant.tenant_id}")
     assert chips(page)["Failed"] == "4"
     assert "The counts are of all calls of acme" in page
@@ -56,7 +57,7 @@ def test_where_that_would_cost_too_much_they_say_what_they_count(
 
 @pytest.mark.parametrize("few", [0, 5000], ids=["walks", "few"])
 def test_the_total_is_that_of_the_list(tenant: Tenant, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(selectors, "FEW", few)
+    monkeypatch.setattr(call_queries, "FEW", few)
     cases: list[tuple[dict[str, Any], int]] = [
         ({}, 12),
         ({"statuses": frozenset({"Failed"})}, 4),
@@ -78,14 +79,14 @@ def test_the_total_is_that_of_the_list(tenant: Tenant, few: int, monkeypatch: py
 def test_a_total_that_nobody_knows_is_at_least_what_was_found(
     tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(selectors, "FEW", 1)
-    monkeypatch.setattr(counting, "MOST_LOOKED_THROUGH", 6)
+    monkeypatch.setattr(call_queries, "FEW", 1)
+    monkeypatch.setattr(call_counts, "MOST_LOOKED_THROUGH", 6)
     found = totals(filters(tenant, host="two.test", statuses=frozenset({"Failed"})))
     assert (found.total, found.exact) == (2, False)
 
 
 def test_no_count_goes_on_for_ever(tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(counting, "MOST_COUNTED", 2)
+    monkeypatch.setattr(call_counts, "MOST_COUNTED", 2)
     assert totals(filters(tenant)).by_status["Failed"] == 3
     with CaptureQueriesContext(connection) as seen:
         totals(filters(tenant, host="one.test"))

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from django.test import Client
 
+from eventservice.console.calls import export
 from eventservice.tenants.models import Tenant
-from orchestration import selectors
-from orchestration.console import exports
-from orchestration.selectors import Page
+from orchestration.queries import calls as call_queries
+from orchestration.queries.calls import Page
 from tests.console.status_rows import make_call
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
@@ -34,7 +34,7 @@ def objects(client: Client, query: str = "") -> list[dict[str, Any]]:
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exports, "PIECE", 3)
+    monkeypatch.setattr(export, "PIECE", 3)
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_bodies_and_headers_are_in_neither(viewer: Client, tenant: Tenant) -> No
 
 
 def test_what_is_cut_short_says_so(viewer: Client, calls: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exports, "MOST_EXPORTED", 6)
+    monkeypatch.setattr(export, "MOST_EXPORTED", 6)
     *kept, last = lines(viewer)
     assert [line["name"] for line in kept] == list("987654")
     assert last["id"].startswith("# There are more calls than these 6.")
@@ -99,7 +99,7 @@ def test_what_is_cut_short_says_so(viewer: Client, calls: None, monkeypatch: pyt
 
 
 def test_it_holds_no_worker_for_minutes(viewer: Client, calls: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exports, "MOST_SECONDS", -1.0)
+    monkeypatch.setattr(export, "MOST_SECONDS", -1.0)
     assert len(lines(viewer)) == 3 + 1
 
 
@@ -108,9 +108,9 @@ def test_it_is_read_piece_by_piece(viewer: Client, calls: None, monkeypatch: pyt
 
     def read(wanted: Any, order: Any, limit: int, **more: Any) -> Page:
         asked.append(limit)
-        return selectors.list_merged(wanted, order, limit, **more)
+        return call_queries.list_merged(wanted, order, limit, **more)
 
-    monkeypatch.setattr(exports, "list_merged", read)
+    monkeypatch.setattr(export, "list_merged", read)
     stream = iter(viewer.get("/calls/export.csv").streaming_content)  # type: ignore[attr-defined]
     next(stream), next(stream)
     assert asked == [3]

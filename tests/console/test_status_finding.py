@@ -10,9 +10,9 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
+from eventservice.console.calls import list_query
+from eventservice.tenants.directory import create_tenant
 from eventservice.tenants.models import Tenant
-from eventservice.tenants.public import create_tenant
-from orchestration.console import asked
 from tests.console.call_pages import address_of
 from tests.console.status_rows import make_call, names, shown
 
@@ -82,7 +82,7 @@ def test_an_id_that_calls_of_several_tenants_have_asks_for_the_tenant(
 def test_it_is_found_whatever_the_number_of_tenants(
     viewer: Client, call: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(asked, "MOST_TENANTS", 1)
+    monkeypatch.setattr(list_query, "MOST_TENANTS", 1)
     found = look_for(viewer, f"id={call.service_call_id}")
     assert found["Location"] == address_of(call.tenant_id, call.service_call_id)
     correlated = look_for(viewer, f"id={CORRELATION}")

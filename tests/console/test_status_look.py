@@ -8,7 +8,7 @@ from html import unescape
 import pytest
 from django.test import Client
 
-from eventservice.kernel.now import pinned_time
+from eventservice.db.now import pinned_time
 from eventservice.tenants.models import Tenant
 from orchestration.models import ServiceCall
 from tests.conftest import NOON

@@ -8,10 +8,10 @@ from html import unescape
 import pytest
 from django.test import Client
 
-from eventservice.console import choices
+from eventservice.console import tenant_select
+from eventservice.console.calls import list_query
+from eventservice.tenants.directory import create_tenant, declare_namespace
 from eventservice.tenants.models import Tenant
-from eventservice.tenants.public import create_tenant, declare_namespace
-from orchestration.console import asked
 from tests.console.status_rows import chips, make_call, names, shown
 from tests.console.test_status_look import address, look
 
@@ -21,8 +21,8 @@ pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
 @pytest.fixture(autouse=True)
 def calls(tenant: Tenant, intruder: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three tenants, of which one has no call, where a list has room for one."""
-    monkeypatch.setattr(asked, "MOST_TENANTS", 1)
-    monkeypatch.setattr("orchestration.console.lists.MOST_TENANTS", 1)
+    monkeypatch.setattr(list_query, "MOST_TENANTS", 1)
+    monkeypatch.setattr("eventservice.console.calls.list_page.MOST_TENANTS", 1)
     create_tenant("idle")
     declare_namespace(intruder.tenant_id, "blue", 4)
     make_call(tenant, 1, name="a", status="Failed", tags=("x",), host="one.test")
@@ -99,7 +99,7 @@ def test_a_file_or_a_bulk_is_of_those_tenants_or_refused(viewer: Client, operato
 def test_a_page_offers_so_many_tenants_and_the_chosen_one(
     viewer: Client, intruder: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(choices, "MOST_OFFERED", 2)
+    monkeypatch.setattr(tenant_select, "MOST_OFFERED", 2)
     page = shown(viewer, f"tenant={intruder.tenant_id}")
     assert names(page) == ["c"]
     assert re.findall(r'<option value="[0-9a-f-]{36}"[^>]*>(\w+)</option>', page) == [

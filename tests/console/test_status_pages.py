@@ -9,11 +9,11 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
+from eventservice.console.calls import list_page
 from eventservice.tenants.models import Tenant
-from orchestration import selectors
-from orchestration.console import lists
 from orchestration.models import ServiceCall, ServiceCallTag
-from orchestration.selectors import CallFilter, Order, list_merged
+from orchestration.queries import calls as call_queries
+from orchestration.queries.calls import CallFilter, Order, list_merged
 from tests.conftest import NOON
 from tests.console.status_rows import link, make_call, names, pager, shown
 
@@ -39,7 +39,7 @@ def go(client: Client, page: str, rel: str) -> str:
 def test_a_walk_on_and_back_shows_every_call_once(
     viewer: Client, query: str, sort: str, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(selectors, "FEW", few)
+    monkeypatch.setattr(call_queries, "FEW", few)
     everything = names(shown(viewer, f"{query}sort={sort}"))
     page = shown(viewer, f"{query}sort={sort}&limit=10")
     there = [page]
@@ -66,7 +66,11 @@ def test_a_page_says_its_place(viewer: Client) -> None:
 
 
 def test_many_are_not_counted_exactly(viewer: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("eventservice.kernel.capped", "orchestration.counting", "orchestration.console.lists"):
+    for module in (
+        "eventservice.db.bounded_count",
+        "orchestration.queries.counts",
+        "eventservice.console.calls.list_page",
+    ):
         monkeypatch.setattr(f"{module}.MOST_COUNTED", 20)
     page = shown(viewer, "limit=10")
     assert pager(page) == "1–10 of 20+"
@@ -128,6 +132,6 @@ def test_the_page_before_a_position_is_the_page_that_ends_there(tenant: Tenant, 
 
 def test_every_count_of_records_can_be_chosen(viewer: Client) -> None:
     page = shown(viewer, "limit=7")
-    for limit in (*lists.LIMITS, 7):
+    for limit in (*list_page.LIMITS, 7):
         assert f">{limit}</option>" in page
     assert "<option selected>7</option>" in page

@@ -10,8 +10,8 @@ from django.test import Client
 
 from eventservice.kernel.ids import new_id
 from eventservice.models import Slot
+from eventservice.tenants.directory import declare_namespace
 from eventservice.tenants.models import Tenant
-from eventservice.tenants.public import declare_namespace
 from outbox.models import OutboxPartition
 from tests.factories import ServiceCallFactory, TimerFactory
 from timers.models import Node, NodeRole, TimerShard

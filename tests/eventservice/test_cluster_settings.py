@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pytest_django import Settings
 
-from eventservice.kernel.checks import slices
+from eventservice.db.checks import slices
 
 
 def test_the_shipped_settings_are_in_order() -> None:

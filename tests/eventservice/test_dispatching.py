@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from django.db import OperationalError
 
-from eventservice.dispatching import DispatcherRole
-from eventservice.kernel import outages
+from eventservice.db import outages
 from eventservice.kernel.ids import new_id
-from eventservice.webhooks import WebhookSender
-from execution.public import Egress
+from eventservice.runtime.dispatcher import DispatcherRole
+from eventservice.runtime.webhook_sender import WebhookSender
+from execution.egress import Egress
 from outbox.models import OutboxEvent
 from outbox.webhooks.endpoints import add_endpoint
 from tests.outbox.conftest import start_egress

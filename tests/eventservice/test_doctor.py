@@ -17,19 +17,22 @@ from cryptography.fernet import Fernet
 from django.core.management import call_command
 from django.db import connection
 
+from eventservice.db.now import DbNow, pinned_time
 from eventservice.kernel import secrets
-from eventservice.kernel.now import DbNow, pinned_time
 from eventservice.kernel.secrets import encrypt
 from eventservice.management.commands import doctor
 from eventservice.models import Slot
+from eventservice.tenants.directory import create_tenant
 from eventservice.tenants.models import Tenant
-from eventservice.tenants.public import create_tenant
-from orchestration.public import RequestSpec, Status, cancel
-from outbox.public import OutboxEvent, park
+from orchestration.commands import RequestSpec
+from orchestration.lifecycle import cancel
+from orchestration.states import Status
+from outbox.models import OutboxEvent
+from outbox.parking import park
 from tests.factories import ServiceCallFactory, TenantFactory
 from tests.orchestration.support import submit as submit_call
-from timers.models import Node
-from timers.public import Membership, NodeRole
+from timers.models import Node, NodeRole
+from timers.shards import Membership
 
 MANAGE = Path(__file__).resolve().parents[2] / "manage.py"
 

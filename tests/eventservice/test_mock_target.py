@@ -39,7 +39,7 @@ class Running:
 
 @contextmanager
 def running(*arguments: str) -> Iterator[Running]:
-    command = [sys.executable, "-m", "eventservice.mock_target", "--port", "0", *arguments]
+    command = [sys.executable, "-m", "eventservice.devtools.mock_target", "--port", "0", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
         try:

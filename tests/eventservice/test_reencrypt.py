@@ -12,15 +12,15 @@ from django.core.management import CommandError, call_command
 
 from eventservice.kernel import secrets
 from eventservice.kernel.secrets import Reencryption, decrypt
+from eventservice.tenants.directory import create_tenant
 from eventservice.tenants.models import Tenant
-from eventservice.tenants.public import create_tenant
-from execution.public import open_sealed
+from execution.redaction import open_sealed
 from orchestration import lifecycle
 from orchestration.commands import RequestSpec
 from orchestration.lifecycle import cancel, reencryption
 from orchestration.models import ServiceCall
 from outbox.models import WebhookEndpoint
-from outbox.public import add_endpoint
+from outbox.webhooks.endpoints import add_endpoint
 from tests.orchestration.support import everything, submit
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]

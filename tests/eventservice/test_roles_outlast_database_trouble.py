@@ -12,13 +12,13 @@ import pytest
 from django.conf import settings
 from django.db import DatabaseError, InterfaceError, OperationalError, connection
 
-from eventservice import cluster
-from eventservice.cluster import Worker, start_chains
-from eventservice.kernel import outages
-from eventservice.kernel.now import DbNow, db_now
-from eventservice.kernel.outages import weathering
+from eventservice.db import outages
+from eventservice.db.now import DbNow, db_now
+from eventservice.db.outages import weathering
 from eventservice.management.loops import RoleCommand
 from eventservice.models import Slot
+from eventservice.runtime import cluster
+from eventservice.runtime.cluster import Worker, start_chains
 from tests.eventservice.connections import end_other_connections
 from tests.orchestration.support import database_away
 
@@ -60,7 +60,7 @@ def troubles() -> list[Exception]:
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(outages, "PAUSE_SECONDS", 0.0)
     # The command relaxes its process, which here is that of other tests too.
-    monkeypatch.setattr("eventservice.sqlite.base._synchronous", "FULL")
+    monkeypatch.setattr("eventservice.db.dialects.sqlite.base._synchronous", "FULL")
     yield
     connection.close()
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from eventservice import cluster
-from eventservice.cluster import MOST_PASSED_ON, roll_up_calls, slot_name
+from eventservice.runtime import cluster
+from eventservice.runtime.cluster import MOST_PASSED_ON, roll_up_calls, slot_name
 
 
 @pytest.fixture

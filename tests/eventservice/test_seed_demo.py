@@ -12,8 +12,8 @@ from django.core.management import CommandError, call_command
 from django.db import transaction
 from django.db.models import Count, F
 
-from eventservice.demo.companies import LIMITS
-from eventservice.kernel.now import db_now
+from eventservice.db.now import db_now
+from eventservice.devtools.demo.companies import LIMITS
 from eventservice.tenants.models import Tenant
 from execution.models import HttpExecution
 from orchestration.models import ServiceCall, ServiceCallTag

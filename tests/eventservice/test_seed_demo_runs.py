@@ -8,7 +8,7 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.test import override_settings
 
-from eventservice.demo.companies import DEAD_HOST, LIMITS, OUTAGE_HOST
+from eventservice.devtools.demo.companies import DEAD_HOST, LIMITS, OUTAGE_HOST
 from eventservice.models import OperatorAction
 from eventservice.tenants.models import Tenant
 from orchestration.models import ServiceCall

@@ -17,7 +17,7 @@ import pytest
 
 DRIVER = """
 import json, sys
-from eventservice.supervisor import Process, Supervisor
+from eventservice.devtools.supervisor import Process, Supervisor
 children, grace = json.loads(sys.argv[1])
 sys.exit(Supervisor([Process(name, ["sh", "-c", script], {"GREETING": "hello"}) for name, script in children],
                     grace=grace).run())
@@ -135,7 +135,7 @@ def test_a_death_by_a_signal_is_named(output: Path) -> None:
 
 def test_a_command_that_does_not_exist_is_reported_and_the_others_run(output: Path) -> None:
     driver = (
-        "from eventservice.supervisor import Process, Supervisor\n"
+        "from eventservice.devtools.supervisor import Process, Supervisor\n"
         "Supervisor([Process('gone', ['/no/such/program']), Process('web', ['sleep', '60'])]).run()"
     )
     with output.open("wb") as file, started([sys.executable, "-c", driver], file) as process:
@@ -213,8 +213,6 @@ def test_it_stops_when_nobody_reads_its_output(output: Path) -> None:
 
 
 def test_target_and_supervisor_start_without_django() -> None:
-    script = (
-        "import sys, eventservice.mock_target, eventservice.supervisor; sys.exit('django' in sys.modules)"
-    )
+    script = "import sys, eventservice.devtools.mock_target, eventservice.devtools.supervisor; sys.exit('django' in sys.modules)"
 
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

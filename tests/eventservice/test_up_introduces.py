@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from django.core.management import call_command
 
+from eventservice.devtools.supervisor import Supervisor
 from eventservice.management.commands import up
-from eventservice.supervisor import Supervisor
 from eventservice.tenants.keys import find_key
 from eventservice.tenants.models import Tenant
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from django.conf import settings
 
-from tests.witness import until
+from tests.process_harness import until
 
 WORKERS = 2
 
@@ -25,7 +25,7 @@ def port() -> Iterator[int]:
         port: int = found.getsockname()[1]
     web = subprocess.Popen(
         [
-            sys.executable, "-m", "gunicorn", "-c", "python:eventservice.web", "eventservice.wsgi",
+            sys.executable, "-m", "gunicorn", "-c", "python:eventservice.runtime.gunicorn_config", "eventservice.wsgi",
             "--bind", f"127.0.0.1:{port}", "--workers", str(WORKERS),
         ],
         cwd=settings.BASE_DIR,

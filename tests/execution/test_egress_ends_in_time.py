@@ -9,7 +9,7 @@ import pytest
 
 from execution.egress import Limits
 from execution.outcome import Errored, ErrorKind, Outcome, Responded
-from tests.clocks import promised
+from tests.database_clock import promised
 from tests.execution import hostile
 from tests.execution.hostile import attempt, gather, perform, running, serving
 

@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
-from eventservice.kernel.logs import logging_config
+from eventservice.kernel.logging import logging_config
 from execution.addresses import AddressPolicy
 from execution.egress import Egress, EgressClosed, Limits
 from execution.outcome import Errored, ErrorKind, Responded
-from tests.clocks import promised
+from tests.database_clock import promised
 from tests.execution import hostile
 from tests.execution.hostile import LOOPBACK, answering, attempt, gather, perform, running
 

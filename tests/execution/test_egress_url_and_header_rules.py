@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from execution.outcome import Errored, ErrorKind
-from execution.urls import BadHeader, BadUrl, check_headers, header_line, parse_target
+from execution.url_rules import BadHeader, BadUrl, check_headers, header_line, parse_target
 from tests.execution import hostile
 from tests.execution.hostile import answering, attempt, perform, running
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import structlog
 
-from eventservice.kernel.logs import logging_config
+from eventservice.kernel.logging import logging_config
 
 
 @pytest.fixture

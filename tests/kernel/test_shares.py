@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 
-from eventservice.kernel.leases import share
+from eventservice.db.leases import share
 
 KEYS = range(1024)
 NODES = [uuid.UUID(int=n + 1) for n in range(5)]

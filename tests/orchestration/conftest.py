@@ -6,8 +6,8 @@ from datetime import datetime
 
 import pytest
 
+from eventservice.tenants.directory import create_tenant
 from eventservice.tenants.models import Tenant
-from eventservice.tenants.public import create_tenant
 from tests.orchestration.support import Hand
 
 

@@ -14,13 +14,14 @@ from execution.models import HttpExecution
 from execution.outcome import Attempt, Errored, ErrorKind, Outcome, Responded, Timings
 from orchestration import lifecycle
 from orchestration.commands import RequestSpec, SubmitServiceCall
-from orchestration.conductor import Engine, Pass
-from orchestration.in_flight import EngineLimits
+from orchestration.engine.capacity import EngineLimits
+from orchestration.engine.engine import Engine, Pass
 from orchestration.lifecycle import StartedCall
 from orchestration.models import ServiceCall
 from outbox.models import OutboxEvent
 from timers.models import TimerSchedule
-from timers.public import Membership, Poller
+from timers.poller import Poller
+from timers.shards import Membership
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 URL = "http://target.test/hook"

@@ -10,9 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestration.outcome_rules import (
+    LONGEST_DELAY,
+    Failure,
+    Success,
+    Terms,
+    Verdict,
+    judge,
+    next_attempt_at,
+)
 from orchestration.retries import RetryPolicy
 from orchestration.states import Delivery, ResponseContract
-from orchestration.verdicts import LONGEST_DELAY, Failure, Success, Terms, Verdict, judge, next_attempt_at
 from tests.orchestration.support import NOON, responded
 
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from eventservice.db.now import pinned_time
 from eventservice.kernel.errors import Conflict, NotFound
-from eventservice.kernel.now import pinned_time
-from eventservice.tenants.public import declare_namespace
+from eventservice.tenants.directory import declare_namespace
 from orchestration import lifecycle
 from orchestration.commands import RequestSpec, SubmitServiceCall
 from orchestration.models import ServiceCall

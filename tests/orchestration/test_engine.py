@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from eventservice.kernel.now import pinned_time
-from orchestration import conductor
+from eventservice.db.now import pinned_time
 from orchestration.commands import RequestSpec
-from orchestration.conductor import LONGEST_NAP, Pass
+from orchestration.engine import engine as engine_module
+from orchestration.engine.engine import LONGEST_NAP, Pass
 from orchestration.retries import RetryPolicy
 from tests.orchestration.support import FakeEgress, after, engine_on, look, responded, status_of, submit
 
@@ -119,7 +119,7 @@ def test_a_timer_far_off_is_not_slept_for_to_its_end(tenant: Any) -> None:
 
 
 def test_many_outcomes_are_recorded_piece_by_piece(tenant: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conductor, "MOST_RECORDED", 2)
+    monkeypatch.setattr(engine_module, "MOST_RECORDED", 2)
     calls = [submit(tenant) for _ in range(5)]
     egress = FakeEgress()
     engine = engine_on(egress)
@@ -131,7 +131,7 @@ def test_many_outcomes_are_recorded_piece_by_piece(tenant: Any, monkeypatch: pyt
 
 
 def test_large_outcomes_are_recorded_in_smaller_pieces(tenant: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conductor, "MOST_RECORDED_BYTES", 150)
+    monkeypatch.setattr(engine_module, "MOST_RECORDED_BYTES", 150)
     for _ in range(5):
         submit(tenant)
     egress = FakeEgress()

@@ -11,9 +11,10 @@ from collections.abc import Iterator
 import pytest
 
 from eventservice.tenants.models import Tenant
-from execution.public import AddressPolicy, Egress
+from execution.addresses import AddressPolicy
+from execution.egress import Egress
 from orchestration.commands import RequestSpec
-from orchestration.conductor import Engine
+from orchestration.engine.engine import Engine
 from orchestration.retries import RetryPolicy
 from orchestration.states import ResponseContract
 from tests.orchestration.support import call_of, event_types, log_of, status_of, submit
@@ -23,7 +24,7 @@ AT_ONCE = RetryPolicy(max_attempts=3, initial_interval=0)
 
 @pytest.fixture
 def target() -> Iterator[str]:
-    command = [sys.executable, "-m", "eventservice.mock_target", "--port", "0"]
+    command = [sys.executable, "-m", "eventservice.devtools.mock_target", "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
         yield process.stdout.readline().removeprefix("listening on ").strip()

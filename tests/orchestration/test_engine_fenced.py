@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from django.db.models import F
 
+from eventservice.db.now import pinned_time
 from eventservice.kernel.ids import new_id
-from eventservice.kernel.now import pinned_time
-from orchestration import conductor
-from orchestration.conductor import Engine, Pass
+from orchestration.engine import engine as engine_module
+from orchestration.engine.engine import Engine, Pass
 from orchestration.retries import RetryPolicy
 from tests.orchestration.support import FakeEgress, Hand, after, engine_on, log_of, look, status_of, submit
 from timers.models import Node, TimerShard
-from timers.public import reap_one
+from timers.shards import reap_one
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
 
@@ -91,7 +91,7 @@ def test_attempts_of_a_node_that_is_no_more_are_made_again_by_the_next(tenant: A
 def test_many_lost_attempts_are_resolved_a_batch_a_pass_and_the_heart_beats_on(
     tenant: Any, hand: Hand, gone: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(conductor, "WATCHDOG_BATCH", 2)
+    monkeypatch.setattr(engine_module, "WATCHDOG_BATCH", 2)
     lost = [submit(tenant, timeout_seconds=3600 if gone else 1) for _ in range(5)]
     hand.start()
     with pinned_time(after(20)):

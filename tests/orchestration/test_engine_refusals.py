@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from eventservice.tenants.directory import forget_profiles
 from eventservice.tenants.models import Tenant
-from eventservice.tenants.public import forget_profiles
 from orchestration.commands import RequestSpec
 from orchestration.models import ServiceCall
 from tests.orchestration.support import FakeEgress, call_of, engine_on, log_of, look, status_of, submit

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from django.db import OperationalError
 
-from eventservice.kernel.now import pinned_time
+from eventservice.db.now import pinned_time
+from eventservice.tenants.directory import create_tenant, forget_profiles
 from eventservice.tenants.models import Tenant
-from eventservice.tenants.public import create_tenant, forget_profiles
-from orchestration import conductor
-from orchestration.conductor import Engine, Pass
+from orchestration.engine import engine as engine_module
+from orchestration.engine.engine import Engine, Pass
 from tests.orchestration.support import (
     NOON,
     FakeEgress,
@@ -31,8 +31,7 @@ from tests.orchestration.support import (
     submit,
 )
 from timers.models import TimerShard
-from timers.public import unreaped_nodes
-from timers.shards import NODE_LEASE
+from timers.shards import NODE_LEASE, unreaped_nodes
 
 AWAY_SECONDS = NODE_LEASE.total_seconds() * 1.5
 
@@ -43,7 +42,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """It waits before it tries again; here there is nothing to wait for."""
-    monkeypatch.setattr(conductor, "AFTER_FAILURE_SECONDS", 0.0)
+    monkeypatch.setattr(engine_module, "AFTER_FAILURE_SECONDS", 0.0)
 
 
 @pytest.fixture(autouse=True)
@@ -150,7 +149,7 @@ def test_one_that_always_comes_late_takes_the_dead_for_dead_all_the_same(
 ) -> None:
     clock = SimpleNamespace(now=1000.0)
     clock.monotonic, clock.sleep = (lambda: clock.now), (lambda seconds: None)
-    monkeypatch.setattr(conductor, "time", clock)
+    monkeypatch.setattr(engine_module, "time", clock)
     engine = engine_on(FakeEgress())
     engine_on(FakeEgress())
     gap = NODE_LEASE.total_seconds() * 0.6
@@ -257,7 +256,7 @@ def test_who_does_not_come_back_is_taken_for_dead_a_lease_later(tenant: Any) -> 
 def test_its_own_overdue_attempts_do_not_hide_those_that_are_lost(
     tenant: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(conductor, "WATCHDOG_BATCH", 1)
+    monkeypatch.setattr(engine_module, "WATCHDOG_BATCH", 1)
     for _ in range(3):
         submit(tenant, timeout_seconds=1.0)
     engine = engine_on(FakeEgress())

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from django.db import connection
 
+from eventservice.tenants.directory import forget_profiles
 from eventservice.tenants.models import Tenant
-from eventservice.tenants.public import forget_profiles
 from execution.models import HttpExecution
 from orchestration import lifecycle
 from orchestration.commands import RequestSpec

@@ -8,14 +8,14 @@ import pytest
 from django.db import transaction
 from django.db.models import F
 
+from eventservice.db.leases import Fenced
+from eventservice.db.now import pinned_time
 from eventservice.kernel.ids import new_id
-from eventservice.kernel.leases import Fenced
-from eventservice.kernel.now import pinned_time
 from execution.models import HttpExecution
 from orchestration import lifecycle
 from tests.orchestration.support import Hand, after, everything, log_of, responded, submit
 from timers.models import TimerShard
-from timers.public import reap_one
+from timers.shards import reap_one
 
 pytestmark = pytest.mark.django_db
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from eventservice.db.now import pinned_time
 from eventservice.kernel.ids import new_id
-from eventservice.kernel.now import pinned_time
-from execution.public import AttemptKey, Outcome
+from execution.log import AttemptKey
+from execution.outcome import Outcome
 from orchestration import lifecycle
 from orchestration.retries import RetryPolicy
 from tests.orchestration.support import (

@@ -8,8 +8,8 @@ import pytest
 
 from orchestration.models import ServiceCall
 from orchestration.states import TERMINAL, Status
-from tests.orchestration.moves import BEGINNINGS, DURABLE, MOVING, OTHERS, attempt_to
 from tests.orchestration.support import Hand, call_of, everything
+from tests.orchestration.transitions import BEGINNINGS, DURABLE, MOVING, OTHERS, attempt_to
 
 pytestmark = pytest.mark.django_db
 

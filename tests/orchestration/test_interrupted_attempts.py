@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from eventservice.kernel.now import pinned_time
+from eventservice.db.now import pinned_time
 from orchestration import lifecycle
-from orchestration.conductor import resolve_stuck
+from orchestration.engine.engine import resolve_stuck
 from orchestration.lifecycle import MOST_INTERRUPTIONS
 from orchestration.retries import RetryPolicy
 from orchestration.states import Delivery

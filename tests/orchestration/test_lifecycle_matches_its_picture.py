@@ -13,8 +13,8 @@ from orchestration import lifecycle
 from orchestration.models import ServiceCall
 from orchestration.states import TERMINAL, TRANSITIONS, Status
 from tests.factories import ServiceCallFactory
-from tests.orchestration.moves import BEGINNINGS, MOVES
 from tests.orchestration.support import Hand, event_types, status_of
+from tests.orchestration.transitions import BEGINNINGS, MOVES
 
 pytestmark = pytest.mark.django_db
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from eventservice.db.now import pinned_time
 from eventservice.kernel.errors import Conflict
-from eventservice.kernel.now import pinned_time
 from execution.models import HttpExecution
 from execution.outcome import ErrorKind, Outcome
 from orchestration import lifecycle

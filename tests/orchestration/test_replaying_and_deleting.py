@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from eventservice.db.now import pinned_time
 from eventservice.kernel.errors import Conflict, NotFound
 from eventservice.kernel.ids import new_id
-from eventservice.kernel.now import pinned_time
 from orchestration import lifecycle
 from orchestration.commands import RequestSpec
 from orchestration.models import ServiceCall

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from eventservice.db.now import pinned_time
 from eventservice.kernel.errors import Conflict, NotFound
-from eventservice.kernel.now import pinned_time
 from orchestration import lifecycle
 from orchestration.retries import RetryPolicy
 from tests.orchestration.support import Hand, after, call_of, errored, events_of, everything, submit, timer_of

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestration.outcome_rules import Failure, judge
 from orchestration.states import ResponseContract
-from orchestration.verdicts import Failure, judge
 from tests.orchestration.support import NOON, responded
 
 DAY = 86_400.0

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from eventservice.kernel.now import pinned_time
+from eventservice.db.now import pinned_time
 from eventservice.tenants.models import Tenant
-from orchestration import rollup
 from orchestration.lifecycle import prune_calls
 from orchestration.models import CallRollup, HostRollup, RollupMark, ServiceCall
-from orchestration.rollup import LATE, recount, roll_up
-from orchestration.statistics import BUCKETS_MS
+from orchestration.statistics import rollup
+from orchestration.statistics.recent import BUCKETS_MS
+from orchestration.statistics.rollup import LATE, recount, roll_up
 from tests.conftest import NOON
 from tests.factories import ServiceCallFactory
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.db import transaction
 
-from eventservice.kernel.now import pinned_time
+from eventservice.db.now import pinned_time
 from orchestration import lifecycle
 from orchestration.commands import RequestSpec
 from orchestration.lifecycle import RECORDING_GRACE

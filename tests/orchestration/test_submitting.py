@@ -11,12 +11,12 @@ import pytest
 from django.db import OperationalError, connection
 from django.test.utils import CaptureQueriesContext
 
-from eventservice.kernel.deadlocks import MARIADB_DEADLOCK
+from eventservice.db.deadlocks import MARIADB_DEADLOCK
 from eventservice.kernel.errors import Conflict, DomainError, Invalid, NotFound
 from eventservice.kernel.ids import new_id
 from eventservice.kernel.sharding import shard_of
 from eventservice.tenants.models import Tenant
-from execution.urls import BadUrl
+from execution.url_rules import BadUrl
 from orchestration import lifecycle
 from orchestration.commands import RequestSpec
 from orchestration.models import ServiceCall, ServiceCallTag

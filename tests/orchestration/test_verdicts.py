@@ -7,9 +7,9 @@ from itertools import product
 import pytest
 
 from execution.outcome import ErrorKind, Outcome
+from orchestration.outcome_rules import Failure, Success, Terms, Verdict, judge, next_attempt_at
 from orchestration.retries import RetryPolicy
 from orchestration.states import Delivery, ResponseContract
-from orchestration.verdicts import Failure, Success, Terms, Verdict, judge, next_attempt_at
 from tests.orchestration.support import NOON, errored, responded
 
 AGAIN_KINDS = {"Timeout", "Dns", "Connect", "Tls", "Protocol"}

@@ -7,8 +7,9 @@ from uuid import UUID
 
 import pytest
 
-from eventservice.webhooks import WebhookSender
-from execution.public import AddressPolicy, Egress
+from eventservice.runtime.webhook_sender import WebhookSender
+from execution.addresses import AddressPolicy
+from execution.egress import Egress
 from outbox.models import WebhookEndpoint
 from outbox.webhooks.delivery import Delivered, WebhookDeliverer
 from outbox.webhooks.endpoints import add_endpoint

@@ -6,7 +6,7 @@ import pytest
 from django.contrib.auth.models import Group, User
 from django.test import Client
 
-from eventservice.console.roles import Role
+from eventservice.operators.roles import Role
 from eventservice.tenants.models import Tenant
 from outbox.webhooks.endpoints import add_endpoint
 

@@ -6,8 +6,8 @@ from datetime import timedelta
 
 import pytest
 
+from eventservice.db.now import pinned_time
 from eventservice.kernel.ids import new_id
-from eventservice.kernel.now import pinned_time
 from outbox.maintenance import replay
 from outbox.models import OutboxEvent
 from outbox.parking import parked_events, skip

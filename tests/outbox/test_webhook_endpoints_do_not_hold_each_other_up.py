@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
+from eventservice.db.now import DbNow
 from eventservice.kernel.ids import new_id
-from eventservice.kernel.now import DbNow
-from eventservice.webhooks import WebhookSender
+from eventservice.runtime.webhook_sender import WebhookSender
 from outbox.models import WebhookDelivery, WebhookEndpoint
 from outbox.publishers.webhook import WebhookPublisher
 from outbox.webhooks.delivery import WebhookDeliverer, WebhookRequest, WebhookResult

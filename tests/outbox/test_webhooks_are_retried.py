@@ -7,9 +7,9 @@ from datetime import datetime, timedelta
 
 import pytest
 
+from eventservice.db.now import pinned_time
 from eventservice.kernel.ids import new_id
-from eventservice.kernel.now import pinned_time
-from eventservice.webhooks import WebhookSender
+from eventservice.runtime.webhook_sender import WebhookSender
 from outbox.models import DeliveryState, OutboxEvent, WebhookDelivery, WebhookEndpoint
 from outbox.publishers.webhook import WebhookPublisher
 from outbox.webhooks import delivery

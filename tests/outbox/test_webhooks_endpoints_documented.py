@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from eventservice.kernel.signing import key_of, new_secret, signature_headers
-from orchestration.public import EventType
+from orchestration.events import EventType
 from outbox.webhooks.delivery import LONGEST_RETRY, MAX_ATTEMPTS, TIMEOUT_SECONDS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "webhooks.md").read_text()

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from django.db import OperationalError
 
-from eventservice.kernel import outages
+from eventservice.db import outages
+from eventservice.db.now import pinned_time
 from eventservice.kernel.ids import new_id
-from eventservice.kernel.now import pinned_time
 from outbox.models import WebhookDelivery, WebhookEndpoint
 from outbox.publishers.webhook import WebhookPublisher
 from outbox.webhooks import delivery

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from cryptography.fernet import Fernet
 
+from eventservice.db.now import pinned_time
 from eventservice.kernel.ids import new_id
-from eventservice.kernel.now import pinned_time
 from eventservice.kernel.secrets import encrypt
 from eventservice.kernel.signing import new_secret
-from eventservice.webhooks import WebhookSender
+from eventservice.runtime.webhook_sender import WebhookSender
 from outbox.models import WebhookDelivery, WebhookEndpoint
 from outbox.publishers.webhook import WebhookPublisher
 from outbox.webhooks.delivery import PUT_OFF_AT_ONCE, UNSIGNED_WAIT, Delivered, WebhookDeliverer

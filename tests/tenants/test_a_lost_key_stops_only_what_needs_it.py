@@ -6,10 +6,9 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
-from eventservice.tenants.directory import forget_profiles
+from eventservice.tenants.directory import create_tenant, forget_profiles
 from eventservice.tenants.keys import create_key
 from eventservice.tenants.models import ApiKey, Tenant
-from eventservice.tenants.public import create_tenant
 from orchestration.commands import RequestSpec
 from orchestration.lifecycle import cancel
 from orchestration.models import ServiceCall

@@ -7,7 +7,7 @@ from unittest.mock import patch
 import pytest
 from cryptography.fernet import MultiFernet
 
-from eventservice.tenants.public import create_tenant, forget_profiles
+from eventservice.tenants.directory import create_tenant, forget_profiles
 from tests.orchestration.support import FakeEgress, engine_on, look, submit
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]

@@ -11,8 +11,8 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
+from eventservice.db.now import pinned_time
 from eventservice.kernel.errors import Conflict
-from eventservice.kernel.now import pinned_time
 from eventservice.tenants.keys import ALPHABET, create_key, find_key, note_use, revoke_key, rotate_key
 from eventservice.tenants.models import ApiKey, Tenant
 

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from eventservice.db.now import pinned_time
 from eventservice.kernel.errors import Conflict
-from eventservice.kernel.now import pinned_time
 from eventservice.tenants.keys import LONGEST_LIFE, create_key, find_key, revoke_key, rotate_key
 from eventservice.tenants.models import ApiKey, Tenant
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from django.db import transaction
 
-from eventservice.kernel.leases import Fenced
-from eventservice.kernel.now import pinned_time
+from eventservice.db.leases import Fenced
+from eventservice.db.now import pinned_time
 from tests.timers.support import NOON, joined
 from timers.models import Node, TimerShard
 from timers.shards import NODE_LEASE, SHARD_LEASE, reap_one, unreaped_nodes

@@ -7,8 +7,8 @@ from datetime import datetime
 import pytest
 from django.db import transaction
 
-from eventservice.kernel.leases import Fenced
-from eventservice.kernel.now import pinned_time
+from eventservice.db.leases import Fenced
+from eventservice.db.now import pinned_time
 from tests.timers.support import after, joined
 from timers.models import Node, NodeRole, TimerShard
 from timers.shards import NODE_LEASE, Membership, ensure_shards, live_nodes, unreaped_nodes

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from eventservice.kernel.now import pinned_time
+from eventservice.db.now import pinned_time
 from tests.timers.support import after, claim, ids, polling, stored
 from timers.poller import FEW, LARGE, LEAST_SHARE, REST, HeldBack, Poller
 

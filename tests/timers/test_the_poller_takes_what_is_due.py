@@ -11,9 +11,9 @@ import pytest
 from django.db import transaction
 from django.db.models import F
 
+from eventservice.db.leases import Fenced
+from eventservice.db.now import pinned_time
 from eventservice.kernel.ids import new_id
-from eventservice.kernel.leases import Fenced
-from eventservice.kernel.now import pinned_time
 from tests.timers.support import after, claim, found, ids, polling, stored
 from timers.models import TimerSchedule, TimerShard, TimerState
 from timers.poller import Poller

@@ -10,8 +10,8 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from eventservice.api.fields import Fields
 from eventservice.api.problems import Fault
 from eventservice.api.tenant_rules import LONGEST_OVERLAP, read_key
+from eventservice.db.now import db_now
 from eventservice.kernel.errors import DomainError
-from eventservice.kernel.now import db_now
 from eventservice.management.commands.tenant import tenant_of
 from eventservice.management.terminal import Terminal, length_of_time, refuse_wrong, some_time
 from eventservice.tenants.keys import (

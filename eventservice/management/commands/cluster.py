@@ -2,8 +2,8 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
-from eventservice.cluster import run_cluster
-from eventservice.sqlite.base import relax_synchronous
+from eventservice.db.dialects.sqlite.base import relax_synchronous
+from eventservice.runtime.cluster import run_cluster
 
 
 class Command(BaseCommand):

@@ -17,8 +17,12 @@ from rich.table import Table
 from eventservice.management.commands.up import DEMO
 from eventservice.management.terminal import length_of_time
 from eventservice.tenants.models import Tenant
-from orchestration.public import RequestSpec, RetryPolicy, ServiceCall, SubmitServiceCall, submit
-from timers.public import NodeRole, live_nodes
+from orchestration.commands import RequestSpec, SubmitServiceCall
+from orchestration.lifecycle import submit
+from orchestration.models import ServiceCall
+from orchestration.retries import RetryPolicy
+from timers.models import NodeRole
+from timers.shards import live_nodes
 
 QUICK = RetryPolicy(max_attempts=4, initial_interval=1.0, max_interval=2.0)
 

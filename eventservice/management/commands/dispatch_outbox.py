@@ -1,6 +1,6 @@
-from eventservice.dispatching import DispatcherRole
 from eventservice.management.loops import RoleCommand
-from eventservice.wiring import build_dispatcher
+from eventservice.runtime.dispatcher import DispatcherRole
+from eventservice.runtime.wiring import build_dispatcher
 
 
 class Command(RoleCommand):

@@ -20,19 +20,20 @@ from django.db.migrations.executor import MigrationExecutor
 from rich.table import Table
 from rich.text import Text
 
-from eventservice.console.attention import WITHOUT
+from eventservice.console.alerts import WITHOUT
+from eventservice.db.dialects.sqlite.library import FIXED
+from eventservice.db.now import db_now
+from eventservice.db.planner_statistics import tables_without_statistics
 from eventservice.kernel.ids import new_id
-from eventservice.kernel.now import db_now
 from eventservice.kernel.secrets import Undecipherable, decrypt, encrypt
-from eventservice.kernel.statistics import tables_without_statistics
 from eventservice.management.terminal import Terminal
 from eventservice.models import Slot
-from eventservice.sqlite.library import FIXED
 from eventservice.templatetags.console import capped, duration
 from eventservice.tenants.models import Tenant
-from orchestration.public import pulse, scheduled_secrets
-from outbox.public import status
-from timers.public import nodes
+from orchestration.lifecycle.secrets import scheduled_secrets
+from orchestration.statistics.live import pulse
+from outbox.status import status
+from timers.operator_views import nodes
 
 MOST_SKEW = timedelta(seconds=1)
 LEAST_FREE_BYTES = 1 << 30

@@ -9,10 +9,12 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from eventservice.api.fields import parse_duration
-from eventservice.kernel.now import db_now
+from eventservice.db.now import db_now
 from eventservice.management.commands.tenant import tenant_of
 from eventservice.management.terminal import length_of_time
-from outbox.public import parked_events, prune, replay, skip, status, unpark
+from outbox.maintenance import prune, replay
+from outbox.parking import parked_events, skip, unpark
+from outbox.status import status
 
 
 def moment(text: str) -> datetime | timedelta:

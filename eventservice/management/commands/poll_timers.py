@@ -1,6 +1,6 @@
 from eventservice.management.loops import LONGEST_NAP, RoleCommand
-from eventservice.wiring import build_engine
-from orchestration.public import Engine
+from eventservice.runtime.wiring import build_engine
+from orchestration.engine.engine import Engine
 
 
 class Command(RoleCommand):

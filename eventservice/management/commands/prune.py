@@ -4,8 +4,8 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 
 from eventservice.management.terminal import length_of_time
-from orchestration.public import prune_calls
-from outbox.public import prune as prune_events
+from orchestration.lifecycle import prune_calls
+from outbox.maintenance import prune as prune_events
 
 
 class Command(BaseCommand):

@@ -2,7 +2,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
-from orchestration.public import resolve_stuck
+from orchestration.engine.engine import resolve_stuck
 
 
 class Command(BaseCommand):

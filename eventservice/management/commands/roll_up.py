@@ -8,7 +8,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 
 from eventservice.management.terminal import length_of_time
-from orchestration.public import roll_up
+from orchestration.statistics.rollup import roll_up
 
 
 class Command(BaseCommand):

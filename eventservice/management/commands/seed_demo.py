@@ -13,14 +13,14 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from eventservice.demo.past import Past
-from eventservice.demo.plans import Planner
-from eventservice.demo.setting import found, retire_keys, settle, use_keys
-from eventservice.demo.world import WEEK, World
+from eventservice.db.now import db_now, pinned_time
+from eventservice.devtools.demo.backfill import Past
+from eventservice.devtools.demo.simulation import WEEK, World
+from eventservice.devtools.demo.tenants import found, retire_keys, settle, use_keys
+from eventservice.devtools.demo.workload import Planner
 from eventservice.kernel.ids import new_id
-from eventservice.kernel.now import db_now, pinned_time
-from execution.public import BadUrl, parse_target
-from orchestration.public import recount, roll_up
+from execution.url_rules import BadUrl, parse_target
+from orchestration.statistics.rollup import recount, roll_up
 
 # Lives in one transaction: a third of a second, for which a running engine waits.
 TOGETHER = 200

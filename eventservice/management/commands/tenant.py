@@ -13,8 +13,8 @@ from eventservice.api.problems import Fault
 from eventservice.api.tenant_rules import read_name, read_namespace
 from eventservice.kernel.errors import DomainError
 from eventservice.management.terminal import Terminal, refuse_wrong
+from eventservice.tenants.directory import create_tenant, declare_namespace
 from eventservice.tenants.models import Namespace, Tenant
-from eventservice.tenants.public import create_tenant, declare_namespace
 
 
 class Command(BaseCommand):

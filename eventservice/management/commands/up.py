@@ -16,11 +16,11 @@ from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandParser
 from django.db import transaction
 
+from eventservice.devtools.supervisor import Process, Supervisor
 from eventservice.management.ports import HOST, refuse_taken
-from eventservice.supervisor import Process, Supervisor
+from eventservice.tenants.directory import create_tenant
 from eventservice.tenants.keys import create_key
 from eventservice.tenants.models import ApiKey, Tenant
-from eventservice.tenants.public import create_tenant
 
 DEMO = "demo"
 OPERATOR = "operator"
@@ -50,7 +50,8 @@ class Command(BaseCommand):
                 Process("web", _web(port, web_workers), _waiters(web_workers)),
                 Process("cluster", [sys.executable, "manage.py", "cluster"], env),
                 Process(
-                    "target", [sys.executable, "-m", "eventservice.mock_target", "--port", str(target_port)]
+                    "target",
+                    [sys.executable, "-m", "eventservice.devtools.mock_target", "--port", str(target_port)],
                 ),
             ]
         ).run()
@@ -109,7 +110,7 @@ def _port(text: str) -> int:
 
 def _web(port: int, workers: int) -> list[str]:
     return [
-        sys.executable, "-m", "gunicorn", "-c", "python:eventservice.web", "eventservice.wsgi",
+        sys.executable, "-m", "gunicorn", "-c", "python:eventservice.runtime.gunicorn_config", "eventservice.wsgi",
         "--bind", f"{HOST}:{port}", "--workers", str(workers),
     ]  # fmt: skip
 

@@ -1,0 +1,132 @@
+"""Actions over the rows of a list: a domain command for each, asked first, in the action log, and told truly."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from django.contrib import messages
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.db import OperationalError
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
+from django.template.response import TemplateResponse
+
+from eventservice.adminsite.change_lists import name_tenants
+from eventservice.adminsite.composite_pk import key_of, text_of
+from eventservice.kernel.errors import DomainError
+from eventservice.kernel.ids import new_id
+from eventservice.operators.action_log import act
+
+# Of one request, which makes a transaction for each row.
+MOST_AT_ONCE = 500
+MOST_LISTED = 10
+MOST_REASONS = 5
+
+
+@dataclass(frozen=True)
+class RowAction:
+    """What Django's admin needs of an action, and how it is done to one row.
+
+    `command` does it, and says in a word what the row now is; when it raises a DomainError the row is as it was.
+    An action without a `question` is harmless.
+    """
+
+    name: str  # in the action log too
+    short_description: str
+    command: Callable[[HttpRequest, Any], str]
+    question: str = ""
+    permission: str = "operate"
+    do_not_call_in_templates = True
+
+    @property
+    def __name__(self) -> str:
+        return self.name.replace(" ", "_")
+
+    @property
+    def allowed_permissions(self) -> tuple[str, ...]:
+        return (self.permission,)
+
+    def __call__(
+        self, model_admin: Any, request: HttpRequest, texts: Sequence[str], matching: Any = None
+    ) -> Any:
+        """None: it has been done. Otherwise the page that asks whether it shall be."""
+        rows = rows_of(model_admin, request, texts)
+        if self.question and "confirmed" not in request.POST:
+            return self._ask(model_admin, request, rows, matching)
+        self._tell(request, *self._run(model_admin, request, rows), len(texts) - len(rows))
+        return None
+
+    def _ask(
+        self, model_admin: Any, request: HttpRequest, rows: list[Any], matching: Any
+    ) -> HttpResponseBase:
+        context = {
+            **model_admin.admin_site.each_context(request),
+            "title": self.short_description,
+            "opts": model_admin.opts,
+            "action": self,
+            "rows": name_tenants(rows[:MOST_LISTED]),
+            "more": max(0, len(rows) - MOST_LISTED),
+            "keys": [text_of(row) for row in rows],
+            "count": len(rows),
+            "matching": matching,
+            "checkbox": ACTION_CHECKBOX_NAME,
+            "media": model_admin.media,
+            # Of this page: what is sent twice can be told from what is asked for twice.
+            "confirmed": new_id(),
+        }
+        return TemplateResponse(request, "admin/confirm_action.html", context)
+
+    def _run(
+        self, model_admin: Any, request: HttpRequest, rows: list[Any]
+    ) -> tuple[Counter[str], Counter[str]]:
+        done: Counter[str] = Counter()
+        refused: Counter[str] = Counter()
+        for number, row in enumerate(rows):
+            try:
+                done[self._act(model_admin, request, row)] += 1
+            except DomainError as error:
+                refused[error.message] += 1
+            except OperationalError:
+                # It will not answer for the next row either.
+                refused["The database did not answer in time. Try these again."] += len(rows) - number
+                break
+        return done, refused
+
+    def _act(self, model_admin: Any, request: HttpRequest, row: Any) -> str:
+        return act(
+            request.user,
+            self.name,
+            lambda: self.command(request, row),
+            tenant_id=getattr(row, "tenant_id", None),
+            subject=model_admin.subject_of(row),
+        )
+
+    def _tell(self, request: HttpRequest, done: Counter[str], refused: Counter[str], gone: int) -> None:
+        parts = [f"{count:,} {word}" for word, count in done.most_common()]
+        parts += [f"{count:,} refused: “{reason}”" for reason, count in refused.most_common(MOST_REASONS)]
+        others = sum(refused.values()) - sum(count for _, count in refused.most_common(MOST_REASONS))
+        parts += [f"{others:,} refused for other reasons"] if others else []
+        parts += [f"{gone:,} not there any more"] if gone > 0 else []
+        failed = bool(refused) or gone > 0
+        level = messages.SUCCESS if not failed else messages.WARNING if done else messages.ERROR
+        messages.add_message(request, level, ", ".join(parts) or "Nothing was chosen.")
+
+
+def rows_of(model_admin: Any, request: HttpRequest, texts: Sequence[str]) -> list[Any]:
+    """The rows of these keys, in chunks that share all but the last column: `pk__in` would be an OR of every key."""
+    chunks: dict[tuple[Any, ...], list[Any]] = {}
+    for text in dict.fromkeys(texts[:MOST_AT_ONCE]):
+        if key := key_of(model_admin.model, text):
+            *first, (_, last) = key.items()
+            chunks.setdefault(tuple(first), []).append(last)
+    column = model_admin.opts.pk_fields[-1].attname
+    every = model_admin.get_queryset(request).order_by().defer(*model_admin.heavy)
+    found = {
+        text_of(row): row
+        for first, lasts in chunks.items()
+        for row in every.filter(**dict(first), **{f"{column}__in": lasts})
+    }
+    return [found[text] for text in texts if text in found]

@@ -1,0 +1,341 @@
+"""Lists that stay quick at a million rows: counted up to a cap, in an order that an index has, filtered by its columns."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, date, datetime, timedelta
+from functools import reduce
+from operator import or_
+from typing import Any
+
+from django.contrib.admin import ListFilter, SimpleListFilter
+from django.contrib.admin.options import IncorrectLookupParameters
+from django.contrib.admin.views.main import SEARCH_VAR, ChangeList
+from django.core.paginator import Paginator
+from django.db.models import Q, QuerySet
+from django.http import HttpRequest
+from django.utils import formats
+from django.utils.functional import cached_property
+from django.utils.text import capfirst
+
+from eventservice.adminsite.composite_pk import named
+from eventservice.db.bounded_count import capped_count, capped_text
+from eventservice.tenants.directory import tenant_names
+from eventservice.tenants.models import Tenant
+
+LATEST = 10_000  # rows that a filter looks at for which there is no index
+NO_TENANT = uuid.UUID(int=0)
+MOST_TENANTS = 300  # in the filter; any other can still be named in the address
+
+
+class Capped(int):
+    def __str__(self) -> str:
+        return capped_text(int(self))
+
+
+class CappedPaginator(Paginator):  # type: ignore[type-arg]
+    @cached_property
+    def count(self) -> int:
+        """Nobody leafs through a million."""
+        rows: Any = self.object_list
+        return Capped(capped_count(rows, rows.model._meta.pk_fields[0].attname))
+
+
+class KeyedChangeList(ChangeList):
+    model_admin: Any
+    dates: list[Any]
+
+    def __init__(self, request: HttpRequest, *args: Any) -> None:
+        super().__init__(request, *args)
+        self.rows_named = self._name_rows()
+        if not self.is_popup:
+            presets = [spec.chosen_name() for spec in self._choices() if spec.preset and spec.column]
+            self.title = ": ".join([capfirst(self.rows_named), *presets])
+        self.without_search = self.get_query_string(remove=[SEARCH_VAR])
+
+    def _choices(self) -> list[Choice]:
+        return [spec for spec in self.filter_specs if isinstance(spec, Choice)]
+
+    def _name_rows(self) -> str:
+        """Of one tenant only, where that is so: its rows must not be taken for all."""
+        rows = str(self.opts.verbose_name_plural)
+        if self.query:  # for an id, whosever it is
+            return f"{rows} found by “{self.query}”"
+        tenants = [spec.chosen_name() for spec in self._choices() if isinstance(spec, TenantFilter)]
+        return " of ".join([rows, *filter(None, tenants)])
+
+    def get_queryset(self, request: HttpRequest, *args: Any, **kwargs: Any) -> QuerySet[Any]:
+        rows = super().get_queryset(request, *args, **kwargs).defer(*self.model_admin.heavy)
+        self.dates = [spec for spec in self.filter_specs if isinstance(spec, DateHierarchy)]
+        self.filter_specs = [spec for spec in self.filter_specs if spec not in self.dates]
+        return rows
+
+    def get_ordering(self, request: HttpRequest, queryset: QuerySet[Any]) -> list[Any]:
+        if self.sortable_by == ():
+            # As the admin says: another order can be asked for in the address, and no index has it.
+            return list(self.model_admin.get_ordering(request))
+        return super().get_ordering(request, queryset)
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        self.result_list = name_tenants(self.result_list)
+
+    def url_for_result(self, result: Any) -> str:
+        return super().url_for_result(named(result))
+
+
+def name_tenants(rows: Any) -> list[Any]:
+    """The rows, each knowing its tenant's name: a query for all of them."""
+    known = list(rows)
+    ids: set[Any] = {getattr(row, "tenant_id", None) for row in known} - {None}
+    names: dict[Any, str] = tenant_names(ids) if ids else {}
+    for row in known:
+        row.tenant_name = names.get(getattr(row, "tenant_id", None), "")
+    return known
+
+
+def is_searching(request: HttpRequest) -> bool:
+    return bool(request.GET.get(SEARCH_VAR, "").strip())
+
+
+class Choice(SimpleListFilter):
+    """One of a few values, which are known without asking the table. Its column is one that the index begins with."""
+
+    column = ""
+    names: tuple[str, ...] = ()  # of its parameters
+    values: Sequence[tuple[str, str]] = ()
+    preset: str | None = None  # chosen until another is; then "All" is not offered
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> Sequence[tuple[str, str]]:
+        return self.values
+
+    def value(self) -> str | None:
+        return super().value() or self.preset
+
+    def choices(self, changelist: Any) -> Iterator[Any]:
+        every = super().choices(changelist)
+        if self.preset is not None:
+            next(every)
+        return every
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        chosen = self.value()
+        if chosen is None:
+            return queryset
+        if chosen not in dict(self.lookup_choices):
+            raise IncorrectLookupParameters
+        return self.narrow(queryset, chosen)
+
+    def narrow(self, queryset: QuerySet[Any], chosen: str) -> QuerySet[Any]:
+        return queryset.filter(**{self.column: chosen})
+
+    def chosen_name(self) -> str:
+        return str(dict(self.lookup_choices).get(self.value() or "", ""))
+
+
+class Recent(Choice):
+    """One whose column no index has: among the latest rows of the list, as the other filters leave them."""
+
+    def narrow(self, queryset: QuerySet[Any], chosen: str) -> QuerySet[Any]:
+        return super().narrow(among_latest(queryset), chosen)
+
+
+def among_latest(rows: QuerySet[Any]) -> QuerySet[Any]:
+    """The first so many rows of the list's order: where they end, its index tells."""
+    order = str(rows.query.order_by[0])
+    column = order.lstrip("-")
+    last = rows.values_list(column, flat=True)[LATEST - 1 : LATEST].first()
+    if last is None:
+        return rows
+    return rows.filter(**{f"{column}__{'gte' if order.startswith('-') else 'lte'}": last})
+
+
+def choice(
+    column: str,
+    values: Sequence[tuple[str, str]],
+    *,
+    title: str = "",
+    preset: str | None = None,
+    kind: type[Choice] = Choice,
+) -> type[Choice]:
+    title = title or column.replace("_", " ")
+    attributes = {
+        "title": f"{title} (of the latest {LATEST:,})" if issubclass(kind, Recent) else title,
+        "parameter_name": column,
+        "names": (column,),
+        "column": column,
+        "values": values,
+        "preset": preset,
+    }
+    return type(f"{column.title()}Filter", (kind,), attributes)
+
+
+class TenantFilter(Choice):
+    """All indexes begin with the tenant, so that one is always chosen: at first the first by name."""
+
+    title = "tenant"
+    parameter_name = "tenant"
+    names = ("tenant",)
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> Sequence[tuple[str, str]]:
+        tenants = Tenant.objects.order_by("name").values_list("pk", "name")[:MOST_TENANTS]
+        choices = [(str(pk), name) for pk, name in tenants]
+        self.preset = choices[0][0] if choices else str(NO_TENANT)
+        return choices
+
+    def has_output(self) -> bool:
+        """Without a choice Django would leave the filter out, and show the rows of all."""
+        return True
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        return queryset.filter(tenant_id=tenant_in(self.value()))
+
+    def chosen_name(self) -> str:
+        """Of those that are not among the choices too."""
+        chosen = self.value()
+        return tenant_names([tenant_in(chosen)]).get(tenant_in(chosen), "") if chosen else ""
+
+
+class AnyTenantFilter(TenantFilter):
+    """For tables that have an order of their own."""
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> Sequence[tuple[str, str]]:
+        choices = super().lookups(request, model_admin)
+        self.preset = None
+        return choices
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        return queryset if self.value() is None else super().queryset(request, queryset)
+
+
+def chosen_tenant(request: HttpRequest) -> uuid.UUID:
+    """As the TenantFilter has it."""
+    if asked := request.GET.get("tenant"):
+        return tenant_in(asked)
+    return Tenant.objects.order_by("name").values_list("pk", flat=True).first() or NO_TENANT
+
+
+def tenant_in(text: str | None) -> uuid.UUID:
+    try:
+        return uuid.UUID(text)
+    except ValueError as wrong:
+        raise IncorrectLookupParameters from wrong
+
+
+class DateHierarchy(ListFilter):
+    """Years, months, days: Django's, but for what that asks of the table.
+
+    It would have every row's date to tell which days there are. This offers all between the first and the last
+    one, which are the two ends of an index. It must be the last of the filters, and its column the next one of
+    the index that the filters before it use; `date_column` of the ModelAdmin names it, or None for no dates.
+    """
+
+    title = "date"
+    template = "admin/dates.html"
+    names = ("year", "month", "day")
+
+    def __init__(self, request: HttpRequest, params: dict[str, Any], model: Any, model_admin: Any) -> None:
+        super().__init__(request, params, model, model_admin)
+        self.column: str | None = model_admin.date_column(request)
+        self.chosen = _numbers([params.pop(name, [""])[-1] for name in self.names])
+
+    def has_output(self) -> bool:
+        return self.column is not None
+
+    def expected_parameters(self) -> list[str | None]:
+        return list(self.names)
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        self.rows = queryset
+        if not self.chosen:
+            return queryset
+        first, end = _span(self.chosen)
+        return queryset.filter(**{f"{self.column}__gte": first, f"{self.column}__lt": end})
+
+    def choices(self, changelist: Any) -> Iterator[Any]:
+        """The way back, then what can be chosen next."""
+        first, last = self._end(f"{self.column}"), self._end(f"-{self.column}")
+        if first is None or last is None:
+            return
+        chosen = list(self.chosen)
+        if chosen:
+            yield self._choice(changelist, chosen[:-1], back=True)
+        # What all dates share needs no choosing.
+        while len(chosen) < 2 and (next_parts := _parts(first, last, chosen)) and len(next_parts) == 1:
+            chosen = next_parts[0]
+        for parts in _parts(first, last, chosen):
+            yield self._choice(changelist, parts)
+
+    def _end(self, order: str) -> date | None:
+        moment = self.rows.order_by(order).values_list(order.lstrip("-"), flat=True)[:1].first()
+        return moment.astimezone(UTC).date() if moment else None
+
+    def _choice(self, changelist: Any, parts: list[int], back: bool = False) -> dict[str, Any]:
+        asked = dict(zip(self.names, parts, strict=False))
+        return {
+            "back": back,
+            "selected": list(self.chosen) == parts,
+            "query_string": changelist.get_query_string(asked, [n for n in self.names if n not in asked]),
+            "display": _say(parts),
+        }
+
+
+def _numbers(texts: list[str]) -> tuple[int, ...]:
+    """The year, the month, the day, as far as they are given one after the other."""
+    given = tuple(text for text in texts if text)
+    try:
+        numbers = tuple(map(int, given))
+        if numbers:
+            _span(numbers)
+    except (ValueError, OverflowError) as wrong:
+        raise IncorrectLookupParameters from wrong
+    return numbers
+
+
+def _span(parts: Sequence[int]) -> tuple[datetime, datetime]:
+    year, month, day = (*parts, 1, 1)[:3]
+    first = datetime(year, month, day, tzinfo=UTC)
+    match len(parts):
+        case 1:
+            return first, first.replace(year=year + 1)
+        case 2:
+            return first, (first + timedelta(days=32)).replace(day=1)
+    return first, first + timedelta(days=1)
+
+
+def _parts(first: date, last: date, chosen: Sequence[int]) -> list[list[int]]:
+    """The years between two dates, or the months of the chosen one, or its days."""
+    match list(chosen):
+        case []:
+            return [[year] for year in range(first.year, last.year + 1)]
+        case [year]:
+            months = [[year, month] for month in range(1, 13)]
+            return [m for m in months if [first.year, first.month] <= m <= [last.year, last.month]]
+        case [year, month]:
+            days = (date(year, month, 1) + timedelta(days=n) for n in range(31))
+            return [[year, month, d.day] for d in days if d.month == month and first <= d <= last]
+    return [list(chosen)]
+
+
+def _say(parts: list[int]) -> str:
+    match parts:
+        case []:
+            return "All dates"
+        case [year]:
+            return str(year)
+        case [year, month]:
+            return formats.date_format(date(year, month, 1), "YEAR_MONTH_FORMAT")
+    return formats.date_format(date(*parts), "MONTH_DAY_FORMAT")
+
+
+# --- what is searched for -------------------------------------------------------------------------------------
+
+
+def by_keys(column: str, found: Iterable[tuple[uuid.UUID, Any]]) -> Q:
+    """The rows of these tenants with these values in the column; none for none."""
+    by_tenant: dict[uuid.UUID, list[Any]] = {}
+    for tenant_id, value in found:
+        by_tenant.setdefault(tenant_id, []).append(value)
+    nothing = Q(pk__in=[])
+    return reduce(or_, (Q(tenant_id=t, **{f"{column}__in": v}) for t, v in by_tenant.items()), nothing)

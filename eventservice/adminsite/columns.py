@@ -1,0 +1,146 @@
+"""Columns and fields: times to the millisecond, JSON as people read it, bodies as text, and secrets never."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection
+from datetime import UTC
+from typing import Any
+from urllib.parse import urlencode
+
+from django.urls import reverse
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+
+from eventservice.kernel.secrets import is_encrypted
+from eventservice.templatetags.console import absolute, milliseconds, size
+from eventservice.tenants.models import Tenant
+from execution.redaction import MASK
+
+NOTHING = "–"
+MOST_SHOWN = 20_000  # characters of one document
+
+Column = Callable[[Any], Any]
+
+
+def column(label: str, show: Column, empty: str = NOTHING) -> Column:
+    """For `list_display` and `fields`."""
+
+    def shown(row: Any) -> Any:
+        return show(row)
+
+    shown.__name__ = label.replace(" ", "_")
+    shown.short_description = label  # type: ignore[attr-defined]
+    shown.empty_value_display = empty  # type: ignore[attr-defined]
+    return shown
+
+
+def moment(name: str) -> Column:
+    return column(name.removesuffix("_at").replace("_", " "), lambda row: absolute(getattr(row, name)))
+
+
+def when(name: str) -> Column:
+    """For lists: to the second, and in UTC as their heads say: in less room."""
+
+    def show(row: Any) -> SafeString | str:
+        at = getattr(row, name)
+        if at is None:
+            return NOTHING
+        return format_html(
+            '<span title="{}">{}</span>', absolute(at), f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
+        )
+
+    return column(f"{name.removesuffix('_at').replace('_', ' ')} (UTC)", show)
+
+
+def took(name: str) -> Column:
+    return column(name.removesuffix("_ms"), lambda row: milliseconds(getattr(row, name)))
+
+
+def identifier(name: str, label: str = "") -> Column:
+    """For lists: the end of it, in which neighbours differ."""
+    return column(label or name.replace("_", " "), lambda row: _short(getattr(row, name)))
+
+
+def _short(value: Any) -> SafeString | str:
+    return NOTHING if value is None else format_html('<span title="{}">…{}</span>', value, str(value)[-8:])
+
+
+def pill(name: str) -> Column:
+    def show(row: Any) -> SafeString:
+        value = getattr(row, name)
+        return format_html('<span class="pill {}">{}</span>', value.lower(), value)
+
+    return column(name, show)
+
+
+def document(label: str, show: Column) -> Column:
+    """JSON, or a text: as text, whatever it holds, and not all of it when it is long."""
+    return column(label, lambda row: _document(show(row)))
+
+
+def json_column(name: str) -> Column:
+    return document(name.replace("_", " "), lambda row: getattr(row, name))
+
+
+def _document(value: Any) -> SafeString | str:
+    if value is None or value == "":
+        return NOTHING
+    text = value if isinstance(value, str) else json.dumps(masked(value), indent=2, ensure_ascii=False)
+    if len(text) <= MOST_SHOWN:
+        return format_html('<pre class="document">{}</pre>', text)
+    note = f"The first {MOST_SHOWN:,} characters of {size(len(text.encode()))}."
+    return format_html('<pre class="document">{}</pre><span class="help">{}</span>', text[:MOST_SHOWN], note)
+
+
+def masked(value: Any) -> Any:
+    """What is sealed in it stays so, wherever it stands."""
+    match value:
+        case {"encrypted": _}:
+            return MASK
+        case dict():
+            return {name: masked(part) for name, part in value.items()}
+        case list():
+            return [masked(part) for part in value]
+        case str() if is_encrypted(value):
+            return MASK
+    return value
+
+
+def _tenant(row: Any) -> str:
+    name = getattr(row, "tenant_name", None)
+    if name is None and row.tenant_id is not None:
+        name = Tenant.objects.filter(pk=row.tenant_id).values_list("name", flat=True).first()
+    return name or (NOTHING if row.tenant_id is None else str(row.tenant_id))
+
+
+tenant = column("tenant", _tenant)
+
+
+def link(label: str, url: Callable[[Any], str], text: Column) -> Column:
+    return column(label, lambda row: format_html('<a href="{}">{}</a>', url(row), text(row)))
+
+
+def list_url(model: str, **query: Any) -> str:
+    """`app_model`, as Django names its addresses."""
+    return f"{reverse(f'admin:{model}_changelist')}?{urlencode(query)}"
+
+
+def call_link(attribute: str = "service_call_id", *, short: bool = False) -> Column:
+    """To the call in the admin."""
+
+    def url(row: Any) -> str:
+        key = f"{row.tenant_id}~{getattr(row, attribute)}"
+        return reverse("admin:orchestration_servicecall_change", args=[key])
+
+    def text(row: Any) -> Any:
+        return _short(getattr(row, attribute)) if short else getattr(row, attribute)
+
+    return link("call", url, text)
+
+
+def links(label: str, targets: Callable[[Any], Collection[tuple[str, str]]]) -> Column:
+    def show(row: Any) -> SafeString:
+        return format_html_join(" · ", '<a href="{1}">{0}</a>', targets(row))
+
+    return column(label, show)

@@ -1,0 +1,94 @@
+"""Who asks: a tenant's key, an operator's key, or an operator who is signed in."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+from rest_framework.authentication import SessionAuthentication, get_authorization_header
+from rest_framework.exceptions import AuthenticationFailed
+from rest_framework.request import Request
+
+from eventservice.operators.roles import role_of
+from eventservice.tenants.keys import find_key, note_use
+from eventservice.tenants.models import ApiKey
+
+# A key that is revoked goes on for at most this long; until then it costs no query.
+KEPT_SECONDS = 1.0
+MOST_KEPT = 10_000
+CHALLENGE = 'Bearer realm="event-service"'
+
+Scope = ApiKey.Scope
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """`tenant_id` is None for an operator, who may act in every tenant."""
+
+    name: str
+    tenant_id: uuid.UUID | None
+    scopes: frozenset[str]
+    by_session: bool = False
+
+    @property
+    def is_operator(self) -> bool:
+        return self.tenant_id is None
+
+    # Django REST framework takes a principal for a user, and so does the action log.
+    is_authenticated = True
+
+    def get_username(self) -> str:
+        return self.name
+
+
+_kept: dict[bytes, tuple[float, Principal]] = {}
+
+
+def forget_keys() -> None:
+    _kept.clear()
+
+
+def principal_of(text: str) -> Principal | None:
+    """Whose key this is. Only keys that are good are kept: guessing always costs a look."""
+    digest = hashlib.sha256(text.encode(errors="replace")).digest()
+    kept = _kept.get(digest)
+    if kept is not None and time.monotonic() - kept[0] < KEPT_SECONDS:
+        return kept[1]
+    key = find_key(text)
+    if key is None:
+        _kept.pop(digest, None)
+        return None
+    note_use(key)
+    principal = Principal(f"key:{key.key_id}", key.tenant_id, frozenset(key.scopes))
+    if len(_kept) >= MOST_KEPT:
+        _kept.clear()
+    _kept[digest] = time.monotonic(), principal
+    return principal
+
+
+class KeyAuthentication(SessionAuthentication):
+    """`Authorization: Bearer es_…`; without that header, the session of a signed-in operator."""
+
+    def authenticate(self, request: Request) -> tuple[Any, Any] | None:
+        header = get_authorization_header(request)
+        if not header:
+            return _of_session(super().authenticate(request))
+        scheme, _, text = header.partition(b" ")
+        principal = principal_of(text.strip().decode("latin-1")) if scheme.lower() == b"bearer" else None
+        if principal is None:
+            raise AuthenticationFailed("The API key is not valid: unknown, expired or revoked.")
+        return principal, None
+
+    def authenticate_header(self, request: Request) -> str:
+        return CHALLENGE
+
+
+def _of_session(authenticated: tuple[Any, Any] | None) -> tuple[Any, Any] | None:
+    """It only reads: what an operator does is noted, and it is the console that notes it."""
+    if authenticated is None or role_of(authenticated[0]) is None:
+        return None
+    name = f"user:{authenticated[0].get_username()}"
+    return Principal(name, None, frozenset({Scope.READ.value}), by_session=True), None

@@ -1,0 +1,21 @@
+"""A service call with all that hangs on it."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from eventservice.api.call_presentation import show_attempt, show_call, show_timer
+from execution.history import last_attempt
+from orchestration.queries.calls import call_of
+from timers.schedule import timer_of
+
+
+def show_details(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> dict[str, Any]:
+    call = call_of(tenant_id, service_call_id)
+    attempt = last_attempt(tenant_id, service_call_id) if call["attempt"] else None
+    return {
+        **show_call(call),
+        "timer": show_timer(timer_of(tenant_id, service_call_id)),
+        "lastAttempt": attempt and show_attempt(attempt),
+    }

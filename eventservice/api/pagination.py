@@ -1,0 +1,127 @@
+"""Reading a request's query, and the cursors of lists."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable, Collection
+from datetime import datetime
+from typing import Any
+
+from django.core import signing
+from django.http import QueryDict
+
+from eventservice.api.fields import parse_duration, parse_instant, parse_uuid
+from eventservice.api.parsers import storable
+from eventservice.api.problems import Fault
+
+DEFAULT_LIMIT = 50
+MOST_LISTED = 200
+LONGEST_TEXT = 2000
+_NUMBER = re.compile(r"[0-9]{1,9}", re.ASCII)
+_signer = signing.Signer(salt="eventservice.api.cursor")
+
+
+class Query:
+    """The parameters of one request. Like the members of a body: every fault is noted, and none raised."""
+
+    def __init__(self, parameters: QueryDict, faults: list[Fault]) -> None:
+        self._parameters = parameters
+        self._known: set[str] = set()
+        self.faults = faults
+
+    def fault(self, name: str, rule: str) -> None:
+        self.faults.append(Fault(f"/query/{name[:200]}", rule))
+
+    def texts(self, name: str) -> list[str]:
+        self._known.add(name)
+        values = self._parameters.getlist(name)
+        if any(not value or not storable(value) or len(value) > LONGEST_TEXT for value in values):
+            self.fault(name, "must be a text, and not empty")
+            return []
+        return values
+
+    def text(self, name: str, most: int = LONGEST_TEXT) -> str | None:
+        values = self.texts(name)
+        if len(values) > 1:
+            self.fault(name, "must be given once")
+        if values and len(values[0]) > most:
+            self.fault(name, f"must be at most {most} characters long")
+        return values[0] if values else None
+
+    def choices(self, name: str, choices: Collection[str]) -> frozenset[str]:
+        values = self.texts(name)
+        if not set(values) <= set(choices):
+            self.fault(name, "must be one of " + ", ".join(choices))
+        return frozenset(values) & frozenset(choices)
+
+    def choice(self, name: str, choices: Collection[str], default: str) -> str:
+        value = self.text(name)
+        if value is None or value in choices:
+            return value or default
+        self.fault(name, "must be one of " + ", ".join(choices))
+        return default
+
+    def instant(self, name: str) -> datetime | None:
+        # In a query a `+` that nobody encoded is a space.
+        moment: datetime | None = self._parsed(
+            name, lambda text: parse_instant(text.replace(" ", "+")), "a time with an offset"
+        )
+        return moment
+
+    def identifier(self, name: str) -> uuid.UUID | None:
+        found: uuid.UUID | None = self._parsed(name, parse_uuid, "a UUID")
+        return found
+
+    def duration(self, name: str, *, most: float) -> float | None:
+        seconds: float | None = self._parsed(name, parse_duration, 'a duration, such as "30s"')
+        return None if seconds is None else min(seconds, most)
+
+    def number(self, name: str, default: int, *, least: int, most: int) -> int:
+        value = self.text(name)
+        if value is None:
+            return default
+        if _NUMBER.fullmatch(value) and least <= int(value) <= most:
+            return int(value)
+        self.fault(name, f"must be a whole number from {least} to {most}")
+        return default
+
+    def limit(self) -> int:
+        return self.number("limit", DEFAULT_LIMIT, least=1, most=MOST_LISTED)
+
+    def cursor(self, list_id: str) -> list[Any] | None:
+        """Where the page begins. A cursor is good for the very list that it came from, and nobody can make one up."""
+        text = self.text("cursor")
+        if text is None:
+            return None
+        try:
+            made_for, position = _signer.unsign_object(text)
+        except (signing.BadSignature, ValueError, TypeError):
+            made_for, position = None, None
+        if made_for != list_id:
+            self.fault("cursor", "must be a nextCursor of this list, with the same filters and sort")
+            return None
+        return list(position)
+
+    def no_others(self) -> None:
+        for name in self._parameters.keys() - self._known:
+            self.fault(name, "is not known here")
+
+    def _parsed(self, name: str, parse: Callable[[str], Any], rule: str) -> Any:
+        value = self.text(name)
+        if value is None:
+            return None
+        parsed = parse(value)
+        if parsed is None:
+            self.fault(name, f"must be {rule}")
+        return parsed
+
+
+def make_cursor(list_id: str, position: Any) -> str:
+    plain = [value.isoformat() if isinstance(value, datetime) else value for value in position]
+    plain = [str(value) if isinstance(value, uuid.UUID) else value for value in plain]
+    return _signer.sign_object([list_id, plain])
+
+
+def listed(items: list[Any], next_cursor: str | None) -> dict[str, Any]:
+    return {"items": items, "nextCursor": next_cursor}

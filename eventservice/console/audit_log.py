@@ -1,0 +1,125 @@
+"""The action log: who did what, when, on what."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse, QueryDict
+from django.urls import reverse
+
+from eventservice.api.fields import parse_uuid
+from eventservice.api.pagination import Query
+from eventservice.api.problems import Fault
+from eventservice.console.forms import without_empty
+from eventservice.console.tenant_select import tenants_to_choose
+from eventservice.console.views import Page
+from eventservice.db.now import db_now
+from eventservice.models import OperatorAction
+from eventservice.tenants.directory import tenant_names
+
+LISTED = 50
+# What a page looks at when it has to look for what it shows: no index is by user or action.
+LOOKED_AT = 5000
+# The names of actions and users that the form suggests are of so many of the latest.
+SUGGESTED_FROM = 300
+
+
+class Actions(Page):
+    nav = "actions"
+    template = "console/actions.html"
+
+    def get(self, request: HttpRequest) -> HttpResponse:
+        faults: list[Fault] = []
+        given = without_empty(request.GET)
+        wanted, cursor = _read(Query(given, faults))
+        rows, following = ([], None) if faults else list_actions(wanted, cursor)
+        names = tenant_names([row.tenant_id for row in rows])
+        latest = OperatorAction.objects.across_tenants().order_by("-id").values_list("action", "user")
+        latest = latest[:SUGGESTED_FROM]
+        context = {
+            "now": db_now(),
+            "rows": [_show(row, names) for row in rows],
+            "next": following,
+            "cursor": cursor,
+            "wanted": wanted,
+            "filtered": bool(wanted),
+            "query": _without_cursor(given),
+            "faults": faults,
+            "tenants": tenants_to_choose(wanted.get("tenant_id")),
+            "known_actions": sorted({action for action, _ in latest}),
+            "known_users": sorted({user for _, user in latest}),
+            "looked_at": LOOKED_AT,
+        }
+        return self.show(context, status=400 if faults else 200)
+
+
+def _read(query: Query) -> tuple[dict[str, Any], int | None]:
+    wanted = {
+        "user": query.text("user", most=150),
+        "action": query.text("action", most=40),
+        "tenant_id": query.identifier("tenant"),
+        "subject": query.text("subject", most=255),
+    }
+    cursor = query.number("cursor", 0, least=1, most=999_999_999) or None
+    return {name: value for name, value in wanted.items() if value is not None}, cursor
+
+
+def _without_cursor(given: QueryDict) -> str:
+    given.pop("cursor", None)
+    return given.urlencode()
+
+
+def list_actions(wanted: dict[str, Any], cursor: int | None) -> tuple[Sequence[OperatorAction], int | None]:
+    """The newest first, and where the next page begins. A subject's are sought by index, all else among the latest."""
+    rows: QuerySet[Any] = OperatorAction.objects.across_tenants().order_by("-id")
+    if cursor is not None:
+        rows = rows.filter(id__lt=cursor)
+    bottom = 0
+    if wanted and "subject" not in wanted:
+        bottom = next(iter(rows.values_list("id", flat=True)[LOOKED_AT : LOOKED_AT + 1]), 0)
+    found = list(rows.filter(id__gt=bottom, **wanted)[: LISTED + 1])
+    if len(found) > LISTED:
+        return found[:LISTED], found[LISTED - 1].id
+    return found, bottom + 1 if bottom else None
+
+
+def _show(row: OperatorAction, names: dict[uuid.UUID, str]) -> dict[str, Any]:
+    return {
+        "action": row,
+        "tenant": names.get(row.tenant_id, "") if row.tenant_id else "",
+        "known": row.tenant_id in names,
+        "address": _address(row),
+        "is_id": parse_uuid(row.subject) is not None,
+        "words": row.action.replace("-", " ").replace("_", " "),
+        "detail": sorted(
+            (name, _plain(value)) for name, value in row.detail.items() if value not in (None, "")
+        ),
+    }
+
+
+def _address(row: OperatorAction) -> str:
+    """Where what was acted on can be seen."""
+    match row.action.partition("-")[0]:
+        case "event" if row.subject.isascii() and row.subject.isdecimal():
+            return reverse("console:event", args=[int(row.subject)])
+        case "events":
+            return reverse("console:outbox")
+        case "endpoint":
+            return reverse("console:webhooks")
+        case "key" if row.tenant_id is None:
+            return reverse("console:operator-keys")
+        case "key" | "tenant" | "namespace" if row.tenant_id is not None:
+            return reverse("console:tenant", args=[row.tenant_id])
+    call = parse_uuid(row.subject)
+    return reverse("console:call", args=[row.tenant_id, call]) if call and row.tenant_id else ""
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_plain(inner)}" for name, inner in value.items())
+    return str(value)

@@ -1,0 +1,206 @@
+"""What every page of the console does before it does its own: who is there, may they, and how errors are shown."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import structlog
+from django.contrib import messages
+from django.contrib.auth.views import redirect_to_login
+from django.db import OperationalError
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http.response import HttpResponseBase
+from django.shortcuts import render
+from django.urls import reverse
+from django.utils.http import url_has_allowed_host_and_scheme
+from django.views import View
+
+from eventservice.api.problems import BUSY, Refusal, refusal_of
+from eventservice.kernel.errors import DomainError
+from eventservice.operators import action_log
+from eventservice.operators.roles import Role, role_of
+
+log = structlog.get_logger(__name__)
+
+R = TypeVar("R")
+
+READING = frozenset({"GET", "HEAD", "OPTIONS"})
+ENDED = "Your session has ended: nothing was sent, and nothing has been changed. Sign in, and do it again."
+OUTDATED = (
+    "That page was older than your last sign-in: nothing has been changed. It is a new one now; do it again."
+)
+
+
+class Page(View):
+    """`get` shows, `post` acts. Only signed-in operators come here, and what they may do is asked for each request.
+
+    A DomainError or Refusal that `get` raises becomes a page of its own; one that `post` raises becomes a message
+    on the page that the operator came from.
+    """
+
+    nav = ""  # the entry of the navigation that is current
+    template = ""
+    reads = Role.VIEWER
+    acts = Role.OPERATOR
+
+    role: Role  # not there while the database does not say who is
+
+    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        try:
+            return self._turned_away(request) or super().dispatch(request, *args, **kwargs)
+        except (DomainError, Refusal, OperationalError) as error:
+            return self._answer(error)
+
+    def _turned_away(self, request: HttpRequest) -> HttpResponse | None:
+        role = role_of(request.user) if request.user.is_authenticated else None
+        if role is None:
+            return self._to_login(request)
+        self.role = role
+        needed = self.reads if request.method in READING else self.acts
+        if role < needed:
+            return self.trouble(403, f"This takes the role {needed.group}; yours is {role.group}.")
+        return None
+
+    def _to_login(self, request: HttpRequest) -> HttpResponse:
+        """And back to the page that is on show. A part of it cannot show a login: the whole page is sent there."""
+        login = reverse("console:login")
+        if self.in_part:
+            on_show = _ours(_path(request.headers.get("HX-Current-URL")))
+            address = redirect_to_login(self.after_login(on_show), login).url if on_show else login
+            return HttpResponse(status=401, headers={"HX-Redirect": address})
+        if request.method in READING:
+            return redirect_to_login(request.get_full_path(), login)
+        messages.warning(request, ENDED)
+        return redirect_to_login(self.after_login(self.came_from() or request.get_full_path()), login)
+
+    def after_login(self, on_show: str) -> str:
+        """Where to go on when a login has come in between."""
+        return on_show
+
+    def answer_outdated(self) -> HttpResponse:
+        """In place of all else, for a page that somebody has signed in since: its token is another now."""
+        return self._turned_away(self.request) or self.outdated()
+
+    def outdated(self) -> HttpResponse:
+        if self.in_part:
+            return HttpResponse(status=403, headers={"HX-Refresh": "true"})
+        self.say_wrong(OUTDATED)
+        return self.back()
+
+    def _answer(self, error: DomainError | Refusal | OperationalError) -> HttpResponse:
+        refusal = refusal_of(error)
+        if refusal is None:
+            raise error
+        if not self.is_known:
+            return self.trouble(refusal.status, BUSY)  # before anything was done
+        if self.request.method in READING or refusal.status == 404 or self.in_part:
+            return self.trouble(refusal.status, refusal.detail, refusal.errors)
+        self.say_wrong(" ".join([refusal.detail, *(f"{f.pointer} {f.detail}." for f in refusal.errors)]))
+        return self.back()
+
+    # --- answers ----------------------------------------------------------------------------------------------
+
+    @property
+    def is_known(self) -> bool:
+        """Who is there has been read, and may be named."""
+        return hasattr(self, "role")
+
+    @property
+    def in_part(self) -> bool:
+        """htmx asked, and puts the answer into the page that is there."""
+        return bool(getattr(self.request, "htmx", False))
+
+    def show(
+        self, context: Mapping[str, Any] | None = None, template: str | None = None, status: int = 200
+    ) -> HttpResponse:
+        """A template extends `base`: the whole page, or for htmx what is put into the page that is there."""
+        base = "console/part.html" if self.in_part else "console/base.html"
+        given = {
+            "base": base,
+            "nav": self.nav,
+            "role": self.role.group,
+            "may_act": self.role >= Role.OPERATOR,
+            "may_administer": self.role >= Role.ADMIN,
+            **(context or {}),
+        }
+        response = render(self.request, template or self.template, given, status=status)
+        response.headers.setdefault("Cache-Control", "no-store")
+        # The same address is a page or a part of one.
+        response.headers.setdefault("Vary", "HX-Request")
+        return response
+
+    def trouble(self, status: int, text: str, faults: Any = ()) -> HttpResponse:
+        said = {"text": text, "faults": faults, "code": status}
+        if self.is_known:
+            return self.show(said, "console/trouble.html", status)
+        # Without the frame, which would ask for a name.
+        base = "console/part.html" if self.in_part else "alone.html"
+        return render(self.request, "console/trouble.html", {"base": base, **said}, status=status)
+
+    def next_or(self, otherwise: str) -> str:
+        """Where a form or link says to go on; never an address of somebody else's."""
+        return _ours(self.request.POST.get("next"), self.request.GET.get("next")) or otherwise
+
+    def back(self, otherwise: str = "") -> HttpResponseRedirect:
+        """To the page that the operator came from, as it was: its state is in its address."""
+        return see_other(self.came_from() or otherwise or reverse("console:dashboard"))
+
+    def came_from(self) -> str | None:
+        return _ours(self.request.POST.get("next"), _path(self.request.headers.get("Referer")))
+
+    def to(self, name: str, *args: Any) -> HttpResponseRedirect:
+        return see_other(reverse(name, args=args))
+
+    # --- acting -----------------------------------------------------------------------------------------------
+
+    def act(
+        self,
+        action: str,
+        command: Callable[[], R],
+        *,
+        tenant_id: uuid.UUID | None = None,
+        subject: object = "",
+        changed: Callable[[R], bool] = lambda result: True,
+        **detail: Any,
+    ) -> R:
+        """A domain command and its line in the action log, both or neither."""
+        return action_log.act(
+            self.request.user,
+            action,
+            command,
+            tenant_id=tenant_id,
+            subject=subject,
+            changed=changed,
+            **detail,
+        )
+
+    def say(self, text: str) -> None:
+        messages.success(self.request, text)
+
+    def say_wrong(self, text: str) -> None:
+        messages.error(self.request, text)
+
+
+def _ours(*addresses: str | None) -> str | None:
+    """The first that stays on this site."""
+    return next((a for a in addresses if a and url_has_allowed_host_and_scheme(a, allowed_hosts=None)), None)
+
+
+def _path(address: str | None) -> str | None:
+    if not address:
+        return None
+    try:
+        parts = urlsplit(address)
+    except ValueError:
+        return None
+    return f"{parts.path}?{parts.query}" if parts.query else parts.path
+
+
+def see_other(address: str) -> HttpResponseRedirect:
+    """A page that can be loaded again without sending anything again."""
+    response = HttpResponseRedirect(address)
+    response.status_code = 303
+    return response

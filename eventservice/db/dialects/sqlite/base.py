@@ -1,0 +1,91 @@
+"""Django's SQLite backend made strict: STRICT tables, IMMEDIATE transactions, one time per transaction.
+
+- Every table, of every app, is STRICT: a wrong type is an error and not a silent conversion.
+- Transactions begin IMMEDIATE: a writer waits its turn at the start, where waiting is safe, and not in the
+  middle, where SQLite can only answer "database is locked".
+- Each transaction seeds the connection's `stable_now` table, which `DbNow` reads (eventservice.db.now).
+- `synchronous` follows the role of the process: FULL where submissions are acknowledged, NORMAL in the engine,
+  whose work a power cut can only make it repeat.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from eventservice.db.dialects.sqlite.library import prefer_fixed_library
+from eventservice.db.now import SQLITE_FORMAT, SQLITE_NOW_TABLE
+
+prefer_fixed_library()
+
+from django.db.backends.sqlite3 import base, operations, schema  # noqa: E402
+
+TYPES = {
+    "AutoField": "integer",
+    "BigAutoField": "integer",
+    "SmallAutoField": "integer",
+    "BigIntegerField": "integer",
+    "BooleanField": "integer",
+    "DurationField": "integer",
+    "IntegerField": "integer",
+    "PositiveBigIntegerField": "integer",
+    "PositiveIntegerField": "integer",
+    "PositiveSmallIntegerField": "integer",
+    "SmallIntegerField": "integer",
+    "FloatField": "real",
+    "BinaryField": "blob",
+}
+
+PRAGMAS = (
+    "PRAGMA journal_mode = WAL",
+    "PRAGMA busy_timeout = 5000",
+    "PRAGMA temp_store = MEMORY",
+    "PRAGMA cache_size = -16384",
+    f"CREATE TEMP TABLE IF NOT EXISTS {SQLITE_NOW_TABLE.removeprefix('temp.')} (id integer PRIMARY KEY, ts text)",
+)
+
+SEED_NOW = (
+    f"INSERT OR REPLACE INTO {SQLITE_NOW_TABLE} (id, ts) VALUES (1, strftime('{SQLITE_FORMAT}', 'now'))"
+)
+
+_synchronous = "FULL"
+
+
+def relax_synchronous() -> None:
+    """For processes that acknowledge nothing to a client (the engine and the dispatcher), before they connect."""
+    global _synchronous
+    _synchronous = "NORMAL"
+
+
+class StrictSchemaEditor(schema.DatabaseSchemaEditor):
+    sql_create_table = schema.DatabaseSchemaEditor.sql_create_table + " STRICT"
+
+
+class StrictOperations(operations.DatabaseOperations):
+    def adapt_datetimefield_value(self, value: Any) -> Any:
+        adapted = super().adapt_datetimefield_value(value)
+        # Python leaves out a zero fraction; texts must be of one width to compare as the instants do.
+        if isinstance(adapted, str) and "." not in adapted:
+            adapted += ".000000"
+        return adapted
+
+
+class DatabaseWrapper(base.DatabaseWrapper):
+    data_types = {name: TYPES.get(name, "text") for name in base.DatabaseWrapper.data_types}
+    SchemaEditorClass = StrictSchemaEditor
+    ops_class = StrictOperations
+
+    def get_connection_params(self) -> dict[str, Any]:
+        params = super().get_connection_params()
+        self.transaction_mode = "IMMEDIATE"
+        return params
+
+    def get_new_connection(self, conn_params: dict[str, Any]) -> Any:
+        if not self.is_in_memory_db():
+            Path(conn_params["database"]).parent.mkdir(parents=True, exist_ok=True)
+        connection = super().get_new_connection(conn_params)
+        for pragma in (*PRAGMAS, f"PRAGMA synchronous = {_synchronous}"):
+            connection.execute(pragma)
+        return connection
+
+    def _start_transaction_under_autocommit(self) -> None:
+        super()._start_transaction_under_autocommit()  # type: ignore[misc]
+        self.connection.execute(SEED_NOW)

@@ -1,0 +1,118 @@
+"""Versioned leases: who owns a shard or a partition now, told by the database's clock.
+
+A claim raises the version; whoever holds an older version has lost it, however sure it is of itself. The rows
+are the spec's ownership records (version, owner, claimed at, metadata) with the lease that ends them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Collection, Iterable
+from datetime import timedelta
+from typing import Any
+
+from django.db import connection, models, transaction
+from django.db.models import F, Q
+
+from eventservice.db.now import DbNow
+from eventservice.db.sql import marks, share_lock
+
+
+class Lease(models.Model):
+    version = models.BigIntegerField(default=0)
+    owner_id = models.UUIDField(null=True)
+    claimed_at = models.DateTimeField(null=True)
+    lease_until = models.DateTimeField(null=True)
+    metadata = models.JSONField(default=dict)
+
+    class Meta:
+        abstract = True
+
+
+class Fenced(Exception):
+    """The writer's leases are not its own any more: nothing of what it was about to write may land."""
+
+
+class Leases:
+    """The leases of one table as one owner sees them. Every write is guarded by the version that was read."""
+
+    def __init__(
+        self, model: type[Any], owner_id: uuid.UUID, length: timedelta, metadata: dict[str, Any] | None = None
+    ):
+        self.model = model
+        self.owner_id = owner_id
+        self.length = length
+        self.metadata = metadata or {}
+        self.held: dict[int, int] = {}
+
+    def claim(self, key: int) -> bool:
+        """Take the lease if it is free or has run out; False when another was faster."""
+        free = Q(owner_id=None) | Q(lease_until__lt=DbNow())
+        seen = self.model.objects.filter(free, pk=key).values_list("version", flat=True).first()
+        if seen is None:
+            return False
+        won = self.model.objects.filter(free, pk=key, version=seen).update(
+            version=F("version") + 1,
+            owner_id=self.owner_id,
+            claimed_at=DbNow(),
+            lease_until=DbNow(self.length),
+            metadata=self.metadata,
+        )
+        if won:
+            self.held[key] = seen + 1
+        return bool(won)
+
+    def renew(self) -> set[int]:
+        """Push all leases on; forget, and return, those that another owner has taken meanwhile.
+
+        What the rows say is what is held: also what a release or a claim left that broke off on its way.
+        """
+        mine = self.model.objects.filter(owner_id=self.owner_id)
+        with transaction.atomic():
+            mine.update(lease_until=DbNow(self.length))
+            still = dict(mine.values_list("pk", "version"))
+        lost = {key for key, version in self.held.items() if still.get(key) != version}
+        self.held = still
+        return lost
+
+    def release(self, keys: Iterable[int]) -> None:
+        keys = [key for key in keys if key in self.held]
+        if not keys:
+            return
+        self.model.objects.filter(pk__in=keys, owner_id=self.owner_id).update(
+            version=F("version") + 1, owner_id=None, lease_until=None
+        )
+        for key in keys:
+            del self.held[key]
+
+    def fence(self, keys: Collection[int]) -> None:
+        """Inside the writer's transaction: hold these leases' rows as they are until it ends, or raise.
+
+        A plain SELECT would not do: a claim could commit between it and the writes. The share lock makes the
+        claim wait, and shows one that has already happened. SQLite's transaction is IMMEDIATE and alone.
+        """
+        versions = read_locked(self.model, keys)
+        if any(versions.get(key) != self.held.get(key, -1) for key in keys):
+            raise Fenced
+
+
+def read_locked(model: type[Any], keys: Collection[int]) -> dict[int, int]:
+    if not keys:
+        return {}
+    table, column = model._meta.db_table, model._meta.pk.column
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"SELECT {column}, version FROM {table} WHERE {column} IN ({marks(keys)}) ORDER BY 1 {share_lock()}",
+            [*keys],
+        )
+        return dict(cursor.fetchall())
+
+
+def share(keys: Collection[int], owner: uuid.UUID, live: Collection[uuid.UUID]) -> set[int]:
+    """The keys that fall to `owner` among the live ones: rendezvous hashing, so few move when one comes or goes."""
+
+    def weight(node: uuid.UUID, key: int) -> bytes:
+        return hashlib.blake2b(node.bytes + key.to_bytes(4, "big"), digest_size=8).digest()
+
+    return {key for key in keys if max(live, key=lambda node: weight(node, key)) == owner}

@@ -1,0 +1,218 @@
+"""Living calls through in the past: the domain's own functions, with the database's time set to then.
+
+Each transaction holds whole lives, from the submission to the end: an engine that is running never sees a timer
+that has been due for days. What is not to end is due in the future, and may be sent.
+"""
+
+from __future__ import annotations
+
+import heapq
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import partial
+from itertools import count
+
+from django.contrib.auth.models import User
+from django.db import transaction
+
+from eventservice.db.bulk import update_rows
+from eventservice.db.now import pinned_time
+from eventservice.devtools.demo.companies import OUTAGE_HOST
+from eventservice.devtools.demo.simulation import HOUR, World
+from eventservice.devtools.demo.workload import Plan, id_at, may_be_sent
+from eventservice.operators.action_log import note
+from execution.log import AttemptKey
+from execution.outcome import Outcome, Responded
+from orchestration.lifecycle import StartedCall, cancel, finish, replay, start, submit
+from orchestration.models import ServiceCall
+from orchestration.states import Status
+from outbox.models import OutboxEvent
+from timers.poller import DueTimer, mark_reached
+
+Key = tuple[uuid.UUID, uuid.UUID]
+
+OPERATORS = ("maria", "jonas")
+# How long a finished attempt may wait to be recorded together with others.
+RECORDED_TOGETHER = 0.25
+# Of the calls that the outage has cost, how many were replayed.
+REPLAYED = 0.7
+# Of the calls that were canceled, how many by an operator.
+BY_OPERATORS = 0.3
+# Which event of a call was refused, and in what words.
+POISON = 3
+PARKED_AFTER = timedelta(seconds=1)
+REFUSED = "rabbitmq: The broker refuses the exchange 'payouts': ACCESS_REFUSED for user 'event-service'."
+
+
+@dataclass
+class Past:
+    world: World
+    target: str
+    nodes: Sequence[uuid.UUID]
+    calls: int = 0
+    _steps: list[tuple[datetime, int, Callable[[datetime], None]]] = field(default_factory=list)
+    _order: Iterator[int] = field(default_factory=count)
+    _plans: dict[Key, Plan] = field(default_factory=dict)
+    _starting: dict[datetime, list[Key]] = field(default_factory=dict)
+
+    @transaction.atomic
+    def live(self, plans: Iterable[Plan]) -> None:
+        """These calls' whole lives up to now, step by step in the order of time."""
+        by_moment = defaultdict(list)
+        for plan in plans:
+            by_moment[plan.submitted_at].append(plan)
+        for moment, submitted in by_moment.items():
+            self._at(moment, partial(self._submit, plans=submitted))
+        while self._steps:
+            moment, _, step = heapq.heappop(self._steps)
+            with pinned_time(moment):
+                step(moment)
+        self._publish()
+        self.calls += len(self._plans)
+        self._plans.clear()
+
+    def _at(self, moment: datetime, step: Callable[[datetime], None]) -> None:
+        heapq.heappush(self._steps, (moment, next(self._order), step))
+
+    # --- steps ------------------------------------------------------------------------------------------------
+
+    def _submit(self, now: datetime, plans: Sequence[Plan]) -> None:
+        submit([plan.command for plan in plans])
+        for plan in plans:
+            key = plan.command.tenant_id, plan.command.service_call_id
+            self._plans[key] = plan
+            if plan.cancel_at:
+                self._at(plan.cancel_at, partial(self._cancel, key=key))
+            else:
+                self._wait(key, plan.command.due_from(now))
+
+    def _wait(self, key: Key, due_at: datetime) -> None:
+        """Until it is due, if that is in the past; all that are due at one moment start in one pass."""
+        if due_at > self.world.now:
+            if not may_be_sent(self._plans[key], self.target):
+                cancel(*key)
+            return
+        waiting = self._starting.setdefault(due_at, [])
+        if not waiting:
+            at = min(self.world.started_at(due_at), self.world.now)
+            self._at(at, partial(self._start, due_at=due_at))
+        waiting.append(key)
+
+    def _start(self, now: datetime, due_at: datetime) -> None:
+        timers = [DueTimer(*key, due_at, 0, self._plans[key].host) for key in self._starting.pop(due_at)]
+        mark_reached(timers, now, {0: 1})
+        ends = [(call.key, self._outcome(call, now)) for call in start(timers, self._node(now))]
+        ends.sort(key=lambda end: end[1].timings.total_ms)
+        together: list[tuple[AttemptKey, Outcome]] = []
+        for end in ends:
+            if together and _seconds(end[1]) > _seconds(together[0][1]) + RECORDED_TOGETHER:
+                self._finish_later(now, together)
+                together = []
+            together.append(end)
+        self._finish_later(now, together)
+
+    def _outcome(self, call: StartedCall, now: datetime) -> Outcome:
+        plan = self._plans[call.key.tenant_id, call.key.service_call_id]
+        if plan.host == self._mock_host:
+            return self.world.unavailable()
+        return self.world.outcome(plan.job, plan.host, plan.refused, now)
+
+    @property
+    def _mock_host(self) -> str:
+        return self.target.split("/")[2]
+
+    def _finish_later(self, now: datetime, ended: list[tuple[AttemptKey, Outcome]]) -> None:
+        if ended:
+            at = min(now + timedelta(seconds=_seconds(ended[-1][1]) + 0.002), self.world.now)
+            self._at(at, partial(self._finish, ended=ended))
+
+    def _finish(self, now: datetime, ended: Sequence[tuple[AttemptKey, Outcome]]) -> None:
+        finish(ended, fence=lambda: None)
+        unsure = [(key.tenant_id, key.service_call_id) for key, outcome in ended if not _succeeded(outcome)]
+        for key, status, due_at in _standing(unsure):
+            if status == Status.SCHEDULED:
+                self._wait(key, due_at)
+            elif self._plans[key].host == OUTAGE_HOST and self.world.rng.random() < REPLAYED:
+                again_at = max(now + 0.1 * HOUR, self.world.outage[1] + 0.6 * HOUR)
+                self._at(again_at, partial(self._replay, key=key))
+
+    def _cancel(self, now: datetime, key: Key) -> None:
+        cancel(*key)
+        if self.world.rng.random() < BY_OPERATORS:
+            self._note("cancel", key)
+
+    def _replay(self, now: datetime, key: Key) -> None:
+        made = replay(*key, id_at(now, self.world.rng))
+        again = key[0], made.service_call_id
+        self._plans[again] = self._plans[key]
+        self._note("replay", key)
+        self._wait(again, now)
+
+    def _note(self, action: str, key: Key) -> None:
+        who = User(username=self.world.rng.choice(OPERATORS))
+        note(who, action, tenant_id=key[0], subject=key[1])
+
+    def _node(self, now: datetime) -> uuid.UUID:
+        """There was another one before the engine was down."""
+        return self.nodes[now >= self.world.engine_down[1]]
+
+    # --- afterwards -------------------------------------------------------------------------------------------
+
+    def _publish(self) -> None:
+        """As the dispatcher would have, milliseconds after each event."""
+        published, parked = [], []
+        for tenant_id, ids in _by_tenant(self._plans).items():
+            events = OutboxEvent.objects.for_tenant(tenant_id).filter(aggregate_id__in=ids, published_at=None)
+            for number, call, seq, at in events.values_list(
+                "id", "aggregate_id", "aggregate_seq", "created_at"
+            ):
+                if self._plans[tenant_id, call].parked and seq >= POISON:
+                    parked.append((*_refusal(seq), at + PARKED_AFTER, number))
+                else:
+                    published.append((min(at + self._publishing_lag(), self.world.now), number))
+        update_rows(OutboxEvent, "published_at = {published_at}", "id = {id}", published)
+        update_rows(
+            OutboxEvent,
+            "attempts = {attempts}, last_error = {last_error}, parked_at = {parked_at}",
+            "id = {id}",
+            parked,
+        )
+
+    def _publishing_lag(self) -> timedelta:
+        return timedelta(milliseconds=self.world.rng.lognormvariate(3.2, 0.5))
+
+
+def _refusal(seq: int) -> tuple[int, str | None]:
+    """How often it was tried, and why in vain. Those behind it only wait."""
+    return (5, REFUSED) if seq == POISON else (0, None)
+
+
+def _standing(keys: Iterable[Key]) -> list[tuple[Key, str, datetime]]:
+    """How these calls stand, in the order of their ids."""
+    return [
+        ((tenant_id, service_call_id), status, due_at)
+        for tenant_id, ids in _by_tenant(keys).items()
+        for service_call_id, status, due_at in ServiceCall.objects.for_tenant(tenant_id)
+        .filter(service_call_id__in=ids)
+        .order_by("service_call_id")
+        .values_list("service_call_id", "status", "due_at")
+    ]
+
+
+def _by_tenant(keys: Iterable[Key]) -> dict[uuid.UUID, list[uuid.UUID]]:
+    ids = defaultdict(list)
+    for tenant_id, service_call_id in keys:
+        ids[tenant_id].append(service_call_id)
+    return ids
+
+
+def _succeeded(outcome: Outcome) -> bool:
+    """For sure: a callback's answer has to be judged."""
+    return isinstance(outcome, Responded) and outcome.status == 200 and b'"ok": false' not in outcome.body
+
+
+def _seconds(outcome: Outcome) -> float:
+    return outcome.timings.total_ms / 1000

@@ -1,0 +1,134 @@
+"""The week as it was outside: who answered when, how quickly, and how late the engine was."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from random import Random
+from typing import Any
+
+from eventservice.devtools.demo.companies import DEAD_HOST, OUTAGE_HOST, Job
+from execution.outcome import Errored, ErrorKind, Outcome, Responded, Timings
+
+HOUR = timedelta(hours=1)
+DAY = timedelta(days=1)
+WEEK = timedelta(days=7)
+
+# It is always three in the afternoon where these companies are, so that a first look finds them at work.
+LOCAL_HOUR_NOW = 15
+# How busy each hour of their day is.
+RHYTHM = (2, 1, 1, 1, 1, 2, 4, 7, 10, 13, 15, 15, 13, 13, 14, 15, 14, 12, 10, 9, 8, 7, 5, 3)
+WEEKEND = 0.55
+# What part of the week's calls the last ninety minutes have beside that: a first look is at the last hour.
+BUSY_NOW = 0.03
+
+
+@dataclass
+class World:
+    now: datetime
+    rng: Random
+    outage: tuple[datetime, datetime] = field(init=False)
+    died_at: datetime = field(init=False)
+    engine_down: tuple[datetime, datetime] = field(init=False)
+
+    def __post_init__(self) -> None:
+        # In working hours: of a day in the middle of the week, of this morning, and of the day before yesterday.
+        days = min((3, 2, 4, 5), key=lambda days: self._is_weekend(self.now - days * DAY))
+        self.outage = self.now - days * DAY - 4.5 * HOUR, self.now - days * DAY - 2 * HOUR
+        self.died_at = self.now - 6.5 * HOUR
+        self.engine_down = self.now - 2 * DAY - 4 * HOUR, self.now - 2 * DAY - 3.95 * HOUR
+
+    # --- when -------------------------------------------------------------------------------------------------
+
+    def local_hour(self, moment: datetime) -> float:
+        return (LOCAL_HOUR_NOW + (moment - self.now) / HOUR) % 24
+
+    @staticmethod
+    def _is_weekend(moment: datetime) -> bool:
+        return moment.weekday() >= 5
+
+    def busyness(self, moment: datetime) -> float:
+        """From 0 to 1."""
+        quieter = WEEKEND if self._is_weekend(moment) else 1.0
+        return quieter * RHYTHM[int(self.local_hour(moment))] / max(RHYTHM)
+
+    def some_moment(self) -> datetime:
+        """Of the past week, by its rhythm."""
+        if self.rng.random() < BUSY_NOW:
+            return self.now - 1.5 * HOUR * self.rng.random()
+        while True:
+            moment = self.now - WEEK * self.rng.random()
+            if self.rng.random() < self.busyness(moment):
+                return moment
+
+    def moments_at(self, hour: int) -> list[datetime]:
+        """When it was this hour in the past week."""
+        latest = self.now - HOUR * ((LOCAL_HOUR_NOW - hour) % 24 or 24)
+        return [latest - timedelta(days=days) for days in range(7)]
+
+    def started_at(self, due_at: datetime) -> datetime:
+        """When the engine came to what was due then."""
+        down, up = self.engine_down
+        if down <= due_at < up:
+            return up + timedelta(milliseconds=self.rng.uniform(5, 900))
+        milliseconds = self.rng.lognormvariate(math.log(7), 0.6)
+        if self.rng.random() < 0.02:
+            milliseconds += self.rng.uniform(60, 700)
+        return due_at + timedelta(milliseconds=milliseconds)
+
+    # --- what -------------------------------------------------------------------------------------------------
+
+    def outcome(self, job: Job, host: str, refused: bool, at: datetime) -> Outcome:
+        if host == DEAD_HOST and at >= self.died_at:
+            return self._dead(job, at)
+        if host == OUTAGE_HOST and self.outage[0] <= at < self.outage[1] and self.rng.random() < 0.97:
+            return self.unavailable(self.rng.uniform(700, 2600), "upstream connect error")
+        latency = job.latency_ms * self.rng.lognormvariate(0, job.spread) * (0.8 + 0.5 * self.busyness(at))
+        if latency >= job.timeout * 1000 or self.rng.random() < job.flaky / 4:
+            return _timed_out(job, host)
+        if refused:
+            return _responded(*job.refusal, latency)
+        if self.rng.random() < job.flaky:
+            return self.unavailable(latency)
+        return _responded(200, self._answer(job, at), latency)
+
+    def _answer(self, job: Job, at: datetime) -> Any:
+        if job.timer and at < self.now - 3 * HOUR and self.rng.random() < 0.06:
+            again = (at + timedelta(minutes=20)).isoformat(timespec="seconds")
+            return {"ok": False, "nextExecuteAt": again}
+        return job.answer(self.rng)
+
+    def unavailable(self, latency: float = 12.0, reason: str = "temporarily overloaded") -> Outcome:
+        return _responded(503, {"error": reason}, latency)
+
+    def _dead(self, job: Job, at: datetime) -> Outcome:
+        """First nobody listens, then the machine is gone, and at last its name."""
+        gone = (at - self.died_at) / (self.now - self.died_at)
+        if gone < 0.1:
+            message = f"Could not connect to {DEAD_HOST}: Connection refused."
+            return _errored(ErrorKind.CONNECT, message, "connecting", self.rng.uniform(2, 9))
+        if gone < 0.35:
+            return _timed_out(job, DEAD_HOST, "connecting")
+        message = f"The name {DEAD_HOST} could not be resolved: Name or service not known."
+        return _errored(ErrorKind.DNS, message, "before connecting", self.rng.uniform(12, 90))
+
+
+def _timed_out(job: Job, host: str, phase: str = "waiting for the response") -> Outcome:
+    message = f"{host} gave no complete response within {job.timeout:g} s; the time ran out {phase}."
+    return _errored(ErrorKind.TIMEOUT, message, phase, job.timeout * 1000)
+
+
+def _errored(kind: ErrorKind, message: str, phase: str, latency: float) -> Outcome:
+    return Errored(
+        None, kind, message, {"phase": phase}, Timings(total_ms=latency), phase.startswith("waiting")
+    )
+
+
+def _responded(status: int, answer: Any, latency: float) -> Outcome:
+    body = json.dumps(answer).encode()
+    headers = (("content-type", "application/json"), ("server", "envoy"), ("content-length", str(len(body))))
+    shares = {"dns_ms": 0.03, "connect_ms": 0.09, "tls_ms": 0.2, "first_byte_ms": 0.98, "total_ms": 1}
+    times = Timings(**{phase: latency * share for phase, share in shares.items()})
+    return Responded(None, status, headers, body, len(body), times)

@@ -1,0 +1,54 @@
+"""The action log: a command of an operator and the note of it are one transaction."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from django.db import transaction
+
+from eventservice.db.deadlocks import again_after_deadlock
+from eventservice.db.now import db_now
+from eventservice.models import OperatorAction
+
+R = TypeVar("R")
+
+
+@again_after_deadlock
+def act(
+    user: Any,
+    action: str,
+    command: Callable[[], R],
+    *,
+    tenant_id: uuid.UUID | None = None,
+    subject: object = "",
+    changed: Callable[[R], bool] = lambda result: True,
+    **detail: Any,
+) -> R:
+    """Runs the command and notes that it was run. A command that raises leaves no note, and changes nothing; neither
+    is noted what was so already: `changed` tells it by the result."""
+    with transaction.atomic():
+        result = command()
+        if changed(result):
+            note(user, action, tenant_id=tenant_id, subject=subject, **detail)
+    return result
+
+
+def note(
+    user: Any, action: str, *, tenant_id: uuid.UUID | None = None, subject: object = "", **detail: Any
+) -> None:
+    OperatorAction.objects.create(
+        at=db_now(),
+        user=user.get_username(),
+        action=action,
+        tenant_id=tenant_id,
+        subject=str(subject)[:255],
+        detail=detail,
+    )
+
+
+def actions_on(subject: object, limit: int = 20) -> list[OperatorAction]:
+    """The latest first."""
+    rows = OperatorAction.objects.across_tenants().filter(subject=str(subject)[:255])
+    return list(rows.order_by("-id")[:limit])

@@ -1,0 +1,216 @@
+"""What an engine has under way: how much of it is whose, and how much more each may begin."""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter, defaultdict
+from collections.abc import Collection, Hashable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeVar
+
+import structlog
+
+from eventservice.kernel.errors import NotFound
+from eventservice.kernel.secrets import Undecipherable, decrypt_once
+from eventservice.tenants.directory import profile
+from execution.log import AttemptKey
+from orchestration.lifecycle import StartedCall
+from timers.poller import LARGE, DueTimer, HeldBack
+
+K = TypeVar("K")
+
+log = structlog.get_logger(__name__)
+
+# Large requests come in smaller batches: they are parsed in memory, where they may take twenty times their bytes.
+BATCH_BYTES = 16_000_000
+BYTES_OF_TENANT = 64_000_000
+BYTES_IN_ALL = 512_000_000
+# A host may have so many times as much of a tenant's under way as is left to it: a lone one three quarters of all.
+TIMES_WHAT_IS_LEFT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLimits:
+    batch: int = 500
+    in_flight: int = 20_000
+    per_host: int = 5_000
+
+
+DEFAULT_LIMITS = EngineLimits()
+
+
+class Begun(NamedTuple):
+    """What is kept of a call until its attempt ends: the request itself is the egress's by then."""
+
+    key: AttemptKey
+    lane: str
+    headers: Mapping[str, Any]  # as they are stored
+    secret_headers: Collection[str]  # the tenant's own
+    request_bytes: int
+
+
+@dataclass(slots=True)
+class Room:
+    """What is left of a tenant's ceiling, of calls or of bytes, and what of it goes to which host."""
+
+    left: int
+    taken: Counter[str]
+
+    def has(self, lane: str) -> bool:
+        # A host that is dead keeps what it has taken: so it gets less, the less is left, and the others always some.
+        return self.left > 0 and self.taken[lane] < TIMES_WHAT_IS_LEFT * self.left
+
+    def take(self, lane: str, amount: int) -> None:
+        self.left -= amount
+        self.taken[lane] += amount
+
+
+class Ledger:
+    """What each tenant has under way, and how much of it at which host."""
+
+    def __init__(self) -> None:
+        self.of: Counter[uuid.UUID] = Counter()
+        self.total = 0
+        self._at: defaultdict[uuid.UUID, Counter[str]] = defaultdict(Counter)
+
+    def add(self, tenant_id: uuid.UUID, lane: str, change: int) -> None:
+        self.total += change
+        _add(self.of, tenant_id, change)
+        at = self._at[tenant_id]
+        _add(at, lane, change)
+        if not at:
+            del self._at[tenant_id]
+
+    def room(self, tenant_id: uuid.UUID, ceiling: int) -> Room:
+        return Room(ceiling - self.of[tenant_id], Counter(self._at.get(tenant_id)))
+
+    def full(self, ceilings: Iterable[tuple[uuid.UUID, int]]) -> HeldBack:
+        tenants, lanes_of = [], {}
+        for tenant_id, ceiling in ceilings:
+            left = ceiling - self.of[tenant_id]
+            if left <= 0:
+                tenants.append(tenant_id)
+            elif self.of[tenant_id] >= TIMES_WHAT_IS_LEFT * left:  # else no host of its can have so much
+                room = Room(left, self._at[tenant_id])
+                if lanes := [lane for lane in room.taken if not room.has(lane)]:
+                    lanes_of[tenant_id] = lanes
+        return HeldBack(tenants, lanes_of=lanes_of)
+
+
+class InFlight:
+    def __init__(self, limits: EngineLimits) -> None:
+        self.limits = limits
+        self.calls = Ledger()
+        self.bytes = Ledger()
+        self.by_lane: Counter[str] = Counter()
+        self.refused: set[uuid.UUID] = set()  # for want of room, though they need have nothing under way
+        self.refused_lanes: defaultdict[uuid.UUID, set[str]] = defaultdict(set)  # by the last batch
+        self._calls: dict[Hashable, Begun] = {}
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    def __getitem__(self, execution_id: Hashable) -> Begun:
+        return self._calls[execution_id]
+
+    @property
+    def ids(self) -> Collection[Hashable]:
+        return self._calls.keys()
+
+    @property
+    def places(self) -> int:
+        return self.limits.in_flight - len(self._calls)
+
+    def add(self, call: StartedCall, secret_headers: Collection[str]) -> None:
+        self._calls[call.key.execution_id] = Begun(
+            call.key, call.lane, call.request.headers, secret_headers, call.request_bytes
+        )
+        self._count(self._calls[call.key.execution_id], 1)
+
+    def remove(self, execution_id: Hashable) -> None:
+        self._count(self._calls.pop(execution_id), -1)
+
+    def _count(self, call: Begun, one: int) -> None:
+        self.calls.add(call.key.tenant_id, call.lane, one)
+        self.bytes.add(call.key.tenant_id, call.lane, one * call.request_bytes)
+        _add(self.by_lane, call.lane, one)
+
+    def held_back(self) -> HeldBack:
+        """Who has all that they may have: their due timers need not even be looked for."""
+        held = self.calls.full((tenant, _ceiling(tenant)) for tenant in self.calls.of.keys() | self.refused)
+        self.refused.intersection_update(held.tenants)
+        # Those of the last batch sit this one out: a host that always has room for one or two more, and a long queue,
+        # would fill each batch with what is refused.
+        lanes_of, self.refused_lanes = self.refused_lanes, defaultdict(set)
+        for tenant, full in held.lanes_of.items():
+            lanes_of[tenant].update(full)
+        lanes = [lane for lane, count in self.by_lane.items() if count >= self.limits.per_host]
+        ceiling = BYTES_OF_TENANT if self.bytes.total < BYTES_IN_ALL else 0
+        large = self.bytes.full((tenant, ceiling) for tenant in self.bytes.of)
+        return replace(held, lanes=lanes, lanes_of=lanes_of, large=large or None)
+
+    def batch(self) -> Batch:
+        return Batch(self)
+
+
+@dataclass(slots=True)
+class Batch:
+    """How much each tenant and each lane may still begin, within one batch."""
+
+    under_way: InFlight
+    by_lane: Counter[str] = field(default_factory=Counter)
+    calls: dict[uuid.UUID, Room] = field(default_factory=dict)
+    bytes: dict[uuid.UUID, Room] = field(default_factory=dict)
+    batch_bytes: int = 0
+
+    def admit(self, timer: DueTimer) -> bool:
+        tenant_id, lane, size = timer.tenant_id, timer.lane, timer.request_bytes
+        if tenant_id not in self.calls:
+            self.calls[tenant_id] = self.under_way.calls.room(tenant_id, _ceiling(tenant_id))
+            self.bytes[tenant_id] = self.under_way.bytes.room(tenant_id, BYTES_OF_TENANT)
+        calls, of_bytes = self.calls[tenant_id], self.bytes[tenant_id]
+        if calls.left <= 0:
+            self.under_way.refused.add(tenant_id)
+        if not calls.has(lane) or not self._host_has_room(lane):
+            self.under_way.refused_lanes[tenant_id].add(lane)
+            return False
+        if size >= LARGE and not (self._has_room_for_large() and of_bytes.has(lane)):
+            return False
+        calls.take(lane, 1)
+        of_bytes.take(lane, size)
+        self.by_lane[lane] += 1
+        self.batch_bytes += size
+        return True
+
+    def _has_room_for_large(self) -> bool:
+        under_way = self.under_way.bytes.total + self.batch_bytes
+        return self.batch_bytes < BATCH_BYTES and under_way < BYTES_IN_ALL
+
+    def _host_has_room(self, lane: str) -> bool:
+        """Whoever's calls it takes."""
+        return self.under_way.by_lane[lane] + self.by_lane[lane] < self.under_way.limits.per_host
+
+
+def _add(counter: Counter[K], key: K, change: int) -> None:
+    counter[key] += change
+    if not counter[key]:
+        del counter[key]
+
+
+def _ceiling(tenant_id: uuid.UUID) -> int:
+    """What a tenant may have under way. One that cannot be read, or whose requests cannot be signed, may have nothing,
+    and holds up nobody else."""
+    try:
+        tenant = profile(tenant_id)
+        if tenant.signing_secret:
+            decrypt_once(tenant.signing_secret)
+        return tenant.max_in_flight
+    except (NotFound, Undecipherable) as unreadable:
+        _report_unreadable(tenant_id, str(unreadable))
+        return 0
+
+
+@lru_cache(maxsize=1024)  # once a process: its timers stay due, and are found with every pass
+def _report_unreadable(tenant_id: uuid.UUID, why: str) -> None:
+    log.error("tenant_unreadable", tenant_id=str(tenant_id), why=why)

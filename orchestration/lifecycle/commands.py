@@ -1,0 +1,170 @@
+"""What a tenant may do with a call."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Iterable
+from datetime import datetime
+from typing import Any
+
+from django.db import transaction
+
+from eventservice.db.bulk import insert_rows
+from eventservice.db.deadlocks import again_after_deadlock
+from eventservice.db.now import db_now, rfc3339
+from eventservice.kernel.errors import Conflict, NotFound
+from execution.redaction import open_sealed
+from orchestration.commands import RequestSpec, SubmitServiceCall
+from orchestration.events import EventType
+from orchestration.lifecycle.rows import event_of, move, one, require, with_timer
+from orchestration.lifecycle.submission import Submitted, submit
+from orchestration.models import ServiceCall, ServiceCallTag
+from orchestration.retries import RetryPolicy
+from orchestration.states import FAVORITE, MOST_TAGS, TERMINAL, Delivery, ResponseContract, Status
+from outbox.aggregate_events import forget
+from outbox.writer import append
+from timers.schedule import rearm, unschedule
+
+
+@again_after_deadlock
+def cancel(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> Status:
+    """Canceled at once while Scheduled. A running attempt may have been sent, so it is let end first: Running."""
+    with transaction.atomic():
+        row = with_timer(tenant_id, service_call_id)
+        if row.status == Status.RUNNING:
+            ServiceCall.objects.for_tenant(tenant_id).filter(service_call_id=service_call_id).update(
+                cancel_requested=True
+            )
+            return Status.RUNNING
+        require(row, Status.SCHEDULED, "cancel")
+        unschedule(tenant_id, service_call_id)
+        now = db_now()
+        move(Status.SCHEDULED, Status.CANCELED, "finished_at = {finished_at}", [(row, (now,))])
+        append([event_of(row, 0, EventType.CANCELED, {}, now)])
+    return Status.CANCELED
+
+
+@again_after_deadlock
+def reschedule(tenant_id: uuid.UUID, service_call_id: uuid.UUID, due_at: datetime | None) -> None:
+    """Another due time while Scheduled; None: now."""
+    with transaction.atomic():
+        row = with_timer(tenant_id, service_call_id)
+        require(row, Status.SCHEDULED, "reschedule")
+        now = db_now()
+        due_at = due_at or now
+        rearm([(tenant_id, service_call_id, due_at)])
+        move(Status.SCHEDULED, Status.SCHEDULED, "due_at = {due_at}", [(row, (due_at,))])
+        append([event_of(row, 0, EventType.RESCHEDULED, {"dueAt": rfc3339(due_at)}, now)])
+
+
+@again_after_deadlock
+def edit(
+    tenant_id: uuid.UUID,
+    service_call_id: uuid.UUID,
+    *,
+    name: str | None = None,
+    tags: Collection[str] | None = None,
+    due_at: datetime | None = None,
+) -> None:
+    """What is None stays as it is; so does the favourite."""
+    with transaction.atomic():
+        if due_at is not None:
+            reschedule(tenant_id, service_call_id, max(due_at, db_now()))
+        one(tenant_id, service_call_id)
+        if name is not None:
+            ServiceCall.objects.for_tenant(tenant_id).filter(service_call_id=service_call_id).update(
+                name=name
+            )
+        if tags is not None:
+            _tags(tenant_id, service_call_id).exclude(tag__in=[*tags, FAVORITE]).delete()
+            _add_tags(tenant_id, service_call_id, tags)
+
+
+def add_tag(tenant_id: uuid.UUID, service_call_id: uuid.UUID, tag: str) -> bool:
+    """False: it has that tag."""
+    with transaction.atomic():
+        one(tenant_id, service_call_id)
+        others = _tags(tenant_id, service_call_id).exclude(tag__in=[tag, FAVORITE])
+        if tag != FAVORITE and others.count() >= MOST_TAGS:
+            raise Conflict("too_many_tags", f"A call has at most {MOST_TAGS} tags.")
+        return _add_tags(tenant_id, service_call_id, [tag])
+
+
+def remove_tag(tenant_id: uuid.UUID, service_call_id: uuid.UUID, tag: str) -> bool:
+    """False: it has no such tag."""
+    with transaction.atomic():
+        one(tenant_id, service_call_id)
+        removed, _ = _tags(tenant_id, service_call_id).filter(tag=tag).delete()
+        return bool(removed)
+
+
+def _tags(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> Any:
+    return ServiceCallTag.objects.for_tenant(tenant_id).filter(service_call_id=service_call_id)
+
+
+def _add_tags(tenant_id: uuid.UUID, service_call_id: uuid.UUID, tags: Iterable[str]) -> bool:
+    there = set(_tags(tenant_id, service_call_id).values_list("tag", flat=True))
+    rows = [(tenant_id, service_call_id, tag) for tag in sorted(set(tags) - there)]
+    return bool(insert_rows(ServiceCallTag, ("tenant_id", "service_call_id", "tag"), rows))
+
+
+def replay(
+    tenant_id: uuid.UUID,
+    service_call_id: uuid.UUID,
+    correlation_id: uuid.UUID,
+    idempotency_key: str | None = None,
+) -> Submitted:
+    """A new call that asks for the same, due now, and names its origin."""
+    calls = ServiceCall.objects.for_tenant(tenant_id)
+    if idempotency_key is not None:
+        made = calls.filter(idempotency_key=idempotency_key, replay_of=service_call_id)
+        for made_before in made.values_list("service_call_id", flat=True):
+            return Submitted(made_before, replayed=True)
+    origin = calls.filter(service_call_id=service_call_id).first()
+    if origin is None:
+        raise NotFound("service call")
+    if origin.status not in TERMINAL:
+        raise Conflict("wrong_state", f"A call that is {origin.status} cannot replay: it must have ended.")
+    spec = origin.request_spec
+    (submitted,) = submit(
+        [
+            SubmitServiceCall(
+                tenant_id=tenant_id,
+                name=origin.name,
+                request=RequestSpec(spec["method"], spec["url"], open_sealed(spec["headers"]), spec["body"]),
+                tags=frozenset(_tags(tenant_id, service_call_id).values_list("tag", flat=True)) - {FAVORITE},
+                namespace=origin.namespace,
+                idempotency_key=idempotency_key,
+                correlation_id=correlation_id,
+                retry_policy=RetryPolicy.from_stored(origin.retry_policy) if origin.retry_policy else None,
+                timeout_seconds=origin.timeout_seconds,
+                response_contract=ResponseContract(origin.response_contract),
+                delivery=Delivery(origin.delivery),
+                replay_of=service_call_id,
+            )
+        ]
+    )
+    return submitted
+
+
+@again_after_deadlock
+def retry(tenant_id: uuid.UUID, service_call_id: uuid.UUID, correlation_id: uuid.UUID) -> Submitted:
+    """Replay it, if nobody has yet: of two who retry the same failures, one makes new calls."""
+    with transaction.atomic():
+        one(tenant_id, service_call_id)
+        replays = ServiceCall.objects.for_tenant(tenant_id).filter(replay_of=service_call_id)
+        if replays.exclude(status=Status.CANCELED).exists():
+            raise Conflict("replayed_before", "It has been replayed before.")
+        return replay(tenant_id, service_call_id, correlation_id)
+
+
+@again_after_deadlock
+def delete(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> None:
+    """It, and by the database's cascades its tags, timer and attempts; its published events too."""
+    with transaction.atomic():
+        unschedule(tenant_id, service_call_id)
+        row = one(tenant_id, service_call_id)
+        if row.status == Status.RUNNING:
+            raise Conflict("wrong_state", "A call that is Running cannot be deleted: cancel it, or wait.")
+        ServiceCall.objects.for_tenant(tenant_id).filter(service_call_id=service_call_id).delete()
+        forget(tenant_id, service_call_id)

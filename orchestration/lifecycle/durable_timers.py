@@ -1,0 +1,114 @@
+"""Durable timers: calls that go by the tenant's own ids, and are set rather than submitted."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime
+
+from django.db import IntegrityError, transaction
+
+from eventservice.db.deadlocks import again_after_deadlock
+from eventservice.db.now import db_now, rfc3339
+from eventservice.kernel.errors import Conflict, NotFound
+from eventservice.tenants.directory import profile
+from orchestration.commands import SubmitServiceCall
+from orchestration.events import EventType
+from orchestration.lifecycle.commands import cancel
+from orchestration.lifecycle.rows import Row, event_of, move, require, with_timer
+from orchestration.lifecycle.submission import CALL_COLUMNS, call_row, submit_within, timer_for
+from orchestration.models import ServiceCall
+from orchestration.states import TERMINAL, Status
+from outbox.writer import append
+from timers.schedule import schedule_again
+
+# Of one who sets a timer with others who set and delete it.
+MOST_RACES = 10
+
+
+@again_after_deadlock
+def set_timer(command: SubmitServiceCall) -> None:
+    """The upsert of a durable timer: a pending one of its namespace and id is overwritten."""
+    for _ in range(MOST_RACES):
+        try:
+            with transaction.atomic():
+                return _set_timer(command)
+        except IntegrityError:
+            # Another request made the timer first: now it is there to be overwritten.
+            continue
+    raise Conflict("already_exists", "Others are setting and deleting this timer at this moment.")
+
+
+@again_after_deadlock
+def change_timer(
+    tenant_id: uuid.UUID,
+    namespace: str,
+    timer_id: str,
+    changed: Callable[[ServiceCall], SubmitServiceCall],
+) -> None:
+    """The same for one that must be there: `changed` makes the command out of it as it stands, locked."""
+    with transaction.atomic():
+        row = _live(tenant_id, namespace, timer_id)
+        if row is None:
+            raise NotFound("timer")
+        require(row, Status.SCHEDULED, "be changed")
+        _set_anew(row, changed(_stored(tenant_id, row.service_call_id)), db_now())
+
+
+@again_after_deadlock
+def delete_timer(tenant_id: uuid.UUID, namespace: str, timer_id: str) -> None:
+    """It is cancelled: a callback under way is let end first."""
+    with transaction.atomic():
+        row = _live(tenant_id, namespace, timer_id)
+        if row is None:
+            raise NotFound("timer")
+        cancel(tenant_id, row.service_call_id)
+
+
+def _set_timer(command: SubmitServiceCall) -> None:
+    assert command.external_id is not None  # noqa: S101 (it is what makes it a durable timer)
+    tenant_id, now = command.tenant_id, db_now()
+    row = _live(tenant_id, command.namespace, command.external_id)
+    if row is None:
+        submit_within([command])
+        return
+    require(row, Status.SCHEDULED, "be set anew")
+    _set_anew(row, command, now)
+
+
+def _set_anew(row: Row, command: SubmitServiceCall, now: datetime) -> None:
+    if not row.attempt:
+        return _overwrite(row, replace(command, service_call_id=row.service_call_id), now)
+    # It has been sent before, under an idempotency key that must not come with another payload.
+    cancel(row.tenant_id, row.service_call_id)
+    submit_within([command])
+    return None
+
+
+def _live(tenant_id: uuid.UUID, namespace: str, timer_id: str) -> Row | None:
+    """Locked. One that has ended, or was deleted, while it was waited for may have a successor by now."""
+    calls = ServiceCall.objects.for_tenant(tenant_id).filter(namespace=namespace, live_external_id=timer_id)
+    while (found := calls.values_list("service_call_id", flat=True).first()) is not None:
+        with suppress(NotFound):
+            row = with_timer(tenant_id, found)
+            if row.status not in TERMINAL:
+                return row
+    return None
+
+
+def _stored(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> ServiceCall:
+    call: ServiceCall = ServiceCall.objects.for_tenant(tenant_id).get(service_call_id=service_call_id)
+    return call
+
+
+def _overwrite(row: Row, command: SubmitServiceCall, now: datetime) -> None:
+    tenant = profile(row.tenant_id)
+    timer = replace(timer_for(command, tenant, now), correlation_id=row.correlation_id)
+    new = dict(zip(CALL_COLUMNS, call_row(command, timer, tenant, now), strict=True))
+    columns = ("name", "due_at", "request_spec", "host", "retry_policy", "timeout_seconds")
+    assignments = ", ".join(f"{column} = {{{column}}}" for column in columns)
+    move(Status.SCHEDULED, Status.SCHEDULED, assignments, [(row, tuple(new[column] for column in columns))])
+    schedule_again([timer], now)
+    append([event_of(row, 0, EventType.RESCHEDULED, {"dueAt": rfc3339(timer.due_at)}, now)])

@@ -1,0 +1,168 @@
+"""What an attempt's outcome means for its call: pure functions of the outcome, the contract and the policy."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from typing import Any, assert_never
+
+from execution.outcome import Errored, ErrorKind, Outcome, Responded
+from execution.redaction import mask_response
+from orchestration.retries import RetryPolicy
+from orchestration.states import Delivery, ResponseContract
+
+# Worth another attempt: the other side, or the way to it, may be well again later.
+PASSING_KINDS = frozenset(
+    {ErrorKind.TIMEOUT, ErrorKind.DNS, ErrorKind.CONNECT, ErrorKind.TLS, ErrorKind.PROTOCOL}
+)
+PASSING_STATUSES = frozenset({408, 425, 429})
+SNIPPET = 2048
+LONGEST_RETRY_AFTER = timedelta(days=1).total_seconds()
+# Ten years, of which three may be leap years.
+LONGEST_DELAY = timedelta(days=3653)
+
+
+@dataclass(frozen=True, slots=True)
+class Success:
+    meta: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    meta: dict[str, Any]
+    retryable: bool = False
+    retry_after: float | None = None  # seconds that the other side asked for
+    again_at: datetime | None = None  # the moment that a callback asked for
+
+
+Verdict = Success | Failure
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What was agreed for a call when it was submitted, and what became of it so far."""
+
+    contract: str
+    delivery: str
+    policy: RetryPolicy
+    failures: int  # this one included
+    first_started_at: datetime
+
+
+def judge(contract: str, outcome: Outcome, now: datetime) -> Verdict:
+    match outcome:
+        case Errored():
+            return Failure(error_meta(outcome), retryable=outcome.kind in PASSING_KINDS)
+        case Responded() if contract == ResponseContract.CALLBACK:
+            return _judge_callback(outcome, now)
+        case Responded():
+            return _judge_status(outcome, now)
+        case _:
+            assert_never(outcome)
+
+
+def next_attempt_at(terms: Terms, failure: Failure, outcome: Outcome, now: datetime) -> datetime | None:
+    """When to try again; None: the call has failed."""
+    if failure.again_at is not None:
+        return terms.policy.asked_at(now, failure.again_at, failures=terms.failures)
+    if not failure.retryable:
+        return None
+    if terms.delivery == Delivery.AT_MOST_ONCE and not _surely_unsent(outcome):
+        return None
+    return terms.policy.next_at(
+        now, failures=terms.failures, first_started_at=terms.first_started_at, not_before=failure.retry_after
+    )
+
+
+def error_meta(error: Errored) -> dict[str, Any]:
+    return _error(error.kind, error.message, dict(error.details), error.timings.total_ms)
+
+
+def interrupted_meta(message: str) -> dict[str, Any]:
+    return _error(ErrorKind.INTERRUPTED, message, {}, None)
+
+
+def _judge_status(response: Responded, now: datetime) -> Verdict:
+    meta = _response(response)
+    if 200 <= response.status < 300:
+        return Success(meta)
+    return _failed_status(response, meta, now)
+
+
+def _failed_status(response: Responded, meta: dict[str, Any], now: datetime) -> Failure:
+    message = f"The target answered with status {response.status}."
+    meta |= _error(ErrorKind.HTTP_STATUS, message, {"status": response.status}, response.timings.total_ms)
+    passing = response.status in PASSING_STATUSES or response.status >= 500
+    return Failure(meta, retryable=passing, retry_after=_retry_after(response, now) if passing else None)
+
+
+def _judge_callback(response: Responded, now: datetime) -> Verdict:
+    """200 {"ok": true} is done, 4xx is final, and everything else is tried again."""
+    meta = _response(response)
+    if response.status != 200:
+        failure = _failed_status(response, meta, now)
+        final = 400 <= response.status < 500 and response.status not in PASSING_STATUSES
+        return Failure(failure.meta, retryable=not final, retry_after=failure.retry_after)
+    answer = _answer(response.body)
+    if answer.get("ok") is True:
+        return Success(meta)
+    message = (
+        'The callback answered {"ok": false}.'
+        if answer.get("ok") is False
+        else 'The callback gave no {"ok": …}.'
+    )
+    meta |= _error(ErrorKind.REJECTED, message, {}, response.timings.total_ms)
+    return Failure(
+        meta, retryable=True, again_at=_asked_for(answer, now) if answer.get("ok") is False else None
+    )
+
+
+def _answer(body: bytes) -> dict[str, Any]:
+    try:
+        answer = json.loads(body)
+    except (ValueError, RecursionError):  # no JSON, or nested without end
+        return {}
+    return answer if isinstance(answer, dict) else {}
+
+
+def _asked_for(answer: dict[str, Any], now: datetime) -> datetime | None:
+    try:
+        asked = datetime.fromisoformat(answer["nextExecuteAt"])
+        return min(max(asked, now), now + LONGEST_DELAY).astimezone(UTC)
+    except (KeyError, ValueError, TypeError):  # absent, no time, or without a zone
+        return None
+
+
+def _retry_after(response: Responded, now: datetime) -> float | None:
+    value = next((value for name, value in response.headers if name.lower() == "retry-after"), "").strip()
+    if value.isdecimal() and value.isascii():
+        return min(float(value[:10]), LONGEST_RETRY_AFTER)
+    try:
+        return min(max((parsedate_to_datetime(value) - now).total_seconds(), 0.0), LONGEST_RETRY_AFTER)
+    except (ValueError, TypeError, OverflowError):  # no date, one without a zone, one beyond all calendars
+        return None
+
+
+def _surely_unsent(outcome: Outcome) -> bool:
+    return isinstance(outcome, Errored) and not outcome.may_have_been_sent
+
+
+def _response(response: Responded) -> dict[str, Any]:
+    snippet = response.body[:SNIPPET].decode(errors="replace").replace("\0", "\ufffd")
+    return {
+        "responseMeta": {
+            "status": response.status,
+            "headers": mask_response(response.headers),
+            "bodySnippet": snippet,
+            "latencyMs": round(response.timings.total_ms, 1),
+        }
+    }
+
+
+def _error(
+    kind: ErrorKind, message: str, details: dict[str, Any], latency_ms: float | None
+) -> dict[str, Any]:
+    latency = None if latency_ms is None else round(latency_ms, 1)
+    return {"errorMeta": {"kind": kind.value, "message": message, "details": details, "latencyMs": latency}}

@@ -1,0 +1,199 @@
+"""How it went, for charts: read from the figures that orchestration.statistics.rollup keeps, and never from a month of calls."""
+
+from __future__ import annotations
+
+import math
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db.models import F, Min, QuerySet, Sum
+
+from orchestration.models import CallRollup, HostRollup, Resolution, RollupMark
+from orchestration.statistics.aggregate import STEP, ceiling, floor
+from orchestration.statistics.recent import BUCKETS_MS
+from orchestration.statistics.rollup import COUNTERS, LATE, OUTCOMES
+
+MINUTE, HOUR = Resolution.MINUTE, Resolution.HOUR
+# As many tenants or hosts as a chart can show; the rest is one.
+MOST_SHOWN = 8
+TOTAL = Sum(F("succeeded") + F("failed") + F("canceled"))
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A range that ends now, in slices that a chart shows as one bar each."""
+
+    name: str
+    length: timedelta
+    slice: timedelta
+    resolution: Resolution
+    # Rows by host are many: long ranges take those of hours.
+    hosts: Resolution
+
+
+SPANS = {
+    span.name: span
+    for span in (
+        Span("15m", timedelta(minutes=15), timedelta(minutes=1), MINUTE, MINUTE),
+        Span("1h", timedelta(hours=1), timedelta(minutes=1), MINUTE, MINUTE),
+        Span("6h", timedelta(hours=6), timedelta(minutes=10), MINUTE, MINUTE),
+        Span("24h", timedelta(hours=24), timedelta(minutes=30), MINUTE, HOUR),
+        Span("7d", timedelta(days=7), timedelta(hours=3), HOUR, HOUR),
+        Span("30d", timedelta(days=30), timedelta(hours=12), HOUR, HOUR),
+    )
+}
+
+
+@dataclass(slots=True)
+class Outcomes:
+    succeeded: int = 0
+    failed: int = 0
+    canceled: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.succeeded + self.failed + self.canceled
+
+    @property
+    def success(self) -> float | None:
+        """The share of those that came to an end of their own."""
+        ended = self.succeeded + self.failed
+        return self.succeeded / ended if ended else None
+
+    def add(self, succeeded: int, failed: int, canceled: int) -> None:
+        self.succeeded += int(succeeded)
+        self.failed += int(failed)
+        self.canceled += int(canceled)
+
+
+@dataclass(slots=True)
+class Slice:
+    starts_at: datetime
+    ends_at: datetime
+    outcomes: Outcomes = field(default_factory=Outcomes)
+    late: list[int] = field(default_factory=lambda: [0] * len(LATE))  # by BUCKETS_MS, and beyond
+
+    def lateness(self, share: float) -> float | None:
+        return lateness(self.late, share)
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Of a tenant, of a host; `key` None: of all others."""
+
+    key: Any
+    outcomes: Outcomes
+
+
+@dataclass(frozen=True, slots=True)
+class FailingHost:
+    tenant_id: uuid.UUID
+    host: str
+    outcomes: Outcomes
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What had ended by `until` is in the figures; None: nothing has been counted yet."""
+
+    until: datetime | None
+    # What was there before the first count, and before this, is not in them yet.
+    history_until: datetime | None
+
+
+def counted(tenant_id: uuid.UUID | None) -> Counted:
+    marks = _of(RollupMark, tenant_id).aggregate(until=Min("counted_until"), history=Min("history_until"))
+    return Counted(marks["until"], marks["history"])
+
+
+def slices(tenant_id: uuid.UUID | None, span: Span, now: datetime) -> list[Slice]:
+    """All of the span, also where nothing was; the last one has only begun."""
+    end = ceiling(now, span.slice)
+    begin = end - span.length
+    found = [
+        Slice(begin + n * span.slice, begin + (n + 1) * span.slice) for n in range(span.length // span.slice)
+    ]
+    rows = _within(CallRollup, tenant_id, span.resolution, begin, end).values_list("starts_at")
+    for starts_at, *counts in rows.annotate(*(Sum(name) for name in COUNTERS)):
+        one = found[(starts_at - begin) // span.slice]
+        one.outcomes.add(*counts[: len(OUTCOMES)])
+        for bucket, count in enumerate(counts[len(OUTCOMES) :]):
+            one.late[bucket] += int(count)
+    return found
+
+
+def by_tenant(span: Span, now: datetime) -> list[Share]:
+    rows = _within(CallRollup, None, span.resolution, *_ends(span, now))
+    return _shares(rows, "tenant_id", _sum(rows))
+
+
+def by_host(tenant_id: uuid.UUID | None, span: Span, now: datetime) -> list[Share]:
+    begin, end = _ends(span, now)
+    # From where the hour begins.
+    begin = floor(begin, STEP[span.hosts])
+    rows = _within(HostRollup, tenant_id, span.hosts, begin, end)
+    return _shares(rows, "host", _sum(_within(CallRollup, tenant_id, span.hosts, begin, end)))
+
+
+def failing_hosts(
+    tenant_id: uuid.UUID | None, since: datetime, now: datetime, *, least: int, share: float, most: int
+) -> list[FailingHost]:
+    """To which at least so many calls failed, and at least that share of them; the worst first."""
+    rows = _within(HostRollup, tenant_id, MINUTE, floor(since, STEP[MINUTE]), now)
+    sums = rows.values_list("tenant_id", "host").annotate(
+        good=Sum("succeeded"), bad=Sum("failed"), gone=Sum("canceled")
+    )
+    failing = (
+        sums.filter(bad__gte=least).filter(bad__gte=share * (F("good") + F("bad"))).order_by("-bad", "host")
+    )
+    return [
+        FailingHost(tenant, host, Outcomes(int(good), int(bad), int(gone)))
+        for tenant, host, good, bad, gone in failing[:most]
+    ]
+
+
+def lateness(late: Sequence[int], share: float) -> float | None:
+    """In milliseconds, about: as if all between two bounds were spread evenly. Infinite: beyond the last one."""
+    wanted = sum(late) * share
+    if not wanted:
+        return None
+    lower, before = 0, 0
+    for bound, count in zip(BUCKETS_MS, late, strict=False):
+        if count and before + count >= wanted:
+            return lower + (bound - lower) * (wanted - before) / count
+        lower, before = bound, before + count
+    return math.inf
+
+
+def _ends(span: Span, now: datetime) -> tuple[datetime, datetime]:
+    end = ceiling(now, span.slice)
+    return end - span.length, end
+
+
+def _of(model: Any, tenant_id: uuid.UUID | None) -> QuerySet[Any]:
+    rows = model.objects.across_tenants() if tenant_id is None else model.objects.for_tenant(tenant_id)
+    return rows.order_by()  # type: ignore[no-any-return]
+
+
+def _within(
+    model: Any, tenant_id: uuid.UUID | None, resolution: Resolution, begin: datetime, end: datetime
+) -> QuerySet[Any]:
+    return _of(model, tenant_id).filter(resolution=resolution, starts_at__gte=begin, starts_at__lt=end)
+
+
+def _sum(rows: QuerySet[Any]) -> Outcomes:
+    sums = rows.aggregate(**{name: Sum(name, default=0) for name in OUTCOMES.values()})
+    return Outcomes(**{name: int(value) for name, value in sums.items()})
+
+
+def _shares(rows: QuerySet[Any], key: str, whole: Outcomes) -> list[Share]:
+    """The largest first, and what is left of the whole."""
+    sums = rows.values_list(key).annotate(*(Sum(name) for name in OUTCOMES.values()), total=TOTAL)
+    shares, rest = [], Outcomes(whole.succeeded, whole.failed, whole.canceled)
+    for value, succeeded, failed, canceled, _ in sums.order_by("-total", key)[:MOST_SHOWN]:
+        shares.append(Share(value, Outcomes(int(succeeded), int(failed), int(canceled))))
+        rest.add(-succeeded, -failed, -canceled)
+    return [*shares, Share(None, rest)] if rest.total > 0 else shares

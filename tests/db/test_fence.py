@@ -1,0 +1,66 @@
+"""The fence: a writer whose lease another has taken writes nothing, however sure of itself it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from datetime import datetime, timedelta
+
+import pytest
+from django.db import transaction
+
+from eventservice.db.leases import Fenced, Leases
+from eventservice.db.now import pinned_time
+from eventservice.kernel.ids import new_id
+from timers.models import TimerShard
+
+pytestmark = pytest.mark.django_db
+
+LENGTH = timedelta(seconds=10)
+Later = Callable[[timedelta], AbstractContextManager[None]]
+
+
+def owner() -> Leases:
+    return Leases(TimerShard, new_id(), LENGTH, {"host": "h"})
+
+
+@pytest.fixture
+def later(at_noon: datetime) -> Later:
+    TimerShard.objects.bulk_create([TimerShard(shard_id=key) for key in (1, 2, 3)])
+    return lambda passed: pinned_time(at_noon + passed)
+
+
+def test_the_fence_lets_an_owner_pass(later: object) -> None:
+    ours = owner()
+    for key in (1, 2):
+        ours.claim(key)
+    with transaction.atomic():
+        ours.fence([1, 2])
+        ours.fence([])
+
+
+@pytest.mark.parametrize("keys", [[3], [1, 3], [99]], ids=str)
+def test_the_fence_stops_who_never_owned(keys: list[int], later: object) -> None:
+    ours = owner()
+    ours.claim(1)
+    with pytest.raises(Fenced), transaction.atomic():
+        ours.fence(keys)
+
+
+def test_the_fence_stops_a_former_owner_that_believes_itself_one(later: Later) -> None:
+    ours, theirs = owner(), owner()
+    ours.claim(1)
+    with later(LENGTH * 2):
+        theirs.claim(1)
+    assert ours.held == {1: 1}
+    with pytest.raises(Fenced), transaction.atomic():
+        ours.fence([1])
+
+
+def test_a_lease_that_ran_out_and_that_nobody_took_still_passes_the_fence(
+    later: Later,
+) -> None:
+    ours = owner()
+    ours.claim(1)
+    with later(LENGTH * 2), transaction.atomic():
+        ours.fence([1])

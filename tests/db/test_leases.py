@@ -1,0 +1,126 @@
+"""A lease is owned by one at a time, until the database's clock says that it has run out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from datetime import datetime, timedelta
+
+import pytest
+from django.db import OperationalError, transaction
+
+from eventservice.db.leases import Leases
+from eventservice.db.now import pinned_time
+from eventservice.kernel.ids import new_id
+from tests.orchestration.support import database_away
+from timers.models import TimerShard
+
+pytestmark = pytest.mark.django_db
+
+LENGTH = timedelta(seconds=10)
+Later = Callable[[timedelta], AbstractContextManager[None]]
+
+
+def owner() -> Leases:
+    return Leases(TimerShard, new_id(), LENGTH, {"host": "h"})
+
+
+def row(key: int = 1) -> TimerShard:
+    return TimerShard.objects.get(pk=key)
+
+
+@pytest.fixture
+def later(at_noon: datetime) -> Later:
+    TimerShard.objects.bulk_create([TimerShard(shard_id=key) for key in (1, 2, 3)])
+    return lambda passed: pinned_time(at_noon + passed)
+
+
+def test_a_free_lease_is_claimed_with_a_new_version(at_noon: datetime, later: object) -> None:
+    ours = owner()
+    assert ours.claim(1)
+    assert ours.held == {1: 1}
+    taken = row()
+    assert (taken.version, taken.owner_id, taken.metadata) == (1, ours.owner_id, {"host": "h"})
+    assert (taken.claimed_at, taken.lease_until) == (at_noon, at_noon + LENGTH)
+
+
+def test_a_lease_that_runs_is_not_given_to_another(later: Later) -> None:
+    ours, theirs = owner(), owner()
+    ours.claim(1)
+    with later(LENGTH):  # its last instant
+        assert not theirs.claim(1)
+    assert theirs.held == {}
+    assert row().owner_id == ours.owner_id
+
+
+def test_a_lease_that_has_run_out_is(later: Later) -> None:
+    ours, theirs = owner(), owner()
+    ours.claim(1)
+    with later(LENGTH + timedelta(microseconds=1)):
+        assert theirs.claim(1)
+    assert theirs.held == {1: 2}
+
+
+def test_nobody_claims_a_lease_that_does_not_exist(later: object) -> None:
+    assert not owner().claim(99)
+
+
+def test_renewing_pushes_every_lease_on(at_noon: datetime, later: Later) -> None:
+    ours = owner()
+    for key in (1, 2):
+        ours.claim(key)
+    with later(timedelta(seconds=5)):
+        assert ours.renew() == set()
+    assert row(1).lease_until == row(2).lease_until == at_noon + timedelta(seconds=15)
+    assert row(3).lease_until is None
+    assert ours.held == {1: 1, 2: 1}
+
+
+def test_renewing_tells_which_leases_were_lost_and_leaves_them_alone(later: Later) -> None:
+    ours, theirs = owner(), owner()
+    for key in (1, 2):
+        ours.claim(key)
+    with later(LENGTH * 2):
+        theirs.claim(2)
+        before = row(2).lease_until
+        assert ours.renew() == {2}
+    assert ours.held == {1: 1}
+    assert row(2).lease_until == before
+
+
+def test_a_released_lease_is_free_at_once_and_its_old_version_worthless(later: object) -> None:
+    ours, theirs = owner(), owner()
+    ours.claim(1)
+    ours.release([1, 2])
+    assert ours.held == {}
+    assert (row().owner_id, row().lease_until, row().version) == (None, None, 2)
+    assert theirs.claim(1)
+    assert theirs.held == {1: 3}
+
+
+def test_releasing_what_another_has_taken_changes_nothing(later: Later) -> None:
+    ours, theirs = owner(), owner()
+    ours.claim(1)
+    with later(LENGTH * 2):
+        theirs.claim(1)
+    ours.release([1])
+    assert (row().owner_id, row().version) == (theirs.owner_id, 2)
+
+
+def test_what_could_not_be_released_is_still_held(later: Later) -> None:
+    ours = owner()
+    ours.claim(1)
+    with database_away("UPDATE timer_shards"), pytest.raises(OperationalError), transaction.atomic():
+        ours.release([1])
+    assert ours.held == {1: 1}
+    ours.release([1])
+    assert (ours.held, row().owner_id) == ({}, None)
+
+
+def test_a_claim_whose_answer_was_lost_is_held_with_the_next_renewal(later: Later) -> None:
+    """Else its row would name this owner, who renews it for ever, and nobody would do what it stands for."""
+    ours = owner()
+    ours.claim(1)
+    ours.held.clear()
+    assert ours.renew() == set()
+    assert ours.held == {1: 1}

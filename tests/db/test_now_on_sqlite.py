@@ -1,0 +1,69 @@
+"""SQLite's time is per statement; statements of a transaction read the backend's temp table instead (spec §8)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
+
+from eventservice.db.now import SQLITE_NOW_TABLE, DbNow
+from eventservice.tenants.models import Tenant
+from tests.factories import TenantFactory
+
+pytestmark = [pytest.mark.sqlite_only, pytest.mark.django_db(transaction=True)]
+
+MUTATIONS: dict[str, Callable[[], Any]] = {
+    "insert": lambda: TenantFactory(created_at=DbNow()),
+    "insert with an offset": lambda: TenantFactory(created_at=DbNow(timedelta(minutes=-1))),
+    "update": lambda: Tenant.objects.update(created_at=DbNow(timedelta(seconds=0.5))),
+    "update where": lambda: Tenant.objects.filter(created_at__lt=DbNow()).update(active=False),
+    "delete where": lambda: Tenant.objects.filter(created_at__lt=DbNow())._raw_delete("default"),
+}
+
+
+def sql_of(mutation: Callable[[], Any]) -> str:
+    with CaptureQueriesContext(connection) as queries:
+        mutation()
+    statements = [str(query["sql"]) for query in queries if "tenants" in query["sql"]]
+    assert len(statements) == 1
+    return statements[0]
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS.values(), ids=MUTATIONS)
+def test_in_a_transaction_a_mutation_reads_the_temp_table_and_no_clock(mutation: Callable[[], Any]) -> None:
+    with transaction.atomic():
+        sql = sql_of(mutation)
+    assert SQLITE_NOW_TABLE in sql
+    assert "'now'" not in sql
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS.values(), ids=MUTATIONS)
+def test_outside_a_transaction_it_reads_the_clock(mutation: Callable[[], Any]) -> None:
+    sql = sql_of(mutation)
+    assert SQLITE_NOW_TABLE not in sql
+    assert "'now'" in sql
+
+
+def test_each_connection_has_its_own_temp_table(elsewhere: Any) -> None:
+    def rows_seeded() -> Any:
+        with connection.cursor() as cursor:
+            cursor.execute(f"SELECT count(*) FROM {SQLITE_NOW_TABLE}")
+            return cursor.fetchone()[0]
+
+    with transaction.atomic():
+        assert rows_seeded() == 1
+        assert elsewhere(rows_seeded).result() == 0
+
+
+def test_stored_times_are_of_one_width_so_that_they_sort_as_texts() -> None:
+    with transaction.atomic():
+        for offset in (timedelta(), timedelta(days=1), timedelta(seconds=-0.5), timedelta(milliseconds=1)):
+            TenantFactory(created_at=DbNow(offset))
+        TenantFactory()
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT DISTINCT length(created_at) FROM tenants")
+            assert cursor.fetchall() == [(len("2026-01-01 00:00:00.000000"),)]

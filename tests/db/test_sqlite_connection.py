@@ -1,0 +1,100 @@
+"""How the strict SQLite backend opens a connection and begins a transaction."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.db import connection, transaction
+from django.db.utils import OperationalError
+
+from eventservice.db.dialects.sqlite import base
+from eventservice.db.dialects.sqlite.library import FIXED
+from tests.factories import TenantFactory
+
+pytestmark = [pytest.mark.sqlite_only, pytest.mark.django_db(transaction=True)]
+
+OFF, NORMAL, FULL = range(3)
+
+
+def library() -> Any:
+    return connection.Database  # type: ignore[attr-defined]
+
+
+def pragma(name: str) -> Any:
+    with connection.cursor() as cursor:
+        cursor.execute(f"PRAGMA {name}")
+        return cursor.fetchone()[0]
+
+
+@pytest.fixture
+def another() -> Iterator[Any]:
+    """A connection that is not Django's and waits for nobody."""
+    opened = library().connect(connection.settings_dict["NAME"], timeout=0, isolation_level=None)
+    yield opened
+    opened.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("journal_mode", "wal"),
+        ("foreign_keys", 1),
+        ("synchronous", FULL),
+        ("busy_timeout", 5000),
+        ("temp_store", 2),
+    ],
+)
+def test_a_connection_is_set_up_with(name: str, value: Any) -> None:
+    connection.close()
+    assert pragma(name) == value
+
+
+def test_a_process_that_acknowledges_nothing_syncs_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(base, "_synchronous", "FULL")
+    base.relax_synchronous()
+    connection.close()
+    try:
+        assert pragma("synchronous") == NORMAL
+    finally:
+        monkeypatch.undo()
+        connection.close()
+    assert pragma("synchronous") == FULL
+
+
+def test_a_transaction_has_the_write_lock_from_its_beginning(another: Any) -> None:
+    with transaction.atomic():
+        with pytest.raises(library().OperationalError, match="locked"):
+            another.execute("BEGIN IMMEDIATE")
+        # Whoever only reads is not in its way.
+        assert another.execute("SELECT count(*) FROM tenants").fetchone() == (0,)
+    another.execute("BEGIN IMMEDIATE")
+    another.execute("ROLLBACK")
+
+
+def test_while_another_writes_it_is_the_beginning_that_waits(another: Any) -> None:
+    another.execute("BEGIN IMMEDIATE")
+    with connection.cursor() as cursor:
+        cursor.execute("PRAGMA busy_timeout = 50")
+    begun = time.monotonic()
+    try:
+        with pytest.raises(OperationalError, match="locked"), transaction.atomic():
+            pytest.fail("the transaction began")
+    finally:
+        connection.close()
+        another.execute("ROLLBACK")
+    assert time.monotonic() - begun >= 0.05
+
+
+def test_a_reader_sees_what_was_committed_before_and_nothing_else(another: Any) -> None:
+    with transaction.atomic():
+        TenantFactory()
+        assert another.execute("SELECT count(*) FROM tenants").fetchone() == (0,)
+    assert another.execute("SELECT count(*) FROM tenants").fetchone() == (1,)
+
+
+def test_the_library_is_one_without_the_wal_reset_bug() -> None:
+    pytest.importorskip("pysqlite3")
+    assert library().sqlite_version_info >= FIXED

@@ -1,0 +1,220 @@
+"""A hundred thousand calls with their timers, tags and events, and what each database says it would do with a query."""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.core.management.color import no_style
+from django.db import connection, models, transaction
+
+from eventservice.db.bulk import insert_rows
+from eventservice.db.constraints import PollingIndex
+from eventservice.db.now import SQLITE_NOW_TABLE, db_now
+from orchestration.models import ServiceCall, ServiceCallTag
+from outbox.models import OutboxEvent
+from timers.models import TimerSchedule
+
+ROWS = 100_000
+BATCH = 10_000
+SHARDS = PARTITIONS = 16
+# Of twenty calls: what has ended is most of a table's rows, and what is due or runs now is the least.
+STATUSES = ["Succeeded"] * 11 + ["Failed", "Canceled"] + ["Scheduled"] * 6 + ["Running"]
+TENANTS = [uuid.UUID(int=(0x0190_0000_0000_7000_8000 << 48) + n) for n in range(5)]
+MODELS: tuple[type[models.Model], ...] = (ServiceCall, ServiceCallTag, TimerSchedule, OutboxEvent)
+POLLING = {index.name for model in MODELS for index in model._meta.indexes if isinstance(index, PollingIndex)}
+
+
+class Call:
+    def __init__(self, number: int, now: datetime) -> None:
+        self.number = number
+        self.now = now
+        self.id = uuid.UUID(int=(0x0190_0001_0000_7000_8000 << 48) + number)
+        self.tenant = TENANTS[number % len(TENANTS)]
+        self.status = STATUSES[number // len(TENANTS) % len(STATUSES)]
+        # Of what is still scheduled one in a hundred is due, and no more while the tests last.
+        moment = timedelta(seconds=number % 1801)
+        late = self.status != "Scheduled" or number % 101 == 0
+        self.due_at = now - moment if late else now + timedelta(hours=1) + moment
+
+
+def call_row(call: Call) -> dict[str, Any]:
+    return {
+        "tenant_id": call.tenant, "service_call_id": call.id, "name": "call", "status": call.status,
+        "submitted_at": call.due_at, "due_at": call.due_at, "request_spec": {}, "namespace": "default",
+        "host": "example.test", "correlation_id": call.id, "timeout_seconds": 30.0, "response_contract": "status",
+        "delivery": "at_least_once", "attempt": 0, "interruptions": 0, "cancel_requested": False, "next_seq": 1,
+        "external_id": f"order-{call.number}", "idempotency_key": f"key-{call.number}",
+        "deadline_at": call.now + timedelta(seconds=call.number % 600 - 6) if call.status == "Running" else None,
+    }  # fmt: skip
+
+
+def tag_row(call: Call) -> dict[str, Any]:
+    tag = "urgent" if call.number % 1000 < 5 else f"team-{call.number % 97}"
+    return {"tenant_id": call.tenant, "service_call_id": call.id, "tag": tag}
+
+
+def timer_row(call: Call) -> dict[str, Any]:
+    pending = call.status == "Scheduled"
+    return {
+        "tenant_id": call.tenant, "service_call_id": call.id, "correlation_id": call.id, "due_at": call.due_at,
+        "registered_at": call.due_at, "reached_at": None if pending else call.due_at, "lane": "example.test",
+        "state": "Scheduled" if pending else "Reached", "shard_id": call.number % SHARDS,
+    }  # fmt: skip
+
+
+def event_row(call: Call) -> dict[str, Any]:
+    parked = call.number % 1000 == 13
+    return {
+        "tenant_id": call.tenant, "aggregate_id": TENANTS[0] if call.number % 1000 == 0 else call.id,
+        "aggregate_seq": call.number + 1, "event_type": "ServiceCallSubmitted", "event_payload": {},
+        "created_at": call.now, "published_at": None if parked or call.number % 100 == 7 else call.now, "event_id": call.id,
+        "correlation_id": call.id, "partition": call.number % PARTITIONS, "attempts": 0, "parked_at": call.now if parked else None,
+    }  # fmt: skip
+
+
+def load() -> None:
+    now = db_now()
+    # All of them are there, and to look each up takes as long as to write it.
+    with connection.constraint_checks_disabled(), transaction.atomic():
+        for start in range(0, ROWS, BATCH):
+            calls = [Call(number, now) for number in range(start, start + BATCH)]
+            for model, make in zip(MODELS, (call_row, tag_row, timer_row, event_row), strict=True):
+                rows = [make(call) for call in calls]
+                _insert(model, list(rows[0]), [list(row.values()) for row in rows])
+                if start == 0 and connection.vendor == "postgresql":
+                    # Without statistics each foreign key is looked up among all rows of the tenant.
+                    _run(f"ANALYZE {model._meta.db_table}")
+    tables = ", ".join(model._meta.db_table for model in MODELS)
+    analyze = {"sqlite": "ANALYZE", "postgresql": f"ANALYZE {tables}", "mysql": f"ANALYZE TABLE {tables}"}
+    _run(analyze[connection.vendor])
+
+
+def _run(sql: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(sql)
+
+
+def _insert(model: type[models.Model], columns: list[str], rows: list[list[Any]]) -> None:
+    if connection.vendor != "postgresql":
+        insert_rows(model, columns, rows)
+        return
+    names = ", ".join(connection.ops.quote_name(column) for column in columns)
+    with (
+        connection.cursor() as cursor,
+        cursor.copy(f"COPY {model._meta.db_table} ({names}) FROM STDIN") as copy,
+    ):
+        for row in rows:
+            copy.write_row(["{}" if value == {} else value for value in row])
+
+
+def clear() -> None:
+    tables = [model._meta.db_table for model in MODELS]
+    with connection.constraint_checks_disabled():
+        connection.ops.execute_sql_flush(connection.ops.sql_flush(no_style(), tables, allow_cascade=True))
+
+
+@dataclass
+class Plan:
+    """Which indexes a query is answered by, and which tables it would read from one end to the other."""
+
+    text: str
+    indexes: set[str] = field(default_factory=set)
+    scanned: set[str] = field(default_factory=set)
+
+
+def plans_of(run: Callable[[], Any], containing: str) -> list[Plan]:
+    """The plans of the statements with `containing` in them that `run` makes, as it makes them. It leaves no trace."""
+    statements: list[tuple[str, Any]] = []
+
+    def note(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        if containing in sql and not many:
+            statements.append((sql, params))
+        return execute(sql, params, many, context)
+
+    with transaction.atomic():
+        with connection.execute_wrapper(note):
+            run()
+        transaction.set_rollback(True)
+    return [explain(sql, params) for sql, params in statements]
+
+
+def explain(sql: str, params: Any) -> Plan:
+    prefix = {
+        "sqlite": "EXPLAIN QUERY PLAN",
+        "postgresql": "EXPLAIN (FORMAT JSON)",
+        "mysql": "EXPLAIN FORMAT=JSON",
+    }
+    with connection.cursor() as cursor:
+        cursor.execute(f"{prefix[connection.vendor]} {sql}", params)
+        rows = cursor.fetchall()
+    match connection.vendor:
+        case "sqlite":
+            return _of_sqlite([row[-1] for row in rows])
+        case "postgresql":
+            document = rows[0][0] if isinstance(rows[0][0], list) else json.loads(rows[0][0])
+            return _of_postgresql(document)
+        case _:
+            return _of_mariadb(json.loads(rows[0][0]))
+
+
+def _of_sqlite(lines: list[str]) -> Plan:
+    plan = Plan("\n".join(lines))
+    made = {match[1] for line in lines if (match := re.match(r"(?:CO-ROUTINE|MATERIALIZE) (\S+)", line))}
+    for line in lines:
+        if match := re.match(r"SCAN (\S+)", line):
+            plan.scanned |= {match[1]} - made - {SQLITE_NOW_TABLE}
+        elif match := re.search(r"USING (?:COVERING )?INDEX (\S+)", line):
+            plan.indexes.add(_unique_constraint(match[1]) or match[1])
+    return plan
+
+
+def _unique_constraint(index: str) -> str | None:
+    """SQLite forgets the name of a UNIQUE constraint: its index is known by its columns."""
+    with connection.cursor() as cursor:
+        cursor.execute(f"PRAGMA index_info({index})")
+        columns = [name for _, _, name in cursor.fetchall()]
+    for constraint in (constraint for model in MODELS for constraint in model._meta.constraints):
+        if isinstance(constraint, models.UniqueConstraint) and list(constraint.fields) == columns:
+            return constraint.name
+    return None
+
+
+def _of_postgresql(document: Any) -> Plan:
+    plan = Plan(json.dumps(document, indent=1))
+    for node in _dicts(document):
+        index = node.get("Index Name")
+        # Read whole, an index is a table; but a polling index is just the backlog.
+        if node.get("Node Type") == "Seq Scan" or (
+            index and "Index Cond" not in node and index not in POLLING
+        ):
+            plan.scanned.add(node["Alias"])
+        elif index:
+            plan.indexes.add(index)
+    return plan
+
+
+def _of_mariadb(document: Any) -> Plan:
+    plan = Plan(json.dumps(document, indent=1))
+    for table in _dicts(document):
+        if "access_type" not in table or table["table_name"].startswith("<"):
+            continue
+        if table["access_type"] in ("ALL", "index"):
+            plan.scanned.add(table["table_name"])
+        elif "key" in table:
+            plan.indexes.add(table["key"])
+    return plan
+
+
+def _dicts(document: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(document, dict):
+        yield document
+        document = list(document.values())
+    if isinstance(document, list):
+        for part in document:
+            yield from _dicts(part)

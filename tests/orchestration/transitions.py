@@ -1,0 +1,183 @@
+"""How a call comes into each status, and every move there is from it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+from django.db import transaction
+
+from eventservice.kernel.errors import Conflict
+from eventservice.kernel.ids import new_id
+from execution.log import AttemptKey
+from orchestration import lifecycle
+from orchestration.lifecycle import StartedCall
+from orchestration.retries import RetryPolicy
+from orchestration.states import Delivery, Status
+from tests.orchestration.support import Hand, after, command, errored, responded, submit
+from timers.poller import DueTimer
+
+TIMER_ID = "order-1"
+DURABLE = {"external_id": TIMER_ID}
+AGAIN = {"retry_policy": RetryPolicy(max_attempts=3, initial_interval=10)}
+AT_MOST_ONCE = {"delivery": Delivery.AT_MOST_ONCE}
+
+
+@dataclass
+class Begun:
+    """A call in some status, and its last attempt if it has had one."""
+
+    tenant_id: uuid.UUID
+    service_call_id: uuid.UUID
+    attempt: StartedCall | None = None
+
+    @property
+    def key(self) -> AttemptKey:
+        return (
+            self.attempt.key if self.attempt else AttemptKey(self.tenant_id, self.service_call_id, new_id())
+        )
+
+
+def scheduled(hand: Hand, tenant: Any, **terms: Any) -> Begun:
+    return Begun(tenant.tenant_id, submit(tenant, **terms))
+
+
+def running(hand: Hand, tenant: Any, *, to_be_canceled: bool = False, **terms: Any) -> Begun:
+    begun = scheduled(hand, tenant, **terms)
+    begun.attempt = hand.start_one()
+    if to_be_canceled:
+        cancel(hand, begun)
+    return begun
+
+
+def succeeded(hand: Hand, tenant: Any, **terms: Any) -> Begun:
+    begun = running(hand, tenant, **terms)
+    succeed(hand, begun)
+    return begun
+
+
+def failed(hand: Hand, tenant: Any, **terms: Any) -> Begun:
+    begun = running(hand, tenant, **terms)
+    fail(hand, begun)
+    return begun
+
+
+def canceled(hand: Hand, tenant: Any, **terms: Any) -> Begun:
+    begun = scheduled(hand, tenant, **terms)
+    cancel(hand, begun)
+    return begun
+
+
+BEGINNINGS: dict[str, Callable[..., Begun]] = {
+    Status.SCHEDULED: scheduled,
+    Status.RUNNING: running,
+    Status.SUCCEEDED: succeeded,
+    Status.FAILED: failed,
+    Status.CANCELED: canceled,
+}
+
+
+# --- what can be asked of any call, in whatever status it is ---
+
+
+def start(hand: Hand, call: Begun) -> None:
+    due = DueTimer(call.tenant_id, call.service_call_id, after(0), 0, "target.test")
+    with transaction.atomic():
+        lifecycle.start([due], hand.membership.owner_id)
+
+
+def succeed(hand: Hand, call: Begun) -> None:
+    lifecycle.finish([(call.key, responded())], hand.membership.fence)
+
+
+def fail(hand: Hand, call: Begun) -> None:
+    lifecycle.finish([(call.key, responded(status=404))], hand.membership.fence)
+
+
+def fail_for_now(hand: Hand, call: Begun) -> None:
+    lifecycle.finish([(call.key, errored())], hand.membership.fence)
+
+
+def interrupt(hand: Hand, call: Begun) -> None:
+    lifecycle.resolve_interrupted([call.key])
+
+
+def cancel(hand: Hand, call: Begun) -> None:
+    lifecycle.cancel(call.tenant_id, call.service_call_id)
+
+
+def reschedule(hand: Hand, call: Begun) -> None:
+    lifecycle.reschedule(call.tenant_id, call.service_call_id, after(600))
+
+
+def run_now(hand: Hand, call: Begun) -> None:
+    lifecycle.reschedule(call.tenant_id, call.service_call_id, None)
+
+
+def submit_again(hand: Hand, call: Begun) -> None:
+    submit(SimpleNamespace(tenant_id=call.tenant_id), service_call_id=call.service_call_id)
+
+
+def edit(hand: Hand, call: Begun) -> None:
+    lifecycle.edit(call.tenant_id, call.service_call_id, due_at=after(600))
+
+
+def set_timer(hand: Hand, call: Begun) -> None:
+    tenant = SimpleNamespace(tenant_id=call.tenant_id)
+    lifecycle.set_timer(command(tenant, external_id=TIMER_ID, due_at=after(600)))
+
+
+def replay(hand: Hand, call: Begun) -> None:
+    lifecycle.replay(call.tenant_id, call.service_call_id, new_id())
+
+
+def delete(hand: Hand, call: Begun) -> None:
+    lifecycle.delete(call.tenant_id, call.service_call_id)
+
+
+# What moves a call, and what makes another or takes one away.
+MOVING = (start, succeed, fail, fail_for_now, interrupt, cancel, reschedule, run_now, edit, submit_again)
+OTHERS = (set_timer, replay, delete)
+REFUSING = (cancel, reschedule, run_now, edit, submit_again, *OTHERS)
+
+
+def attempt_to(function: Callable[[Hand, Begun], None], hand: Hand, call: Begun) -> bool:
+    """False when it was refused, which only a tenant's commands are: the engine's functions pass the call over."""
+    try:
+        function(hand, call)
+    except Conflict:
+        assert function in REFUSING
+        return False
+    return True
+
+
+@dataclass
+class Move:
+    origin: Status
+    to: Status
+    function: str
+    make: Callable[[Hand, Begun], None]
+    terms: dict[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"{self.origin}-{self.make.__name__}-{self.to}"
+
+
+CANCEL_FIRST = {"to_be_canceled": True}
+MOVES = [
+    Move(Status.SCHEDULED, Status.SCHEDULED, "reschedule", reschedule),
+    Move(Status.SCHEDULED, Status.SCHEDULED, "set_timer", set_timer, DURABLE),
+    Move(Status.SCHEDULED, Status.CANCELED, "cancel", cancel),
+    Move(Status.SCHEDULED, Status.RUNNING, "start", start),
+    Move(Status.RUNNING, Status.RUNNING, "cancel", cancel),
+    Move(Status.RUNNING, Status.SUCCEEDED, "finish", succeed, CANCEL_FIRST),
+    Move(Status.RUNNING, Status.FAILED, "finish", fail, AGAIN),
+    Move(Status.RUNNING, Status.SCHEDULED, "finish", fail_for_now, AGAIN),
+    Move(Status.RUNNING, Status.CANCELED, "finish", fail_for_now, {**AGAIN, **CANCEL_FIRST}),
+    Move(Status.RUNNING, Status.SCHEDULED, "resolve_interrupted", interrupt),
+    Move(Status.RUNNING, Status.FAILED, "resolve_interrupted", interrupt, AT_MOST_ONCE),
+    Move(Status.RUNNING, Status.CANCELED, "resolve_interrupted", interrupt, CANCEL_FIRST),
+]
