@@ -85,6 +85,57 @@ def forbidden_imports(source: Source, allowed: Callable[[str, str], bool]) -> li
     ]
 
 
+def is_admin(unit: str) -> bool:
+    return unit.endswith(".admin")
+
+
+def unit_of(module: str) -> str:
+    """The unit of the architecture that a module belongs to: an app, a package or top module of eventservice, or the
+    admin module of one of these.
+    """
+    parts = module.split(".")
+    unit = ".".join(parts[:2]) if parts[0] == "eventservice" else parts[0]
+    return f"{unit}.admin" if parts[-1] == "admin" and not unit.endswith("admin") else unit
+
+
+def import_cycles(sources: Iterable[Source]) -> list[list[str]]:
+    """The groups of units that import each other, directly or through others."""
+    graph: dict[str, set[str]] = {}
+    for source in sources:
+        targets = {unit_of(name) for _, name in imports(source)}
+        graph.setdefault(unit_of(source.name), set()).update(targets)
+    reachable = {unit: _reachable(graph, unit) for unit in graph}
+    groups = {
+        tuple(sorted(other for other in above if unit in reachable.get(other, set())))
+        for unit, above in reachable.items()
+        if unit in above
+    }
+    return [list(group) for group in sorted(groups)]
+
+
+def _reachable(graph: dict[str, set[str]], start: str) -> set[str]:
+    found: set[str] = set()
+    waiting = [start]
+    while waiting:
+        unit = waiting.pop()
+        new = graph.get(unit, set()) - {unit} - found
+        found |= new
+        waiting += new
+    return found
+
+
+def foreign_private_imports(source: Source) -> list[str]:
+    """Imports of a name that begins with an underscore from another package."""
+    home = source.name.rsplit(".", 1)[0]
+    return [
+        source.complaint(node, f"imports {node.module}.{alias.name}")
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in PACKAGES
+        for alias in node.names
+        if alias.name.startswith("_") and not is_within(node.module or "", home)
+    ]
+
+
 # --- what is written, and read, of whose tables -----------------------------------------------------------------
 
 WRITES = {

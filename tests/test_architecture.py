@@ -5,29 +5,19 @@ An exception is named here, with its reason, or it does not exist.
 
 from __future__ import annotations
 
-import ast
-
 import pytest
 
 from tests import source_rules as rules
-from tests.source_rules import APPS, Source, is_within
+from tests.source_rules import Source
 
 SOURCES = rules.sources()
-LEAVES = ("timers", "execution", "outbox")
 
-# What everything stands on, and what it stands on itself: nothing else of ours.
-FOUNDATION = ("eventservice.kernel", "eventservice.sqlite", "eventservice.mariadb")
-# What an app may use of the project: who its tenants are.
-FOR_APPS = (*FOUNDATION, "eventservice.tenants.public")
-# An app's modules at its edge may use the common parts of the API and of the console too.
-EDGES = {"admin", "api", "console"}
-FOR_EDGES = ("eventservice.api", "eventservice.console", "eventservice.tenants")
-# Everything else reaches into an app through its `public` only, but for:
-REACHES_IN = {
-    "eventservice.urls": ("orchestration.api",),
-    # A wrong allow-list is told at boot, before the apps are loaded.
-    "eventservice.settings": ("execution.addresses",),
-}
+# Layers, from the base upwards. A unit imports only units of lower layers; on the outside also other units of the
+# outside, as long as no cycle forms. Every unit that is not named here (the packages and top modules of eventservice
+# that face the outside, and each app's admin) belongs to the outside.
+BASE = {"eventservice.kernel", "eventservice.db"}
+LEAVES = {"timers", "execution", "outbox", "eventservice.tenants"}
+CONDUCTOR = {"orchestration"}
 
 CALLS = {"ServiceCall", "ServiceCallTag"}
 CALL_TABLES = {"service_calls", "service_call_tags"}
@@ -41,10 +31,10 @@ TENANT_TABLES = CALL_TABLES | {
 
 # Where a query may see all tenants, because it is global by nature.
 ACROSS_TENANTS = {
-    "eventservice.console.admin.base:RoleAdmin.get_queryset",  # operators
-    "eventservice.console.actions:actions_on",  # operators
-    "eventservice.console.history:Actions.get",  # operators
-    "eventservice.console.history:list_actions",
+    "eventservice.adminsite.model_admin:RoleAdmin.get_queryset",  # operators
+    "eventservice.operators.action_log:actions_on",  # operators
+    "eventservice.console.audit_log:Actions.get",  # operators
+    "eventservice.console.audit_log:list_actions",
     "eventservice.management.commands.doctor:_stored_secrets",  # operators
     "eventservice.management.commands.tenant:_rows",  # operators
     "eventservice.tenants.directory:first_namespaces",  # operators
@@ -59,21 +49,20 @@ ACROSS_TENANTS = {
     "execution.log:orphaned_attempts",  # the watchdog
     "orchestration.admin:_by_ids",  # operators
     "orchestration.lifecycle.attempts:overdue_attempts",
-    "orchestration.pulse:_calls",  # operators
-    "orchestration.rollup:_marks",  # all tenants' turn
-    "orchestration.rollup:_move_on",
-    "orchestration.rollup:_prune",  # retention
-    "orchestration.statistics:statistics",  # operators
-    "orchestration.trends:_of",  # operators
+    "orchestration.statistics.live:_calls",  # operators
+    "orchestration.statistics.rollup:_marks",  # all tenants' turn
+    "orchestration.statistics.rollup:_move_on",
+    "orchestration.statistics.rollup:_prune",  # retention
+    "orchestration.statistics.recent:statistics",  # operators
+    "orchestration.statistics.charts:_of",  # operators
     "outbox.admin:WebhookDeliveryAdmin.find",  # operators
-    "outbox.browse:_few",  # operators
-    "outbox.browse:_newest",
-    "outbox.browse:_of_aggregate",
-    "outbox.browse:_page",
-    "outbox.browse:_waiting",
-    "outbox.browse:event_of",
-    "outbox.browse:newer_than",
-    "outbox.browse:unpublished_of",
+    "outbox.queries:_few",  # operators
+    "outbox.queries:_newest",
+    "outbox.queries:_page",
+    "outbox.queries:_waiting",
+    "outbox.queries:event_of",
+    "outbox.queries:newer_than",
+    "outbox.queries:unpublished_of",
     "outbox.maintenance:_last",  # replay, by operators
     "outbox.maintenance:_prune_deliveries",  # retention
     "outbox.maintenance:_prune_events",
@@ -94,40 +83,44 @@ ACROSS_TENANTS = {
     "outbox.webhooks.recovery:_since",
     "outbox.webhooks.recovery:endpoint_queues",
     "timers.admin:TimerScheduleAdmin.find",  # operators
-    "timers.overview:_with_first_due",  # operators
-    "timers.overview:backlog",
+    "timers.operator_views:_with_first_due",  # operators
+    "timers.operator_views:backlog",
     "timers.schedule:by_correlation",  # tracing
 }
 # Where tenants' tables are named in SQL, which no manager scopes: engine, dispatcher, deliverer.
 IN_SQL = {
     "eventservice.tenants.directory",  # how many shard rows there have to be
     "orchestration.lifecycle.retention", "timers.poller", "timers.schedule",
-    "outbox.store", "outbox.maintenance", "outbox.webhooks.delivery", "outbox.status", "timers.overview",
+    "outbox.store", "outbox.maintenance", "outbox.webhooks.delivery", "outbox.status", "timers.operator_views",
 }  # fmt: skip
 
 # Where a clock other than the database's may be read.
 OTHER_CLOCKS = {
     "eventservice.kernel.ids",  # an id carries its maker's time
     "eventservice.management.commands.doctor",  # compares the two
-    "eventservice.mock_target",  # plays the world outside
-    "eventservice.supervisor",
+    "eventservice.devtools.mock_target",  # plays the world outside
+    "eventservice.devtools.supervisor",
 }
 
 
-def may_import(importer: str, imported: str) -> bool:
-    def within(*packages: str) -> bool:
-        return any(is_within(imported, package) for package in packages)
+def layer_of(unit: str) -> int:
+    for number, units in enumerate((BASE, LEAVES, CONDUCTOR)):
+        if unit in units:
+            return number
+    return 3
 
-    home = importer.split(".")[0]
-    if any(is_within(importer, package) for package in FOUNDATION):
-        return within(*FOUNDATION)
-    if within(*REACHES_IN.get(importer, ())):
+
+def may_import(importer: str, imported: str) -> bool:
+    source, target = rules.unit_of(importer), rules.unit_of(imported)
+    if source == target:
         return True
-    if home in APPS:
-        at_edge = importer.split(".")[1] in EDGES if "." in importer else False
-        used = [f"{leaf}.public" for leaf in LEAVES] if home == "orchestration" else []
-        return within(home, *FOR_APPS, *used, *(FOR_EDGES if at_edge else ()))
-    return within("eventservice", *(f"{app}.public" for app in APPS))
+    if rules.is_admin(target):
+        return False  # Django finds an app's admin by itself
+    if source == "eventservice.db" and target == "eventservice.kernel":
+        return True
+    if layer_of(source) == 3:
+        return True  # among themselves: see test_no_units_import_each_other_in_a_cycle
+    return layer_of(target) < layer_of(source)
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.name)
@@ -135,19 +128,13 @@ def test_it_imports_only_what_it_may(source: Source) -> None:
     assert rules.forbidden_imports(source, may_import) == []
 
 
-@pytest.mark.parametrize("app", APPS)
-def test_what_an_app_shows_is_a_list(app: str) -> None:
-    (public,) = (source for source in SOURCES if source.name == f"{app}.public")
-    kinds = {type(statement) for statement in public.tree.body[1:]}
-    assert kinds <= {ast.ImportFrom, ast.Assign}, "public.py re-exports, and does nothing else"
-    shown = {
-        alias.asname or alias.name
-        for s in public.tree.body
-        if isinstance(s, ast.ImportFrom)
-        for alias in s.names
-    }
-    assert isinstance(public.tree.body[-1], ast.Assign)
-    assert sorted(shown - {"annotations"}) == sorted(ast.literal_eval(public.tree.body[-1].value))
+def test_no_units_import_each_other_in_a_cycle() -> None:
+    assert rules.import_cycles(SOURCES) == []
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.name)
+def test_a_name_with_an_underscore_stays_in_its_package(source: Source) -> None:
+    assert rules.foreign_private_imports(source) == []
 
 
 def test_only_the_lifecycle_writes_calls() -> None:

@@ -19,19 +19,17 @@ def source(text: str, name: str = "timers.made_up") -> Source:
     ("importer", "text"),
     [
         ("timers.x", "import orchestration.models"),
-        ("timers.x", "from orchestration.public import Engine"),
-        ("timers.x", "from execution.public import Egress"),
+        ("timers.x", "from execution.egress import Egress"),
         ("outbox.x", "def f():\n    from timers import models"),
-        ("execution.x", "from ..outbox import public"),
-        ("execution.x", "from eventservice.cluster import Role"),
-        ("orchestration.x", "from timers.models import TimerSchedule"),
-        ("orchestration.x", "from timers import models"),
-        ("orchestration.x", "from timers import public, models"),
+        ("execution.x", "from ..outbox import models"),
+        ("execution.x", "from eventservice.runtime.cluster import Role"),
+        ("timers.x", "from eventservice.tenants.models import Tenant"),
         ("orchestration.x", "from eventservice.api import problems"),
-        ("eventservice.x", "from orchestration.lifecycle import submit"),
+        ("orchestration.x", "from timers.admin import NodeAdmin"),
+        ("eventservice.console.x", "from orchestration.admin import ServiceCallAdmin"),
         ("eventservice.kernel.x", "import timers"),
-        ("eventservice.kernel.x", "from eventservice.tenants.models import Tenant"),
-        ("eventservice.wiring", "from outbox.models import OutboxEvent"),
+        ("eventservice.kernel.x", "from eventservice.db.now import db_now"),
+        ("eventservice.db.x", "from eventservice.tenants.models import Tenant"),
     ],
 )
 def test_it_notices_an_import_against_the_direction(importer: str, text: str) -> None:
@@ -41,17 +39,32 @@ def test_it_notices_an_import_against_the_direction(importer: str, text: str) ->
 @pytest.mark.parametrize(
     ("importer", "text"),
     [
-        ("timers.x", "from timers.models import TimerSchedule\nfrom eventservice.kernel.now import DbNow"),
+        ("timers.x", "from timers.models import TimerSchedule\nfrom eventservice.db.now import db_now"),
         ("timers.x", "from .models import TimerSchedule"),
-        ("orchestration.x", "from timers.public import schedule"),
-        ("orchestration.x", "from timers import public"),
-        ("orchestration.api", "from eventservice.api import problems"),
-        ("eventservice.x", "from orchestration.public import Engine\nimport django, json"),
-        ("eventservice.urls", "from orchestration.api import urls"),
+        ("orchestration.x", "from timers.schedule import schedule"),
+        ("orchestration.admin", "from eventservice.adminsite import columns"),
+        ("eventservice.api.x", "from orchestration.lifecycle import submit\nimport django, json"),
+        ("eventservice.db.x", "from eventservice.kernel.errors import Invalid"),
+        ("eventservice.urls", "from eventservice.api import urls"),
     ],
 )
 def test_it_lets_the_direction_pass(importer: str, text: str) -> None:
     assert rules.forbidden_imports(source(text, importer), may_import) == []
+
+
+def test_it_notices_a_cycle_of_units() -> None:
+    api = source("from eventservice.console import views", "eventservice.api.x")
+    console = source("from eventservice.operators import roles", "eventservice.console.x")
+    operators = source("from eventservice.api import problems", "eventservice.operators.x")
+    cycle = ["eventservice.api", "eventservice.console", "eventservice.operators"]
+    assert rules.import_cycles([api, console, operators]) == [cycle]
+    assert rules.import_cycles([api, console]) == []
+
+
+def test_it_notices_a_private_name_of_another_package() -> None:
+    text = "from timers.poller import _select"
+    assert rules.foreign_private_imports(source(text, "outbox.store"))
+    assert rules.foreign_private_imports(source(text, "timers.shards")) == []
 
 
 @pytest.mark.parametrize(
