@@ -4,10 +4,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test lint chaos bench demo screenshots lock clean
+.PHONY: help install run services services-status services-down test lint chaos bench demo screenshots lock clean
 
 help: ## print this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 install: $(STAMP) ## make .venv and install requirements.lock into it
 
@@ -25,7 +25,16 @@ $(STAMP): requirements.lock
 run: install ## start the whole system on this machine
 	$(BIN)/python manage.py up
 
-test: install ## run the tests on SQLite, and on PostgreSQL and MariaDB where they answer
+services: ## start PostgreSQL, MariaDB and Redis for tests and benchmarks, or others: make services NAMES="nats kafka"
+	tools/services/services up $(NAMES)
+
+services-status: ## print which of these servers are running, and their URLs
+	tools/services/services status $(NAMES)
+
+services-down: ## stop the servers that `make services` started
+	tools/services/services down $(NAMES)
+
+test: install ## run the tests on SQLite, and on PostgreSQL and MariaDB if they are running (`make services`)
 	tools/test.sh $(ARGS)
 
 lint: install ## ruff, its formatter, mypy

@@ -34,6 +34,7 @@ from benchmarks.figures import Report, console, file_system, say
 T = TypeVar("T")
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+SERVICES = REPOSITORY / "tools" / "services" / "services"
 FOLDER_PREFIX = "eventservice-bench-"
 START_SECONDS = 60.0
 STOP_SECONDS = 45.0
@@ -65,7 +66,11 @@ def parser(name: str, description: str | None, rounds: int) -> argparse.Argument
         "--rounds", type=positive, default=rounds, help="of each thing, taking turns (%(default)s)"
     )
     made.add_argument(
-        "--database", metavar="URL", help="a PostgreSQL or MariaDB server, for a database of its own"
+        "--database",
+        type=server_url,
+        metavar="URL",
+        help="create the database on this PostgreSQL or MariaDB server; `postgres` and `mariadb` stand for those "
+        "that `make services` starts",
     )
     made.add_argument(
         "--folder", type=Path, help="where the temporary folder is made (the system's own place)"
@@ -79,6 +84,22 @@ def positive(text: str) -> int:
     if number < 1:
         raise ValueError(text)
     return number
+
+
+def server_url(text: str) -> str:
+    """Return the URL of a server that is named by its URL or by its name in `make services`."""
+    try:
+        return text if "://" in text else service_url(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def service_url(name: str) -> str:
+    """Return the URL of a server that `make services` starts. Raise ValueError for an unknown name."""
+    result = subprocess.run([SERVICES, "url", name], capture_output=True, text=True)
+    if result.returncode:
+        raise ValueError(result.stderr.strip())
+    return result.stdout.strip()
 
 
 Measure = Callable[["Stage", argparse.Namespace, Report], None]
