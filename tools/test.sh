@@ -1,28 +1,33 @@
 #!/usr/bin/env bash
-# The whole suite on SQLite, then on PostgreSQL and MariaDB where they answer. All three run, and any failure
-# counts. REQUIRE_SERVICES=1 makes a missing server a failure. RERUN=3: up to three failed tests are run once more,
-# alone; those that pass then are told as flaky, to be mended. Arguments are passed on to pytest.
+# Runs the whole suite on SQLite, then on PostgreSQL and MariaDB if they are running. A failure on one database does
+# not keep the others from running. Arguments are passed on to pytest. Environment variables:
+#
+#   TEST_POSTGRES_URL, TEST_MARIADB_URL   the servers to use, instead of those that `make services` starts
+#   REQUIRE_SERVICES=1                    fail when a server is missing
+#   RERUN=3                               run up to three failed tests once more, alone, and report those that pass as
+#                                         flaky
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
 PYTHON=${PYTHON:-.venv/bin/python}
 DEFAULT_MARKS="not slow and not chaos"       # as in pyproject.toml: a second -m replaces the first
 SERVER_MARKS="$DEFAULT_MARKS and not sqlite_only and not browser"
-# One more than cores: many tests wait for what other processes do.
+# One more than there are cores: many tests wait for other processes.
 WORKERS=$(($(nproc) + 1))
-# A test that hangs fails, with the traceback of where, and holds up nobody.
+# A test that hangs fails with a traceback.
 ENDLESS=(-o faulthandler_timeout=300 -o faulthandler_exit_on_timeout=true)
 closing_lines=()
 failed=0
 
-# host and port of a database URL, on one line
+# address URL DEFAULT_PORT: prints the host and port of a database URL on one line.
 address() {
     "$PYTHON" -c 'import sys, urllib.parse as p; u = p.urlsplit(sys.argv[1]); print(u.hostname, u.port or sys.argv[2])' "$@"
 }
 
 answers() { timeout 3 bash -c "exec 3<>/dev/tcp/$1/$2" 2>/dev/null; }
 
-run() { # name, DATABASE_URL (empty: the settings' own SQLite), marks, pytest's arguments
+# run NAME URL MARKS ARGUMENT …: runs pytest on one database. An empty URL stands for the settings' SQLite.
+run() {
     local name=$1 url=$2 marks=$3 log
     shift 3
     log=$(mktemp)
@@ -39,30 +44,34 @@ run() { # name, DATABASE_URL (empty: the settings' own SQLite), marks, pytest's 
     rm -f "$log"
 }
 
-rerun() { # name, how many have failed, the command
+# rerun NAME FAILED_COUNT COMMAND …: runs the failed tests once more, unless there are too many.
+rerun() {
     local name=$1 count=$2
     shift 2
     [ "$count" -le "${RERUN:-0}" ] || return 1
-    printf '\n== %s: what has failed, alone ==\n' "$name"
+    printf '\n== %s: failed tests, run alone ==\n' "$name"
     "$@" --last-failed --last-failed-no-failures none || return 1
-    closing_lines+=("$name: FLAKY: what has failed above passes alone")
+    closing_lines+=("$name: FLAKY: the tests that failed above pass alone")
 }
 
-run_on_server() { # name, URL, default port, pytest's arguments
-    local name=$1 url=$2 port=$3 host
-    shift 3
+# run_on_server NAME SERVICE URL DEFAULT_PORT ARGUMENT …: runs pytest on a server if one is running. An empty URL stands
+# for the one that `make services` starts.
+run_on_server() {
+    local name=$1 service=$2 url=$3 port=$4 host
+    shift 4
+    url=${url:-$(tools/services/services url "$service")}
     read -r host port < <(address "$url" "$port")
     if answers "$host" "$port"; then
         run "$name" "$url" "$SERVER_MARKS" "$@"
     else
-        closing_lines+=("$name: not run, nothing answers at $host:$port")
+        closing_lines+=("$name: NOT TESTED, because no server answers at $host:$port. Start one: make services NAMES=$service")
         [ "${REQUIRE_SERVICES:-0}" != 1 ] || failed=1
     fi
 }
 
 run SQLite "" "$DEFAULT_MARKS" "$@"
-run_on_server PostgreSQL "${TEST_POSTGRES_URL:-postgres://root@127.0.0.1:5432/test}" 5432 "$@"
-run_on_server MariaDB "${TEST_MARIADB_URL:-mysql://root@127.0.0.1:3306/test}" 3306 "$@"
+run_on_server PostgreSQL postgres "${TEST_POSTGRES_URL:-}" 5432 "$@"
+run_on_server MariaDB mariadb "${TEST_MARIADB_URL:-}" 3306 "$@"
 
 printf '\n'
 printf '%s\n' "${closing_lines[@]}"
