@@ -60,7 +60,7 @@ def main() -> int:
 def smoke(rest: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks --smoke")
     parser.add_argument("--folder", type=Path)
-    parser.add_argument("--database")
+    parser.add_argument("--database", type=harness.server_url)
     options = parser.parse_args(rest)
     with harness.ended_well("the smoke test"), harness.Stage.open(options.folder, options.database) as stage:
         stage.shared = True

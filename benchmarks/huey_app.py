@@ -20,7 +20,7 @@ BODY = "y" * 200
 app: Any
 # It is asked for no results: it would only write more.
 if os.environ["HUEY_STORE"] == "redis":
-    app = RedisHuey("bench", host="127.0.0.1", port=6379, db=int(os.environ["HUEY_DB"]), results=False)
+    app = RedisHuey("bench", url=os.environ["HUEY_REDIS_URL"], results=False)
 else:
     app = SqliteHuey("bench", filename=os.environ["HUEY_FILE"], results=False)
 

@@ -9,13 +9,13 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from urllib.parse import SplitResult, urlsplit
 
 from benchmarks import processes
 from benchmarks.figures import Report, say
-from benchmarks.harness import BenchmarkError, Stage, Target, environment, process
+from benchmarks.harness import BenchmarkError, Stage, Target, environment, process, service_url
 
 PACKAGES = ("huey", "redis", "requests")
-REDIS = ("127.0.0.1", 6379)
 INSTALL_SECONDS = 300.0
 ENQUEUED_PER_SECOND = 2_500  # at first: by this the due time is set
 START_SECONDS = 4.0
@@ -25,7 +25,7 @@ class Huey:
     """One way of storing its tasks."""
 
     def __init__(
-        self, python: Path, store: str, consumers: int, threads: int, folder: Path, redis_db: int | None
+        self, python: Path, store: str, consumers: int, threads: int, folder: Path, redis_url: str | None
     ) -> None:
         self.name = f"huey on {'Redis' if store == 'redis' else 'SQLite'}, {consumers}x{threads}"
         self._python = str(python)
@@ -36,7 +36,7 @@ class Huey:
             "PYTHONPATH": str(Path(__file__).parent),
             "HUEY_STORE": store,
             "HUEY_FILE": str(folder / "huey.sqlite3"),
-            "HUEY_DB": str(redis_db),
+            "HUEY_REDIS_URL": redis_url or "",
         }
         self._folder = folder
 
@@ -104,25 +104,28 @@ def install(folder: Path) -> tuple[Path, str]:
     return python, asked.stdout.strip()
 
 
-def redis_says(*words: str) -> str | None:
-    """One command's answer; None when there is no Redis."""
+def ask_redis(server: SplitResult, *commands: str) -> str | None:
+    """Return the answer to the last of these commands, or None if Redis does not answer."""
     try:
         answer = None
-        with socket.create_connection(REDIS, timeout=2) as connection, connection.makefile("rb") as answers:
-            for command in (words[:2], words[2:]):
-                if command:
-                    connection.sendall((" ".join(command) + "\r\n").encode())
-                    answer = answers.readline().decode().strip()
+        with (
+            socket.create_connection((server.hostname, server.port or 6379), timeout=2) as connection,
+            connection.makefile("rb") as answers,
+        ):
+            for command in commands:
+                connection.sendall(f"{command}\r\n".encode())
+                answer = answers.readline().decode().strip()
             return answer
     except OSError:
         return None
 
 
-def free_redis_db() -> int | None:
-    """A database of Redis in which nothing is: it will be flushed."""
+def find_empty_redis_database(url: str) -> str | None:
+    """Return the URL of a Redis database that is empty and may therefore be flushed, or None."""
+    server = urlsplit(url)
     for number in range(15, 0, -1):
-        if redis_says("SELECT", str(number), "DBSIZE") == ":0":
-            return number
+        if ask_redis(server, f"SELECT {number}", "DBSIZE") == ":0":
+            return server._replace(path=f"/{number}").geturl()
     return None
 
 
@@ -130,8 +133,12 @@ def hueys(stage: Stage, workers: Sequence[tuple[int, int]], report: Report) -> l
     """On each store with each of these numbers of consumers and threads: which suits it best depends on the machine."""
     python, version = install(stage.folder)
     report.on["huey"] = version
-    redis_db = free_redis_db()
-    stores = ["redis", "sqlite"] if redis_db is not None else ["sqlite"]
-    if redis_db is None:
-        report.note("No Redis with an empty database answers at 127.0.0.1:6379: huey is run on SQLite only.")
-    return [Huey(python, store, *numbers, stage.folder, redis_db) for store in stores for numbers in workers]
+    url = service_url("redis")
+    redis_url = find_empty_redis_database(url)
+    stores = ["sqlite"] if redis_url is None else ["redis", "sqlite"]
+    if redis_url is None:
+        report.note(
+            f"huey ran on SQLite only, because no Redis with an empty database answers at {url}. "
+            "Start one: make services NAMES=redis"
+        )
+    return [Huey(python, store, *numbers, stage.folder, redis_url) for store in stores for numbers in workers]
