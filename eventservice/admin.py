@@ -14,8 +14,9 @@ from django.http import HttpRequest, HttpResponse
 
 from eventservice.adminsite.columns import json_column, moment, tenant, when
 from eventservice.adminsite.model_admin import Domain, ReadOnly, RoleAdmin
-from eventservice.models import OperatorAction, Slot
+from eventservice.operators.models import OperatorAction
 from eventservice.operators.roles import BY_GROUP, Role
+from eventservice.runtime.models import Slot
 
 admin.site.unregister([User, Group])
 DjangosUserAdmin: Any = auth_admin.UserAdmin

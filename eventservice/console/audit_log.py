@@ -17,7 +17,7 @@ from eventservice.console.forms import without_empty
 from eventservice.console.tenant_select import tenants_to_choose
 from eventservice.console.views import Page
 from eventservice.db.now import db_now
-from eventservice.models import OperatorAction
+from eventservice.operators.models import OperatorAction
 from eventservice.tenants.directory import tenant_names
 
 LISTED = 50

@@ -17,7 +17,7 @@ from eventservice.console.views import Page
 from eventservice.db.bounded_count import MOST_COUNTED
 from eventservice.db.now import db_now
 from eventservice.kernel.sharding import MAX_SHARDS
-from eventservice.models import Slot
+from eventservice.runtime.models import Slot
 from eventservice.tenants.directory import first_namespaces, most_shards
 from outbox.models import OutboxPartition
 from outbox.status import partitions

@@ -10,7 +10,7 @@ from django.db import transaction
 
 from eventservice.db.deadlocks import again_after_deadlock
 from eventservice.db.now import db_now
-from eventservice.models import OperatorAction
+from eventservice.operators.models import OperatorAction
 
 R = TypeVar("R")
 

@@ -40,7 +40,7 @@ from django_q.tasks import async_task
 from eventservice.db.now import DbNow
 from eventservice.db.outages import weathering
 from eventservice.kernel.ids import new_id
-from eventservice.models import Slot
+from eventservice.runtime.models import Slot
 from eventservice.runtime.wiring import build_dispatcher, build_engine
 from orchestration.statistics.rollup import roll_up
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from eventservice.api import tenants
-from eventservice.models import OperatorAction
+from eventservice.operators.models import OperatorAction
 from eventservice.tenants.models import ApiKey, Tenant
 from tests.api.conftest import Api
 

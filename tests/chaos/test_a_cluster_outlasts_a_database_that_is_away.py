@@ -7,7 +7,7 @@ import time
 import pytest
 from django.db import transaction
 
-from eventservice.models import Slot
+from eventservice.runtime.models import Slot
 from eventservice.tenants.directory import create_tenant
 from orchestration.models import ServiceCall
 from orchestration.states import Status

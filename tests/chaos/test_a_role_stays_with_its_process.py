@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from eventservice.db.now import DbNow
-from eventservice.models import Slot
 from eventservice.runtime import cluster
 from eventservice.runtime.cluster import Worker, run_slice, slot_name, start_chains
+from eventservice.runtime.models import Slot
 
 
 class FakeRole:

@@ -12,9 +12,9 @@ import pytest
 from django_q.models import OrmQ
 
 from eventservice.db.now import DbNow
-from eventservice.models import Slot
 from eventservice.runtime import cluster
 from eventservice.runtime.cluster import ROLES, mend_chains, run_slice, slot_name, start_chains
+from eventservice.runtime.models import Slot
 
 Task = tuple[str, int]
 Elsewhere = Callable[..., Future[Any]]

@@ -11,7 +11,7 @@ import pytest
 from django.test import Client
 from django.urls import URLPattern, URLResolver, get_resolver
 
-from eventservice.models import OperatorAction
+from eventservice.operators.models import OperatorAction
 from eventservice.tenants.directory import create_tenant
 from eventservice.tenants.models import ApiKey, Tenant
 from orchestration.commands import RequestSpec, SubmitServiceCall

@@ -11,7 +11,7 @@ from django.test import Client
 from eventservice.console import audit_log
 from eventservice.db.now import db_now
 from eventservice.kernel.ids import new_id
-from eventservice.models import OperatorAction
+from eventservice.operators.models import OperatorAction
 from eventservice.tenants.models import Tenant
 
 pytestmark = pytest.mark.django_db

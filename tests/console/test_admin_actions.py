@@ -10,7 +10,7 @@ from django.test import Client
 
 from eventservice.adminsite import actions
 from eventservice.db.now import db_now
-from eventservice.models import OperatorAction
+from eventservice.operators.models import OperatorAction
 from eventservice.tenants.directory import change_tenant, declare_namespace
 from eventservice.tenants.keys import create_key
 from eventservice.tenants.models import DEFAULT_NAMESPACE, ApiKey, Tenant

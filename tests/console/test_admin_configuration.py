@@ -11,7 +11,7 @@ from django.test import Client
 
 from eventservice.kernel.ids import new_id
 from eventservice.kernel.secrets import decrypt
-from eventservice.models import OperatorAction
+from eventservice.operators.models import OperatorAction
 from eventservice.operators.roles import Role, role_of
 from eventservice.tenants.directory import change_tenant, profile
 from eventservice.tenants.models import Namespace, Tenant

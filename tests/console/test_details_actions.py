@@ -10,7 +10,7 @@ import pytest
 from django.test import Client
 
 from eventservice.db.now import pinned_time
-from eventservice.models import OperatorAction
+from eventservice.operators.models import OperatorAction
 from eventservice.tenants.directory import change_tenant, create_tenant, forget_profiles
 from eventservice.tenants.models import Tenant
 from orchestration import admission, lifecycle

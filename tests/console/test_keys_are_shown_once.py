@@ -10,7 +10,7 @@ import pytest
 from django.contrib.sessions.models import Session
 from django.test import Client
 
-from eventservice.models import OperatorAction
+from eventservice.operators.models import OperatorAction
 from eventservice.tenants.keys import create_key, find_key, revoke_key
 from eventservice.tenants.models import ApiKey, Tenant
 

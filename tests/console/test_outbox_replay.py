@@ -8,7 +8,7 @@ import pytest
 from django.test import Client
 
 from eventservice.console import outbox_replay
-from eventservice.models import OperatorAction
+from eventservice.operators.models import OperatorAction
 from eventservice.tenants.models import Tenant
 from outbox.maintenance import replayable
 from outbox.models import OutboxEvent

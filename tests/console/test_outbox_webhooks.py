@@ -9,7 +9,7 @@ import pytest
 from django.test import Client
 
 from eventservice.kernel.ids import new_id
-from eventservice.models import OperatorAction
+from eventservice.operators.models import OperatorAction
 from eventservice.tenants.models import Tenant
 from outbox.models import DeliveryState, WebhookDelivery, WebhookEndpoint
 from outbox.publishers.webhook import WebhookPublisher

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from eventservice.models import OperatorAction
+from eventservice.operators.models import OperatorAction
 from eventservice.tenants.directory import change_tenant, create_tenant, forget_profiles
 from eventservice.tenants.models import Tenant
 from execution.redaction import open_sealed

@@ -13,7 +13,7 @@ from django.db import OperationalError
 from django.test import Client
 
 from eventservice.console.calls import bulk_page, bulk_run
-from eventservice.models import OperatorAction
+from eventservice.operators.models import OperatorAction
 from eventservice.tenants.directory import change_tenant
 from eventservice.tenants.models import Tenant
 from orchestration import admission

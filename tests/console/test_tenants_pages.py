@@ -9,7 +9,7 @@ from django.test import Client
 
 from eventservice.kernel.ids import new_id
 from eventservice.kernel.secrets import decrypt
-from eventservice.models import OperatorAction
+from eventservice.operators.models import OperatorAction
 from eventservice.tenants.directory import change_tenant
 from eventservice.tenants.keys import create_key, find_key
 from eventservice.tenants.models import Namespace, Tenant

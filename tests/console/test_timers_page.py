@@ -9,7 +9,7 @@ import pytest
 from django.test import Client
 
 from eventservice.kernel.ids import new_id
-from eventservice.models import Slot
+from eventservice.runtime.models import Slot
 from eventservice.tenants.directory import declare_namespace
 from eventservice.tenants.models import Tenant
 from outbox.models import OutboxPartition

@@ -11,7 +11,7 @@ from django.test import Client
 
 from eventservice.kernel.ids import new_id
 from eventservice.kernel.secrets import decrypt
-from eventservice.models import OperatorAction
+from eventservice.operators.models import OperatorAction
 from eventservice.tenants.models import Tenant
 from outbox.models import WebhookEndpoint
 from outbox.publishers.webhook import WebhookPublisher

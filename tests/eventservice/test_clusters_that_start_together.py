@@ -9,8 +9,8 @@ import pytest
 from django_q.models import Schedule
 
 from eventservice.db.now import DbNow
-from eventservice.models import Slot
 from eventservice.runtime.cluster import EACH_MINUTE, mend_chains, schedule_each_minute, start_chains
+from eventservice.runtime.models import Slot
 from tests.concurrency.races import ROUNDS, race
 
 pytestmark = pytest.mark.django_db(transaction=True)

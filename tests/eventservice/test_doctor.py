@@ -21,7 +21,7 @@ from eventservice.db.now import DbNow, pinned_time
 from eventservice.kernel import secrets
 from eventservice.kernel.secrets import encrypt
 from eventservice.management.commands import doctor
-from eventservice.models import Slot
+from eventservice.runtime.models import Slot
 from eventservice.tenants.directory import create_tenant
 from eventservice.tenants.models import Tenant
 from orchestration.commands import RequestSpec

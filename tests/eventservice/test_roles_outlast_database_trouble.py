@@ -16,9 +16,9 @@ from eventservice.db import outages
 from eventservice.db.now import DbNow, db_now
 from eventservice.db.outages import weathering
 from eventservice.management.loops import RoleCommand
-from eventservice.models import Slot
 from eventservice.runtime import cluster
 from eventservice.runtime.cluster import Worker, start_chains
+from eventservice.runtime.models import Slot
 from tests.eventservice.connections import end_other_connections
 from tests.orchestration.support import database_away
 

@@ -9,7 +9,7 @@ from django.core.management import CommandError, call_command
 from django.test import override_settings
 
 from eventservice.devtools.demo.companies import DEAD_HOST, LIMITS, OUTAGE_HOST
-from eventservice.models import OperatorAction
+from eventservice.operators.models import OperatorAction
 from eventservice.tenants.models import Tenant
 from orchestration.models import ServiceCall
 from orchestration.states import Status

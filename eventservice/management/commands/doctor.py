@@ -27,7 +27,7 @@ from eventservice.db.planner_statistics import tables_without_statistics
 from eventservice.kernel.ids import new_id
 from eventservice.kernel.secrets import Undecipherable, decrypt, encrypt
 from eventservice.management.terminal import Terminal
-from eventservice.models import Slot
+from eventservice.runtime.models import Slot
 from eventservice.templatetags.console import capped, duration
 from eventservice.tenants.models import Tenant
 from orchestration.lifecycle.secrets import scheduled_secrets

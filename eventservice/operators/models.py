@@ -1,0 +1,32 @@
+"""The audit log: what operators have done."""
+
+from django.db import models
+
+from eventservice.db.constraints import LongNamedIndex
+from eventservice.kernel.tenancy import TenantManager
+
+
+class OperatorAction(models.Model):
+    """One action of an operator, in the console or through the API. Rows are only ever added."""
+
+    id = models.BigAutoField(primary_key=True)
+    at = models.DateTimeField()
+    # A user name, or `key:` and a key's id: the log outlives the user.
+    user = models.CharField(max_length=150)
+    action = models.CharField(max_length=40)
+    # Null when the action does not concern a single tenant.
+    tenant_id = models.UUIDField(null=True)
+    subject = models.CharField(max_length=255)
+    detail = models.JSONField(default=dict)
+
+    objects = TenantManager()
+
+    class Meta:
+        db_table = "operator_actions"
+        indexes = [
+            # What was done to one call, one key, one event.
+            LongNamedIndex(name="idx_operator_actions_subject", fields=["subject", "id"]),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.user}: {self.action} {self.subject}"
