@@ -63,7 +63,7 @@ def timer_row(call: Call) -> dict[str, Any]:
     pending = call.status == "Scheduled"
     return {
         "tenant_id": call.tenant, "service_call_id": call.id, "correlation_id": call.id, "due_at": call.due_at,
-        "registered_at": call.due_at, "reached_at": None if pending else call.due_at, "lane": "example.test",
+        "registered_at": call.due_at, "reached_at": None if pending else call.due_at, "host": "example.test",
         "state": "Scheduled" if pending else "Reached", "shard_id": call.number % SHARDS,
     }  # fmt: skip
 

@@ -19,10 +19,10 @@ from timers.models import Node, TimerSchedule, TimerShard, TimerState
 @admin.register(TimerSchedule)
 class TimerScheduleAdmin(Domain):
     list_display = (
-        when("due_at"), tenant, pill("state"), call_link(short=True), "lane", "shard_id", when("reached_at"),
+        when("due_at"), tenant, pill("state"), call_link(short=True), "host", "shard_id", when("reached_at"),
     )  # fmt: skip
     fields = (
-        moment("due_at"), tenant, pill("state"), call_link(), "lane", "shard_id", moment("registered_at"),
+        moment("due_at"), tenant, pill("state"), call_link(), "host", "shard_id", moment("registered_at"),
         moment("reached_at"), "correlation_id", "claim_version",
     )  # fmt: skip
     list_filter = (

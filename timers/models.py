@@ -29,7 +29,7 @@ class TimerSchedule(models.Model):
     )
     shard_id = models.PositiveIntegerField()
     # What it competes with others for: the host that its call goes to.
-    lane = models.CharField(max_length=255, default="")
+    host = models.CharField(max_length=255, default="")
     # About how much the engine reads when it is due: large requests come in smaller batches.
     request_bytes = models.PositiveIntegerField(default=0, db_default=0)
     # The version of the shard's ownership under which the timer was reached.
@@ -65,13 +65,13 @@ class TimerSchedule(models.Model):
             LongNamedIndex(name="idx_timer_schedules_due_at", fields=["tenant_id", "state", "due_at"]),
             # Tracing a request across tenants.
             LongNamedIndex(name="idx_timer_schedules_correlation_id", fields=["correlation_id"]),
-            # The poller's own: the due timers of the shards that it owns, and nothing else. It tells by lane and
+            # The poller's own: the due timers of the shards that it owns, and nothing else. It tells by host and
             # tenant who is held back, so that their rows need not be fetched to be passed over.
             PollingIndex(
                 name="idx_timer_schedules_shard",
-                fields=["shard_id", "due_at", "lane", "tenant_id"],
+                fields=["shard_id", "due_at", "host", "tenant_id"],
                 condition=Q(state=TimerState.SCHEDULED),
-                full=("shard_id", "state", "due_at", "lane", "tenant_id"),
+                full=("shard_id", "state", "due_at", "host", "tenant_id"),
             ),
         ]
 

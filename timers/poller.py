@@ -36,7 +36,7 @@ class DueTimer(NamedTuple):
     service_call_id: uuid.UUID
     due_at: datetime
     shard_id: int
-    lane: str
+    host: str
     request_bytes: int = 0
 
 
@@ -45,34 +45,38 @@ class HeldBack:
     """Who has all that they may have in flight: their timers wait, and nobody else's."""
 
     tenants: Collection[uuid.UUID] = ()
-    lanes: Collection[str] = ()
-    lanes_of: Mapping[uuid.UUID, Collection[str]] = field(default_factory=dict)  # of one tenant's calls alone
+    hosts: Collection[str] = ()
+    hosts_by_tenant: Mapping[uuid.UUID, Collection[str]] = field(
+        default_factory=dict
+    )  # of one tenant's calls alone
     large: HeldBack | None = None  # whose large requests wait, though the others do not
 
     def __bool__(self) -> bool:
-        return bool(self.tenants or self.lanes or self.lanes_of or self.large)
+        return bool(self.tenants or self.hosts or self.hosts_by_tenant or self.large)
 
     def of(self, tenant_id: uuid.UUID) -> HeldBack:
         """As far as it is about one tenant."""
         return HeldBack(
             [tenant_id] if tenant_id in self.tenants else (),
-            self.lanes,
-            {tenant_id: self.lanes_of[tenant_id]} if tenant_id in self.lanes_of else {},
+            self.hosts,
+            {tenant_id: self.hosts_by_tenant[tenant_id]} if tenant_id in self.hosts_by_tenant else {},
             self.large and self.large.of(tenant_id),
         )
 
     def passed_over(self) -> tuple[str, list[Any]]:
         """The condition that leaves their timers out."""
         conditions, values = ["1 = 1"], list[Any]()
-        for column, names in (("tenant_id", [t.hex for t in self.tenants]), ("lane", list(self.lanes))):
+        for column, names in (("tenant_id", [t.hex for t in self.tenants]), ("host", list(self.hosts))):
             if names:
                 conditions.append(f"{column} NOT IN ({marks(names)})")
                 values += names
-        if self.lanes_of:
+        if self.hosts_by_tenant:
             # Not one condition a tenant: SQLite joins no more than a thousand.
-            cases = [f"WHEN %s THEN lane NOT IN ({marks(lanes)})" for lanes in self.lanes_of.values()]
+            cases = [f"WHEN %s THEN host NOT IN ({marks(hosts)})" for hosts in self.hosts_by_tenant.values()]
             conditions.append(f"CASE tenant_id {' '.join(cases)} ELSE 1 = 1 END")
-            values += [value for tenant, lanes in self.lanes_of.items() for value in (tenant.hex, *lanes)]
+            values += [
+                value for tenant, hosts in self.hosts_by_tenant.items() for value in (tenant.hex, *hosts)
+            ]
         if self.large:
             passed_over, more = self.large.passed_over()
             conditions.append(f"({passed_over} OR request_bytes < %s)")  # which alone is not in the index
@@ -236,7 +240,7 @@ def _of_tenant(tenant: uuid.UUID, search: Search, limit: int) -> list[DueTimer]:
 
 def _select(condition: str, values: list[Any], search: Search, limit: int, order: str) -> list[DueTimer]:
     sql = (
-        f"SELECT tenant_id, service_call_id, due_at, shard_id, lane, request_bytes FROM timer_schedules"
+        f"SELECT tenant_id, service_call_id, due_at, shard_id, host, request_bytes FROM timer_schedules"
         f" WHERE {condition} state = 'Scheduled' AND due_at <= %s AND shard_id IN ({marks(search.shards)})"
     )
     values = [*values, _to_database(search.now), *search.shards]

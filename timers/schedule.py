@@ -16,11 +16,11 @@ from eventservice.db.sql import for_update
 from timers.models import TimerSchedule, TimerState
 
 COLUMNS = (
-    "tenant_id", "service_call_id", "correlation_id", "due_at", "registered_at", "state", "shard_id", "lane",
+    "tenant_id", "service_call_id", "correlation_id", "due_at", "registered_at", "state", "shard_id", "host",
     "request_bytes",
 )  # fmt: skip
 # On a repeat the timer is as if it were new: it has another due time and has not been reached.
-OVERWRITTEN = ("correlation_id", "due_at", "registered_at", "lane", "request_bytes", "state")
+OVERWRITTEN = ("correlation_id", "due_at", "registered_at", "host", "request_bytes", "state")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Timer:
     correlation_id: uuid.UUID
     due_at: datetime
     shard_id: int
-    lane: str
+    host: str
     request_bytes: int = 0
 
 
@@ -96,7 +96,7 @@ def due_of_tenant(tenant_id: uuid.UUID, limit: int = 100) -> Sequence[TimerSched
 def _row(timer: Timer, now: datetime) -> tuple[Any, ...]:
     return (
         timer.tenant_id, timer.service_call_id, timer.correlation_id, timer.due_at, now,
-        TimerState.SCHEDULED.value, timer.shard_id, timer.lane, timer.request_bytes,
+        TimerState.SCHEDULED.value, timer.shard_id, timer.host, timer.request_bytes,
     )  # fmt: skip
 
 

@@ -44,7 +44,7 @@ class Begun(NamedTuple):
     """What is kept of a call until its attempt ends: the request itself is the egress's by then."""
 
     key: AttemptKey
-    lane: str
+    host: str
     headers: Mapping[str, Any]  # as they are stored
     secret_headers: Collection[str]  # the tenant's own
     request_bytes: int
@@ -57,13 +57,13 @@ class Room:
     left: int
     taken: Counter[str]
 
-    def has(self, lane: str) -> bool:
+    def has(self, host: str) -> bool:
         # A host that is dead keeps what it has taken: so it gets less, the less is left, and the others always some.
-        return self.left > 0 and self.taken[lane] < TIMES_WHAT_IS_LEFT * self.left
+        return self.left > 0 and self.taken[host] < TIMES_WHAT_IS_LEFT * self.left
 
-    def take(self, lane: str, amount: int) -> None:
+    def take(self, host: str, amount: int) -> None:
         self.left -= amount
-        self.taken[lane] += amount
+        self.taken[host] += amount
 
 
 class Ledger:
@@ -74,11 +74,11 @@ class Ledger:
         self.total = 0
         self._at: defaultdict[uuid.UUID, Counter[str]] = defaultdict(Counter)
 
-    def add(self, tenant_id: uuid.UUID, lane: str, change: int) -> None:
+    def add(self, tenant_id: uuid.UUID, host: str, change: int) -> None:
         self.total += change
         _add(self.of, tenant_id, change)
         at = self._at[tenant_id]
-        _add(at, lane, change)
+        _add(at, host, change)
         if not at:
             del self._at[tenant_id]
 
@@ -86,16 +86,16 @@ class Ledger:
         return Room(ceiling - self.of[tenant_id], Counter(self._at.get(tenant_id)))
 
     def full(self, ceilings: Iterable[tuple[uuid.UUID, int]]) -> HeldBack:
-        tenants, lanes_of = [], {}
+        tenants, hosts_by_tenant = [], {}
         for tenant_id, ceiling in ceilings:
             left = ceiling - self.of[tenant_id]
             if left <= 0:
                 tenants.append(tenant_id)
             elif self.of[tenant_id] >= TIMES_WHAT_IS_LEFT * left:  # else no host of its can have so much
                 room = Room(left, self._at[tenant_id])
-                if lanes := [lane for lane in room.taken if not room.has(lane)]:
-                    lanes_of[tenant_id] = lanes
-        return HeldBack(tenants, lanes_of=lanes_of)
+                if hosts := [host for host in room.taken if not room.has(host)]:
+                    hosts_by_tenant[tenant_id] = hosts
+        return HeldBack(tenants, hosts_by_tenant=hosts_by_tenant)
 
 
 class InFlight:
@@ -103,9 +103,9 @@ class InFlight:
         self.limits = limits
         self.calls = Ledger()
         self.bytes = Ledger()
-        self.by_lane: Counter[str] = Counter()
+        self.by_host: Counter[str] = Counter()
         self.refused: set[uuid.UUID] = set()  # for want of room, though they need have nothing under way
-        self.refused_lanes: defaultdict[uuid.UUID, set[str]] = defaultdict(set)  # by the last batch
+        self.refused_hosts: defaultdict[uuid.UUID, set[str]] = defaultdict(set)  # by the last batch
         self._calls: dict[Hashable, Begun] = {}
 
     def __len__(self) -> int:
@@ -124,7 +124,7 @@ class InFlight:
 
     def add(self, call: StartedCall, secret_headers: Collection[str]) -> None:
         self._calls[call.key.execution_id] = Begun(
-            call.key, call.lane, call.request.headers, secret_headers, call.request_bytes
+            call.key, call.host, call.request.headers, secret_headers, call.request_bytes
         )
         self._count(self._calls[call.key.execution_id], 1)
 
@@ -132,9 +132,9 @@ class InFlight:
         self._count(self._calls.pop(execution_id), -1)
 
     def _count(self, call: Begun, one: int) -> None:
-        self.calls.add(call.key.tenant_id, call.lane, one)
-        self.bytes.add(call.key.tenant_id, call.lane, one * call.request_bytes)
-        _add(self.by_lane, call.lane, one)
+        self.calls.add(call.key.tenant_id, call.host, one)
+        self.bytes.add(call.key.tenant_id, call.host, one * call.request_bytes)
+        _add(self.by_host, call.host, one)
 
     def held_back(self) -> HeldBack:
         """Who has all that they may have: their due timers need not even be looked for."""
@@ -142,13 +142,13 @@ class InFlight:
         self.refused.intersection_update(held.tenants)
         # Those of the last batch sit this one out: a host that always has room for one or two more, and a long queue,
         # would fill each batch with what is refused.
-        lanes_of, self.refused_lanes = self.refused_lanes, defaultdict(set)
-        for tenant, full in held.lanes_of.items():
-            lanes_of[tenant].update(full)
-        lanes = [lane for lane, count in self.by_lane.items() if count >= self.limits.per_host]
+        hosts_by_tenant, self.refused_hosts = self.refused_hosts, defaultdict(set)
+        for tenant, full in held.hosts_by_tenant.items():
+            hosts_by_tenant[tenant].update(full)
+        hosts = [host for host, count in self.by_host.items() if count >= self.limits.per_host]
         ceiling = BYTES_OF_TENANT if self.bytes.total < BYTES_IN_ALL else 0
         large = self.bytes.full((tenant, ceiling) for tenant in self.bytes.of)
-        return replace(held, lanes=lanes, lanes_of=lanes_of, large=large or None)
+        return replace(held, hosts=hosts, hosts_by_tenant=hosts_by_tenant, large=large or None)
 
     def batch(self) -> Batch:
         return Batch(self)
@@ -156,30 +156,30 @@ class InFlight:
 
 @dataclass(slots=True)
 class Batch:
-    """How much each tenant and each lane may still begin, within one batch."""
+    """How much each tenant and each host may still begin, within one batch."""
 
     under_way: InFlight
-    by_lane: Counter[str] = field(default_factory=Counter)
+    by_host: Counter[str] = field(default_factory=Counter)
     calls: dict[uuid.UUID, Room] = field(default_factory=dict)
     bytes: dict[uuid.UUID, Room] = field(default_factory=dict)
     batch_bytes: int = 0
 
     def admit(self, timer: DueTimer) -> bool:
-        tenant_id, lane, size = timer.tenant_id, timer.lane, timer.request_bytes
+        tenant_id, host, size = timer.tenant_id, timer.host, timer.request_bytes
         if tenant_id not in self.calls:
             self.calls[tenant_id] = self.under_way.calls.room(tenant_id, _ceiling(tenant_id))
             self.bytes[tenant_id] = self.under_way.bytes.room(tenant_id, BYTES_OF_TENANT)
         calls, of_bytes = self.calls[tenant_id], self.bytes[tenant_id]
         if calls.left <= 0:
             self.under_way.refused.add(tenant_id)
-        if not calls.has(lane) or not self._host_has_room(lane):
-            self.under_way.refused_lanes[tenant_id].add(lane)
+        if not calls.has(host) or not self._host_has_room(host):
+            self.under_way.refused_hosts[tenant_id].add(host)
             return False
-        if size >= LARGE and not (self._has_room_for_large() and of_bytes.has(lane)):
+        if size >= LARGE and not (self._has_room_for_large() and of_bytes.has(host)):
             return False
-        calls.take(lane, 1)
-        of_bytes.take(lane, size)
-        self.by_lane[lane] += 1
+        calls.take(host, 1)
+        of_bytes.take(host, size)
+        self.by_host[host] += 1
         self.batch_bytes += size
         return True
 
@@ -187,9 +187,9 @@ class Batch:
         under_way = self.under_way.bytes.total + self.batch_bytes
         return self.batch_bytes < BATCH_BYTES and under_way < BYTES_IN_ALL
 
-    def _host_has_room(self, lane: str) -> bool:
+    def _host_has_room(self, host: str) -> bool:
         """Whoever's calls it takes."""
-        return self.under_way.by_lane[lane] + self.by_lane[lane] < self.under_way.limits.per_host
+        return self.under_way.by_host[host] + self.by_host[host] < self.under_way.limits.per_host
 
 
 def _add(counter: Counter[K], key: K, change: int) -> None:

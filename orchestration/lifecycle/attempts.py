@@ -40,7 +40,7 @@ class StartedCall(NamedTuple):
 
     key: AttemptKey
     attempt: int
-    lane: str
+    host: str
     request: Request
     timeout_seconds: float
     due_at: datetime
@@ -83,7 +83,7 @@ def _request(row: Row, spec: dict[str, Any]) -> Request:
 def _started(row: Row, request: Request, timer: DueTimer) -> StartedCall:
     key = AttemptKey(row.tenant_id, row.service_call_id, new_id())
     return StartedCall(
-        key, row.attempt + 1, timer.lane, request, row.timeout_seconds, timer.due_at, timer.request_bytes
+        key, row.attempt + 1, timer.host, request, row.timeout_seconds, timer.due_at, timer.request_bytes
     )
 
 

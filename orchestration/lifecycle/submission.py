@@ -170,7 +170,7 @@ def timer_for(command: SubmitServiceCall, tenant: Profile, now: datetime) -> Tim
         command.correlation_id,
         due_at=command.due_from(now),
         shard_id=shard_of(command.tenant_id, timer_key, tenant.shards_of(command.namespace)),
-        lane=parse_target(command.request.url).host,
+        host=parse_target(command.request.url).host,
         request_bytes=command.request.body_bytes,
     )
 
@@ -185,7 +185,7 @@ def call_row(command: SubmitServiceCall, timer: Timer, tenant: Profile, now: dat
     policy = command.retry_policy
     return (
         command.tenant_id, command.service_call_id, command.name, Status.SCHEDULED.value, now, timer.due_at,
-        spec, command.namespace, command.external_id, timer.lane, command.idempotency_key,
+        spec, command.namespace, command.external_id, timer.host, command.idempotency_key,
         None if command.idempotency_key is None else command.fingerprint, command.correlation_id, command.replay_of,
         policy.to_stored() if policy else None, command.timeout_seconds,
         command.response_contract.value, command.delivery.value, 0, 0, False, FIRST_FREE_SEQ,
@@ -209,7 +209,7 @@ def _submitted_events(command: SubmitServiceCall, timer: Timer, now: datetime) -
     facts = {
         "name": command.name,
         "method": command.request.method,
-        "host": timer.lane,
+        "host": timer.host,
         "namespace": command.namespace,
         "timerId": command.external_id,
         "tags": sorted(command.tags),

@@ -161,10 +161,10 @@ def test_dates_are_those_of_the_chosen_status_by_its_due_time(viewer: Client, te
 
 
 def test_timers_are_listed_the_next_one_first(viewer: Client, tenant: Tenant) -> None:
-    for hours, lane in ((2, "later.test"), (1, "sooner.test")):
-        owner = call(tenant, lane)
+    for hours, host in ((2, "later.test"), (1, "sooner.test")):
+        owner = call(tenant, host)
         TimerFactory(
-            tenant_id=tenant.pk, service_call_id=owner.service_call_id, due_at=EARLIER + timedelta(hours=hours), lane=lane
+            tenant_id=tenant.pk, service_call_id=owner.service_call_id, due_at=EARLIER + timedelta(hours=hours), host=host
         )  # fmt: skip
     rows = rows_in(viewer.get(list_of("timers_timerschedule")))
     assert ["sooner.test" in rows[0], "later.test" in rows[1]] == [True, True]

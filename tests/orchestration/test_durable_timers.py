@@ -72,7 +72,7 @@ def test_set_again_it_is_the_same_call_with_what_is_new(tenant: Any, at_noon: da
     assert RetryPolicy.from_stored(call.retry_policy) == policy
     timer = timer_of(tenant, call.service_call_id)
     assert timer is not None
-    assert (timer.due_at, timer.lane, timer.correlation_id) == (
+    assert (timer.due_at, timer.host, timer.correlation_id) == (
         after(30),
         "other.test",
         before.correlation_id,

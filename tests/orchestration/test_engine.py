@@ -80,13 +80,13 @@ def test_the_counts_of_what_is_under_way_follow_what_is(tenant: Any, intruder: A
     engine.poll_once(0)
     assert len(engine.in_flight) == 3
     assert engine.in_flight.calls.of == {tenant.tenant_id: 2, intruder.tenant_id: 1}
-    assert engine.in_flight.by_lane == {"target.test": 3}
+    assert engine.in_flight.by_host == {"target.test": 3}
 
     egress.answer()
     engine.poll_once(0)
     assert not engine.in_flight
     assert not engine.in_flight.calls.of
-    assert not engine.in_flight.by_lane
+    assert not engine.in_flight.by_host
 
 
 def test_with_nothing_due_it_naps_until_something_is(tenant: Any) -> None:

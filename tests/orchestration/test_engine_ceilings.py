@@ -73,9 +73,9 @@ def test_to_a_host_and_other_hosts_are_called(tenant: Any) -> None:
             submit(tenant, request=RequestSpec("GET", f"http://{host}/"))
     engine = engine_on(FakeEgress(), per_host=3)
     look(engine)
-    assert engine.in_flight.by_lane == {"slow.test": 3, "fine.test": 3}
+    assert engine.in_flight.by_host == {"slow.test": 3, "fine.test": 3}
     look(engine)
-    assert engine.in_flight.by_lane == {"slow.test": 3, "fine.test": 3}
+    assert engine.in_flight.by_host == {"slow.test": 3, "fine.test": 3}
 
 
 @pytest.mark.parametrize("answers", [1, 3])
@@ -116,7 +116,7 @@ def test_a_host_gets_no_more_of_its_tenants_places_than_three_times_what_is_left
             submit(tenant, request=of_host(dead))
         look(engine)
         look(engine)
-        assert engine.in_flight.by_lane[dead] == places
+        assert engine.in_flight.by_host[dead] == places
     fine = submit(tenant, request=of_host("fine.test"))
     assert look(engine).started == 1
     assert status_of(tenant, fine) == "Running"
@@ -216,7 +216,7 @@ def test_small_requests_and_other_hosts_large_ones_go_on_beside_a_host_with_many
     engine = engine_on(FakeEgress(), batch=20)
     look(engine)
     look(engine)
-    assert engine.in_flight.by_lane == {"dead.test": 12}
+    assert engine.in_flight.by_host == {"dead.test": 12}
     others = [submit(tenant, request=of_host("fine.test", body)) for body in ("x", LARGE_BODY)]
     others.append(submit(tenant, request=of_host("dead.test", "x")))
     assert look(engine).started == len(others)

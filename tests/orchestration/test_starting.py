@@ -50,7 +50,7 @@ def test_what_is_started_has_all_that_its_attempt_needs(hand: Hand, tenant: Any)
     service_call_id = submit(tenant, request=request, timeout_seconds=3.0)
     started = hand.start_one()
     assert (started.key.tenant_id, started.key.service_call_id) == (tenant.tenant_id, service_call_id)
-    assert (started.attempt, started.lane, started.timeout_seconds) == (1, "target.test", 3.0)
+    assert (started.attempt, started.host, started.timeout_seconds) == (1, "target.test", 3.0)
     assert (started.request.method, started.request.body_text) == ("PUT", '{"n":1}')
 
 

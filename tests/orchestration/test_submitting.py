@@ -69,7 +69,7 @@ def test_the_timer_has_the_calls_due_time_its_shard_and_its_lane(tenant: Any, at
     assert timer is not None
     assert (timer.state, timer.due_at, timer.registered_at) == ("Scheduled", after(60), at_noon)
     assert timer.shard_id == shard_of(tenant.tenant_id, str(service_call_id), 16)
-    assert timer.lane == "target.test"
+    assert timer.host == "target.test"
 
 
 def test_a_durable_timers_shard_follows_from_its_own_id(tenant: Any) -> None:

@@ -30,7 +30,7 @@ def stored(tenant_id: uuid.UUID, count: int = 1, **given: Any) -> list[TimerSche
         TenantFactory(tenant_id=tenant_id, name=f"tenant {tenant_id}")
     calls = ServiceCallFactory.build_batch(count, tenant_id=tenant_id)
     ServiceCall.objects.bulk_create(calls)
-    values = {"due_at": NOON, "lane": "target.test", **given}
+    values = {"due_at": NOON, "host": "target.test", **given}
     timers = [
         TimerFactory.build(tenant_id=tenant_id, service_call_id=c.service_call_id, **values) for c in calls
     ]
@@ -44,7 +44,7 @@ def asked(tenant_id: uuid.UUID, **given: Any) -> Timer:
         "correlation_id": new_id(),
         "due_at": NOON,
         "shard_id": 3,
-        "lane": "target.test",
+        "host": "target.test",
         "service_call_id": call.service_call_id,
         **given,
     }

@@ -42,7 +42,7 @@ def test_what_is_scheduled_is_stored_as_it_was_asked() -> None:
     row = found(timer)
     assert row is not None
     assert (
-        Timer(row.tenant_id, row.service_call_id, row.correlation_id, row.due_at, row.shard_id, row.lane)
+        Timer(row.tenant_id, row.service_call_id, row.correlation_id, row.due_at, row.shard_id, row.host)
         == timer
     )
     assert (row.state, row.registered_at, row.reached_at, row.claim_version) == (
@@ -71,11 +71,11 @@ def test_the_upsert_makes_one_timer_however_often_it_is_repeated(times: int) -> 
 def test_the_upsert_gives_a_waiting_timer_what_is_new() -> None:
     first = asked(TENANT)
     schedule([first], NOON)
-    changed = replace(first, due_at=after(60), lane="other.test", correlation_id=new_id())
+    changed = replace(first, due_at=after(60), host="other.test", correlation_id=new_id())
     schedule_again([changed], after(1))
     row = found(first)
     assert row is not None
-    assert (row.due_at, row.lane, row.correlation_id) == (after(60), "other.test", changed.correlation_id)
+    assert (row.due_at, row.host, row.correlation_id) == (after(60), "other.test", changed.correlation_id)
     assert (row.registered_at, row.shard_id) == (after(1), 3)
 
 

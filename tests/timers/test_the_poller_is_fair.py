@@ -90,47 +90,47 @@ def test_who_is_held_back_waits_alone(count: int) -> None:
 
 @pytest.mark.parametrize("count", [5, 200])
 def test_a_lane_that_is_held_back_waits_alone(count: int) -> None:
-    stored(BUSY, count, lane="slow.test")
-    stored(BUSY, 5, lane="fine.test")
-    stored(QUIET[0], 5, lane="slow.test")
+    stored(BUSY, count, host="slow.test")
+    stored(BUSY, 5, host="fine.test")
+    stored(QUIET[0], 5, host="slow.test")
     poller = polling()
-    due = claim(poller, LIMIT, HeldBack(lanes=["slow.test", "none.test"]))
-    assert [timer.lane for timer in due] == ["fine.test"] * 5
+    due = claim(poller, LIMIT, HeldBack(hosts=["slow.test", "none.test"]))
+    assert [timer.host for timer in due] == ["fine.test"] * 5
     assert taken(poller)[QUIET[0]] == 5
 
 
 @pytest.mark.parametrize("count", [5, 200])
 def test_a_lane_that_is_held_back_for_one_tenant_waits_for_that_one_alone(count: int) -> None:
-    stored(BUSY, count, lane="slow.test")
-    stored(BUSY, 5, lane="fine.test")
-    stored(QUIET[0], 5, lane="slow.test")
-    held_back = HeldBack(lanes_of={BUSY: ["slow.test", "none.test"], QUIET[1]: ["slow.test"]})
+    stored(BUSY, count, host="slow.test")
+    stored(BUSY, 5, host="fine.test")
+    stored(QUIET[0], 5, host="slow.test")
+    held_back = HeldBack(hosts_by_tenant={BUSY: ["slow.test", "none.test"], QUIET[1]: ["slow.test"]})
     due = claim(polling(), LIMIT, held_back)
-    assert sorted({(timer.tenant_id, timer.lane) for timer in due}) == [
+    assert sorted({(timer.tenant_id, timer.host) for timer in due}) == [
         (BUSY, "fine.test"),
         (QUIET[0], "slow.test"),
     ]
 
 
-@pytest.mark.parametrize("large", [HeldBack([BUSY]), HeldBack(lanes_of={BUSY: ["slow.test"]})])
+@pytest.mark.parametrize("large", [HeldBack([BUSY]), HeldBack(hosts_by_tenant={BUSY: ["slow.test"]})])
 @pytest.mark.parametrize("count", [5, 200])
 def test_of_those_whose_large_requests_are_held_back_the_small_go_on(count: int, large: HeldBack) -> None:
-    stored(BUSY, count, lane="slow.test", request_bytes=LARGE)
-    small = stored(BUSY, 5, lane="slow.test", request_bytes=LARGE - 1)
-    others = stored(QUIET[0], 5, lane="slow.test", request_bytes=LARGE)
+    stored(BUSY, count, host="slow.test", request_bytes=LARGE)
+    small = stored(BUSY, 5, host="slow.test", request_bytes=LARGE - 1)
+    others = stored(QUIET[0], 5, host="slow.test", request_bytes=LARGE)
     assert ids(claim(polling(), LIMIT, HeldBack(large=large))) == ids(small) | ids(others)
 
 
 def test_a_thousand_tenants_hold_back_a_lane_each() -> None:
-    stored(BUSY, 3, lane="slow.test")
+    stored(BUSY, 3, host="slow.test")
     waiting = {uuid.UUID(int=number): ["slow.test"] for number in range(1, 1500)}
-    assert claim(polling(), LIMIT, HeldBack(lanes_of=waiting)) == []
+    assert claim(polling(), LIMIT, HeldBack(hosts_by_tenant=waiting)) == []
 
 
 def test_what_is_newly_due_is_found_while_the_search_past_those_who_are_held_back_rests() -> None:
     stored(BUSY, 5, due_at=after(-60))
     poller = slow_poller()
-    only_quiet = HeldBack(tenants=[BUSY], lanes=["none.test"])
+    only_quiet = HeldBack(tenants=[BUSY], hosts=["none.test"])
     assert claim(poller, LIMIT, only_quiet) == []
     old, new = stored(QUIET[0], 3, due_at=after(-60)), stored(QUIET[1], 3)
     first, *later = [ids(claim(poller, LIMIT, only_quiet)) for _ in range(REST + 1)]
@@ -156,7 +156,7 @@ def test_with_nobody_held_back_all_that_is_due_is_looked_for() -> None:
 def test_the_index_tells_who_is_held_back_so_that_no_row_of_theirs_is_fetched() -> None:
     with connection.cursor() as cursor:
         found = connection.introspection.get_constraints(cursor, "timer_schedules")
-    assert {"lane", "tenant_id"} <= set(found["idx_timer_schedules_shard"]["columns"])
+    assert {"host", "tenant_id"} <= set(found["idx_timer_schedules_shard"]["columns"])
 
 
 def slow_poller() -> Poller:

@@ -39,10 +39,10 @@ def test_nothing_is_taken_early() -> None:
 
 
 def test_it_tells_all_that_a_start_needs() -> None:
-    timer = stored(TENANT, due_at=after(-5), shard_id=2, lane="a.test")[0]
+    timer = stored(TENANT, due_at=after(-5), shard_id=2, host="a.test")[0]
     (due,) = claim(polling())
     assert (due.tenant_id, due.service_call_id) == (TENANT, timer.service_call_id)
-    assert (due.due_at, due.shard_id, due.lane) == (after(-5), 2, "a.test")
+    assert (due.due_at, due.shard_id, due.host) == (after(-5), 2, "a.test")
 
 
 def test_what_is_taken_is_reached_under_the_version_of_its_shard(at_noon: datetime) -> None:

@@ -53,7 +53,7 @@ def test_the_database_alone_makes_a_new_timer_scheduled() -> None:
     with connection.cursor() as cursor:
         cursor.execute(
             "INSERT INTO timer_schedules (tenant_id, service_call_id, correlation_id, due_at, registered_at,"
-            " shard_id, lane) VALUES (%s, %s, %s, %s, %s, 0, '')",
+            " shard_id, host) VALUES (%s, %s, %s, %s, %s, 0, '')",
             [*values, at, at],
         )
     assert TimerSchedule.objects.for_tenant(call.tenant_id).get().state == "Scheduled"
