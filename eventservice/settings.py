@@ -171,7 +171,7 @@ REST_FRAMEWORK = {
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_PARSER_CLASSES": ["eventservice.api.parsers.Unread"],
-    "EXCEPTION_HANDLER": "eventservice.api.problems.answer_exception",
+    "EXCEPTION_HANDLER": "eventservice.api.problems.handle_exception",
     "UNAUTHENTICATED_USER": "django.contrib.auth.models.AnonymousUser",
 }
 SPECTACULAR_SETTINGS = {

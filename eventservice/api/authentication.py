@@ -51,7 +51,7 @@ def forget_keys() -> None:
     _kept.clear()
 
 
-def principal_of(text: str) -> Principal | None:
+def find_principal(text: str) -> Principal | None:
     """Whose key this is. Only keys that are good are kept: guessing always costs a look."""
     digest = hashlib.sha256(text.encode(errors="replace")).digest()
     kept = _kept.get(digest)
@@ -77,7 +77,7 @@ class KeyAuthentication(SessionAuthentication):
         if not header:
             return _of_session(super().authenticate(request))
         scheme, _, text = header.partition(b" ")
-        principal = principal_of(text.strip().decode("latin-1")) if scheme.lower() == b"bearer" else None
+        principal = find_principal(text.strip().decode("latin-1")) if scheme.lower() == b"bearer" else None
         if principal is None:
             raise AuthenticationFailed("The API key is not valid: unknown, expired or revoked.")
         return principal, None

@@ -12,9 +12,9 @@ from rest_framework.request import Request
 from eventservice.api import call_serializers as shapes
 from eventservice.api.call_submission import Asking, read_submission
 from eventservice.api.calls import CallsView
-from eventservice.api.fields import MISSING, Fields, checked
+from eventservice.api.fields import MISSING, Fields, raise_if_invalid
 from eventservice.api.parsers import read_object
-from eventservice.api.problems import Fault, faults_of, invalid, told
+from eventservice.api.problems import FieldError, InvalidRequest, list_field_errors, truncate_errors
 from eventservice.api.schema import described
 from eventservice.api.views import reply
 from eventservice.kernel.errors import DomainError
@@ -37,14 +37,14 @@ class Batch(CallsView):
     def post(self, request: Request, tenant_id: uuid.UUID) -> HttpResponse:
         if "Idempotency-Key" in request.headers:
             rule = "must not be given for a batch: give each item its idempotencyKey"
-            raise invalid([Fault("/headers/Idempotency-Key", rule)])
+            raise InvalidRequest([FieldError("/headers/Idempotency-Key", rule)])
         document = read_object(request, settings.API_MAX_BATCH_BYTES)
         items, atomic = _batch_items(document)
         asking = Asking(self.tenant, self.correlation_id)
         read = [_read_item(item, asking, index) for index, item in enumerate(items)]
         commands = [command for command, _ in read if command is not None]
         if atomic and len(commands) < len(items):
-            raise invalid([fault for _, faults in read for fault in faults])
+            raise InvalidRequest([fault for _, faults in read for fault in faults])
         self.take_room(len(commands), lambda: count_repeats(commands))
         results = iter(self._submit(commands, atomic=atomic))
         path = request.path.removesuffix("/batch")
@@ -62,7 +62,7 @@ class Batch(CallsView):
 
 
 def _batch_items(document: dict[str, Any]) -> tuple[list[Any], bool]:
-    faults: list[Fault] = []
+    faults: list[FieldError] = []
     fields = Fields(document, faults)
     items = fields.value("items")
     if items is not MISSING and not isinstance(items, list):
@@ -71,18 +71,18 @@ def _batch_items(document: dict[str, Any]) -> tuple[list[Any], bool]:
         fields.fault("items", f"must have 1 to {settings.API_MAX_BATCH} items")
     atomic = fields.boolean("atomic", False)
     fields.no_others()
-    checked(faults)
+    raise_if_invalid(faults)
     return items, atomic
 
 
-def _read_item(item: Any, asking: Asking, index: int) -> tuple[SubmitServiceCall | None, list[Fault]]:
-    faults: list[Fault] = []
+def _read_item(item: Any, asking: Asking, index: int) -> tuple[SubmitServiceCall | None, list[FieldError]]:
+    faults: list[FieldError] = []
     return read_submission(item, asking, faults, f"/items/{index}"), faults
 
 
 def _result(command: SubmitServiceCall, result: Submitted | DomainError, path: str) -> dict[str, Any]:
     if isinstance(result, DomainError):
-        return _refused(409, result.code, faults_of(result), result.message)
+        return _refused(409, result.code, list_field_errors(result), result.message)
     return {
         "status": 202,
         "serviceCallId": str(result.service_call_id),
@@ -94,13 +94,13 @@ def _result(command: SubmitServiceCall, result: Submitted | DomainError, path: s
     }
 
 
-def _refused(status: int, code: str, faults: list[Fault], detail: str | None = None) -> dict[str, Any]:
+def _refused(status: int, code: str, faults: list[FieldError], detail: str | None = None) -> dict[str, Any]:
     return {
         "status": status,
         "serviceCallId": None,
         "location": None,
         "replayed": False,
         "code": code,
-        "detail": detail or invalid(faults).detail,
-        "errors": told(sorted(faults)),
+        "detail": detail or InvalidRequest(faults).detail,
+        "errors": truncate_errors(sorted(faults)),
     }

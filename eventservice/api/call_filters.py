@@ -10,9 +10,9 @@ from typing import Any
 
 from django.http import QueryDict
 
-from eventservice.api.fields import checked
+from eventservice.api.fields import raise_if_invalid
 from eventservice.api.pagination import Query, listed, make_cursor
-from eventservice.api.problems import Fault
+from eventservice.api.problems import FieldError
 from orchestration.queries.calls import CallFilter, Order, Page, list_calls
 from orchestration.states import Status
 
@@ -43,14 +43,14 @@ class ListRequest:
 
 def parse_list(parameters: QueryDict, tenant_id: uuid.UUID, *, timers: bool = False) -> ListRequest:
     """Raises Refusal with everything that is wrong."""
-    faults: list[Fault] = []
+    faults: list[FieldError] = []
     query = Query(parameters, faults)
     wanted = _filter(query, tenant_id, timers)
     sort = query.choice("sort", SORTS, "dueAt" if timers else "-submittedAt")
     list_id = _list_id(wanted, sort)
     limit, position = query.limit(), query.cursor(list_id)
     query.no_others()
-    checked(faults)
+    raise_if_invalid(faults)
     return ListRequest(wanted, SORTS[sort], _position(position), limit, list_id)
 
 

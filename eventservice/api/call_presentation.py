@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from eventservice.api.fields import show_duration, show_instant
+from eventservice.api.fields import format_duration, format_instant
 from execution.redaction import mask, mask_sealed
 from orchestration.commands import SubmitServiceCall
 from orchestration.retries import RetryPolicy
@@ -42,10 +42,10 @@ def _identity(call: Mapping[str, Any]) -> dict[str, Any]:
         "status": call["status"],
         "namespace": call["namespace"],
         "timerId": call["external_id"],
-        "submittedAt": show_instant(call["submitted_at"]),
-        "dueAt": show_instant(call["due_at"]),
-        "startedAt": show_instant(call["started_at"]),
-        "finishedAt": show_instant(call["finished_at"]),
+        "submittedAt": format_instant(call["submitted_at"]),
+        "dueAt": format_instant(call["due_at"]),
+        "startedAt": format_instant(call["started_at"]),
+        "finishedAt": format_instant(call["finished_at"]),
     }
 
 
@@ -79,7 +79,7 @@ def show_event(event: Any) -> dict[str, Any]:
         "id": str(event.event_id),
         "type": event.event_type,
         "seq": event.aggregate_seq,
-        "occurredAt": show_instant(event.created_at),
+        "occurredAt": format_instant(event.created_at),
         "correlationId": str(event.correlation_id),
         "causationId": event.causation_id and str(event.causation_id),
         "data": event.event_payload,
@@ -101,10 +101,10 @@ def show_policy(stored: Mapping[str, Any] | None) -> dict[str, Any] | None:
     policy = RetryPolicy.from_stored(stored)
     return {
         "maxAttempts": policy.max_attempts,
-        "maxAttemptsDuration": show_duration(policy.max_attempts_duration),
-        "initialInterval": show_duration(policy.initial_interval),
+        "maxAttemptsDuration": format_duration(policy.max_attempts_duration),
+        "initialInterval": format_duration(policy.initial_interval),
         "backoffMultiplier": policy.backoff_multiplier,
-        "maxInterval": show_duration(policy.max_interval),
+        "maxInterval": format_duration(policy.max_interval),
     }
 
 
@@ -143,7 +143,7 @@ def show_submitted(
             "cancel_requested": False,
         }
     )
-    timer = {"state": "Scheduled", "dueAt": show_instant(due_at), "reachedAt": None}
+    timer = {"state": "Scheduled", "dueAt": format_instant(due_at), "reachedAt": None}
     return {**call, "timer": timer, "lastAttempt": None}
 
 
@@ -152,8 +152,8 @@ def show_timer(timer: Any) -> dict[str, Any] | None:
         return None
     return {
         "state": timer.state,
-        "dueAt": show_instant(timer.due_at),
-        "reachedAt": show_instant(timer.reached_at),
+        "dueAt": format_instant(timer.due_at),
+        "reachedAt": format_instant(timer.reached_at),
     }
 
 
@@ -162,8 +162,8 @@ def show_attempt(attempt: Any) -> dict[str, Any]:
         "executionId": str(attempt.execution_id),
         "attempt": attempt.attempt,
         "node": str(attempt.node),
-        "startedAt": show_instant(attempt.started_at),
-        "finishedAt": show_instant(attempt.finished_at),
+        "startedAt": format_instant(attempt.started_at),
+        "finishedAt": format_instant(attempt.finished_at),
         "request": {
             "method": attempt.request_method,
             "url": attempt.request_url,

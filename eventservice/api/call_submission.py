@@ -10,9 +10,9 @@ from typing import Any
 
 from django.conf import settings
 
-from eventservice.api.fields import MISSING, Fields, checked, wrong_text
+from eventservice.api.fields import MISSING, Fields, raise_if_invalid, wrong_text
 from eventservice.api.parsers import MOST_LEVELS, storable, too_deep
-from eventservice.api.problems import Fault
+from eventservice.api.problems import FieldError
 from eventservice.db.bulk import to_json
 from eventservice.db.now import db_now
 from eventservice.kernel.errors import Invalid
@@ -47,19 +47,19 @@ class Asking:
 
 def parse_submission(document: Any, asking: Asking, at: str = "") -> SubmitServiceCall:
     """Raises Refusal with everything that is wrong."""
-    faults: list[Fault] = []
+    faults: list[FieldError] = []
     command = read_submission(document, asking, faults, at)
-    checked(faults)
+    raise_if_invalid(faults)
     assert command is not None  # noqa: S101 (without a fault there is one)
     return command
 
 
 def read_submission(
-    document: Any, asking: Asking, faults: list[Fault], at: str = ""
+    document: Any, asking: Asking, faults: list[FieldError], at: str = ""
 ) -> SubmitServiceCall | None:
     """None when there are faults."""
     if not isinstance(document, dict):
-        faults.append(Fault(at, "must be an object"))
+        faults.append(FieldError(at, "must be an object"))
         return None
     before = len(faults)
     fields = Fields(document, faults, at)
@@ -214,7 +214,7 @@ def _idempotency_key(fields: Fields, of_header: str | None) -> str | None:
     if of_header is None:
         return key  # type: ignore[no-any-return]
     if not IDEMPOTENCY_KEY.fullmatch(of_header):
-        fields.faults.append(Fault("/headers/Idempotency-Key", f"must be {KEY_RULE}"))
+        fields.faults.append(FieldError("/headers/Idempotency-Key", f"must be {KEY_RULE}"))
     elif key not in (None, of_header):
         fields.fault("idempotencyKey", "must be the same as in the header Idempotency-Key")
     return of_header

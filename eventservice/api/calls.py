@@ -27,11 +27,11 @@ from eventservice.api.call_submission import (
     read_tags,
     wrong_tag,
 )
-from eventservice.api.fields import MISSING, Fields, checked
-from eventservice.api.long_poll import a_place_to_wait
+from eventservice.api.fields import MISSING, Fields, raise_if_invalid
+from eventservice.api.long_poll import reserve_waiting_slot
 from eventservice.api.pagination import Query, listed, make_cursor
 from eventservice.api.parsers import has_body, read_json, read_object
-from eventservice.api.problems import Fault, Refusal, invalid, reading_after_commit
+from eventservice.api.problems import FieldError, InvalidRequest, Problem, reading_after_commit
 from eventservice.api.schema import IDEMPOTENCY, PAGING, described
 from eventservice.api.views import ApiView, no_content, reply
 from eventservice.db.bulk import to_json
@@ -63,7 +63,7 @@ class CallsView(ApiView):
             if known := repeats():
                 self.take_room(calls - known, int)
                 return
-            raise Refusal(429, reached.code, reached.message, headers={"Retry-After": "5"}) from None
+            raise Problem(429, reached.code, reached.message, headers={"Retry-After": "5"}) from None
 
     def accepted(self, path: str, service_call_id: uuid.UUID, *, replayed: bool = False) -> HttpResponse:
         headers = {"Location": f"{path}/{service_call_id}"}
@@ -130,14 +130,14 @@ class ServiceCall(CallsView):
 
     def _wait(self, request: Request, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> bool:
         """False: all places are taken, so the answer comes at once."""
-        faults: list[Fault] = []
+        faults: list[FieldError] = []
         query = Query(request._request.GET, faults)
         seconds = query.duration("wait", most=float(settings.API_MAX_WAIT_SECONDS))
         query.no_others()
-        checked(faults)
+        raise_if_invalid(faults)
         if not seconds:
             return True
-        with a_place_to_wait() as there_is_one:
+        with reserve_waiting_slot() as there_is_one:
             if there_is_one:
                 wait_until(lambda: call_queries.state_of(tenant_id, service_call_id) in TERMINAL, seconds)
         return there_is_one
@@ -152,7 +152,7 @@ class ServiceCall(CallsView):
         "is.",
     )
     def patch(self, request: Request, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> HttpResponse:
-        faults: list[Fault] = []
+        faults: list[FieldError] = []
         fields = Fields(read_object(request, self.most_bytes), faults)
         changes: dict[str, Any] = {}
         if "name" in fields:
@@ -163,7 +163,7 @@ class ServiceCall(CallsView):
         if "dueAt" in fields:
             changes["due_at"] = read_due(fields, "dueAt", MISSING)
         fields.no_others()
-        checked(faults)
+        raise_if_invalid(faults)
         lifecycle.edit(tenant_id, service_call_id, **changes)
         with reading_after_commit():
             return reply(show_details(tenant_id, service_call_id))
@@ -237,7 +237,7 @@ class Replay(CallsView):
         refuse_body(request)
         key = request.headers.get("Idempotency-Key")
         if key is not None and not IDEMPOTENCY_KEY.fullmatch(key):
-            raise invalid([Fault("/headers/Idempotency-Key", f"must be {KEY_RULE}")])
+            raise InvalidRequest([FieldError("/headers/Idempotency-Key", f"must be {KEY_RULE}")])
         self.take_room(
             1, lambda: int(key is not None and call_queries.made_under(tenant_id, key) is not None)
         )
@@ -248,7 +248,7 @@ class Replay(CallsView):
 def refuse_body(request: Request) -> None:
     """These take nothing; an empty object is nothing too."""
     if has_body(request) and read_json(request, 1024) not in ({}, None):
-        raise invalid([Fault("", "must be empty: this takes no body")])
+        raise InvalidRequest([FieldError("", "must be empty: this takes no body")])
 
 
 def _parent(path: str) -> str:
@@ -275,7 +275,7 @@ class Tag(CallsView):
 
 def _checked_tag(tag: str) -> str:
     if wrong := wrong_tag(tag):
-        raise invalid([Fault("/path/tag", wrong)])
+        raise InvalidRequest([FieldError("/path/tag", wrong)])
     return tag
 
 
@@ -309,11 +309,11 @@ class Executions(CallsView):
         return reply(listed([show_attempt(attempt) for attempt in attempts[:limit]], cursor))
 
     def page_of(self, what: str, service_call_id: uuid.UUID) -> tuple[int, int]:
-        faults: list[Fault] = []
+        faults: list[FieldError] = []
         query = Query(self.request._request.GET, faults)
         limit, position = query.limit(), query.cursor(f"{what} {service_call_id}")
         query.no_others()
-        checked(faults)
+        raise_if_invalid(faults)
         return (position[0] if position else 0), limit
 
 

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
 
-from eventservice.api.problems import Fault, invalid
+from eventservice.api.problems import FieldError, InvalidRequest
 from eventservice.db.now import rfc3339
 
 MISSING: Any = object()
@@ -70,7 +70,7 @@ class Fields:
 
     __slots__ = ("_data", "_known", "at", "faults")
 
-    def __init__(self, data: Mapping[str, Any], faults: list[Fault], at: str = "") -> None:
+    def __init__(self, data: Mapping[str, Any], faults: list[FieldError], at: str = "") -> None:
         self._data = data
         self._known: set[str] = set()
         self.faults = faults
@@ -80,7 +80,7 @@ class Fields:
         return name in self._data
 
     def fault(self, name: str, rule: str) -> None:
-        self.faults.append(Fault(self.at + pointed(name), rule))
+        self.faults.append(FieldError(self.at + pointed(name), rule))
 
     def value(self, name: str, default: Any = MISSING) -> Any:
         """As it is. What has no default must be there; what has one may be null too."""
@@ -171,7 +171,7 @@ class Fields:
             return default
         if least <= seconds <= most:
             return seconds
-        self.fault(name, f"must be from {show_duration(least)} to {show_duration(most)}")
+        self.fault(name, f"must be from {format_duration(least)} to {format_duration(most)}")
         return default
 
     def _parsed(self, name: str, parse: Any, rule: str, default: Any) -> Any:
@@ -201,7 +201,7 @@ class Fields:
             return []
         for index, value in enumerate(values):
             if wrong := wrong_text(value, longest):
-                self.faults.append(Fault(f"{self.at}{pointed(name)}/{index}", wrong))
+                self.faults.append(FieldError(f"{self.at}{pointed(name)}/{index}", wrong))
         return list(values)
 
     def no_others(self) -> None:
@@ -210,7 +210,7 @@ class Fields:
             self.fault(name[:200], "is not known here")
         if len(unknown) > MOST_UNKNOWN:
             rule = f"has {len(unknown) - MOST_UNKNOWN} more members that are not known here"
-            self.faults.append(Fault(self.at, rule))
+            self.faults.append(FieldError(self.at, rule))
 
 
 def wrong_text(value: Any, longest: int) -> str | None:
@@ -224,16 +224,16 @@ def wrong_text(value: Any, longest: int) -> str | None:
     return None
 
 
-def checked(faults: list[Fault]) -> None:
+def raise_if_invalid(faults: list[FieldError]) -> None:
     if faults:
-        raise invalid(sorted(faults))
+        raise InvalidRequest(sorted(faults))
 
 
-def show_instant(moment: datetime | None) -> str | None:
+def format_instant(moment: datetime | None) -> str | None:
     return None if moment is None else rfc3339(moment)
 
 
-def show_duration(seconds: float | None) -> str | None:
+def format_duration(seconds: float | None) -> str | None:
     """In the largest unit that says it without a fraction; one day is 24h."""
     if seconds is None:
         return None

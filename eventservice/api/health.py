@@ -11,7 +11,7 @@ from django.http import HttpRequest, HttpResponse
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_safe
 
-from eventservice.api.problems import Fault, Refusal, respond
+from eventservice.api.problems import FieldError, Problem, build_problem_response
 from eventservice.api.views import reply
 from timers.models import NodeRole
 from timers.shards import live_nodes
@@ -26,11 +26,13 @@ def livez(request: HttpRequest) -> HttpResponse:
 @csrf_exempt
 @require_safe
 def readyz(request: HttpRequest) -> HttpResponse:
-    faults = [Fault(f"/checks/{name}", wrong) for name, check in CHECKS.items() if (wrong := _made(check))]
+    faults = [
+        FieldError(f"/checks/{name}", wrong) for name, check in CHECKS.items() if (wrong := _made(check))
+    ]
     if faults:
         names = ", ".join(fault.pointer.removeprefix("/checks/") for fault in faults)
-        refusal = Refusal(503, "not_ready", f"Not ready: {names}.", faults, {"Retry-After": "2"})
-        return respond(refusal, request.correlation_id)  # type: ignore[attr-defined]
+        problem = Problem(503, "not_ready", f"Not ready: {names}.", faults, {"Retry-After": "2"})
+        return build_problem_response(problem, request.correlation_id)  # type: ignore[attr-defined]
     return reply({"status": "ok", "checks": dict.fromkeys(CHECKS, "ok")})
 
 

@@ -17,7 +17,7 @@ from django.db import connection
 
 
 @contextmanager
-def a_place_to_wait() -> Iterator[bool]:
+def reserve_waiting_slot() -> Iterator[bool]:
     """Whether there was one."""
     place = _take_place()
     try:

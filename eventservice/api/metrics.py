@@ -21,8 +21,8 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
-from eventservice.api.authentication import principal_of
-from eventservice.api.problems import Refusal, answer_exception
+from eventservice.api.authentication import find_principal
+from eventservice.api.problems import Problem, handle_exception
 from eventservice.tenants.directory import tenant_ids
 from orchestration.statistics.recent import Statistics, statistics
 from outbox.status import status as outbox_status
@@ -41,19 +41,19 @@ _kept: tuple[float, bytes] = (-KEPT_SECONDS, b"")
 def metrics(request: HttpRequest) -> HttpResponse:
     try:
         if not settings.METRICS_OPEN and not _is_operator(request):
-            refusal = Refusal(
+            problem = Problem(
                 401, "not_authenticated", "Metrics are for operators: give an operator's API key."
             )
-            refusal.headers["WWW-Authenticate"] = 'Bearer realm="event-service"'
-            raise refusal
+            problem.headers["WWW-Authenticate"] = 'Bearer realm="event-service"'
+            raise problem
         return HttpResponse(_text(), CONTENT_TYPE_PLAIN_0_0_4, headers={"Cache-Control": "no-store"})
-    except (Refusal, OperationalError) as error:
-        return answer_exception(error, {"request": request})
+    except (Problem, OperationalError) as error:
+        return handle_exception(error, {"request": request})
 
 
 def _is_operator(request: HttpRequest) -> bool:
     scheme, _, text = request.headers.get("Authorization", "").partition(" ")
-    principal = principal_of(text.strip()) if scheme.lower() == "bearer" else None
+    principal = find_principal(text.strip()) if scheme.lower() == "bearer" else None
     return principal is not None and principal.is_operator
 
 

@@ -13,7 +13,7 @@ from django.http import QueryDict
 
 from eventservice.api.fields import parse_duration, parse_instant, parse_uuid
 from eventservice.api.parsers import storable
-from eventservice.api.problems import Fault
+from eventservice.api.problems import FieldError
 
 DEFAULT_LIMIT = 50
 MOST_LISTED = 200
@@ -25,13 +25,13 @@ _signer = signing.Signer(salt="eventservice.api.cursor")
 class Query:
     """The parameters of one request. Like the members of a body: every fault is noted, and none raised."""
 
-    def __init__(self, parameters: QueryDict, faults: list[Fault]) -> None:
+    def __init__(self, parameters: QueryDict, faults: list[FieldError]) -> None:
         self._parameters = parameters
         self._known: set[str] = set()
         self.faults = faults
 
     def fault(self, name: str, rule: str) -> None:
-        self.faults.append(Fault(f"/query/{name[:200]}", rule))
+        self.faults.append(FieldError(f"/query/{name[:200]}", rule))
 
     def texts(self, name: str) -> list[str]:
         self._known.add(name)

@@ -9,7 +9,7 @@ from typing import Any
 from rest_framework.parsers import BaseParser
 from rest_framework.request import Request
 
-from eventservice.api.problems import Fault, Refusal, invalid
+from eventservice.api.problems import FieldError, InvalidRequest, Problem
 
 # MariaDB's JSON functions know no more than 32 levels, and what is stored is wrapped in one more.
 MOST_LEVELS = 30
@@ -52,7 +52,7 @@ def parse_json(text: str) -> Any:
 def read_object(request: Request, most_bytes: int) -> dict[str, Any]:
     document = read_json(request, most_bytes)
     if not isinstance(document, dict):
-        raise invalid([Fault("", "must be an object")])
+        raise InvalidRequest([FieldError("", "must be an object")])
     return document
 
 
@@ -70,18 +70,18 @@ def _check_head(meta: dict[str, Any], most_bytes: int) -> None:
         "charset=utf-8",
         'charset="utf-8"',
     ):
-        raise Refusal(415, "unsupported_media_type", UNSUPPORTED)
+        raise Problem(415, "unsupported_media_type", UNSUPPORTED)
     if meta.get("HTTP_CONTENT_ENCODING", "identity").lower() != "identity":
-        raise Refusal(415, "unsupported_media_type", UNSUPPORTED)
+        raise Problem(415, "unsupported_media_type", UNSUPPORTED)
     if "HTTP_TRANSFER_ENCODING" in meta and not meta.get("CONTENT_LENGTH"):
-        raise Refusal(411, "length_required", "The body must come with its Content-Length.")
+        raise Problem(411, "length_required", "The body must come with its Content-Length.")
     length = meta.get("CONTENT_LENGTH") or "0"
     if not length.isdecimal() or int(length[:20]) > most_bytes:
-        raise Refusal(413, "too_large", f"The body is larger than {most_bytes} bytes.")
+        raise Problem(413, "too_large", f"The body is larger than {most_bytes} bytes.")
 
 
-def _malformed(detail: str) -> Refusal:
-    return Refusal(400, "malformed_json", detail)
+def _malformed(detail: str) -> Problem:
+    return Problem(400, "malformed_json", detail)
 
 
 def _reason(wrong: ValueError) -> str:

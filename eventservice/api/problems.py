@@ -14,7 +14,7 @@ from django.db import OperationalError
 from django.http import Http404, HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.views.defaults import bad_request
-from rest_framework import exceptions
+from rest_framework.exceptions import APIException, MethodNotAllowed
 
 from eventservice.api.correlation import HEADER
 from eventservice.db.undone import is_undone
@@ -25,7 +25,7 @@ log = structlog.get_logger(__name__)
 
 MEDIA_TYPE = "application/problem+json"
 # Of the faults of one request, or of one item of a batch: an answer is no larger than what it answers.
-MOST_TOLD = 100
+MAX_ERRORS = 100
 # What programs call; elsewhere a browser may be given a page.
 MACHINE_PATHS = ("/api/", "/livez", "/readyz", "/metrics")
 
@@ -54,14 +54,14 @@ DETAILS = {
     431: "The headers are larger than what is taken.",
     500: "Something went wrong here. The correlation id leads to what it was.",
 }
-BUSY = "The database did not answer in time. Nothing has been changed; try again."
-UNKNOWN = (
+DATABASE_BUSY = "The database did not answer in time. Nothing has been changed; try again."
+OUTCOME_UNKNOWN = (
     "The database did not answer. If this was to change something, it is not known whether it has: look, or send it "
     "again under the same idempotency key."
 )
 
 
-class Fault(NamedTuple):
+class FieldError(NamedTuple):
     """One thing that is wrong with a request, and where: a JSON pointer into its body.
 
     A fault of the query or of a header has a pointer too: `/query/<parameter>`, `/headers/<name>`.
@@ -71,82 +71,87 @@ class Fault(NamedTuple):
     detail: str
 
 
-class Refusal(Exception):
-    """An answer other than success, decided at the edge."""
+class Problem(APIException):
+    """An answer other than success. Raise it: the exception handler renders it as application/problem+json."""
+
+    detail: str  # type: ignore[assignment]  # a plain text, where APIException has nested lists of them too
 
     def __init__(
         self,
-        status: int,
+        status_code: int,
         code: str,
         detail: str,
-        errors: Sequence[Fault] = (),
+        errors: Sequence[FieldError] = (),
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(detail)
-        self.status, self.code, self.detail = status, code, detail
+        Exception.__init__(self, detail)
+        self.status_code, self.code, self.detail = status_code, code, detail
         self.errors = errors
         self.headers = dict(headers or {})
 
 
-def invalid(errors: Sequence[Fault]) -> Refusal:
-    count = "One value is" if len(errors) == 1 else f"{len(errors)} values are"
-    return Refusal(400, "invalid", f"{count} not as required.", errors)
+class InvalidRequest(Problem):
+    """A request with fields that break a rule: all of them at once."""
+
+    def __init__(self, errors: Sequence[FieldError]) -> None:
+        count = "1 field is" if len(errors) == 1 else f"{len(errors)} fields are"
+        super().__init__(400, "invalid", f"{count} invalid.", errors)
 
 
-def told(faults: Sequence[Fault]) -> list[dict[str, str]]:
+def truncate_errors(faults: Sequence[FieldError]) -> list[dict[str, str]]:
     """The first ones, and how many more there are."""
-    shown = [fault._asdict() for fault in faults[:MOST_TOLD]]
+    shown = [fault._asdict() for fault in faults[:MAX_ERRORS]]
     if left := len(faults) - len(shown):
-        shown.append(Fault("", f"and {left} more")._asdict())
+        shown.append(FieldError("", f"and {left} more")._asdict())
     return shown
 
 
-def problem_of(refusal: Refusal, correlation_id: Any) -> dict[str, Any]:
+def render_problem(problem: Problem, correlation_id: Any) -> dict[str, Any]:
     """`instance` is the occurrence's name, which it shares with all that is logged of it.
 
     It is not the path: for a tenant's own eyes and an intruder's the same 404 is the same, byte for byte.
     """
     return {
-        "type": f"urn:event-service:problem:{refusal.code}",
-        "title": HTTPStatus(refusal.status).phrase,
-        "status": refusal.status,
-        "detail": refusal.detail,
+        "type": f"urn:event-service:problem:{problem.code}",
+        "title": HTTPStatus(problem.status_code).phrase,
+        "status": problem.status_code,
+        "detail": problem.detail,
         "instance": f"urn:uuid:{correlation_id}",
-        "code": refusal.code,
+        "code": problem.code,
         "correlationId": str(correlation_id),
-        "errors": told(refusal.errors),
+        "errors": truncate_errors(problem.errors),
     }
 
 
-def respond(refusal: Refusal, correlation_id: Any) -> HttpResponse:
-    body = json.dumps(problem_of(refusal, correlation_id), ensure_ascii=False)
-    return HttpResponse(body.encode(), MEDIA_TYPE, refusal.status, headers=refusal.headers)
+def build_problem_response(problem: Problem, correlation_id: Any) -> HttpResponse:
+    body = json.dumps(render_problem(problem, correlation_id), ensure_ascii=False)
+    return HttpResponse(body.encode(), MEDIA_TYPE, problem.status_code, headers=problem.headers)
 
 
-def answer_exception(raised: Exception, context: Mapping[str, Any]) -> HttpResponse:
+def handle_exception(raised: Exception, context: Mapping[str, Any]) -> HttpResponse:
     """Django REST framework's exception handler: nothing passes it."""
-    refusal = refusal_of(raised)
-    if refusal is not None:
-        return respond(refusal, context["request"].correlation_id)
+    problem = find_problem(raised)
+    if problem is not None:
+        return build_problem_response(problem, context["request"].correlation_id)
     log.error("request_failed", exc_info=raised)
-    return logged(respond(_by_status(500), context["request"].correlation_id))
+    return mark_as_logged(build_problem_response(_by_status(500), context["request"].correlation_id))
 
 
-def logged(response: HttpResponse) -> HttpResponse:
+def mark_as_logged(response: HttpResponse) -> HttpResponse:
     """One that Django need not log: it has been."""
     response._has_been_logged = True  # type: ignore[attr-defined]
     return response
 
 
-def refusal_of(raised: Exception) -> Refusal | None:
+def find_problem(raised: Exception) -> Problem | None:
     match raised:
-        case Refusal():
+        case Problem():
             return raised
         case DomainError():
             return _of_domain(raised)
         case Http404():
             return _by_status(404)
-        case exceptions.APIException():
+        case APIException():
             return _of_framework(raised)
         case RequestDataTooBig():
             return _by_status(413)
@@ -158,17 +163,17 @@ def refusal_of(raised: Exception) -> Refusal | None:
             return None
 
 
-def _of_database(error: OperationalError) -> Refusal:
+def _of_database(error: OperationalError) -> Problem:
     if is_undone(error):
         log.warning("database_busy", error=str(error))
-        return Refusal(503, "database_busy", BUSY, headers={"Retry-After": "1"})
+        return Problem(503, "database_busy", DATABASE_BUSY, headers={"Retry-After": "1"})
     return _outcome_unknown(error)
 
 
-def _outcome_unknown(error: OperationalError) -> Refusal:
+def _outcome_unknown(error: OperationalError) -> Problem:
     """Nobody is asked to try again: of a submission without a key that could make a second call."""
     log.warning("database_lost", error=str(error))
-    return Refusal(503, "outcome_unknown", UNKNOWN)
+    return Problem(503, "outcome_unknown", OUTCOME_UNKNOWN)
 
 
 @contextmanager
@@ -180,36 +185,36 @@ def reading_after_commit() -> Iterator[None]:
         raise _outcome_unknown(lost) from lost
 
 
-def _of_domain(error: DomainError) -> Refusal:
+def _of_domain(error: DomainError) -> Problem:
     status = 404 if isinstance(error, NotFound) else 409 if isinstance(error, Conflict) else 400
-    return Refusal(status, error.code, error.message, faults_of(error))
+    return Problem(status, error.code, error.message, list_field_errors(error))
 
 
-def faults_of(error: DomainError) -> list[Fault]:
-    return [Fault("/" + name, rule) for name, rule in error.faults.items()]
+def list_field_errors(error: DomainError) -> list[FieldError]:
+    return [FieldError("/" + name, rule) for name, rule in error.faults.items()]
 
 
-def _of_framework(raised: exceptions.APIException) -> Refusal:
+def _of_framework(raised: APIException) -> Problem:
     status = raised.status_code
     headers = {}
-    if isinstance(raised, exceptions.MethodNotAllowed):
+    if isinstance(raised, MethodNotAllowed):
         return _by_status(405)
     if challenge := getattr(raised, "auth_header", None):
         headers["WWW-Authenticate"] = challenge
-    return Refusal(status, CODES.get(status, CODES[400]), str(raised.detail), headers=headers)
+    return Problem(status, CODES.get(status, CODES[400]), str(raised.detail), headers=headers)
 
 
-def _by_status(status: int) -> Refusal:
-    return Refusal(
+def _by_status(status: int) -> Problem:
+    return Problem(
         status, CODES.get(status, CODES[400 if status < 500 else 500]), DETAILS.get(status, DETAILS[400])
     )
 
 
-def refuse_unread(status: int) -> HttpResponse:
+def refuse_unreadable(status: int) -> HttpResponse:
     """What the web server cannot take for a request, so that it reaches no middleware."""
     correlation_id = new_id()
     log.warning("request_refused_unread", status=status, correlation_id=str(correlation_id))
-    answer = respond(_by_status(status), correlation_id)
+    answer = build_problem_response(_by_status(status), correlation_id)
     answer[HEADER] = str(correlation_id)
     return answer
 
@@ -228,14 +233,14 @@ class ProblemMiddleware:
         if (
             response.status_code < 400
             or response.get("Content-Type") == MEDIA_TYPE
-            or not for_machines(request)
+            or not is_for_machines(request)
         ):
             return response
-        made = respond(_by_status(response.status_code), request.correlation_id)  # type: ignore[attr-defined]
+        made = build_problem_response(_by_status(response.status_code), request.correlation_id)  # type: ignore[attr-defined]
         for kept in ("Allow", "Retry-After"):
             if kept in response:
                 made[kept] = response[kept]
-        return logged(made) if getattr(response, "_has_been_logged", False) else made
+        return mark_as_logged(made) if getattr(response, "_has_been_logged", False) else made
 
     def process_view(self, request: HttpRequest, *_: Any) -> HttpResponse | None:
         if "\0" in request.path:
@@ -249,6 +254,6 @@ class ProblemMiddleware:
         return None
 
 
-def for_machines(request: HttpRequest) -> bool:
+def is_for_machines(request: HttpRequest) -> bool:
     shows_pages = "text/html" in request.headers.get("Accept", "") or "HX-Request" in request.headers
     return request.path.startswith(MACHINE_PATHS) or not shows_pages

@@ -10,9 +10,9 @@ from django.http import HttpResponse
 from rest_framework.request import Request
 
 from eventservice.api import serializers as shapes
-from eventservice.api.fields import checked, show_instant
+from eventservice.api.fields import format_instant, raise_if_invalid
 from eventservice.api.pagination import Query, listed, make_cursor
-from eventservice.api.problems import Fault
+from eventservice.api.problems import FieldError
 from eventservice.api.schema import PAGING, described, parameter
 from eventservice.api.views import ApiView, reply
 from eventservice.db.now import db_now
@@ -40,14 +40,14 @@ class StatsView(ApiView):
         about="What has become of the calls of a window.",
     )
     def get(self, request: Request) -> HttpResponse:
-        faults: list[Fault] = []
+        faults: list[FieldError] = []
         query = Query(request._request.GET, faults)
         tenant_id = query.identifier("tenantId")
         window = query.duration("window", most=LONGEST_WINDOW)
         if window == 0:
             query.fault("window", "must be longer than 0s")
         query.no_others()
-        checked(faults)
+        raise_if_invalid(faults)
         return reply(
             show_statistics(statistics(self._tenants(tenant_id), timedelta(seconds=window or DEFAULT_WINDOW)))
         )
@@ -91,11 +91,11 @@ class ShardsView(ApiView):
         about="Shards and their owners. For operators.",
     )
     def get(self, request: Request) -> HttpResponse:
-        faults: list[Fault] = []
+        faults: list[FieldError] = []
         query = Query(request._request.GET, faults)
         limit, position = query.limit(), query.cursor("shards")
         query.no_others()
-        checked(faults)
+        raise_if_invalid(faults)
         now = db_now()
         rows = shards(position[0] if position else -1, limit + 1)
         cursor = make_cursor("shards", [rows[limit - 1].shard_id]) if len(rows) > limit else None
@@ -109,10 +109,10 @@ class NodesView(ApiView):
         "listNodes", "operations", gives=shapes.NodePage, about="The processes at work. For operators."
     )
     def get(self, request: Request) -> HttpResponse:
-        faults: list[Fault] = []
+        faults: list[FieldError] = []
         query = Query(request._request.GET, faults)
         query.no_others()
-        checked(faults)
+        raise_if_invalid(faults)
         now = db_now()
         return reply(listed([_show_node(node, now) for node in nodes()], None))
 
@@ -122,8 +122,8 @@ def _show_shard(shard: Any, now: Any) -> dict[str, Any]:
         "shardId": shard.shard_id,
         "version": shard.version,
         "ownerId": shard.owner_id and str(shard.owner_id),
-        "claimedAt": show_instant(shard.claimed_at),
-        "leaseUntil": show_instant(shard.lease_until),
+        "claimedAt": format_instant(shard.claimed_at),
+        "leaseUntil": format_instant(shard.lease_until),
         "owned": shard.owner_id is not None and shard.lease_until > now,
         "metadata": shard.metadata,
     }
@@ -135,8 +135,8 @@ def _show_node(node: Any, now: Any) -> dict[str, Any]:
         "role": node.role,
         "hostname": node.hostname,
         "processId": node.process_id,
-        "startedAt": show_instant(node.started_at),
-        "leaseUntil": show_instant(node.lease_until),
+        "startedAt": format_instant(node.started_at),
+        "leaseUntil": format_instant(node.lease_until),
         "live": node.lease_until > now,
         "inFlight": node.in_flight,
     }

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from eventservice.api.fields import Fields, wrong_text
-from eventservice.api.problems import Fault
+from eventservice.api.problems import FieldError
 from eventservice.db.now import db_now
 from eventservice.kernel.errors import Conflict
 from eventservice.kernel.sharding import MAX_SHARDS
@@ -51,7 +51,7 @@ def read_limits(fields: Fields) -> dict[str, Any]:
         changes["allowed_hosts"] = _hosts(fields, changes["allowed_hosts"])
     for index, name in enumerate(changes.get("secret_headers", ())):
         if not wrong_text(name, LONGEST_LISTED) and not is_header(name):
-            fields.faults.append(Fault(f"{fields.at}/secretHeaders/{index}", HEADER_RULE))
+            fields.faults.append(FieldError(f"{fields.at}/secretHeaders/{index}", HEADER_RULE))
     if "signingSecret" in fields:
         rule = 'whsec_ and the base64 of 24 to 96 random bytes, or ""'
         given = fields.matching("signingSecret", re.compile(f"(?:{SIGNING_SECRET.pattern})?"), rule, "")
@@ -73,7 +73,7 @@ def _hosts(fields: Fields, given: list[Any]) -> list[str]:
         try:
             hosts.append(parse_host(text))
         except BadUrl:
-            fields.faults.append(Fault(f"{fields.at}/allowedHosts/{index}", HOST_RULE))
+            fields.faults.append(FieldError(f"{fields.at}/allowedHosts/{index}", HOST_RULE))
     return hosts
 
 

@@ -12,10 +12,10 @@ from rest_framework.request import Request
 
 from eventservice.api import serializers as shapes
 from eventservice.api.authentication import Scope
-from eventservice.api.fields import Fields, checked, show_instant
+from eventservice.api.fields import Fields, format_instant, raise_if_invalid
 from eventservice.api.pagination import Query, listed, make_cursor
 from eventservice.api.parsers import has_body, read_object
-from eventservice.api.problems import Fault, Refusal
+from eventservice.api.problems import FieldError, Problem
 from eventservice.api.schema import PAGING, described
 from eventservice.api.tenant_rules import (
     name_taken,
@@ -48,14 +48,14 @@ class AdminView(ApiView):
         self.scope = None if method in ("GET", "HEAD", "OPTIONS") else Scope.ADMIN
         super()._require_scope(method)
 
-    def read_fields(self) -> tuple[Fields, list[Fault]]:
-        faults: list[Fault] = []
+    def read_fields(self) -> tuple[Fields, list[FieldError]]:
+        faults: list[FieldError] = []
         document = read_object(self.request, SMALL) if has_body(self.request) else {}
         return Fields(document, faults), faults
 
     def grant_no_more_than_own(self, scopes: Iterable[str]) -> None:
         if missing := set(scopes) - self.principal.scopes:
-            raise Refusal(
+            raise Problem(
                 403, "scope_missing", f"A key cannot give what it has not: {', '.join(sorted(missing))}."
             )
 
@@ -64,15 +64,15 @@ class AdminView(ApiView):
         note(self.principal, action, tenant_id=tenant_id, subject=subject, **detail)
 
     def note_key(self, action: str, key: ApiKey, **detail: Any) -> None:
-        said = {"name": key.name, "scopes": key.scopes, "expires": show_instant(key.expires_at), **detail}
+        said = {"name": key.name, "scopes": key.scopes, "expires": format_instant(key.expires_at), **detail}
         note(self.principal, action, tenant_id=key.tenant_id, subject=key.key_id, **said)
 
     def read_page(self, list_id: str) -> tuple[list[Any] | None, int]:
-        faults: list[Fault] = []
+        faults: list[FieldError] = []
         query = Query(self.request._request.GET, faults)
         limit, position = query.limit(), query.cursor(list_id)
         query.no_others()
-        checked(faults)
+        raise_if_invalid(faults)
         return position, limit
 
 
@@ -113,7 +113,7 @@ class Tenants(AdminView):
         fields, faults = self.read_fields()
         name, changes = read_name(fields), read_limits(fields)
         fields.no_others()
-        checked(faults)
+        raise_if_invalid(faults)
         tenant_id = new_id()
         try:
             with transaction.atomic():
@@ -138,11 +138,11 @@ class OneTenant(AdminView):
     )
     def patch(self, request: Request, tenant_id: uuid.UUID) -> HttpResponse:
         if not self.principal.is_operator:
-            raise Refusal(403, "operators_only", "Only operators may ask this.")
+            raise Problem(403, "operators_only", "Only operators may ask this.")
         fields, faults = self.read_fields()
         changes = read_limits(fields)
         fields.no_others()
-        checked(faults)
+        raise_if_invalid(faults)
         with transaction.atomic():
             told = _changes_told(Tenant.objects.select_for_update().get(pk=tenant_id), changes)
             tenant = change_tenant(tenant_id, **changes)
@@ -171,7 +171,7 @@ def show_tenant(tenant: Tenant) -> dict[str, Any]:
         "tenantId": str(tenant.tenant_id),
         "name": tenant.name,
         "active": tenant.active,
-        "createdAt": show_instant(tenant.created_at),
+        "createdAt": format_instant(tenant.created_at),
         "maxInFlight": tenant.max_in_flight,
         "maxPending": tenant.max_pending,
         "requestsPerMinute": tenant.requests_per_minute,
@@ -211,7 +211,7 @@ class Namespaces(AdminView):
         fields, faults = self.read_fields()
         name, num_shards = read_namespace(fields, default=None)
         fields.no_others()
-        checked(faults)
+        raise_if_invalid(faults)
         there = Namespace.objects.for_tenant(tenant_id).filter(name=name).exists()
         with transaction.atomic():
             namespace = declare_namespace(tenant_id, name, num_shards)
@@ -233,7 +233,7 @@ def show_namespace(namespace: Namespace) -> dict[str, Any]:
     return {
         "name": namespace.name,
         "numShards": namespace.num_shards,
-        "createdAt": show_instant(namespace.created_at),
+        "createdAt": format_instant(namespace.created_at),
     }
 
 
@@ -266,7 +266,7 @@ class ApiKeys(AdminView):
         fields, faults = self.read_fields()
         name, scopes, expires_at = read_key(fields)
         fields.no_others()
-        checked(faults)
+        raise_if_invalid(faults)
         self.grant_no_more_than_own(scopes)
         with transaction.atomic():
             key, text = create_key(tenant_id, scopes, name=name, expires_at=expires_at)
@@ -292,7 +292,7 @@ class RotateKey(AdminView):
         fields, faults = self.read_fields()
         overlap = read_overlap(fields)
         fields.no_others()
-        checked(faults)
+        raise_if_invalid(faults)
         with transaction.atomic():
             successor, text = rotate_key(key, overlap)
             self.note_key("key-rotate", successor, replaces=key_id, overlap=str(overlap))
@@ -315,9 +315,9 @@ def show_key(key: ApiKey) -> dict[str, Any]:
         "keyId": key.key_id,
         "name": key.name,
         "scopes": key.scopes,
-        "createdAt": show_instant(key.created_at),
-        "expiresAt": show_instant(key.expires_at),
-        "revokedAt": show_instant(key.revoked_at),
-        "lastUsedAt": show_instant(key.last_used_at),
+        "createdAt": format_instant(key.created_at),
+        "expiresAt": format_instant(key.expires_at),
+        "revokedAt": format_instant(key.revoked_at),
+        "lastUsedAt": format_instant(key.last_used_at),
         "successor": key.successor_id,
     }

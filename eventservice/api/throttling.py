@@ -7,7 +7,7 @@ import time
 import uuid
 from dataclasses import dataclass
 
-from eventservice.api.problems import Refusal
+from eventservice.api.problems import Problem
 from eventservice.tenants.directory import Profile
 
 WINDOW_SECONDS = 60.0
@@ -51,7 +51,7 @@ def take_turn(tenant: Profile, policy: str) -> dict[str, str]:
     if not taken:
         wait = math.ceil((1.0 - bucket.tokens) * WINDOW_SECONDS / max(1, rate))
         refused = f"This tenant may ask {rate} times a minute."
-        raise Refusal(429, "too_many_requests", refused, headers={**headers, "Retry-After": str(wait)})
+        raise Problem(429, "too_many_requests", refused, headers={**headers, "Retry-After": str(wait)})
     return headers
 
 

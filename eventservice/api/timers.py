@@ -30,9 +30,9 @@ from eventservice.api.call_submission import (
     read_url,
 )
 from eventservice.api.calls import CallsView
-from eventservice.api.fields import MISSING, Fields, checked, parse_instant, show_instant
+from eventservice.api.fields import MISSING, Fields, format_instant, parse_instant, raise_if_invalid
 from eventservice.api.parsers import read_object
-from eventservice.api.problems import Fault, Refusal, reading_after_commit
+from eventservice.api.problems import FieldError, Problem, reading_after_commit
 from eventservice.api.schema import described
 from eventservice.api.views import no_content, reply
 from eventservice.kernel.errors import NotFound
@@ -49,8 +49,8 @@ LONGEST_ID = 255
 
 
 class TimerView(CallsView):
-    def read_body(self) -> tuple[Fields, list[Fault]]:
-        faults: list[Fault] = []
+    def read_body(self) -> tuple[Fields, list[FieldError]]:
+        faults: list[FieldError] = []
         return Fields(read_object(self.request, self.most_bytes), faults), faults
 
     def command(self, key: tuple[str, str], **asked: Any) -> SubmitServiceCall:
@@ -105,7 +105,7 @@ class CreateTimer(TimerView):
             "timeout_seconds": read_timeout(fields, "callbackTimeoutSeconds"),
         }
         fields.no_others()
-        checked(faults)
+        raise_if_invalid(faults)
         self.take_room(1, lambda: int(self.is_pending((namespace, timer_id))))
         lifecycle.set_timer(self.command((namespace, timer_id), **asked))
         with reading_after_commit():
@@ -127,7 +127,7 @@ class GetTimer(TimerView):
         fields, faults = self.read_body()
         key = _key(fields, self.tenant)
         fields.no_others()
-        checked(faults)
+        raise_if_invalid(faults)
         return self.shown(key)
 
 
@@ -145,7 +145,7 @@ class UpdateTimer(TimerView):
         key = _key(fields, self.tenant)
         changes = _changes(fields)
         fields.no_others()
-        checked(faults)
+        raise_if_invalid(faults)
         refuse_inactive(self.tenant)
         try:
             lifecycle.change_timer(
@@ -170,7 +170,7 @@ class DeleteTimer(TimerView):
         fields, faults = self.read_body()
         key = _key(fields, self.tenant)
         fields.no_others()
-        checked(faults)
+        raise_if_invalid(faults)
         try:
             lifecycle.delete_timer(tenant_id, *key)
         except NotFound:
@@ -178,9 +178,9 @@ class DeleteTimer(TimerView):
         return no_content()
 
 
-def _none_pending() -> Refusal:
+def _none_pending() -> Problem:
     """Also of one that has ended, which can still be read."""
-    return Refusal(404, "not_found", "No pending timer of that id.")
+    return Problem(404, "not_found", "No pending timer of that id.")
 
 
 def _key(fields: Fields, tenant: Profile) -> tuple[str, str]:
@@ -220,7 +220,7 @@ def timer_command(
         "namespace": namespace,
         "timerId": timer_id,
         "payload": payload,
-        "executeAt": show_instant(execute_at),
+        "executeAt": format_instant(execute_at),
     }
     return SubmitServiceCall(
         tenant_id=tenant.tenant_id,
@@ -269,11 +269,11 @@ def _show(call: Mapping[str, Any], execute_at: str) -> dict[str, Any]:
         "namespace": call["namespace"],
         "timerId": call["external_id"],
         "executeAt": execute_at,
-        "dueAt": show_instant(call["due_at"]),
+        "dueAt": format_instant(call["due_at"]),
         "status": call["status"],
         "serviceCallId": str(call["service_call_id"]),
         "attempts": call["attempt"],
-        "createdAt": show_instant(call["submitted_at"]),
-        "finishedAt": show_instant(call["finished_at"]),
+        "createdAt": format_instant(call["submitted_at"]),
+        "finishedAt": format_instant(call["finished_at"]),
         "outcome": show_summary(call["outcome_meta"]),
     }

@@ -14,7 +14,7 @@ from rest_framework.request import Request
 from rest_framework.views import APIView
 
 from eventservice.api.authentication import KeyAuthentication, Principal, Scope
-from eventservice.api.problems import Refusal
+from eventservice.api.problems import Problem
 from eventservice.api.throttling import take_turn
 from eventservice.db.bulk import to_json
 from eventservice.kernel.errors import NotFound
@@ -70,12 +70,12 @@ class ApiView(APIView):
 
     def _require_scope(self, method: str) -> None:
         if self.for_operators and not self.principal.is_operator:
-            raise Refusal(403, "operators_only", "Only operators may ask this.")
+            raise Problem(403, "operators_only", "Only operators may ask this.")
         scope = self.scope or (Scope.READ if method in READING else Scope.WRITE)
         if scope not in self.principal.scopes:
             if self.principal.by_session:
-                raise Refusal(403, "session_reads_only", SESSION_READS)
-            raise Refusal(
+                raise Problem(403, "session_reads_only", SESSION_READS)
+            raise Problem(
                 403, "scope_missing", f"This key has not the scope {scope.value!r} that this takes."
             )
 

@@ -12,7 +12,7 @@ from django.urls import reverse
 
 from eventservice.api.fields import parse_uuid
 from eventservice.api.pagination import Query
-from eventservice.api.problems import Fault
+from eventservice.api.problems import FieldError
 from eventservice.console.forms import without_empty
 from eventservice.console.tenant_select import tenants_to_choose
 from eventservice.console.views import Page
@@ -32,7 +32,7 @@ class Actions(Page):
     template = "console/actions.html"
 
     def get(self, request: HttpRequest) -> HttpResponse:
-        faults: list[Fault] = []
+        faults: list[FieldError] = []
         given = without_empty(request.GET)
         wanted, cursor = _read(Query(given, faults))
         rows, following = ([], None) if faults else list_actions(wanted, cursor)

@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 
-from eventservice.api.fields import parse_uuid, show_instant
+from eventservice.api.fields import format_instant, parse_uuid
 from eventservice.console import charts
 from eventservice.console.alerts import attention
 from eventservice.console.tenant_select import tenants_to_choose
@@ -77,7 +77,7 @@ class Asked:
 
     def link(self, **filters: Any) -> str:
         """To the list of these calls."""
-        given = {name: show_instant(v) if isinstance(v, datetime) else v for name, v in filters.items()}
+        given = {name: format_instant(v) if isinstance(v, datetime) else v for name, v in filters.items()}
         if self.tenant_id is not None:
             given.setdefault("tenant", str(self.tenant_id))
         return f"{reverse('console:calls')}?{urlencode(given)}"

@@ -11,7 +11,7 @@ from django.http import QueryDict
 
 from eventservice.api.fields import Fields
 from eventservice.api.parsers import storable
-from eventservice.api.problems import Fault
+from eventservice.api.problems import FieldError
 from eventservice.kernel.errors import DomainError
 
 _WHOLE = re.compile(r"-?[0-9]{1,18}", re.ASCII)
@@ -29,13 +29,13 @@ class Form:
         several: Collection[str] = (),
     ) -> None:
         self.sent = sent
-        self.faults: list[Fault] = []
+        self.faults: list[FieldError] = []
         document: dict[str, Any] = {name: sent.get(name, "").strip() for name in texts}
         document |= {name: _number(sent.get(name, "")) for name in numbers}
         document |= {name: _lines(sent.get(name, "")) for name in lines}
         document |= {name: sent.getlist(name) for name in several}
         for name in [name for name, value in document.items() if not _clean(value)]:
-            self.faults.append(Fault(f"/{name}", "must not have a NUL character"))
+            self.faults.append(FieldError(f"/{name}", "must not have a NUL character"))
             del document[name]
         self.document = document
         self.fields = Fields(document, self.faults)
@@ -48,9 +48,9 @@ class Form:
 
     def take(self, error: DomainError) -> None:
         """What the domain refused, at its fields."""
-        self.faults += [Fault(f"/{name}", rule) for name, rule in error.faults.items()]
+        self.faults += [FieldError(f"/{name}", rule) for name, rule in error.faults.items()]
         if not error.faults:
-            self.faults.append(Fault("", error.message))
+            self.faults.append(FieldError("", error.message))
 
     @property
     def wrong(self) -> Mapping[str, str]:

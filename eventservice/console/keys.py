@@ -11,7 +11,7 @@ from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 
-from eventservice.api.fields import checked, parse_duration, show_instant
+from eventservice.api.fields import format_instant, parse_duration, raise_if_invalid
 from eventservice.api.tenant_rules import read_key, read_overlap
 from eventservice.console.confirm import Question
 from eventservice.console.forms import Form
@@ -78,7 +78,12 @@ class KeyPage(Question):
         """Noted under the key's id, which is known only once it is made; and never with its text."""
         with transaction.atomic():
             key, text = command()
-            said = {"name": key.name, "scopes": key.scopes, "expires": show_instant(key.expires_at), **detail}
+            said = {
+                "name": key.name,
+                "scopes": key.scopes,
+                "expires": format_instant(key.expires_at),
+                **detail,
+            }
             note(self.request.user, action, tenant_id=key.tenant_id, subject=key.key_id, **said)
         return key, text
 
@@ -149,7 +154,7 @@ class RotateKey(KeyPage):
         tenant = tenant_of(tenant_id) if tenant_id else None
         form = Form(request.POST, ["overlap"])
         overlap = read_overlap(form.fields)
-        checked(form.faults)
+        raise_if_invalid(form.faults)
 
         def rotate() -> tuple[ApiKey, str]:
             key = key_of(tenant_id, key_id)
@@ -196,4 +201,4 @@ def _expires_in(form: Form) -> None:
     if seconds:
         # One that is too long is refused as a time, which the calendar must have.
         seconds = min(seconds, 2 * LONGEST_LIFE.total_seconds())
-        form.document["expiresAt"] = show_instant(db_now() + timedelta(seconds=seconds))
+        form.document["expiresAt"] = format_instant(db_now() + timedelta(seconds=seconds))

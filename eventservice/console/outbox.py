@@ -11,7 +11,7 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 
 from eventservice.api.pagination import Query
-from eventservice.api.problems import Fault
+from eventservice.api.problems import FieldError
 from eventservice.console.confirm import Question
 from eventservice.console.forms import without_empty
 from eventservice.console.tenant_select import tenants_to_choose
@@ -54,7 +54,7 @@ class Outbox(Page):
     template = "console/outbox/list.html"
 
     def get(self, request: HttpRequest) -> HttpResponse:
-        faults: list[Fault] = []
+        faults: list[FieldError] = []
         wanted, cursor, seen = _read(request, faults)
         page = EventPage([], None) if faults else list_events(wanted, cursor, LISTED)
         parked = list_events(EventFilter(Listed.PARKED), None, PARKED_SHOWN).events
@@ -94,7 +94,7 @@ LISTS = {
 }
 
 
-def _read(request: HttpRequest, faults: list[Fault]) -> tuple[EventFilter, int | None, int]:
+def _read(request: HttpRequest, faults: list[FieldError]) -> tuple[EventFilter, int | None, int]:
     query = Query(without_empty(request.GET), faults)
     aggregate_id = query.identifier("call")
     wanted = EventFilter(

@@ -9,7 +9,7 @@ from typing import Any
 
 from django.http import HttpRequest, HttpResponse, QueryDict
 
-from eventservice.api.fields import parse_duration, parse_instant, parse_uuid, show_instant
+from eventservice.api.fields import format_instant, parse_duration, parse_instant, parse_uuid
 from eventservice.console.confirm import Question
 from eventservice.console.tenant_select import tenants_to_choose
 from eventservice.db.now import db_now
@@ -48,7 +48,7 @@ class Asked:
     def command(self) -> str:
         """What does the same without the limits of a request."""
         of_tenant = f" --tenant {self.tenant_id}" if self.tenant_id else ""
-        return f"manage.py outbox replay --since {show_instant(self.since)}{of_tenant}"
+        return f"manage.py outbox replay --since {format_instant(self.since)}{of_tenant}"
 
 
 class Replay(Question):
@@ -66,7 +66,7 @@ class Replay(Question):
             found = replayable(asked.since, asked.tenant_id, LOOKED_AT)
             context |= {
                 "found": found,
-                "since": show_instant(asked.since),
+                "since": format_instant(asked.since),
                 "tenant_name": tenant_names([asked.tenant_id]).get(asked.tenant_id)
                 if asked.tenant_id
                 else "",
@@ -89,7 +89,7 @@ class Replay(Question):
             tenant_id=asked.tenant_id,
             subject="outbox",
             changed=bool,
-            since=show_instant(since),
+            since=format_instant(since),
         )
         if count:
             self.say(f"{count:,} events are published again, under the same event ids.")

@@ -11,7 +11,7 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 
 from eventservice.api.pagination import Query
-from eventservice.api.problems import Fault
+from eventservice.api.problems import FieldError
 from eventservice.api.tenant_rules import (
     LISTS,
     NUMBERS,
@@ -58,7 +58,7 @@ class Tenants(Page):
     template = "console/tenants/list.html"
 
     def get(self, request: HttpRequest) -> HttpResponse:
-        faults: list[Fault] = []
+        faults: list[FieldError] = []
         after = Query(request.GET, faults).text("after", most=64) or "" if request.GET.get("after") else ""
         found = list_tenants(LISTED + 1, after)
         keys = usable_keys([tenant.tenant_id for tenant in found[:LISTED]])
@@ -165,7 +165,7 @@ class Secret(TenantPage):
         form = Form(request.POST, ["signingSecret"])
         changes = read_limits(form.fields)
         if not form.faults and not changes["signing_secret"]:
-            form.faults.append(Fault("/signingSecret", "is required"))
+            form.faults.append(FieldError("/signingSecret", "is required"))
         if form.faults:
             return self.show_tenant(tenant, None, 400, wrong_secret=form.wrong)
         action = "tenant-secret-rotate" if tenant.signing_secret else "tenant-secret-set"

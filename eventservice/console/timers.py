@@ -10,9 +10,9 @@ from typing import Any
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 
-from eventservice.api.fields import checked
+from eventservice.api.fields import raise_if_invalid
 from eventservice.api.pagination import Query
-from eventservice.api.problems import Fault
+from eventservice.api.problems import FieldError
 from eventservice.console.views import Page
 from eventservice.db.bounded_count import MOST_COUNTED
 from eventservice.db.now import db_now
@@ -122,11 +122,11 @@ class Timers(Page):
     template = "console/timers.html"
 
     def get(self, request: HttpRequest) -> HttpResponse:
-        faults: list[Fault] = []
+        faults: list[FieldError] = []
         query = Query(request.GET, faults)
         listed = ListedShards(query.choice("shards", list(ListedShards), ListedShards.ALL))
         after = query.number("after", -1, least=0, most=MAX_SHARDS)
-        checked(faults)
+        raise_if_invalid(faults)
         overview = read_overview()
         rows = shard_states(listed, overview.now, after, SHARDS_LISTED + 1)
         namespaces = first_namespaces(NAMESPACES_LISTED + 1)

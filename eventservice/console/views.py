@@ -18,7 +18,7 @@ from django.urls import reverse
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.views import View
 
-from eventservice.api.problems import BUSY, Refusal, refusal_of
+from eventservice.api.problems import DATABASE_BUSY, Problem, find_problem
 from eventservice.kernel.errors import DomainError
 from eventservice.operators import action_log
 from eventservice.operators.roles import Role, role_of
@@ -51,7 +51,7 @@ class Page(View):
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         try:
             return self._turned_away(request) or super().dispatch(request, *args, **kwargs)
-        except (DomainError, Refusal, OperationalError) as error:
+        except (DomainError, Problem, OperationalError) as error:
             return self._answer(error)
 
     def _turned_away(self, request: HttpRequest) -> HttpResponse | None:
@@ -90,15 +90,15 @@ class Page(View):
         self.say_wrong(OUTDATED)
         return self.back()
 
-    def _answer(self, error: DomainError | Refusal | OperationalError) -> HttpResponse:
-        refusal = refusal_of(error)
-        if refusal is None:
+    def _answer(self, error: DomainError | Problem | OperationalError) -> HttpResponse:
+        problem = find_problem(error)
+        if problem is None:
             raise error
         if not self.is_known:
-            return self.trouble(refusal.status, BUSY)  # before anything was done
-        if self.request.method in READING or refusal.status == 404 or self.in_part:
-            return self.trouble(refusal.status, refusal.detail, refusal.errors)
-        self.say_wrong(" ".join([refusal.detail, *(f"{f.pointer} {f.detail}." for f in refusal.errors)]))
+            return self.trouble(problem.status_code, DATABASE_BUSY)  # before anything was done
+        if self.request.method in READING or problem.status_code == 404 or self.in_part:
+            return self.trouble(problem.status_code, problem.detail, problem.errors)
+        self.say_wrong(" ".join([problem.detail, *(f"{f.pointer} {f.detail}." for f in problem.errors)]))
         return self.back()
 
     # --- answers ----------------------------------------------------------------------------------------------

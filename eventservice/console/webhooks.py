@@ -12,7 +12,7 @@ from django.urls import reverse
 
 from eventservice.api.fields import parse_uuid
 from eventservice.api.pagination import Query
-from eventservice.api.problems import Fault
+from eventservice.api.problems import FieldError
 from eventservice.api.webhook_rules import EVENT_TYPES, read_endpoint
 from eventservice.console.confirm import Question
 from eventservice.console.forms import Form, without_empty
@@ -38,7 +38,7 @@ class Webhooks(Page):
     template = "console/outbox/webhooks.html"
 
     def get(self, request: HttpRequest) -> HttpResponse:
-        faults: list[Fault] = []
+        faults: list[FieldError] = []
         tenant_id = Query(without_empty(request.GET), faults).identifier("tenant")
         found = [] if faults else endpoint_queues(tenant_id, LISTED + 1, MOST_COUNTED)
         names = tenant_names([queue.endpoint.tenant_id for queue in found])

@@ -25,7 +25,7 @@ from rich.table import Table
 from rich.text import Text
 
 from eventservice.api.fields import parse_duration
-from eventservice.api.problems import Fault
+from eventservice.api.problems import FieldError
 from eventservice.client import ApiError, Client, Unreachable, Unsendable
 
 REFUSED, USAGE, UNREACHABLE = 1, 2, 3
@@ -143,7 +143,7 @@ def length_of_time(text: str, least: timedelta = timedelta(), most: timedelta = 
 some_time = partial(length_of_time, least=timedelta(seconds=0.1))
 
 
-def refuse_wrong(faults: Sequence[Fault]) -> None:
+def refuse_wrong(faults: Sequence[FieldError]) -> None:
     """What the rules of the API found in a command's words."""
     if faults:
         told = [f"{fault.pointer.strip('/')} {fault.detail}" for fault in faults]

@@ -19,11 +19,11 @@ class Worker(SyncWorker):  # type: ignore[misc]  # gunicorn has no types
 
     def handle_error(self, req: Any, client: Any, addr: Any, exc: BaseException) -> None:
         # Which needs Django's settings, and gunicorn reads this file before they are there.
-        from eventservice.api.problems import refuse_unread
+        from eventservice.api.problems import refuse_unreadable
 
         page = Page()
         super().handle_error(req, page, addr, exc)
-        answer = refuse_unread(page.status)
+        answer = refuse_unreadable(page.status)
         answer["Content-Length"], answer["Connection"] = str(len(answer.content)), "close"
         first = f"HTTP/1.1 {answer.status_code} {answer.reason_phrase}".encode()
         with suppress(OSError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from eventservice.api.parsers import parse_json
-from eventservice.api.problems import MOST_TOLD, Fault, Refusal, told
+from eventservice.api.problems import MAX_ERRORS, FieldError, Problem, truncate_errors
 from tests.api.conftest import Api, faults, submission
 
 pytestmark = pytest.mark.django_db
@@ -32,7 +32,7 @@ def test_a_name_that_is_there_twice_is_found_in_one_pass(monkeypatch: pytest.Mon
 
 
 def test_the_name_that_is_there_twice_is_told() -> None:
-    with pytest.raises(Refusal, match='the name "b" is there twice in one object'):
+    with pytest.raises(Problem, match='the name "b" is there twice in one object'):
         parse_json('{"a": 1, "b": 2, "c": 3, "b": 4, "a": 5}')
 
 
@@ -53,13 +53,13 @@ def test_an_item_of_a_batch_says_so_too(acme: Api) -> None:
 
 
 def test_of_many_faults_the_first_are_told() -> None:
-    shown = told([Fault(f"/{number}", "is wrong") for number in range(5000)])
-    assert len(shown) == MOST_TOLD + 1
-    assert shown[-1] == {"pointer": "", "detail": f"and {5000 - MOST_TOLD} more"}
+    shown = truncate_errors([FieldError(f"/{number}", "is wrong") for number in range(5000)])
+    assert len(shown) == MAX_ERRORS + 1
+    assert shown[-1] == {"pointer": "", "detail": f"and {5000 - MAX_ERRORS} more"}
 
 
 def test_an_atomic_batch_of_faults_has_an_answer_of_bounded_size(acme: Api) -> None:
     wrong = {"atomic": True, "items": [{"name": ""}] * 1000}
     response = acme.post("/service-calls/batch", wrong)
-    assert (response.status_code, len(response.json()["errors"])) == (400, MOST_TOLD + 1)
-    assert response.json()["detail"] == "2000 values are not as required."
+    assert (response.status_code, len(response.json()["errors"])) == (400, MAX_ERRORS + 1)
+    assert response.json()["detail"] == "2000 fields are invalid."

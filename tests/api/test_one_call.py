@@ -13,7 +13,7 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from eventservice.api.long_poll import a_place_to_wait
+from eventservice.api.long_poll import reserve_waiting_slot
 from eventservice.db.now import db_now
 from eventservice.kernel.ids import new_id
 from orchestration import lifecycle
@@ -137,7 +137,7 @@ def test_who_finds_no_place_to_wait_is_answered_at_once_and_told_when_to_ask_aga
     acme: Api, path: str, settings: Any
 ) -> None:
     settings.API_MAX_WAITERS = 1
-    with a_place_to_wait() as first:
+    with reserve_waiting_slot() as first:
         assert first
         response = acme.get(f"{path}?wait=20s")
         assert (response.json()["status"], response["Retry-After"]) == ("Scheduled", "1")

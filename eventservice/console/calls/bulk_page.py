@@ -11,7 +11,7 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 
 from eventservice.api.call_submission import wrong_tag
-from eventservice.api.problems import Fault, invalid, refusal_of
+from eventservice.api.problems import FieldError, InvalidRequest, find_problem
 from eventservice.console.calls import bulk_run
 from eventservice.console.calls.bulk_run import KINDS, MOST_CALLS, Bulk
 from eventservice.console.calls.list_query import Asked, read_asked
@@ -116,7 +116,7 @@ class Preview(BulkPage):
 
 def _known(kind: str) -> str:
     if kind not in KINDS:
-        raise invalid([Fault("/query/do", "must be one of " + ", ".join(KINDS))])
+        raise InvalidRequest([FieldError("/query/do", "must be one of " + ", ".join(KINDS))])
     return kind
 
 
@@ -149,9 +149,9 @@ class Run(BulkPage):
         try:
             bulk_run.go_on(bulk, self.request.user, self.request.correlation_id, reached.append)  # type: ignore[attr-defined]
         except (DomainError, OperationalError) as error:
-            refusal = refusal_of(error)
-            assert refusal is not None  # noqa: S101 (these two are known to it)
-            return self._progress(reached[-1], refusal.status, refusal.detail)
+            problem = find_problem(error)
+            assert problem is not None  # noqa: S101 (these two are known to it)
+            return self._progress(reached[-1], problem.status_code, problem.detail)
         if not reached[-1].is_over:
             return self._progress(reached[-1])
         self.say(outcome_of(reached[-1]))

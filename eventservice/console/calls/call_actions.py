@@ -10,8 +10,8 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 
 from eventservice.api.call_submission import wrong_tag
-from eventservice.api.fields import show_instant
-from eventservice.api.problems import Fault, invalid
+from eventservice.api.fields import format_instant
+from eventservice.api.problems import FieldError, InvalidRequest
 from eventservice.console.calls.local_time import BadMoment, Moment, chosen_of, moment_of, zones
 from eventservice.console.confirm import Question
 from eventservice.console.views import Page
@@ -144,7 +144,7 @@ class Reschedule(Change):
             lambda: lifecycle.reschedule(tenant_id, service_call_id, moment.at),
             tenant_id=tenant_id,
             subject=service_call_id,
-            dueAt=show_instant(moment.at),
+            dueAt=format_instant(moment.at),
         )
         self.say(f"It is due at {moment.at:%Y-%m-%d %H:%M:%S} UTC now. {moment.note}".strip())
         return self.back(self.page_of(tenant_id, service_call_id))
@@ -228,7 +228,7 @@ class Tags(Labels):
         add = request.POST.get("add", "").strip()
         tag = add or request.POST.get("remove", "")
         if wrong := wrong_tag(tag):
-            raise invalid([Fault("The tag", wrong)])
+            raise InvalidRequest([FieldError("The tag", wrong)])
         action = "tag" if add else "untag"
         if not self.label(tenant_id, service_call_id, action, tag, add=bool(add)):
             self.say(f"Nothing to change: it {'has this tag already' if add else 'has no such tag'}.")

@@ -11,9 +11,9 @@ from typing import Any
 from django.http import HttpRequest, HttpResponse, QueryDict
 from django.urls import reverse
 
-from eventservice.api.fields import parse_instant, show_instant
+from eventservice.api.fields import format_instant, parse_instant
 from eventservice.api.pagination import MOST_LISTED
-from eventservice.api.problems import Fault, invalid
+from eventservice.api.problems import FieldError, InvalidRequest
 from eventservice.console.calls.export import MOST_EXPORTED
 from eventservice.console.calls.id_lookup import NotFoundByIt, place_of
 from eventservice.console.calls.list_query import BY, MOST_TENANTS, Asked, Turn, in_field, read_asked
@@ -97,7 +97,7 @@ def _read_look(given: QueryDict) -> tuple[Asked, datetime]:
     parameters = given.copy()
     since = parse_instant("".join(parameters.pop("since", [])))
     if since is None:
-        raise invalid([Fault("/query/since", "must be a time")])
+        raise InvalidRequest([FieldError("/query/since", "must be a time")])
     return read_asked(parameters).checked(), since
 
 
@@ -209,7 +209,7 @@ def counts_of(asked: Asked, counted: Totals, since: datetime) -> dict[str, Any]:
         "narrowed": counted.narrowed,
         "favorites": favorites,
         "favorites_address": asked.address(favorites=None if favorites else "1"),
-        "look": f"{reverse('console:calls-look')}?{asked.query(since=show_instant(since))}",
+        "look": f"{reverse('console:calls-look')}?{asked.query(since=format_instant(since))}",
         "first_page": asked.address(),
         "most_new": MOST_NEW,
     }

@@ -13,9 +13,9 @@ from django.http import QueryDict
 from django.urls import reverse
 
 from eventservice.api.call_filters import SORTS
-from eventservice.api.fields import checked, parse_instant
+from eventservice.api.fields import parse_instant, raise_if_invalid
 from eventservice.api.pagination import Query, make_cursor
-from eventservice.api.problems import Fault
+from eventservice.api.problems import FieldError
 from eventservice.console.forms import without_empty
 from eventservice.console.tenant_select import tenants_to_choose
 from orchestration.queries.calls import CallFilter, Order, Page, Position, list_merged
@@ -63,12 +63,12 @@ class Asked:
 
     def checked(self) -> Asked:
         """For what can do nothing with a list that is asked for in a wrong way."""
-        faults = [Fault(f"/query/{name}", rule) for name, rule in self.faults.items()]
+        faults = [FieldError(f"/query/{name}", rule) for name, rule in self.faults.items()]
         if self.sought and not faults:
-            faults = [Fault("/query/id", "is looked up by the list alone: it is no filter")]
+            faults = [FieldError("/query/id", "is looked up by the list alone: it is no filter")]
         if not faults and self.too_many_tenants:
-            faults = [Fault("/query/tenant", "must be given: there are too many for one list")]
-        checked(faults)
+            faults = [FieldError("/query/tenant", "must be given: there are too many for one list")]
+        raise_if_invalid(faults)
         return self
 
     @property
@@ -113,7 +113,7 @@ class Asked:
 def read_asked(given: QueryDict) -> Asked:
     """Nothing is raised: a list that is asked for in a wrong way shows what is wrong, and where."""
     parameters = without_empty(given)
-    faults: list[Fault] = []
+    faults: list[FieldError] = []
     query = Query(parameters, faults)
     tenant = query.identifier("tenant")
     tenants = {one.pk: one.name for one in tenants_to_choose(tenant)}

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from eventservice.api.call_submission import DEFAULT_TIMEOUT
-from eventservice.api.fields import show_duration
+from eventservice.api.fields import format_duration
 from eventservice.api.parsers import parse_json
-from eventservice.api.problems import Refusal
+from eventservice.api.problems import Problem
 from eventservice.console.calls.curl import Pasted
 from eventservice.console.calls.local_time import chosen_of
 from eventservice.console.calls.request_form import DURATIONS, Draft, Faults, HeaderRow, body_of, pretty
@@ -78,7 +78,7 @@ def _shown_policy(stored: Mapping[str, Any] | None) -> dict[str, str]:
     if stored is None:
         return {}
     policy = RetryPolicy.from_stored(stored)
-    durations = {place: show_duration(getattr(policy, place)) or "" for place in DURATIONS}
+    durations = {place: format_duration(getattr(policy, place)) or "" for place in DURATIONS}
     return {
         **durations,
         "max_attempts": str(policy.max_attempts),
@@ -110,7 +110,7 @@ def _pasted_body(pasted: Pasted) -> tuple[str, str]:
     if any("json" in kind.lower() for kind in kinds):
         try:
             body = parse_json(pasted.body)
-        except Refusal:
+        except Problem:
             return "text", pasted.body
         if isinstance(body, dict | list):
             return "json", pretty(body)

@@ -17,9 +17,9 @@ from typing import Any
 from django.http import QueryDict
 
 from eventservice.api.call_submission import Asking, parse_submission
-from eventservice.api.fields import show_instant
+from eventservice.api.fields import format_instant
 from eventservice.api.parsers import parse_json, storable
-from eventservice.api.problems import Fault, Refusal
+from eventservice.api.problems import FieldError, Problem
 from eventservice.console.calls.local_time import BadMoment, moment_of
 from eventservice.tenants.directory import Profile
 from eventservice.tenants.models import DEFAULT_NAMESPACE
@@ -162,7 +162,7 @@ class Faults:
     def __bool__(self) -> bool:
         return bool(self.by_field)
 
-    def take(self, errors: Iterable[Fault], draft: Draft) -> None:
+    def take(self, errors: Iterable[FieldError], draft: Draft) -> None:
         """The API's, each put where it belongs."""
         for pointer, rule in errors:
             row = _row_of(pointer, draft)
@@ -208,7 +208,7 @@ def command_of(
         del document["namespace"]  # only a tenant has any
     try:
         command = parse_submission(document, Asking(tenant or ANYBODY, correlation_id))
-    except Refusal as refused:
+    except Problem as refused:
         faults.take(refused.errors, draft)
         return None
     return None if faults or tenant is None else command
@@ -232,7 +232,7 @@ def _document(draft: Draft, tenant: Profile | None, now: datetime, faults: Fault
     }
     if draft.is_scheduled:
         try:
-            document["dueAt"] = show_instant(moment_of(chosen(draft), now).at)
+            document["dueAt"] = format_instant(moment_of(chosen(draft), now).at)
         except BadMoment as wrong:
             for place, text in wrong.faults.items():
                 faults.add(place, text)
@@ -281,7 +281,7 @@ def body_of(draft: Draft, faults: Faults) -> Any:
         return draft.body
     try:
         body = parse_json(draft.body)
-    except Refusal as refused:
+    except Problem as refused:
         faults.body_line = _line_of(draft.body)
         faults.add("body", _explained(refused.detail, draft.body, faults.body_line))
         return None

@@ -13,7 +13,7 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 
 from eventservice.api.fields import parse_uuid
-from eventservice.api.problems import BUSY, UNKNOWN
+from eventservice.api.problems import DATABASE_BUSY, OUTCOME_UNKNOWN
 from eventservice.console.calls.curl import BadCurl, parse_curl
 from eventservice.console.calls.details_page import about, answered, hostnames, rows_of
 from eventservice.console.calls.list_rows import read_key
@@ -201,7 +201,9 @@ class NewCall(RequestPage):
         """Nothing that was typed is lost."""
         if isinstance(error, OperationalError):
             # Sent again, the form has the same key.
-            return self.form(draft, refused=BUSY if is_undone(error) else UNKNOWN, status=503)
+            return self.form(
+                draft, refused=DATABASE_BUSY if is_undone(error) else OUTCOME_UNKNOWN, status=503
+            )
         if error.code == "idempotency_conflict":
             tenant_id = uuid.UUID(draft.tenant)
             made = tenant_id, made_under(tenant_id, draft.key)

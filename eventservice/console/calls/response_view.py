@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from eventservice.api.parsers import parse_json
-from eventservice.api.problems import Refusal
+from eventservice.api.problems import Problem
 from eventservice.console.calls.request_form import pretty
 from execution.outcome import ErrorKind
 from execution.runner import Request
@@ -84,7 +84,7 @@ def _laid_out(text: str) -> str | None:
         return None
     try:
         return pretty(parse_json(text))
-    except (Refusal, RecursionError):
+    except (Problem, RecursionError):
         return None
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from eventservice.api.fields import Fields
-from eventservice.api.problems import Fault
+from eventservice.api.problems import FieldError
 from eventservice.api.tenant_rules import LONGEST_OVERLAP, read_key
 from eventservice.db.now import db_now
 from eventservice.kernel.errors import DomainError
@@ -59,7 +59,7 @@ class Command(BaseCommand):
         expires_at = None if expires is None else db_now() + expires
         named = {"name": options["name"]} if options["name"] else {}
         scopes = options["scope"] or [ApiKey.Scope.READ.value, ApiKey.Scope.WRITE.value]
-        faults: list[Fault] = []
+        faults: list[FieldError] = []
         name, scopes, _ = read_key(Fields({**named, "scopes": sorted(set(scopes))}, faults))
         refuse_wrong(faults)
         key, text = create_key(tenant_id, scopes, name=name, expires_at=expires_at)

@@ -9,7 +9,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import IntegrityError
 
 from eventservice.api.fields import Fields
-from eventservice.api.problems import Fault
+from eventservice.api.problems import FieldError
 from eventservice.api.tenant_rules import read_name, read_namespace
 from eventservice.kernel.errors import DomainError
 from eventservice.management.terminal import Terminal, refuse_wrong
@@ -56,7 +56,7 @@ def _list(options: dict[str, Any]) -> list[Tenant]:
 
 
 def _create(options: dict[str, Any]) -> list[Tenant]:
-    faults: list[Fault] = []
+    faults: list[FieldError] = []
     name = read_name(Fields({"name": options["name"]}, faults))
     refuse_wrong(faults)
     return [create_tenant(name)]
@@ -64,7 +64,7 @@ def _create(options: dict[str, Any]) -> list[Tenant]:
 
 def _namespace(options: dict[str, Any]) -> list[Tenant]:
     tenant = tenant_of(options["tenant"])
-    faults: list[Fault] = []
+    faults: list[FieldError] = []
     asked = Fields({"name": options["name"], "numShards": options["shards"]}, faults)
     name, num_shards = read_namespace(asked, None)
     refuse_wrong(faults)

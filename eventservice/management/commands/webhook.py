@@ -7,7 +7,7 @@ from uuid import UUID
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from eventservice.api.fields import Fields
-from eventservice.api.problems import Fault
+from eventservice.api.problems import FieldError
 from eventservice.api.webhook_rules import EVENT_TYPES, read_endpoint
 from eventservice.console.webhooks import shown_url
 from eventservice.kernel.errors import DomainError
@@ -54,7 +54,7 @@ class Command(BaseCommand):
 
     def _add(self, options: dict[str, Any]) -> None:
         tenant = tenant_of(options["tenant"])
-        faults: list[Fault] = []
+        faults: list[FieldError] = []
         url, types = read_endpoint(Fields({"url": options["url"], "eventTypes": options["type"]}, faults))
         refuse_wrong(faults)
         endpoint, secret = add_endpoint(tenant.tenant_id, url, types)
