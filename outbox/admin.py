@@ -42,7 +42,7 @@ from eventservice.operators.roles import Role
 from eventservice.tenants.directory import tenant_ids
 from outbox.models import DeliveryState, OutboxEvent, OutboxPartition, WebhookDelivery, WebhookEndpoint
 from outbox.parking import skip, unpark
-from outbox.webhooks.endpoints import change_endpoint, delete_endpoint
+from outbox.publishers.webhook.endpoints import change_endpoint, delete_endpoint
 
 # --- events -----------------------------------------------------------------------------------------------------
 

@@ -70,18 +70,18 @@ ACROSS_TENANTS = {
     "outbox.maintenance:replayable",
     "outbox.parking:park",  # operators
     "outbox.parking:parked_events",
-    "outbox.publishers.webhook:WebhookPublisher.publish",  # a batch of events of whichever tenants
+    "outbox.publishers.webhook.publisher:WebhookPublisher.publish",  # a batch of events of whichever tenants
     "outbox.status:_count_parked",  # operators
     "outbox.status:_flowing",
     "outbox.status:_pending_deliveries",
-    "outbox.webhooks.delivery:due_endpoints",
-    "outbox.webhooks.delivery:give_up_gone",  # the deliverer
-    "outbox.webhooks.delivery:_queue_of_each",
-    "outbox.webhooks.endpoints:find_endpoint",  # operators
-    "outbox.webhooks.endpoints:reencrypt_endpoint_secrets",  # operators
-    "outbox.webhooks.recovery:_exhausted",  # operators
-    "outbox.webhooks.recovery:_since",
-    "outbox.webhooks.recovery:endpoint_queues",
+    "outbox.publishers.webhook.delivery:due_endpoints",
+    "outbox.publishers.webhook.delivery:give_up_gone",  # the deliverer
+    "outbox.publishers.webhook.delivery:_queue_of_each",
+    "outbox.publishers.webhook.endpoints:find_endpoint",  # operators
+    "outbox.publishers.webhook.endpoints:reencrypt_endpoint_secrets",  # operators
+    "outbox.publishers.webhook.recovery:_exhausted",  # operators
+    "outbox.publishers.webhook.recovery:_since",
+    "outbox.publishers.webhook.recovery:endpoint_queues",
     "timers.admin:TimerScheduleAdmin.find",  # operators
     "timers.operator_views:_with_first_due",  # operators
     "timers.operator_views:backlog",
@@ -91,7 +91,7 @@ ACROSS_TENANTS = {
 IN_SQL = {
     "eventservice.tenants.directory",  # how many shard rows there have to be
     "orchestration.lifecycle.retention", "timers.poller", "timers.schedule",
-    "outbox.store", "outbox.maintenance", "outbox.webhooks.delivery", "outbox.status", "timers.operator_views",
+    "outbox.store", "outbox.maintenance", "outbox.publishers.webhook.delivery", "outbox.status", "timers.operator_views",
 }  # fmt: skip
 
 # Where a clock other than the database's may be read.

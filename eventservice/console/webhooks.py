@@ -23,8 +23,8 @@ from eventservice.kernel.ids import new_id
 from eventservice.operators.roles import Role
 from eventservice.tenants.directory import tenant_names, tenant_of
 from outbox.models import WebhookEndpoint
-from outbox.webhooks.endpoints import add_endpoint, delete_endpoint, refuse_used, switch_endpoint
-from outbox.webhooks.recovery import endpoint_of, endpoint_queues, send_again
+from outbox.publishers.webhook.endpoints import add_endpoint, delete_endpoint, refuse_used, switch_endpoint
+from outbox.publishers.webhook.recovery import endpoint_of, endpoint_queues, send_again
 
 R = TypeVar("R")
 

@@ -13,9 +13,9 @@ from eventservice.db.leases import Fenced
 from eventservice.db.outages import weathering
 from eventservice.runtime.webhook_sender import WebhookSender
 from outbox.dispatcher import Dispatched, Dispatcher
-from outbox.publishers.log import LogPublisher
-from outbox.publishers.webhook import WebhookPublisher
-from outbox.webhooks.delivery import WebhookDeliverer
+from outbox.publishers.log.publisher import LogPublisher
+from outbox.publishers.webhook.delivery import WebhookDeliverer
+from outbox.publishers.webhook.publisher import WebhookPublisher
 from timers.models import NodeRole
 from timers.shards import Membership, live_nodes
 

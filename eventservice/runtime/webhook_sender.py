@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from execution.egress import Egress
 from execution.outcome import Attempt, Outcome, Responded
-from outbox.webhooks.delivery import WebhookRequest, WebhookResult
+from outbox.publishers.webhook.delivery import WebhookRequest, WebhookResult
 
 
 class WebhookSender:

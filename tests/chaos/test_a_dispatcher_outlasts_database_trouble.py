@@ -15,7 +15,7 @@ from django.db import connection
 
 from eventservice.tenants.directory import create_tenant
 from outbox.models import OutboxEvent
-from tests.eventservice.connections import end_other_connections
+from tests.database_connections import end_other_connections
 from tests.process_harness import Program, Stage, accept, call, until
 
 TROUBLED = "step_broken_off"

@@ -14,7 +14,7 @@ from django.db import connection, transaction
 from eventservice.tenants.directory import create_tenant
 from orchestration.models import ServiceCall
 from orchestration.states import Delivery, Status
-from tests.eventservice.connections import end_other_connections
+from tests.database_connections import end_other_connections
 from tests.process_harness import Stage, accept, at_work, call, until, until_all_have_ended
 
 LONGER_THAN_A_LEASE = settings.NODE_LEASE_SECONDS * 1.5

@@ -10,8 +10,8 @@ from eventservice.operators.models import OperatorAction
 from eventservice.tenants.models import Tenant
 from outbox.models import OutboxEvent
 from outbox.parking import parked_events
-from outbox.publishers.webhook import WebhookPublisher
-from outbox.webhooks.endpoints import add_endpoint
+from outbox.publishers.webhook.endpoints import add_endpoint
+from outbox.publishers.webhook.publisher import WebhookPublisher
 from tests.outbox.support import Remembering, append_events, append_run, dispatcher, drain, event
 
 pytestmark = pytest.mark.django_db

@@ -12,9 +12,9 @@ from eventservice.kernel.ids import new_id
 from eventservice.operators.models import OperatorAction
 from eventservice.tenants.models import Tenant
 from outbox.models import DeliveryState, WebhookDelivery, WebhookEndpoint
-from outbox.publishers.webhook import WebhookPublisher
-from outbox.webhooks.delivery import WebhookResult, claim, give_up_gone, record
-from outbox.webhooks.endpoints import add_endpoint
+from outbox.publishers.webhook.delivery import WebhookResult, claim, give_up_gone, record
+from outbox.publishers.webhook.endpoints import add_endpoint
+from outbox.publishers.webhook.publisher import WebhookPublisher
 from tests.outbox.support import append_run, dispatcher, drain
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]

@@ -14,8 +14,8 @@ from eventservice.kernel.secrets import decrypt
 from eventservice.operators.models import OperatorAction
 from eventservice.tenants.models import Tenant
 from outbox.models import WebhookEndpoint
-from outbox.publishers.webhook import WebhookPublisher
-from outbox.webhooks.endpoints import add_endpoint
+from outbox.publishers.webhook.endpoints import add_endpoint
+from outbox.publishers.webhook.publisher import WebhookPublisher
 from tests.console.admin_pages import page_of
 from tests.outbox.support import append_run, dispatcher, drain
 

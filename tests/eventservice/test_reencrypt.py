@@ -20,7 +20,7 @@ from orchestration.commands import RequestSpec
 from orchestration.lifecycle import cancel, reencryption
 from orchestration.models import ServiceCall
 from outbox.models import WebhookEndpoint
-from outbox.webhooks.endpoints import add_endpoint
+from outbox.publishers.webhook.endpoints import add_endpoint
 from tests.orchestration.support import everything, submit
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]

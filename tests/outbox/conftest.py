@@ -11,8 +11,8 @@ from eventservice.runtime.webhook_sender import WebhookSender
 from execution.addresses import AddressPolicy
 from execution.egress import Egress
 from outbox.models import WebhookEndpoint
-from outbox.webhooks.delivery import Delivered, WebhookDeliverer
-from outbox.webhooks.endpoints import add_endpoint
+from outbox.publishers.webhook.delivery import Delivered, WebhookDeliverer
+from outbox.publishers.webhook.endpoints import add_endpoint
 from tests.outbox.receiver import Receiver, receiving
 from tests.outbox.support import TENANT
 

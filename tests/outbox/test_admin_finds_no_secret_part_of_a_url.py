@@ -8,7 +8,7 @@ from django.test import Client
 
 from eventservice.operators.roles import Role
 from eventservice.tenants.models import Tenant
-from outbox.webhooks.endpoints import add_endpoint
+from outbox.publishers.webhook.endpoints import add_endpoint
 
 pytestmark = pytest.mark.django_db
 

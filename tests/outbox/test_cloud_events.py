@@ -8,7 +8,7 @@ import json
 import pytest
 
 from eventservice.kernel.ids import new_id
-from outbox.publishers.log import LogPublisher
+from outbox.publishers.log.publisher import LogPublisher
 from tests.outbox.support import append_events, dispatcher, event
 
 pytestmark = pytest.mark.django_db

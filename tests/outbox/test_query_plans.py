@@ -11,10 +11,10 @@ from django.test.utils import CaptureQueriesContext
 
 from eventservice.kernel.ids import new_id
 from outbox.models import OutboxEvent, WebhookDelivery, WebhookEndpoint
-from outbox.publishers.webhook import WebhookPublisher
+from outbox.publishers.webhook.delivery import IS_GONE, claim, due_endpoints, give_up_gone
+from outbox.publishers.webhook.endpoints import add_endpoint
+from outbox.publishers.webhook.publisher import WebhookPublisher
 from outbox.store import read_heads, with_events
-from outbox.webhooks.delivery import IS_GONE, claim, due_endpoints, give_up_gone
-from outbox.webhooks.endpoints import add_endpoint
 from tests.factories import EARLIER, OutboxEventFactory
 from tests.outbox.support import TENANT, append_run, dispatcher, drain
 

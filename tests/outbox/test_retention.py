@@ -12,8 +12,8 @@ from django.test.utils import CaptureQueriesContext
 from eventservice.kernel.ids import new_id
 from outbox.maintenance import prune
 from outbox.models import OutboxEvent, WebhookDelivery
-from outbox.publishers.webhook import WebhookPublisher
-from outbox.webhooks.endpoints import add_endpoint
+from outbox.publishers.webhook.endpoints import add_endpoint
+from outbox.publishers.webhook.publisher import WebhookPublisher
 from tests.factories import OutboxEventFactory
 from tests.outbox.support import NOON, TENANT, append_run, dispatcher, drain
 

@@ -13,8 +13,8 @@ from eventservice.db.now import DbNow
 from eventservice.kernel.ids import new_id
 from eventservice.runtime.webhook_sender import WebhookSender
 from outbox.models import WebhookDelivery, WebhookEndpoint
-from outbox.publishers.webhook import WebhookPublisher
-from outbox.webhooks.delivery import WebhookDeliverer, WebhookRequest, WebhookResult
+from outbox.publishers.webhook.delivery import WebhookDeliverer, WebhookRequest, WebhookResult
+from outbox.publishers.webhook.publisher import WebhookPublisher
 from tests.outbox.receiver import Receiver
 from tests.outbox.support import TENANT, append_events, append_run, dispatcher, drain, event
 
@@ -129,7 +129,7 @@ def test_an_endpoint_of_each_tenant_is_sent_to_before_the_second_of_any(
     subscribe("/one", OTHER)
     _publish(1)
     _publish(1, OTHER)
-    monkeypatch.setattr("outbox.webhooks.delivery.STARTED_AT_ONCE", 2)
+    monkeypatch.setattr("outbox.publishers.webhook.delivery.STARTED_AT_ONCE", 2)
     hanging = Hanging()
     WebhookDeliverer(hanging).deliver_once()
     assert hanging.taken == {TENANT: 1, OTHER: 1}

@@ -11,9 +11,8 @@ from eventservice.db.now import pinned_time
 from eventservice.kernel.ids import new_id
 from eventservice.runtime.webhook_sender import WebhookSender
 from outbox.models import DeliveryState, OutboxEvent, WebhookDelivery, WebhookEndpoint
-from outbox.publishers.webhook import WebhookPublisher
-from outbox.webhooks import delivery
-from outbox.webhooks.delivery import (
+from outbox.publishers.webhook import delivery
+from outbox.publishers.webhook.delivery import (
     IDLE_SECONDS,
     IS_GONE,
     MAX_ATTEMPTS,
@@ -21,7 +20,8 @@ from outbox.webhooks.delivery import (
     WebhookDeliverer,
     give_up_gone,
 )
-from outbox.webhooks.endpoints import change_endpoint
+from outbox.publishers.webhook.endpoints import change_endpoint
+from outbox.publishers.webhook.publisher import WebhookPublisher
 from tests.outbox.receiver import Receiver
 from tests.outbox.support import NOON, append_run, dispatcher, drain
 

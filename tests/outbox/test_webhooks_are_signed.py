@@ -10,9 +10,9 @@ from django.db import connection
 
 from eventservice.kernel.ids import new_id
 from outbox.models import WebhookEndpoint
-from outbox.publishers.webhook import WebhookPublisher
-from outbox.webhooks.delivery import Delivered
-from outbox.webhooks.endpoints import add_endpoint
+from outbox.publishers.webhook.delivery import Delivered
+from outbox.publishers.webhook.endpoints import add_endpoint
+from outbox.publishers.webhook.publisher import WebhookPublisher
 from tests.outbox.receiver import Receiver
 from tests.outbox.support import append_run, dispatcher, drain
 

@@ -14,7 +14,7 @@ from eventservice.kernel.ids import new_id
 from eventservice.kernel.secrets import decrypt
 from eventservice.tenants.models import Tenant
 from outbox.models import WebhookEndpoint
-from outbox.publishers.webhook import WebhookPublisher
+from outbox.publishers.webhook.publisher import WebhookPublisher
 from tests.outbox.support import append_run, dispatcher, drain
 
 pytestmark = pytest.mark.django_db

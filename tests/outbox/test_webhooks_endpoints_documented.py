@@ -13,7 +13,7 @@ import pytest
 
 from eventservice.kernel.signing import key_of, new_secret, signature_headers
 from orchestration.events import EventType
-from outbox.webhooks.delivery import LONGEST_RETRY, MAX_ATTEMPTS, TIMEOUT_SECONDS
+from outbox.publishers.webhook.delivery import LONGEST_RETRY, MAX_ATTEMPTS, TIMEOUT_SECONDS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "webhooks.md").read_text()
 BODY = b'{"id": "1"}'

@@ -15,10 +15,17 @@ from eventservice.db import outages
 from eventservice.db.now import pinned_time
 from eventservice.kernel.ids import new_id
 from outbox.models import WebhookDelivery, WebhookEndpoint
-from outbox.publishers.webhook import WebhookPublisher
-from outbox.webhooks import delivery
-from outbox.webhooks.delivery import LEASE, WebhookDeliverer, WebhookRequest, WebhookResult, claim, record
-from outbox.webhooks.endpoints import add_endpoint
+from outbox.publishers.webhook import delivery
+from outbox.publishers.webhook.delivery import (
+    LEASE,
+    WebhookDeliverer,
+    WebhookRequest,
+    WebhookResult,
+    claim,
+    record,
+)
+from outbox.publishers.webhook.endpoints import add_endpoint
+from outbox.publishers.webhook.publisher import WebhookPublisher
 from tests.outbox.support import NOON, TENANT, append_events, append_run, dispatcher, drain, event
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]

@@ -9,8 +9,8 @@ import pytest
 from eventservice.kernel.ids import new_id
 from outbox.maintenance import replay
 from outbox.models import WebhookDelivery, WebhookEndpoint
-from outbox.publishers.webhook import WebhookPublisher
-from outbox.webhooks.delivery import Delivered
+from outbox.publishers.webhook.delivery import Delivered
+from outbox.publishers.webhook.publisher import WebhookPublisher
 from tests.outbox.receiver import Receiver
 from tests.outbox.support import NOON, TENANT, append_events, append_run, dispatcher, drain, event
 

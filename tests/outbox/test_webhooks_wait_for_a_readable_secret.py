@@ -16,8 +16,8 @@ from eventservice.kernel.secrets import encrypt
 from eventservice.kernel.signing import new_secret
 from eventservice.runtime.webhook_sender import WebhookSender
 from outbox.models import WebhookDelivery, WebhookEndpoint
-from outbox.publishers.webhook import WebhookPublisher
-from outbox.webhooks.delivery import PUT_OFF_AT_ONCE, UNSIGNED_WAIT, Delivered, WebhookDeliverer
+from outbox.publishers.webhook.delivery import PUT_OFF_AT_ONCE, UNSIGNED_WAIT, Delivered, WebhookDeliverer
+from outbox.publishers.webhook.publisher import WebhookPublisher
 from tests.outbox.receiver import Receiver
 from tests.outbox.support import NOON, TENANT, append_events, append_run, dispatcher, drain, event
 

@@ -8,7 +8,7 @@ from django.core.management.base import BaseCommand, CommandError
 from eventservice.kernel.secrets import Reencryption
 from eventservice.tenants.directory import reencrypt_signing_secrets
 from orchestration.lifecycle import reencrypt_calls
-from outbox.webhooks.endpoints import reencrypt_endpoint_secrets
+from outbox.publishers.webhook.endpoints import reencrypt_endpoint_secrets
 
 # On SQLite whoever waits for the write lock asks for it now and then: this is when they get it.
 PAUSE_SECONDS = 0.01

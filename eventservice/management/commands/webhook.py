@@ -14,8 +14,8 @@ from eventservice.kernel.errors import DomainError
 from eventservice.management.commands.tenant import tenant_of
 from eventservice.management.terminal import Terminal, refuse_wrong
 from eventservice.tenants.directory import tenant_names
-from outbox.webhooks.endpoints import add_endpoint, delete_endpoint, find_endpoint, switch_endpoint
-from outbox.webhooks.recovery import EndpointQueue, endpoint_queues
+from outbox.publishers.webhook.endpoints import add_endpoint, delete_endpoint, find_endpoint, switch_endpoint
+from outbox.publishers.webhook.recovery import EndpointQueue, endpoint_queues
 
 LISTED = 10_000
 MOST_COUNTED = 1000

@@ -19,7 +19,7 @@ from eventservice.management.loops import RoleCommand
 from eventservice.runtime import cluster
 from eventservice.runtime.cluster import Worker, start_chains
 from eventservice.runtime.models import Slot
-from tests.eventservice.connections import end_other_connections
+from tests.database_connections import end_other_connections
 from tests.orchestration.support import database_away
 
 

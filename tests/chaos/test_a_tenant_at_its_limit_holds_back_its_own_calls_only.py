@@ -22,7 +22,7 @@ CALLS = 60
 MOST_DELAY = promised(1.0)
 
 
-def test_a_tenant_at_its_ceiling_holds_back_its_own_calls_only(stage: Stage) -> None:
+def test_a_tenant_at_its_limit_holds_back_its_own_calls_only(stage: Stage) -> None:
     bounded, free = stage.witness(), stage.witness()
     greedy, other = create_tenant("greedy").tenant_id, create_tenant("other").tenant_id
     Tenant.objects.filter(pk=greedy).update(max_in_flight=CEILING)

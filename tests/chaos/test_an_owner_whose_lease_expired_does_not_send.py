@@ -12,7 +12,7 @@ from timers.models import Node
 QUICK = {"NODE_LEASE_SECONDS": "1"}
 
 
-def test_an_owner_that_overslept_does_not_send(stage: Stage) -> None:
+def test_an_owner_whose_lease_expired_does_not_send(stage: Stage) -> None:
     witness = stage.witness()
     tenant = create_tenant("acme").tenant_id
     accepted = accept(call(tenant, f"{witness.url}/ok") for _ in range(20))

@@ -17,7 +17,7 @@ from eventservice.runtime.dispatcher import DispatcherRole
 from eventservice.runtime.webhook_sender import WebhookSender
 from execution.egress import Egress
 from outbox.models import OutboxEvent
-from outbox.webhooks.endpoints import add_endpoint
+from outbox.publishers.webhook.endpoints import add_endpoint
 from tests.outbox.conftest import start_egress
 from tests.outbox.receiver import receiving
 from tests.outbox.support import TENANT, append_run

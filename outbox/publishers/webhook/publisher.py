@@ -1,6 +1,6 @@
 """Events to the tenants' webhook endpoints: here only the deliveries are written, so no endpoint holds up the outbox.
 
-`outbox.webhooks.delivery` sends them.
+`outbox.publishers.webhook.delivery` sends them.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from django.db.models import Count, QuerySet
 
 from eventservice.db.now import db_now
 from outbox.models import DeliveryState, WebhookDelivery, WebhookEndpoint
-from outbox.webhooks.delivery import lock_endpoint, promote
+from outbox.publishers.webhook.delivery import lock_endpoint, promote
 
 # No index is of what was given up: it is looked for among so many deliveries, the last that ended.
 LOOKED_AT = 10_000
