@@ -1,10 +1,16 @@
 """Timers, the shards that they fall into, and the nodes that own the shards."""
 
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Self
+
 from django.db import models
 from django.db.models import Q
 
 from eventservice.db.constraints import CompositeForeignKey, LongNamedIndex, PollingIndex
 from eventservice.db.leases import Lease
+from eventservice.db.now import DbNow
 from eventservice.kernel.tenancy import TenantManager
 
 
@@ -97,6 +103,12 @@ class NodeRole(models.TextChoices):
     LEAVING = "leaving"  # an engine that only finishes what it has begun
 
 
+class NodeQuerySet(models.QuerySet["Node"]):
+    def dead(self) -> Self:
+        """Return the nodes that are not alive by the database's clock; see `Node.is_alive`."""
+        return self.filter(lease_until__lt=DbNow())
+
+
 class Node(models.Model):
     """A process that runs an engine or a dispatcher. Its row is its right to write: whoever deletes it fences it."""
 
@@ -108,8 +120,14 @@ class Node(models.Model):
     lease_until = models.DateTimeField()
     in_flight = models.PositiveIntegerField(default=0)
 
+    objects = NodeQuerySet.as_manager()
+
     class Meta:
         db_table = "nodes"
 
     def __str__(self) -> str:
         return f"{self.role} {self.owner_id}"
+
+    def is_alive(self, now: datetime) -> bool:
+        """Return whether the lease lasts: a node lives up to and including the last instant of its lease."""
+        return self.lease_until >= now

@@ -80,7 +80,7 @@ class Membership:
         """Let go of the shards that fall to others now, take the free ones that fall to this node; whether there
         were any."""
         nodes = _nodes()
-        self.sees_dead = any(node.is_dead for node in nodes)
+        self.sees_dead = not all(node.is_alive for node in nodes)
         live = _live(NodeRole.ENGINE, nodes)
         if self.owner_id not in live:
             return False
@@ -127,10 +127,10 @@ def reap_one(by: uuid.UUID | None = None) -> uuid.UUID | None:
     Nothing is waited for: a node that froze inside a transaction would freeze this one with it. It is reaped
     when the database has ended that transaction.
     """
-    expired = list(Node.objects.filter(lease_until__lt=DbNow()).values_list("pk", flat=True))
+    expired = list(Node.objects.dead().values_list("pk", flat=True))
     for owner_id in expired if by not in expired else []:
         with transaction.atomic():
-            node = Node.objects.filter(pk=owner_id, lease_until__lt=DbNow())
+            node = Node.objects.dead().filter(pk=owner_id)
             shards = TimerShard.objects.filter(owner_id=owner_id)
             if _all_locked(node) and node.exists() and _all_locked(shards):
                 _free(shards)
@@ -161,19 +161,19 @@ def live_nodes(role: NodeRole) -> frozenset[uuid.UUID]:
 class _KnownNode(NamedTuple):
     owner_id: uuid.UUID
     role: str
-    is_dead: bool
+    is_alive: bool
 
 
 def _live(role: NodeRole, nodes: Sequence[_KnownNode]) -> frozenset[uuid.UUID]:
-    return frozenset(node.owner_id for node in nodes if node.role == role and not node.is_dead)
+    return frozenset(node.owner_id for node in nodes if node.role == role and node.is_alive)
 
 
 def _nodes() -> list[_KnownNode]:
     """In SQL: it is asked every second, and the ORM would take half of what an idle engine takes."""
     now, values = now_sql()
     with connection.cursor() as cursor:
-        cursor.execute(f"SELECT owner_id, role, lease_until < {now} FROM nodes", values)
-        return [_KnownNode(as_uuid(owner_id), role, bool(dead)) for owner_id, role, dead in cursor]
+        cursor.execute(f"SELECT owner_id, role, lease_until >= {now} FROM nodes", values)
+        return [_KnownNode(as_uuid(owner_id), role, bool(alive)) for owner_id, role, alive in cursor]
 
 
 def ensure_shards(num_shards: int) -> None:

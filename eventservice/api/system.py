@@ -137,6 +137,6 @@ def _show_node(node: Any, now: Any) -> dict[str, Any]:
         "processId": node.process_id,
         "startedAt": format_instant(node.started_at),
         "leaseUntil": format_instant(node.lease_until),
-        "live": node.lease_until > now,
+        "live": node.is_alive(now),
         "inFlight": node.in_flight,
     }

@@ -132,7 +132,7 @@ def read_asked(given: Mapping[str, str]) -> Asked:
 
 
 def _live_roles(now: datetime) -> dict[str, int]:
-    return Counter(node.role for node in nodes() if node.lease_until >= now)
+    return Counter(node.role for node in nodes() if node.is_alive(now))
 
 
 # --- tiles --------------------------------------------------------------------------------------------------------

@@ -60,11 +60,11 @@ class Overview:
     most_shards: int
 
     def live(self, role: NodeRole) -> list[Any]:
-        return [node for node in self.nodes if node.role == role and node.lease_until > self.now]
+        return [node for node in self.nodes if node.role == role and node.is_alive(self.now)]
 
     @property
     def silent(self) -> list[Any]:
-        return [node for node in self.nodes if node.lease_until <= self.now]
+        return [node for node in self.nodes if not node.is_alive(self.now)]
 
     @property
     def engines(self) -> int:
@@ -153,7 +153,7 @@ class Timers(Page):
 
 def _hands(node: Any, overview: Overview) -> dict[str, Any]:
     """How a node is, in a word, and what it holds."""
-    if node.lease_until <= overview.now:
+    if not node.is_alive(overview.now):
         pill, word = "alarm", "silent"
     elif node.role == NodeRole.LEAVING:
         pill, word = "worry", "finishing"

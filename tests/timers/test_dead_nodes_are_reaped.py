@@ -13,8 +13,8 @@ from django.db import transaction
 from eventservice.db.leases import Fenced
 from eventservice.db.now import pinned_time
 from tests.timers.support import NOON, joined
-from timers.models import Node, TimerShard
-from timers.shards import NODE_LEASE, SHARD_LEASE, reap_one, unreaped_nodes
+from timers.models import Node, NodeRole, TimerShard
+from timers.shards import NODE_LEASE, SHARD_LEASE, live_nodes, reap_one, unreaped_nodes
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
 
@@ -26,7 +26,16 @@ def test_a_node_is_alive_to_the_last_instant_of_its_lease() -> None:
     joined()
     with pinned_time(JUST_ALIVE):
         assert reap_one() is None
-    assert Node.objects.exists()
+        assert len(live_nodes(NodeRole.ENGINE)) == 1
+    assert [node.is_alive(JUST_ALIVE) for node in Node.objects.all()] == [True]
+
+
+def test_a_node_is_dead_as_soon_as_its_lease_has_ended() -> None:
+    node = Node.objects.get(pk=joined().owner_id)
+    assert not node.is_alive(DEAD)
+    with pinned_time(DEAD):
+        assert live_nodes(NodeRole.ENGINE) == frozenset()
+        assert list(Node.objects.dead()) == [node]
 
 
 def test_its_row_goes_and_its_shards_are_free_under_a_new_version() -> None:

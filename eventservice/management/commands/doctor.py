@@ -280,7 +280,7 @@ def roles() -> Iterator[Finding]:
     now = db_now()
     for role, consequence in WITHOUT.items():
         of_role = [node for node in nodes() if node.role == role]
-        live = sum(node.lease_until > now for node in of_role)
+        live = sum(node.is_alive(now) for node in of_role)
         advice = f"{consequence} Start `manage.py cluster`. A silent one is taken over by the others."
         yield Finding(role.value, live > 0, f"{live} alive, {len(of_role) - live} silent", advice)
 
