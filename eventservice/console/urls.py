@@ -1,8 +1,8 @@
-"""The operators' pages. Those of calls are in eventservice.console.calls."""
+"""URLs of the operators' console."""
 
 from __future__ import annotations
 
-from django.urls import include, path
+from django.urls import path
 
 from eventservice.console import (
     audit_log,
@@ -15,9 +15,12 @@ from eventservice.console import (
     timers,
     webhooks,
 )
+from eventservice.console.calls import bulk, call_actions, details_page, export, list_page, request_page
 
 app_name = "console"
 
+CALL_KEY = "<uuid:tenant_id>/<uuid:service_call_id>"
+CALL = f"calls/{CALL_KEY}"
 TENANT = "tenants/<uuid:tenant_id>"
 KEY = "keys/<str:key_id>"
 EVENT = "outbox/<int:key>"
@@ -25,7 +28,31 @@ ENDPOINT = "outbox/webhooks/<uuid:tenant_id>/<uuid:endpoint_id>"
 
 urlpatterns = [
     path("", dashboard.Dashboard.as_view(), name="dashboard"),
-    path("calls/", include("eventservice.console.calls.urls")),
+    path("calls/", list_page.Calls.as_view(), name="calls"),
+    path("calls/look/", list_page.Look.as_view(), name="calls-look"),
+    path("calls/bulk/", bulk.Preview.as_view(), name="calls-bulk"),
+    path("calls/bulk/run/", bulk.Run.as_view(), name="calls-bulk-run"),
+    path("calls/export.csv", export.Export.as_view(), {"kind": "csv"}, name="calls-csv"),
+    path("calls/export.ndjson", export.Export.as_view(), {"kind": "ndjson"}, name="calls-ndjson"),
+    path("calls/new/", request_page.NewCall.as_view(), name="new-call"),
+    path(f"calls/new/response/{CALL_KEY}/", request_page.SentCall.as_view(), name="sent-call"),
+    path(f"{CALL}/", details_page.Call.as_view(), name="call"),
+    path(f"{CALL}/curl/", details_page.Curl.as_view(), name="call-curl"),
+    path(
+        f"{CALL}/body/request/", details_page.Body.as_view(), {"which": "request"}, name="call-request-body"
+    ),
+    path(
+        f"{CALL}/body/response/",
+        details_page.Body.as_view(),
+        {"which": "response"},
+        name="call-response-body",
+    ),
+    path(f"{CALL}/cancel/", call_actions.Cancel.as_view(), name="call-cancel"),
+    path(f"{CALL}/reschedule/", call_actions.Reschedule.as_view(), name="call-reschedule"),
+    path(f"{CALL}/run-now/", call_actions.RunNow.as_view(), name="call-run-now"),
+    path(f"{CALL}/replay/", call_actions.Replay.as_view(), name="call-replay"),
+    path(f"{CALL}/favorite/", call_actions.Favorite.as_view(), name="call-favorite"),
+    path(f"{CALL}/tags/", call_actions.Tags.as_view(), name="call-tags"),
     path("timers/", timers.Timers.as_view(), name="timers"),
     path("outbox/", outbox.Outbox.as_view(), name="outbox"),
     path("outbox/replay/", outbox_replay.Replay.as_view(), name="outbox-replay"),

@@ -12,7 +12,7 @@ import pytest
 from django.db import OperationalError
 from django.test import Client
 
-from eventservice.console.calls import bulk_page, bulk_run
+from eventservice.console.calls import bulk
 from eventservice.operators.models import OperatorAction
 from eventservice.tenants.directory import change_tenant
 from eventservice.tenants.models import Tenant
@@ -130,7 +130,7 @@ def test_more_than_may_be_touched_at_once_is_said(
     operator: Client, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     submit_calls(tenant, 5)
-    monkeypatch.setattr(bulk_page, "MOST_CALLS", 3)
+    monkeypatch.setattr(bulk, "MOST_CALLS", 3)
     page = preview(operator, "cancel")
     assert "Cancel 3 calls?" in page
     assert "More than 3 calls match. These are the latest 3 of them" in page
@@ -238,7 +238,7 @@ def test_a_retry_that_was_canceled_is_none(operator: Client, tenant: Tenant) -> 
 def test_a_retry_keeps_to_the_tenants_ceiling_and_says_how_far_it_came(
     operator: Client, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bulk_run, "PIECE", 2)
+    monkeypatch.setattr(bulk, "PIECE", 2)
     ids = submit_calls(tenant, 4)
     ServiceCall.objects.filter(service_call_id__in=ids).update(status="Failed")
     change_tenant(tenant.tenant_id, max_pending=3)
@@ -315,8 +315,8 @@ def test_a_call_that_has_as_many_tags_as_it_may_have_is_left_alone(operator: Cli
 def test_when_its_time_is_up_it_says_how_far_it_is_and_goes_on(
     operator: Client, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bulk_run, "PIECE", 2)
-    monkeypatch.setattr(bulk_run, "SECONDS", 0.0)
+    monkeypatch.setattr(bulk, "PIECE", 2)
+    monkeypatch.setattr(bulk, "SECONDS", 0.0)
     submit_calls(tenant, 5)
     response = run(operator, preview(operator, "cancel"))
     for done in (2, 4):
@@ -332,8 +332,8 @@ def test_when_its_time_is_up_it_says_how_far_it_is_and_goes_on(
 def test_a_page_of_its_progress_sent_twice_does_nothing_twice(
     operator: Client, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bulk_run, "PIECE", 2)
-    monkeypatch.setattr(bulk_run, "SECONDS", 0.0)
+    monkeypatch.setattr(bulk, "PIECE", 2)
+    monkeypatch.setattr(bulk, "SECONDS", 0.0)
     ids = submit_calls(tenant, 4)
     ServiceCall.objects.filter(service_call_id__in=ids).update(status="Failed")
     page = run(operator, preview(operator, "replay")).content.decode()
@@ -345,18 +345,18 @@ def test_a_page_of_its_progress_sent_twice_does_nothing_twice(
 def test_a_piece_that_breaks_leaves_nothing_and_what_was_done_stays(
     operator: Client, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bulk_run, "PIECE", 2)
+    monkeypatch.setattr(bulk, "PIECE", 2)
     ids = submit_calls(tenant, 4)
-    run_one = bulk_run.KINDS["cancel"].run
+    run_one = bulk.KINDS["cancel"].run
 
     def break_at_the_last(job: Any, key: Any, correlation_id: Any) -> bool:
         if key[1] == ids[3]:
             raise OperationalError("busy")
         return run_one(job, key, correlation_id)
 
-    broken = bulk_run.KINDS["cancel"]._replace(run=break_at_the_last)
+    broken = bulk.KINDS["cancel"]._replace(run=break_at_the_last)
     with monkeypatch.context() as during:
-        during.setitem(bulk_run.KINDS, "cancel", broken)
+        during.setitem(bulk.KINDS, "cancel", broken)
         response = run(operator, preview(operator, "cancel"))
     assert response.status_code == 503
     page = response.content.decode()

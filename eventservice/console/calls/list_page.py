@@ -15,9 +15,17 @@ from eventservice.api.fields import format_instant, parse_instant
 from eventservice.api.pagination import MOST_LISTED
 from eventservice.api.problems import FieldError, InvalidRequest
 from eventservice.console.calls.export import MOST_EXPORTED
-from eventservice.console.calls.id_lookup import NotFoundByIt, place_of
-from eventservice.console.calls.list_query import BY, MOST_TENANTS, Asked, Turn, in_field, read_asked
-from eventservice.console.calls.list_rows import read_keys, rows_of
+from eventservice.console.calls.list_query import (
+    BY,
+    MOST_TENANTS,
+    Asked,
+    NotFoundByIt,
+    Turn,
+    in_field,
+    place_of,
+    read_asked,
+)
+from eventservice.console.calls.presenters.list_row import read_keys, rows_of
 from eventservice.console.views import Page, see_other
 from eventservice.db.bounded_count import MOST_COUNTED, capped_text
 from eventservice.db.now import db_now

@@ -19,7 +19,7 @@ from eventservice.api.problems import FieldError
 from eventservice.console.forms import without_empty
 from eventservice.console.tenant_select import tenants_to_choose
 from orchestration.queries.calls import CallFilter, Order, Page, Position, list_merged
-from orchestration.queries.tenants_with_calls import tenants_with
+from orchestration.queries.tenants_with_calls import tenants_with, tenants_with_id
 from orchestration.states import FAVORITE, MOST_TAGS, Status
 
 # Each tenant has an index of its own: a list of all of them is merged from so many.
@@ -205,3 +205,27 @@ def in_field(moment: datetime | None) -> str:
         return ""
     at = moment.astimezone(UTC).replace(tzinfo=None)
     return at.isoformat(timespec="seconds" if at.second or at.microsecond else "minutes")
+
+
+MOST_NAMED = 20
+
+
+class NotFoundByIt(Exception):
+    """Why an id leads nowhere, for whoever looks for it."""
+
+
+def place_of(sought: uuid.UUID, asked: Asked) -> str:
+    """The address of the call with this id, or of the list of those with this correlation id.
+
+    But for the tenant, the filters have no say in which call an id is of. Raises NotFoundByIt.
+    """
+    owners = tenants_with_id("service_call_id", sought, asked.tenant, MOST_NAMED)
+    if len(owners) > 1:  # whoever submits a call may choose its id
+        names = ", ".join(owners.values())
+        raise NotFoundByIt(f"Several tenants have a call with this id: choose one of {names}.")
+    for tenant_id in owners:
+        return reverse("console:call", args=[tenant_id, sought])
+    if tenants_with_id("correlation_id", sought, asked.tenant, 1):
+        return asked.address(id=None, correlationId=str(sought))
+    of_tenant = f" of {asked.tenants[asked.tenant]}" if asked.tenant else ""
+    raise NotFoundByIt(f"No call{of_tenant} has this id or correlation id.")

@@ -15,10 +15,10 @@ from django.urls import reverse
 from eventservice.api.fields import parse_uuid
 from eventservice.api.problems import DATABASE_BUSY, OUTCOME_UNKNOWN
 from eventservice.console.calls.curl import BadCurl, parse_curl
-from eventservice.console.calls.details_page import about, answered, hostnames, rows_of
-from eventservice.console.calls.list_rows import read_key
 from eventservice.console.calls.local_time import BadMoment, moment_of, zones
-from eventservice.console.calls.prefill import draft_of, formatted, new_draft, new_key, restored, with_pasted
+from eventservice.console.calls.presenters.call_state import about
+from eventservice.console.calls.presenters.exchange import answered, hostnames, rows_of
+from eventservice.console.calls.presenters.list_row import read_key
 from eventservice.console.calls.request_form import (
     LABELS,
     Draft,
@@ -27,6 +27,12 @@ from eventservice.console.calls.request_form import (
     body_of,
     chosen,
     command_of,
+    draft_of,
+    formatted,
+    new_draft,
+    new_key,
+    restored,
+    with_pasted,
 )
 from eventservice.console.tenant_select import tenants_to_choose
 from eventservice.console.views import Page, see_other

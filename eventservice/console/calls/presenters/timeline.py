@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from eventservice.api.fields import parse_instant
-from eventservice.console.calls.response_view import in_words, why_no_further_attempt
+from eventservice.console.calls.presenters.call_state import in_words, why_no_further_attempt
 from execution.outcome import ErrorKind
 from orchestration.events import EventType
 from orchestration.retries import RetryPolicy

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any
 
-from eventservice.api.parsers import parse_json
-from eventservice.api.problems import Problem
-from eventservice.console.calls.request_form import pretty
+from eventservice.api.call_presentation import show_request
 from execution.outcome import ErrorKind
-from execution.runner import Request
 from orchestration.outcome_rules import PASSING_KINDS, PASSING_STATUSES
 from orchestration.retries import RetryPolicy
-from orchestration.states import Delivery
+from orchestration.states import FAVORITE, TERMINAL, Delivery, ResponseContract, Status
 
-# Of a body, in characters; the rest can be downloaded.
-MOST_SHOWN = 64 * 1024
+# A call that is overdue for so long has no engine.
+LATE = timedelta(seconds=10)
+
 
 IN_WORDS = {
     ErrorKind.TIMEOUT: "The target did not answer in time.",
@@ -47,52 +45,6 @@ def error_of(call: Mapping[str, Any]) -> str:
     return str(error.get("message", "")) if is_answer else in_words(error.get("kind"))
 
 
-@dataclass(frozen=True, slots=True)
-class Body:
-    """`shown` and `size` are bytes, of what is on the page and of the whole."""
-
-    text: str
-    shown: int
-    size: int
-    is_json: bool
-    is_cut: bool
-    is_kept: bool  # all of it, to be downloaded
-
-
-def body_view(text: str | None, size: int | None = None, *, as_text: bool = False) -> Body | None:
-    """`size` is that of the whole, of which `text` may be the beginning."""
-    if not text:
-        return None
-    stored = len(text.encode(errors="replace"))
-    whole = stored if size is None else size
-    part = text[:MOST_SHOWN]
-    is_cut = len(part) < len(text) or stored < whole
-    laid_out = None if is_cut else _laid_out(part)
-    return Body(
-        text=part if as_text or laid_out is None else laid_out,
-        shown=min(len(part.encode(errors="replace")), whole),
-        size=whole,
-        is_json=laid_out is not None,
-        is_cut=is_cut,
-        is_kept=stored >= whole,
-    )
-
-
-def _laid_out(text: str) -> str | None:
-    """None: it is no JSON, or one that would not look as it is (a name twice in one object)."""
-    if not text.lstrip().startswith(("{", "[")):
-        return None
-    try:
-        return pretty(parse_json(text))
-    except (Problem, RecursionError):
-        return None
-
-
-def request_body(spec: Mapping[str, Any]) -> str | None:
-    """As it is sent."""
-    return Request.from_spec(spec).body_text
-
-
 def why_no_further_attempt(call: Mapping[str, Any]) -> str:
     """Of a call that has failed."""
     meta = call["outcome_meta"] or {}
@@ -117,3 +69,37 @@ def _why_interrupted_for_good(call: Mapping[str, Any]) -> str:
     if call["delivery"] == Delivery.AT_MOST_ONCE:
         return "It is delivered at most once, so it was not made again."
     return "It was interrupted too often to be made again."
+
+
+def about(call: Mapping[str, Any], now: datetime, *, quick: bool = False) -> dict[str, Any]:
+    """What all of a call's pages and parts show of it."""
+    status = Status(call["status"])
+    return {
+        "now": now,
+        "call": call,
+        "spec": show_request(call["request_spec"]),
+        "tenant_id": call["tenant_id"],
+        "service_call_id": call["service_call_id"],
+        "favorite": FAVORITE in call["tags"],
+        "tags": sorted(set(call["tags"]) - {FAVORITE}),
+        "is_callback": call["response_contract"] == ResponseContract.CALLBACK,
+        "has_ended": status in TERMINAL,
+        "may_cancel": status == Status.SCHEDULED
+        or (status == Status.RUNNING and not call["cancel_requested"]),
+        "is_scheduled": status == Status.SCHEDULED,
+        "is_overdue": status == Status.SCHEDULED and call["due_at"] <= now,
+        "is_late": status == Status.SCHEDULED and call["due_at"] < now - LATE,
+        "error_words": error_of(call),
+        "why_final": why_no_further_attempt(call) if status == Status.FAILED else "",
+        "live": seconds_to_next_look(call, now, quick=quick),
+    }
+
+
+def seconds_to_next_look(call: Mapping[str, Any], now: datetime, *, quick: bool = False) -> int:
+    """0: nothing will change any more."""
+    status = Status(call["status"])
+    if status in TERMINAL:
+        return 0
+    soon = 1 if quick else 2
+    left = 0.0 if status == Status.RUNNING else (call["due_at"] - now).total_seconds()
+    return soon if left < 10 else 3 if left < 60 else 15 if left < 3600 else 60
