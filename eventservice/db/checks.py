@@ -58,7 +58,7 @@ def slices(**kwargs: Any) -> list[CheckMessage]:
     return [
         Error(
             f"Q_CLUSTER: {rule}.",
-            hint="See docs/decisions/0001-seats-and-tickets.md.",
+            hint="See docs/decisions/0001-tickets-and-role-leases.md.",
             id="eventservice.E004",
         )
         for rule, kept in rules.items()
