@@ -56,7 +56,7 @@ class Change(Question):
         """In a dialog too: the button that led here was shown before the call moved on."""
         text = f"It is {call['status']} by now, and cannot be {self.done_to}."
         context = {"call": call, "text": text, "next": self.next_or(self.page_of_call(call))}
-        return self.show(context, "console/calls/details_too_late.html", 200 if self.in_part else 409)
+        return self.show(context, "console/calls/too_late.html", 200 if self.in_part else 409)
 
     def page_of_call(self, call: Mapping[str, Any]) -> str:
         return self.page_of(call["tenant_id"], call["service_call_id"])
@@ -118,7 +118,7 @@ class Reschedule(Change):
     action = "reschedule"
     done_to = "rescheduled"
     allowed = frozenset({Status.SCHEDULED})
-    template = "console/calls/details_reschedule.html"
+    template = "console/calls/reschedule.html"
 
     def question(self, call: Mapping[str, Any]) -> dict[str, Any]:
         return {
@@ -159,7 +159,7 @@ class Replay(Change):
     action = "replay"
     done_to = "replayed"
     allowed = TERMINAL
-    template = "console/calls/details_replay.html"
+    template = "console/calls/replay.html"
 
     def question(self, call: Mapping[str, Any]) -> dict[str, Any]:
         text = f"Replay makes a new call, {said_request(call)}, now: with the same headers, body and terms."
@@ -218,7 +218,7 @@ class Favorite(Labels):
         if not self.in_part:
             return self.back(reverse("console:call", args=[tenant_id, service_call_id]))
         context = {"tenant_id": tenant_id, "service_call_id": service_call_id, "favorite": on}
-        return self.show(context, "console/calls/star.html")
+        return self.show(context, "console/calls/_favorite_button.html")
 
 
 class Tags(Labels):

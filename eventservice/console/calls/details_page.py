@@ -133,7 +133,7 @@ class Curl(Page):
     """The request as a command line, without the secrets."""
 
     nav = "calls"
-    template = "console/calls/details_curl.html"
+    template = "console/calls/curl.html"
 
     def get(self, request: HttpRequest, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> HttpResponse:
         call = call_of(tenant_id, service_call_id)

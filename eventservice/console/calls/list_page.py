@@ -85,7 +85,7 @@ class Look(Page):
 
     nav = "calls"
     acts = Role.VIEWER
-    template = "console/calls/list_look.html"
+    template = "console/calls/_list_updates.html"
 
     def post(self, request: HttpRequest) -> HttpResponse:
         asked, since = _read_look(request.GET)

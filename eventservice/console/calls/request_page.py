@@ -266,7 +266,7 @@ def response_of(request: HttpRequest, call: Mapping[str, Any]) -> dict[str, Any]
 class SentCall(RequestPage):
     """The part of the Request page that renews itself."""
 
-    template = "console/calls/new_response.html"
+    template = "console/calls/_new_response.html"
 
     def get(self, request: HttpRequest, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> HttpResponse:
         return self.show(response_of(request, call_of(tenant_id, service_call_id)))
