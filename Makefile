@@ -46,8 +46,8 @@ lint: install ## ruff, its formatter, mypy
 chaos: install ## run the long tests that kill processes and brokers
 	$(BIN)/python -m pytest -m "chaos or slow"
 
-bench: install ## run the benchmarks, or one of them: make bench NAME=burst
-	$(BIN)/python -m benchmarks$(if $(NAME),.$(NAME))
+bench: install ## run the benchmarks, or one: make bench NAME=burst; beside a commit: make bench NAME=burst AGAINST=main~5
+	$(BIN)/python -m benchmarks$(if $(AGAINST),.compare $(NAME) --against $(AGAINST) $(if $(RUNS),--runs $(RUNS)),$(if $(NAME),.$(NAME))) $(ARGS)
 
 demo: install ## show the system at work with made-up calls
 	$(BIN)/python manage.py demo

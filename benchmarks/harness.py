@@ -154,12 +154,14 @@ def _end_with(parent: int) -> None:
 
 
 @contextlib.contextmanager
-def process(argv: Sequence[str], env: Mapping[str, str], **pipes: Any) -> Iterator[subprocess.Popen[bytes]]:
+def process(
+    argv: Sequence[str], env: Mapping[str, str], cwd: Path = REPOSITORY, **pipes: Any
+) -> Iterator[subprocess.Popen[bytes]]:
     """In a session of its own, so that Ctrl-C reaches the program alone; nothing of it is left afterwards."""
     parent = os.getpid()
     popen = subprocess.Popen(
         argv,
-        cwd=REPOSITORY,
+        cwd=cwd,
         env=dict(env),
         start_new_session=True,
         preexec_fn=lambda: _end_with(parent),

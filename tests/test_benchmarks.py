@@ -12,8 +12,20 @@ from typing import Any
 import pytest
 
 from benchmarks.__main__ import PROGRAMS, SMOKE
+from benchmarks.compare import (
+    DECISIVE,
+    Direction,
+    Verdict,
+    compare_runs,
+    find_direction,
+    flatten_figures,
+    judge,
+    parse_output,
+    run_git,
+    summarize,
+)
 from benchmarks.figures import distribution, percentile, ratio, spread
-from benchmarks.harness import REPOSITORY, turns
+from benchmarks.harness import REPOSITORY, BenchmarkError, turns
 
 pytestmark = pytest.mark.sqlite_only
 
@@ -53,6 +65,19 @@ def test_each_runs_by_itself(name: str, tmp_path: Path) -> None:
     assert not programs_in(tmp_path)
 
 
+@pytest.mark.slow
+def test_a_commit_is_compared_and_its_worktree_removed(tmp_path: Path) -> None:
+    (line,) = run(
+        "benchmarks.compare", "idle", "--against", "HEAD", "--runs", "1", *SMOKE["idle"],
+        "--threshold", "1000000", "--folder", str(tmp_path),
+    )  # fmt: skip
+
+    assert line["benchmark"] == "idle"
+    assert {one["figure"] for one in line["comparisons"]} >= set(DECISIVE["idle"])
+    assert not list(tmp_path.iterdir())
+    assert str(tmp_path) not in run_git("worktree", "list")
+
+
 def programs_in(folder: Path) -> list[str]:
     """Commands of processes that name this folder."""
     found = []
@@ -84,3 +109,108 @@ def test_rounds_are_summed_up_by_their_median_and_spread() -> None:
 def test_in_each_round_another_thing_comes_first() -> None:
     assert [turns("abc", number)[0] for number in range(4)] == ["a", "b", "c", "a"]
     assert sorted(turns("abc", 2)) == ["a", "b", "c"]
+
+
+def burst_figures(per_second: float, first_request_ms: float = 10.0) -> dict[str, Any]:
+    return {
+        "limits": {"inserts": spread([100.0])},
+        "system": {"per_second": spread([per_second]), "first_request_ms": spread([first_request_ms])},
+        "ratio_to": {"huey": 2.0},
+    }
+
+
+def test_figures_are_compared_by_their_path_and_median() -> None:
+    flat = flatten_figures(
+        {"system": {"per_second": spread([1.0, 3.0])}, "list": {"p50": 2.5, "max": None}, "complete": True}
+    )
+
+    assert flat == {"system: per_second": 2.0, "list: p50": 2.5}
+
+
+@pytest.mark.parametrize(
+    ("figure", "direction"),
+    [
+        ("system: per_second", Direction.HIGHER_IS_BETTER),
+        ("1000: per_second: pending", Direction.HIGHER_IS_BETTER),
+        ("system: peak_mb", Direction.LOWER_IS_BETTER),
+        ("cpu_percent: engine", Direction.LOWER_IS_BETTER),
+        ("system: cpu_s_per_1000: engine", Direction.LOWER_IS_BETTER),
+        ("API, first page: together: p50", Direction.LOWER_IS_BETTER),
+        ("lateness_ms: p50", Direction.LOWER_IS_BETTER),
+        ("API, first page: together: count", None),
+        ("system: events", None),
+        ("limits: inserts", None),
+        ("huey on SQLite, 2x8: per_second", None),
+        ("bare, FULL: per_second", None),
+        ("1000: per_second: ratio", None),
+    ],
+)
+def test_only_figures_of_the_system_have_a_direction(figure: str, direction: Direction | None) -> None:
+    assert find_direction(figure) is direction
+
+
+@pytest.mark.parametrize(
+    ("change", "direction", "verdict"),
+    [
+        (0.95, Direction.HIGHER_IS_BETTER, Verdict.SAME),
+        (0.94, Direction.HIGHER_IS_BETTER, Verdict.LOSS),
+        (1.06, Direction.HIGHER_IS_BETTER, Verdict.GAIN),
+        (1.06, Direction.LOWER_IS_BETTER, Verdict.LOSS),
+        (0.94, Direction.LOWER_IS_BETTER, Verdict.GAIN),
+        (None, Direction.LOWER_IS_BETTER, Verdict.SAME),
+    ],
+)
+def test_a_change_counts_beyond_the_threshold(
+    change: float | None, direction: Direction, verdict: Verdict
+) -> None:
+    assert judge(change, direction, 5.0) is verdict
+
+
+def test_the_medians_of_all_runs_are_compared() -> None:
+    this = [burst_figures(rate) for rate in (80.0, 90.0, 200.0)]
+    against = [burst_figures(rate) for rate in (100.0, 110.0, 90.0)]
+
+    per_second, first_request = compare_runs("burst", this, against, 5.0)
+
+    assert (per_second.figure, per_second.ratio, per_second.verdict) == (
+        "system: per_second",
+        0.9,
+        Verdict.LOSS,
+    )
+    assert per_second.decisive
+    assert (first_request.figure, first_request.verdict, first_request.decisive) == (
+        "system: first_request_ms",
+        Verdict.SAME,
+        False,
+    )
+    assert summarize("burst", [per_second, first_request], 5.0) == "burst: LOSS in system: per_second (0.9×)"
+
+
+def test_a_loss_in_a_figure_that_does_not_decide_is_no_loss_of_the_benchmark() -> None:
+    comparisons = compare_runs("burst", [burst_figures(100.0, 30.0)], [burst_figures(100.0)], 5.0)
+
+    assert [one.verdict for one in comparisons] == [Verdict.SAME, Verdict.LOSS]
+    assert summarize("burst", comparisons, 5.0) == "burst: no measurable loss (within 5 %)"
+
+
+def test_a_figure_that_only_one_tree_has_is_left_out() -> None:
+    old = {"system": {"per_second": spread([100.0])}}
+
+    assert [one.figure for one in compare_runs("burst", [burst_figures(100.0)], [old], 5.0)] == [
+        "system: per_second"
+    ]
+
+
+@pytest.mark.parametrize("name", DECISIVE)
+def test_the_figures_that_decide_are_printed_by_the_benchmark(name: str) -> None:
+    (path,) = (REPOSITORY / "benchmarks/results").glob(f"{name}-sqlite.json")
+    figures = flatten_figures(json.loads(path.read_text())["figures"])
+
+    assert set(DECISIVE[name]) <= set(figures)
+    assert all(find_direction(figure) for figure in DECISIVE[name])
+
+
+def test_the_last_line_of_the_output_is_the_document() -> None:
+    assert parse_output('a warning\n{"figures": {}}\n') == {"figures": {}}
+    with pytest.raises(BenchmarkError, match="printed no figures"):
+        parse_output("")
