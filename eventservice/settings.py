@@ -20,7 +20,7 @@ ALLOWED_HOSTS = env.words(
     "ALLOWED_HOSTS", [] if PRODUCTION else ["localhost", "127.0.0.1", "[::1]", "testserver"]
 )
 CSRF_TRUSTED_ORIGINS = env.words("CSRF_TRUSTED_ORIGINS")
-CSRF_FAILURE_VIEW = "eventservice.console.csrf.csrf_failure"
+CSRF_FAILURE_VIEW = "eventservice.console.base.csrf.csrf_failure"
 if PRODUCTION:
     env.demand("ENCRYPTION_KEYS", ENCRYPTION_KEYS, "what `ENVIRONMENT= manage.py newkey` prints")
     env.demand("ALLOWED_HOSTS", ALLOWED_HOSTS, "the names that clients use, comma separated")
@@ -62,7 +62,7 @@ MIDDLEWARE = [
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
-    "eventservice.console.security.ContentSecurityPolicyMiddleware",
+    "eventservice.console.base.csp.ContentSecurityPolicyMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
 ]
 

@@ -35,7 +35,7 @@ from eventservice.adminsite.composite_pk import uuid_of
 from eventservice.adminsite.form_fields import Lines, Url
 from eventservice.adminsite.model_admin import Domain, ReadOnly, RoleAdmin
 from eventservice.api.webhook_rules import refused_url
-from eventservice.console.webhooks import shown_url
+from eventservice.console.webhooks import mask_url
 from eventservice.db.sql import Aside
 from eventservice.kernel.errors import Conflict
 from eventservice.operators.roles import Role
@@ -162,7 +162,7 @@ class WebhookEndpointAdmin(RoleAdmin):
     noun = "endpoint"
     logged = ("event_types", "active")
     list_display = (
-        column("URL", lambda row: shown_url(row.url)), tenant, "active", "disabled_reason", column("events", lambda row: ", ".join(row.event_types) or "all"),
+        column("URL", lambda row: mask_url(row.url)), tenant, "active", "disabled_reason", column("events", lambda row: ", ".join(row.event_types) or "all"),
         moment("created_at"),
     )  # fmt: skip
     fields = ("url", "event_types", "active", "disabled_reason", tenant, "endpoint_id", moment("created_at"))
@@ -179,7 +179,7 @@ class WebhookEndpointAdmin(RoleAdmin):
         """Who may not change its URL sees it without what may be a secret."""
         found = super().get_object(request, object_id, from_field)
         if found is not None and not self.has_change_permission(request, found):
-            found.url = shown_url(found.url)
+            found.url = mask_url(found.url)
         return found
 
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
@@ -191,7 +191,7 @@ class WebhookEndpointAdmin(RoleAdmin):
 
     def delete_model(self, request: HttpRequest, obj: WebhookEndpoint) -> None:
         """One that was used is refused: with it the database would delete all that was ever delivered to it."""
-        self.note(request, "delete", obj, url=shown_url(obj.url))
+        self.note(request, "delete", obj, url=mask_url(obj.url))
         delete_endpoint(obj.tenant_id, obj.endpoint_id)
 
 

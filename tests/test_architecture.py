@@ -32,8 +32,8 @@ TENANT_TABLES = CALL_TABLES | {
 # Where a query may see all tenants, because it is global by nature.
 ACROSS_TENANTS = {
     "eventservice.adminsite.model_admin:RoleAdmin.get_queryset",  # operators
-    "eventservice.operators.action_log:actions_on",  # operators
-    "eventservice.console.audit_log:Actions.get",  # operators
+    "eventservice.operators.audit_log:list_actions_on",  # operators
+    "eventservice.console.audit_log:AuditLogPage.get",  # operators
     "eventservice.console.audit_log:list_actions",
     "eventservice.management.commands.doctor:_stored_secrets",  # operators
     "eventservice.management.commands.tenant:_rows",  # operators

@@ -18,7 +18,7 @@ from eventservice.adminsite.change_lists import name_tenants
 from eventservice.adminsite.composite_pk import key_of, text_of
 from eventservice.kernel.errors import DomainError
 from eventservice.kernel.ids import new_id
-from eventservice.operators.action_log import act
+from eventservice.operators.audit_log import run_audited
 
 # Of one request, which makes a transaction for each row.
 MOST_AT_ONCE = 500
@@ -96,7 +96,7 @@ class RowAction:
         return done, refused
 
     def _act(self, model_admin: Any, request: HttpRequest, row: Any) -> str:
-        return act(
+        return run_audited(
             request.user,
             self.name,
             lambda: self.command(request, row),

@@ -22,7 +22,7 @@ from eventservice.adminsite.permissions import ByRole
 from eventservice.db.sql import Aside
 from eventservice.kernel.errors import DomainError
 from eventservice.kernel.tenancy import TenantManager
-from eventservice.operators.action_log import actions_on, note
+from eventservice.operators.audit_log import list_actions_on, record_action
 
 # As anything: its published types know less than it takes (functions as fields, say).
 ModelAdmin: Any = admin.ModelAdmin
@@ -94,7 +94,7 @@ class RoleAdmin(ByRole, ModelAdmin):  # type: ignore[misc]
         row = self.get_object(request, unquote(object_id))
         # Numbers are subjects too: of another tenant's thing, or of none's, it is another number.
         tenant_id = _uuid(getattr(row, "tenant_id", None))
-        done = actions_on(self.subject_of(row)) if row is not None else []
+        done = list_actions_on(self.subject_of(row)) if row is not None else []
         done = [action for action in done if action.tenant_id == tenant_id]
         return with_named_rows(super().history_view(request, object_id, {"operator_actions": done}))
 
@@ -157,7 +157,7 @@ class RoleAdmin(ByRole, ModelAdmin):  # type: ignore[misc]
         super().delete_model(request, obj)
 
     def note(self, request: HttpRequest, verb: str, row: Any, **detail: Any) -> None:
-        note(
+        record_action(
             request.user,
             f"{self.noun or self.opts.model_name}-{verb}",
             tenant_id=_uuid(getattr(row, "tenant_id", None)),

@@ -28,7 +28,7 @@ from eventservice.api.tenant_rules import (
 from eventservice.api.views import ApiView, no_content, reply
 from eventservice.kernel.errors import NotFound
 from eventservice.kernel.ids import new_id
-from eventservice.operators.action_log import note
+from eventservice.operators.audit_log import record_action
 from eventservice.tenants.directory import change_tenant, create_tenant, declare_namespace
 from eventservice.tenants.keys import create_key, key_of, refuse_ended, revoke_key, rotate_key
 from eventservice.tenants.models import ApiKey, Namespace, Tenant
@@ -61,11 +61,11 @@ class AdminView(ApiView):
 
     def note(self, action: str, tenant_id: uuid.UUID, subject: object, **detail: Any) -> None:
         """In the action log, where the console's lines are too; in the transaction of what it tells of."""
-        note(self.principal, action, tenant_id=tenant_id, subject=subject, **detail)
+        record_action(self.principal, action, tenant_id=tenant_id, subject=subject, **detail)
 
     def note_key(self, action: str, key: ApiKey, **detail: Any) -> None:
         said = {"name": key.name, "scopes": key.scopes, "expires": format_instant(key.expires_at), **detail}
-        note(self.principal, action, tenant_id=key.tenant_id, subject=key.key_id, **said)
+        record_action(self.principal, action, tenant_id=key.tenant_id, subject=key.key_id, **said)
 
     def read_page(self, list_id: str) -> tuple[list[Any] | None, int]:
         faults: list[FieldError] = []

@@ -10,7 +10,7 @@ from typing import Any
 
 from django.urls import reverse
 
-from eventservice.console.charts import Link, say_share
+from eventservice.console.charts import Link, format_share
 from eventservice.templatetags.console import capped, duration
 from orchestration.statistics.charts import failing_hosts
 from orchestration.statistics.live import Pulse
@@ -93,7 +93,7 @@ def _failing_hosts(tenant_id: uuid.UUID | None, now: datetime, link: Link) -> It
     )  # fmt: skip
     for one in hosts:
         ended = one.outcomes.succeeded + one.outcomes.failed
-        share = say_share(one.outcomes.failed / ended)
+        share = format_share(one.outcomes.failed / ended)
         yield Item(
             "worry" if one.outcomes.succeeded else "alarm",
             f"{one.host or 'A host without a name'} is failing",

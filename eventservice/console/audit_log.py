@@ -13,9 +13,9 @@ from django.urls import reverse
 from eventservice.api.fields import parse_uuid
 from eventservice.api.pagination import Query
 from eventservice.api.problems import FieldError
-from eventservice.console.forms import without_empty
-from eventservice.console.tenant_select import tenants_to_choose
-from eventservice.console.views import Page
+from eventservice.console.base.forms import drop_empty_params
+from eventservice.console.base.tenant_select import list_tenant_options
+from eventservice.console.base.views import ConsoleView
 from eventservice.db.now import db_now
 from eventservice.operators.models import OperatorAction
 from eventservice.tenants.directory import tenant_names
@@ -27,13 +27,13 @@ LOOKED_AT = 5000
 SUGGESTED_FROM = 300
 
 
-class Actions(Page):
+class AuditLogPage(ConsoleView):
     nav = "actions"
-    template = "console/actions.html"
+    template = "console/audit_log.html"
 
     def get(self, request: HttpRequest) -> HttpResponse:
         faults: list[FieldError] = []
-        given = without_empty(request.GET)
+        given = drop_empty_params(request.GET)
         wanted, cursor = _read(Query(given, faults))
         rows, following = ([], None) if faults else list_actions(wanted, cursor)
         names = tenant_names([row.tenant_id for row in rows])
@@ -48,12 +48,12 @@ class Actions(Page):
             "filtered": bool(wanted),
             "query": _without_cursor(given),
             "faults": faults,
-            "tenants": tenants_to_choose(wanted.get("tenant_id")),
+            "tenants": list_tenant_options(wanted.get("tenant_id")),
             "known_actions": sorted({action for action, _ in latest}),
             "known_users": sorted({user for _, user in latest}),
             "looked_at": LOOKED_AT,
         }
-        return self.show(context, status=400 if faults else 200)
+        return self.render(context, status=400 if faults else 200)
 
 
 def _read(query: Query) -> tuple[dict[str, Any], int | None]:

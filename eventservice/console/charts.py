@@ -108,7 +108,7 @@ def throughput(slices: Sequence[Slice], span: Span, link: Link) -> Plot:
     columns = [
         _column(
             n, len(slices), one, span,
-            title=say_outcomes(one.outcomes),
+            title=format_outcomes(one.outcomes),
             href=_ended(_of_slice(one, link)) if one.outcomes.total else "",
             segments=list(_stacked(one, span, scale, link)),
             values=[f"{one.outcomes.succeeded:,}", f"{one.outcomes.failed:,}", f"{one.outcomes.canceled:,}"],
@@ -120,10 +120,10 @@ def throughput(slices: Sequence[Slice], span: Span, link: Link) -> Plot:
         whole.add(one.outcomes.succeeded, one.outcomes.failed, one.outcomes.canceled)
     return Plot(
         title="Throughput by outcome",
-        summary=f"{say_outcomes(whole)} in the last {say_span(span)}.",
-        unit=f"calls per {say_step(span.slice)}, by when they were due",
+        summary=f"{format_outcomes(whole)} in the last {format_span(span)}.",
+        unit=f"calls per {format_step(span.slice)}, by when they were due",
         height=HEIGHT,
-        grid=[Tick(_px(HEIGHT - value * scale), say_count(value)) for value in grid],
+        grid=[Tick(_px(HEIGHT - value * scale), format_count(value)) for value in grid],
         labels=_labels(slices, span),
         columns=columns,
         head=["Succeeded", "Failed", "Canceled"],
@@ -141,7 +141,7 @@ def _stacked(one: Slice, span: Span, scale: float, link: Link) -> Iterator[Segme
         if count:
             height = max(count * scale, LEAST_HEIGHT)
             top -= height
-            title = f"{say_when(one, span)}: {count:,} {kind}"
+            title = f"{format_slice_time(one, span)}: {count:,} {kind}"
             yield Segment(kind, _px(top), _px(height), title, _of_slice(one, link, status=kind.capitalize()))
 
 
@@ -170,8 +170,8 @@ def lateness(slices: Sequence[Slice], span: Span) -> Plot:
     columns = [
         _column(
             n, len(slices), one, span,
-            title=", ".join(f"{kind} {say_late(values[n])}" for kind, values in found.items()),
-            href="", segments=[], values=[say_late(values[n]) for values in found.values()],
+            title=", ".join(f"{kind} {format_lateness(values[n])}" for kind, values in found.items()),
+            href="", segments=[], values=[format_lateness(values[n]) for values in found.values()],
         )
         for n, one in enumerate(slices)
         if found["p50"][n] is not None
@@ -195,8 +195,8 @@ def lateness(slices: Sequence[Slice], span: Span) -> Plot:
 def _worst(p99: Sequence[float | None], span: Span) -> str:
     known = [value for value in p99 if value is not None]
     if not known:
-        return f"No call was started in the last {say_span(span)}."
-    return f"In the last {say_span(span)} p99 was {say_late(max(known))} at its worst, and is {say_late(known[-1])} now."
+        return f"No call was started in the last {format_span(span)}."
+    return f"In the last {format_span(span)} p99 was {format_lateness(max(known))} at its worst, and is {format_lateness(known[-1])} now."
 
 
 def _lines(values: Sequence[float | None], up: Callable[[float], float]) -> Iterator[str]:
@@ -233,7 +233,7 @@ def _outcome_bar(name: str, href: str, outcomes: Outcomes, most: int) -> Bar:
         x += width
     success = outcomes.success
     failing = success is not None and outcomes.failed > 0
-    note = f"{say_share(1 - success)} failed" if failing and success is not None else ""
+    note = f"{format_share(1 - success)} failed" if failing and success is not None else ""
     return Bar(
         name, href and _ended(href), f"{outcomes.total:,}", note, parts, failing and (success or 0) < 0.9
     )
@@ -282,7 +282,7 @@ def _label_format(span: Span) -> str:
 def _column(n: int, count: int, one: Slice, span: Span, *, title: str, **rest: object) -> Column:
     width = 100 / count
     bar = width * BAR
-    when = say_when(one, span)
+    when = format_slice_time(one, span)
     return Column(
         x=_percent(n * width), width=_percent(width),
         bar_x=_percent(n * width + (width - bar) / 2), bar_width=_percent(bar),
@@ -301,17 +301,17 @@ def _px(value: float) -> str:
 # --- words --------------------------------------------------------------------------------------------------------
 
 
-def say_when(one: Slice, span: Span) -> str:
+def format_slice_time(one: Slice, span: Span) -> str:
     day = "" if span.length < DAY else "%-d %b "
     return f"{one.starts_at.strftime(day + '%H:%M')}–{one.ends_at.strftime('%H:%M')}"
 
 
-def say_outcomes(outcomes: Outcomes) -> str:
+def format_outcomes(outcomes: Outcomes) -> str:
     said = [f"{outcomes.succeeded:,} succeeded", f"{outcomes.failed:,} failed"]
     return ", ".join([*said, f"{outcomes.canceled:,} canceled"] if outcomes.canceled else said)
 
 
-def say_span(span: Span) -> str:
+def format_span(span: Span) -> str:
     minutes = span.length // timedelta(minutes=1)
     if minutes < 60:
         return f"{minutes} minutes"
@@ -319,27 +319,27 @@ def say_span(span: Span) -> str:
     return "hour" if hours == 1 else f"{hours} hours" if hours <= 24 else f"{hours // 24} days"
 
 
-def say_step(step: timedelta) -> str:
+def format_step(step: timedelta) -> str:
     minutes = step // timedelta(minutes=1)
     if minutes == 1:
         return "minute"
     return f"{minutes} minutes" if minutes < 60 else f"{minutes // 60} hours"
 
 
-def say_late(value: float | None) -> str:
+def format_lateness(value: float | None) -> str:
     if value is None:
         return "–"
     return "more than 1 m" if math.isinf(value) else str(milliseconds(value))
 
 
-def say_count(value: float) -> str:
+def format_count(value: float) -> str:
     for size, letter in ((1_000_000, "M"), (1_000, "k")):
         if value >= size:
             return f"{value / size:g}{letter}"
     return f"{value:g}"
 
 
-def say_share(share: float) -> str:
+def format_share(share: float) -> str:
     """Never 0 % or 100 % when it is not quite that."""
     percent = 100 * share
     if 0 < percent < 0.1:

@@ -17,8 +17,8 @@ from django.urls import reverse
 from eventservice.api.fields import format_instant, parse_uuid
 from eventservice.console import charts
 from eventservice.console.alerts import attention
-from eventservice.console.tenant_select import tenants_to_choose
-from eventservice.console.views import Page
+from eventservice.console.base.tenant_select import list_tenant_options
+from eventservice.console.base.views import ConsoleView
 from eventservice.db.bounded_count import MOST_COUNTED
 from eventservice.db.now import db_now
 from eventservice.kernel.errors import Invalid, NotFound
@@ -89,10 +89,10 @@ class Asked:
     @cached_property
     def tenants(self) -> Sequence[Tenant]:
         """To choose from."""
-        return tenants_to_choose(self.tenant_id)
+        return list_tenant_options(self.tenant_id)
 
 
-class Dashboard(Page):
+class DashboardPage(ConsoleView):
     nav = "dashboard"
     template = "console/dashboard.html"
 
@@ -108,7 +108,7 @@ class Dashboard(Page):
         outbox, live = outbox_status(MOST_COUNTED), _live_roles(asked.now)
         is_new = not has_calls(asked.tenant_id)
         figures = Figures(asked)
-        return self.show(
+        return self.render(
             {
                 **frame,
                 "tiles": tiles(asked, found, figures.last_hour, outbox, live),
@@ -188,13 +188,13 @@ def _success(asked: Asked, last_hour: Sequence[Slice]) -> Tile:
     if ended.success is None:
         return Tile("Success (1 h)", "–", "nothing ended", asked.link(**{"from": since, "to": asked.now}))
     level = _level(1 - ended.success, 0.05, 0.2)
-    return Tile("Success (1 h)", charts.say_share(ended.success), note, href, level)
+    return Tile("Success (1 h)", charts.format_share(ended.success), note, href, level)
 
 
 def _p95(last_hour: Sequence[Slice]) -> Tile:
     late = lateness([sum(counts) for counts in zip(*(one.late for one in last_hour), strict=True)], 0.95)
     level = _level((late or 0) / 1000, 1, 10)
-    return Tile("p95 lateness (1 h)", charts.say_late(late), "from due to started", "#lateness", level)
+    return Tile("p95 lateness (1 h)", charts.format_lateness(late), "from due to started", "#lateness", level)
 
 
 def _level(value: float, worry: float, alarm: float) -> str:
@@ -239,7 +239,7 @@ class Figures:
             ],
             "is_empty": is_empty,
             "longer": _longer(asked) if is_empty else "",
-            "said_span": charts.say_span(span),
+            "said_span": charts.format_span(span),
             "by_tenant": None if asked.tenant_id else self._by_tenant(begin),
             "by_host": charts.outcome_bars(
                 [

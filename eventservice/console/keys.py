@@ -13,12 +13,12 @@ from django.urls import reverse
 
 from eventservice.api.fields import format_instant, parse_duration, raise_if_invalid
 from eventservice.api.tenant_rules import read_key, read_overlap
-from eventservice.console.confirm import Question
-from eventservice.console.forms import Form
-from eventservice.console.views import Page
+from eventservice.console.base.confirm import ConfirmView
+from eventservice.console.base.forms import Form
+from eventservice.console.base.views import ConsoleView
 from eventservice.db.now import db_now
 from eventservice.kernel.errors import Conflict
-from eventservice.operators.action_log import note
+from eventservice.operators.audit_log import record_action
 from eventservice.operators.roles import Role
 from eventservice.tenants.directory import tenant_of
 from eventservice.tenants.keys import (
@@ -52,20 +52,20 @@ OVERLAPS = (
 )
 
 
-class OperatorKeys(Page):
+class OperatorKeysPage(ConsoleView):
     nav = "tenants"
     template = "console/tenants/operator_keys.html"
 
     def get(self, request: HttpRequest) -> HttpResponse:
         now = db_now()
-        return self.show({"now": now, "keys": described_keys(None, now), "tenant": None})
+        return self.render({"now": now, "keys": described_keys(None, now), "tenant": None})
 
 
-class KeyPage(Question):
+class KeyView(ConfirmView):
     """Of a tenant when the address names one, else of the operators' own."""
 
     nav = "tenants"
-    reads = acts = Role.ADMIN
+    read_role = write_role = Role.ADMIN
 
     def list_address(self, tenant_id: uuid.UUID | None) -> str:
         if tenant_id is None:
@@ -84,7 +84,7 @@ class KeyPage(Question):
                 "expires": format_instant(key.expires_at),
                 **detail,
             }
-            note(self.request.user, action, tenant_id=key.tenant_id, subject=key.key_id, **said)
+            record_action(self.request.user, action, tenant_id=key.tenant_id, subject=key.key_id, **said)
         return key, text
 
     def show_once(self, tenant: Tenant | None, key: ApiKey, text: str, replaced: str = "") -> HttpResponse:
@@ -98,10 +98,10 @@ class KeyPage(Question):
             "now": db_now(),
             "back_to": self.list_address(key.tenant_id),
         }
-        return self.show(context, "console/tenants/key_shown.html", status=201)
+        return self.render(context, "console/tenants/key_created.html", status=201)
 
 
-class NewKey(KeyPage):
+class CreateKey(KeyView):
     template = "console/tenants/new_key.html"
 
     def get(self, request: HttpRequest, tenant_id: uuid.UUID | None = None) -> HttpResponse:
@@ -118,7 +118,7 @@ class NewKey(KeyPage):
             "lives": LIVES,
             "back_to": self.list_address(tenant_id),
         }
-        return self.show(context, status=status)
+        return self.render(context, status=status)
 
     def post(self, request: HttpRequest, tenant_id: uuid.UUID | None = None) -> HttpResponse:
         tenant = tenant_of(tenant_id) if tenant_id else None
@@ -136,11 +136,11 @@ class NewKey(KeyPage):
         return self.show_once(tenant, key, text)
 
 
-class RotateKey(KeyPage):
+class RotateKey(KeyView):
     def get(self, request: HttpRequest, key_id: str, tenant_id: uuid.UUID | None = None) -> HttpResponse:
         key = key_of(tenant_id, key_id)
         refuse_ended(key)
-        return self.ask(
+        return self.render_confirmation(
             f"Rotate {key.name or key.key_id}?",
             "Make the new key",
             back_to=self.list_address(tenant_id),
@@ -165,10 +165,10 @@ class RotateKey(KeyPage):
         return self.show_once(tenant, key, text, replaced=key_id)
 
 
-class RevokeKey(KeyPage):
+class RevokeKey(KeyView):
     def get(self, request: HttpRequest, key_id: str, tenant_id: uuid.UUID | None = None) -> HttpResponse:
         key = key_of(tenant_id, key_id)
-        return self.ask(
+        return self.render_confirmation(
             f"Revoke {key.name or key.key_id}?",
             "Revoke it",
             back_to=self.list_address(tenant_id),
@@ -179,9 +179,11 @@ class RevokeKey(KeyPage):
 
     def post(self, request: HttpRequest, key_id: str, tenant_id: uuid.UUID | None = None) -> HttpResponse:
         key = key_of(tenant_id, key_id)
-        self.act("key-revoke", lambda: _revoke(key_id), tenant_id=tenant_id, subject=key_id, name=key.name)
-        self.say(f"The key {key.name or key_id} is revoked.")
-        return self.back(self.list_address(tenant_id))
+        self.run_audited(
+            "key-revoke", lambda: _revoke(key_id), tenant_id=tenant_id, subject=key_id, name=key.name
+        )
+        self.report_success(f"The key {key.name or key_id} is revoked.")
+        return self.redirect_back(self.list_address(tenant_id))
 
 
 def _revoke(key_id: str) -> None:

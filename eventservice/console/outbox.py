@@ -12,11 +12,11 @@ from django.urls import reverse
 
 from eventservice.api.pagination import Query
 from eventservice.api.problems import FieldError
-from eventservice.console.confirm import Question
-from eventservice.console.forms import without_empty
-from eventservice.console.tenant_select import tenants_to_choose
-from eventservice.console.views import Page
-from eventservice.console.webhooks import shown_url
+from eventservice.console.base.confirm import ConfirmView
+from eventservice.console.base.forms import drop_empty_params
+from eventservice.console.base.tenant_select import list_tenant_options
+from eventservice.console.base.views import ConsoleView
+from eventservice.console.webhooks import mask_url
 from eventservice.db.bounded_count import MOST_COUNTED
 from eventservice.db.now import db_now
 from eventservice.kernel.errors import Conflict, NotFound
@@ -49,9 +49,9 @@ TOLERABLE = timedelta(seconds=30)
 BY_HAND = "Parked by an operator."
 
 
-class Outbox(Page):
+class OutboxPage(ConsoleView):
     nav = "outbox"
-    template = "console/outbox/list.html"
+    template = "console/outbox/outbox.html"
 
     def get(self, request: HttpRequest) -> HttpResponse:
         faults: list[FieldError] = []
@@ -78,12 +78,12 @@ class Outbox(Page):
             "top": top,
             "newer": newer_than(top, 1000) if follows and cursor is None and top else 0,
             "faults": faults,
-            "tenants": tenants_to_choose(wanted.tenant_id),
+            "tenants": list_tenant_options(wanted.tenant_id),
             "types": list(EventType),
             "query": _query(request),
             "lists": [(str(listed), LISTS[listed]) for listed in Listed],
         }
-        return self.show(context, status=400 if faults else 200)
+        return self.render(context, status=400 if faults else 200)
 
 
 LISTS = {
@@ -95,7 +95,7 @@ LISTS = {
 
 
 def _read(request: HttpRequest, faults: list[FieldError]) -> tuple[EventFilter, int | None, int]:
-    query = Query(without_empty(request.GET), faults)
+    query = Query(drop_empty_params(request.GET), faults)
     aggregate_id = query.identifier("call")
     wanted = EventFilter(
         Listed(query.choice("show", list(Listed), Listed.ALL)),
@@ -117,7 +117,7 @@ def _key(query: Query, name: str) -> int:
 
 def _query(request: HttpRequest) -> str:
     """The filters as they stand, for links that keep them."""
-    kept = without_empty(request.GET)
+    kept = drop_empty_params(request.GET)
     for name in ("cursor", "seen", "show"):
         kept.pop(name, None)
     return kept.urlencode()
@@ -138,7 +138,7 @@ def _rows(events: Any, names: dict[uuid.UUID, str], unpublished: dict[Any, int])
 # --- one event ------------------------------------------------------------------------------------------------
 
 
-class Event(Page):
+class EventDetailsPage(ConsoleView):
     nav = "outbox"
     template = "console/outbox/event.html"
 
@@ -155,9 +155,9 @@ class Event(Page):
             "around": [(other, str(state_of(other))) for other in around],
             "parked": next((e for e in around if str(state_of(e)) == "Parked"), None),
             "behind": sum(e.published_at is None for e in around if e.id != event.id),
-            "deliveries": [(delivery, shown_url(url)) for delivery, url in deliveries_of(event)],
+            "deliveries": [(delivery, mask_url(url)) for delivery, url in deliveries_of(event)],
         }
-        return self.show(context)
+        return self.render(context)
 
 
 def _event(key: int) -> OutboxEvent:
@@ -167,7 +167,7 @@ def _event(key: int) -> OutboxEvent:
     return event
 
 
-class Decision(Question):
+class EventAction(ConfirmView):
     """About an event that is not published yet."""
 
     nav = "outbox"
@@ -182,12 +182,12 @@ class Decision(Question):
                 raise Conflict("wrong_state", f"Nothing has been changed. {otherwise}")
 
         event = _event(key)
-        self.act(action, done, tenant_id=event.tenant_id, subject=key, type=event.event_type)
-        self.say(said)
-        return self.back(reverse("console:event", args=[key]))
+        self.run_audited(action, done, tenant_id=event.tenant_id, subject=key, type=event.event_type)
+        self.report_success(said)
+        return self.redirect_back(reverse("console:event", args=[key]))
 
 
-class Retry(Decision):
+class RetryEvent(EventAction):
     def post(self, request: HttpRequest, key: int) -> HttpResponse:
         return self.decide(
             "event-retry",
@@ -198,12 +198,12 @@ class Retry(Decision):
         )
 
 
-class Skip(Decision):
+class SkipEvent(EventAction):
     WORD = "skip"
 
     def get(self, request: HttpRequest, key: int) -> HttpResponse:
         event = _event(key)
-        return self.ask(
+        return self.render_confirmation(
             f"Skip {event.event_type}?",
             "Skip it for good",
             back_to=reverse("console:event", args=[key]),
@@ -214,7 +214,7 @@ class Skip(Decision):
         )
 
     def post(self, request: HttpRequest, key: int) -> HttpResponse:
-        self.require_word(self.WORD)
+        self.require_typed_word(self.WORD)
         return self.decide(
             "event-skip",
             key,
@@ -224,10 +224,10 @@ class Skip(Decision):
         )
 
 
-class Park(Decision):
+class ParkEvent(EventAction):
     def get(self, request: HttpRequest, key: int) -> HttpResponse:
         event = _event(key)
-        return self.ask(
+        return self.render_confirmation(
             f"Park {event.event_type}?",
             "Park it",
             back_to=reverse("console:event", args=[key]),

@@ -10,8 +10,8 @@ from typing import Any
 from django.http import HttpRequest, HttpResponse, QueryDict
 
 from eventservice.api.fields import format_instant, parse_duration, parse_instant, parse_uuid
-from eventservice.console.confirm import Question
-from eventservice.console.tenant_select import tenants_to_choose
+from eventservice.console.base.confirm import ConfirmView
+from eventservice.console.base.tenant_select import list_tenant_options
 from eventservice.db.now import db_now
 from eventservice.kernel.errors import Invalid
 from eventservice.tenants.directory import tenant_names
@@ -51,7 +51,7 @@ class Asked:
         return f"manage.py outbox replay --since {format_instant(self.since)}{of_tenant}"
 
 
-class Replay(Question):
+class ReplayEvents(ConfirmView):
     nav = "outbox"
     template = "console/outbox/replay.html"
 
@@ -60,7 +60,7 @@ class Replay(Question):
 
     def _show(self, asked: Asked) -> HttpResponse:
         wrong = asked.wrong
-        tenants = tenants_to_choose(asked.tenant_id)
+        tenants = list_tenant_options(asked.tenant_id)
         context: dict[str, Any] = {"asked": asked, "wrong": wrong, "tenants": tenants, "word": WORD}
         if asked.since is not None and not wrong:
             found = replayable(asked.since, asked.tenant_id, LOOKED_AT)
@@ -75,15 +75,15 @@ class Replay(Question):
                 "most": MOST_REPLAYED,
                 "looked_at": LOOKED_AT,
             }
-        return self.show(context, status=400 if wrong else 200)
+        return self.render(context, status=400 if wrong else 200)
 
     def post(self, request: HttpRequest) -> HttpResponse:
-        self.require_word(WORD)
+        self.require_typed_word(WORD)
         asked = read_asked(request.POST)
         since, wrong = asked.since, asked.wrong
         if since is None or wrong:
             raise Invalid("invalid", " ".join(wrong.values()) or "Say since when.")
-        count = self.act(
+        count = self.run_audited(
             "events-replay",
             lambda: replay_some(since, asked),
             tenant_id=asked.tenant_id,
@@ -92,10 +92,10 @@ class Replay(Question):
             since=format_instant(since),
         )
         if count:
-            self.say(f"{count:,} events are published again, under the same event ids.")
+            self.report_success(f"{count:,} events are published again, under the same event ids.")
         else:
-            self.say("Nothing to publish again: no event was published since then.")
-        return self.to("console:outbox")
+            self.report_success("Nothing to publish again: no event was published since then.")
+        return self.redirect_to("console:outbox")
 
 
 def replay_some(since: datetime, asked: Asked) -> int:

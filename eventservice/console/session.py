@@ -64,7 +64,7 @@ class SignIn(LoginView):
     def redirect_authenticated_user(self) -> bool:  # type: ignore[override]
         return role_of(self.request.user) is not None if self.request.user.is_authenticated else False
 
-    def answer_outdated(self) -> HttpResponse:
+    def handle_csrf_failure(self) -> HttpResponse:
         """For a form from before somebody signed in, maybe in another tab: then there is nothing left to do."""
         if self.redirect_authenticated_user:
             return HttpResponseRedirect(self.get_success_url())

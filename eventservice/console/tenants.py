@@ -20,10 +20,10 @@ from eventservice.api.tenant_rules import (
     read_name,
     read_namespace,
 )
-from eventservice.console.confirm import Question
-from eventservice.console.edit_token import digest_of
-from eventservice.console.forms import Form
-from eventservice.console.views import Page
+from eventservice.console.base.confirm import ConfirmView
+from eventservice.console.base.edit_token import compute_edit_token
+from eventservice.console.base.forms import Form
+from eventservice.console.base.views import ConsoleView
 from eventservice.db.bounded_count import MOST_COUNTED
 from eventservice.db.now import db_now
 from eventservice.kernel.errors import Conflict, DomainError, NotFound
@@ -49,13 +49,13 @@ LIST_NAMES = [name for name, _ in LISTS]
 SETTINGS = [column for _, column, _ in NUMBERS] + [column for _, column in LISTS]
 
 
-class ChangedMeanwhile(Conflict):
+class EditConflict(Conflict):
     """The form showed what is no more."""
 
 
-class Tenants(Page):
+class TenantsPage(ConsoleView):
     nav = "tenants"
-    template = "console/tenants/list.html"
+    template = "console/tenants/tenants.html"
 
     def get(self, request: HttpRequest) -> HttpResponse:
         faults: list[FieldError] = []
@@ -67,24 +67,24 @@ class Tenants(Page):
             for tenant in found[:LISTED]
         ]
         more = len(found) > LISTED
-        return self.show({"rows": rows, "after": after, "next_after": rows[-1][0].name if more else None})
+        return self.render({"rows": rows, "after": after, "next_after": rows[-1][0].name if more else None})
 
 
-class NewTenant(Page):
+class CreateTenant(ConsoleView):
     nav = "tenants"
-    reads = acts = Role.ADMIN
+    read_role = write_role = Role.ADMIN
     template = "console/tenants/new.html"
 
     def get(self, request: HttpRequest) -> HttpResponse:
         defaults = _settings(Tenant())
-        return self.show({"given": defaults, "wrong": {}})
+        return self.render({"given": defaults, "wrong": {}})
 
     def post(self, request: HttpRequest) -> HttpResponse:
         form = Form(request.POST, ["name"], NUMBER_NAMES, LIST_NAMES)
         name, limits, tenant_id = read_name(form.fields), read_limits(form.fields), new_id()
         if not form.faults:
             try:
-                self.act(
+                self.run_audited(
                     "tenant-create",
                     lambda: create_tenant(name, tenant_id=tenant_id, **limits),
                     tenant_id=tenant_id,
@@ -94,17 +94,17 @@ class NewTenant(Page):
             except IntegrityError:
                 form.take(name_taken(name))
             else:
-                self.say(f"Tenant {name} is there. Make a key for it next.")
-                return self.to("console:tenant", tenant_id)
-        return self.show({"given": request.POST, "wrong": form.wrong}, status=400)
+                self.report_success(f"Tenant {name} is there. Make a key for it next.")
+                return self.redirect_to("console:tenant", tenant_id)
+        return self.render({"given": request.POST, "wrong": form.wrong}, status=400)
 
 
-class TenantPage(Page):
+class TenantPage(ConsoleView):
     """The page of one tenant; each of its forms is sent to an address of its own, and comes back to it when wrong."""
 
     nav = "tenants"
     template = "console/tenants/tenant.html"
-    acts = Role.ADMIN
+    write_role = Role.ADMIN
 
     def show_tenant(
         self,
@@ -120,7 +120,9 @@ class TenantPage(Page):
             "tenant": tenant,
             "given": given or _settings(tenant),
             # What is sent again after a mistake was typed on what was shown first.
-            "shown": given.get("shown", "") if given and not outdated else digest_of(tenant, SETTINGS),
+            "shown": given.get("shown", "")
+            if given and not outdated
+            else compute_edit_token(tenant, SETTINGS),
             "outdated": outdated,
             "pending": pending_of(tenant.tenant_id, MOST_COUNTED + 1),
             "namespaces": namespaces_of(tenant.tenant_id),
@@ -132,17 +134,17 @@ class TenantPage(Page):
             "wrong_namespace": wrong.get("wrong_namespace", {}),
             "namespace": wrong.get("namespace", {}),
         }
-        return self.show(context, status=status)
+        return self.render(context, status=status)
 
     def get(self, request: HttpRequest, tenant_id: uuid.UUID) -> HttpResponse:
         return self.show_tenant(tenant_of(tenant_id))
 
 
-class OneTenant(TenantPage):
+class TenantDetailsPage(TenantPage):
     http_method_names = ["get", "head", "options"]
 
 
-class Limits(TenantPage):
+class UpdateLimits(TenantPage):
     def post(self, request: HttpRequest, tenant_id: uuid.UUID) -> HttpResponse:
         tenant = tenant_of(tenant_id)
         form = Form(request.POST, numbers=NUMBER_NAMES, lines=LIST_NAMES)
@@ -155,11 +157,11 @@ class Limits(TenantPage):
             return _change(
                 self, "tenant-change", tenant_id, changed, told, request.POST.get("shown", ""), **changed
             )
-        except ChangedMeanwhile:
+        except EditConflict:
             return self.show_tenant(tenant_of(tenant_id), request.POST, 409, outdated=True)
 
 
-class Secret(TenantPage):
+class SetSecret(TenantPage):
     def post(self, request: HttpRequest, tenant_id: uuid.UUID) -> HttpResponse:
         tenant = tenant_of(tenant_id)
         form = Form(request.POST, ["signingSecret"])
@@ -174,12 +176,12 @@ class Secret(TenantPage):
         return _change(self, action, tenant_id, changes, told)
 
 
-class ClearSecret(Question):
+class ClearSecret(ConfirmView):
     nav = "tenants"
-    reads = acts = Role.ADMIN
+    read_role = write_role = Role.ADMIN
 
     def get(self, request: HttpRequest, tenant_id: uuid.UUID) -> HttpResponse:
-        return self.ask(
+        return self.render_confirmation(
             "Stop signing requests?",
             "Clear the secret",
             back_to=reverse("console:tenant", args=[tenant_id]),
@@ -193,23 +195,23 @@ class ClearSecret(Question):
         return _change(self, "tenant-secret-clear", tenant_id, {"signing_secret": ""}, told)
 
 
-class Activate(Page):
+class ActivateTenant(ConsoleView):
     nav = "tenants"
-    acts = Role.ADMIN
+    write_role = Role.ADMIN
 
     def post(self, request: HttpRequest, tenant_id: uuid.UUID) -> HttpResponse:
         told = "The tenant is active: its keys are good again."
         return _change(self, "tenant-activate", tenant_id, {"active": True}, told)
 
 
-class Deactivate(Question):
+class DeactivateTenant(ConfirmView):
     nav = "tenants"
-    reads = acts = Role.ADMIN
+    read_role = write_role = Role.ADMIN
 
     def get(self, request: HttpRequest, tenant_id: uuid.UUID) -> HttpResponse:
         tenant = tenant_of(tenant_id)
         keys = usable_keys([tenant_id]).get(tenant_id, 0)
-        return self.ask(
+        return self.render_confirmation(
             f"Deactivate {tenant.name}?",
             "Deactivate",
             back_to=reverse("console:tenant", args=[tenant_id]),
@@ -220,19 +222,19 @@ class Deactivate(Question):
         )
 
     def post(self, request: HttpRequest, tenant_id: uuid.UUID) -> HttpResponse:
-        self.require_word(tenant_of(tenant_id).name)
+        self.require_typed_word(tenant_of(tenant_id).name)
         told = "The tenant is not active any more: its keys are refused."
         return _change(self, "tenant-deactivate", tenant_id, {"active": False}, told)
 
 
-class Namespaces(TenantPage):
+class CreateNamespace(TenantPage):
     def post(self, request: HttpRequest, tenant_id: uuid.UUID) -> HttpResponse:
         tenant = tenant_of(tenant_id)
         form = Form(request.POST, ["name"], ["numShards"])
         name, num_shards = read_namespace(form.fields)
         if not form.faults:
             try:
-                is_new = self.act(
+                is_new = self.run_audited(
                     "namespace-create",
                     lambda: _declare(tenant_id, name, num_shards),
                     tenant_id=tenant_id,
@@ -245,8 +247,8 @@ class Namespaces(TenantPage):
                 form.take(error)
             else:
                 said = "is there" if is_new else "was there already"
-                self.say(f"Namespace {name} {said}, with {num_shards} shards.")
-                return self.to("console:tenant", tenant_id)
+                self.report_success(f"Namespace {name} {said}, with {num_shards} shards.")
+                return self.redirect_to("console:tenant", tenant_id)
         return self.show_tenant(tenant, None, 400, wrong_namespace=form.wrong, namespace=request.POST)
 
 
@@ -258,7 +260,7 @@ def _declare(tenant_id: uuid.UUID, name: str, num_shards: int) -> bool:
 
 
 def _change(
-    page: Page,
+    page: ConsoleView,
     action: str,
     tenant_id: uuid.UUID,
     changes: Mapping[str, Any],
@@ -274,14 +276,14 @@ def _change(
             raise NotFound("tenant")
         if all(getattr(tenant, column) == value for column, value in changes.items()):
             return False
-        if shown is not None and shown != digest_of(tenant, SETTINGS):
-            raise ChangedMeanwhile("changed_meanwhile", "Somebody has changed it meanwhile.")
+        if shown is not None and shown != compute_edit_token(tenant, SETTINGS):
+            raise EditConflict("changed_meanwhile", "Somebody has changed it meanwhile.")
         change_tenant(tenant_id, **changes)
         return True
 
-    changed = page.act(action, change, tenant_id=tenant_id, subject=tenant_id, changed=bool, **detail)
-    page.say(told if changed else "Nothing to change: it was so already.")
-    return page.to("console:tenant", tenant_id)
+    changed = page.run_audited(action, change, tenant_id=tenant_id, subject=tenant_id, changed=bool, **detail)
+    page.report_success(told if changed else "Nothing to change: it was so already.")
+    return page.redirect_to("console:tenant", tenant_id)
 
 
 def _settings(tenant: Tenant) -> dict[str, Any]:

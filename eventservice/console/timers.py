@@ -13,7 +13,7 @@ from django.http import HttpRequest, HttpResponse
 from eventservice.api.fields import raise_if_invalid
 from eventservice.api.pagination import Query
 from eventservice.api.problems import FieldError
-from eventservice.console.views import Page
+from eventservice.console.base.views import ConsoleView
 from eventservice.db.bounded_count import MOST_COUNTED
 from eventservice.db.now import db_now
 from eventservice.kernel.sharding import MAX_SHARDS
@@ -117,7 +117,7 @@ def read_overview() -> Overview:
     )
 
 
-class Timers(Page):
+class TimersPage(ConsoleView):
     nav = "timers"
     template = "console/timers.html"
 
@@ -130,7 +130,7 @@ class Timers(Page):
         overview = read_overview()
         rows = shard_states(listed, overview.now, after, SHARDS_LISTED + 1)
         namespaces = first_namespaces(NAMESPACES_LISTED + 1)
-        return self.show(
+        return self.render(
             {
                 "overview": overview,
                 "now": overview.now,

@@ -14,10 +14,10 @@ from eventservice.api.fields import parse_uuid
 from eventservice.api.pagination import Query
 from eventservice.api.problems import FieldError
 from eventservice.api.webhook_rules import EVENT_TYPES, read_endpoint
-from eventservice.console.confirm import Question
-from eventservice.console.forms import Form, without_empty
-from eventservice.console.tenant_select import tenants_to_choose
-from eventservice.console.views import Page
+from eventservice.console.base.confirm import ConfirmView
+from eventservice.console.base.forms import Form, drop_empty_params
+from eventservice.console.base.tenant_select import list_tenant_options
+from eventservice.console.base.views import ConsoleView
 from eventservice.kernel.errors import Conflict, NotFound
 from eventservice.kernel.ids import new_id
 from eventservice.operators.roles import Role
@@ -33,31 +33,31 @@ MOST_COUNTED = 1000
 MOST_SENT_AGAIN = 1000
 
 
-class Webhooks(Page):
+class WebhooksPage(ConsoleView):
     nav = "outbox"
     template = "console/outbox/webhooks.html"
 
     def get(self, request: HttpRequest) -> HttpResponse:
         faults: list[FieldError] = []
-        tenant_id = Query(without_empty(request.GET), faults).identifier("tenant")
+        tenant_id = Query(drop_empty_params(request.GET), faults).identifier("tenant")
         found = [] if faults else endpoint_queues(tenant_id, LISTED + 1, MOST_COUNTED)
         names = tenant_names([queue.endpoint.tenant_id for queue in found])
         context = {
             "faults": faults,
             "rows": [
-                (queue, names.get(queue.endpoint.tenant_id, ""), shown_url(queue.endpoint.url))
+                (queue, names.get(queue.endpoint.tenant_id, ""), mask_url(queue.endpoint.url))
                 for queue in found[:LISTED]
             ],
             "more": len(found) > LISTED,
             "tenant_id": tenant_id,
-            "tenants": tenants_to_choose(tenant_id),
+            "tenants": list_tenant_options(tenant_id),
         }
-        return self.show(context, status=400 if faults else 200)
+        return self.render(context, status=400 if faults else 200)
 
 
-class NewEndpoint(Page):
+class CreateEndpoint(ConsoleView):
     nav = "outbox"
-    reads = acts = Role.ADMIN
+    read_role = write_role = Role.ADMIN
     template = "console/outbox/new_endpoint.html"
 
     def get(self, request: HttpRequest) -> HttpResponse:
@@ -67,10 +67,10 @@ class NewEndpoint(Page):
         context = {
             "given": given,
             "wrong": wrong,
-            "tenants": tenants_to_choose(parse_uuid(given.get("tenant", ""))),
+            "tenants": list_tenant_options(parse_uuid(given.get("tenant", ""))),
             "event_types": EVENT_TYPES,
         }
-        return self.show(context, status=status)
+        return self.render(context, status=status)
 
     def post(self, request: HttpRequest) -> HttpResponse:
         form = Form(request.POST, ["tenant", "url"], several=["eventTypes"])
@@ -82,41 +82,43 @@ class NewEndpoint(Page):
             return self._show_form(given, form.wrong, 400)
 
         tenant, endpoint_id = tenant_of(tenant_id), new_id()
-        endpoint, secret = self.act(
+        endpoint, secret = self.run_audited(
             "endpoint-create",
             lambda: add_endpoint(tenant_id, url, types, endpoint_id=endpoint_id),
             tenant_id=tenant_id,
             subject=endpoint_id,
-            url=shown_url(url),
+            url=mask_url(url),
             events=types,
         )
         # In the answer to the form itself, and nowhere else, as a new key.
-        shown = {"tenant": tenant, "endpoint": endpoint, "url": shown_url(url), "secret": secret}
-        return self.show(shown, "console/outbox/endpoint_shown.html", status=201)
+        shown = {"tenant": tenant, "endpoint": endpoint, "url": mask_url(url), "secret": secret}
+        return self.render(shown, "console/outbox/endpoint_created.html", status=201)
 
 
-class EnableEndpoint(Page):
+class EnableEndpoint(ConsoleView):
     nav = "outbox"
-    acts = Role.ADMIN
+    write_role = Role.ADMIN
 
     def post(self, request: HttpRequest, tenant_id: uuid.UUID, endpoint_id: uuid.UUID) -> HttpResponse:
         endpoint = _endpoint(tenant_id, endpoint_id)
         _act(self, "endpoint-enable", endpoint, lambda: switch_endpoint(tenant_id, endpoint_id, active=True))
-        self.say("The endpoint is active again: it gets what waited, and what is published from now on.")
-        return self.back(reverse("console:webhooks"))
+        self.report_success(
+            "The endpoint is active again: it gets what waited, and what is published from now on."
+        )
+        return self.redirect_back(reverse("console:webhooks"))
 
 
-class DisableEndpoint(Question):
+class DisableEndpoint(ConfirmView):
     nav = "outbox"
-    reads = acts = Role.ADMIN
+    read_role = write_role = Role.ADMIN
 
     def get(self, request: HttpRequest, tenant_id: uuid.UUID, endpoint_id: uuid.UUID) -> HttpResponse:
         endpoint = _endpoint(tenant_id, endpoint_id)
-        return self.ask(
+        return self.render_confirmation(
             "Disable this endpoint?",
             "Disable it",
             back_to=reverse("console:webhooks"),
-            text=f"Nothing more is sent to {shown_url(endpoint.url)}. What waits for it goes on waiting until it is "
+            text=f"Nothing more is sent to {mask_url(endpoint.url)}. What waits for it goes on waiting until it is "
             "active again; events that are published meanwhile are not kept for it.",
             danger=True,
         )
@@ -126,53 +128,53 @@ class DisableEndpoint(Question):
         _act(
             self, "endpoint-disable", endpoint, lambda: switch_endpoint(tenant_id, endpoint_id, active=False)
         )
-        self.say("The endpoint is disabled: nothing more is sent to it.")
-        return self.back(reverse("console:webhooks"))
+        self.report_success("The endpoint is disabled: nothing more is sent to it.")
+        return self.redirect_back(reverse("console:webhooks"))
 
 
-class RemoveEndpoint(Question):
+class DeleteEndpoint(ConfirmView):
     nav = "outbox"
-    reads = acts = Role.ADMIN
+    read_role = write_role = Role.ADMIN
 
     def get(self, request: HttpRequest, tenant_id: uuid.UUID, endpoint_id: uuid.UUID) -> HttpResponse:
         endpoint = _endpoint(tenant_id, endpoint_id)
         refuse_used(tenant_id, endpoint_id)
-        return self.ask(
+        return self.render_confirmation(
             "Remove this endpoint?",
             "Remove it",
             back_to=reverse("console:webhooks"),
-            text=f"{shown_url(endpoint.url)} and its secret are forgotten. Nothing was ever to be delivered to it.",
+            text=f"{mask_url(endpoint.url)} and its secret are forgotten. Nothing was ever to be delivered to it.",
             danger=True,
         )
 
     def post(self, request: HttpRequest, tenant_id: uuid.UUID, endpoint_id: uuid.UUID) -> HttpResponse:
         endpoint = _endpoint(tenant_id, endpoint_id)
         _act(self, "endpoint-remove", endpoint, lambda: delete_endpoint(tenant_id, endpoint_id))
-        self.say("The endpoint is removed.")
-        return self.back(reverse("console:webhooks"))
+        self.report_success("The endpoint is removed.")
+        return self.redirect_back(reverse("console:webhooks"))
 
 
-class SendAgain(Question):
+class ResendDeliveries(ConfirmView):
     nav = "outbox"
 
     def get(self, request: HttpRequest, tenant_id: uuid.UUID, endpoint_id: uuid.UUID) -> HttpResponse:
         endpoint = _endpoint(tenant_id, endpoint_id)
-        return self.ask(
+        return self.render_confirmation(
             "Send again what was given up?",
             "Send again",
             back_to=reverse("console:webhooks"),
-            text=f"Up to {MOST_SENT_AGAIN:,} deliveries to {shown_url(endpoint.url)} that were given up lately "
+            text=f"Up to {MOST_SENT_AGAIN:,} deliveries to {mask_url(endpoint.url)} that were given up lately "
             "are tried anew, as often as new ones are. Their receiver may see them after later events of the same call.",
         )
 
     def post(self, request: HttpRequest, tenant_id: uuid.UUID, endpoint_id: uuid.UUID) -> HttpResponse:
         endpoint = _endpoint(tenant_id, endpoint_id)
         count = _act(self, "endpoint-send-again", endpoint, lambda: _send_again(endpoint))
-        self.say(f"{count:,} deliveries are sent again.")
-        return self.back(reverse("console:webhooks"))
+        self.report_success(f"{count:,} deliveries are sent again.")
+        return self.redirect_back(reverse("console:webhooks"))
 
 
-def shown_url(url: str) -> str:
+def mask_url(url: str) -> str:
     """Without what may be a secret: who signs in, and the query."""
     if not url:
         return ""
@@ -181,9 +183,9 @@ def shown_url(url: str) -> str:
     return f"{parts.scheme}://{host}{parts.path}" + ("?…" if parts.query else "")
 
 
-def _act(page: Page, action: str, endpoint: WebhookEndpoint, command: Callable[[], R]) -> R:
-    subject, url = endpoint.endpoint_id, shown_url(endpoint.url)
-    return page.act(action, command, tenant_id=endpoint.tenant_id, subject=subject, url=url)
+def _act(page: ConsoleView, action: str, endpoint: WebhookEndpoint, command: Callable[[], R]) -> R:
+    subject, url = endpoint.endpoint_id, mask_url(endpoint.url)
+    return page.run_audited(action, command, tenant_id=endpoint.tenant_id, subject=subject, url=url)
 
 
 def _endpoint(tenant_id: uuid.UUID, endpoint_id: uuid.UUID) -> WebhookEndpoint:

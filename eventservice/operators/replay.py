@@ -7,7 +7,7 @@ import uuid
 from django.http import HttpRequest
 
 from eventservice.kernel.errors import Conflict, Invalid
-from eventservice.operators.action_log import note
+from eventservice.operators.audit_log import record_action
 from eventservice.tenants.directory import profile
 from orchestration import lifecycle
 from orchestration.admission import refuse_inactive, take_room
@@ -48,4 +48,4 @@ def replay_once(request: HttpRequest, tenant_id: uuid.UUID, service_call_id: uui
 
 def _note(request: HttpRequest, tenant_id: uuid.UUID, service_call_id: uuid.UUID, made: Submitted) -> None:
     origin = str(service_call_id)
-    note(request.user, "submit", tenant_id=tenant_id, subject=made.service_call_id, replayOf=origin)
+    record_action(request.user, "submit", tenant_id=tenant_id, subject=made.service_call_id, replayOf=origin)

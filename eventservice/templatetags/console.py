@@ -40,7 +40,7 @@ def relative(moment: datetime | None, now: datetime | None = None) -> SafeString
         '<time data-relative datetime="{}" title="{}">{}</time>',
         moment.astimezone(UTC).isoformat(timespec="milliseconds"),
         absolute(moment),
-        say_relative((moment - (now or db_now())).total_seconds()),
+        format_relative((moment - (now or db_now())).total_seconds()),
     )
 
 
@@ -52,14 +52,14 @@ def absolute(moment: datetime | None) -> str:
     return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + " UTC"
 
 
-def say_relative(seconds: float) -> str:
+def format_relative(seconds: float) -> str:
     if abs(seconds) < 1:
         return "now"
-    text = say_seconds(abs(seconds))
+    text = format_seconds(abs(seconds))
     return f"{text} ago" if seconds < 0 else f"in {text}"
 
 
-def say_seconds(seconds: float) -> str:
+def format_seconds(seconds: float) -> str:
     """Two units at most: 2 h 10 m."""
     left, parts = int(seconds), []
     for size, name in UNITS:
@@ -79,7 +79,7 @@ def duration(value: timedelta | float | None) -> str:
     seconds = value.total_seconds() if isinstance(value, timedelta) else float(value)
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
-    return f"{seconds:.1f} s" if seconds < 10 else say_seconds(seconds)
+    return f"{seconds:.1f} s" if seconds < 10 else format_seconds(seconds)
 
 
 @register.filter
@@ -135,7 +135,7 @@ def short(identifier: Any) -> SafeString:
     return format_html('<code title="{}">…{}</code>', text, text[-8:])
 
 
-@register.inclusion_tag("console/copy.html")
+@register.inclusion_tag("console/_copy_button.html")
 def copy(text: Any, label: str = "Copy") -> dict[str, Any]:
     return {"text": text, "label": label}
 

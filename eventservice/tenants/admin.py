@@ -15,7 +15,7 @@ from eventservice.adminsite.columns import column, moment, when
 from eventservice.adminsite.form_fields import Lines
 from eventservice.adminsite.model_admin import RoleAdmin
 from eventservice.api.tenant_rules import HEADER_RULE, LISTS, NUMBERS, SIGNING_SECRET, is_header
-from eventservice.console.edit_token import digest_of
+from eventservice.console.base.edit_token import compute_edit_token
 from eventservice.kernel.errors import Conflict
 from eventservice.kernel.sharding import MAX_SHARDS
 from eventservice.operators.roles import Role
@@ -54,7 +54,7 @@ class TenantForm(forms.ModelForm):  # type: ignore[type-arg]
         if self.instance._state.adding:
             del self.fields["shown"]
         else:
-            self.initial["shown"] = digest_of(self.instance, COLUMNS)
+            self.initial["shown"] = compute_edit_token(self.instance, COLUMNS)
         for _, name, most in NUMBERS:
             if name in self.fields:
                 initial = self.fields[name].initial
@@ -68,7 +68,7 @@ class TenantForm(forms.ModelForm):  # type: ignore[type-arg]
         return given
 
     def _refuse_unseen(self, current: Tenant, given: dict[str, Any]) -> None:
-        digest = digest_of(current, COLUMNS)
+        digest = compute_edit_token(current, COLUMNS)
         if given.pop("shown", "") == digest:
             return
         self.data = self.data.copy()  # type: ignore[attr-defined]

@@ -9,7 +9,7 @@ from typing import Any
 from django.urls import URLPattern, URLResolver, get_resolver
 from playwright.sync_api import Page as BrowserPage
 
-from eventservice.console.views import Page
+from eventservice.console.base.views import ConsoleView
 
 # Files, not pages; and the answers to what a form asks while it is filled in.
 NO_PAGES = {"calls-csv", "calls-ndjson", "call-request-body", "call-response-body", "sent-call"}
@@ -32,7 +32,7 @@ def _patterns(patterns: Any, prefix: str) -> Iterator[tuple[str, URLPattern]]:
         if isinstance(pattern, URLResolver):
             if pattern.namespace in (None, "console"):
                 yield from _patterns(pattern.url_patterns, route)
-        elif issubclass(getattr(pattern.callback, "view_class", object), Page):
+        elif issubclass(getattr(pattern.callback, "view_class", object), ConsoleView):
             yield route, pattern
 
 

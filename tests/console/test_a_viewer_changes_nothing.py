@@ -37,9 +37,9 @@ def console_patterns(patterns: Any = None, prefix: str = "/") -> Iterator[tuple[
 
 
 def _page_class() -> type:
-    from eventservice.console.views import Page
+    from eventservice.console.base.views import ConsoleView
 
-    return Page
+    return ConsoleView
 
 
 POSTED = {

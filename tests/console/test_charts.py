@@ -112,7 +112,7 @@ def test_lateness_beyond_a_minute_stays_in_the_chart_and_is_said() -> None:
     ],
 )
 def test_a_share_is_whole_only_if_it_is(share: float, said: str) -> None:
-    assert charts.say_share(share) == said
+    assert charts.format_share(share) == said
 
 
 def test_bars_are_measured_by_the_longest() -> None:

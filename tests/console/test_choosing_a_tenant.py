@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from django.test import Client
 
-from eventservice.console import tenant_select
+from eventservice.console.base import tenant_select
 from eventservice.kernel.ids import new_id
 from tests.factories import TenantFactory
 
@@ -16,7 +16,7 @@ PAGES = ("/", "/calls/", "/actions/", "/outbox/", "/outbox/replay/?since=2h", "/
 
 @pytest.mark.parametrize("page", PAGES)
 def test_the_chosen_one_is_selected(viewer: Client, monkeypatch: pytest.MonkeyPatch, page: str) -> None:
-    monkeypatch.setattr(tenant_select, "MOST_OFFERED", 1)
+    monkeypatch.setattr(tenant_select, "MAX_OPTIONS", 1)
     first, chosen = TenantFactory(name="a"), TenantFactory(name="b")
     text = viewer.get(f"{page}{'&' if '?' in page else '?'}tenant={chosen.pk}").content.decode()
     assert f'<option value="{chosen.pk}" selected>b</option>' in text

@@ -7,7 +7,7 @@ import re
 import pytest
 from django.test import Client
 
-from eventservice.console import tenant_select
+from eventservice.console.base import tenant_select
 from eventservice.tenants.directory import change_tenant, create_tenant
 from eventservice.tenants.models import Tenant
 from tests.console.call_pages import BROWSER, NEW, calls, filled, text_of
@@ -65,7 +65,7 @@ def test_the_choice_stays_open_until_it_is_made(operator: Client, active: Tenant
 def test_of_many_tenants_the_chosen_one_can_be_chosen(
     operator: Client, active: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tenant_select, "MOST_OFFERED", 1)
+    monkeypatch.setattr(tenant_select, "MAX_OPTIONS", 1)
     last = create_tenant("last")
     create_tenant("never")
     page = operator.get(f"{NEW}?tenant={last.tenant_id}")

@@ -8,7 +8,7 @@ from html import unescape
 import pytest
 from django.test import Client
 
-from eventservice.console import tenant_select
+from eventservice.console.base import tenant_select
 from eventservice.console.calls import list_query
 from eventservice.tenants.directory import create_tenant, declare_namespace
 from eventservice.tenants.models import Tenant
@@ -99,7 +99,7 @@ def test_a_file_or_a_bulk_is_of_those_tenants_or_refused(viewer: Client, operato
 def test_a_page_offers_so_many_tenants_and_the_chosen_one(
     viewer: Client, intruder: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tenant_select, "MOST_OFFERED", 2)
+    monkeypatch.setattr(tenant_select, "MAX_OPTIONS", 2)
     page = shown(viewer, f"tenant={intruder.tenant_id}")
     assert names(page) == ["c"]
     assert re.findall(r'<option value="[0-9a-f-]{36}"[^>]*>(\w+)</option>', page) == [

@@ -22,14 +22,14 @@ from django.urls import reverse
 
 from eventservice.api.call_submission import wrong_tag
 from eventservice.api.problems import FieldError, InvalidRequest, find_problem
+from eventservice.console.base.views import ConsoleView, redirect_see_other
 from eventservice.console.calls.list_query import Asked, read_asked
 from eventservice.console.calls.presenters.list_row import read_keys, rows_of
-from eventservice.console.views import Page, see_other
 from eventservice.db.deadlocks import again_after_deadlock
 from eventservice.db.now import db_now
 from eventservice.kernel.errors import Conflict, DomainError
 from eventservice.kernel.ids import new_id
-from eventservice.operators import action_log
+from eventservice.operators import audit_log
 from eventservice.operators.roles import Role
 from eventservice.tenants.directory import profile
 from orchestration import lifecycle
@@ -190,8 +190,8 @@ def go_on(bulk: Bulk, user: Any, correlation_id: uuid.UUID, step: Callable[[Bulk
 def _piece(bulk: Bulk, user: Any, correlation_id: uuid.UUID) -> Bulk:
     keys = bulk.calls[bulk.gone_through : bulk.gone_through + PIECE]
     with transaction.atomic():
-        if bulk.gone_through == 0 and not action_log.actions_on(bulk.bulk_id, limit=1):
-            action_log.note(user, f"bulk-{bulk.kind}", subject=bulk.bulk_id, **_summary(bulk))
+        if bulk.gone_through == 0 and not audit_log.list_actions_on(bulk.bulk_id, limit=1):
+            audit_log.record_action(user, f"bulk-{bulk.kind}", subject=bulk.bulk_id, **_summary(bulk))
         if bulk.kind == "replay":
             for tenant_id, ids in by_tenant(keys).items():
                 take_room(profile(tenant_id), len(ids))
@@ -216,7 +216,9 @@ def _one(bulk: Bulk, key: CallKey, user: Any, correlation_id: uuid.UUID) -> str:
             if not KINDS[bulk.kind].run(bulk, key, correlation_id):
                 return "done already"
             tag = {"tag": bulk.tag} if bulk.tag else {}
-            action_log.note(user, bulk.kind, tenant_id=key[0], subject=key[1], bulk=str(bulk.bulk_id), **tag)
+            audit_log.record_action(
+                user, bulk.kind, tenant_id=key[0], subject=key[1], bulk=str(bulk.bulk_id), **tag
+            )
     except DomainError as error:
         return WHYS.get(error.code, error.message)
     return ""
@@ -235,15 +237,15 @@ WHYS = {
 MOST_SHOWN = 10
 
 
-class BulkPage(Page):
+class BulkPage(ConsoleView):
     nav = "calls"
     # A viewer has nothing to see here.
-    reads = Role.OPERATOR
+    read_role = Role.OPERATOR
 
     @property
     def list_address(self) -> str:
         """The list that the bulk was begun on, where it goes back to."""
-        return self.next_or(reverse("console:calls"))
+        return self.next_url(reverse("console:calls"))
 
     def preview(
         self,
@@ -285,7 +287,7 @@ class BulkPage(Page):
             "wrong": wrong or {},
             "now": db_now(),
         }
-        return self.show(context, "console/calls/bulk.html", 400 if wrong else 200)
+        return self.render(context, "console/calls/bulk.html", 400 if wrong else 200)
 
 
 class Preview(BulkPage):
@@ -319,7 +321,7 @@ class Preview(BulkPage):
         parameters = self.request.GET.copy()
         parameters.setlist("do", [kind])
         parameters.setlist("next", [self.list_address])
-        return see_other(f"{reverse('console:calls-bulk')}?{parameters.urlencode()}")
+        return redirect_see_other(f"{reverse('console:calls-bulk')}?{parameters.urlencode()}")
 
 
 def _known(kind: str) -> str:
@@ -362,8 +364,8 @@ class Run(BulkPage):
             return self._progress(reached[-1], problem.status_code, problem.detail)
         if not reached[-1].is_over:
             return self._progress(reached[-1])
-        self.say(outcome_of(reached[-1]))
-        return self.back(reverse("console:calls"))
+        self.report_success(outcome_of(reached[-1]))
+        return self.redirect_back(reverse("console:calls"))
 
     def _progress(self, bulk: Bulk, status: int = 200, trouble: str = "") -> HttpResponse:
         context = {
@@ -375,7 +377,7 @@ class Run(BulkPage):
             "token": sign(bulk, self.request.user),
             "next": self.list_address,
         }
-        return self.show(context, "console/calls/bulk_progress.html", status)
+        return self.render(context, "console/calls/bulk_progress.html", status)
 
 
 def said(count: int) -> str:

@@ -12,9 +12,9 @@ from django.urls import reverse
 from eventservice.api.call_submission import wrong_tag
 from eventservice.api.fields import format_instant
 from eventservice.api.problems import FieldError, InvalidRequest
+from eventservice.console.base.confirm import ConfirmView
+from eventservice.console.base.views import ConsoleView
 from eventservice.console.calls.local_time import BadMoment, Moment, chosen_of, moment_of, zones
-from eventservice.console.confirm import Question
-from eventservice.console.views import Page
 from eventservice.db.now import db_now
 from eventservice.kernel.ids import new_id
 from eventservice.operators.replay import replay
@@ -30,10 +30,10 @@ def said_request(call: Mapping[str, Any]) -> str:
     return f"{spec['method']} {url}"
 
 
-class Change(Question):
+class Change(ConfirmView):
     nav = "calls"
     template = "console/confirm.html"
-    reads = Role.OPERATOR
+    read_role = Role.OPERATOR
 
     action = ""  # as the address has it, and the action log
     done_to = "changed"
@@ -47,7 +47,7 @@ class Change(Question):
 
     def ask_about(self, call: Mapping[str, Any], **more: Any) -> HttpResponse:
         asked = {"now": db_now(), "call": call, **self.question(call), **more}
-        return self.ask(back_to=self.page_of_call(call), template=self.template, **asked)
+        return self.render_confirmation(back_to=self.page_of_call(call), template=self.template, **asked)
 
     def question(self, call: Mapping[str, Any]) -> dict[str, Any]:
         raise NotImplementedError
@@ -55,8 +55,8 @@ class Change(Question):
     def _too_late(self, call: Mapping[str, Any]) -> HttpResponse:
         """In a dialog too: the button that led here was shown before the call moved on."""
         text = f"It is {call['status']} by now, and cannot be {self.done_to}."
-        context = {"call": call, "text": text, "next": self.next_or(self.page_of_call(call))}
-        return self.show(context, "console/calls/too_late.html", 200 if self.in_part else 409)
+        context = {"call": call, "text": text, "next": self.next_url(self.page_of_call(call))}
+        return self.render(context, "console/calls/too_late.html", 200 if self.is_fragment else 409)
 
     def page_of_call(self, call: Mapping[str, Any]) -> str:
         return self.page_of(call["tenant_id"], call["service_call_id"])
@@ -80,17 +80,19 @@ class Cancel(Change):
         return {"title": f"Cancel {call['name']}?", "text": text, "button": "Cancel the call", "danger": True}
 
     def post(self, request: HttpRequest, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> HttpResponse:
-        status = self.act(
+        status = self.run_audited(
             self.action,
             lambda: lifecycle.cancel(tenant_id, service_call_id),
             tenant_id=tenant_id,
             subject=service_call_id,
         )
         if status == Status.RUNNING:
-            self.say("Cancel is asked for: the attempt that is under way is let end, and no other is made.")
+            self.report_success(
+                "Cancel is asked for: the attempt that is under way is let end, and no other is made."
+            )
         else:
-            self.say("Canceled.")
-        return self.back(self.page_of(tenant_id, service_call_id))
+            self.report_success("Canceled.")
+        return self.redirect_back(self.page_of(tenant_id, service_call_id))
 
 
 class RunNow(Change):
@@ -104,14 +106,14 @@ class RunNow(Change):
         return {"title": f"Run {call['name']} now?", "text": text, "button": "Run now"}
 
     def post(self, request: HttpRequest, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> HttpResponse:
-        self.act(
+        self.run_audited(
             self.action,
             lambda: lifecycle.reschedule(tenant_id, service_call_id, None),
             tenant_id=tenant_id,
             subject=service_call_id,
         )
-        self.say("It is due now.")
-        return self.back(self.page_of(tenant_id, service_call_id))
+        self.report_success("It is due now.")
+        return self.redirect_back(self.page_of(tenant_id, service_call_id))
 
 
 class Reschedule(Change):
@@ -139,15 +141,15 @@ class Reschedule(Change):
             return self._ask_again(tenant_id, service_call_id, chosen, wrong=str(wrong), resolved=None)
         if only_look:
             return self._ask_again(tenant_id, service_call_id, chosen, resolved=moment)
-        self.act(
+        self.run_audited(
             self.action,
             lambda: lifecycle.reschedule(tenant_id, service_call_id, moment.at),
             tenant_id=tenant_id,
             subject=service_call_id,
             dueAt=format_instant(moment.at),
         )
-        self.say(f"It is due at {moment.at:%Y-%m-%d %H:%M:%S} UTC now. {moment.note}".strip())
-        return self.back(self.page_of(tenant_id, service_call_id))
+        self.report_success(f"It is due at {moment.at:%Y-%m-%d %H:%M:%S} UTC now. {moment.note}".strip())
+        return self.redirect_back(self.page_of(tenant_id, service_call_id))
 
     def _ask_again(
         self, tenant_id: uuid.UUID, service_call_id: uuid.UUID, chosen: dict[str, str], **more: Any
@@ -175,7 +177,7 @@ class Replay(Change):
 
     def post(self, request: HttpRequest, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> HttpResponse:
         key = request.POST.get("key") or None
-        made = self.act(
+        made = self.run_audited(
             self.action,
             lambda: replay(request, tenant_id, service_call_id, key),
             tenant_id=tenant_id,
@@ -183,16 +185,18 @@ class Replay(Change):
             changed=lambda made: not made.replayed,
         )
         if made.replayed:
-            self.say("This form was sent before: this is the call that it made. Nothing was made twice.")
+            self.report_success(
+                "This form was sent before: this is the call that it made. Nothing was made twice."
+            )
         else:
-            self.say("Replayed. This is the new call.")
-        return self.to("console:call", tenant_id, made.service_call_id)
+            self.report_success("Replayed. This is the new call.")
+        return self.redirect_to("console:call", tenant_id, made.service_call_id)
 
 
 # --- what needs no question -----------------------------------------------------------------------------------
 
 
-class Labels(Page):
+class Labels(ConsoleView):
     nav = "calls"
 
     def label(
@@ -205,7 +209,9 @@ class Labels(Page):
                 return lifecycle.add_tag(tenant_id, service_call_id, tag)
             return lifecycle.remove_tag(tenant_id, service_call_id, tag)
 
-        return self.act(action, command, tenant_id=tenant_id, subject=service_call_id, changed=bool, tag=tag)
+        return self.run_audited(
+            action, command, tenant_id=tenant_id, subject=service_call_id, changed=bool, tag=tag
+        )
 
 
 class Favorite(Labels):
@@ -215,10 +221,10 @@ class Favorite(Labels):
         on = request.POST.get("on") == "1"
         action = "favorite" if on else "unfavorite"
         self.label(tenant_id, service_call_id, action, FAVORITE, add=on)
-        if not self.in_part:
-            return self.back(reverse("console:call", args=[tenant_id, service_call_id]))
+        if not self.is_fragment:
+            return self.redirect_back(reverse("console:call", args=[tenant_id, service_call_id]))
         context = {"tenant_id": tenant_id, "service_call_id": service_call_id, "favorite": on}
-        return self.show(context, "console/calls/_favorite_button.html")
+        return self.render(context, "console/calls/_favorite_button.html")
 
 
 class Tags(Labels):
@@ -231,5 +237,7 @@ class Tags(Labels):
             raise InvalidRequest([FieldError("The tag", wrong)])
         action = "tag" if add else "untag"
         if not self.label(tenant_id, service_call_id, action, tag, add=bool(add)):
-            self.say(f"Nothing to change: it {'has this tag already' if add else 'has no such tag'}.")
-        return self.back(reverse("console:call", args=[tenant_id, service_call_id]))
+            self.report_success(
+                f"Nothing to change: it {'has this tag already' if add else 'has no such tag'}."
+            )
+        return self.redirect_back(reverse("console:call", args=[tenant_id, service_call_id]))

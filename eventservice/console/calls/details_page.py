@@ -9,6 +9,7 @@ from typing import Any
 from django.http import HttpRequest, HttpResponse
 
 from eventservice.api.call_presentation import show_request
+from eventservice.console.base.views import ConsoleView
 from eventservice.console.calls.curl import write_curl
 from eventservice.console.calls.presenters.call_state import about
 from eventservice.console.calls.presenters.exchange import (
@@ -25,11 +26,10 @@ from eventservice.console.calls.presenters.timeline import (
     retries_of,
     timeline,
 )
-from eventservice.console.views import Page
 from eventservice.db.bulk import to_json
 from eventservice.db.now import db_now
 from eventservice.kernel.errors import NotFound
-from eventservice.operators.action_log import actions_on
+from eventservice.operators.audit_log import list_actions_on
 from execution.history import attempts_without_bodies
 from orchestration.queries.calls import call_of, replays_of
 from outbox.aggregate_events import timeline_of
@@ -43,7 +43,7 @@ MOST_REPLAYS = 3
 MOST_IN_CURL = 100_000
 
 
-class Call(Page):
+class Call(ConsoleView):
     nav = "calls"
     template = "console/calls/details.html"
 
@@ -67,10 +67,10 @@ class Call(Page):
             "replays": replays[:MOST_REPLAYS],
             "more_replays": len(replays) > MOST_REPLAYS,
             "attempts": attempts,
-            "actions": [a for a in actions_on(service_call_id) if a.tenant_id == tenant_id],
+            "actions": [a for a in list_actions_on(service_call_id) if a.tenant_id == tenant_id],
             **self._of_tab(tab, call, attempts, events, hosts),
         }
-        return self.show(context)
+        return self.render(context)
 
     def _of_tab(
         self, tab: str, call: Mapping[str, Any], attempts: Any, events: Any, hosts: Mapping[uuid.UUID, str]
@@ -102,7 +102,7 @@ def _events_page(request: HttpRequest, call: Mapping[str, Any], events: Any) -> 
     }
 
 
-class Body(Page):
+class Body(ConsoleView):
     """A whole body, as text and as a file: whatever it holds, a browser will not carry it out."""
 
     nav = "calls"
@@ -129,7 +129,7 @@ class Body(Page):
         )
 
 
-class Curl(Page):
+class Curl(ConsoleView):
     """The request as a command line, without the secrets."""
 
     nav = "calls"
@@ -148,7 +148,7 @@ class Curl(Page):
         command = write_curl(spec["method"], spec["url"], headers, "@" if too_large else body)
         if too_large:
             command = command.removesuffix("--data-raw @") + f"--data-binary @request-{service_call_id}.txt"
-        return self.show(
+        return self.render(
             {
                 **about(call, db_now()),
                 "command": command,

@@ -11,8 +11,8 @@ from django.http import HttpRequest, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 
 from eventservice.api.call_presentation import show_listed
+from eventservice.console.base.views import ConsoleView
 from eventservice.console.calls.list_query import Asked, read_asked
-from eventservice.console.views import Page
 from eventservice.db.bulk import to_json
 from eventservice.db.now import db_now
 from orchestration.queries.calls import list_merged
@@ -51,7 +51,7 @@ COLUMNS: dict[str, Callable[[Line], Any]] = {
 }
 
 
-class Export(Page):
+class Export(ConsoleView):
     nav = "calls"
 
     def get(self, request: HttpRequest, kind: str) -> HttpResponseBase:

@@ -14,6 +14,7 @@ from django.urls import reverse
 from eventservice.api.fields import format_instant, parse_instant
 from eventservice.api.pagination import MOST_LISTED
 from eventservice.api.problems import FieldError, InvalidRequest
+from eventservice.console.base.views import ConsoleView, redirect_see_other
 from eventservice.console.calls.export import MOST_EXPORTED
 from eventservice.console.calls.list_query import (
     BY,
@@ -26,7 +27,6 @@ from eventservice.console.calls.list_query import (
     read_asked,
 )
 from eventservice.console.calls.presenters.list_row import read_keys, rows_of
-from eventservice.console.views import Page, see_other
 from eventservice.db.bounded_count import MOST_COUNTED, capped_text
 from eventservice.db.now import db_now
 from eventservice.operators.roles import Role
@@ -47,18 +47,18 @@ CALLED = {
 }  # fmt: skip
 
 
-class Calls(Page):
+class Calls(ConsoleView):
     nav = "calls"
     template = "console/calls/list.html"
 
     def get(self, request: HttpRequest) -> HttpResponse:
         asked = read_asked(request.GET)
         if asked.faults:
-            return self.show(frame_of(asked), status=400)
+            return self.render(frame_of(asked), status=400)
         if asked.sought:
             return self._find(asked.sought, asked)
         if asked.too_many_tenants or not asked.tenants:
-            return self.show({**frame_of(asked), "offered": _offered(asked)})
+            return self.render({**frame_of(asked), "offered": _offered(asked)})
         now = db_now()
         page = asked.read()
         counted = totals(asked.wanted)
@@ -69,22 +69,22 @@ class Calls(Page):
             "rows": rows_of(page.calls, now, asked.listed),
             "now": now,
         }
-        return self.show(context)
+        return self.render(context)
 
     def _find(self, sought: uuid.UUID, asked: Asked) -> HttpResponse:
         try:
-            return see_other(place_of(sought, asked))
+            return redirect_see_other(place_of(sought, asked))
         except NotFoundByIt as why:
-            return self.show(frame_of(replace(asked, faults={"id": str(why)})), status=404)
+            return self.render(frame_of(replace(asked, faults={"id": str(why)})), status=404)
 
 
-class Look(Page):
+class Look(ConsoleView):
     """How the list that is on show stands by now. It changes nothing, so whoever may look may ask; and it is a POST
     for the ids on show, which no address would hold.
     """
 
     nav = "calls"
-    acts = Role.VIEWER
+    write_role = Role.VIEWER
     template = "console/calls/_list_updates.html"
 
     def post(self, request: HttpRequest) -> HttpResponse:
@@ -98,7 +98,7 @@ class Look(Page):
             "rows": rows_of(calls, now),
             "now": now,
         }
-        return self.show(context)
+        return self.render(context)
 
 
 def _read_look(given: QueryDict) -> tuple[Asked, datetime]:

@@ -16,8 +16,8 @@ from eventservice.api.call_filters import SORTS
 from eventservice.api.fields import parse_instant, raise_if_invalid
 from eventservice.api.pagination import Query, make_cursor
 from eventservice.api.problems import FieldError
-from eventservice.console.forms import without_empty
-from eventservice.console.tenant_select import tenants_to_choose
+from eventservice.console.base.forms import drop_empty_params
+from eventservice.console.base.tenant_select import list_tenant_options
 from orchestration.queries.calls import CallFilter, Order, Page, Position, list_merged
 from orchestration.queries.tenants_with_calls import tenants_with, tenants_with_id
 from orchestration.states import FAVORITE, MOST_TAGS, Status
@@ -112,11 +112,11 @@ class Asked:
 
 def read_asked(given: QueryDict) -> Asked:
     """Nothing is raised: a list that is asked for in a wrong way shows what is wrong, and where."""
-    parameters = without_empty(given)
+    parameters = drop_empty_params(given)
     faults: list[FieldError] = []
     query = Query(parameters, faults)
     tenant = query.identifier("tenant")
-    tenants = {one.pk: one.name for one in tenants_to_choose(tenant)}
+    tenants = {one.pk: one.name for one in list_tenant_options(tenant)}
     if tenant is not None and tenant not in tenants:
         query.fault("tenant", "is not known: choose one from the list")
     asked = Asked(

@@ -14,6 +14,8 @@ from django.urls import reverse
 
 from eventservice.api.fields import parse_uuid
 from eventservice.api.problems import DATABASE_BUSY, OUTCOME_UNKNOWN
+from eventservice.console.base.tenant_select import list_tenant_options
+from eventservice.console.base.views import ConsoleView, redirect_see_other
 from eventservice.console.calls.curl import BadCurl, parse_curl
 from eventservice.console.calls.local_time import BadMoment, moment_of, zones
 from eventservice.console.calls.presenters.call_state import about
@@ -34,13 +36,11 @@ from eventservice.console.calls.request_form import (
     restored,
     with_pasted,
 )
-from eventservice.console.tenant_select import tenants_to_choose
-from eventservice.console.views import Page, see_other
 from eventservice.db.deadlocks import again_after_deadlock
 from eventservice.db.now import db_now
 from eventservice.db.undone import is_undone
 from eventservice.kernel.errors import DomainError, NotFound
-from eventservice.operators.action_log import note
+from eventservice.operators.audit_log import record_action
 from eventservice.operators.roles import Role
 from eventservice.tenants.directory import Profile, profile
 from eventservice.tenants.models import Tenant
@@ -56,17 +56,17 @@ from orchestration.states import Delivery, ResponseContract
 DELIVERIES = {Delivery.AT_LEAST_ONCE.value: "At least once", Delivery.AT_MOST_ONCE.value: "At most once"}
 
 
-class RequestPage(Page):
+class RequestPage(ConsoleView):
     nav = "new-call"
 
-    def after_login(self, on_show: str) -> str:
+    def url_after_login(self, on_show: str) -> str:
         """The form says that nothing was sent, and asks the browser for what it has kept of it."""
         return on_show + ("&" if "?" in on_show else "?") + "unsent=1"
 
 
 class NewCall(RequestPage):
     template = "console/calls/new.html"
-    reads = Role.OPERATOR
+    read_role = Role.OPERATOR
 
     def get(self, request: HttpRequest) -> HttpResponse:
         sent, copied = read_key(request.GET.get("sent", "")), read_key(request.GET.get("copy", ""))
@@ -91,9 +91,9 @@ class NewCall(RequestPage):
     def post(self, request: HttpRequest) -> HttpResponse:
         return self._doing().get(request.POST.get("do", ""), self._submit)(self._typed())
 
-    def outdated(self) -> HttpResponse:
-        if self.in_part:
-            return super().outdated()
+    def respond_to_outdated_form(self) -> HttpResponse:
+        if self.is_fragment:
+            return super().respond_to_outdated_form()
         return self.form(self._typed(), outdated=True, status=403)
 
     def _typed(self) -> Draft:
@@ -133,7 +133,7 @@ class NewCall(RequestPage):
             **({} if faults.by_field.keys() & {"date", "time", "zone"} else self._resolved(draft, now)),
             **more,
         }
-        return self.show(context, status=status)
+        return self.render(context, status=status)
 
     def _resolved(self, draft: Draft, now: datetime) -> dict[str, Any]:
         if not (draft.is_scheduled and draft.date and draft.time):
@@ -184,7 +184,7 @@ class NewCall(RequestPage):
         except (DomainError, OperationalError) as error:
             return self._refused(draft, error)
         self._say_how(draft, made, now)
-        return see_other(_answer_address(command.tenant_id, made.service_call_id) + "#response")
+        return redirect_see_other(_answer_address(command.tenant_id, made.service_call_id) + "#response")
 
     @again_after_deadlock
     def _store(self, tenant: Profile, command: SubmitServiceCall) -> Submitted:
@@ -193,15 +193,21 @@ class NewCall(RequestPage):
                 take_room(tenant, 1)
             (made,) = lifecycle.submit([command])
             if not made.replayed:
-                note(self.request.user, "submit", tenant_id=command.tenant_id, subject=made.service_call_id)
+                record_action(
+                    self.request.user, "submit", tenant_id=command.tenant_id, subject=made.service_call_id
+                )
         return made
 
     def _say_how(self, draft: Draft, made: Submitted, now: datetime) -> None:
         if made.replayed:
-            self.say("This form was sent before: this is the call that it made. Nothing was made twice.")
+            self.report_success(
+                "This form was sent before: this is the call that it made. Nothing was made twice."
+            )
         elif draft.is_scheduled and made.due_at:
             chosen_moment = moment_of(chosen(draft), now)
-            self.say(f"Scheduled for {made.due_at:%Y-%m-%d %H:%M:%S} UTC. {chosen_moment.note}".strip())
+            self.report_success(
+                f"Scheduled for {made.due_at:%Y-%m-%d %H:%M:%S} UTC. {chosen_moment.note}".strip()
+            )
 
     def _refused(self, draft: Draft, error: DomainError | OperationalError) -> HttpResponse:
         """Nothing that was typed is lost."""
@@ -225,7 +231,7 @@ def _only_tenant() -> str:
 
 def _choice_of_tenant(draft: Draft) -> dict[str, Any]:
     """Nobody's request is sent as another tenant's because that is the only one there is to choose."""
-    tenants = tenants_to_choose(parse_uuid(draft.tenant), active=True)
+    tenants = list_tenant_options(parse_uuid(draft.tenant), active=True)
     among = draft.tenant in {str(tenant.pk) for tenant in tenants}
     return {
         "tenants": tenants,
@@ -269,4 +275,4 @@ class SentCall(RequestPage):
     template = "console/calls/_new_response.html"
 
     def get(self, request: HttpRequest, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> HttpResponse:
-        return self.show(response_of(request, call_of(tenant_id, service_call_id)))
+        return self.render(response_of(request, call_of(tenant_id, service_call_id)))

@@ -23,7 +23,7 @@ from eventservice.db.now import pinned_time
 from eventservice.devtools.demo.companies import OUTAGE_HOST
 from eventservice.devtools.demo.simulation import HOUR, World
 from eventservice.devtools.demo.workload import Plan, id_at, may_be_sent
-from eventservice.operators.action_log import note
+from eventservice.operators.audit_log import record_action
 from execution.log import AttemptKey
 from execution.outcome import Outcome, Responded
 from orchestration.lifecycle import StartedCall, cancel, finish, replay, start, submit
@@ -153,7 +153,7 @@ class Past:
 
     def _note(self, action: str, key: Key) -> None:
         who = User(username=self.world.rng.choice(OPERATORS))
-        note(who, action, tenant_id=key[0], subject=key[1])
+        record_action(who, action, tenant_id=key[0], subject=key[1])
 
     def _node(self, now: datetime) -> uuid.UUID:
         """There was another one before the engine was down."""

@@ -9,7 +9,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from eventservice.api.fields import Fields
 from eventservice.api.problems import FieldError
 from eventservice.api.webhook_rules import EVENT_TYPES, read_endpoint
-from eventservice.console.webhooks import shown_url
+from eventservice.console.webhooks import mask_url
 from eventservice.kernel.errors import DomainError
 from eventservice.management.commands.tenant import tenant_of
 from eventservice.management.terminal import Terminal, refuse_wrong
@@ -105,7 +105,7 @@ def _row(queue: EndpointQueue, tenant: str) -> dict[str, Any]:
     return {
         "endpointId": str(endpoint.endpoint_id),
         "tenant": tenant,
-        "url": shown_url(endpoint.url),
+        "url": mask_url(endpoint.url),
         "eventTypes": endpoint.event_types,
         "active": endpoint.active,
         "disabledReason": endpoint.disabled_reason,

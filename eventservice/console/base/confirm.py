@@ -6,12 +6,12 @@ from typing import Any
 
 from django.http import HttpResponse
 
-from eventservice.console.views import Page
+from eventservice.console.base.views import ConsoleView
 from eventservice.kernel.errors import Invalid
 
 
-class Question(Page):
-    def ask(
+class ConfirmView(ConsoleView):
+    def render_confirmation(
         self, title: str, button: str, *, back_to: str, template: str = "console/confirm.html", **more: Any
     ) -> HttpResponse:
         """`more`: text, word, danger, and what the template's own fields take."""
@@ -19,12 +19,12 @@ class Question(Page):
             "title": title,
             "button": button,
             "action": self.request.path,
-            "next": self.next_or(back_to),
+            "next": self.next_url(back_to),
             **more,
         }
-        return self.show(context, template)
+        return self.render(context, template)
 
-    def require_word(self, word: str) -> None:
+    def require_typed_word(self, word: str) -> None:
         """Also here: a form can be sent without our page."""
         if self.request.POST.get("word", "").strip() != word:
             raise Invalid("not_confirmed", f"Nothing has been changed: it takes the word “{word}”, typed.")

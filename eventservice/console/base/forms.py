@@ -62,7 +62,7 @@ class Form:
         return {name: "; ".join(rules) for name, rules in found.items()}
 
 
-def without_empty(given: QueryDict) -> QueryDict:
+def drop_empty_params(given: QueryDict) -> QueryDict:
     """A form sends its empty fields too: they ask for nothing. What is given twice is given once."""
     kept = QueryDict(mutable=True)
     for name, values in given.lists():

@@ -9,6 +9,6 @@ from typing import Any
 from eventservice.db.bulk import to_json
 
 
-def digest_of(row: Any, columns: Iterable[str]) -> str:
+def compute_edit_token(row: Any, columns: Iterable[str]) -> str:
     values = [getattr(row, column) for column in columns]
     return hashlib.sha256(to_json(values).encode()).hexdigest()

@@ -20,7 +20,7 @@ from django.views import View
 
 from eventservice.api.problems import DATABASE_BUSY, Problem, find_problem
 from eventservice.kernel.errors import DomainError
-from eventservice.operators import action_log
+from eventservice.operators import audit_log
 from eventservice.operators.roles import Role, role_of
 
 log = structlog.get_logger(__name__)
@@ -34,7 +34,7 @@ OUTDATED = (
 )
 
 
-class Page(View):
+class ConsoleView(View):
     """`get` shows, `post` acts. Only signed-in operators come here, and what they may do is asked for each request.
 
     A DomainError or Refusal that `get` raises becomes a page of its own; one that `post` raises becomes a message
@@ -43,8 +43,8 @@ class Page(View):
 
     nav = ""  # the entry of the navigation that is current
     template = ""
-    reads = Role.VIEWER
-    acts = Role.OPERATOR
+    read_role = Role.VIEWER
+    write_role = Role.OPERATOR
 
     role: Role  # not there while the database does not say who is
 
@@ -59,65 +59,65 @@ class Page(View):
         if role is None:
             return self._to_login(request)
         self.role = role
-        needed = self.reads if request.method in READING else self.acts
+        needed = self.read_role if request.method in READING else self.write_role
         if role < needed:
-            return self.trouble(403, f"This takes the role {needed.group}; yours is {role.group}.")
+            return self.render_error(403, f"This takes the role {needed.group}; yours is {role.group}.")
         return None
 
     def _to_login(self, request: HttpRequest) -> HttpResponse:
         """And back to the page that is on show. A part of it cannot show a login: the whole page is sent there."""
         login = reverse("console:login")
-        if self.in_part:
+        if self.is_fragment:
             on_show = _ours(_path(request.headers.get("HX-Current-URL")))
-            address = redirect_to_login(self.after_login(on_show), login).url if on_show else login
+            address = redirect_to_login(self.url_after_login(on_show), login).url if on_show else login
             return HttpResponse(status=401, headers={"HX-Redirect": address})
         if request.method in READING:
             return redirect_to_login(request.get_full_path(), login)
         messages.warning(request, ENDED)
-        return redirect_to_login(self.after_login(self.came_from() or request.get_full_path()), login)
+        return redirect_to_login(self.url_after_login(self.previous_url() or request.get_full_path()), login)
 
-    def after_login(self, on_show: str) -> str:
+    def url_after_login(self, on_show: str) -> str:
         """Where to go on when a login has come in between."""
         return on_show
 
-    def answer_outdated(self) -> HttpResponse:
+    def handle_csrf_failure(self) -> HttpResponse:
         """In place of all else, for a page that somebody has signed in since: its token is another now."""
-        return self._turned_away(self.request) or self.outdated()
+        return self._turned_away(self.request) or self.respond_to_outdated_form()
 
-    def outdated(self) -> HttpResponse:
-        if self.in_part:
+    def respond_to_outdated_form(self) -> HttpResponse:
+        if self.is_fragment:
             return HttpResponse(status=403, headers={"HX-Refresh": "true"})
-        self.say_wrong(OUTDATED)
-        return self.back()
+        self.report_error(OUTDATED)
+        return self.redirect_back()
 
     def _answer(self, error: DomainError | Problem | OperationalError) -> HttpResponse:
         problem = find_problem(error)
         if problem is None:
             raise error
-        if not self.is_known:
-            return self.trouble(problem.status_code, DATABASE_BUSY)  # before anything was done
-        if self.request.method in READING or problem.status_code == 404 or self.in_part:
-            return self.trouble(problem.status_code, problem.detail, problem.errors)
-        self.say_wrong(" ".join([problem.detail, *(f"{f.pointer} {f.detail}." for f in problem.errors)]))
-        return self.back()
+        if not self.has_role:
+            return self.render_error(problem.status_code, DATABASE_BUSY)  # before anything was done
+        if self.request.method in READING or problem.status_code == 404 or self.is_fragment:
+            return self.render_error(problem.status_code, problem.detail, problem.errors)
+        self.report_error(" ".join([problem.detail, *(f"{f.pointer} {f.detail}." for f in problem.errors)]))
+        return self.redirect_back()
 
     # --- answers ----------------------------------------------------------------------------------------------
 
     @property
-    def is_known(self) -> bool:
+    def has_role(self) -> bool:
         """Who is there has been read, and may be named."""
         return hasattr(self, "role")
 
     @property
-    def in_part(self) -> bool:
+    def is_fragment(self) -> bool:
         """htmx asked, and puts the answer into the page that is there."""
         return bool(getattr(self.request, "htmx", False))
 
-    def show(
+    def render(
         self, context: Mapping[str, Any] | None = None, template: str | None = None, status: int = 200
     ) -> HttpResponse:
         """A template extends `base`: the whole page, or for htmx what is put into the page that is there."""
-        base = "console/part.html" if self.in_part else "console/base.html"
+        base = "console/base_fragment.html" if self.is_fragment else "console/base.html"
         given = {
             "base": base,
             "nav": self.nav,
@@ -132,31 +132,31 @@ class Page(View):
         response.headers.setdefault("Vary", "HX-Request")
         return response
 
-    def trouble(self, status: int, text: str, faults: Any = ()) -> HttpResponse:
+    def render_error(self, status: int, text: str, faults: Any = ()) -> HttpResponse:
         said = {"text": text, "faults": faults, "code": status}
-        if self.is_known:
-            return self.show(said, "console/trouble.html", status)
+        if self.has_role:
+            return self.render(said, "console/error.html", status)
         # Without the frame, which would ask for a name.
-        base = "console/part.html" if self.in_part else "alone.html"
-        return render(self.request, "console/trouble.html", {"base": base, **said}, status=status)
+        base = "console/base_fragment.html" if self.is_fragment else "standalone.html"
+        return render(self.request, "console/error.html", {"base": base, **said}, status=status)
 
-    def next_or(self, otherwise: str) -> str:
+    def next_url(self, otherwise: str) -> str:
         """Where a form or link says to go on; never an address of somebody else's."""
         return _ours(self.request.POST.get("next"), self.request.GET.get("next")) or otherwise
 
-    def back(self, otherwise: str = "") -> HttpResponseRedirect:
+    def redirect_back(self, otherwise: str = "") -> HttpResponseRedirect:
         """To the page that the operator came from, as it was: its state is in its address."""
-        return see_other(self.came_from() or otherwise or reverse("console:dashboard"))
+        return redirect_see_other(self.previous_url() or otherwise or reverse("console:dashboard"))
 
-    def came_from(self) -> str | None:
+    def previous_url(self) -> str | None:
         return _ours(self.request.POST.get("next"), _path(self.request.headers.get("Referer")))
 
-    def to(self, name: str, *args: Any) -> HttpResponseRedirect:
-        return see_other(reverse(name, args=args))
+    def redirect_to(self, name: str, *args: Any) -> HttpResponseRedirect:
+        return redirect_see_other(reverse(name, args=args))
 
     # --- acting -----------------------------------------------------------------------------------------------
 
-    def act(
+    def run_audited(
         self,
         action: str,
         command: Callable[[], R],
@@ -167,7 +167,7 @@ class Page(View):
         **detail: Any,
     ) -> R:
         """A domain command and its line in the action log, both or neither."""
-        return action_log.act(
+        return audit_log.run_audited(
             self.request.user,
             action,
             command,
@@ -177,10 +177,10 @@ class Page(View):
             **detail,
         )
 
-    def say(self, text: str) -> None:
+    def report_success(self, text: str) -> None:
         messages.success(self.request, text)
 
-    def say_wrong(self, text: str) -> None:
+    def report_error(self, text: str) -> None:
         messages.error(self.request, text)
 
 
@@ -199,7 +199,7 @@ def _path(address: str | None) -> str | None:
     return f"{parts.path}?{parts.query}" if parts.query else parts.path
 
 
-def see_other(address: str) -> HttpResponseRedirect:
+def redirect_see_other(address: str) -> HttpResponseRedirect:
     """A page that can be loaded again without sending anything again."""
     response = HttpResponseRedirect(address)
     response.status_code = 303

@@ -16,7 +16,7 @@ R = TypeVar("R")
 
 
 @again_after_deadlock
-def act(
+def run_audited(
     user: Any,
     action: str,
     command: Callable[[], R],
@@ -31,11 +31,11 @@ def act(
     with transaction.atomic():
         result = command()
         if changed(result):
-            note(user, action, tenant_id=tenant_id, subject=subject, **detail)
+            record_action(user, action, tenant_id=tenant_id, subject=subject, **detail)
     return result
 
 
-def note(
+def record_action(
     user: Any, action: str, *, tenant_id: uuid.UUID | None = None, subject: object = "", **detail: Any
 ) -> None:
     OperatorAction.objects.create(
@@ -48,7 +48,7 @@ def note(
     )
 
 
-def actions_on(subject: object, limit: int = 20) -> list[OperatorAction]:
+def list_actions_on(subject: object, limit: int = 20) -> list[OperatorAction]:
     """The latest first."""
     rows = OperatorAction.objects.across_tenants().filter(subject=str(subject)[:255])
     return list(rows.order_by("-id")[:limit])

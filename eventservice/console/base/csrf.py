@@ -20,9 +20,9 @@ def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponse:
     match: Any = request.resolver_match
     view: Any = getattr(match.func, "view_class", None)
     cookies_are_gone = reason == REASON_NO_CSRF_COOKIE and not request.user.is_authenticated
-    if hasattr(view, "answer_outdated") and (reason.startswith(TOO_OLD) or cookies_are_gone):
+    if hasattr(view, "handle_csrf_failure") and (reason.startswith(TOO_OLD) or cookies_are_gone):
         page: Any = view(**match.func.view_initkwargs)
         page.setup(request, *match.args, **match.kwargs)
-        answer: HttpResponse = page.answer_outdated()
+        answer: HttpResponse = page.handle_csrf_failure()
         return answer
     return refused(request, reason)
