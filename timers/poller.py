@@ -17,6 +17,7 @@ from eventservice.db.leases import Leases
 from eventservice.db.now import as_utc, db_now, now_sql
 from eventservice.db.sql import as_uuid, for_update, marks
 from timers.models import TimerSchedule
+from timers.schedule import Timer
 
 # What one tenant may put into a batch while others wait, at the least.
 LEAST_SHARE = 20
@@ -29,15 +30,6 @@ FEW = 50
 REST = 5
 # What is due at once may be committed so much later.
 COMMITTED_WITHIN = timedelta(seconds=1)
-
-
-class DueTimer(NamedTuple):
-    tenant_id: uuid.UUID
-    service_call_id: uuid.UUID
-    due_at: datetime
-    shard_id: int
-    host: str
-    request_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +117,8 @@ class Poller:
         return None if first is None else (as_utc(first) - as_utc(now)).total_seconds()
 
     def claim_due(
-        self, limit: int, held_back: HeldBack = NOBODY, admit: Callable[[DueTimer], bool] = lambda timer: True
-    ) -> list[DueTimer]:
+        self, limit: int, held_back: HeldBack = NOBODY, admit: Callable[[Timer], bool] = lambda timer: True
+    ) -> list[Timer]:
         """Inside the caller's transaction: lock what is due, mark it reached under this node's versions.
 
         What `admit` refuses stays as it is: it would exceed somebody's ceiling within this very batch.
@@ -140,7 +132,7 @@ class Poller:
         mark_reached(due, now, self.leases.held)
         return due
 
-    def _due(self, search: Search, limit: int) -> list[DueTimer]:
+    def _due(self, search: Search, limit: int) -> list[Timer]:
         if not search.held_back:
             return self._shared(search, limit)
         began = self.clock()
@@ -152,7 +144,7 @@ class Poller:
             self._rest_until, self._since = ended + REST * (ended - began), search.now - COMMITTED_WITHIN
         return due
 
-    def _shared(self, search: Search, limit: int) -> list[DueTimer]:
+    def _shared(self, search: Search, limit: int) -> list[Timer]:
         if not self.crowded:
             # In the order of the index: PostgreSQL would rather read the table, for it takes 'is scheduled' and
             # 'is past' for independent and so expects most of it to be due.
@@ -163,8 +155,8 @@ class Poller:
         self.crowded = len(due) == limit
         return due
 
-    def _fair_due(self, search: Search, limit: int) -> list[DueTimer]:
-        due: list[DueTimer] = []
+    def _fair_due(self, search: Search, limit: int) -> list[Timer]:
+        due: list[Timer] = []
         tenants = self._tenants_in_turn(search)
         share = max(LEAST_SHARE, limit // max(1, len(tenants)))
         rest: list[uuid.UUID] = []
@@ -196,7 +188,7 @@ class Poller:
         return tenants[cut:] + tenants[:cut]
 
 
-def mark_reached(due: Sequence[DueTimer], now: datetime, versions: Mapping[int, int]) -> None:
+def mark_reached(due: Sequence[Timer], now: datetime, versions: Mapping[int, int]) -> None:
     """`versions`: of the shards, under which they are reached."""
     update_rows(
         TimerSchedule,
@@ -233,14 +225,14 @@ def _tenants_with_due(by: datetime) -> list[uuid.UUID]:
         return [_tenant(tenant_id) for (tenant_id,) in cursor.fetchall()]
 
 
-def _of_tenant(tenant: uuid.UUID, search: Search, limit: int) -> list[DueTimer]:
+def _of_tenant(tenant: uuid.UUID, search: Search, limit: int) -> list[Timer]:
     of_its = search._replace(held_back=search.held_back.of(tenant))
     return _select("tenant_id = %s AND", [tenant.hex], of_its, limit, "due_at")
 
 
-def _select(condition: str, values: list[Any], search: Search, limit: int, order: str) -> list[DueTimer]:
+def _select(condition: str, values: list[Any], search: Search, limit: int, order: str) -> list[Timer]:
     sql = (
-        f"SELECT tenant_id, service_call_id, due_at, shard_id, host, request_bytes FROM timer_schedules"
+        f"SELECT {', '.join(Timer._fields)} FROM timer_schedules"
         f" WHERE {condition} state = 'Scheduled' AND due_at <= %s AND shard_id IN ({marks(search.shards)})"
     )
     values = [*values, _to_database(search.now), *search.shards]
@@ -253,12 +245,14 @@ def _select(condition: str, values: list[Any], search: Search, limit: int, order
         values += names
     with connection.cursor() as cursor:
         cursor.execute(f"{sql} ORDER BY {order} LIMIT {limit} {for_update(skip_locked=True)}", values)
-        return [_due_timer(row) for row in cursor.fetchall()]
+        return [_to_timer(row) for row in cursor.fetchall()]
 
 
-def _due_timer(row: tuple[Any, ...]) -> DueTimer:
-    tenant_id, service_call_id, due_at, *others = row
-    return DueTimer(_tenant(tenant_id), as_uuid(service_call_id), as_utc(due_at), *others)
+def _to_timer(row: tuple[Any, ...]) -> Timer:
+    tenant_id, service_call_id, correlation_id, due_at, *others = row
+    return Timer(
+        _tenant(tenant_id), as_uuid(service_call_id), as_uuid(correlation_id), as_utc(due_at), *others
+    )
 
 
 @lru_cache(1024)

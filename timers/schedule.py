@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.db import connection
 
@@ -23,8 +22,12 @@ COLUMNS = (
 OVERWRITTEN = ("correlation_id", "due_at", "registered_at", "host", "request_bytes", "state")
 
 
-@dataclass(frozen=True, slots=True)
-class Timer:
+class Timer(NamedTuple):
+    """The timer of one service call, as it is scheduled and as the poller finds it due.
+
+    A named tuple, because a frozen dataclass takes three times as long to make.
+    """
+
     tenant_id: uuid.UUID
     service_call_id: uuid.UUID
     correlation_id: uuid.UUID

@@ -16,7 +16,8 @@ from eventservice.kernel.secrets import Undecipherable, decrypt_once
 from eventservice.tenants.directory import profile
 from execution.log import AttemptKey
 from orchestration.lifecycle import StartedCall
-from timers.poller import LARGE, DueTimer, HeldBack
+from timers.poller import LARGE, HeldBack
+from timers.schedule import Timer
 
 K = TypeVar("K")
 
@@ -164,7 +165,7 @@ class Batch:
     bytes: dict[uuid.UUID, Room] = field(default_factory=dict)
     batch_bytes: int = 0
 
-    def admit(self, timer: DueTimer) -> bool:
+    def admit(self, timer: Timer) -> bool:
         tenant_id, host, size = timer.tenant_id, timer.host, timer.request_bytes
         if tenant_id not in self.calls:
             self.calls[tenant_id] = self.under_way.calls.room(tenant_id, _ceiling(tenant_id))

@@ -24,8 +24,7 @@ from orchestration.outcome_rules import Success, Terms, interrupted_meta, judge,
 from orchestration.retries import RetryPolicy
 from orchestration.states import Delivery, ResponseContract, Status
 from outbox.writer import Event, append
-from timers.poller import DueTimer
-from timers.schedule import rearm
+from timers.schedule import Timer, rearm
 
 # Past its own timeout an attempt is given this long to be recorded before the watchdog takes it for lost.
 RECORDING_GRACE = timedelta(seconds=15)
@@ -47,7 +46,7 @@ class StartedCall(NamedTuple):
     request_bytes: int
 
 
-def start(due: Sequence[DueTimer], node: uuid.UUID) -> list[StartedCall]:
+def start(due: Sequence[Timer], node: uuid.UUID) -> list[StartedCall]:
     """Inside the transaction that reached their timers: Scheduled → Running, an open log row each."""
     now = db_now()
     due_by_call = {(timer.tenant_id, timer.service_call_id): timer for timer in due}
@@ -80,7 +79,7 @@ def _request(row: Row, spec: dict[str, Any]) -> Request:
     return request
 
 
-def _started(row: Row, request: Request, timer: DueTimer) -> StartedCall:
+def _started(row: Row, request: Request, timer: Timer) -> StartedCall:
     key = AttemptKey(row.tenant_id, row.service_call_id, new_id())
     return StartedCall(
         key, row.attempt + 1, timer.host, request, row.timeout_seconds, timer.due_at, timer.request_bytes

@@ -105,7 +105,7 @@ def _stored(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> ServiceCall:
 
 def _overwrite(row: Row, command: SubmitServiceCall, now: datetime) -> None:
     tenant = profile(row.tenant_id)
-    timer = replace(timer_for(command, tenant, now), correlation_id=row.correlation_id)
+    timer = timer_for(command, tenant, now)._replace(correlation_id=row.correlation_id)
     new = dict(zip(CALL_COLUMNS, call_row(command, timer, tenant, now), strict=True))
     columns = ("name", "due_at", "request_spec", "host", "retry_policy", "timeout_seconds")
     assignments = ", ".join(f"{column} = {{{column}}}" for column in columns)

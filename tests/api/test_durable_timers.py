@@ -12,7 +12,7 @@ from eventservice.tenants.directory import declare_namespace
 from orchestration import lifecycle
 from orchestration.models import ServiceCall
 from tests.api.conftest import Api, faults
-from timers.poller import DueTimer
+from timers.schedule import Timer
 
 pytestmark = pytest.mark.django_db
 
@@ -46,7 +46,7 @@ def stored(api: Api) -> Any:
 def start(api: Api) -> Any:
     """As the engine does when the timer is due."""
     call = stored(api).get(status="Scheduled")
-    due = DueTimer(call.tenant_id, call.service_call_id, call.due_at, 0, call.host)
+    due = Timer(call.tenant_id, call.service_call_id, call.correlation_id, call.due_at, 0, call.host)
     with transaction.atomic():
         (started,) = lifecycle.start([due], new_id())
     return started

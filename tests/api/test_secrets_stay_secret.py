@@ -16,7 +16,7 @@ from eventservice.tenants.models import Tenant
 from orchestration import lifecycle
 from orchestration.models import ServiceCall
 from tests.api.conftest import SPEC, Api, submission
-from timers.poller import DueTimer
+from timers.schedule import Timer
 
 pytestmark = pytest.mark.django_db
 
@@ -51,9 +51,8 @@ def run(service_call_id: str) -> None:
     """As the engine does: the attempt is logged before it is sent."""
     call = ServiceCall.objects.get(service_call_id=service_call_id)
     with transaction.atomic():
-        (started,) = lifecycle.start(
-            [DueTimer(call.tenant_id, call.service_call_id, call.due_at, 0, call.host)], new_id()
-        )
+        timer = Timer(call.tenant_id, call.service_call_id, call.correlation_id, call.due_at, 0, call.host)
+        (started,) = lifecycle.start([timer], new_id())
     assert CANARY not in str(started.request)
 
 

@@ -18,7 +18,7 @@ from orchestration.lifecycle import StartedCall
 from orchestration.retries import RetryPolicy
 from orchestration.states import Delivery, Status
 from tests.orchestration.support import Hand, after, command, errored, responded, submit
-from timers.poller import DueTimer
+from timers.schedule import Timer
 
 TIMER_ID = "order-1"
 DURABLE = {"external_id": TIMER_ID}
@@ -84,7 +84,7 @@ BEGINNINGS: dict[str, Callable[..., Begun]] = {
 
 
 def start(hand: Hand, call: Begun) -> None:
-    due = DueTimer(call.tenant_id, call.service_call_id, after(0), 0, "target.test")
+    due = Timer(call.tenant_id, call.service_call_id, new_id(), after(0), 0, "target.test")
     with transaction.atomic():
         lifecycle.start([due], hand.membership.owner_id)
 

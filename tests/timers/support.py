@@ -13,7 +13,7 @@ from eventservice.tenants.models import Tenant
 from orchestration.models import ServiceCall
 from tests.factories import ServiceCallFactory, TenantFactory, TimerFactory
 from timers.models import TimerSchedule
-from timers.poller import NOBODY, DueTimer, HeldBack, Poller
+from timers.poller import NOBODY, HeldBack, Poller
 from timers.schedule import Timer
 from timers.shards import Membership
 
@@ -68,7 +68,7 @@ def polling(num_shards: int = 4) -> Poller:
     return Poller(membership.leases)
 
 
-def claim(poller: Poller, limit: int = 1000, held_back: HeldBack = NOBODY) -> list[DueTimer]:
+def claim(poller: Poller, limit: int = 1000, held_back: HeldBack = NOBODY) -> list[Timer]:
     with transaction.atomic():
         return poller.claim_due(limit, held_back)
 

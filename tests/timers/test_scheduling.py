@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -71,7 +70,7 @@ def test_the_upsert_makes_one_timer_however_often_it_is_repeated(times: int) -> 
 def test_the_upsert_gives_a_waiting_timer_what_is_new() -> None:
     first = asked(TENANT)
     schedule([first], NOON)
-    changed = replace(first, due_at=after(60), host="other.test", correlation_id=new_id())
+    changed = first._replace(due_at=after(60), host="other.test", correlation_id=new_id())
     schedule_again([changed], after(1))
     row = found(first)
     assert row is not None
@@ -89,7 +88,7 @@ def test_the_upsert_leaves_the_other_tenants_timer_alone() -> None:
     ours = asked(TENANT)
     theirs = asked(OTHER)
     schedule([ours, theirs], NOON)
-    schedule_again([replace(ours, due_at=after(60))], NOON)
+    schedule_again([ours._replace(due_at=after(60))], NOON)
     assert state_of(theirs) == ("Scheduled", NOON, None)
 
 

@@ -42,7 +42,9 @@ def test_it_tells_all_that_a_start_needs() -> None:
     timer = stored(TENANT, due_at=after(-5), shard_id=2, host="a.test")[0]
     (due,) = claim(polling())
     assert (due.tenant_id, due.service_call_id) == (TENANT, timer.service_call_id)
-    assert (due.due_at, due.shard_id, due.host) == (after(-5), 2, "a.test")
+    assert (due.due_at, due.shard_id, due.host, due.correlation_id) == (
+        after(-5), 2, "a.test", timer.correlation_id,
+    )  # fmt: skip
 
 
 def test_what_is_taken_is_reached_under_the_version_of_its_shard(at_noon: datetime) -> None:

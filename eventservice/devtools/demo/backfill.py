@@ -30,7 +30,8 @@ from orchestration.lifecycle import StartedCall, cancel, finish, replay, start, 
 from orchestration.models import ServiceCall
 from orchestration.states import Status
 from outbox.models import OutboxEvent
-from timers.poller import DueTimer, mark_reached
+from timers.poller import mark_reached
+from timers.schedule import Timer
 
 Key = tuple[uuid.UUID, uuid.UUID]
 
@@ -102,7 +103,7 @@ class Past:
         waiting.append(key)
 
     def _start(self, now: datetime, due_at: datetime) -> None:
-        timers = [DueTimer(*key, due_at, 0, self._plans[key].host) for key in self._starting.pop(due_at)]
+        timers = [self._timer(key, due_at) for key in self._starting.pop(due_at)]
         mark_reached(timers, now, {0: 1})
         ends = [(call.key, self._outcome(call, now)) for call in start(timers, self._node(now))]
         ends.sort(key=lambda end: end[1].timings.total_ms)
@@ -113,6 +114,10 @@ class Past:
                 together = []
             together.append(end)
         self._finish_later(now, together)
+
+    def _timer(self, key: Key, due_at: datetime) -> Timer:
+        plan = self._plans[key]
+        return Timer(*key, plan.command.correlation_id, due_at, shard_id=0, host=plan.host)
 
     def _outcome(self, call: StartedCall, now: datetime) -> Outcome:
         plan = self._plans[call.key.tenant_id, call.key.service_call_id]
