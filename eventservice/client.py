@@ -6,10 +6,10 @@
     call = client.submit("greet", "POST", "https://example.com/hello", body={"name": "Ada"}, delay="90s")
     call = client.wait(call["serviceCallId"])
 
-A submission carries an idempotency key, its own or one that is made for it, so that it is safe to send it again
-when a connection breaks, or when the service cannot say whether it was stored (503); so are reads and deletions.
-Everything else is sent again only when it was refused unread (429): when a timer that was created has ended, the
-same again would be another.
+Every submission carries an idempotency key, either the caller's or a generated one, so it can be retried when a
+connection breaks or when the service does not know whether it was stored (503). Reads and deletions are retried, too.
+All other requests are retried only if they were rejected before they were processed (429): creating a timer again after
+it has ended would create a second one.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ import requests
 Json = dict[str, Any]
 
 TIMEOUT_SECONDS = 30.0
-RETRIES = 3
-FIRST_PAUSE_SECONDS = 0.2
-LONGEST_PAUSE_SECONDS = 10.0
-REFUSED_UNREAD = 429
-UNAVAILABLE = 503
-ASK_AGAIN_SECONDS = 0.5
-LONGEST_POLL_SECONDS = 25.0
+MAX_RETRIES = 3
+INITIAL_BACKOFF_SECONDS = 0.2
+MAX_BACKOFF_SECONDS = 10.0
+TOO_MANY_REQUESTS = 429
+SERVICE_UNAVAILABLE = 503
+POLL_INTERVAL_SECONDS = 0.5
+MAX_LONG_POLL_SECONDS = 25.0
 
 
 class ApiError(Exception):
-    """The service refused: its problem, as it gave it."""
+    """The service refused the request. The attributes are those of its problem document."""
 
     def __init__(self, status: int, problem: Mapping[str, Any]) -> None:
         self.status = status
@@ -44,18 +44,18 @@ class ApiError(Exception):
         self.detail = str(problem.get("detail", "The service gave no reason."))
         self.errors: list[dict[str, str]] = list(problem.get("errors", []))
         self.correlation_id = problem.get("correlationId")
-        super().__init__("\n  ".join([f"{status} {self.code}: {self.detail}", *self._faults()]))
+        super().__init__("\n  ".join([f"{status} {self.code}: {self.detail}", *self._field_errors()]))
 
-    def _faults(self) -> list[str]:
-        return [f"{fault.get('pointer', '')} {fault.get('detail', '')}" for fault in self.errors]
+    def _field_errors(self) -> list[str]:
+        return [f"{error.get('pointer', '')} {error.get('detail', '')}" for error in self.errors]
 
 
 class Unreachable(Exception):
-    """No answer, also not after some retries."""
+    """The service did not respond, even after the retries."""
 
 
 class Unsendable(ValueError):
-    """Nothing was sent: the address, a header or the body cannot be."""
+    """The request was not sent, because its URL, a header or the body is invalid."""
 
 
 class Client:
@@ -66,7 +66,7 @@ class Client:
         api_key: str,
         *,
         timeout: float = TIMEOUT_SECONDS,
-        retries: int = RETRIES,
+        retries: int = MAX_RETRIES,
         session: requests.Session | None = None,
         sleep: Callable[[float], object] = time.sleep,
     ) -> None:
@@ -99,7 +99,7 @@ class Client:
         idempotency_key: str | None = None,
         **options: Any,
     ) -> Json:
-        """`options` are members of the submission by their API names: dueAt, delay, tags, retryPolicy, …"""
+        """Submit a call. `options` are further members of the submission by their API names: dueAt, delay, tags, …"""
         spec = {"method": method, "url": url, "headers": dict(headers or {}), "body": body}
         key = idempotency_key or options.pop("idempotencyKey", None) or str(uuid.uuid4())
         return self._json(
@@ -114,31 +114,31 @@ class Client:
             {**item, "idempotencyKey": item.get("idempotencyKey") or str(uuid.uuid4())} for item in items
         ]
         return self._json(
-            "POST", f"{self._tenant}/service-calls/batch", {"items": keyed, "atomic": atomic}, again=True
+            "POST", f"{self._tenant}/service-calls/batch", {"items": keyed, "atomic": atomic}, retryable=True
         )
 
     def get(self, service_call_id: str) -> Json:
         return self._json("GET", self._call(service_call_id))
 
     def wait(self, service_call_id: str, seconds: float = 60.0) -> Json:
-        """The call once it has ended, or as it is when the time is over."""
+        """Wait until the call has finished, for at most `seconds`, and return it as it is then."""
         deadline = time.monotonic() + seconds
         while True:
-            left = max(0.0, min(LONGEST_POLL_SECONDS, deadline - time.monotonic()))
+            left = max(0.0, min(MAX_LONG_POLL_SECONDS, deadline - time.monotonic()))
             call = self._json("GET", self._call(service_call_id), params={"wait": f"{left:.3f}s"})
             if call["status"] not in ("Scheduled", "Running") or time.monotonic() >= deadline:
                 return call
-            # The server may have had no place to wait, and have answered at once.
-            self._sleep(max(0.0, min(ASK_AGAIN_SECONDS, deadline - time.monotonic())))
+            # The server may have answered immediately, because too many requests were waiting already.
+            self._sleep(max(0.0, min(POLL_INTERVAL_SECONDS, deadline - time.monotonic())))
 
-    def list(self, *, limit: int = 50, most: int | None = None, **filters: Any) -> Iterator[Json]:
-        """Page after page; `filters` by their API names: status, tag, sort, …; `due_from` is `from`."""
+    def list(self, *, limit: int = 50, max_items: int | None = None, **filters: Any) -> Iterator[Json]:
+        """Iterate over calls, page by page. `filters` have their API names (status, tag, sort, …); use `due_from` for `from`."""
         if "due_from" in filters:
             filters["from"] = filters.pop("due_from")
-        return self._pages(f"{self._tenant}/service-calls", {"limit": limit, **filters}, most)
+        return self._pages(f"{self._tenant}/service-calls", {"limit": limit, **filters}, max_items)
 
     def change(self, service_call_id: str, **changes: Any) -> Json:
-        return self._json("PATCH", self._call(service_call_id), changes, again=True)
+        return self._json("PATCH", self._call(service_call_id), changes, retryable=True)
 
     def cancel(self, service_call_id: str) -> Json:
         return self._json("POST", self._call(service_call_id, "cancel"))
@@ -170,11 +170,16 @@ class Client:
     def create_timer(
         self, timer_id: str, execute_at: str, callback_url: str, *, namespace: str = "default", **options: Any
     ) -> Json:
-        asked = {"namespace": namespace, "id": timer_id, "executeAt": execute_at, "callbackUrl": callback_url}
-        return self._timer("create", {**asked, **options})
+        document = {
+            "namespace": namespace,
+            "id": timer_id,
+            "executeAt": execute_at,
+            "callbackUrl": callback_url,
+        }
+        return self._timer("create", {**document, **options})
 
     def get_timer(self, timer_id: str, *, namespace: str = "default") -> Json:
-        return self._timer("get", {"namespace": namespace, "timerId": timer_id}, again=True)
+        return self._timer("get", {"namespace": namespace, "timerId": timer_id}, retryable=True)
 
     def update_timer(self, timer_id: str, *, namespace: str = "default", **changes: Any) -> Json:
         return self._timer("update", {"namespace": namespace, "timerId": timer_id, **changes})
@@ -182,13 +187,13 @@ class Client:
     def delete_timer(self, timer_id: str, *, namespace: str = "default") -> None:
         self._send("POST", f"{self._tenant}/timers/delete", {"namespace": namespace, "timerId": timer_id})
 
-    def timers(self, *, most: int | None = None, **filters: Any) -> Iterator[Json]:
-        return self._pages(f"{self._tenant}/timers", filters, most)
+    def timers(self, *, max_items: int | None = None, **filters: Any) -> Iterator[Json]:
+        return self._pages(f"{self._tenant}/timers", filters, max_items)
 
-    def _timer(self, action: str, asked: Json, *, again: bool = False) -> Json:
-        return self._json("POST", f"{self._tenant}/timers/{action}", asked, again=again)
+    def _timer(self, action: str, document: Json, *, retryable: bool = False) -> Json:
+        return self._json("POST", f"{self._tenant}/timers/{action}", document, retryable=retryable)
 
-    # --- the rest ---
+    # --- operations ---
 
     def stats(self, **query: Any) -> Json:
         return self._json("GET", f"{self._base}/stats", params=query)
@@ -196,14 +201,14 @@ class Client:
     def _call(self, service_call_id: str, action: str = "") -> str:
         return f"{self._tenant}/service-calls/{service_call_id}" + (f"/{action}" if action else "")
 
-    def _pages(self, url: str, query: Mapping[str, Any], most: int | None) -> Iterator[Json]:
-        given, cursor = 0, None
-        while given != most:
+    def _pages(self, url: str, query: Mapping[str, Any], max_items: int | None) -> Iterator[Json]:
+        count, cursor = 0, None
+        while count != max_items:
             page = self._json("GET", url, params={**query, **({"cursor": cursor} if cursor else {})})
             for item in page["items"]:
                 yield item
-                given += 1
-                if given == most:
+                count += 1
+                if count == max_items:
                     return
             if (cursor := page["nextCursor"]) is None:
                 return
@@ -211,11 +216,11 @@ class Client:
     def _json(self, method: str, url: str, json: Any = None, **options: Any) -> Json:
         response = self._send(method, url, json, **options)
         try:
-            made: Json = response.json()
+            document: Json = response.json()
         except ValueError:
-            told = {"detail": f"{url} does not answer in JSON: is the API there?"}
-            raise ApiError(response.status_code, told) from None
-        return made
+            problem = {"detail": f"{url} did not return JSON. Check the base URL of the API."}
+            raise ApiError(response.status_code, problem) from None
+        return document
 
     def _send(
         self,
@@ -225,11 +230,10 @@ class Client:
         *,
         headers: Mapping[str, str] | None = None,
         params: Mapping[str, Any] | None = None,
-        again: bool = False,
+        retryable: bool = False,
     ) -> requests.Response:
         headers = dict(headers or {})
-        # What may be sent again without doing anything twice.
-        again = again or method in ("GET", "PUT", "DELETE") or "Idempotency-Key" in headers
+        retryable = retryable or method in ("GET", "PUT", "DELETE") or "Idempotency-Key" in headers
         for attempt in range(self._retries + 1):
             last = attempt == self._retries
             try:
@@ -240,58 +244,63 @@ class Client:
                     headers=headers,
                     params=params,
                     timeout=self._timeout,
-                    auth=self._with_key,
+                    auth=self._add_key,
                     hooks={"response": _refuse_redirect},
                 )
-            except (ValueError, requests.exceptions.InvalidJSONError) as wrong:
-                # Without its cause, whose text may have the key in it.
-                raise Unsendable(f"{method} {url}: nothing was sent, {_fault(wrong)}.") from None
-            except requests.RequestException as broken:
-                if last or not again:
-                    raise Unreachable(f"{method} {url}: no answer ({_reason(broken)}).") from broken
-                self._sleep(_pause(attempt, None))
+            except (ValueError, requests.exceptions.InvalidJSONError) as error:
+                # The cause is omitted, because its text may contain the key.
+                raise Unsendable(
+                    f"{method} {url} was not sent: {_describe_invalid_request(error)}."
+                ) from None
+            except requests.RequestException as error:
+                if last or not retryable:
+                    raise Unreachable(f"{method} {url}: no response ({_find_root_cause(error)}).") from error
+                self._sleep(_backoff_seconds(attempt, None))
                 continue
-            busy = response.status_code == REFUSED_UNREAD or (again and response.status_code == UNAVAILABLE)
+            busy = response.status_code == TOO_MANY_REQUESTS or (
+                retryable and response.status_code == SERVICE_UNAVAILABLE
+            )
             if busy and not last:
-                self._sleep(_pause(attempt, response.headers.get("Retry-After")))
+                self._sleep(_backoff_seconds(attempt, response.headers.get("Retry-After")))
                 continue
-            return _checked(response)
-        raise AssertionError("the last attempt answers or raises")
+            return _raise_for_problem(response)
+        raise AssertionError("the last attempt returns or raises")
 
-    def _with_key(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
-        """A mere header would give way to what ~/.netrc has for this host. It is checked as all headers are."""
+    def _add_key(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
+        """Set the key as requests' `auth`, because credentials in ~/.netrc would replace an ordinary header."""
         request.prepare_headers({**request.headers, "Authorization": f"Bearer {self._key}"})
         return request
 
 
-def _reason(broken: BaseException) -> str:
-    """What it began with: each library on the way has wrapped it in a longer text of its own."""
-    while inner := broken.__cause__ or broken.__context__:
-        broken = inner
-    return getattr(broken, "strerror", None) or str(broken) or type(broken).__name__
+def _find_root_cause(error: BaseException) -> str:
+    """Describe the innermost cause. The libraries in between wrap it in longer texts of their own."""
+    while inner := error.__cause__ or error.__context__:
+        error = inner
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
-def _fault(wrong: Exception) -> str:
-    if isinstance(wrong, requests.exceptions.InvalidHeader | UnicodeError):
-        return "because a header cannot be: one, or the key, has a line break or a character beyond Latin-1"
-    return f"because of this: {wrong}"
+def _describe_invalid_request(error: Exception) -> str:
+    if isinstance(error, requests.exceptions.InvalidHeader | UnicodeError):
+        return "a header or the API key contains a line break or a character outside Latin-1"
+    return str(error)
 
 
-def _pause(attempt: int, asked: str | None) -> float:
-    if asked is not None and asked.isdecimal():
-        return min(float(asked), LONGEST_PAUSE_SECONDS)
-    return float(min(FIRST_PAUSE_SECONDS * 2**attempt, LONGEST_PAUSE_SECONDS))
+def _backoff_seconds(attempt: int, retry_after: str | None) -> float:
+    if retry_after is not None and retry_after.isdecimal():
+        return min(float(retry_after), MAX_BACKOFF_SECONDS)
+    return float(min(INITIAL_BACKOFF_SECONDS * 2**attempt, MAX_BACKOFF_SECONDS))
 
 
 def _refuse_redirect(response: requests.Response, **_: Any) -> None:
-    """Followed, a POST would become a GET. It is asked before requests reads the Location, which may be nonsense."""
+    """Reject redirects before requests reads the Location header. Following one would turn a POST into a GET."""
     if 300 <= response.status_code < 400:
         response.close()
-        told = f"{response.url} leads to {response.headers.get('Location') or 'another address'}: is the API there?"
-        raise ApiError(response.status_code, {"code": "redirected", "detail": told})
+        location = response.headers.get("Location") or "another address"
+        detail = f"{response.url} redirects to {location}. Check the base URL of the API."
+        raise ApiError(response.status_code, {"code": "redirected", "detail": detail})
 
 
-def _checked(response: requests.Response) -> requests.Response:
+def _raise_for_problem(response: requests.Response) -> requests.Response:
     if response.ok:
         return response
     try:

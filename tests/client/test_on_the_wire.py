@@ -1,4 +1,4 @@
-"""What is really sent, and what is made of the answer, when requests has added its own."""
+"""What the client sends through requests, and how it reads the responses."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from eventservice.client import ApiError, Client
 
 
 class Wire(BaseAdapter):
-    """In the network's place: every request is answered alike."""
+    """Replace the network: every request gets the same response."""
 
     def __init__(self, status: int, body: bytes = b"{}", **headers: str) -> None:
         super().__init__()
-        self.answer = status, body, headers
+        self.response = status, body, headers
         self.sent: list[requests.PreparedRequest] = []
 
     def send(self, request: requests.PreparedRequest, *args: Any, **options: Any) -> requests.Response:
         self.sent.append(request)
         response = requests.Response()
-        response.status_code, body, headers = self.answer
+        response.status_code, body, headers = self.response
         response.url, response.raw = str(request.url), io.BytesIO(body)
         response.headers.update(headers)
         return response
@@ -41,23 +41,21 @@ def client_on(wire: Wire) -> Client:
 
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
 @pytest.mark.parametrize("location", ["https://api.test/", "http://[", "/caf\xe9"])
-def test_a_redirect_is_told_and_not_followed(status: int, location: str) -> None:
+def test_a_redirect_is_reported_and_not_followed(status: int, location: str) -> None:
     wire = Wire(status, Location=location)
     with client_on(wire) as client, pytest.raises(ApiError) as refused:
         client.submit("n", "GET", "http://a.test/")
     assert (refused.value.status, refused.value.code) == (status, "redirected")
-    assert f"/service-calls leads to {location}: is the API there?" in str(refused.value)
+    assert f"/service-calls redirects to {location}. Check the base URL of the API." in str(refused.value)
     assert len(wire.sent) == 1
 
 
-def test_a_redirect_to_nowhere_is_told_too() -> None:
-    with client_on(Wire(304)) as client, pytest.raises(ApiError, match="leads to another address"):
+def test_a_redirect_without_a_location_is_reported_too() -> None:
+    with client_on(Wire(304)) as client, pytest.raises(ApiError, match="redirects to another address"):
         client.get("1")
 
 
-def test_the_key_is_sent_whatever_netrc_has_for_the_host(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_credentials_in_netrc_do_not_replace_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     netrc = tmp_path / "netrc"
     netrc.write_text("machine api.test login me password mine\n")
     monkeypatch.setenv("NETRC", str(netrc))

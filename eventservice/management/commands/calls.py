@@ -11,6 +11,8 @@ from django.core.management.base import CommandParser
 from eventservice.client import Client
 from eventservice.management.terminal import ApiCommand, some_time
 
+# The largest page that the API returns.
+MAX_PAGE_SIZE = 200
 COLUMNS = ("id", "name", "status", "due", "attempts", "outcome", "tags")
 
 
@@ -37,10 +39,9 @@ class Command(ApiCommand):
     def act(self, client: Client, options: Mapping[str, Any]) -> None:
         filters = {name: options[name] for name in ("status", "tag", "host", "name", "sort") if options[name]}
         while True:
-            most = options["limit"]
-            self._show(
-                list(client.list(limit=min(most, 200), most=most, **filters)), clear=bool(options["watch"])
-            )
+            limit = options["limit"]
+            calls = client.list(limit=min(limit, MAX_PAGE_SIZE), max_items=limit, **filters)
+            self._show(list(calls), clear=bool(options["watch"]))
             if not options["watch"]:
                 return
             time.sleep(options["watch"].total_seconds())
