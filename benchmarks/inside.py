@@ -136,16 +136,16 @@ def progress(tenant: str, due: float) -> dict[str, Any]:
 
 
 def last_event() -> int:
-    return OutboxEvent.objects.across_tenants().aggregate(last=Max("id"))["last"] or 0
+    return OutboxEvent.across_tenants.aggregate(last=Max("id"))["last"] or 0
 
 
 def unpublished() -> bool:
-    return OutboxEvent.objects.across_tenants().filter(published_at=None, parked_at=None).exists()
+    return OutboxEvent.across_tenants.filter(published_at=None, parked_at=None).exists()
 
 
 def events(after: int) -> dict[str, Any]:
     """Those since, and how long each waited to be published, in milliseconds."""
-    rows = OutboxEvent.objects.across_tenants().filter(id__gt=after).values_list("created_at", "published_at")
+    rows = OutboxEvent.across_tenants.filter(id__gt=after).values_list("created_at", "published_at")
     lags = [(published - created).total_seconds() * 1000 for created, published in rows if published]
     return {"events": len(rows), "lag_ms": distribution(lags)}
 

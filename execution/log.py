@@ -79,7 +79,7 @@ def orphaned_attempts(live_nodes: Callable[[], Collection[uuid.UUID]], limit: in
 
     The live ones are asked for last: a node that has only just joined must not be taken for one that is gone.
     """
-    under_way = HttpExecution.objects.across_tenants().filter(finished_at=None)
+    under_way = HttpExecution.across_tenants.filter(finished_at=None)
     gone = set(under_way.values_list("node", flat=True).distinct()) - {*live_nodes()}
     orphaned = under_way.filter(node__in=gone)
     return [

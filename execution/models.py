@@ -4,11 +4,11 @@ from django.db import models
 from django.db.models import Q
 
 from eventservice.db.constraints import CompositeForeignKey, PollingIndex
-from eventservice.kernel.tenancy import TenantManager
+from eventservice.kernel.tenancy import TenantScopedModel
 from execution.outcome import METHODS
 
 
-class HttpExecution(models.Model):
+class HttpExecution(TenantScopedModel):
     pk = models.CompositePrimaryKey("tenant_id", "service_call_id", "execution_id")
     tenant_id = models.UUIDField()
     service_call_id = models.UUIDField()
@@ -38,8 +38,6 @@ class HttpExecution(models.Model):
         to_fields=("tenant_id", "service_call_id"),
         related_name="executions",
     )
-
-    objects = TenantManager()
 
     class Meta:
         db_table = "http_execution_log"

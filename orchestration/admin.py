@@ -210,7 +210,7 @@ Found = tuple[uuid.UUID, uuid.UUID]
 
 
 def _by_ids(wanted: uuid.UUID) -> Iterator[Found]:
-    calls = ServiceCall.objects.across_tenants().filter(tenant_id__in=tenant_ids())
+    calls = ServiceCall.across_tenants.filter(tenant_id__in=tenant_ids())
     for asked in ({"service_call_id": wanted}, {"correlation_id": wanted}):
         yield from calls.filter(**asked).values_list("tenant_id", "service_call_id")[:MOST_FOUND]
 

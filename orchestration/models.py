@@ -4,11 +4,11 @@ from django.db import models
 from django.db.models import Case, F, Q, Value, When
 
 from eventservice.db.constraints import CompositeForeignKey, LongNamedIndex, PollingIndex
-from eventservice.kernel.tenancy import TenantManager
+from eventservice.kernel.tenancy import TenantScopedModel
 from orchestration.states import LIVE, Delivery, ResponseContract, Status
 
 
-class ServiceCall(models.Model):
+class ServiceCall(TenantScopedModel):
     pk = models.CompositePrimaryKey("tenant_id", "service_call_id")
     tenant_id = models.UUIDField()
     service_call_id = models.UUIDField()
@@ -52,8 +52,6 @@ class ServiceCall(models.Model):
     deadline_at = models.DateTimeField(null=True)
     cancel_requested = models.BooleanField(default=False)
     next_seq = models.PositiveIntegerField(default=1)
-
-    objects = TenantManager()
 
     class Meta:
         db_table = "service_calls"
@@ -111,7 +109,7 @@ class ServiceCall(models.Model):
         return f"{self.name} ({self.service_call_id})"
 
 
-class ServiceCallTag(models.Model):
+class ServiceCallTag(TenantScopedModel):
     pk = models.CompositePrimaryKey("tenant_id", "service_call_id", "tag")
     tenant_id = models.UUIDField()
     service_call_id = models.UUIDField()
@@ -123,8 +121,6 @@ class ServiceCallTag(models.Model):
         to_fields=("tenant_id", "service_call_id"),
         related_name="tags",
     )
-
-    objects = TenantManager()
 
     class Meta:
         db_table = "service_call_tags"
@@ -150,7 +146,7 @@ class Resolution(models.TextChoices):
     HOUR = "hour"
 
 
-class CallRollup(models.Model):
+class CallRollup(TenantScopedModel):
     """What has become of a tenant's calls that were due within a minute or an hour. Retention of calls leaves it."""
 
     pk = models.CompositePrimaryKey("tenant_id", "resolution", "starts_at")
@@ -179,8 +175,6 @@ class CallRollup(models.Model):
     is_open = models.BooleanField()
     counted_at = models.DateTimeField()
 
-    objects = TenantManager()
-
     class Meta:
         db_table = "call_rollups"
         constraints = [
@@ -204,7 +198,7 @@ class CallRollup(models.Model):
         return f"{self.resolution} from {self.starts_at}"
 
 
-class HostRollup(models.Model):
+class HostRollup(TenantScopedModel):
     """Of the same calls, those to one host. A minute or an hour keeps the hosts that matter most in it."""
 
     pk = models.CompositePrimaryKey("tenant_id", "resolution", "starts_at", "host")
@@ -215,8 +209,6 @@ class HostRollup(models.Model):
     succeeded = models.PositiveIntegerField()
     failed = models.PositiveIntegerField()
     canceled = models.PositiveIntegerField()
-
-    objects = TenantManager()
 
     class Meta:
         db_table = "host_rollups"
@@ -234,7 +226,7 @@ class HostRollup(models.Model):
         return f"{self.host}, {self.resolution} from {self.starts_at}"
 
 
-class RollupMark(models.Model):
+class RollupMark(TenantScopedModel):
     """How far a tenant's calls have been counted."""
 
     tenant_id = models.UUIDField(primary_key=True)
@@ -246,8 +238,6 @@ class RollupMark(models.Model):
     counted_until = models.DateTimeField()
     # Of what was there before the first count, the hours before this are still to be counted. Null: none.
     history_until = models.DateTimeField(null=True)
-
-    objects = TenantManager()
 
     class Meta:
         db_table = "rollup_marks"

@@ -217,5 +217,5 @@ class WebhookDeliveryAdmin(Domain):
         if wanted is None:
             return Q(pk__in=[])
         one = Q(tenant_id__in=tenant_ids(), delivery_id=wanted)
-        known = WebhookDelivery.objects.across_tenants().filter(one).exists()
+        known = WebhookDelivery.across_tenants.filter(one).exists()
         return one if known else Q(tenant_id__in=tenant_ids(), event_id=wanted)

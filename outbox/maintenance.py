@@ -29,7 +29,7 @@ def prune(older_than: timedelta, limit: int = 100_000) -> int:
 def _prune_events(before: datetime, limit: int) -> int:
     """In the order of ids, which is nearly that of making: an index by published_at would cost every event more than
     it saves here. What was published again lately lies among the old ones, and is passed over."""
-    published = OutboxEvent.objects.across_tenants().filter(published_at__isnull=False).order_by("id")
+    published = OutboxEvent.across_tenants.filter(published_at__isnull=False).order_by("id")
     pruned = after = 0
     while pruned < limit:
         following = published.filter(id__gt=after).values_list("id", "created_at", "published_at")
@@ -37,7 +37,7 @@ def _prune_events(before: datetime, limit: int) -> int:
         # Nothing is published before it is made: where all are younger than that, none that follows is old.
         if not any(created_at < before for _, created_at, _ in window):
             break
-        old = [(key, before) for key, _, published_at in window if published_at < before]
+        old = [(key, before) for key, _, published_at in window if published_at and published_at < before]
         with transaction.atomic():
             pruned += execute_rows(
                 "DELETE FROM outbox WHERE id = %s AND published_at < %s", old[: limit - pruned]
@@ -49,7 +49,7 @@ def _prune_events(before: datetime, limit: int) -> int:
 def _prune_deliveries(before: datetime, limit: int) -> int:
     pruned = 0
     while pruned < limit:
-        old = WebhookDelivery.objects.across_tenants().filter(finished_at__lt=before).order_by("finished_at")
+        old = WebhookDelivery.across_tenants.filter(finished_at__lt=before).order_by("finished_at")
         keys = old.values_list("tenant_id", "delivery_id")[: min(BATCH, limit - pruned)]
         with transaction.atomic():
             deleted = execute_rows(
@@ -95,7 +95,7 @@ class Replayable:
 
 def replayable(since: datetime, tenant_id: UUID | None, look_at: int) -> Replayable:
     """Of so many of the latest events."""
-    latest = OutboxEvent.objects.across_tenants().order_by("-id").values_list("id", "created_at")
+    latest = OutboxEvent.across_tenants.order_by("-id").values_list("id", "created_at")
     after, earliest = next(iter(latest[look_at : look_at + 1]), (0, None))
     window = _published_since(since, after, _last())[:look_at]
     wanted = Q() if tenant_id is None else Q(tenant_id=tenant_id)
@@ -103,12 +103,12 @@ def replayable(since: datetime, tenant_id: UUID | None, look_at: int) -> Replaya
 
 
 def _last() -> int:
-    return OutboxEvent.objects.across_tenants().aggregate(last=Max("id"))["last"] or 0
+    return OutboxEvent.across_tenants.aggregate(last=Max("id"))["last"] or 0
 
 
 def _published_since(since: datetime, after: int, last: int) -> QuerySet[Any]:
     """A tenant's are chosen among them later: databases would rather read all that the tenant has."""
-    events = OutboxEvent.objects.across_tenants().filter(id__gt=after, id__lte=last)
+    events = OutboxEvent.across_tenants.filter(id__gt=after, id__lte=last)
     since_then = events.filter(published_at__gte=since, parked_at=None)
     return since_then.order_by("id").values_list("id", "tenant_id", "event_id")
 

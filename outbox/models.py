@@ -5,10 +5,10 @@ from django.db.models import Q
 
 from eventservice.db.constraints import CompositeForeignKey, PollingIndex
 from eventservice.db.leases import Lease
-from eventservice.kernel.tenancy import TenantManager
+from eventservice.kernel.tenancy import TenantScopedModel
 
 
-class OutboxEvent(models.Model):
+class OutboxEvent(TenantScopedModel):
     # Written in the order of the aggregate's events, because its row is locked while they are appended.
     id = models.BigAutoField(primary_key=True)
     tenant_id = models.UUIDField()
@@ -27,8 +27,6 @@ class OutboxEvent(models.Model):
     last_error = models.TextField(null=True)
     # Taken out of the flow: the event that no publisher would have (attempts > 0), and those that wait behind it.
     parked_at = models.DateTimeField(null=True)
-
-    objects = TenantManager()
 
     class Meta:
         db_table = "outbox"
@@ -72,7 +70,7 @@ class OutboxPartition(Lease):
         return str(self.partition)
 
 
-class WebhookEndpoint(models.Model):
+class WebhookEndpoint(TenantScopedModel):
     """Where a tenant wants its events sent."""
 
     pk = models.CompositePrimaryKey("tenant_id", "endpoint_id")
@@ -87,8 +85,6 @@ class WebhookEndpoint(models.Model):
     disabled_reason = models.TextField(default="")
     created_at = models.DateTimeField()
 
-    objects = TenantManager()
-
     class Meta:
         db_table = "webhook_endpoints"
 
@@ -102,7 +98,7 @@ class DeliveryState(models.TextChoices):
     EXHAUSTED = "Exhausted"
 
 
-class WebhookDelivery(models.Model):
+class WebhookDelivery(TenantScopedModel):
     """One event on its way to one endpoint. It carries its body, so that pruning the outbox takes nothing from it."""
 
     pk = models.CompositePrimaryKey("tenant_id", "delivery_id")
@@ -128,8 +124,6 @@ class WebhookDelivery(models.Model):
         to_fields=("tenant_id", "endpoint_id"),
         related_name="deliveries",
     )
-
-    objects = TenantManager()
 
     class Meta:
         db_table = "webhook_deliveries"

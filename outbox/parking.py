@@ -17,7 +17,7 @@ from outbox.models import OutboxEvent, OutboxPartition
 
 def parked_events() -> QuerySet[OutboxEvent]:
     """The poison events themselves, one an aggregate at most; the others parked with them only wait."""
-    events: QuerySet[OutboxEvent] = OutboxEvent.objects.across_tenants()
+    events: QuerySet[OutboxEvent] = OutboxEvent.across_tenants.all()
     return events.filter(published_at=None, parked_at__isnull=False, attempts__gt=0).order_by(
         "parked_at", "id"
     )
@@ -40,7 +40,7 @@ def park(key: int, reason: str) -> bool:
     False when it is published or parked already, or its aggregate is. What a publisher has been given this very
     moment may go out all the same; it goes out again if the event is tried again.
     """
-    waiting = OutboxEvent.objects.across_tenants().filter(pk=key, published_at=None, parked_at=None)
+    waiting = OutboxEvent.across_tenants.filter(pk=key, published_at=None, parked_at=None)
     event = waiting.first()
     if event is None:
         return False

@@ -96,20 +96,20 @@ def list_events(wanted: EventFilter, cursor: int | None, limit: int) -> EventPag
 
 
 def event_of(key: int) -> OutboxEvent | None:
-    found: OutboxEvent | None = OutboxEvent.objects.across_tenants().filter(pk=key).first()
-    return found
+    return OutboxEvent.across_tenants.filter(pk=key).first()
 
 
 def newer_than(key: int, most: int) -> int:
     """How many events have been made since that one; up to one more than `most`."""
-    return OutboxEvent.objects.across_tenants().filter(id__gt=key).order_by("id")[: most + 1].count()
+    return OutboxEvent.across_tenants.filter(id__gt=key).order_by("id")[: most + 1].count()
 
 
 def cause_of(event: OutboxEvent) -> OutboxEvent | None:
     """The event of the same aggregate that caused this one."""
+    if event.causation_id is None:
+        return None
     events = OutboxEvent.objects.for_tenant(event.tenant_id).filter(aggregate_id=event.aggregate_id)
-    found: OutboxEvent | None = events.filter(event_id=event.causation_id).first()
-    return found if event.causation_id else None
+    return events.filter(event_id=event.causation_id).first()
 
 
 def deliveries_of(event: OutboxEvent) -> list[tuple[WebhookDelivery, str]]:
@@ -125,7 +125,7 @@ def deliveries_of(event: OutboxEvent) -> list[tuple[WebhookDelivery, str]]:
 
 def unpublished_of(events: Collection[OutboxEvent]) -> dict[tuple[UUID, UUID], int]:
     """How many events of each of their aggregates are not published."""
-    waiting = OutboxEvent.objects.across_tenants().filter(
+    waiting = OutboxEvent.across_tenants.filter(
         tenant_id__in={event.tenant_id for event in events},
         aggregate_id__in={event.aggregate_id for event in events},
         published_at=None,
@@ -138,7 +138,7 @@ def unpublished_of(events: Collection[OutboxEvent]) -> dict[tuple[UUID, UUID], i
 
 
 def _newest(wanted: EventFilter, cursor: int | None, limit: int) -> EventPage:
-    events = OutboxEvent.objects.across_tenants().order_by("-id")
+    events = OutboxEvent.across_tenants.order_by("-id")
     before = events if cursor is None else events.filter(id__lt=cursor)
     looked_at = _keys(before, wanted, LOOKED_AT if wanted.seeks else limit + 1)
     found = [key.id for key in looked_at if key.passes]
@@ -151,7 +151,7 @@ def _newest(wanted: EventFilter, cursor: int | None, limit: int) -> EventPage:
 def _waiting(wanted: EventFilter, after: int, limit: int) -> EventPage:
     """The polling index is by partition first: the heads of all are merged."""
     each = LOOKED_AT // PARTITIONS if wanted.seeks else limit + 1
-    waiting = _narrowed(OutboxEvent.objects.across_tenants(), Listed.WAITING).filter(id__gt=after)
+    waiting = _narrowed(OutboxEvent.across_tenants.all(), Listed.WAITING).filter(id__gt=after)
     heads = [
         _keys(waiting.filter(partition=partition).order_by("id"), wanted, each)
         for partition in range(PARTITIONS)
@@ -167,7 +167,7 @@ def _waiting(wanted: EventFilter, after: int, limit: int) -> EventPage:
 
 def _few(wanted: EventFilter, cursor: int | None, limit: int) -> EventPage:
     """Sorted here, so that no database walks all events for the sake of their order."""
-    every = OutboxEvent.objects.across_tenants()
+    every = OutboxEvent.across_tenants.all()
     events = _narrowed_to_aggregate(every, wanted) if wanted.aggregate_id else every
     looked_at = _keys(_narrowed(events, wanted.listed), wanted, LOOKED_AT)
     newest_first = wanted.listed is Listed.ALL
@@ -202,6 +202,6 @@ def _keys(events: QuerySet[Any], wanted: EventFilter, most: int) -> list[_Key]:
 
 def _page(keys: Sequence[int], cursor: int | None, *, partial: bool = False) -> EventPage:
     """In the order of the keys, without their payloads."""
-    events = OutboxEvent.objects.across_tenants().filter(pk__in=keys).defer("event_payload")
+    events = OutboxEvent.across_tenants.filter(pk__in=keys).defer("event_payload")
     found = {event.id: event for event in events}
     return EventPage([found[key] for key in keys if key in found], cursor, partial)

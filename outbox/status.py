@@ -79,15 +79,15 @@ def partitions() -> Sequence[OutboxPartition]:
 
 
 def _flowing() -> QuerySet[Any]:
-    return OutboxEvent.objects.across_tenants().filter(published_at=None, parked_at=None)
+    return OutboxEvent.across_tenants.filter(published_at=None, parked_at=None)
 
 
 def _pending_deliveries() -> QuerySet[Any]:
-    return WebhookDelivery.objects.across_tenants().filter(state=DeliveryState.PENDING)
+    return WebhookDelivery.across_tenants.filter(state=DeliveryState.PENDING)
 
 
 def _count_parked(most: int) -> tuple[int, int]:
     """The poison events, and those that are parked with them."""
-    held = OutboxEvent.objects.across_tenants().filter(published_at=None, parked_at__isnull=False)
+    held = OutboxEvent.across_tenants.filter(published_at=None, parked_at__isnull=False)
     counted = held[: most + 1].aggregate(all=Count("id"), poison=Count("id", filter=Q(attempts__gt=0)))
     return counted["poison"], counted["all"] - counted["poison"]

@@ -300,7 +300,7 @@ def accept(commands: Iterable[SubmitServiceCall]) -> list[str]:
 
 
 def unfinished() -> int:
-    return ServiceCall.objects.across_tenants().exclude(status__in=TERMINAL).count()
+    return ServiceCall.across_tenants.exclude(status__in=TERMINAL).count()
 
 
 def until_all_have_ended(seconds: float = 120.0) -> None:

@@ -27,16 +27,6 @@ class Source:
     def parents(self) -> dict[ast.AST, ast.AST]:
         return {child: node for node in ast.walk(self.tree) for child in ast.iter_child_nodes(node)}
 
-    def place(self, node: ast.AST) -> str:
-        """`module:function` of the outermost function, or `module:Class.method`."""
-        names: list[str] = []
-        above: ast.AST | None = node
-        while above is not None:
-            if isinstance(above, ast.FunctionDef | ast.ClassDef):
-                names.insert(0, above.name)
-            above = self.parents.get(above)
-        return f"{self.name}:{'.'.join(names)}"
-
     def complaint(self, node: ast.AST, what: str) -> str:
         return f"{self.name}, line {getattr(node, 'lineno', '?')}: {what}"
 
@@ -226,18 +216,18 @@ def sql_texts(source: Source) -> Iterator[tuple[ast.expr, str]]:
 
 
 def tenant_models(all_sources: Iterable[Source]) -> set[str]:
-    """Every class with `objects = TenantManager()`."""
+    """The names of all classes that derive from TenantScopedModel."""
     return {
         node.name
         for source in all_sources
         for node in ast.walk(source.tree)
         if isinstance(node, ast.ClassDef)
-        and any(isinstance(s, ast.Assign) and chain(s.value)[-1:] == ["TenantManager"] for s in node.body)
+        and any(chain(base)[-1:] == ["TenantScopedModel"] for base in node.bases)
     }
 
 
 def unscoped(source: Source, models: set[str]) -> list[str]:
-    """Uses of a tenant model's manager that do not begin with a tenant, or by saying that they are global."""
+    """Uses of a tenant model's managers that neither begin with a tenant nor name `across_tenants`."""
     found = []
     for node in ast.walk(source.tree):
         if isinstance(node, ast.Attribute) and models & set(chain(node.value)[-1:]):
@@ -258,15 +248,11 @@ def _begins_scoped(source: Source, manager: ast.expr) -> bool:
 
 
 # A new row carries its tenant in itself.
-SCOPED = {"for_tenant", "across_tenants", "create", "bulk_create"}
+SCOPED = {"for_tenant", "create", "bulk_create"}
 
 
-def places_calling(source: Source, method: str) -> set[str]:
-    return {
-        source.place(node)
-        for node in ast.walk(source.tree)
-        if isinstance(node, ast.Attribute) and node.attr == method
-    }
+def reads_across_tenants(source: Source) -> bool:
+    return any(isinstance(n, ast.Attribute) and n.attr == "across_tenants" for n in ast.walk(source.tree))
 
 
 def raw_sql(source: Source, tables: set[str]) -> bool:

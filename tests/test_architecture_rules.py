@@ -119,7 +119,7 @@ def test_it_notices_a_query_without_a_tenant(text: str) -> None:
     "text",
     [
         "ServiceCall.objects.for_tenant(t).get()",
-        "ServiceCall.objects.across_tenants().get()",
+        "ServiceCall.across_tenants.get()",
         "every = ServiceCall.objects\nevery.for_tenant(t)",
         "Tenant.objects.all()",
     ],
@@ -128,13 +128,15 @@ def test_it_lets_a_query_with_a_tenant_pass(text: str) -> None:
     assert rules.unscoped(source(text), CALLS) == []
 
 
-def test_it_knows_where_all_tenants_are_seen() -> None:
-    text = "class A:\n    def f(self):\n        return [X.objects.across_tenants() for _ in ()]"
-    assert rules.places_calling(source(text), "across_tenants") == {"timers.made_up:A.f"}
+def test_it_knows_who_reads_across_tenants() -> None:
+    assert rules.reads_across_tenants(
+        source("class A:\n    def f(self):\n        return X.across_tenants.all()")
+    )
+    assert not rules.reads_across_tenants(source("X.objects.for_tenant(t)"))
 
 
 def test_it_knows_which_modules_are_tenants_tables_models() -> None:
-    text = "class A(Model):\n    objects = TenantManager()\nclass B(Model):\n    objects = Manager()"
+    text = "class A(TenantScopedModel):\n    pass\nclass B(models.Model):\n    objects = Manager()"
     assert rules.tenant_models([source(text)]) == {"A"}
 
 

@@ -275,6 +275,6 @@ def test_it_goes_through_its_index(run: Callable[[], Any], containing: str, inde
 
 
 def test_a_scan_would_be_noticed() -> None:
-    everywhere = ServiceCall.objects.across_tenants().filter(request_fingerprint="no index has it")
+    everywhere = ServiceCall.across_tenants.filter(request_fingerprint="no index has it")
     (plan,) = plans_of(everywhere.count, "service_calls")
     assert plan.scanned == {"service_calls"}, plan.text

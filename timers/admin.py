@@ -46,7 +46,7 @@ class TimerScheduleAdmin(Domain):
         if wanted is None:
             return Q(pk__in=[])
         called = Q(tenant_id__in=tenant_ids(), service_call_id=wanted)
-        known = TimerSchedule.objects.across_tenants().filter(called).exists()
+        known = TimerSchedule.across_tenants.filter(called).exists()
         return called if known else Q(correlation_id=wanted)
 
 

@@ -11,7 +11,7 @@ from django.db.models import Q
 from eventservice.db.constraints import CompositeForeignKey, LongNamedIndex, PollingIndex
 from eventservice.db.leases import Lease
 from eventservice.db.now import DbNow
-from eventservice.kernel.tenancy import TenantManager
+from eventservice.kernel.tenancy import TenantScopedModel
 
 
 class TimerState(models.TextChoices):
@@ -19,7 +19,7 @@ class TimerState(models.TextChoices):
     REACHED = "Reached"
 
 
-class TimerSchedule(models.Model):
+class TimerSchedule(TenantScopedModel):
     pk = models.CompositePrimaryKey("tenant_id", "service_call_id")
     tenant_id = models.UUIDField()
     service_call_id = models.UUIDField()
@@ -47,8 +47,6 @@ class TimerSchedule(models.Model):
         to_fields=("tenant_id", "service_call_id"),
         related_name="timers",
     )
-
-    objects = TenantManager()
 
     class Meta:
         db_table = "timer_schedules"

@@ -76,7 +76,7 @@ def backlog(now: datetime, most: int) -> Backlog:
     """Counted up to one more than `most`."""
     first_due = dict(_with_first_due().filter(first_due__isnull=False).values_list("shard_id", "first_due"))
     late = sorted(shard for shard, due_at in first_due.items() if due_at <= now)
-    overdue = TimerSchedule.objects.across_tenants().filter(
+    overdue = TimerSchedule.across_tenants.filter(
         shard_id__in=late, state=TimerState.SCHEDULED, due_at__lte=now
     )
     # In the order of the index: otherwise PostgreSQL would rather read the table (timers.poller).
@@ -103,9 +103,7 @@ def stuck_shards(overdue_since: datetime, now: datetime) -> list[TimerShard]:
 
 def _with_first_due() -> QuerySet[Any]:
     """One seek a shard, whatever waits in it."""
-    waiting = TimerSchedule.objects.across_tenants().filter(
-        shard_id=OuterRef("shard_id"), state=TimerState.SCHEDULED
-    )
+    waiting = TimerSchedule.across_tenants.filter(shard_id=OuterRef("shard_id"), state=TimerState.SCHEDULED)
     first = Subquery(waiting.order_by("due_at").values("due_at")[:1])
     return TimerShard.objects.annotate(first_due=first)
 

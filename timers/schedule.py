@@ -81,9 +81,7 @@ def unschedule(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> None:
 
 def by_correlation(correlation_id: uuid.UUID) -> list[TimerSchedule]:
     """Operators trace a request through all tenants."""
-    return list(
-        TimerSchedule.objects.across_tenants().filter(correlation_id=correlation_id).order_by("due_at")
-    )
+    return list(TimerSchedule.across_tenants.filter(correlation_id=correlation_id).order_by("due_at"))
 
 
 def timer_of(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> TimerSchedule | None:

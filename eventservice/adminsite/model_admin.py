@@ -21,7 +21,6 @@ from eventservice.adminsite.composite_pk import key_of, named, text_of, with_nam
 from eventservice.adminsite.permissions import ByRole
 from eventservice.db.sql import Aside
 from eventservice.kernel.errors import DomainError
-from eventservice.kernel.tenancy import TenantManager
 from eventservice.operators.audit_log import list_actions_on, record_action
 
 # As anything: its published types know less than it takes (functions as fields, say).
@@ -39,13 +38,6 @@ class RoleAdmin(ByRole, ModelAdmin):  # type: ignore[misc]
     show_full_result_count = False
     show_facets = ShowFacets.NEVER
     empty_value_display = "–"
-
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        manager = self.model._default_manager
-        if isinstance(manager, TenantManager):
-            return manager.across_tenants().order_by(*self.get_ordering(request))
-        rows: QuerySet[Any] = super().get_queryset(request)
-        return rows
 
     def lookup_allowed(self, lookup: str, value: Any, request: Any = None) -> bool:
         """What its filters ask for. Django would take any column in the address: secret ones, and such as no index has."""

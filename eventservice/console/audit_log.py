@@ -37,7 +37,7 @@ class AuditLogPage(ConsoleView):
         wanted, cursor = _read(Query(given, faults))
         rows, following = ([], None) if faults else list_actions(wanted, cursor)
         names = tenant_names([row.tenant_id for row in rows])
-        latest = OperatorAction.objects.across_tenants().order_by("-id").values_list("action", "user")
+        latest = OperatorAction.across_tenants.order_by("-id").values_list("action", "user")
         latest = latest[:SUGGESTED_FROM]
         context = {
             "now": db_now(),
@@ -74,7 +74,7 @@ def _without_cursor(given: QueryDict) -> str:
 
 def list_actions(wanted: dict[str, Any], cursor: int | None) -> tuple[Sequence[OperatorAction], int | None]:
     """The newest first, and where the next page begins. A subject's are sought by index, all else among the latest."""
-    rows: QuerySet[Any] = OperatorAction.objects.across_tenants().order_by("-id")
+    rows: QuerySet[Any] = OperatorAction.across_tenants.order_by("-id")
     if cursor is not None:
         rows = rows.filter(id__lt=cursor)
     bottom = 0

@@ -50,5 +50,5 @@ def record_action(
 
 def list_actions_on(subject: object, limit: int = 20) -> list[OperatorAction]:
     """The latest first."""
-    rows = OperatorAction.objects.across_tenants().filter(subject=str(subject)[:255])
+    rows = OperatorAction.across_tenants.filter(subject=str(subject)[:255])
     return list(rows.order_by("-id")[:limit])

@@ -3,10 +3,10 @@
 from django.db import models
 
 from eventservice.db.constraints import LongNamedIndex
-from eventservice.kernel.tenancy import TenantManager
+from eventservice.kernel.tenancy import TenantScopedModel
 
 
-class OperatorAction(models.Model):
+class OperatorAction(TenantScopedModel):
     """One action of an operator, in the console or through the API. Rows are only ever added."""
 
     id = models.BigAutoField(primary_key=True)
@@ -18,8 +18,6 @@ class OperatorAction(models.Model):
     tenant_id = models.UUIDField(null=True)
     subject = models.CharField(max_length=255)
     detail = models.JSONField(default=dict)
-
-    objects = TenantManager()
 
     class Meta:
         db_table = "operator_actions"

@@ -106,7 +106,7 @@ def tenant_names(tenant_ids: Collection[uuid.UUID | None]) -> dict[uuid.UUID, st
 
 def first_namespaces(limit: int) -> list[Namespace]:
     """Of all tenants, by the tenant's name, each with its tenant."""
-    spaces = Namespace.objects.across_tenants().select_related("tenant")
+    spaces = Namespace.across_tenants.select_related("tenant")
     return list(spaces.order_by("tenant__name", "name")[:limit])
 
 
@@ -176,5 +176,4 @@ def declare_namespace(tenant_id: uuid.UUID, name: str, num_shards: int | None = 
 
 
 def _namespace(tenant_id: uuid.UUID, name: str) -> Namespace | None:
-    found: Namespace | None = Namespace.objects.for_tenant(tenant_id).filter(name=name).first()
-    return found
+    return Namespace.objects.for_tenant(tenant_id).filter(name=name).first()

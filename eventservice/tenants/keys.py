@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from django.conf import settings
 from django.db import DatabaseError, transaction
-from django.db.models import Count, F, Q
+from django.db.models import Count, F, Q, QuerySet
 from django.db.models.functions import Coalesce, Least
 
 from eventservice.db.now import DbNow, db_now
@@ -58,7 +58,7 @@ def find_key(text: str) -> ApiKey | None:
     well_formed = len(parts) == 4 and parts[0] == PREFIX and parts[2].isalnum()
     key_id, secret = (parts[2], parts[3]) if well_formed else ("", "")
     of_active = Q(tenant=None) | Q(tenant__active=True)
-    key: ApiKey | None = ApiKey.objects.across_tenants().filter(_usable(), of_active, key_id=key_id).first()
+    key = ApiKey.across_tenants.filter(_usable(), of_active, key_id=key_id).first()
     matches = hmac.compare_digest(_hash(secret), key.secret_hash if key else "")
     return key if matches else None
 
@@ -69,13 +69,18 @@ def _usable() -> Q:
 
 def find_by_id(key_id: str) -> ApiKey | None:
     """Operators name a key by its id alone."""
-    found: ApiKey | None = ApiKey.objects.across_tenants().filter(pk=key_id, revoked_at=None).first()
-    return found
+    return ApiKey.across_tenants.filter(pk=key_id, revoked_at=None).first()
 
 
 def keys_of(tenant_id: uuid.UUID | None) -> list[ApiKey]:
     """A tenant's keys, or the operators' own."""
-    return list(ApiKey.objects.across_tenants().filter(tenant_id=tenant_id).order_by("created_at", "key_id"))
+    return list(_owned_by(tenant_id).order_by("created_at", "key_id"))
+
+
+def _owned_by(tenant_id: uuid.UUID | None) -> QuerySet[ApiKey]:
+    if tenant_id is None:
+        return ApiKey.across_tenants.filter(tenant=None)
+    return ApiKey.objects.for_tenant(tenant_id)
 
 
 class KeyState(StrEnum):
@@ -103,10 +108,10 @@ def described_keys(tenant_id: uuid.UUID | None, now: datetime) -> list[tuple[Api
 
 def key_of(tenant_id: uuid.UUID | None, key_id: str) -> ApiKey:
     """A key of this tenant, or one of the operators' own; another's is not found."""
-    found: ApiKey | None = ApiKey.objects.across_tenants().filter(tenant_id=tenant_id, pk=key_id).first()
-    if found is None:
+    key = _owned_by(tenant_id).filter(pk=key_id).first()
+    if key is None:
         raise NotFound("API key")
-    return found
+    return key
 
 
 def refuse_ended(key: ApiKey) -> None:
@@ -122,7 +127,7 @@ def refuse_ended(key: ApiKey) -> None:
 
 def usable_keys(tenant_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, int]:
     """How many keys of each tenant are neither revoked nor expired."""
-    keys = ApiKey.objects.across_tenants().filter(_usable(), tenant_id__in=tenant_ids)
+    keys = ApiKey.across_tenants.filter(_usable(), tenant_id__in=tenant_ids)
     return dict(keys.order_by().values_list("tenant_id").annotate(Count("key_id")))
 
 
@@ -133,7 +138,7 @@ def note_use(key: ApiKey) -> None:
     """
     if key.last_used_at is not None and key.last_used_at > db_now() - USE_NOTED:
         return
-    rows = ApiKey.objects.across_tenants().filter(pk=key.pk)
+    rows = ApiKey.across_tenants.filter(pk=key.pk)
     with suppress(DatabaseError), without_waiting(), transaction.atomic():
         if rows.select_for_update(skip_locked=True).values_list("pk"):
             rows.update(last_used_at=DbNow())
@@ -150,7 +155,7 @@ def rotate_key(key: ApiKey, overlap: timedelta) -> tuple[ApiKey, str]:
         successor, text = create_key(
             key.tenant_id, key.scopes, name=key.name, expires_at=db_now() + life if life else None
         )
-        keys = ApiKey.objects.across_tenants().filter(pk=key.pk)
+        keys = ApiKey.across_tenants.filter(pk=key.pk)
         rotatable = keys.filter(_usable(), successor_id=None)
         if not rotatable.update(expires_at=ends, successor_id=successor.key_id):
             refuse_ended(keys.get())
@@ -159,7 +164,7 @@ def rotate_key(key: ApiKey, overlap: timedelta) -> tuple[ApiKey, str]:
 
 
 def revoke_key(key_id: str) -> bool:
-    return bool(ApiKey.objects.across_tenants().filter(pk=key_id, revoked_at=None).update(revoked_at=DbNow()))
+    return bool(ApiKey.across_tenants.filter(pk=key_id, revoked_at=None).update(revoked_at=DbNow()))
 
 
 def _random(length: int) -> str:

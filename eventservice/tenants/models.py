@@ -11,7 +11,7 @@ from django.db import models
 from eventservice.kernel.errors import Conflict
 from eventservice.kernel.ids import new_id
 from eventservice.kernel.sharding import MAX_SHARDS
-from eventservice.kernel.tenancy import TenantManager
+from eventservice.kernel.tenancy import TenantScopedModel
 
 DEFAULT_NAMESPACE = "default"
 DEFAULT_SHARDS = 16
@@ -44,7 +44,7 @@ class Tenant(models.Model):
         return self.name
 
 
-class Namespace(models.Model):
+class Namespace(TenantScopedModel):
     """A space of timer ids with a fixed number of shards."""
 
     pk = models.CompositePrimaryKey("tenant_id", "name")
@@ -52,8 +52,6 @@ class Namespace(models.Model):
     name = models.CharField(max_length=64, validators=[name_rule])
     num_shards = models.PositiveIntegerField(default=DEFAULT_SHARDS)
     created_at = models.DateTimeField()
-
-    objects = TenantManager()
 
     class Meta:
         db_table = "namespaces"
@@ -82,7 +80,7 @@ class Namespace(models.Model):
             )
 
 
-class ApiKey(models.Model):
+class ApiKey(TenantScopedModel):
     """A credential: `es_<env>_<id>_<secret>`. The secret is shown once; a keyed hash of it is what is kept."""
 
     class Scope(models.TextChoices):
@@ -102,8 +100,6 @@ class ApiKey(models.Model):
     last_used_at = models.DateTimeField(null=True, blank=True)
     # The key that it was rotated into: it is rotated once.
     successor_id = models.CharField(max_length=16, null=True, blank=True)
-
-    objects = TenantManager()
 
     class Meta:
         db_table = "api_keys"

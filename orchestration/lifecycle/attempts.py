@@ -246,6 +246,7 @@ def _interrupt(row: Row, now: datetime, ends: _Ends) -> None:
 
 def overdue_attempts(limit: int) -> list[AttemptKey]:
     """Running calls past their deadline, the longest first: the watchdog's."""
-    overdue = ServiceCall.objects.across_tenants().filter(status=Status.RUNNING, deadline_at__lte=db_now())
+    overdue = ServiceCall.across_tenants.filter(status=Status.RUNNING, deadline_at__lte=db_now())
     keys = overdue.order_by("deadline_at").values_list("tenant_id", "service_call_id", "execution_id")
-    return [AttemptKey(*key) for key in keys[:limit]]
+    # A running call has an attempt.
+    return [AttemptKey(tenant, call, attempt) for tenant, call, attempt in keys[:limit] if attempt]

@@ -116,8 +116,9 @@ def _known(commands: Sequence[SubmitServiceCall]) -> dict[Any, _Known]:
     found = {}
     for tenant_id, wanted in keys.items():
         rows = ServiceCall.objects.for_tenant(tenant_id).filter(idempotency_key__in=wanted)
-        for key, *known in rows.values_list("idempotency_key", "service_call_id", "request_fingerprint"):
-            found[tenant_id, key] = _Known(*known)
+        columns = rows.values_list("idempotency_key", "service_call_id", "request_fingerprint")
+        for key, service_call_id, fingerprint in columns:
+            found[tenant_id, key] = _Known(service_call_id, fingerprint)
     return found
 
 

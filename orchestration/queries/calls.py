@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import heapq
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
@@ -121,7 +121,7 @@ def tags_of(tenant_id: uuid.UUID, service_call_ids: Sequence[uuid.UUID]) -> dict
     return tags
 
 
-def replays_of(tenant_id: uuid.UUID, service_call_id: uuid.UUID, most: int) -> list[dict[str, Any]]:
+def replays_of(tenant_id: uuid.UUID, service_call_id: uuid.UUID, most: int) -> list[Mapping[str, Any]]:
     """What has been made of a call again, the latest first."""
     replays = ServiceCall.objects.for_tenant(tenant_id).filter(replay_of=service_call_id)
     latest = replays.order_by(
@@ -137,7 +137,8 @@ def replayed(keys: Sequence[CallKey]) -> set[CallKey]:
         calls = ServiceCall.objects.for_tenant(tenant_id).exclude(status=Status.CANCELED)
         for start in range(0, len(ids), PIECE):
             replays = calls.filter(replay_of__in=ids[start : start + PIECE])
-            found |= {(tenant_id, origin) for origin in replays.values_list("replay_of", flat=True)}
+            origins = replays.values_list("replay_of", flat=True)
+            found |= {(tenant_id, origin) for origin in origins if origin is not None}
     return found
 
 
@@ -147,12 +148,14 @@ def pending_of(tenant_id: uuid.UUID, most: int) -> int:
     return pending.order_by().values_list("tenant_id")[:most].count()
 
 
-def timer_call_of(tenant_id: uuid.UUID, namespace: str, timer_id: str) -> dict[str, Any]:
+def timer_call_of(tenant_id: uuid.UUID, namespace: str, timer_id: str) -> Mapping[str, Any]:
     """The live call of a durable timer, or the last that came to its own end; raises NotFound."""
     calls = ServiceCall.objects.for_tenant(tenant_id).filter(namespace=namespace)
     live = calls.filter(live_external_id=timer_id).values(*COLUMNS).first()
     ended = calls.filter(external_id=timer_id, status__in=[Status.SUCCEEDED, Status.FAILED])
-    call = live or ended.order_by("-submitted_at", "-service_call_id").values(*COLUMNS).first()
+    call: Mapping[str, Any] | None = (
+        live or ended.order_by("-submitted_at", "-service_call_id").values(*COLUMNS).first()
+    )
     if call is None:
         raise NotFound("timer")
     return call

@@ -174,7 +174,7 @@ def _ends(span: Span, now: datetime) -> tuple[datetime, datetime]:
 
 
 def _of(model: Any, tenant_id: uuid.UUID | None) -> QuerySet[Any]:
-    rows = model.objects.across_tenants() if tenant_id is None else model.objects.for_tenant(tenant_id)
+    rows = model.across_tenants.all() if tenant_id is None else model.objects.for_tenant(tenant_id)
     return rows.order_by()  # type: ignore[no-any-return]
 
 

@@ -95,4 +95,4 @@ def _calls(tenant_id: uuid.UUID | None) -> QuerySet[Any]:
     """Of all tenants by their ids, because the indexes begin with these."""
     if tenant_id is not None:
         return ServiceCall.objects.for_tenant(tenant_id).order_by()
-    return ServiceCall.objects.across_tenants().filter(tenant_id__in=tenant_ids()).order_by()
+    return ServiceCall.across_tenants.filter(tenant_id__in=tenant_ids()).order_by()

@@ -93,7 +93,7 @@ def recount(tenant_id: uuid.UUID) -> None:
 
 def _marks(now: datetime) -> list[Any]:
     """Those first that are furthest behind."""
-    known = set(RollupMark.objects.across_tenants().values_list("pk", flat=True))
+    known = set(RollupMark.across_tenants.values_list("pk", flat=True))
     begin = floor(now - KEEP_MINUTES, STEP[HOUR])
     fresh = [
         RollupMark(tenant_id=tenant_id, covered_until=begin, counted_until=begin, history_until=begin)
@@ -101,7 +101,7 @@ def _marks(now: datetime) -> list[Any]:
         if tenant_id not in known
     ]
     RollupMark.objects.bulk_create(fresh, ignore_conflicts=True)
-    return list(RollupMark.objects.across_tenants().order_by("counted_until", "pk"))
+    return list(RollupMark.across_tenants.order_by("counted_until", "pk"))
 
 
 def _minutes_from(now: datetime, marks: list[Any]) -> datetime:
@@ -122,7 +122,7 @@ def _do_one(count: _Count, pieces: Iterator[None]) -> bool:
 
 def _move_on(quiet: list[uuid.UUID], now: datetime) -> None:
     """Where nothing has ended and nothing was about to, in one go."""
-    marks, settled = RollupMark.objects.across_tenants().filter(pk__in=quiet), _settled(now)
+    marks, settled = RollupMark.across_tenants.filter(pk__in=quiet), _settled(now)
     marks.update(counted_until=now)
     marks.filter(covered_until__lt=settled).update(covered_until=settled)
 
@@ -133,7 +133,7 @@ def _settled(now: datetime) -> datetime:
 
 def _prune(resolution: Resolution, before: datetime) -> None:
     for model in (CallRollup, HostRollup):
-        model.objects.across_tenants().filter(resolution=resolution, starts_at__lt=before).delete()
+        model.across_tenants.filter(resolution=resolution, starts_at__lt=before).delete()
 
 
 class _Count:

@@ -49,7 +49,7 @@ def dump() -> str:
 
 def run(service_call_id: str) -> None:
     """As the engine does: the attempt is logged before it is sent."""
-    call = ServiceCall.objects.get(service_call_id=service_call_id)
+    call = ServiceCall.across_tenants.get(service_call_id=service_call_id)
     with transaction.atomic():
         timer = Timer(call.tenant_id, call.service_call_id, call.correlation_id, call.due_at, 0, call.host)
         (started,) = lifecycle.start([timer], new_id())

@@ -22,7 +22,7 @@ def key_id(api: Api) -> str:
 
 def log() -> list[tuple[str, str, dict[str, Any]]]:
     """Forgets it too."""
-    rows = OperatorAction.objects.across_tenants().order_by("id")
+    rows = OperatorAction.across_tenants.order_by("id")
     told = [(row.action, row.subject, row.detail) for row in rows]
     rows.delete()
     return told

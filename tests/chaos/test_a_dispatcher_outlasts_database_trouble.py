@@ -22,7 +22,7 @@ TROUBLED = "step_broken_off"
 
 
 def all_published() -> bool:
-    events = OutboxEvent.objects.across_tenants()
+    events = OutboxEvent.across_tenants.all()
     return events.exists() and not events.filter(published_at=None).exists()
 
 

@@ -126,7 +126,7 @@ class Takeovers:
             node__in=owners, service_call_id__in=begun
         )
         calls = ServiceCall.objects.for_tenant(self.tenant).filter(service_call_id__in=begun)
-        current = set(calls.values_list("execution_id", flat=True))
+        current = {execution for execution in calls.values_list("execution_id", flat=True) if execution}
         sent = {(one.call, one.attempt) for one in self.witness.sent()}
         for attempt in attempts.exclude(execution_id__in=current):
             assert attempt.finished_at is not None

@@ -47,5 +47,5 @@ def test_due_calls_flow_again_when_the_owner_froze_in_a_transaction(point: str, 
 
 def calls_of(engine: Program) -> list[str]:
     shards = TimerShard.objects.filter(owner_id=node_of(engine)).values_list("pk", flat=True)
-    timers = TimerSchedule.objects.across_tenants().filter(shard_id__in=list(shards))
+    timers = TimerSchedule.across_tenants.filter(shard_id__in=list(shards))
     return [str(name) for name in timers.values_list("service_call_id", flat=True)]

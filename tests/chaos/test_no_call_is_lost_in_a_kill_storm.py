@@ -39,7 +39,7 @@ def test_every_accepted_call_is_sent_and_ends_once(
     until(lambda: not unpublished().exists(), "all events are published")
 
     sent = storm.witness.by_call()
-    rows = {str(row.service_call_id): row for row in ServiceCall.objects.across_tenants()}
+    rows = {str(row.service_call_id): row for row in ServiceCall.across_tenants.all()}
     interruptions = Counter(interrupted_calls())
     say(
         f"kills: {dict(storm.killed)}; sends: {sum(map(len, sent.values()))}; interruptions: {interruptions.total()}"
@@ -76,17 +76,17 @@ def it_was_sent_as_promised(
 
 
 def interrupted_calls() -> list[str]:
-    interrupted = HttpExecution.objects.across_tenants().filter(error_kind="Interrupted")
+    interrupted = HttpExecution.across_tenants.filter(error_kind="Interrupted")
     return [str(call) for call in interrupted.values_list("service_call_id", flat=True)]
 
 
 def unpublished() -> Any:
-    return OutboxEvent.objects.across_tenants().filter(published_at=None)
+    return OutboxEvent.across_tenants.filter(published_at=None)
 
 
 def each_call_tells_one_story() -> None:
     stories: dict[UUID, list[tuple[int, str]]] = defaultdict(list)
-    events = OutboxEvent.objects.across_tenants().order_by("aggregate_seq")
+    events = OutboxEvent.across_tenants.order_by("aggregate_seq")
     for aggregate, seq, kind in events.values_list("aggregate_id", "aggregate_seq", "event_type"):
         stories[aggregate].append((seq, kind))
     for aggregate, story in stories.items():

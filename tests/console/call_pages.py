@@ -39,7 +39,7 @@ def filled(client: Client, **fields: Any) -> dict[str, Any]:
 
 
 def calls() -> list[ServiceCall]:
-    return list(ServiceCall.objects.across_tenants().order_by("submitted_at", "service_call_id"))
+    return list(ServiceCall.across_tenants.order_by("submitted_at", "service_call_id"))
 
 
 def address_of(tenant_id: uuid.UUID, service_call_id: uuid.UUID, name: str = "call") -> str:

@@ -71,8 +71,8 @@ def address(route: str, pattern: URLPattern, call: SubmitServiceCall) -> str:
 
 
 def everything() -> list[Any]:
-    rows = [list(model.objects.across_tenants().order_by("pk").values()) for model in STORED]
-    return [*rows, list(Tenant.objects.values()), list(ApiKey.objects.across_tenants().values())]
+    rows = [list(model.across_tenants.order_by("pk").values()) for model in STORED]
+    return [*rows, list(Tenant.objects.values()), list(ApiKey.across_tenants.values())]
 
 
 @pytest.mark.parametrize("name", sorted(POSTED))
@@ -85,7 +85,7 @@ def test_a_viewer_is_refused_whatever_can_be_posted(
         response = viewer.post(path, {"confirm": "yes", "word": "yes"}, headers=headers)
         assert response.status_code == 403 or name in ASKED_BY_POST, path
     assert everything() == before
-    assert not OperatorAction.objects.across_tenants().exists()
+    assert not OperatorAction.across_tenants.exists()
 
 
 @pytest.mark.parametrize("name", sorted(POSTED))

@@ -47,7 +47,7 @@ def statuses(tenant: Tenant) -> list[str]:
 
 
 def logged() -> list[tuple[str, str, str]]:
-    rows = OperatorAction.objects.across_tenants().order_by("id")
+    rows = OperatorAction.across_tenants.order_by("id")
     return [(row.user, row.action, row.subject) for row in rows]
 
 

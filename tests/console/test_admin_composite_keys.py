@@ -35,7 +35,8 @@ def rows(tenant: Tenant) -> dict[str, Any]:
     endpoint = WebhookEndpoint.objects.create(
         tenant_id=tenant.pk, endpoint_id=new_id(), url="http://hooks.test/", secret="enc", created_at=EARLIER
     )
-    counts = dict.fromkeys((f.name for f in CallRollup._meta.fields if f.name.startswith("late_")), 0)
+    late = (field.name for field in CallRollup._meta.fields if field.name.startswith("late_"))
+    counts: Any = dict.fromkeys(late, 0)
     return {
         CALL: call,
         "orchestration_servicecalltag": ServiceCallTagFactory(**of_call, tag='50%_2F a/b~c"?#'),

@@ -34,7 +34,7 @@ def with_shown(client: Client, tenant: Tenant, **typed: str) -> dict[str, str]:
 
 
 def last() -> Any:
-    return OperatorAction.objects.across_tenants().order_by("id").last()
+    return OperatorAction.across_tenants.order_by("id").last()
 
 
 def errors_in(response: Any) -> str:
@@ -76,7 +76,7 @@ def test_what_another_has_changed_since_the_page_was_opened_is_not_written_over(
     assert "good.test\nevil.test</textarea>" in refused.content.decode()
     tenant.refresh_from_db()
     assert (tenant.allowed_hosts, tenant.max_pending) == (["good.test"], 1_000_000)
-    assert OperatorAction.objects.across_tenants().count() == 0
+    assert OperatorAction.across_tenants.count() == 0
     again = {**typed, "shown": refused.context["adminform"].form["shown"].value()}
     assert admin.post(page_of(TENANT, tenant), again).status_code == 302
     tenant.refresh_from_db()
@@ -86,7 +86,7 @@ def test_what_another_has_changed_since_the_page_was_opened_is_not_written_over(
 def test_what_is_sent_as_it_is_is_not_in_the_action_log(admin: Client, tenant: Tenant) -> None:
     same = {"max_in_flight": "1000", "max_pending": "1000000", "requests_per_minute": "60000"}
     assert admin.post(page_of(TENANT, tenant), with_shown(admin, tenant, **same)).status_code == 302
-    assert OperatorAction.objects.across_tenants().count() == 0
+    assert OperatorAction.across_tenants.count() == 0
 
 
 def test_a_tenant_is_made_with_its_namespace(admin: Client, db: None) -> None:
@@ -104,7 +104,7 @@ def test_wrong_values_are_said_at_their_fields_and_save_nothing(admin: Client, t
     assert all(name in errors for name in ("max_in_flight", "signing_secret", "allowed_hosts"))
     assert "name" in errors_in(admin.post("/admin/tenants/tenant/add/", {**LIMITS, "name": "acme"}))
     assert "name" in errors_in(admin.post("/admin/tenants/tenant/add/", {**LIMITS, "name": "No Name!"}))
-    assert OperatorAction.objects.across_tenants().count() == 0
+    assert OperatorAction.across_tenants.count() == 0
 
 
 def test_a_signing_secret_is_stored_sealed_and_never_shown(admin: Client, tenant: Tenant) -> None:

@@ -43,7 +43,7 @@ def page_of(client: Client, tenant: Tenant, call: Any, name: str = "call", **que
 
 
 def noted() -> list[tuple[str, str, str]]:
-    actions = OperatorAction.objects.across_tenants().order_by("id")
+    actions = OperatorAction.across_tenants.order_by("id")
     return [(action.user, action.action, action.subject) for action in actions]
 
 

@@ -140,6 +140,7 @@ def test_a_cause_that_is_gone_is_named_without_a_link(viewer: Client, acme: Tena
     call = submit(acme)
     hand.start_one()
     (running,) = (event for event in events_of(acme, call) if event.event_type == "ServiceCallRunning")
+    assert running.causation_id is not None
     OutboxEvent.objects.for_tenant(acme.tenant_id).filter(event_id=running.causation_id).delete()
     page = page_of(viewer, acme, call)
     (started,) = (step for step in steps_of(page) if step.startswith("Started"))

@@ -40,7 +40,7 @@ def refreshed(of: OutboxEvent) -> OutboxEvent:
 
 
 def actions() -> list[str]:
-    return list(OperatorAction.objects.across_tenants().order_by("id").values_list("action", flat=True))
+    return list(OperatorAction.across_tenants.order_by("id").values_list("action", flat=True))
 
 
 def test_its_page_shows_what_it_is_and_leads_to_its_call(viewer: Client, parked: OutboxEvent) -> None:
@@ -158,6 +158,6 @@ def test_the_way_back_leads_nowhere_else(operator: Client, parked: OutboxEvent, 
 
 def test_the_note_tells_who_and_what(operator: Client, parked: OutboxEvent) -> None:
     operator.post(f"/outbox/{parked.id}/retry/")
-    noted = OperatorAction.objects.across_tenants().get()
+    noted = OperatorAction.across_tenants.get()
     assert (noted.user, noted.tenant_id, noted.subject) == ("oscar", parked.tenant_id, str(parked.id))
     assert noted.detail == {"type": "ServiceCallSubmitted"}

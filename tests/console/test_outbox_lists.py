@@ -61,9 +61,7 @@ def test_the_parked_event_is_shown_with_its_error_and_what_waits_behind_it(
 
 def test_lists_are_of_what_waits_what_is_parked_and_what_is_held(viewer: Client, parked: OutboxEvent) -> None:
     waiting = append_run(new_id(), 2, tenant_id=parked.tenant_id)
-    held = ids(
-        OutboxEvent.objects.across_tenants().filter(attempts=0, parked_at__isnull=False).order_by("id")
-    )
+    held = ids(OutboxEvent.across_tenants.filter(attempts=0, parked_at__isnull=False).order_by("id"))
     assert listed(viewer, "show=parked") == [parked.id]
     assert listed(viewer, "show=held") == held
     assert len(held) == len(waiting) == 2

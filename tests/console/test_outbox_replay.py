@@ -38,7 +38,7 @@ def published(tenant: Tenant, intruder: Tenant, at_noon: datetime) -> None:
 
 
 def unpublished() -> int:
-    return OutboxEvent.objects.across_tenants().filter(published_at=None).count()
+    return OutboxEvent.across_tenants.filter(published_at=None).count()
 
 
 def test_the_preview_counts_and_changes_nothing(viewer: Client, tenant: Tenant) -> None:
@@ -58,7 +58,7 @@ def test_it_publishes_again_what_the_preview_showed(operator: Client, tenant: Te
     response = operator.post("/outbox/replay/", data, follow=True)
     assert "4 events are published again" in response.content.decode()
     assert unpublished() == 4
-    noted = OperatorAction.objects.across_tenants().get()
+    noted = OperatorAction.across_tenants.get()
     assert (noted.action, noted.tenant_id) == ("events-replay", tenant.tenant_id)
     assert noted.detail == {"since": "2026-03-01T11:00:00.000Z"}
 

@@ -77,7 +77,7 @@ def test_it_is_taken_up_again_and_what_was_given_up_is_sent_in_order(
     assert states(gone) == [DeliveryState.PENDING] * 3
     assert [answer(gone, 200) for _ in range(4)] == [1, 1, 1, 0]
     assert states(gone) == [DeliveryState.DELIVERED] * 3
-    noted = OperatorAction.objects.across_tenants().order_by("id")
+    noted = OperatorAction.across_tenants.order_by("id")
     assert [note.action for note in noted] == ["endpoint-enable", "endpoint-send-again"]
     assert "hush" not in str([note.detail for note in noted])
 
@@ -111,7 +111,7 @@ def test_what_makes_no_sense_is_refused_in_words(admin: Client, gone: WebhookEnd
         WebhookEndpoint.objects.for_tenant(gone.tenant_id).update(active=True)
     response = admin.post(path(gone, action), follow=True)
     assert "active" in " ".join(str(message) for message in response.context["messages"])
-    assert not OperatorAction.objects.across_tenants().exists()
+    assert not OperatorAction.across_tenants.exists()
 
 
 def test_another_tenants_address_finds_nothing(

@@ -72,7 +72,7 @@ def test_the_terms_are_those_of_the_form(operator: Client) -> None:
 
 def test_the_operator_stands_in_the_action_log(operator: Client, acme: Tenant) -> None:
     submit(operator)
-    (action,) = OperatorAction.objects.across_tenants()
+    (action,) = OperatorAction.across_tenants.all()
     assert (action.user, action.action, action.tenant_id) == ("oscar", "submit", acme.tenant_id)
     assert action.subject == str(calls()[0].service_call_id)
 
@@ -82,7 +82,7 @@ def test_a_form_that_is_sent_twice_makes_one_call(operator: Client) -> None:
     first, second = operator.post(NEW, form), operator.post(NEW, form)
     assert first["Location"] == second["Location"]
     assert len(calls()) == 1
-    assert OperatorAction.objects.across_tenants().count() == 1
+    assert OperatorAction.across_tenants.count() == 1
     assert "Nothing was made twice" in text_of(operator.get(second["Location"]))
 
 

@@ -88,7 +88,7 @@ def test_the_preview_says_what_will_be_touched_and_changes_nothing(
     assert page.count("<li>") == 10
     assert "and 4 more" in page
     assert set(statuses(tenant)) == {"Scheduled", "Succeeded"}
-    assert not OperatorAction.objects.across_tenants().exists()
+    assert not OperatorAction.across_tenants.exists()
 
 
 def test_it_is_of_what_the_filter_of_the_list_matches(operator: Client, tenant: Tenant) -> None:
@@ -190,7 +190,7 @@ def test_a_viewer_gets_neither_preview_nor_run(viewer: Client, operator: Client,
 def test_canceling_leaves_alone_what_has_changed_since(operator: Client, tenant: Tenant) -> None:
     ids = submit_calls(tenant, 3)
     page = preview(operator, "cancel")
-    ServiceCall.objects.filter(service_call_id=ids[1]).update(status="Succeeded")
+    ServiceCall.across_tenants.filter(service_call_id=ids[1]).update(status="Succeeded")
     assert said(run(operator, page)) == "Canceled: 2 calls. Left alone: 1 changed meanwhile."
     assert statuses(tenant) == ["Canceled", "Succeeded", "Canceled"]
 
@@ -199,20 +199,21 @@ def test_a_retry_makes_one_new_call_of_each_failed_one_however_often_it_is_sent(
     operator: Client, tenant: Tenant
 ) -> None:
     ids = submit_calls(tenant, 3)
-    ServiceCall.objects.filter(service_call_id__in=ids[:2]).update(status="Failed")
+    ServiceCall.across_tenants.filter(service_call_id__in=ids[:2]).update(status="Failed")
     page = preview(operator, "replay")
     assert breakdown(page) == {"Scheduled": ("1", "Left alone"), "Failed": ("2", "Retry")}
     assert said(run(operator, page)) == "Retried: 2 calls."
     assert said(run(operator, page)) == "Retried: 0 calls. Left alone: 2 retried before."
     made = ServiceCall.objects.for_tenant(tenant.tenant_id).exclude(replay_of=None)
-    assert sorted(made.values_list("replay_of", flat=True)) == sorted(ids[:2])
+    assert set(made.values_list("replay_of", flat=True)) == set(ids[:2])
+    assert made.count() == 2
 
 
 def test_what_has_been_retried_is_not_retried_again_but_what_failed_anew_is(
     operator: Client, tenant: Tenant
 ) -> None:
     ids = submit_calls(tenant, 2)
-    ServiceCall.objects.filter(service_call_id__in=ids).update(status="Failed")
+    ServiceCall.across_tenants.filter(service_call_id__in=ids).update(status="Failed")
     run(operator, selected(operator, "replay", [f"{tenant.tenant_id}/{ids[0]}"]))
     made = ServiceCall.objects.for_tenant(tenant.tenant_id).exclude(replay_of=None)
     made.update(status="Failed")
@@ -227,7 +228,7 @@ def test_what_has_been_retried_is_not_retried_again_but_what_failed_anew_is(
 
 def test_a_retry_that_was_canceled_is_none(operator: Client, tenant: Tenant) -> None:
     ids = submit_calls(tenant, 1)
-    ServiceCall.objects.filter(service_call_id__in=ids).update(status="Failed")
+    ServiceCall.across_tenants.filter(service_call_id__in=ids).update(status="Failed")
     run(operator, preview(operator, "replay"))
     made = ServiceCall.objects.for_tenant(tenant.tenant_id).filter(replay_of=ids[0])
     made.update(status="Canceled")
@@ -240,7 +241,7 @@ def test_a_retry_keeps_to_the_tenants_ceiling_and_says_how_far_it_came(
 ) -> None:
     monkeypatch.setattr(bulk, "PIECE", 2)
     ids = submit_calls(tenant, 4)
-    ServiceCall.objects.filter(service_call_id__in=ids).update(status="Failed")
+    ServiceCall.across_tenants.filter(service_call_id__in=ids).update(status="Failed")
     change_tenant(tenant.tenant_id, max_pending=3)
     response = run(operator, preview(operator, "replay"))
     assert response.status_code == 400
@@ -259,7 +260,7 @@ def test_running_now_takes_those_that_are_not_due(operator: Client, tenant: Tena
     page = preview(operator, "run-now", "status=Scheduled")
     assert said(run(operator, page)) == "Made due: 2 calls. Left alone: 1 due already."
     assert said(run(operator, page)) == "Made due: 0 calls. Left alone: 3 due already."
-    assert OutboxEvent.objects.across_tenants().filter(event_type="ServiceCallRescheduled").count() == 2
+    assert OutboxEvent.across_tenants.filter(event_type="ServiceCallRescheduled").count() == 2
 
 
 def test_a_tag_is_put_on_and_taken_off(operator: Client, tenant: Tenant) -> None:
@@ -300,7 +301,7 @@ def test_what_is_no_tag_is_said_at_its_field(operator: Client, tenant: Tenant, t
     response = run(operator, preview(operator, "tag"), tag=tag)
     assert response.status_code == 400
     assert 'id="w-bulk-tag">The tag must be' in response.content.decode()
-    assert not ServiceCallTag.objects.across_tenants().exists()
+    assert not ServiceCallTag.across_tenants.exists()
 
 
 def test_a_call_that_has_as_many_tags_as_it_may_have_is_left_alone(operator: Client, tenant: Tenant) -> None:
@@ -326,7 +327,7 @@ def test_when_its_time_is_up_it_says_how_far_it_is_and_goes_on(
         response = run(operator, page)
     assert said(response) == "Canceled: 5 calls."
     assert response["Location"] == "/calls/?"
-    assert OutboxEvent.objects.across_tenants().filter(event_type="ServiceCallCanceled").count() == 5
+    assert OutboxEvent.across_tenants.filter(event_type="ServiceCallCanceled").count() == 5
 
 
 def test_a_page_of_its_progress_sent_twice_does_nothing_twice(
@@ -335,7 +336,7 @@ def test_a_page_of_its_progress_sent_twice_does_nothing_twice(
     monkeypatch.setattr(bulk, "PIECE", 2)
     monkeypatch.setattr(bulk, "SECONDS", 0.0)
     ids = submit_calls(tenant, 4)
-    ServiceCall.objects.filter(service_call_id__in=ids).update(status="Failed")
+    ServiceCall.across_tenants.filter(service_call_id__in=ids).update(status="Failed")
     page = run(operator, preview(operator, "replay")).content.decode()
     assert said(run(operator, page)) == "Retried: 4 calls."
     assert said(run(operator, page)).startswith("Retried: 2 calls. Left alone: 2 retried before.")
@@ -373,7 +374,7 @@ def test_the_action_log_has_the_bulk_and_each_call(operator: Client, tenant: Ten
     page = preview(operator, "cancel")
     run(operator, page)
     run(operator, page)
-    whole, *each = OperatorAction.objects.across_tenants().order_by("id")
+    whole, *each = OperatorAction.across_tenants.order_by("id")
     assert (whole.user, whole.action, whole.detail) == ("oscar", "bulk-cancel", {"calls": 2})
     assert [(one.action, one.subject, one.tenant_id) for one in each] == [
         ("cancel", str(one), tenant.tenant_id) for one in ids

@@ -139,8 +139,8 @@ def test_no_match_is_not_no_calls(viewer: Client) -> None:
 
 
 def test_a_first_look_teaches_the_next_step(viewer: Client, operator: Client) -> None:
-    ServiceCallTag.objects.all().delete()
-    ServiceCall.objects.all().delete()
+    ServiceCallTag.across_tenants.all().delete()
+    ServiceCall.across_tenants.all().delete()
     assert "No calls yet" in shown(viewer)
     assert 'href="/calls/new/"' not in shown(viewer)
     assert 'href="/calls/new/"' in shown(operator)

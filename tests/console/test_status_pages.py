@@ -93,8 +93,8 @@ def test_what_comes_in_meanwhile_moves_no_page(viewer: Client, tenant: Tenant) -
 
 def test_a_page_whose_calls_are_gone_leads_to_the_first(viewer: Client) -> None:
     page = shown(viewer, "limit=10")
-    ServiceCallTag.objects.all().delete()
-    ServiceCall.objects.all().delete()
+    ServiceCallTag.across_tenants.all().delete()
+    ServiceCall.across_tenants.all().delete()
     page = go(viewer, page, "next")
     assert "Nothing further" in page
     assert 'href="/calls/?limit=10"' in page

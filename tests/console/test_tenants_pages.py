@@ -32,7 +32,7 @@ def of(tenant: Tenant, rest: str = "") -> str:
 
 
 def actions() -> list[str]:
-    return list(OperatorAction.objects.across_tenants().order_by("id").values_list("action", flat=True))
+    return list(OperatorAction.across_tenants.order_by("id").values_list("action", flat=True))
 
 
 def with_shown(client: Client, tenant: Tenant, **typed: str) -> dict[str, str]:
@@ -117,7 +117,7 @@ def test_its_limits_are_changed(admin: Client, tenant: Tenant) -> None:
     assert (changed.max_in_flight, changed.max_pending, changed.requests_per_minute) == (50, 2000, 600)
     assert changed.allowed_hosts == ["api.example", "partner.example"]
     assert changed.secret_headers == ["x-trace"]
-    noted = OperatorAction.objects.across_tenants().get()
+    noted = OperatorAction.across_tenants.get()
     assert (noted.action, noted.detail["max_in_flight"]) == ("tenant-change", 50)
 
 
@@ -210,7 +210,7 @@ def test_its_secret_is_set_replaced_and_cleared_and_never_shown(admin: Client, t
     assert refreshed(tenant).signing_secret == ""
     assert actions() == ["tenant-secret-set", "tenant-secret-rotate", "tenant-secret-clear"]
     assert SECRET.encode() not in pages
-    assert SECRET not in str(list(OperatorAction.objects.across_tenants().values()))
+    assert SECRET not in str(list(OperatorAction.across_tenants.values()))
 
 
 @pytest.mark.parametrize("given", ["", "hush", "whsec_short"])

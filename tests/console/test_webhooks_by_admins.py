@@ -39,7 +39,7 @@ def stored(tenant: Tenant) -> list[WebhookEndpoint]:
 
 
 def notes() -> list[OperatorAction]:
-    return list(OperatorAction.objects.across_tenants().order_by("id"))
+    return list(OperatorAction.across_tenants.order_by("id"))
 
 
 def asked(of: Tenant, **given: Any) -> dict[str, Any]:

@@ -91,7 +91,7 @@ def test_a_migration_can_take_a_foreign_key_away_and_put_it_back() -> None:
     without = migrate(RemoveConstraint("TimerSchedule", key.name), ProjectState.from_apps(apps))
     TimerFactory()
 
-    TimerSchedule.objects.across_tenants().delete()
+    TimerSchedule.across_tenants.all().delete()
     migrate(AddConstraint("TimerSchedule", key), without)
     with pytest.raises(IntegrityError):
         TimerFactory()

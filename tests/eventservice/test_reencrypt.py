@@ -55,7 +55,7 @@ def acme(keys: Callable[..., None]) -> Tenant:
 
 
 def calls() -> Any:
-    return ServiceCall.objects.across_tenants().order_by("service_call_id")
+    return ServiceCall.across_tenants.order_by("service_call_id")
 
 
 def reencrypt() -> str:
@@ -138,7 +138,7 @@ def test_what_no_key_opens_is_named_and_the_rest_is_done(acme: Tenant, keys: Cal
 def test_an_installation_without_keys_has_nothing_to_do(acme: Tenant, keys: Callable[..., None]) -> None:
     keys()
     Tenant.objects.all().update(signing_secret="")
-    WebhookEndpoint.objects.across_tenants().delete()
+    WebhookEndpoint.across_tenants.all().delete()
     calls().delete()
     submit(acme, request=REQUEST)
     assert "0 tenants, 0 endpoints, 0 calls" in reencrypt()

@@ -35,7 +35,7 @@ def seed(**options: Any) -> None:
 
 
 def calls() -> Any:
-    return ServiceCall.objects.across_tenants()
+    return ServiceCall.across_tenants.all()
 
 
 @pytest.fixture(scope="module")
@@ -62,19 +62,19 @@ def test_whatever_was_due_has_come_to_its_end(week: None) -> None:
     soon = db_now() - timedelta(seconds=30)
     assert not calls().filter(status__in=LIVE, due_at__lt=soon).exists()
     assert not calls().filter(status=Status.RUNNING).exists()
-    assert not HttpExecution.objects.across_tenants().filter(finished_at=None).exists()
+    assert not HttpExecution.across_tenants.filter(finished_at=None).exists()
 
 
 def test_nothing_is_dated_ahead(week: None) -> None:
     now = db_now()
     assert not calls().filter(submitted_at__gt=now).exists()
     assert not calls().filter(finished_at__gt=now).exists()
-    assert not HttpExecution.objects.across_tenants().filter(finished_at__gt=now).exists()
-    assert not OutboxEvent.objects.across_tenants().filter(created_at__gt=now).exists()
+    assert not HttpExecution.across_tenants.filter(finished_at__gt=now).exists()
+    assert not OutboxEvent.across_tenants.filter(created_at__gt=now).exists()
 
 
 def test_every_call_has_its_events_without_a_gap_and_in_the_order_of_time(week: None) -> None:
-    events = OutboxEvent.objects.across_tenants().order_by("aggregate_id", "aggregate_seq")
+    events = OutboxEvent.across_tenants.order_by("aggregate_id", "aggregate_seq")
     seen: dict[Any, Any] = {}
     for call, seq, at in events.values_list("aggregate_id", "aggregate_seq", "created_at"):
         before_seq, before = seen.get(call, (0, at))
@@ -86,8 +86,8 @@ def test_every_call_has_its_events_without_a_gap_and_in_the_order_of_time(week: 
 
 
 def test_every_call_has_its_timer_and_as_many_attempts_as_it_says(week: None) -> None:
-    states = dict(TimerSchedule.objects.across_tenants().values_list("service_call_id", "state"))
-    attempts = Counter(HttpExecution.objects.across_tenants().values_list("service_call_id", flat=True))
+    states = dict(TimerSchedule.across_tenants.values_list("service_call_id", "state"))
+    attempts = Counter(HttpExecution.across_tenants.values_list("service_call_id", flat=True))
     for call in calls():
         expected = {Status.SCHEDULED: "Scheduled", Status.CANCELED: None}.get(call.status, "Reached")
         assert states.get(call.service_call_id) == expected, call.status
@@ -104,14 +104,14 @@ def test_the_week_holds_all_that_a_first_look_should_find(week: None) -> None:
     assert calls().filter(status=Status.SUCCEEDED, attempt__gt=1).exists()
     assert calls().filter(external_id__isnull=False, status=Status.SCHEDULED).exists()
     assert calls().filter(external_id__isnull=False, status=Status.SUCCEEDED).exists()
-    assert ServiceCallTag.objects.across_tenants().filter(tag="payments").exists()
-    assert OutboxEvent.objects.across_tenants().filter(parked_at__isnull=False, attempts__gt=0).count() == 3
-    unpublished = OutboxEvent.objects.across_tenants().filter(published_at=None)
+    assert ServiceCallTag.across_tenants.filter(tag="payments").exists()
+    assert OutboxEvent.across_tenants.filter(parked_at__isnull=False, attempts__gt=0).count() == 3
+    unpublished = OutboxEvent.across_tenants.filter(published_at=None)
     assert not unpublished.filter(parked_at=None).exists()
 
 
 def test_it_takes_time_to_answer_and_is_a_little_late(week: None) -> None:
-    attempts = HttpExecution.objects.across_tenants()
+    attempts = HttpExecution.across_tenants.all()
     assert len(set(attempts.values_list("latency_ms", flat=True))) > 100
     first = calls().filter(attempt=1, finished_at__isnull=False)
     assert not first.filter(started_at__lt=F("due_at")).exists()

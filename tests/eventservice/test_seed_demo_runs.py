@@ -22,7 +22,7 @@ def seed(**options: Any) -> None:
 
 
 def calls() -> Any:
-    return ServiceCall.objects.across_tenants()
+    return ServiceCall.across_tenants.all()
 
 
 def test_one_host_is_dead_now_and_another_is_well_again(db: None) -> None:
@@ -35,7 +35,7 @@ def test_one_host_is_dead_now_and_another_is_well_again(db: None) -> None:
     assert partner.last().status == Status.SUCCEEDED
     replayed = calls().filter(replay_of__isnull=False)
     assert replayed.filter(status=Status.SUCCEEDED, host=OUTAGE_HOST).exists()
-    assert OperatorAction.objects.across_tenants().filter(action="replay").exists()
+    assert OperatorAction.across_tenants.filter(action="replay").exists()
 
 
 def test_a_second_run_is_refused_unless_it_is_asked_for(db: None) -> None:

@@ -114,8 +114,8 @@ def event_types(tenant: Any, service_call_id: uuid.UUID) -> list[str]:
 
 def everything() -> list[list[dict[str, Any]]]:
     """Every call, timer and event as it stands."""
-    tables = (ServiceCall.objects, TimerSchedule.objects, OutboxEvent.objects)
-    return [sorted(table.across_tenants().values(), key=str) for table in tables]
+    models: list[Any] = [ServiceCall, TimerSchedule, OutboxEvent]
+    return [sorted(model.across_tenants.values(), key=str) for model in models]
 
 
 # --- the engine ---

@@ -56,7 +56,7 @@ def test_it_starts_nothing_in_a_shard_that_it_has_lost(hand: Hand, tenant: Any) 
         hand.start()
 
     assert everything() == before
-    assert not HttpExecution.objects.across_tenants().exists()
+    assert not HttpExecution.across_tenants.exists()
 
 
 def test_it_goes_on_in_the_shards_that_are_still_its_own(hand: Hand, tenant: Any) -> None:

@@ -123,10 +123,10 @@ class Walk:
     # --- what must hold after every step ---
 
     def check(self) -> None:
-        calls = {call.service_call_id: call for call in ServiceCall.objects.across_tenants()}
+        calls = {call.service_call_id: call for call in ServiceCall.across_tenants.all()}
         assert calls.keys() == {service_call_id for _, service_call_id in self.calls}
-        timers = {t.service_call_id: t for t in TimerSchedule.objects.across_tenants()}
-        attempts = list(HttpExecution.objects.across_tenants())
+        timers = {t.service_call_id: t for t in TimerSchedule.across_tenants.all()}
+        attempts = list(HttpExecution.across_tenants.all())
         for service_call_id, call in calls.items():
             self.check_timer(call, timers.get(service_call_id))
             self.check_log(call, [a for a in attempts if a.service_call_id == service_call_id])
@@ -156,7 +156,7 @@ class Walk:
 
     def check_histories(self, calls: dict[uuid.UUID, ServiceCall]) -> None:
         histories: dict[uuid.UUID, list[OutboxEvent]] = {service_call_id: [] for service_call_id in calls}
-        for event in OutboxEvent.objects.across_tenants().order_by("aggregate_seq"):
+        for event in OutboxEvent.across_tenants.order_by("aggregate_seq"):
             histories[event.aggregate_id].append(event)
         for service_call_id, events in histories.items():
             assert [event.aggregate_seq for event in events] == list(range(1, len(events) + 1))

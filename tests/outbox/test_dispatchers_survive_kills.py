@@ -64,7 +64,7 @@ def _append_for(seconds: int, aggregates: list[UUID], pair: Pair) -> Counter[UUI
 
 
 def _wait_until_published() -> None:
-    unpublished = OutboxEvent.objects.across_tenants().filter(published_at=None)
+    unpublished = OutboxEvent.across_tenants.filter(published_at=None)
     end = time.monotonic() + 30
     while unpublished.exists():
         assert time.monotonic() < end, f"{unpublished.count()} events are still unpublished"

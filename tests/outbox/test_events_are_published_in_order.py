@@ -33,7 +33,7 @@ def test_what_is_published_is_marked_with_the_database_time_and_not_published_ag
     assert one.dispatch_once().published == 0
 
     assert len(publisher.taken) == 3
-    assert not OutboxEvent.objects.across_tenants().filter(published_at=None).exists()
+    assert not OutboxEvent.across_tenants.filter(published_at=None).exists()
 
 
 def test_an_event_counts_as_published_only_when_every_publisher_has_taken_it() -> None:

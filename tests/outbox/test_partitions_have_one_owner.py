@@ -75,7 +75,7 @@ def test_who_has_lost_all_its_leases_marks_nothing() -> None:
 
     assert len(publisher.taken) == 3
     assert done.published == 0
-    assert OutboxEvent.objects.across_tenants().filter(published_at=None).count() == 3
+    assert OutboxEvent.across_tenants.filter(published_at=None).count() == 3
 
 
 def test_who_has_lost_one_lease_marks_what_is_still_its_own() -> None:
@@ -85,7 +85,7 @@ def test_who_has_lost_one_lease_marks_what_is_still_its_own() -> None:
     done = dispatcher(LosesItsLease([5])).dispatch_once()
 
     assert done.published == 30
-    left = OutboxEvent.objects.across_tenants().filter(published_at=None)
+    left = OutboxEvent.across_tenants.filter(published_at=None)
     assert set(left.values_list("partition", flat=True)) == {5}
 
 

@@ -78,7 +78,7 @@ def test_events_that_are_appended_behind_it_wait_too() -> None:
     drain(one)
 
     assert publisher.taken == []
-    assert OutboxEvent.objects.across_tenants().filter(parked_at=None).count() == 0
+    assert OutboxEvent.across_tenants.filter(parked_at=None).count() == 0
 
 
 def test_what_is_parked_is_not_looked_at_again() -> None:

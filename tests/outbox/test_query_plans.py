@@ -66,7 +66,7 @@ def _plan(sql: str) -> str:
 
 @pytest.mark.usefixtures("_history")
 def test_reading_what_is_unpublished() -> None:
-    unpublished = OutboxEvent.objects.across_tenants().get(published_at=None, aggregate_seq=1)
+    unpublished = OutboxEvent.across_tenants.get(published_at=None, aggregate_seq=1)
     with _plans() as plans:
         with_events(range(16))
         events, _ = read_heads(sorted({3, 4, unpublished.partition}), 30)

@@ -38,7 +38,7 @@ def test_it_leaves_alone_what_was_published_before() -> None:
         drain(dispatcher(Remembering()))
 
     assert replay(NOON - timedelta(hours=2)) == 2
-    unpublished = OutboxEvent.objects.across_tenants().filter(published_at=None).order_by("id")
+    unpublished = OutboxEvent.across_tenants.filter(published_at=None).order_by("id")
     assert [event.event_id for event in unpublished] == [event.event_id for event in later]
 
 
@@ -54,7 +54,7 @@ def test_it_can_be_for_one_tenant() -> None:
 
 def test_it_goes_on_over_many_batches() -> None:
     append_run(new_id(), 1100)
-    OutboxEvent.objects.across_tenants().update(published_at=NOON)
+    OutboxEvent.across_tenants.update(published_at=NOON)
     assert replay(NOON) == 1100
 
 

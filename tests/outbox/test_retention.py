@@ -31,7 +31,7 @@ def written(**given: Any) -> Any:
 
 
 def _left() -> list[int]:
-    return list(OutboxEvent.objects.across_tenants().order_by("id").values_list("id", flat=True))
+    return list(OutboxEvent.across_tenants.order_by("id").values_list("id", flat=True))
 
 
 def test_it_deletes_what_was_published_before_that_age() -> None:

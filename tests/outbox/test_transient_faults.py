@@ -62,7 +62,7 @@ def test_the_waits_grow_to_half_a_minute_and_consume_no_attempts() -> None:
         clock.now = stop.until
 
     assert all(15 <= wait <= 30 for wait in waits[-5:])
-    event = OutboxEvent.objects.across_tenants().get()
+    event = OutboxEvent.across_tenants.get()
     assert (event.attempts, event.parked_at) == (0, None)
 
 
@@ -75,7 +75,7 @@ def test_a_bug_in_a_publisher_stops_its_events_and_loses_none() -> None:
     done = dispatcher(Broken()).dispatch_once()
 
     assert done.published == 0
-    assert OutboxEvent.objects.across_tenants().filter(published_at=None, parked_at=None).count() == 2
+    assert OutboxEvent.across_tenants.filter(published_at=None, parked_at=None).count() == 2
 
 
 def test_one_partition_that_always_fails_does_not_hold_up_the_others() -> None:

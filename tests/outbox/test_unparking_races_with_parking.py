@@ -47,7 +47,7 @@ def test_an_event_that_the_dispatcher_read_as_held_is_not_left_behind(
 
     drain(dispatcher(publisher))
     assert publisher.sequences(sick) == [1, 2, 3]
-    assert not OutboxEvent.objects.across_tenants().filter(published_at=None).exists()
+    assert not OutboxEvent.across_tenants.filter(published_at=None).exists()
 
 
 def _unpark_slowly(key: int, unlocked: threading.Event) -> bool:

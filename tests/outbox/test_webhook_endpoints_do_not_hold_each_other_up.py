@@ -151,7 +151,7 @@ def test_what_was_answered_is_recorded_while_others_of_its_batch_hang(
     _publish(1)
     deliverer = WebhookDeliverer(sender, patience=10)
     assert deliverer.deliver_once().delivered == 1
-    assert WebhookDelivery.objects.across_tenants().get(state="Pending").aggregate_id == hangs
+    assert WebhookDelivery.across_tenants.get(state="Pending").aggregate_id == hangs
 
 
 def test_many_failing_endpoints_leave_places_to_the_others(
@@ -187,4 +187,4 @@ def test_many_failing_endpoints_leave_places_to_the_others(
 
 
 def _due_now() -> None:
-    WebhookDelivery.objects.across_tenants().filter(state="Pending").update(next_attempt_at=DbNow())
+    WebhookDelivery.across_tenants.filter(state="Pending").update(next_attempt_at=DbNow())

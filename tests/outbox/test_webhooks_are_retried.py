@@ -42,7 +42,7 @@ def _after_hours(hours: int, deliver: Deliver) -> Delivered:
 
 
 def _delivery(sequence: int = 1) -> WebhookDelivery:
-    found: WebhookDelivery = WebhookDelivery.objects.across_tenants().get(aggregate_seq=sequence)
+    found: WebhookDelivery = WebhookDelivery.across_tenants.get(aggregate_seq=sequence)
     return found
 
 
@@ -67,7 +67,7 @@ def test_it_is_sent_again_after_a_wait(
 @pytest.mark.usefixtures("at_noon")
 def test_an_endpoint_that_cannot_be_reached_is_retried_too(subscribe: Subscribe, deliver: Deliver) -> None:
     subscribe()
-    WebhookEndpoint.objects.across_tenants().update(url="http://127.0.0.1:1/")
+    WebhookEndpoint.across_tenants.update(url="http://127.0.0.1:1/")
     _publish()
     assert deliver().retried == 1
     assert "refused" in _delivery().last_error
@@ -125,13 +125,13 @@ def test_gone_disables_the_endpoint_and_ends_what_is_on_its_way(
     _publish(3)
     done = deliver()
     assert (done.retried, done.exhausted) == (0, 3)
-    endpoint = WebhookEndpoint.objects.across_tenants().get()
+    endpoint = WebhookEndpoint.across_tenants.get()
     assert (endpoint.active, endpoint.disabled_reason) == (False, "the endpoint answered 410 Gone")
-    assert set(WebhookDelivery.objects.across_tenants().values_list("state", flat=True)) == {"Exhausted"}
+    assert set(WebhookDelivery.across_tenants.values_list("state", flat=True)) == {"Exhausted"}
 
     _publish()
     assert len(receiver.headers) == 1
-    assert WebhookDelivery.objects.across_tenants().count() == 3
+    assert WebhookDelivery.across_tenants.count() == 3
 
 
 def test_a_long_queue_of_an_endpoint_that_is_gone_is_given_up_a_batch_a_pass(
@@ -149,7 +149,7 @@ def test_a_long_queue_of_an_endpoint_that_is_gone_is_given_up_a_batch_a_pass(
         (0, 1, 0.0),
         (0, 0, IDLE_SECONDS),
     ]
-    assert set(WebhookDelivery.objects.across_tenants().values_list("state", flat=True)) == {"Exhausted"}
+    assert set(WebhookDelivery.across_tenants.values_list("state", flat=True)) == {"Exhausted"}
 
 
 @pytest.mark.usefixtures("at_noon")
@@ -158,7 +158,7 @@ def test_one_that_is_made_active_before_its_queue_is_given_up_is_sent_the_rest(
 ) -> None:
     endpoint = subscribe()
     _publish(4)
-    WebhookEndpoint.objects.across_tenants().update(active=False, disabled_reason=IS_GONE)
+    WebhookEndpoint.across_tenants.update(active=False, disabled_reason=IS_GONE)
     assert give_up_gone(2) == 2
     change_endpoint(endpoint.tenant_id, endpoint.endpoint_id, active=True)
     assert deliver().delivered == 2
@@ -173,11 +173,11 @@ def test_what_waits_for_one_that_was_made_inactive_by_hand_goes_on_waiting(
     _publish(2)
     change_endpoint(endpoint.tenant_id, endpoint.endpoint_id, active=False)
     assert deliver().exhausted == 0
-    assert {row.state for row in WebhookDelivery.objects.across_tenants()} == {"Pending"}
+    assert {row.state for row in WebhookDelivery.across_tenants.all()} == {"Pending"}
 
 
 def test_deliveries_make_no_events_of_their_own(subscribe: Subscribe, deliver: Deliver) -> None:
     subscribe()
     _publish(2)
     deliver()
-    assert OutboxEvent.objects.across_tenants().count() == 2
+    assert OutboxEvent.across_tenants.count() == 2

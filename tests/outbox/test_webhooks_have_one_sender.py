@@ -74,11 +74,7 @@ def test_a_sender_that_was_given_up_for_dead_records_nothing(endpoint: WebhookEn
         claim(endpoint, 10)
         assert record(endpoint, [WebhookResult(slow, 200)]) == (0, 0, 0)
 
-    states = (
-        WebhookDelivery.objects.across_tenants()
-        .order_by("aggregate_seq")
-        .values_list("state", "next_attempt_at")
-    )
+    states = WebhookDelivery.across_tenants.order_by("aggregate_seq").values_list("state", "next_attempt_at")
     assert [(state, due is None) for state, due in states] == [("Pending", False), ("Pending", True)]
 
 
@@ -117,7 +113,7 @@ def test_a_stop_records_what_has_been_answered_and_waits_no_longer_than_it_may(
     deliverer.deliver_once()
     answering.answers = 1
     deliverer.close(grace_seconds=0, stay=lambda: None)
-    states = WebhookDelivery.objects.across_tenants().values_list("state", flat=True)
+    states = WebhookDelivery.across_tenants.values_list("state", flat=True)
     assert sorted(states) == ["Delivered", "Pending", "Pending"]
 
 
@@ -147,7 +143,7 @@ def test_a_stop_records_the_others_when_one_cannot_be_recorded(
 
 
 def delivered() -> int:
-    return WebhookDelivery.objects.across_tenants().filter(state="Delivered").count()
+    return WebhookDelivery.across_tenants.filter(state="Delivered").count()
 
 
 @pytest.mark.django_db(transaction=True)

@@ -119,4 +119,4 @@ def test_a_deleted_endpoint_takes_its_deliveries_with_it(subscribe: Subscribe) -
     append_run(new_id(), 2)
     drain(dispatcher(WebhookPublisher()))
     WebhookEndpoint.objects.for_tenant(TENANT).filter(endpoint_id=endpoint.endpoint_id).delete()
-    assert not WebhookDelivery.objects.across_tenants().exists()
+    assert not WebhookDelivery.across_tenants.exists()

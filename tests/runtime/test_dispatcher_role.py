@@ -46,7 +46,7 @@ def locked() -> None:
 
 
 def unpublished() -> int:
-    return OutboxEvent.objects.across_tenants().filter(published_at=None).count()
+    return OutboxEvent.across_tenants.filter(published_at=None).count()
 
 
 def test_a_pass_that_broke_off_is_made_with_the_next_step(

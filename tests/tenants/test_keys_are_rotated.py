@@ -17,7 +17,8 @@ HOUR = timedelta(hours=1)
 
 
 def end_of(key: ApiKey) -> datetime:
-    ends: datetime = ApiKey.objects.across_tenants().get(pk=key.key_id).expires_at
+    ends = ApiKey.across_tenants.get(pk=key.key_id).expires_at
+    assert ends is not None
     return ends
 
 

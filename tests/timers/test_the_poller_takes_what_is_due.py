@@ -133,7 +133,7 @@ def test_two_pollers_of_the_same_shards_take_each_timer_once(elsewhere: Callable
 def in_bites(poller: Poller) -> list[Any]:
     """Until none is left: a pass finds nothing, too, while the others hold what there is."""
     taken: list[Any] = []
-    waiting = TimerSchedule.objects.across_tenants().filter(state=TimerState.SCHEDULED)
+    waiting = TimerSchedule.across_tenants.filter(state=TimerState.SCHEDULED)
     with pinned_time(after(1)):
         while waiting.exists():
             taken += [timer.service_call_id for timer in claim(poller, 20)]

@@ -254,7 +254,7 @@ def stored_secrets() -> Iterator[Finding]:
 def _stored_secrets() -> Iterator[tuple[str, str]]:
     for name, secret in Tenant.objects.exclude(signing_secret="").values_list("name", "signing_secret"):
         yield f"signing secret of tenant {name}", secret
-    endpoints = apps.get_model("outbox", "WebhookEndpoint").objects.across_tenants()
+    endpoints = apps.get_model("outbox", "WebhookEndpoint").across_tenants.all()
     for endpoint_id, secret in endpoints.values_list("endpoint_id", "secret"):
         yield f"secret of webhook endpoint {endpoint_id}", secret
     yield from scheduled_secrets(MOST_CALLS_OPENED)

@@ -90,8 +90,10 @@ def _as_id(text: str) -> uuid.UUID | None:
 
 
 def _rows(tenants: Sequence[Tenant]) -> list[dict[str, Any]]:
-    every = Namespace.objects
-    listed = every.for_tenant(tenants[0].tenant_id) if len(tenants) == 1 else every.across_tenants()
+    if len(tenants) == 1:
+        listed = Namespace.objects.for_tenant(tenants[0].tenant_id)
+    else:
+        listed = Namespace.across_tenants.all()
     spaces = defaultdict(list)
     for space in listed.order_by("name"):
         spaces[space.tenant_id].append(f"{space.name} ({space.num_shards})")

@@ -2,6 +2,7 @@
 
 import django.core.validators
 import django.db.models.deletion
+import django.db.models.manager
 import eventservice.kernel.ids
 from django.db import migrations, models
 
@@ -48,6 +49,9 @@ class Migration(migrations.Migration):
             options={
                 'db_table': 'api_keys',
             },
+            managers=[
+                ("across_tenants", django.db.models.manager.Manager()),
+            ],
         ),
         migrations.CreateModel(
             name='Namespace',
@@ -62,5 +66,8 @@ class Migration(migrations.Migration):
                 'db_table': 'namespaces',
                 'constraints': [models.CheckConstraint(condition=models.Q(('num_shards__gte', 1), ('num_shards__lte', 4096)), name='ck_namespaces_num_shards')],
             },
+            managers=[
+                ("across_tenants", django.db.models.manager.Manager()),
+            ],
         ),
     ]

@@ -186,7 +186,7 @@ def due_endpoints() -> tuple[list[WebhookEndpoint], float]:
     """The endpoints to which something can be sent now, and the seconds until there is another."""
     queue = _queue_of_each().filter(next_attempt_at__isnull=False)
     first = Subquery(queue.order_by("next_attempt_at").values("next_attempt_at")[:1])
-    active = WebhookEndpoint.objects.across_tenants().filter(active=True)
+    active = WebhookEndpoint.across_tenants.filter(active=True)
     waiting = list(active.annotate(due_at=first).filter(due_at__isnull=False))
     if not waiting:
         return [], IDLE_SECONDS
@@ -255,7 +255,7 @@ def record(endpoint: WebhookEndpoint, results: Sequence[WebhookResult]) -> tuple
 def give_up_gone(limit: int, busy: Collection[WebhookEndpoint] = ()) -> int:
     """Some of what waits for an endpoint that is gone, in their order; how many they were. What is on its way to one
     that is busy may yet arrive."""
-    gone = WebhookEndpoint.objects.across_tenants().filter(active=False, disabled_reason=IS_GONE)
+    gone = WebhookEndpoint.across_tenants.filter(active=False, disabled_reason=IS_GONE)
     # In the order of the index: otherwise SQLite may read the table.
     waiting = _queue_of_each().order_by("aggregate_id", "aggregate_seq").values("delivery_id")[:1]
     found = gone.annotate(waiting=Subquery(waiting)).filter(waiting__isnull=False)
@@ -292,7 +292,7 @@ def _reason(result: WebhookResult) -> str:
 
 def _queue_of_each() -> QuerySet[Any]:
     """Within a query of endpoints."""
-    return WebhookDelivery.objects.across_tenants().filter(
+    return WebhookDelivery.across_tenants.filter(
         tenant_id=OuterRef("tenant_id"), endpoint_id=OuterRef("endpoint_id"), state=DeliveryState.PENDING
     )
 

@@ -50,9 +50,7 @@ def switch_endpoint(tenant_id: UUID, endpoint_id: UUID, *, active: bool) -> None
 
 def find_endpoint(endpoint_id: UUID) -> WebhookEndpoint:
     """Operators name one by its own id alone."""
-    found: WebhookEndpoint | None = (
-        WebhookEndpoint.objects.across_tenants().filter(endpoint_id=endpoint_id).first()
-    )
+    found: WebhookEndpoint | None = WebhookEndpoint.across_tenants.filter(endpoint_id=endpoint_id).first()
     if found is None:
         raise NotFound("webhook endpoint")
     return found
@@ -72,7 +70,7 @@ def delete_endpoint(tenant_id: UUID, endpoint_id: UUID) -> None:
 def reencrypt_endpoint_secrets(work: Reencryption) -> int:
     """How many were changed."""
     changed = 0
-    endpoints: QuerySet[WebhookEndpoint] = WebhookEndpoint.objects.across_tenants()
+    endpoints: QuerySet[WebhookEndpoint] = WebhookEndpoint.across_tenants.all()
     for tenant_id, endpoint_id, stored in endpoints.values_list("tenant_id", "endpoint_id", "secret"):
         fresh = work.renewed(stored, f"secret of webhook endpoint {endpoint_id}")
         if fresh != stored:

@@ -32,7 +32,7 @@ class WebhookPublisher:
         by_tenant: defaultdict[UUID, list[Envelope]] = defaultdict(list)
         for event in events:
             by_tenant[event.tenant_id].append(event)
-        endpoints = WebhookEndpoint.objects.across_tenants().filter(active=True)
+        endpoints = WebhookEndpoint.across_tenants.filter(active=True)
         for tenant_id in set(endpoints.filter(tenant_id__in=by_tenant).values_list("tenant_id", flat=True)):
             _enqueue(tenant_id, by_tenant[tenant_id])
 

@@ -29,8 +29,10 @@ class EndpointQueue:
 
 def endpoint_queues(tenant_id: UUID | None, most: int, most_counted: int) -> list[EndpointQueue]:
     """Of so many endpoints, the newest first."""
-    every = WebhookEndpoint.objects
-    endpoints: QuerySet[Any] = every.across_tenants() if tenant_id is None else every.for_tenant(tenant_id)
+    if tenant_id is None:
+        endpoints = WebhookEndpoint.across_tenants.all()
+    else:
+        endpoints = WebhookEndpoint.objects.for_tenant(tenant_id)
     exhausted = _exhausted_lately()
     return [
         EndpointQueue(
@@ -87,13 +89,13 @@ def _exhausted_lately() -> dict[UUID, int]:
 
 
 def _exhausted(since: datetime | None) -> QuerySet[Any]:
-    finished = WebhookDelivery.objects.across_tenants().filter(finished_at__isnull=False)
+    finished = WebhookDelivery.across_tenants.filter(finished_at__isnull=False)
     latest = finished if since is None else finished.filter(finished_at__gt=since)
     return latest.filter(state=DeliveryState.EXHAUSTED).order_by("finished_at")
 
 
 def _since() -> datetime | None:
     """What ended later is looked at; None: all is."""
-    finished = WebhookDelivery.objects.across_tenants().filter(finished_at__isnull=False)
+    finished = WebhookDelivery.across_tenants.filter(finished_at__isnull=False)
     moments = finished.order_by("-finished_at").values_list("finished_at", flat=True)
     return next(iter(moments[LOOKED_AT : LOOKED_AT + 1]), None)
