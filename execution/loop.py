@@ -22,8 +22,8 @@ import pycurl
 import structlog
 
 from execution.addresses import AddressPolicy
+from execution.destination import Host
 from execution.dns import Answer, Lookup, Resolver
-from execution.host import Host
 from execution.multi import Bell, Multi
 from execution.outcome import Attempt, ErrorKind, Limits, Outcome
 from execution.transfer import INTERNAL, Refused, Ticket, Transfer, explain_socket_error, never_sent

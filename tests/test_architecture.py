@@ -48,7 +48,7 @@ ACROSS_TENANTS = {
     # A key is looked up before its tenant is known, and operators' keys have none.
     "eventservice.tenants",
     # The watchdog takes the overdue attempts of all tenants.
-    "execution.log",
+    "execution.attempt_log",
     "orchestration.lifecycle.attempts",
     # The dispatcher, the deliverer and retention work on one queue of all tenants.
     "outbox.maintenance",

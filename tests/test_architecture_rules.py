@@ -64,7 +64,7 @@ def test_it_notices_a_cycle_of_units() -> None:
 def test_it_notices_a_private_name_of_another_package() -> None:
     text = "from timers.poller import _select"
     assert rules.foreign_private_imports(source(text, "outbox.store"))
-    assert rules.foreign_private_imports(source(text, "timers.shards")) == []
+    assert rules.foreign_private_imports(source(text, "timers.membership")) == []
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from django.views.decorators.http import require_safe
 
 from eventservice.api.problems import FieldError, Problem, build_problem_response
 from eventservice.api.views import reply
+from timers.membership import live_nodes
 from timers.models import NodeRole
-from timers.shards import live_nodes
 
 
 @csrf_exempt

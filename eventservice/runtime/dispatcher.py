@@ -16,8 +16,8 @@ from outbox.dispatcher import Dispatched, Dispatcher
 from outbox.publishers.log.publisher import LogPublisher
 from outbox.publishers.webhook.delivery import WebhookDeliverer
 from outbox.publishers.webhook.publisher import WebhookPublisher
+from timers.membership import Membership, live_nodes
 from timers.models import NodeRole
-from timers.shards import Membership, live_nodes
 
 
 class DispatcherRole:

@@ -14,7 +14,7 @@ import structlog
 from eventservice.kernel.errors import NotFound
 from eventservice.kernel.secrets import Undecipherable, decrypt_once
 from eventservice.tenants.directory import profile
-from execution.log import AttemptKey
+from execution.attempt_log import AttemptKey
 from orchestration.lifecycle import StartedCall
 from timers.poller import LARGE, HeldBack
 from timers.schedule import Timer

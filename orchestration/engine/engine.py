@@ -23,17 +23,17 @@ from eventservice.db.now import db_now
 from eventservice.db.planner_statistics import gather_first_statistics
 from eventservice.kernel.faults import fault
 from eventservice.tenants.directory import Profile, most_shards, profile
+from execution.attempt_builder import Signer, build_attempt, refusal
+from execution.attempt_log import AttemptKey, orphaned_attempts
 from execution.egress import Egress
-from execution.log import AttemptKey, orphaned_attempts
 from execution.outcome import Attempt, Errored, Outcome, Responded
 from execution.redaction import without_secrets
-from execution.runner import Signer, build_attempt, refusal
 from orchestration import lifecycle
 from orchestration.engine.capacity import DEFAULT_LIMITS, EngineLimits, InFlight
 from orchestration.lifecycle import StartedCall
+from timers.membership import Membership, reap_one, unreaped_nodes
 from timers.models import NodeRole
 from timers.poller import HeldBack, Poller
-from timers.shards import Membership, reap_one, unreaped_nodes
 
 log = structlog.get_logger(__name__)
 

@@ -14,9 +14,9 @@ from django.db import transaction
 from eventservice.db.now import db_now, rfc3339
 from eventservice.kernel.faults import fault
 from eventservice.kernel.ids import new_id
-from execution.log import AttemptKey, OpenedAttempt, close_attempts, interrupt_attempts, open_attempts
+from execution.attempt_builder import Request
+from execution.attempt_log import AttemptKey, OpenedAttempt, close_attempts, interrupt_attempts, open_attempts
 from execution.outcome import Outcome
-from execution.runner import Request
 from orchestration.events import EventType
 from orchestration.lifecycle.rows import Row, event_of, locked, locked_with_request, move
 from orchestration.models import ServiceCall

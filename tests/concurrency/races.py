@@ -19,8 +19,8 @@ from orchestration.lifecycle import StartedCall
 from orchestration.models import ServiceCall
 from outbox.models import OutboxEvent
 from tests.process_harness import say
+from timers.membership import Membership, ensure_shards
 from timers.poller import Poller
-from timers.shards import Membership, ensure_shards
 
 ROUNDS = 8
 DEADLOCK = 1213

@@ -12,7 +12,7 @@ import pytest
 
 from eventservice.db.now import db_now
 from eventservice.tenants.models import Tenant
-from execution.log import close_attempts
+from execution.attempt_log import close_attempts
 from orchestration.lifecycle import attempts, cancel, reschedule
 from orchestration.models import ServiceCall
 from orchestration.retries import RetryPolicy

@@ -31,8 +31,8 @@ from outbox.models import OutboxEvent
 from outbox.parking import park
 from tests.factories import ServiceCallFactory, TenantFactory
 from tests.orchestration.support import submit as submit_call
+from timers.membership import Membership
 from timers.models import Node, NodeRole
-from timers.shards import Membership
 
 MANAGE = Path(__file__).resolve().parents[2] / "manage.py"
 

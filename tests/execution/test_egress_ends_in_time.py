@@ -32,7 +32,10 @@ HOSTILE: dict[str, tuple[hostile.Behaviour, ErrorKind]] = {
         hostile.send_once(HEAD + b"X-A: b\r\n", then=hostile.wait_for_ever),
         ErrorKind.TIMEOUT,
     ),
-    "hangs in the body": (hostile.send_once(LONG + b"a", then=hostile.wait_for_ever), ErrorKind.TIMEOUT),
+    "hangs in the body": (
+        hostile.send_once(LONG + b"a", then=hostile.wait_for_ever),
+        ErrorKind.TIMEOUT,
+    ),
     "hangs in a chunk": (
         hostile.send_once(CHUNKED + b"ff\r\nabc", then=hostile.wait_for_ever),
         ErrorKind.TIMEOUT,
@@ -59,9 +62,18 @@ HOSTILE: dict[str, tuple[hostile.Behaviour, ErrorKind]] = {
         hostile.repeat(CHUNKED, b"10000\r\n" + bytes(65536) + b"\r\n"),
         ErrorKind.TOO_LARGE,
     ),
-    "sends headers without end": (hostile.repeat(HEAD, b"X-Filler: abcdefgh\r\n" * 100), ErrorKind.TOO_LARGE),
-    "sends one header without end": (hostile.repeat(HEAD + b"X-Filler: ", b"a" * 8192), ErrorKind.TOO_LARGE),
-    "sends a status line without end": (hostile.repeat(b"HTTP/1.1 200 ", b"a" * 8192), ErrorKind.TOO_LARGE),
+    "sends headers without end": (
+        hostile.repeat(HEAD, b"X-Filler: abcdefgh\r\n" * 100),
+        ErrorKind.TOO_LARGE,
+    ),
+    "sends one header without end": (
+        hostile.repeat(HEAD + b"X-Filler: ", b"a" * 8192),
+        ErrorKind.TOO_LARGE,
+    ),
+    "sends a status line without end": (
+        hostile.repeat(b"HTTP/1.1 200 ", b"a" * 8192),
+        ErrorKind.TOO_LARGE,
+    ),
     "floods with 1xx responses": (
         hostile.repeat(b"", b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n" * 100),
         ErrorKind.TOO_LARGE,
@@ -71,13 +83,25 @@ HOSTILE: dict[str, tuple[hostile.Behaviour, ErrorKind]] = {
         ErrorKind.TOO_LARGE,
     ),
     "closes without an answer": (hostile.send_once(), ErrorKind.PROTOCOL),
-    "closes one way and listens on": (hostile.send_once(then=hostile.half_close), ErrorKind.PROTOCOL),
-    "closes one way inside the body": (hostile.send_once(LONG, then=hostile.half_close), ErrorKind.PROTOCOL),
+    "closes one way and listens on": (
+        hostile.send_once(then=hostile.half_close),
+        ErrorKind.PROTOCOL,
+    ),
+    "closes one way inside the body": (
+        hostile.send_once(LONG, then=hostile.half_close),
+        ErrorKind.PROTOCOL,
+    ),
     "closes inside the headers": (hostile.send_once(HEAD + b"X-A: "), ErrorKind.PROTOCOL),
     "closes inside a chunk": (hostile.send_once(CHUNKED + b"ff\r\nabc"), ErrorKind.PROTOCOL),
     "resets without an answer": (hostile.send_once(then=hostile.reset), ErrorKind.PROTOCOL),
-    "resets inside the body": (hostile.send_once(LONG + b"abc", then=hostile.reset), ErrorKind.PROTOCOL),
-    "talks another protocol": (hostile.send_once(b"220 smtp.example.com ESMTP\r\n"), ErrorKind.PROTOCOL),
+    "resets inside the body": (
+        hostile.send_once(LONG + b"abc", then=hostile.reset),
+        ErrorKind.PROTOCOL,
+    ),
+    "talks another protocol": (
+        hostile.send_once(b"220 smtp.example.com ESMTP\r\n"),
+        ErrorKind.PROTOCOL,
+    ),
     "talks HTTP/0.9": (hostile.send_once(b"<html>hello</html>"), ErrorKind.PROTOCOL),
     "sends NUL bytes": (hostile.send_once(bytes(4096)), ErrorKind.PROTOCOL),
     "sends a bad chunk size": (hostile.send_once(CHUNKED + b"zz\r\nabc"), ErrorKind.PROTOCOL),
@@ -85,7 +109,10 @@ HOSTILE: dict[str, tuple[hostile.Behaviour, ErrorKind]] = {
         hostile.send_once(CHUNKED + b"f" * 40 + b"\r\n"),
         ErrorKind.PROTOCOL,
     ),
-    "sends a negative length": (hostile.send_once(HEAD + b"Content-Length: -5\r\n\r\n"), ErrorKind.PROTOCOL),
+    "sends a negative length": (
+        hostile.send_once(HEAD + b"Content-Length: -5\r\n\r\n"),
+        ErrorKind.PROTOCOL,
+    ),
     "switches protocols unasked": (
         hostile.send_once(
             b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n", then=hostile.wait_for_ever
@@ -124,7 +151,10 @@ def test_an_attempt_ends_when_the_server_resets_at_once() -> None:
 
 
 def test_an_attempt_ends_in_time_when_the_server_never_reads_the_request() -> None:
-    with serving(hostile.never_read) as server, running(limits=Limits(request_body=50_000_000)) as egress:
+    with (
+        serving(hostile.never_read) as server,
+        running(limits=Limits(request_body=50_000_000)) as egress,
+    ):
         posted = attempt(server.url(), "POST", body=bytes(40_000_000), timeout=TIMEOUT)
         outcome, seconds = measured(lambda: perform(egress, posted))
     assert isinstance(outcome, Errored)
@@ -135,7 +165,10 @@ def test_an_attempt_ends_in_time_when_the_server_never_reads_the_request() -> No
 
 @pytest.mark.parametrize(
     ("where", "phase"),
-    [(hostile.refusing_to_accept, "connecting"), (hostile.listening_only, "waiting for the response")],
+    [
+        (hostile.refusing_to_accept, "connecting"),
+        (hostile.listening_only, "waiting for the response"),
+    ],
 )
 def test_an_attempt_ends_in_time_when_nobody_accepts(
     where: Callable[[], AbstractContextManager[hostile.Server]], phase: str

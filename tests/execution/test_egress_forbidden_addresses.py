@@ -14,7 +14,15 @@ from execution.addresses import AddressPolicy
 from execution.egress import Limits
 from execution.outcome import Errored, ErrorKind, Responded
 from tests.execution import hostile
-from tests.execution.hostile import Canary, answering, attempt, canary_listening, gather, perform, running
+from tests.execution.hostile import (
+    Canary,
+    answering,
+    attempt,
+    canary_listening,
+    gather,
+    perform,
+    running,
+)
 
 PORT = "{port}"
 

@@ -9,7 +9,15 @@ import pytest
 
 from execution.outcome import Errored, ErrorKind, Responded
 from tests.execution import hostile
-from tests.execution.hostile import Authority, answering, attempt, make_authority, perform, running, serving
+from tests.execution.hostile import (
+    Authority,
+    answering,
+    attempt,
+    make_authority,
+    perform,
+    running,
+    serving,
+)
 
 NAME = "secure.example"
 

@@ -19,9 +19,9 @@ from orchestration.engine.engine import Engine, Pass
 from orchestration.lifecycle import StartedCall
 from orchestration.models import ServiceCall
 from outbox.models import OutboxEvent
+from timers.membership import Membership
 from timers.models import TimerSchedule
 from timers.poller import Poller
-from timers.shards import Membership
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 URL = "http://target.test/hook"

@@ -14,8 +14,8 @@ from orchestration.engine import engine as engine_module
 from orchestration.engine.engine import Engine, Pass
 from orchestration.retries import RetryPolicy
 from tests.orchestration.support import FakeEgress, Hand, after, engine_on, log_of, look, status_of, submit
+from timers.membership import reap_one
 from timers.models import Node, TimerShard
-from timers.shards import reap_one
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
 

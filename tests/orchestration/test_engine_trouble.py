@@ -30,8 +30,8 @@ from tests.orchestration.support import (
     status_of,
     submit,
 )
+from timers.membership import NODE_LEASE, unreaped_nodes
 from timers.models import TimerShard
-from timers.shards import NODE_LEASE, unreaped_nodes
 
 AWAY_SECONDS = NODE_LEASE.total_seconds() * 1.5
 

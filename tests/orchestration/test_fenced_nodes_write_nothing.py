@@ -14,8 +14,8 @@ from eventservice.kernel.ids import new_id
 from execution.models import HttpExecution
 from orchestration import lifecycle
 from tests.orchestration.support import Hand, after, everything, log_of, responded, submit
+from timers.membership import reap_one
 from timers.models import TimerShard
-from timers.shards import reap_one
 
 pytestmark = pytest.mark.django_db
 

@@ -9,7 +9,7 @@ import pytest
 
 from eventservice.db.now import pinned_time
 from eventservice.kernel.ids import new_id
-from execution.log import AttemptKey
+from execution.attempt_log import AttemptKey
 from execution.outcome import Outcome
 from orchestration import lifecycle
 from orchestration.retries import RetryPolicy

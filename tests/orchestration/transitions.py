@@ -12,7 +12,7 @@ from django.db import transaction
 
 from eventservice.kernel.errors import Conflict
 from eventservice.kernel.ids import new_id
-from execution.log import AttemptKey
+from execution.attempt_log import AttemptKey
 from orchestration import lifecycle
 from orchestration.lifecycle import StartedCall
 from orchestration.retries import RetryPolicy

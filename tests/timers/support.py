@@ -12,10 +12,10 @@ from eventservice.kernel.ids import new_id
 from eventservice.tenants.models import Tenant
 from orchestration.models import ServiceCall
 from tests.factories import ServiceCallFactory, TenantFactory, TimerFactory
+from timers.membership import Membership
 from timers.models import TimerSchedule
 from timers.poller import NOBODY, HeldBack, Poller
 from timers.schedule import Timer
-from timers.shards import Membership
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

@@ -10,8 +10,8 @@ from django.db import transaction
 from eventservice.db.leases import Fenced
 from eventservice.db.now import pinned_time
 from tests.timers.support import after, joined
+from timers.membership import NODE_LEASE, Membership, ensure_shards, live_nodes, unreaped_nodes
 from timers.models import Node, NodeRole, TimerShard
-from timers.shards import NODE_LEASE, Membership, ensure_shards, live_nodes, unreaped_nodes
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
 

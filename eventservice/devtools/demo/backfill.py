@@ -24,7 +24,7 @@ from eventservice.devtools.demo.companies import OUTAGE_HOST
 from eventservice.devtools.demo.simulation import HOUR, World
 from eventservice.devtools.demo.workload import Plan, id_at, may_be_sent
 from eventservice.operators.audit_log import record_action
-from execution.log import AttemptKey
+from execution.attempt_log import AttemptKey
 from execution.outcome import Outcome, Responded
 from orchestration.lifecycle import StartedCall, cancel, finish, replay, start, submit
 from orchestration.models import ServiceCall

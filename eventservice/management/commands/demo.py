@@ -21,8 +21,8 @@ from orchestration.commands import RequestSpec, SubmitServiceCall
 from orchestration.lifecycle import submit
 from orchestration.models import ServiceCall
 from orchestration.retries import RetryPolicy
+from timers.membership import live_nodes
 from timers.models import NodeRole
-from timers.shards import live_nodes
 
 QUICK = RetryPolicy(max_attempts=4, initial_interval=1.0, max_interval=2.0)
 

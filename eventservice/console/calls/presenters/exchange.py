@@ -22,9 +22,9 @@ from eventservice.console.calls.presenters.timeline import (
 from eventservice.console.calls.request_form import pretty
 from eventservice.kernel.errors import NotFound
 from eventservice.tenants.directory import profile
+from execution.attempt_builder import Request
 from execution.egress import Limits
 from execution.history import attempt_of, last_attempt
-from execution.runner import Request
 from timers.operator_views import nodes
 
 # Of a body, in characters; the rest can be downloaded.

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from eventservice.kernel.ids import new_id
-from execution.log import (
+from execution.attempt_log import (
     KEPT_REQUEST_BODY,
     AttemptKey,
     OpenedAttempt,

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from eventservice.kernel.secrets import encrypt
+from execution.attempt_builder import Request, Signer, build_attempt
 from execution.outcome import Attempt, Errored, ErrorKind
-from execution.runner import Request, Signer, build_attempt
 
 NOON = datetime(2026, 3, 1, 12, 0, 0, 999_999, tzinfo=UTC)
 KEY = secrets.token_bytes(24)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from execution.attempt_builder import refusal
 from execution.outcome import ErrorKind
-from execution.runner import refusal
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from execution.attempt_builder import Request, build_attempt
 from execution.outcome import Attempt, Errored, ErrorKind
 from execution.redaction import seal
-from execution.runner import Request, build_attempt
 
 CALL = uuid.UUID(int=5)
 TENANT = uuid.UUID(int=6)
