@@ -42,7 +42,7 @@ from eventservice.operators.roles import Role
 from eventservice.tenants.directory import tenant_ids
 from outbox.models import DeliveryState, OutboxEvent, OutboxPartition, WebhookDelivery, WebhookEndpoint
 from outbox.parking import skip, unpark
-from outbox.publishers.webhook.endpoints import change_endpoint, delete_endpoint
+from outbox.publishers.webhook.endpoints import delete_endpoint, update_endpoint
 
 # --- events -----------------------------------------------------------------------------------------------------
 
@@ -187,7 +187,7 @@ class WebhookEndpointAdmin(RoleAdmin):
 
     def save_model(self, request: HttpRequest, obj: WebhookEndpoint, form: Any, change: bool) -> None:
         changes = {name: form.cleaned_data[name] for name in form.changed_data}
-        change_endpoint(obj.tenant_id, obj.endpoint_id, **changes)
+        update_endpoint(obj.tenant_id, obj.endpoint_id, **changes)
 
     def delete_model(self, request: HttpRequest, obj: WebhookEndpoint) -> None:
         """One that was used is refused: with it the database would delete all that was ever delivered to it."""

@@ -24,18 +24,25 @@ from eventservice.kernel.faults import fault
 from outbox.envelope import Envelope
 from outbox.models import OutboxPartition
 from outbox.publisher import PoisonEvent, Publisher, PublishError
-from outbox.store import Aggregate, hold, mark_published, read_heads, refuse, with_events
+from outbox.store import (
+    Aggregate,
+    list_nonempty_partitions,
+    mark_published,
+    park_followers,
+    read_heads,
+    record_refusal,
+)
 from outbox.writer import PARTITIONS
 
 log = structlog.get_logger(__name__)
 
-FIRST_RETRY, LONGEST_RETRY = 0.2, 30.0
+MIN_RETRY_SECONDS, MAX_RETRY_SECONDS = 0.2, 30.0
 # How soon to ask again for a partition whose owner has not let go of it yet.
-CLAIM_AGAIN = 1.0
+CLAIM_RETRY_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Dispatched:
+class DispatchResult:
     """What one pass did, and how many seconds it may rest if nothing is appended meanwhile."""
 
     published: int
@@ -44,13 +51,13 @@ class Dispatched:
 
 
 @dataclass(slots=True)
-class _Stop:
+class _Pause:
     failures: int
     until: float
 
 
 @dataclass(slots=True)
-class _Verdict:
+class _PassOutcome:
     accepted: list[Envelope] = field(default_factory=list)
     refused: list[tuple[Envelope, str]] = field(default_factory=list)
     # Aggregates that are parked, each with its partition.
@@ -61,8 +68,8 @@ class _Verdict:
         refused = {event.partition for event, _ in self.refused}
         return {event.partition for event in self.accepted} | refused | set(self.held.values())
 
-    def within(self, partitions: Collection[int]) -> _Verdict:
-        return _Verdict(
+    def within(self, partitions: Collection[int]) -> _PassOutcome:
+        return _PassOutcome(
             [event for event in self.accepted if event.partition in partitions],
             [(event, error) for event, error in self.refused if event.partition in partitions],
             {aggregate: partition for aggregate, partition in self.held.items() if partition in partitions},
@@ -94,18 +101,18 @@ class Dispatcher:
         self._renew_every = lease_length.total_seconds() / 3
         self._batch = batch
         self._clock = clock
-        self._stops: dict[int, _Stop] = {}
+        self._stops: dict[int, _Pause] = {}
         self._heartbeat_due = float("-inf")
 
     @property
     def partitions(self) -> frozenset[int]:
         return frozenset(self._leases.held)
 
-    def dispatch_once(self) -> Dispatched:
+    def dispatch_once(self) -> DispatchResult:
         if self._clock() >= self._heartbeat_due:
             self.heartbeat()
         open_partitions = self._open_partitions()
-        readable = with_events(open_partitions)
+        readable = list_nonempty_partitions(open_partitions)
         each = max(1, self._batch // max(1, len(readable)))
         events, parked = read_heads(readable, each)
         fault("dispatch.read")
@@ -114,7 +121,7 @@ class Dispatcher:
         published, newly_parked = self._record(verdict)
         self._stop_and_resume(open_partitions, verdict.stopped)
         full = max(Counter(event.partition for event in events).values(), default=0) == each
-        return Dispatched(published, newly_parked, self._next_wait(full or verdict.refused != []))
+        return DispatchResult(published, newly_parked, self._next_wait(full or verdict.refused != []))
 
     def heartbeat(self) -> None:
         """Keeps the leases alive, and takes or gives back partitions as dispatchers come and go."""
@@ -126,7 +133,7 @@ class Dispatcher:
             for partition in missing:
                 self._leases.claim(partition)
         self._stops = {key: stop for key, stop in self._stops.items() if key in self.partitions}
-        wait = self._renew_every if self.partitions == mine else min(CLAIM_AGAIN, self._renew_every)
+        wait = self._renew_every if self.partitions == mine else min(CLAIM_RETRY_SECONDS, self._renew_every)
         self._heartbeat_due = self._clock() + wait
 
     def release(self) -> None:
@@ -141,13 +148,13 @@ class Dispatcher:
         fails always does not stop the others again and again.
         """
         now = self._clock()
-        stops = {key: self._stops.get(key, _Stop(0, now)) for key in self.partitions}
+        stops = {key: self._stops.get(key, _Pause(0, now)) for key in self.partitions}
         tried = [key for key in stops if stops[key].until <= now]
         random.shuffle(tried)
         return sorted(tried, key=lambda key: stops[key].failures)
 
-    def _offer_all(self, events: list[Envelope], parked: set[Aggregate]) -> _Verdict:
-        verdict = _Verdict()
+    def _offer_all(self, events: list[Envelope], parked: set[Aggregate]) -> _PassOutcome:
+        verdict = _PassOutcome()
         if parked:
             verdict.held = {event.aggregate: event.partition for event in events if event.aggregate in parked}
             events = [event for event in events if event.aggregate not in parked]
@@ -156,7 +163,7 @@ class Dispatcher:
         verdict.accepted = events
         return verdict
 
-    def _record(self, verdict: _Verdict) -> tuple[int, int]:
+    def _record(self, verdict: _PassOutcome) -> tuple[int, int]:
         while partitions := verdict.partitions():
             try:
                 with transaction.atomic():
@@ -173,8 +180,8 @@ class Dispatcher:
             before = self._stops.pop(partition, None)
             if partition in stopped & self.partitions:
                 failures = before.failures + 1 if before else 1
-                until = self._clock() + equal_jitter(failures, FIRST_RETRY, LONGEST_RETRY)
-                self._stops[partition] = _Stop(failures, until)
+                until = self._clock() + equal_jitter(failures, MIN_RETRY_SECONDS, MAX_RETRY_SECONDS)
+                self._stops[partition] = _Pause(failures, until)
 
     def _next_wait(self, more: bool) -> float:
         if more:
@@ -191,7 +198,7 @@ def create_partitions() -> None:
         )
 
 
-def _offer(publisher: Publisher, events: list[Envelope], verdict: _Verdict) -> list[Envelope]:
+def _offer(publisher: Publisher, events: list[Envelope], verdict: _PassOutcome) -> list[Envelope]:
     """Which of the events this publisher has accepted: of each aggregate, those before the first that it has not."""
     accepted: list[Envelope] = []
     while events:
@@ -210,7 +217,7 @@ def _offer(publisher: Publisher, events: list[Envelope], verdict: _Verdict) -> l
 
 
 def _stop(
-    publisher: Publisher, events: list[Envelope], error: Exception, verdict: _Verdict
+    publisher: Publisher, events: list[Envelope], error: Exception, verdict: _PassOutcome
 ) -> list[Envelope]:
     known = isinstance(error, PublishError)
     accepted = error.accepted if isinstance(error, PublishError) else 0
@@ -225,9 +232,9 @@ def _stop(
     return events[:accepted]
 
 
-def _write(verdict: _Verdict) -> tuple[int, int]:
+def _write(verdict: _PassOutcome) -> tuple[int, int]:
     published = mark_published(verdict.accepted)
-    parked = [event for event, error in verdict.refused if refuse(event, error)]
+    parked = [event for event, error in verdict.refused if record_refusal(event, error)]
     for event in parked:
         log.error(
             "event_parked",
@@ -238,6 +245,6 @@ def _write(verdict: _Verdict) -> tuple[int, int]:
             remedy=f"manage.py outbox retry|skip {event.id}",
         )
     for tenant_id, aggregate_id in {*verdict.held, *(event.aggregate for event in parked)}:
-        hold(tenant_id, aggregate_id)
+        park_followers(tenant_id, aggregate_id)
     fault("dispatch.marked")
     return published, len(parked)

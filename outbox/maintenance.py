@@ -67,21 +67,21 @@ def replay(since: datetime, tenant_id: UUID | None = None, after: int = 0) -> in
     Their finished webhook deliveries are made anew. A skipped event stays skipped. What was published when cannot
     be sought: all events after the one with the id `after` are read.
     """
-    last, replayed = _last(), 0
-    while window := list(_published_since(since, after, last)[:BATCH]):
+    last, replayed = _get_last_id(), 0
+    while window := list(_filter_published_since(since, after, last)[:BATCH]):
         events = [event for event in window if tenant_id in (None, event[1])]
         with transaction.atomic():
             replayed += execute_rows(
                 "UPDATE outbox SET published_at = NULL, attempts = 0 WHERE id = %s",
                 [(key,) for key, *_ in events],
             )
-            _forget_deliveries(events)
+            _delete_finished_deliveries(events)
         after = window[-1][0]
     return replayed
 
 
 @dataclass(frozen=True, slots=True)
-class Replayable:
+class ReplayPreview:
     """What a replay that looks at the latest events only would publish again."""
 
     count: int
@@ -93,27 +93,27 @@ class Replayable:
         return self.earliest is None or self.earliest <= since
 
 
-def replayable(since: datetime, tenant_id: UUID | None, look_at: int) -> Replayable:
+def preview_replay(since: datetime, tenant_id: UUID | None, look_at: int) -> ReplayPreview:
     """Of so many of the latest events."""
     latest = OutboxEvent.across_tenants.order_by("-id").values_list("id", "created_at")
     after, earliest = next(iter(latest[look_at : look_at + 1]), (0, None))
-    window = _published_since(since, after, _last())[:look_at]
+    window = _filter_published_since(since, after, _get_last_id())[:look_at]
     wanted = Q() if tenant_id is None else Q(tenant_id=tenant_id)
-    return Replayable(window.aggregate(count=Count("id", filter=wanted))["count"], after, earliest)
+    return ReplayPreview(window.aggregate(count=Count("id", filter=wanted))["count"], after, earliest)
 
 
-def _last() -> int:
+def _get_last_id() -> int:
     return OutboxEvent.across_tenants.aggregate(last=Max("id"))["last"] or 0
 
 
-def _published_since(since: datetime, after: int, last: int) -> QuerySet[Any]:
+def _filter_published_since(since: datetime, after: int, last: int) -> QuerySet[Any]:
     """A tenant's are chosen among them later: databases would rather read all that the tenant has."""
     events = OutboxEvent.across_tenants.filter(id__gt=after, id__lte=last)
     since_then = events.filter(published_at__gte=since, parked_at=None)
     return since_then.order_by("id").values_list("id", "tenant_id", "event_id")
 
 
-def _forget_deliveries(events: Sequence[tuple[int, UUID, UUID]]) -> None:
+def _delete_finished_deliveries(events: Sequence[tuple[int, UUID, UUID]]) -> None:
     by_tenant: defaultdict[UUID, list[UUID]] = defaultdict(list)
     for _, tenant_id, event_id in events:
         by_tenant[tenant_id].append(event_id)

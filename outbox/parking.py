@@ -15,7 +15,7 @@ from eventservice.db.now import DbNow
 from outbox.models import OutboxEvent, OutboxPartition
 
 
-def parked_events() -> QuerySet[OutboxEvent]:
+def list_parked_events() -> QuerySet[OutboxEvent]:
     """The poison events themselves, one an aggregate at most; the others parked with them only wait."""
     events: QuerySet[OutboxEvent] = OutboxEvent.across_tenants.all()
     return events.filter(published_at=None, parked_at__isnull=False, attempts__gt=0).order_by(
@@ -44,7 +44,7 @@ def park(key: int, reason: str) -> bool:
     event = waiting.first()
     if event is None:
         return False
-    _take_from_dispatcher(event.partition)
+    _revoke_partition(event.partition)
     of_aggregate = OutboxEvent.objects.for_tenant(event.tenant_id).filter(
         aggregate_id=event.aggregate_id, published_at=None
     )
@@ -59,32 +59,32 @@ def park(key: int, reason: str) -> bool:
 
 @transaction.atomic
 def _resolve(key: int, *, skip: bool) -> bool:
-    event = parked_events().filter(pk=key).first()
+    event = list_parked_events().filter(pk=key).first()
     if event is None:
         return False
-    _shut_out_dispatcher(event.partition)
-    parked = parked_events().filter(pk=key)
+    _lock_partition(event.partition)
+    parked = list_parked_events().filter(pk=key)
     # The dispatcher may have been here first; then there is nothing left to do.
     done = parked.update(published_at=DbNow()) if skip else parked.update(attempts=0, parked_at=None)
     if done:
-        _let_go(event.tenant_id, event.aggregate_id)
+        _unpark_followers(event.tenant_id, event.aggregate_id)
     return bool(done)
 
 
-def _shut_out_dispatcher(partition: int) -> None:
+def _lock_partition(partition: int) -> None:
     # Its fence holds this row shared: it cannot park another event of the aggregate while these are let go.
     list(OutboxPartition.objects.select_for_update().filter(pk=partition))
 
 
-def _take_from_dispatcher(partition: int) -> None:
+def _revoke_partition(partition: int) -> None:
     # It may be publishing the event now: with its lease gone it marks nothing of it as published, which would
     # leave those behind a parked event that there is no more. It claims the partition again in some seconds.
-    _shut_out_dispatcher(partition)
+    _lock_partition(partition)
     OutboxPartition.objects.filter(pk=partition).update(
         version=F("version") + 1, owner_id=None, lease_until=None
     )
 
 
-def _let_go(tenant_id: UUID, aggregate_id: UUID) -> None:
+def _unpark_followers(tenant_id: UUID, aggregate_id: UUID) -> None:
     waiting = OutboxEvent.objects.for_tenant(tenant_id).filter(aggregate_id=aggregate_id, published_at=None)
     waiting.filter(parked_at__isnull=False).update(parked_at=None)

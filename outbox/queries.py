@@ -18,10 +18,10 @@ from outbox.models import OutboxEvent, WebhookDelivery, WebhookEndpoint
 from outbox.writer import PARTITIONS
 
 # What a page looks at when it has to look for what it shows.
-LOOKED_AT = 10_000
+MAX_SCANNED = 10_000
 
 
-class Listed(StrEnum):
+class StateFilter(StrEnum):
     """Which events a list is of."""
 
     ALL = "all"
@@ -30,7 +30,7 @@ class Listed(StrEnum):
     HELD = "held"  # behind a parked one
 
 
-class State(StrEnum):
+class EventState(StrEnum):
     """What an event is in, in a word."""
 
     WAITING = "Waiting"
@@ -43,7 +43,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EventFilter:
-    listed: Listed = Listed.ALL
+    listed: StateFilter = StateFilter.ALL
     tenant_id: UUID | None = None
     event_type: str | None = None
     aggregate_id: UUID | None = None
@@ -73,38 +73,39 @@ class EventPage:
     partial: bool = False
 
 
-class _Key(NamedTuple):
+class _ScannedKey(NamedTuple):
     id: int
     passes: int
 
 
-def state_of(event: OutboxEvent) -> State:
+def state_of(event: OutboxEvent) -> EventState:
     if event.published_at is not None:
-        return State.PUBLISHED if event.parked_at is None else State.SKIPPED
+        return EventState.PUBLISHED if event.parked_at is None else EventState.SKIPPED
     if event.parked_at is not None:
-        return State.PARKED if event.attempts else State.HELD
-    return State.RETRYING if event.attempts else State.WAITING
+        return EventState.PARKED if event.attempts else EventState.HELD
+    return EventState.RETRYING if event.attempts else EventState.WAITING
 
 
 def list_events(wanted: EventFilter, cursor: int | None, limit: int) -> EventPage:
     """All: the newest first. Those that are not published: in the order in which they will be."""
-    if wanted.aggregate_id is not None or wanted.listed in (Listed.PARKED, Listed.HELD):
-        return _few(wanted, cursor, limit)
-    if wanted.listed is Listed.ALL:
-        return _newest(wanted, cursor, limit)
-    return _waiting(wanted, cursor or 0, limit)
+    if wanted.aggregate_id is not None or wanted.listed in (StateFilter.PARKED, StateFilter.HELD):
+        return _list_in_memory(wanted, cursor, limit)
+    if wanted.listed is StateFilter.ALL:
+        return _list_newest_first(wanted, cursor, limit)
+    return _list_waiting(wanted, cursor or 0, limit)
 
 
-def event_of(key: int) -> OutboxEvent | None:
-    return OutboxEvent.across_tenants.filter(pk=key).first()
+def find_event(key: int) -> OutboxEvent | None:
+    found: OutboxEvent | None = OutboxEvent.across_tenants.filter(pk=key).first()
+    return found
 
 
-def newer_than(key: int, most: int) -> int:
+def count_newer_events(key: int, most: int) -> int:
     """How many events have been made since that one; up to one more than `most`."""
     return OutboxEvent.across_tenants.filter(id__gt=key).order_by("id")[: most + 1].count()
 
 
-def cause_of(event: OutboxEvent) -> OutboxEvent | None:
+def find_cause(event: OutboxEvent) -> OutboxEvent | None:
     """The event of the same aggregate that caused this one."""
     if event.causation_id is None:
         return None
@@ -112,7 +113,7 @@ def cause_of(event: OutboxEvent) -> OutboxEvent | None:
     return events.filter(event_id=event.causation_id).first()
 
 
-def deliveries_of(event: OutboxEvent) -> list[tuple[WebhookDelivery, str]]:
+def list_event_deliveries(event: OutboxEvent) -> list[tuple[WebhookDelivery, str]]:
     """Its deliveries to webhook endpoints, each with the endpoint's URL."""
     deliveries = list(
         WebhookDelivery.objects.for_tenant(event.tenant_id).filter(event_id=event.event_id).defer("body")
@@ -123,7 +124,7 @@ def deliveries_of(event: OutboxEvent) -> list[tuple[WebhookDelivery, str]]:
     return sorted(((d, urls.get(d.endpoint_id, "")) for d in deliveries), key=lambda pair: pair[1])
 
 
-def unpublished_of(events: Collection[OutboxEvent]) -> dict[tuple[UUID, UUID], int]:
+def count_unpublished_by_aggregate(events: Collection[OutboxEvent]) -> dict[tuple[UUID, UUID], int]:
     """How many events of each of their aggregates are not published."""
     waiting = OutboxEvent.across_tenants.filter(
         tenant_id__in={event.tenant_id for event in events},
@@ -137,23 +138,23 @@ def unpublished_of(events: Collection[OutboxEvent]) -> dict[tuple[UUID, UUID], i
 # --- the lists ------------------------------------------------------------------------------------------------
 
 
-def _newest(wanted: EventFilter, cursor: int | None, limit: int) -> EventPage:
+def _list_newest_first(wanted: EventFilter, cursor: int | None, limit: int) -> EventPage:
     events = OutboxEvent.across_tenants.order_by("-id")
     before = events if cursor is None else events.filter(id__lt=cursor)
-    looked_at = _keys(before, wanted, LOOKED_AT if wanted.seeks else limit + 1)
+    looked_at = _scan(before, wanted, MAX_SCANNED if wanted.seeks else limit + 1)
     found = [key.id for key in looked_at if key.passes]
     if len(found) > limit:
-        return _page(found[:limit], found[limit - 1])
-    full = len(looked_at) == LOOKED_AT
-    return _page(found, looked_at[-1].id if full else None, partial=full)
+        return _build_page(found[:limit], found[limit - 1])
+    full = len(looked_at) == MAX_SCANNED
+    return _build_page(found, looked_at[-1].id if full else None, partial=full)
 
 
-def _waiting(wanted: EventFilter, after: int, limit: int) -> EventPage:
+def _list_waiting(wanted: EventFilter, after: int, limit: int) -> EventPage:
     """The polling index is by partition first: the heads of all are merged."""
-    each = LOOKED_AT // PARTITIONS if wanted.seeks else limit + 1
-    waiting = _narrowed(OutboxEvent.across_tenants.all(), Listed.WAITING).filter(id__gt=after)
+    each = MAX_SCANNED // PARTITIONS if wanted.seeks else limit + 1
+    waiting = _filter_state(OutboxEvent.across_tenants.all(), StateFilter.WAITING).filter(id__gt=after)
     heads = [
-        _keys(waiting.filter(partition=partition).order_by("id"), wanted, each)
+        _scan(waiting.filter(partition=partition).order_by("id"), wanted, each)
         for partition in range(PARTITIONS)
     ]
     # Beyond the end of a head that was cut off, others of its partition are missing.
@@ -161,46 +162,46 @@ def _waiting(wanted: EventFilter, after: int, limit: int) -> EventPage:
     merged = sorted(key for head in heads for key in head if not ends or key.id <= min(ends))
     found = [key.id for key in merged if key.passes]
     if len(found) > limit:
-        return _page(found[:limit], found[limit - 1])
-    return _page(found, min(ends) if ends else None, partial=bool(ends))
+        return _build_page(found[:limit], found[limit - 1])
+    return _build_page(found, min(ends) if ends else None, partial=bool(ends))
 
 
-def _few(wanted: EventFilter, cursor: int | None, limit: int) -> EventPage:
+def _list_in_memory(wanted: EventFilter, cursor: int | None, limit: int) -> EventPage:
     """Sorted here, so that no database walks all events for the sake of their order."""
     every = OutboxEvent.across_tenants.all()
-    events = _narrowed_to_aggregate(every, wanted) if wanted.aggregate_id else every
-    looked_at = _keys(_narrowed(events, wanted.listed), wanted, LOOKED_AT)
-    newest_first = wanted.listed is Listed.ALL
+    events = _filter_aggregate(every, wanted) if wanted.aggregate_id else every
+    looked_at = _scan(_filter_state(events, wanted.listed), wanted, MAX_SCANNED)
+    newest_first = wanted.listed is StateFilter.ALL
     ids = sorted((key.id for key in looked_at if key.passes), reverse=newest_first)
     found = [key for key in ids if cursor is None or (key < cursor if newest_first else key > cursor)]
     more = len(found) > limit
-    return _page(
-        found[:limit], found[limit - 1] if more else None, partial=not more and len(looked_at) == LOOKED_AT
+    return _build_page(
+        found[:limit], found[limit - 1] if more else None, partial=not more and len(looked_at) == MAX_SCANNED
     )
 
 
-def _narrowed_to_aggregate(events: QuerySet[Any], wanted: EventFilter) -> QuerySet[Any]:
+def _filter_aggregate(events: QuerySet[Any], wanted: EventFilter) -> QuerySet[Any]:
     return events.filter(tenant_id__in=wanted.aggregate_tenant_ids, aggregate_id=wanted.aggregate_id)
 
 
-def _narrowed(events: QuerySet[Any], listed: Listed) -> QuerySet[Any]:
+def _filter_state(events: QuerySet[Any], listed: StateFilter) -> QuerySet[Any]:
     match listed:
-        case Listed.ALL:
+        case StateFilter.ALL:
             return events
-        case Listed.WAITING:
+        case StateFilter.WAITING:
             return events.filter(published_at=None, parked_at=None)
-        case Listed.PARKED:
+        case StateFilter.PARKED:
             return events.filter(published_at=None, parked_at__isnull=False, attempts__gt=0)
-        case Listed.HELD:
+        case StateFilter.HELD:
             return events.filter(published_at=None, parked_at__isnull=False, attempts=0)
 
 
-def _keys(events: QuerySet[Any], wanted: EventFilter, most: int) -> list[_Key]:
+def _scan(events: QuerySet[Any], wanted: EventFilter, most: int) -> list[_ScannedKey]:
     told = events.annotate(passes=wanted.passed()).values_list("id", "passes")
-    return [_Key(*row) for row in told[:most]]
+    return [_ScannedKey(*row) for row in told[:most]]
 
 
-def _page(keys: Sequence[int], cursor: int | None, *, partial: bool = False) -> EventPage:
+def _build_page(keys: Sequence[int], cursor: int | None, *, partial: bool = False) -> EventPage:
     """In the order of the keys, without their payloads."""
     events = OutboxEvent.across_tenants.filter(pk__in=keys).defer("event_payload")
     found = {event.id: event for event in events}

@@ -18,16 +18,16 @@ from outbox.store import read_heads
 from outbox.writer import PARTITIONS
 
 # A count stops here, and is then one more: "more than that" is all that anybody needs to know.
-MOST_COUNTED = 100_000
+MAX_COUNTED = 100_000
 
-BY_KIND = """
+COUNT_WAITING_BY_TYPE = """
 SELECT tenant_id, event_type, COUNT(*) FROM (
     SELECT tenant_id, event_type FROM outbox WHERE published_at IS NULL AND parked_at IS NULL LIMIT %s
 ) AS waiting GROUP BY tenant_id, event_type ORDER BY 3 DESC, 2, 1"""
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class OutboxStatus:
     unpublished: int
     # Of the oldest event that waits for the dispatcher; zero when none does.
     lag: timedelta
@@ -39,7 +39,7 @@ class Status:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitingGroup:
     """How many events of a tenant, of a type, wait for the dispatcher."""
 
     tenant_id: UUID
@@ -47,42 +47,42 @@ class Waiting:
     count: int
 
 
-def status(most: int = MOST_COUNTED) -> Status:
+def get_status(most: int = MAX_COUNTED) -> OutboxStatus:
     now = db_now()
     parked, behind = _count_parked(most)
     owned = OutboxPartition.objects.filter(lease_until__gte=now).values_list("owner_id").annotate(Count("pk"))
     owners = dict(owned)
     heads, _ = read_heads(range(PARTITIONS), 1)
-    return Status(
-        unpublished=_flowing()[: most + 1].count(),
+    return OutboxStatus(
+        unpublished=_filter_waiting()[: most + 1].count(),
         lag=now - min([now, *(head.time for head in heads)]),
         parked=parked,
         waiting_behind_parked=behind,
         partitions_of=owners,
         unowned_partitions=OutboxPartition.objects.count() - sum(owners.values()),
-        pending_deliveries=_pending_deliveries()[: most + 1].count(),
+        pending_deliveries=_filter_pending_deliveries()[: most + 1].count(),
     )
 
 
-def waiting_by_kind(most: int) -> list[Waiting]:
+def count_waiting_by_type(most: int) -> list[WaitingGroup]:
     """The largest groups first, of so many events that wait.
 
     They come partition by partition, and aggregates fall evenly into these: the shares are nearly those of all.
     """
     with connection.cursor() as cursor:
-        cursor.execute(BY_KIND, [most])
-        return [Waiting(as_uuid(tenant), kind, count) for tenant, kind, count in cursor.fetchall()]
+        cursor.execute(COUNT_WAITING_BY_TYPE, [most])
+        return [WaitingGroup(as_uuid(tenant), kind, count) for tenant, kind, count in cursor.fetchall()]
 
 
-def partitions() -> Sequence[OutboxPartition]:
+def list_partitions() -> Sequence[OutboxPartition]:
     return list(OutboxPartition.objects.order_by("partition"))
 
 
-def _flowing() -> QuerySet[Any]:
+def _filter_waiting() -> QuerySet[Any]:
     return OutboxEvent.across_tenants.filter(published_at=None, parked_at=None)
 
 
-def _pending_deliveries() -> QuerySet[Any]:
+def _filter_pending_deliveries() -> QuerySet[Any]:
     return WebhookDelivery.across_tenants.filter(state=DeliveryState.PENDING)
 
 

@@ -42,17 +42,17 @@ SELECT * FROM (
 
 MARK = "UPDATE outbox SET published_at = %s WHERE published_at IS NULL AND id IN ({marks})"
 # A statement for many: one for each row costs PostgreSQL three times as much, and MariaDB eight times.
-MARKED_AT_ONCE = 500
+MARK_BATCH = 500
 
 REFUSE = """
 UPDATE outbox SET attempts = %s, last_error = %s, parked_at = %s
 WHERE id = %s AND attempts = %s AND published_at IS NULL AND parked_at IS NULL"""
 
 
-def with_events(partitions: Sequence[int]) -> list[int]:
+def list_nonempty_partitions(partitions: Sequence[int]) -> list[int]:
     """Those of the partitions in which there may be something: a pass that finds nothing must cost nothing."""
     with connection.cursor() as cursor:
-        cursor.execute(PROBE.format(partition=_partition()), [PROBE_ROWS])
+        cursor.execute(PROBE.format(partition=_quote_partition()), [PROBE_ROWS])
         counts = dict(cursor.fetchall())
     if sum(counts.values()) == PROBE_ROWS:
         return list(partitions)
@@ -65,25 +65,28 @@ def read_heads(partitions: Sequence[int], each: int) -> tuple[list[Envelope], se
         return [], set()
     with connection.cursor() as cursor:
         cursor.execute(
-            _heads(connection.vendor, len(partitions)), [p for key in partitions for p in (key, each)]
+            _build_heads_query(connection.vendor, len(partitions)),
+            [p for key in partitions for p in (key, each)],
         )
         rows = cursor.fetchall()
-    events = [_envelope(row) for row in rows]
+    events = [_parse_envelope(row) for row in rows]
     return events, {event.aggregate for event, row in zip(events, rows, strict=True) if row[-1]}
 
 
 @cache
-def _heads(vendor: str, count: int) -> str:
+def _build_heads_query(vendor: str, count: int) -> str:
     # One statement, of one index range a partition: a partition that is stopped costs the others nothing.
-    return " UNION ALL ".join(HEAD.format(partition=_partition(), number=number) for number in range(count))
+    return " UNION ALL ".join(
+        HEAD.format(partition=_quote_partition(), number=number) for number in range(count)
+    )
 
 
-def _partition() -> str:
+def _quote_partition() -> str:
     # A reserved word of MariaDB.
     return connection.ops.quote_name("partition")
 
 
-def _envelope(row: Any) -> Envelope:
+def _parse_envelope(row: Any) -> Envelope:
     (
         key,
         partition,
@@ -107,7 +110,7 @@ def _envelope(row: Any) -> Envelope:
 
 def mark_published(events: Sequence[Envelope]) -> int:
     now = db_now()
-    chunks = [events[start : start + MARKED_AT_ONCE] for start in range(0, len(events), MARKED_AT_ONCE)]
+    chunks = [events[start : start + MARK_BATCH] for start in range(0, len(events), MARK_BATCH)]
     return sum(_mark([event.id for event in chunk], now) for chunk in chunks)
 
 
@@ -115,7 +118,7 @@ def _mark(ids: Sequence[int], now: datetime) -> int:
     return execute_rows(MARK.format(marks=marks(ids)), [(now, *ids)])
 
 
-def refuse(event: Envelope, error: str) -> bool:
+def record_refusal(event: Envelope, error: str) -> bool:
     """Counts a try of a poison event; True when it was the last, and the event is now parked."""
     attempts = event.attempts + 1
     parked_at = db_now() if attempts >= MAX_ATTEMPTS else None
@@ -123,7 +126,7 @@ def refuse(event: Envelope, error: str) -> bool:
     return bool(touched) and parked_at is not None
 
 
-def hold(tenant_id: UUID, aggregate_id: UUID) -> None:
+def park_followers(tenant_id: UUID, aggregate_id: UUID) -> None:
     """Parks what has come in behind a parked event, if that is still parked: it leaves the polling index.
 
     The caller's fence keeps out `unpark` and `skip`, which would miss what is held while they run.

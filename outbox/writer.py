@@ -41,7 +41,7 @@ class Event:
     event_id: uuid.UUID = field(default_factory=new_id)
 
 
-def append(events: Iterable[Event]) -> None:
+def append_events(events: Iterable[Event]) -> None:
     if not connection.in_atomic_block:
         raise OutsideTransaction("outbox.append() must be called inside the transaction of the change.")
     insert_rows(
@@ -50,13 +50,13 @@ def append(events: Iterable[Event]) -> None:
         [
             (
                 e.tenant_id, e.aggregate_id, e.seq, e.type, e.data, e.occurred_at, e.event_id,
-                e.correlation_id, e.causation_id, partition_of(e.aggregate_id), 0,
+                e.correlation_id, e.causation_id, compute_partition(e.aggregate_id), 0,
             )
             for e in events
         ],
     )  # fmt: skip
 
 
-def partition_of(aggregate_id: uuid.UUID) -> int:
+def compute_partition(aggregate_id: uuid.UUID) -> int:
     # The random tail of a UUIDv7 spreads evenly.
     return aggregate_id.int % PARTITIONS

@@ -23,7 +23,7 @@ from orchestration.queries.calls import FEW, CallFilter, Order, list_calls
 from orchestration.queries.tenants_with_calls import tenants_with, tenants_with_id
 from outbox import store
 from outbox.models import OutboxEvent
-from outbox.queries import EventFilter, Listed, list_events
+from outbox.queries import EventFilter, StateFilter, list_events
 from tests.explain import PARTITIONS, SHARDS, TENANTS, clear, load, plans_of
 from timers import operator_views, schedule
 from timers.models import TimerShard
@@ -212,7 +212,7 @@ QUERIES: dict[str, tuple[Callable[[], Any], str, set[str]]] = {
         {"idx_outbox_unpublished"},
     ),
     "what waits to be published, in the console": (
-        lambda: list_events(EventFilter(Listed.WAITING, TENANT), None, 25),
+        lambda: list_events(EventFilter(StateFilter.WAITING, TENANT), None, 25),
         "LIMIT 625",
         {"idx_outbox_unpublished"},
     ),

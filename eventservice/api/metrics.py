@@ -25,7 +25,7 @@ from eventservice.api.authentication import find_principal
 from eventservice.api.problems import Problem, handle_exception
 from eventservice.tenants.directory import tenant_ids
 from orchestration.statistics.recent import Statistics, statistics
-from outbox.status import status as outbox_status
+from outbox.status import get_status as get_outbox_status
 from timers.operator_views import nodes, shards_by_owner
 
 WINDOW = timedelta(minutes=5)
@@ -120,7 +120,7 @@ def _of_nodes() -> Iterator[Metric]:
 
 
 def _of_outbox() -> Iterator[Metric]:
-    found = outbox_status()
+    found = get_outbox_status()
     yield _gauge(
         "outbox_lag_seconds", "Age of the oldest event not published.", {(): found.lag.total_seconds()}
     )

@@ -14,7 +14,7 @@ from eventservice.console.charts import Link, format_share
 from eventservice.templatetags.console import capped, duration
 from orchestration.statistics.charts import failing_hosts
 from orchestration.statistics.live import Pulse
-from outbox.status import Status as OutboxStatus
+from outbox.status import OutboxStatus
 from timers.models import NodeRole
 from timers.operator_views import stuck_shards
 

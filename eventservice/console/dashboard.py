@@ -38,7 +38,7 @@ from orchestration.statistics.charts import (
     slices,
 )
 from orchestration.statistics.live import Pulse, add_latest, has_calls, pulse
-from outbox.status import status as outbox_status
+from outbox.status import get_status as get_outbox_status
 from timers.operator_views import nodes
 
 USUAL = "1h"
@@ -105,7 +105,7 @@ class DashboardPage(ConsoleView):
             "now": asked.now,
         }
         found = pulse(asked.tenant_id, asked.now)
-        outbox, live = outbox_status(MOST_COUNTED), _live_roles(asked.now)
+        outbox, live = get_outbox_status(MOST_COUNTED), _live_roles(asked.now)
         is_new = not has_calls(asked.tenant_id)
         figures = Figures(asked)
         return self.render(

@@ -28,16 +28,16 @@ from outbox.parking import park, skip, unpark
 from outbox.queries import (
     EventFilter,
     EventPage,
-    Listed,
-    cause_of,
-    deliveries_of,
-    event_of,
+    StateFilter,
+    count_newer_events,
+    count_unpublished_by_aggregate,
+    find_cause,
+    find_event,
+    list_event_deliveries,
     list_events,
-    newer_than,
     state_of,
-    unpublished_of,
 )
-from outbox.status import status, waiting_by_kind
+from outbox.status import count_waiting_by_type, get_status
 
 LISTED = 25
 LARGEST_KEY = 2**63 - 1
@@ -57,40 +57,40 @@ class OutboxPage(ConsoleView):
         faults: list[FieldError] = []
         wanted, cursor, seen = _read(request, faults)
         page = EventPage([], None) if faults else list_events(wanted, cursor, LISTED)
-        parked = list_events(EventFilter(Listed.PARKED), None, PARKED_SHOWN).events
+        parked = list_events(EventFilter(StateFilter.PARKED), None, PARKED_SHOWN).events
         now = db_now()
-        found = status(MOST_COUNTED)
-        kinds = waiting_by_kind(MOST_COUNTED) if found.unpublished else []
+        found = get_status(MOST_COUNTED)
+        kinds = count_waiting_by_type(MOST_COUNTED) if found.unpublished else []
         names = tenant_names([*(e.tenant_id for e in [*page.events, *parked]), *(k.tenant_id for k in kinds)])
         top = seen or (page.events[0].id if page.events else 0)
-        follows = wanted.listed is Listed.ALL and not wanted.seeks and not wanted.aggregate_id
+        follows = wanted.listed is StateFilter.ALL and not wanted.seeks and not wanted.aggregate_id
         context = {
             "now": now,
             "status": found,
             "late": found.lag > TOLERABLE,
             "kinds": [(kind, names.get(kind.tenant_id, "")) for kind in kinds[:KINDS_SHOWN]],
             "sampled": found.unpublished > MOST_COUNTED,
-            "parked": _rows(parked, names, unpublished_of(parked)),
+            "parked": _rows(parked, names, count_unpublished_by_aggregate(parked)),
             "rows": _rows(page.events, names, {}),
             "page": page,
             "wanted": wanted,
             "cursor": cursor,
             "top": top,
-            "newer": newer_than(top, 1000) if follows and cursor is None and top else 0,
+            "newer": count_newer_events(top, 1000) if follows and cursor is None and top else 0,
             "faults": faults,
             "tenants": list_tenant_options(wanted.tenant_id),
             "types": list(EventType),
             "query": _query(request),
-            "lists": [(str(listed), LISTS[listed]) for listed in Listed],
+            "lists": [(str(listed), LISTS[listed]) for listed in StateFilter],
         }
         return self.render(context, status=400 if faults else 200)
 
 
 LISTS = {
-    Listed.ALL: "All",
-    Listed.WAITING: "Waiting",
-    Listed.PARKED: "Parked",
-    Listed.HELD: "Held behind a parked one",
+    StateFilter.ALL: "All",
+    StateFilter.WAITING: "Waiting",
+    StateFilter.PARKED: "Parked",
+    StateFilter.HELD: "Held behind a parked one",
 }
 
 
@@ -98,7 +98,7 @@ def _read(request: HttpRequest, faults: list[FieldError]) -> tuple[EventFilter, 
     query = Query(drop_empty_params(request.GET), faults)
     aggregate_id = query.identifier("call")
     wanted = EventFilter(
-        Listed(query.choice("show", list(Listed), Listed.ALL)),
+        StateFilter(query.choice("show", list(StateFilter), StateFilter.ALL)),
         query.identifier("tenant"),
         query.text("type", most=64),
         aggregate_id,
@@ -151,17 +151,17 @@ class EventDetailsPage(ConsoleView):
             "event": event,
             "state": str(state_of(event)),
             "tenant": names.get(event.tenant_id, ""),
-            "cause": cause_of(event),
+            "cause": find_cause(event),
             "around": [(other, str(state_of(other))) for other in around],
             "parked": next((e for e in around if str(state_of(e)) == "Parked"), None),
             "behind": sum(e.published_at is None for e in around if e.id != event.id),
-            "deliveries": [(delivery, mask_url(url)) for delivery, url in deliveries_of(event)],
+            "deliveries": [(delivery, mask_url(url)) for delivery, url in list_event_deliveries(event)],
         }
         return self.render(context)
 
 
 def _event(key: int) -> OutboxEvent:
-    event = event_of(key) if key <= LARGEST_KEY else None
+    event = find_event(key) if key <= LARGEST_KEY else None
     if event is None:
         raise NotFound("event")
     return event
@@ -247,5 +247,5 @@ class ParkEvent(EventAction):
 
 
 def _events_behind(event: OutboxEvent) -> str:
-    count = unpublished_of([event]).get((event.tenant_id, event.aggregate_id), 1) - 1
+    count = count_unpublished_by_aggregate([event]).get((event.tenant_id, event.aggregate_id), 1) - 1
     return {0: "no event", 1: "1 event"}.get(count, f"{count:,} events")

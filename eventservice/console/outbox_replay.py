@@ -15,7 +15,7 @@ from eventservice.console.base.tenant_select import list_tenant_options
 from eventservice.db.now import db_now
 from eventservice.kernel.errors import Invalid
 from eventservice.tenants.directory import tenant_names
-from outbox.maintenance import replay, replayable
+from outbox.maintenance import preview_replay, replay
 
 # What one request may do: about a second's work. All else is for the command.
 MOST_REPLAYED = 10_000
@@ -63,7 +63,7 @@ class ReplayEvents(ConfirmView):
         tenants = list_tenant_options(asked.tenant_id)
         context: dict[str, Any] = {"asked": asked, "wrong": wrong, "tenants": tenants, "word": WORD}
         if asked.since is not None and not wrong:
-            found = replayable(asked.since, asked.tenant_id, LOOKED_AT)
+            found = preview_replay(asked.since, asked.tenant_id, LOOKED_AT)
             context |= {
                 "found": found,
                 "since": format_instant(asked.since),
@@ -99,7 +99,7 @@ class ReplayEvents(ConfirmView):
 
 
 def replay_some(since: datetime, asked: Asked) -> int:
-    found = replayable(since, asked.tenant_id, LOOKED_AT)
+    found = preview_replay(since, asked.tenant_id, LOOKED_AT)
     if found.count > MOST_REPLAYED or not found.reaches(since):
         raise Invalid("too_many", f"That is more than one request may do. Run: {asked.command}")
     return replay(since, asked.tenant_id, found.after)

@@ -20,7 +20,7 @@ from eventservice.kernel.sharding import MAX_SHARDS
 from eventservice.runtime.models import Slot
 from eventservice.tenants.directory import first_namespaces, most_shards
 from outbox.models import OutboxPartition
-from outbox.status import partitions
+from outbox.status import list_partitions
 from timers.models import NodeRole
 from timers.operator_views import (
     ListedShards,
@@ -109,7 +109,7 @@ def read_overview() -> Overview:
         now=now,
         nodes=nodes(),
         ownerships=ownerships(),
-        partitions=partitions(),
+        partitions=list_partitions(),
         slots=list(Slot.objects.order_by("name")),
         overdue=waiting.overdue,
         first_due=waiting.first_due,

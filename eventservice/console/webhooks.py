@@ -23,8 +23,13 @@ from eventservice.kernel.ids import new_id
 from eventservice.operators.roles import Role
 from eventservice.tenants.directory import tenant_names, tenant_of
 from outbox.models import WebhookEndpoint
-from outbox.publishers.webhook.endpoints import add_endpoint, delete_endpoint, refuse_used, switch_endpoint
-from outbox.publishers.webhook.recovery import endpoint_of, endpoint_queues, send_again
+from outbox.publishers.webhook.endpoints import (
+    check_endpoint_unused,
+    create_endpoint,
+    delete_endpoint,
+    set_endpoint_active,
+)
+from outbox.publishers.webhook.recovery import find_endpoint, list_endpoint_queues, retry_exhausted_deliveries
 
 R = TypeVar("R")
 
@@ -40,7 +45,7 @@ class WebhooksPage(ConsoleView):
     def get(self, request: HttpRequest) -> HttpResponse:
         faults: list[FieldError] = []
         tenant_id = Query(drop_empty_params(request.GET), faults).identifier("tenant")
-        found = [] if faults else endpoint_queues(tenant_id, LISTED + 1, MOST_COUNTED)
+        found = [] if faults else list_endpoint_queues(tenant_id, LISTED + 1, MOST_COUNTED)
         names = tenant_names([queue.endpoint.tenant_id for queue in found])
         context = {
             "faults": faults,
@@ -84,7 +89,7 @@ class CreateEndpoint(ConsoleView):
         tenant, endpoint_id = tenant_of(tenant_id), new_id()
         endpoint, secret = self.run_audited(
             "endpoint-create",
-            lambda: add_endpoint(tenant_id, url, types, endpoint_id=endpoint_id),
+            lambda: create_endpoint(tenant_id, url, types, endpoint_id=endpoint_id),
             tenant_id=tenant_id,
             subject=endpoint_id,
             url=mask_url(url),
@@ -101,7 +106,12 @@ class EnableEndpoint(ConsoleView):
 
     def post(self, request: HttpRequest, tenant_id: uuid.UUID, endpoint_id: uuid.UUID) -> HttpResponse:
         endpoint = _endpoint(tenant_id, endpoint_id)
-        _act(self, "endpoint-enable", endpoint, lambda: switch_endpoint(tenant_id, endpoint_id, active=True))
+        _act(
+            self,
+            "endpoint-enable",
+            endpoint,
+            lambda: set_endpoint_active(tenant_id, endpoint_id, active=True),
+        )
         self.report_success(
             "The endpoint is active again: it gets what waited, and what is published from now on."
         )
@@ -126,7 +136,10 @@ class DisableEndpoint(ConfirmView):
     def post(self, request: HttpRequest, tenant_id: uuid.UUID, endpoint_id: uuid.UUID) -> HttpResponse:
         endpoint = _endpoint(tenant_id, endpoint_id)
         _act(
-            self, "endpoint-disable", endpoint, lambda: switch_endpoint(tenant_id, endpoint_id, active=False)
+            self,
+            "endpoint-disable",
+            endpoint,
+            lambda: set_endpoint_active(tenant_id, endpoint_id, active=False),
         )
         self.report_success("The endpoint is disabled: nothing more is sent to it.")
         return self.redirect_back(reverse("console:webhooks"))
@@ -138,7 +151,7 @@ class DeleteEndpoint(ConfirmView):
 
     def get(self, request: HttpRequest, tenant_id: uuid.UUID, endpoint_id: uuid.UUID) -> HttpResponse:
         endpoint = _endpoint(tenant_id, endpoint_id)
-        refuse_used(tenant_id, endpoint_id)
+        check_endpoint_unused(tenant_id, endpoint_id)
         return self.render_confirmation(
             "Remove this endpoint?",
             "Remove it",
@@ -189,7 +202,7 @@ def _act(page: ConsoleView, action: str, endpoint: WebhookEndpoint, command: Cal
 
 
 def _endpoint(tenant_id: uuid.UUID, endpoint_id: uuid.UUID) -> WebhookEndpoint:
-    endpoint = endpoint_of(tenant_id, endpoint_id)
+    endpoint = find_endpoint(tenant_id, endpoint_id)
     if endpoint is None:
         raise NotFound("webhook endpoint")
     return endpoint
@@ -200,4 +213,4 @@ def _send_again(endpoint: WebhookEndpoint) -> int:
         raise Conflict(
             "wrong_state", "Nothing is sent to an endpoint that is not active: make it active first."
         )
-    return send_again(endpoint.tenant_id, endpoint.endpoint_id, MOST_SENT_AGAIN)
+    return retry_exhausted_deliveries(endpoint.tenant_id, endpoint.endpoint_id, MOST_SENT_AGAIN)

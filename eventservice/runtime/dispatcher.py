@@ -12,7 +12,7 @@ from eventservice.db.change_watch import ChangeWatch
 from eventservice.db.leases import Fenced
 from eventservice.db.outages import weathering
 from eventservice.runtime.webhook_sender import WebhookSender
-from outbox.dispatcher import Dispatched, Dispatcher
+from outbox.dispatcher import Dispatcher, DispatchResult
 from outbox.publishers.log.publisher import LogPublisher
 from outbox.publishers.webhook.delivery import WebhookDeliverer
 from outbox.publishers.webhook.publisher import WebhookPublisher
@@ -44,7 +44,7 @@ class DispatcherRole:
         )
         self._beat_at = self._pass_at = self._deliver_at = 0.0
 
-    def step(self, longest_nap: float) -> Dispatched | None:
+    def step(self, longest_nap: float) -> DispatchResult | None:
         """One pass, if there may be something to do; else a nap."""
         try:
             self._beat()
@@ -60,7 +60,7 @@ class DispatcherRole:
             self._nap(min(longest_nap, self.GATHER_SECONDS))
         return published
 
-    def dispatch_once(self) -> Dispatched:
+    def dispatch_once(self) -> DispatchResult:
         # A pass that breaks off is still owed: nothing new need be written for the next step to make it.
         self._pass_at = 0.0
         published = self._dispatcher.dispatch_once()

@@ -23,7 +23,7 @@ from orchestration.models import ServiceCall
 from orchestration.outcome_rules import Success, Terms, interrupted_meta, judge, next_attempt_at
 from orchestration.retries import RetryPolicy
 from orchestration.states import Delivery, ResponseContract, Status
-from outbox.writer import Event, append
+from outbox.writer import Event, append_events
 from timers.schedule import Timer, rearm
 
 # Past its own timeout an attempt is given this long to be recorded before the watchdog takes it for lost.
@@ -67,7 +67,7 @@ def start(due: Sequence[Timer], node: uuid.UUID) -> list[StartedCall]:
         events=2,
     )
     open_attempts((_opened(call, node) for call in started), now)
-    append(event for row, call in moves for event in _started_events(row, call, node, now))
+    append_events(event for row, call in moves for event in _started_events(row, call, node, now))
     return started
 
 
@@ -216,7 +216,7 @@ def _write_ends(ends: _Ends) -> int:
         ends.again,
     )
     rearm(ends.due_again)
-    append(ends.events)
+    append_events(ends.events)
     return len(ends.events)
 
 

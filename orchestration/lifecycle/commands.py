@@ -22,7 +22,7 @@ from orchestration.models import ServiceCall, ServiceCallTag
 from orchestration.retries import RetryPolicy
 from orchestration.states import FAVORITE, MOST_TAGS, TERMINAL, Delivery, ResponseContract, Status
 from outbox.aggregate_events import forget
-from outbox.writer import append
+from outbox.writer import append_events
 from timers.schedule import rearm, unschedule
 
 
@@ -40,7 +40,7 @@ def cancel(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> Status:
         unschedule(tenant_id, service_call_id)
         now = db_now()
         move(Status.SCHEDULED, Status.CANCELED, "finished_at = {finished_at}", [(row, (now,))])
-        append([event_of(row, 0, EventType.CANCELED, {}, now)])
+        append_events([event_of(row, 0, EventType.CANCELED, {}, now)])
     return Status.CANCELED
 
 
@@ -54,7 +54,7 @@ def reschedule(tenant_id: uuid.UUID, service_call_id: uuid.UUID, due_at: datetim
         due_at = due_at or now
         rearm([(tenant_id, service_call_id, due_at)])
         move(Status.SCHEDULED, Status.SCHEDULED, "due_at = {due_at}", [(row, (due_at,))])
-        append([event_of(row, 0, EventType.RESCHEDULED, {"dueAt": rfc3339(due_at)}, now)])
+        append_events([event_of(row, 0, EventType.RESCHEDULED, {"dueAt": rfc3339(due_at)}, now)])
 
 
 @again_after_deadlock

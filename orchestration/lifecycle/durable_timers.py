@@ -21,7 +21,7 @@ from orchestration.lifecycle.rows import Row, event_of, move, require, with_time
 from orchestration.lifecycle.submission import CALL_COLUMNS, call_row, submit_within, timer_for
 from orchestration.models import ServiceCall
 from orchestration.states import TERMINAL, Status
-from outbox.writer import append
+from outbox.writer import append_events
 from timers.schedule import schedule_again
 
 # Of one who sets a timer with others who set and delete it.
@@ -111,4 +111,4 @@ def _overwrite(row: Row, command: SubmitServiceCall, now: datetime) -> None:
     assignments = ", ".join(f"{column} = {{{column}}}" for column in columns)
     move(Status.SCHEDULED, Status.SCHEDULED, assignments, [(row, tuple(new[column] for column in columns))])
     schedule_again([timer], now)
-    append([event_of(row, 0, EventType.RESCHEDULED, {"dueAt": rfc3339(timer.due_at)}, now)])
+    append_events([event_of(row, 0, EventType.RESCHEDULED, {"dueAt": rfc3339(timer.due_at)}, now)])

@@ -23,7 +23,7 @@ from orchestration.commands import SubmitServiceCall
 from orchestration.events import EventType
 from orchestration.models import ServiceCall, ServiceCallTag
 from orchestration.states import Status
-from outbox.writer import Event, append
+from outbox.writer import Event, append_events
 from timers.schedule import Timer, schedule
 
 
@@ -160,7 +160,9 @@ def _store(commands: Sequence[SubmitServiceCall], now: datetime) -> None:
         [(c.tenant_id, c.service_call_id, tag) for c in commands for tag in sorted(c.tags)],
     )
     schedule(timers, now)
-    append(event for c, t in zip(commands, timers, strict=True) for event in _submitted_events(c, t, now))
+    append_events(
+        event for c, t in zip(commands, timers, strict=True) for event in _submitted_events(c, t, now)
+    )
 
 
 def timer_for(command: SubmitServiceCall, tenant: Profile, now: datetime) -> Timer:

@@ -9,26 +9,33 @@ from eventservice.kernel.ids import new_id
 from eventservice.operators.models import OperatorAction
 from eventservice.tenants.models import Tenant
 from outbox.models import OutboxEvent
-from outbox.parking import parked_events
-from outbox.publishers.webhook.endpoints import add_endpoint
+from outbox.parking import list_parked_events
+from outbox.publishers.webhook.endpoints import create_endpoint
 from outbox.publishers.webhook.publisher import WebhookPublisher
-from tests.outbox.support import Remembering, append_events, append_run, dispatcher, drain, event
+from tests.outbox.support import (
+    RecordingPublisher,
+    build_dispatcher,
+    build_event,
+    drain,
+    store_events,
+    store_run,
+)
 
 pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture
 def parked(tenant: Tenant) -> OutboxEvent:
-    poison = append_run(new_id(), 3, tenant_id=tenant.tenant_id)[0]
-    publisher = Remembering()
+    poison = store_run(new_id(), 3, tenant_id=tenant.tenant_id)[0]
+    publisher = RecordingPublisher()
     publisher.poison = {poison.event_id}
-    drain(dispatcher(publisher))
-    return parked_events().get()
+    drain(build_dispatcher(publisher))
+    return list_parked_events().get()
 
 
 @pytest.fixture
 def waiting(tenant: Tenant) -> OutboxEvent:
-    call = append_run(new_id(), 2, tenant_id=tenant.tenant_id)[0].aggregate_id
+    call = store_run(new_id(), 2, tenant_id=tenant.tenant_id)[0].aggregate_id
     events = OutboxEvent.objects.for_tenant(tenant.tenant_id)
     first: OutboxEvent = events.get(aggregate_id=call, aggregate_seq=1)
     return first
@@ -54,9 +61,9 @@ def test_its_page_shows_what_it_is_and_leads_to_its_call(viewer: Client, parked:
 
 
 def test_its_cause_is_a_link(viewer: Client, tenant: Tenant) -> None:
-    first = event(new_id(), 1, tenant_id=tenant.tenant_id)
-    second = event(first.aggregate_id, 2, tenant_id=tenant.tenant_id, causation_id=first.event_id)
-    append_events(first, second)
+    first = build_event(new_id(), 1, tenant_id=tenant.tenant_id)
+    second = build_event(first.aggregate_id, 2, tenant_id=tenant.tenant_id, causation_id=first.event_id)
+    store_events(first, second)
     cause, effect = OutboxEvent.objects.for_tenant(tenant.tenant_id).order_by("id")
     page = viewer.get(f"/outbox/{effect.id}/")
     assert page.context["cause"] == cause
@@ -66,9 +73,9 @@ def test_its_cause_is_a_link(viewer: Client, tenant: Tenant) -> None:
 def test_its_webhook_deliveries_are_shown_without_the_secrets_of_the_url(
     viewer: Client, tenant: Tenant
 ) -> None:
-    add_endpoint(tenant.tenant_id, "https://me:hush@hooks.example/in?token=hush")
-    append_run(new_id(), 1, tenant_id=tenant.tenant_id)
-    drain(dispatcher(WebhookPublisher()))
+    create_endpoint(tenant.tenant_id, "https://me:hush@hooks.example/in?token=hush")
+    store_run(new_id(), 1, tenant_id=tenant.tenant_id)
+    drain(build_dispatcher(WebhookPublisher()))
     sent = OutboxEvent.objects.for_tenant(tenant.tenant_id).get()
     page = viewer.get(f"/outbox/{sent.id}/").content.decode()
     assert "https://hooks.example/in?…" in page
@@ -84,7 +91,7 @@ def test_an_event_that_is_not_there_is_not_found(viewer: Client, key: int) -> No
 def test_retrying_lets_it_flow_again(operator: Client, parked: OutboxEvent) -> None:
     response = operator.post(f"/outbox/{parked.id}/retry/")
     assert (response.status_code, response["Location"]) == (303, f"/outbox/{parked.id}/")
-    assert drain(dispatcher(Remembering())) == 3
+    assert drain(build_dispatcher(RecordingPublisher())) == 3
     assert actions() == ["event-retry"]
 
 
@@ -97,17 +104,17 @@ def test_skipping_takes_the_typed_word(operator: Client, parked: OutboxEvent) ->
     assert actions() == []
     operator.post(f"/outbox/{parked.id}/skip/", {"word": "skip"})
     assert refreshed(parked).published_at is not None
-    assert drain(dispatcher(Remembering())) == 2
+    assert drain(build_dispatcher(RecordingPublisher())) == 2
     assert actions() == ["event-skip"]
 
 
 def test_parking_by_hand_holds_its_call_until_it_is_retried(operator: Client, waiting: OutboxEvent) -> None:
     operator.post(f"/outbox/{waiting.id}/park/")
     assert refreshed(waiting).last_error == "Parked by an operator."
-    publisher = Remembering()
-    assert drain(dispatcher(publisher)) == 0
+    publisher = RecordingPublisher()
+    assert drain(build_dispatcher(publisher)) == 0
     operator.post(f"/outbox/{waiting.id}/retry/")
-    drain(dispatcher(publisher))
+    drain(build_dispatcher(publisher))
     assert publisher.sequences(waiting.aggregate_id) == [1, 2]
     assert actions() == ["event-park", "event-retry"]
 
@@ -115,7 +122,7 @@ def test_parking_by_hand_holds_its_call_until_it_is_retried(operator: Client, wa
 def test_what_cannot_be_done_any_more_says_so_and_leaves_no_note(
     operator: Client, waiting: OutboxEvent
 ) -> None:
-    drain(dispatcher(Remembering()))
+    drain(build_dispatcher(RecordingPublisher()))
     for action, data in (("retry", {}), ("skip", {"word": "skip"}), ("park", {})):
         response = operator.post(f"/outbox/{waiting.id}/{action}/", data, follow=True)
         assert "Nothing has been changed" in response.content.decode(), action

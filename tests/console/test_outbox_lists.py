@@ -14,10 +14,10 @@ from eventservice.kernel.ids import new_id
 from eventservice.tenants.models import Tenant
 from outbox import queries
 from outbox.models import OutboxEvent
-from outbox.parking import parked_events
-from outbox.queries import EventFilter, Listed, list_events
+from outbox.parking import list_parked_events
+from outbox.queries import EventFilter, StateFilter, list_events
 from tests.factories import OutboxEventFactory
-from tests.outbox.support import Remembering, append_run, dispatcher, drain
+from tests.outbox.support import RecordingPublisher, build_dispatcher, drain, store_run
 
 pytestmark = pytest.mark.django_db
 
@@ -34,11 +34,11 @@ def listed(client: Client, query: str = "") -> list[int]:
 
 @pytest.fixture
 def parked(tenant: Tenant) -> OutboxEvent:
-    poison = append_run(new_id(), 3, tenant_id=tenant.tenant_id)[0]
-    publisher = Remembering()
+    poison = store_run(new_id(), 3, tenant_id=tenant.tenant_id)[0]
+    publisher = RecordingPublisher()
     publisher.poison = {poison.event_id}
-    drain(dispatcher(publisher))
-    return parked_events().get()
+    drain(build_dispatcher(publisher))
+    return list_parked_events().get()
 
 
 def test_an_empty_outbox_says_what_comes_here(viewer: Client) -> None:
@@ -60,7 +60,7 @@ def test_the_parked_event_is_shown_with_its_error_and_what_waits_behind_it(
 
 
 def test_lists_are_of_what_waits_what_is_parked_and_what_is_held(viewer: Client, parked: OutboxEvent) -> None:
-    waiting = append_run(new_id(), 2, tenant_id=parked.tenant_id)
+    waiting = store_run(new_id(), 2, tenant_id=parked.tenant_id)
     held = ids(OutboxEvent.across_tenants.filter(attempts=0, parked_at__isnull=False).order_by("id"))
     assert listed(viewer, "show=parked") == [parked.id]
     assert listed(viewer, "show=held") == held
@@ -72,8 +72,8 @@ def test_lists_are_of_what_waits_what_is_parked_and_what_is_held(viewer: Client,
 def test_unpublished_events_are_counted_by_tenant_and_type(
     viewer: Client, tenant: Tenant, intruder: Tenant
 ) -> None:
-    append_run(new_id(), 3, tenant_id=tenant.tenant_id)
-    append_run(new_id(), 1, tenant_id=intruder.tenant_id, type="ServiceCallFailed")
+    store_run(new_id(), 3, tenant_id=tenant.tenant_id)
+    store_run(new_id(), 1, tenant_id=intruder.tenant_id, type="ServiceCallFailed")
     kinds = viewer.get("/outbox/").context["kinds"]
     assert [(name, kind.event_type, kind.count) for kind, name in kinds] == [
         ("acme", "ServiceCallSubmitted", 3),
@@ -82,15 +82,15 @@ def test_unpublished_events_are_counted_by_tenant_and_type(
 
 
 def test_the_age_of_the_oldest_is_told(viewer: Client, tenant: Tenant) -> None:
-    append_run(new_id(), 1, tenant_id=tenant.tenant_id, occurred_at=db_now() - timedelta(hours=2))
+    store_run(new_id(), 1, tenant_id=tenant.tenant_id, occurred_at=db_now() - timedelta(hours=2))
     assert "2 h" in viewer.get("/outbox/").content.decode()
 
 
 def test_filters_narrow_by_tenant_type_and_call(viewer: Client, tenant: Tenant, intruder: Tenant) -> None:
     call = new_id()
-    mine = append_run(call, 2, tenant_id=tenant.tenant_id)
-    append_run(new_id(), 1, tenant_id=tenant.tenant_id, type="ServiceCallFailed")
-    append_run(call, 1, tenant_id=intruder.tenant_id, type="ServiceCallFailed")
+    mine = store_run(call, 2, tenant_id=tenant.tenant_id)
+    store_run(new_id(), 1, tenant_id=tenant.tenant_id, type="ServiceCallFailed")
+    store_run(call, 1, tenant_id=intruder.tenant_id, type="ServiceCallFailed")
     assert len(mine) == 2
     assert len(listed(viewer, f"tenant={tenant.tenant_id}")) == 3
     assert len(listed(viewer, "type=ServiceCallFailed")) == 2
@@ -99,7 +99,7 @@ def test_filters_narrow_by_tenant_type_and_call(viewer: Client, tenant: Tenant, 
 
 
 def test_the_filters_survive_in_the_links(viewer: Client, tenant: Tenant) -> None:
-    append_run(new_id(), 1, tenant_id=tenant.tenant_id)
+    store_run(new_id(), 1, tenant_id=tenant.tenant_id)
     page = viewer.get(f"/outbox/?tenant={tenant.tenant_id}&show=waiting").content.decode()
     assert f'href="?show=parked&amp;tenant={tenant.tenant_id}"' in page
 
@@ -111,14 +111,14 @@ def test_what_cannot_be_read_is_an_error_and_no_empty_list(viewer: Client, query
     assert "cannot be read" in response.content.decode()
 
 
-@pytest.mark.parametrize("show", list(Listed))
+@pytest.mark.parametrize("show", list(StateFilter))
 @pytest.mark.usefixtures("tenant")
-def test_every_page_is_reached_once(show: Listed, tenant: Tenant) -> None:
-    states: dict[Listed, dict[str, Any]] = {
-        Listed.ALL: {},
-        Listed.WAITING: {},
-        Listed.PARKED: {"parked_at": db_now(), "attempts": 5},
-        Listed.HELD: {"parked_at": db_now()},
+def test_every_page_is_reached_once(show: StateFilter, tenant: Tenant) -> None:
+    states: dict[StateFilter, dict[str, Any]] = {
+        StateFilter.ALL: {},
+        StateFilter.WAITING: {},
+        StateFilter.PARKED: {"parked_at": db_now(), "attempts": 5},
+        StateFilter.HELD: {"parked_at": db_now()},
     }
     rows = [
         OutboxEventFactory(tenant_id=tenant.tenant_id, partition=n % 5, **states[show]) for n in range(23)
@@ -129,14 +129,14 @@ def test_every_page_is_reached_once(show: Listed, tenant: Tenant) -> None:
     while page.cursor:
         page = list_events(EventFilter(show), page.cursor, 4)
         seen += ids(page.events)
-    assert seen == sorted(ids(rows), reverse=show is Listed.ALL)
+    assert seen == sorted(ids(rows), reverse=show is StateFilter.ALL)
 
 
-@pytest.mark.parametrize("show", [Listed.ALL, Listed.WAITING])
+@pytest.mark.parametrize("show", [StateFilter.ALL, StateFilter.WAITING])
 def test_a_filter_that_has_looked_at_enough_says_so_and_goes_on(
-    show: Listed, tenant: Tenant, intruder: Tenant, monkeypatch: pytest.MonkeyPatch
+    show: StateFilter, tenant: Tenant, intruder: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queries, "LOOKED_AT", 32)
+    monkeypatch.setattr(queries, "MAX_SCANNED", 32)
     wanted = EventFilter(show, intruder.tenant_id)
     ends = [OutboxEventFactory(tenant_id=intruder.tenant_id)]
     for n in range(200):
@@ -155,14 +155,14 @@ def test_a_filter_that_has_looked_at_enough_says_so_and_goes_on(
 
 
 def test_new_events_are_announced_and_do_not_push_the_rows(viewer: Client, tenant: Tenant) -> None:
-    append_run(new_id(), 1, tenant_id=tenant.tenant_id)
+    store_run(new_id(), 1, tenant_id=tenant.tenant_id)
     top = viewer.get("/outbox/").context["top"]
-    append_run(new_id(), 2, tenant_id=tenant.tenant_id)
+    store_run(new_id(), 2, tenant_id=tenant.tenant_id)
     assert "2 new — show" in viewer.get(f"/outbox/?seen={top}", HTTP_HX_REQUEST="true").content.decode()
 
 
 def test_a_list_reads_no_payload(viewer: Client, tenant: Tenant) -> None:
-    append_run(new_id(), 1, tenant_id=tenant.tenant_id)
+    store_run(new_id(), 1, tenant_id=tenant.tenant_id)
     (row,) = viewer.get("/outbox/").context["rows"]
     assert "event_payload" in row["event"].get_deferred_fields()
 
@@ -171,6 +171,6 @@ def test_the_page_costs_the_same_queries_however_many_events_it_lists(
     viewer: Client, tenant: Tenant, django_assert_max_num_queries: Any
 ) -> None:
     for _ in range(30):
-        append_run(uuid.uuid4(), 1, tenant_id=tenant.tenant_id)
+        store_run(uuid.uuid4(), 1, tenant_id=tenant.tenant_id)
     with django_assert_max_num_queries(30):
         viewer.get("/outbox/")

@@ -10,7 +10,7 @@ from django.test import Client
 from eventservice.console import outbox_replay
 from eventservice.operators.models import OperatorAction
 from eventservice.tenants.models import Tenant
-from outbox.maintenance import replayable
+from outbox.maintenance import preview_replay
 from outbox.models import OutboxEvent
 from tests.factories import OutboxEventFactory
 
@@ -92,7 +92,7 @@ def test_more_than_a_request_may_do_is_refused_with_the_command_that_does_it(
 
 def test_what_was_skipped_stays_skipped(at_noon: datetime, tenant: Tenant) -> None:
     OutboxEventFactory(tenant_id=tenant.tenant_id, published_at=at_noon, parked_at=at_noon, attempts=5)
-    assert replayable(at_noon - timedelta(hours=1), None, 100).count == 6
+    assert preview_replay(at_noon - timedelta(hours=1), None, 100).count == 6
 
 
 @pytest.mark.parametrize(

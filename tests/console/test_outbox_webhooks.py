@@ -12,33 +12,38 @@ from eventservice.kernel.ids import new_id
 from eventservice.operators.models import OperatorAction
 from eventservice.tenants.models import Tenant
 from outbox.models import DeliveryState, WebhookDelivery, WebhookEndpoint
-from outbox.publishers.webhook.delivery import WebhookResult, claim, give_up_gone, record
-from outbox.publishers.webhook.endpoints import add_endpoint
+from outbox.publishers.webhook.delivery import (
+    WebhookResult,
+    claim_deliveries,
+    give_up_gone_endpoint,
+    record_results,
+)
+from outbox.publishers.webhook.endpoints import create_endpoint
 from outbox.publishers.webhook.publisher import WebhookPublisher
-from tests.outbox.support import append_run, dispatcher, drain
+from tests.outbox.support import build_dispatcher, drain, store_run
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
 
 
 @pytest.fixture
 def endpoint(tenant: Tenant) -> WebhookEndpoint:
-    return add_endpoint(tenant.tenant_id, "https://hooks.example/in?token=hush")[0]
+    return create_endpoint(tenant.tenant_id, "https://hooks.example/in?token=hush")[0]
 
 
 @pytest.fixture
 def gone(endpoint: WebhookEndpoint) -> WebhookEndpoint:
     """It had three events of a call coming, and answered 410 to the first."""
-    append_run(new_id(), 3, tenant_id=endpoint.tenant_id)
-    drain(dispatcher(WebhookPublisher()))
+    store_run(new_id(), 3, tenant_id=endpoint.tenant_id)
+    drain(build_dispatcher(WebhookPublisher()))
     answer(endpoint, 410)
-    give_up_gone(10)
+    give_up_gone_endpoint(10)
     endpoint.refresh_from_db()
     return endpoint
 
 
 def answer(endpoint: WebhookEndpoint, status: int) -> int:
-    due, _ = claim(endpoint, 10)
-    record(endpoint, [WebhookResult(delivery, status) for delivery in due])
+    due, _ = claim_deliveries(endpoint, 10)
+    record_results(endpoint, [WebhookResult(delivery, status) for delivery in due])
     return len(due)
 
 
@@ -86,8 +91,8 @@ def test_what_is_under_way_is_not_overtaken_by_what_is_sent_again(
     operator: Client, endpoint: WebhookEndpoint, at_noon: datetime
 ) -> None:
     call = new_id()
-    append_run(call, 2, tenant_id=endpoint.tenant_id)
-    drain(dispatcher(WebhookPublisher()))
+    store_run(call, 2, tenant_id=endpoint.tenant_id)
+    drain(build_dispatcher(WebhookPublisher()))
     first = WebhookDelivery.objects.for_tenant(endpoint.tenant_id).filter(aggregate_seq=1)
     first.update(state=DeliveryState.EXHAUSTED, next_attempt_at=None, finished_at=at_noon)
     second = WebhookDelivery.objects.for_tenant(endpoint.tenant_id).filter(aggregate_seq=2)
@@ -99,7 +104,7 @@ def test_what_is_under_way_is_not_overtaken_by_what_is_sent_again(
 
 
 def test_only_what_is_that_endpoints_is_sent_again(operator: Client, gone: WebhookEndpoint) -> None:
-    other, _ = add_endpoint(gone.tenant_id, "https://other.example/")
+    other, _ = create_endpoint(gone.tenant_id, "https://other.example/")
     response = operator.post(path(other, "send-again"), follow=True)
     assert "0 deliveries are sent again" in response.content.decode()
     assert states(gone) == [DeliveryState.EXHAUSTED] * 3
@@ -133,6 +138,6 @@ def test_the_list_costs_one_query_an_endpoint_at_most(
     viewer: Client, tenant: Tenant, django_assert_max_num_queries: Any
 ) -> None:
     for number in range(10):
-        add_endpoint(tenant.tenant_id, f"https://hooks.example/{number}")
+        create_endpoint(tenant.tenant_id, f"https://hooks.example/{number}")
     with django_assert_max_num_queries(10 + 10):
         viewer.get("/outbox/webhooks/")

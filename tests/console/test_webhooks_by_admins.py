@@ -14,10 +14,10 @@ from eventservice.kernel.secrets import decrypt
 from eventservice.operators.models import OperatorAction
 from eventservice.tenants.models import Tenant
 from outbox.models import WebhookEndpoint
-from outbox.publishers.webhook.endpoints import add_endpoint
+from outbox.publishers.webhook.endpoints import create_endpoint
 from outbox.publishers.webhook.publisher import WebhookPublisher
 from tests.console.admin_pages import page_of
-from tests.outbox.support import append_run, dispatcher, drain
+from tests.outbox.support import build_dispatcher, drain, store_run
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
 
@@ -27,7 +27,7 @@ URL = "https://hooks.example/in?token=hush"
 
 @pytest.fixture
 def endpoint(tenant: Tenant) -> WebhookEndpoint:
-    return add_endpoint(tenant.tenant_id, URL)[0]
+    return create_endpoint(tenant.tenant_id, URL)[0]
 
 
 def path(endpoint: WebhookEndpoint, action: str) -> str:
@@ -120,8 +120,8 @@ def test_it_is_disabled_after_a_question(admin: Client, endpoint: WebhookEndpoin
 def test_what_waits_for_a_disabled_one_is_sent_when_it_is_active_again(
     admin: Client, endpoint: WebhookEndpoint
 ) -> None:
-    append_run(new_id(), 1, tenant_id=endpoint.tenant_id)
-    drain(dispatcher(WebhookPublisher()))
+    store_run(new_id(), 1, tenant_id=endpoint.tenant_id)
+    drain(build_dispatcher(WebhookPublisher()))
     for action in ("disable", "enable"):
         admin.post(path(endpoint, action))
     ((queue, *_),) = admin.get("/outbox/webhooks/").context["rows"]
@@ -136,8 +136,8 @@ def test_it_is_removed_after_a_question(admin: Client, endpoint: WebhookEndpoint
 
 
 def test_one_that_was_used_is_not_removed(admin: Client, endpoint: WebhookEndpoint, tenant: Tenant) -> None:
-    append_run(new_id(), 1, tenant_id=endpoint.tenant_id)
-    drain(dispatcher(WebhookPublisher()))
+    store_run(new_id(), 1, tenant_id=endpoint.tenant_id)
+    drain(build_dispatcher(WebhookPublisher()))
     question = admin.get(path(endpoint, "remove"), headers={"Accept": "text/html"})
     assert "has deliveries" in question.content.decode()
     admin.post(path(endpoint, "remove"))

@@ -20,7 +20,7 @@ from orchestration.commands import RequestSpec
 from orchestration.lifecycle import cancel, reencryption
 from orchestration.models import ServiceCall
 from outbox.models import WebhookEndpoint
-from outbox.publishers.webhook.endpoints import add_endpoint
+from outbox.publishers.webhook.endpoints import create_endpoint
 from tests.orchestration.support import everything, submit
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
@@ -46,7 +46,7 @@ def acme(keys: Callable[..., None]) -> Tenant:
     """With a secret of each kind under the old key, in a call that waits and in one that has ended."""
     keys(OLD)
     tenant = create_tenant("acme", signing_secret="whsec_x")
-    add_endpoint(tenant.pk, "https://hooks.test/")
+    create_endpoint(tenant.pk, "https://hooks.test/")
     submit(tenant, request=REQUEST)
     cancel(tenant.pk, submit(tenant, request=REQUEST))
     submit(tenant)

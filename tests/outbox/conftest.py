@@ -11,8 +11,8 @@ from eventservice.runtime.webhook_sender import WebhookSender
 from execution.addresses import AddressPolicy
 from execution.egress import Egress
 from outbox.models import WebhookEndpoint
-from outbox.publishers.webhook.delivery import Delivered, WebhookDeliverer
-from outbox.publishers.webhook.endpoints import add_endpoint
+from outbox.publishers.webhook.delivery import DeliveryResult, WebhookDeliverer
+from outbox.publishers.webhook.endpoints import create_endpoint
 from tests.outbox.receiver import Receiver, receiving
 from tests.outbox.support import TENANT
 
@@ -32,7 +32,7 @@ def subscribe(receiver: Receiver) -> Subscribe:
     def subscribe(
         path: str = "/hook", tenant_id: UUID = TENANT, event_types: tuple[str, ...] = ()
     ) -> WebhookEndpoint:
-        endpoint, receiver.secrets[path] = add_endpoint(tenant_id, receiver.at(path), event_types)
+        endpoint, receiver.secrets[path] = create_endpoint(tenant_id, receiver.at(path), event_types)
         return endpoint
 
     return subscribe
@@ -52,16 +52,16 @@ def start_egress() -> Egress:
 
 
 @pytest.fixture
-def deliver(sender: WebhookSender) -> Callable[[], Delivered]:
+def deliver(sender: WebhookSender) -> Callable[[], DeliveryResult]:
     """Passes until nothing is due or in flight; the sum of what they did."""
     deliverer = WebhookDeliverer(sender)
 
-    def until_at_rest() -> Delivered:
+    def until_at_rest() -> DeliveryResult:
         total = [0, 0, 0]
         while True:
             done = deliverer.deliver_once()
             total = [total[0] + done.delivered, total[1] + done.retried, total[2] + done.exhausted]
             if done.next_wait:
-                return Delivered(total[0], total[1], total[2], done.next_wait)
+                return DeliveryResult(total[0], total[1], total[2], done.next_wait)
 
     return until_at_rest

@@ -13,14 +13,14 @@ from eventservice.kernel.ids import new_id
 from outbox.dispatcher import Dispatcher
 from outbox.envelope import Envelope
 from outbox.publisher import PoisonEvent, PublishError
-from outbox.writer import Event, append
+from outbox.writer import Event, append_events
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 # Whose events they are, unless a test says otherwise.
 TENANT = uuid.UUID(int=1)
 
 
-class Remembering:
+class RecordingPublisher:
     """Takes all events but those it is told to refuse."""
 
     name = "remembering"
@@ -53,7 +53,7 @@ class Clock:
         return self.now
 
 
-def event(aggregate_id: uuid.UUID, seq: int, **given: Any) -> Event:
+def build_event(aggregate_id: uuid.UUID, seq: int, **given: Any) -> Event:
     values = {
         "tenant_id": TENANT,
         "type": "ServiceCallSubmitted",
@@ -64,17 +64,17 @@ def event(aggregate_id: uuid.UUID, seq: int, **given: Any) -> Event:
     return Event(aggregate_id=aggregate_id, seq=seq, **{**values, **given})
 
 
-def append_events(*events: Event) -> list[Event]:
+def store_events(*events: Event) -> list[Event]:
     with transaction.atomic():
-        append(events)
+        append_events(events)
     return list(events)
 
 
-def append_run(aggregate_id: uuid.UUID, count: int, first: int = 1, **given: Any) -> list[Event]:
-    return append_events(*(event(aggregate_id, seq, **given) for seq in range(first, first + count)))
+def store_run(aggregate_id: uuid.UUID, count: int, first: int = 1, **given: Any) -> list[Event]:
+    return store_events(*(build_event(aggregate_id, seq, **given) for seq in range(first, first + count)))
 
 
-def dispatcher(*publishers: Any, **given: Any) -> Dispatcher:
+def build_dispatcher(*publishers: Any, **given: Any) -> Dispatcher:
     return Dispatcher(new_id(), publishers, **given)
 
 

@@ -8,7 +8,7 @@ from django.test import Client
 
 from eventservice.operators.roles import Role
 from eventservice.tenants.models import Tenant
-from outbox.publishers.webhook.endpoints import add_endpoint
+from outbox.publishers.webhook.endpoints import create_endpoint
 
 pytestmark = pytest.mark.django_db
 
@@ -25,7 +25,7 @@ def signed_in(role: Role) -> Client:
 
 @pytest.fixture(autouse=True)
 def endpoint(tenant: Tenant) -> None:
-    add_endpoint(tenant.pk, "https://hooks.test/in?token=s3cret")
+    create_endpoint(tenant.pk, "https://hooks.test/in?token=s3cret")
 
 
 def finds(client: Client, **query: str) -> bool:

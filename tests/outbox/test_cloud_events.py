@@ -9,15 +9,15 @@ import pytest
 
 from eventservice.kernel.ids import new_id
 from outbox.publishers.log.publisher import LogPublisher
-from tests.outbox.support import append_events, dispatcher, event
+from tests.outbox.support import build_dispatcher, build_event, store_events
 
 pytestmark = pytest.mark.django_db
 
 
 def _published(**given: object) -> tuple[object, dict[str, object]]:
-    written = append_events(event(new_id(), 7, **given))[0]
+    written = store_events(build_event(new_id(), 7, **given))[0]
     stream = io.StringIO()
-    dispatcher(LogPublisher(stream)).dispatch_once()
+    build_dispatcher(LogPublisher(stream)).dispatch_once()
     return written, json.loads(stream.getvalue())
 
 

@@ -22,7 +22,7 @@ from django.db import connection
 
 from eventservice.kernel.ids import new_id
 from outbox.models import OutboxEvent
-from tests.outbox.support import append_events, event
+from tests.outbox.support import build_event, store_events
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -56,8 +56,8 @@ def _append_for(seconds: int, aggregates: list[UUID], pair: Pair) -> Counter[UUI
         batch = []
         for aggregate in pair.random.choices(aggregates, k=8):
             written[aggregate] += 1
-            batch.append(event(aggregate, written[aggregate]))
-        append_events(*batch)
+            batch.append(build_event(aggregate, written[aggregate]))
+        store_events(*batch)
         pair.tick()
         time.sleep(0.005)
     return written

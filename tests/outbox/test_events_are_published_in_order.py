@@ -6,7 +6,7 @@ import pytest
 
 from eventservice.kernel.ids import new_id
 from outbox.models import OutboxEvent
-from tests.outbox.support import Remembering, append_run, dispatcher, drain
+from tests.outbox.support import RecordingPublisher, build_dispatcher, drain, store_run
 
 pytestmark = pytest.mark.django_db
 
@@ -15,19 +15,19 @@ def test_each_aggregate_keeps_its_order_over_many_passes() -> None:
     aggregates = [new_id() for _ in range(20)]
     for first in (1, 4, 7):
         for aggregate in aggregates:
-            append_run(aggregate, 3, first)
-    publisher = Remembering()
+            store_run(aggregate, 3, first)
+    publisher = RecordingPublisher()
 
-    published = drain(dispatcher(publisher, batch=32))
+    published = drain(build_dispatcher(publisher, batch=32))
 
     assert published == 180
     assert all(publisher.sequences(aggregate) == list(range(1, 10)) for aggregate in aggregates)
 
 
 def test_what_is_published_is_marked_with_the_database_time_and_not_published_again() -> None:
-    append_run(new_id(), 3)
-    publisher = Remembering()
-    one = dispatcher(publisher)
+    store_run(new_id(), 3)
+    publisher = RecordingPublisher()
+    one = build_dispatcher(publisher)
 
     assert one.dispatch_once().published == 3
     assert one.dispatch_once().published == 0
@@ -38,11 +38,11 @@ def test_what_is_published_is_marked_with_the_database_time_and_not_published_ag
 
 def test_an_event_counts_as_published_only_when_every_publisher_has_taken_it() -> None:
     aggregate = new_id()
-    append_run(aggregate, 4)
-    first, second = Remembering(), Remembering()
+    store_run(aggregate, 4)
+    first, second = RecordingPublisher(), RecordingPublisher()
     second.fails_after = 2
 
-    done = dispatcher(first, second).dispatch_once()
+    done = build_dispatcher(first, second).dispatch_once()
 
     assert done.published == 2
     assert first.sequences(aggregate) == [1, 2, 3, 4]
@@ -51,9 +51,9 @@ def test_an_event_counts_as_published_only_when_every_publisher_has_taken_it() -
 
 def test_a_hot_aggregate_comes_through_in_bounded_batches() -> None:
     aggregate = new_id()
-    append_run(aggregate, 300)
-    publisher = Remembering()
-    one = dispatcher(publisher, batch=160)
+    store_run(aggregate, 300)
+    publisher = RecordingPublisher()
+    one = build_dispatcher(publisher, batch=160)
 
     assert one.dispatch_once().published == 10
     drain(one)

@@ -10,8 +10,8 @@ from django.core.management import CommandError, call_command
 from eventservice.kernel.ids import new_id
 from eventservice.tenants.models import Tenant
 from outbox.models import OutboxEvent
-from outbox.parking import parked_events
-from tests.outbox.support import Remembering, append_run, dispatcher, drain
+from outbox.parking import list_parked_events
+from tests.outbox.support import RecordingPublisher, build_dispatcher, drain, store_run
 
 pytestmark = pytest.mark.django_db
 
@@ -24,17 +24,17 @@ def outbox(*arguments: str) -> str:
 
 @pytest.fixture
 def parked() -> OutboxEvent:
-    poison = append_run(new_id(), 3)[0]
-    publisher = Remembering()
+    poison = store_run(new_id(), 3)[0]
+    publisher = RecordingPublisher()
     publisher.poison = {poison.event_id}
-    drain(dispatcher(publisher))
-    return parked_events().get()
+    drain(build_dispatcher(publisher))
+    return list_parked_events().get()
 
 
 def test_status_tells_what_waits_and_who_is_at_work(parked: OutboxEvent) -> None:
-    one = dispatcher(Remembering())
+    one = build_dispatcher(RecordingPublisher())
     one.dispatch_once()
-    append_run(new_id(), 2)
+    store_run(new_id(), 2)
     shown = outbox("status")
     assert "unpublished          2" in shown
     assert "parked               1, and 2 wait behind them" in shown
@@ -49,12 +49,12 @@ def test_parked_lists_the_event_and_why(parked: OutboxEvent) -> None:
 
 def test_retry_lets_it_and_those_behind_it_flow(parked: OutboxEvent) -> None:
     outbox("retry", str(parked.id))
-    assert drain(dispatcher(Remembering())) == 3
+    assert drain(build_dispatcher(RecordingPublisher())) == 3
 
 
 def test_skip_lets_those_behind_it_flow(parked: OutboxEvent) -> None:
     outbox("skip", str(parked.id))
-    assert drain(dispatcher(Remembering())) == 2
+    assert drain(build_dispatcher(RecordingPublisher())) == 2
 
 
 @pytest.mark.parametrize("action", ["retry", "skip"])
@@ -65,24 +65,24 @@ def test_an_event_that_is_not_parked_is_refused(action: str) -> None:
 
 @pytest.mark.parametrize("since", ["2h", "2000-01-01T00:00:00Z"])
 def test_replay_takes_a_time_or_how_long_ago(since: str) -> None:
-    append_run(new_id(), 2)
-    drain(dispatcher(Remembering()))
+    store_run(new_id(), 2)
+    drain(build_dispatcher(RecordingPublisher()))
     assert outbox("replay", "--since", since) == "2 events are published again.\n"
 
 
 def test_replay_may_be_of_one_tenant_by_its_name_or_its_id(tenant: Tenant, intruder: Tenant) -> None:
-    append_run(new_id(), 2, tenant_id=tenant.pk)
-    append_run(new_id(), 3, tenant_id=intruder.pk)
+    store_run(new_id(), 2, tenant_id=tenant.pk)
+    store_run(new_id(), 3, tenant_id=intruder.pk)
     for named in (tenant.name, str(tenant.pk)):
-        drain(dispatcher(Remembering()))
+        drain(build_dispatcher(RecordingPublisher()))
         assert outbox("replay", "--since", "2000-01-01", "--tenant", named).startswith("2 events")
     with pytest.raises(CommandError, match="There is no tenant 'nobody'"):
         outbox("replay", "--since", "2h", "--tenant", "nobody")
 
 
 def test_prune_takes_an_age() -> None:
-    append_run(new_id(), 2)
-    drain(dispatcher(Remembering()))
+    store_run(new_id(), 2)
+    drain(build_dispatcher(RecordingPublisher()))
     assert outbox("prune", "--older-than", "30d") == "0 rows deleted.\n"
 
 

@@ -14,13 +14,13 @@ from eventservice.kernel.ids import new_id
 from outbox.dispatcher import Dispatcher
 from outbox.envelope import Envelope
 from outbox.models import OutboxEvent, OutboxPartition
-from tests.outbox.support import Clock, Remembering, append_run, dispatcher, drain
+from tests.outbox.support import Clock, RecordingPublisher, build_dispatcher, drain, store_run
 
 pytestmark = pytest.mark.django_db
 
 
 def test_a_lone_dispatcher_owns_all_partitions_from_its_first_pass() -> None:
-    one = dispatcher(Remembering())
+    one = build_dispatcher(RecordingPublisher())
     one.dispatch_once()
     assert len(one.partitions) == 16
     assert OutboxPartition.objects.count() == 16
@@ -47,15 +47,15 @@ def test_two_share_them_and_the_one_that_was_first_gives_up_its_share() -> None:
 
 
 def test_a_released_dispatcher_is_followed_at_once() -> None:
-    first, publisher = dispatcher(), Remembering()
+    first, publisher = build_dispatcher(), RecordingPublisher()
     first.dispatch_once()
-    append_run(new_id(), 1)
-    assert dispatcher(publisher).dispatch_once().published == 0
+    store_run(new_id(), 1)
+    assert build_dispatcher(publisher).dispatch_once().published == 0
     first.release()
-    assert dispatcher(publisher).dispatch_once().published == 1
+    assert build_dispatcher(publisher).dispatch_once().published == 1
 
 
-class LosesItsLease(Remembering):
+class LosesItsLease(RecordingPublisher):
     """While it publishes, another dispatcher takes over some partitions."""
 
     def __init__(self, taken_over: Sequence[int]) -> None:
@@ -68,10 +68,10 @@ class LosesItsLease(Remembering):
 
 
 def test_who_has_lost_all_its_leases_marks_nothing() -> None:
-    append_run(new_id(), 3)
+    store_run(new_id(), 3)
     publisher = LosesItsLease(range(16))
 
-    done = dispatcher(publisher).dispatch_once()
+    done = build_dispatcher(publisher).dispatch_once()
 
     assert len(publisher.taken) == 3
     assert done.published == 0
@@ -79,10 +79,10 @@ def test_who_has_lost_all_its_leases_marks_nothing() -> None:
 
 
 def test_who_has_lost_one_lease_marks_what_is_still_its_own() -> None:
-    events = [append_run(uuid.UUID(int=16 + number), 2) for number in range(16)]
+    events = [store_run(uuid.UUID(int=16 + number), 2) for number in range(16)]
     assert len(events) == 16
 
-    done = dispatcher(LosesItsLease([5])).dispatch_once()
+    done = build_dispatcher(LosesItsLease([5])).dispatch_once()
 
     assert done.published == 30
     left = OutboxEvent.across_tenants.filter(published_at=None)
@@ -94,14 +94,14 @@ def test_a_frozen_dispatcher_that_wakes_marks_nothing_of_what_another_has_taken(
     elsewhere: Callable[..., Future[Any]],
 ) -> None:
     aggregate = new_id()
-    append_run(aggregate, 3)
-    witness = Remembering()
+    store_run(aggregate, 3)
+    witness = RecordingPublisher()
 
-    class Freezes(Remembering):
+    class Freezes(RecordingPublisher):
         def publish(self, events: Sequence[Envelope]) -> None:
             super().publish(events)
             OutboxPartition.objects.update(lease_until="2026-01-01T00:00:00Z")
-            assert elsewhere(lambda: drain(dispatcher(witness))).result(10) == 3
+            assert elsewhere(lambda: drain(build_dispatcher(witness))).result(10) == 3
 
-    assert dispatcher(Freezes(), lease_length=timedelta(seconds=10)).dispatch_once().published == 0
+    assert build_dispatcher(Freezes(), lease_length=timedelta(seconds=10)).dispatch_once().published == 0
     assert witness.sequences(aggregate) == [1, 2, 3]

@@ -9,16 +9,16 @@ from django.db import connection
 
 from eventservice.kernel.ids import new_id
 from outbox.envelope import Envelope
-from tests.outbox.support import Remembering, append_run, dispatcher
+from tests.outbox.support import RecordingPublisher, build_dispatcher, store_run
 
 
 @pytest.mark.django_db(transaction=True)
 def test_no_transaction_is_open_while_a_publisher_works() -> None:
-    class Looks(Remembering):
+    class Looks(RecordingPublisher):
         def publish(self, events: Sequence[Envelope]) -> None:
             assert not connection.in_atomic_block
             super().publish(events)
 
-    append_run(new_id(), 2)
+    store_run(new_id(), 2)
     publisher = Looks()
-    assert dispatcher(publisher).dispatch_once().published == 2
+    assert build_dispatcher(publisher).dispatch_once().published == 2

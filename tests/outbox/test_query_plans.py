@@ -11,12 +11,17 @@ from django.test.utils import CaptureQueriesContext
 
 from eventservice.kernel.ids import new_id
 from outbox.models import OutboxEvent, WebhookDelivery, WebhookEndpoint
-from outbox.publishers.webhook.delivery import IS_GONE, claim, due_endpoints, give_up_gone
-from outbox.publishers.webhook.endpoints import add_endpoint
+from outbox.publishers.webhook.delivery import (
+    GONE_REASON,
+    claim_deliveries,
+    give_up_gone_endpoint,
+    list_due_endpoints,
+)
+from outbox.publishers.webhook.endpoints import create_endpoint
 from outbox.publishers.webhook.publisher import WebhookPublisher
-from outbox.store import read_heads, with_events
+from outbox.store import list_nonempty_partitions, read_heads
 from tests.factories import EARLIER, OutboxEventFactory
-from tests.outbox.support import TENANT, append_run, dispatcher, drain
+from tests.outbox.support import TENANT, build_dispatcher, drain, store_run
 
 # Committed, because MariaDB commits when it analyses.
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -30,7 +35,7 @@ def _history() -> None:
         (OutboxEventFactory.build(published_at=EARLIER, partition=n % 16) for n in range(PUBLISHED)),
         batch_size=500,
     )
-    append_run(new_id(), 20)
+    store_run(new_id(), 20)
     _analyze("outbox")
 
 
@@ -68,7 +73,7 @@ def _plan(sql: str) -> str:
 def test_reading_what_is_unpublished() -> None:
     unpublished = OutboxEvent.across_tenants.get(published_at=None, aggregate_seq=1)
     with _plans() as plans:
-        with_events(range(16))
+        list_nonempty_partitions(range(16))
         events, _ = read_heads(sorted({3, 4, unpublished.partition}), 30)
     assert len(events) == 20
     assert all("idx_outbox_unpublished" in plan for plan in plans)
@@ -77,28 +82,28 @@ def test_reading_what_is_unpublished() -> None:
 
 @pytest.mark.usefixtures("at_noon")
 def test_finding_due_deliveries() -> None:
-    endpoint, _ = add_endpoint(TENANT, "http://example.test/")
+    endpoint, _ = create_endpoint(TENANT, "http://example.test/")
     for _ in range(30):
-        append_run(new_id(), 5)
-    drain(dispatcher(WebhookPublisher()))
+        store_run(new_id(), 5)
+    drain(build_dispatcher(WebhookPublisher()))
     _analyze("webhook_deliveries")
     with _plans() as plans:
-        assert len(due_endpoints()[0]) == 1
-        assert len(claim(endpoint, 10)[0]) == 10
+        assert len(list_due_endpoints()[0]) == 1
+        assert len(claim_deliveries(endpoint, 10)[0]) == 10
     assert WebhookDelivery.objects.for_tenant(TENANT).filter(next_attempt_at=None).count() == 120
     assert "idx_webhook_deliveries_due" in "\n".join(plans)
 
 
 @pytest.mark.usefixtures("at_noon")
 def test_giving_up_what_waits_for_an_endpoint_that_is_gone() -> None:
-    add_endpoint(TENANT, "http://example.test/")
+    create_endpoint(TENANT, "http://example.test/")
     for _ in range(30):
-        append_run(new_id(), 5)
-    drain(dispatcher(WebhookPublisher()))
-    WebhookEndpoint.objects.for_tenant(TENANT).update(active=False, disabled_reason=IS_GONE)
+        store_run(new_id(), 5)
+    drain(build_dispatcher(WebhookPublisher()))
+    WebhookEndpoint.objects.for_tenant(TENANT).update(active=False, disabled_reason=GONE_REASON)
     _analyze("webhook_deliveries")
     with _plans() as plans:
-        assert give_up_gone(10) == 10
+        assert give_up_gone_endpoint(10) == 10
     finding, _, _, reading, *_ = plans
     assert "idx_webhook_deliveries_queue" in finding
     assert "idx_webhook_deliveries_queue" in reading

@@ -12,10 +12,10 @@ from django.test.utils import CaptureQueriesContext
 from eventservice.kernel.ids import new_id
 from outbox.maintenance import prune
 from outbox.models import OutboxEvent, WebhookDelivery
-from outbox.publishers.webhook.endpoints import add_endpoint
+from outbox.publishers.webhook.endpoints import create_endpoint
 from outbox.publishers.webhook.publisher import WebhookPublisher
 from tests.factories import OutboxEventFactory
-from tests.outbox.support import NOON, TENANT, append_run, dispatcher, drain
+from tests.outbox.support import NOON, TENANT, build_dispatcher, drain, store_run
 
 pytestmark = pytest.mark.django_db
 DAY = timedelta(days=1)
@@ -89,9 +89,9 @@ def test_it_does_not_read_on_where_all_are_too_young_to_be_old() -> None:
 
 
 def test_finished_webhook_deliveries_go_by_the_time_at_which_they_ended() -> None:
-    append_run(new_id(), 3)
-    add_endpoint(TENANT, "http://example.test/")
-    drain(dispatcher(WebhookPublisher()))
+    store_run(new_id(), 3)
+    create_endpoint(TENANT, "http://example.test/")
+    drain(build_dispatcher(WebhookPublisher()))
     deliveries = WebhookDelivery.objects.for_tenant(TENANT)
     for sequence, age in ((1, 31 * DAY), (2, 29 * DAY)):
         deliveries.filter(aggregate_seq=sequence).update(

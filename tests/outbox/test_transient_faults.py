@@ -10,16 +10,16 @@ import pytest
 from eventservice.kernel.ids import new_id
 from outbox.envelope import Envelope
 from outbox.models import OutboxEvent
-from tests.outbox.support import Clock, Remembering, append_run, dispatcher
+from tests.outbox.support import Clock, RecordingPublisher, build_dispatcher, store_run
 
 pytestmark = pytest.mark.django_db
 
 
 def test_a_publisher_that_fails_half_way_is_given_the_rest_later() -> None:
     aggregate = new_id()
-    append_run(aggregate, 5)
-    publisher, clock = Remembering(), Clock()
-    one = dispatcher(publisher, clock=clock)
+    store_run(aggregate, 5)
+    publisher, clock = RecordingPublisher(), Clock()
+    one = build_dispatcher(publisher, clock=clock)
     publisher.fails_after = 2
 
     half = one.dispatch_once()
@@ -34,9 +34,9 @@ def test_a_publisher_that_fails_half_way_is_given_the_rest_later() -> None:
 
 def test_a_stopped_partition_is_left_alone_until_its_wait_is_over() -> None:
     aggregate = new_id()
-    append_run(aggregate, 1)
-    publisher, clock = Remembering(), Clock()
-    one = dispatcher(publisher, clock=clock)
+    store_run(aggregate, 1)
+    publisher, clock = RecordingPublisher(), Clock()
+    one = build_dispatcher(publisher, clock=clock)
     publisher.down = True
     stopped = one.dispatch_once()
     publisher.down = False
@@ -45,14 +45,14 @@ def test_a_stopped_partition_is_left_alone_until_its_wait_is_over() -> None:
     assert one.dispatch_once().published == 0
     clock.now += stopped.next_wait
     assert one.dispatch_once().published == 1
-    append_run(aggregate, 1, first=2)
+    store_run(aggregate, 1, first=2)
     assert one.dispatch_once().published == 1
 
 
 def test_the_waits_grow_to_half_a_minute_and_consume_no_attempts() -> None:
-    append_run(new_id(), 1)
-    publisher, clock = Remembering(), Clock()
-    one = dispatcher(publisher, clock=clock)
+    store_run(new_id(), 1)
+    publisher, clock = RecordingPublisher(), Clock()
+    one = build_dispatcher(publisher, clock=clock)
     publisher.down = True
     waits = []
     for _ in range(20):
@@ -67,19 +67,19 @@ def test_the_waits_grow_to_half_a_minute_and_consume_no_attempts() -> None:
 
 
 def test_a_bug_in_a_publisher_stops_its_events_and_loses_none() -> None:
-    class Broken(Remembering):
+    class Broken(RecordingPublisher):
         def publish(self, events: object) -> None:
             raise KeyError("oops")
 
-    append_run(new_id(), 2)
-    done = dispatcher(Broken()).dispatch_once()
+    store_run(new_id(), 2)
+    done = build_dispatcher(Broken()).dispatch_once()
 
     assert done.published == 0
     assert OutboxEvent.across_tenants.filter(published_at=None, parked_at=None).count() == 2
 
 
 def test_one_partition_that_always_fails_does_not_hold_up_the_others() -> None:
-    class HalfDown(Remembering):
+    class HalfDown(RecordingPublisher):
         """The broker's node for partition 3 is down, say."""
 
         def publish(self, events: Sequence[Envelope]) -> None:
@@ -88,9 +88,9 @@ def test_one_partition_that_always_fails_does_not_hold_up_the_others() -> None:
             super().publish(events)
 
     clock, publisher = Clock(), HalfDown()
-    one = dispatcher(publisher, clock=clock)
+    one = build_dispatcher(publisher, clock=clock)
     for partition in range(16):
-        append_run(uuid.UUID(int=16 + partition), 2)
+        store_run(uuid.UUID(int=16 + partition), 2)
     for _ in range(30):
         # All are tried again together: what comes after the failing one in a pass fails with it.
         clock.now += 60

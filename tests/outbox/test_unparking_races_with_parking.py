@@ -13,8 +13,8 @@ from django.db import transaction
 from eventservice.kernel.ids import new_id
 from outbox.dispatcher import Dispatcher
 from outbox.models import OutboxEvent
-from outbox.parking import parked_events, unpark
-from tests.outbox.support import Remembering, append_run, dispatcher, drain
+from outbox.parking import list_parked_events, unpark
+from tests.outbox.support import RecordingPublisher, build_dispatcher, drain, store_run
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -23,18 +23,18 @@ def test_an_event_that_the_dispatcher_read_as_held_is_not_left_behind(
     elsewhere: Callable[..., Future[Any]],
 ) -> None:
     sick = new_id()
-    poison = append_run(sick, 2)[0]
-    publisher = Remembering()
+    poison = store_run(sick, 2)[0]
+    publisher = RecordingPublisher()
     publisher.poison = {poison.event_id}
-    drain(dispatcher(publisher))
+    drain(build_dispatcher(publisher))
     publisher.poison = set()
-    append_run(sick, 1, first=3)
+    store_run(sick, 1, first=3)
 
     class ReadsBefore(Dispatcher):
         """Has read that the aggregate is parked, and is about to park event 3, when the operator steps in."""
 
         def _record(self, verdict: Any) -> tuple[int, int]:
-            unparked.append(elsewhere(_unpark_slowly, parked_events().get().id, unlocked))
+            unparked.append(elsewhere(_unpark_slowly, list_parked_events().get().id, unlocked))
             assert unlocked.wait(5)
             return super()._record(verdict)
 
@@ -45,7 +45,7 @@ def test_an_event_that_the_dispatcher_read_as_held_is_not_left_behind(
     assert unparked[0].result(10)
     racing.release()
 
-    drain(dispatcher(publisher))
+    drain(build_dispatcher(publisher))
     assert publisher.sequences(sick) == [1, 2, 3]
     assert not OutboxEvent.across_tenants.filter(published_at=None).exists()
 

@@ -16,7 +16,7 @@ from outbox.models import WebhookDelivery, WebhookEndpoint
 from outbox.publishers.webhook.delivery import WebhookDeliverer, WebhookRequest, WebhookResult
 from outbox.publishers.webhook.publisher import WebhookPublisher
 from tests.outbox.receiver import Receiver
-from tests.outbox.support import TENANT, append_events, append_run, dispatcher, drain, event
+from tests.outbox.support import TENANT, build_dispatcher, build_event, drain, store_events, store_run
 
 pytestmark = pytest.mark.django_db
 
@@ -46,13 +46,13 @@ def release() -> Iterator[threading.Event]:
 
 
 def _publish(count: int, tenant_id: uuid.UUID = TENANT) -> None:
-    append_run(new_id(), count, tenant_id=tenant_id)
-    drain(dispatcher(WebhookPublisher()))
+    store_run(new_id(), count, tenant_id=tenant_id)
+    drain(build_dispatcher(WebhookPublisher()))
 
 
 def _publish_of_many_calls(count: int, tenant_id: uuid.UUID = TENANT) -> None:
-    append_events(*(event(new_id(), 1, tenant_id=tenant_id) for _ in range(count)))
-    drain(dispatcher(WebhookPublisher()))
+    store_events(*(build_event(new_id(), 1, tenant_id=tenant_id) for _ in range(count)))
+    drain(build_dispatcher(WebhookPublisher()))
 
 
 def _until(deliverer: WebhookDeliverer, path: str, receiver: Receiver, count: int) -> None:
@@ -129,7 +129,7 @@ def test_an_endpoint_of_each_tenant_is_sent_to_before_the_second_of_any(
     subscribe("/one", OTHER)
     _publish(1)
     _publish(1, OTHER)
-    monkeypatch.setattr("outbox.publishers.webhook.delivery.STARTED_AT_ONCE", 2)
+    monkeypatch.setattr("outbox.publishers.webhook.delivery.MAX_STARTS_PER_PASS", 2)
     hanging = Hanging()
     WebhookDeliverer(hanging).deliver_once()
     assert hanging.taken == {TENANT: 1, OTHER: 1}
@@ -147,7 +147,7 @@ def test_what_was_answered_is_recorded_while_others_of_its_batch_hang(
         return 204
 
     receiver.answer = answer
-    append_run(hangs, 1)
+    store_run(hangs, 1)
     _publish(1)
     deliverer = WebhookDeliverer(sender, patience=10)
     assert deliverer.deliver_once().delivered == 1

@@ -13,30 +13,30 @@ from eventservice.runtime.webhook_sender import WebhookSender
 from outbox.models import DeliveryState, OutboxEvent, WebhookDelivery, WebhookEndpoint
 from outbox.publishers.webhook import delivery
 from outbox.publishers.webhook.delivery import (
+    GONE_REASON,
     IDLE_SECONDS,
-    IS_GONE,
     MAX_ATTEMPTS,
-    Delivered,
+    DeliveryResult,
     WebhookDeliverer,
-    give_up_gone,
+    give_up_gone_endpoint,
 )
-from outbox.publishers.webhook.endpoints import change_endpoint
+from outbox.publishers.webhook.endpoints import update_endpoint
 from outbox.publishers.webhook.publisher import WebhookPublisher
 from tests.outbox.receiver import Receiver
-from tests.outbox.support import NOON, append_run, dispatcher, drain
+from tests.outbox.support import NOON, build_dispatcher, drain, store_run
 
 pytestmark = pytest.mark.django_db
 
 Subscribe = Callable[..., WebhookEndpoint]
-Deliver = Callable[[], Delivered]
+Deliver = Callable[[], DeliveryResult]
 
 
 def _publish(count: int = 1) -> None:
-    append_run(new_id(), count)
-    drain(dispatcher(WebhookPublisher()))
+    store_run(new_id(), count)
+    drain(build_dispatcher(WebhookPublisher()))
 
 
-def _after_hours(hours: int, deliver: Deliver) -> Delivered:
+def _after_hours(hours: int, deliver: Deliver) -> DeliveryResult:
     with pinned_time(NOON + timedelta(hours=hours)):
         return deliver()
 
@@ -111,7 +111,7 @@ def test_other_aggregates_of_the_endpoint_do_not_wait(
     subscribe()
     sick = new_id()
     receiver.answer = lambda path, event: 500 if event["subject"] == str(sick) else 204
-    append_run(sick, 2)
+    store_run(sick, 2)
     _publish(2)
 
     assert deliver().delivered == 2
@@ -140,7 +140,7 @@ def test_a_long_queue_of_an_endpoint_that_is_gone_is_given_up_a_batch_a_pass(
     subscribe()
     receiver.answer = lambda path, event: 410
     _publish(6)
-    monkeypatch.setattr(delivery, "GIVEN_UP_AT_ONCE", 2)
+    monkeypatch.setattr(delivery, "GIVE_UP_BATCH", 2)
     deliverer = WebhookDeliverer(sender, patience=60)
     done = [deliverer.deliver_once() for _ in range(4)]
     assert [(each.retried, each.exhausted, each.next_wait) for each in done] == [
@@ -158,9 +158,9 @@ def test_one_that_is_made_active_before_its_queue_is_given_up_is_sent_the_rest(
 ) -> None:
     endpoint = subscribe()
     _publish(4)
-    WebhookEndpoint.across_tenants.update(active=False, disabled_reason=IS_GONE)
-    assert give_up_gone(2) == 2
-    change_endpoint(endpoint.tenant_id, endpoint.endpoint_id, active=True)
+    WebhookEndpoint.across_tenants.update(active=False, disabled_reason=GONE_REASON)
+    assert give_up_gone_endpoint(2) == 2
+    update_endpoint(endpoint.tenant_id, endpoint.endpoint_id, active=True)
     assert deliver().delivered == 2
     assert receiver.sequences("/hook") == [3, 4]
 
@@ -171,7 +171,7 @@ def test_what_waits_for_one_that_was_made_inactive_by_hand_goes_on_waiting(
 ) -> None:
     endpoint = subscribe()
     _publish(2)
-    change_endpoint(endpoint.tenant_id, endpoint.endpoint_id, active=False)
+    update_endpoint(endpoint.tenant_id, endpoint.endpoint_id, active=False)
     assert deliver().exhausted == 0
     assert {row.state for row in WebhookDelivery.across_tenants.all()} == {"Pending"}
 

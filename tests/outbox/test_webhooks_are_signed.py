@@ -10,11 +10,11 @@ from django.db import connection
 
 from eventservice.kernel.ids import new_id
 from outbox.models import WebhookEndpoint
-from outbox.publishers.webhook.delivery import Delivered
-from outbox.publishers.webhook.endpoints import add_endpoint
+from outbox.publishers.webhook.delivery import DeliveryResult
+from outbox.publishers.webhook.endpoints import create_endpoint
 from outbox.publishers.webhook.publisher import WebhookPublisher
 from tests.outbox.receiver import Receiver
-from tests.outbox.support import append_run, dispatcher, drain
+from tests.outbox.support import build_dispatcher, drain, store_run
 
 pytestmark = pytest.mark.django_db
 
@@ -22,12 +22,12 @@ pytestmark = pytest.mark.django_db
 def test_the_receiver_can_verify_it(
     subscribe: Callable[..., WebhookEndpoint],
     receiver: Receiver,
-    deliver: Callable[[], Delivered],
+    deliver: Callable[[], DeliveryResult],
     at_noon: datetime,
 ) -> None:
     subscribe()
-    event = append_run(new_id(), 1)[0]
-    drain(dispatcher(WebhookPublisher()))
+    event = store_run(new_id(), 1)[0]
+    drain(build_dispatcher(WebhookPublisher()))
 
     assert deliver().delivered == 1
     (headers,) = receiver.headers
@@ -38,7 +38,7 @@ def test_the_receiver_can_verify_it(
 
 
 def test_the_secret_is_not_stored_in_the_clear() -> None:
-    _, secret = add_endpoint(new_id(), "http://example.test/")
+    _, secret = create_endpoint(new_id(), "http://example.test/")
     with connection.cursor() as cursor:
         cursor.execute("SELECT secret FROM webhook_endpoints")
         (stored,) = cursor.fetchone()

@@ -15,7 +15,7 @@ from eventservice.kernel.secrets import decrypt
 from eventservice.tenants.models import Tenant
 from outbox.models import WebhookEndpoint
 from outbox.publishers.webhook.publisher import WebhookPublisher
-from tests.outbox.support import append_run, dispatcher, drain
+from tests.outbox.support import build_dispatcher, drain, store_run
 
 pytestmark = pytest.mark.django_db
 
@@ -108,8 +108,8 @@ def test_it_is_disabled_and_enabled_again(tenant: Tenant) -> None:
 def test_it_is_removed_unless_something_was_to_be_delivered_to_it(tenant: Tenant) -> None:
     unused, used = add()["endpointId"], add("--type", "ServiceCallSubmitted")["endpointId"]
     webhook("disable", unused)
-    append_run(new_id(), 1, tenant_id=tenant.tenant_id)
-    drain(dispatcher(WebhookPublisher()))
+    store_run(new_id(), 1, tenant_id=tenant.tenant_id)
+    drain(build_dispatcher(WebhookPublisher()))
     webhook("remove", unused)
     with pytest.raises(CommandError, match="has deliveries"):
         webhook("remove", used)

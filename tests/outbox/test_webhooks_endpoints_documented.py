@@ -13,7 +13,7 @@ import pytest
 
 from eventservice.kernel.signing import key_of, new_secret, signature_headers
 from orchestration.events import EventType
-from outbox.publishers.webhook.delivery import LONGEST_RETRY, MAX_ATTEMPTS, TIMEOUT_SECONDS
+from outbox.publishers.webhook.delivery import MAX_ATTEMPTS, MAX_RETRY_SECONDS, TIMEOUT_SECONDS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "webhooks.md").read_text()
 BODY = b'{"id": "1"}'
@@ -53,5 +53,5 @@ def test_and_refuse_what_is_not_ours_or_old(
 def test_it_names_every_type_and_every_limit() -> None:
     assert [str(event_type) for event_type in EventType if f"`{event_type}`" not in PAGE] == []
     assert f"after {MAX_ATTEMPTS} attempts" in PAGE
-    assert f"up to {LONGEST_RETRY / 3600:.0f} hours" in PAGE
+    assert f"up to {MAX_RETRY_SECONDS / 3600:.0f} hours" in PAGE
     assert f"within {TIMEOUT_SECONDS:.0f} seconds" in PAGE

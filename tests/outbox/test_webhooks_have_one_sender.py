@@ -17,16 +17,16 @@ from eventservice.kernel.ids import new_id
 from outbox.models import WebhookDelivery, WebhookEndpoint
 from outbox.publishers.webhook import delivery
 from outbox.publishers.webhook.delivery import (
-    LEASE,
+    DELIVERY_LEASE,
     WebhookDeliverer,
     WebhookRequest,
     WebhookResult,
-    claim,
-    record,
+    claim_deliveries,
+    record_results,
 )
-from outbox.publishers.webhook.endpoints import add_endpoint
+from outbox.publishers.webhook.endpoints import create_endpoint
 from outbox.publishers.webhook.publisher import WebhookPublisher
-from tests.outbox.support import NOON, TENANT, append_events, append_run, dispatcher, drain, event
+from tests.outbox.support import NOON, TENANT, build_dispatcher, build_event, drain, store_events, store_run
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
 
@@ -48,31 +48,31 @@ class Answering:
 
 @pytest.fixture
 def endpoint() -> WebhookEndpoint:
-    append_run(new_id(), 2)
-    endpoint, _ = add_endpoint(TENANT, "http://example.test/")
-    drain(dispatcher(WebhookPublisher()))
+    store_run(new_id(), 2)
+    endpoint, _ = create_endpoint(TENANT, "http://example.test/")
+    drain(build_dispatcher(WebhookPublisher()))
     return endpoint
 
 
 def test_what_is_claimed_is_claimed_once(endpoint: WebhookEndpoint) -> None:
-    first, _ = claim(endpoint, 10)
-    second, _ = claim(endpoint, 10)
+    first, _ = claim_deliveries(endpoint, 10)
+    second, _ = claim_deliveries(endpoint, 10)
     assert [taken.aggregate_seq for taken in first] == [1]
     assert second == []
 
 
 def test_what_a_dead_sender_had_claimed_is_due_when_its_lease_ends(endpoint: WebhookEndpoint) -> None:
-    claim(endpoint, 10)
-    with pinned_time(NOON + LEASE):
-        (again,) = claim(endpoint, 10)[0]
+    claim_deliveries(endpoint, 10)
+    with pinned_time(NOON + DELIVERY_LEASE):
+        (again,) = claim_deliveries(endpoint, 10)[0]
     assert (again.aggregate_seq, again.attempts) == (1, 2)
 
 
 def test_a_sender_that_was_given_up_for_dead_records_nothing(endpoint: WebhookEndpoint) -> None:
-    (slow,), _ = claim(endpoint, 10)
-    with pinned_time(NOON + LEASE):
-        claim(endpoint, 10)
-        assert record(endpoint, [WebhookResult(slow, 200)]) == (0, 0, 0)
+    (slow,), _ = claim_deliveries(endpoint, 10)
+    with pinned_time(NOON + DELIVERY_LEASE):
+        claim_deliveries(endpoint, 10)
+        assert record_results(endpoint, [WebhookResult(slow, 200)]) == (0, 0, 0)
 
     states = WebhookDelivery.across_tenants.order_by("aggregate_seq").values_list("state", "next_attempt_at")
     assert [(state, due is None) for state, due in states] == [("Pending", False), ("Pending", True)]
@@ -84,8 +84,8 @@ def test_when_sending_breaks_down_the_deliveries_come_back(endpoint: WebhookEndp
             raise RuntimeError("the egress is closed")
 
     assert WebhookDeliverer(Broken()).deliver_once().next_wait
-    with pinned_time(NOON + LEASE + timedelta(seconds=1)):
-        assert len(claim(endpoint, 10)[0]) == 1
+    with pinned_time(NOON + DELIVERY_LEASE + timedelta(seconds=1)):
+        assert len(claim_deliveries(endpoint, 10)[0]) == 1
 
 
 def test_what_could_not_be_recorded_is_sent_again(
@@ -96,18 +96,18 @@ def test_what_could_not_be_recorded_is_sent_again(
 
     deliverer = WebhookDeliverer(Answering())
     with monkeypatch.context() as trouble:
-        trouble.setattr(delivery, "record", locked)
+        trouble.setattr(delivery, "record_results", locked)
         with pytest.raises(OperationalError):
             deliverer.deliver_once()
-    with pinned_time(NOON + LEASE + timedelta(seconds=1)):
+    with pinned_time(NOON + DELIVERY_LEASE + timedelta(seconds=1)):
         assert deliverer.deliver_once().delivered == 1
 
 
 def test_a_stop_records_what_has_been_answered_and_waits_no_longer_than_it_may(
     endpoint: WebhookEndpoint,
 ) -> None:
-    append_events(event(new_id(), 1))
-    drain(dispatcher(WebhookPublisher()))
+    store_events(build_event(new_id(), 1))
+    drain(build_dispatcher(WebhookPublisher()))
     answering = Answering(answers=0)
     deliverer = WebhookDeliverer(answering)
     deliverer.deliver_once()
@@ -122,9 +122,9 @@ def test_a_stop_records_the_others_when_one_cannot_be_recorded(
     endpoint: WebhookEndpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(3):
-        add_endpoint(TENANT, f"http://example.test/{number}")
-    append_events(event(new_id(), 1))
-    drain(dispatcher(WebhookPublisher()))
+        create_endpoint(TENANT, f"http://example.test/{number}")
+    store_events(build_event(new_id(), 1))
+    drain(build_dispatcher(WebhookPublisher()))
     answering, troubles = Answering(answers=0), [OperationalError("lock wait timeout")]
     deliverer = WebhookDeliverer(answering)
     deliverer.deliver_once()
@@ -133,9 +133,9 @@ def test_a_stop_records_the_others_when_one_cannot_be_recorded(
     def record_in_trouble(*given: Any) -> Any:
         if troubles:
             raise troubles.pop()
-        return record(*given)
+        return record_results(*given)
 
-    monkeypatch.setattr(delivery, "record", record_in_trouble)
+    monkeypatch.setattr(delivery, "record_results", record_in_trouble)
     monkeypatch.setattr(outages, "PAUSE_SECONDS", 0.0)
     before = delivered()
     deliverer.close(grace_seconds=10, stay=lambda: None)
@@ -148,17 +148,17 @@ def delivered() -> int:
 
 @pytest.mark.django_db(transaction=True)
 def test_many_that_claim_at_once_share_what_is_due(elsewhere: Callable[..., Future[Any]]) -> None:
-    endpoint, _ = add_endpoint(TENANT, "http://example.test/")
+    endpoint, _ = create_endpoint(TENANT, "http://example.test/")
     for _ in range(60):
-        append_run(new_id(), 1)
-    drain(dispatcher(WebhookPublisher()))
+        store_run(new_id(), 1)
+    drain(build_dispatcher(WebhookPublisher()))
     start = threading.Barrier(4)
 
     def claim_all() -> list[Any]:
         start.wait(5)
         claimed: list[Any] = []
         for _ in range(10):
-            claimed += [taken.delivery_id for taken in claim(endpoint, 7)[0]]
+            claimed += [taken.delivery_id for taken in claim_deliveries(endpoint, 7)[0]]
         return claimed
 
     claims = [key for thread in [elsewhere(claim_all) for _ in range(4)] for key in thread.result(20)]

@@ -9,15 +9,15 @@ import pytest
 from eventservice.kernel.ids import new_id
 from outbox.maintenance import replay
 from outbox.models import WebhookDelivery, WebhookEndpoint
-from outbox.publishers.webhook.delivery import Delivered
+from outbox.publishers.webhook.delivery import DeliveryResult
 from outbox.publishers.webhook.publisher import WebhookPublisher
 from tests.outbox.receiver import Receiver
-from tests.outbox.support import NOON, TENANT, append_events, append_run, dispatcher, drain, event
+from tests.outbox.support import NOON, TENANT, build_dispatcher, build_event, drain, store_events, store_run
 
 pytestmark = pytest.mark.django_db
 
 Subscribe = Callable[..., WebhookEndpoint]
-Deliver = Callable[[], Delivered]
+Deliver = Callable[[], DeliveryResult]
 
 
 def test_all_endpoints_of_the_tenant_get_it(
@@ -25,8 +25,8 @@ def test_all_endpoints_of_the_tenant_get_it(
 ) -> None:
     subscribe("/a")
     subscribe("/b")
-    append_run(new_id(), 2)
-    drain(dispatcher(WebhookPublisher()))
+    store_run(new_id(), 2)
+    drain(build_dispatcher(WebhookPublisher()))
 
     assert deliver().delivered == 4
     assert receiver.sequences("/a") == receiver.sequences("/b") == [1, 2]
@@ -39,9 +39,9 @@ def test_an_endpoint_of_another_tenant_does_not(
     mine = subscribe("/ours", ours)
     same_id = subscribe("/theirs", theirs)
     WebhookEndpoint.objects.for_tenant(theirs).update(endpoint_id=mine.endpoint_id)
-    append_run(new_id(), 3, tenant_id=ours)
-    append_run(new_id(), 1, tenant_id=theirs)
-    drain(dispatcher(WebhookPublisher()))
+    store_run(new_id(), 3, tenant_id=ours)
+    store_run(new_id(), 1, tenant_id=theirs)
+    drain(build_dispatcher(WebhookPublisher()))
     deliver()
 
     assert same_id.tenant_id != mine.tenant_id
@@ -53,8 +53,8 @@ def test_an_endpoint_of_another_tenant_does_not(
 def test_only_the_types_that_it_asked_for(subscribe: Subscribe, receiver: Receiver, deliver: Deliver) -> None:
     subscribe("/some", event_types=("ServiceCallFailed",))
     aggregate = new_id()
-    append_events(event(aggregate, 1), event(aggregate, 2, type="ServiceCallFailed"))
-    drain(dispatcher(WebhookPublisher()))
+    store_events(build_event(aggregate, 1), build_event(aggregate, 2, type="ServiceCallFailed"))
+    drain(build_dispatcher(WebhookPublisher()))
     deliver()
 
     assert receiver.sequences("/some") == [2]
@@ -69,8 +69,8 @@ def test_a_repeated_publish_makes_no_second_delivery(
             super().publish(events)  # type: ignore[arg-type]
 
     subscribe()
-    append_run(new_id(), 3)
-    drain(dispatcher(Twice()))
+    store_run(new_id(), 3)
+    drain(build_dispatcher(Twice()))
 
     assert deliver().delivered == 3
     assert receiver.sequences("/hook") == [1, 2, 3]
@@ -89,13 +89,13 @@ def test_a_repeat_and_what_is_new_behind_it_are_told_apart(
             super().publish(events)  # type: ignore[arg-type]
             raise OSError("killed")
 
-    append_run(aggregate, 2)
-    died = dispatcher(Dies())
+    store_run(aggregate, 2)
+    died = build_dispatcher(Dies())
     died.dispatch_once()
     died.release()
     deliver()
-    append_run(aggregate, 2, first=3)
-    drain(dispatcher(publisher))
+    store_run(aggregate, 2, first=3)
+    drain(build_dispatcher(publisher))
 
     assert deliver().delivered == 2
     assert receiver.sequences("/hook") == [1, 2, 3, 4]
@@ -103,11 +103,11 @@ def test_a_repeat_and_what_is_new_behind_it_are_told_apart(
 
 def test_a_replay_delivers_again(subscribe: Subscribe, receiver: Receiver, deliver: Deliver) -> None:
     subscribe()
-    append_run(new_id(), 2)
-    drain(dispatcher(WebhookPublisher()))
+    store_run(new_id(), 2)
+    drain(build_dispatcher(WebhookPublisher()))
     deliver()
     replay(NOON.replace(year=2000))
-    drain(dispatcher(WebhookPublisher()))
+    drain(build_dispatcher(WebhookPublisher()))
     deliver()
 
     assert receiver.sequences("/hook") == [1, 2, 1, 2]
@@ -116,7 +116,7 @@ def test_a_replay_delivers_again(subscribe: Subscribe, receiver: Receiver, deliv
 
 def test_a_deleted_endpoint_takes_its_deliveries_with_it(subscribe: Subscribe) -> None:
     endpoint = subscribe()
-    append_run(new_id(), 2)
-    drain(dispatcher(WebhookPublisher()))
+    store_run(new_id(), 2)
+    drain(build_dispatcher(WebhookPublisher()))
     WebhookEndpoint.objects.for_tenant(TENANT).filter(endpoint_id=endpoint.endpoint_id).delete()
     assert not WebhookDelivery.across_tenants.exists()

@@ -16,15 +16,20 @@ from eventservice.kernel.secrets import encrypt
 from eventservice.kernel.signing import new_secret
 from eventservice.runtime.webhook_sender import WebhookSender
 from outbox.models import WebhookDelivery, WebhookEndpoint
-from outbox.publishers.webhook.delivery import PUT_OFF_AT_ONCE, UNSIGNED_WAIT, Delivered, WebhookDeliverer
+from outbox.publishers.webhook.delivery import (
+    POSTPONE_BATCH,
+    UNSIGNED_RETRY_DELAY,
+    DeliveryResult,
+    WebhookDeliverer,
+)
 from outbox.publishers.webhook.publisher import WebhookPublisher
 from tests.outbox.receiver import Receiver
-from tests.outbox.support import NOON, TENANT, append_events, append_run, dispatcher, drain, event
+from tests.outbox.support import NOON, TENANT, build_dispatcher, build_event, drain, store_events, store_run
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
 
 Subscribe = Callable[..., WebhookEndpoint]
-Deliver = Callable[[], Delivered]
+Deliver = Callable[[], DeliveryResult]
 OTHER = uuid.UUID(int=2)
 
 
@@ -38,8 +43,8 @@ def _lose_the_key(tenant_id: uuid.UUID = TENANT) -> None:
 
 def _publish(*tenant_ids: uuid.UUID) -> None:
     for tenant_id in tenant_ids:
-        append_run(new_id(), 1, tenant_id=tenant_id)
-    drain(dispatcher(WebhookPublisher()))
+        store_run(new_id(), 1, tenant_id=tenant_id)
+    drain(build_dispatcher(WebhookPublisher()))
 
 
 def _deliveries(tenant_id: uuid.UUID = TENANT) -> Any:
@@ -80,7 +85,7 @@ def test_its_deliveries_wait_and_say_why_and_no_attempt_is_counted(
     assert (done.delivered, done.retried, done.exhausted) == (0, 1, 0)
     waiting = _deliveries().get()
     assert (waiting.state, waiting.attempts) == ("Pending", 0)
-    assert waiting.next_attempt_at == at_noon + UNSIGNED_WAIT
+    assert waiting.next_attempt_at == at_noon + UNSIGNED_RETRY_DELAY
     assert "ENCRYPTION_KEYS" in waiting.last_error
 
 
@@ -102,7 +107,7 @@ def test_they_are_sent_once_the_secret_can_be_read(
 
     receiver.secrets["/hook"] = new_secret()
     _keep(encrypt(receiver.secrets["/hook"]))
-    with pinned_time(NOON + UNSIGNED_WAIT + timedelta(seconds=1)):
+    with pinned_time(NOON + UNSIGNED_RETRY_DELAY + timedelta(seconds=1)):
         assert deliver().delivered == 1
     assert receiver.sequences("/hook") == [1]
 
@@ -112,9 +117,9 @@ def test_more_than_are_put_off_at_once_are_put_off_in_several_passes(
 ) -> None:
     subscribe()
     _lose_the_key()
-    append_events(*(event(new_id(), 1) for _ in range(PUT_OFF_AT_ONCE + 3)))
-    drain(dispatcher(WebhookPublisher()))
-    assert deliver().retried == PUT_OFF_AT_ONCE + 3
+    store_events(*(build_event(new_id(), 1) for _ in range(POSTPONE_BATCH + 3)))
+    drain(build_dispatcher(WebhookPublisher()))
+    assert deliver().retried == POSTPONE_BATCH + 3
 
 
 def test_the_log_names_the_endpoint_once(
@@ -124,7 +129,7 @@ def test_the_log_names_the_endpoint_once(
     _lose_the_key()
     _publish(TENANT)
     deliver()
-    with pinned_time(NOON + 2 * UNSIGNED_WAIT):
+    with pinned_time(NOON + 2 * UNSIGNED_RETRY_DELAY):
         deliver()
     told = [line for record in caplog.records if "webhooks_not_signed" in (line := record.getMessage())]
     assert len(told) == 1

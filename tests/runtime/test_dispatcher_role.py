@@ -17,10 +17,10 @@ from eventservice.runtime.dispatcher import DispatcherRole
 from eventservice.runtime.webhook_sender import WebhookSender
 from execution.egress import Egress
 from outbox.models import OutboxEvent
-from outbox.publishers.webhook.endpoints import add_endpoint
+from outbox.publishers.webhook.endpoints import create_endpoint
 from tests.outbox.conftest import start_egress
 from tests.outbox.receiver import receiving
-from tests.outbox.support import TENANT, append_run
+from tests.outbox.support import TENANT, store_run
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -54,7 +54,7 @@ def test_a_pass_that_broke_off_is_made_with_the_next_step(
 ) -> None:
     while role.step(0.0) is None or not role._dispatcher.partitions:
         pass
-    elsewhere(append_run, new_id(), 1).result()
+    elsewhere(store_run, new_id(), 1).result()
 
     with monkeypatch.context() as trouble:
         trouble.setattr(role._dispatcher, "dispatch_once", locked)
@@ -72,8 +72,8 @@ def test_no_thread_of_the_egress_outlives_the_role(
 ) -> None:
     role = DispatcherRole(WebhookSender(start_egress), places=8)
     with receiving() as receiver:
-        add_endpoint(TENANT, receiver.at("/hook"))
-        append_run(new_id(), 2)
+        create_endpoint(TENANT, receiver.at("/hook"))
+        store_run(new_id(), 2)
         while receiver.sequences("/hook") != [1, 2]:
             role.step(0.0)
     assert "egress" in threads()

@@ -32,7 +32,7 @@ from eventservice.templatetags.console import capped, duration
 from eventservice.tenants.models import Tenant
 from orchestration.lifecycle.secrets import scheduled_secrets
 from orchestration.statistics.live import pulse
-from outbox.status import status
+from outbox.status import get_status
 from timers.operator_views import nodes
 
 MOST_SKEW = timedelta(seconds=1)
@@ -297,7 +297,7 @@ def calls() -> Iterator[Finding]:
 
 
 def events() -> Iterator[Finding]:
-    found = status()
+    found = get_status()
     oldest = f", the oldest for {duration(found.lag)}" if found.unpublished else ""
     advice = (
         "With a dispatcher alive: its log says what keeps it. `manage.py outbox status` shows who is at work."

@@ -13,8 +13,8 @@ from eventservice.db.now import db_now
 from eventservice.management.commands.tenant import tenant_of
 from eventservice.management.terminal import length_of_time
 from outbox.maintenance import prune, replay
-from outbox.parking import parked_events, skip, unpark
-from outbox.status import status
+from outbox.parking import list_parked_events, skip, unpark
+from outbox.status import get_status
 
 
 def moment(text: str) -> datetime | timedelta:
@@ -53,7 +53,7 @@ class Command(BaseCommand):
         getattr(self, f"_{action}")(**options)
 
     def _status(self, **options: Any) -> None:
-        now = status()
+        now = get_status()
         self.stdout.write(
             f"unpublished          {now.unpublished} (the oldest for {now.lag.total_seconds():.1f} s)"
         )
@@ -67,7 +67,7 @@ class Command(BaseCommand):
             self.stdout.write(f"no dispatcher        {now.unowned_partitions} partitions")
 
     def _parked(self, **options: Any) -> None:
-        for event in parked_events().iterator(chunk_size=500):
+        for event in list_parked_events().iterator(chunk_size=500):
             aggregate = f"{event.tenant_id}/{event.aggregate_id}#{event.aggregate_seq}"
             self.stdout.write(
                 f"{event.id}  {event.parked_at:%Y-%m-%d %H:%M:%S}  {event.event_type}  {aggregate}"

@@ -14,8 +14,13 @@ from eventservice.kernel.errors import DomainError
 from eventservice.management.commands.tenant import tenant_of
 from eventservice.management.terminal import Terminal, refuse_wrong
 from eventservice.tenants.directory import tenant_names
-from outbox.publishers.webhook.endpoints import add_endpoint, delete_endpoint, find_endpoint, switch_endpoint
-from outbox.publishers.webhook.recovery import EndpointQueue, endpoint_queues
+from outbox.publishers.webhook.endpoints import (
+    create_endpoint,
+    delete_endpoint,
+    get_endpoint,
+    set_endpoint_active,
+)
+from outbox.publishers.webhook.recovery import EndpointQueue, list_endpoint_queues
 
 LISTED = 10_000
 MOST_COUNTED = 1000
@@ -57,7 +62,7 @@ class Command(BaseCommand):
         faults: list[FieldError] = []
         url, types = read_endpoint(Fields({"url": options["url"], "eventTypes": options["type"]}, faults))
         refuse_wrong(faults)
-        endpoint, secret = add_endpoint(tenant.tenant_id, url, types)
+        endpoint, secret = create_endpoint(tenant.tenant_id, url, types)
         if self.terminal.as_json:
             self.terminal.json({"endpointId": str(endpoint.endpoint_id), "url": url, "secret": secret})
         else:
@@ -66,7 +71,7 @@ class Command(BaseCommand):
 
     def _list(self, options: dict[str, Any]) -> None:
         tenant_id = None if options["tenant"] is None else tenant_of(options["tenant"]).tenant_id
-        queues = endpoint_queues(tenant_id, LISTED, MOST_COUNTED)
+        queues = list_endpoint_queues(tenant_id, LISTED, MOST_COUNTED)
         names = tenant_names([queue.endpoint.tenant_id for queue in queues])
         rows = [_row(queue, names.get(queue.endpoint.tenant_id, "")) for queue in queues]
         if self.terminal.as_json:
@@ -81,15 +86,15 @@ class Command(BaseCommand):
             )
 
     def _enable(self, options: dict[str, Any]) -> None:
-        switch_endpoint(*find_endpoint(options["id"]).pk, active=True)
+        set_endpoint_active(*get_endpoint(options["id"]).pk, active=True)
         self.stdout.write("Enabled.")
 
     def _disable(self, options: dict[str, Any]) -> None:
-        switch_endpoint(*find_endpoint(options["id"]).pk, active=False)
+        set_endpoint_active(*get_endpoint(options["id"]).pk, active=False)
         self.stdout.write("Disabled.")
 
     def _remove(self, options: dict[str, Any]) -> None:
-        delete_endpoint(*find_endpoint(options["id"]).pk)
+        delete_endpoint(*get_endpoint(options["id"]).pk)
         self.stdout.write("Removed.")
 
 

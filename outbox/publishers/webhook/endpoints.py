@@ -16,7 +16,7 @@ from eventservice.kernel.signing import new_secret
 from outbox.models import WebhookDelivery, WebhookEndpoint
 
 
-def add_endpoint(
+def create_endpoint(
     tenant_id: UUID, url: str, event_types: Sequence[str] = (), *, endpoint_id: UUID | None = None
 ) -> tuple[WebhookEndpoint, str]:
     """The endpoint and its secret, which is shown this once. The caller has judged the URL."""
@@ -32,23 +32,23 @@ def add_endpoint(
     return endpoint, secret
 
 
-def change_endpoint(tenant_id: UUID, endpoint_id: UUID, **changes: Any) -> None:
+def update_endpoint(tenant_id: UUID, endpoint_id: UUID, **changes: Any) -> None:
     """Its `url`, `event_types` and `active`. What waits for one that is made active again is sent to it."""
     if "active" in changes:
         changes["disabled_reason"] = "" if changes["active"] else "an operator has disabled it"
-    if changes and not _endpoint(tenant_id, endpoint_id).update(**changes):
+    if changes and not _filter_endpoint(tenant_id, endpoint_id).update(**changes):
         raise NotFound("webhook endpoint")
 
 
-def switch_endpoint(tenant_id: UUID, endpoint_id: UUID, *, active: bool) -> None:
+def set_endpoint_active(tenant_id: UUID, endpoint_id: UUID, *, active: bool) -> None:
     """Refused where nothing would change: somebody else was faster."""
-    if _endpoint(tenant_id, endpoint_id).filter(active=active).exists():
+    if _filter_endpoint(tenant_id, endpoint_id).filter(active=active).exists():
         state = "active already" if active else "not active any more"
         raise Conflict("wrong_state", f"Nothing has been changed: the endpoint is {state}.")
-    change_endpoint(tenant_id, endpoint_id, active=active)
+    update_endpoint(tenant_id, endpoint_id, active=active)
 
 
-def find_endpoint(endpoint_id: UUID) -> WebhookEndpoint:
+def get_endpoint(endpoint_id: UUID) -> WebhookEndpoint:
     """Operators name one by its own id alone."""
     found: WebhookEndpoint | None = WebhookEndpoint.across_tenants.filter(endpoint_id=endpoint_id).first()
     if found is None:
@@ -56,15 +56,15 @@ def find_endpoint(endpoint_id: UUID) -> WebhookEndpoint:
     return found
 
 
-def refuse_used(tenant_id: UUID, endpoint_id: UUID) -> None:
+def check_endpoint_unused(tenant_id: UUID, endpoint_id: UUID) -> None:
     if WebhookDelivery.objects.for_tenant(tenant_id).filter(endpoint_id=endpoint_id)[:1].exists():
         raise Conflict("endpoint_used", "It has deliveries: make it inactive instead.")
 
 
 def delete_endpoint(tenant_id: UUID, endpoint_id: UUID) -> None:
     """One to which nothing was ever to be delivered: with it the database deletes its deliveries."""
-    refuse_used(tenant_id, endpoint_id)
-    _endpoint(tenant_id, endpoint_id).delete()
+    check_endpoint_unused(tenant_id, endpoint_id)
+    _filter_endpoint(tenant_id, endpoint_id).delete()
 
 
 def reencrypt_endpoint_secrets(work: Reencryption) -> int:
@@ -74,10 +74,10 @@ def reencrypt_endpoint_secrets(work: Reencryption) -> int:
     for tenant_id, endpoint_id, stored in endpoints.values_list("tenant_id", "endpoint_id", "secret"):
         fresh = work.renewed(stored, f"secret of webhook endpoint {endpoint_id}")
         if fresh != stored:
-            changed += _endpoint(tenant_id, endpoint_id).filter(secret=stored).update(secret=fresh)
+            changed += _filter_endpoint(tenant_id, endpoint_id).filter(secret=stored).update(secret=fresh)
     return changed
 
 
-def _endpoint(tenant_id: UUID, endpoint_id: UUID) -> QuerySet[WebhookEndpoint]:
+def _filter_endpoint(tenant_id: UUID, endpoint_id: UUID) -> QuerySet[WebhookEndpoint]:
     endpoints: QuerySet[WebhookEndpoint] = WebhookEndpoint.objects.for_tenant(tenant_id)
     return endpoints.filter(endpoint_id=endpoint_id)
