@@ -1,4 +1,4 @@
-"""curl command lines: what is read of them, and that what is written can be read again."""
+"""curl command lines are read as curl reads them, and written ones can be read again."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eventservice.console.calls.curl import BadCurl, Pasted, parse_curl, write_curl
+from eventservice.console.calls.curl import CurlRequest, InvalidCurl, format_curl, parse_curl
 from tests.execution.hostile import answering
 
 
 def read(line: str) -> tuple[str, str, list[tuple[str, str]], str | None]:
-    pasted = parse_curl(line)
-    return pasted.method, pasted.url, pasted.headers, pasted.body
+    request = parse_curl(line)
+    return request.method, request.url, request.headers, request.body
 
 
 FORM = ("Content-Type", "application/x-www-form-urlencoded")
@@ -47,46 +47,49 @@ JSON = ("Content-Type", "application/json")
         ("/usr/bin/curl http://x.test/ --compressed", ("GET", "http://x.test/", [], None)),
     ],
 )  # fmt: skip
-def test_it_is_read_as_curl_reads_it(line: str, expected: Any) -> None:
+def test_a_command_is_read_as_curl_reads_it(line: str, expected: Any) -> None:
     assert read(line) == expected
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
-        ("curl -k http://x.test/", "-k is ignored: certificates are always checked."),
-        ("curl -L http://x.test/", "-L is ignored: redirects are never followed."),
-        ("curl -o file http://x.test/", "-o is ignored"),
-        ("curl x.test/y", "http:// was taken"),
+        ("curl -k http://x.test/", "-k was ignored: certificates are always verified."),
+        ("curl -L http://x.test/", "-L was ignored: redirects are never followed."),
+        ("curl -o file http://x.test/", "-o was ignored"),
+        ("curl x.test/y", "http:// was added"),
         ("curl http://x.test/ -H 'Host: other.test'", "header Host is set by the transport"),
-        ("curl http://x.test/ | jq .", "What follows | is left out."),
-        ('curl http://x.test/ -H "Authorization: Bearer $TOKEN"', "Variables and commands of the shell"),
+        ("curl http://x.test/ | jq .", "Everything after | was left out."),
+        (
+            'curl http://x.test/ -H "Authorization: Bearer $TOKEN"',
+            "Shell variables and commands are not expanded",
+        ),
     ],
 )
-def test_it_says_what_it_left_out(line: str, said: str) -> None:
-    assert any(said in note for note in parse_curl(line).notes), parse_curl(line).notes
+def test_notes_say_what_was_left_out(line: str, message: str) -> None:
+    assert any(message in note for note in parse_curl(line).notes), parse_curl(line).notes
 
 
-def test_a_dollar_in_single_quotes_is_no_variable() -> None:
+def test_a_dollar_in_single_quotes_is_not_a_variable() -> None:
     assert parse_curl("curl 'http://x.test/?a=$HOME'").notes == []
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
-        ("", "begins with curl"),
-        ("wget http://x.test/", "begins with curl"),
+        ("", "start with curl"),
+        ("wget http://x.test/", "start with curl"),
         ("curl", "no URL"),
         ("curl http://x.test/ http://y.test/", "second URL"),
-        ("curl http://x.test/ -d @body.json", "@body.json cannot be read here"),
-        ("curl http://x.test/ --json @body.json", "@body.json cannot be read here"),
-        ("curl http://x.test/ --data-urlencode name@file", "cannot be read here"),
-        ("curl http://x.test/ -H @headers", "cannot be read here"),
-        ("curl http://x.test/ -b cookies.txt", "cannot be read here"),
-        ("curl http://x.test/ -F a=b", "multipart"),
+        ("curl http://x.test/ -d @body.json", "@body.json cannot be read"),
+        ("curl http://x.test/ --json @body.json", "@body.json cannot be read"),
+        ("curl http://x.test/ --data-urlencode name@file", "cannot be read"),
+        ("curl http://x.test/ -H @headers", "cannot be read"),
+        ("curl http://x.test/ -b cookies.txt", "cannot be read"),
+        ("curl http://x.test/ -F a=b", "Multipart"),
         ("curl http://x.test/ -T file", "cannot be uploaded"),
         ("curl http://x.test/ -X PROPFIND", "PROPFIND"),
-        ("curl http://x.test/ --wibble", "--wibble is not known"),
+        ("curl http://x.test/ --wibble", "--wibble is not supported"),
         ("curl http://x.test/ -H", "no value"),
         ("curl 'http://x.test/", "quote is not closed"),
         ('curl "http://x.test/" ^\n  -H "A: 1"', "Windows"),
@@ -94,14 +97,14 @@ def test_a_dollar_in_single_quotes_is_no_variable() -> None:
         ('curl ^"http://x.test/^"', "Windows"),
     ],
 )
-def test_what_cannot_be_taken_is_refused_in_words(line: str, said: str) -> None:
-    with pytest.raises(BadCurl, match=said):
+def test_a_command_that_cannot_be_imported_is_refused_with_the_reason(line: str, message: str) -> None:
+    with pytest.raises(InvalidCurl, match=message):
         parse_curl(line)
 
 
 @pytest.mark.parametrize("text", ['^"', '"^', "^\n", "a ^", "^%^"])
-def test_what_cmd_would_escape_is_bashs_in_its_quotes(text: str) -> None:
-    assert parse_curl(write_curl("POST", "http://x.test/", {"X-A": f"a{text}".strip()}, text)).body == text
+def test_a_caret_inside_bash_quotes_does_not_mean_windows(text: str) -> None:
+    assert parse_curl(format_curl("POST", "http://x.test/", {"X-A": f"a{text}".strip()}, text)).body == text
 
 
 texts = st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), max_size=60)
@@ -115,35 +118,35 @@ values = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), min_size
     st.dictionaries(names, values, max_size=3),
     st.none() | texts,
 )
-def test_what_is_written_is_read_as_the_same(
+def test_a_written_command_is_read_as_the_same_request(
     method: str, path: str, headers: dict[str, str], body: str | None
 ) -> None:
     url = f"http://x.test/{path}"
-    pasted = parse_curl(write_curl(method, url, headers, body))
-    assert (pasted.method, pasted.url, dict(pasted.headers), pasted.body) == (method, url, headers, body)
-    assert pasted.notes == []
+    request = parse_curl(format_curl(method, url, headers, body))
+    assert (request.method, request.url, dict(request.headers), request.body) == (method, url, headers, body)
+    assert request.notes == []
 
 
 @pytest.mark.parametrize(
     "path", ["/[1-3]?x={a,b}", "/a/../b", "/.", "/a/%2e%2E/b?c", "/a/..#x", "/plain/...?a=/../"]
 )
-def test_curl_asks_for_the_very_url(path: str) -> None:
-    """As the server sees it: curl itself is run."""
+def test_curl_requests_exactly_the_given_url(path: str) -> None:
+    """Run curl itself, and look at what the server receives."""
     with answering(lambda _: b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n") as server:
-        line = write_curl("GET", server.url(path), {}, None)
+        line = format_curl("GET", server.url(path), {}, None)
         subprocess.run(["bash", "-c", f"{line} --silent"], check=True, env={"PATH": os.environ["PATH"]})
-    assert [request.target for request in server.requests] == [path.partition("#")[0]]
+    assert [received.target for received in server.requests] == [path.partition("#")[0]]
     assert parse_curl(line).url == server.url(path)
     assert parse_curl(line).notes == []
 
 
 def test_a_plain_url_needs_no_options() -> None:
-    assert write_curl("GET", "http://x.test/a.b/...?c=1", {}, None) == "curl 'http://x.test/a.b/...?c=1'"
+    assert format_curl("GET", "http://x.test/a.b/...?c=1", {}, None) == "curl 'http://x.test/a.b/...?c=1'"
 
 
-def test_a_shell_reads_it_as_it_was_meant() -> None:
+def test_a_shell_reads_a_written_command_unchanged() -> None:
     awkward = 'it\'s $HOME `id` \\ "x"\nnext !'
-    line = write_curl("POST", "http://x.test/?a=1&b='", {"X-A": awkward.replace("\n", " ")}, awkward)
+    line = format_curl("POST", "http://x.test/?a=1&b='", {"X-A": awkward.replace("\n", " ")}, awkward)
     script = 'curl() { for word in "$@"; do printf \'%s\\0\' "$word"; done; }\n' + line
     words = (
         subprocess.run(["bash", "-c", script], capture_output=True, check=True).stdout.decode().split("\0")
@@ -152,7 +155,7 @@ def test_a_shell_reads_it_as_it_was_meant() -> None:
     assert words[-2] == awkward
 
 
-def test_what_a_browser_copies_is_taken() -> None:
+def test_a_command_copied_from_a_browser_is_imported() -> None:
     line = r"""curl 'https://shop.test/api/orders?draft=1' \
   -H 'accept: application/json' \
   -H 'accept-language: de-DE,de;q=0.9' \
@@ -161,12 +164,12 @@ def test_what_a_browser_copies_is_taken() -> None:
   -H 'sec-ch-ua: "Chromium";v="142", "Not_A Brand";v="99"' \
   --data-raw $'{"note":"it\'s \\"fine\\""}' \
   --insecure"""
-    pasted = parse_curl(line)
-    assert (pasted.method, pasted.url) == ("POST", "https://shop.test/api/orders?draft=1")
-    assert pasted.body == '{"note":"it\'s \\"fine\\""}'
-    assert dict(pasted.headers)["Cookie"] == "session=abc; theme=dark"
-    assert len(pasted.headers) == 5
+    request = parse_curl(line)
+    assert (request.method, request.url) == ("POST", "https://shop.test/api/orders?draft=1")
+    assert request.body == '{"note":"it\'s \\"fine\\""}'
+    assert dict(request.headers)["Cookie"] == "session=abc; theme=dark"
+    assert len(request.headers) == 5
 
 
-def test_nothing_of_curl_itself_is_run() -> None:
-    assert isinstance(parse_curl(f"curl {shlex.quote('http://x.test/$(touch /tmp/never)')}"), Pasted)
+def test_no_part_of_a_command_is_executed() -> None:
+    assert isinstance(parse_curl(f"curl {shlex.quote('http://x.test/$(touch /tmp/never)')}"), CurlRequest)

@@ -1,29 +1,27 @@
-"""curl command lines: read as what people paste, and written for them to paste elsewhere."""
+"""Conversion between curl command lines and HTTP requests, for importing a request and for exporting one."""
 
 from __future__ import annotations
 
 import base64
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from urllib.parse import quote_plus
 
-from eventservice.console.calls.shell_words import has_variables, is_for_windows, words_of
+from eventservice.console.calls.shell_words import has_expansions, is_windows_command, split_words
 from execution.outcome import METHODS
 from execution.url_rules import BadHeader, check_headers
 
-# --- reading --------------------------------------------------------------------------------------------------
 
-
-class BadCurl(ValueError):
-    """What cannot be taken, in words a person can act on."""
+class InvalidCurl(ValueError):
+    """A command line that cannot be imported. The message tells the operator what to change."""
 
 
 @dataclass(slots=True)
-class Pasted:
-    """What a command line asks for; `notes` say what of it was left out or decided."""
+class CurlRequest:
+    """The request that a command line makes. `notes` say what was ignored or assumed."""
 
     method: str = ""
     url: str = ""
@@ -32,32 +30,25 @@ class Pasted:
     timeout_seconds: str = ""
     notes: list[str] = field(default_factory=list)
 
-    # On the way there.
-    data: list[str] = field(default_factory=list)
-    is_json: bool = False
-    in_query: bool = False
-    wants_head: bool = False
-    user: str | None = None
-    cookies: list[str] = field(default_factory=list)
-    without: set[str] = field(default_factory=set)  # headers that curl is told not to add
-
     def note(self, text: str) -> None:
         if text not in self.notes:
             self.notes.append(text)
 
-    def has(self, name: str) -> bool:
+    def has_header(self, name: str) -> bool:
         return any(name == other.lower() for other, _ in self.headers)
 
 
-# Options that say nothing about the request itself. The first take a value.
-IGNORED_WITH_VALUE = frozenset({
+# --- options ------------------------------------------------------------------------------------------------------
+
+# Options that do not change the request.
+_IGNORED_WITH_VALUE = frozenset({
     "output", "proxy", "proxy-user", "write-out", "connect-timeout", "retry", "retry-delay", "retry-max-time",
     "cacert", "capath", "cert", "key", "resolve", "limit-rate", "cookie-jar", "dump-header", "interface",
     "max-redirs", "ciphers", "tls-max", "range", "continue-at", "speed-limit", "speed-time", "cert-type",
     "key-type", "pass", "noproxy", "connect-to", "dns-servers", "keepalive-time", "stderr", "trace",
     "trace-ascii", "unix-socket", "local-port", "socks5", "socks5-hostname", "max-filesize",
 })  # fmt: skip
-IGNORED = frozenset({
+_IGNORED_FLAGS = frozenset({
     "insecure", "location", "location-trusted", "silent", "show-error", "verbose", "include", "fail",
     "fail-with-body", "fail-early", "remote-name", "remote-header-name", "remote-time", "http1.0", "http1.1",
     "http2", "http2-prior-knowledge", "http3", "no-buffer", "ipv4", "ipv6", "no-progress-meter", "progress-bar",
@@ -66,17 +57,17 @@ IGNORED = frozenset({
     "retry-connrefused", "retry-all-errors", "basic", "junk-session-cookies", "parallel", "trace-time",
     "styled-output",
 })  # fmt: skip
-REFUSED = {
-    "form": "A multipart form (-F) cannot be sent: give the body as text with --data-raw.",
-    "form-string": "A multipart form cannot be sent: give the body as text with --data-raw.",
-    "upload-file": "A file (-T) cannot be uploaded: give its text with --data-raw.",
-    "config": "A file with options (-K) cannot be read here: paste the options themselves.",
-    "next": "Only one request can be taken: leave out --next and what follows it.",
-    "digest": "Digest authentication is not spoken here.",
-    "ntlm": "NTLM authentication is not spoken here.",
-    "negotiate": "Negotiate authentication is not spoken here.",
+_REFUSED = {
+    "form": "Multipart forms (-F) are not supported. Give the body as text with --data-raw.",
+    "form-string": "Multipart forms are not supported. Give the body as text with --data-raw.",
+    "upload-file": "Files (-T) cannot be uploaded. Give the content with --data-raw.",
+    "config": "Option files (-K) cannot be read. Paste the options themselves.",
+    "next": "Only one request can be imported. Remove --next and everything after it.",
+    "digest": "Digest authentication is not supported.",
+    "ntlm": "NTLM authentication is not supported.",
+    "negotiate": "Negotiate authentication is not supported.",
 }
-SHORT = {
+_LONG_NAMES = {
     "X": "request", "H": "header", "d": "data", "u": "user", "A": "user-agent", "e": "referer", "b": "cookie",
     "I": "head", "G": "get", "m": "max-time", "F": "form", "T": "upload-file", "K": "config", "o": "output",
     "x": "proxy", "U": "proxy-user", "w": "write-out", "c": "cookie-jar", "D": "dump-header", "E": "cert",
@@ -86,282 +77,291 @@ SHORT = {
     "g": "globoff", "N": "no-buffer", "#": "progress-bar", "n": "netrc", "q": "disable", "Z": "parallel",
     "j": "junk-session-cookies", ":": "next",
 }  # fmt: skip
-SHELL = frozenset({"|", "||", "&", "&&", ";", ">", ">>", "<", "2>", "2>&1", "|&"})
+_SHELL_OPERATORS = frozenset({"|", "||", "&", "&&", ";", ">", ">>", "<", "2>", "2>&1", "|&"})
+_REDIRECTION = re.compile(r"[12&]?>{1,2}\S*")
 
 
-def parse_curl(text: str) -> Pasted:
-    """Raises BadCurl."""
-    pasted = Pasted()
-    words = iter(_words(text, pasted))
-    for word in words:
-        if word in SHELL or re.fullmatch(r"[12&]?>{1,2}\S*", word):
-            pasted.note(f"What follows {word} is left out.")
-            break
-        _take(word, words, pasted)
-    return _finished(pasted)
+# --- reading ------------------------------------------------------------------------------------------------------
 
 
-def _take(word: str, words: Iterator[str], pasted: Pasted) -> None:
-    if word.startswith("--") and len(word) > 2:
-        _apply(word[2:], word, lambda: _value(word, words), pasted)
-    elif word.startswith("-") and len(word) > 1:
-        _take_short(word, words, pasted)
-    elif pasted.url:
-        raise BadCurl(
-            f"There is a second URL, {word[:80]!r}: only one request can be taken. Is a quote missing?"
-        )
-    else:
-        pasted.url = word
+def parse_curl(text: str) -> CurlRequest:
+    """Return the request that a curl command line makes. Raise InvalidCurl if it cannot be imported."""
+    return _CurlParser(text).parse()
 
 
-def _take_short(word: str, words: Iterator[str], pasted: Pasted) -> None:
-    """-sSL is three options; what follows one that takes a value is its value, as in -XPOST."""
-    for place, letter in enumerate(word[1:], 2):
-        name = SHORT.get(letter)
-        if name is None:
-            raise BadCurl(f"The option -{letter} is not known here: take it out.")
-        if takes_value(name):
-            _apply(name, f"-{letter}", partial(_rest_or_value, word, place, words), pasted)
+class _CurlParser:
+    def __init__(self, text: str) -> None:
+        self.request = CurlRequest()
+        self._words = iter(self._split(text))
+        self._data: list[str] = []
+        self._cookies: list[str] = []
+        self._user: str | None = None
+        self._suppressed_headers: set[str] = set()  # by "-H Name:"
+        self._is_json = self._is_head = self._data_in_query = False
+
+    def parse(self) -> CurlRequest:
+        for word in self._words:
+            if word in _SHELL_OPERATORS or _REDIRECTION.fullmatch(word):
+                self.request.note(f"Everything after {word} was left out.")
+                break
+            self._read_word(word)
+        self._finish_url()
+        self._finish_data()
+        self._finish_credentials()
+        return self.request
+
+    def _split(self, text: str) -> list[str]:
+        text = text.strip().removeprefix("$ ")
+        if is_windows_command(text):
+            raise InvalidCurl("This is a command for the Windows prompt. Copy it as cURL (bash) instead.")
+        if has_expansions(text):
+            self.request.note("Shell variables and commands are not expanded; they are kept as written.")
+        try:
+            words = split_words(text)
+        except ValueError:
+            raise InvalidCurl("A quote is not closed.") from None
+        if not words or words[0].rsplit("/", 1)[-1].removesuffix(".exe") != "curl":
+            raise InvalidCurl("The command line must start with curl.")
+        return words[1:]
+
+    def _read_word(self, word: str) -> None:
+        if word.startswith("--") and len(word) > 2:
+            self._apply(word[2:], word, partial(self._next_value, word))
+        elif word.startswith("-") and len(word) > 1:
+            self._read_short_options(word)
+        elif self.request.url:
+            raise InvalidCurl(
+                f"There is a second URL, {word[:80]!r}. Only one request can be imported. Is a quote missing?"
+            )
+        else:
+            self.request.url = word
+
+    def _read_short_options(self, word: str) -> None:
+        """Read a group of short options. -sSL is three options, and -XPOST is -X with its value."""
+        for end, letter in enumerate(word[1:], 2):
+            name = _LONG_NAMES.get(letter)
+            if name is None:
+                raise InvalidCurl(f"The option -{letter} is not supported. Remove it.")
+            if _takes_value(name):
+                self._apply(name, f"-{letter}", partial(self._rest_or_next_value, word, end))
+                return
+            self._apply(name, f"-{letter}", str)
+
+    def _rest_or_next_value(self, word: str, end: int) -> str:
+        return word[end:] or self._next_value(word)
+
+    def _next_value(self, option: str) -> str:
+        value = next(self._words, None)
+        if value is None:
+            raise InvalidCurl(f"The option {option} has no value.")
+        return value
+
+    def _apply(self, name: str, option: str, read_value: Callable[[], str]) -> None:
+        """Apply one option. `option` is its spelling in the command line."""
+        if name in _REFUSED:
+            raise InvalidCurl(_REFUSED[name])
+        if name in _VALUE_OPTIONS:
+            _VALUE_OPTIONS[name](self, read_value())
+        elif name in _FLAGS:
+            _FLAGS[name](self)
+        elif name in _IGNORED_WITH_VALUE:
+            read_value()
+            self.request.note(f"{option} was ignored: it does not change the request.")
+        elif name in _IGNORED_FLAGS:
+            self.request.note(f"{option} was ignored: {_explain_ignored(name)}.")
+        else:
+            raise InvalidCurl(f"The option {option[:60]} is not supported. Remove it.")
+
+    # --- single options -------------------------------------------------------------------------------------------
+
+    def set_header(self, value: str) -> None:
+        if value.startswith("@"):
+            raise InvalidCurl(f"Header files ({value[:60]}) cannot be read. Give each header with -H.")
+        name, colon, text = value.partition(":")
+        if not colon and value.endswith(";"):
+            name, text = value[:-1], ""
+        elif not text.strip():
+            self._suppressed_headers.add(name.strip().lower())
             return
-        _apply(name, f"-{letter}", str, pasted)
+        self._add_header(name.strip(), text.strip())
+
+    def _add_header(self, name: str, value: str) -> None:
+        try:
+            check_headers([(name, "")])
+        except BadHeader as error:
+            self.request.note(f"A header was left out: {error}.")
+            return
+        self.request.headers.append((name, value))
+
+    def add_raw_data(self, value: str) -> None:
+        self._data.append(value)
+
+    def add_data(self, value: str) -> None:
+        if value.startswith("@"):
+            raise InvalidCurl(f"The file {value[:80]} cannot be read. Paste its content into the body.")
+        self._data.append(value)
+
+    def add_urlencoded_data(self, value: str) -> None:
+        name, equals, content = value.partition("=")
+        if "@" in name or (not equals and "@" in value):
+            raise InvalidCurl(f"The file in --data-urlencode {value[:80]} cannot be read. Paste its content.")
+        if not equals:
+            name, content = "", value
+        self._data.append(f"{name}={quote_plus(content)}" if name else quote_plus(content))
+
+    def add_json(self, value: str) -> None:
+        self.add_data(value)
+        self._is_json = True
+
+    def set_method(self, value: str) -> None:
+        method = value.strip().upper()
+        if method not in METHODS:
+            raise InvalidCurl(f"The method {value[:40]!r} is not supported. Use one of {', '.join(METHODS)}.")
+        self.request.method = method
+
+    def add_cookie(self, value: str) -> None:
+        if "=" not in value:
+            raise InvalidCurl(f"The cookie file {value[:80]!r} cannot be read. Give cookies as name=value.")
+        self._cookies.append(value)
+
+    def set_url(self, value: str) -> None:
+        if self.request.url:
+            raise InvalidCurl("There are two URLs. Only one request can be imported.")
+        self.request.url = value
+
+    def set_timeout(self, value: str) -> None:
+        self.request.timeout_seconds = value
+
+    def set_user(self, value: str) -> None:
+        self._user = value
+
+    def set_bearer_token(self, value: str) -> None:
+        self._add_header("Authorization", f"Bearer {value}")
+
+    def set_user_agent(self, value: str) -> None:
+        self._add_header("User-Agent", value)
+
+    def set_referer(self, value: str) -> None:
+        self._add_header("Referer", value)
+
+    def use_head(self) -> None:
+        self._is_head = True
+
+    def move_data_to_query(self) -> None:
+        self._data_in_query = True
+
+    def keep_default(self) -> None:
+        """Do nothing: the option asks for what this service always does."""
+
+    # --- the whole request ----------------------------------------------------------------------------------------
+
+    def _finish_url(self) -> None:
+        if not self.request.url:
+            raise InvalidCurl("There is no URL.")
+        if "://" not in self.request.url:
+            self.request.note("The URL has no scheme; http:// was added, as curl does.")
+            self.request.url = f"http://{self.request.url}"
+
+    def _finish_data(self) -> None:
+        request = self.request
+        data = ("" if self._is_json else "&").join(self._data) if self._data else None
+        if self._data_in_query and data is not None:
+            base, hash_, fragment = request.url.partition("#")
+            request.url = f"{base}{'&' if '?' in base else '?'}{data}{hash_}{fragment}"
+            data = None
+        default_method = "HEAD" if self._is_head else "GET" if data is None else "POST"
+        request.method = request.method or default_method
+        request.body = data
+        if data is not None:
+            if self._is_json:
+                self._add_default_header("Accept", "application/json")
+            media_type = "application/json" if self._is_json else "application/x-www-form-urlencoded"
+            self._add_default_header("Content-Type", media_type)
+
+    def _add_default_header(self, name: str, value: str) -> None:
+        if not self.request.has_header(name.lower()) and name.lower() not in self._suppressed_headers:
+            self.request.headers.append((name, value))
+
+    def _finish_credentials(self) -> None:
+        request = self.request
+        if self._user is not None and not request.has_header("authorization"):
+            user = self._user if ":" in self._user else f"{self._user}:"
+            token = base64.b64encode(user.encode()).decode()
+            request.headers.append(("Authorization", f"Basic {token}"))
+        if self._cookies and not request.has_header("cookie"):
+            request.headers.append(("Cookie", "; ".join(self._cookies)))
 
 
-def _rest_or_value(word: str, place: int, words: Iterator[str]) -> str:
-    return word[place:] or _value(word, words)
+def _takes_value(name: str) -> bool:
+    return name in _VALUE_OPTIONS or name in _IGNORED_WITH_VALUE or name in _REFUSED
 
 
-def takes_value(name: str) -> bool:
-    return name in _VALUED or name in IGNORED_WITH_VALUE or name in REFUSED
-
-
-def _value(option: str, words: Iterator[str]) -> str:
-    value = next(words, None)
-    if value is None:
-        raise BadCurl(f"The option {option} has no value.")
-    return value
-
-
-def _apply(name: str, said: str, value: Callable[[], str], pasted: Pasted) -> None:
-    if name in REFUSED:
-        raise BadCurl(REFUSED[name])
-    if name in _VALUED:
-        _VALUED[name](pasted, value())
-    elif name in _FLAGS:
-        _FLAGS[name](pasted)
-    elif name in IGNORED_WITH_VALUE:
-        value()
-        pasted.note(f"{said} is ignored: it says nothing about the request.")
-    elif name in IGNORED:
-        pasted.note(f"{said} is ignored: {_why_ignored(name)}.")
-    else:
-        raise BadCurl(f"The option {said[:60]} is not known here: take it out.")
-
-
-def _why_ignored(name: str) -> str:
+def _explain_ignored(name: str) -> str:
     match name:
         case "insecure":
-            return "certificates are always checked"
+            return "certificates are always verified"
         case "location" | "location-trusted":
             return "redirects are never followed"
         case _:
-            return "it says nothing about the request"
+            return "it does not change the request"
 
 
-# --- single options -------------------------------------------------------------------------------------------
-
-
-def _header(pasted: Pasted, value: str) -> None:
-    if value.startswith("@"):
-        raise BadCurl(f"Headers of a file ({value[:60]}) cannot be read here: give them with -H.")
-    name, colon, text = value.partition(":")
-    if not colon and value.endswith(";"):
-        name, text = value[:-1], ""
-    elif not text.strip():
-        pasted.without.add(name.strip().lower())
-        return
-    _add_header(pasted, name.strip(), text.strip())
-
-
-def _add_header(pasted: Pasted, name: str, value: str) -> None:
-    try:
-        check_headers([(name, "")])
-    except BadHeader as wrong:
-        pasted.note(f"A header is left out: {wrong}.")
-        return
-    pasted.headers.append((name, value))
-
-
-def _data(pasted: Pasted, value: str) -> None:
-    if value.startswith("@"):
-        raise BadCurl(f"The file {value[:80]} cannot be read here: paste its text into the body.")
-    pasted.data.append(value)
-
-
-def _urlencoded(pasted: Pasted, value: str) -> None:
-    name, equals, content = value.partition("=")
-    if "@" in name or (not equals and "@" in value):
-        raise BadCurl(f"The file of --data-urlencode {value[:80]} cannot be read here: paste its text.")
-    if not equals:
-        name, content = "", value
-    pasted.data.append(f"{name}={quote_plus(content)}" if name else quote_plus(content))
-
-
-def _json(pasted: Pasted, value: str) -> None:
-    _data(pasted, value)
-    pasted.is_json = True
-
-
-def _request(pasted: Pasted, value: str) -> None:
-    method = value.strip().upper()
-    if method not in METHODS:
-        raise BadCurl(f"The method {value[:40]!r} cannot be sent: it must be one of {', '.join(METHODS)}.")
-    pasted.method = method
-
-
-def _cookie(pasted: Pasted, value: str) -> None:
-    if "=" not in value:
-        raise BadCurl(f"The cookies of the file {value[:80]!r} cannot be read here: give them as name=value.")
-    pasted.cookies.append(value)
-
-
-def _url(pasted: Pasted, value: str) -> None:
-    if pasted.url:
-        raise BadCurl("There are two URLs: only one request can be taken.")
-    pasted.url = value
-
-
-def _max_time(pasted: Pasted, value: str) -> None:
-    pasted.timeout_seconds = value
-
-
-def _user(pasted: Pasted, value: str) -> None:
-    pasted.user = value
-
-
-def _head(pasted: Pasted) -> None:
-    pasted.wants_head = True
-
-
-def _get(pasted: Pasted) -> None:
-    pasted.in_query = True
-
-
-def _nothing(pasted: Pasted) -> None:
-    """What is always so here: nothing asks for compression, and a URL is sent as it is written."""
-
-
-_VALUED: Mapping[str, Callable[[Pasted, str], None]] = {
-    "request": _request,
-    "header": _header,
-    "data": _data,
-    "data-ascii": _data,
-    "data-binary": _data,
-    "data-raw": lambda pasted, value: pasted.data.append(value),
-    "data-urlencode": _urlencoded,
-    "json": _json,
-    "url": _url,
-    "user": _user,
-    "oauth2-bearer": lambda pasted, value: _add_header(pasted, "Authorization", f"Bearer {value}"),
-    "user-agent": lambda pasted, value: _add_header(pasted, "User-Agent", value),
-    "referer": lambda pasted, value: _add_header(pasted, "Referer", value),
-    "cookie": _cookie,
-    "max-time": _max_time,
+_VALUE_OPTIONS: Mapping[str, Callable[[_CurlParser, str], None]] = {
+    "request": _CurlParser.set_method,
+    "header": _CurlParser.set_header,
+    "data": _CurlParser.add_data,
+    "data-ascii": _CurlParser.add_data,
+    "data-binary": _CurlParser.add_data,
+    "data-raw": _CurlParser.add_raw_data,
+    "data-urlencode": _CurlParser.add_urlencoded_data,
+    "json": _CurlParser.add_json,
+    "url": _CurlParser.set_url,
+    "user": _CurlParser.set_user,
+    "oauth2-bearer": _CurlParser.set_bearer_token,
+    "user-agent": _CurlParser.set_user_agent,
+    "referer": _CurlParser.set_referer,
+    "cookie": _CurlParser.add_cookie,
+    "max-time": _CurlParser.set_timeout,
 }
-_FLAGS: Mapping[str, Callable[[Pasted], None]] = {
-    "head": _head,
-    "get": _get,
-    "compressed": _nothing,
-    "globoff": _nothing,
-    "path-as-is": _nothing,
+_FLAGS: Mapping[str, Callable[[_CurlParser], None]] = {
+    "head": _CurlParser.use_head,
+    "get": _CurlParser.move_data_to_query,
+    "compressed": _CurlParser.keep_default,
+    "globoff": _CurlParser.keep_default,
+    "path-as-is": _CurlParser.keep_default,
 }
 
 
-# --- the whole ------------------------------------------------------------------------------------------------
-
-
-def _finished(pasted: Pasted) -> Pasted:
-    if not pasted.url:
-        raise BadCurl("There is no URL.")
-    if "://" not in pasted.url:
-        pasted.note("The URL had no scheme: http:// was taken, as curl does.")
-        pasted.url = f"http://{pasted.url}"
-    _finish_data(pasted)
-    if pasted.user is not None and not pasted.has("authorization"):
-        user = pasted.user if ":" in pasted.user else f"{pasted.user}:"
-        token = base64.b64encode(user.encode()).decode()
-        pasted.headers.append(("Authorization", f"Basic {token}"))
-    if pasted.cookies and not pasted.has("cookie"):
-        pasted.headers.append(("Cookie", "; ".join(pasted.cookies)))
-    return pasted
-
-
-def _finish_data(pasted: Pasted) -> None:
-    data = ("" if pasted.is_json else "&").join(pasted.data) if pasted.data else None
-    if pasted.in_query and data is not None:
-        base, hash_, fragment = pasted.url.partition("#")
-        pasted.url = f"{base}{'&' if '?' in base else '?'}{data}{hash_}{fragment}"
-        data = None
-    usual = "HEAD" if pasted.wants_head else "GET" if data is None else "POST"
-    pasted.method = pasted.method or usual
-    pasted.body = data
-    if data is None:
-        return
-    kind = "application/json" if pasted.is_json else "application/x-www-form-urlencoded"
-    for name, value in (("Accept", kind), ("Content-Type", kind)):
-        wanted = name != "Accept" or pasted.is_json
-        if wanted and not pasted.has(name.lower()) and name.lower() not in pasted.without:
-            pasted.headers.append((name, value))
-
-
-def _words(text: str, pasted: Pasted) -> list[str]:
-    text = text.strip().removeprefix("$ ")
-    if is_for_windows(text):
-        raise BadCurl("This was copied for Windows' cmd: copy it as cURL for bash.")
-    if has_variables(text):
-        pasted.note(
-            "Variables and commands of the shell are not carried out: they stand as they are written."
-        )
-    try:
-        words = words_of(text)
-    except ValueError:
-        raise BadCurl("A quote is not closed.") from None
-    if not words or words[0].rsplit("/", 1)[-1].removesuffix(".exe") != "curl":
-        raise BadCurl("A command line that begins with curl is needed.")
-    return words[1:]
-
-
-# --- writing --------------------------------------------------------------------------------------------------
-
-
-def write_curl(method: str, url: str, headers: Mapping[str, str], body: str | None) -> str:
-    """For bash, an option a line. What the headers hide stays hidden."""
-    options = _method_options(method, body)
-    options += [f"-H {shlex.quote(_header_option(name, value))}" for name, value in headers.items()]
-    if body is not None:
-        if not any(name.lower() == "content-type" for name in headers):
-            options.append("-H 'Content-Type:'")  # curl would add one
-        options.append(f"--data-raw {shlex.quote(body)}")
-    return " \\\n  ".join([f"curl {_as_it_is(url)}{shlex.quote(url)}", *options])
-
-
-def _as_it_is(url: str) -> str:
-    """curl would make several URLs of one with brackets or braces, and tidy a path with dot segments."""
-    globoff = "--globoff " if set("[]{}") & set(url) else ""
-    return globoff + ("--path-as-is " if _DOT_SEGMENT.search(url) else "")
-
+# --- writing ------------------------------------------------------------------------------------------------------
 
 _DOT_SEGMENT = re.compile(r"/(?:\.|%2e){1,2}(?:[/?#]|$)", re.IGNORECASE)
 
 
-def _method_options(method: str, body: str | None) -> list[str]:
-    if method == "HEAD" and body is None:
+def format_curl(
+    method: str, url: str, headers: Mapping[str, str], body: str | None, *, body_file: str = ""
+) -> str:
+    """Return a command line for bash with one option per line. `body_file` stands in for a body that is too long."""
+    options = _format_method(method, has_body=body is not None)
+    options += [f"-H {shlex.quote(_format_header(name, value))}" for name, value in headers.items()]
+    if body is not None:
+        if not any(name.lower() == "content-type" for name in headers):
+            options.append("-H 'Content-Type:'")  # curl would add one
+        options.append(f"--data-binary @{body_file}" if body_file else f"--data-raw {shlex.quote(body)}")
+    return " \\\n  ".join([f"curl {_format_url_options(url)}{shlex.quote(url)}", *options])
+
+
+def _format_url_options(url: str) -> str:
+    """Return the options that keep curl from expanding brackets and braces, and from removing dot segments."""
+    globoff = "--globoff " if set("[]{}") & set(url) else ""
+    return globoff + ("--path-as-is " if _DOT_SEGMENT.search(url) else "")
+
+
+def _format_method(method: str, *, has_body: bool) -> list[str]:
+    if method == "HEAD" and not has_body:
         return ["--head"]
-    usual = "GET" if body is None else "POST"
-    return [] if method == usual else [f"-X {method}"]
+    default = "POST" if has_body else "GET"
+    return [] if method == default else [f"-X {method}"]
 
 
-def _header_option(name: str, value: str) -> str:
+def _format_header(name: str, value: str) -> str:
     return f"{name}: {value}" if value.strip() else f"{name};"
-
-
-__all__ = ["BadCurl", "Pasted", "parse_curl", "write_curl"]

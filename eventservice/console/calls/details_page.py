@@ -10,7 +10,7 @@ from django.http import HttpRequest, HttpResponse
 
 from eventservice.api.call_presentation import show_request
 from eventservice.console.base.views import ConsoleView
-from eventservice.console.calls.curl import write_curl
+from eventservice.console.calls.curl import format_curl
 from eventservice.console.calls.presenters.call_state import about
 from eventservice.console.calls.presenters.exchange import (
     answered,
@@ -145,9 +145,8 @@ class Curl(ConsoleView):
         if is_json and not any(name.lower() == "content-type" for name in headers):
             headers = {"Content-Type": "application/json", **headers}
         too_large = body is not None and len(body) > MOST_IN_CURL
-        command = write_curl(spec["method"], spec["url"], headers, "@" if too_large else body)
-        if too_large:
-            command = command.removesuffix("--data-raw @") + f"--data-binary @request-{service_call_id}.txt"
+        body_file = f"request-{service_call_id}.txt" if too_large else ""
+        command = format_curl(spec["method"], spec["url"], headers, body, body_file=body_file)
         return self.render(
             {
                 **about(call, db_now()),

@@ -20,7 +20,7 @@ from eventservice.api.call_submission import DEFAULT_TIMEOUT, Asking, parse_subm
 from eventservice.api.fields import format_duration, format_instant
 from eventservice.api.parsers import parse_json, storable
 from eventservice.api.problems import FieldError, Problem
-from eventservice.console.calls.curl import Pasted
+from eventservice.console.calls.curl import CurlRequest
 from eventservice.console.calls.local_time import BadMoment, chosen_of, moment_of
 from eventservice.kernel.ids import new_id
 from eventservice.tenants.directory import Profile
@@ -400,7 +400,7 @@ def _shown_policy(stored: Mapping[str, Any] | None) -> dict[str, str]:
     }
 
 
-def with_pasted(draft: Draft, pasted: Pasted) -> Draft:
+def with_pasted(draft: Draft, pasted: CurlRequest) -> Draft:
     """The request of a curl command line in place of the one that is there."""
     kind, body = _pasted_body(pasted)
     host = pasted.url.split("://")[-1].split("/")[0].split("?")[0]
@@ -417,7 +417,7 @@ def with_pasted(draft: Draft, pasted: Pasted) -> Draft:
     )
 
 
-def _pasted_body(pasted: Pasted) -> tuple[str, str]:
+def _pasted_body(pasted: CurlRequest) -> tuple[str, str]:
     if pasted.body is None:
         return "json", ""
     kinds: Sequence[str] = [value for name, value in pasted.headers if name.lower() == "content-type"]

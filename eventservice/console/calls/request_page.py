@@ -16,7 +16,7 @@ from eventservice.api.fields import parse_uuid
 from eventservice.api.problems import DATABASE_BUSY, OUTCOME_UNKNOWN
 from eventservice.console.base.tenant_select import list_tenant_options
 from eventservice.console.base.views import ConsoleView, redirect_see_other
-from eventservice.console.calls.curl import BadCurl, parse_curl
+from eventservice.console.calls.curl import InvalidCurl, parse_curl
 from eventservice.console.calls.local_time import BadMoment, moment_of, zones
 from eventservice.console.calls.presenters.call_state import about
 from eventservice.console.calls.presenters.exchange import answered, hostnames, rows_of
@@ -155,7 +155,7 @@ class NewCall(RequestPage):
         faults = Faults()
         try:
             pasted = parse_curl(draft.curl)
-        except BadCurl as wrong:
+        except InvalidCurl as wrong:
             faults.add("curl", str(wrong))
             return self.form(draft, faults)
         return self.form(with_pasted(draft, pasted), notes=pasted.notes, imported=True)

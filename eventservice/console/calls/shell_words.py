@@ -1,11 +1,14 @@
-"""The words of a command line, as bash reads it: what browsers copy has quotes that POSIX, and shlex, do not know."""
+"""Splitting of a command line into words as bash does it.
+
+Browsers copy commands with ANSI-C quotes ($'…'), which POSIX and therefore shlex do not know.
+"""
 
 from __future__ import annotations
 
 import re
 import shlex
 
-# What stands in the way of shlex: line continuations, and quotes as bash has them and POSIX has not.
+# What shlex would read differently: line continuations, and the quotes of bash.
 _PIECES = re.compile(
     r"(?P<joined>\\\r?\n)"
     r"|(?P<ansi>\$'(?:\\.|[^'\\])*')"
@@ -14,7 +17,7 @@ _PIECES = re.compile(
     r"|(?P<escaped>\\.)",
     re.DOTALL,
 )
-_VARIABLE = re.compile(r"(?<!\\)(?:\$[A-Za-z_{(]|`)")
+_EXPANSION = re.compile(r"(?<!\\)(?:\$[A-Za-z_{(]|`)")
 _ANSI = re.compile(
     r"\\(?:x([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{1,4})|U([0-9a-fA-F]{1,8})|([0-7]{1,3})|c(.)|(.))", re.DOTALL
 )
@@ -23,54 +26,54 @@ _ANSI_LETTERS = {
 }  # fmt: skip
 
 
-def words_of(text: str) -> list[str]:
-    """Nothing is carried out and no variable replaced; raises ValueError where a quote is not closed."""
-    return shlex.split(_PIECES.sub(_plain, text))
+def split_words(text: str) -> list[str]:
+    """Return the words without expanding anything. Raise ValueError if a quote is not closed."""
+    return shlex.split(_PIECES.sub(_to_posix, text))
 
 
-def has_variables(text: str) -> bool:
-    """Or commands, where a shell would replace them: not in single quotes, and not after a backslash."""
-    return bool(_VARIABLE.search(_PIECES.sub(lambda piece: piece["double"] or " ", text)))
+def has_expansions(text: str) -> bool:
+    """Return whether a shell would expand a variable or a command: outside single quotes and without a backslash."""
+    return bool(_EXPANSION.search(_PIECES.sub(lambda piece: piece["double"] or " ", text)))
 
 
-def is_for_windows(text: str) -> bool:
-    """Whether cmd is to read it, which escapes by a caret: bash has none outside its quotes."""
+def is_windows_command(text: str) -> bool:
+    """Return whether the line was copied for cmd.exe, which escapes with carets. Bash has none outside quotes."""
     return bool(re.search(r"\^(?:\s|$)|\^%\^", _PIECES.sub("", text)))
 
 
-def _plain(piece: re.Match[str]) -> str:
+def _to_posix(piece: re.Match[str]) -> str:
     match piece.lastgroup:
         case "joined":
             return " "
         case "ansi":
-            return shlex.quote(_ansi(piece[0][2:-1]))
+            return shlex.quote(_decode_ansi_c(piece[0][2:-1]))
         case "double":
-            return re.sub(r"\\(\r?\n|.)", _in_double_quotes, piece[0].removeprefix("$"))
+            return re.sub(r"\\(\r?\n|.)", _unescape_in_double_quotes, piece[0].removeprefix("$"))
         case _:
             return piece[0]
 
 
-def _in_double_quotes(escape: re.Match[str]) -> str:
-    """shlex knows two of bash's escapes there."""
+def _unescape_in_double_quotes(escape: re.Match[str]) -> str:
+    """Resolve the escapes that bash knows in double quotes and shlex does not."""
     escaped = escape[1]
     if escaped in "$`":
         return escaped
     return "" if escaped.endswith("\n") else escape[0]
 
 
-def _ansi(text: str) -> str:
-    """$'…': what a browser uses where a text has quotes or line breaks."""
-    # \x and octal escapes are bytes, so that two of them may be one letter.
-    made = bytearray()
+def _decode_ansi_c(text: str) -> str:
+    """Decode the content of $'…', which browsers use for texts with quotes or line breaks."""
+    # Hexadecimal and octal escapes are bytes: several of them may encode one character.
+    decoded = bytearray()
     end = 0
     for escape in _ANSI.finditer(text):
-        made += text[end : escape.start()].encode()
-        made += _ansi_bytes(escape)
+        decoded += text[end : escape.start()].encode()
+        decoded += _decode_escape(escape)
         end = escape.end()
-    return (bytes(made) + text[end:].encode()).decode(errors="replace")
+    return (bytes(decoded) + text[end:].encode()).decode(errors="replace")
 
 
-def _ansi_bytes(escape: re.Match[str]) -> bytes:
+def _decode_escape(escape: re.Match[str]) -> bytes:
     byte, short, long, octal, control, letter = escape.groups()
     if byte or octal:
         return bytes([int(byte, 16) if byte else int(octal, 8) & 0xFF])
