@@ -180,10 +180,10 @@ SPECTACULAR_SETTINGS = {
     "OAS_VERSION": "3.1.0",
     "DESCRIPTION": "A durable, multi-tenant scheduler of HTTP calls.",
     "SERVE_INCLUDE_SCHEMA": False,
-    "PREPROCESSING_HOOKS": ["eventservice.api.schema.only_the_api"],
+    "PREPROCESSING_HOOKS": ["eventservice.api.openapi.only_the_api"],
     "POSTPROCESSING_HOOKS": [
         "drf_spectacular.hooks.postprocess_schema_enums",
-        "eventservice.api.schema.complete",
+        "eventservice.api.openapi.complete",
     ],
     "SORT_OPERATIONS": False,
     "PATH_CONVERTER_OVERRIDES": {"id": {"type": "string", "format": "uuid"}},

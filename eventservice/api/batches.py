@@ -13,9 +13,9 @@ from eventservice.api import call_serializers as shapes
 from eventservice.api.call_submission import Asking, read_submission
 from eventservice.api.calls import CallsView
 from eventservice.api.fields import MISSING, Fields, raise_if_invalid
+from eventservice.api.openapi import described
 from eventservice.api.parsers import read_object
 from eventservice.api.problems import FieldError, InvalidRequest, list_field_errors, truncate_errors
-from eventservice.api.schema import described
 from eventservice.api.views import reply
 from eventservice.kernel.errors import DomainError
 from orchestration import lifecycle

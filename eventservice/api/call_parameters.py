@@ -3,8 +3,8 @@
 from drf_spectacular.utils import OpenApiParameter
 
 from eventservice.api.call_filters import SORTS, TAG_MODES
+from eventservice.api.openapi import PAGING, parameter
 from eventservice.api.pagination import LONGEST_TEXT
-from eventservice.api.schema import PAGING, parameter
 from orchestration.states import Status
 
 INSTANT = {"type": "string", "format": "date-time"}

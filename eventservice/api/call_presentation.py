@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from eventservice.api.fields import format_duration, format_instant
+from eventservice.api.formats import format_duration, format_instant
 from execution.redaction import mask, mask_sealed
 from orchestration.commands import SubmitServiceCall
 from orchestration.retries import RetryPolicy

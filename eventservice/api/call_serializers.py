@@ -7,7 +7,7 @@ from typing import Any
 from django.conf import settings
 from rest_framework import serializers as s
 
-from eventservice.api.schema import KEY_PATTERN, FaultSerializer, page_of
+from eventservice.api.openapi import KEY_PATTERN, FaultSerializer, page_of
 from execution.outcome import METHODS, ErrorKind
 from orchestration.states import FAVORITE, MOST_TAGS, Delivery, ResponseContract, Status
 

@@ -29,10 +29,10 @@ from eventservice.api.call_submission import (
 )
 from eventservice.api.fields import MISSING, Fields, raise_if_invalid
 from eventservice.api.long_poll import reserve_waiting_slot
+from eventservice.api.openapi import IDEMPOTENCY, PAGING, described
 from eventservice.api.pagination import Query, listed, make_cursor
 from eventservice.api.parsers import has_body, read_json, read_object
 from eventservice.api.problems import FieldError, InvalidRequest, Problem, reading_after_commit
-from eventservice.api.schema import IDEMPOTENCY, PAGING, described
 from eventservice.api.views import ApiView, no_content, reply
 from eventservice.db.bulk import to_json
 from execution.history import attempts_after

@@ -6,63 +6,31 @@ what is valid, and serializers only describe it in the OpenAPI document (a test 
 
 from __future__ import annotations
 
-import math
 import re
-import uuid
 from collections.abc import Collection, Mapping
-from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
 
+from eventservice.api.formats import (
+    escape_pointer,
+    format_duration,
+    format_number,
+    parse_duration,
+    parse_instant,
+    parse_uuid,
+)
 from eventservice.api.problems import FieldError, InvalidRequest
-from eventservice.db.now import rfc3339
 
 MISSING: Any = object()
 # So many members that nobody knows are named, of one object.
 MOST_UNKNOWN = 20
 
-_INSTANT = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d(:\d\d(\.\d{1,9})?)?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
-_SHORT = re.compile(
-    r"(?=\d)(?:(?P<d>\d{1,9})d)?(?:(?P<h>\d{1,9})h)?(?:(?P<m>\d{1,9})m)?(?:(?P<s>\d{1,12}(?:\.\d{1,6})?)s)?",
-    re.ASCII,
-)
-_ISO = re.compile(
-    r"P(?=.)(?:(?P<w>\d{1,9})W)?(?:(?P<d>\d{1,9})D)?"
-    r"(?:T(?=.)(?:(?P<h>\d{1,9})H)?(?:(?P<m>\d{1,9})M)?(?:(?P<s>\d{1,12}(?:\.\d{1,6})?)S)?)?",
-    re.ASCII,
-)
-_SECONDS = {"w": 604_800, "d": 86_400, "h": 3600, "m": 60, "s": 1}
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
-_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII | re.IGNORECASE)
-
-
-def parse_instant(text: str) -> datetime | None:
-    """An RFC 3339 time, in UTC; None: it is none."""
-    if not _INSTANT.fullmatch(text):
-        return None
-    try:
-        return datetime.fromisoformat(text.upper()).astimezone(UTC)
-    except (ValueError, OverflowError):
-        return None
-
-
-def parse_duration(text: str) -> float | None:
-    """Seconds of "90s", "1h30m" or "PT90S"; None: it is no duration."""
-    match = _SHORT.fullmatch(text) or _ISO.fullmatch(text)
-    if match is None:
-        return None
-    return sum(
-        float(value) * _SECONDS[unit] for unit, value in match.groupdict().items() if value is not None
-    )
-
-
-def parse_uuid(text: str) -> uuid.UUID | None:
-    return uuid.UUID(text) if _UUID.fullmatch(text) else None
 
 
 def pointed(name: str) -> str:
     """A name as a step of a JSON pointer."""
-    return "/" + name.replace("~", "~0").replace("/", "~1")
+    return "/" + escape_pointer(name)
 
 
 class Fields:
@@ -139,7 +107,7 @@ class Fields:
             return default
         if least <= value <= most:
             return float(value)
-        self.fault(name, f"must be from {_shown(least)} to {_shown(most)}")
+        self.fault(name, f"must be from {format_number(least)} to {format_number(most)}")
         return default
 
     def integer(self, name: str, default: Any = MISSING, *, least: int, most: int) -> Any:
@@ -227,24 +195,3 @@ def wrong_text(value: Any, longest: int) -> str | None:
 def raise_if_invalid(faults: list[FieldError]) -> None:
     if faults:
         raise InvalidRequest(sorted(faults))
-
-
-def format_instant(moment: datetime | None) -> str | None:
-    return None if moment is None else rfc3339(moment)
-
-
-def format_duration(seconds: float | None) -> str | None:
-    """In the largest unit that says it without a fraction; one day is 24h."""
-    if seconds is None:
-        return None
-    if seconds > 86_400 and not seconds % 86_400:
-        return f"{seconds // 86_400:.0f}d"
-    if seconds and not seconds % 3600:
-        return f"{seconds // 3600:.0f}h"
-    if seconds and not seconds % 60:
-        return f"{seconds // 60:.0f}m"
-    return f"{_shown(seconds)}s"
-
-
-def _shown(number: float) -> str:
-    return f"{number:.6f}".rstrip("0").rstrip(".") if math.isfinite(number) else str(number)

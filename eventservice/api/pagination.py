@@ -11,7 +11,7 @@ from typing import Any
 from django.core import signing
 from django.http import QueryDict
 
-from eventservice.api.fields import parse_duration, parse_instant, parse_uuid
+from eventservice.api.formats import parse_duration, parse_instant, parse_uuid
 from eventservice.api.parsers import storable
 from eventservice.api.problems import FieldError
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from rest_framework import serializers as s
 
-from eventservice.api.schema import page_of
+from eventservice.api.openapi import page_of
 from eventservice.tenants.keys import LONGEST_LIFE
 from eventservice.tenants.models import ApiKey
 

@@ -10,10 +10,11 @@ from django.http import HttpResponse
 from rest_framework.request import Request
 
 from eventservice.api import serializers as shapes
-from eventservice.api.fields import format_instant, raise_if_invalid
+from eventservice.api.fields import raise_if_invalid
+from eventservice.api.formats import format_instant
+from eventservice.api.openapi import PAGING, described, parameter
 from eventservice.api.pagination import Query, listed, make_cursor
 from eventservice.api.problems import FieldError
-from eventservice.api.schema import PAGING, described, parameter
 from eventservice.api.views import ApiView, reply
 from eventservice.db.now import db_now
 from eventservice.kernel.errors import NotFound

@@ -12,11 +12,12 @@ from rest_framework.request import Request
 
 from eventservice.api import serializers as shapes
 from eventservice.api.authentication import Scope
-from eventservice.api.fields import Fields, format_instant, raise_if_invalid
+from eventservice.api.fields import Fields, raise_if_invalid
+from eventservice.api.formats import format_instant
+from eventservice.api.openapi import PAGING, described
 from eventservice.api.pagination import Query, listed, make_cursor
 from eventservice.api.parsers import has_body, read_object
 from eventservice.api.problems import FieldError, Problem
-from eventservice.api.schema import PAGING, described
 from eventservice.api.tenant_rules import (
     name_taken,
     read_key,

@@ -30,10 +30,11 @@ from eventservice.api.call_submission import (
     read_url,
 )
 from eventservice.api.calls import CallsView
-from eventservice.api.fields import MISSING, Fields, format_instant, parse_instant, raise_if_invalid
+from eventservice.api.fields import MISSING, Fields, raise_if_invalid
+from eventservice.api.formats import format_instant, parse_instant
+from eventservice.api.openapi import described
 from eventservice.api.parsers import read_object
 from eventservice.api.problems import FieldError, Problem, reading_after_commit
-from eventservice.api.schema import described
 from eventservice.api.views import no_content, reply
 from eventservice.kernel.errors import NotFound
 from eventservice.tenants.directory import Profile

@@ -2,7 +2,7 @@
 
 from django.urls import include, path
 
-from eventservice.api import converters, schema, system, tenants  # noqa: F401 (`id` is of paths)
+from eventservice.api import converters, openapi, system, tenants  # noqa: F401 (`id` is of paths)
 
 TENANT = "tenants/<id:tenant_id>"
 
@@ -18,10 +18,10 @@ urlpatterns = [
     path("stats", system.StatsView.as_view()),
     path("shards", system.ShardsView.as_view()),
     path("nodes", system.NodesView.as_view()),
-    path("openapi.json", schema.openapi, name="openapi"),
+    path("openapi.json", openapi.openapi, name="openapi"),
     path(
         "docs",
-        schema.Docs.as_view(url_name="openapi", authentication_classes=[]),
+        openapi.Docs.as_view(url_name="openapi", authentication_classes=[]),
         name="docs",
     ),
 ]

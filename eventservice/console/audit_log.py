@@ -10,7 +10,7 @@ from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, QueryDict
 from django.urls import reverse
 
-from eventservice.api.fields import parse_uuid
+from eventservice.api.formats import parse_uuid
 from eventservice.api.pagination import Query
 from eventservice.api.problems import FieldError
 from eventservice.console.base.forms import drop_empty_params

@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 
-from eventservice.api.fields import format_instant, parse_uuid
+from eventservice.api.formats import format_instant, parse_uuid
 from eventservice.console import charts
 from eventservice.console.alerts import attention
 from eventservice.console.base.tenant_select import list_tenant_options

@@ -11,7 +11,8 @@ from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 
-from eventservice.api.fields import format_instant, parse_duration, raise_if_invalid
+from eventservice.api.fields import raise_if_invalid
+from eventservice.api.formats import format_instant, parse_duration
 from eventservice.api.tenant_rules import read_key, read_overlap
 from eventservice.console.base.confirm import ConfirmView
 from eventservice.console.base.forms import Form

@@ -9,7 +9,7 @@ from typing import Any
 
 from django.http import HttpRequest, HttpResponse, QueryDict
 
-from eventservice.api.fields import format_instant, parse_duration, parse_instant, parse_uuid
+from eventservice.api.formats import format_instant, parse_duration, parse_instant, parse_uuid
 from eventservice.console.base.confirm import ConfirmView
 from eventservice.console.base.tenant_select import list_tenant_options
 from eventservice.db.now import db_now

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 
-from eventservice.api.fields import parse_uuid
+from eventservice.api.formats import parse_uuid
 from eventservice.api.pagination import Query
 from eventservice.api.problems import FieldError
 from eventservice.api.webhook_rules import EVENT_TYPES, read_endpoint

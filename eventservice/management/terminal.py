@@ -24,7 +24,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from eventservice.api.fields import parse_duration
+from eventservice.api.formats import parse_duration
 from eventservice.api.problems import FieldError
 from eventservice.client import ApiError, Client, Unreachable, Unsendable
 

@@ -10,7 +10,7 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 
 from eventservice.api.call_submission import wrong_tag
-from eventservice.api.fields import format_instant
+from eventservice.api.formats import format_instant
 from eventservice.api.problems import FieldError, InvalidRequest
 from eventservice.console.base.confirm import ConfirmView
 from eventservice.console.base.views import ConsoleView

@@ -11,7 +11,7 @@ from typing import Any
 from django.http import HttpRequest, HttpResponse, QueryDict
 from django.urls import reverse
 
-from eventservice.api.fields import format_instant, parse_instant
+from eventservice.api.formats import format_instant, parse_instant
 from eventservice.api.pagination import MOST_LISTED
 from eventservice.api.problems import FieldError, InvalidRequest
 from eventservice.console.base.views import ConsoleView, redirect_see_other

@@ -13,7 +13,8 @@ from django.http import QueryDict
 from django.urls import reverse
 
 from eventservice.api.call_filters import SORTS
-from eventservice.api.fields import parse_instant, raise_if_invalid
+from eventservice.api.fields import raise_if_invalid
+from eventservice.api.formats import parse_instant
 from eventservice.api.pagination import Query, make_cursor
 from eventservice.api.problems import FieldError
 from eventservice.console.base.forms import drop_empty_params

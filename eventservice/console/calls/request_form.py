@@ -17,7 +17,7 @@ from typing import Any
 from django.http import QueryDict
 
 from eventservice.api.call_submission import DEFAULT_TIMEOUT, Asking, parse_submission
-from eventservice.api.fields import format_duration, format_instant
+from eventservice.api.formats import format_duration, format_instant
 from eventservice.api.parsers import parse_json, storable
 from eventservice.api.problems import FieldError, Problem
 from eventservice.console.calls.curl import CurlRequest

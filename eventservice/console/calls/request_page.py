@@ -12,7 +12,7 @@ from django.db import OperationalError, transaction
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 
-from eventservice.api.fields import parse_uuid
+from eventservice.api.formats import parse_uuid
 from eventservice.api.problems import DATABASE_BUSY, OUTCOME_UNKNOWN
 from eventservice.console.base.tenant_select import list_tenant_options
 from eventservice.console.base.views import ConsoleView, redirect_see_other

@@ -8,7 +8,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from eventservice.api.fields import parse_duration
+from eventservice.api.formats import parse_duration
 from eventservice.db.now import db_now
 from eventservice.management.commands.tenant import tenant_of
 from eventservice.management.terminal import length_of_time

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from eventservice.api.call_presentation import show_summary
-from eventservice.api.fields import parse_uuid
+from eventservice.api.formats import parse_uuid
 from orchestration.queries.calls import CallKey, replayed
 from orchestration.states import FAVORITE, LIVE, Status
 

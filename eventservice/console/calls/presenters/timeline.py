@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from eventservice.api.fields import parse_instant
+from eventservice.api.formats import parse_instant
 from eventservice.console.calls.presenters.call_state import in_words, why_no_further_attempt
 from execution.outcome import ErrorKind
 from orchestration.events import EventType
