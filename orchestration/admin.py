@@ -52,7 +52,7 @@ from orchestration.models import (
     ServiceCall,
     ServiceCallTag,
 )
-from orchestration.queries.calls import tags_of
+from orchestration.queries.calls import list_tags
 from orchestration.states import FAVORITE, Status
 
 # Of a search, for each of what it looks at.
@@ -123,7 +123,7 @@ class NamespaceFilter(Recent):
 
 
 def _tags(call: ServiceCall) -> str:
-    tags = tags_of(call.tenant_id, [call.service_call_id]).get(call.service_call_id, [])
+    tags = list_tags(call.tenant_id, [call.service_call_id]).get(call.service_call_id, [])
     return ", ".join(sorted(tags)) or "–"
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from eventservice.kernel.errors import Conflict, DomainError
 from eventservice.tenants.directory import Profile
-from orchestration.queries.calls import pending_of
+from orchestration.queries.calls import count_pending
 
 # Other processes submit too, and calls end: after this long the count is made anew.
 KEPT_SECONDS = 30.0
@@ -44,7 +44,7 @@ def take_room(tenant: Profile, calls: int) -> None:
     now = time.monotonic()
     room = _rooms.get(tenant.tenant_id)
     if room is None or now - room.counted_at > (KEPT_SECONDS if room.left >= calls else 0.0):
-        free = tenant.max_pending - pending_of(tenant.tenant_id, tenant.max_pending)
+        free = tenant.max_pending - count_pending(tenant.tenant_id, tenant.max_pending)
         if free < calls:
             raise CeilingReached(
                 "pending_ceiling",

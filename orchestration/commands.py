@@ -13,6 +13,7 @@ from typing import Any
 from eventservice.db.bulk import to_json
 from eventservice.kernel.ids import new_id
 from eventservice.tenants.models import DEFAULT_NAMESPACE
+from execution.url_rules import parse_target
 from orchestration.retries import RetryPolicy
 from orchestration.states import Delivery, ResponseContract
 
@@ -28,6 +29,10 @@ class RequestSpec:
     url: str
     headers: dict[str, str] = field(default_factory=dict)
     body: Any = None
+
+    @property
+    def host(self) -> str:
+        return parse_target(self.url).host
 
     @property
     def body_bytes(self) -> int:

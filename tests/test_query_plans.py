@@ -19,8 +19,8 @@ from orchestration import lifecycle
 from orchestration.lifecycle import reencryption
 from orchestration.models import ServiceCall
 from orchestration.queries import calls as call_queries
-from orchestration.queries.calls import FEW, CallFilter, Order, list_calls
-from orchestration.queries.tenants_with_calls import tenants_with, tenants_with_id
+from orchestration.queries.call_lists import MAX_FEW, CallFilter, Order, list_calls
+from orchestration.queries.tenants_with_calls import list_tenants_with_calls, list_tenants_with_id
 from outbox import store
 from outbox.models import OutboxEvent
 from outbox.queries import EventFilter, StateFilter, list_events
@@ -51,7 +51,7 @@ def calls(**conditions: Any) -> Any:
 
 
 def page(**wanted: Any) -> Any:
-    return list_calls(CallFilter(TENANT, **wanted), Order(), None, 50)
+    return list_calls([CallFilter(TENANT, **wanted)], Order(), 50)
 
 
 def poller(*, crowded: bool = False) -> Poller:
@@ -138,12 +138,12 @@ QUERIES: dict[str, tuple[Callable[[], Any], str, set[str]]] = {
     ),
     "whether a host has few calls": (
         lambda: page(host="seldom.test"),
-        f"LIMIT {FEW + 1}",
+        f"LIMIT {MAX_FEW + 1}",
         {"idx_service_calls_host"},
     ),
     "whether a name has few calls": (
         lambda: page(name="seldom"),
-        f"LIMIT {FEW + 1}",
+        f"LIMIT {MAX_FEW + 1}",
         {"idx_service_calls_name"},
     ),
     "the calls of a correlation id": (
@@ -157,18 +157,18 @@ QUERIES: dict[str, tuple[Callable[[], Any], str, set[str]]] = {
         {"idx_service_calls_replay"},
     ),
     "the latest replays of a call, for its page": (
-        lambda: call_queries.replays_of(TENANT, new_id(), 4),
+        lambda: call_queries.list_replays(TENANT, new_id(), 4),
         "replay_of",
         {"idx_service_calls_replay"},
     ),
     "which calls have been replayed": (
-        lambda: call_queries.replayed([(TENANT, new_id()), (TENANT, new_id())]),
+        lambda: call_queries.list_replayed([(TENANT, new_id()), (TENANT, new_id())]),
         "replay_of",
         {"idx_service_calls_replay"},
     ),
     "whether a tag has few calls": (
         lambda: page(tags=frozenset({"urgent"})),
-        f"LIMIT {FEW + 1}",
+        f"LIMIT {MAX_FEW + 1}",
         {"idx_service_call_tags_tag"},
     ),
     "the headers of a tenant's calls, in the order of their ids": (
@@ -182,17 +182,17 @@ QUERIES: dict[str, tuple[Callable[[], Any], str, set[str]]] = {
         {"idx_service_calls_deadline"},
     ),
     "a call by its id alone, of any tenant": (
-        lambda: tenants_with_id("service_call_id", new_id(), None, 20),
+        lambda: list_tenants_with_id("service_call_id", new_id(), None, 20),
         "service_calls",
         set(),
     ),
     "whether a correlation id has any call, of any tenant": (
-        lambda: tenants_with_id("correlation_id", new_id(), None, 1),
+        lambda: list_tenants_with_id("correlation_id", new_id(), None, 1),
         "service_calls",
         {"idx_service_calls_correlation"},
     ),
     "which tenants have calls of a tag, and calls that are due": (
-        lambda: tenants_with(CallFilter(NOBODY, tags=URGENT, statuses=DUE, due_to=db_now()), 51),
+        lambda: list_tenants_with_calls(CallFilter(NOBODY, tags=URGENT, statuses=DUE, due_to=db_now()), 51),
         "service_calls",
         {"idx_service_call_tags_tag", "idx_service_calls_status"},
     ),

@@ -7,13 +7,13 @@ from typing import Any
 
 from eventservice.api.call_presentation import show_attempt, show_call, show_timer
 from execution.history import last_attempt
-from orchestration.queries.calls import call_of
+from orchestration.queries.calls import get_call
 from timers.schedule import timer_of
 
 
 def show_details(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> dict[str, Any]:
-    call = call_of(tenant_id, service_call_id)
-    attempt = last_attempt(tenant_id, service_call_id) if call["attempt"] else None
+    call = get_call(tenant_id, service_call_id)
+    attempt = last_attempt(tenant_id, service_call_id) if call.attempt else None
     return {
         **show_call(call),
         "timer": show_timer(timer_of(tenant_id, service_call_id)),

@@ -13,7 +13,7 @@ from django.http import QueryDict
 from eventservice.api.fields import raise_if_invalid
 from eventservice.api.pagination import Query, listed, make_cursor
 from eventservice.api.problems import FieldError
-from orchestration.queries.calls import CallFilter, Order, Page, list_calls
+from orchestration.queries.call_lists import CallFilter, CallListPage, Order, list_calls
 from orchestration.states import Status
 
 SORTS = {
@@ -33,10 +33,10 @@ class ListRequest:
     limit: int
     list_id: str
 
-    def read(self) -> Page:
-        return list_calls(self.wanted, self.order, self.after, self.limit)
+    def read(self) -> CallListPage:
+        return list_calls([self.wanted], self.order, self.limit, after=self.after)
 
-    def answer(self, page: Page, items: list[Any]) -> dict[str, Any]:
+    def answer(self, page: CallListPage, items: list[Any]) -> dict[str, Any]:
         following = page.following
         return listed(items, None if following is None else make_cursor(self.list_id, following))
 

@@ -9,57 +9,58 @@ from typing import Any
 from eventservice.api.formats import format_duration, format_instant
 from execution.redaction import mask, mask_sealed
 from orchestration.commands import SubmitServiceCall
+from orchestration.queries.calls import CallDetails, CallSummary, CallView
 from orchestration.retries import RetryPolicy
 from orchestration.states import FAVORITE
 
 
-def show_call(call: Mapping[str, Any]) -> dict[str, Any]:
+def show_call(call: CallDetails) -> dict[str, Any]:
     """`call` has the columns of a service call, and `tags`."""
     return {
         **_identity(call),
-        "requestSpec": show_request(call["request_spec"]),
-        "outcome": call["outcome_meta"],
-        "tags": sorted(call["tags"]),
-        "favorite": FAVORITE in call["tags"],
-        "idempotencyKey": call["idempotency_key"],
-        "correlationId": str(call["correlation_id"]),
-        "replayOf": None if call["replay_of"] is None else str(call["replay_of"]),
-        "retryPolicy": show_policy(call["retry_policy"]),
-        "timeoutSeconds": call["timeout_seconds"],
-        "responseContract": call["response_contract"],
-        "delivery": call["delivery"],
-        "attempts": call["attempt"],
-        "cancelRequested": bool(call["cancel_requested"]),
+        "requestSpec": show_request(call.request_spec),
+        "outcome": call.outcome_meta,
+        "tags": sorted(call.tags),
+        "favorite": FAVORITE in call.tags,
+        "idempotencyKey": call.idempotency_key,
+        "correlationId": str(call.correlation_id),
+        "replayOf": None if call.replay_of is None else str(call.replay_of),
+        "retryPolicy": show_policy(call.retry_policy),
+        "timeoutSeconds": call.timeout_seconds,
+        "responseContract": call.response_contract,
+        "delivery": call.delivery,
+        "attempts": call.attempt,
+        "cancelRequested": bool(call.cancel_requested),
     }
 
 
-def _identity(call: Mapping[str, Any]) -> dict[str, Any]:
+def _identity(call: CallView) -> dict[str, Any]:
     """What a call shows of itself everywhere."""
     return {
-        "serviceCallId": str(call["service_call_id"]),
-        "tenantId": str(call["tenant_id"]),
-        "name": call["name"],
-        "status": call["status"],
-        "namespace": call["namespace"],
-        "timerId": call["external_id"],
-        "submittedAt": format_instant(call["submitted_at"]),
-        "dueAt": format_instant(call["due_at"]),
-        "startedAt": format_instant(call["started_at"]),
-        "finishedAt": format_instant(call["finished_at"]),
+        "serviceCallId": str(call.service_call_id),
+        "tenantId": str(call.tenant_id),
+        "name": call.name,
+        "status": call.status,
+        "namespace": call.namespace,
+        "timerId": call.external_id,
+        "submittedAt": format_instant(call.submitted_at),
+        "dueAt": format_instant(call.due_at),
+        "startedAt": format_instant(call.started_at),
+        "finishedAt": format_instant(call.finished_at),
     }
 
 
-def show_listed(call: Mapping[str, Any]) -> dict[str, Any]:
+def show_listed(call: CallSummary) -> dict[str, Any]:
     """In a list: no bodies, no headers."""
     return {
         **_identity(call),
-        "request": {"method": call["method"], "url": call["url"], "host": call["host"]},
-        "outcome": show_summary(call["outcome_meta"]),
-        "tags": sorted(call["tags"]),
-        "favorite": FAVORITE in call["tags"],
-        "correlationId": str(call["correlation_id"]),
-        "replayOf": call["replay_of"] and str(call["replay_of"]),
-        "attempts": call["attempt"],
+        "request": {"method": call.method, "url": call.url, "host": call.host},
+        "outcome": show_summary(call.outcome_meta),
+        "tags": sorted(call.tags),
+        "favorite": FAVORITE in call.tags,
+        "correlationId": str(call.correlation_id),
+        "replayOf": call.replay_of and str(call.replay_of),
+        "attempts": call.attempt,
     }
 
 
@@ -113,35 +114,37 @@ def show_submitted(
 ) -> dict[str, Any]:
     """A call that has just been stored, as it would be read (a test holds both together)."""
     call = show_call(
-        {
-            "service_call_id": command.service_call_id,
-            "tenant_id": command.tenant_id,
-            "name": command.name,
-            "status": "Scheduled",
-            "namespace": command.namespace,
-            "external_id": command.external_id,
-            "submitted_at": submitted_at,
-            "due_at": due_at,
-            "started_at": None,
-            "finished_at": None,
-            "request_spec": {
+        CallDetails(
+            service_call_id=command.service_call_id,
+            tenant_id=command.tenant_id,
+            name=command.name,
+            status="Scheduled",
+            namespace=command.namespace,
+            external_id=command.external_id,
+            submitted_at=submitted_at,
+            due_at=due_at,
+            started_at=None,
+            finished_at=None,
+            request_spec={
                 "method": command.request.method,
                 "url": command.request.url,
                 "headers": mask(command.request.headers, secret_headers),
                 "body": command.request.body,
             },
-            "outcome_meta": None,
-            "tags": command.tags,
-            "idempotency_key": command.idempotency_key,
-            "correlation_id": command.correlation_id,
-            "replay_of": command.replay_of,
-            "retry_policy": command.retry_policy and command.retry_policy.to_stored(),
-            "timeout_seconds": command.timeout_seconds,
-            "response_contract": command.response_contract.value,
-            "delivery": command.delivery.value,
-            "attempt": 0,
-            "cancel_requested": False,
-        }
+            outcome_meta=None,
+            tags=sorted(command.tags),
+            idempotency_key=command.idempotency_key,
+            correlation_id=command.correlation_id,
+            replay_of=command.replay_of,
+            retry_policy=command.retry_policy.to_stored() if command.retry_policy else None,
+            timeout_seconds=command.timeout_seconds,
+            response_contract=command.response_contract.value,
+            delivery=command.delivery.value,
+            attempt=0,
+            cancel_requested=False,
+            interruptions=0,
+            host=command.request.host,
+        )
     )
     timer = {"state": "Scheduled", "dueAt": format_instant(due_at), "reachedAt": None}
     return {**call, "timer": timer, "lastAttempt": None}

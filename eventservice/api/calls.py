@@ -139,7 +139,7 @@ class ServiceCall(CallsView):
             return True
         with reserve_waiting_slot() as there_is_one:
             if there_is_one:
-                wait_until(lambda: call_queries.state_of(tenant_id, service_call_id) in TERMINAL, seconds)
+                wait_until(lambda: call_queries.get_status(tenant_id, service_call_id) in TERMINAL, seconds)
         return there_is_one
 
     @described(
@@ -239,7 +239,10 @@ class Replay(CallsView):
         if key is not None and not IDEMPOTENCY_KEY.fullmatch(key):
             raise InvalidRequest([FieldError("/headers/Idempotency-Key", f"must be {KEY_RULE}")])
         self.take_room(
-            1, lambda: int(key is not None and call_queries.made_under(tenant_id, key) is not None)
+            1,
+            lambda: int(
+                key is not None and call_queries.find_call_by_idempotency_key(tenant_id, key) is not None
+            ),
         )
         made = lifecycle.replay(tenant_id, service_call_id, self.correlation_id, key)
         return self.accepted(_parent(request.path), made.service_call_id, replayed=made.replayed)
@@ -302,7 +305,7 @@ class Executions(CallsView):
     )
     def get(self, request: Request, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> HttpResponse:
         after, limit = self.page_of("executions", service_call_id)
-        call_queries.state_of(tenant_id, service_call_id)
+        call_queries.get_status(tenant_id, service_call_id)
         attempts = attempts_after(tenant_id, service_call_id, after, limit + 1)
         more = len(attempts) > limit
         cursor = make_cursor(f"executions {service_call_id}", [attempts[limit - 1].attempt]) if more else None
@@ -327,7 +330,7 @@ class Events(Executions):
     )
     def get(self, request: Request, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> HttpResponse:
         after, limit = self.page_of("events", service_call_id)
-        call_queries.state_of(tenant_id, service_call_id)
+        call_queries.get_status(tenant_id, service_call_id)
         events = timeline_of(tenant_id, service_call_id, after, limit + 1)
         more = len(events) > limit
         cursor = make_cursor(f"events {service_call_id}", [events[limit - 1].aggregate_seq]) if more else None

@@ -8,7 +8,6 @@ is the callback's, but for `attempt`, which is filled in when an attempt starts 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
@@ -42,7 +41,7 @@ from orchestration import lifecycle
 from orchestration.admission import refuse_inactive
 from orchestration.commands import RequestSpec, SubmitServiceCall
 from orchestration.models import ServiceCall
-from orchestration.queries.calls import timer_call_of
+from orchestration.queries.calls import CallSummary, CallView, TimerCall, get_timer_call
 from orchestration.retries import RetryPolicy
 from orchestration.states import LIVE, ResponseContract
 
@@ -59,12 +58,12 @@ class TimerView(CallsView):
 
     def is_pending(self, key: tuple[str, str]) -> bool:
         try:
-            return timer_call_of(self.tenant.tenant_id, *key)["status"] in LIVE
+            return get_timer_call(self.tenant.tenant_id, *key).status in LIVE
         except NotFound:
             return False
 
     def shown(self, key: tuple[str, str]) -> HttpResponse:
-        return reply(show_timer(timer_call_of(self.tenant.tenant_id, *key)))
+        return reply(show_timer(get_timer_call(self.tenant.tenant_id, *key)))
 
 
 class Timers(TimerView):
@@ -250,31 +249,31 @@ def asked_of(call: ServiceCall) -> dict[str, Any]:
     }
 
 
-def show_timer(call: Mapping[str, Any]) -> dict[str, Any]:
-    spec = call["request_spec"]
+def show_timer(call: TimerCall) -> dict[str, Any]:
+    spec = call.request_spec
     return {
         **_show(call, spec["body"]["executeAt"]),
         "callbackUrl": spec["url"],
         "payload": spec["body"]["payload"],
-        "retryPolicy": show_policy(call["retry_policy"]),
-        "callbackTimeoutSeconds": call["timeout_seconds"],
+        "retryPolicy": show_policy(call.retry_policy),
+        "callbackTimeoutSeconds": call.timeout_seconds,
     }
 
 
-def show_listed_timer(call: Mapping[str, Any]) -> dict[str, Any]:
-    return {**_show(call, call["execute_at"]), "callbackUrl": call["url"]}
+def show_listed_timer(call: CallSummary) -> dict[str, Any]:
+    return {**_show(call, call.execute_at), "callbackUrl": call.url}
 
 
-def _show(call: Mapping[str, Any], execute_at: str) -> dict[str, Any]:
+def _show(call: CallView, execute_at: str | None) -> dict[str, Any]:
     return {
-        "namespace": call["namespace"],
-        "timerId": call["external_id"],
+        "namespace": call.namespace,
+        "timerId": call.external_id,
         "executeAt": execute_at,
-        "dueAt": format_instant(call["due_at"]),
-        "status": call["status"],
-        "serviceCallId": str(call["service_call_id"]),
-        "attempts": call["attempt"],
-        "createdAt": format_instant(call["submitted_at"]),
-        "finishedAt": format_instant(call["finished_at"]),
-        "outcome": show_summary(call["outcome_meta"]),
+        "dueAt": format_instant(call.due_at),
+        "status": call.status,
+        "serviceCallId": str(call.service_call_id),
+        "attempts": call.attempt,
+        "createdAt": format_instant(call.submitted_at),
+        "finishedAt": format_instant(call.finished_at),
+        "outcome": show_summary(call.outcome_meta),
     }

@@ -40,7 +40,7 @@ from eventservice.tenants.directory import (
 )
 from eventservice.tenants.keys import described_keys, usable_keys
 from eventservice.tenants.models import DEFAULT_SHARDS, Tenant
-from orchestration.queries.calls import pending_of
+from orchestration.queries.calls import count_pending
 
 LISTED = 25
 NUMBER_NAMES = [name for name, _, _ in NUMBERS]
@@ -63,7 +63,7 @@ class TenantsPage(ConsoleView):
         found = list_tenants(LISTED + 1, after)
         keys = usable_keys([tenant.tenant_id for tenant in found[:LISTED]])
         rows = [
-            (tenant, pending_of(tenant.tenant_id, MOST_COUNTED + 1), keys.get(tenant.tenant_id, 0))
+            (tenant, count_pending(tenant.tenant_id, MOST_COUNTED + 1), keys.get(tenant.tenant_id, 0))
             for tenant in found[:LISTED]
         ]
         more = len(found) > LISTED
@@ -124,7 +124,7 @@ class TenantPage(ConsoleView):
             if given and not outdated
             else compute_edit_token(tenant, SETTINGS),
             "outdated": outdated,
-            "pending": pending_of(tenant.tenant_id, MOST_COUNTED + 1),
+            "pending": count_pending(tenant.tenant_id, MOST_COUNTED + 1),
             "namespaces": namespaces_of(tenant.tenant_id),
             "default_shards": DEFAULT_SHARDS,
             "most_shards": MAX_SHARDS,

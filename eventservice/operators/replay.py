@@ -13,7 +13,7 @@ from orchestration import lifecycle
 from orchestration.admission import refuse_inactive, take_room
 from orchestration.commands import IDEMPOTENCY_KEY
 from orchestration.lifecycle import Submitted
-from orchestration.queries.calls import call_of, made_under
+from orchestration.queries.calls import find_call_by_idempotency_key, get_call
 from orchestration.states import Status
 
 
@@ -24,9 +24,9 @@ def replay(
     if key is not None and not IDEMPOTENCY_KEY.fullmatch(key):
         raise Invalid("invalid", "The key of this form is damaged: open the page again.")
     # A call that there is not is not found; its tenant's ceiling comes after that, and a repeat takes no room.
-    call_of(tenant_id, service_call_id)
+    get_call(tenant_id, service_call_id)
     refuse_inactive(profile(tenant_id))
-    if key is None or made_under(tenant_id, key) is None:
+    if key is None or find_call_by_idempotency_key(tenant_id, key) is None:
         take_room(profile(tenant_id), 1)
     made = lifecycle.replay(tenant_id, service_call_id, request.correlation_id, key)  # type: ignore[attr-defined]
     if not made.replayed:
@@ -36,7 +36,7 @@ def replay(
 
 def replay_once(request: HttpRequest, tenant_id: uuid.UUID, service_call_id: uuid.UUID, key: str) -> None:
     """For many at once: a failed call is not retried a second time, nor any other by the same page."""
-    if call_of(tenant_id, service_call_id)["status"] != Status.FAILED:
+    if get_call(tenant_id, service_call_id).status != Status.FAILED:
         if replay(request, tenant_id, service_call_id, key).replayed:
             raise Conflict("replayed_before", "It has been replayed before.")
         return

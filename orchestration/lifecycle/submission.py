@@ -18,7 +18,6 @@ from eventservice.kernel.errors import Conflict, DomainError
 from eventservice.kernel.sharding import shard_of
 from eventservice.tenants.directory import Profile, profile
 from execution.redaction import seal
-from execution.url_rules import parse_target
 from orchestration.commands import SubmitServiceCall
 from orchestration.events import EventType
 from orchestration.models import ServiceCall, ServiceCallTag
@@ -173,7 +172,7 @@ def timer_for(command: SubmitServiceCall, tenant: Profile, now: datetime) -> Tim
         command.correlation_id,
         due_at=command.due_from(now),
         shard_id=shard_of(command.tenant_id, timer_key, tenant.shards_of(command.namespace)),
-        host=parse_target(command.request.url).host,
+        host=command.request.host,
         request_bytes=command.request.body_bytes,
     )
 

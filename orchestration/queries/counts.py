@@ -13,77 +13,77 @@ from django.db.models import Case, Count, IntegerField, QuerySet, Sum, Value, Wh
 from eventservice.db.bounded_count import MOST_COUNTED
 from eventservice.tenants.models import DEFAULT_NAMESPACE
 from orchestration.models import ServiceCall
-from orchestration.queries.calls import (
+from orchestration.queries.call_lists import (
     CallFilter,
     Order,
-    aside,
-    by_each_filter,
-    date_range,
-    few_by,
-    few_of,
-    keys_of,
-    narrowed,
+    build_range,
+    list_few_ids,
+    list_keys,
+    match_without_index,
+    select_by_each_part,
+    select_by_rare_id,
+    select_few,
 )
 from orchestration.states import Status
 
 # Beyond, nobody needs to know how many exactly: one more says "and more".
 # When no index knows: the latest calls, of which those that pass are counted.
-MOST_LOOKED_THROUGH = 5_000
+MAX_ROWS_SCANNED = 5_000
 # Of one statement. Each of them is a subquery.
-MOST_AT_ONCE = 100
+MAX_COUNTS_PER_STATEMENT = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Totals:
+class CallCounts:
     by_status: Mapping[str, int]
     # Whether `by_status` is within the other filters; if not, it is of all calls of the tenants.
-    narrowed: bool
+    filtered: bool
     total: int
     # If not, there are at least so many.
     exact: bool
 
 
-def totals(wanted: Sequence[CallFilter]) -> Totals:
+def count_calls(wanted: Sequence[CallFilter]) -> CallCounts:
     """One filter for several tenants."""
-    by_status = _within(wanted)
+    by_status = _count_by_status(wanted)
     if by_status is not None:
         total = sum(by_status[status] for status in wanted[0].statuses or Status.values) if wanted else 0
-        return Totals(by_status, narrowed=True, total=total, exact=True)
+        return CallCounts(by_status, filtered=True, total=total, exact=True)
     alone = [CallFilter(one.tenant_id) for one in wanted]
-    total, exact = _totals(wanted)
-    return Totals(_by_index(alone), narrowed=False, total=total, exact=exact)
+    total, exact = _count_all(wanted)
+    return CallCounts(_count_statuses_by_index(alone), filtered=False, total=total, exact=exact)
 
 
-def newer(wanted: Sequence[CallFilter], since: Any, most: int) -> int:
+def count_submitted_since(wanted: Sequence[CallFilter], since: Any, most: int) -> int:
     """How many of these calls have been submitted since, counted up to `most`."""
     later = [replace(one, submitted_from=max(filter(None, (since, one.submitted_from)))) for one in wanted]
-    return len(keys_of(later, Order("submitted_at", descending=False), most))
+    return len(list_keys(later, Order("submitted_at", descending=False), most))
 
 
-def each_by_index(wanted: Sequence[CallFilter]) -> Sequence[int | None]:
+def count_by_tenant(wanted: Sequence[CallFilter]) -> Sequence[int | None]:
     """How many calls each tenant has; None: no one index knows."""
     rows: list[QuerySet[Any]] = []
     for one in wanted:
-        indexed = list(by_each_filter(one)) or [ServiceCall.objects.for_tenant(one.tenant_id)]
-        if len(indexed) > 1 or one.namespace is not None or narrowed(one) is not None:
+        indexed = list(select_by_each_part(one)) or [ServiceCall.objects.for_tenant(one.tenant_id)]
+        if len(indexed) > 1 or one.namespace is not None or select_by_rare_id(one) is not None:
             return [None] * len(wanted)
         rows += indexed
-    return _counts(rows)
+    return _count_each(rows)
 
 
 # --- by status --------------------------------------------------------------------------------------------------
 
 
-def _within(wanted: Sequence[CallFilter]) -> Counter[str] | None:
+def _count_by_status(wanted: Sequence[CallFilter]) -> Counter[str] | None:
     """Within all filters but that of the status; None: there is no cheap way to know."""
     free = [replace(one, statuses=frozenset()) for one in wanted]
     if all(_is_by_due_time(one) for one in free):
-        return _by_index(free)
-    if any(narrowed(one) is None and few_by(one) is None for one in free):
+        return _count_statuses_by_index(free)
+    if any(select_by_rare_id(one) is None and select_few(one) is None for one in free):
         return None
     found: Counter[str] = Counter()
     for one in free:
-        rows = _few_rows(one)
+        rows = _select_few(one)
         found += Counter(rows.values_list("status", flat=True) if rows is not None else ())
     return found
 
@@ -92,12 +92,12 @@ def _is_by_due_time(free: CallFilter) -> bool:
     return replace(free, due_from=None, due_to=None) == CallFilter(free.tenant_id)
 
 
-def _by_index(free: Sequence[CallFilter]) -> Counter[str]:
+def _count_statuses_by_index(free: Sequence[CallFilter]) -> Counter[str]:
     asked = [(one, status) for one in free for status in Status.values]
-    counts = _counts(
+    counts = _count_each(
         [
             ServiceCall.objects.for_tenant(one.tenant_id).filter(
-                status=status, **date_range("due_at", one.due_from, one.due_to)
+                status=status, **build_range("due_at", one.due_from, one.due_to)
             )
             for one, status in asked
         ]
@@ -108,56 +108,58 @@ def _by_index(free: Sequence[CallFilter]) -> Counter[str]:
     return found
 
 
-def _few_rows(free: CallFilter) -> QuerySet[Any] | None:
-    narrow = narrowed(free)
+def _select_few(free: CallFilter) -> QuerySet[Any] | None:
+    narrow = select_by_rare_id(free)
     if narrow is not None:
         return narrow[: MOST_COUNTED + 1]
-    few = few_of(free)
+    few = list_few_ids(free)
     calls = ServiceCall.objects.for_tenant(free.tenant_id).order_by()
-    return None if few is None else calls.filter(aside(free), service_call_id__in=few)
+    return None if few is None else calls.filter(match_without_index(free), service_call_id__in=few)
 
 
 # --- all ----------------------------------------------------------------------------------------------------------
 
 
-def _totals(wanted: Sequence[CallFilter]) -> tuple[int, bool]:
+def _count_all(wanted: Sequence[CallFilter]) -> tuple[int, bool]:
     total, exact = 0, True
     for one in wanted:
-        count, is_all = _total(one)
+        count, is_all = _count_of_tenant(one)
         total, exact = total + count, exact and is_all
         if total > MOST_COUNTED:
             return total, True
     return total, exact
 
 
-def _total(wanted: CallFilter) -> tuple[int, bool]:
-    rows = _few_rows(wanted)
+def _count_of_tenant(wanted: CallFilter) -> tuple[int, bool]:
+    rows = _select_few(wanted)
     if rows is not None:
         return rows.values_list("tenant_id").count(), True
-    indexed = list(by_each_filter(wanted))
+    indexed = list(select_by_each_part(wanted))
     if len(indexed) == 1 and wanted.namespace != DEFAULT_NAMESPACE and not wanted.any_tag:
-        return _counts(indexed)[0], True
-    return _looked_through(wanted)
+        return _count_each(indexed)[0], True
+    return _count_latest(wanted)
 
 
-def _looked_through(wanted: CallFilter) -> tuple[int, bool]:
+def _count_latest(wanted: CallFilter) -> tuple[int, bool]:
     """At least so many: of the latest calls, however many there are before them."""
-    passes = Case(When(aside(wanted), then=Value(1)), default=Value(0), output_field=IntegerField())
+    passes = Case(
+        When(match_without_index(wanted), then=Value(1)), default=Value(0), output_field=IntegerField()
+    )
     latest = ServiceCall.objects.for_tenant(wanted.tenant_id).order_by("-submitted_at")
-    looked = latest.annotate(passes=passes).values("passes")[:MOST_LOOKED_THROUGH]
+    looked = latest.annotate(passes=passes).values("passes")[:MAX_ROWS_SCANNED]
     found = looked.aggregate(passed=Sum("passes"), seen=Count("*"))
-    return found["passed"] or 0, found["seen"] < MOST_LOOKED_THROUGH
+    return found["passed"] or 0, found["seen"] < MAX_ROWS_SCANNED
 
 
-def _counts(rows: Sequence[QuerySet[Any]]) -> list[int]:
+def _count_each(rows: Sequence[QuerySet[Any]]) -> list[int]:
     """How many each has, up to one more than MOST_COUNTED: in one statement, for there are many to ask for."""
     counts: list[int] = []
-    for start in range(0, len(rows), MOST_AT_ONCE):
-        counts += _counts_at_once(rows[start : start + MOST_AT_ONCE])
+    for start in range(0, len(rows), MAX_COUNTS_PER_STATEMENT):
+        counts += _count_in_one_statement(rows[start : start + MAX_COUNTS_PER_STATEMENT])
     return counts
 
 
-def _counts_at_once(rows: Sequence[QuerySet[Any]]) -> Sequence[int]:
+def _count_in_one_statement(rows: Sequence[QuerySet[Any]]) -> Sequence[int]:
     parts: list[str] = []
     params: list[Any] = []
     for one in rows:

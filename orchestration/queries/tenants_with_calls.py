@@ -12,50 +12,52 @@ from django.db.models import OuterRef, Q, QuerySet, Subquery, lookups
 
 from eventservice.tenants.models import Namespace, Tenant
 from orchestration.models import ServiceCall, ServiceCallTag
-from orchestration.queries.calls import NARROW, CallFilter, date_range
+from orchestration.queries.call_lists import RARE_ID_COLUMNS, CallFilter, build_range
 from orchestration.states import Status
 
 OF_EACH: Any = OuterRef("pk")
 
 
-def tenants_with(wanted: CallFilter, most: int) -> dict[uuid.UUID, str]:
+def list_tenants_with_calls(wanted: CallFilter, most: int) -> dict[uuid.UUID, str]:
     """Those that have calls which pass each of the filters, if not all at once: no other has any. By name."""
-    return _having(Tenant.objects.all(), _looks(wanted), most)
+    return _filter_tenants(Tenant.objects.all(), _build_index_lookups(wanted), most)
 
 
-def tenants_with_id(
+def list_tenants_with_id(
     column: str, value: uuid.UUID, tenant: uuid.UUID | None, most: int
 ) -> dict[uuid.UUID, str]:
     """Those that have calls with this value, which is rare; or the one tenant, if it has."""
     tenants = Tenant.objects.all() if tenant is None else Tenant.objects.filter(pk=tenant)
     calls = ServiceCall.objects.for_tenant(OF_EACH)
-    return _having(tenants, [[calls.filter(**{column: value})]], most)
+    return _filter_tenants(tenants, [[calls.filter(**{column: value})]], most)
 
 
-def _looks(wanted: CallFilter) -> Iterator[list[QuerySet[Any]]]:
+def _build_index_lookups(wanted: CallFilter) -> Iterator[list[QuerySet[Any]]]:
     """For each filter, where its calls are: in one of these. In the order of the index, which is there for that: to
     find none, a planner that hopes to find one soon would read all.
     """
     calls, tags = ServiceCall.objects.for_tenant(OF_EACH), ServiceCallTag.objects.for_tenant(OF_EACH)
     for tag in sorted(wanted.tags):
         yield [tags.filter(tag=tag).order_by("service_call_id")]
-    due = date_range("due_at", wanted.due_from, wanted.due_to)
+    due = build_range("due_at", wanted.due_from, wanted.due_to)
     if wanted.statuses or due:
         statuses = sorted(wanted.statuses or Status.values)
         yield [calls.filter(status=status, **due).order_by("due_at") for status in statuses]
     for column in ("host", "name"):
         if (value := getattr(wanted, column)) is not None:
             yield [calls.filter(**{column: value}).order_by("submitted_at")]
-    for column in NARROW:
+    for column in RARE_ID_COLUMNS:
         if (value := getattr(wanted, column)) is not None:
             yield [calls.filter(**{column: value})]
     if wanted.namespace is not None:  # no index of calls has it
         yield [Namespace.objects.for_tenant(OF_EACH).filter(name=wanted.namespace)]
-    submitted = date_range("submitted_at", wanted.submitted_from, wanted.submitted_to)
+    submitted = build_range("submitted_at", wanted.submitted_from, wanted.submitted_to)
     yield [calls.filter(**submitted).order_by("submitted_at")]
 
 
-def _having(tenants: QuerySet[Any], looks: Iterable[list[QuerySet[Any]]], most: int) -> dict[uuid.UUID, str]:
+def _filter_tenants(
+    tenants: QuerySet[Any], looks: Iterable[list[QuerySet[Any]]], most: int
+) -> dict[uuid.UUID, str]:
     for places in looks:
         # Of an Exists a planner may make a join, which reads all that there is of all tenants.
         firsts = [Subquery(rows.values("tenant_id")[:1]) for rows in places]

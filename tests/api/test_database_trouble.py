@@ -76,7 +76,7 @@ def test_what_was_done_is_not_said_to_be_undone_when_it_cannot_be_shown(
 @pytest.mark.django_db
 def test_nor_is_a_timer_that_was_set(acme: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     timer = {"executeAt": "2030-01-01T00:00:00Z", "callbackUrl": "http://target.test/"}
-    monkeypatch.setattr("eventservice.api.timers.timer_call_of", busy)
+    monkeypatch.setattr("eventservice.api.timers.get_timer_call", busy)
     answers = [
         acme.post("/timers/create", {"id": "t", **timer}),
         acme.post("/timers/update", {"timerId": "t", "callbackTimeoutSeconds": 7}),

@@ -14,7 +14,7 @@ import pytest
 from eventservice.db.now import pinned_time
 from eventservice.tenants.directory import declare_namespace
 from orchestration.models import ServiceCall
-from orchestration.queries import calls as call_queries
+from orchestration.queries import call_lists
 from tests.api.conftest import SPEC, Api, faults, submission
 from tests.conftest import NOON
 
@@ -90,7 +90,7 @@ def due(row: Row) -> datetime:
 def test_it_holds_what_a_look_at_every_row_would_find(
     acme: Api, rows: list[Row], few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(call_queries, "FEW", few)
+    monkeypatch.setattr(call_lists, "MAX_FEW", few)
     assert len(rows) == CALLS
     pairs = [("&".join(names), names) for n in (0, 1, 2) for names in itertools.combinations(FILTERS, n)]
     for turn, (query, names) in enumerate(pairs):

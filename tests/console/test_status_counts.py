@@ -10,10 +10,10 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from eventservice.tenants.models import Tenant
-from orchestration.queries import calls as call_queries
+from orchestration.queries import call_lists
 from orchestration.queries import counts as call_counts
-from orchestration.queries.calls import CallFilter
-from orchestration.queries.counts import newer, totals
+from orchestration.queries.call_lists import CallFilter
+from orchestration.queries.counts import count_calls, count_submitted_since
 from tests.conftest import NOON
 from tests.console.status_rows import chips, make_call, shown
 
@@ -49,7 +49,7 @@ def test_chips_count_within_the_other_filters(viewer: Client) -> None:
 def test_where_that_would_cost_too_much_they_say_what_they_count(
     viewer: Client, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(call_queries, "FEW", 1)
+    monkeypatch.setattr(call_lists, "MAX_FEW", 1)
     page = shown(viewer, f"host=one.test&tenant={tenant.tenant_id}")
     assert chips(page)["Failed"] == "4"
     assert "The counts are of all calls of acme" in page
@@ -57,7 +57,7 @@ def test_where_that_would_cost_too_much_they_say_what_they_count(
 
 @pytest.mark.parametrize("few", [0, 5000], ids=["walks", "few"])
 def test_the_total_is_that_of_the_list(tenant: Tenant, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(call_queries, "FEW", few)
+    monkeypatch.setattr(call_lists, "MAX_FEW", few)
     cases: list[tuple[dict[str, Any], int]] = [
         ({}, 12),
         ({"statuses": frozenset({"Failed"})}, 4),
@@ -72,25 +72,25 @@ def test_the_total_is_that_of_the_list(tenant: Tenant, few: int, monkeypatch: py
         ({"submitted_from": NOON, "host": "one.test"}, 6),
     ]
     for wanted, expected in cases:
-        found = totals(filters(tenant, **wanted))
+        found = count_calls(filters(tenant, **wanted))
         assert (found.total, found.exact) == (expected, True), wanted
 
 
 def test_a_total_that_nobody_knows_is_at_least_what_was_found(
     tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(call_queries, "FEW", 1)
-    monkeypatch.setattr(call_counts, "MOST_LOOKED_THROUGH", 6)
-    found = totals(filters(tenant, host="two.test", statuses=frozenset({"Failed"})))
+    monkeypatch.setattr(call_lists, "MAX_FEW", 1)
+    monkeypatch.setattr(call_counts, "MAX_ROWS_SCANNED", 6)
+    found = count_calls(filters(tenant, host="two.test", statuses=frozenset({"Failed"})))
     assert (found.total, found.exact) == (2, False)
 
 
 def test_no_count_goes_on_for_ever(tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(call_counts, "MOST_COUNTED", 2)
-    assert totals(filters(tenant)).by_status["Failed"] == 3
+    assert count_calls(filters(tenant)).by_status["Failed"] == 3
     with CaptureQueriesContext(connection) as seen:
-        totals(filters(tenant, host="one.test"))
-        totals(filters(tenant))
+        count_calls(filters(tenant, host="one.test"))
+        count_calls(filters(tenant))
     counts = [query["sql"] for query in seen if "COUNT(" in query["sql"]]
     assert counts
     assert [sql for sql in counts if sql.count("COUNT(") > sql.count("LIMIT")] == []
@@ -98,8 +98,8 @@ def test_no_count_goes_on_for_ever(tenant: Tenant, monkeypatch: pytest.MonkeyPat
 
 def test_calls_of_one_correlation_are_counted(tenant: Tenant) -> None:
     call = make_call(tenant, 30)
-    found = totals(filters(tenant, correlation_id=call.correlation_id))
-    assert (found.total, found.narrowed, dict(found.by_status)) == (1, True, {"Scheduled": 1})
+    found = count_calls(filters(tenant, correlation_id=call.correlation_id))
+    assert (found.total, found.filtered, dict(found.by_status)) == (1, True, {"Scheduled": 1})
 
 
 def test_new_are_those_submitted_since_that_pass_the_filter(tenant: Tenant, intruder: Tenant) -> None:
@@ -107,6 +107,6 @@ def test_new_are_those_submitted_since_that_pass_the_filter(tenant: Tenant, intr
     make_call(intruder, 60, status="Failed")
     make_call(tenant, 61)
     since = NOON.replace(hour=13)
-    assert newer(calls, since, 10) == 2
-    assert newer(calls, since, 1) == 1
-    assert newer(filters(tenant, statuses=frozenset({"Failed"})), since, 10) == 0
+    assert count_submitted_since(calls, since, 10) == 2
+    assert count_submitted_since(calls, since, 1) == 1
+    assert count_submitted_since(filters(tenant, statuses=frozenset({"Failed"})), since, 10) == 0

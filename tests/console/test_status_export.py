@@ -12,8 +12,8 @@ from django.test import Client
 
 from eventservice.console.calls import export
 from eventservice.tenants.models import Tenant
-from orchestration.queries import calls as call_queries
-from orchestration.queries.calls import Page
+from orchestration.queries import call_lists
+from orchestration.queries.call_lists import CallListPage
 from tests.console.status_rows import make_call
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
@@ -106,11 +106,11 @@ def test_it_holds_no_worker_for_minutes(viewer: Client, calls: None, monkeypatch
 def test_it_is_read_piece_by_piece(viewer: Client, calls: None, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 
-    def read(wanted: Any, order: Any, limit: int, **more: Any) -> Page:
+    def read(wanted: Any, order: Any, limit: int, **more: Any) -> CallListPage:
         asked.append(limit)
-        return call_queries.list_merged(wanted, order, limit, **more)
+        return call_lists.list_calls(wanted, order, limit, **more)
 
-    monkeypatch.setattr(export, "list_merged", read)
+    monkeypatch.setattr(export, "list_calls", read)
     stream = iter(viewer.get("/calls/export.csv").streaming_content)  # type: ignore[attr-defined]
     next(stream), next(stream)
     assert asked == [3]

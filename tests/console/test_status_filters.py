@@ -13,7 +13,7 @@ from django.test import Client
 from eventservice.tenants.directory import create_tenant
 from eventservice.tenants.models import Tenant
 from orchestration.models import ServiceCall, ServiceCallTag
-from orchestration.queries import calls as call_queries
+from orchestration.queries import call_lists
 from tests.console.status_rows import chips, make_call, names, shown
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
@@ -45,7 +45,7 @@ FILTERS = {
 
 @pytest.mark.parametrize("few", [0, 5000], ids=["walks", "few"])
 def test_it_lists_what_is_asked_for(viewer: Client, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(call_queries, "FEW", few)
+    monkeypatch.setattr(call_lists, "MAX_FEW", few)
     for query, expected in FILTERS.items():
         assert set(names(shown(viewer, query))) == expected, query
     for (one, first), (other, second) in itertools.combinations(FILTERS.items(), 2):

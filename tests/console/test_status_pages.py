@@ -12,8 +12,8 @@ from django.test.utils import CaptureQueriesContext
 from eventservice.console.calls import list_page
 from eventservice.tenants.models import Tenant
 from orchestration.models import ServiceCall, ServiceCallTag
-from orchestration.queries import calls as call_queries
-from orchestration.queries.calls import CallFilter, Order, list_merged
+from orchestration.queries import call_lists
+from orchestration.queries.call_lists import CallFilter, Order, list_calls
 from tests.conftest import NOON
 from tests.console.status_rows import link, make_call, names, pager, shown
 
@@ -39,7 +39,7 @@ def go(client: Client, page: str, rel: str) -> str:
 def test_a_walk_on_and_back_shows_every_call_once(
     viewer: Client, query: str, sort: str, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(call_queries, "FEW", few)
+    monkeypatch.setattr(call_lists, "MAX_FEW", few)
     everything = names(shown(viewer, f"{query}sort={sort}"))
     page = shown(viewer, f"{query}sort={sort}&limit=10")
     there = [page]
@@ -120,14 +120,14 @@ def test_the_page_asks_no_more_for_more_rows(viewer: Client) -> None:
 
 def test_the_page_before_a_position_is_the_page_that_ends_there(tenant: Tenant, intruder: Tenant) -> None:
     wanted = [CallFilter(one.tenant_id) for one in (tenant, intruder)]
-    every = list_merged(wanted, Order(), 100)
+    every = list_calls(wanted, Order(), 100)
     assert (every.preceding, every.following) == (None, None)
-    position = (NOON - timedelta(minutes=55), every.calls[0]["service_call_id"])
-    before = list_merged(wanted, Order(), 5, before=position)
-    after = list_merged(wanted, Order(), 100, after=before.following)
+    position = (NOON - timedelta(minutes=55), every.calls[0].service_call_id)
+    before = list_calls(wanted, Order(), 5, before=position)
+    after = list_calls(wanted, Order(), 100, after=before.following)
     index = every.calls.index(before.calls[0])
     assert before.calls + after.calls == every.calls[index:]
-    assert all(call["submitted_at"] >= position[0] for call in before.calls)
+    assert all(call.submitted_at >= position[0] for call in before.calls)
 
 
 def test_every_count_of_records_can_be_chosen(viewer: Client) -> None:

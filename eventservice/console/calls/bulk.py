@@ -35,8 +35,10 @@ from eventservice.tenants.directory import profile
 from orchestration import lifecycle
 from orchestration.admission import refuse_inactive, take_room
 from orchestration.models import ServiceCall
+from orchestration.queries import call_lists
 from orchestration.queries import calls as call_queries
-from orchestration.queries.calls import CallKey, Order, by_tenant
+from orchestration.queries.call_lists import Order
+from orchestration.queries.calls import CallKey, group_by_tenant
 from orchestration.states import Status
 
 MOST_CALLS = 10_000
@@ -149,7 +151,7 @@ def start_bulk(kind: str, keys: Sequence[CallKey]) -> Bulk:
 def sign(bulk: Bulk, user: Any) -> str:
     ids = {
         tenant_id.hex: b64encode(b"".join(one.bytes for one in ids)).decode()
-        for tenant_id, ids in by_tenant(bulk.calls).items()
+        for tenant_id, ids in group_by_tenant(bulk.calls).items()
     }
     state = [bulk.confirmed, bulk.gone_through, bulk.done, bulk.left_alone or {}]
     return _signer.sign_object([user.pk, bulk.bulk_id.hex, bulk.kind, bulk.tag, state, ids], compress=True)
@@ -193,7 +195,7 @@ def _piece(bulk: Bulk, user: Any, correlation_id: uuid.UUID) -> Bulk:
         if bulk.gone_through == 0 and not audit_log.list_actions_on(bulk.bulk_id, limit=1):
             audit_log.record_action(user, f"bulk-{bulk.kind}", subject=bulk.bulk_id, **_summary(bulk))
         if bulk.kind == "replay":
-            for tenant_id, ids in by_tenant(keys).items():
+            for tenant_id, ids in group_by_tenant(keys).items():
                 take_room(profile(tenant_id), len(ids))
         whys = [_one(bulk, key, user, correlation_id) for key in keys]
     left_alone = Counter(bulk.left_alone or {}) + Counter(filter(None, whys))
@@ -281,7 +283,7 @@ class BulkPage(ConsoleView):
             "chosen": sum(chosen.values()) + retried,
             "more": more,
             "most": MOST_CALLS,
-            "sample": rows_of(call_queries.listed(bulk.calls[:MOST_SHOWN]), db_now()),
+            "sample": rows_of(call_queries.list_summaries(bulk.calls[:MOST_SHOWN]), db_now()),
             "not_shown": max(0, count - MOST_SHOWN),
             "takes_tag": bulk.kind in ("tag", "untag"),
             "wrong": wrong or {},
@@ -310,9 +312,9 @@ class Preview(BulkPage):
         return self._of(kind, keys)
 
     def _of(self, kind: str, keys: Sequence[CallKey], *, more: bool = False) -> HttpResponse:
-        statuses = call_queries.statuses_of(keys)
+        statuses = call_queries.list_statuses(keys)
         applied = [key for key in keys if statuses.get(key) in KINDS[kind].applies_to]
-        before = call_queries.replayed(applied) if kind == "replay" else set()
+        before = call_queries.list_replayed(applied) if kind == "replay" else set()
         bulk = start_bulk(kind, [key for key in applied if key not in before])
         stand = Counter(status for key, status in statuses.items() if key not in before)
         return self.preview(bulk, stand, retried=len(before), more=more)
@@ -332,7 +334,7 @@ def _known(kind: str) -> str:
 
 def _matching(asked: Asked) -> list[CallKey]:
     """One more than may be touched, if there are more."""
-    return call_queries.keys_of(asked.checked().wanted, Order(), MOST_CALLS + 1)
+    return call_lists.list_keys(asked.checked().wanted, Order(), MOST_CALLS + 1)
 
 
 class Run(BulkPage):
@@ -341,7 +343,7 @@ class Run(BulkPage):
         if not bulk.confirmed:
             tag = request.POST.get("tag", "").strip()
             if wrong := self._wrong(bulk, tag):
-                stand = Counter(call_queries.statuses_of(bulk.calls).values())
+                stand = Counter(call_queries.list_statuses(bulk.calls).values())
                 return self.preview(bulk, stand, wrong=wrong)
             bulk = replace(bulk, confirmed=True, tag=tag if bulk.kind in ("tag", "untag") else "")
         return self._go_on(bulk)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
@@ -20,12 +19,12 @@ from eventservice.kernel.ids import new_id
 from eventservice.operators.replay import replay
 from eventservice.operators.roles import Role
 from orchestration import lifecycle
-from orchestration.queries.calls import call_of, replays_of
+from orchestration.queries.calls import CallDetails, get_call, list_replays
 from orchestration.states import FAVORITE, LIVE, TERMINAL, Status
 
 
-def said_request(call: Mapping[str, Any]) -> str:
-    spec = call["request_spec"]
+def said_request(call: CallDetails) -> str:
+    spec = call.request_spec
     url = spec["url"] if len(spec["url"]) <= 160 else spec["url"][:160] + "…"
     return f"{spec['method']} {url}"
 
@@ -40,26 +39,26 @@ class Change(ConfirmView):
     allowed: frozenset[Status] = LIVE
 
     def get(self, request: HttpRequest, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> HttpResponse:
-        call = call_of(tenant_id, service_call_id)
-        if Status(call["status"]) not in self.allowed:
+        call = get_call(tenant_id, service_call_id)
+        if Status(call.status) not in self.allowed:
             return self._too_late(call)
         return self.ask_about(call)
 
-    def ask_about(self, call: Mapping[str, Any], **more: Any) -> HttpResponse:
+    def ask_about(self, call: CallDetails, **more: Any) -> HttpResponse:
         asked = {"now": db_now(), "call": call, **self.question(call), **more}
         return self.render_confirmation(back_to=self.page_of_call(call), template=self.template, **asked)
 
-    def question(self, call: Mapping[str, Any]) -> dict[str, Any]:
+    def question(self, call: CallDetails) -> dict[str, Any]:
         raise NotImplementedError
 
-    def _too_late(self, call: Mapping[str, Any]) -> HttpResponse:
+    def _too_late(self, call: CallDetails) -> HttpResponse:
         """In a dialog too: the button that led here was shown before the call moved on."""
-        text = f"It is {call['status']} by now, and cannot be {self.done_to}."
+        text = f"It is {call.status} by now, and cannot be {self.done_to}."
         context = {"call": call, "text": text, "next": self.next_url(self.page_of_call(call))}
         return self.render(context, "console/calls/too_late.html", 200 if self.is_fragment else 409)
 
-    def page_of_call(self, call: Mapping[str, Any]) -> str:
-        return self.page_of(call["tenant_id"], call["service_call_id"])
+    def page_of_call(self, call: CallDetails) -> str:
+        return self.page_of(call.tenant_id, call.service_call_id)
 
     def page_of(self, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> str:
         return reverse("console:call", args=[tenant_id, service_call_id])
@@ -69,15 +68,15 @@ class Cancel(Change):
     action = "cancel"
     done_to = "canceled"
 
-    def question(self, call: Mapping[str, Any]) -> dict[str, Any]:
-        if call["status"] == Status.RUNNING:
+    def question(self, call: CallDetails) -> dict[str, Any]:
+        if call.status == Status.RUNNING:
             text = (
-                f"Attempt {call['attempt']} of {said_request(call)} is under way and is let end: it may have been"
+                f"Attempt {call.attempt} of {said_request(call)} is under way and is let end: it may have been"
                 " sent. If it succeeds the call has succeeded; no further attempt is made."
             )
         else:
             text = f"{said_request(call)} will not be made. A canceled call stays canceled; Replay makes a new one."
-        return {"title": f"Cancel {call['name']}?", "text": text, "button": "Cancel the call", "danger": True}
+        return {"title": f"Cancel {call.name}?", "text": text, "button": "Cancel the call", "danger": True}
 
     def post(self, request: HttpRequest, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> HttpResponse:
         status = self.run_audited(
@@ -100,10 +99,10 @@ class RunNow(Change):
     done_to = "made due now"
     allowed = frozenset({Status.SCHEDULED})
 
-    def question(self, call: Mapping[str, Any]) -> dict[str, Any]:
-        due = f"{call['due_at']:%Y-%m-%d %H:%M:%S} UTC"
+    def question(self, call: CallDetails) -> dict[str, Any]:
+        due = f"{call.due_at:%Y-%m-%d %H:%M:%S} UTC"
         text = f"{said_request(call)} is made now instead of at {due}."
-        return {"title": f"Run {call['name']} now?", "text": text, "button": "Run now"}
+        return {"title": f"Run {call.name} now?", "text": text, "button": "Run now"}
 
     def post(self, request: HttpRequest, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> HttpResponse:
         self.run_audited(
@@ -122,14 +121,14 @@ class Reschedule(Change):
     allowed = frozenset({Status.SCHEDULED})
     template = "console/calls/reschedule.html"
 
-    def question(self, call: Mapping[str, Any]) -> dict[str, Any]:
+    def question(self, call: CallDetails) -> dict[str, Any]:
         return {
-            "title": f"Reschedule {call['name']}",
+            "title": f"Reschedule {call.name}",
             "text": f"When shall {said_request(call)} be made?",
             "button": "Reschedule",
             "zones": zones(),
-            "chosen": chosen_of(call["due_at"]),
-            "resolved": Moment(call["due_at"]),
+            "chosen": chosen_of(call.due_at),
+            "resolved": Moment(call.due_at),
         }
 
     def post(self, request: HttpRequest, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> HttpResponse:
@@ -154,7 +153,7 @@ class Reschedule(Change):
     def _ask_again(
         self, tenant_id: uuid.UUID, service_call_id: uuid.UUID, chosen: dict[str, str], **more: Any
     ) -> HttpResponse:
-        return self.ask_about(call_of(tenant_id, service_call_id), chosen=chosen, **more)
+        return self.ask_about(get_call(tenant_id, service_call_id), chosen=chosen, **more)
 
 
 class Replay(Change):
@@ -163,13 +162,13 @@ class Replay(Change):
     allowed = TERMINAL
     template = "console/calls/replay.html"
 
-    def question(self, call: Mapping[str, Any]) -> dict[str, Any]:
+    def question(self, call: CallDetails) -> dict[str, Any]:
         text = f"Replay makes a new call, {said_request(call)}, now: with the same headers, body and terms."
-        for before in replays_of(call["tenant_id"], call["service_call_id"], 1):
-            text += f" It has been replayed before: that call is {before['status']}."
+        for before in list_replays(call.tenant_id, call.service_call_id, 1):
+            text += f" It has been replayed before: that call is {before.status}."
         # Sent twice, it makes one.
         return {
-            "title": f"Replay {call['name']}?",
+            "title": f"Replay {call.name}?",
             "text": text,
             "button": "Replay now",
             "key": f"replay-{new_id()}",

@@ -31,7 +31,7 @@ from eventservice.db.now import db_now
 from eventservice.kernel.errors import NotFound
 from eventservice.operators.audit_log import list_actions_on
 from execution.history import attempts_without_bodies
-from orchestration.queries.calls import call_of, replays_of
+from orchestration.queries.calls import CallDetails, get_call, list_replays
 from outbox.aggregate_events import timeline_of
 from timers.schedule import timer_of
 
@@ -48,10 +48,10 @@ class Call(ConsoleView):
     template = "console/calls/details.html"
 
     def get(self, request: HttpRequest, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> HttpResponse:
-        call = call_of(tenant_id, service_call_id)
+        call = get_call(tenant_id, service_call_id)
         attempts = attempts_without_bodies(tenant_id, service_call_id)
         events = timeline_of(tenant_id, service_call_id, 0, MOST_EVENTS)
-        replays = replays_of(tenant_id, service_call_id, MOST_REPLAYS + 1)
+        replays = list_replays(tenant_id, service_call_id, MOST_REPLAYS + 1)
         hosts = hostnames()
         now = db_now()
         chosen = request.GET.get("tab", "")
@@ -73,7 +73,7 @@ class Call(ConsoleView):
         return self.render(context)
 
     def _of_tab(
-        self, tab: str, call: Mapping[str, Any], attempts: Any, events: Any, hosts: Mapping[uuid.UUID, str]
+        self, tab: str, call: CallDetails, attempts: Any, events: Any, hosts: Mapping[uuid.UUID, str]
     ) -> dict[str, Any]:
         match tab:
             case "request":
@@ -91,10 +91,10 @@ def _answer_href(request: HttpRequest) -> str:
     return f"?tab=response&attempt={named}" if named else "?tab=response"
 
 
-def _events_page(request: HttpRequest, call: Mapping[str, Any], events: Any) -> dict[str, Any]:
+def _events_page(request: HttpRequest, call: CallDetails, events: Any) -> dict[str, Any]:
     after = request.GET.get("after", "")
     start = int(after) if after.isascii() and after.isdecimal() and len(after) < 10 else 0
-    page = timeline_of(call["tenant_id"], call["service_call_id"], start, EVENTS_PAGE + 1)
+    page = timeline_of(call.tenant_id, call.service_call_id, start, EVENTS_PAGE + 1)
     shown = page[:EVENTS_PAGE]
     return {
         "events": [(event, to_json(event.event_payload)) for event in shown],
@@ -110,9 +110,9 @@ class Body(ConsoleView):
     def get(
         self, request: HttpRequest, tenant_id: uuid.UUID, service_call_id: uuid.UUID, which: str
     ) -> HttpResponse:
-        call = call_of(tenant_id, service_call_id)
+        call = get_call(tenant_id, service_call_id)
         if which == "request":
-            text = request_body(call["request_spec"])
+            text = request_body(call.request_spec)
         else:
             attempt = named_attempt(request, call)
             text = attempt and attempt.response_body
@@ -136,8 +136,8 @@ class Curl(ConsoleView):
     template = "console/calls/curl.html"
 
     def get(self, request: HttpRequest, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> HttpResponse:
-        call = call_of(tenant_id, service_call_id)
-        spec = call["request_spec"]
+        call = get_call(tenant_id, service_call_id)
+        spec = call.request_spec
         body, headers = request_body(spec), show_request(spec)["headers"]
         given = spec.get("headers") or {}
         secrets = sorted(name for name, value in given.items() if isinstance(value, dict))

@@ -15,7 +15,7 @@ from eventservice.console.base.views import ConsoleView
 from eventservice.console.calls.list_query import Asked, read_asked
 from eventservice.db.bulk import to_json
 from eventservice.db.now import db_now
-from orchestration.queries.calls import list_merged
+from orchestration.queries.call_lists import list_calls
 
 MOST_EXPORTED = 50_000
 PIECE = 500
@@ -73,9 +73,9 @@ def _lines(asked: Asked) -> Iterator[Line]:
     wanted, order, position, written = asked.wanted, asked.order, None, 0
     deadline = time.monotonic() + MOST_SECONDS
     while True:
-        page = list_merged(wanted, order, PIECE, after=position)
+        page = list_calls(wanted, order, PIECE, after=position)
         for call in page.calls:
-            yield {**show_listed(call), "tenant": asked.listed.get(call["tenant_id"])}
+            yield {**show_listed(call), "tenant": asked.listed.get(call.tenant_id)}
         written += len(page.calls)
         position = page.following
         if position is None:

@@ -30,8 +30,9 @@ from eventservice.console.calls.presenters.list_row import read_keys, rows_of
 from eventservice.db.bounded_count import MOST_COUNTED, capped_text
 from eventservice.db.now import db_now
 from eventservice.operators.roles import Role
+from orchestration.queries import call_lists
 from orchestration.queries import calls as call_queries
-from orchestration.queries.counts import Totals, each_by_index, newer, totals
+from orchestration.queries.counts import CallCounts, count_by_tenant, count_calls, count_submitted_since
 from orchestration.states import Status
 
 LIMITS = (10, 25, 50, 100, 200)
@@ -61,7 +62,7 @@ class Calls(ConsoleView):
             return self.render({**frame_of(asked), "offered": _offered(asked)})
         now = db_now()
         page = asked.read()
-        counted = totals(asked.wanted)
+        counted = count_calls(asked.wanted)
         context = {
             **frame_of(asked),
             **counts_of(asked, counted, now + JUST_AFTER),
@@ -91,10 +92,10 @@ class Look(ConsoleView):
         asked, since = _read_look(request.GET)
         now = db_now()
         keys = read_keys(request.POST.getlist("shown")[:MOST_LISTED])
-        calls = call_queries.listed(keys)
+        calls = call_queries.list_summaries(keys)
         context = {
-            **counts_of(asked, totals(asked.wanted), since),
-            "new": newer(asked.wanted, since, MOST_NEW + 1),
+            **counts_of(asked, count_calls(asked.wanted), since),
+            "new": count_submitted_since(asked.wanted, since, MOST_NEW + 1),
             "rows": rows_of(calls, now),
             "now": now,
         }
@@ -118,7 +119,7 @@ def _offered(asked: Asked) -> list[dict[str, Any]]:
             "count": count,
             "address": asked.address(tenant=str(one.tenant_id)),
         }
-        for one, count in zip(wanted, each_by_index(wanted), strict=True)
+        for one, count in zip(wanted, count_by_tenant(wanted), strict=True)
     ]
 
 
@@ -200,7 +201,7 @@ def _sort_of(asked: Asked, name: str) -> dict[str, str]:
     return {"address": asked.address(sort=turned), "state": state}
 
 
-def counts_of(asked: Asked, counted: Totals, since: datetime) -> dict[str, Any]:
+def counts_of(asked: Asked, counted: CallCounts, since: datetime) -> dict[str, Any]:
     chosen = asked.filter.statuses
     every = sum(counted.by_status.values())
     chips = [{"name": "All", "count": every, "current": not chosen, "address": asked.address(status=None)}]
@@ -214,7 +215,7 @@ def counts_of(asked: Asked, counted: Totals, since: datetime) -> dict[str, Any]:
     return {
         "asked": asked,
         "chips": chips,
-        "narrowed": counted.narrowed,
+        "narrowed": counted.filtered,
         "favorites": favorites,
         "favorites_address": asked.address(favorites=None if favorites else "1"),
         "look": f"{reverse('console:calls-look')}?{asked.query(since=format_instant(since))}",
@@ -227,7 +228,7 @@ def total_text(total: int, *, exact: bool) -> str:
     return capped_text(total) if exact or total > MOST_COUNTED else f"{total:,}+"
 
 
-def _pager_of(asked: Asked, page: call_queries.Page, counted: Totals) -> Mapping[str, Any]:
+def _pager_of(asked: Asked, page: call_lists.CallListPage, counted: CallCounts) -> Mapping[str, Any]:
     shown = len(page.calls)
     offset = _offset_of(asked.turn, shown, first=page.preceding is None)
     if page.following is None:

@@ -19,8 +19,8 @@ from eventservice.api.pagination import Query, make_cursor
 from eventservice.api.problems import FieldError
 from eventservice.console.base.forms import drop_empty_params
 from eventservice.console.base.tenant_select import list_tenant_options
-from orchestration.queries.calls import CallFilter, Order, Page, Position, list_merged
-from orchestration.queries.tenants_with_calls import tenants_with, tenants_with_id
+from orchestration.queries.call_lists import CallFilter, CallListPage, Order, Position, list_calls
+from orchestration.queries.tenants_with_calls import list_tenants_with_calls, list_tenants_with_id
 from orchestration.states import FAVORITE, MOST_TAGS, Status
 
 # Each tenant has an index of its own: a list of all of them is merged from so many.
@@ -85,12 +85,12 @@ class Asked:
     def is_filtered(self) -> bool:
         return any(name not in NOT_FILTERS for name in self.parameters)
 
-    def read(self) -> Page:
+    def read(self) -> CallListPage:
         turn = self.turn
         if turn is None:
-            return list_merged(self.wanted, self.order, self.limit)
+            return list_calls(self.wanted, self.order, self.limit)
         edge = {"before" if turn.back else "after": turn.position}
-        return list_merged(self.wanted, self.order, self.limit, **edge)
+        return list_calls(self.wanted, self.order, self.limit, **edge)
 
     # --- addresses ----------------------------------------------------------------------------------------------
 
@@ -141,7 +141,7 @@ def read_asked(given: QueryDict) -> Asked:
 def _listed(asked: Asked) -> Mapping[uuid.UUID, str]:
     if asked.tenant is not None:
         return {asked.tenant: asked.tenants[asked.tenant]}
-    return tenants_with(asked.filter, MOST_TENANTS + 1) if asked.of_some_tenants else asked.tenants
+    return list_tenants_with_calls(asked.filter, MOST_TENANTS + 1) if asked.of_some_tenants else asked.tenants
 
 
 def list_id(parameters: QueryDict) -> str:
@@ -220,13 +220,13 @@ def place_of(sought: uuid.UUID, asked: Asked) -> str:
 
     But for the tenant, the filters have no say in which call an id is of. Raises NotFoundByIt.
     """
-    owners = tenants_with_id("service_call_id", sought, asked.tenant, MOST_NAMED)
+    owners = list_tenants_with_id("service_call_id", sought, asked.tenant, MOST_NAMED)
     if len(owners) > 1:  # whoever submits a call may choose its id
         names = ", ".join(owners.values())
         raise NotFoundByIt(f"Several tenants have a call with this id: choose one of {names}.")
     for tenant_id in owners:
         return reverse("console:call", args=[tenant_id, sought])
-    if tenants_with_id("correlation_id", sought, asked.tenant, 1):
+    if list_tenants_with_id("correlation_id", sought, asked.tenant, 1):
         return asked.address(id=None, correlationId=str(sought))
     of_tenant = f" of {asked.tenants[asked.tenant]}" if asked.tenant else ""
     raise NotFoundByIt(f"No call{of_tenant} has this id or correlation id.")

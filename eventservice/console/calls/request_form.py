@@ -27,6 +27,7 @@ from eventservice.tenants.directory import Profile
 from eventservice.tenants.models import DEFAULT_NAMESPACE
 from execution.redaction import mask, mask_sealed
 from orchestration.commands import SubmitServiceCall
+from orchestration.queries.calls import CallDetails
 from orchestration.retries import RetryPolicy
 from orchestration.states import FAVORITE, LIVE, Delivery
 
@@ -342,28 +343,28 @@ def new_key() -> str:
     return f"console-{new_id()}"
 
 
-def draft_of(call: Mapping[str, Any], *, again: bool = False) -> Draft:
+def draft_of(call: CallDetails, *, again: bool = False) -> Draft:
     """Of a call that there is. Its secrets are not in it. `again`: as it was submitted a moment ago."""
-    spec = call["request_spec"]
+    spec = call.request_spec
     kind, body = _shown_body(spec.get("body"))
     draft = replace(
-        new_draft(str(call["tenant_id"])),
-        name=call["name"],
+        new_draft(str(call.tenant_id)),
+        name=call.name,
         method=spec["method"],
         url=spec["url"],
         headers=_copied_rows(spec.get("headers") or {}),
         body_kind=kind,
         body=body,
-        tags=", ".join(sorted(set(call["tags"]) - {FAVORITE})),
-        timeout=_unless(call["timeout_seconds"], DEFAULT_TIMEOUT),
-        namespace="" if call["namespace"] == DEFAULT_NAMESPACE else call["namespace"],
-        delivery=call["delivery"],
+        tags=", ".join(sorted(set(call.tags) - {FAVORITE})),
+        timeout=_unless(call.timeout_seconds, DEFAULT_TIMEOUT),
+        namespace="" if call.namespace == DEFAULT_NAMESPACE else call.namespace,
+        delivery=call.delivery,
     )
-    texts = _shown_policy(call["retry_policy"])
+    texts = _shown_policy(call.retry_policy)
     if again:
-        texts["favorite"] = "on" if FAVORITE in call["tags"] else ""
-        if call["status"] in LIVE and not call["attempt"] and call["due_at"] > call["submitted_at"]:
-            texts |= {"when": "schedule", **chosen_of(call["due_at"])}
+        texts["favorite"] = "on" if FAVORITE in call.tags else ""
+        if call.status in LIVE and not call.attempt and call.due_at > call.submitted_at:
+            texts |= {"when": "schedule", **chosen_of(call.due_at)}
     for place, text in texts.items():
         setattr(draft, place, text)
     return draft

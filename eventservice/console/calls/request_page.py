@@ -50,7 +50,7 @@ from orchestration import lifecycle
 from orchestration.admission import take_room
 from orchestration.commands import SubmitServiceCall
 from orchestration.lifecycle import Submitted
-from orchestration.queries.calls import call_of, made_under
+from orchestration.queries.calls import CallDetails, find_call_by_idempotency_key, get_call
 from orchestration.states import Delivery, ResponseContract
 
 DELIVERIES = {Delivery.AT_LEAST_ONCE.value: "At least once", Delivery.AT_MOST_ONCE.value: "At most once"}
@@ -73,17 +73,17 @@ class NewCall(RequestPage):
         if sent:
             return self._show_sent(*sent)
         if copied:
-            return self._show_copy(call_of(*copied))
+            return self._show_copy(get_call(*copied))
         return self.form(new_draft(request.GET.get("tenant") or _only_tenant()))
 
-    def _show_copy(self, call: Mapping[str, Any]) -> HttpResponse:
-        is_timer = call["response_contract"] == ResponseContract.CALLBACK
+    def _show_copy(self, call: CallDetails) -> HttpResponse:
+        is_timer = call.response_contract == ResponseContract.CALLBACK
         return self.form(draft_of(call), copied_from=call, copied_timer=is_timer)
 
     def _show_sent(self, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> HttpResponse:
         """The form as it was sent, ready for another call, and the answer."""
         try:
-            call = call_of(tenant_id, service_call_id)
+            call = get_call(tenant_id, service_call_id)
         except NotFound:
             return self.form(new_draft(str(tenant_id)), gone=True)
         return self.form(draft_of(call, again=True), **response_of(self.request, call))
@@ -189,7 +189,7 @@ class NewCall(RequestPage):
     @again_after_deadlock
     def _store(self, tenant: Profile, command: SubmitServiceCall) -> Submitted:
         with transaction.atomic():
-            if not made_under(command.tenant_id, command.idempotency_key or ""):
+            if not find_call_by_idempotency_key(command.tenant_id, command.idempotency_key or ""):
                 take_room(tenant, 1)
             (made,) = lifecycle.submit([command])
             if not made.replayed:
@@ -218,7 +218,7 @@ class NewCall(RequestPage):
             )
         if error.code == "idempotency_conflict":
             tenant_id = uuid.UUID(draft.tenant)
-            made = tenant_id, made_under(tenant_id, draft.key)
+            made = tenant_id, find_call_by_idempotency_key(tenant_id, draft.key)
             draft.key = new_key()
             return self.form(draft, made_before=made, status=409)
         return self.form(draft, refused=error.message, status=429 if error.code == "pending_ceiling" else 409)
@@ -258,8 +258,8 @@ def _answer_address(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> str:
     return f"{reverse('console:new-call')}?sent={tenant_id}/{service_call_id}"
 
 
-def response_of(request: HttpRequest, call: Mapping[str, Any]) -> dict[str, Any]:
-    key = call["tenant_id"], call["service_call_id"]
+def response_of(request: HttpRequest, call: CallDetails) -> dict[str, Any]:
+    key = call.tenant_id, call.service_call_id
     attempts = attempts_without_bodies(*key)
     return {
         "sent": True,
@@ -275,4 +275,4 @@ class SentCall(RequestPage):
     template = "console/calls/_new_response.html"
 
     def get(self, request: HttpRequest, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> HttpResponse:
-        return self.render(response_of(request, call_of(tenant_id, service_call_id)))
+        return self.render(response_of(request, get_call(tenant_id, service_call_id)))

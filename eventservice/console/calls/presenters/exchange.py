@@ -25,6 +25,7 @@ from eventservice.tenants.directory import profile
 from execution.attempt_builder import Request
 from execution.egress import Limits
 from execution.history import attempt_of, last_attempt
+from orchestration.queries.calls import CallDetails
 from timers.operator_views import nodes
 
 # Of a body, in characters; the rest can be downloaded.
@@ -91,27 +92,27 @@ def hostnames() -> dict[uuid.UUID, str]:
     return {node.owner_id: node.hostname for node in nodes()}
 
 
-def asked(call: Mapping[str, Any], *, as_text: bool) -> dict[str, Any]:
+def asked(call: CallDetails, *, as_text: bool) -> dict[str, Any]:
     return {
-        "body": body_view(request_body(call["request_spec"]), as_text=as_text),
+        "body": body_view(request_body(call.request_spec), as_text=as_text),
         "as_text": as_text,
-        "policy": show_policy(call["retry_policy"]),
+        "policy": show_policy(call.retry_policy),
         "own_key": next(
             (
                 v
-                for n, v in (call["request_spec"].get("headers") or {}).items()
+                for n, v in (call.request_spec.get("headers") or {}).items()
                 if n.lower() == "idempotency-key"
             ),
             None,
         ),
-        "signs": bool(profile(call["tenant_id"]).signing_secret),
+        "signs": bool(profile(call.tenant_id).signing_secret),
         "download": body_href(call, "request"),
     }
 
 
-def answered(request: HttpRequest, call: Mapping[str, Any], address: str, place: str = "") -> dict[str, Any]:
+def answered(request: HttpRequest, call: CallDetails, address: str, place: str = "") -> dict[str, Any]:
     """An attempt's answer: the one that the request names, or the last. `address` is that of the page that shows it."""
-    attempt = named_attempt(request, call) if call["attempt"] else None
+    attempt = named_attempt(request, call) if call.attempt else None
     if attempt is None:
         return {"attempt": None}
     as_text = request.GET.get("view") == "text"
@@ -137,8 +138,8 @@ def _size_if_cut(attempt: Any) -> int | None:
 _PHRASES = {status.value: status.phrase for status in HTTPStatus}
 
 
-def named_attempt(request: HttpRequest, call: Mapping[str, Any]) -> Any:
-    key = call["tenant_id"], call["service_call_id"]
+def named_attempt(request: HttpRequest, call: CallDetails) -> Any:
+    key = call.tenant_id, call.service_call_id
     try:
         named = uuid.UUID(request.GET.get("attempt", ""))
     except ValueError:
@@ -149,5 +150,5 @@ def named_attempt(request: HttpRequest, call: Mapping[str, Any]) -> Any:
     return attempt
 
 
-def body_href(call: Mapping[str, Any], which: str) -> str:
-    return reverse(f"console:call-{which}-body", args=[call["tenant_id"], call["service_call_id"]])
+def body_href(call: CallDetails, which: str) -> str:
+    return reverse(f"console:call-{which}-body", args=[call.tenant_id, call.service_call_id])

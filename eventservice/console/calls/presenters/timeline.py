@@ -12,6 +12,7 @@ from eventservice.api.formats import parse_instant
 from eventservice.console.calls.presenters.call_state import in_words, why_no_further_attempt
 from execution.outcome import ErrorKind
 from orchestration.events import EventType
+from orchestration.queries.calls import CallDetails
 from orchestration.retries import RetryPolicy
 from orchestration.states import TERMINAL, Delivery, Status
 
@@ -54,13 +55,13 @@ class Retries:
     until: datetime | None
 
 
-def retries_of(call: Mapping[str, Any]) -> Retries:
-    policy = RetryPolicy.from_stored(call["retry_policy"])
-    started, lasting = call["started_at"], policy.max_attempts_duration
+def retries_of(call: CallDetails) -> Retries:
+    policy = RetryPolicy.from_stored(call.retry_policy)
+    started, lasting = call.started_at, policy.max_attempts_duration
     return Retries(
-        made=call["attempt"] - call["interruptions"],
+        made=call.attempt - call.interruptions,
         most=policy.max_attempts,
-        next_at=call["due_at"] if call["status"] == Status.SCHEDULED and call["attempt"] else None,
+        next_at=call.due_at if call.status == Status.SCHEDULED and call.attempt else None,
         until=started + timedelta(seconds=lasting) if started and lasting else None,
     )
 
@@ -70,7 +71,7 @@ def are_pruned(events: Sequence[Any]) -> bool:
 
 
 def timeline(
-    call: Mapping[str, Any], attempts: Sequence[Any], events: Sequence[Any], hosts: Mapping[uuid.UUID, str]
+    call: CallDetails, attempts: Sequence[Any], events: Sequence[Any], hosts: Mapping[uuid.UUID, str]
 ) -> list[Step]:
     known = _Known(events)
     steps = [*_beginning(call, known), *_rescheduled(known)]
@@ -84,7 +85,7 @@ def timeline(
     steps += _present(call, known)
     for step in steps:
         step.cause = step.event and known.by_id.get(step.event.causation_id)
-    return sorted(steps, key=lambda step: (step.mood == "waiting", step.at or call["due_at"], step.rank))
+    return sorted(steps, key=lambda step: (step.mood == "waiting", step.at or call.due_at, step.rank))
 
 
 class _Known:
@@ -106,13 +107,13 @@ def _said_due(event: Any) -> datetime | None:
     return parse_instant(str(event.event_payload.get("dueAt"))) if event else None
 
 
-def _beginning(call: Mapping[str, Any], known: _Known) -> list[Step]:
+def _beginning(call: CallDetails, known: _Known) -> list[Step]:
     scheduled = known.first(EventType.SCHEDULED)
-    never_moved = not call["attempt"] and known.last(EventType.RESCHEDULED) is None
-    due = _said_due(scheduled) or (call["due_at"] if never_moved else None)
+    never_moved = not call.attempt and known.last(EventType.RESCHEDULED) is None
+    due = _said_due(scheduled) or (call.due_at if never_moved else None)
     return [
-        Step("Submitted", call["submitted_at"], 0, "good", event=known.first(EventType.SUBMITTED)),
-        Step("Scheduled", call["submitted_at"], 1, "good", plans=True, moment=due, event=scheduled),
+        Step("Submitted", call.submitted_at, 0, "good", event=known.first(EventType.SUBMITTED)),
+        Step("Scheduled", call.submitted_at, 1, "good", plans=True, moment=due, event=scheduled),
     ]
 
 
@@ -130,7 +131,7 @@ def _left_out(attempt: Any, count: int, number: int) -> Step:
 
 
 def _attempt(
-    call: Mapping[str, Any],
+    call: CallDetails,
     attempt: Any,
     following: Any,
     known: _Known,
@@ -141,7 +142,7 @@ def _attempt(
     reached = known.by_id.get(running.causation_id) if running else None
     due = _said_due(reached) or _due_of(call, attempt)
     if due:
-        due = max(due, call["submitted_at"])  # events tell whole milliseconds, rounded down
+        due = max(due, call.submitted_at)  # events tell whole milliseconds, rounded down
     late = max(attempt.started_at - due, timedelta()) if due else None
     node = said_node(attempt.node, hosts)
     steps = [
@@ -164,17 +165,17 @@ def _attempt(
     return steps
 
 
-def _due_of(call: Mapping[str, Any], attempt: Any) -> datetime | None:
+def _due_of(call: CallDetails, attempt: Any) -> datetime | None:
     """Without its event: a call knows when its last attempt was due, until it plans the next."""
-    is_last = attempt.attempt == call["attempt"] and call["status"] != Status.SCHEDULED
-    return call["due_at"] if is_last else None
+    is_last = attempt.attempt == call.attempt and call.status != Status.SCHEDULED
+    return call.due_at if is_last else None
 
 
 def said_node(node: uuid.UUID, hosts: Mapping[uuid.UUID, str]) -> str:
     return hosts.get(node) or f"…{str(node)[-8:]}"
 
 
-def _end(call: Mapping[str, Any], attempt: Any, following: Any, known: _Known, node: str, rank: Rank) -> Step:
+def _end(call: CallDetails, attempt: Any, following: Any, known: _Known, node: str, rank: Rank) -> Step:
     event = known.by_cause.get(attempt.execution_id)
     again_at = _said_due(event) if event and event.event_type == EventType.RESCHEDULED else None
     step = Step(
@@ -201,16 +202,16 @@ def mood_of(attempt: Any) -> str:
     return "good" if 200 <= (attempt.response_status or 0) < 300 else "bad"
 
 
-def _interruption(call: Mapping[str, Any], attempt: Any, following: Any, node: str) -> str:
+def _interruption(call: CallDetails, attempt: Any, following: Any, node: str) -> str:
     seen = f"The end of attempt {attempt.attempt} was not seen: the node {node} died or lost its lease while making it."
     if following:
         return (
             f"{seen} The request may have been sent, so it was made again as attempt {following.attempt},"
             f" under the same idempotency key."
         )
-    if call["status"] == Status.SCHEDULED:
+    if call.status == Status.SCHEDULED:
         return f"{seen} It will be made again under the same idempotency key."
-    if call["delivery"] == Delivery.AT_MOST_ONCE:
+    if call.delivery == Delivery.AT_MOST_ONCE:
         return f"{seen} It was not made again: the call is delivered at most once."
     return seen
 
@@ -222,16 +223,16 @@ _OUTCOMES = {
 }
 
 
-def _present(call: Mapping[str, Any], known: _Known) -> list[Step]:
+def _present(call: CallDetails, known: _Known) -> list[Step]:
     """Its outcome, or what comes next."""
-    status = Status(call["status"])
+    status = Status(call.status)
     if status in TERMINAL:
         kind, mood = _OUTCOMES[status]
         explained = why_no_further_attempt(call) if status == Status.FAILED else ""
         return [
-            Step(status.value, call["finished_at"], 10_000, mood, event=known.last(kind), explained=explained)
+            Step(status.value, call.finished_at, 10_000, mood, event=known.last(kind), explained=explained)
         ]
     if status == Status.RUNNING:
-        text = f"attempt {call['attempt']} is under way"
+        text = f"attempt {call.attempt} is under way"
         return [Step("Running", None, 10_000, "waiting", text)]
-    return [Step("Due", call["due_at"], 10_000, "waiting", f"attempt {call['attempt'] + 1}")]
+    return [Step("Due", call.due_at, 10_000, "waiting", f"attempt {call.attempt + 1}")]

@@ -1,0 +1,302 @@
+"""Lists of service calls by filter. At a million rows an index answers each of them, whatever the filters.
+
+No planner can be trusted with that on all databases (SQLite's has no statistics until somebody gathers them),
+so a list is made in steps, and each step has only one sensible plan:
+
+1. If a filter matches few calls (`MAX_FEW`), their ids are read from that filter's index, then filtered and sorted.
+2. Otherwise the index of the requested order is walked from the start of the page, and calls that do not match are
+   skipped. No filter is rare then, so the page soon fills. The order of submission is that of `submitted_at`; under
+   a common tag it is that of the ids, which the tag's index contains. Both are the same unless clients choose
+   ids that do not begin with the time, as UUIDv7 do.
+3. The rows of the page are read by their ids.
+"""
+
+from __future__ import annotations
+
+import heapq
+import uuid
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
+from operator import itemgetter
+from typing import Any
+
+from django.db.models import Exists, F, OrderBy, OuterRef, Q, QuerySet, lookups
+
+from eventservice.db.sql import Aside
+from eventservice.tenants.models import DEFAULT_NAMESPACE
+from orchestration.models import ServiceCall, ServiceCallTag
+from orchestration.queries.calls import CHUNK_SIZE, CallKey, CallSummary, list_summaries
+from orchestration.states import Status
+
+MAX_FEW = 2000
+
+# Few calls share such an id (the calls of one request, the replays of one call), and each has an index of its own.
+RARE_ID_COLUMNS = ("correlation_id", "replay_of")
+
+Position = tuple[Any, ...]  # the sorted column's value, and the service call id
+TenantPosition = tuple[Position, uuid.UUID]  # in a list of several tenants
+
+
+@dataclass(frozen=True, slots=True)
+class CallFilter:
+    """What the calls of one tenant must match. An empty set or None matches all."""
+
+    tenant_id: uuid.UUID
+    statuses: frozenset[str] = frozenset()
+    tags: frozenset[str] = frozenset()
+    any_tag: bool = False  # one of the tags is enough
+    due_from: datetime | None = None
+    due_to: datetime | None = None
+    submitted_from: datetime | None = None
+    submitted_to: datetime | None = None
+    name: str | None = None
+    host: str | None = None
+    namespace: str | None = None
+    correlation_id: uuid.UUID | None = None
+    replay_of: uuid.UUID | None = None
+    timers: bool = False  # durable timers only
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    column: str = "submitted_at"
+    descending: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class CallListPage:
+    calls: list[CallSummary]
+    # Where the next page begins; None: this is the last.
+    following: Position | None
+    # Where the previous page ends; None: this is the first.
+    preceding: Position | None = None
+
+
+def list_calls(
+    filters: Sequence[CallFilter],
+    order: Order,
+    limit: int,
+    *,
+    after: Position | None = None,
+    before: Position | None = None,
+) -> CallListPage:
+    """Return the page after a position, or the one that ends before it. Several filters, which must differ in their
+    tenants alone, make one list."""
+    if before is None:
+        found = _merge_positions(filters, order, after, limit + 1)
+        return _build_page(found[:limit], more_before=after is not None, more_after=len(found) > limit)
+    found = _merge_positions(filters, Order(order.column, not order.descending), before, limit + 1)
+    return _build_page(found[:limit][::-1], more_before=len(found) > limit, more_after=True)
+
+
+def _build_page(found: list[TenantPosition], *, more_before: bool, more_after: bool) -> CallListPage:
+    return CallListPage(
+        list_summaries([(tenant_id, position[-1]) for position, tenant_id in found]),
+        following=found[-1][0] if found and more_after else None,
+        preceding=found[0][0] if found and more_before else None,
+    )
+
+
+def list_keys(filters: Sequence[CallFilter], order: Order, limit: int) -> list[CallKey]:
+    """Return the keys of the first calls of a list."""
+    keys: list[CallKey] = []
+    after: Position | None = None
+    while len(keys) < limit:
+        chunk_size = min(CHUNK_SIZE, limit - len(keys))
+        found = _merge_positions(filters, order, after, chunk_size)
+        keys += [(tenant_id, position[-1]) for position, tenant_id in found]
+        if len(found) < chunk_size:
+            break
+        after = found[-1][0]
+    return keys
+
+
+def _merge_positions(
+    filters: Sequence[CallFilter], order: Order, after: Position | None, limit: int
+) -> list[TenantPosition]:
+    """A position means the same in each tenant's list."""
+    walks = [[(at, one.tenant_id) for at in _read_positions(one, order, after, limit)] for one in filters]
+    return list(islice(heapq.merge(*walks, key=itemgetter(0), reverse=order.descending), limit))
+
+
+def _read_positions(wanted: CallFilter, order: Order, after: Position | None, limit: int) -> list[Position]:
+    calls = ServiceCall.objects.for_tenant(wanted.tenant_id)
+    rare = select_by_rare_id(wanted)
+    if rare is not None:
+        return _read_in_order(rare, order, after, limit, Aside)
+    few = list_few_ids(wanted)
+    if few is not None:
+        matching = calls.filter(match_without_index(wanted), service_call_id__in=few)
+        return _read_in_order(matching, order, after, limit, Aside)
+    if order.column == "submitted_at" and _can_walk_by_tag(wanted):
+        return _walk_tag(wanted, order.descending, after, limit)
+    if order.column == "due_at":
+        return _walk_due(calls, wanted, order, after, limit)
+    return _read_in_order(calls.filter(_match_in_order(wanted)), order, after, limit)
+
+
+def _read_in_order(
+    calls: QuerySet[Any],
+    order: Order,
+    after: Position | None,
+    limit: int,
+    wrap: Callable[[F], Any] = lambda column: column,
+) -> list[Position]:
+    """`wrap` is Aside where the rows are few: then they are to be sorted, and no index is to be walked."""
+    names = order.column, "service_call_id"
+    first, last = (wrap(F(name)) for name in names)
+    if after is not None:
+        calls = calls.filter(_match_beyond(first, last, order.descending, after))
+    ordered = calls.order_by(*(OrderBy(column, descending=order.descending) for column in (first, last)))
+    return list(ordered.values_list(*names)[:limit])
+
+
+def _match_beyond(first: Any, last: Any, descending: bool, after: Position) -> Q:
+    beyond = lookups.LessThan if descending else lookups.GreaterThan
+    # The first condition follows from the others, but it is the one that an index can begin at.
+    begin = (lookups.LessThanOrEqual if descending else lookups.GreaterThanOrEqual)(first, after[0])
+    tie = Q(lookups.Exact(first, after[0]), beyond(last, after[1]))
+    return Q(begin) & (Q(beyond(first, after[0])) | tie)
+
+
+# --- step 1: few ------------------------------------------------------------------------------------------------
+
+
+def select_by_rare_id(wanted: CallFilter) -> QuerySet[Any] | None:
+    """Select the matching calls if the filter names an id that only few calls share."""
+    for column in RARE_ID_COLUMNS:
+        if (value := getattr(wanted, column)) is not None:
+            calls = ServiceCall.objects.for_tenant(wanted.tenant_id).filter(**{column: value})
+            return calls.filter(match_without_index(wanted, without=column)).order_by()
+    return None
+
+
+def list_few_ids(wanted: CallFilter) -> list[uuid.UUID] | None:
+    """Return the ids of all calls that match one part of the filter, if there is a part that only few match."""
+    found = select_few(wanted)
+    return None if found is None else list(set(found.values_list("service_call_id", flat=True)))
+
+
+def select_few(wanted: CallFilter) -> QuerySet[Any] | None:
+    """Select the calls that match one part of the filter, if there is a part that only few match."""
+    for found in select_by_each_part(wanted):
+        found = found.order_by()
+        # Counted first: that takes the index alone.
+        if found.values_list("tenant_id")[: MAX_FEW + 1].count() <= MAX_FEW:
+            return found
+    return None
+
+
+def select_by_each_part(wanted: CallFilter) -> Iterator[QuerySet[Any]]:
+    """Yield the calls, or tags, that match each part of the filter that has an index."""
+    tags = ServiceCallTag.objects.for_tenant(wanted.tenant_id)
+    calls = ServiceCall.objects.for_tenant(wanted.tenant_id)
+    if wanted.any_tag and wanted.tags:
+        yield tags.filter(tag__in=wanted.tags)
+    else:
+        yield from (tags.filter(tag=tag) for tag in sorted(wanted.tags))
+    if wanted.statuses:
+        yield calls.filter(
+            status__in=wanted.statuses, **build_range("due_at", wanted.due_from, wanted.due_to)
+        )
+    elif wanted.due_from or wanted.due_to:
+        every = sorted(Status.values)
+        yield calls.filter(status__in=every, **build_range("due_at", wanted.due_from, wanted.due_to))
+    if wanted.submitted_from or wanted.submitted_to:
+        yield calls.filter(**build_range("submitted_at", wanted.submitted_from, wanted.submitted_to))
+    if wanted.timers:
+        within = {} if wanted.namespace is None else {"namespace": wanted.namespace}
+        yield calls.filter(external_id__isnull=False, **within)
+    for column in ("host", "name", "namespace"):
+        value = getattr(wanted, column)
+        if value is not None and value != DEFAULT_NAMESPACE:
+            yield calls.filter(**{column: value})
+
+
+# --- step 2: a walk ---------------------------------------------------------------------------------------------
+
+
+def _can_walk_by_tag(wanted: CallFilter) -> bool:
+    all_tags = len(wanted.tags) == 1 or (bool(wanted.tags) and not wanted.any_tag)
+    return all_tags and wanted.submitted_from is None and wanted.submitted_to is None
+
+
+def _walk_tag(wanted: CallFilter, descending: bool, after: Position | None, limit: int) -> list[Position]:
+    tag, *others = sorted(wanted.tags)
+    rows = ServiceCallTag.objects.for_tenant(wanted.tenant_id).filter(tag=tag)
+    for other in others:
+        rows = rows.filter(_has_tag(wanted, {other}))
+    rows = rows.filter(match_without_index(wanted, "service_call__", tags=False))
+    if after is not None:
+        rows = rows.filter(**{f"service_call_id__{'lt' if descending else 'gt'}": after[-1]})
+    ordered = rows.order_by("-service_call_id" if descending else "service_call_id")
+    return list(ordered.values_list("service_call__submitted_at", "service_call_id")[:limit])
+
+
+def _walk_due(
+    calls: QuerySet[Any], wanted: CallFilter, order: Order, after: Position | None, limit: int
+) -> list[Position]:
+    """Merge one walk for each status: the index begins with it."""
+    within = build_range("due_at", wanted.due_from, wanted.due_to)
+    matching = calls.filter(match_without_index(wanted, without="status"))
+    walks = [
+        _read_in_order(matching.filter(status=status, **within), order, after, limit)
+        for status in sorted(wanted.statuses or Status.values)
+    ]
+    return list(heapq.merge(*walks, reverse=order.descending))[:limit]
+
+
+def _match_in_order(wanted: CallFilter) -> Q:
+    """For a walk in the order of submission: through the index of submission, or of the host or the name, which have
+    the same order."""
+    for column in ("host", "name"):
+        if (value := getattr(wanted, column)) is not None:
+            return Q(**{column: value}) & match_without_index(wanted, without=column)
+    submitted = build_range("submitted_at", wanted.submitted_from, wanted.submitted_to)
+    return Q(**submitted) & match_without_index(wanted)
+
+
+# --- conditions -------------------------------------------------------------------------------------------------
+
+
+def match_without_index(wanted: CallFilter, path: str = "", *, tags: bool = True, without: str = "") -> Q:
+    """Return the filter's conditions in a form for which no planner takes an index; `without` one column, which the
+    caller answers by an index."""
+    conditions = Q()
+    if wanted.statuses and without != "status":
+        conditions &= _compare(path + "status", "In", sorted(wanted.statuses))
+    for column in ("host", "name", "namespace", *RARE_ID_COLUMNS):
+        value = getattr(wanted, column)
+        if value is not None and without != column:
+            conditions &= _compare(path + column, "Exact", value)
+    for column, begin, end in (
+        ("due_at", wanted.due_from, wanted.due_to),
+        ("submitted_at", wanted.submitted_from, wanted.submitted_to),
+    ):
+        if begin is not None:
+            conditions &= _compare(path + column, "GreaterThanOrEqual", begin)
+        if end is not None:
+            conditions &= _compare(path + column, "LessThan", end)
+    if wanted.timers:
+        conditions &= Q(**{path + "external_id__isnull": False})
+    if wanted.tags and tags:
+        for group in [wanted.tags] if wanted.any_tag else [{tag} for tag in sorted(wanted.tags)]:
+            conditions &= _has_tag(wanted, group)
+    return conditions
+
+
+def _compare(column: str, lookup: str, value: Any) -> Q:
+    return Q(getattr(lookups, lookup)(Aside(F(column)), value))
+
+
+def _has_tag(wanted: CallFilter, tags: Collection[str]) -> Q:
+    rows = ServiceCallTag.objects.for_tenant(wanted.tenant_id)
+    return Q(Exists(rows.filter(service_call_id=OuterRef("service_call_id"), tag__in=sorted(tags))))
+
+
+def build_range(column: str, begin: datetime | None, end: datetime | None) -> dict[str, datetime]:
+    """Return the lookups for `begin` ≤ column < `end`."""
+    bounds = {f"{column}__gte": begin, f"{column}__lt": end}
+    return {name: bound for name, bound in bounds.items() if bound is not None}
