@@ -17,7 +17,7 @@ from django.views.defaults import bad_request
 from rest_framework.exceptions import APIException, MethodNotAllowed
 
 from eventservice.api.correlation import HEADER
-from eventservice.db.undone import is_undone
+from eventservice.db.errors import is_outcome_unknown
 from eventservice.kernel.errors import Conflict, DomainError, NotFound
 from eventservice.kernel.ids import new_id
 
@@ -164,7 +164,7 @@ def find_problem(raised: Exception) -> Problem | None:
 
 
 def _of_database(error: OperationalError) -> Problem:
-    if is_undone(error):
+    if not is_outcome_unknown(error):
         log.warning("database_busy", error=str(error))
         return Problem(503, "database_busy", DATABASE_BUSY, headers={"Retry-After": "1"})
     return _outcome_unknown(error)

@@ -10,7 +10,7 @@ from django.core.management.base import BaseCommand, CommandParser
 from django.db import connection
 
 from eventservice.db.dialects.sqlite.base import relax_synchronous
-from eventservice.db.outages import weathering
+from eventservice.db.errors import tolerate_outage
 from eventservice.runtime.cluster import Role
 
 LONGEST_NAP = 1.0
@@ -42,5 +42,5 @@ def _loop(role: Role) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, frame: stopping.append(number))
     while not stopping:
-        with weathering():
+        with tolerate_outage():
             role.step(LONGEST_NAP)

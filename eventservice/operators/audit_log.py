@@ -8,14 +8,14 @@ from typing import Any, TypeVar
 
 from django.db import transaction
 
-from eventservice.db.deadlocks import again_after_deadlock
+from eventservice.db.errors import retry_on_deadlock
 from eventservice.db.now import db_now
 from eventservice.operators.models import OperatorAction
 
 R = TypeVar("R")
 
 
-@again_after_deadlock
+@retry_on_deadlock
 def run_audited(
     user: Any,
     action: str,

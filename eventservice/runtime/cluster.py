@@ -37,8 +37,8 @@ from django_q.models import Schedule
 from django_q.signals import post_spawn
 from django_q.tasks import async_task
 
+from eventservice.db.errors import tolerate_outage
 from eventservice.db.now import DbNow
-from eventservice.db.outages import weathering
 from eventservice.kernel.ids import new_id
 from eventservice.runtime.models import Slot
 from eventservice.runtime.wiring import build_dispatcher, build_engine
@@ -158,7 +158,7 @@ class Worker:
     def run_for(self, seconds: float) -> None:
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0 and not stopping():
-            with weathering(left):
+            with tolerate_outage(left):
                 self._step(left)
         if stopping():
             outstay(settings.SHUTDOWN_SECONDS + GRACE_SECONDS)
@@ -204,7 +204,7 @@ class Worker:
     def stand_up(self, grace_seconds: float) -> None:
         seat, role, self.seat, self.role = self.seat, self.role, None, None
         if role is not None:
-            with weathering():
+            with tolerate_outage():
                 role.stop(grace_seconds)
         if seat is not None:
             Slot.objects.filter(name=seat, owner_id=self.id).update(owner_id=None, lease_until=None)

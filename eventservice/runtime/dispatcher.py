@@ -9,8 +9,8 @@ from contextlib import suppress
 from django.conf import settings
 
 from eventservice.db.change_watch import ChangeWatch
+from eventservice.db.errors import tolerate_outage
 from eventservice.db.leases import Fenced
-from eventservice.db.outages import weathering
 from eventservice.runtime.webhook_sender import WebhookSender
 from outbox.dispatcher import Dispatcher, DispatchResult
 from outbox.publishers.log.publisher import LogPublisher
@@ -72,10 +72,10 @@ class DispatcherRole:
     def stop(self, grace_seconds: float) -> None:
         """As far as the database allows: it may be away, which is how a seat is lost."""
         self._watch.close()
-        with weathering():
+        with tolerate_outage():
             self._dispatcher.release()
         self._deliverer.close(grace_seconds, self._stay)
-        with weathering():
+        with tolerate_outage():
             self._node.leave()
         self._sender.close()
 

@@ -10,7 +10,7 @@ from typing import Any
 from django.db import transaction
 
 from eventservice.db.bulk import insert_rows
-from eventservice.db.deadlocks import again_after_deadlock
+from eventservice.db.errors import retry_on_deadlock
 from eventservice.db.now import db_now, rfc3339
 from eventservice.kernel.errors import Conflict, NotFound
 from execution.redaction import open_sealed
@@ -26,7 +26,7 @@ from outbox.writer import append_events
 from timers.schedule import rearm, unschedule
 
 
-@again_after_deadlock
+@retry_on_deadlock
 def cancel(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> Status:
     """Canceled at once while Scheduled. A running attempt may have been sent, so it is let end first: Running."""
     with transaction.atomic():
@@ -44,7 +44,7 @@ def cancel(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> Status:
     return Status.CANCELED
 
 
-@again_after_deadlock
+@retry_on_deadlock
 def reschedule(tenant_id: uuid.UUID, service_call_id: uuid.UUID, due_at: datetime | None) -> None:
     """Another due time while Scheduled; None: now."""
     with transaction.atomic():
@@ -57,7 +57,7 @@ def reschedule(tenant_id: uuid.UUID, service_call_id: uuid.UUID, due_at: datetim
         append_events([event_of(row, 0, EventType.RESCHEDULED, {"dueAt": rfc3339(due_at)}, now)])
 
 
-@again_after_deadlock
+@retry_on_deadlock
 def edit(
     tenant_id: uuid.UUID,
     service_call_id: uuid.UUID,
@@ -147,7 +147,7 @@ def replay(
     return submitted
 
 
-@again_after_deadlock
+@retry_on_deadlock
 def retry(tenant_id: uuid.UUID, service_call_id: uuid.UUID, correlation_id: uuid.UUID) -> Submitted:
     """Replay it, if nobody has yet: of two who retry the same failures, one makes new calls."""
     with transaction.atomic():
@@ -158,7 +158,7 @@ def retry(tenant_id: uuid.UUID, service_call_id: uuid.UUID, correlation_id: uuid
         return replay(tenant_id, service_call_id, correlation_id)
 
 
-@again_after_deadlock
+@retry_on_deadlock
 def delete(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> None:
     """It, and by the database's cascades its tags, timer and attempts; its published events too."""
     with transaction.atomic():

@@ -10,7 +10,7 @@ from datetime import datetime
 
 from django.db import IntegrityError, transaction
 
-from eventservice.db.deadlocks import again_after_deadlock
+from eventservice.db.errors import retry_on_deadlock
 from eventservice.db.now import db_now, rfc3339
 from eventservice.kernel.errors import Conflict, NotFound
 from eventservice.tenants.directory import profile
@@ -28,7 +28,7 @@ from timers.schedule import schedule_again
 MOST_RACES = 10
 
 
-@again_after_deadlock
+@retry_on_deadlock
 def set_timer(command: SubmitServiceCall) -> None:
     """The upsert of a durable timer: a pending one of its namespace and id is overwritten."""
     for _ in range(MOST_RACES):
@@ -41,7 +41,7 @@ def set_timer(command: SubmitServiceCall) -> None:
     raise Conflict("already_exists", "Others are setting and deleting this timer at this moment.")
 
 
-@again_after_deadlock
+@retry_on_deadlock
 def change_timer(
     tenant_id: uuid.UUID,
     namespace: str,
@@ -57,7 +57,7 @@ def change_timer(
         _set_anew(row, changed(_stored(tenant_id, row.service_call_id)), db_now())
 
 
-@again_after_deadlock
+@retry_on_deadlock
 def delete_timer(tenant_id: uuid.UUID, namespace: str, timer_id: str) -> None:
     """It is cancelled: a callback under way is let end first."""
     with transaction.atomic():

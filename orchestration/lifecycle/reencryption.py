@@ -9,7 +9,7 @@ from typing import Any
 from django.db import transaction
 
 from eventservice.db.bulk import update_rows
-from eventservice.db.deadlocks import again_after_deadlock
+from eventservice.db.errors import retry_on_deadlock
 from eventservice.kernel.secrets import Reencryption
 from eventservice.tenants.directory import tenant_ids
 from execution.redaction import renew_sealed
@@ -39,7 +39,7 @@ def _headers_after(after: uuid.UUID, tenant_id: uuid.UUID) -> list[tuple[uuid.UU
     return list(headers[:READ_BATCH])
 
 
-@again_after_deadlock
+@retry_on_deadlock
 def _write(tenant_id: uuid.UUID, keys: Sequence[uuid.UUID]) -> int:
     with transaction.atomic():
         rows = [

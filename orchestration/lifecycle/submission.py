@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from django.db import IntegrityError, transaction
 
 from eventservice.db.bulk import insert_rows
-from eventservice.db.deadlocks import again_after_deadlock
+from eventservice.db.errors import retry_on_deadlock
 from eventservice.db.now import db_now, rfc3339
 from eventservice.kernel.errors import Conflict, DomainError
 from eventservice.kernel.sharding import shard_of
@@ -47,7 +47,7 @@ CALL_COLUMNS = (
 )  # fmt: skip
 
 
-@again_after_deadlock
+@retry_on_deadlock
 def submit(commands: Sequence[SubmitServiceCall]) -> list[Submitted]:
     """Store new calls with their timers and events, all or none. A known idempotency key gives its call again."""
     try:
@@ -229,7 +229,7 @@ def submit_each(commands: Sequence[SubmitServiceCall]) -> list[Submitted | Domai
         return _submit_pieces(commands) if len(commands) > 1 else [refused]
 
 
-@again_after_deadlock
+@retry_on_deadlock
 @transaction.atomic
 def _submit_pieces(commands: Sequence[SubmitServiceCall]) -> list[Submitted | DomainError]:
     """Only those beside one that is refused go one by one, which takes ten times as long."""

@@ -18,7 +18,7 @@ from outbox.models import OutboxEvent
 from tests.database_connections import end_other_connections
 from tests.process_harness import Program, Stage, accept, call, until
 
-TROUBLED = "step_broken_off"
+TROUBLED = "step_failed"
 
 
 def all_published() -> bool:

@@ -11,7 +11,7 @@ import pytest
 from django.db import OperationalError, connection
 from django.test.utils import CaptureQueriesContext
 
-from eventservice.db.deadlocks import MARIADB_DEADLOCK
+from eventservice.db.errors import MARIADB_DEADLOCK
 from eventservice.kernel.errors import Conflict, DomainError, Invalid, NotFound
 from eventservice.kernel.ids import new_id
 from eventservice.kernel.sharding import shard_of

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from django.db import OperationalError
 
-from eventservice.db import outages
+from eventservice.db import errors
 from eventservice.db.now import pinned_time
 from eventservice.kernel.ids import new_id
 from outbox.models import WebhookDelivery, WebhookEndpoint
@@ -136,7 +136,7 @@ def test_a_stop_records_the_others_when_one_cannot_be_recorded(
         return record_results(*given)
 
     monkeypatch.setattr(delivery, "record_results", record_in_trouble)
-    monkeypatch.setattr(outages, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(errors, "PAUSE_SECONDS", 0.0)
     before = delivered()
     deliverer.close(grace_seconds=10, stay=lambda: None)
     assert delivered() - before >= 3

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from django.db import OperationalError
 
-from eventservice.db import outages
+from eventservice.db import errors
 from eventservice.kernel.ids import new_id
 from eventservice.runtime.dispatcher import DispatcherRole
 from eventservice.runtime.webhook_sender import WebhookSender
@@ -78,7 +78,7 @@ def test_no_thread_of_the_egress_outlives_the_role(
             role.step(0.0)
     assert "egress" in threads()
     if database_is_away:
-        monkeypatch.setattr(outages, "PAUSE_SECONDS", 0.0)
+        monkeypatch.setattr(errors, "PAUSE_SECONDS", 0.0)
         monkeypatch.setattr(role._dispatcher, "release", locked)
         monkeypatch.setattr(role._node, "leave", locked)
     role.stop(0.0)

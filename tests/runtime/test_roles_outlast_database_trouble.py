@@ -12,9 +12,9 @@ import pytest
 from django.conf import settings
 from django.db import DatabaseError, InterfaceError, OperationalError, connection
 
-from eventservice.db import outages
+from eventservice.db import errors
+from eventservice.db.errors import tolerate_outage
 from eventservice.db.now import DbNow, db_now
-from eventservice.db.outages import weathering
 from eventservice.management.loops import RoleCommand
 from eventservice.runtime import cluster
 from eventservice.runtime.cluster import Worker, start_chains
@@ -58,7 +58,7 @@ def troubles() -> list[Exception]:
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(outages, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(errors, "PAUSE_SECONDS", 0.0)
     # The command relaxes its process, which here is that of other tests too.
     monkeypatch.setattr("eventservice.db.dialects.sqlite.base._synchronous", "FULL")
     yield
@@ -158,12 +158,12 @@ def test_a_connection_that_was_lost_is_opened_anew(elsewhere: Callable[..., Futu
     db_now()
     lost = connection.connection
     elsewhere(end_other_connections).result()
-    with weathering():
+    with tolerate_outage():
         db_now()
     db_now()
     assert connection.connection is not lost
 
 
 def test_a_mistake_of_ours_is_not_taken_for_the_weather() -> None:
-    with pytest.raises(KeyError), weathering():
+    with pytest.raises(KeyError), tolerate_outage():
         raise KeyError("oops")

@@ -25,7 +25,7 @@ from eventservice.api.problems import FieldError, InvalidRequest, find_problem
 from eventservice.console.base.views import ConsoleView, redirect_see_other
 from eventservice.console.calls.list_query import Asked, read_asked
 from eventservice.console.calls.presenters.list_row import read_keys, rows_of
-from eventservice.db.deadlocks import again_after_deadlock
+from eventservice.db.errors import retry_on_deadlock
 from eventservice.db.now import db_now
 from eventservice.kernel.errors import Conflict, DomainError
 from eventservice.kernel.ids import new_id
@@ -188,7 +188,7 @@ def go_on(bulk: Bulk, user: Any, correlation_id: uuid.UUID, step: Callable[[Bulk
     return bulk
 
 
-@again_after_deadlock
+@retry_on_deadlock
 def _piece(bulk: Bulk, user: Any, correlation_id: uuid.UUID) -> Bulk:
     keys = bulk.calls[bulk.gone_through : bulk.gone_through + PIECE]
     with transaction.atomic():

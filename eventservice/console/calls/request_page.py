@@ -36,9 +36,8 @@ from eventservice.console.calls.request_form import (
     restored,
     with_pasted,
 )
-from eventservice.db.deadlocks import again_after_deadlock
+from eventservice.db.errors import is_outcome_unknown, retry_on_deadlock
 from eventservice.db.now import db_now
-from eventservice.db.undone import is_undone
 from eventservice.kernel.errors import DomainError, NotFound
 from eventservice.operators.audit_log import record_action
 from eventservice.operators.roles import Role
@@ -186,7 +185,7 @@ class NewCall(RequestPage):
         self._say_how(draft, made, now)
         return redirect_see_other(_answer_address(command.tenant_id, made.service_call_id) + "#response")
 
-    @again_after_deadlock
+    @retry_on_deadlock
     def _store(self, tenant: Profile, command: SubmitServiceCall) -> Submitted:
         with transaction.atomic():
             if not find_call_by_idempotency_key(command.tenant_id, command.idempotency_key or ""):
@@ -214,7 +213,7 @@ class NewCall(RequestPage):
         if isinstance(error, OperationalError):
             # Sent again, the form has the same key.
             return self.form(
-                draft, refused=DATABASE_BUSY if is_undone(error) else OUTCOME_UNKNOWN, status=503
+                draft, refused=OUTCOME_UNKNOWN if is_outcome_unknown(error) else DATABASE_BUSY, status=503
             )
         if error.code == "idempotency_conflict":
             tenant_id = uuid.UUID(draft.tenant)

@@ -23,8 +23,8 @@ from django.db import transaction
 from django.db.models import F, Min, OuterRef, QuerySet, Subquery
 
 from eventservice.db.bulk import execute_rows
+from eventservice.db.errors import tolerate_outage
 from eventservice.db.now import DbNow, db_now
-from eventservice.db.outages import weathering
 from eventservice.kernel.backoff import full_jitter
 from eventservice.kernel.faults import fault
 from eventservice.kernel.secrets import Undecipherable, decrypt
@@ -120,7 +120,7 @@ class WebhookDeliverer:
         ends_at = time.monotonic() + grace_seconds
         left = 0.0
         while self._sending and left >= 0:
-            with weathering(left):
+            with tolerate_outage(left):
                 self._record_ended(min(left, CLOSE_POLL_SECONDS))
                 stay()
             left = ends_at - time.monotonic()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from django.db import OperationalError, connection, transaction
 
-from eventservice.db.undone import is_undone
+from eventservice.db.errors import is_outcome_unknown
 from eventservice.tenants.models import Tenant
 
 
@@ -65,12 +65,12 @@ NOBODY_KNOWS = [
 
 @pytest.mark.parametrize("said", UNDONE, ids=str)
 def test_here_nothing_is_written(said: OperationalError) -> None:
-    assert is_undone(said)
+    assert not is_outcome_unknown(said)
 
 
 @pytest.mark.parametrize("said", NOBODY_KNOWS, ids=str)
 def test_here_it_may_be(said: OperationalError) -> None:
-    assert not is_undone(said)
+    assert is_outcome_unknown(said)
 
 
 @pytest.mark.django_db(transaction=True)
@@ -93,7 +93,7 @@ def test_a_lock_that_another_keeps_writes_nothing(
     finally:
         done.set()
         holding.result(30)
-    assert is_undone(raised.value)
+    assert not is_outcome_unknown(raised.value)
 
 
 SHORTER = {

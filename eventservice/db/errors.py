@@ -1,0 +1,85 @@
+"""What a database error means: is it a deadlock to retry, is the outcome unknown, is the database unavailable?"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+import structlog
+from django.db import DatabaseError, InterfaceError, OperationalError, connection
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+MAX_ATTEMPTS = 5
+PAUSE_SECONDS = 1.0
+
+MARIADB_DEADLOCK = 1213
+POSTGRESQL_DEADLOCK = "40P01"
+
+# Too many connections, no connection, lock wait timeout, deadlock, statement timeout.
+MARIADB = frozenset({1040, 2002, 2003, 1205, 1213, 1969})
+# Too many connections, lock timeout, serialization failure, deadlock, statement timeout.
+POSTGRESQL = frozenset({"53300", "55P03", "40001", "40P01", "57014"})
+# psycopg knows no code for a connection that was never made.
+NO_CONNECTION = ("connection failed", "connection timeout expired")
+# Busy, locked, read-only, full, cannot open; the rest of the code says how.
+SQLITE = frozenset({5, 6, 8, 13, 14})
+
+log = structlog.get_logger(__name__)
+
+
+def is_deadlock(error: OperationalError) -> bool:
+    """Return whether the database rolled the transaction back to resolve a deadlock."""
+    if error.args and error.args[0] == MARIADB_DEADLOCK:
+        return True
+    return getattr(error.__cause__, "sqlstate", None) == POSTGRESQL_DEADLOCK
+
+
+def retry_on_deadlock(command: Callable[P, R]) -> Callable[P, R]:
+    """Run a function again when the database chose its transaction as a deadlock's victim.
+
+    The function must be one transaction. Inside a caller's transaction the error passes through, because then the
+    whole transaction has to be repeated. Locks are taken in one order (orchestration.lifecycle), but MariaDB also
+    locks the index entries that it passes.
+    """
+
+    @wraps(command)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        for _ in range(MAX_ATTEMPTS - 1):
+            try:
+                return command(*args, **kwargs)
+            except OperationalError as error:
+                if connection.in_atomic_block or not is_deadlock(error):
+                    raise
+        return command(*args, **kwargs)
+
+    return run
+
+
+def is_outcome_unknown(error: OperationalError) -> bool:
+    """Return whether the transaction may have been committed, for example when its connection was lost.
+
+    False means that the database is known to have written nothing.
+    """
+    code, cause = error.args[0] if error.args else "", error.__cause__
+    return not (
+        code in MARIADB
+        or str(code).startswith(NO_CONNECTION)
+        or getattr(cause, "sqlstate", None) in POSTGRESQL
+        or getattr(cause, "sqlite_errorcode", 0) & 0xFF in SQLITE
+    )
+
+
+@contextmanager
+def tolerate_outage(max_pause: float = PAUSE_SECONDS) -> Iterator[None]:
+    """Log a database error instead of raising it, and pause: background work goes on when the database is back."""
+    try:
+        yield
+    except (DatabaseError, InterfaceError):
+        log.exception("step_failed")
+        connection.close_if_unusable_or_obsolete()
+        time.sleep(min(max_pause, PAUSE_SECONDS))
