@@ -13,7 +13,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
-from typing import Final
+from typing import Final, Self
+
+from django.conf import settings
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
@@ -169,7 +171,12 @@ class AddressPolicy:
         object.__setattr__(self, "_openings", tuple(_parse_opening(entry) for entry in sorted(self.allow)))
         object.__setattr__(self, "_remembered", lru_cache(maxsize=8192)(self._find_rule))
 
-    def judge(self, ip: str, port: int) -> str | None:
+    @classmethod
+    def from_settings(cls) -> Self:
+        """Return the policy of this installation. Not for the settings module itself, which imports this one."""
+        return cls(allow_private=settings.EGRESS_ALLOW_PRIVATE, allow=frozenset(settings.EGRESS_ALLOW))
+
+    def find_refusing_rule(self, ip: str, port: int) -> str | None:
         """None when it may be dialled, else the rule that refuses it."""
         return self._remembered(ip, port)
 
@@ -198,6 +205,3 @@ def _parse_opening(entry: str) -> _Opening:
         return _Opening(ip_network(host), None if port == "*" else int(port))
     except ValueError as error:
         raise ValueError(f"allow-list entry {entry!r} is not ip:port or network:port: {error}") from None
-
-
-__all__ = ["AddressPolicy"]

@@ -14,7 +14,7 @@ from eventservice.adminsite.composite_pk import uuid_of
 from eventservice.adminsite.model_admin import Domain
 from eventservice.tenants.directory import tenant_ids
 from execution.models import HttpExecution
-from execution.redaction import mask_sealed
+from execution.redaction import mask_stored_headers
 
 
 class EndedFilter(Recent):
@@ -54,7 +54,7 @@ class HttpExecutionAdmin(Domain):
                 "fields": (
                     "request_method",
                     "request_url",
-                    document("headers", lambda row: mask_sealed(row.request_headers or {})),
+                    document("headers", lambda row: mask_stored_headers(row.request_headers or {})),
                     document("body", lambda row: row.request_body),
                 )
             },
@@ -66,7 +66,7 @@ class HttpExecutionAdmin(Domain):
                     "response_status",
                     took("latency_ms"),
                     "phases",
-                    document("headers", lambda row: mask_sealed(row.response_headers or {})),
+                    document("headers", lambda row: mask_stored_headers(row.response_headers or {})),
                     document("body", lambda row: row.response_body),
                     "response_size",
                     "error_kind",

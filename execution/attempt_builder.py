@@ -13,12 +13,12 @@ from typing import Any
 from eventservice.kernel.secrets import Undecipherable, decrypt_once
 from eventservice.kernel.signing import key_of, signature_headers
 from execution.outcome import Attempt, Errored, ErrorKind, Timings
-from execution.redaction import mask_sealed, open_sealed
+from execution.redaction import decrypt_headers, mask_stored_headers
 from execution.url_rules import BadUrl, parse_target
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class StoredRequest:
     """What a service call asks for, with the secrets still sealed."""
 
     method: str
@@ -27,12 +27,12 @@ class Request:
     body: Any
 
     @classmethod
-    def from_spec(cls, spec: Mapping[str, Any]) -> Request:
+    def from_spec(cls, spec: Mapping[str, Any]) -> StoredRequest:
         return cls(spec["method"], spec["url"], spec.get("headers") or {}, spec.get("body"))
 
     @property
     def masked_headers(self) -> dict[str, str]:
-        return mask_sealed(self.headers)
+        return mask_stored_headers(self.headers)
 
     @property
     def body_text(self) -> str | None:
@@ -52,7 +52,7 @@ class Signer:
 
 
 def build_attempt(
-    request: Request,
+    request: StoredRequest,
     *,
     key: Any,
     tenant_id: uuid.UUID,
@@ -65,7 +65,7 @@ def build_attempt(
     text = request.body_text
     body = None if text is None else text.encode()
     try:
-        own_headers = open_sealed(request.headers)
+        own_headers = decrypt_headers(request.headers)
         signature = signer.headers(str(service_call_id), now, body or b"") if signer else {}
     except Undecipherable:
         return _refused(
@@ -87,7 +87,7 @@ def build_attempt(
     return Attempt(key, request.method, request.url, lines, body, timeout_seconds, tenant_id)
 
 
-def refusal(url: str, allowed_hosts: Collection[str], key: Any) -> Errored | None:
+def check_target(url: str, allowed_hosts: Collection[str], key: Any) -> Errored | None:
     """Why this request must not be made at all, whatever its host resolves to."""
     try:
         host = parse_target(url).host
@@ -102,7 +102,7 @@ def _refused(key: Any, message: str) -> Errored:
     return Errored(key, ErrorKind.EGRESS, message, {}, Timings(), may_have_been_sent=False)
 
 
-def _content_type(request: Request) -> dict[str, str]:
+def _content_type(request: StoredRequest) -> dict[str, str]:
     return (
         {} if request.body is None or isinstance(request.body, str) else {"Content-Type": "application/json"}
     )

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
 from eventservice.db.bulk import insert_rows, update_rows
 from execution.models import HttpExecution
 from execution.outcome import Errored, ErrorKind, Outcome, Responded
-from execution.redaction import mask_response
+from execution.redaction import mask_response_headers
 
 OPENED = (
     "tenant_id", "service_call_id", "execution_id", "attempt", "node", "started_at",
@@ -24,7 +24,11 @@ CLOSE = (
 )
 ATTEMPT = "tenant_id = {tenant_id} AND service_call_id = {service_call_id} AND execution_id = {execution_id}"
 
-KEPT_REQUEST_BODY = 64 * 1024
+MAX_LOGGED_BODY_LENGTH = 64 * 1024
+
+# Of a call with more attempts than both, a list has the first and the last: a call may have any number.
+FIRST_LISTED, LAST_LISTED = 4, 100
+HEAVY_COLUMNS = ("request_headers", "request_body", "response_headers", "response_body")
 
 
 class AttemptKey(NamedTuple):
@@ -50,7 +54,7 @@ def open_attempts(attempts: Iterable[OpenedAttempt], now: datetime) -> None:
         [
             (
                 a.key.tenant_id, a.key.service_call_id, a.key.execution_id, a.attempt, a.node, now,
-                a.url, a.method, dict(a.headers), storable(a.body, KEPT_REQUEST_BODY),
+                a.url, a.method, dict(a.headers), to_storable_text(a.body, MAX_LOGGED_BODY_LENGTH),
             )
             for a in attempts
         ],
@@ -74,7 +78,7 @@ def interrupt_attempts(keys: Iterable[AttemptKey], now: datetime) -> None:
     )
 
 
-def orphaned_attempts(live_nodes: Callable[[], Collection[uuid.UUID]], limit: int) -> list[AttemptKey]:
+def list_orphaned_attempts(live_nodes: Callable[[], Collection[uuid.UUID]], limit: int) -> list[AttemptKey]:
     """Open attempts of nodes that are no more.
 
     The live ones are asked for last: a node that has only just joined must not be taken for one that is gone.
@@ -92,13 +96,43 @@ def _result(outcome: Outcome) -> tuple[Any, ...]:
     times = (outcome.timings.total_ms, outcome.timings.phases)
     match outcome:
         case Responded():
-            headers = mask_response(outcome.headers)
-            body = storable(outcome.body.decode(errors="replace"))
+            headers = mask_response_headers(outcome.headers)
+            body = to_storable_text(outcome.body.decode(errors="replace"))
             return outcome.status, headers, body, outcome.body_size, None, None, *times
         case Errored():
             return None, None, None, None, outcome.kind.value, outcome.message, *times
 
 
-def storable(text: str | None, most: int | None = None) -> str | None:
+def to_storable_text(text: str | None, most: int | None = None) -> str | None:
     """PostgreSQL's text knows no NUL."""
     return None if text is None else text[:most].replace("\0", "\ufffd")
+
+
+def list_attempts_after(
+    tenant_id: uuid.UUID, service_call_id: uuid.UUID, number: int, limit: int
+) -> Sequence[HttpExecution]:
+    """With their bodies, the first one first: those that follow the attempt of this number."""
+    attempts = HttpExecution.objects.for_tenant(tenant_id).filter(service_call_id=service_call_id)
+    return list(attempts.filter(attempt__gt=number).order_by("attempt", "execution_id")[:limit])
+
+
+def find_last_attempt(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> HttpExecution | None:
+    attempts = HttpExecution.objects.for_tenant(tenant_id).filter(service_call_id=service_call_id)
+    return attempts.order_by("attempt", "execution_id").last()
+
+
+def list_attempts_without_bodies(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> Sequence[HttpExecution]:
+    """For lists: the first one first. Of many, those in the middle are left out."""
+    attempts = HttpExecution.objects.for_tenant(tenant_id).filter(service_call_id=service_call_id)
+    attempts = attempts.defer(*HEAVY_COLUMNS).order_by("attempt", "execution_id")
+    last = list(attempts.reverse()[: FIRST_LISTED + LAST_LISTED])[::-1]
+    if len(last) < FIRST_LISTED + LAST_LISTED:
+        return last
+    return [*attempts[:FIRST_LISTED], *last[FIRST_LISTED:]]
+
+
+def find_attempt(
+    tenant_id: uuid.UUID, service_call_id: uuid.UUID, execution_id: uuid.UUID
+) -> HttpExecution | None:
+    attempts = HttpExecution.objects.for_tenant(tenant_id).filter(service_call_id=service_call_id)
+    return attempts.filter(execution_id=execution_id).first()

@@ -8,14 +8,14 @@ from typing import Final
 
 from execution.addresses import AddressPolicy
 from execution.outcome import ErrorKind, Outcome
-from execution.transfer import Ticket, refusal
+from execution.transfer import PreparedAttempt, describe_refusal
 from execution.url_rules import Origin
 
 _MAX_ADDRESSES: Final = 8  # of one name that are dialled in turn; all are judged
 _KNOWN_SECONDS: Final = 600.0  # so long may addresses serve on while no new answer comes
 
 
-class Host:
+class Destination:
     """One origin: its addresses, and the attempts that wait for them or for a place."""
 
     __slots__ = (
@@ -30,7 +30,7 @@ class Host:
         self.refusal: str | None = None
         self.asked_at: float | None = None
         self.asked_for: set[Hashable] = set()  # the tenants in whose name it was asked
-        self.queue: deque[Ticket] = deque()
+        self.queue: deque[PreparedAttempt] = deque()
         self.active = 0
 
     @property
@@ -41,8 +41,8 @@ class Host:
         """Judges every address: one that is refused refuses the host, whatever the others are."""
         self.fresh_until = fresh_until
         self.known_until = fresh_until + _KNOWN_SECONDS
-        rules = (policy.judge(ip, self.origin.port) for ip in addresses)
-        self.refusal = next((refusal(self.origin, rule) for rule in rules if rule), None)
+        rules = (policy.find_refusing_rule(ip, self.origin.port) for ip in addresses)
+        self.refusal = next((describe_refusal(self.origin, rule) for rule in rules if rule), None)
         if not self.origin.is_literal:
             bracketed = (f"[{ip}]" if ":" in ip else ip for ip in addresses[:_MAX_ADDRESSES])
             self.resolve = [f"+{self.origin.host}:{self.origin.port}:{','.join(bracketed)}"]

@@ -14,13 +14,13 @@ Lookup = Callable[[str], Sequence[str]]
 _SHARE: Final = 1 / 4
 
 
-def system_lookup(host: str) -> list[str]:
+def look_up_host(host: str) -> list[str]:
     """All addresses of a name, in the system's order. Bytes keep Python's own IDNA codec out of it."""
     found = socket.getaddrinfo(host.encode("ascii"), None, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 
 
-class Answer(NamedTuple):
+class LookupResult(NamedTuple):
     """What a lookup came to: addresses, or the error that it raised."""
 
     host: str
@@ -42,7 +42,7 @@ class Resolver:
     each tenant has its own line and its share of the threads, and who has given up leaves the line.
     """
 
-    def __init__(self, lookup: Lookup, threads: int, deliver: Callable[[Answer], None]) -> None:
+    def __init__(self, lookup: Lookup, threads: int, deliver: Callable[[LookupResult], None]) -> None:
         self._lookup = lookup
         self._limit = threads
         self._share = max(1, int(threads * _SHARE))
@@ -114,11 +114,8 @@ class Resolver:
             if not line:
                 del self._lines[tenant]
 
-    def _answer(self, host: str) -> Answer:
+    def _answer(self, host: str) -> LookupResult:
         try:
-            return Answer(host, tuple(self._lookup(host)))
+            return LookupResult(host, tuple(self._lookup(host)))
         except Exception as error:  # noqa: BLE001 - whatever it raises, somebody waits for an answer
-            return Answer(host, error=error)
-
-
-__all__ = ["Answer", "Lookup", "Resolver", "system_lookup"]
+            return LookupResult(host, error=error)

@@ -12,8 +12,8 @@ from time import monotonic
 import structlog
 
 from execution.addresses import AddressPolicy
-from execution.dns import Lookup, system_lookup
-from execution.loop import Loop, capacity_of
+from execution.dns import Lookup, look_up_host
+from execution.loop import EgressLoop, compute_capacity
 from execution.outcome import Attempt, Limits, Outcome
 
 log = structlog.get_logger(__name__)
@@ -33,25 +33,25 @@ class Egress:
         policy: AddressPolicy,
         limits: Limits = Limits(),  # noqa: B008 (frozen)
         *,
-        lookup: Lookup = system_lookup,
+        lookup: Lookup = look_up_host,
         ca_file: str | None = None,
     ) -> None:
         self._settings = (policy, limits, lookup, ca_file)
         self._changed = threading.Condition()
         self._outcomes: list[Outcome] = []
         self._woken = False
-        self._loop: Loop | None = None
+        self._loop: EgressLoop | None = None
         self._thread: threading.Thread | None = None
 
     @property
     def capacity(self) -> int:
         """How many connections this process can have at once."""
-        return capacity_of(self._settings[1])
+        return compute_capacity(self._settings[1])
 
     def start(self) -> None:
         if self._thread is not None:
             raise RuntimeError("this egress was started before; make a new one")
-        self._loop = Loop(*self._settings, self._publish)
+        self._loop = EgressLoop(*self._settings, self._publish)
         self._thread = threading.Thread(target=self._loop.run, name="egress", daemon=True)
         self._thread.start()
 

@@ -22,11 +22,18 @@ import pycurl
 import structlog
 
 from execution.addresses import AddressPolicy
-from execution.destination import Host
-from execution.dns import Answer, Lookup, Resolver
-from execution.multi import Bell, Multi
+from execution.destination import Destination
+from execution.dns import Lookup, LookupResult, Resolver
+from execution.multi import Multi, Waker
 from execution.outcome import Attempt, ErrorKind, Limits, Outcome
-from execution.transfer import INTERNAL, Refused, Ticket, Transfer, explain_socket_error, never_sent
+from execution.transfer import (
+    INTERNAL_ERROR,
+    InvalidAttempt,
+    PreparedAttempt,
+    Transfer,
+    build_unsent_outcome,
+    describe_socket_error,
+)
 from execution.url_rules import Origin
 
 log = structlog.get_logger(__name__)
@@ -49,7 +56,7 @@ _STOPPED: Final = "The service was stopped before this attempt was done."
 Batch = tuple[float, list[Attempt]]  # when they were sent, and they
 
 
-def capacity_of(limits: Limits) -> int:
+def compute_capacity(limits: Limits) -> int:
     """Connections at once: no more than the process has descriptors for, beside those of the rest of it."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
@@ -57,7 +64,7 @@ def capacity_of(limits: Limits) -> int:
     return max(1, min(limits.in_flight, max(soft // 2, soft - _SPARE_DESCRIPTORS)))
 
 
-class Loop:
+class EgressLoop:
     """Only `submit` and `stop` are for other threads."""
 
     def __init__(
@@ -73,16 +80,16 @@ class Loop:
         # The system's CA bundle, or certifi's where the system has none: libcurl's wheel knows neither.
         self._ca_file = ca_file or ssl.get_default_verify_paths().cafile or certifi.where()
         self._publish = publish
-        self._capacity = capacity_of(limits)
-        self._inbox: deque[Batch | Answer] = deque()
-        self._bell = Bell()
+        self._capacity = compute_capacity(limits)
+        self._inbox: deque[Batch | LookupResult] = deque()
+        self._bell = Waker()
         self._resolver = Resolver(lookup, limits.dns_threads, self.submit)
-        self._hosts: dict[Origin, Host] = {}
+        self._hosts: dict[Origin, Destination] = {}
         self._prune_at = _MANY_HOSTS
-        self._asked: dict[str, list[Host]] = {}
-        self._ready: set[Host] = set()
+        self._asked: dict[str, list[Destination]] = {}
+        self._ready: set[Destination] = set()
         self._has_room = False
-        self._active: dict[Any, tuple[Transfer, Host]] = {}  # by their handles
+        self._active: dict[Any, tuple[Transfer, Destination]] = {}  # by their handles
         self._spare: list[Transfer] = []
         self._done: list[Outcome] = []
         self._publish_at = self._next_sweep = 0.0
@@ -90,7 +97,7 @@ class Loop:
         self._is_stopped = False
         self._multi = Multi(self._bell.fd, self._capacity)
 
-    def submit(self, item: Batch | Answer) -> None:
+    def submit(self, item: Batch | LookupResult) -> None:
         self._inbox.append(item)
         self._bell.ring()
 
@@ -138,21 +145,25 @@ class Loop:
 
     # From the inbox to a host's queue.
 
-    def _admit(self, item: Batch | Answer, now: float) -> None:
-        if isinstance(item, Answer):
+    def _admit(self, item: Batch | LookupResult, now: float) -> None:
+        if isinstance(item, LookupResult):
             self._hear(item, now)
             return
         sent_at, attempts = item
         for attempt in attempts:
             try:
-                self._enqueue(Ticket(attempt, sent_at, self._limits), now)
-            except Refused as refused:
-                self._done.append(never_sent(attempt.key, refused.kind, str(refused), now - sent_at))
+                self._enqueue(PreparedAttempt(attempt, sent_at, self._limits), now)
+            except InvalidAttempt as refused:
+                self._done.append(
+                    build_unsent_outcome(attempt.key, refused.kind, str(refused), now - sent_at)
+                )
             except Exception:
-                log.exception("attempt_not_prepared", **attempt.named)
-                self._done.append(never_sent(attempt.key, ErrorKind.PROTOCOL, INTERNAL, now - sent_at))
+                log.exception("attempt_not_prepared", **attempt.log_fields)
+                self._done.append(
+                    build_unsent_outcome(attempt.key, ErrorKind.PROTOCOL, INTERNAL_ERROR, now - sent_at)
+                )
 
-    def _enqueue(self, ticket: Ticket, now: float) -> None:
+    def _enqueue(self, ticket: PreparedAttempt, now: float) -> None:
         host = self._hosts.get(ticket.origin) or self._meet(ticket.origin)
         host.queue.append(ticket)
         if host.fresh_until > now:
@@ -160,17 +171,17 @@ class Loop:
         else:
             self._look_up(host, {ticket.attempt.tenant}, now)
 
-    def _meet(self, origin: Origin) -> Host:
+    def _meet(self, origin: Origin) -> Destination:
         if len(self._hosts) >= self._prune_at:
             self._hosts = {key: host for key, host in self._hosts.items() if not host.is_idle}
             self._prune_at = max(_MANY_HOSTS, 2 * len(self._hosts))
-        host = Host(origin)
+        host = Destination(origin)
         if origin.is_literal:
             host.learn((origin.host,), self._policy, math.inf)
         self._hosts[origin] = host
         return host
 
-    def _look_up(self, host: Host, tenants: set[Hashable], now: float) -> None:
+    def _look_up(self, host: Destination, tenants: set[Hashable], now: float) -> None:
         """Asks once for each tenant, so that none has to wait in another's line."""
         name = host.origin.host
         if host.asked_at is None:
@@ -181,7 +192,7 @@ class Loop:
             self._resolver.ask(name, tenant, first=host.known_until > now)
         host.asked_for |= tenants
 
-    def _hear(self, answer: Answer, now: float) -> None:
+    def _hear(self, answer: LookupResult, now: float) -> None:
         for host in self._asked.pop(answer.host, ()):
             host.hear(now)
             if answer.addresses:
@@ -215,7 +226,7 @@ class Loop:
         for host in list(self._ready):
             self._launch_from(host, now)
 
-    def _launch_from(self, host: Host, now: float) -> None:
+    def _launch_from(self, host: Destination, now: float) -> None:
         if host.refusal:
             self._fail_queue(host, ErrorKind.EGRESS, host.refusal, now)
         elif host.fresh_until <= now and host.queue:
@@ -230,7 +241,7 @@ class Loop:
         elif room > _STEP:
             self._has_room = True
 
-    def _launch(self, ticket: Ticket, host: Host, now: float) -> None:
+    def _launch(self, ticket: PreparedAttempt, host: Destination, now: float) -> None:
         if ticket.deadline - now < _LEAST_SECONDS:
             self._done.append(ticket.fail(*ticket.timeout("waiting for a free connection"), now))
             return
@@ -239,8 +250,8 @@ class Loop:
             transfer.begin(ticket, host.resolve, now)
             self._multi.add(transfer.curl)
         except Exception:
-            log.exception("attempt_not_started", **ticket.attempt.named)
-            self._done.append(ticket.fail(ErrorKind.PROTOCOL, INTERNAL, now))
+            log.exception("attempt_not_started", **ticket.attempt.log_fields)
+            self._done.append(ticket.fail(ErrorKind.PROTOCOL, INTERNAL_ERROR, now))
             return
         host.active += 1
         self._active[transfer.curl] = transfer, host
@@ -248,7 +259,7 @@ class Loop:
     def _make_transfer(self) -> Transfer:
         return Transfer(self._policy, self._limits, self._ca_file, lambda fd: self._multi.on_dial(fd))
 
-    def _fail_queue(self, host: Host, kind: ErrorKind, message: str, now: float) -> None:
+    def _fail_queue(self, host: Destination, kind: ErrorKind, message: str, now: float) -> None:
         while host.queue:
             self._done.append(host.queue.popleft().fail(kind, message, now))
 
@@ -276,7 +287,7 @@ class Loop:
             self._done += host.take_expired(now, self._limits.dns_timeout)
         overdue = now - _OVERDUE_SECONDS
         for transfer, host in [pair for pair in self._active.values() if pair[0].ticket.deadline <= overdue]:
-            log.warning("attempt_overdue", **transfer.ticket.attempt.named)
+            log.warning("attempt_overdue", **transfer.ticket.attempt.log_fields)
             del self._active[transfer.curl]
             self._multi.remove(transfer.curl)
             self._done.append(transfer.overdue(now))
@@ -297,7 +308,7 @@ class Loop:
     def _recover(self) -> None:
         sleep(_SWEEP_SECONDS)  # whatever is wrong, it must not spin
         try:
-            self._abandon(ErrorKind.PROTOCOL, INTERNAL)
+            self._abandon(ErrorKind.PROTOCOL, INTERNAL_ERROR)
             self._multi = Multi(self._bell.fd, self._capacity)
         except Exception:
             log.exception("egress_not_started_over")  # it tries again
@@ -319,21 +330,18 @@ class Loop:
     def _end(self) -> None:
         while self._inbox:
             item = self._inbox.popleft()
-            if not isinstance(item, Answer):
+            if not isinstance(item, LookupResult):
                 self._admit(item, monotonic())
         self._abandon(ErrorKind.INTERRUPTED, _STOPPED)
         self._resolver.close()
         self._bell.close()
 
 
-def _explain_lookup(answer: Answer) -> tuple[ErrorKind, str]:
+def _explain_lookup(answer: LookupResult) -> tuple[ErrorKind, str]:
     error = answer.error
     if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
-        return ErrorKind.CONNECT, explain_socket_error(error)
+        return ErrorKind.CONNECT, describe_socket_error(error)
     if isinstance(error, socket.gaierror) or error is None:
         reason = error.strerror if error else "it has no address"
         return ErrorKind.DNS, f"The name {answer.host} could not be resolved: {reason}."
     return ErrorKind.DNS, f"The name {answer.host} could not be looked up ({type(error).__name__})."
-
-
-__all__ = ["Loop"]

@@ -17,7 +17,7 @@ import structlog
 log = structlog.get_logger(__name__)
 
 
-class Bell:
+class Waker:
     """Wakes the loop from other threads; silent once closed, for lookups may outlive the loop."""
 
     def __init__(self) -> None:
@@ -125,6 +125,3 @@ _EPOLL_MASKS: Final = {
     pycurl.POLL_OUT: select.EPOLLOUT,
     pycurl.POLL_INOUT: select.EPOLLIN | select.EPOLLOUT,
 }
-
-
-__all__ = ["Bell", "Multi"]

@@ -41,7 +41,7 @@ class Attempt(NamedTuple):
     tenant: Hashable = None
 
     @property
-    def named(self) -> dict[str, str]:
+    def log_fields(self) -> dict[str, str]:
         """For the log."""
         return {"tenant_id": str(self.tenant), "attempt": str(self.key)}
 
@@ -107,5 +107,3 @@ class Errored(NamedTuple):
 
 
 Outcome = Responded | Errored
-
-__all__ = ["METHODS", "Attempt", "ErrorKind", "Errored", "Limits", "Outcome", "Responded", "Timings"]

@@ -24,11 +24,11 @@ SECRET_NAMES = frozenset(
 SECRET_ENDINGS = ("-key", "-token", "-secret", "-password", "-signature")
 # Ends like a secret and is none: it must be readable where attempts are compared.
 PUBLIC_NAMES = frozenset({"idempotency-key"})
-LEAST_SECRET = 8  # characters
-LEAST_CUT = 4  # bytes of a secret that the end of what is kept cuts off
+MIN_SECRET_LENGTH = 8  # characters
+MIN_CUT_BYTES = 4  # bytes of a secret that the end of what is kept cuts off
 
 
-def is_secret(name: str, named_by_tenant: Collection[str] = ()) -> bool:
+def is_secret_header(name: str, named_by_tenant: Collection[str] = ()) -> bool:
     plain = _plain(name)
     if plain in PUBLIC_NAMES:
         return False
@@ -44,22 +44,22 @@ def _plain(name: str) -> str:
     return name.lower().replace("_", "-")
 
 
-def seal(headers: Mapping[str, str], named_by_tenant: Collection[str]) -> dict[str, Any]:
+def encrypt_headers(headers: Mapping[str, str], named_by_tenant: Collection[str]) -> dict[str, Any]:
     """The headers as they are stored. A sealed value is an object, so that no text can be taken for one."""
     return {
-        name: {"encrypted": encrypt(value)} if is_secret(name, named_by_tenant) else value
+        name: {"encrypted": encrypt(value)} if is_secret_header(name, named_by_tenant) else value
         for name, value in headers.items()
     }
 
 
-def open_sealed(headers: Mapping[str, Any]) -> dict[str, str]:
+def decrypt_headers(headers: Mapping[str, Any]) -> dict[str, str]:
     return {
         name: decrypt(value["encrypted"]) if isinstance(value, dict) else value
         for name, value in headers.items()
     }
 
 
-def renew_sealed(headers: Mapping[str, Any], renewed: Callable[[str], str]) -> dict[str, Any]:
+def reencrypt_headers(headers: Mapping[str, Any], renewed: Callable[[str], str]) -> dict[str, Any]:
     """With each sealed value as `renewed` gives it."""
     return {
         name: {"encrypted": renewed(value["encrypted"])} if isinstance(value, dict) else value
@@ -67,17 +67,19 @@ def renew_sealed(headers: Mapping[str, Any], renewed: Callable[[str], str]) -> d
     }
 
 
-def mask(headers: Mapping[str, str], named_by_tenant: Collection[str]) -> dict[str, str]:
+def mask_headers(headers: Mapping[str, str], named_by_tenant: Collection[str]) -> dict[str, str]:
     """What a person may see of headers that have not been sealed yet."""
-    return {name: MASK if is_secret(name, named_by_tenant) else value for name, value in headers.items()}
+    return {
+        name: MASK if is_secret_header(name, named_by_tenant) else value for name, value in headers.items()
+    }
 
 
-def mask_sealed(headers: Mapping[str, Any]) -> dict[str, str]:
+def mask_stored_headers(headers: Mapping[str, Any]) -> dict[str, str]:
     """What a person may see of stored headers."""
     return {name: MASK if isinstance(value, dict) else value for name, value in headers.items()}
 
 
-def without_secrets(outcome: Outcome, named_by_tenant: Collection[str], sent: Mapping[str, Any]) -> Outcome:
+def redact_outcome(outcome: Outcome, named_by_tenant: Collection[str], sent: Mapping[str, Any]) -> Outcome:
     """The outcome as it may be stored: without the response headers that the tenant calls secret, and without what
     the server tells back of the secrets that it was sent (`sent`: the request's headers, as they are stored)."""
     if not isinstance(outcome, Responded):
@@ -104,10 +106,10 @@ def _told_back(headers: Mapping[str, Any]) -> list[bytes]:
     """The secrets as a server may tell them back, the longest first; none so short that it is a word."""
     sealed = {name: value for name, value in headers.items() if isinstance(value, dict)}
     try:
-        values = open_sealed(sealed).values()
+        values = decrypt_headers(sealed).values()
     except Undecipherable:  # then it was not sent either
         return []
-    parts = {part for value in values for part in _parts(value) if len(part) >= LEAST_SECRET}
+    parts = {part for value in values for part in _parts(value) if len(part) >= MIN_SECRET_LENGTH}
     return sorted({form for part in parts for form in _forms(part)}, key=len, reverse=True)
 
 
@@ -148,16 +150,16 @@ def _without_cut(body: bytes, told: Collection[bytes]) -> bytes:
 
 def _overlap(body: bytes, form: bytes) -> int:
     """How much of the form's beginning the body ends with."""
-    for length in range(min(len(form) - 1, len(body)), LEAST_CUT - 1, -1):
+    for length in range(min(len(form) - 1, len(body)), MIN_CUT_BYTES - 1, -1):
         if form[length - 1] == body[-1] and body.endswith(form[:length]):
             return length
     return 0
 
 
-def mask_response(headers: Collection[tuple[str, str]]) -> dict[str, str]:
+def mask_response_headers(headers: Collection[tuple[str, str]]) -> dict[str, str]:
     """A response's headers for the log; repeated ones are joined, as HTTP allows."""
     shown: dict[str, str] = {}
     for name, value in headers:
-        value = MASK if is_secret(name) else value
+        value = MASK if is_secret_header(name) else value
         shown[name] = f"{shown[name]}, {value}" if name in shown else value
     return shown

@@ -22,13 +22,13 @@ import structlog
 
 from execution.addresses import AddressPolicy
 from execution.outcome import METHODS, Attempt, Errored, ErrorKind, Limits, Outcome, Responded, Timings
-from execution.url_rules import BadHeader, BadUrl, Origin, header_line, parse_target
+from execution.url_rules import BadHeader, BadUrl, Origin, format_header_line, parse_target
 
 log = structlog.get_logger(__name__)
 
 # These announce a length even when there is nothing to send.
-ANNOUNCING: Final = frozenset({"POST", "PUT", "PATCH"})
-INTERNAL: Final = "An internal error in the egress ended this attempt; its log has the cause."
+METHODS_WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH"})
+INTERNAL_ERROR: Final = "An internal error in the egress ended this attempt; its log has the cause."
 
 _BIG_BODY: Final = 16_384
 _NO_DESCRIPTORS: Final = (
@@ -36,7 +36,7 @@ _NO_DESCRIPTORS: Final = (
 )
 
 
-class Refused(Exception):
+class InvalidAttempt(Exception):
     """An attempt that cannot be started, with its kind."""
 
     def __init__(self, kind: ErrorKind, message: str) -> None:
@@ -44,7 +44,7 @@ class Refused(Exception):
         self.kind = kind
 
 
-class Ticket:
+class PreparedAttempt:
     """An attempt on its way, parsed; raises Refused, BadUrl or BadHeader."""
 
     __slots__ = ("attempt", "deadline", "dns_seconds", "lines", "origin", "sent_at", "url")
@@ -53,16 +53,18 @@ class Ticket:
         body = attempt.body
         if attempt.method not in METHODS:
             allowed = ", ".join(sorted(METHODS))
-            raise Refused(ErrorKind.EGRESS, f"method {attempt.method[:20]!r} is not one of {allowed}")
+            raise InvalidAttempt(ErrorKind.EGRESS, f"method {attempt.method[:20]!r} is not one of {allowed}")
         if body is not None and len(body) > limits.request_body:
-            raise Refused(ErrorKind.TOO_LARGE, f"the request body is larger than {limits.request_body} bytes")
+            raise InvalidAttempt(
+                ErrorKind.TOO_LARGE, f"the request body is larger than {limits.request_body} bytes"
+            )
         try:
             self.origin, self.url = parse_target(attempt.url)
-            self.lines = [header_line(name, value) for name, value in attempt.headers]
+            self.lines = [format_header_line(name, value) for name, value in attempt.headers]
         except (BadUrl, BadHeader) as error:
-            raise Refused(ErrorKind.EGRESS, f"The request cannot be sent: {error}.") from None
+            raise InvalidAttempt(ErrorKind.EGRESS, f"The request cannot be sent: {error}.") from None
         names = tuple([name for name, _ in attempt.headers])
-        self.lines += _withheld(names, body is not None or attempt.method in ANNOUNCING)
+        self.lines += _withheld(names, body is not None or attempt.method in METHODS_WITH_BODY)
         self.attempt = attempt
         self.sent_at = sent_at
         self.deadline = sent_at + attempt.timeout_seconds
@@ -70,7 +72,7 @@ class Ticket:
 
     def fail(self, kind: ErrorKind, message: str, now: float) -> Errored:
         """What comes of it when it never gets a transfer."""
-        return never_sent(self.attempt.key, kind, message, now - self.sent_at)
+        return build_unsent_outcome(self.attempt.key, kind, message, now - self.sent_at)
 
     def timeout(self, phase: str) -> tuple[ErrorKind, str]:
         seconds = f"{self.attempt.timeout_seconds:g}"
@@ -92,17 +94,17 @@ def _withheld(names: tuple[str, ...], sends_body: bool) -> list[str]:
     return lines
 
 
-def never_sent(key: Hashable, kind: ErrorKind, message: str, seconds: float) -> Errored:
+def build_unsent_outcome(key: Hashable, kind: ErrorKind, message: str, seconds: float) -> Errored:
     details = {"phase": "before connecting"}
     return Errored(key, kind, message, details, Timings(total_ms=seconds * 1000), False)
 
 
-def refusal(origin: Origin, rule: str) -> str:
+def describe_refusal(origin: Origin, rule: str) -> str:
     """Without the address: what internal names resolve to is nothing that a tenant should learn here."""
     return f"{origin.authority} leads to an address that may not be called: {rule}."
 
 
-def explain_socket_error(error: OSError) -> str:
+def describe_socket_error(error: OSError) -> str:
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return _NO_DESCRIPTORS
     return f"No socket could be opened: {os.strerror(error.errno or 0)}."
@@ -118,7 +120,7 @@ class Transfer:
         self._limits = limits
         self._on_dial = on_dial
         self._shape: tuple[str, bool] | None = None
-        self.ticket: Ticket
+        self.ticket: PreparedAttempt
         self._clear()
         self.curl = curl = pycurl.Curl()
         self._setopt, self._getinfo = curl.setopt, curl.getinfo  # pycurl is slow to find its own methods
@@ -158,7 +160,7 @@ class Transfer:
         self._stopped: tuple[ErrorKind, str] | None = None
         self.sent = False
 
-    def begin(self, ticket: Ticket, resolve: list[str] | None, now: float) -> None:
+    def begin(self, ticket: PreparedAttempt, resolve: list[str] | None, now: float) -> None:
         """Readies the handle. `resolve` is what a name leads to, so that libcurl never looks one up."""
         self.ticket = ticket
         self._started_at = now
@@ -169,7 +171,7 @@ class Transfer:
         if resolve:
             setopt(pycurl.RESOLVE, resolve)
         method, body = ticket.attempt.method, ticket.attempt.body
-        if body is None and method in ANNOUNCING:
+        if body is None and method in METHODS_WITH_BODY:
             body = b""
         if self._shape != (method, body is None):
             self._set_method(method, body is not None)
@@ -202,7 +204,7 @@ class Transfer:
         try:
             return self._open(address)
         except OSError as error:
-            self._stopped = (ErrorKind.CONNECT, explain_socket_error(error))
+            self._stopped = (ErrorKind.CONNECT, describe_socket_error(error))
         except Exception:  # noqa: BLE001 - logged there
             self._blunder()
         return pycurl.SOCKET_BAD
@@ -211,8 +213,8 @@ class Transfer:
         if self._stopped:  # one of the host's addresses was refused: no other is tried
             return pycurl.SOCKET_BAD
         ip, port = address.addr[:2]
-        if rule := self._policy.judge(ip, port):
-            self._stopped = (ErrorKind.EGRESS, refusal(self.ticket.origin, rule))
+        if rule := self._policy.find_refusing_rule(ip, port):
+            self._stopped = (ErrorKind.EGRESS, describe_refusal(self.ticket.origin, rule))
             return pycurl.SOCKET_BAD
         self._dialled = self._lending = True
         return _Lent(socket.socket(address.family, address.socktype, address.protocol))
@@ -228,8 +230,8 @@ class Transfer:
             if self.sent:
                 message = f"{self.ticket.origin.authority} closed a kept connection without an answer."
                 self._stopped = (ErrorKind.PROTOCOL, message)
-            elif rule := self._policy.judge(peer_ip, peer_port):
-                self._stopped = (ErrorKind.EGRESS, refusal(self.ticket.origin, rule))
+            elif rule := self._policy.find_refusing_rule(peer_ip, peer_port):
+                self._stopped = (ErrorKind.EGRESS, describe_refusal(self.ticket.origin, rule))
         except Exception:  # noqa: BLE001 - logged there
             self._blunder()
         if self._stopped:
@@ -238,8 +240,8 @@ class Transfer:
         return _GO_ON
 
     def _blunder(self) -> None:
-        log.exception("callback_failed", **self.ticket.attempt.named)  # noqa: LOG004 - called while one is handled
-        self._stopped = (ErrorKind.PROTOCOL, INTERNAL)
+        log.exception("callback_failed", **self.ticket.attempt.log_fields)  # noqa: LOG004 - called while one is handled
+        self._stopped = (ErrorKind.PROTOCOL, INTERNAL_ERROR)
 
     def _on_header(self, line: bytes) -> int | None:
         self._header_size += len(line)
@@ -268,8 +270,8 @@ class Transfer:
         try:
             return self._fail(code, reason, now) if code else self._succeed(now)
         except Exception:
-            log.exception("response_not_read", **self.ticket.attempt.named)
-            return self.interrupt(ErrorKind.PROTOCOL, INTERNAL, now)
+            log.exception("response_not_read", **self.ticket.attempt.log_fields)
+            return self.interrupt(ErrorKind.PROTOCOL, INTERNAL_ERROR, now)
 
     def _succeed(self, now: float) -> Outcome:
         headers = _parse_headers(b"".join(self._lines))

@@ -215,9 +215,9 @@ def _check_value(name: str, value: str) -> None:
         )
 
 
-def header_line(name: str, value: str) -> str | bytes:
+def format_header_line(name: str, value: str) -> str | bytes:
     """The line that libcurl is given: it checks nothing itself and would pass a line break on to the wire."""
-    if not is_token(name):
+    if not is_header_name(name):
         raise BadHeader(f"header name {name[:80]!r} is not an RFC 9110 token")
     if value.isascii() and value.isprintable() and value.strip():
         return f"{name}: {value}"
@@ -228,19 +228,6 @@ def header_line(name: str, value: str) -> str | bytes:
 
 
 @lru_cache(maxsize=1024)
-def is_token(name: str) -> bool:
+def is_header_name(name: str) -> bool:
     """Whether a header can have that name (RFC 9110)."""
     return _TOKEN.fullmatch(name) is not None
-
-
-__all__ = [
-    "BadHeader",
-    "BadUrl",
-    "Origin",
-    "Target",
-    "check_headers",
-    "header_line",
-    "is_token",
-    "parse_host",
-    "parse_target",
-]

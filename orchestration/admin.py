@@ -42,7 +42,7 @@ from eventservice.kernel.errors import Conflict
 from eventservice.operators.replay import replay_once
 from eventservice.tenants.directory import tenant_ids
 from eventservice.tenants.models import Namespace
-from execution.redaction import mask_sealed
+from execution.redaction import mask_stored_headers
 from orchestration import lifecycle
 from orchestration.models import (
     CallRollup,
@@ -171,7 +171,7 @@ class ServiceCallAdmin(Domain):
             {
                 "fields": (
                     column("method and URL", lambda c: f"{c.request_spec['method']} {c.request_spec['url']}"),
-                    document("headers", lambda c: mask_sealed(c.request_spec.get("headers") or {})),
+                    document("headers", lambda c: mask_stored_headers(c.request_spec.get("headers") or {})),
                     document("body", lambda c: c.request_spec.get("body")),
                     "timeout_seconds",
                     "response_contract",

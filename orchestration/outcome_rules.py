@@ -9,7 +9,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any, assert_never
 
 from execution.outcome import Errored, ErrorKind, Outcome, Responded
-from execution.redaction import mask_response
+from execution.redaction import mask_response_headers
 from orchestration.retries import RetryPolicy
 from orchestration.states import Delivery, ResponseContract
 
@@ -154,7 +154,7 @@ def _response(response: Responded) -> dict[str, Any]:
     return {
         "responseMeta": {
             "status": response.status,
-            "headers": mask_response(response.headers),
+            "headers": mask_response_headers(response.headers),
             "bodySnippet": snippet,
             "latencyMs": round(response.timings.total_ms, 1),
         }

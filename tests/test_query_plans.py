@@ -107,12 +107,12 @@ QUERIES: dict[str, tuple[Callable[[], Any], str, set[str]]] = {
         {"idx_timer_schedules_shard"},
     ),
     "what is due of a tenant (the spec's polling query)": (
-        lambda: schedule.due_of_tenant(TENANT),
+        lambda: schedule.list_due_timers(TENANT),
         "due_at",
         {"idx_timer_schedules_due_at"},
     ),
     "the timers of a correlation id": (
-        lambda: schedule.by_correlation(new_id()),
+        lambda: schedule.list_timers_by_correlation(new_id()),
         "correlation_id",
         {"idx_timer_schedules_correlation_id"},
     ),
@@ -217,12 +217,12 @@ QUERIES: dict[str, tuple[Callable[[], Any], str, set[str]]] = {
         {"idx_outbox_unpublished"},
     ),
     "how many timers are overdue": (
-        lambda: operator_views.backlog(db_now(), 10_000),
+        lambda: operator_views.measure_backlog(db_now(), 10_000),
         "LIMIT 10001",
         {"idx_timer_schedules_shard"},
     ),
     "where timers are overdue": (
-        lambda: operator_views.shard_states(operator_views.ListedShards.OVERDUE, db_now(), -1, 50),
+        lambda: operator_views.list_shard_states(operator_views.ShardFilter.OVERDUE, db_now(), -1, 50),
         "timer_schedules",
         {"idx_timer_schedules_shard"},
     ),

@@ -29,7 +29,7 @@ from timers.models import Node, NodeRole, TimerShard
 NODE_LEASE = timedelta(seconds=settings.NODE_LEASE_SECONDS)
 # Longer than the node's, so that a dead node is always reaped before its shards could be claimed.
 SHARD_LEASE = timedelta(seconds=60)
-MOVES_PER_TICK = 512
+MAX_MOVES_PER_TICK = 512
 
 
 class Membership:
@@ -43,7 +43,7 @@ class Membership:
         )
         self._mine: set[int] = set()
         self._shared_among: tuple[frozenset[uuid.UUID], int] | None = None
-        self.sees_dead = False  # when it last rebalanced: somebody to be reaped
+        self.sees_dead_nodes = False  # when it last rebalanced: somebody to be reaped
         self._renew_at = 0.0
         self._lease_ends = 0.0
 
@@ -60,11 +60,11 @@ class Membership:
         self._lease_ends = begun + NODE_LEASE.total_seconds()
 
     @property
-    def overslept(self) -> bool:
+    def lease_may_have_ended(self) -> bool:
         """Whether so long has passed since the last beat that this node may have been reaped."""
         return time.monotonic() > self._lease_ends
 
-    def beat(self, in_flight: int) -> bool:
+    def heartbeat(self, in_flight: int) -> bool:
         """Whether it comes so late that others may have been kept from theirs too. Raises Fenced when this node has
         been reaped."""
         begun = time.monotonic()
@@ -80,7 +80,7 @@ class Membership:
         """Let go of the shards that fall to others now, take the free ones that fall to this node; whether there
         were any."""
         nodes = _nodes()
-        self.sees_dead = not all(node.is_alive for node in nodes)
+        self.sees_dead_nodes = not all(node.is_alive for node in nodes)
         live = _live(NodeRole.ENGINE, nodes)
         if self.owner_id not in live:
             return False
@@ -88,9 +88,9 @@ class Membership:
             ensure_shards(num_shards)
             self._mine = share(range(num_shards), self.owner_id, live)
             self._shared_among = live, num_shards
-        self.leases.release(sorted(set(self.leases.held) - self._mine)[:MOVES_PER_TICK])
+        self.leases.release(sorted(set(self.leases.held) - self._mine)[:MAX_MOVES_PER_TICK])
         self._renew()
-        wanted = sorted(self._mine - set(self.leases.held))[:MOVES_PER_TICK]
+        wanted = sorted(self._mine - set(self.leases.held))[:MAX_MOVES_PER_TICK]
         claimed = [shard_id for shard_id in wanted if self.leases.claim(shard_id)]
         return bool(claimed)
 
@@ -110,7 +110,7 @@ class Membership:
     def hand_over(self, in_flight: int) -> None:
         """Let go of all shards, and of the claim to any; the right to finish what has begun stays."""
         self.role = NodeRole.LEAVING
-        self.beat(in_flight)
+        self.heartbeat(in_flight)
         self.leases.release(list(self.leases.held))
 
     @transaction.atomic
@@ -120,7 +120,7 @@ class Membership:
         _free(TimerShard.objects.filter(owner_id=self.owner_id))
 
 
-def reap_one(by: uuid.UUID | None = None) -> uuid.UUID | None:
+def reap_dead_node(by: uuid.UUID | None = None) -> uuid.UUID | None:
     """Fence one node whose heart has stopped, and free its shards; its id, so that its calls can be resolved. A node
     whose own lease has run out finds nobody dead: what kept it from beating may have kept the others too.
 
@@ -148,12 +148,12 @@ def _all_locked(rows: QuerySet[Any]) -> bool:
     return len(rows.select_for_update(skip_locked=True)) == rows.count()
 
 
-def unreaped_nodes() -> list[uuid.UUID]:
+def list_node_ids() -> list[uuid.UUID]:
     """Only they may still finish what they began."""
     return list(Node.objects.values_list("pk", flat=True))
 
 
-def live_nodes(role: NodeRole) -> frozenset[uuid.UUID]:
+def list_live_node_ids(role: NodeRole) -> frozenset[uuid.UUID]:
     """Those that share the work of this role."""
     return _live(role, _nodes())
 

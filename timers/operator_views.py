@@ -15,10 +15,10 @@ from django.db.models import Count, Max, Min, OuterRef, Q, QuerySet, Subquery
 from timers.models import Node, TimerSchedule, TimerShard, TimerState
 
 # Of one shard: the counts of a page of them are one statement.
-MOST_OVERDUE = 1000
+MAX_COUNTED_OVERDUE = 1000
 
 
-class ListedShards(StrEnum):
+class ShardFilter(StrEnum):
     ALL = "all"
     UNOWNED = "unowned"
     OVERDUE = "overdue"
@@ -51,19 +51,19 @@ class ShardState:
     overdue: int
 
 
-def shards(after: int, limit: int) -> Sequence[TimerShard]:
+def list_shards(after: int, limit: int) -> Sequence[TimerShard]:
     return list(TimerShard.objects.filter(shard_id__gt=after).order_by("shard_id")[:limit])
 
 
-def nodes() -> Sequence[Node]:
+def list_nodes() -> Sequence[Node]:
     return list(Node.objects.order_by("started_at", "owner_id"))
 
 
-def shards_by_owner() -> dict[uuid.UUID | None, int]:
+def count_shards_by_owner() -> dict[uuid.UUID | None, int]:
     return dict(TimerShard.objects.order_by().values_list("owner_id").annotate(Count("pk")))
 
 
-def ownerships() -> list[Ownership]:
+def list_ownerships() -> list[Ownership]:
     """Those of nobody first."""
     groups = TimerShard.objects.order_by().values_list("owner_id")
     found = groups.annotate(Count("pk"), Min("lease_until"), Max("claimed_at"))
@@ -72,7 +72,7 @@ def ownerships() -> list[Ownership]:
     )
 
 
-def backlog(now: datetime, most: int) -> Backlog:
+def measure_backlog(now: datetime, most: int) -> Backlog:
     """Counted up to one more than `most`."""
     first_due = dict(_with_first_due().filter(first_due__isnull=False).values_list("shard_id", "first_due"))
     late = sorted(shard for shard, due_at in first_due.items() if due_at <= now)
@@ -84,18 +84,18 @@ def backlog(now: datetime, most: int) -> Backlog:
     return Backlog(counted.count() if late else 0, min(first_due.values(), default=None))
 
 
-def shard_states(listed: ListedShards, now: datetime, after: int, limit: int) -> list[ShardState]:
+def list_shard_states(listed: ShardFilter, now: datetime, after: int, limit: int) -> list[ShardState]:
     rows = _with_first_due().filter(shard_id__gt=after).order_by("shard_id")
-    if listed is ListedShards.UNOWNED:
+    if listed is ShardFilter.UNOWNED:
         rows = rows.filter(owner_id=None)
-    elif listed is ListedShards.OVERDUE:
+    elif listed is ShardFilter.OVERDUE:
         rows = rows.filter(first_due__lte=now)
     page = list(rows[:limit])
     overdue = _count_overdue([row.shard_id for row in page if row.first_due and row.first_due <= now], now)
     return [ShardState(row, row.first_due, overdue.get(row.shard_id, 0)) for row in page]
 
 
-def stuck_shards(overdue_since: datetime, now: datetime) -> list[TimerShard]:
+def list_stuck_shards(overdue_since: datetime, now: datetime) -> list[TimerShard]:
     """Owned by nobody, or under a lease that has ended, while timers of them have been overdue since then."""
     free = Q(owner_id=None) | Q(lease_until__lt=now)
     return list(_with_first_due().filter(free, first_due__lte=overdue_since).order_by("first_due"))
@@ -117,7 +117,7 @@ SELECT {shard}, COUNT(*) FROM (
 def _count_overdue(shard_ids: Sequence[int], now: datetime) -> dict[int, int]:
     if not shard_ids:
         return {}
-    counts = [COUNT_OVERDUE.format(shard=int(shard), most=MOST_OVERDUE + 1) for shard in shard_ids]
+    counts = [COUNT_OVERDUE.format(shard=int(shard), most=MAX_COUNTED_OVERDUE + 1) for shard in shard_ids]
     moment = connection.ops.adapt_datetimefield_value(now)
     with connection.cursor() as cursor:
         cursor.execute(" UNION ALL ".join(counts), [moment] * len(counts))

@@ -20,16 +20,16 @@ from timers.models import TimerSchedule
 from timers.schedule import Timer
 
 # What one tenant may put into a batch while others wait, at the least.
-LEAST_SHARE = 20
+MIN_TENANT_SHARE = 20
 # Bytes of a request from which on somebody may be held back though the smaller ones go on.
-LARGE = 10_000
-TENANTS_KEPT = 0.25
+LARGE_REQUEST_BYTES = 10_000
+TENANTS_CACHE_SECONDS = 0.25
 # A search of all that is due, much of which is held back, may take long, under SQLite's only write lock. If it finds
 # few, the next is made after a rest of so many times its length.
-FEW = 50
-REST = 5
+MIN_SEARCH_YIELD = 50
+REST_FACTOR = 5
 # What is due at once may be committed so much later.
-COMMITTED_WITHIN = timedelta(seconds=1)
+MAX_COMMIT_DELAY = timedelta(seconds=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +72,11 @@ class HeldBack:
         if self.large:
             passed_over, more = self.large.passed_over()
             conditions.append(f"({passed_over} OR request_bytes < %s)")  # which alone is not in the index
-            values += [*more, LARGE]
+            values += [*more, LARGE_REQUEST_BYTES]
         return " AND ".join(conditions), values
 
 
-NOBODY = HeldBack()
+NOTHING_HELD_BACK = HeldBack()
 
 
 class Search(NamedTuple):
@@ -117,7 +117,10 @@ class Poller:
         return None if first is None else (as_utc(first) - as_utc(now)).total_seconds()
 
     def claim_due(
-        self, limit: int, held_back: HeldBack = NOBODY, admit: Callable[[Timer], bool] = lambda timer: True
+        self,
+        limit: int,
+        held_back: HeldBack = NOTHING_HELD_BACK,
+        admit: Callable[[Timer], bool] = lambda timer: True,
     ) -> list[Timer]:
         """Inside the caller's transaction: lock what is due, mark it reached under this node's versions.
 
@@ -139,9 +142,12 @@ class Poller:
         if began < self._rest_until:
             return self._shared(search._replace(since=self._since), limit)
         due = self._shared(search, limit)
-        if len(due) < max(limit, FEW):
+        if len(due) < max(limit, MIN_SEARCH_YIELD):
             ended = self.clock()
-            self._rest_until, self._since = ended + REST * (ended - began), search.now - COMMITTED_WITHIN
+            self._rest_until, self._since = (
+                ended + REST_FACTOR * (ended - began),
+                search.now - MAX_COMMIT_DELAY,
+            )
         return due
 
     def _shared(self, search: Search, limit: int) -> list[Timer]:
@@ -158,7 +164,7 @@ class Poller:
     def _fair_due(self, search: Search, limit: int) -> list[Timer]:
         due: list[Timer] = []
         tenants = self._tenants_in_turn(search)
-        share = max(LEAST_SHARE, limit // max(1, len(tenants)))
+        share = max(MIN_TENANT_SHARE, limit // max(1, len(tenants)))
         rest: list[uuid.UUID] = []
         for served, tenant in enumerate(tenants, 1):
             taken = _of_tenant(tenant, search, min(share, limit - len(due)))
@@ -180,8 +186,8 @@ class Poller:
 
     def _tenants_in_turn(self, search: Search) -> list[uuid.UUID]:
         """Whoever has something due and may begin it, those first whom the last pass did not come to."""
-        if self._tenants_read_at is None or self.clock() - self._tenants_read_at > TENANTS_KEPT:
-            by = search.now + timedelta(seconds=TENANTS_KEPT)
+        if self._tenants_read_at is None or self.clock() - self._tenants_read_at > TENANTS_CACHE_SECONDS:
+            by = search.now + timedelta(seconds=TENANTS_CACHE_SECONDS)
             self._tenants, self._tenants_read_at = _tenants_with_due(by), self.clock()
         tenants = [tenant for tenant in self._tenants if tenant not in search.held_back.tenants]
         cut = self._turn % max(1, len(tenants))

@@ -14,12 +14,12 @@ from eventservice.db.now import DbNow
 from eventservice.db.sql import for_update
 from timers.models import TimerSchedule, TimerState
 
-COLUMNS = (
+TIMER_COLUMNS = (
     "tenant_id", "service_call_id", "correlation_id", "due_at", "registered_at", "state", "shard_id", "host",
     "request_bytes",
 )  # fmt: skip
 # On a repeat the timer is as if it were new: it has another due time and has not been reached.
-OVERWRITTEN = ("correlation_id", "due_at", "registered_at", "host", "request_bytes", "state")
+OVERWRITTEN_COLUMNS = ("correlation_id", "due_at", "registered_at", "host", "request_bytes", "state")
 
 
 class Timer(NamedTuple):
@@ -39,10 +39,10 @@ class Timer(NamedTuple):
 
 def schedule(timers: Iterable[Timer], now: datetime) -> None:
     """Many at once, none of which has been scheduled before."""
-    insert_rows(TimerSchedule, COLUMNS, [_row(timer, now) for timer in timers])
+    insert_rows(TimerSchedule, TIMER_COLUMNS, [_row(timer, now) for timer in timers])
 
 
-def schedule_again(timers: Iterable[Timer], now: datetime) -> None:
+def upsert_timers(timers: Iterable[Timer], now: datetime) -> None:
     """The upsert: same key, new due time, not reached."""
     execute_rows(_upsert_sql(), [_row(timer, now) for timer in timers])
 
@@ -79,16 +79,16 @@ def unschedule(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> None:
     )
 
 
-def by_correlation(correlation_id: uuid.UUID) -> list[TimerSchedule]:
+def list_timers_by_correlation(correlation_id: uuid.UUID) -> list[TimerSchedule]:
     """Operators trace a request through all tenants."""
     return list(TimerSchedule.across_tenants.filter(correlation_id=correlation_id).order_by("due_at"))
 
 
-def timer_of(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> TimerSchedule | None:
+def find_timer(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> TimerSchedule | None:
     return TimerSchedule.objects.for_tenant(tenant_id).filter(service_call_id=service_call_id).first()
 
 
-def due_of_tenant(tenant_id: uuid.UUID, limit: int = 100) -> Sequence[TimerSchedule]:
+def list_due_timers(tenant_id: uuid.UUID, limit: int = 100) -> Sequence[TimerSchedule]:
     """The spec's polling query: what is due of one tenant, the longest due first."""
     due = TimerSchedule.objects.for_tenant(tenant_id).filter(state=TimerState.SCHEDULED, due_at__lte=DbNow())
     return list(due.order_by("due_at")[:limit])
@@ -102,9 +102,9 @@ def _row(timer: Timer, now: datetime) -> tuple[Any, ...]:
 
 
 def _upsert_sql() -> str:
-    insert = f"INSERT INTO timer_schedules ({', '.join(COLUMNS)}) VALUES ({', '.join(['%s'] * len(COLUMNS))})"
+    insert = f"INSERT INTO timer_schedules ({', '.join(TIMER_COLUMNS)}) VALUES ({', '.join(['%s'] * len(TIMER_COLUMNS))})"
     if connection.vendor == "mysql":
-        changes = ", ".join(f"{column} = VALUES({column})" for column in OVERWRITTEN)
+        changes = ", ".join(f"{column} = VALUES({column})" for column in OVERWRITTEN_COLUMNS)
         return f"{insert} ON DUPLICATE KEY UPDATE {changes}, reached_at = NULL"
-    changes = ", ".join(f"{column} = excluded.{column}" for column in OVERWRITTEN)
+    changes = ", ".join(f"{column} = excluded.{column}" for column in OVERWRITTEN_COLUMNS)
     return f"{insert} ON CONFLICT (tenant_id, service_call_id) DO UPDATE SET {changes}, reached_at = NULL"

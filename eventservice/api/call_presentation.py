@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from eventservice.api.formats import format_duration, format_instant
-from execution.redaction import mask, mask_sealed
+from execution.redaction import mask_headers, mask_stored_headers
 from orchestration.commands import SubmitServiceCall
 from orchestration.queries.calls import CallDetails, CallSummary, CallView
 from orchestration.retries import RetryPolicy
@@ -91,7 +91,7 @@ def show_request(spec: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "method": spec["method"],
         "url": spec["url"],
-        "headers": mask_sealed(spec.get("headers") or {}),
+        "headers": mask_stored_headers(spec.get("headers") or {}),
         "body": spec.get("body"),
     }
 
@@ -128,7 +128,7 @@ def show_submitted(
             request_spec={
                 "method": command.request.method,
                 "url": command.request.url,
-                "headers": mask(command.request.headers, secret_headers),
+                "headers": mask_headers(command.request.headers, secret_headers),
                 "body": command.request.body,
             },
             outcome_meta=None,

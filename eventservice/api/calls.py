@@ -35,7 +35,7 @@ from eventservice.api.parsers import has_body, read_json, read_object
 from eventservice.api.problems import FieldError, InvalidRequest, Problem, reading_after_commit
 from eventservice.api.views import ApiView, no_content, reply
 from eventservice.db.bulk import to_json
-from execution.history import attempts_after
+from execution.attempt_log import list_attempts_after
 from orchestration import lifecycle
 from orchestration.admission import CeilingReached, refuse_inactive, take_room
 from orchestration.commands import IDEMPOTENCY_KEY
@@ -306,7 +306,7 @@ class Executions(CallsView):
     def get(self, request: Request, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> HttpResponse:
         after, limit = self.page_of("executions", service_call_id)
         call_queries.get_status(tenant_id, service_call_id)
-        attempts = attempts_after(tenant_id, service_call_id, after, limit + 1)
+        attempts = list_attempts_after(tenant_id, service_call_id, after, limit + 1)
         more = len(attempts) > limit
         cursor = make_cursor(f"executions {service_call_id}", [attempts[limit - 1].attempt]) if more else None
         return reply(listed([show_attempt(attempt) for attempt in attempts[:limit]], cursor))

@@ -13,7 +13,7 @@ from django.views.decorators.http import require_safe
 
 from eventservice.api.problems import FieldError, Problem, build_problem_response
 from eventservice.api.views import reply
-from timers.membership import live_nodes
+from timers.membership import list_live_node_ids
 from timers.models import NodeRole
 
 
@@ -66,7 +66,7 @@ def _migrated() -> None:
 
 
 def _engine() -> str | None:
-    return None if live_nodes(NodeRole.ENGINE) else "no engine's heart has been heard of lately"
+    return None if list_live_node_ids(NodeRole.ENGINE) else "no engine's heart has been heard of lately"
 
 
 CHECKS: dict[str, Callable[[], str | None]] = {

@@ -26,7 +26,7 @@ from eventservice.api.problems import Problem, handle_exception
 from eventservice.tenants.directory import tenant_ids
 from orchestration.statistics.recent import Statistics, statistics
 from outbox.status import get_status as get_outbox_status
-from timers.operator_views import nodes, shards_by_owner
+from timers.operator_views import count_shards_by_owner, list_nodes
 
 WINDOW = timedelta(minutes=5)
 QUANTILES = (0.5, 0.95, 0.99)
@@ -108,14 +108,14 @@ def _of_calls(found: Statistics) -> Iterator[Metric]:
 
 
 def _of_nodes() -> Iterator[Metric]:
-    live = nodes()
+    live = list_nodes()
     roles: dict[tuple[str, ...], float] = {}
     for node in live:
         roles[(node.role,)] = roles.get((node.role,), 0.0) + 1
     yield _gauge("nodes", "Processes that have joined, by role.", roles, ("role",))
     in_flight = {(str(node.owner_id),): float(node.in_flight) for node in live}
     yield _gauge("in_flight", "Attempts under way, by node.", in_flight, ("node",))
-    owners = {(str(owner or "none"),): float(count) for owner, count in shards_by_owner().items()}
+    owners = {(str(owner or "none"),): float(count) for owner, count in count_shards_by_owner().items()}
     yield _gauge("shards_owned", "Shards, by owner.", owners, ("owner",))
 
 

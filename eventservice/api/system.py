@@ -20,7 +20,7 @@ from eventservice.db.now import db_now
 from eventservice.kernel.errors import NotFound
 from eventservice.tenants.directory import profile, tenant_ids
 from orchestration.statistics.recent import Statistics, statistics
-from timers.operator_views import nodes, shards
+from timers.operator_views import list_nodes, list_shards
 
 DEFAULT_WINDOW = 900.0
 LONGEST_WINDOW = 86_400.0
@@ -98,7 +98,7 @@ class ShardsView(ApiView):
         query.no_others()
         raise_if_invalid(faults)
         now = db_now()
-        rows = shards(position[0] if position else -1, limit + 1)
+        rows = list_shards(position[0] if position else -1, limit + 1)
         cursor = make_cursor("shards", [rows[limit - 1].shard_id]) if len(rows) > limit else None
         return reply(listed([_show_shard(row, now) for row in rows[:limit]], cursor))
 
@@ -115,7 +115,7 @@ class NodesView(ApiView):
         query.no_others()
         raise_if_invalid(faults)
         now = db_now()
-        return reply(listed([_show_node(node, now) for node in nodes()], None))
+        return reply(listed([_show_node(node, now) for node in list_nodes()], None))
 
 
 def _show_shard(shard: Any, now: Any) -> dict[str, Any]:

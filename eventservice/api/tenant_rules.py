@@ -13,7 +13,7 @@ from eventservice.kernel.errors import Conflict
 from eventservice.kernel.sharding import MAX_SHARDS
 from eventservice.tenants.keys import LONGEST_LIFE
 from eventservice.tenants.models import DEFAULT_SHARDS, ApiKey, name_rule
-from execution.url_rules import BadUrl, is_token, parse_host
+from execution.url_rules import BadUrl, is_header_name, parse_host
 
 NAME = re.compile(name_rule.regex)
 NAME_RULE = str(name_rule.message)
@@ -61,7 +61,7 @@ def read_limits(fields: Fields) -> dict[str, Any]:
 
 def is_header(name: str) -> bool:
     """A name may have a `*`, and whoever writes one means all names that begin so: there is no such rule."""
-    return is_token(name) and "*" not in name
+    return is_header_name(name) and "*" not in name
 
 
 def _hosts(fields: Fields, given: list[Any]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from eventservice.api.fields import Fields
-from execution.egress_settings import configured_address_policy
+from execution.addresses import AddressPolicy
 from execution.url_rules import BadUrl, parse_target
 from orchestration.events import EventType
 
@@ -30,5 +30,5 @@ def refused_url(url: str) -> str | None:
     except BadUrl as wrong:
         return str(wrong)
     address = "127.0.0.1" if origin.host == "localhost" else origin.host if origin.is_literal else None
-    rule = address and configured_address_policy().judge(address, origin.port)
+    rule = address and AddressPolicy.from_settings().find_refusing_rule(address, origin.port)
     return f"{origin.authority} is an address that may not be called: {rule}" if rule else None

@@ -16,7 +16,7 @@ from orchestration.statistics.charts import failing_hosts
 from orchestration.statistics.live import Pulse
 from outbox.status import OutboxStatus
 from timers.models import NodeRole
-from timers.operator_views import stuck_shards
+from timers.operator_views import list_stuck_shards
 
 # A host is failing when of the last quarter of an hour's calls to it so many failed, and this share.
 FAILING_WITHIN = timedelta(minutes=15)
@@ -70,7 +70,7 @@ def _missing_roles(live: dict[str, int]) -> Iterator[Item]:
 
 
 def _stuck_shards(now: datetime) -> Iterator[Item]:
-    stuck = stuck_shards(now - TOLERABLE, now)
+    stuck = list_stuck_shards(now - TOLERABLE, now)
     if stuck:
         named = ", ".join(str(shard.shard_id) for shard in stuck[:MOST_NAMED])
         more = f" and {len(stuck) - MOST_NAMED} more" if len(stuck) > MOST_NAMED else ""

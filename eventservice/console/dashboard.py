@@ -39,7 +39,7 @@ from orchestration.statistics.charts import (
 )
 from orchestration.statistics.live import Pulse, add_latest, has_calls, pulse
 from outbox.status import get_status as get_outbox_status
-from timers.operator_views import nodes
+from timers.operator_views import list_nodes
 
 USUAL = "1h"
 HOUR = SPANS["1h"]
@@ -132,7 +132,7 @@ def read_asked(given: Mapping[str, str]) -> Asked:
 
 
 def _live_roles(now: datetime) -> dict[str, int]:
-    return Counter(node.role for node in nodes() if node.is_alive(now))
+    return Counter(node.role for node in list_nodes() if node.is_alive(now))
 
 
 # --- tiles --------------------------------------------------------------------------------------------------------

@@ -23,13 +23,13 @@ from outbox.models import OutboxPartition
 from outbox.status import list_partitions
 from timers.models import NodeRole
 from timers.operator_views import (
-    ListedShards,
     Ownership,
+    ShardFilter,
     ShardState,
-    backlog,
-    nodes,
-    ownerships,
-    shard_states,
+    list_nodes,
+    list_ownerships,
+    list_shard_states,
+    measure_backlog,
 )
 
 SHARDS_LISTED = 50
@@ -104,11 +104,11 @@ class Overview:
 
 def read_overview() -> Overview:
     now = db_now()
-    waiting = backlog(now, MOST_COUNTED)
+    waiting = measure_backlog(now, MOST_COUNTED)
     return Overview(
         now=now,
-        nodes=nodes(),
-        ownerships=ownerships(),
+        nodes=list_nodes(),
+        ownerships=list_ownerships(),
         partitions=list_partitions(),
         slots=list(Slot.objects.order_by("name")),
         overdue=waiting.overdue,
@@ -124,11 +124,11 @@ class TimersPage(ConsoleView):
     def get(self, request: HttpRequest) -> HttpResponse:
         faults: list[FieldError] = []
         query = Query(request.GET, faults)
-        listed = ListedShards(query.choice("shards", list(ListedShards), ListedShards.ALL))
+        listed = ShardFilter(query.choice("shards", list(ShardFilter), ShardFilter.ALL))
         after = query.number("after", -1, least=0, most=MAX_SHARDS)
         raise_if_invalid(faults)
         overview = read_overview()
-        rows = shard_states(listed, overview.now, after, SHARDS_LISTED + 1)
+        rows = list_shard_states(listed, overview.now, after, SHARDS_LISTED + 1)
         namespaces = first_namespaces(NAMESPACES_LISTED + 1)
         return self.render(
             {

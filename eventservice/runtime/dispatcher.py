@@ -16,7 +16,7 @@ from outbox.dispatcher import Dispatcher, DispatchResult
 from outbox.publishers.log.publisher import LogPublisher
 from outbox.publishers.webhook.delivery import WebhookDeliverer
 from outbox.publishers.webhook.publisher import WebhookPublisher
-from timers.membership import Membership, live_nodes
+from timers.membership import Membership, list_live_node_ids
 from timers.models import NodeRole
 
 
@@ -40,7 +40,7 @@ class DispatcherRole:
         self._dispatcher = Dispatcher(
             self._node.owner_id,
             [LogPublisher(), WebhookPublisher()],
-            live_owners=lambda: live_nodes(NodeRole.DISPATCHER),
+            live_owners=lambda: list_live_node_ids(NodeRole.DISPATCHER),
         )
         self._beat_at = self._pass_at = self._deliver_at = 0.0
 
@@ -85,7 +85,7 @@ class DispatcherRole:
 
     def _beat(self) -> None:
         if time.monotonic() >= self._beat_at:
-            self._node.beat(0)
+            self._node.heartbeat(0)
             self._beat_at = time.monotonic() + settings.NODE_LEASE_SECONDS / 4
 
     def _nap(self, seconds: float) -> None:

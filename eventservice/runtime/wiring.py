@@ -8,8 +8,8 @@ from django.conf import settings
 from eventservice.runtime.dispatcher import DispatcherRole
 from eventservice.runtime.open_files import raise_open_files_limit
 from eventservice.runtime.webhook_sender import WebhookSender
+from execution.addresses import AddressPolicy
 from execution.egress import Egress, Limits
-from execution.egress_settings import configured_address_policy
 from orchestration.engine.capacity import EngineLimits
 from orchestration.engine.engine import Engine
 
@@ -28,7 +28,7 @@ def build_egress() -> Egress:
         in_flight=settings.ENGINE_IN_FLIGHT,
         per_host_connections=settings.ENGINE_PER_HOST,
     )
-    return Egress(configured_address_policy(), limits)
+    return Egress(AddressPolicy.from_settings(), limits)
 
 
 def start_egress() -> Egress:

@@ -16,7 +16,7 @@ from eventservice.kernel.secrets import Undecipherable, decrypt_once
 from eventservice.tenants.directory import profile
 from execution.attempt_log import AttemptKey
 from orchestration.lifecycle import StartedCall
-from timers.poller import LARGE, HeldBack
+from timers.poller import LARGE_REQUEST_BYTES, HeldBack
 from timers.schedule import Timer
 
 K = TypeVar("K")
@@ -176,7 +176,7 @@ class Batch:
         if not calls.has(host) or not self._host_has_room(host):
             self.under_way.refused_hosts[tenant_id].add(host)
             return False
-        if size >= LARGE and not (self._has_room_for_large() and of_bytes.has(host)):
+        if size >= LARGE_REQUEST_BYTES and not (self._has_room_for_large() and of_bytes.has(host)):
             return False
         calls.take(host, 1)
         of_bytes.take(host, size)

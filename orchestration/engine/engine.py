@@ -23,15 +23,15 @@ from eventservice.db.now import db_now
 from eventservice.db.planner_statistics import gather_first_statistics
 from eventservice.kernel.faults import fault
 from eventservice.tenants.directory import Profile, most_shards, profile
-from execution.attempt_builder import Signer, build_attempt, refusal
-from execution.attempt_log import AttemptKey, orphaned_attempts
+from execution.attempt_builder import Signer, build_attempt, check_target
+from execution.attempt_log import AttemptKey, list_orphaned_attempts
 from execution.egress import Egress
 from execution.outcome import Attempt, Errored, Outcome, Responded
-from execution.redaction import without_secrets
+from execution.redaction import redact_outcome
 from orchestration import lifecycle
 from orchestration.engine.capacity import DEFAULT_LIMITS, EngineLimits, InFlight
 from orchestration.lifecycle import StartedCall
-from timers.membership import Membership, reap_one, unreaped_nodes
+from timers.membership import Membership, list_node_ids, reap_dead_node
 from timers.models import NodeRole
 from timers.poller import HeldBack, Poller
 
@@ -165,7 +165,7 @@ class Engine:
     def _send_started(self) -> None:
         if not self._unsent:
             return
-        if self.membership.overslept:
+        if self.membership.lease_may_have_ended:
             # What was started before a long sleep may be another's by now, or canceled: then it is not sent.
             self._beat()
         started, self._unsent = self._unsent, []
@@ -183,7 +183,7 @@ class Engine:
     def _attempt(self, call: StartedCall, tenant: Profile, now: datetime) -> Attempt | Errored:
         key = call.key.execution_id
         signer = Signer(tenant.signing_secret) if tenant.signing_secret else None
-        return refusal(call.request.url, tenant.allowed_hosts, key) or build_attempt(
+        return check_target(call.request.url, tenant.allowed_hosts, key) or build_attempt(
             call.request,
             key=key,
             tenant_id=call.key.tenant_id,
@@ -246,7 +246,7 @@ class Engine:
 
     def _without_secrets(self, outcome: Outcome) -> Outcome:
         call = self.in_flight[outcome.key]
-        return without_secrets(outcome, call.secret_headers, call.headers)
+        return redact_outcome(outcome, call.secret_headers, call.headers)
 
     # --- membership and the watchdog ---
 
@@ -260,7 +260,7 @@ class Engine:
             self._beat()
         if self._time_to("rebalance", TICK_SECONDS):
             self._rebalance()
-            if self.membership.sees_dead and self._time_to("reap", 0.0):
+            if self.membership.sees_dead_nodes and self._time_to("reap", 0.0):
                 self.take_shards()
         if self._time_to("sweep", SWEEP_SECONDS):
             self._sweep()
@@ -268,14 +268,14 @@ class Engine:
 
     def _beat(self) -> None:
         fault("beat")
-        was_late, self._is_late = self._is_late, self.membership.beat(len(self.in_flight))
+        was_late, self._is_late = self._is_late, self.membership.heartbeat(len(self.in_flight))
         if self._is_late and not was_late:
             # The database was away, or its clock was set: the others have as long as a lease to beat too, and to
             # write what they know.
             self._due["reap"] = self._due["sweep"] = time.monotonic() + settings.NODE_LEASE_SECONDS
 
     def _reap(self) -> None:
-        while (node := reap_one(by=self.membership.owner_id)) is not None:
+        while (node := reap_dead_node(by=self.membership.owner_id)) is not None:
             fault("reap.committed")
             log.warning("node_reaped", node=str(node))
             self._due["sweep"] = 0.0
@@ -287,7 +287,7 @@ class Engine:
     def _sweep(self) -> None:
         """Resolve what nodes that are no more have left behind, and what is overdue: a batch a pass, for meanwhile
         heartbeats and calls go on."""
-        resolved = self._resolve(orphaned_attempts(unreaped_nodes, WATCHDOG_BATCH))
+        resolved = self._resolve(list_orphaned_attempts(list_node_ids, WATCHDOG_BATCH))
         # Those of its own are left to their egress, and must not hide the others.
         resolved += self._resolve(lifecycle.overdue_attempts(WATCHDOG_BATCH + len(self.in_flight)))
         if resolved:
@@ -347,7 +347,7 @@ class Engine:
 def resolve_stuck() -> int:
     """What the watchdog does, on demand: calls past their deadline, and those of nodes that are no more."""
     resolved = 0
-    for find in (lifecycle.overdue_attempts, lambda limit: orphaned_attempts(unreaped_nodes, limit)):
+    for find in (lifecycle.overdue_attempts, lambda limit: list_orphaned_attempts(list_node_ids, limit)):
         while keys := find(WATCHDOG_BATCH):
             resolved += lifecycle.resolve_interrupted(keys)
     return resolved

@@ -14,7 +14,7 @@ from django.db import transaction
 from eventservice.db.now import db_now, rfc3339
 from eventservice.kernel.faults import fault
 from eventservice.kernel.ids import new_id
-from execution.attempt_builder import Request
+from execution.attempt_builder import StoredRequest
 from execution.attempt_log import AttemptKey, OpenedAttempt, close_attempts, interrupt_attempts, open_attempts
 from execution.outcome import Outcome
 from orchestration.events import EventType
@@ -40,7 +40,7 @@ class StartedCall(NamedTuple):
     key: AttemptKey
     attempt: int
     host: str
-    request: Request
+    request: StoredRequest
     timeout_seconds: float
     due_at: datetime
     request_bytes: int
@@ -71,15 +71,15 @@ def start(due: Sequence[Timer], node: uuid.UUID) -> list[StartedCall]:
     return started
 
 
-def _request(row: Row, spec: dict[str, Any]) -> Request:
-    request = Request.from_spec(spec)
+def _request(row: Row, spec: dict[str, Any]) -> StoredRequest:
+    request = StoredRequest.from_spec(spec)
     if row.response_contract == ResponseContract.CALLBACK and isinstance(request.body, dict):
         # A callback's body tells which attempt it is.
         return replace(request, body={**request.body, "attempt": row.attempt + 1})
     return request
 
 
-def _started(row: Row, request: Request, timer: Timer) -> StartedCall:
+def _started(row: Row, request: StoredRequest, timer: Timer) -> StartedCall:
     key = AttemptKey(row.tenant_id, row.service_call_id, new_id())
     return StartedCall(
         key, row.attempt + 1, timer.host, request, row.timeout_seconds, timer.due_at, timer.request_bytes

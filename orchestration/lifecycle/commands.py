@@ -13,7 +13,7 @@ from eventservice.db.bulk import insert_rows
 from eventservice.db.errors import retry_on_deadlock
 from eventservice.db.now import db_now, rfc3339
 from eventservice.kernel.errors import Conflict, NotFound
-from execution.redaction import open_sealed
+from execution.redaction import decrypt_headers
 from orchestration.commands import RequestSpec, SubmitServiceCall
 from orchestration.events import EventType
 from orchestration.lifecycle.rows import event_of, move, one, require, with_timer
@@ -131,7 +131,9 @@ def replay(
             SubmitServiceCall(
                 tenant_id=tenant_id,
                 name=origin.name,
-                request=RequestSpec(spec["method"], spec["url"], open_sealed(spec["headers"]), spec["body"]),
+                request=RequestSpec(
+                    spec["method"], spec["url"], decrypt_headers(spec["headers"]), spec["body"]
+                ),
                 tags=frozenset(_tags(tenant_id, service_call_id).values_list("tag", flat=True)) - {FAVORITE},
                 namespace=origin.namespace,
                 idempotency_key=idempotency_key,

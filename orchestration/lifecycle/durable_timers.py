@@ -22,7 +22,7 @@ from orchestration.lifecycle.submission import CALL_COLUMNS, call_row, submit_wi
 from orchestration.models import ServiceCall
 from orchestration.states import TERMINAL, Status
 from outbox.writer import append_events
-from timers.schedule import schedule_again
+from timers.schedule import upsert_timers
 
 # Of one who sets a timer with others who set and delete it.
 MOST_RACES = 10
@@ -110,5 +110,5 @@ def _overwrite(row: Row, command: SubmitServiceCall, now: datetime) -> None:
     columns = ("name", "due_at", "request_spec", "host", "retry_policy", "timeout_seconds")
     assignments = ", ".join(f"{column} = {{{column}}}" for column in columns)
     move(Status.SCHEDULED, Status.SCHEDULED, assignments, [(row, tuple(new[column] for column in columns))])
-    schedule_again([timer], now)
+    upsert_timers([timer], now)
     append_events([event_of(row, 0, EventType.RESCHEDULED, {"dueAt": rfc3339(timer.due_at)}, now)])

@@ -12,7 +12,7 @@ from eventservice.db.bulk import update_rows
 from eventservice.db.errors import retry_on_deadlock
 from eventservice.kernel.secrets import Reencryption
 from eventservice.tenants.directory import tenant_ids
-from execution.redaction import renew_sealed
+from execution.redaction import reencrypt_headers
 from orchestration.lifecycle.rows import locked_with_request
 from orchestration.models import ServiceCall
 
@@ -56,4 +56,6 @@ def _write(tenant_id: uuid.UUID, keys: Sequence[uuid.UUID]) -> int:
 
 
 def _renewed(headers: dict[str, Any], work: Reencryption, service_call_id: uuid.UUID) -> dict[str, Any]:
-    return renew_sealed(headers, lambda stored: work.renewed(stored, f"a header of call {service_call_id}"))
+    return reencrypt_headers(
+        headers, lambda stored: work.renewed(stored, f"a header of call {service_call_id}")
+    )

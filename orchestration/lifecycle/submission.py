@@ -17,7 +17,7 @@ from eventservice.db.now import db_now, rfc3339
 from eventservice.kernel.errors import Conflict, DomainError
 from eventservice.kernel.sharding import shard_of
 from eventservice.tenants.directory import Profile, profile
-from execution.redaction import seal
+from execution.redaction import encrypt_headers
 from orchestration.commands import SubmitServiceCall
 from orchestration.events import EventType
 from orchestration.models import ServiceCall, ServiceCallTag
@@ -181,7 +181,7 @@ def call_row(command: SubmitServiceCall, timer: Timer, tenant: Profile, now: dat
     spec = {
         "method": command.request.method,
         "url": command.request.url,
-        "headers": seal(command.request.headers, tenant.secret_headers),
+        "headers": encrypt_headers(command.request.headers, tenant.secret_headers),
         "body": command.request.body,
     }
     policy = command.retry_policy

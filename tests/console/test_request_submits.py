@@ -12,7 +12,7 @@ from django.test import Client
 from eventservice.operators.models import OperatorAction
 from eventservice.tenants.directory import change_tenant, create_tenant, forget_profiles
 from eventservice.tenants.models import Tenant
-from execution.redaction import open_sealed
+from execution.redaction import decrypt_headers
 from orchestration import admission
 from orchestration.models import ServiceCallTag
 from tests.console.call_pages import BROWSER, NEW, calls, empty_form, filled, text_of
@@ -47,7 +47,7 @@ def test_a_call_for_now_is_made_and_the_page_goes_on_to_its_answer(operator: Cli
     assert call.due_at == call.submitted_at
     spec = call.request_spec
     assert (spec["method"], spec["url"], spec["body"]) == ("PUT", "http://target.test/hook", {"n": 1})
-    assert open_sealed(spec["headers"]) == {"X-Shown": "yes", "Authorization": "Bearer s3cret"}
+    assert decrypt_headers(spec["headers"]) == {"X-Shown": "yes", "Authorization": "Bearer s3cret"}
     assert isinstance(spec["headers"]["Authorization"], dict)
     tags = ServiceCallTag.objects.for_tenant(acme.tenant_id).values_list("tag", flat=True)
     assert set(tags) == {"billing", "nightly", "favorite"}

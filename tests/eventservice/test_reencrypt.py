@@ -14,7 +14,7 @@ from eventservice.kernel import secrets
 from eventservice.kernel.secrets import Reencryption, decrypt
 from eventservice.tenants.directory import create_tenant
 from eventservice.tenants.models import Tenant
-from execution.redaction import open_sealed
+from execution.redaction import decrypt_headers
 from orchestration import lifecycle
 from orchestration.commands import RequestSpec
 from orchestration.lifecycle import cancel, reencryption
@@ -72,7 +72,7 @@ def test_all_that_is_stored_opens_without_the_old_key(acme: Tenant, keys: Callab
     assert decrypt(acme.signing_secret) == "whsec_x"
     assert decrypt(WebhookEndpoint.objects.for_tenant(acme.pk).get().secret).startswith("whsec_")
     for spec in [call.request_spec for call in calls()][:2]:
-        assert {**spec, "headers": open_sealed(spec["headers"])} == {**before[0], "headers": HEADERS}
+        assert {**spec, "headers": decrypt_headers(spec["headers"])} == {**before[0], "headers": HEADERS}
 
 
 def test_nothing_else_of_a_call_changes(acme: Tenant) -> None:
@@ -100,7 +100,7 @@ def test_one_that_was_broken_off_is_finished_by_the_next(
     next(lifecycle.reencrypt_calls(Reencryption()))
     assert "1 calls" in reencrypt()
     keys(NEW)
-    assert all(open_sealed(call.request_spec["headers"]) for call in list(calls())[:2])
+    assert all(decrypt_headers(call.request_spec["headers"]) for call in list(calls())[:2])
 
 
 def test_a_request_that_is_changed_meanwhile_stays_as_it_was_changed(
@@ -120,7 +120,7 @@ def test_a_request_that_is_changed_meanwhile_stays_as_it_was_changed(
     reencrypt()
     keys(NEW)
     spec = calls()[0].request_spec
-    assert (spec["body"], open_sealed(spec["headers"])) == ("changed", HEADERS)
+    assert (spec["body"], decrypt_headers(spec["headers"])) == ("changed", HEADERS)
 
 
 def test_what_no_key_opens_is_named_and_the_rest_is_done(acme: Tenant, keys: Callable[..., None]) -> None:
@@ -132,7 +132,12 @@ def test_what_no_key_opens_is_named_and_the_rest_is_done(acme: Tenant, keys: Cal
     keys(NEW, FOREIGN)
     assert "1 calls" in reencrypt()
     keys(NEW)
-    assert [open_sealed(call.request_spec["headers"]) for call in calls()] == [HEADERS, HEADERS, {}, HEADERS]
+    assert [decrypt_headers(call.request_spec["headers"]) for call in calls()] == [
+        HEADERS,
+        HEADERS,
+        {},
+        HEADERS,
+    ]
 
 
 def test_an_installation_without_keys_has_nothing_to_do(acme: Tenant, keys: Callable[..., None]) -> None:

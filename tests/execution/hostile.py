@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from execution.addresses import AddressPolicy
-from execution.dns import Lookup, system_lookup
+from execution.dns import Lookup, look_up_host
 from execution.egress import Egress, Limits
 from execution.outcome import Attempt, Outcome
 
@@ -388,7 +388,7 @@ def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 def running(
     policy: AddressPolicy = LOOPBACK,
     limits: Limits | None = None,
-    lookup: Lookup = system_lookup,
+    lookup: Lookup = look_up_host,
     ca_file: str | None = None,
 ) -> Iterator[Egress]:
     egress = Egress(policy, limits or Limits(), lookup=lookup, ca_file=ca_file)

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from execution.attempt_builder import Request, build_attempt
+from execution.attempt_builder import StoredRequest, build_attempt
 from execution.outcome import Attempt, Errored, ErrorKind
-from execution.redaction import seal
+from execution.redaction import encrypt_headers
 
 CALL = uuid.UUID(int=5)
 TENANT = uuid.UUID(int=6)
@@ -19,7 +19,7 @@ NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
 def built(body: Any = None, headers: dict[str, str] | None = None, **given: Any) -> Attempt:
-    request = Request("POST", "http://target.test/x", seal(headers or {}, ()), body)
+    request = StoredRequest("POST", "http://target.test/x", encrypt_headers(headers or {}, ()), body)
     terms = {
         "key": "k",
         "tenant_id": TENANT,
@@ -100,12 +100,12 @@ def test_no_body_is_none_and_an_empty_text_is_one() -> None:
 
 
 def test_a_stored_request_without_headers_or_body_is_complete() -> None:
-    request = Request.from_spec({"method": "GET", "url": "http://target.test/"})
+    request = StoredRequest.from_spec({"method": "GET", "url": "http://target.test/"})
     assert (request.masked_headers, request.body_text) == ({}, None)
 
 
 def test_a_secret_that_no_key_opens_stops_the_attempt() -> None:
-    request = Request("GET", "http://target.test/", {"Cookie": {"encrypted": "enc:v1:lost"}}, None)
+    request = StoredRequest("GET", "http://target.test/", {"Cookie": {"encrypted": "enc:v1:lost"}}, None)
     refused = build_attempt(
         request, key="k", tenant_id=TENANT, service_call_id=CALL, attempt=1, timeout_seconds=1, signer=None,
         now=NOON,

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from eventservice.kernel.secrets import encrypt
-from execution.attempt_builder import Request, Signer, build_attempt
+from execution.attempt_builder import Signer, StoredRequest, build_attempt
 from execution.outcome import Attempt, Errored, ErrorKind
 
 NOON = datetime(2026, 3, 1, 12, 0, 0, 999_999, tzinfo=UTC)
@@ -27,7 +27,7 @@ def signed(body: Any = None, signer: Signer | None = Signer(encrypt(SECRET)), **
         "key": "k", "tenant_id": CALL, "service_call_id": CALL, "attempt": 1, "timeout_seconds": 1.0, "now": NOON,
         **given,
     }  # fmt: skip
-    attempt = build_attempt(Request("POST", "http://target.test/", {}, body), signer=signer, **terms)
+    attempt = build_attempt(StoredRequest("POST", "http://target.test/", {}, body), signer=signer, **terms)
     assert isinstance(attempt, Attempt)
     return attempt
 
@@ -78,7 +78,7 @@ def test_without_a_secret_nothing_is_signed() -> None:
 @pytest.mark.parametrize("secret", ["whsec_a", "whsec_abcde", "hello"])
 def test_a_secret_that_is_none_sends_nothing_unsigned(secret: str) -> None:
     refused = build_attempt(
-        Request("POST", "http://target.test/", {}, None),
+        StoredRequest("POST", "http://target.test/", {}, None),
         key="k",
         tenant_id=CALL,
         service_call_id=CALL,

@@ -10,13 +10,13 @@ import pytest
 
 from eventservice.kernel.ids import new_id
 from execution.attempt_log import (
-    KEPT_REQUEST_BODY,
+    MAX_LOGGED_BODY_LENGTH,
     AttemptKey,
     OpenedAttempt,
     close_attempts,
     interrupt_attempts,
+    list_orphaned_attempts,
     open_attempts,
-    orphaned_attempts,
 )
 from execution.models import HttpExecution
 from execution.outcome import Errored, ErrorKind, Responded, Timings
@@ -105,7 +105,7 @@ def test_of_a_body_that_was_cut_the_full_size_is_kept() -> None:
 
 
 def test_a_long_request_body_is_cut() -> None:
-    assert row(opened(body="ü" * (KEPT_REQUEST_BODY + 1))).request_body == "ü" * KEPT_REQUEST_BODY
+    assert row(opened(body="ü" * (MAX_LOGGED_BODY_LENGTH + 1))).request_body == "ü" * MAX_LOGGED_BODY_LENGTH
 
 
 def test_no_body_is_not_an_empty_one() -> None:
@@ -167,9 +167,9 @@ def test_orphans_are_the_open_attempts_of_nodes_that_are_no_more() -> None:
     orphan, orphan_of_another_tenant = opened(new_id()), opened(new_id())
     alive, ended = opened(NODE), opened(new_id())
     close_attempts([(ended, responded())], LATER)
-    assert sorted(orphaned_attempts(lambda: [NODE], 10)) == sorted([orphan, orphan_of_another_tenant])
-    assert len(orphaned_attempts(lambda: [NODE], 1)) == 1
-    assert sorted(orphaned_attempts(list, 10)) == sorted([orphan, orphan_of_another_tenant, alive])
+    assert sorted(list_orphaned_attempts(lambda: [NODE], 10)) == sorted([orphan, orphan_of_another_tenant])
+    assert len(list_orphaned_attempts(lambda: [NODE], 1)) == 1
+    assert sorted(list_orphaned_attempts(list, 10)) == sorted([orphan, orphan_of_another_tenant, alive])
 
 
 def test_a_node_that_joins_while_orphans_are_looked_for_is_not_taken_for_gone() -> None:
@@ -179,4 +179,4 @@ def test_a_node_that_joins_while_orphans_are_looked_for_is_not_taken_for_gone() 
         opened(newcomer)
         return []
 
-    assert orphaned_attempts(live_nodes, 10) == [orphan]
+    assert list_orphaned_attempts(live_nodes, 10) == [orphan]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from execution.history import FIRST_LISTED, LAST_LISTED, attempts_after, attempts_without_bodies
+from execution.attempt_log import FIRST_LISTED, LAST_LISTED, list_attempts_after, list_attempts_without_bodies
 from tests.factories import HttpExecutionFactory, ServiceCallFactory
 
 pytestmark = pytest.mark.django_db
@@ -24,18 +24,18 @@ def a_call_with(tenant: Any, attempts: int) -> tuple[Any, Any]:
 
 def test_those_that_follow_one_come_in_order(tenant: Any) -> None:
     call = a_call_with(tenant, 5)
-    assert [one.attempt for one in attempts_after(*call, 0, 2)] == [1, 2]
-    assert [one.attempt for one in attempts_after(*call, 2, 9)] == [3, 4, 5]
+    assert [one.attempt for one in list_attempts_after(*call, 0, 2)] == [1, 2]
+    assert [one.attempt for one in list_attempts_after(*call, 2, 9)] == [3, 4, 5]
 
 
 @pytest.mark.parametrize("attempts", [0, 1, MOST - 1, MOST])
 def test_a_list_has_all_of_a_few(tenant: Any, attempts: int) -> None:
-    listed = attempts_without_bodies(*a_call_with(tenant, attempts))
+    listed = list_attempts_without_bodies(*a_call_with(tenant, attempts))
     assert [one.attempt for one in listed] == list(range(1, attempts + 1))
 
 
 def test_a_list_has_the_first_and_the_last_of_many(tenant: Any) -> None:
-    listed = attempts_without_bodies(*a_call_with(tenant, MOST + 3))
+    listed = list_attempts_without_bodies(*a_call_with(tenant, MOST + 3))
     assert [one.attempt for one in listed] == [
         *range(1, FIRST_LISTED + 1),
         *range(FIRST_LISTED + 4, MOST + 4),

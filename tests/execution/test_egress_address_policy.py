@@ -37,57 +37,57 @@ PRIVATE = [
 
 @pytest.mark.parametrize("ip", PUBLIC)
 def test_it_lets_the_public_internet_through(ip: str) -> None:
-    assert AddressPolicy().judge(ip, 443) is None
+    assert AddressPolicy().find_refusing_rule(ip, 443) is None
 
 
 @pytest.mark.parametrize("ip", PRIVATE)
 def test_private_networks_are_a_matter_of_choice(ip: str) -> None:
-    assert "private" in str(AddressPolicy().judge(ip, 443))
-    assert AddressPolicy(allow_private=True).judge(ip, 443) is None
+    assert "private" in str(AddressPolicy().find_refusing_rule(ip, 443))
+    assert AddressPolicy(allow_private=True).find_refusing_rule(ip, 443) is None
 
 
 @pytest.mark.parametrize("ip", FORBIDDEN)
 def test_forbidden_addresses_are_not_opened_with_the_private_ones(ip: str) -> None:
-    assert AddressPolicy(allow_private=True).judge(ip, 443) is not None
+    assert AddressPolicy(allow_private=True).find_refusing_rule(ip, 443) is not None
 
 
 @pytest.mark.parametrize("ip", ["100.100.100.200", "fd00:ec2::254", "168.63.129.16"])
 def test_metadata_services_are_forbidden_wherever_they_live(ip: str) -> None:
-    assert "metadata" in str(AddressPolicy(allow_private=True).judge(ip, 80))
+    assert "metadata" in str(AddressPolicy(allow_private=True).find_refusing_rule(ip, 80))
 
 
 @pytest.mark.parametrize(
     "ip", ["", "localhost", "1.2.3", "0x7f.0.0.1", "::1::", "fe80::1%eth0", "127.0.0.1\n"]
 )
 def test_what_is_no_address_or_has_a_zone_is_refused(ip: str) -> None:
-    assert AddressPolicy(allow_private=True).judge(ip, 80) is not None
+    assert AddressPolicy(allow_private=True).find_refusing_rule(ip, 80) is not None
 
 
 @given(st.ip_addresses(v=4))
 def test_an_embedded_address_is_judged_as_the_plain_one_is(ip: IPv4Address) -> None:
     policy = AddressPolicy()
-    plain = policy.judge(str(ip), 80) is None
+    plain = policy.find_refusing_rule(str(ip), 80) is None
     number = int(ip)
     mapped = IPv6Address(0xFFFF << 32 | number)
     nat64 = IPv6Address(0x64FF9B << 96 | number)
     six_to_four = IPv6Address(0x2002 << 112 | number << 80)
     for form in (mapped, nat64, six_to_four):
-        assert (policy.judge(str(form), 80) is None) == plain
+        assert (policy.find_refusing_rule(str(form), 80) is None) == plain
 
 
 @given(st.ip_addresses(v=4))
 def test_both_addresses_in_a_teredo_form_are_judged(ip: IPv4Address) -> None:
-    plain = AddressPolicy().judge(str(ip), 80) is None
+    plain = AddressPolicy().find_refusing_rule(str(ip), 80) is None
     client = IPv6Address(0x20010000 << 96 | 0x08080808 << 64 | (~int(ip) & 0xFFFFFFFF))
     server = IPv6Address(0x20010000 << 96 | int(ip) << 64 | (~0x08080808 & 0xFFFFFFFF))
     for form in (client, server):
-        assert (AddressPolicy().judge(str(form), 80) is None) == plain
+        assert (AddressPolicy().find_refusing_rule(str(form), 80) is None) == plain
 
 
 @given(st.ip_addresses())
 def test_nothing_that_python_calls_local_is_let_through(ip: IPv4Address | IPv6Address) -> None:
     if ip.is_loopback or ip.is_link_local or ip.is_multicast or ip.is_unspecified:
-        assert AddressPolicy(allow_private=True).judge(str(ip), 80) is not None
+        assert AddressPolicy(allow_private=True).find_refusing_rule(str(ip), 80) is not None
 
 
 @pytest.mark.parametrize(
@@ -108,8 +108,8 @@ def test_an_entry_opens_what_it_says(
     entry: str, let_through: list[tuple[str, int]], refused: list[tuple[str, int]]
 ) -> None:
     policy = AddressPolicy(allow=frozenset({entry}))
-    assert [pair for pair in let_through if policy.judge(*pair)] == []
-    assert [pair for pair in refused if not policy.judge(*pair)] == []
+    assert [pair for pair in let_through if policy.find_refusing_rule(*pair)] == []
+    assert [pair for pair in refused if not policy.find_refusing_rule(*pair)] == []
 
 
 @pytest.mark.parametrize(

@@ -192,9 +192,9 @@ class Turncoat(AddressPolicy):
 
     blind = 0
 
-    def judge(self, ip: str, port: int) -> str | None:
+    def find_refusing_rule(self, ip: str, port: int) -> str | None:
         object.__setattr__(self, "blind", self.blind - 1)
-        return None if self.blind >= 0 else super().judge(ip, port)
+        return None if self.blind >= 0 else super().find_refusing_rule(ip, port)
 
 
 def test_the_address_of_the_very_socket_is_judged_when_it_is_dialled(canary: Canary) -> None:

@@ -223,10 +223,10 @@ class BrokenPolicy(AddressPolicy):
 
     broken = False
 
-    def judge(self, ip: str, port: int) -> str | None:
+    def find_refusing_rule(self, ip: str, port: int) -> str | None:
         if BrokenPolicy.broken:
             raise ZeroDivisionError("a bug")
-        return super().judge(ip, port)
+        return super().find_refusing_rule(ip, port)
 
 
 def test_a_bug_ends_the_attempt_and_not_the_thread(

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from execution.outcome import Errored, ErrorKind
-from execution.url_rules import BadHeader, BadUrl, check_headers, header_line, parse_target
+from execution.url_rules import BadHeader, BadUrl, check_headers, format_header_line, parse_target
 from tests.execution import hostile
 from tests.execution.hostile import answering, attempt, perform, running
 
@@ -140,7 +140,7 @@ def test_there_are_bounds_on_number_and_size() -> None:
 @given(st.text(max_size=20), st.text(max_size=40))
 def test_a_line_given_to_libcurl_is_one_line(name: str, value: str) -> None:
     try:
-        line = header_line(name, value)
+        line = format_header_line(name, value)
     except BadHeader:
         return
     text = line if isinstance(line, str) else line.decode("latin-1")

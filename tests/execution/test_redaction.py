@@ -14,12 +14,12 @@ from eventservice.kernel.secrets import Undecipherable
 from execution.outcome import Responded, Timings
 from execution.redaction import (
     MASK,
-    is_secret,
-    mask_response,
-    mask_sealed,
-    open_sealed,
-    seal,
-    without_secrets,
+    decrypt_headers,
+    encrypt_headers,
+    is_secret_header,
+    mask_response_headers,
+    mask_stored_headers,
+    redact_outcome,
 )
 
 SECRET = [
@@ -67,30 +67,30 @@ headers = st.dictionaries(names, st.text(st.characters(exclude_categories=["Cs"]
 
 @pytest.mark.parametrize("name", SECRET)
 def test_these_are_secret(name: str) -> None:
-    assert is_secret(name)
+    assert is_secret_header(name)
 
 
 @pytest.mark.parametrize("name", PUBLIC)
 def test_these_are_not(name: str) -> None:
-    assert not is_secret(name)
+    assert not is_secret_header(name)
 
 
 def test_a_tenant_may_name_more_but_not_take_any_away() -> None:
-    assert is_secret("X-Session", {"x-session"})
-    assert is_secret("Cookie", {"x-session"})
-    assert not is_secret("X-Session-Id", {"x-session"})
+    assert is_secret_header("X-Session", {"x-session"})
+    assert is_secret_header("Cookie", {"x-session"})
+    assert not is_secret_header("X-Session-Id", {"x-session"})
 
 
 @pytest.mark.parametrize(("name", "named"), [("X-Pin", "x_pin"), ("X_PIN", "x-pin"), ("x_pin", "X-Pin")])
 def test_a_name_is_the_same_in_either_spelling(name: str, named: str) -> None:
-    assert is_secret(name, {named})
-    outcome = without_secrets(answered(b"", (name, "4711")), {named}, {})
+    assert is_secret_header(name, {named})
+    outcome = redact_outcome(answered(b"", (name, "4711")), {named}, {})
     assert isinstance(outcome, Responded)
     assert outcome.headers == ((name, MASK),)
 
 
 def test_a_secret_value_is_stored_as_an_object_and_any_other_as_it_is() -> None:
-    sealed = seal({"Cookie": "s3cret", "X-Session": "s3cret", "Accept": "a/b"}, {"x-session"})
+    sealed = encrypt_headers({"Cookie": "s3cret", "X-Session": "s3cret", "Accept": "a/b"}, {"x-session"})
     assert sealed["Accept"] == "a/b"
     assert [list(sealed[name]) for name in ("Cookie", "X-Session")] == [["encrypted"], ["encrypted"]]
     assert "s3cret" not in json.dumps(sealed)
@@ -98,37 +98,39 @@ def test_a_secret_value_is_stored_as_an_object_and_any_other_as_it_is() -> None:
 
 def test_no_text_of_a_caller_can_be_taken_for_a_sealed_value() -> None:
     tricky = {"A": "enc:v1:gAAAA", "B": '{"encrypted": "x"}'}
-    assert open_sealed(seal(tricky, ())) == tricky
-    assert mask_sealed(seal(tricky, ())) == tricky
+    assert decrypt_headers(encrypt_headers(tricky, ())) == tricky
+    assert mask_stored_headers(encrypt_headers(tricky, ())) == tricky
 
 
 def test_the_same_secret_is_never_stored_the_same_way() -> None:
-    assert seal({"Cookie": "s3cret"}, ()) != seal({"Cookie": "s3cret"}, ())
+    assert encrypt_headers({"Cookie": "s3cret"}, ()) != encrypt_headers({"Cookie": "s3cret"}, ())
 
 
 def test_a_value_sealed_with_a_lost_key_does_not_open_and_is_still_masked() -> None:
     lost = {"Cookie": {"encrypted": "enc:v1:gAAAAA"}}
     with pytest.raises(Undecipherable):
-        open_sealed(lost)
-    assert mask_sealed(lost) == {"Cookie": MASK}
+        decrypt_headers(lost)
+    assert mask_stored_headers(lost) == {"Cookie": MASK}
 
 
 @settings(deadline=None)
 @given(headers)
 def test_what_was_sealed_opens_as_it_was(given_headers: dict[str, str]) -> None:
-    stored = json.loads(json.dumps(seal(given_headers, {"a"})))
-    assert open_sealed(stored) == given_headers
+    stored = json.loads(json.dumps(encrypt_headers(given_headers, {"a"})))
+    assert decrypt_headers(stored) == given_headers
 
 
 @settings(deadline=None)
 @given(headers)
 def test_what_is_shown_is_masked_exactly_where_it_is_secret(given_headers: dict[str, str]) -> None:
-    expected = {name: MASK if is_secret(name, {"a"}) else value for name, value in given_headers.items()}
-    assert mask_sealed(seal(given_headers, {"a"})) == expected
+    expected = {
+        name: MASK if is_secret_header(name, {"a"}) else value for name, value in given_headers.items()
+    }
+    assert mask_stored_headers(encrypt_headers(given_headers, {"a"})) == expected
 
 
 def test_repeated_response_headers_are_joined_in_their_order() -> None:
-    shown = mask_response([("Via", "a"), ("Set-Cookie", "x"), ("Via", "b"), ("Set-Cookie", "y")])
+    shown = mask_response_headers([("Via", "a"), ("Set-Cookie", "x"), ("Via", "b"), ("Set-Cookie", "y")])
     assert shown == {"Via": "a, b", "Set-Cookie": f"{MASK}, {MASK}"}
 
 
@@ -139,7 +141,7 @@ def answered(body: bytes, *headers: tuple[str, str]) -> Responded:
     return Responded("key", 200, headers, body, len(body), Timings())
 
 
-SENT = seal(
+SENT = encrypt_headers(
     {"Authorization": "Bearer c4n4ry-5ecret", "Cookie": "a=1; session=0123456789", "Accept": "text/html"}, ()
 )
 
@@ -154,15 +156,19 @@ SENT = seal(
     ],
 )
 def test_a_server_that_tells_back_a_secret_is_not_quoted(told: bytes, kept: bytes) -> None:
-    outcome = without_secrets(answered(told, ("X-Echo", told.decode())), (), SENT)
+    outcome = redact_outcome(answered(told, ("X-Echo", told.decode())), (), SENT)
     assert isinstance(outcome, Responded)
     assert (outcome.body, outcome.headers) == (kept, (("X-Echo", kept.decode()),))
     assert outcome.body_size == len(told), "what was received"
 
 
-BASIC = seal({"Authorization": "Basic " + base64.b64encode('anna:pa/ss"wörd'.encode()).decode()}, ())
-UNPADDED = seal({"Authorization": "basic " + base64.b64encode(b"anna:pa/ss-word1").decode().rstrip("=")}, ())
-ODD = seal({"X-Token": 'quo"te\\sl/ash-ü'}, ())
+BASIC = encrypt_headers(
+    {"Authorization": "Basic " + base64.b64encode('anna:pa/ss"wörd'.encode()).decode()}, ()
+)
+UNPADDED = encrypt_headers(
+    {"Authorization": "basic " + base64.b64encode(b"anna:pa/ss-word1").decode().rstrip("=")}, ()
+)
+ODD = encrypt_headers({"X-Token": 'quo"te\\sl/ash-ü'}, ())
 
 
 @pytest.mark.parametrize(
@@ -180,7 +186,7 @@ ODD = seal({"X-Token": 'quo"te\\sl/ash-ü'}, ())
     ],
 )
 def test_a_secret_is_known_in_whatever_form_it_comes_back(sent: dict[str, Any], told: bytes) -> None:
-    outcome = without_secrets(answered(told, ("X-Echo", told.decode("latin-1"))), (), sent)
+    outcome = redact_outcome(answered(told, ("X-Echo", told.decode("latin-1"))), (), sent)
     assert isinstance(outcome, Responded)
     for kept in (outcome.body, outcome.headers[0][1].encode()):
         assert MASK.encode() in kept
@@ -191,23 +197,23 @@ def test_a_secret_is_known_in_whatever_form_it_comes_back(sent: dict[str, Any], 
 @pytest.mark.parametrize("there", [4, 9, 11])
 def test_of_a_secret_that_the_limit_cuts_off_the_beginning_is_masked(there: int) -> None:
     cut = answered(b"token: " + b"c4n4ry-5ecret"[:there])._replace(body_size=100_000)
-    outcome = without_secrets(cut, (), SENT)
+    outcome = redact_outcome(cut, (), SENT)
     assert isinstance(outcome, Responded)
     assert (outcome.body, outcome.body_size) == (f"token: {MASK}".encode(), 100_000)
 
 
 def test_what_ends_like_the_beginning_of_a_secret_and_is_whole_stays() -> None:
-    outcome = without_secrets(answered(b"token: c4n4ry"), (), SENT)
+    outcome = redact_outcome(answered(b"token: c4n4ry"), (), SENT)
     assert isinstance(outcome, Responded)
     assert outcome.body == b"token: c4n4ry"
 
 
 def test_what_a_tenant_calls_secret_is_masked_in_a_response_too() -> None:
-    outcome = without_secrets(answered(b"", ("X-Plan", "gold")), {"x-plan"}, {})
+    outcome = redact_outcome(answered(b"", ("X-Plan", "gold")), {"x-plan"}, {})
     assert isinstance(outcome, Responded)
     assert outcome.headers == (("X-Plan", MASK),)
 
 
 def test_a_response_to_a_request_without_secrets_stays_as_it_is() -> None:
     outcome = answered(b"Bearer c4n4ry-5ecret", ("Date", "today"))
-    assert without_secrets(outcome, (), {"Accept": "text/html"}) is outcome
+    assert redact_outcome(outcome, (), {"Accept": "text/html"}) is outcome

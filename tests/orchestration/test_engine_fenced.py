@@ -14,7 +14,7 @@ from orchestration.engine import engine as engine_module
 from orchestration.engine.engine import Engine, Pass
 from orchestration.retries import RetryPolicy
 from tests.orchestration.support import FakeEgress, Hand, after, engine_on, log_of, look, status_of, submit
-from timers.membership import reap_one
+from timers.membership import reap_dead_node
 from timers.models import Node, TimerShard
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
@@ -31,7 +31,7 @@ def test_a_reaped_node_begins_anew_and_its_late_results_only_close_log_rows(tena
     service_call_id, egress, engine = one_under_way(tenant)
     former = engine.membership.owner_id
     with pinned_time(after(60)):
-        assert reap_one() == former
+        assert reap_dead_node() == former
         egress.answer(status=201)
         assert engine.poll_once(0) == Pass(0, 0)
         assert engine.membership.owner_id != former
@@ -51,7 +51,7 @@ def test_a_reaped_node_begins_anew_and_its_late_results_only_close_log_rows(tena
 def test_of_late_results_none_counts_against_the_policy(tenant: Any) -> None:
     service_call_id, egress, engine = one_under_way(tenant, retry_policy=RetryPolicy(max_attempts=1))
     with pinned_time(after(60)):
-        reap_one()
+        reap_dead_node()
         egress.answer(status=500)
         engine.poll_once(0)
         engine.poll_once(0)
@@ -95,11 +95,11 @@ def test_many_lost_attempts_are_resolved_a_batch_a_pass_and_the_heart_beats_on(
     lost = [submit(tenant, timeout_seconds=3600 if gone else 1) for _ in range(5)]
     hand.start()
     with pinned_time(after(20)):
-        (hand.membership.leave if gone else partial(hand.membership.beat, 5))()
+        (hand.membership.leave if gone else partial(hand.membership.heartbeat, 5))()
         engine = engine_on(FakeEgress())
         resolved: list[int] = []
         beats: list[int] = []
-        monkeypatch.setattr(engine.membership, "beat", beats.append)
+        monkeypatch.setattr(engine.membership, "heartbeat", beats.append)
         for _ in range(3):
             engine._due.pop("beat", None)
             engine.poll_once(0)

@@ -30,7 +30,7 @@ from tests.orchestration.support import (
     status_of,
     submit,
 )
-from timers.membership import NODE_LEASE, unreaped_nodes
+from timers.membership import NODE_LEASE, list_node_ids
 from timers.models import TimerShard
 
 AWAY_SECONDS = NODE_LEASE.total_seconds() * 1.5
@@ -113,7 +113,7 @@ def test_a_node_that_cannot_free_its_shards_when_it_stops_is_reaped(tenant: Any)
     stopped.take_shards()
     with database_away("UPDATE timer_shards"):
         stopped.stop(grace_seconds=0)
-    assert unreaped_nodes() == [stopped.membership.owner_id]
+    assert list_node_ids() == [stopped.membership.owner_id]
     submit(tenant)
     with pinned_time(after(NODE_LEASE.total_seconds() + 1)):
         engine = engine_on(egress)
@@ -141,7 +141,7 @@ def test_a_node_that_could_not_hand_over_at_first_does_so_while_its_attempts_end
     egress.collect = observed  # type: ignore[method-assign]
     engine.stop(grace_seconds=5)
     assert owned[0] == 0
-    assert not unreaped_nodes()
+    assert not list_node_ids()
 
 
 def test_one_that_always_comes_late_takes_the_dead_for_dead_all_the_same(
@@ -157,7 +157,7 @@ def test_one_that_always_comes_late_takes_the_dead_for_dead_all_the_same(
         clock.now += gap
         with pinned_time(after(number * gap)):
             engine.poll_once(0)
-    assert unreaped_nodes() == [engine.membership.owner_id]
+    assert list_node_ids() == [engine.membership.owner_id]
 
 
 def test_a_start_that_could_not_be_written_sends_nothing_and_is_made_later(tenant: Any) -> None:
@@ -249,7 +249,7 @@ def test_who_does_not_come_back_is_taken_for_dead_a_lease_later(tenant: Any) -> 
     with pinned_time(after(AWAY_SECONDS + 1)):
         back._due.clear()
         look(back)
-    assert unreaped_nodes() == [back.membership.owner_id]
+    assert list_node_ids() == [back.membership.owner_id]
     assert dead.in_flight
 
 

@@ -14,7 +14,7 @@ from eventservice.kernel.ids import new_id
 from execution.models import HttpExecution
 from orchestration import lifecycle
 from tests.orchestration.support import Hand, after, everything, log_of, responded, submit
-from timers.membership import reap_one
+from timers.membership import reap_dead_node
 from timers.models import TimerShard
 
 pytestmark = pytest.mark.django_db
@@ -24,7 +24,7 @@ def test_its_results_change_neither_call_nor_event_nor_log(hand: Hand, tenant: A
     service_call_id = submit(tenant)
     started = hand.start_one()
     with pinned_time(after(60)):
-        assert reap_one() == hand.membership.owner_id
+        assert reap_dead_node() == hand.membership.owner_id
     before = everything()
 
     with pytest.raises(Fenced):

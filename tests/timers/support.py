@@ -14,7 +14,7 @@ from orchestration.models import ServiceCall
 from tests.factories import ServiceCallFactory, TenantFactory, TimerFactory
 from timers.membership import Membership
 from timers.models import TimerSchedule
-from timers.poller import NOBODY, HeldBack, Poller
+from timers.poller import NOTHING_HELD_BACK, HeldBack, Poller
 from timers.schedule import Timer
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -68,7 +68,7 @@ def polling(num_shards: int = 4) -> Poller:
     return Poller(membership.leases)
 
 
-def claim(poller: Poller, limit: int = 1000, held_back: HeldBack = NOBODY) -> list[Timer]:
+def claim(poller: Poller, limit: int = 1000, held_back: HeldBack = NOTHING_HELD_BACK) -> list[Timer]:
     with transaction.atomic():
         return poller.claim_due(limit, held_back)
 

@@ -10,7 +10,7 @@ from django.db import transaction
 from eventservice.db.leases import Fenced
 from eventservice.db.now import pinned_time
 from tests.timers.support import after, joined
-from timers.membership import NODE_LEASE, Membership, ensure_shards, live_nodes, unreaped_nodes
+from timers.membership import NODE_LEASE, Membership, ensure_shards, list_live_node_ids, list_node_ids
 from timers.models import Node, NodeRole, TimerShard
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
@@ -37,14 +37,14 @@ def test_joining_is_a_row_with_a_lease(at_noon: datetime) -> None:
     member = joined()
     row = Node.objects.get()
     assert (row.owner_id, row.started_at, row.lease_until) == (member.owner_id, at_noon, at_noon + NODE_LEASE)
-    assert unreaped_nodes() == [member.owner_id]
-    assert live_nodes(NodeRole.ENGINE) == {member.owner_id}
+    assert list_node_ids() == [member.owner_id]
+    assert list_live_node_ids(NodeRole.ENGINE) == {member.owner_id}
 
 
 def test_a_beat_pushes_the_lease_on_and_tells_how_busy_the_node_is() -> None:
     member = joined()
     with pinned_time(after(5)):
-        member.beat(7)
+        member.heartbeat(7)
     row = Node.objects.get()
     assert (row.lease_until, row.in_flight) == (after(5) + NODE_LEASE, 7)
 
@@ -53,7 +53,7 @@ def test_a_beat_without_a_row_tells_the_node_that_it_is_fenced() -> None:
     member = joined()
     member.leave()
     with pytest.raises(Fenced):
-        member.beat(0)
+        member.heartbeat(0)
 
 
 def test_a_lone_node_takes_all_shards_at_once() -> None:

@@ -12,12 +12,12 @@ from tests.timers.support import NOON, after, asked, found, stored
 from timers.models import TimerSchedule
 from timers.schedule import (
     Timer,
-    by_correlation,
-    due_of_tenant,
+    list_due_timers,
+    list_timers_by_correlation,
     rearm,
     schedule,
-    schedule_again,
     unschedule,
+    upsert_timers,
 )
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
@@ -54,7 +54,7 @@ def test_what_is_scheduled_is_stored_as_it_was_asked() -> None:
 
 def test_to_schedule_nothing_is_no_error() -> None:
     schedule([], NOON)
-    schedule_again([], NOON)
+    upsert_timers([], NOON)
     rearm([])
 
 
@@ -62,7 +62,7 @@ def test_to_schedule_nothing_is_no_error() -> None:
 def test_the_upsert_makes_one_timer_however_often_it_is_repeated(times: int) -> None:
     timer = asked(TENANT)
     for _ in range(times):
-        schedule_again([timer, asked(TENANT)], NOON)
+        upsert_timers([timer, asked(TENANT)], NOON)
     assert TimerSchedule.objects.for_tenant(TENANT).filter(service_call_id=timer.service_call_id).count() == 1
     assert state_of(timer) == ("Scheduled", NOON, None)
 
@@ -71,7 +71,7 @@ def test_the_upsert_gives_a_waiting_timer_what_is_new() -> None:
     first = asked(TENANT)
     schedule([first], NOON)
     changed = first._replace(due_at=after(60), host="other.test", correlation_id=new_id())
-    schedule_again([changed], after(1))
+    upsert_timers([changed], after(1))
     row = found(first)
     assert row is not None
     assert (row.due_at, row.host, row.correlation_id) == (after(60), "other.test", changed.correlation_id)
@@ -80,7 +80,7 @@ def test_the_upsert_gives_a_waiting_timer_what_is_new() -> None:
 
 def test_the_upsert_makes_a_reached_timer_wait_again() -> None:
     row = reached()
-    schedule_again([asked(TENANT, service_call_id=row.service_call_id, due_at=after(5))], NOON)
+    upsert_timers([asked(TENANT, service_call_id=row.service_call_id, due_at=after(5))], NOON)
     assert state_of(row) == ("Scheduled", after(5), None)
 
 
@@ -88,7 +88,7 @@ def test_the_upsert_leaves_the_other_tenants_timer_alone() -> None:
     ours = asked(TENANT)
     theirs = asked(OTHER)
     schedule([ours, theirs], NOON)
-    schedule_again([ours._replace(due_at=after(60))], NOON)
+    upsert_timers([ours._replace(due_at=after(60))], NOON)
     assert state_of(theirs) == ("Scheduled", NOON, None)
 
 
@@ -126,7 +126,7 @@ def test_a_correlation_is_traced_through_all_tenants_and_states() -> None:
     theirs = stored(OTHER, due_at=after(1), correlation_id=correlation_id)
     done = reached(correlation_id=correlation_id)
     stored(TENANT)
-    assert by_correlation(correlation_id) == [done, *theirs, *ours]
+    assert list_timers_by_correlation(correlation_id) == [done, *theirs, *ours]
 
 
 def test_what_is_due_of_a_tenant_is_its_own_due_and_waiting_the_longest_due_first() -> None:
@@ -134,5 +134,5 @@ def test_what_is_due_of_a_tenant_is_its_own_due_and_waiting_the_longest_due_firs
     stored(TENANT, due_at=after(0.001))
     reached(due_at=after(-99))
     stored(OTHER, due_at=after(-99))
-    assert due_of_tenant(TENANT) == [late, now]
-    assert due_of_tenant(TENANT, limit=1) == [late]
+    assert list_due_timers(TENANT) == [late, now]
+    assert list_due_timers(TENANT, limit=1) == [late]

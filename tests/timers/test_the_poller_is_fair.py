@@ -13,7 +13,14 @@ from django.db import connection
 
 from eventservice.db.now import pinned_time
 from tests.timers.support import after, claim, ids, polling, stored
-from timers.poller import FEW, LARGE, LEAST_SHARE, REST, HeldBack, Poller
+from timers.poller import (
+    LARGE_REQUEST_BYTES,
+    MIN_SEARCH_YIELD,
+    MIN_TENANT_SHARE,
+    REST_FACTOR,
+    HeldBack,
+    Poller,
+)
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
 
@@ -59,9 +66,9 @@ def test_of_one_tenant_the_longest_due_are_taken_first() -> None:
 def test_with_more_tenants_than_places_all_have_their_turn() -> None:
     """A share is never so small that only overhead is left: so some wait, but not the same ones each time."""
     for tenant in (BUSY, *QUIET):
-        stored(tenant, 5 * LEAST_SHARE)
+        stored(tenant, 5 * MIN_TENANT_SHARE)
     poller = polling()
-    first = [next(iter(taken(poller, LEAST_SHARE))) for _ in range(5)]
+    first = [next(iter(taken(poller, MIN_TENANT_SHARE))) for _ in range(5)]
     assert sorted(first) == sorted([BUSY, *QUIET])
 
 
@@ -115,9 +122,9 @@ def test_a_lane_that_is_held_back_for_one_tenant_waits_for_that_one_alone(count:
 @pytest.mark.parametrize("large", [HeldBack([BUSY]), HeldBack(hosts_by_tenant={BUSY: ["slow.test"]})])
 @pytest.mark.parametrize("count", [5, 200])
 def test_of_those_whose_large_requests_are_held_back_the_small_go_on(count: int, large: HeldBack) -> None:
-    stored(BUSY, count, host="slow.test", request_bytes=LARGE)
-    small = stored(BUSY, 5, host="slow.test", request_bytes=LARGE - 1)
-    others = stored(QUIET[0], 5, host="slow.test", request_bytes=LARGE)
+    stored(BUSY, count, host="slow.test", request_bytes=LARGE_REQUEST_BYTES)
+    small = stored(BUSY, 5, host="slow.test", request_bytes=LARGE_REQUEST_BYTES - 1)
+    others = stored(QUIET[0], 5, host="slow.test", request_bytes=LARGE_REQUEST_BYTES)
     assert ids(claim(polling(), LIMIT, HeldBack(large=large))) == ids(small) | ids(others)
 
 
@@ -133,12 +140,12 @@ def test_what_is_newly_due_is_found_while_the_search_past_those_who_are_held_bac
     only_quiet = HeldBack(tenants=[BUSY], hosts=["none.test"])
     assert claim(poller, LIMIT, only_quiet) == []
     old, new = stored(QUIET[0], 3, due_at=after(-60)), stored(QUIET[1], 3)
-    first, *later = [ids(claim(poller, LIMIT, only_quiet)) for _ in range(REST + 1)]
+    first, *later = [ids(claim(poller, LIMIT, only_quiet)) for _ in range(REST_FACTOR + 1)]
     assert first == ids(new)
     assert ids(old) in later
 
 
-@pytest.mark.parametrize("limit", [FEW, LIMIT])
+@pytest.mark.parametrize("limit", [MIN_SEARCH_YIELD, LIMIT])
 def test_a_search_that_finds_a_batch_beside_those_who_are_held_back_needs_no_rest(limit: int) -> None:
     stored(BUSY, 5, due_at=after(-60))
     stored(QUIET[0], 2 * limit, due_at=after(-60))

@@ -30,10 +30,10 @@ from eventservice.db.bulk import to_json
 from eventservice.db.now import db_now
 from eventservice.kernel.errors import NotFound
 from eventservice.operators.audit_log import list_actions_on
-from execution.history import attempts_without_bodies
+from execution.attempt_log import list_attempts_without_bodies
 from orchestration.queries.calls import CallDetails, get_call, list_replays
 from outbox.aggregate_events import timeline_of
-from timers.schedule import timer_of
+from timers.schedule import find_timer
 
 TABS = {"response": "Response", "request": "Request", "attempts": "Attempts", "events": "Events"}
 MOST_EVENTS = 500
@@ -49,7 +49,7 @@ class Call(ConsoleView):
 
     def get(self, request: HttpRequest, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> HttpResponse:
         call = get_call(tenant_id, service_call_id)
-        attempts = attempts_without_bodies(tenant_id, service_call_id)
+        attempts = list_attempts_without_bodies(tenant_id, service_call_id)
         events = timeline_of(tenant_id, service_call_id, 0, MOST_EVENTS)
         replays = list_replays(tenant_id, service_call_id, MOST_REPLAYS + 1)
         hosts = hostnames()
@@ -60,7 +60,7 @@ class Call(ConsoleView):
             **about(call, now),
             "tab": tab,
             "tabs": TABS,
-            "timer": timer_of(tenant_id, service_call_id),
+            "timer": find_timer(tenant_id, service_call_id),
             "steps": timeline(call, attempts, events, hosts),
             "events_pruned": are_pruned(events),
             "retries": retries_of(call),

@@ -25,7 +25,7 @@ from eventservice.console.calls.local_time import BadMoment, chosen_of, moment_o
 from eventservice.kernel.ids import new_id
 from eventservice.tenants.directory import Profile
 from eventservice.tenants.models import DEFAULT_NAMESPACE
-from execution.redaction import mask, mask_sealed
+from execution.redaction import mask_headers, mask_stored_headers
 from orchestration.commands import SubmitServiceCall
 from orchestration.queries.calls import CallDetails
 from orchestration.retries import RetryPolicy
@@ -272,7 +272,7 @@ def _headers(draft: Draft, tenant: Profile | None, faults: Faults) -> dict[str, 
 
 
 def is_secret(name: str, tenant: Profile | None) -> bool:
-    return bool(mask({name: ""}, tenant.secret_headers if tenant else ())[name])
+    return bool(mask_headers({name: ""}, tenant.secret_headers if tenant else ())[name])
 
 
 def body_of(draft: Draft, faults: Faults) -> Any:
@@ -371,7 +371,7 @@ def draft_of(call: CallDetails, *, again: bool = False) -> Draft:
 
 
 def _copied_rows(headers: Mapping[str, Any]) -> list[HeaderRow]:
-    shown = mask_sealed(headers)
+    shown = mask_stored_headers(headers)
     hint = "This secret is not copied: type it again, or use Replay."
     return [
         HeaderRow(name, "", hint=hint) if isinstance(headers[name], dict) else HeaderRow(name, value)

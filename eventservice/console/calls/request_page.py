@@ -43,7 +43,7 @@ from eventservice.operators.audit_log import record_action
 from eventservice.operators.roles import Role
 from eventservice.tenants.directory import Profile, profile
 from eventservice.tenants.models import Tenant
-from execution.history import attempts_without_bodies
+from execution.attempt_log import list_attempts_without_bodies
 from execution.outcome import METHODS
 from orchestration import lifecycle
 from orchestration.admission import take_room
@@ -259,7 +259,7 @@ def _answer_address(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> str:
 
 def response_of(request: HttpRequest, call: CallDetails) -> dict[str, Any]:
     key = call.tenant_id, call.service_call_id
-    attempts = attempts_without_bodies(*key)
+    attempts = list_attempts_without_bodies(*key)
     return {
         "sent": True,
         "rows_so_far": rows_of(attempts, hostnames()) if len(attempts) > 1 else [],

@@ -21,7 +21,7 @@ from orchestration.commands import RequestSpec, SubmitServiceCall
 from orchestration.lifecycle import submit
 from orchestration.models import ServiceCall
 from orchestration.retries import RetryPolicy
-from timers.membership import live_nodes
+from timers.membership import list_live_node_ids
 from timers.models import NodeRole
 
 QUICK = RetryPolicy(max_attempts=4, initial_interval=1.0, max_interval=2.0)
@@ -49,7 +49,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, each: int, watched: timedelta, **options: Any) -> None:
         tenant = Tenant.objects.filter(name=DEMO).first()
-        if tenant is None or not live_nodes(NodeRole.ENGINE):
+        if tenant is None or not list_live_node_ids(NodeRole.ENGINE):
             raise CommandError("No engine is running. Start the system with `make run` first.")
         commands = [_command(tenant.tenant_id, *kind) for kind in KINDS for _ in range(each)]
         submit(commands)

@@ -33,7 +33,7 @@ from eventservice.tenants.models import Tenant
 from orchestration.lifecycle.secrets import scheduled_secrets
 from orchestration.statistics.live import pulse
 from outbox.status import get_status
-from timers.operator_views import nodes
+from timers.operator_views import list_nodes
 
 MOST_SKEW = timedelta(seconds=1)
 LEAST_FREE_BYTES = 1 << 30
@@ -279,7 +279,7 @@ def _has_many_rows(table: str) -> bool:
 def roles() -> Iterator[Finding]:
     now = db_now()
     for role, consequence in WITHOUT.items():
-        of_role = [node for node in nodes() if node.role == role]
+        of_role = [node for node in list_nodes() if node.role == role]
         live = sum(node.is_alive(now) for node in of_role)
         advice = f"{consequence} Start `manage.py cluster`. A silent one is taken over by the others."
         yield Finding(role.value, live > 0, f"{live} alive, {len(of_role) - live} silent", advice)

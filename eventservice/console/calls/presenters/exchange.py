@@ -22,11 +22,11 @@ from eventservice.console.calls.presenters.timeline import (
 from eventservice.console.calls.request_form import pretty
 from eventservice.kernel.errors import NotFound
 from eventservice.tenants.directory import profile
-from execution.attempt_builder import Request
+from execution.attempt_builder import StoredRequest
+from execution.attempt_log import find_attempt, find_last_attempt
 from execution.egress import Limits
-from execution.history import attempt_of, last_attempt
 from orchestration.queries.calls import CallDetails
-from timers.operator_views import nodes
+from timers.operator_views import list_nodes
 
 # Of a body, in characters; the rest can be downloaded.
 MOST_SHOWN = 64 * 1024
@@ -75,7 +75,7 @@ def _laid_out(text: str) -> str | None:
 
 def request_body(spec: Mapping[str, Any]) -> str | None:
     """As it is sent."""
-    return Request.from_spec(spec).body_text
+    return StoredRequest.from_spec(spec).body_text
 
 
 def rows_of(attempts: Sequence[Any], hosts: Mapping[uuid.UUID, str]) -> list[tuple[Any, str, str, str, int]]:
@@ -89,7 +89,7 @@ def rows_of(attempts: Sequence[Any], hosts: Mapping[uuid.UUID, str]) -> list[tup
 
 def hostnames() -> dict[uuid.UUID, str]:
     """Of the nodes that are there; one that is gone has only its id."""
-    return {node.owner_id: node.hostname for node in nodes()}
+    return {node.owner_id: node.hostname for node in list_nodes()}
 
 
 def asked(call: CallDetails, *, as_text: bool) -> dict[str, Any]:
@@ -143,8 +143,8 @@ def named_attempt(request: HttpRequest, call: CallDetails) -> Any:
     try:
         named = uuid.UUID(request.GET.get("attempt", ""))
     except ValueError:
-        return last_attempt(*key)
-    attempt = attempt_of(*key, named)
+        return find_last_attempt(*key)
+    attempt = find_attempt(*key, named)
     if attempt is None:
         raise NotFound("attempt")
     return attempt
