@@ -22,8 +22,8 @@ from django.db import connection, connections, transaction  # noqa: E402
 from django.db.models import Count, Max  # noqa: E402
 
 from benchmarks.figures import distribution  # noqa: E402
-from eventservice.db.now import pinned_time  # noqa: E402
-from eventservice.tenants.directory import create_tenant, forget_profiles  # noqa: E402
+from eventservice.db.now import pin_time  # noqa: E402
+from eventservice.tenants.directory import clear_profile_cache, create_tenant  # noqa: E402
 from eventservice.tenants.keys import create_key  # noqa: E402
 from eventservice.tenants.models import ApiKey, Tenant  # noqa: E402
 from execution.addresses import AddressPolicy  # noqa: E402
@@ -75,7 +75,7 @@ def tenant(name: str, limits: bool = True, **changes: Any) -> dict[str, str]:
     if not limits:
         changes = {"requests_per_minute": PLENTY, "max_pending": PLENTY, **changes}
     Tenant.objects.filter(pk=made.pk).update(**changes) if changes else None
-    forget_profiles()
+    clear_profile_cache()
     key = create_key(made.tenant_id, list(ApiKey.Scope), name="benchmark")[1]
     return {"id": str(made.tenant_id), "key": key}
 
@@ -101,7 +101,7 @@ def submit_calls(
         if ahead is None:
             submit(list(islice(commands, BATCH)))
             continue
-        with pinned_time(datetime.fromtimestamp(due + over * first / count - ahead, UTC)):
+        with pin_time(datetime.fromtimestamp(due + over * first / count - ahead, UTC)):
             submit(list(islice(commands, BATCH)))
     return time.monotonic() - began
 

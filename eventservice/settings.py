@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from eventservice.kernel.env import MARIADB, POSTGRESQL, SQLITE, Environment, encryption_key
-from eventservice.kernel.logging import logging_config
+from eventservice.kernel.logging import build_logging_config
 from execution.addresses import AddressPolicy
 
 BASE_DIR = Path(__file__).resolve().parent.parent
@@ -165,7 +165,7 @@ X_FRAME_OPTIONS = "DENY"
 
 LOG_LEVEL = env.choice("LOG_LEVEL", "INFO", ("DEBUG", "INFO", "WARNING", "ERROR"))
 LOG_FORMAT = env.choice("LOG_FORMAT", "json" if PRODUCTION else "console", ("json", "console"))
-LOGGING = logging_config(LOG_LEVEL, LOG_FORMAT)
+LOGGING = build_logging_config(LOG_LEVEL, LOG_FORMAT)
 
 REST_FRAMEWORK = {
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",

@@ -12,7 +12,7 @@ from eventservice.adminsite.change_lists import LATEST, Recent, TenantFilter, am
 from eventservice.adminsite.columns import call_link, column, document, identifier, moment, tenant, took, when
 from eventservice.adminsite.composite_pk import uuid_of
 from eventservice.adminsite.model_admin import Domain
-from eventservice.tenants.directory import tenant_ids
+from eventservice.tenants.directory import list_tenant_ids
 from execution.models import HttpExecution
 from execution.redaction import mask_stored_headers
 
@@ -81,7 +81,7 @@ class HttpExecutionAdmin(Domain):
 
     def find(self, request: HttpRequest, text: str) -> Q:
         wanted = uuid_of(text)
-        return Q(tenant_id__in=tenant_ids(), service_call_id=wanted) if wanted else Q(pk__in=[])
+        return Q(tenant_id__in=list_tenant_ids(), service_call_id=wanted) if wanted else Q(pk__in=[])
 
 
 def _cut(url: str, most: int = 60) -> str:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from eventservice.kernel.secrets import Undecipherable, decrypt_once
-from eventservice.kernel.signing import key_of, signature_headers
+from eventservice.kernel.secrets import Undecipherable, decrypt_cached
+from eventservice.kernel.signing import build_signature_headers, decode_secret
 from execution.outcome import Attempt, Errored, ErrorKind, Timings
 from execution.redaction import decrypt_headers, mask_stored_headers
 from execution.url_rules import BadUrl, parse_target
@@ -48,7 +48,7 @@ class Signer:
     sealed: str
 
     def headers(self, message_id: str, now: datetime, body: bytes) -> dict[str, str]:
-        return signature_headers(key_of(decrypt_once(self.sealed)), message_id, now, body)
+        return build_signature_headers(decode_secret(decrypt_cached(self.sealed)), message_id, now, body)
 
 
 def build_attempt(

@@ -40,7 +40,7 @@ from eventservice.adminsite.composite_pk import uuid_of
 from eventservice.adminsite.model_admin import Domain, ReadOnly
 from eventservice.kernel.errors import Conflict
 from eventservice.operators.replay import replay_once
-from eventservice.tenants.directory import tenant_ids
+from eventservice.tenants.directory import list_tenant_ids
 from eventservice.tenants.models import Namespace
 from execution.redaction import mask_stored_headers
 from orchestration import lifecycle
@@ -210,7 +210,7 @@ Found = tuple[uuid.UUID, uuid.UUID]
 
 
 def _by_ids(wanted: uuid.UUID) -> Iterator[Found]:
-    calls = ServiceCall.across_tenants.filter(tenant_id__in=tenant_ids())
+    calls = ServiceCall.across_tenants.filter(tenant_id__in=list_tenant_ids())
     for asked in ({"service_call_id": wanted}, {"correlation_id": wanted}):
         yield from calls.filter(**asked).values_list("tenant_id", "service_call_id")[:MOST_FOUND]
 
@@ -256,7 +256,7 @@ class ServiceCallTagAdmin(Domain):
     def find(self, request: HttpRequest, text: str) -> Q:
         wanted = uuid_of(text)
         if wanted:
-            return Q(tenant_id__in=tenant_ids(), service_call_id=wanted)
+            return Q(tenant_id__in=list_tenant_ids(), service_call_id=wanted)
         return Q(tenant_id=chosen_tenant(request), tag=text)
 
 

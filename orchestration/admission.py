@@ -10,7 +10,7 @@ import uuid
 from dataclasses import dataclass
 
 from eventservice.kernel.errors import Conflict, DomainError
-from eventservice.tenants.directory import Profile
+from eventservice.tenants.directory import TenantProfile
 from orchestration.queries.calls import count_pending
 
 # Other processes submit too, and calls end: after this long the count is made anew.
@@ -32,14 +32,14 @@ class Allowance:
 _rooms: dict[uuid.UUID, Allowance] = {}
 
 
-def refuse_inactive(tenant: Profile) -> None:
+def refuse_inactive(tenant: TenantProfile) -> None:
     """For operators: its own keys are refused altogether."""
     if not tenant.active:
         detail = "This tenant is not active: nothing new is taken for it until it is activated."
         raise Conflict("tenant_inactive", detail)
 
 
-def take_room(tenant: Profile, calls: int) -> None:
+def take_room(tenant: TenantProfile, calls: int) -> None:
     """Raises CeilingReached. The ceiling may be passed by what others submit within a second."""
     now = time.monotonic()
     room = _rooms.get(tenant.tenant_id)

@@ -36,10 +36,10 @@ from eventservice.adminsite.form_fields import Lines, Url
 from eventservice.adminsite.model_admin import Domain, ReadOnly, RoleAdmin
 from eventservice.api.webhook_rules import refused_url
 from eventservice.console.webhooks import mask_url
-from eventservice.db.sql import Aside
+from eventservice.db.sql import Unindexed
 from eventservice.kernel.errors import Conflict
 from eventservice.operators.roles import Role
-from eventservice.tenants.directory import tenant_ids
+from eventservice.tenants.directory import list_tenant_ids
 from outbox.models import DeliveryState, OutboxEvent, OutboxPartition, WebhookDelivery, WebhookEndpoint
 from outbox.parking import skip, unpark
 from outbox.publishers.webhook.endpoints import delete_endpoint, update_endpoint
@@ -63,7 +63,7 @@ class EventTenantFilter(AnyTenantFilter):
     def queryset(self, request: HttpRequest, queryset: Any) -> Any:
         if request.GET.get("published") == "waiting" and self.value():
             # The backlog is smaller than what the tenant has in all.
-            return queryset.filter(lookups.Exact(Aside(F("tenant_id")), tenant_in(self.value())))
+            return queryset.filter(lookups.Exact(Unindexed(F("tenant_id")), tenant_in(self.value())))
         return super().queryset(request, queryset)
 
 
@@ -115,8 +115,8 @@ class OutboxEventAdmin(Domain):
             case "waiting", _:
                 return ("partition", "id")
             case "parked", _:
-                # Aside: the index of all events has this order to its end, the index of what is parked does not.
-                return ("tenant_id", "aggregate_id", OrderBy(Aside(F("aggregate_seq"))))
+                # Unindexed: the index of all events has this order to its end, the index of what is parked does not.
+                return ("tenant_id", "aggregate_id", OrderBy(Unindexed(F("aggregate_seq"))))
             case _, str():
                 return ("-aggregate_id", "-aggregate_seq")
         return ("-id",)
@@ -124,7 +124,7 @@ class OutboxEventAdmin(Domain):
     def find(self, request: HttpRequest, text: str) -> Q:
         wanted = uuid_of(text)
         if wanted:
-            return Q(tenant_id__in=tenant_ids(), aggregate_id=wanted)
+            return Q(tenant_id__in=list_tenant_ids(), aggregate_id=wanted)
         return Q(pk=int(text)) if text.isascii() and text.isdecimal() and len(text) < 19 else Q(pk__in=[])
 
 
@@ -216,6 +216,6 @@ class WebhookDeliveryAdmin(Domain):
         wanted = uuid_of(text)
         if wanted is None:
             return Q(pk__in=[])
-        one = Q(tenant_id__in=tenant_ids(), delivery_id=wanted)
+        one = Q(tenant_id__in=list_tenant_ids(), delivery_id=wanted)
         known = WebhookDelivery.across_tenants.filter(one).exists()
-        return one if known else Q(tenant_id__in=tenant_ids(), event_id=wanted)
+        return one if known else Q(tenant_id__in=list_tenant_ids(), event_id=wanted)

@@ -18,9 +18,9 @@ from uuid import UUID
 import structlog
 from django.db import transaction
 
-from eventservice.db.leases import Fenced, Leases, share
+from eventservice.db.leases import Fenced, Leases, pick_share
 from eventservice.kernel.backoff import equal_jitter
-from eventservice.kernel.faults import fault
+from eventservice.kernel.faults import trigger_fault
 from outbox.envelope import Envelope
 from outbox.models import OutboxPartition
 from outbox.publisher import PoisonEvent, Publisher, PublishError
@@ -115,9 +115,9 @@ class Dispatcher:
         readable = list_nonempty_partitions(open_partitions)
         each = max(1, self._batch // max(1, len(readable)))
         events, parked = read_heads(readable, each)
-        fault("dispatch.read")
+        trigger_fault("dispatch.read")
         verdict = self._offer_all(events, parked)
-        fault("dispatch.published")
+        trigger_fault("dispatch.published")
         published, newly_parked = self._record(verdict)
         self._stop_and_resume(open_partitions, verdict.stopped)
         full = max(Counter(event.partition for event in events).values(), default=0) == each
@@ -126,7 +126,7 @@ class Dispatcher:
     def heartbeat(self) -> None:
         """Keeps the leases alive, and takes or gives back partitions as dispatchers come and go."""
         self._leases.renew()
-        mine = share(range(PARTITIONS), self._owner_id, {self._owner_id, *self._live_owners()})
+        mine = pick_share(range(PARTITIONS), self._owner_id, {self._owner_id, *self._live_owners()})
         self._leases.release(self.partitions - mine)
         if missing := mine - self.partitions:
             create_partitions()
@@ -246,5 +246,5 @@ def _write(verdict: _PassOutcome) -> tuple[int, int]:
         )
     for tenant_id, aggregate_id in {*verdict.held, *(event.aggregate for event in parked)}:
         park_followers(tenant_id, aggregate_id)
-    fault("dispatch.marked")
+    trigger_fault("dispatch.marked")
     return published, len(parked)

@@ -12,7 +12,7 @@ from django.db import connection
 
 from eventservice.db.bulk import execute_rows
 from eventservice.db.now import as_utc, db_now
-from eventservice.db.sql import as_uuid, marks
+from eventservice.db.sql import as_uuid, placeholders
 from outbox.envelope import Envelope
 from outbox.models import OutboxEvent
 
@@ -115,7 +115,7 @@ def mark_published(events: Sequence[Envelope]) -> int:
 
 
 def _mark(ids: Sequence[int], now: datetime) -> int:
-    return execute_rows(MARK.format(marks=marks(ids)), [(now, *ids)])
+    return execute_rows(MARK.format(marks=placeholders(ids)), [(now, *ids)])
 
 
 def record_refusal(event: Envelope, error: str) -> bool:

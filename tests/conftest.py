@@ -15,7 +15,7 @@ from django.conf import settings
 from django.db import connection
 from hypothesis import settings as made_up
 
-from eventservice.db.now import pinned_time
+from eventservice.db.now import pin_time
 from eventservice.kernel.env import SQLITE
 from eventservice.tenants.models import Tenant
 from tests.factories import TenantFactory
@@ -86,7 +86,7 @@ NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 @pytest.fixture
 def at_noon() -> Iterator[datetime]:
     """Database time stands still."""
-    with pinned_time(NOON):
+    with pin_time(NOON):
         yield NOON
 
 

@@ -12,7 +12,7 @@ from eventservice.adminsite.change_lists import DateHierarchy, TenantFilter, cho
 from eventservice.adminsite.columns import call_link, moment, pill, tenant, when
 from eventservice.adminsite.composite_pk import uuid_of
 from eventservice.adminsite.model_admin import Domain, ReadOnly
-from eventservice.tenants.directory import tenant_ids
+from eventservice.tenants.directory import list_tenant_ids
 from timers.models import Node, TimerSchedule, TimerShard, TimerState
 
 
@@ -45,7 +45,7 @@ class TimerScheduleAdmin(Domain):
         wanted = uuid_of(text)
         if wanted is None:
             return Q(pk__in=[])
-        called = Q(tenant_id__in=tenant_ids(), service_call_id=wanted)
+        called = Q(tenant_id__in=list_tenant_ids(), service_call_id=wanted)
         known = TimerSchedule.across_tenants.filter(called).exists()
         return called if known else Q(correlation_id=wanted)
 

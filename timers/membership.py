@@ -20,8 +20,8 @@ from django.conf import settings
 from django.db import connection, transaction
 from django.db.models import F, Max, QuerySet
 
-from eventservice.db.leases import Fenced, Leases, share
-from eventservice.db.now import DbNow, now_sql
+from eventservice.db.leases import Fenced, Leases, pick_share
+from eventservice.db.now import DbNow, render_now
 from eventservice.db.sql import as_uuid, share_lock
 from eventservice.kernel.ids import new_id
 from timers.models import Node, NodeRole, TimerShard
@@ -86,7 +86,7 @@ class Membership:
             return False
         if (live, num_shards) != self._shared_among:
             ensure_shards(num_shards)
-            self._mine = share(range(num_shards), self.owner_id, live)
+            self._mine = pick_share(range(num_shards), self.owner_id, live)
             self._shared_among = live, num_shards
         self.leases.release(sorted(set(self.leases.held) - self._mine)[:MAX_MOVES_PER_TICK])
         self._renew()
@@ -170,7 +170,7 @@ def _live(role: NodeRole, nodes: Sequence[_KnownNode]) -> frozenset[uuid.UUID]:
 
 def _nodes() -> list[_KnownNode]:
     """In SQL: it is asked every second, and the ORM would take half of what an idle engine takes."""
-    now, values = now_sql()
+    now, values = render_now()
     with connection.cursor() as cursor:
         cursor.execute(f"SELECT owner_id, role, lease_until >= {now} FROM nodes", values)
         return [_KnownNode(as_uuid(owner_id), role, bool(alive)) for owner_id, role, alive in cursor]

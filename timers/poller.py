@@ -14,8 +14,8 @@ from django.db import connection
 
 from eventservice.db.bulk import update_rows
 from eventservice.db.leases import Leases
-from eventservice.db.now import as_utc, db_now, now_sql
-from eventservice.db.sql import as_uuid, for_update, marks
+from eventservice.db.now import as_utc, db_now, render_now
+from eventservice.db.sql import as_uuid, for_update, placeholders
 from timers.models import TimerSchedule
 from timers.schedule import Timer
 
@@ -60,11 +60,13 @@ class HeldBack:
         conditions, values = ["1 = 1"], list[Any]()
         for column, names in (("tenant_id", [t.hex for t in self.tenants]), ("host", list(self.hosts))):
             if names:
-                conditions.append(f"{column} NOT IN ({marks(names)})")
+                conditions.append(f"{column} NOT IN ({placeholders(names)})")
                 values += names
         if self.hosts_by_tenant:
             # Not one condition a tenant: SQLite joins no more than a thousand.
-            cases = [f"WHEN %s THEN host NOT IN ({marks(hosts)})" for hosts in self.hosts_by_tenant.values()]
+            cases = [
+                f"WHEN %s THEN host NOT IN ({placeholders(hosts)})" for hosts in self.hosts_by_tenant.values()
+            ]
             conditions.append(f"CASE tenant_id {' '.join(cases)} ELSE 1 = 1 END")
             values += [
                 value for tenant, hosts in self.hosts_by_tenant.items() for value in (tenant.hex, *hosts)
@@ -111,8 +113,8 @@ class Poller:
         if not shards:
             return None
         with connection.cursor() as cursor:
-            now, values = now_sql()
-            cursor.execute(_NEXT_DUE.format(marks=marks(shards), now=now), [*values, *shards])
+            now, values = render_now()
+            cursor.execute(_NEXT_DUE.format(marks=placeholders(shards), now=now), [*values, *shards])
             first, now = cursor.fetchone()
         return None if first is None else (as_utc(first) - as_utc(now)).total_seconds()
 
@@ -239,7 +241,7 @@ def _of_tenant(tenant: uuid.UUID, search: Search, limit: int) -> list[Timer]:
 def _select(condition: str, values: list[Any], search: Search, limit: int, order: str) -> list[Timer]:
     sql = (
         f"SELECT {', '.join(Timer._fields)} FROM timer_schedules"
-        f" WHERE {condition} state = 'Scheduled' AND due_at <= %s AND shard_id IN ({marks(search.shards)})"
+        f" WHERE {condition} state = 'Scheduled' AND due_at <= %s AND shard_id IN ({placeholders(search.shards)})"
     )
     values = [*values, _to_database(search.now), *search.shards]
     if search.since is not None:

@@ -20,8 +20,8 @@ from django.utils.functional import cached_property
 from django.utils.text import capfirst
 
 from eventservice.adminsite.composite_pk import named
-from eventservice.db.bounded_count import capped_count, capped_text
-from eventservice.tenants.directory import tenant_names
+from eventservice.db.bounded_count import count_capped, format_capped
+from eventservice.tenants.directory import find_tenant_names
 from eventservice.tenants.models import Tenant
 
 LATEST = 10_000  # rows that a filter looks at for which there is no index
@@ -31,7 +31,7 @@ MOST_TENANTS = 300  # in the filter; any other can still be named in the address
 
 class Capped(int):
     def __str__(self) -> str:
-        return capped_text(int(self))
+        return format_capped(int(self))
 
 
 class CappedPaginator(Paginator):  # type: ignore[type-arg]
@@ -39,7 +39,7 @@ class CappedPaginator(Paginator):  # type: ignore[type-arg]
     def count(self) -> int:
         """Nobody leafs through a million."""
         rows: Any = self.object_list
-        return Capped(capped_count(rows, rows.model._meta.pk_fields[0].attname))
+        return Capped(count_capped(rows, rows.model._meta.pk_fields[0].attname))
 
 
 class KeyedChangeList(ChangeList):
@@ -89,7 +89,7 @@ def name_tenants(rows: Any) -> list[Any]:
     """The rows, each knowing its tenant's name: a query for all of them."""
     known = list(rows)
     ids: set[Any] = {getattr(row, "tenant_id", None) for row in known} - {None}
-    names: dict[Any, str] = tenant_names(ids) if ids else {}
+    names: dict[Any, str] = find_tenant_names(ids) if ids else {}
     for row in known:
         row.tenant_name = names.get(getattr(row, "tenant_id", None), "")
     return known
@@ -194,7 +194,7 @@ class TenantFilter(Choice):
     def chosen_name(self) -> str:
         """Of those that are not among the choices too."""
         chosen = self.value()
-        return tenant_names([tenant_in(chosen)]).get(tenant_in(chosen), "") if chosen else ""
+        return find_tenant_names([tenant_in(chosen)]).get(tenant_in(chosen), "") if chosen else ""
 
 
 class AnyTenantFilter(TenantFilter):

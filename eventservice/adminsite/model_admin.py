@@ -19,7 +19,7 @@ from eventservice.adminsite.actions import MOST_AT_ONCE, RowAction
 from eventservice.adminsite.change_lists import CappedPaginator, KeyedChangeList
 from eventservice.adminsite.composite_pk import key_of, named, text_of, with_named_rows
 from eventservice.adminsite.permissions import ByRole
-from eventservice.db.sql import Aside
+from eventservice.db.sql import Unindexed
 from eventservice.kernel.errors import DomainError
 from eventservice.operators.audit_log import list_actions_on, record_action
 
@@ -199,5 +199,5 @@ class Domain(ReadOnly):
         if not text or not self.search_help_text:
             return queryset, False
         chosen = [(name, request.GET[name]) for name in self.aside if request.GET.get(name)]
-        conditions = (lookups.Exact(Aside(F(name)), value) for name, value in chosen)
+        conditions = (lookups.Exact(Unindexed(F(name)), value) for name, value in chosen)
         return self.get_queryset(request).filter(self.find(request, text), *conditions), False

@@ -13,7 +13,7 @@ from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.request import Request
 
 from eventservice.operators.roles import role_of
-from eventservice.tenants.keys import find_key, note_use
+from eventservice.tenants.keys import find_key, record_use
 from eventservice.tenants.models import ApiKey
 
 # A key that is revoked goes on for at most this long; until then it costs no query.
@@ -61,7 +61,7 @@ def find_principal(text: str) -> Principal | None:
     if key is None:
         _kept.pop(digest, None)
         return None
-    note_use(key)
+    record_use(key)
     principal = Principal(f"key:{key.key_id}", key.tenant_id, frozenset(key.scopes))
     if len(_kept) >= MOST_KEPT:
         _kept.clear()

@@ -17,7 +17,7 @@ from eventservice.db.bulk import to_json
 from eventservice.db.now import db_now
 from eventservice.kernel.errors import Invalid
 from eventservice.kernel.ids import new_id
-from eventservice.tenants.directory import Profile
+from eventservice.tenants.directory import TenantProfile
 from eventservice.tenants.models import DEFAULT_NAMESPACE
 from execution.outcome import METHODS
 from execution.url_rules import BadHeader, BadUrl, check_headers, parse_target
@@ -40,7 +40,7 @@ KEY_RULE = "1 to 255 visible ASCII characters"
 class Asking:
     """What a submission takes from around it: who asks, and under which correlation."""
 
-    tenant: Profile
+    tenant: TenantProfile
     correlation_id: uuid.UUID
     idempotency_key: str | None = None  # of the header
 
@@ -198,7 +198,7 @@ def wrong_tag(tag: str) -> str | None:
     return wrong_text(tag, LONGEST_TAG) or (None if storable(tag) else "must be a text")
 
 
-def read_namespace(fields: Fields, tenant: Profile, default: Any = DEFAULT_NAMESPACE) -> str:
+def read_namespace(fields: Fields, tenant: TenantProfile, default: Any = DEFAULT_NAMESPACE) -> str:
     namespace = fields.text("namespace", default, most=64)
     if namespace is MISSING:
         return DEFAULT_NAMESPACE

@@ -7,7 +7,7 @@ import re
 import uuid
 from datetime import UTC, datetime
 
-from eventservice.db.now import rfc3339
+from eventservice.db.now import to_rfc3339
 
 _INSTANT = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d(:\d\d(\.\d{1,9})?)?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
 _SHORT_DURATION = re.compile(
@@ -50,7 +50,7 @@ def parse_uuid(text: str) -> uuid.UUID | None:
 
 def format_instant(moment: datetime | None) -> str | None:
     """Return the time as RFC 3339 in UTC with milliseconds."""
-    return None if moment is None else rfc3339(moment)
+    return None if moment is None else to_rfc3339(moment)
 
 
 def format_duration(seconds: float | None) -> str | None:

@@ -23,7 +23,7 @@ from prometheus_client.registry import Collector
 
 from eventservice.api.authentication import find_principal
 from eventservice.api.problems import Problem, handle_exception
-from eventservice.tenants.directory import tenant_ids
+from eventservice.tenants.directory import list_tenant_ids
 from orchestration.statistics.recent import Statistics, statistics
 from outbox.status import get_status as get_outbox_status
 from timers.operator_views import count_shards_by_owner, list_nodes
@@ -76,7 +76,7 @@ class DatabaseCollector(Collector):
         return []
 
     def collect(self) -> Iterator[Metric]:
-        found = statistics(tenant_ids(), WINDOW)
+        found = statistics(list_tenant_ids(), WINDOW)
         yield from _of_calls(found)
         yield from _of_nodes()
         yield from _of_outbox()

@@ -7,7 +7,7 @@ from typing import Any
 from rest_framework import serializers as s
 
 from eventservice.api.openapi import page_of
-from eventservice.tenants.keys import LONGEST_LIFE
+from eventservice.tenants.keys import MAX_LIFETIME
 from eventservice.tenants.models import ApiKey
 
 Base = s.Serializer[Any]
@@ -63,7 +63,7 @@ class KeyInputSerializer(Base):
     expiresAt = s.DateTimeField(
         required=False,
         allow_null=True,
-        help_text=f"In the future, and within {LONGEST_LIFE.days} days from now",
+        help_text=f"In the future, and within {MAX_LIFETIME.days} days from now",
     )
 
 

@@ -18,7 +18,7 @@ from eventservice.api.problems import FieldError
 from eventservice.api.views import ApiView, reply
 from eventservice.db.now import db_now
 from eventservice.kernel.errors import NotFound
-from eventservice.tenants.directory import profile, tenant_ids
+from eventservice.tenants.directory import get_profile, list_tenant_ids
 from orchestration.statistics.recent import Statistics, statistics
 from timers.operator_views import list_nodes, list_shards
 
@@ -59,9 +59,9 @@ class StatsView(ApiView):
                 raise NotFound("tenant")
             asked = self.principal.tenant_id
         if asked is None:
-            return tenant_ids()
+            return list_tenant_ids()
         self._enter(asked)
-        return [profile(asked).tenant_id]
+        return [get_profile(asked).tenant_id]
 
 
 def show_statistics(found: Statistics) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from eventservice.api.problems import FieldError
 from eventservice.db.now import db_now
 from eventservice.kernel.errors import Conflict
 from eventservice.kernel.sharding import MAX_SHARDS
-from eventservice.tenants.keys import LONGEST_LIFE
+from eventservice.tenants.keys import MAX_LIFETIME
 from eventservice.tenants.models import DEFAULT_SHARDS, ApiKey, name_rule
 from execution.url_rules import BadUrl, is_header_name, parse_host
 
@@ -87,8 +87,8 @@ def read_key(fields: Fields) -> tuple[str, list[str], datetime | None]:
     name = fields.text("name", "", most=100)
     scopes = _read_scopes(fields)
     expires_at: datetime | None = fields.instant("expiresAt", None)
-    if expires_at is not None and not (now := db_now()) < expires_at <= now + LONGEST_LIFE:
-        fields.fault("expiresAt", f"must be in the future, and within {LONGEST_LIFE.days} days from now")
+    if expires_at is not None and not (now := db_now()) < expires_at <= now + MAX_LIFETIME:
+        fields.fault("expiresAt", f"must be in the future, and within {MAX_LIFETIME.days} days from now")
     return name, scopes, expires_at
 
 

@@ -30,8 +30,8 @@ from eventservice.api.views import ApiView, no_content, reply
 from eventservice.kernel.errors import NotFound
 from eventservice.kernel.ids import new_id
 from eventservice.operators.audit_log import record_action
-from eventservice.tenants.directory import change_tenant, create_tenant, declare_namespace
-from eventservice.tenants.keys import create_key, key_of, refuse_ended, revoke_key, rotate_key
+from eventservice.tenants.directory import create_tenant, declare_namespace, update_tenant
+from eventservice.tenants.keys import create_key, get_key, require_rotatable, revoke_key, rotate_key
 from eventservice.tenants.models import ApiKey, Namespace, Tenant
 
 SMALL = 64 * 1024
@@ -146,7 +146,7 @@ class OneTenant(AdminView):
         raise_if_invalid(faults)
         with transaction.atomic():
             told = _changes_told(Tenant.objects.select_for_update().get(pk=tenant_id), changes)
-            tenant = change_tenant(tenant_id, **changes)
+            tenant = update_tenant(tenant_id, **changes)
             for action, detail in told.items():
                 self.note(action, tenant_id, tenant_id, **detail)
         return reply(show_tenant(tenant))
@@ -287,8 +287,8 @@ class RotateKey(AdminView):
         "answer was lost, the 409 `already_rotated` names the successor, which can be rotated in its turn.",
     )
     def post(self, request: Request, tenant_id: uuid.UUID, key_id: str) -> HttpResponse:
-        key = key_of(tenant_id, key_id)
-        refuse_ended(key)
+        key = get_key(tenant_id, key_id)
+        require_rotatable(key)
         self.grant_no_more_than_own(key.scopes)
         fields, faults = self.read_fields()
         overlap = read_overlap(fields)
@@ -304,7 +304,7 @@ class RotateKey(AdminView):
 class RevokeKey(AdminView):
     @described("revokeApiKey", "tenants", status=204, about="End a key now.")
     def post(self, request: Request, tenant_id: uuid.UUID, key_id: str) -> HttpResponse:
-        key = key_of(tenant_id, key_id)
+        key = get_key(tenant_id, key_id)
         with transaction.atomic():
             if revoke_key(key_id):
                 self.note("key-revoke", tenant_id, key_id, name=key.name)

@@ -8,7 +8,7 @@ import uuid
 from dataclasses import dataclass
 
 from eventservice.api.problems import Problem
-from eventservice.tenants.directory import Profile
+from eventservice.tenants.directory import TenantProfile
 
 WINDOW_SECONDS = 60.0
 MOST_BUCKETS = 10_000
@@ -34,7 +34,7 @@ class Bucket:
 _buckets: dict[tuple[uuid.UUID, str], Bucket] = {}
 
 
-def take_turn(tenant: Profile, policy: str) -> dict[str, str]:
+def take_turn(tenant: TenantProfile, policy: str) -> dict[str, str]:
     """The headers that tell what is left; raises Refusal when nothing is. Each policy has a bucket of its own."""
     now = time.monotonic()
     rate = tenant.requests_per_minute

@@ -36,7 +36,7 @@ from eventservice.api.parsers import read_object
 from eventservice.api.problems import FieldError, Problem, reading_after_commit
 from eventservice.api.views import no_content, reply
 from eventservice.kernel.errors import NotFound
-from eventservice.tenants.directory import Profile
+from eventservice.tenants.directory import TenantProfile
 from orchestration import lifecycle
 from orchestration.admission import refuse_inactive
 from orchestration.commands import RequestSpec, SubmitServiceCall
@@ -183,7 +183,7 @@ def _none_pending() -> Problem:
     return Problem(404, "not_found", "No pending timer of that id.")
 
 
-def _key(fields: Fields, tenant: Profile) -> tuple[str, str]:
+def _key(fields: Fields, tenant: TenantProfile) -> tuple[str, str]:
     return read_namespace(fields, tenant), fields.text("timerId", most=LONGEST_ID)
 
 
@@ -203,7 +203,7 @@ def _changes(fields: Fields) -> dict[str, Any]:
 
 
 def timer_command(
-    tenant: Profile,
+    tenant: TenantProfile,
     correlation_id: uuid.UUID,
     key: tuple[str, str],
     *,

@@ -18,7 +18,7 @@ from eventservice.api.problems import Problem
 from eventservice.api.throttling import take_turn
 from eventservice.db.bulk import to_json
 from eventservice.kernel.errors import NotFound
-from eventservice.tenants.directory import Profile, profile
+from eventservice.tenants.directory import TenantProfile, get_profile
 
 READING = frozenset({"GET", "HEAD", "OPTIONS"})
 SESSION_READS = (
@@ -45,7 +45,7 @@ class ApiView(APIView):
     for_operators = False
 
     principal: Principal
-    tenant: Profile
+    tenant: TenantProfile
 
     @property
     def rate_policy(self) -> str:
@@ -63,7 +63,7 @@ class ApiView(APIView):
         """Another tenant and none at all are the same."""
         if self.principal.tenant_id not in (None, tenant_id):
             raise NotFound("tenant")
-        self.tenant = profile(tenant_id)
+        self.tenant = get_profile(tenant_id)
         # Whoever can raise the rate is not stopped by it.
         if not self.principal.is_operator:
             self.rate = take_turn(self.tenant, self.rate_policy)

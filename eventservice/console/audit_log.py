@@ -18,7 +18,7 @@ from eventservice.console.base.tenant_select import list_tenant_options
 from eventservice.console.base.views import ConsoleView
 from eventservice.db.now import db_now
 from eventservice.operators.models import OperatorAction
-from eventservice.tenants.directory import tenant_names
+from eventservice.tenants.directory import find_tenant_names
 
 LISTED = 50
 # What a page looks at when it has to look for what it shows: no index is by user or action.
@@ -36,7 +36,7 @@ class AuditLogPage(ConsoleView):
         given = drop_empty_params(request.GET)
         wanted, cursor = _read(Query(given, faults))
         rows, following = ([], None) if faults else list_actions(wanted, cursor)
-        names = tenant_names([row.tenant_id for row in rows])
+        names = find_tenant_names([row.tenant_id for row in rows])
         latest = OperatorAction.across_tenants.order_by("-id").values_list("action", "user")
         latest = latest[:SUGGESTED_FROM]
         context = {

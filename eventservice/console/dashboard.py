@@ -19,7 +19,7 @@ from eventservice.console import charts
 from eventservice.console.alerts import attention
 from eventservice.console.base.tenant_select import list_tenant_options
 from eventservice.console.base.views import ConsoleView
-from eventservice.db.bounded_count import MOST_COUNTED
+from eventservice.db.bounded_count import MAX_COUNTED
 from eventservice.db.now import db_now
 from eventservice.kernel.errors import Invalid, NotFound
 from eventservice.templatetags.console import capped, duration
@@ -105,7 +105,7 @@ class DashboardPage(ConsoleView):
             "now": asked.now,
         }
         found = pulse(asked.tenant_id, asked.now)
-        outbox, live = get_outbox_status(MOST_COUNTED), _live_roles(asked.now)
+        outbox, live = get_outbox_status(MAX_COUNTED), _live_roles(asked.now)
         is_new = not has_calls(asked.tenant_id)
         figures = Figures(asked)
         return self.render(
@@ -278,7 +278,7 @@ def _backlog(asked: Asked, found: Pulse) -> list[tuple[str, str, str, int, str]]
         count = found.backlog[key]
         kind = "overdue" if key == "overdue" else "scheduled"
         href = asked.link(status="Scheduled", sort="dueAt", **within)
-        rows.append((name, kind, href, min(count, MOST_COUNTED), capped(count)))
+        rows.append((name, kind, href, min(count, MAX_COUNTED), capped(count)))
         begin = end
     return rows
 

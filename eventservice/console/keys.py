@@ -21,13 +21,13 @@ from eventservice.db.now import db_now
 from eventservice.kernel.errors import Conflict
 from eventservice.operators.audit_log import record_action
 from eventservice.operators.roles import Role
-from eventservice.tenants.directory import tenant_of
+from eventservice.tenants.directory import get_tenant
 from eventservice.tenants.keys import (
-    LONGEST_LIFE,
+    MAX_LIFETIME,
     create_key,
-    described_keys,
-    key_of,
-    refuse_ended,
+    get_key,
+    list_keys_with_state,
+    require_rotatable,
     revoke_key,
     rotate_key,
 )
@@ -59,7 +59,7 @@ class OperatorKeysPage(ConsoleView):
 
     def get(self, request: HttpRequest) -> HttpResponse:
         now = db_now()
-        return self.render({"now": now, "keys": described_keys(None, now), "tenant": None})
+        return self.render({"now": now, "keys": list_keys_with_state(None, now), "tenant": None})
 
 
 class KeyView(ConfirmView):
@@ -112,7 +112,7 @@ class CreateKey(KeyView):
         self, tenant_id: uuid.UUID | None, given: Any, wrong: Any, status: int = 200
     ) -> HttpResponse:
         context = {
-            "tenant": tenant_of(tenant_id) if tenant_id else None,
+            "tenant": get_tenant(tenant_id) if tenant_id else None,
             "given": given,
             "wrong": wrong,
             "scopes": SCOPES if tenant_id else OPERATOR_SCOPES,
@@ -122,7 +122,7 @@ class CreateKey(KeyView):
         return self.render(context, status=status)
 
     def post(self, request: HttpRequest, tenant_id: uuid.UUID | None = None) -> HttpResponse:
-        tenant = tenant_of(tenant_id) if tenant_id else None
+        tenant = get_tenant(tenant_id) if tenant_id else None
         form = Form(request.POST, ["name", "expiresAt"], several=["scopes"])
         form.leave_out_empty("name", "expiresAt")
         _expires_in(form)
@@ -139,8 +139,8 @@ class CreateKey(KeyView):
 
 class RotateKey(KeyView):
     def get(self, request: HttpRequest, key_id: str, tenant_id: uuid.UUID | None = None) -> HttpResponse:
-        key = key_of(tenant_id, key_id)
-        refuse_ended(key)
+        key = get_key(tenant_id, key_id)
+        require_rotatable(key)
         return self.render_confirmation(
             f"Rotate {key.name or key.key_id}?",
             "Make the new key",
@@ -152,14 +152,14 @@ class RotateKey(KeyView):
         )
 
     def post(self, request: HttpRequest, key_id: str, tenant_id: uuid.UUID | None = None) -> HttpResponse:
-        tenant = tenant_of(tenant_id) if tenant_id else None
+        tenant = get_tenant(tenant_id) if tenant_id else None
         form = Form(request.POST, ["overlap"])
         overlap = read_overlap(form.fields)
         raise_if_invalid(form.faults)
 
         def rotate() -> tuple[ApiKey, str]:
-            key = key_of(tenant_id, key_id)
-            refuse_ended(key)
+            key = get_key(tenant_id, key_id)
+            require_rotatable(key)
             return rotate_key(key, overlap)
 
         key, text = self.make_key("key-rotate", rotate, replaces=key_id, overlap=str(overlap))
@@ -168,7 +168,7 @@ class RotateKey(KeyView):
 
 class RevokeKey(KeyView):
     def get(self, request: HttpRequest, key_id: str, tenant_id: uuid.UUID | None = None) -> HttpResponse:
-        key = key_of(tenant_id, key_id)
+        key = get_key(tenant_id, key_id)
         return self.render_confirmation(
             f"Revoke {key.name or key.key_id}?",
             "Revoke it",
@@ -179,7 +179,7 @@ class RevokeKey(KeyView):
         )
 
     def post(self, request: HttpRequest, key_id: str, tenant_id: uuid.UUID | None = None) -> HttpResponse:
-        key = key_of(tenant_id, key_id)
+        key = get_key(tenant_id, key_id)
         self.run_audited(
             "key-revoke", lambda: _revoke(key_id), tenant_id=tenant_id, subject=key_id, name=key.name
         )
@@ -203,5 +203,5 @@ def _expires_in(form: Form) -> None:
     seconds = parse_duration(form.document.get("expiresAt", ""))
     if seconds:
         # One that is too long is refused as a time, which the calendar must have.
-        seconds = min(seconds, 2 * LONGEST_LIFE.total_seconds())
+        seconds = min(seconds, 2 * MAX_LIFETIME.total_seconds())
         form.document["expiresAt"] = format_instant(db_now() + timedelta(seconds=seconds))

@@ -17,10 +17,10 @@ from eventservice.console.base.forms import drop_empty_params
 from eventservice.console.base.tenant_select import list_tenant_options
 from eventservice.console.base.views import ConsoleView
 from eventservice.console.webhooks import mask_url
-from eventservice.db.bounded_count import MOST_COUNTED
+from eventservice.db.bounded_count import MAX_COUNTED
 from eventservice.db.now import db_now
 from eventservice.kernel.errors import Conflict, NotFound
-from eventservice.tenants.directory import tenant_ids, tenant_names
+from eventservice.tenants.directory import find_tenant_names, list_tenant_ids
 from orchestration.events import EventType
 from outbox.aggregate_events import timeline_of
 from outbox.models import OutboxEvent
@@ -59,9 +59,11 @@ class OutboxPage(ConsoleView):
         page = EventPage([], None) if faults else list_events(wanted, cursor, LISTED)
         parked = list_events(EventFilter(StateFilter.PARKED), None, PARKED_SHOWN).events
         now = db_now()
-        found = get_status(MOST_COUNTED)
-        kinds = count_waiting_by_type(MOST_COUNTED) if found.unpublished else []
-        names = tenant_names([*(e.tenant_id for e in [*page.events, *parked]), *(k.tenant_id for k in kinds)])
+        found = get_status(MAX_COUNTED)
+        kinds = count_waiting_by_type(MAX_COUNTED) if found.unpublished else []
+        names = find_tenant_names(
+            [*(e.tenant_id for e in [*page.events, *parked]), *(k.tenant_id for k in kinds)]
+        )
         top = seen or (page.events[0].id if page.events else 0)
         follows = wanted.listed is StateFilter.ALL and not wanted.seeks and not wanted.aggregate_id
         context = {
@@ -69,7 +71,7 @@ class OutboxPage(ConsoleView):
             "status": found,
             "late": found.lag > TOLERABLE,
             "kinds": [(kind, names.get(kind.tenant_id, "")) for kind in kinds[:KINDS_SHOWN]],
-            "sampled": found.unpublished > MOST_COUNTED,
+            "sampled": found.unpublished > MAX_COUNTED,
             "parked": _rows(parked, names, count_unpublished_by_aggregate(parked)),
             "rows": _rows(page.events, names, {}),
             "page": page,
@@ -102,7 +104,7 @@ def _read(request: HttpRequest, faults: list[FieldError]) -> tuple[EventFilter, 
         query.identifier("tenant"),
         query.text("type", most=64),
         aggregate_id,
-        tenant_ids() if aggregate_id else (),
+        list_tenant_ids() if aggregate_id else (),
     )
     return wanted, _key(query, "cursor") or None, _key(query, "seen")
 
@@ -145,7 +147,7 @@ class EventDetailsPage(ConsoleView):
     def get(self, request: HttpRequest, key: int) -> HttpResponse:
         event = _event(key)
         around = timeline_of(event.tenant_id, event.aggregate_id, 0, TIMELINE_SHOWN)
-        names = tenant_names([event.tenant_id])
+        names = find_tenant_names([event.tenant_id])
         context = {
             "now": db_now(),
             "event": event,

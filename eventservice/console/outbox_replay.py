@@ -14,7 +14,7 @@ from eventservice.console.base.confirm import ConfirmView
 from eventservice.console.base.tenant_select import list_tenant_options
 from eventservice.db.now import db_now
 from eventservice.kernel.errors import Invalid
-from eventservice.tenants.directory import tenant_names
+from eventservice.tenants.directory import find_tenant_names
 from outbox.maintenance import preview_replay, replay
 
 # What one request may do: about a second's work. All else is for the command.
@@ -67,7 +67,7 @@ class ReplayEvents(ConfirmView):
             context |= {
                 "found": found,
                 "since": format_instant(asked.since),
-                "tenant_name": tenant_names([asked.tenant_id]).get(asked.tenant_id)
+                "tenant_name": find_tenant_names([asked.tenant_id]).get(asked.tenant_id)
                 if asked.tenant_id
                 else "",
                 "too_far": not found.reaches(asked.since),
@@ -108,7 +108,7 @@ def replay_some(since: datetime, asked: Asked) -> int:
 def read_asked(given: QueryDict) -> Asked:
     text, tenant = given.get("since", "").strip(), given.get("tenant", "").strip()
     tenant_id = parse_uuid(tenant) if tenant else None
-    return Asked(text, _moment(text), tenant, tenant_id if tenant_names([tenant_id]) else None)
+    return Asked(text, _moment(text), tenant, tenant_id if find_tenant_names([tenant_id]) else None)
 
 
 def _moment(text: str) -> datetime | None:

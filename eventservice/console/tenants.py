@@ -24,21 +24,21 @@ from eventservice.console.base.confirm import ConfirmView
 from eventservice.console.base.edit_token import compute_edit_token
 from eventservice.console.base.forms import Form
 from eventservice.console.base.views import ConsoleView
-from eventservice.db.bounded_count import MOST_COUNTED
+from eventservice.db.bounded_count import MAX_COUNTED
 from eventservice.db.now import db_now
 from eventservice.kernel.errors import Conflict, DomainError, NotFound
 from eventservice.kernel.ids import new_id
 from eventservice.kernel.sharding import MAX_SHARDS
 from eventservice.operators.roles import Role
 from eventservice.tenants.directory import (
-    change_tenant,
     create_tenant,
     declare_namespace,
+    get_tenant,
+    list_namespaces,
     list_tenants,
-    namespaces_of,
-    tenant_of,
+    update_tenant,
 )
-from eventservice.tenants.keys import described_keys, usable_keys
+from eventservice.tenants.keys import count_usable_keys, list_keys_with_state
 from eventservice.tenants.models import DEFAULT_SHARDS, Tenant
 from orchestration.queries.calls import count_pending
 
@@ -61,9 +61,9 @@ class TenantsPage(ConsoleView):
         faults: list[FieldError] = []
         after = Query(request.GET, faults).text("after", most=64) or "" if request.GET.get("after") else ""
         found = list_tenants(LISTED + 1, after)
-        keys = usable_keys([tenant.tenant_id for tenant in found[:LISTED]])
+        keys = count_usable_keys([tenant.tenant_id for tenant in found[:LISTED]])
         rows = [
-            (tenant, count_pending(tenant.tenant_id, MOST_COUNTED + 1), keys.get(tenant.tenant_id, 0))
+            (tenant, count_pending(tenant.tenant_id, MAX_COUNTED + 1), keys.get(tenant.tenant_id, 0))
             for tenant in found[:LISTED]
         ]
         more = len(found) > LISTED
@@ -124,11 +124,11 @@ class TenantPage(ConsoleView):
             if given and not outdated
             else compute_edit_token(tenant, SETTINGS),
             "outdated": outdated,
-            "pending": count_pending(tenant.tenant_id, MOST_COUNTED + 1),
-            "namespaces": namespaces_of(tenant.tenant_id),
+            "pending": count_pending(tenant.tenant_id, MAX_COUNTED + 1),
+            "namespaces": list_namespaces(tenant.tenant_id),
             "default_shards": DEFAULT_SHARDS,
             "most_shards": MAX_SHARDS,
-            "keys": described_keys(tenant.tenant_id, now),
+            "keys": list_keys_with_state(tenant.tenant_id, now),
             "wrong": wrong.get("wrong", {}),
             "wrong_secret": wrong.get("wrong_secret", {}),
             "wrong_namespace": wrong.get("wrong_namespace", {}),
@@ -137,7 +137,7 @@ class TenantPage(ConsoleView):
         return self.render(context, status=status)
 
     def get(self, request: HttpRequest, tenant_id: uuid.UUID) -> HttpResponse:
-        return self.show_tenant(tenant_of(tenant_id))
+        return self.show_tenant(get_tenant(tenant_id))
 
 
 class TenantDetailsPage(TenantPage):
@@ -146,7 +146,7 @@ class TenantDetailsPage(TenantPage):
 
 class UpdateLimits(TenantPage):
     def post(self, request: HttpRequest, tenant_id: uuid.UUID) -> HttpResponse:
-        tenant = tenant_of(tenant_id)
+        tenant = get_tenant(tenant_id)
         form = Form(request.POST, numbers=NUMBER_NAMES, lines=LIST_NAMES)
         changes = read_limits(form.fields)
         if form.faults:
@@ -158,12 +158,12 @@ class UpdateLimits(TenantPage):
                 self, "tenant-change", tenant_id, changed, told, request.POST.get("shown", ""), **changed
             )
         except EditConflict:
-            return self.show_tenant(tenant_of(tenant_id), request.POST, 409, outdated=True)
+            return self.show_tenant(get_tenant(tenant_id), request.POST, 409, outdated=True)
 
 
 class SetSecret(TenantPage):
     def post(self, request: HttpRequest, tenant_id: uuid.UUID) -> HttpResponse:
-        tenant = tenant_of(tenant_id)
+        tenant = get_tenant(tenant_id)
         form = Form(request.POST, ["signingSecret"])
         changes = read_limits(form.fields)
         if not form.faults and not changes["signing_secret"]:
@@ -185,7 +185,7 @@ class ClearSecret(ConfirmView):
             "Stop signing requests?",
             "Clear the secret",
             back_to=reverse("console:tenant", args=[tenant_id]),
-            text=f"The requests of {tenant_of(tenant_id).name} will carry no signature: receivers that check it "
+            text=f"The requests of {get_tenant(tenant_id).name} will carry no signature: receivers that check it "
             "refuse them. The secret is forgotten and cannot be shown or brought back.",
             danger=True,
         )
@@ -209,8 +209,8 @@ class DeactivateTenant(ConfirmView):
     read_role = write_role = Role.ADMIN
 
     def get(self, request: HttpRequest, tenant_id: uuid.UUID) -> HttpResponse:
-        tenant = tenant_of(tenant_id)
-        keys = usable_keys([tenant_id]).get(tenant_id, 0)
+        tenant = get_tenant(tenant_id)
+        keys = count_usable_keys([tenant_id]).get(tenant_id, 0)
         return self.render_confirmation(
             f"Deactivate {tenant.name}?",
             "Deactivate",
@@ -222,14 +222,14 @@ class DeactivateTenant(ConfirmView):
         )
 
     def post(self, request: HttpRequest, tenant_id: uuid.UUID) -> HttpResponse:
-        self.require_typed_word(tenant_of(tenant_id).name)
+        self.require_typed_word(get_tenant(tenant_id).name)
         told = "The tenant is not active any more: its keys are refused."
         return _change(self, "tenant-deactivate", tenant_id, {"active": False}, told)
 
 
 class CreateNamespace(TenantPage):
     def post(self, request: HttpRequest, tenant_id: uuid.UUID) -> HttpResponse:
-        tenant = tenant_of(tenant_id)
+        tenant = get_tenant(tenant_id)
         form = Form(request.POST, ["name"], ["numShards"])
         name, num_shards = read_namespace(form.fields)
         if not form.faults:
@@ -254,7 +254,7 @@ class CreateNamespace(TenantPage):
 
 def _declare(tenant_id: uuid.UUID, name: str, num_shards: int) -> bool:
     """False: it was there."""
-    is_new = all(space.name != name for space in namespaces_of(tenant_id))
+    is_new = all(space.name != name for space in list_namespaces(tenant_id))
     declare_namespace(tenant_id, name, num_shards)
     return is_new
 
@@ -278,7 +278,7 @@ def _change(
             return False
         if shown is not None and shown != compute_edit_token(tenant, SETTINGS):
             raise EditConflict("changed_meanwhile", "Somebody has changed it meanwhile.")
-        change_tenant(tenant_id, **changes)
+        update_tenant(tenant_id, **changes)
         return True
 
     changed = page.run_audited(action, change, tenant_id=tenant_id, subject=tenant_id, changed=bool, **detail)

@@ -14,11 +14,11 @@ from eventservice.api.fields import raise_if_invalid
 from eventservice.api.pagination import Query
 from eventservice.api.problems import FieldError
 from eventservice.console.base.views import ConsoleView
-from eventservice.db.bounded_count import MOST_COUNTED
+from eventservice.db.bounded_count import MAX_COUNTED
 from eventservice.db.now import db_now
 from eventservice.kernel.sharding import MAX_SHARDS
 from eventservice.runtime.models import Slot
-from eventservice.tenants.directory import first_namespaces, most_shards
+from eventservice.tenants.directory import get_max_shards, list_all_namespaces
 from outbox.models import OutboxPartition
 from outbox.status import list_partitions
 from timers.models import NodeRole
@@ -57,7 +57,7 @@ class Overview:
     slots: Sequence[Slot]
     overdue: int
     first_due: datetime | None
-    most_shards: int
+    max_shards: int
 
     def live(self, role: NodeRole) -> list[Any]:
         return [node for node in self.nodes if node.role == role and node.is_alive(self.now)]
@@ -104,7 +104,7 @@ class Overview:
 
 def read_overview() -> Overview:
     now = db_now()
-    waiting = measure_backlog(now, MOST_COUNTED)
+    waiting = measure_backlog(now, MAX_COUNTED)
     return Overview(
         now=now,
         nodes=list_nodes(),
@@ -113,7 +113,7 @@ def read_overview() -> Overview:
         slots=list(Slot.objects.order_by("name")),
         overdue=waiting.overdue,
         first_due=waiting.first_due,
-        most_shards=most_shards(),
+        max_shards=get_max_shards(),
     )
 
 
@@ -129,7 +129,7 @@ class TimersPage(ConsoleView):
         raise_if_invalid(faults)
         overview = read_overview()
         rows = list_shard_states(listed, overview.now, after, SHARDS_LISTED + 1)
-        namespaces = first_namespaces(NAMESPACES_LISTED + 1)
+        namespaces = list_all_namespaces(NAMESPACES_LISTED + 1)
         return self.render(
             {
                 "overview": overview,

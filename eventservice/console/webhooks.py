@@ -21,7 +21,7 @@ from eventservice.console.base.views import ConsoleView
 from eventservice.kernel.errors import Conflict, NotFound
 from eventservice.kernel.ids import new_id
 from eventservice.operators.roles import Role
-from eventservice.tenants.directory import tenant_names, tenant_of
+from eventservice.tenants.directory import find_tenant_names, get_tenant
 from outbox.models import WebhookEndpoint
 from outbox.publishers.webhook.endpoints import (
     check_endpoint_unused,
@@ -46,7 +46,7 @@ class WebhooksPage(ConsoleView):
         faults: list[FieldError] = []
         tenant_id = Query(drop_empty_params(request.GET), faults).identifier("tenant")
         found = [] if faults else list_endpoint_queues(tenant_id, LISTED + 1, MOST_COUNTED)
-        names = tenant_names([queue.endpoint.tenant_id for queue in found])
+        names = find_tenant_names([queue.endpoint.tenant_id for queue in found])
         context = {
             "faults": faults,
             "rows": [
@@ -86,7 +86,7 @@ class CreateEndpoint(ConsoleView):
             given = {**request.POST.dict(), "eventTypes": request.POST.getlist("eventTypes")}
             return self._show_form(given, form.wrong, 400)
 
-        tenant, endpoint_id = tenant_of(tenant_id), new_id()
+        tenant, endpoint_id = get_tenant(tenant_id), new_id()
         endpoint, secret = self.run_audited(
             "endpoint-create",
             lambda: create_endpoint(tenant_id, url, types, endpoint_id=endpoint_id),

@@ -22,7 +22,7 @@ from django.db import connection, models
 Row = Sequence[Any]
 Model = type[models.Model]
 # A single call's rows, say: not worth the detour by columns.
-FEW = 4
+MIN_ROWS_BY_COLUMN = 4
 
 
 def insert_rows(model: Model, columns: Sequence[str], rows: Iterable[Row]) -> int:
@@ -106,7 +106,7 @@ _to_json_record = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, de
 def _prepared(rows: Iterable[Row]) -> list[Row]:
     preparers = _preparers(connection.vendor)
     rows = list(rows)
-    if len(rows) < FEW:
+    if len(rows) < MIN_ROWS_BY_COLUMN:
         return [[preparers.get(type(value), _as_is)(value) for value in row] for row in rows]
     # Column by column, each of one type: to look at every value by itself would take as long as the writing.
     columns = []

@@ -16,7 +16,7 @@ from django.db import connection, models, transaction
 from django.db.models import F, Q
 
 from eventservice.db.now import DbNow
-from eventservice.db.sql import marks, share_lock
+from eventservice.db.sql import placeholders, share_lock
 
 
 class Lease(models.Model):
@@ -92,24 +92,24 @@ class Leases:
         A plain SELECT would not do: a claim could commit between it and the writes. The share lock makes the
         claim wait, and shows one that has already happened. SQLite's transaction is IMMEDIATE and alone.
         """
-        versions = read_locked(self.model, keys)
+        versions = lock_versions(self.model, keys)
         if any(versions.get(key) != self.held.get(key, -1) for key in keys):
             raise Fenced
 
 
-def read_locked(model: type[Any], keys: Collection[int]) -> dict[int, int]:
+def lock_versions(model: type[Any], keys: Collection[int]) -> dict[int, int]:
     if not keys:
         return {}
     table, column = model._meta.db_table, model._meta.pk.column
     with connection.cursor() as cursor:
         cursor.execute(
-            f"SELECT {column}, version FROM {table} WHERE {column} IN ({marks(keys)}) ORDER BY 1 {share_lock()}",
+            f"SELECT {column}, version FROM {table} WHERE {column} IN ({placeholders(keys)}) ORDER BY 1 {share_lock()}",
             [*keys],
         )
         return dict(cursor.fetchall())
 
 
-def share(keys: Collection[int], owner: uuid.UUID, live: Collection[uuid.UUID]) -> set[int]:
+def pick_share(keys: Collection[int], owner: uuid.UUID, live: Collection[uuid.UUID]) -> set[int]:
     """The keys that fall to `owner` among the live ones: rendezvous hashing, so few move when one comes or goes."""
 
     def weight(node: uuid.UUID, key: int) -> bytes:

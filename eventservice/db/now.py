@@ -47,19 +47,19 @@ class DbNow(Expression):
 
 def db_now() -> datetime:
     """The same instant for Python."""
-    sql, params = now_sql()
+    sql, params = render_now()
     with connection.cursor() as cursor:
         cursor.execute(f"SELECT {sql}", params)
         return as_utc(cursor.fetchone()[0])
 
 
-def now_sql() -> Sql:
+def render_now() -> Sql:
     """The same for a statement in SQL, with its parameters."""
     return _render(connection, timedelta())
 
 
 @contextmanager
-def pinned_time(instant: datetime) -> Iterator[None]:
+def pin_time(instant: datetime) -> Iterator[None]:
     """For tests: within it, database time stands still at `instant`."""
     token = _pinned.set(instant)
     try:
@@ -121,6 +121,6 @@ def as_utc(value: Any) -> datetime:
     return value.astimezone(UTC)  # type: ignore[no-any-return]
 
 
-def rfc3339(moment: datetime) -> str:
+def to_rfc3339(moment: datetime) -> str:
     """UTC, in milliseconds: how the outside sees every time."""
     return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -11,7 +11,7 @@ from django.db import connection
 from django.db.models import Func
 
 
-class Aside(Func):
+class Unindexed(Func):
     """A column that no index shall be chosen for: SQLite's documented unary plus. The others weigh costs."""
 
     template = "%(expressions)s"
@@ -21,7 +21,7 @@ class Aside(Func):
         return self.as_sql(compiler, connection, template="+%(expressions)s", **extra)
 
 
-def marks(values: Collection[Any]) -> str:
+def placeholders(values: Collection[Any]) -> str:
     return ", ".join(["%s"] * len(values))
 
 

@@ -42,7 +42,7 @@ def _parse(text: str) -> dict[str, _Armed]:
 _armed = _parse(os.environ.get("FAULTS", ""))
 
 
-def fault(point: str) -> None:
+def trigger_fault(point: str) -> None:
     if _armed and point in _armed:
         _act(point, _armed[point])
 

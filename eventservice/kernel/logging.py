@@ -13,7 +13,7 @@ SHARED: list[Any] = [
 ]
 
 
-def logging_config(level: str, form: str) -> dict[str, Any]:
+def build_logging_config(level: str, form: str) -> dict[str, Any]:
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,

@@ -11,7 +11,7 @@ from django.conf import settings
 from eventservice.kernel.errors import Conflict
 
 MARK = "enc:v1:"
-MOST_EXAMPLES = 3
+MAX_EXAMPLES = 3
 
 
 class Undecipherable(Conflict):
@@ -31,7 +31,7 @@ def decrypt(stored: str) -> str:
     return _opened(_fernet(), stored)
 
 
-def decrypt_once(stored: str) -> str:
+def decrypt_cached(stored: str) -> str:
     """And keep it in this process: for what many requests share."""
     return _kept_open(_fernet(), stored)
 
@@ -57,7 +57,7 @@ class Reencryption:
             return encrypt(decrypt(stored))
         except Undecipherable:
             self.closed += 1
-            if len(self.examples) < MOST_EXAMPLES:
+            if len(self.examples) < MAX_EXAMPLES:
                 self.examples.append(what)
             return stored
 

@@ -6,5 +6,5 @@ import zlib
 MAX_SHARDS = 4096
 
 
-def shard_of(tenant_id: uuid.UUID, timer_key: str, num_shards: int) -> int:
+def compute_shard(tenant_id: uuid.UUID, timer_key: str, num_shards: int) -> int:
     return zlib.crc32(tenant_id.bytes + timer_key.encode()) % num_shards

@@ -11,16 +11,16 @@ from datetime import datetime
 PREFIX = "whsec_"
 
 
-def new_secret() -> str:
+def generate_secret() -> str:
     return PREFIX + base64.b64encode(secrets.token_bytes(32)).decode()
 
 
-def key_of(secret: str) -> bytes:
+def decode_secret(secret: str) -> bytes:
     """Raises binascii.Error where the secret is not base64. Its prefix may be missing."""
     return base64.b64decode(secret.removeprefix(PREFIX))
 
 
-def signature_headers(key: bytes, message_id: str, now: datetime, body: bytes) -> dict[str, str]:
+def build_signature_headers(key: bytes, message_id: str, now: datetime, body: bytes) -> dict[str, str]:
     timestamp = str(int(now.timestamp()))
     digest = hmac.digest(key, f"{message_id}.{timestamp}.".encode() + body, hashlib.sha256)
     return {

@@ -8,7 +8,7 @@ from django.http import HttpRequest
 
 from eventservice.kernel.errors import Conflict, Invalid
 from eventservice.operators.audit_log import record_action
-from eventservice.tenants.directory import profile
+from eventservice.tenants.directory import get_profile
 from orchestration import lifecycle
 from orchestration.admission import refuse_inactive, take_room
 from orchestration.commands import IDEMPOTENCY_KEY
@@ -25,9 +25,9 @@ def replay(
         raise Invalid("invalid", "The key of this form is damaged: open the page again.")
     # A call that there is not is not found; its tenant's ceiling comes after that, and a repeat takes no room.
     get_call(tenant_id, service_call_id)
-    refuse_inactive(profile(tenant_id))
+    refuse_inactive(get_profile(tenant_id))
     if key is None or find_call_by_idempotency_key(tenant_id, key) is None:
-        take_room(profile(tenant_id), 1)
+        take_room(get_profile(tenant_id), 1)
     made = lifecycle.replay(tenant_id, service_call_id, request.correlation_id, key)  # type: ignore[attr-defined]
     if not made.replayed:
         _note(request, tenant_id, service_call_id, made)
@@ -40,8 +40,8 @@ def replay_once(request: HttpRequest, tenant_id: uuid.UUID, service_call_id: uui
         if replay(request, tenant_id, service_call_id, key).replayed:
             raise Conflict("replayed_before", "It has been replayed before.")
         return
-    refuse_inactive(profile(tenant_id))
-    take_room(profile(tenant_id), 1)
+    refuse_inactive(get_profile(tenant_id))
+    take_room(get_profile(tenant_id), 1)
     made = lifecycle.retry(tenant_id, service_call_id, request.correlation_id)  # type: ignore[attr-defined]
     _note(request, tenant_id, service_call_id, made)
 

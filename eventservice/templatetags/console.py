@@ -11,9 +11,9 @@ from django.templatetags.static import static
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from eventservice.db.bounded_count import capped_text
+from eventservice.db.bounded_count import format_capped
 from eventservice.db.now import db_now
-from eventservice.tenants.directory import profile
+from eventservice.tenants.directory import get_profile
 
 register = template.Library()
 
@@ -106,7 +106,7 @@ def time_spent(attempt: Any) -> str:
 
 @register.filter
 def capped(count: int | None) -> str:
-    return "–" if count is None else capped_text(count)
+    return "–" if count is None else format_capped(count)
 
 
 @register.filter
@@ -142,7 +142,7 @@ def copy(text: Any, label: str = "Copy") -> dict[str, Any]:
 
 @register.filter
 def tenant_name(tenant_id: Any) -> str:
-    return "–" if tenant_id is None else str(profile(tenant_id).name)
+    return "–" if tenant_id is None else str(get_profile(tenant_id).name)
 
 
 @register.filter

@@ -19,7 +19,7 @@ from eventservice.console.base.edit_token import compute_edit_token
 from eventservice.kernel.errors import Conflict
 from eventservice.kernel.sharding import MAX_SHARDS
 from eventservice.operators.roles import Role
-from eventservice.tenants.directory import change_tenant, create_tenant, declare_namespace
+from eventservice.tenants.directory import create_tenant, declare_namespace, update_tenant
 from eventservice.tenants.keys import revoke_key
 from eventservice.tenants.models import DEFAULT_SHARDS, ApiKey, Namespace, Tenant
 from execution.url_rules import BadUrl, parse_host
@@ -138,7 +138,7 @@ class TenantAdmin(RoleAdmin):
         if not given.get("signing_secret"):
             given.pop("signing_secret", None)
         if change:
-            change_tenant(obj.pk, **given)
+            update_tenant(obj.pk, **given)
             return
         create_tenant(given.pop("name"), tenant_id=obj.pk, **given)
 

@@ -15,11 +15,11 @@ from eventservice.kernel.errors import Invalid, NotFound
 from eventservice.kernel.secrets import Reencryption, encrypt
 from eventservice.tenants.models import DEFAULT_NAMESPACE, DEFAULT_SHARDS, Namespace, Tenant
 
-KEPT_SECONDS = 5.0
+CACHE_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
+class TenantProfile:
     tenant_id: uuid.UUID
     name: str
     active: bool
@@ -44,24 +44,24 @@ class Profile:
         return self.num_shards[namespace]
 
 
-_kept: dict[uuid.UUID, tuple[float, Profile]] = {}
+_kept: dict[uuid.UUID, tuple[float, TenantProfile]] = {}
 
 
-def profile(tenant_id: uuid.UUID) -> Profile:
+def get_profile(tenant_id: uuid.UUID) -> TenantProfile:
     kept = _kept.get(tenant_id)
-    if kept is None or time.monotonic() - kept[0] > KEPT_SECONDS:
+    if kept is None or time.monotonic() - kept[0] > CACHE_SECONDS:
         kept = time.monotonic(), _read(tenant_id)
         _kept[tenant_id] = kept
     return kept[1]
 
 
-def forget_profiles() -> None:
+def clear_profile_cache() -> None:
     _kept.clear()
 
 
-def _read(tenant_id: uuid.UUID) -> Profile:
-    tenant = tenant_of(tenant_id)
-    return Profile(
+def _read(tenant_id: uuid.UUID) -> TenantProfile:
+    tenant = get_tenant(tenant_id)
+    return TenantProfile(
         tenant_id=tenant_id,
         name=tenant.name,
         active=tenant.active,
@@ -79,18 +79,18 @@ def _shards(tenant_id: uuid.UUID) -> dict[str, int]:
     return dict(Namespace.objects.for_tenant(tenant_id).values_list("name", "num_shards"))
 
 
-def tenant_ids() -> list[uuid.UUID]:
+def list_tenant_ids() -> list[uuid.UUID]:
     return list(Tenant.objects.values_list("pk", flat=True))
 
 
-def tenant_of(tenant_id: uuid.UUID) -> Tenant:
+def get_tenant(tenant_id: uuid.UUID) -> Tenant:
     tenant = Tenant.objects.filter(pk=tenant_id).first()
     if tenant is None:
         raise NotFound("tenant")
     return tenant
 
 
-def namespaces_of(tenant_id: uuid.UUID) -> list[Namespace]:
+def list_namespaces(tenant_id: uuid.UUID) -> list[Namespace]:
     return list(Namespace.objects.for_tenant(tenant_id).order_by("name"))
 
 
@@ -99,18 +99,18 @@ def list_tenants(limit: int, after: str = "") -> list[Tenant]:
     return list(Tenant.objects.filter(name__gt=after).order_by("name")[:limit])
 
 
-def tenant_names(tenant_ids: Collection[uuid.UUID | None]) -> dict[uuid.UUID, str]:
+def find_tenant_names(tenant_ids: Collection[uuid.UUID | None]) -> dict[uuid.UUID, str]:
     """For a list: of those that there are."""
     return dict(Tenant.objects.filter(pk__in=[t for t in tenant_ids if t]).values_list("pk", "name"))
 
 
-def first_namespaces(limit: int) -> list[Namespace]:
+def list_all_namespaces(limit: int) -> list[Namespace]:
     """Of all tenants, by the tenant's name, each with its tenant."""
     spaces = Namespace.across_tenants.select_related("tenant")
     return list(spaces.order_by("tenant__name", "name")[:limit])
 
 
-def most_shards() -> int:
+def get_max_shards() -> int:
     """How many shards the largest namespace has: all namespaces share the ids from 0."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT MAX(num_shards) FROM namespaces")  # each second, by each engine
@@ -127,12 +127,12 @@ def create_tenant(name: str, **limits: Any) -> Tenant:
     return tenant
 
 
-def change_tenant(tenant_id: uuid.UUID, **changes: Any) -> Tenant:
-    """Other processes see it within KEPT_SECONDS."""
+def update_tenant(tenant_id: uuid.UUID, **changes: Any) -> Tenant:
+    """Other processes see it within CACHE_SECONDS."""
     if changes:
         Tenant.objects.filter(pk=tenant_id).update(**_stored(changes))
-    forget_profiles()
-    return tenant_of(tenant_id)
+    clear_profile_cache()
+    return get_tenant(tenant_id)
 
 
 def _stored(changes: dict[str, Any]) -> dict[str, Any]:
@@ -167,7 +167,7 @@ def declare_namespace(tenant_id: uuid.UUID, name: str, num_shards: int | None = 
             if existing is None:
                 raise
         else:
-            forget_profiles()
+            clear_profile_cache()
             return namespace
     if num_shards is not None:
         existing.num_shards = num_shards

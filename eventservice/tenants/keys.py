@@ -25,10 +25,10 @@ PREFIX = "es"
 ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"  # nothing that a person could misread
 ID_LENGTH = 12
 SECRET_LENGTH = 40
-USE_NOTED = timedelta(hours=1)
-ENDS_SOON = timedelta(days=14)
+USE_RECORD_INTERVAL = timedelta(hours=1)
+EXPIRES_SOON = timedelta(days=14)
 # A successor lives as long again, and the calendar ends with the year 9999. Older keys may have been given more.
-LONGEST_LIFE = timedelta(days=36_500)
+MAX_LIFETIME = timedelta(days=36_500)
 
 
 def create_key(
@@ -67,12 +67,12 @@ def _usable() -> Q:
     return Q(revoked_at=None) & (Q(expires_at=None) | Q(expires_at__gt=DbNow()))
 
 
-def find_by_id(key_id: str) -> ApiKey | None:
+def find_active_key(key_id: str) -> ApiKey | None:
     """Operators name a key by its id alone."""
     return ApiKey.across_tenants.filter(pk=key_id, revoked_at=None).first()
 
 
-def keys_of(tenant_id: uuid.UUID | None) -> list[ApiKey]:
+def list_keys(tenant_id: uuid.UUID | None) -> list[ApiKey]:
     """A tenant's keys, or the operators' own."""
     return list(_owned_by(tenant_id).order_by("created_at", "key_id"))
 
@@ -90,23 +90,23 @@ class KeyState(StrEnum):
     REVOKED = "revoked"
 
 
-def state_of(key: ApiKey, now: datetime) -> KeyState:
+def get_key_state(key: ApiKey, now: datetime) -> KeyState:
     if key.revoked_at is not None:
         return KeyState.REVOKED
     if key.expires_at is None:
         return KeyState.ACTIVE
     if key.expires_at <= now:
         return KeyState.EXPIRED
-    return KeyState.ENDING if key.expires_at < now + ENDS_SOON else KeyState.ACTIVE
+    return KeyState.ENDING if key.expires_at < now + EXPIRES_SOON else KeyState.ACTIVE
 
 
-def described_keys(tenant_id: uuid.UUID | None, now: datetime) -> list[tuple[ApiKey, KeyState]]:
+def list_keys_with_state(tenant_id: uuid.UUID | None, now: datetime) -> list[tuple[ApiKey, KeyState]]:
     """Those that work first, the newest first."""
-    described = [(key, state_of(key, now)) for key in reversed(keys_of(tenant_id))]
+    described = [(key, get_key_state(key, now)) for key in reversed(list_keys(tenant_id))]
     return sorted(described, key=lambda pair: pair[1] in (KeyState.EXPIRED, KeyState.REVOKED))
 
 
-def key_of(tenant_id: uuid.UUID | None, key_id: str) -> ApiKey:
+def get_key(tenant_id: uuid.UUID | None, key_id: str) -> ApiKey:
     """A key of this tenant, or one of the operators' own; another's is not found."""
     key = _owned_by(tenant_id).filter(pk=key_id).first()
     if key is None:
@@ -114,7 +114,7 @@ def key_of(tenant_id: uuid.UUID | None, key_id: str) -> ApiKey:
     return key
 
 
-def refuse_ended(key: ApiKey) -> None:
+def require_rotatable(key: ApiKey) -> None:
     """Neither an ended key is rotated, nor one that has been: that would give its rights anew."""
     if key.successor_id is not None:
         rotated = f"This key has been rotated already, into {key.successor_id}: rotate that one."
@@ -125,18 +125,18 @@ def refuse_ended(key: ApiKey) -> None:
         raise Conflict("wrong_state", "This key has expired.")
 
 
-def usable_keys(tenant_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, int]:
+def count_usable_keys(tenant_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, int]:
     """How many keys of each tenant are neither revoked nor expired."""
     keys = ApiKey.across_tenants.filter(_usable(), tenant_id__in=tenant_ids)
     return dict(keys.order_by().values_list("tenant_id").annotate(Count("key_id")))
 
 
-def note_use(key: ApiKey) -> None:
+def record_use(key: ApiKey) -> None:
     """To the hour: enough to find keys that nobody uses, and not a write for every request.
 
     Whoever asks neither waits for it nor is refused because of it: the next request makes up for it.
     """
-    if key.last_used_at is not None and key.last_used_at > db_now() - USE_NOTED:
+    if key.last_used_at is not None and key.last_used_at > db_now() - USE_RECORD_INTERVAL:
         return
     rows = ApiKey.across_tenants.filter(pk=key.pk)
     with suppress(DatabaseError), without_waiting(), transaction.atomic():
@@ -149,7 +149,7 @@ def rotate_key(key: ApiKey, overlap: timedelta) -> tuple[ApiKey, str]:
 
     Once: a second successor would have the rights a second time, and its life from an end that is not the key's own.
     """
-    life = min(key.expires_at - key.created_at, LONGEST_LIFE) if key.expires_at else None
+    life = min(key.expires_at - key.created_at, MAX_LIFETIME) if key.expires_at else None
     ends = Least(Coalesce(F("expires_at"), DbNow(overlap)), DbNow(overlap))
     with transaction.atomic():
         successor, text = create_key(
@@ -158,7 +158,7 @@ def rotate_key(key: ApiKey, overlap: timedelta) -> tuple[ApiKey, str]:
         keys = ApiKey.across_tenants.filter(pk=key.pk)
         rotatable = keys.filter(_usable(), successor_id=None)
         if not rotatable.update(expires_at=ends, successor_id=successor.key_id):
-            refuse_ended(keys.get())
+            require_rotatable(keys.get())
             raise Conflict("wrong_state", "This key has just been changed by somebody else.")
     return successor, text
 

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, TypeVar
 import structlog
 
 from eventservice.kernel.errors import NotFound
-from eventservice.kernel.secrets import Undecipherable, decrypt_once
-from eventservice.tenants.directory import profile
+from eventservice.kernel.secrets import Undecipherable, decrypt_cached
+from eventservice.tenants.directory import get_profile
 from execution.attempt_log import AttemptKey
 from orchestration.lifecycle import StartedCall
 from timers.poller import LARGE_REQUEST_BYTES, HeldBack
@@ -203,9 +203,9 @@ def _ceiling(tenant_id: uuid.UUID) -> int:
     """What a tenant may have under way. One that cannot be read, or whose requests cannot be signed, may have nothing,
     and holds up nobody else."""
     try:
-        tenant = profile(tenant_id)
+        tenant = get_profile(tenant_id)
         if tenant.signing_secret:
-            decrypt_once(tenant.signing_secret)
+            decrypt_cached(tenant.signing_secret)
         return tenant.max_in_flight
     except (NotFound, Undecipherable) as unreadable:
         _report_unreadable(tenant_id, str(unreadable))

@@ -21,8 +21,8 @@ from eventservice.db.change_watch import ChangeWatch
 from eventservice.db.leases import Fenced
 from eventservice.db.now import db_now
 from eventservice.db.planner_statistics import gather_first_statistics
-from eventservice.kernel.faults import fault
-from eventservice.tenants.directory import Profile, most_shards, profile
+from eventservice.kernel.faults import trigger_fault
+from eventservice.tenants.directory import TenantProfile, get_max_shards, get_profile
 from execution.attempt_builder import Signer, build_attempt, check_target
 from execution.attempt_log import AttemptKey, list_orphaned_attempts
 from execution.egress import Egress
@@ -70,7 +70,7 @@ class Engine:
         self.limits = limits
         self._batch = min(limits.batch, 2 * LEAST_BATCH)  # it grows while that is quick
         self.in_flight = InFlight(limits)
-        self._unsent: list[tuple[StartedCall, Profile, datetime]] = []  # and committed
+        self._unsent: list[tuple[StartedCall, TenantProfile, datetime]] = []  # and committed
         self._unrecorded: list[Outcome] = []
         # Attempts that this process began before it was fenced: their results change no state.
         self._late: set[Hashable] = set()
@@ -153,9 +153,9 @@ class Engine:
             started = lifecycle.start(due, self.membership.owner_id)
             # Read while all of it can still be undone: what is committed must also be sent.
             now = db_now()
-            unsent = [(call, profile(call.key.tenant_id), now) for call in started]
-            fault("start.before_commit")
-        fault("start.committed")
+            unsent = [(call, get_profile(call.key.tenant_id), now) for call in started]
+            trigger_fault("start.before_commit")
+        trigger_fault("start.committed")
         self._unsent = unsent
         self._send_started()
         if started:
@@ -178,9 +178,9 @@ class Engine:
             else:
                 attempts.append(attempt)
         self.egress.send(attempts)
-        fault("start.sent")
+        trigger_fault("start.sent")
 
-    def _attempt(self, call: StartedCall, tenant: Profile, now: datetime) -> Attempt | Errored:
+    def _attempt(self, call: StartedCall, tenant: TenantProfile, now: datetime) -> Attempt | Errored:
         key = call.key.execution_id
         signer = Signer(tenant.signing_secret) if tenant.signing_secret else None
         return check_target(call.request.url, tenant.allowed_hosts, key) or build_attempt(
@@ -214,12 +214,12 @@ class Engine:
         if not piece:
             return 0
         ended = [(self.in_flight[outcome.key].key, outcome) for outcome in piece]
-        fault("finish.before")
+        trigger_fault("finish.before")
         lifecycle.close_late(end for end in ended if end[0].execution_id in self._late)
         lifecycle.finish(
             [end for end in ended if end[0].execution_id not in self._late], self.membership.fence
         )
-        fault("finish.committed")
+        trigger_fault("finish.committed")
         del self._unrecorded[: len(piece)]
         for key, _ in ended:
             self._late.discard(key.execution_id)
@@ -267,7 +267,7 @@ class Engine:
             gather_first_statistics(TABLES)
 
     def _beat(self) -> None:
-        fault("beat")
+        trigger_fault("beat")
         was_late, self._is_late = self._is_late, self.membership.heartbeat(len(self.in_flight))
         if self._is_late and not was_late:
             # The database was away, or its clock was set: the others have as long as a lease to beat too, and to
@@ -276,12 +276,12 @@ class Engine:
 
     def _reap(self) -> None:
         while (node := reap_dead_node(by=self.membership.owner_id)) is not None:
-            fault("reap.committed")
+            trigger_fault("reap.committed")
             log.warning("node_reaped", node=str(node))
             self._due["sweep"] = 0.0
 
     def _rebalance(self) -> None:
-        if self.membership.rebalance(most_shards()):
+        if self.membership.rebalance(get_max_shards()):
             self._look_in(0.0)
 
     def _sweep(self) -> None:

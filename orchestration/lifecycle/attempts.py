@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from django.db import transaction
 
-from eventservice.db.now import db_now, rfc3339
-from eventservice.kernel.faults import fault
+from eventservice.db.now import db_now, to_rfc3339
+from eventservice.kernel.faults import trigger_fault
 from eventservice.kernel.ids import new_id
 from execution.attempt_builder import StoredRequest
 from execution.attempt_log import AttemptKey, OpenedAttempt, close_attempts, interrupt_attempts, open_attempts
@@ -98,7 +98,7 @@ def _opened(call: StartedCall, node: uuid.UUID) -> OpenedAttempt:
 
 
 def _started_events(row: Row, call: StartedCall, node: uuid.UUID, now: datetime) -> tuple[Event, Event]:
-    reached = event_of(row, 0, EventType.DUE_TIME_REACHED, {"dueAt": rfc3339(call.due_at)}, now)
+    reached = event_of(row, 0, EventType.DUE_TIME_REACHED, {"dueAt": to_rfc3339(call.due_at)}, now)
     facts = {"attempt": call.attempt, "executionId": str(call.key.execution_id), "node": str(node)}
     running = event_of(row, 1, EventType.RUNNING, facts, now, cause=reached.event_id)
     # The attempt's id is also its event's: what comes of the attempt names it as the cause.
@@ -133,7 +133,7 @@ def finish(ended: Sequence[tuple[AttemptKey, Outcome]], fence: Callable[[], None
                 _end(row, outcomes[row.execution_id], now, ends)
         moved = _write_ends(ends)
         close_attempts(ended, now)
-        fault("finish.before_commit")
+        trigger_fault("finish.before_commit")
     return moved
 
 
@@ -177,7 +177,7 @@ def _end_for_now(
 ) -> None:
     ends.again.append((row, (again_at, meta, interrupted)))
     ends.due_again.append((row.tenant_id, row.service_call_id, again_at))
-    facts = {"dueAt": rfc3339(again_at), **_result_facts(row, meta)}
+    facts = {"dueAt": to_rfc3339(again_at), **_result_facts(row, meta)}
     ends.events.append(event_of(row, 0, EventType.RESCHEDULED, facts, now, cause=row.execution_id))
 
 
@@ -231,7 +231,7 @@ def resolve_interrupted(keys: Sequence[AttemptKey]) -> int:
                 _interrupt(row, now, ends)
         moved = _write_ends(ends)
         interrupt_attempts(keys, now)
-        fault("resolve.before_commit")
+        trigger_fault("resolve.before_commit")
     return moved
 
 

@@ -11,7 +11,7 @@ from django.db import transaction
 
 from eventservice.db.bulk import insert_rows
 from eventservice.db.errors import retry_on_deadlock
-from eventservice.db.now import db_now, rfc3339
+from eventservice.db.now import db_now, to_rfc3339
 from eventservice.kernel.errors import Conflict, NotFound
 from execution.redaction import decrypt_headers
 from orchestration.commands import RequestSpec, SubmitServiceCall
@@ -54,7 +54,7 @@ def reschedule(tenant_id: uuid.UUID, service_call_id: uuid.UUID, due_at: datetim
         due_at = due_at or now
         rearm([(tenant_id, service_call_id, due_at)])
         move(Status.SCHEDULED, Status.SCHEDULED, "due_at = {due_at}", [(row, (due_at,))])
-        append_events([event_of(row, 0, EventType.RESCHEDULED, {"dueAt": rfc3339(due_at)}, now)])
+        append_events([event_of(row, 0, EventType.RESCHEDULED, {"dueAt": to_rfc3339(due_at)}, now)])
 
 
 @retry_on_deadlock

@@ -11,9 +11,9 @@ from datetime import datetime
 from django.db import IntegrityError, transaction
 
 from eventservice.db.errors import retry_on_deadlock
-from eventservice.db.now import db_now, rfc3339
+from eventservice.db.now import db_now, to_rfc3339
 from eventservice.kernel.errors import Conflict, NotFound
-from eventservice.tenants.directory import profile
+from eventservice.tenants.directory import get_profile
 from orchestration.commands import SubmitServiceCall
 from orchestration.events import EventType
 from orchestration.lifecycle.commands import cancel
@@ -104,11 +104,11 @@ def _stored(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> ServiceCall:
 
 
 def _overwrite(row: Row, command: SubmitServiceCall, now: datetime) -> None:
-    tenant = profile(row.tenant_id)
+    tenant = get_profile(row.tenant_id)
     timer = timer_for(command, tenant, now)._replace(correlation_id=row.correlation_id)
     new = dict(zip(CALL_COLUMNS, call_row(command, timer, tenant, now), strict=True))
     columns = ("name", "due_at", "request_spec", "host", "retry_policy", "timeout_seconds")
     assignments = ", ".join(f"{column} = {{{column}}}" for column in columns)
     move(Status.SCHEDULED, Status.SCHEDULED, assignments, [(row, tuple(new[column] for column in columns))])
     upsert_timers([timer], now)
-    append_events([event_of(row, 0, EventType.RESCHEDULED, {"dueAt": rfc3339(timer.due_at)}, now)])
+    append_events([event_of(row, 0, EventType.RESCHEDULED, {"dueAt": to_rfc3339(timer.due_at)}, now)])

@@ -11,7 +11,7 @@ from django.db import transaction
 from eventservice.db.bulk import update_rows
 from eventservice.db.errors import retry_on_deadlock
 from eventservice.kernel.secrets import Reencryption
-from eventservice.tenants.directory import tenant_ids
+from eventservice.tenants.directory import list_tenant_ids
 from execution.redaction import reencrypt_headers
 from orchestration.lifecycle.rows import locked_with_request
 from orchestration.models import ServiceCall
@@ -24,7 +24,7 @@ WRITE_BATCH = 20
 def reencrypt_calls(work: Reencryption) -> Iterator[int]:
     """How many were changed, after each short transaction. Of all that are kept, because a call that has ended may be
     replayed. What is under the first key is only read, so that a run that was broken off is soon where it was."""
-    for tenant_id in tenant_ids():
+    for tenant_id in list_tenant_ids():
         after = uuid.UUID(int=0)
         while batch := _headers_after(after, tenant_id):
             after = batch[-1][0]

@@ -9,7 +9,7 @@ from django.db import transaction
 
 from eventservice.db.bulk import execute_rows
 from eventservice.db.now import db_now
-from eventservice.tenants.directory import tenant_ids
+from eventservice.tenants.directory import list_tenant_ids
 from orchestration.models import ServiceCall
 from orchestration.states import TERMINAL, Status
 
@@ -20,7 +20,7 @@ def prune_calls(older_than: timedelta, limit: int) -> int:
     """Delete calls that ended before that age, with all that hangs on them, in small transactions; how many."""
     before = db_now() - older_than
     pruned = 0
-    for tenant_id in tenant_ids():
+    for tenant_id in list_tenant_ids():
         for status in sorted(TERMINAL):
             while pruned < limit and (deleted := _prune_some(tenant_id, status, before, limit - pruned)):
                 pruned += deleted

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 
-from eventservice.tenants.directory import tenant_ids
+from eventservice.tenants.directory import list_tenant_ids
 from orchestration.models import ServiceCall
 from orchestration.states import Status
 
@@ -13,7 +13,7 @@ from orchestration.states import Status
 def scheduled_secrets(most: int) -> Iterator[tuple[str, str]]:
     """What it is, and as it is stored. Of each tenant's calls those due next and those due last: among them are the
     oldest, which are the first to be lost with an old key."""
-    tenants = tenant_ids()
+    tenants = list_tenant_ids()
     each = max(1, most // max(1, 2 * len(tenants)))
     for tenant_id in tenants:
         for service_call_id, headers in _ends(tenant_id, each).items():

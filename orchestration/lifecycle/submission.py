@@ -13,10 +13,10 @@ from django.db import IntegrityError, transaction
 
 from eventservice.db.bulk import insert_rows
 from eventservice.db.errors import retry_on_deadlock
-from eventservice.db.now import db_now, rfc3339
+from eventservice.db.now import db_now, to_rfc3339
 from eventservice.kernel.errors import Conflict, DomainError
-from eventservice.kernel.sharding import shard_of
-from eventservice.tenants.directory import Profile, profile
+from eventservice.kernel.sharding import compute_shard
+from eventservice.tenants.directory import TenantProfile, get_profile
 from execution.redaction import encrypt_headers
 from orchestration.commands import SubmitServiceCall
 from orchestration.events import EventType
@@ -146,7 +146,9 @@ def _replayed(command: SubmitServiceCall, known: _Known) -> Submitted:
 
 
 def _store(commands: Sequence[SubmitServiceCall], now: datetime) -> None:
-    profiles = {tenant_id: profile(tenant_id) for tenant_id in {command.tenant_id for command in commands}}
+    profiles = {
+        tenant_id: get_profile(tenant_id) for tenant_id in {command.tenant_id for command in commands}
+    }
     timers = [timer_for(command, profiles[command.tenant_id], now) for command in commands]
     insert_rows(
         ServiceCall,
@@ -164,20 +166,22 @@ def _store(commands: Sequence[SubmitServiceCall], now: datetime) -> None:
     )
 
 
-def timer_for(command: SubmitServiceCall, tenant: Profile, now: datetime) -> Timer:
+def timer_for(command: SubmitServiceCall, tenant: TenantProfile, now: datetime) -> Timer:
     timer_key = command.external_id or str(command.service_call_id)
     return Timer(
         command.tenant_id,
         command.service_call_id,
         command.correlation_id,
         due_at=command.due_from(now),
-        shard_id=shard_of(command.tenant_id, timer_key, tenant.shards_of(command.namespace)),
+        shard_id=compute_shard(command.tenant_id, timer_key, tenant.shards_of(command.namespace)),
         host=command.request.host,
         request_bytes=command.request.body_bytes,
     )
 
 
-def call_row(command: SubmitServiceCall, timer: Timer, tenant: Profile, now: datetime) -> tuple[Any, ...]:
+def call_row(
+    command: SubmitServiceCall, timer: Timer, tenant: TenantProfile, now: datetime
+) -> tuple[Any, ...]:
     spec = {
         "method": command.request.method,
         "url": command.request.url,
@@ -207,7 +211,7 @@ def _submitted_events(command: SubmitServiceCall, timer: Timer, now: datetime) -
             causation_id,
         )
 
-    due_at = rfc3339(timer.due_at)
+    due_at = to_rfc3339(timer.due_at)
     facts = {
         "name": command.name,
         "method": command.request.method,

@@ -24,7 +24,7 @@ from typing import Any
 
 from django.db.models import Exists, F, OrderBy, OuterRef, Q, QuerySet, lookups
 
-from eventservice.db.sql import Aside
+from eventservice.db.sql import Unindexed
 from eventservice.tenants.models import DEFAULT_NAMESPACE
 from orchestration.models import ServiceCall, ServiceCallTag
 from orchestration.queries.calls import CHUNK_SIZE, CallKey, CallSummary, list_summaries
@@ -125,11 +125,11 @@ def _read_positions(wanted: CallFilter, order: Order, after: Position | None, li
     calls = ServiceCall.objects.for_tenant(wanted.tenant_id)
     rare = select_by_rare_id(wanted)
     if rare is not None:
-        return _read_in_order(rare, order, after, limit, Aside)
+        return _read_in_order(rare, order, after, limit, Unindexed)
     few = list_few_ids(wanted)
     if few is not None:
         matching = calls.filter(match_without_index(wanted), service_call_id__in=few)
-        return _read_in_order(matching, order, after, limit, Aside)
+        return _read_in_order(matching, order, after, limit, Unindexed)
     if order.column == "submitted_at" and _can_walk_by_tag(wanted):
         return _walk_tag(wanted, order.descending, after, limit)
     if order.column == "due_at":
@@ -144,7 +144,7 @@ def _read_in_order(
     limit: int,
     wrap: Callable[[F], Any] = lambda column: column,
 ) -> list[Position]:
-    """`wrap` is Aside where the rows are few: then they are to be sorted, and no index is to be walked."""
+    """`wrap` is Unindexed where the rows are few: then they are to be sorted, and no index is to be walked."""
     names = order.column, "service_call_id"
     first, last = (wrap(F(name)) for name in names)
     if after is not None:
@@ -288,7 +288,7 @@ def match_without_index(wanted: CallFilter, path: str = "", *, tags: bool = True
 
 
 def _compare(column: str, lookup: str, value: Any) -> Q:
-    return Q(getattr(lookups, lookup)(Aside(F(column)), value))
+    return Q(getattr(lookups, lookup)(Unindexed(F(column)), value))
 
 
 def _has_tag(wanted: CallFilter, tags: Collection[str]) -> Q:

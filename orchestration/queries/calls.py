@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from django.db.models import Case, F, QuerySet, When
 from django.db.models.fields.json import KeyTextTransform, KeyTransform
 
-from eventservice.db.sql import Aside
+from eventservice.db.sql import Unindexed
 from eventservice.kernel.errors import NotFound
 from orchestration.models import ServiceCall, ServiceCallTag
 from orchestration.states import Status
@@ -139,8 +139,8 @@ def find_call_by_idempotency_key(tenant_id: uuid.UUID, idempotency_key: str) -> 
 def list_replays(tenant_id: uuid.UUID, service_call_id: uuid.UUID, limit: int) -> list[Replay]:
     """Return the replays of a call, the latest first."""
     replays = _calls(tenant_id).filter(replay_of=service_call_id)
-    # Without Aside, SQLite walks all of the tenant's calls in this order.
-    latest = replays.order_by(Aside(F("service_call_id")).desc())
+    # Without Unindexed, SQLite walks all of the tenant's calls in this order.
+    latest = replays.order_by(Unindexed(F("service_call_id")).desc())
     return [Replay(*row) for row in latest.values_list(*Replay._fields)[:limit]]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from django.db import connection
 from django.db.models import Case, Count, IntegerField, QuerySet, Sum, Value, When
 
-from eventservice.db.bounded_count import MOST_COUNTED
+from eventservice.db.bounded_count import MAX_COUNTED
 from eventservice.tenants.models import DEFAULT_NAMESPACE
 from orchestration.models import ServiceCall
 from orchestration.queries.call_lists import (
@@ -111,7 +111,7 @@ def _count_statuses_by_index(free: Sequence[CallFilter]) -> Counter[str]:
 def _select_few(free: CallFilter) -> QuerySet[Any] | None:
     narrow = select_by_rare_id(free)
     if narrow is not None:
-        return narrow[: MOST_COUNTED + 1]
+        return narrow[: MAX_COUNTED + 1]
     few = list_few_ids(free)
     calls = ServiceCall.objects.for_tenant(free.tenant_id).order_by()
     return None if few is None else calls.filter(match_without_index(free), service_call_id__in=few)
@@ -125,7 +125,7 @@ def _count_all(wanted: Sequence[CallFilter]) -> tuple[int, bool]:
     for one in wanted:
         count, is_all = _count_of_tenant(one)
         total, exact = total + count, exact and is_all
-        if total > MOST_COUNTED:
+        if total > MAX_COUNTED:
             return total, True
     return total, exact
 
@@ -152,7 +152,7 @@ def _count_latest(wanted: CallFilter) -> tuple[int, bool]:
 
 
 def _count_each(rows: Sequence[QuerySet[Any]]) -> list[int]:
-    """How many each has, up to one more than MOST_COUNTED: in one statement, for there are many to ask for."""
+    """How many each has, up to one more than MAX_COUNTED: in one statement, for there are many to ask for."""
     counts: list[int] = []
     for start in range(0, len(rows), MAX_COUNTS_PER_STATEMENT):
         counts += _count_in_one_statement(rows[start : start + MAX_COUNTS_PER_STATEMENT])
@@ -163,7 +163,7 @@ def _count_in_one_statement(rows: Sequence[QuerySet[Any]]) -> Sequence[int]:
     parts: list[str] = []
     params: list[Any] = []
     for one in rows:
-        sql, values = one.order_by().values_list("tenant_id")[: MOST_COUNTED + 1].query.sql_with_params()
+        sql, values = one.order_by().values_list("tenant_id")[: MAX_COUNTED + 1].query.sql_with_params()
         parts.append(f"(SELECT COUNT(*) FROM ({sql}) AS counted)")
         params += values
     with connection.cursor() as cursor:

@@ -11,8 +11,8 @@ from typing import Any
 
 from django.db.models import QuerySet
 
-from eventservice.db.bounded_count import MOST_COUNTED, capped_count
-from eventservice.tenants.directory import tenant_ids
+from eventservice.db.bounded_count import MAX_COUNTED, count_capped
+from eventservice.tenants.directory import list_tenant_ids
 from orchestration.models import ServiceCall
 from orchestration.states import Status
 from orchestration.statistics.charts import Slice
@@ -52,11 +52,11 @@ def pulse(tenant_id: uuid.UUID | None, now: datetime) -> Pulse:
     lost = calls.filter(status=Status.RUNNING, deadline_at__lt=now).order_by("deadline_at")
     named = lost.values_list("tenant_id", "service_call_id", "name", "deadline_at")[:MOST_NAMED]
     return Pulse(
-        running=capped_count(calls.filter(status=Status.RUNNING)),
-        backlog=backlog(calls.filter(status=Status.SCHEDULED), now, capped_count),
-        oldest_overdue=oldest_overdue(tenant_ids() if tenant_id is None else [tenant_id], now),
+        running=count_capped(calls.filter(status=Status.RUNNING)),
+        backlog=backlog(calls.filter(status=Status.SCHEDULED), now, count_capped),
+        oldest_overdue=oldest_overdue(list_tenant_ids() if tenant_id is None else [tenant_id], now),
         lost=[LostCall(*row) for row in named],
-        lost_count=capped_count(lost),
+        lost_count=count_capped(lost),
     )
 
 
@@ -75,7 +75,7 @@ def add_latest(slices: Sequence[Slice], tenant_id: uuid.UUID | None, since: date
         within = calls.filter(due_at__gte=begin, due_at__lt=end)
         counts: Counter[str] = Counter()
         for status, name in OUTCOMES.items():
-            counts[name] = min(capped_count(within.filter(status=status)), MOST_COUNTED)
+            counts[name] = min(count_capped(within.filter(status=status)), MAX_COUNTED)
         one.outcomes.add(**counts)
         if counts.total():
             _sample_lateness(one, within)
@@ -95,4 +95,4 @@ def _calls(tenant_id: uuid.UUID | None) -> QuerySet[Any]:
     """Of all tenants by their ids, because the indexes begin with these."""
     if tenant_id is not None:
         return ServiceCall.objects.for_tenant(tenant_id).order_by()
-    return ServiceCall.across_tenants.filter(tenant_id__in=tenant_ids()).order_by()
+    return ServiceCall.across_tenants.filter(tenant_id__in=list_tenant_ids()).order_by()

@@ -28,7 +28,7 @@ from django.db.models import Count, F, Q, Sum
 
 from eventservice.db.bulk import insert_rows
 from eventservice.db.now import db_now
-from eventservice.tenants.directory import tenant_ids
+from eventservice.tenants.directory import list_tenant_ids
 from orchestration.models import CallRollup, HostRollup, Resolution, RollupMark, ServiceCall
 from orchestration.states import LIVE, TERMINAL, Status
 from orchestration.statistics.aggregate import STEP, Tally, ceiling, ended, floor, tally
@@ -97,7 +97,7 @@ def _marks(now: datetime) -> list[Any]:
     begin = floor(now - KEEP_MINUTES, STEP[HOUR])
     fresh = [
         RollupMark(tenant_id=tenant_id, covered_until=begin, counted_until=begin, history_until=begin)
-        for tenant_id in tenant_ids()
+        for tenant_id in list_tenant_ids()
         if tenant_id not in known
     ]
     RollupMark.objects.bulk_create(fresh, ignore_conflicts=True)

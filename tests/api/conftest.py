@@ -12,7 +12,7 @@ import pytest
 from django.test import Client
 
 from eventservice.api import authentication, metrics, throttling
-from eventservice.tenants.directory import create_tenant, forget_profiles
+from eventservice.tenants.directory import clear_profile_cache, create_tenant
 from eventservice.tenants.keys import create_key
 from eventservice.tenants.models import ApiKey, Tenant
 from orchestration import admission
@@ -87,14 +87,14 @@ def nothing_kept() -> Iterator[None]:
     """What the processes keep for a moment would outlive a test's rows."""
     for forget in (
         authentication.forget_keys,
-        forget_profiles,
+        clear_profile_cache,
         throttling.forget_turns,
         metrics.forget_metrics,
         admission.forget_rooms,
     ):
         forget()
     yield
-    forget_profiles()
+    clear_profile_cache()
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from eventservice.db.now import pinned_time
+from eventservice.db.now import pin_time
 from eventservice.tenants.directory import declare_namespace
 from orchestration.models import ServiceCall
 from orchestration.queries import call_lists
@@ -30,7 +30,7 @@ def rows(acme: Api, intruder: Api) -> list[Row]:
     declare_namespace(acme.tenant.tenant_id, "blue", 4)
     chance = random.Random(7)
     for n in range(CALLS):
-        with pinned_time(NOON + timedelta(minutes=n // 4)):
+        with pin_time(NOON + timedelta(minutes=n // 4)):
             made = acme.submit(
                 name=chance.choice(["greet", "part"]),
                 tags=chance.sample(["a", "b", "c"], chance.randint(0, 3)),
@@ -111,7 +111,7 @@ def test_the_newest_come_first(acme: Api, rows: list[Row]) -> None:
 def test_under_a_tag_they_come_as_they_were_submitted_whatever_their_ids(acme: Api) -> None:
     names: list[str] = []
     for n in (3, 1, 2):
-        with pinned_time(NOON + timedelta(seconds=len(names))):
+        with pin_time(NOON + timedelta(seconds=len(names))):
             acme.submit(name=f"n{n}", tags=["t"], serviceCallId=str(uuid.UUID(int=n)))
         names.append(f"n{n}")
     assert [row["name"] for row in walk(acme, "tag=t&sort=submittedAt&limit=1")] == names

@@ -18,7 +18,7 @@ from django.test.utils import CaptureQueriesContext
 from prometheus_client.parser import text_string_to_metric_families
 
 from eventservice.api import metrics as metrics_module
-from eventservice.db.now import DbNow, db_now, pinned_time
+from eventservice.db.now import DbNow, db_now, pin_time
 from eventservice.kernel.ids import new_id
 from eventservice.tenants.directory import create_tenant
 from orchestration.models import ServiceCall
@@ -260,7 +260,7 @@ def test_the_oldest_of_all_tenants_is_told(operator: Api, intruder: Api, acme: A
     for api, minutes in ((intruder, 3), (acme, 2)):
         due = now - timedelta(minutes=minutes)
         ServiceCallFactory(tenant_id=api.tenant.tenant_id, status="Scheduled", due_at=due)
-    with pinned_time(now):
+    with pin_time(now):
         assert operator.get("/api/v1/stats").json()["backlog"]["overdue"] == 2
         assert operator.get("/api/v1/stats").json()["oldestOverdueSeconds"] == 180
         assert acme.get("/api/v1/stats").json()["oldestOverdueSeconds"] == 120

@@ -13,7 +13,7 @@ from django.http import HttpResponse
 from django.test import Client
 from django.urls import path
 
-from eventservice.kernel.logging import logging_config
+from eventservice.kernel.logging import build_logging_config
 from orchestration import lifecycle
 from tests.api.conftest import Api, submission
 
@@ -24,7 +24,7 @@ Lines = Callable[[], list[dict[str, Any]]]
 
 @pytest.fixture
 def lines() -> Iterator[Lines]:
-    config = logging_config("INFO", "json")["formatters"]["structured"]
+    config = build_logging_config("INFO", "json")["formatters"]["structured"]
     written = io.StringIO()
     handler = logging.StreamHandler(written)
     handler.setFormatter(config.pop("()")(**config))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from eventservice.db.now import pinned_time
+from eventservice.db.now import pin_time
 from orchestration.models import ServiceCall
 from outbox.models import OutboxEvent
 from tests.api.conftest import SPEC, Api, faults, submission
@@ -82,7 +82,7 @@ def test_it_is_due_when_it_was_asked_for(acme: Api, when: dict[str, Any], second
     document = {**submission(), **when}
     if "delay" not in when:
         del document["delay"]
-    with pinned_time(NOON):
+    with pin_time(NOON):
         call = acme.post("/service-calls", document).json()
     assert datetime.fromisoformat(call["dueAt"]) == NOON + timedelta(seconds=seconds)
 
@@ -251,5 +251,5 @@ def test_another_is_made_where_there_is_none(acme: Api, given: str) -> None:
 
 
 def test_times_are_in_utc_with_milliseconds(acme: Api) -> None:
-    with pinned_time(datetime(2026, 3, 1, 12, 0, 0, 4999, tzinfo=UTC)):
+    with pin_time(datetime(2026, 3, 1, 12, 0, 0, 4999, tzinfo=UTC)):
         assert acme.submit()["submittedAt"] == "2026-03-01T12:00:00.004Z"

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from eventservice.api.authentication import forget_keys
-from eventservice.db.now import db_now, pinned_time
-from eventservice.tenants.directory import change_tenant
+from eventservice.db.now import db_now, pin_time
+from eventservice.tenants.directory import update_tenant
 from eventservice.tenants.models import ApiKey, Tenant
 from execution.redaction import MASK
 from tests.api.conftest import SPEC, Api, api_of, faults
@@ -123,7 +123,7 @@ def test_a_rotated_key_goes_on_for_the_overlap(acme: Api) -> None:
         return int(Api(acme.tenant, key["key"]).get("/service-calls").status_code)
 
     assert [answers(old), answers(new)] == [200, 200]
-    with pinned_time(db_now() + timedelta(hours=1, seconds=1)):
+    with pin_time(db_now() + timedelta(hours=1, seconds=1)):
         assert [answers(old), answers(new)] == [401, 200]
         assert acme.post(f"/api-keys/{old['keyId']}/rotate").status_code == 409
 
@@ -177,7 +177,7 @@ def test_a_header_that_there_cannot_be_is_no_secret_one(operator: Api, name: Any
 
 
 def test_a_secret_header_that_was_named_before_the_rule_does_no_harm(operator: Api) -> None:
-    change_tenant(operator.tenant.tenant_id, secret_headers=["X-Pin:", "X_Ssn"])
+    update_tenant(operator.tenant.tenant_id, secret_headers=["X-Pin:", "X_Ssn"])
     call = operator.submit(requestSpec={**SPEC, "headers": {"X-Ssn": "123-45-6789", "X-Pin": "4711"}})
     assert call["requestSpec"]["headers"] == {"X-Ssn": MASK, "X-Pin": "4711"}
     changed = operator("PATCH", "", {"maxPending": 7}).json()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from eventservice.tenants.directory import change_tenant
+from eventservice.tenants.directory import update_tenant
 from tests.api.conftest import Api, submission
 
 pytestmark = pytest.mark.django_db
@@ -59,7 +59,7 @@ def test_the_headers_that_come_are_described_and_those_described_as_sure_come(
         ("post", f"{PREFIX}/namespaces", acme.post("/namespaces", {"name": "blue"})),
         ("get", "/api/v1/stats", acme.get("/api/v1/stats")),
     ]
-    change_tenant(acme.tenant.tenant_id, requests_per_minute=1)
+    update_tenant(acme.tenant.tenant_id, requests_per_minute=1)
     answers += [("get", f"{PREFIX}/service-calls", acme.get("/service-calls")) for _ in range(2)]
     headers = document["components"]["headers"]
     came = set()

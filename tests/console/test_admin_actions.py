@@ -11,7 +11,7 @@ from django.test import Client
 from eventservice.adminsite import actions
 from eventservice.db.now import db_now
 from eventservice.operators.models import OperatorAction
-from eventservice.tenants.directory import change_tenant, declare_namespace
+from eventservice.tenants.directory import declare_namespace, update_tenant
 from eventservice.tenants.keys import create_key
 from eventservice.tenants.models import DEFAULT_NAMESPACE, ApiKey, Tenant
 from orchestration import lifecycle
@@ -135,7 +135,7 @@ def test_each_page_that_asks_is_another_and_is_sent_once(operator: Client, tenan
 
 def test_a_replay_for_a_tenant_that_is_not_active_is_refused(operator: Client, tenant: Tenant) -> None:
     call = failed(tenant)
-    change_tenant(tenant.pk, active=False)
+    update_tenant(tenant.pk, active=False)
     assert "This tenant is not active" in told(act_on(operator, CALLS, "replay", [call]))[0]
     assert replays(tenant) == 0
 
@@ -143,7 +143,7 @@ def test_a_replay_for_a_tenant_that_is_not_active_is_refused(operator: Client, t
 def test_a_replay_keeps_to_the_tenants_ceiling(operator: Client, tenant: Tenant) -> None:
     (call,) = submitted(tenant, 1)
     lifecycle.cancel(tenant.pk, call.service_call_id)
-    change_tenant(tenant.pk, max_pending=0)
+    update_tenant(tenant.pk, max_pending=0)
     forget_rooms()
     assert "may have 0 calls pending" in told(act_on(operator, CALLS, "replay", [call]))[0]
     assert statuses(tenant) == ["Canceled"]

@@ -13,7 +13,7 @@ from eventservice.kernel.ids import new_id
 from eventservice.kernel.secrets import decrypt
 from eventservice.operators.models import OperatorAction
 from eventservice.operators.roles import Role, role_of
-from eventservice.tenants.directory import change_tenant, profile
+from eventservice.tenants.directory import get_profile, update_tenant
 from eventservice.tenants.models import Namespace, Tenant
 from outbox.models import WebhookEndpoint
 from tests.console.admin_pages import page_of, shown
@@ -44,11 +44,11 @@ def errors_in(response: Any) -> str:
 
 
 def test_a_changed_limit_counts_at_once(admin: Client, tenant: Tenant) -> None:
-    assert profile(tenant.pk).max_in_flight == 1000
+    assert get_profile(tenant.pk).max_in_flight == 1000
     hosts = "one.test\r\n\r\ntwo.test\r\n one.test "
     response = admin.post(page_of(TENANT, tenant), with_shown(admin, tenant, allowed_hosts=hosts))
     assert response.status_code == 302
-    assert profile(tenant.pk).max_in_flight == 10
+    assert get_profile(tenant.pk).max_in_flight == 10
     tenant.refresh_from_db()
     assert tenant.allowed_hosts == ["one.test", "two.test"]
     assert tenant.name == "acme"
@@ -67,9 +67,9 @@ def test_a_change_is_in_both_logs(admin: Client, tenant: Tenant) -> None:
 def test_what_another_has_changed_since_the_page_was_opened_is_not_written_over(
     admin: Client, tenant: Tenant
 ) -> None:
-    change_tenant(tenant.pk, allowed_hosts=["good.test", "evil.test"])
+    update_tenant(tenant.pk, allowed_hosts=["good.test", "evil.test"])
     typed = with_shown(admin, tenant, allowed_hosts="good.test\nevil.test")
-    change_tenant(tenant.pk, allowed_hosts=["good.test"])
+    update_tenant(tenant.pk, allowed_hosts=["good.test"])
     refused = admin.post(page_of(TENANT, tenant), typed)
     assert "somebody else has changed this tenant" in errors_in(refused)
     assert "Allowed hosts: good.test." in errors_in(refused)

@@ -302,7 +302,7 @@ def test_another_order_cannot_be_asked_for(viewer: Client, tenant: Tenant) -> No
 def test_a_long_list_is_counted_up_to_a_cap(
     viewer: Client, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("eventservice.db.bounded_count.MOST_COUNTED", 60)
+    monkeypatch.setattr("eventservice.db.bounded_count.MAX_COUNTED", 60)
     for number in range(70):
         call(tenant, f"n{number}", submitted_at=EARLIER + timedelta(seconds=number))
     page = shown(viewer.get(list_of(CALLS)))

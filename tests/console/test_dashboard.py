@@ -13,7 +13,7 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from eventservice.db.now import pinned_time
+from eventservice.db.now import pin_time
 from eventservice.kernel.ids import new_id
 from eventservice.tenants.models import Tenant
 from orchestration.statistics.rollup import roll_up
@@ -31,7 +31,7 @@ MINUTE = timedelta(minutes=1)
 
 @pytest.fixture(autouse=True)
 def now() -> Iterator[None]:
-    with pinned_time(NOON):
+    with pin_time(NOON):
         yield
 
 
@@ -155,7 +155,7 @@ def test_what_has_just_ended_is_shown_before_it_is_counted(viewer: Client, tenan
     assert tile(text(viewer), "Success (1 h)") == "0 %"
     roll_up(60)
     assert ": 1 failed</title>" in text(viewer)
-    with pinned_time(NOON + MINUTE / 2):
+    with pin_time(NOON + MINUTE / 2):
         ended(tenant, before=-MINUTE / 4)
         assert tile(text(viewer), "Success (1 h)") == "50 %"
 
@@ -218,7 +218,7 @@ def test_old_figures_are_said_to_be_old(viewer: Client, tenant: Tenant) -> None:
     ended(tenant)
     roll_up(60)
     assert "had been counted" not in text(viewer)
-    with pinned_time(NOON + 10 * MINUTE):
+    with pin_time(NOON + 10 * MINUTE):
         assert "had been counted" in text(viewer)
 
 

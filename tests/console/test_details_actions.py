@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from eventservice.db.now import pinned_time
+from eventservice.db.now import pin_time
 from eventservice.operators.models import OperatorAction
-from eventservice.tenants.directory import change_tenant, create_tenant, forget_profiles
+from eventservice.tenants.directory import clear_profile_cache, create_tenant, update_tenant
 from eventservice.tenants.models import Tenant
 from orchestration import admission, lifecycle
 from orchestration.models import ServiceCallTag
@@ -202,8 +202,8 @@ def test_a_replay_makes_one_new_call_however_often_it_is_sent(
 def test_a_replay_needs_room(operator: Client, acme: Tenant, hand: Hand) -> None:
     call = ended(hand, acme)
     submit(acme, due_at=after(60))
-    change_tenant(acme.tenant_id, max_pending=1)
-    forget_profiles()
+    update_tenant(acme.tenant_id, max_pending=1)
+    clear_profile_cache()
     post(operator, acme, call, "replay")
     assert "may have 1 calls pending" in text_of(page_of(operator, acme, call))
     assert len(calls()) == 2
@@ -212,7 +212,7 @@ def test_a_replay_needs_room(operator: Client, acme: Tenant, hand: Hand) -> None
 
 def test_a_replay_that_is_sent_again_needs_no_more_room(operator: Client, acme: Tenant, hand: Hand) -> None:
     call = ended(hand, acme)
-    change_tenant(acme.tenant_id, max_pending=1)
+    update_tenant(acme.tenant_id, max_pending=1)
     for _ in range(2):
         admission.forget_rooms()
         answer = post(operator, acme, call, "replay", key="same")
@@ -224,7 +224,7 @@ def test_a_replay_for_a_tenant_that_is_not_active_is_refused(
     operator: Client, acme: Tenant, hand: Hand
 ) -> None:
     call = ended(hand, acme)
-    change_tenant(acme.tenant_id, active=False)
+    update_tenant(acme.tenant_id, active=False)
     post(operator, acme, call, "replay", key="one")
     assert "This tenant is not active" in text_of(page_of(operator, acme, call))
     assert len(calls()) == 1
@@ -356,6 +356,6 @@ def test_time_that_passes_between_question_and_answer_is_no_harm(
 ) -> None:
     call = submit(acme, due_at=after(60))
     page_of(operator, acme, call, "call-run-now")
-    with pinned_time(after(120)):
+    with pin_time(after(120)):
         post(operator, acme, call, "run-now")
         assert call_of(acme, call).due_at == after(120)

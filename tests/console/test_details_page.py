@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from eventservice.db.now import pinned_time
+from eventservice.db.now import pin_time
 from eventservice.kernel.ids import new_id
 from eventservice.tenants.directory import create_tenant
 from eventservice.tenants.models import Tenant
@@ -72,9 +72,9 @@ def test_it_leads_to_its_replays_the_latest_first(viewer: Client, acme: Tenant, 
 
 def test_the_timeline_goes_from_submission_to_the_outcome(viewer: Client, acme: Tenant, hand: Hand) -> None:
     call = submit(acme, due_at=after(60))
-    with pinned_time(after(67)):
+    with pin_time(after(67)):
         started = hand.start_one()
-    with pinned_time(after(68)):
+    with pin_time(after(68)):
         hand.finish((started, responded(started, 201)))
         page = page_of(viewer, acme, call)
     assert names_of(page) == ["Submitted", "Scheduled", "Due", "Started", "Attempt 1", "Succeeded"]
@@ -93,7 +93,7 @@ def test_the_timeline_goes_from_submission_to_the_outcome(viewer: Client, acme: 
 
 
 def test_a_call_that_is_due_at_once_is_submitted_first(viewer: Client, acme: Tenant, hand: Hand) -> None:
-    with pinned_time(after(0.000789)):
+    with pin_time(after(0.000789)):
         call = submit(acme)
         hand.start_one()
         page = page_of(viewer, acme, call)
@@ -150,9 +150,9 @@ def test_a_cause_that_is_gone_is_named_without_a_link(viewer: Client, acme: Tena
 
 def test_what_somebody_changed_is_in_its_place(viewer: Client, acme: Tenant, at_noon: datetime) -> None:
     call = submit(acme, due_at=after(600))
-    with pinned_time(after(10)):
+    with pin_time(after(10)):
         lifecycle.reschedule(acme.tenant_id, call, after(1200))
-    with pinned_time(after(20)):
+    with pin_time(after(20)):
         lifecycle.cancel(acme.tenant_id, call)
         page = page_of(viewer, acme, call)
     assert names_of(page) == ["Submitted", "Scheduled", "Rescheduled", "Canceled"]
@@ -174,7 +174,7 @@ def test_when_the_events_are_gone_the_call_and_its_attempts_still_tell(
     viewer: Client, acme: Tenant, hand: Hand
 ) -> None:
     call = submit(acme, due_at=after(60))
-    with pinned_time(after(67)):
+    with pin_time(after(67)):
         started = hand.start_one()
         hand.finish((started, responded(started)))
     OutboxEvent.objects.for_tenant(acme.tenant_id).delete()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from eventservice.db.now import pinned_time
+from eventservice.db.now import pin_time
 from eventservice.tenants.directory import create_tenant
 from eventservice.tenants.models import Tenant
 from execution.outcome import ErrorKind
@@ -83,7 +83,7 @@ def test_a_scheduled_one_counts_down_and_is_looked_at_less(
     assert "Scheduled: due in 2 h 10 m , at 2026-03-01 14:10:00.000 UTC" in text_of(page)
     assert 'datetime="2026-03-01T14:10:00.000+00:00"' in page.content.decode()
     assert look_after(page) == 60
-    with pinned_time(after(7795)):
+    with pin_time(after(7795)):
         assert look_after(response_part(operator, acme, call)) == 1
 
 
@@ -108,7 +108,7 @@ def test_one_that_no_engine_takes_leads_to_the_nodes(
     operator: Client, acme: Tenant, at_noon: datetime
 ) -> None:
     call = submit(acme)
-    with pinned_time(after(30)):
+    with pin_time(after(30)):
         assert "see Timers & nodes" in text_of(response_part(operator, acme, call))
 
 

@@ -10,7 +10,7 @@ import pytest
 from django.test import Client
 
 from eventservice.operators.models import OperatorAction
-from eventservice.tenants.directory import change_tenant, create_tenant, forget_profiles
+from eventservice.tenants.directory import clear_profile_cache, create_tenant, update_tenant
 from eventservice.tenants.models import Tenant
 from execution.redaction import decrypt_headers
 from orchestration import admission
@@ -209,7 +209,7 @@ def test_without_a_tenant_nothing_is_made(operator: Client, acme: Tenant) -> Non
     for tenant in ("", "no-id", str(uuid.uuid4())):
         assert "Choose a tenant." in text_of(submit(operator, tenant=tenant))
     form = filled(operator)
-    change_tenant(acme.tenant_id, active=False)
+    update_tenant(acme.tenant_id, active=False)
     assert "This tenant is not active." in text_of(operator.post(NEW, form))
     assert calls() == []
 
@@ -220,15 +220,15 @@ def test_an_empty_form_is_told_all_that_it_lacks_at_once(operator: Client, acme:
         assert said in text, said
     assert "Namespace must be" not in text  # which are a tenant's
     form = filled(operator, name="")
-    change_tenant(acme.tenant_id, active=False)
+    update_tenant(acme.tenant_id, active=False)
     text = text_of(operator.post(NEW, form))
     assert "This tenant is not active." in text
     assert "Name must be" in text
 
 
 def test_a_tenant_at_its_ceiling_takes_no_more(operator: Client, acme: Tenant) -> None:
-    change_tenant(acme.tenant_id, max_pending=1)
-    forget_profiles()
+    update_tenant(acme.tenant_id, max_pending=1)
+    clear_profile_cache()
     assert submit(operator, when="schedule", date="2031-01-01", time="10:00").status_code == 303
     admission.forget_rooms()
     refused = submit(operator, name="one too many")

@@ -8,7 +8,7 @@ import pytest
 from django.test import Client
 
 from eventservice.console.base import tenant_select
-from eventservice.tenants.directory import change_tenant, create_tenant
+from eventservice.tenants.directory import create_tenant, update_tenant
 from eventservice.tenants.models import Tenant
 from tests.console.call_pages import BROWSER, NEW, calls, filled, text_of
 from tests.console.status_rows import submit_calls
@@ -27,7 +27,7 @@ def active() -> Tenant:
 def copy_of_inactive(active: Tenant) -> str:
     inactive = create_tenant("inactive")
     (call,) = submit_calls(inactive, 1)
-    change_tenant(inactive.tenant_id, active=False)
+    update_tenant(inactive.tenant_id, active=False)
     return f"{NEW}?copy={inactive.tenant_id}/{call}"
 
 

@@ -14,7 +14,7 @@ from django.test import Client
 
 from eventservice.console.calls import bulk
 from eventservice.operators.models import OperatorAction
-from eventservice.tenants.directory import change_tenant
+from eventservice.tenants.directory import update_tenant
 from eventservice.tenants.models import Tenant
 from orchestration import admission
 from orchestration.models import ServiceCall, ServiceCallTag
@@ -242,14 +242,14 @@ def test_a_retry_keeps_to_the_tenants_ceiling_and_says_how_far_it_came(
     monkeypatch.setattr(bulk, "PIECE", 2)
     ids = submit_calls(tenant, 4)
     ServiceCall.across_tenants.filter(service_call_id__in=ids).update(status="Failed")
-    change_tenant(tenant.tenant_id, max_pending=3)
+    update_tenant(tenant.tenant_id, max_pending=3)
     response = run(operator, preview(operator, "replay"))
     assert response.status_code == 400
     page = response.content.decode()
     assert "2 of 4 done" in page
     assert "It stopped here: This tenant may have 3 calls pending" in page
     assert "data-continue" not in page
-    change_tenant(tenant.tenant_id, max_pending=100)
+    update_tenant(tenant.tenant_id, max_pending=100)
     admission.forget_rooms()
     assert said(run(operator, page)) == "Retried: 4 calls."
 
@@ -290,7 +290,7 @@ def test_a_tag_that_is_there_is_not_put_on_again(operator: Client, tenant: Tenan
 def test_what_failed_of_a_tenant_that_is_not_active_is_left_alone(operator: Client, tenant: Tenant) -> None:
     make_call(tenant, status="Failed")
     page = preview(operator, "replay", "status=Failed")
-    change_tenant(tenant.tenant_id, active=False)
+    update_tenant(tenant.tenant_id, active=False)
     assert said(run(operator, page)) == "Retried: 0 calls. Left alone: 1 of a tenant that is not active."
     assert ServiceCall.objects.for_tenant(tenant.tenant_id).count() == 1
 

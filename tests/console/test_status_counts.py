@@ -86,7 +86,7 @@ def test_a_total_that_nobody_knows_is_at_least_what_was_found(
 
 
 def test_no_count_goes_on_for_ever(tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(call_counts, "MOST_COUNTED", 2)
+    monkeypatch.setattr(call_counts, "MAX_COUNTED", 2)
     assert count_calls(filters(tenant)).by_status["Failed"] == 3
     with CaptureQueriesContext(connection) as seen:
         count_calls(filters(tenant, host="one.test"))

@@ -8,7 +8,7 @@ from html import unescape
 import pytest
 from django.test import Client
 
-from eventservice.db.now import pinned_time
+from eventservice.db.now import pin_time
 from eventservice.tenants.models import Tenant
 from orchestration.models import ServiceCall
 from tests.conftest import NOON
@@ -75,7 +75,7 @@ def test_an_empty_list_looks_too(viewer: Client, tenant: Tenant) -> None:
 def test_a_call_submitted_just_before_the_page_is_not_new(viewer: Client, tenant: Tenant) -> None:
     make_call(tenant, 0)
     page = shown(viewer)
-    with pinned_time(NOON.replace(hour=13)):
+    with pin_time(NOON.replace(hour=13)):
         assert "new — show" not in look(viewer, page)
 
 

@@ -71,7 +71,7 @@ def test_many_are_not_counted_exactly(viewer: Client, monkeypatch: pytest.Monkey
         "orchestration.queries.counts",
         "eventservice.console.calls.list_page",
     ):
-        monkeypatch.setattr(f"{module}.MOST_COUNTED", 20)
+        monkeypatch.setattr(f"{module}.MAX_COUNTED", 20)
     page = shown(viewer, "limit=10")
     assert pager(page) == "1–10 of 20+"
     assert pager(go(viewer, go(viewer, page, "next"), "next")) == "21–25 of 25"

@@ -10,7 +10,7 @@ from django.test import Client
 from eventservice.kernel.ids import new_id
 from eventservice.kernel.secrets import decrypt
 from eventservice.operators.models import OperatorAction
-from eventservice.tenants.directory import change_tenant
+from eventservice.tenants.directory import update_tenant
 from eventservice.tenants.keys import create_key, find_key
 from eventservice.tenants.models import Namespace, Tenant
 from tests.factories import NamespaceFactory, ServiceCallFactory, TenantFactory
@@ -130,9 +130,9 @@ def test_sending_them_as_they_are_changes_and_notes_nothing(admin: Client, tenan
 def test_what_another_has_changed_since_the_page_was_opened_is_not_written_over(
     admin: Client, tenant: Tenant
 ) -> None:
-    change_tenant(tenant.pk, allowed_hosts=["good.test", "evil.test"])
+    update_tenant(tenant.pk, allowed_hosts=["good.test", "evil.test"])
     typed = with_shown(admin, tenant, maxPending="5")
-    change_tenant(tenant.pk, allowed_hosts=["good.test"])
+    update_tenant(tenant.pk, allowed_hosts=["good.test"])
     refused = admin.post(of(tenant, "limits/"), typed, HTTP_ACCEPT="text/html")
     assert refused.status_code == 409
     assert (refreshed(tenant).allowed_hosts, tenant.max_pending) == (["good.test"], 1_000_000)
@@ -147,7 +147,7 @@ def test_what_another_has_changed_since_the_page_was_opened_is_not_written_over(
 
 def test_what_is_sent_again_after_the_change_was_shown_is_saved(admin: Client, tenant: Tenant) -> None:
     typed = with_shown(admin, tenant, maxPending="5")
-    change_tenant(tenant.pk, max_pending=7)
+    update_tenant(tenant.pk, max_pending=7)
     refused = admin.post(of(tenant, "limits/"), typed)
     again = {**typed, "shown": refused.context["shown"]}
     assert admin.post(of(tenant, "limits/"), again).status_code == 303
@@ -158,7 +158,7 @@ def test_a_mistake_that_is_mended_does_not_hide_what_another_has_changed(
     admin: Client, tenant: Tenant
 ) -> None:
     typed = with_shown(admin, tenant, maxPending="many")
-    change_tenant(tenant.pk, max_pending=7)
+    update_tenant(tenant.pk, max_pending=7)
     mistaken = admin.post(of(tenant, "limits/"), typed)
     assert mistaken.status_code == 400
     mended = {**typed, "maxPending": "5", "shown": mistaken.context["shown"]}
@@ -243,7 +243,7 @@ def test_what_is_so_already_is_not_noted(admin: Client, tenant: Tenant) -> None:
     for path in ("activate/", "secret/clear/"):
         answer = admin.post(of(tenant, path), follow=True)
         assert "Nothing to change" in answer.content.decode()
-    change_tenant(tenant.pk, active=False)
+    update_tenant(tenant.pk, active=False)
     admin.post(of(tenant, "deactivate/"), {"word": tenant.name})
     assert actions() == []
 

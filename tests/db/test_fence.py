@@ -10,7 +10,7 @@ import pytest
 from django.db import transaction
 
 from eventservice.db.leases import Fenced, Leases
-from eventservice.db.now import pinned_time
+from eventservice.db.now import pin_time
 from eventservice.kernel.ids import new_id
 from timers.models import TimerShard
 
@@ -27,7 +27,7 @@ def owner() -> Leases:
 @pytest.fixture
 def later(at_noon: datetime) -> Later:
     TimerShard.objects.bulk_create([TimerShard(shard_id=key) for key in (1, 2, 3)])
-    return lambda passed: pinned_time(at_noon + passed)
+    return lambda passed: pin_time(at_noon + passed)
 
 
 def test_the_fence_lets_an_owner_pass(later: object) -> None:

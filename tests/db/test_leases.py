@@ -10,7 +10,7 @@ import pytest
 from django.db import OperationalError, transaction
 
 from eventservice.db.leases import Leases
-from eventservice.db.now import pinned_time
+from eventservice.db.now import pin_time
 from eventservice.kernel.ids import new_id
 from tests.orchestration.support import database_away
 from timers.models import TimerShard
@@ -32,7 +32,7 @@ def row(key: int = 1) -> TimerShard:
 @pytest.fixture
 def later(at_noon: datetime) -> Later:
     TimerShard.objects.bulk_create([TimerShard(shard_id=key) for key in (1, 2, 3)])
-    return lambda passed: pinned_time(at_noon + passed)
+    return lambda passed: pin_time(at_noon + passed)
 
 
 def test_a_free_lease_is_claimed_with_a_new_version(at_noon: datetime, later: object) -> None:

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from eventservice.db.now import DbNow, db_now, pinned_time
+from eventservice.db.now import DbNow, db_now, pin_time
 from eventservice.tenants.models import Tenant
 from tests.factories import TenantFactory
 
@@ -22,12 +22,12 @@ def test_statements_and_python_see_the_pinned_instant(at_noon: datetime) -> None
 
 
 def test_an_inner_instant_hides_the_outer_one_while_it_lasts(at_noon: datetime) -> None:
-    with pinned_time(at_noon + timedelta(hours=1)):
+    with pin_time(at_noon + timedelta(hours=1)):
         assert db_now() == at_noon + timedelta(hours=1)
     assert db_now() == at_noon
 
 
 def test_the_clock_runs_again_afterwards(at_noon: datetime) -> None:
-    with pytest.raises(RuntimeError, match="on purpose"), pinned_time(at_noon + timedelta(hours=1)):
+    with pytest.raises(RuntimeError, match="on purpose"), pin_time(at_noon + timedelta(hours=1)):
         raise RuntimeError("on purpose")
     assert db_now() == at_noon

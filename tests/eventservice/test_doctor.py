@@ -17,7 +17,7 @@ from cryptography.fernet import Fernet
 from django.core.management import call_command
 from django.db import connection
 
-from eventservice.db.now import DbNow, pinned_time
+from eventservice.db.now import DbNow, pin_time
 from eventservice.kernel import secrets
 from eventservice.kernel.secrets import encrypt
 from eventservice.management.commands import doctor
@@ -158,9 +158,9 @@ def test_a_call_that_has_been_due_for_long_is_wrong(
     engine: Membership, acme: Tenant, at_noon: datetime
 ) -> None:
     submit_call(acme)
-    with pinned_time(at_noon + timedelta(seconds=20)):
+    with pin_time(at_noon + timedelta(seconds=20)):
         assert examine()[1]["overdue calls"]["ok"]
-    with pinned_time(at_noon + timedelta(minutes=3)):
+    with pin_time(at_noon + timedelta(minutes=3)):
         assert_wrong("overdue calls", says="1, the oldest for 3 m")
 
 
@@ -173,7 +173,7 @@ def test_a_running_call_past_its_deadline_is_wrong(engine: Membership, acme: Ten
 
 def test_events_that_wait_for_long_are_wrong(engine: Membership, acme: Tenant, at_noon: datetime) -> None:
     submit_call(acme)
-    with pinned_time(at_noon + timedelta(minutes=3)):
+    with pin_time(at_noon + timedelta(minutes=3)):
         assert_wrong("waiting events", says="the oldest for 3 m")
 
 

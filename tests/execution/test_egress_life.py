@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from eventservice.kernel.logging import logging_config
+from eventservice.kernel.logging import build_logging_config
 from execution.addresses import AddressPolicy
 from execution.egress import Egress, EgressClosed, Limits
 from execution.outcome import Errored, ErrorKind, Responded
@@ -232,7 +232,7 @@ class BrokenPolicy(AddressPolicy):
 def test_a_bug_ends_the_attempt_and_not_the_thread(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    config = logging_config("ERROR", "json")["formatters"]["structured"]
+    config = build_logging_config("ERROR", "json")["formatters"]["structured"]
     monkeypatch.setattr(caplog.handler, "formatter", config.pop("()")(**config))
     policy = BrokenPolicy(allow=LOOPBACK.allow)
     limits = Limits(dns_keep_seconds=0)

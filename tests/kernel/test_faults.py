@@ -13,10 +13,10 @@ import pytest
 from eventservice.kernel import faults
 
 PROGRAM = """
-from eventservice.kernel.faults import fault
+from eventservice.kernel.faults import trigger_fault
 for _ in range(3):
     print("before", flush=True)
-    fault("here")
+    trigger_fault("here")
     print("after", flush=True)
 """
 
@@ -63,25 +63,25 @@ def test_nothing_happens_unless_it_is_asked_for() -> None:
 
 def test_it_raises_each_time_at_the_named_point_only(monkeypatch: pytest.MonkeyPatch) -> None:
     arm(monkeypatch, "here=raise, there=delay:0")
-    faults.fault("there")
-    faults.fault("elsewhere")
+    faults.trigger_fault("there")
+    faults.trigger_fault("elsewhere")
     for _ in range(2):
         with pytest.raises(faults.InjectedFault, match="here"):
-            faults.fault("here")
+            faults.trigger_fault("here")
 
 
 def test_it_raises_on_the_second_pass_and_on_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     arm(monkeypatch, "here=raise@2")
-    faults.fault("here")
+    faults.trigger_fault("here")
     with pytest.raises(faults.InjectedFault):
-        faults.fault("here")
-    faults.fault("here")
+        faults.trigger_fault("here")
+    faults.trigger_fault("here")
 
 
 def test_it_delays(monkeypatch: pytest.MonkeyPatch) -> None:
     arm(monkeypatch, "here=delay:0.05")
     begun = time.monotonic()
-    faults.fault("here")
+    faults.trigger_fault("here")
     assert time.monotonic() - begun >= 0.05
 
 

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 import structlog
 
-from eventservice.kernel.logging import logging_config
+from eventservice.kernel.logging import build_logging_config
 
 
 @pytest.fixture
 def lines() -> Iterator[Callable[[], list[dict[str, Any]]]]:
     """What is logged as JSON while the test runs."""
-    config = logging_config("INFO", "json")["formatters"]["structured"]
+    config = build_logging_config("INFO", "json")["formatters"]["structured"]
     written = io.StringIO()
     handler = logging.StreamHandler(written)
     handler.setFormatter(config.pop("()")(**config))
@@ -75,7 +75,7 @@ def test_lines_below_the_level_are_not_written(lines: Callable[[], Any]) -> None
 
 
 def test_the_console_form_is_for_eyes() -> None:
-    config = logging_config("INFO", "console")["formatters"]["structured"]
+    config = build_logging_config("INFO", "console")["formatters"]["structured"]
     formatter = config.pop("()")(**config)
     record = logging.LogRecord("here", logging.INFO, __file__, 1, "hello %s", ("you",), None)
     text = formatter.format(record)

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from eventservice.kernel.sharding import MAX_SHARDS, shard_of
+from eventservice.kernel.sharding import MAX_SHARDS, compute_shard
 
 TENANT = uuid.UUID("01900000-0000-7000-8000-000000000001")
 OTHER = uuid.UUID("01900000-0000-7000-8000-000000000002")
@@ -35,21 +35,21 @@ VECTORS: list[tuple[uuid.UUID, str, int, int]] = [
 def test_known_timers_are_where_they_have_always_been(
     tenant_id: uuid.UUID, key: str, num_shards: int, shard: int
 ) -> None:
-    assert shard_of(tenant_id, key, num_shards) == shard
+    assert compute_shard(tenant_id, key, num_shards) == shard
 
 
 def test_one_shard_holds_everything() -> None:
-    assert {shard_of(TENANT, str(n), 1) for n in range(100)} == {0}
+    assert {compute_shard(TENANT, str(n), 1) for n in range(100)} == {0}
 
 
 @pytest.mark.parametrize("num_shards", [2, 16, 100, MAX_SHARDS])
 def test_timers_spread_evenly(num_shards: int) -> None:
     per_shard = 64
-    load = Counter(shard_of(TENANT, f"order-{n}", num_shards) for n in range(per_shard * num_shards))
+    load = Counter(compute_shard(TENANT, f"order-{n}", num_shards) for n in range(per_shard * num_shards))
     assert set(load) == set(range(num_shards))
     assert max(load.values()) < 2 * per_shard
 
 
 def test_the_same_key_of_two_tenants_need_not_be_in_one_shard() -> None:
     keys = [f"order-{n}" for n in range(50)]
-    assert [shard_of(TENANT, key, 16) for key in keys] != [shard_of(OTHER, key, 16) for key in keys]
+    assert [compute_shard(TENANT, key, 16) for key in keys] != [compute_shard(OTHER, key, 16) for key in keys]

@@ -6,14 +6,14 @@ import uuid
 
 import pytest
 
-from eventservice.db.leases import share
+from eventservice.db.leases import pick_share
 
 KEYS = range(1024)
 NODES = [uuid.UUID(int=n + 1) for n in range(5)]
 
 
 def shares(live: list[uuid.UUID]) -> dict[uuid.UUID, set[int]]:
-    return {node: share(KEYS, node, live) for node in live}
+    return {node: pick_share(KEYS, node, live) for node in live}
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5])

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from eventservice.db.now import pinned_time
+from eventservice.db.now import pin_time
 from eventservice.kernel.errors import Conflict, NotFound
 from eventservice.tenants.directory import declare_namespace
 from orchestration import lifecycle
@@ -149,7 +149,7 @@ def test_of_many_that_set_it_at_the_same_moment_one_call_comes(
     tenant: Any, elsewhere: Callable[..., Future[Any]]
 ) -> None:
     def set_it(number: int) -> None:
-        with pinned_time(after(0)):
+        with pin_time(after(0)):
             lifecycle.set_timer(asked(tenant, due_at=after(number + 1)))
 
     for future in [elsewhere(set_it, number) for number in range(8)]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from eventservice.db.now import pinned_time
+from eventservice.db.now import pin_time
 from orchestration.commands import RequestSpec
 from orchestration.engine import engine as engine_module
 from orchestration.engine.engine import LONGEST_NAP, Pass
@@ -42,9 +42,9 @@ def test_what_is_not_due_is_not_sent(tenant: Any) -> None:
     submit(tenant, due_at=after(10))
     egress = FakeEgress()
     engine = engine_on(egress)
-    with pinned_time(after(9.999)):
+    with pin_time(after(9.999)):
         assert look(engine).started == 0
-    with pinned_time(after(10)):
+    with pin_time(after(10)):
         assert look(engine).started == 1
 
 

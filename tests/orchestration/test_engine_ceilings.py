@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from eventservice.db.now import pinned_time
-from eventservice.tenants.directory import forget_profiles
+from eventservice.db.now import pin_time
+from eventservice.tenants.directory import clear_profile_cache
 from eventservice.tenants.models import Tenant
 from orchestration.commands import RequestSpec
 from orchestration.engine import capacity
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
 
 def allow(tenant: Any, max_in_flight: int) -> None:
     Tenant.objects.filter(pk=tenant.pk).update(max_in_flight=max_in_flight)
-    forget_profiles()
+    clear_profile_cache()
 
 
 def test_in_all(tenant: Any) -> None:
@@ -97,7 +97,7 @@ def test_a_host_that_is_slow_and_answers_leaves_places_to_the_tenants_other_host
         look(engine)
 
     answer()
-    with pinned_time(after(0.5)):
+    with pin_time(after(0.5)):
         waits = submit(tenant, request=of_host("fine.test"))
         for _ in range(3):
             answer()
@@ -166,7 +166,7 @@ def test_a_changed_ceiling_counts_once_the_tenants_profile_is_read_again(tenant:
     assert look(engine).started == 1
     Tenant.objects.filter(pk=tenant.pk).update(max_in_flight=3)
     assert look(engine).started == 0
-    forget_profiles()
+    clear_profile_cache()
     assert look(engine).started == 2
 
 

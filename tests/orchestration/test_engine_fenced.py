@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.db.models import F
 
-from eventservice.db.now import pinned_time
+from eventservice.db.now import pin_time
 from eventservice.kernel.ids import new_id
 from orchestration.engine import engine as engine_module
 from orchestration.engine.engine import Engine, Pass
@@ -30,7 +30,7 @@ def one_under_way(tenant: Any, **terms: Any) -> tuple[Any, FakeEgress, Engine]:
 def test_a_reaped_node_begins_anew_and_its_late_results_only_close_log_rows(tenant: Any) -> None:
     service_call_id, egress, engine = one_under_way(tenant)
     former = engine.membership.owner_id
-    with pinned_time(after(60)):
+    with pin_time(after(60)):
         assert reap_dead_node() == former
         egress.answer(status=201)
         assert engine.poll_once(0) == Pass(0, 0)
@@ -50,7 +50,7 @@ def test_a_reaped_node_begins_anew_and_its_late_results_only_close_log_rows(tena
 
 def test_of_late_results_none_counts_against_the_policy(tenant: Any) -> None:
     service_call_id, egress, engine = one_under_way(tenant, retry_policy=RetryPolicy(max_attempts=1))
-    with pinned_time(after(60)):
+    with pin_time(after(60)):
         reap_dead_node()
         egress.answer(status=500)
         engine.poll_once(0)
@@ -78,7 +78,7 @@ def test_who_has_lost_some_shards_goes_on_as_the_node_that_it_is(tenant: Any) ->
 
 def test_attempts_of_a_node_that_is_no_more_are_made_again_by_the_next(tenant: Any) -> None:
     service_call_id, _, _dead = one_under_way(tenant)
-    with pinned_time(after(60)):
+    with pin_time(after(60)):
         egress = FakeEgress()
         next_one = engine_on(egress)
         next_one.poll_once(0)
@@ -94,7 +94,7 @@ def test_many_lost_attempts_are_resolved_a_batch_a_pass_and_the_heart_beats_on(
     monkeypatch.setattr(engine_module, "WATCHDOG_BATCH", 2)
     lost = [submit(tenant, timeout_seconds=3600 if gone else 1) for _ in range(5)]
     hand.start()
-    with pinned_time(after(20)):
+    with pin_time(after(20)):
         (hand.membership.leave if gone else partial(hand.membership.heartbeat, 5))()
         engine = engine_on(FakeEgress())
         resolved: list[int] = []
@@ -111,7 +111,7 @@ def test_its_own_attempts_are_not_taken_for_lost_however_long_they_take(tenant: 
     service_call_id, _, engine = one_under_way(tenant, timeout_seconds=1)
     for seconds in range(2, 22, 2):
         engine._due.clear()
-        with pinned_time(after(seconds)):
+        with pin_time(after(seconds)):
             engine.poll_once(0)
     assert status_of(tenant, service_call_id) == "Running"
     assert len(engine.in_flight) == 1

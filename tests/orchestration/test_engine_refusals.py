@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from eventservice.tenants.directory import forget_profiles
+from eventservice.tenants.directory import clear_profile_cache
 from eventservice.tenants.models import Tenant
 from orchestration.commands import RequestSpec
 from orchestration.models import ServiceCall
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
 
 def test_a_host_that_the_tenant_may_not_call(tenant: Any) -> None:
     Tenant.objects.filter(pk=tenant.pk).update(allowed_hosts=["Fine.test"])
-    forget_profiles()
+    clear_profile_cache()
     refused = submit(tenant, request=RequestSpec("GET", "http://else.test/"))
     allowed = submit(tenant, request=RequestSpec("GET", "http://FINE.test/"))
     egress = FakeEgress()
@@ -61,7 +61,7 @@ def lose_the_key(tenant: Tenant) -> None:
 def test_a_tenant_that_cannot_be_read_holds_up_nobody_else(breaks: Any, tenant: Any, intruder: Any) -> None:
     stuck, fine = [submit(tenant) for _ in range(3)], submit(intruder)
     breaks(tenant)
-    forget_profiles()
+    clear_profile_cache()
     engine = engine_on(FakeEgress())
     assert look(engine).started == 1
     assert look(engine).started == 0
@@ -76,7 +76,7 @@ def test_a_tenant_that_cannot_be_read_any_more_does_not_keep_its_results_from_be
     engine = engine_on(egress)
     look(engine)
     lose_the_key(tenant)
-    forget_profiles()
+    clear_profile_cache()
     egress.answer()
     look(engine)
     assert status_of(tenant, service_call_id) == "Succeeded"

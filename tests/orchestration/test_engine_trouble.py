@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from django.db import OperationalError
 
-from eventservice.db.now import pinned_time
-from eventservice.tenants.directory import create_tenant, forget_profiles
+from eventservice.db.now import pin_time
+from eventservice.tenants.directory import clear_profile_cache, create_tenant
 from eventservice.tenants.models import Tenant
 from orchestration.engine import engine as engine_module
 from orchestration.engine.engine import Engine, Pass
@@ -47,7 +47,7 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def noon() -> Iterator[datetime]:
-    with pinned_time(NOON):
+    with pin_time(NOON):
         yield NOON
 
 
@@ -98,7 +98,7 @@ def test_outcomes_that_come_while_no_tenant_can_be_read_are_written_later(tenant
     look(engine)
     look(engine)
     egress.answer()
-    forget_profiles()
+    clear_profile_cache()
     engine._look_in(60.0)
     engine._watch.changed()
     with database_away("SELECT tenants"):
@@ -115,7 +115,7 @@ def test_a_node_that_cannot_free_its_shards_when_it_stops_is_reaped(tenant: Any)
         stopped.stop(grace_seconds=0)
     assert list_node_ids() == [stopped.membership.owner_id]
     submit(tenant)
-    with pinned_time(after(NODE_LEASE.total_seconds() + 1)):
+    with pin_time(after(NODE_LEASE.total_seconds() + 1)):
         engine = engine_on(egress)
         engine.take_shards()
         assert look(engine).started == 1
@@ -155,7 +155,7 @@ def test_one_that_always_comes_late_takes_the_dead_for_dead_all_the_same(
     gap = NODE_LEASE.total_seconds() * 0.6
     for number in range(1, 5):
         clock.now += gap
-        with pinned_time(after(number * gap)):
+        with pin_time(after(number * gap)):
             engine.poll_once(0)
     assert list_node_ids() == [engine.membership.owner_id]
 
@@ -180,7 +180,7 @@ def test_a_tenant_that_cannot_be_read_leaves_no_call_started_and_unsent(tenant: 
     submit(tenant)
     egress = FakeEgress()
     engine = engine_on(egress)
-    forget_profiles()
+    clear_profile_cache()
     with database_away("SELECT tenants"):
         assert look(engine) == Pass(0, 0)
     assert not engine.in_flight
@@ -209,7 +209,7 @@ def test_after_longer_than_a_lease_no_engine_takes_itself_or_another_for_dead(
 ) -> None:
     """By their attempts' time-out they are overdue too: whoever made them may be about to write what came of them."""
     calls, engines, egresses = two_engines_at_work(tenant)
-    with pinned_time(after(AWAY_SECONDS)):
+    with pin_time(after(AWAY_SECONDS)):
         with database_away(""):
             for engine in engines:
                 engine._due.clear()  # it is time for all that is done now and then
@@ -229,7 +229,7 @@ def test_when_the_databases_clock_leaps_no_engine_takes_itself_or_another_for_de
     tenant: Any, first: int
 ) -> None:
     calls, engines, egresses = two_engines_at_work(tenant)
-    with pinned_time(after(AWAY_SECONDS)):
+    with pin_time(after(AWAY_SECONDS)):
         for engine in (engines[first], engines[1 - first]):
             engine._due.pop("rebalance")
             look(engine)
@@ -242,11 +242,11 @@ def test_when_the_databases_clock_leaps_no_engine_takes_itself_or_another_for_de
 
 def test_who_does_not_come_back_is_taken_for_dead_a_lease_later(tenant: Any) -> None:
     _, (back, dead), _ = two_engines_at_work(tenant)
-    with pinned_time(after(AWAY_SECONDS)):
+    with pin_time(after(AWAY_SECONDS)):
         back._due.clear()
         look(back)
         assert back._due["reap"] > time.monotonic() + NODE_LEASE.total_seconds() / 2
-    with pinned_time(after(AWAY_SECONDS + 1)):
+    with pin_time(after(AWAY_SECONDS + 1)):
         back._due.clear()
         look(back)
     assert list_node_ids() == [back.membership.owner_id]
@@ -265,7 +265,7 @@ def test_its_own_overdue_attempts_do_not_hide_those_that_are_lost(
     look(engine)
     (attempt,) = log_of(tenant, lost)
     engine.in_flight.remove(attempt.execution_id)
-    with pinned_time(after(60)):
+    with pin_time(after(60)):
         engine._due.pop("sweep")
         look(engine)
     assert log_of(tenant, lost)[0].error_kind == "Interrupted"

@@ -9,7 +9,7 @@ from django.db import transaction
 from django.db.models import F
 
 from eventservice.db.leases import Fenced
-from eventservice.db.now import pinned_time
+from eventservice.db.now import pin_time
 from eventservice.kernel.ids import new_id
 from execution.models import HttpExecution
 from orchestration import lifecycle
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.django_db
 def test_its_results_change_neither_call_nor_event_nor_log(hand: Hand, tenant: Any) -> None:
     service_call_id = submit(tenant)
     started = hand.start_one()
-    with pinned_time(after(60)):
+    with pin_time(after(60)):
         assert reap_dead_node() == hand.membership.owner_id
     before = everything()
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from eventservice.db.now import pinned_time
+from eventservice.db.now import pin_time
 from eventservice.kernel.ids import new_id
 from execution.attempt_log import AttemptKey
 from execution.outcome import Outcome
@@ -36,7 +36,7 @@ def test_a_success_ends_the_call_with_its_response(hand: Hand, tenant: Any) -> N
     service_call_id = submit(tenant)
     started = hand.start_one()
 
-    with pinned_time(after(2)):
+    with pin_time(after(2)):
         assert hand.finish((started, responded(headers={"X-Api-Key": "s3cret", "A": "b"}))) == 1
 
     call = call_of(tenant, service_call_id)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from eventservice.db.now import pinned_time
+from eventservice.db.now import pin_time
 from orchestration import lifecycle
 from orchestration.engine.engine import resolve_stuck
 from orchestration.lifecycle import MOST_INTERRUPTIONS
@@ -112,9 +112,9 @@ def test_the_watchdog_finds_attempts_past_their_deadline_and_no_others(hand: Han
     soon = hand.start_one()
     submit(tenant, timeout_seconds=100)
     hand.start_one()
-    with pinned_time(after(24.9)):
+    with pin_time(after(24.9)):
         assert lifecycle.overdue_attempts(10) == []
-    with pinned_time(after(25)):
+    with pin_time(after(25)):
         assert lifecycle.overdue_attempts(10) == [soon.key]
 
 
@@ -122,7 +122,7 @@ def test_on_demand_what_is_overdue_or_of_a_node_that_is_no_more_is_resolved(hand
     overdue, running = submit(tenant, timeout_seconds=1), submit(tenant, timeout_seconds=3600)
     hand.start()
     assert resolve_stuck() == 0
-    with pinned_time(after(20)):
+    with pin_time(after(20)):
         assert resolve_stuck() == 1
         assert status_of(tenant, overdue) == "Scheduled"
         hand.membership.leave()

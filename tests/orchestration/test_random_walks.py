@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from eventservice.db.now import pinned_time
+from eventservice.db.now import pin_time
 from eventservice.kernel.errors import Conflict
 from execution.models import HttpExecution
 from execution.outcome import ErrorKind, Outcome
@@ -60,7 +60,7 @@ class Walk:
             self.cancel,
             self.reschedule,
         )
-        with pinned_time(self.now):
+        with pin_time(self.now):
             self.chance.choice(steps)()
 
     def submit(self) -> None:

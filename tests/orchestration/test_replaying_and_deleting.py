@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from eventservice.db.now import pinned_time
+from eventservice.db.now import pin_time
 from eventservice.kernel.errors import Conflict, NotFound
 from eventservice.kernel.ids import new_id
 from orchestration import lifecycle
@@ -127,10 +127,10 @@ def test_anothers_call_is_unknown_and_one_that_runs_is_left_alone(
 
 def test_pruning_takes_what_ended_long_ago_and_nothing_else(hand: Hand, tenant: Any, intruder: Any) -> None:
     old = [ended(hand, whose) for whose in (tenant, tenant, intruder)]
-    with pinned_time(after(3000)):
+    with pin_time(after(3000)):
         recent = ended(hand, tenant)
         waiting = submit(tenant, due_at=after(1))
-    with pinned_time(after(3601)):
+    with pin_time(after(3601)):
         assert lifecycle.prune_calls(timedelta(hours=1), limit=100) == len(old)
         assert lifecycle.prune_calls(timedelta(hours=1), limit=100) == 0
     left = ServiceCall.across_tenants.values_list("service_call_id", flat=True)
@@ -140,5 +140,5 @@ def test_pruning_takes_what_ended_long_ago_and_nothing_else(hand: Hand, tenant: 
 def test_pruning_stops_at_its_limit(hand: Hand, tenant: Any) -> None:
     for _ in range(5):
         ended(hand, tenant)
-    with pinned_time(after(7200)):
+    with pin_time(after(7200)):
         assert [lifecycle.prune_calls(timedelta(hours=1), limit=2) for _ in range(4)] == [2, 2, 1, 0]

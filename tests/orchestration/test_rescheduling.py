@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from eventservice.db.now import pinned_time
+from eventservice.db.now import pin_time
 from eventservice.kernel.errors import Conflict, NotFound
 from orchestration import lifecycle
 from orchestration.retries import RetryPolicy
@@ -32,16 +32,16 @@ def test_call_timer_and_event_get_the_new_due_time(hand: Hand, tenant: Any) -> N
         "ServiceCallRescheduled",
         {"dueAt": "2026-03-01T12:10:00.000Z"},
     )
-    with pinned_time(after(599)):
+    with pin_time(after(599)):
         assert hand.start() == []
-    with pinned_time(after(600)):
+    with pin_time(after(600)):
         assert len(hand.start()) == 1
 
 
 def test_an_earlier_time_is_as_good(hand: Hand, tenant: Any) -> None:
     service_call_id = submit(tenant, due_at=after(600))
     lifecycle.reschedule(tenant.tenant_id, service_call_id, after(60))
-    with pinned_time(after(60)):
+    with pin_time(after(60)):
         assert len(hand.start()) == 1
 
 

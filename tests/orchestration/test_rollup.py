@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from eventservice.db.now import pinned_time
+from eventservice.db.now import pin_time
 from eventservice.tenants.models import Tenant
 from orchestration.lifecycle import prune_calls
 from orchestration.models import CallRollup, HostRollup, RollupMark, ServiceCall
@@ -28,7 +28,7 @@ LONG = 60.0
 @pytest.fixture(autouse=True)
 def at_half_past(request: Any) -> Iterator[None]:
     """Within a minute, and within an hour."""
-    with pinned_time(NOON + timedelta(minutes=30, seconds=30)):
+    with pin_time(NOON + timedelta(minutes=30, seconds=30)):
         yield
 
 
@@ -109,7 +109,7 @@ def test_a_call_that_ends_late_is_counted_to_its_minute_which_then_closes(tenant
     roll_up(LONG)
     assert rows(tenant) == {NOON: [1, 0, 0], NOON + MINUTE: [0, 0, 0]}
     end(slow)
-    with pinned_time(NOON + HOUR):
+    with pin_time(NOON + HOUR):
         roll_up(LONG)
         assert rows(tenant) == {NOON: [2, 0, 0], NOON + MINUTE: [0, 0, 0]}
         assert rows(tenant, "hour") == {NOON: [2, 0, 0]}
@@ -127,7 +127,7 @@ def test_a_call_that_moved_to_another_time_is_waited_for_no_longer(tenant: Tenan
     ServiceCall.objects.for_tenant(tenant.pk).filter(service_call_id=again.service_call_id).update(
         status="Scheduled", due_at=NOON + 3 * HOUR
     )
-    with pinned_time(NOON + HOUR):
+    with pin_time(NOON + HOUR):
         roll_up(LONG)
     assert not CallRollup.objects.for_tenant(tenant.pk).filter(resolution="minute", is_open=True).exists()
 
@@ -139,7 +139,7 @@ def test_the_present_minute_is_counted_as_far_as_it_is(tenant: Tenant) -> None:
     call(tenant, present + timedelta(seconds=20))
     roll_up(LONG)
     assert rows(tenant) == {present: [2, 0, 0]}
-    with pinned_time(present + timedelta(minutes=1, seconds=5)):
+    with pin_time(present + timedelta(minutes=1, seconds=5)):
         call(tenant, present + timedelta(seconds=59))
         roll_up(LONG)
         assert rows(tenant) == {present: [3, 0, 0]}
@@ -149,7 +149,7 @@ def test_a_second_round_without_news_changes_nothing(tenant: Tenant) -> None:
     call(tenant, NOON)
     roll_up(LONG)
     version = RollupMark.objects.for_tenant(tenant.pk).get().version
-    with pinned_time(NOON + HOUR):
+    with pin_time(NOON + HOUR):
         roll_up(LONG)
     mark = RollupMark.objects.for_tenant(tenant.pk).get()
     assert (mark.version, mark.counted_until) == (version, NOON + HOUR)
@@ -166,7 +166,7 @@ def test_what_was_there_before_the_first_round_is_counted_back_to_a_month(tenant
 def test_a_call_that_ends_after_days_is_counted_to_its_hour(tenant: Tenant) -> None:
     stuck = call(tenant, NOON, "Running")
     roll_up(LONG)
-    with pinned_time(NOON + timedelta(days=3)):
+    with pin_time(NOON + timedelta(days=3)):
         roll_up(LONG)
         roll_up(LONG)
         assert rows(tenant) == {}
@@ -180,12 +180,12 @@ def test_a_call_that_ends_after_days_is_counted_to_its_hour(tenant: Tenant) -> N
 def test_minutes_are_kept_a_day_and_hours_ninety(tenant: Tenant) -> None:
     call(tenant, NOON)
     roll_up(LONG)
-    with pinned_time(NOON + timedelta(days=80)):
+    with pin_time(NOON + timedelta(days=80)):
         roll_up(LONG)
         roll_up(LONG)
         assert rows(tenant) == {}
         assert rows(tenant, "hour") == {NOON: [1, 0, 0]}
-    with pinned_time(NOON + timedelta(days=91)):
+    with pin_time(NOON + timedelta(days=91)):
         roll_up(LONG)
         assert rows(tenant, "hour") == {}
         assert hosts(tenant, "hour") == {}
@@ -195,7 +195,7 @@ def test_retention_of_calls_takes_no_figures_away(tenant: Tenant) -> None:
     call(tenant, NOON, finished_at=NOON)
     call(tenant, NOON + timedelta(minutes=29), finished_at=NOON)
     roll_up(LONG)
-    with pinned_time(NOON + HOUR):
+    with pin_time(NOON + HOUR):
         assert prune_calls(timedelta(minutes=10), 100) == 2
         roll_up(LONG)
         assert rows(tenant, "hour") == {NOON: [2, 0, 0]}

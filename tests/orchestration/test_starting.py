@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.db import transaction
 
-from eventservice.db.now import pinned_time
+from eventservice.db.now import pin_time
 from orchestration import lifecycle
 from orchestration.commands import RequestSpec
 from orchestration.lifecycle import RECORDING_GRACE
@@ -90,7 +90,7 @@ def test_a_later_attempt_counts_on_and_keeps_the_first_start(
     first = hand.start_one()
     hand.finish((first, errored()))
 
-    with pinned_time(after(10)):
+    with pin_time(after(10)):
         second = hand.start_one()
 
     call = call_of(tenant, service_call_id)

@@ -14,7 +14,7 @@ from django.test.utils import CaptureQueriesContext
 from eventservice.db.errors import MARIADB_DEADLOCK
 from eventservice.kernel.errors import Conflict, DomainError, Invalid, NotFound
 from eventservice.kernel.ids import new_id
-from eventservice.kernel.sharding import shard_of
+from eventservice.kernel.sharding import compute_shard
 from eventservice.tenants.models import Tenant
 from execution.url_rules import BadUrl
 from orchestration import lifecycle
@@ -68,14 +68,14 @@ def test_the_timer_has_the_calls_due_time_its_shard_and_its_lane(tenant: Any, at
     timer = timer_of(tenant, service_call_id)
     assert timer is not None
     assert (timer.state, timer.due_at, timer.registered_at) == ("Scheduled", after(60), at_noon)
-    assert timer.shard_id == shard_of(tenant.tenant_id, str(service_call_id), 16)
+    assert timer.shard_id == compute_shard(tenant.tenant_id, str(service_call_id), 16)
     assert timer.host == "target.test"
 
 
 def test_a_durable_timers_shard_follows_from_its_own_id(tenant: Any) -> None:
     timer = timer_of(tenant, submit(tenant, external_id="order-1"))
     assert timer is not None
-    assert timer.shard_id == shard_of(tenant.tenant_id, "order-1", 16)
+    assert timer.shard_id == compute_shard(tenant.tenant_id, "order-1", 16)
 
 
 def test_two_events_tell_of_it_the_second_because_of_the_first(tenant: Any) -> None:

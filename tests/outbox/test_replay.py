@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from eventservice.db.now import pinned_time
+from eventservice.db.now import pin_time
 from eventservice.kernel.ids import new_id
 from outbox.maintenance import replay
 from outbox.models import OutboxEvent
@@ -30,10 +30,10 @@ def test_it_repeats_the_same_events_in_the_same_order() -> None:
 
 
 def test_it_leaves_alone_what_was_published_before() -> None:
-    with pinned_time(NOON - timedelta(hours=3)):
+    with pin_time(NOON - timedelta(hours=3)):
         store_run(new_id(), 2)
         drain(build_dispatcher(RecordingPublisher()))
-    with pinned_time(NOON - timedelta(hours=1)):
+    with pin_time(NOON - timedelta(hours=1)):
         later = store_run(new_id(), 2)
         drain(build_dispatcher(RecordingPublisher()))
 

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from eventservice.db.now import pinned_time
+from eventservice.db.now import pin_time
 from eventservice.kernel.ids import new_id
 from eventservice.runtime.webhook_sender import WebhookSender
 from outbox.models import DeliveryState, OutboxEvent, WebhookDelivery, WebhookEndpoint
@@ -37,7 +37,7 @@ def _publish(count: int = 1) -> None:
 
 
 def _after_hours(hours: int, deliver: Deliver) -> DeliveryResult:
-    with pinned_time(NOON + timedelta(hours=hours)):
+    with pin_time(NOON + timedelta(hours=hours)):
         return deliver()
 
 

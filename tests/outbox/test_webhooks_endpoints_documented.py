@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from eventservice.kernel.signing import key_of, new_secret, signature_headers
+from eventservice.kernel.signing import build_signature_headers, decode_secret, generate_secret
 from orchestration.events import EventType
 from outbox.publishers.webhook.delivery import MAX_ATTEMPTS, MAX_RETRY_SECONDS, TIMEOUT_SECONDS
 
@@ -31,11 +31,11 @@ def verify() -> Callable[..., None]:
 
 def signed(secret: str, ago: float = 0) -> dict[str, str]:
     moment = datetime.fromtimestamp(time.time() - ago, UTC)
-    return signature_headers(key_of(secret), "1", moment, BODY)
+    return build_signature_headers(decode_secret(secret), "1", moment, BODY)
 
 
 def test_its_ten_lines_verify_what_we_sign(verify: Callable[..., None]) -> None:
-    secret = new_secret()
+    secret = generate_secret()
     verify(secret, signed(secret), BODY)
 
 
@@ -45,9 +45,9 @@ def test_its_ten_lines_verify_what_we_sign(verify: Callable[..., None]) -> None:
 def test_and_refuse_what_is_not_ours_or_old(
     verify: Callable[..., None], ago: float, body: bytes, same: bool
 ) -> None:
-    secret = new_secret()
+    secret = generate_secret()
     with pytest.raises(ValueError, match=r"match|too old"):
-        verify(secret if same else new_secret(), signed(secret, ago), body)
+        verify(secret if same else generate_secret(), signed(secret, ago), body)
 
 
 def test_it_names_every_type_and_every_limit() -> None:

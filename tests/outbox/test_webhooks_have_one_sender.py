@@ -12,7 +12,7 @@ import pytest
 from django.db import OperationalError
 
 from eventservice.db import errors
-from eventservice.db.now import pinned_time
+from eventservice.db.now import pin_time
 from eventservice.kernel.ids import new_id
 from outbox.models import WebhookDelivery, WebhookEndpoint
 from outbox.publishers.webhook import delivery
@@ -63,14 +63,14 @@ def test_what_is_claimed_is_claimed_once(endpoint: WebhookEndpoint) -> None:
 
 def test_what_a_dead_sender_had_claimed_is_due_when_its_lease_ends(endpoint: WebhookEndpoint) -> None:
     claim_deliveries(endpoint, 10)
-    with pinned_time(NOON + DELIVERY_LEASE):
+    with pin_time(NOON + DELIVERY_LEASE):
         (again,) = claim_deliveries(endpoint, 10)[0]
     assert (again.aggregate_seq, again.attempts) == (1, 2)
 
 
 def test_a_sender_that_was_given_up_for_dead_records_nothing(endpoint: WebhookEndpoint) -> None:
     (slow,), _ = claim_deliveries(endpoint, 10)
-    with pinned_time(NOON + DELIVERY_LEASE):
+    with pin_time(NOON + DELIVERY_LEASE):
         claim_deliveries(endpoint, 10)
         assert record_results(endpoint, [WebhookResult(slow, 200)]) == (0, 0, 0)
 
@@ -84,7 +84,7 @@ def test_when_sending_breaks_down_the_deliveries_come_back(endpoint: WebhookEndp
             raise RuntimeError("the egress is closed")
 
     assert WebhookDeliverer(Broken()).deliver_once().next_wait
-    with pinned_time(NOON + DELIVERY_LEASE + timedelta(seconds=1)):
+    with pin_time(NOON + DELIVERY_LEASE + timedelta(seconds=1)):
         assert len(claim_deliveries(endpoint, 10)[0]) == 1
 
 
@@ -99,7 +99,7 @@ def test_what_could_not_be_recorded_is_sent_again(
         trouble.setattr(delivery, "record_results", locked)
         with pytest.raises(OperationalError):
             deliverer.deliver_once()
-    with pinned_time(NOON + DELIVERY_LEASE + timedelta(seconds=1)):
+    with pin_time(NOON + DELIVERY_LEASE + timedelta(seconds=1)):
         assert deliverer.deliver_once().delivered == 1
 
 

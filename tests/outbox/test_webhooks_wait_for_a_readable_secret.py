@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from cryptography.fernet import Fernet
 
-from eventservice.db.now import pinned_time
+from eventservice.db.now import pin_time
 from eventservice.kernel.ids import new_id
 from eventservice.kernel.secrets import encrypt
-from eventservice.kernel.signing import new_secret
+from eventservice.kernel.signing import generate_secret
 from eventservice.runtime.webhook_sender import WebhookSender
 from outbox.models import WebhookDelivery, WebhookEndpoint
 from outbox.publishers.webhook.delivery import (
@@ -105,9 +105,9 @@ def test_they_are_sent_once_the_secret_can_be_read(
     _publish(TENANT)
     deliver()
 
-    receiver.secrets["/hook"] = new_secret()
+    receiver.secrets["/hook"] = generate_secret()
     _keep(encrypt(receiver.secrets["/hook"]))
-    with pinned_time(NOON + UNSIGNED_RETRY_DELAY + timedelta(seconds=1)):
+    with pin_time(NOON + UNSIGNED_RETRY_DELAY + timedelta(seconds=1)):
         assert deliver().delivered == 1
     assert receiver.sequences("/hook") == [1]
 
@@ -129,7 +129,7 @@ def test_the_log_names_the_endpoint_once(
     _lose_the_key()
     _publish(TENANT)
     deliver()
-    with pinned_time(NOON + 2 * UNSIGNED_RETRY_DELAY):
+    with pin_time(NOON + 2 * UNSIGNED_RETRY_DELAY):
         deliver()
     told = [line for record in caplog.records if "webhooks_not_signed" in (line := record.getMessage())]
     assert len(told) == 1

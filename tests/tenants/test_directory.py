@@ -13,12 +13,12 @@ from eventservice.kernel.ids import new_id
 from eventservice.kernel.secrets import decrypt, encrypt
 from eventservice.tenants import directory
 from eventservice.tenants.directory import (
-    change_tenant,
+    clear_profile_cache,
     create_tenant,
     declare_namespace,
-    forget_profiles,
-    most_shards,
-    profile,
+    get_max_shards,
+    get_profile,
+    update_tenant,
 )
 from eventservice.tenants.models import DEFAULT_SHARDS, Namespace, Tenant
 from tests.factories import NamespaceFactory, TenantFactory
@@ -33,8 +33,8 @@ def change(tenant: Tenant, **values: Any) -> None:
 
 def test_a_new_tenant_has_its_default_namespace() -> None:
     tenant = create_tenant("acme")
-    assert profile(tenant.tenant_id).num_shards == {"default": DEFAULT_SHARDS}
-    assert (profile(tenant.tenant_id).name, profile(tenant.tenant_id).active) == ("acme", True)
+    assert get_profile(tenant.tenant_id).num_shards == {"default": DEFAULT_SHARDS}
+    assert (get_profile(tenant.tenant_id).name, get_profile(tenant.tenant_id).active) == ("acme", True)
 
 
 @pytest.mark.parametrize("name", ["", "Acme", "a b", "-a", "a" * 65, "ü"])
@@ -58,69 +58,69 @@ def test_a_profile_is_ready_for_use() -> None:
         allowed_hosts=["Fine.TEST"],
         max_in_flight=7,
     )
-    known = profile(tenant.tenant_id)
+    known = get_profile(tenant.tenant_id)
     assert (decrypt(known.signing_secret), known.max_in_flight) == ("whsec_x", 7)
     assert known.secret_headers == {"x-session"}
     assert known.allowed_hosts == {"fine.test"}
-    assert profile(TenantFactory().tenant_id).signing_secret == ""
+    assert get_profile(TenantFactory().tenant_id).signing_secret == ""
 
 
 def test_nobody_is_not_found() -> None:
     with pytest.raises(NotFound):
-        profile(new_id())
+        get_profile(new_id())
 
 
 def test_it_is_read_once(django_assert_num_queries: Any) -> None:
     tenant = create_tenant("acme")
-    profile(tenant.tenant_id)
+    get_profile(tenant.tenant_id)
     with django_assert_num_queries(0):
-        assert profile(tenant.tenant_id).name == "acme"
+        assert get_profile(tenant.tenant_id).name == "acme"
 
 
 def test_who_changes_a_tenant_sees_the_change_at_once_and_the_secret_is_stored_sealed() -> None:
     tenant = create_tenant("acme", max_pending=5)
-    assert profile(tenant.tenant_id).max_pending == 5
-    changed = change_tenant(tenant.tenant_id, max_in_flight=3, signing_secret="whsec_x")
+    assert get_profile(tenant.tenant_id).max_pending == 5
+    changed = update_tenant(tenant.tenant_id, max_in_flight=3, signing_secret="whsec_x")
     assert "whsec_x" not in changed.signing_secret
-    known = profile(tenant.tenant_id)
+    known = get_profile(tenant.tenant_id)
     assert (known.max_in_flight, known.max_pending, decrypt(known.signing_secret)) == (3, 5, "whsec_x")
-    assert profile(change_tenant(tenant.tenant_id, signing_secret="").tenant_id).signing_secret == ""
+    assert get_profile(update_tenant(tenant.tenant_id, signing_secret="").tenant_id).signing_secret == ""
     with pytest.raises(NotFound):
-        change_tenant(new_id(), max_in_flight=3)
+        update_tenant(new_id(), max_in_flight=3)
 
 
 def test_a_change_is_seen_when_profiles_are_forgotten() -> None:
     tenant = create_tenant("acme")
-    profile(tenant.tenant_id)
+    get_profile(tenant.tenant_id)
     change(tenant, max_in_flight=3)
-    assert profile(tenant.tenant_id).max_in_flight == 1000
-    forget_profiles()
-    assert profile(tenant.tenant_id).max_in_flight == 3
+    assert get_profile(tenant.tenant_id).max_in_flight == 1000
+    clear_profile_cache()
+    assert get_profile(tenant.tenant_id).max_in_flight == 3
 
 
 def test_a_change_is_seen_when_the_profile_has_grown_old(monkeypatch: pytest.MonkeyPatch) -> None:
     tenant = create_tenant("acme")
-    profile(tenant.tenant_id)
+    get_profile(tenant.tenant_id)
     change(tenant, active=False)
-    monkeypatch.setattr(directory, "KEPT_SECONDS", -1.0)
-    assert not profile(tenant.tenant_id).active
+    monkeypatch.setattr(directory, "CACHE_SECONDS", -1.0)
+    assert not get_profile(tenant.tenant_id).active
 
 
 def test_each_namespace_has_its_own_shards_and_each_tenant_its_own_namespaces() -> None:
     ours, theirs = create_tenant("acme"), create_tenant("intruder")
     declare_namespace(ours.tenant_id, "orders", 64)
-    assert profile(ours.tenant_id).shards_of("orders") == 64
-    assert profile(ours.tenant_id).shards_of("default") == DEFAULT_SHARDS
+    assert get_profile(ours.tenant_id).shards_of("orders") == 64
+    assert get_profile(ours.tenant_id).shards_of("default") == DEFAULT_SHARDS
     with pytest.raises(Invalid) as refused:
-        profile(theirs.tenant_id).shards_of("orders")
+        get_profile(theirs.tenant_id).shards_of("orders")
     assert (refused.value.code, list(refused.value.faults)) == ("unknown_namespace", ["namespace"])
 
 
 def test_a_namespace_that_another_process_has_just_declared_is_known_at_once() -> None:
     tenant = create_tenant("acme")
-    profile(tenant.tenant_id)
+    get_profile(tenant.tenant_id)
     NamespaceFactory(tenant=tenant, name="orders", num_shards=8)
-    assert profile(tenant.tenant_id).shards_of("orders") == 8
+    assert get_profile(tenant.tenant_id).shards_of("orders") == 8
 
 
 def test_to_declare_a_namespace_again_finds_it_as_it_is() -> None:
@@ -141,8 +141,8 @@ def test_a_namespace_that_breaks_a_rule_is_not_declared(name: str, num_shards: i
 
 
 def test_as_many_shards_are_needed_as_the_largest_namespace_has() -> None:
-    assert most_shards() == DEFAULT_SHARDS
+    assert get_max_shards() == DEFAULT_SHARDS
     tenant = create_tenant("acme")
     declare_namespace(tenant.tenant_id, "large", 128)
     declare_namespace(tenant.tenant_id, "small", 2)
-    assert most_shards() == 128
+    assert get_max_shards() == 128

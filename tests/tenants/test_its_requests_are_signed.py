@@ -7,7 +7,7 @@ from unittest.mock import patch
 import pytest
 from cryptography.fernet import MultiFernet
 
-from eventservice.tenants.directory import create_tenant, forget_profiles
+from eventservice.tenants.directory import clear_profile_cache, create_tenant
 from tests.orchestration.support import FakeEgress, engine_on, look, submit
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
@@ -16,7 +16,7 @@ SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
 
 def test_the_engine_signs_and_opens_the_secret_once() -> None:
-    forget_profiles()
+    clear_profile_cache()
     tenant = create_tenant("acme", signing_secret=SECRET)
     for _ in range(3):
         submit(tenant)

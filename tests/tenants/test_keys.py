@@ -11,9 +11,9 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from eventservice.db.now import pinned_time
+from eventservice.db.now import pin_time
 from eventservice.kernel.errors import Conflict
-from eventservice.tenants.keys import ALPHABET, create_key, find_key, note_use, revoke_key, rotate_key
+from eventservice.tenants.keys import ALPHABET, create_key, find_key, record_use, revoke_key, rotate_key
 from eventservice.tenants.models import ApiKey, Tenant
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
@@ -110,9 +110,9 @@ def test_letters_of_another_case_are_another_key(tenant: Tenant) -> None:
 def test_a_key_ends_at_its_time_and_not_before(tenant: Tenant, at_noon: datetime) -> None:
     ends = at_noon + timedelta(hours=1)
     text = create_key(tenant.tenant_id, ["read"], expires_at=ends)[1]
-    with pinned_time(ends - timedelta(microseconds=1)):
+    with pin_time(ends - timedelta(microseconds=1)):
         assert find_key(text)
-    with pinned_time(ends):
+    with pin_time(ends):
         assert find_key(text) is None
 
 
@@ -121,7 +121,7 @@ def test_a_revoked_key_is_none_and_is_revoked_once(tenant: Tenant, at_noon: date
     assert revoke_key(key.key_id)
     assert find_key(text) is None
     assert find_key(other)
-    with pinned_time(at_noon + timedelta(hours=1)):
+    with pin_time(at_noon + timedelta(hours=1)):
         assert not revoke_key(key.key_id)
     assert ApiKey.across_tenants.get(pk=key.key_id).revoked_at == at_noon
     assert not revoke_key("nobody")
@@ -168,15 +168,15 @@ def test_a_use_is_noted_once_an_hour(tenant: Tenant, at_noon: datetime) -> None:
     key, _ = create_key(tenant.tenant_id, ["read"])
 
     def noted(minutes: int) -> datetime | None:
-        with pinned_time(at_noon + timedelta(minutes=minutes)):
+        with pin_time(at_noon + timedelta(minutes=minutes)):
             key.refresh_from_db()
-            note_use(key)
+            record_use(key)
             key.refresh_from_db()
         return key.last_used_at
 
     assert [noted(minutes) for minutes in (0, 59, 61)] == [
         at_noon, at_noon, at_noon + timedelta(minutes=61),
     ]  # fmt: skip
-    with pinned_time(at_noon + timedelta(minutes=62)), CaptureQueriesContext(connection) as queries:
-        note_use(key)
+    with pin_time(at_noon + timedelta(minutes=62)), CaptureQueriesContext(connection) as queries:
+        record_use(key)
     assert not [one for one in queries if "UPDATE" in one["sql"]], "it would lock, if only for no row"

@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from eventservice.db.now import pinned_time
+from eventservice.db.now import pin_time
 from eventservice.kernel.errors import Conflict
-from eventservice.tenants.keys import LONGEST_LIFE, create_key, find_key, revoke_key, rotate_key
+from eventservice.tenants.keys import MAX_LIFETIME, create_key, find_key, revoke_key, rotate_key
 from eventservice.tenants.models import ApiKey, Tenant
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
@@ -34,10 +34,10 @@ def test_the_successor_has_the_same_rights_and_another_secret(tenant: Tenant) ->
 def test_both_are_valid_until_the_overlap_ends(tenant: Tenant, at_noon: datetime) -> None:
     key, text = create_key(tenant.tenant_id, ["read"])
     _, new_text = rotate_key(key, HOUR)
-    with pinned_time(at_noon + HOUR - timedelta(microseconds=1)):
+    with pin_time(at_noon + HOUR - timedelta(microseconds=1)):
         assert find_key(text)
         assert find_key(new_text)
-    with pinned_time(at_noon + HOUR):
+    with pin_time(at_noon + HOUR):
         assert find_key(text) is None
         assert find_key(new_text)
 
@@ -81,7 +81,7 @@ def test_the_successor_of_a_key_that_ends_with_the_calendar_lives_as_long_as_one
     key, _ = create_key(tenant.tenant_id, ["read"], expires_at=datetime.max.replace(tzinfo=UTC))
     key.refresh_from_db()
     successor, _ = rotate_key(key, HOUR)
-    assert (end_of(successor), end_of(key)) == (at_noon + LONGEST_LIFE, at_noon + HOUR)
+    assert (end_of(successor), end_of(key)) == (at_noon + MAX_LIFETIME, at_noon + HOUR)
 
 
 def test_a_key_that_was_revoked_meanwhile_is_not_rotated(tenant: Tenant) -> None:

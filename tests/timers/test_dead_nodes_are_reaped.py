@@ -11,7 +11,7 @@ import pytest
 from django.db import transaction
 
 from eventservice.db.leases import Fenced
-from eventservice.db.now import pinned_time
+from eventservice.db.now import pin_time
 from tests.timers.support import NOON, joined
 from timers.membership import NODE_LEASE, SHARD_LEASE, list_live_node_ids, list_node_ids, reap_dead_node
 from timers.models import Node, NodeRole, TimerShard
@@ -24,7 +24,7 @@ DEAD = JUST_ALIVE + timedelta(milliseconds=1)
 
 def test_a_node_is_alive_to_the_last_instant_of_its_lease() -> None:
     joined()
-    with pinned_time(JUST_ALIVE):
+    with pin_time(JUST_ALIVE):
         assert reap_dead_node() is None
         assert len(list_live_node_ids(NodeRole.ENGINE)) == 1
     assert [node.is_alive(JUST_ALIVE) for node in Node.objects.all()] == [True]
@@ -33,7 +33,7 @@ def test_a_node_is_alive_to_the_last_instant_of_its_lease() -> None:
 def test_a_node_is_dead_as_soon_as_its_lease_has_ended() -> None:
     node = Node.objects.get(pk=joined().owner_id)
     assert not node.is_alive(DEAD)
-    with pinned_time(DEAD):
+    with pin_time(DEAD):
         assert list_live_node_ids(NodeRole.ENGINE) == frozenset()
         assert list(Node.objects.dead()) == [node]
 
@@ -41,7 +41,7 @@ def test_a_node_is_dead_as_soon_as_its_lease_has_ended() -> None:
 def test_its_row_goes_and_its_shards_are_free_under_a_new_version() -> None:
     member = joined()
     member.rebalance(4)
-    with pinned_time(DEAD):
+    with pin_time(DEAD):
         assert reap_dead_node() == member.owner_id
         assert reap_dead_node() is None
     assert list_node_ids() == []
@@ -51,7 +51,7 @@ def test_its_row_goes_and_its_shards_are_free_under_a_new_version() -> None:
 
 def test_only_the_dead_are_reaped_one_at_a_time() -> None:
     dead = {joined().owner_id for _ in range(2)}
-    with pinned_time(DEAD):
+    with pin_time(DEAD):
         alive = joined()
         alive.rebalance(4)
         assert {reap_dead_node(), reap_dead_node()} == dead
@@ -62,7 +62,7 @@ def test_only_the_dead_are_reaped_one_at_a_time() -> None:
 
 def test_a_node_whose_own_lease_has_run_out_takes_nobody_for_dead() -> None:
     member, dead = joined(), joined()
-    with pinned_time(DEAD):
+    with pin_time(DEAD):
         assert reap_dead_node(by=member.owner_id) is None
         member.heartbeat(0)
         assert reap_dead_node(by=member.owner_id) == dead.owner_id
@@ -70,9 +70,9 @@ def test_a_node_whose_own_lease_has_run_out_takes_nobody_for_dead() -> None:
 
 def test_a_beat_tells_when_others_may_have_missed_theirs() -> None:
     member = joined()
-    with pinned_time(NOON + NODE_LEASE / 2):
+    with pin_time(NOON + NODE_LEASE / 2):
         assert not member.heartbeat(0)
-    with pinned_time(NOON + NODE_LEASE + timedelta(milliseconds=1)):
+    with pin_time(NOON + NODE_LEASE + timedelta(milliseconds=1)):
         assert member.heartbeat(0)
         assert not member.heartbeat(0)
 
@@ -83,7 +83,7 @@ def test_whoever_was_reaped_is_fenced_everywhere() -> None:
     with transaction.atomic():
         member.fence()
         member.leases.fence([0, 1, 2, 3])
-    with pinned_time(DEAD):
+    with pin_time(DEAD):
         reap_dead_node()
         for refused in (member.fence, lambda: member.leases.fence([0]), lambda: member.heartbeat(0)):
             with pytest.raises(Fenced), transaction.atomic():
@@ -93,7 +93,7 @@ def test_whoever_was_reaped_is_fenced_everywhere() -> None:
 
 def test_it_takes_no_shard_until_it_joins_anew() -> None:
     member = joined()
-    with pinned_time(DEAD):
+    with pin_time(DEAD):
         reap_dead_node()
         member.rebalance(4)
     assert not TimerShard.objects.exclude(owner_id=None).exists()
@@ -103,7 +103,7 @@ def test_a_dead_nodes_shards_outlast_it_so_that_nobody_takes_them_before_it_is_r
     assert SHARD_LEASE > 2 * NODE_LEASE
     first = joined()
     first.rebalance(4)
-    with pinned_time(DEAD):
+    with pin_time(DEAD):
         second = joined()
         second.rebalance(4)
         assert second.leases.held == {}
@@ -117,7 +117,7 @@ def test_of_many_that_find_a_dead_node_one_reaps_it(elsewhere: Callable[..., Fut
     member = joined()
 
     def reap() -> Any:
-        with pinned_time(DEAD):
+        with pin_time(DEAD):
             return reap_dead_node()
 
     reaped = [future.result(30) for future in [elsewhere(reap) for _ in range(6)]]

@@ -8,7 +8,7 @@ import pytest
 from django.db import transaction
 
 from eventservice.db.leases import Fenced
-from eventservice.db.now import pinned_time
+from eventservice.db.now import pin_time
 from tests.timers.support import after, joined
 from timers.membership import NODE_LEASE, Membership, ensure_shards, list_live_node_ids, list_node_ids
 from timers.models import Node, NodeRole, TimerShard
@@ -43,7 +43,7 @@ def test_joining_is_a_row_with_a_lease(at_noon: datetime) -> None:
 
 def test_a_beat_pushes_the_lease_on_and_tells_how_busy_the_node_is() -> None:
     member = joined()
-    with pinned_time(after(5)):
+    with pin_time(after(5)):
         member.heartbeat(7)
     row = Node.objects.get()
     assert (row.lease_until, row.in_flight) == (after(5) + NODE_LEASE, 7)
@@ -115,7 +115,7 @@ def test_who_hands_over_frees_its_shards_and_may_still_finish_what_it_began() ->
 
 def test_a_node_whose_lease_has_run_out_takes_nothing() -> None:
     member = joined()
-    with pinned_time(after(60)):
+    with pin_time(after(60)):
         member.rebalance(SHARDS)
     assert held(member) == set()
 

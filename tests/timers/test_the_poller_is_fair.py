@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from eventservice.db.now import pinned_time
+from eventservice.db.now import pin_time
 from tests.timers.support import after, claim, ids, polling, stored
 from timers.poller import (
     LARGE_REQUEST_BYTES,
@@ -179,7 +179,7 @@ def test_a_tenant_that_comes_during_a_rush_is_heard_within_a_second(now: datetim
     poller = slow_poller()
     claim(poller, LIMIT)
     stored(QUIET[0], 3, due_at=now)
-    with pinned_time(now):
+    with pin_time(now):
         assert taken(poller)[QUIET[0]] == 3
 
 

@@ -12,7 +12,7 @@ from django.db import transaction
 from django.db.models import F
 
 from eventservice.db.leases import Fenced
-from eventservice.db.now import pinned_time
+from eventservice.db.now import pin_time
 from eventservice.kernel.ids import new_id
 from tests.timers.support import after, claim, found, ids, polling, stored
 from timers.models import TimerSchedule, TimerShard, TimerState
@@ -34,7 +34,7 @@ def test_nothing_is_taken_early() -> None:
     timer = stored(TENANT, due_at=after(0.001))[0]
     poller = polling()
     assert claim(poller) == []
-    with pinned_time(after(0.001)):
+    with pin_time(after(0.001)):
         assert ids(claim(poller)) == {timer.service_call_id}
 
 
@@ -134,7 +134,7 @@ def in_bites(poller: Poller) -> list[Any]:
     """Until none is left: a pass finds nothing, too, while the others hold what there is."""
     taken: list[Any] = []
     waiting = TimerSchedule.across_tenants.filter(state=TimerState.SCHEDULED)
-    with pinned_time(after(1)):
+    with pin_time(after(1)):
         while waiting.exists():
             taken += [timer.service_call_id for timer in claim(poller, 20)]
     return taken

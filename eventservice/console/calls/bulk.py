@@ -31,7 +31,7 @@ from eventservice.kernel.errors import Conflict, DomainError
 from eventservice.kernel.ids import new_id
 from eventservice.operators import audit_log
 from eventservice.operators.roles import Role
-from eventservice.tenants.directory import profile
+from eventservice.tenants.directory import get_profile
 from orchestration import lifecycle
 from orchestration.admission import refuse_inactive, take_room
 from orchestration.models import ServiceCall
@@ -84,7 +84,7 @@ def _cancel(bulk: Bulk, key: CallKey, correlation_id: uuid.UUID) -> bool:
 
 
 def _retry(bulk: Bulk, key: CallKey, correlation_id: uuid.UUID) -> bool:
-    refuse_inactive(profile(key[0]))
+    refuse_inactive(get_profile(key[0]))
     lifecycle.retry(*key, correlation_id)
     return True
 
@@ -196,7 +196,7 @@ def _piece(bulk: Bulk, user: Any, correlation_id: uuid.UUID) -> Bulk:
             audit_log.record_action(user, f"bulk-{bulk.kind}", subject=bulk.bulk_id, **_summary(bulk))
         if bulk.kind == "replay":
             for tenant_id, ids in group_by_tenant(keys).items():
-                take_room(profile(tenant_id), len(ids))
+                take_room(get_profile(tenant_id), len(ids))
         whys = [_one(bulk, key, user, correlation_id) for key in keys]
     left_alone = Counter(bulk.left_alone or {}) + Counter(filter(None, whys))
     return replace(

@@ -27,7 +27,7 @@ from eventservice.console.calls.list_query import (
     read_asked,
 )
 from eventservice.console.calls.presenters.list_row import read_keys, rows_of
-from eventservice.db.bounded_count import MOST_COUNTED, capped_text
+from eventservice.db.bounded_count import MAX_COUNTED, format_capped
 from eventservice.db.now import db_now
 from eventservice.operators.roles import Role
 from orchestration.queries import call_lists
@@ -225,7 +225,7 @@ def counts_of(asked: Asked, counted: CallCounts, since: datetime) -> dict[str, A
 
 
 def total_text(total: int, *, exact: bool) -> str:
-    return capped_text(total) if exact or total > MOST_COUNTED else f"{total:,}+"
+    return format_capped(total) if exact or total > MAX_COUNTED else f"{total:,}+"
 
 
 def _pager_of(asked: Asked, page: call_lists.CallListPage, counted: CallCounts) -> Mapping[str, Any]:

@@ -23,7 +23,7 @@ from eventservice.api.problems import FieldError, Problem
 from eventservice.console.calls.curl import CurlRequest
 from eventservice.console.calls.local_time import BadMoment, chosen_of, moment_of
 from eventservice.kernel.ids import new_id
-from eventservice.tenants.directory import Profile
+from eventservice.tenants.directory import TenantProfile
 from eventservice.tenants.models import DEFAULT_NAMESPACE
 from execution.redaction import mask_headers, mask_stored_headers
 from orchestration.commands import SubmitServiceCall
@@ -73,7 +73,7 @@ ADVANCED = frozenset(
     {"timeout", "namespace", "delivery", "max_attempts", "backoff", *DURATIONS},
 )
 # In place of a tenant that is still to be chosen, so that all else can be judged: it has no rules of its own.
-ANYBODY = Profile(
+ANYBODY = TenantProfile(
     tenant_id=uuid.UUID(int=0),
     name="",
     active=False,
@@ -204,7 +204,7 @@ def _tag_fault(pointer: str, rule: str, draft: Draft) -> str:
 
 
 def command_of(
-    draft: Draft, tenant: Profile | None, correlation_id: uuid.UUID, now: datetime, faults: Faults
+    draft: Draft, tenant: TenantProfile | None, correlation_id: uuid.UUID, now: datetime, faults: Faults
 ) -> SubmitServiceCall | None:
     """None: `faults` tell why."""
     document = _document(draft, tenant, now, faults)
@@ -218,7 +218,7 @@ def command_of(
     return None if faults or tenant is None else command
 
 
-def _document(draft: Draft, tenant: Profile | None, now: datetime, faults: Faults) -> dict[str, Any]:
+def _document(draft: Draft, tenant: TenantProfile | None, now: datetime, faults: Faults) -> dict[str, Any]:
     document: dict[str, Any] = {
         "name": draft.name.strip(),
         "requestSpec": {
@@ -252,7 +252,7 @@ def tags_of(draft: Draft) -> list[str]:
     return [*dict.fromkeys(filter(None, tags)), *([FAVORITE] if draft.favorite else [])]
 
 
-def _headers(draft: Draft, tenant: Profile | None, faults: Faults) -> dict[str, str]:
+def _headers(draft: Draft, tenant: TenantProfile | None, faults: Faults) -> dict[str, str]:
     headers: dict[str, str] = {}
     for row in draft.headers:
         name, value = row.name.strip(), row.value.strip()
@@ -271,7 +271,7 @@ def _headers(draft: Draft, tenant: Profile | None, faults: Faults) -> dict[str, 
     return headers
 
 
-def is_secret(name: str, tenant: Profile | None) -> bool:
+def is_secret(name: str, tenant: TenantProfile | None) -> bool:
     return bool(mask_headers({name: ""}, tenant.secret_headers if tenant else ())[name])
 
 

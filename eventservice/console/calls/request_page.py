@@ -41,7 +41,7 @@ from eventservice.db.now import db_now
 from eventservice.kernel.errors import DomainError, NotFound
 from eventservice.operators.audit_log import record_action
 from eventservice.operators.roles import Role
-from eventservice.tenants.directory import Profile, profile
+from eventservice.tenants.directory import TenantProfile, get_profile
 from eventservice.tenants.models import Tenant
 from execution.attempt_log import list_attempts_without_bodies
 from execution.outcome import METHODS
@@ -186,7 +186,7 @@ class NewCall(RequestPage):
         return redirect_see_other(_answer_address(command.tenant_id, made.service_call_id) + "#response")
 
     @retry_on_deadlock
-    def _store(self, tenant: Profile, command: SubmitServiceCall) -> Submitted:
+    def _store(self, tenant: TenantProfile, command: SubmitServiceCall) -> Submitted:
         with transaction.atomic():
             if not find_call_by_idempotency_key(command.tenant_id, command.idempotency_key or ""):
                 take_room(tenant, 1)
@@ -239,10 +239,10 @@ def _choice_of_tenant(draft: Draft) -> dict[str, Any]:
     }
 
 
-def _tenant_of(draft: Draft, faults: Faults) -> Profile | None:
+def _tenant_of(draft: Draft, faults: Faults) -> TenantProfile | None:
     tenant_id = parse_uuid(draft.tenant)
     try:
-        tenant = profile(tenant_id) if tenant_id else None
+        tenant = get_profile(tenant_id) if tenant_id else None
     except NotFound:
         tenant = None
     if tenant is None or not tenant.active:

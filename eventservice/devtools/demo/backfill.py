@@ -19,7 +19,7 @@ from django.contrib.auth.models import User
 from django.db import transaction
 
 from eventservice.db.bulk import update_rows
-from eventservice.db.now import pinned_time
+from eventservice.db.now import pin_time
 from eventservice.devtools.demo.companies import OUTAGE_HOST
 from eventservice.devtools.demo.simulation import HOUR, World
 from eventservice.devtools.demo.workload import Plan, id_at, may_be_sent
@@ -69,7 +69,7 @@ class Past:
             self._at(moment, partial(self._submit, plans=submitted))
         while self._steps:
             moment, _, step = heapq.heappop(self._steps)
-            with pinned_time(moment):
+            with pin_time(moment):
                 step(moment)
         self._publish()
         self.calls += len(self._plans)

@@ -9,7 +9,7 @@ from datetime import timedelta
 from eventservice.db.now import db_now
 from eventservice.devtools.demo.companies import LIMITS, NAMESPACES
 from eventservice.tenants.directory import create_tenant, declare_namespace
-from eventservice.tenants.keys import create_key, keys_of, note_use, revoke_key
+from eventservice.tenants.keys import create_key, list_keys, record_use, revoke_key
 from eventservice.tenants.models import ApiKey, Tenant
 
 Scope = ApiKey.Scope
@@ -28,14 +28,14 @@ def found() -> dict[str, uuid.UUID]:
 
 def use_keys(tenant_ids: Iterable[uuid.UUID]) -> None:
     for tenant_id in tenant_ids:
-        for key in keys_of(tenant_id):
+        for key in list_keys(tenant_id):
             if key.revoked_at is None:
-                note_use(key)
+                record_use(key)
 
 
 def retire_keys(tenant_ids: Iterable[uuid.UUID]) -> None:
     for tenant_id in tenant_ids:
-        for key in keys_of(tenant_id):
+        for key in list_keys(tenant_id):
             if key.name == RETIRED:
                 revoke_key(key.key_id)
 

@@ -15,11 +15,11 @@ from eventservice.kernel.errors import DomainError
 from eventservice.management.commands.tenant import tenant_of
 from eventservice.management.terminal import Terminal, length_of_time, refuse_wrong, some_time
 from eventservice.tenants.keys import (
-    LONGEST_LIFE,
+    MAX_LIFETIME,
     create_key,
-    find_by_id,
-    keys_of,
-    refuse_ended,
+    find_active_key,
+    list_keys,
+    require_rotatable,
     revoke_key,
     rotate_key,
 )
@@ -37,7 +37,7 @@ class Command(BaseCommand):
         whose.add_argument("--operator", action="store_true", help="for all tenants")
         create.add_argument("--scope", action="append", choices=ApiKey.Scope.values)
         create.add_argument("--name", default="")
-        life = partial(some_time, most=LONGEST_LIFE)
+        life = partial(some_time, most=MAX_LIFETIME)
         create.add_argument("--expires", type=life, metavar="30d", help="after so long; else never")
         listing = actions.add_parser("list")
         listing.add_argument("--tenant", help="its name or id; without it, the operators' keys")
@@ -68,7 +68,7 @@ class Command(BaseCommand):
     def _rotate(self, options: dict[str, Any]) -> None:
         key = self._found(options["id"])
         try:
-            refuse_ended(key)
+            require_rotatable(key)
             successor, text = rotate_key(key, options["overlap"])
         except DomainError as refused:
             raise CommandError(refused.message) from None
@@ -81,7 +81,7 @@ class Command(BaseCommand):
 
     def _list(self, options: dict[str, Any]) -> None:
         tenant_id = _tenant_id(options["tenant"])
-        rows = [_row(key) for key in keys_of(tenant_id)]
+        rows = [_row(key) for key in list_keys(tenant_id)]
         if self.terminal.as_json:
             self.terminal.json(rows)
         else:
@@ -90,7 +90,7 @@ class Command(BaseCommand):
             self.terminal.table(columns, [[*row.values()] for row in rows], empty=empty, may_be_cut=("name",))
 
     def _found(self, key_id: str) -> ApiKey:
-        key = find_by_id(key_id)
+        key = find_active_key(key_id)
         if key is None:
             raise CommandError(f"There is no key {key_id!r} that has not been revoked.")
         return key

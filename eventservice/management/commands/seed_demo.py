@@ -13,7 +13,7 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from eventservice.db.now import db_now, pinned_time
+from eventservice.db.now import db_now, pin_time
 from eventservice.devtools.demo.backfill import Past
 from eventservice.devtools.demo.simulation import WEEK, World
 from eventservice.devtools.demo.tenants import found, retire_keys, settle, use_keys
@@ -85,13 +85,13 @@ def _origin(text: str) -> str:
 
 def _set_the_scene(world: World) -> dict[str, uuid.UUID]:
     """The tenants, made some weeks ago, and their keys, in use until now."""
-    with pinned_time(world.now - WEEK - timedelta(days=20)):
+    with pin_time(world.now - WEEK - timedelta(days=20)):
         tenants = settle()
     for act, ago in (
         (use_keys, timedelta(days=9)),
         (retire_keys, timedelta(days=9)),
         (use_keys, timedelta(minutes=4)),
     ):
-        with pinned_time(world.now - ago):
+        with pin_time(world.now - ago):
             act(tenants.values())
     return tenants

@@ -13,7 +13,7 @@ from eventservice.console.webhooks import mask_url
 from eventservice.kernel.errors import DomainError
 from eventservice.management.commands.tenant import tenant_of
 from eventservice.management.terminal import Terminal, refuse_wrong
-from eventservice.tenants.directory import tenant_names
+from eventservice.tenants.directory import find_tenant_names
 from outbox.publishers.webhook.endpoints import (
     create_endpoint,
     delete_endpoint,
@@ -72,7 +72,7 @@ class Command(BaseCommand):
     def _list(self, options: dict[str, Any]) -> None:
         tenant_id = None if options["tenant"] is None else tenant_of(options["tenant"]).tenant_id
         queues = list_endpoint_queues(tenant_id, LISTED, MOST_COUNTED)
-        names = tenant_names([queue.endpoint.tenant_id for queue in queues])
+        names = find_tenant_names([queue.endpoint.tenant_id for queue in queues])
         rows = [_row(queue, names.get(queue.endpoint.tenant_id, "")) for queue in queues]
         if self.terminal.as_json:
             self.terminal.json(rows)

@@ -26,9 +26,9 @@ from eventservice.db.bulk import execute_rows
 from eventservice.db.errors import tolerate_outage
 from eventservice.db.now import DbNow, db_now
 from eventservice.kernel.backoff import full_jitter
-from eventservice.kernel.faults import fault
+from eventservice.kernel.faults import trigger_fault
 from eventservice.kernel.secrets import Undecipherable, decrypt
-from eventservice.kernel.signing import key_of, signature_headers
+from eventservice.kernel.signing import build_signature_headers, decode_secret
 from outbox.models import DeliveryState, WebhookDelivery, WebhookEndpoint
 
 log = structlog.get_logger(__name__)
@@ -145,13 +145,13 @@ class WebhookDeliverer:
         """How many deliveries were put off, because nothing can be signed for this endpoint."""
         # Before anything is claimed: that counts an attempt.
         try:
-            key = key_of(decrypt(endpoint.secret))
+            key = decode_secret(decrypt(endpoint.secret))
         except Undecipherable as unreadable:
             return self._put_off(endpoint, str(unreadable))
         except binascii.Error:
             return self._put_off(endpoint, "The endpoint's secret is not base64.")
         deliveries, now = claim_deliveries(endpoint, self._room(endpoint))
-        fault("deliver.claimed")
+        trigger_fault("deliver.claimed")
         try:
             self._transport.send(
                 [_build_request(endpoint.url, key, delivery, now) for delivery in deliveries]
@@ -176,7 +176,7 @@ class WebhookDeliverer:
         return [self._record(endpoint, results) for endpoint, results in [*self._ended.items()]]
 
     def _record(self, endpoint: WebhookEndpoint, results: Sequence[WebhookResult]) -> tuple[int, int, int]:
-        fault("deliver.sent")
+        trigger_fault("deliver.sent")
         # First: what cannot be recorded holds up nothing, and is due again when its lease ends.
         self._sending.difference_update(result.key for result in self._ended.pop(endpoint))
         self._of_tenant[endpoint.tenant_id] -= len(results)
@@ -230,7 +230,7 @@ def _build_request(url: str, key: bytes, delivery: WebhookDelivery, now: datetim
     body = delivery.body.encode()
     headers = {
         "content-type": "application/cloudevents+json",
-        **signature_headers(key, str(delivery.event_id), now, body),
+        **build_signature_headers(key, str(delivery.event_id), now, body),
     }
     return WebhookRequest(delivery, delivery.tenant_id, url, tuple(headers.items()), body, TIMEOUT_SECONDS)
 

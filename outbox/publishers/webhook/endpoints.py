@@ -12,7 +12,7 @@ from eventservice.db.now import DbNow
 from eventservice.kernel.errors import Conflict, NotFound
 from eventservice.kernel.ids import new_id
 from eventservice.kernel.secrets import Reencryption, encrypt
-from eventservice.kernel.signing import new_secret
+from eventservice.kernel.signing import generate_secret
 from outbox.models import WebhookDelivery, WebhookEndpoint
 
 
@@ -20,7 +20,7 @@ def create_endpoint(
     tenant_id: UUID, url: str, event_types: Sequence[str] = (), *, endpoint_id: UUID | None = None
 ) -> tuple[WebhookEndpoint, str]:
     """The endpoint and its secret, which is shown this once. The caller has judged the URL."""
-    secret = new_secret()
+    secret = generate_secret()
     endpoint: WebhookEndpoint = WebhookEndpoint.objects.create(
         tenant_id=tenant_id,
         endpoint_id=endpoint_id or new_id(),

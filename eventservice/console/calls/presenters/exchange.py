@@ -21,7 +21,7 @@ from eventservice.console.calls.presenters.timeline import (
 )
 from eventservice.console.calls.request_form import pretty
 from eventservice.kernel.errors import NotFound
-from eventservice.tenants.directory import profile
+from eventservice.tenants.directory import get_profile
 from execution.attempt_builder import StoredRequest
 from execution.attempt_log import find_attempt, find_last_attempt
 from execution.egress import Limits
@@ -105,7 +105,7 @@ def asked(call: CallDetails, *, as_text: bool) -> dict[str, Any]:
             ),
             None,
         ),
-        "signs": bool(profile(call.tenant_id).signing_secret),
+        "signs": bool(get_profile(call.tenant_id).signing_secret),
         "download": body_href(call, "request"),
     }
 
