@@ -1,4 +1,4 @@
-"""Running a role without django-q: one pass, or a loop that SIGTERM and Ctrl-C end cleanly."""
+"""Run a role without django-q2: a single pass, or a loop that shuts down gracefully on SIGTERM and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ from eventservice.db.dialects.sqlite.base import relax_synchronous
 from eventservice.db.errors import tolerate_outage
 from eventservice.runtime.cluster import Role
 
-LONGEST_NAP = 1.0
+MAX_IDLE_SECONDS = 1.0
 
 
 class RoleCommand(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--once", action="store_true", help="do what there is to do now, and end")
+        parser.add_argument(
+            "--once", action="store_true", help="process everything that is due now, then exit"
+        )
 
     def build(self) -> Role:
         raise NotImplementedError
 
-    def once(self, role: Any) -> None:
+    def run_once(self, role: Any) -> None:
         raise NotImplementedError
 
     def handle(self, *args: Any, once: bool, **options: Any) -> None:
@@ -31,16 +33,16 @@ class RoleCommand(BaseCommand):
         connection.close()
         role = self.build()
         if once:
-            self.once(role)
+            self.run_once(role)
         else:
-            _loop(role)
+            _run_until_signal(role)
         role.stop(settings.SHUTDOWN_SECONDS)
 
 
-def _loop(role: Role) -> None:
+def _run_until_signal(role: Role) -> None:
     stopping: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, frame: stopping.append(number))
     while not stopping:
         with tolerate_outage():
-            role.step(LONGEST_NAP)
+            role.step(MAX_IDLE_SECONDS)

@@ -1,4 +1,4 @@
-"""Whether this machine's ports are free, and which others are."""
+"""Check that the ports of `manage.py up` are free, and suggest others."""
 
 from __future__ import annotations
 
@@ -10,31 +10,38 @@ from contextlib import ExitStack
 from django.core.management.base import CommandError
 
 HOST = "127.0.0.1"
-LEAST = 1024  # below, only root may
+MIN_UNPRIVILEGED_PORT = 1024  # lower ports require root
 
 
-def refuse_taken(wanted: Mapping[str, int]) -> None:
-    """Ports by the variables that choose them. Each is held while the others are tried: they must differ, too."""
-    faults, others = [], {}
-    with ExitStack() as held:
-        for name, port in wanted.items():
+def require_free_ports(ports: Mapping[str, int]) -> None:
+    """Raise CommandError unless the ports are free and different. The keys are the variables that select them."""
+    problems, alternatives = [], {}
+    with ExitStack() as bound:
+        for name, port in ports.items():
             try:
-                held.enter_context(socket.create_server((HOST, port)))
+                bound.enter_context(socket.create_server((HOST, port)))
             except OSError as error:
-                taken = error.errno == errno.EADDRINUSE
-                faults.append(f"Port {port} {'is taken' if taken else f'cannot be used ({error.strerror})'}.")
-                others[name] = _free_one(port, held)
-    if faults:
-        chosen = " ".join(f"{name}={port}" for name, port in others.items())
-        raise CommandError(f"{' '.join(faults)} Choose another: {chosen} make run")
+                reason = (
+                    "is already in use"
+                    if error.errno == errno.EADDRINUSE
+                    else f"cannot be used ({error.strerror})"
+                )
+                problems.append(f"Port {port} {reason}.")
+                alternatives[name] = _find_free_port(port, bound)
+    if problems:
+        variables = " ".join(f"{name}={port}" for name, port in alternatives.items())
+        raise CommandError(f"{' '.join(problems)} Try other ports: {variables} make run")
 
 
-def _free_one(unlike: int, held: ExitStack) -> int:
-    candidates: list[int] = [*range(max(unlike, LEAST) + 1, 65_536), *range(LEAST, unlike)]
+def _find_free_port(taken: int, bound: ExitStack) -> int:
+    candidates: list[int] = [
+        *range(max(taken, MIN_UNPRIVILEGED_PORT) + 1, 65_536),
+        *range(MIN_UNPRIVILEGED_PORT, taken),
+    ]
     for port in candidates:
         try:
-            held.enter_context(socket.create_server((HOST, port)))
+            bound.enter_context(socket.create_server((HOST, port)))
         except OSError:
             continue
         return port
-    raise CommandError("No port of this machine is free.")
+    raise CommandError("No port on this machine is free.")

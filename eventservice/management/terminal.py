@@ -1,7 +1,7 @@
-"""What the operators' commands share: the API they speak to, how they show things, and how they end.
+"""Base classes of the client commands, argument types and terminal output.
 
-Exit codes: 0 done · 1 refused by the service (or the call that was waited for did not succeed) · 2 wrong usage
-· 3 the service cannot be reached.
+Exit codes of client commands: 0 success, 1 refused by the service (or the awaited call did not succeed), 2 invalid usage,
+3 service unreachable.
 """
 
 from __future__ import annotations
@@ -28,26 +28,25 @@ from eventservice.api.formats import parse_duration
 from eventservice.api.problems import FieldError
 from eventservice.client import ApiError, Client, Unreachable, Unsendable
 
-REFUSED, USAGE, UNREACHABLE = 1, 2, 3
-COLOURS = {
+EXIT_REFUSED, EXIT_USAGE, EXIT_UNREACHABLE = 1, 2, 3
+STATUS_COLORS = {
     "Scheduled": "cyan",
     "Running": "yellow",
     "Succeeded": "green",
     "Failed": "red",
     "Canceled": "magenta",
 }
-# Nothing here is older; and no database knows a time before the year 1.
-LONGEST = timedelta(days=36_500)
-# Where no terminal sets a limit: a program that reads a line wants all of it.
-WIDEST = 1_000_000
-# What is left of a name when there is not room enough.
-NARROWEST = 8
-# Between two columns.
-GAP = 2
+# Longer durations would lead to timestamps that no database supports.
+MAX_DURATION = timedelta(days=36_500)
+# The width of a line where the output is not a terminal: a program that reads it needs all of it.
+UNLIMITED_WIDTH = 1_000_000
+# The minimum width of a column that is cut because the terminal is too narrow.
+MIN_CUT_WIDTH = 8
+COLUMN_GAP = 2
 
 
 class ApiCommand(BaseCommand):
-    """A command that speaks to the API as any client does: with a key, for one tenant."""
+    """A command that uses the REST API like any client: with an API key, for one tenant."""
 
     requires_system_checks = []
 
@@ -55,126 +54,130 @@ class ApiCommand(BaseCommand):
         parser.add_argument(
             "--url",
             default=os.environ.get("EVENTSERVICE_URL") or f"http://127.0.0.1:{settings.PORT}",
-            help="where the API is (EVENTSERVICE_URL; else on this machine, at PORT)",
+            help="base URL of the service (default: EVENTSERVICE_URL, or this machine at PORT)",
         )
         tenant = os.environ.get("EVENTSERVICE_TENANT")
-        parser.add_argument("--tenant", default=tenant, help="its id (EVENTSERVICE_TENANT)")
+        parser.add_argument("--tenant", default=tenant, help="tenant id (default: EVENTSERVICE_TENANT)")
         key = os.environ.get("EVENTSERVICE_KEY")
-        parser.add_argument("--key", default=key, help="an API key (EVENTSERVICE_KEY)")
-        parser.add_argument("--json", action="store_true", help="print what the API answers")
+        parser.add_argument("--key", default=key, help="API key (default: EVENTSERVICE_KEY)")
+        parser.add_argument("--json", action="store_true", help="print the response of the API as JSON")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        _refuse_wrong_access(options)
+        _validate_access(options)
         self.terminal = Terminal(self, as_json=options["json"])
         with Client(options["url"], options["tenant"], options["key"]) as client:
             try:
-                self.act(client, options)
-            except ApiError as refused:
-                raise CommandError(str(refused), returncode=REFUSED) from None
-            except Unsendable as wrong:
-                raise CommandError(str(wrong), returncode=USAGE) from None
-            except Unreachable as broken:
-                where = "Is the system running there? EVENTSERVICE_URL or --url says where it is."
-                raise CommandError(f"{broken}\n{where}", returncode=UNREACHABLE) from None
+                self.run(client, options)
+            except ApiError as error:
+                raise CommandError(str(error), returncode=EXIT_REFUSED) from None
+            except Unsendable as error:
+                raise CommandError(str(error), returncode=EXIT_USAGE) from None
+            except Unreachable as error:
+                hint = "Check that the service is running, and that EVENTSERVICE_URL or --url is its address."
+                raise CommandError(f"{error}\n{hint}", returncode=EXIT_UNREACHABLE) from None
             except KeyboardInterrupt:
                 return
 
-    def act(self, client: Client, options: Mapping[str, Any]) -> None:
+    def run(self, client: Client, options: Mapping[str, Any]) -> None:
         raise NotImplementedError
 
 
 class EachCallCommand(ApiCommand):
-    """Does one thing to each of some calls, and tells of each at once: what has been done cannot be lost."""
+    """A command that acts on each of the given calls and prints each result immediately, so that none is lost."""
 
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)
-        parser.add_argument("id", nargs="+", type=call_id)
+        parser.add_argument("id", nargs="+", type=parse_call_id)
 
-    def act(self, client: Client, options: Mapping[str, Any]) -> None:
-        calls, refused = [], False
+    def run(self, client: Client, options: Mapping[str, Any]) -> None:
+        calls, any_refused = [], False
         try:
-            for one in options["id"]:
+            for service_call_id in options["id"]:
                 try:
-                    call, told = self.act_on(client, one, options)
-                except ApiError as refusal:
-                    self.stderr.write(f"{one}: {refusal}")
-                    refused = True
+                    call, result = self.run_for_call(client, service_call_id, options)
+                except ApiError as error:
+                    self.stderr.write(f"{service_call_id}: {error}")
+                    any_refused = True
                     continue
                 calls.append(call)
                 if not self.terminal.as_json:
-                    self.terminal.line(one, *told)
+                    self.terminal.line(service_call_id, *result)
         finally:
             if self.terminal.as_json:
                 self.terminal.json(calls)
-        if refused:
-            raise SystemExit(REFUSED)
+        if any_refused:
+            raise SystemExit(EXIT_REFUSED)
 
-    def act_on(
+    def run_for_call(
         self, client: Client, service_call_id: str, options: Mapping[str, Any]
     ) -> tuple[dict[str, Any], Sequence[Any]]:
-        """The call that came of it, and what to tell of it beside the id that was given."""
+        """Return the resulting call, and the values to print after the given id."""
         raise NotImplementedError
 
 
-def call_id(text: str) -> str:
-    return identifier(text, "a service call's id, such as `manage.py calls` shows")
+def parse_call_id(text: str) -> str:
+    return parse_id_argument(text, "a call id. `manage.py calls` lists them")
 
 
-def identifier(text: str, what: str) -> str:
+def parse_id_argument(text: str, expected: str) -> str:
     try:
         return str(uuid.UUID(text))
     except ValueError:
-        raise ArgumentTypeError(f"{text!r} is not {what}") from None
+        raise ArgumentTypeError(f"{text!r} is not {expected}") from None
 
 
-def length_of_time(text: str, least: timedelta = timedelta(), most: timedelta = LONGEST) -> timedelta:
-    """As the API and the console read it."""
+def parse_duration_argument(
+    text: str, minimum: timedelta = timedelta(), maximum: timedelta = MAX_DURATION
+) -> timedelta:
+    """Parse a duration in the notation of the API and the console."""
     seconds = parse_duration(text)
     if seconds is None:
-        raise ArgumentTypeError(f"{text!r} is not a length of time such as 90s, 1h30m or 30d")
-    if seconds > most.total_seconds():
-        raise ArgumentTypeError(f"{text!r} is longer than {most.days}d")
-    if seconds < least.total_seconds():
-        raise ArgumentTypeError(f"{text!r} is shorter than {least.total_seconds():g}s")
+        raise ArgumentTypeError(f"{text!r} is not a duration such as 90s, 1h30m or 30d")
+    if seconds > maximum.total_seconds():
+        raise ArgumentTypeError(f"{text!r} is longer than {maximum.days}d")
+    if seconds < minimum.total_seconds():
+        raise ArgumentTypeError(f"{text!r} is shorter than {minimum.total_seconds():g}s")
     return timedelta(seconds=seconds)
 
 
-# What has to last: of a key, a wait, a pause between two looks.
-some_time = partial(length_of_time, least=timedelta(seconds=0.1))
+# For durations that must not be zero, such as the lifetime of a key or a polling interval.
+parse_positive_duration = partial(parse_duration_argument, minimum=timedelta(seconds=0.1))
 
 
-def refuse_wrong(faults: Sequence[FieldError]) -> None:
-    """What the rules of the API found in a command's words."""
+def raise_for_field_errors(faults: Sequence[FieldError]) -> None:
+    """Raise CommandError if the validation of the API rejected arguments of the command."""
     if faults:
-        told = [f"{fault.pointer.strip('/')} {fault.detail}" for fault in faults]
-        raise CommandError("\n".join(told), returncode=REFUSED)
+        lines = [f"{error.pointer.strip('/')} {error.detail}" for error in faults]
+        raise CommandError("\n".join(lines), returncode=EXIT_REFUSED)
 
 
-def _refuse_wrong_access(options: Mapping[str, Any]) -> None:
+def _validate_access(options: Mapping[str, Any]) -> None:
     for name in ("tenant", "key"):
         if not options[name]:
-            raise CommandError(f"Give --{name}, or set EVENTSERVICE_{name.upper()}.", returncode=USAGE)
+            raise CommandError(f"Set EVENTSERVICE_{name.upper()}, or use --{name}.", returncode=EXIT_USAGE)
     if urlsplit(options["url"]).scheme not in ("http", "https"):
         raise CommandError(
-            f"--url (EVENTSERVICE_URL): {options['url']!r} is not of the form http://host:port",
-            returncode=USAGE,
+            f"--url (EVENTSERVICE_URL): {options['url']!r} is not a URL such as http://host:port",
+            returncode=EXIT_USAGE,
         )
     try:
-        identifier(options["tenant"], "a tenant's id, such as `manage.py tenant list` shows")
-    except ArgumentTypeError as wrong:
-        raise CommandError(f"--tenant (EVENTSERVICE_TENANT): {wrong}", returncode=USAGE) from None
+        parse_id_argument(options["tenant"], "a tenant id. `manage.py tenant list` lists them")
+    except ArgumentTypeError as error:
+        raise CommandError(f"--tenant (EVENTSERVICE_TENANT): {error}", returncode=EXIT_USAGE) from None
 
 
 class Terminal:
     def __init__(self, command: BaseCommand, *, as_json: bool) -> None:
         self._write: Callable[..., Any] = command.stdout.write
         self.as_json = as_json
-        # What rich draws goes through the command's own output, so that it can be piped and captured.
-        self._drawn = StringIO()
+        # The output of rich goes through the command's stdout, so that it can be piped and captured.
+        self._buffer = StringIO()
         on_terminal = command.stdout.isatty()
-        self._unlimited = Console(file=self._drawn, highlight=False, width=WIDEST, force_terminal=on_terminal)
+        self._unlimited = Console(
+            file=self._buffer, highlight=False, width=UNLIMITED_WIDTH, force_terminal=on_terminal
+        )
         self.console = (
-            Console(file=self._drawn, highlight=False, force_terminal=True)
+            Console(file=self._buffer, highlight=False, force_terminal=True)
             if on_terminal
             else self._unlimited
         )
@@ -183,7 +186,7 @@ class Terminal:
         self._write(json.dumps(value, indent=2, ensure_ascii=False))
 
     def line(self, *values: Any) -> None:
-        self.draw(Text("  ").join(_shown(value) for value in values), self._unlimited)
+        self.draw(Text("  ").join(_to_text(value) for value in values), self._unlimited)
 
     def table(
         self,
@@ -191,21 +194,21 @@ class Terminal:
         rows: Iterable[Sequence[Any]],
         *,
         empty: str,
-        may_be_cut: Collection[str] = (),
+        cut: Collection[str] = (),
     ) -> None:
-        """Ids and times stay whole, also where the terminal has to break the line: they are there to be copied."""
-        shown = [[_shown(value) for value in row] for row in rows]
-        if not shown:
+        """Print a table. Only the columns in `cut` are shortened to fit; ids and times stay complete, to be copied."""
+        cells = [[_to_text(value) for value in row] for row in rows]
+        if not cells:
             self._write(empty)
             return
-        longest = {
-            column: max(cell_len(column), *(row[at].cell_len for row in shown))
+        content_widths = {
+            column: max(cell_len(column), *(row[at].cell_len for row in cells))
             for at, column in enumerate(columns)
         }
         table = Table(box=None, pad_edge=False, header_style="bold")
-        for column, width in _fitted(longest, may_be_cut, self.console.width).items():
+        for column, width in _fit_columns(content_widths, cut, self.console.width).items():
             table.add_column(column, no_wrap=True, overflow="ellipsis", width=width)
-        for row in shown:
+        for row in cells:
             table.add_row(*row)
         self.draw(table, self._unlimited)
 
@@ -215,7 +218,7 @@ class Terminal:
         table.add_column(overflow="fold")
         for name, value in pairs.items():
             if value not in (None, [], {}):
-                table.add_row(name, _shown(value))
+                table.add_row(name, _to_text(value))
         self.draw(table)
 
     def blank(self) -> None:
@@ -223,36 +226,37 @@ class Terminal:
 
     def clear(self) -> None:
         self.console.clear()
-        self._write(self._taken(), ending="")
+        self._write(self._take_buffer(), ending="")
 
-    def draw(self, what: RenderableType, on: Console | None = None) -> None:
-        (on or self.console).print(what)
-        self._write("\n".join(line.rstrip() for line in self._taken().splitlines()))
+    def draw(self, content: RenderableType, console: Console | None = None) -> None:
+        (console or self.console).print(content)
+        self._write("\n".join(line.rstrip() for line in self._take_buffer().splitlines()))
 
-    def _taken(self) -> str:
-        drawn = self._drawn.getvalue()
-        self._drawn.seek(0)
-        self._drawn.truncate()
-        return drawn
+    def _take_buffer(self) -> str:
+        text = self._buffer.getvalue()
+        self._buffer.seek(0)
+        self._buffer.truncate()
+        return text
 
 
-def _fitted(longest: dict[str, int], may_be_cut: Collection[str], room: int) -> dict[str, int]:
-    """The width of each column. Those that may be cut share what the others leave, the narrow ones first."""
-    widths = dict(longest)
-    left = room - GAP * (len(longest) - 1) - sum(w for name, w in longest.items() if name not in may_be_cut)
-    flexible = sorted(may_be_cut, key=lambda name: longest[name])
+def _fit_columns(content_widths: dict[str, int], cut: Collection[str], width: int) -> dict[str, int]:
+    """Return the width of each column. The columns in `cut` share what the others leave, narrow ones first."""
+    widths = dict(content_widths)
+    fixed = sum(width for name, width in content_widths.items() if name not in cut)
+    left = width - COLUMN_GAP * (len(content_widths) - 1) - fixed
+    flexible = sorted(cut, key=lambda name: content_widths[name])
     for at, name in enumerate(flexible):
-        widths[name] = min(longest[name], max(NARROWEST, left // (len(flexible) - at)))
+        widths[name] = min(content_widths[name], max(MIN_CUT_WIDTH, left // (len(flexible) - at)))
         left -= widths[name]
     return widths
 
 
-def _shown(value: Any) -> Text:
-    """Never as markup: a call may be named [/b]."""
+def _to_text(value: Any) -> Text:
+    """Convert a value to text that is not interpreted as markup: a call may be named [/b]."""
     if value is None:
         return Text()
     if isinstance(value, list | tuple):
-        return Text(", ".join(str(one) for one in value))
+        return Text(", ".join(str(item) for item in value))
     if isinstance(value, dict):
         return Text(json.dumps(value, ensure_ascii=False))
-    return Text(str(value), style=COLOURS.get(str(value), ""))
+    return Text(str(value), style=STATUS_COLORS.get(str(value), ""))

@@ -37,7 +37,7 @@ def test_status_tells_what_waits_and_who_is_at_work(parked: OutboxEvent) -> None
     store_run(new_id(), 2)
     shown = outbox("status")
     assert "unpublished          2" in shown
-    assert "parked               1, and 2 wait behind them" in shown
+    assert "parked               1 (2 events wait behind them)" in shown
     assert "16 partitions" in shown
 
 
@@ -59,7 +59,7 @@ def test_skip_lets_those_behind_it_flow(parked: OutboxEvent) -> None:
 
 @pytest.mark.parametrize("action", ["retry", "skip"])
 def test_an_event_that_is_not_parked_is_refused(action: str) -> None:
-    with pytest.raises(CommandError, match="No event 7 is parked"):
+    with pytest.raises(CommandError, match="Event 7 is not parked"):
         outbox(action, "7")
 
 
@@ -67,7 +67,7 @@ def test_an_event_that_is_not_parked_is_refused(action: str) -> None:
 def test_replay_takes_a_time_or_how_long_ago(since: str) -> None:
     store_run(new_id(), 2)
     drain(build_dispatcher(RecordingPublisher()))
-    assert outbox("replay", "--since", since) == "2 events are published again.\n"
+    assert outbox("replay", "--since", since) == "2 events will be published again.\n"
 
 
 def test_replay_may_be_of_one_tenant_by_its_name_or_its_id(tenant: Tenant, intruder: Tenant) -> None:

@@ -48,7 +48,7 @@ class Command(RoleCommand):
     def build(self) -> Troubled:
         return self.role
 
-    def once(self, role: Troubled) -> None:
+    def run_once(self, role: Troubled) -> None:
         role.step(0.0)
 
 

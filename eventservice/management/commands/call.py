@@ -7,9 +7,9 @@ from typing import Any
 from django.core.management.base import CommandParser
 
 from eventservice.client import Client
-from eventservice.management.terminal import REFUSED, ApiCommand, call_id, some_time
+from eventservice.management.terminal import EXIT_REFUSED, ApiCommand, parse_call_id, parse_positive_duration
 
-SHOWN = (
+DISPLAYED_FIELDS = (
     "serviceCallId", "name", "status", "submittedAt", "dueAt", "startedAt", "finishedAt", "attempts", "tags",
     "correlationId", "replayOf", "requestSpec", "retryPolicy", "outcome",
 )  # fmt: skip
@@ -20,17 +20,17 @@ class Command(ApiCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)
-        parser.add_argument("id", type=call_id)
+        parser.add_argument("id", type=parse_call_id)
         parser.add_argument(
             "--watch",
-            type=some_time,
+            type=parse_positive_duration,
             nargs="?",
             const=timedelta(minutes=1),
             metavar="60s",
-            help="until it has ended, at most so long",
+            help="wait until the call has finished, for at most this long (default: 60s)",
         )
 
-    def act(self, client: Client, options: Mapping[str, Any]) -> None:
+    def run(self, client: Client, options: Mapping[str, Any]) -> None:
         wait = options["watch"]
         call = client.wait(options["id"], wait.total_seconds()) if wait else client.get(options["id"])
         events, executions = list(client.events(options["id"])), list(client.executions(options["id"]))
@@ -39,30 +39,30 @@ class Command(ApiCommand):
         else:
             self._show(call, executions, events)
         if wait and call["status"] != "Succeeded":
-            raise SystemExit(REFUSED)
+            raise SystemExit(EXIT_REFUSED)
 
     def _show(
         self, call: dict[str, Any], executions: list[dict[str, Any]], events: list[dict[str, Any]]
     ) -> None:
-        self.terminal.pairs({name: call[name] for name in SHOWN})
+        self.terminal.pairs({name: call[name] for name in DISPLAYED_FIELDS})
         attempts = [
-            (a["attempt"], a["startedAt"], a["finishedAt"], _result(a), _rounded(a["latencyMs"]))
+            (a["attempt"], a["startedAt"], a["finishedAt"], _format_result(a), _round_latency(a["latencyMs"]))
             for a in executions
         ]
         self.terminal.blank()
         self.terminal.table(
-            ("attempt", "started", "finished", "result", "ms"), attempts, empty="No attempt yet."
+            ("attempt", "started", "finished", "result", "ms"), attempts, empty="No attempts yet."
         )
         self.terminal.blank()
         timeline = [(event["seq"], event["occurredAt"], event["type"]) for event in events]
-        self.terminal.table(("seq", "at", "event"), timeline, empty="Its events have been pruned.")
+        self.terminal.table(("seq", "at", "event"), timeline, empty="The events were deleted by retention.")
 
 
-def _result(attempt: dict[str, Any]) -> str:
+def _format_result(attempt: dict[str, Any]) -> str:
     if attempt["error"]:
         return str(attempt["error"]["kind"])
-    return str(attempt["response"]["status"]) if attempt["response"] else "under way"
+    return str(attempt["response"]["status"]) if attempt["response"] else "in progress"
 
 
-def _rounded(latency: float | None) -> float | None:
+def _round_latency(latency: float | None) -> float | None:
     return None if latency is None else round(latency, 1)

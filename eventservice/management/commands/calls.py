@@ -9,7 +9,7 @@ from typing import Any
 from django.core.management.base import CommandParser
 
 from eventservice.client import Client
-from eventservice.management.terminal import ApiCommand, some_time
+from eventservice.management.terminal import ApiCommand, parse_positive_duration
 
 # The largest page that the API returns.
 MAX_PAGE_SIZE = 200
@@ -17,7 +17,7 @@ COLUMNS = ("id", "name", "status", "due", "attempts", "outcome", "tags")
 
 
 class Command(ApiCommand):
-    help = "List service calls, the newest first."
+    help = "List service calls, newest first."
 
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)
@@ -26,17 +26,17 @@ class Command(ApiCommand):
         parser.add_argument("--host")
         parser.add_argument("--name")
         parser.add_argument("--sort", choices=("submittedAt", "-submittedAt", "dueAt", "-dueAt"))
-        parser.add_argument("--limit", type=_how_many, default=20)
+        parser.add_argument("--limit", type=_parse_limit, default=20)
         parser.add_argument(
             "--watch",
-            type=some_time,
+            type=parse_positive_duration,
             nargs="?",
             const=timedelta(seconds=2),
             metavar="2s",
-            help="again and again",
+            help="repeat with this interval (default: 2s)",
         )
 
-    def act(self, client: Client, options: Mapping[str, Any]) -> None:
+    def run(self, client: Client, options: Mapping[str, Any]) -> None:
         filters = {name: options[name] for name in ("status", "tag", "host", "name", "sort") if options[name]}
         while True:
             limit = options["limit"]
@@ -55,20 +55,20 @@ class Command(ApiCommand):
         rows = [
             (
                 call["serviceCallId"], call["name"], call["status"], call["dueAt"], call["attempts"],
-                _outcome(call["outcome"]), call["tags"],
+                _format_outcome(call["outcome"]), call["tags"],
             )
             for call in calls
         ]  # fmt: skip
-        self.terminal.table(COLUMNS, rows, empty="No call passes these filters.", may_be_cut=("name", "tags"))
+        self.terminal.table(COLUMNS, rows, empty="No calls match these filters.", cut=("name", "tags"))
 
 
-def _how_many(text: str) -> int:
+def _parse_limit(text: str) -> int:
     if text.isdecimal() and int(text):
         return int(text)
-    raise ArgumentTypeError(f"{text!r} is not a number from 1 up")
+    raise ArgumentTypeError(f"{text!r} is not a positive integer")
 
 
-def _outcome(outcome: dict[str, Any] | None) -> str:
+def _format_outcome(outcome: dict[str, Any] | None) -> str:
     if outcome is None:
         return ""
     return str(outcome["errorKind"] or outcome["status"] or "")

@@ -8,9 +8,9 @@ from eventservice.management.terminal import EachCallCommand
 
 
 class Command(EachCallCommand):
-    help = "Cancel service calls. A running attempt is let end first."
+    help = "Cancel service calls. A running attempt is allowed to finish."
 
-    def act_on(
+    def run_for_call(
         self, client: Client, service_call_id: str, options: Mapping[str, Any]
     ) -> tuple[dict[str, Any], Sequence[Any]]:
         call = client.cancel(service_call_id)

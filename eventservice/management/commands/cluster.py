@@ -7,9 +7,7 @@ from eventservice.runtime.cluster import run_cluster
 
 
 class Command(BaseCommand):
-    help = (
-        "Run the django-q2 cluster whose workers are the engine and the dispatcher. SIGTERM stops it cleanly."
-    )
+    help = "Run the django-q2 cluster that executes the engine and the dispatcher. It shuts down gracefully on SIGTERM."
 
     def handle(self, *args: Any, **options: Any) -> None:
         relax_synchronous()

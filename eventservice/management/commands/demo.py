@@ -1,4 +1,4 @@
-"""Made-up calls for a running system: what succeeds, what fails, what is tried again, what waits."""
+"""Submit sample calls to a running system: calls that succeed, fail, are retried, or wait."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rich.live import Live
 from rich.table import Table
 
 from eventservice.management.commands.up import DEMO
-from eventservice.management.terminal import length_of_time
+from eventservice.management.terminal import parse_duration_argument
 from eventservice.tenants.models import Tenant
 from orchestration.commands import RequestSpec, SubmitServiceCall
 from orchestration.lifecycle import submit
@@ -39,24 +39,28 @@ KINDS: list[tuple[str, str, float, RetryPolicy | None]] = [
 
 
 class Command(BaseCommand):
-    help = "Submit some calls to the running system (make run) and watch what becomes of them."
+    help = "Submit sample calls to the running system (make run) and watch them."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--each", type=int, default=5, help="calls of each kind")
+        parser.add_argument("--each", type=int, default=5, help="number of calls of each kind (default: 5)")
         parser.add_argument(
-            "--for", type=length_of_time, default="15s", dest="watched", help="watch for so long: 15s"
+            "--for",
+            type=parse_duration_argument,
+            default="15s",
+            dest="duration",
+            help="how long to watch (default: 15s)",
         )
 
-    def handle(self, *args: Any, each: int, watched: timedelta, **options: Any) -> None:
+    def handle(self, *args: Any, each: int, duration: timedelta, **options: Any) -> None:
         tenant = Tenant.objects.filter(name=DEMO).first()
         if tenant is None or not list_live_node_ids(NodeRole.ENGINE):
             raise CommandError("No engine is running. Start the system with `make run` first.")
-        commands = [_command(tenant.tenant_id, *kind) for kind in KINDS for _ in range(each)]
+        commands = [_build_command(tenant.tenant_id, *kind) for kind in KINDS for _ in range(each)]
         submit(commands)
-        _watch(tenant.tenant_id, [command.service_call_id for command in commands], watched.total_seconds())
+        _watch(tenant.tenant_id, [command.service_call_id for command in commands], duration.total_seconds())
 
 
-def _command(
+def _build_command(
     tenant_id: uuid.UUID, name: str, path: str, delay: float, policy: RetryPolicy | None
 ) -> SubmitServiceCall:
     target = f"http://127.0.0.1:{settings.TARGET_PORT}{path}"
@@ -73,13 +77,13 @@ def _command(
 
 def _watch(tenant_id: uuid.UUID, ids: list[uuid.UUID], seconds: float) -> None:
     end = time.monotonic() + seconds
-    with Live(_table(tenant_id, ids), console=Console(), refresh_per_second=4) as live:
+    with Live(_build_table(tenant_id, ids), console=Console(), refresh_per_second=4) as live:
         while time.monotonic() < end:
             time.sleep(0.5)
-            live.update(_table(tenant_id, ids))
+            live.update(_build_table(tenant_id, ids))
 
 
-def _table(tenant_id: uuid.UUID, ids: list[uuid.UUID]) -> Table:
+def _build_table(tenant_id: uuid.UUID, ids: list[uuid.UUID]) -> Table:
     calls = ServiceCall.objects.for_tenant(tenant_id).filter(service_call_id__in=ids)
     counts = Counter(calls.values_list("name", "status"))
     attempts = Counter[str]()

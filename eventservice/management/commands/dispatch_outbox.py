@@ -4,12 +4,12 @@ from eventservice.runtime.wiring import build_dispatcher
 
 
 class Command(RoleCommand):
-    help = "Run a dispatcher: publish events in order, and deliver webhooks."
+    help = "Run a dispatcher, which publishes events in order and delivers webhooks."
 
     def build(self) -> DispatcherRole:
         return build_dispatcher()
 
-    def once(self, dispatcher: DispatcherRole) -> None:
-        """Until a pass publishes nothing."""
+    def run_once(self, dispatcher: DispatcherRole) -> None:
+        """Publish until a pass finds nothing."""
         while dispatcher.dispatch_once().published:
             pass

@@ -5,7 +5,7 @@ from django.core.management.base import BaseCommand
 
 
 class Command(BaseCommand):
-    help = "Print a new key for ENCRYPTION_KEYS. docs/operations.md tells how to change over to it and lose nothing."
+    help = "Print a new key for ENCRYPTION_KEYS. docs/operations.md explains how to rotate keys without losing secrets."
 
     def handle(self, *args: Any, **options: Any) -> None:
         self.stdout.write(Fernet.generate_key().decode())

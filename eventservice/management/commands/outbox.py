@@ -1,4 +1,4 @@
-"""`manage.py outbox`: what an operator can see and do about events."""
+"""Inspect and manage events."""
 
 from __future__ import annotations
 
@@ -10,61 +10,70 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from eventservice.api.formats import parse_duration
 from eventservice.db.now import db_now
-from eventservice.management.commands.tenant import tenant_of
-from eventservice.management.terminal import length_of_time
+from eventservice.management.commands.tenant import get_tenant_argument
+from eventservice.management.terminal import parse_duration_argument
 from outbox.maintenance import prune, replay
 from outbox.parking import list_parked_events, skip, unpark
 from outbox.status import get_status
 
 
-def moment(text: str) -> datetime | timedelta:
-    """2026-03-01T12:00:00Z, or how long ago: 2h."""
+def parse_time_argument(text: str) -> datetime | timedelta:
+    """Parse a timestamp (2026-03-01T12:00:00Z) or the time since then (2h)."""
     if parse_duration(text) is not None:
-        return length_of_time(text)
+        return parse_duration_argument(text)
     try:
         instant = datetime.fromisoformat(text)
         return instant.astimezone(UTC) if instant.tzinfo else instant.replace(tzinfo=UTC)
     except (ValueError, OverflowError):
         raise ArgumentTypeError(
-            f"{text!r} is neither an ISO 8601 time nor a length of time such as 2h"
+            f"{text!r} is neither an ISO 8601 timestamp nor a duration such as 2h"
         ) from None
 
 
 class Command(BaseCommand):
-    help = "Events that are to be published: what waits, publishing again, retention."
+    help = "Inspect and manage events: status, parked events, replay, retention."
 
     def add_arguments(self, parser: CommandParser) -> None:
         actions = parser.add_subparsers(dest="action", required=True)
-        actions.add_parser("status", help="what waits, and who is at work")
-        actions.add_parser("parked", help="list the events that no publisher would have")
-        for name, what in (
-            ("retry", "try a parked event again"),
-            ("skip", "let a parked event go unpublished"),
+        actions.add_parser("status", help="show the backlog and the active dispatchers")
+        actions.add_parser("parked", help="list events that could not be published")
+        for name, help_text in (
+            ("retry", "publish a parked event again"),
+            ("skip", "give up a parked event without publishing it"),
         ):
-            actions.add_parser(name, help=what).add_argument("id", type=int, help="as `parked` prints it")
-        again = actions.add_parser("replay", help="publish again, under the same event ids")
-        again.add_argument("--since", type=moment, required=True, help="ISO 8601, or how long ago: 2h")
-        again.add_argument("--tenant", help="of this tenant only: its name or id")
-        old = actions.add_parser("prune", help="delete published events and finished webhook deliveries")
-        old.add_argument("--older-than", type=length_of_time, required=True, metavar="30d")
-        old.add_argument("--limit", type=int, default=100_000, help="rows at most (100000)")
+            actions.add_parser(name, help=help_text).add_argument(
+                "id", type=int, help="event id, as listed by `parked`"
+            )
+        replaying = actions.add_parser("replay", help="publish events again, with the same event ids")
+        replaying.add_argument(
+            "--since",
+            type=parse_time_argument,
+            required=True,
+            help="ISO 8601 timestamp, or duration such as 2h",
+        )
+        replaying.add_argument("--tenant", help="name or id of a tenant (default: all tenants)")
+        pruning = actions.add_parser("prune", help="delete published events and finished webhook deliveries")
+        pruning.add_argument("--older-than", type=parse_duration_argument, required=True, metavar="30d")
+        pruning.add_argument(
+            "--limit", type=int, default=100_000, help="maximum number of rows to delete (default: 100000)"
+        )
 
     def handle(self, *args: Any, action: str, **options: Any) -> None:
         getattr(self, f"_{action}")(**options)
 
     def _status(self, **options: Any) -> None:
-        now = get_status()
+        current = get_status()
         self.stdout.write(
-            f"unpublished          {now.unpublished} (the oldest for {now.lag.total_seconds():.1f} s)"
+            f"unpublished          {current.unpublished} (oldest: {current.lag.total_seconds():.1f} s ago)"
         )
         self.stdout.write(
-            f"parked               {now.parked}, and {now.waiting_behind_parked} wait behind them"
+            f"parked               {current.parked} ({current.waiting_behind_parked} events wait behind them)"
         )
-        self.stdout.write(f"webhooks to deliver  {now.pending_deliveries}")
-        for owner, count in now.partitions_of.items():
+        self.stdout.write(f"webhooks to deliver  {current.pending_deliveries}")
+        for owner, count in current.partitions_of.items():
             self.stdout.write(f"dispatcher {owner}  {count} partitions")
-        if now.unowned_partitions:
-            self.stdout.write(f"no dispatcher        {now.unowned_partitions} partitions")
+        if current.unowned_partitions:
+            self.stdout.write(f"no dispatcher        {current.unowned_partitions} partitions")
 
     def _parked(self, **options: Any) -> None:
         for event in list_parked_events().iterator(chunk_size=500):
@@ -76,18 +85,18 @@ class Command(BaseCommand):
 
     def _retry(self, *, id: int, **options: Any) -> None:
         if not unpark(id):
-            raise CommandError(f"No event {id} is parked: see `manage.py outbox parked`.")
-        self.stdout.write(f"Event {id} is tried again, and those behind it follow.")
+            raise CommandError(f"Event {id} is not parked. `manage.py outbox parked` lists parked events.")
+        self.stdout.write(f"Event {id} will be published again, followed by the events behind it.")
 
     def _skip(self, *, id: int, **options: Any) -> None:
         if not skip(id):
-            raise CommandError(f"No event {id} is parked: see `manage.py outbox parked`.")
-        self.stdout.write(f"Event {id} is skipped, and those behind it flow again.")
+            raise CommandError(f"Event {id} is not parked. `manage.py outbox parked` lists parked events.")
+        self.stdout.write(f"Event {id} was skipped. The events behind it will be published.")
 
     def _replay(self, *, since: datetime | timedelta, tenant: str | None, **options: Any) -> None:
         start = db_now() - since if isinstance(since, timedelta) else since
-        tenant_id = None if tenant is None else tenant_of(tenant).tenant_id
-        self.stdout.write(f"{replay(start, tenant_id)} events are published again.")
+        tenant_id = None if tenant is None else get_tenant_argument(tenant).tenant_id
+        self.stdout.write(f"{replay(start, tenant_id)} events will be published again.")
 
     def _prune(self, *, older_than: timedelta, limit: int, **options: Any) -> None:
         self.stdout.write(f"{prune(older_than, limit)} rows deleted.")

@@ -1,16 +1,16 @@
-from eventservice.management.loops import LONGEST_NAP, RoleCommand
+from eventservice.management.loops import MAX_IDLE_SECONDS, RoleCommand
 from eventservice.runtime.wiring import build_engine
 from orchestration.engine.engine import Engine
 
 
 class Command(RoleCommand):
-    help = "Run an engine: start what is due, make the calls, record what came of them."
+    help = "Run an engine, which starts due calls, makes the HTTP requests and records the outcomes."
 
     def build(self) -> Engine:
         return build_engine()
 
-    def once(self, engine: Engine) -> None:
-        """Until a pass starts nothing, and all that was started has ended."""
+    def run_once(self, engine: Engine) -> None:
+        """Start calls until none is due, and wait for all attempts to finish."""
         engine.take_shards()
-        while engine.poll_once(LONGEST_NAP).started or engine.in_flight:
+        while engine.poll_once(MAX_IDLE_SECONDS).started or engine.in_flight:
             pass

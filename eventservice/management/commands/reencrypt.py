@@ -10,15 +10,14 @@ from eventservice.tenants.directory import reencrypt_signing_secrets
 from orchestration.lifecycle import reencrypt_calls
 from outbox.publishers.webhook.endpoints import reencrypt_endpoint_secrets
 
-# On SQLite whoever waits for the write lock asks for it now and then: this is when they get it.
+# On SQLite, processes that wait for the write lock retry at intervals. The pause lets them acquire it.
 PAUSE_SECONDS = 0.01
 
 
 class Command(BaseCommand):
     help = (
-        "Encrypt all that is stored under older ENCRYPTION_KEYS anew under the first, so that the older ones can go."
-        " Beside a running system; a run that was broken off is simply started again. Exit code 1 when something"
-        " cannot be opened."
+        "Encrypt all stored secrets with the first of the ENCRYPTION_KEYS, so that the other keys can be removed."
+        " The system can be running. An interrupted run can be repeated. Exits with 1 if a secret cannot be decrypted."
     )
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -30,12 +29,14 @@ class Command(BaseCommand):
             calls += changed
             time.sleep(PAUSE_SECONDS)
         self.stdout.write(
-            f"Encrypted anew: secrets of {tenants} tenants, {endpoints} endpoints, {calls} calls."
+            f"Encrypted again: secrets of {tenants} tenants, {endpoints} endpoints and {calls} calls."
         )
         if work.closed:
             raise CommandError(
-                f"{work.closed} secrets are under no key of ENCRYPTION_KEYS: {', '.join(work.examples)}"
-                f"{', …' if work.closed > len(work.examples) else ''}. Put the key that they are under behind the"
-                " others, and run this again."
+                f"{work.closed} secrets cannot be decrypted with any of the ENCRYPTION_KEYS: {', '.join(work.examples)}"
+                f"{', …' if work.closed > len(work.examples) else ''}. Append the key that"
+                " encrypted them, and run this command again."
             )
-        self.stdout.write("All that is stored is under the first of the ENCRYPTION_KEYS: the others can go.")
+        self.stdout.write(
+            "All secrets are encrypted with the first of the ENCRYPTION_KEYS. The other keys can be removed."
+        )

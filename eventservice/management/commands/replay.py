@@ -11,26 +11,28 @@ from eventservice.management.terminal import EachCallCommand
 
 class Command(EachCallCommand):
     help = (
-        "Make new calls that ask for the same as calls that have ended. What has been replayed before, by a call"
-        " that nobody canceled, is not replayed once more without --again."
+        "Replay finished calls: create new calls with the same requests. A call that was already replayed is skipped"
+        " unless the replay was canceled or --again is given."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)
-        parser.add_argument("--again", action="store_true", help="also what has been replayed before")
+        parser.add_argument(
+            "--again", action="store_true", help="replay calls again that were already replayed"
+        )
 
-    def act_on(
+    def run_for_call(
         self, client: Client, service_call_id: str, options: Mapping[str, Any]
     ) -> tuple[dict[str, Any], Sequence[Any]]:
-        call, made = None if options["again"] else _replay_of(client, service_call_id), "as"
+        call, note = None if options["again"] else _find_replay(client, service_call_id), "as"
         if call is not None:
-            made = "before (--again makes another), as"
+            note = "before (use --again to replay again), as"
         else:
             call = client.replay(service_call_id)
-        return call, (f"replayed {made}", call["serviceCallId"], call["status"], call["name"])
+        return call, (f"replayed {note}", call["serviceCallId"], call["status"], call["name"])
 
 
-def _replay_of(client: Client, service_call_id: str) -> dict[str, Any] | None:
+def _find_replay(client: Client, service_call_id: str) -> dict[str, Any] | None:
     for replay in client.list(replayOf=service_call_id):
         if replay["status"] != "Canceled":
             return client.get(replay["serviceCallId"])

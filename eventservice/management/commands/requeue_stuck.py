@@ -6,7 +6,7 @@ from orchestration.engine.engine import resolve_stuck
 
 
 class Command(BaseCommand):
-    help = "Resolve Running calls whose attempt cannot end any more, as the engine's watchdog does every few seconds."
+    help = "Resolve Running calls whose attempt was lost. The watchdog of a running engine does this every few seconds."
 
     def handle(self, *args: Any, **options: Any) -> None:
-        self.stdout.write(f"{resolve_stuck()} calls resolved.")
+        self.stdout.write(f"Resolved {resolve_stuck()} calls.")

@@ -8,7 +8,7 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 
 from eventservice.client import Client
-from eventservice.management.terminal import REFUSED, ApiCommand, some_time
+from eventservice.management.terminal import EXIT_REFUSED, ApiCommand, parse_positive_duration
 
 
 class Command(ApiCommand):
@@ -20,40 +20,45 @@ class Command(ApiCommand):
         parser.add_argument("method", type=str.upper)
         parser.add_argument("target", help="the URL to call")
         parser.add_argument("-H", "--header", action="append", default=[], metavar="'NAME: VALUE'")
-        parser.add_argument("--body", help="JSON or a text; - reads it from standard input")
+        parser.add_argument("--body", help="JSON or plain text; - reads from standard input")
         when = parser.add_mutually_exclusive_group()
-        when.add_argument("--in", dest="delay", metavar="90s", help="how long from now")
-        when.add_argument("--at", metavar="2026-03-01T12:00:00Z", help="when")
+        when.add_argument("--in", dest="delay", metavar="90s", help="delay from now")
+        when.add_argument("--at", metavar="2026-03-01T12:00:00Z", help="due time")
         parser.add_argument("--tag", action="append", default=[])
-        parser.add_argument("--attempts", type=int, help="the most attempts")
-        parser.add_argument("--timeout", type=some_time, metavar="30s", help="for each attempt")
+        parser.add_argument("--attempts", type=int, help="maximum number of attempts")
+        parser.add_argument(
+            "--timeout", type=parse_positive_duration, metavar="30s", help="timeout of each attempt"
+        )
         parser.add_argument("--idempotency-key")
         parser.add_argument(
-            "--wait", type=some_time, metavar="10s", help="until it has ended, at most so long"
+            "--wait",
+            type=parse_positive_duration,
+            metavar="10s",
+            help="wait until the call has finished, for at most this long",
         )
 
-    def act(self, client: Client, options: Mapping[str, Any]) -> None:
+    def run(self, client: Client, options: Mapping[str, Any]) -> None:
         call = client.submit(
             options["name"],
             options["method"],
             options["target"],
-            headers=_headers(options["header"]),
-            body=_body(options["body"]),
+            headers=_parse_headers(options["header"]),
+            body=_parse_body(options["body"]),
             idempotency_key=options["idempotency_key"],
-            **_choices(options),
+            **_build_options(options),
         )
         if options["wait"]:
             call = client.wait(call["serviceCallId"], options["wait"].total_seconds())
         if self.terminal.as_json:
             self.terminal.json(call)
         else:
-            shown = ("serviceCallId", "name", "status", "dueAt", "tags", "outcome")
-            self.terminal.pairs({name: call[name] for name in shown})
+            fields = ("serviceCallId", "name", "status", "dueAt", "tags", "outcome")
+            self.terminal.pairs({name: call[name] for name in fields})
         if options["wait"] and call["status"] != "Succeeded":
-            raise SystemExit(REFUSED)
+            raise SystemExit(EXIT_REFUSED)
 
 
-def _choices(options: Mapping[str, Any]) -> dict[str, Any]:
+def _build_options(options: Mapping[str, Any]) -> dict[str, Any]:
     attempts, timeout = options["attempts"], options["timeout"]
     given = {
         "delay": options["delay"],
@@ -65,17 +70,17 @@ def _choices(options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _headers(lines: list[str]) -> dict[str, str]:
+def _parse_headers(lines: list[str]) -> dict[str, str]:
     headers = {}
     for line in lines:
         name, colon, value = line.partition(":")
         if not colon:
-            raise CommandError(f"{line!r} is no header: expected 'Name: value'.", returncode=2)
+            raise CommandError(f"{line!r} is not a header. Use the form 'Name: value'.", returncode=2)
         headers[name.strip()] = value.strip()
     return headers
 
 
-def _body(text: str | None) -> Any:
+def _parse_body(text: str | None) -> Any:
     if text == "-":
         text = sys.stdin.read()
     if text is None:

@@ -12,13 +12,13 @@ from eventservice.api.fields import Fields
 from eventservice.api.problems import FieldError
 from eventservice.api.tenant_rules import read_name, read_namespace
 from eventservice.kernel.errors import DomainError
-from eventservice.management.terminal import Terminal, refuse_wrong
+from eventservice.management.terminal import Terminal, raise_for_field_errors
 from eventservice.tenants.directory import create_tenant, declare_namespace
 from eventservice.tenants.models import Namespace, Tenant
 
 
 class Command(BaseCommand):
-    help = "Tenants, on the database itself: list them, make one, or declare a namespace of one."
+    help = "Manage tenants directly in the database: list or create tenants, and create namespaces."
 
     def add_arguments(self, parser: CommandParser) -> None:
         actions = parser.add_subparsers(dest="action", required=True)
@@ -27,9 +27,13 @@ class Command(BaseCommand):
         create.add_argument("name")
         create.add_argument("--json", action="store_true")
         namespace = actions.add_parser("namespace")
-        namespace.add_argument("tenant", help="its name or id")
+        namespace.add_argument("tenant", help="tenant name or id")
         namespace.add_argument("name")
-        namespace.add_argument("--shards", type=int, help="of a new one (16); that of an old one stays")
+        namespace.add_argument(
+            "--shards",
+            type=int,
+            help="number of shards of a new namespace (default: 16); it cannot be changed later",
+        )
         namespace.add_argument("--json", action="store_true")
 
     def handle(self, *args: Any, action: str, **options: Any) -> None:
@@ -40,7 +44,7 @@ class Command(BaseCommand):
             raise CommandError(str(refused)) from None
         except IntegrityError:
             raise CommandError(f"A tenant {options['name']!r} exists.") from None
-        rows = _rows(tenants)
+        rows = _to_rows(tenants)
         if terminal.as_json:
             terminal.json(rows)
         else:
@@ -58,38 +62,38 @@ def _list(options: dict[str, Any]) -> list[Tenant]:
 def _create(options: dict[str, Any]) -> list[Tenant]:
     faults: list[FieldError] = []
     name = read_name(Fields({"name": options["name"]}, faults))
-    refuse_wrong(faults)
+    raise_for_field_errors(faults)
     return [create_tenant(name)]
 
 
 def _namespace(options: dict[str, Any]) -> list[Tenant]:
-    tenant = tenant_of(options["tenant"])
+    tenant = get_tenant_argument(options["tenant"])
     faults: list[FieldError] = []
     asked = Fields({"name": options["name"], "numShards": options["shards"]}, faults)
     name, num_shards = read_namespace(asked, None)
-    refuse_wrong(faults)
+    raise_for_field_errors(faults)
     declare_namespace(tenant.tenant_id, name, num_shards)
     return [tenant]
 
 
-def tenant_of(name_or_id: str) -> Tenant:
-    """A name that looks like an id is a name all the same."""
+def get_tenant_argument(name_or_id: str) -> Tenant:
+    """Return the tenant with this name or id. Names take precedence over ids."""
     tenant = Tenant.objects.filter(name=name_or_id).first()
-    if tenant is None and (tenant_id := _as_id(name_or_id)):
+    if tenant is None and (tenant_id := _parse_uuid(name_or_id)):
         tenant = Tenant.objects.filter(pk=tenant_id).first()
     if tenant is None:
-        raise CommandError(f"There is no tenant {name_or_id!r}: see `manage.py tenant list`.")
+        raise CommandError(f"There is no tenant {name_or_id!r}. `manage.py tenant list` lists them.")
     return tenant
 
 
-def _as_id(text: str) -> uuid.UUID | None:
+def _parse_uuid(text: str) -> uuid.UUID | None:
     try:
         return uuid.UUID(text)
     except ValueError:
         return None
 
 
-def _rows(tenants: Sequence[Tenant]) -> list[dict[str, Any]]:
+def _to_rows(tenants: Sequence[Tenant]) -> list[dict[str, Any]]:
     if len(tenants) == 1:
         listed = Namespace.objects.for_tenant(tenants[0].tenant_id)
     else:

@@ -11,8 +11,8 @@ from eventservice.api.problems import FieldError
 from eventservice.api.webhook_rules import EVENT_TYPES, read_endpoint
 from eventservice.console.webhooks import mask_url
 from eventservice.kernel.errors import DomainError
-from eventservice.management.commands.tenant import tenant_of
-from eventservice.management.terminal import Terminal, refuse_wrong
+from eventservice.management.commands.tenant import get_tenant_argument
+from eventservice.management.terminal import Terminal, raise_for_field_errors
 from eventservice.tenants.directory import find_tenant_names
 from outbox.publishers.webhook.endpoints import (
     create_endpoint,
@@ -22,31 +22,33 @@ from outbox.publishers.webhook.endpoints import (
 )
 from outbox.publishers.webhook.recovery import EndpointQueue, list_endpoint_queues
 
-LISTED = 10_000
-MOST_COUNTED = 1000
+MAX_ENDPOINTS = 10_000
+MAX_COUNT = 1000
 
 
 class Command(BaseCommand):
-    help = "Webhook endpoints, on the database itself: where a tenant's events are sent (docs/webhooks.md)."
+    help = "Manage webhook endpoints, which receive the events of a tenant (docs/webhooks.md)."
 
     def add_arguments(self, parser: CommandParser) -> None:
         actions = parser.add_subparsers(dest="action", required=True)
-        add = actions.add_parser(
-            "add", help="a new endpoint; the secret of its signatures is shown this once"
-        )
-        add.add_argument("--tenant", required=True, help="its name or id")
+        add = actions.add_parser("add", help="create an endpoint and print its signing secret once")
+        add.add_argument("--tenant", required=True, help="tenant name or id")
         add.add_argument(
-            "--type", action="append", default=[], choices=EVENT_TYPES, help="only events of this type"
+            "--type",
+            action="append",
+            default=[],
+            choices=EVENT_TYPES,
+            help="only events of this type (repeatable)",
         )
         add.add_argument("url")
-        listing = actions.add_parser("list", help="what they are, and what waits for them")
-        listing.add_argument("--tenant", help="its name or id; without it, all tenants' endpoints")
-        for name, what in (
-            ("enable", "send to it again"),
-            ("disable", "send nothing more to it; what is under way to it waits"),
-            ("remove", "one to which nothing was ever to be delivered"),
+        listing = actions.add_parser("list", help="list endpoints with their pending deliveries")
+        listing.add_argument("--tenant", help="tenant name or id (default: all tenants)")
+        for name, help_text in (
+            ("enable", "enable an endpoint"),
+            ("disable", "disable an endpoint; its pending deliveries wait"),
+            ("remove", "remove an endpoint that never had a delivery"),
         ):
-            actions.add_parser(name, help=what).add_argument("id", type=_endpoint_id)
+            actions.add_parser(name, help=help_text).add_argument("id", type=_parse_endpoint_id)
         for parser_of_action in (add, listing):
             parser_of_action.add_argument("--json", action="store_true")
 
@@ -54,14 +56,14 @@ class Command(BaseCommand):
         self.terminal = Terminal(self, as_json=bool(options.get("json")))
         try:
             getattr(self, f"_{action}")(options)
-        except DomainError as refused:
-            raise CommandError(refused.message) from None
+        except DomainError as error:
+            raise CommandError(error.message) from None
 
     def _add(self, options: dict[str, Any]) -> None:
-        tenant = tenant_of(options["tenant"])
+        tenant = get_tenant_argument(options["tenant"])
         faults: list[FieldError] = []
         url, types = read_endpoint(Fields({"url": options["url"], "eventTypes": options["type"]}, faults))
-        refuse_wrong(faults)
+        raise_for_field_errors(faults)
         endpoint, secret = create_endpoint(tenant.tenant_id, url, types)
         if self.terminal.as_json:
             self.terminal.json({"endpointId": str(endpoint.endpoint_id), "url": url, "secret": secret})
@@ -70,42 +72,42 @@ class Command(BaseCommand):
             self.terminal.line("secret  ", secret)
 
     def _list(self, options: dict[str, Any]) -> None:
-        tenant_id = None if options["tenant"] is None else tenant_of(options["tenant"]).tenant_id
-        queues = list_endpoint_queues(tenant_id, LISTED, MOST_COUNTED)
+        tenant_id = None if options["tenant"] is None else get_tenant_argument(options["tenant"]).tenant_id
+        queues = list_endpoint_queues(tenant_id, MAX_ENDPOINTS, MAX_COUNT)
         names = find_tenant_names([queue.endpoint.tenant_id for queue in queues])
-        rows = [_row(queue, names.get(queue.endpoint.tenant_id, "")) for queue in queues]
+        rows = [_to_row(queue, names.get(queue.endpoint.tenant_id, "")) for queue in queues]
         if self.terminal.as_json:
             self.terminal.json(rows)
         else:
-            columns = ("id", "tenant", "url", "events", "active", "why not", "pending", "given up")
+            columns = ("id", "tenant", "url", "events", "active", "disabled reason", "pending", "given up")
             self.terminal.table(
                 columns,
                 [[*row.values()] for row in rows],
-                empty="No webhook endpoint yet: `manage.py webhook add --tenant NAME URL` makes one.",
-                may_be_cut=("url", "events", "why not"),
+                empty="No webhook endpoints. Create one with `manage.py webhook add --tenant NAME URL`.",
+                cut=("url", "events", "disabled reason"),
             )
 
     def _enable(self, options: dict[str, Any]) -> None:
         set_endpoint_active(*get_endpoint(options["id"]).pk, active=True)
-        self.stdout.write("Enabled.")
+        self.stdout.write("Endpoint enabled.")
 
     def _disable(self, options: dict[str, Any]) -> None:
         set_endpoint_active(*get_endpoint(options["id"]).pk, active=False)
-        self.stdout.write("Disabled.")
+        self.stdout.write("Endpoint disabled.")
 
     def _remove(self, options: dict[str, Any]) -> None:
         delete_endpoint(*get_endpoint(options["id"]).pk)
-        self.stdout.write("Removed.")
+        self.stdout.write("Endpoint removed.")
 
 
-def _endpoint_id(text: str) -> UUID:
+def _parse_endpoint_id(text: str) -> UUID:
     try:
         return UUID(text)
     except ValueError:
-        raise ArgumentTypeError(f"{text!r} is not an endpoint's id, such as `list` shows") from None
+        raise ArgumentTypeError(f"{text!r} is not an endpoint id. `list` shows them") from None
 
 
-def _row(queue: EndpointQueue, tenant: str) -> dict[str, Any]:
+def _to_row(queue: EndpointQueue, tenant: str) -> dict[str, Any]:
     endpoint = queue.endpoint
     return {
         "endpointId": str(endpoint.endpoint_id),
@@ -114,7 +116,7 @@ def _row(queue: EndpointQueue, tenant: str) -> dict[str, Any]:
         "eventTypes": endpoint.event_types,
         "active": endpoint.active,
         "disabledReason": endpoint.disabled_reason,
-        # One more than is counted stands for more.
+        # One more than MAX_COUNT stands for any larger number.
         "pending": queue.pending,
         "exhausted": queue.exhausted,
     }

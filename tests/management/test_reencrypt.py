@@ -1,4 +1,4 @@
-"""`manage.py reencrypt`: after it, the older ENCRYPTION_KEYS can go, and nothing is lost with them."""
+"""After `manage.py reencrypt`, the older ENCRYPTION_KEYS can be removed without losing secrets."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def keys(settings: Any) -> Iterator[Callable[..., None]]:
 
 @pytest.fixture
 def acme(keys: Callable[..., None]) -> Tenant:
-    """With a secret of each kind under the old key, in a call that waits and in one that has ended."""
+    """A tenant with a secret of each kind under the old key, in a pending call and in a finished one."""
     keys(OLD)
     tenant = create_tenant("acme", signing_secret="whsec_x")
     create_endpoint(tenant.pk, "https://hooks.test/")
@@ -64,9 +64,9 @@ def reencrypt() -> str:
     return out.getvalue()
 
 
-def test_all_that_is_stored_opens_without_the_old_key(acme: Tenant, keys: Callable[..., None]) -> None:
+def test_all_secrets_can_be_decrypted_without_the_old_key(acme: Tenant, keys: Callable[..., None]) -> None:
     before = [call.request_spec for call in calls()]
-    assert "1 tenants, 1 endpoints, 2 calls" in reencrypt()
+    assert "1 tenants, 1 endpoints and 2 calls" in reencrypt()
     keys(NEW)
     acme.refresh_from_db()
     assert decrypt(acme.signing_secret) == "whsec_x"
@@ -75,24 +75,24 @@ def test_all_that_is_stored_opens_without_the_old_key(acme: Tenant, keys: Callab
         assert {**spec, "headers": decrypt_headers(spec["headers"])} == {**before[0], "headers": HEADERS}
 
 
-def test_nothing_else_of_a_call_changes(acme: Tenant) -> None:
-    def but_its_request() -> Any:
+def test_only_the_request_of_a_call_changes(acme: Tenant) -> None:
+    def rows_without_requests() -> Any:
         rows, *rest = everything()
         return [{**row, "request_spec": None} for row in rows], rest
 
-    before = but_its_request()
+    before = rows_without_requests()
     reencrypt()
-    assert but_its_request() == before
+    assert rows_without_requests() == before
 
 
 def test_a_second_run_writes_nothing(acme: Tenant) -> None:
     reencrypt()
     before = everything()
-    assert "0 tenants, 0 endpoints, 0 calls" in reencrypt()
+    assert "0 tenants, 0 endpoints and 0 calls" in reencrypt()
     assert everything() == before
 
 
-def test_one_that_was_broken_off_is_finished_by_the_next(
+def test_an_interrupted_run_is_completed_by_the_next(
     acme: Tenant, keys: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for size in ("READ_BATCH", "WRITE_BATCH"):
@@ -103,7 +103,7 @@ def test_one_that_was_broken_off_is_finished_by_the_next(
     assert all(decrypt_headers(call.request_spec["headers"]) for call in list(calls())[:2])
 
 
-def test_a_request_that_is_changed_meanwhile_stays_as_it_was_changed(
+def test_a_request_that_changes_concurrently_is_not_overwritten(
     acme: Tenant, keys: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read = reencryption._headers_after
@@ -123,7 +123,9 @@ def test_a_request_that_is_changed_meanwhile_stays_as_it_was_changed(
     assert (spec["body"], decrypt_headers(spec["headers"])) == ("changed", HEADERS)
 
 
-def test_what_no_key_opens_is_named_and_the_rest_is_done(acme: Tenant, keys: Callable[..., None]) -> None:
+def test_secrets_that_cannot_be_decrypted_are_named_and_the_others_are_encrypted(
+    acme: Tenant, keys: Callable[..., None]
+) -> None:
     keys(FOREIGN)
     foreign = submit(acme, request=REQUEST)
     keys(NEW, OLD)
@@ -146,4 +148,4 @@ def test_an_installation_without_keys_has_nothing_to_do(acme: Tenant, keys: Call
     WebhookEndpoint.across_tenants.all().delete()
     calls().delete()
     submit(acme, request=REQUEST)
-    assert "0 tenants, 0 endpoints, 0 calls" in reencrypt()
+    assert "0 tenants, 0 endpoints and 0 calls" in reencrypt()

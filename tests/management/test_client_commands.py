@@ -1,4 +1,4 @@
-"""The operators' commands, against a running server."""
+"""Client and administration commands, against a running server."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from eventservice.tenants.models import ApiKey, Tenant
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-class OnTerminal(StringIO):
+class TerminalOutput(StringIO):
     def isatty(self) -> bool:
         return True
 
@@ -36,7 +36,7 @@ def run_command(*args: str, **options: Any) -> str:
 
 
 class Run:
-    """Runs commands as this tenant's client."""
+    """Run commands as a client of this tenant."""
 
     def __init__(self, url: str, tenant: Tenant, key: str) -> None:
         self.tenant_id = str(tenant.tenant_id)
@@ -46,7 +46,7 @@ class Run:
         return run_command(*args, **{**self._at, **options})
 
     def refused(self, *args: str) -> tuple[str, str]:
-        """What it printed before it ended with 1, and what of it as errors."""
+        """Run a command that is refused. Return its output and its error output."""
         out, errors = StringIO(), StringIO()
         with pytest.raises(SystemExit) as ended:
             self(*args, stdout=out, stderr=errors)
@@ -85,13 +85,13 @@ def test_a_call_is_submitted_shown_listed_canceled_and_replayed(run: Run) -> Non
     assert [event["seq"] for event in shown["events"]] == [1, 2, 3]
 
 
-def test_what_the_service_refuses_ends_with_1(run: Run) -> None:
+def test_a_refused_request_exits_with_1(run: Run) -> None:
     with pytest.raises(CommandError, match="/requestSpec/url") as refused:
         run("submit", "greet", "GET", "nonsense")
     assert refused.value.returncode == 1
 
 
-def test_a_service_that_is_not_there_ends_with_3(run: Run) -> None:
+def test_an_unreachable_service_exits_with_3(run: Run) -> None:
     with pytest.raises(CommandError) as broken:
         run("cancel", NOBODY, url="http://127.0.0.1:9")
     assert broken.value.returncode == 3
@@ -99,113 +99,114 @@ def test_a_service_that_is_not_there_ends_with_3(run: Run) -> None:
     assert "EVENTSERVICE_URL or --url" in str(broken.value)
 
 
-def test_an_address_that_leads_elsewhere_is_refused_and_told(run: Run, served: str) -> None:
+def test_a_redirect_is_refused(run: Run, served: str) -> None:
     with pytest.raises(CommandError, match="redirects to /admin/login/") as refused:
         run("calls", url=f"{served}/admin")
     assert refused.value.returncode == 1
 
 
-def canceled(run: Run) -> str:
-    """The id of a call that can be replayed."""
+def create_canceled_call(run: Run) -> str:
+    """Create a call that can be replayed and return its id."""
     one = str(submit(run, "--in", "1h")["serviceCallId"])
     run("cancel", one)
     return one
 
 
-def replays(run: Run) -> list[dict[str, Any]]:
+def list_replays(run: Run) -> list[dict[str, Any]]:
     return [call for call in json.loads(run("calls", "--json")) if call["replayOf"]]
 
 
 @pytest.mark.parametrize("command", ["cancel", "replay"])
-def test_a_refusal_is_told_with_its_id_and_the_others_are_acted_on(run: Run, command: str) -> None:
+def test_a_refusal_names_the_call_and_does_not_stop_the_others(run: Run, command: str) -> None:
     first, last = [
-        canceled(run) if command == "replay" else submit(run, "--in", "1h")["serviceCallId"] for _ in "ab"
+        create_canceled_call(run) if command == "replay" else submit(run, "--in", "1h")["serviceCallId"]
+        for _ in "ab"
     ]
     out, errors = run.refused(command, first, NOBODY, last)
     assert [line.split()[0] for line in out.splitlines()] == [first, last]
     assert errors.startswith(f"{NOBODY}: 404 not_found")
 
 
-def test_programs_are_told_of_those_that_were_acted_on(run: Run) -> None:
-    one = canceled(run)
+def test_json_output_lists_the_calls_that_were_replayed(run: Run) -> None:
+    one = create_canceled_call(run)
     out, errors = run.refused("replay", one, NOBODY, "--json")
     assert [call["replayOf"] for call in json.loads(out)] == [one]
     assert NOBODY in errors
 
 
-def test_the_same_replay_again_makes_nothing_new_and_shows_what_was_made(run: Run) -> None:
-    one = canceled(run)
+def test_a_repeated_replay_shows_the_existing_one(run: Run) -> None:
+    one = create_canceled_call(run)
     run("replay", one)
-    (made,) = replays(run)
+    (made,) = list_replays(run)
     assert made["serviceCallId"] in run("replay", one)
     assert json.loads(run("replay", one, "--json"))[0]["serviceCallId"] == made["serviceCallId"]
-    assert replays(run) == [made]
+    assert list_replays(run) == [made]
 
 
-def test_a_replay_can_be_made_again_when_it_is_asked_for(run: Run) -> None:
-    one = canceled(run)
+def test_a_call_can_be_replayed_again_on_request(run: Run) -> None:
+    one = create_canceled_call(run)
     run("replay", one)
     run("replay", one, "--again")
-    assert len(replays(run)) == 2
+    assert len(list_replays(run)) == 2
 
 
-def test_a_replay_that_was_canceled_is_made_again(run: Run) -> None:
-    one = canceled(run)
+def test_a_call_is_replayed_again_if_the_replay_was_canceled(run: Run) -> None:
+    one = create_canceled_call(run)
     run("replay", one)
-    run("cancel", replays(run)[0]["serviceCallId"])
+    run("cancel", list_replays(run)[0]["serviceCallId"])
     run("replay", one)
-    assert sorted(call["status"] for call in replays(run)) == ["Canceled", "Scheduled"]
+    assert sorted(call["status"] for call in list_replays(run)) == ["Canceled", "Scheduled"]
 
 
-def test_what_users_have_written_is_shown_as_it_is(run: Run) -> None:
+def test_user_input_is_not_interpreted_as_markup(run: Run) -> None:
     one = submit(run, "--body", '{"note": "see [/docs]"}', "--tag", "[a]", "--in", "1h")["serviceCallId"]
     assert "see [/docs]" in run("call", one)
     assert "[a]" in run("calls")
 
 
-def test_a_row_is_one_line_where_nobody_sets_a_width(run: Run) -> None:
+def test_a_row_is_one_line_if_the_output_is_not_a_terminal(run: Run) -> None:
     call = submit(run, "--in", "1h", *(f"--tag=a-rather-long-tag-{n}" for n in range(10)))
     _, row = run("calls").splitlines()
     assert row.startswith(f"{call['serviceCallId']}  greet  Scheduled  {call['dueAt']}")
     assert row.endswith("a-rather-long-tag-9")
 
 
-def test_a_narrow_terminal_shows_ids_and_times_whole_and_names_cut() -> None:
-    out = OnTerminal()
+def test_a_narrow_terminal_shortens_names_but_not_ids_and_times() -> None:
+    out = TerminalOutput()
     terminal = Terminal(BaseCommand(stdout=out), as_json=False)
     terminal.console.width = 60
     terminal.table(
-        ("id", "name", "due"), [[NOBODY, "n" * 40, "2026-03-01T12:00:00Z"]], empty="", may_be_cut=["name"]
+        ("id", "name", "due"), [[NOBODY, "n" * 40, "2026-03-01T12:00:00Z"]], empty="", cut=["name"]
     )
     shown = re.sub(r"\x1b\[[\d;]*m", "", out.getvalue())
     assert shown.splitlines()[1] == f"{NOBODY}  nnnnnnn…  2026-03-01T12:00:00Z"
 
 
 @pytest.mark.parametrize("command", ["call", "cancel", "replay"])
-def test_an_id_that_is_none_is_wrong_usage(run: Run, command: str) -> None:
-    with pytest.raises(CommandError, match="'nonsense' is not a service call's id"):
+def test_an_invalid_id_is_a_usage_error(run: Run, command: str) -> None:
+    with pytest.raises(CommandError, match="'nonsense' is not a call id"):
         run(command, "nonsense")
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("options", "message"),
     [
-        ({"tenant": "acme"}, "'acme' is not a tenant's id"),
-        ({"url": "localhost:8000"}, "'localhost:8000' is not of"),
+        ({"tenant": "acme"}, "'acme' is not a tenant id"),
+        ({"url": "localhost:8000"}, "'localhost:8000' is not a URL"),
         ({"url": "http://"}, "was not sent"),
         ({"url": "http://127.0.0.1:99999"}, "was not sent"),
         ({"key": "ключ"}, "a header or the API key contains"),
     ],
 )
-def test_a_tenant_or_an_address_that_is_none_is_wrong_usage(
-    run: Run, given: dict[str, str], told: str
+def test_an_invalid_tenant_url_or_key_is_a_usage_error(
+    run: Run, options: dict[str, str], message: str
 ) -> None:
-    with pytest.raises(CommandError, match=told) as wrong:
-        run("calls", **given)
-    assert wrong.value.returncode == 2
+    with pytest.raises(CommandError, match=message) as error:
+        run("calls", **options)
+    assert error.value.returncode == 2
 
 
-def test_it_looks_for_the_api_where_make_run_listens(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_url_is_that_of_make_run(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def default() -> str:
         return str(Calls().create_parser("manage.py", "calls").get_default("url"))
 
@@ -217,19 +218,19 @@ def test_it_looks_for_the_api_where_make_run_listens(settings: Any, monkeypatch:
 
 
 @pytest.mark.parametrize("missing", ["tenant", "key"])
-def test_a_command_without_a_key_or_a_tenant_ends_with_2(run: Run, missing: str) -> None:
-    with pytest.raises(CommandError, match=missing) as wrong:
+def test_a_missing_tenant_or_key_exits_with_2(run: Run, missing: str) -> None:
+    with pytest.raises(CommandError, match=missing) as error:
         run("calls", **{missing: ""})
-    assert wrong.value.returncode == 2
+    assert error.value.returncode == 2
 
 
-def test_waiting_for_a_call_that_does_not_succeed_ends_with_1(run: Run) -> None:
+def test_waiting_for_a_call_that_does_not_succeed_exits_with_1(run: Run) -> None:
     with pytest.raises(SystemExit) as ended:
         run("submit", "greet", "GET", "http://target.test/", "--in", "1h", "--wait", "0.1s")
     assert ended.value.code == 1
 
 
-def test_tenants_and_keys_are_made_on_the_database_itself(run: Run) -> None:
+def test_tenants_and_keys_are_managed_in_the_database(run: Run) -> None:
     assert "acme" in run_command("tenant", "list")
     assert json.loads(run_command("tenant", "create", "fresh", "--json"))[0]["namespaces"] == ["default (16)"]
     assert "blue (4)" in run_command("tenant", "namespace", "fresh", "blue", "--shards", "4")
@@ -242,50 +243,50 @@ def test_tenants_and_keys_are_made_on_the_database_itself(run: Run) -> None:
     listed = run_command("apikey", "list", "--tenant", "fresh")
     assert made["keyId"] in listed
     assert rotated.rsplit("_", 1)[1] not in listed
-    assert "Revoked" in run_command("apikey", "revoke", made["keyId"])
+    assert "Key revoked" in run_command("apikey", "revoke", made["keyId"])
     with pytest.raises(CommandError):
         run_command("apikey", "revoke", made["keyId"])
 
 
 @pytest.mark.parametrize("body", ["NaN", '{"a": NaN}', "1e999"])
-def test_a_body_that_json_does_not_have_is_wrong_usage(run: Run, body: str) -> None:
-    with pytest.raises(CommandError, match="was not sent") as wrong:
+def test_a_body_that_json_cannot_represent_is_a_usage_error(run: Run, body: str) -> None:
+    with pytest.raises(CommandError, match="was not sent") as error:
         run("submit", "greet", "POST", "http://target.test/", "--body", body)
-    assert wrong.value.returncode == 2
+    assert error.value.returncode == 2
 
 
 @pytest.mark.parametrize("limit", ["0", "-1", "x"])
-def test_a_list_of_no_calls_is_wrong_usage(run: Run, limit: str) -> None:
-    with pytest.raises(CommandError, match=f"--limit: '{limit}' is not a number from 1 up"):
+def test_a_limit_that_is_not_positive_is_a_usage_error(run: Run, limit: str) -> None:
+    with pytest.raises(CommandError, match=f"--limit: '{limit}' is not a positive integer"):
         run("calls", f"--limit={limit}")
 
 
 @pytest.mark.parametrize("option", ["--timeout", "--wait"])
 @pytest.mark.parametrize("length", ["nan", "10", "0s", "99999d"])
-def test_a_length_of_time_that_is_none_is_wrong_usage(run: Run, option: str, length: str) -> None:
+def test_an_invalid_duration_is_a_usage_error(run: Run, option: str, length: str) -> None:
     with pytest.raises(CommandError, match=f"{option}: '{length}' is"):
         run("submit", "greet", "POST", "http://target.test/", option, length)
 
 
-def test_an_attempt_may_be_given_a_length_of_time(run: Run) -> None:
+def test_the_timeout_of_an_attempt_is_a_duration(run: Run) -> None:
     assert submit(run, "--in", "1h", "--timeout", "1m30s")["timeoutSeconds"] == 90
 
 
 @pytest.mark.parametrize("command", [("calls",), ("call", NOBODY)])
-def test_who_watches_does_so_for_a_length_of_time(run: Run, command: tuple[str, ...]) -> None:
+def test_an_invalid_watch_interval_is_a_usage_error(run: Run, command: tuple[str, ...]) -> None:
     for never in ("-1", "0s", "soon"):
         with pytest.raises(CommandError, match="--watch"):
             run(*command, f"--watch={never}")
 
 
 @pytest.mark.parametrize("command", [("create", "Bad Name"), ("namespace", "acme", "Bad Name")])
-def test_a_bad_name_is_refused_in_words(run: Run, command: tuple[str, ...]) -> None:
+def test_an_invalid_name_is_refused_with_the_rule(run: Run, command: tuple[str, ...]) -> None:
     with pytest.raises(CommandError) as refused:
         run_command("tenant", *command)
     assert str(refused.value).startswith("name must be 1-64 lower-case letters")
 
 
-def test_a_namespace_that_is_there_is_found_whatever_its_shards(run: Run) -> None:
+def test_an_existing_namespace_keeps_its_number_of_shards(run: Run) -> None:
     run_command("tenant", "namespace", "acme", "blue", "--shards", "4")
     assert "blue (4)" in run_command("tenant", "namespace", "acme", "blue")
     with pytest.raises(CommandError, match="fixed at 4"):
@@ -294,7 +295,7 @@ def test_a_namespace_that_is_there_is_found_whatever_its_shards(run: Run) -> Non
         run_command("tenant", "namespace", "acme", "green", "--shards", "0")
 
 
-def test_more_tenants_are_listed_with_as_many_queries(django_assert_num_queries: Any) -> None:
+def test_the_list_of_tenants_needs_a_constant_number_of_queries(django_assert_num_queries: Any) -> None:
     for name in ("one", "two", "three"):
         create_tenant(name)
     with django_assert_num_queries(2):
@@ -303,31 +304,31 @@ def test_more_tenants_are_listed_with_as_many_queries(django_assert_num_queries:
 
 
 @pytest.mark.parametrize("name", ["n" * 101, "two\nlines"])
-def test_a_keys_name_is_a_line_of_100_characters_as_in_the_api(name: str) -> None:
+def test_the_name_of_a_key_has_at_most_100_characters(name: str) -> None:
     with pytest.raises(CommandError, match=r"^name must be"):
         run_command("apikey", "create", "--operator", "--name", name)
     assert not ApiKey.across_tenants.exists()
 
 
-def test_an_overlap_lasts_30_days_at_most_as_in_the_api() -> None:
+def test_an_overlap_is_at_most_30_days() -> None:
     key, _ = create_key(None, ["read"])
     run_command("apikey", "rotate", key.key_id, "--overlap", "30d")
     with pytest.raises(CommandError, match="longer than 30d"):
         run_command("apikey", "rotate", key.key_id, "--overlap", "30d1s")
 
 
-def test_without_an_overlap_a_key_ends_at_once() -> None:
+def test_without_an_overlap_a_key_expires_immediately() -> None:
     key, text = create_key(None, ["read"])
     run_command("apikey", "rotate", key.key_id, "--overlap", "0s")
     assert find_key(text) is None
 
 
-def test_a_key_expires_after_a_length_of_time(at_noon: datetime) -> None:
+def test_a_key_expires_after_its_lifetime(at_noon: datetime) -> None:
     run_command("apikey", "create", "--operator", "--expires", "30d")
     assert ApiKey.across_tenants.get().expires_at == at_noon + timedelta(days=30)
 
 
-def test_a_tenant_is_named_by_its_name_or_its_id() -> None:
+def test_a_tenant_is_found_by_name_or_id() -> None:
     tenant = create_tenant("fresh")
     run_command("apikey", "create", "--tenant", "fresh")
     run_command("apikey", "create", "--tenant", str(tenant.tenant_id))
@@ -335,7 +336,7 @@ def test_a_tenant_is_named_by_its_name_or_its_id() -> None:
     assert "blue (4)" in run_command("tenant", "namespace", str(tenant.tenant_id), "blue", "--shards", "4")
 
 
-def test_a_tenant_that_there_is_not_gets_no_key() -> None:
+def test_an_unknown_tenant_gets_no_key() -> None:
     for nobody in ("nobody", NOBODY, ""):
         with pytest.raises(CommandError, match="There is no tenant"):
             run_command("apikey", "create", "--tenant", nobody)
@@ -343,10 +344,10 @@ def test_a_tenant_that_there_is_not_gets_no_key() -> None:
 
 
 @pytest.mark.parametrize("length", ["-1d", "0s", "nan", "36501d", "soon"])
-def test_a_key_that_would_have_ended_or_never_ends_is_refused(length: str) -> None:
+def test_an_invalid_lifetime_is_refused(length: str) -> None:
     with pytest.raises(CommandError, match="--expires"):
         run_command("apikey", "create", "--operator", f"--expires={length}")
 
 
-def test_who_lists_no_operators_keys_is_told_where_others_are() -> None:
-    assert "--tenant NAME lists a tenant's" in run_command("apikey", "list")
+def test_an_empty_list_of_operator_keys_mentions_the_tenant_option() -> None:
+    assert "--tenant NAME to list the keys of a tenant" in run_command("apikey", "list")

@@ -1,4 +1,4 @@
-"""What README.md and docs say to paste: commands that there are, with options that they take, and variables that are set."""
+"""Commands in README.md and docs/ exist, with the options that they use, and variables are defined."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from django.core.management import get_commands, load_command_class
 
-from eventservice.management.commands.up import _variables
+from eventservice.management.commands.up import _build_variables
 from eventservice.tenants.models import Tenant
 
 HOME = Path(__file__).parents[2]
@@ -29,24 +29,24 @@ NAMED = sorted({name for page in PAGES.values() for name in re.findall(r"manage\
 
 
 @pytest.mark.parametrize("line", LINES)
-def test_a_commands_options_are_those_that_it_takes(line: str) -> None:
+def test_the_options_of_a_command_exist(line: str) -> None:
     name, *given = shlex.split(line)
     command = load_command_class(get_commands()[name], name)
     command.create_parser("manage.py", name).parse_args(given)
 
 
 @pytest.mark.parametrize("name", NAMED)
-def test_a_command_that_is_named_exists(name: str) -> None:
+def test_a_command_that_is_mentioned_exists(name: str) -> None:
     assert name in get_commands()
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_a_variable_is_one_that_make_run_prints_or_the_page_sets(page: str) -> None:
+def test_a_variable_is_printed_by_make_run_or_set_on_the_page(page: str) -> None:
     code = "\n".join(line for line in PAGES[page].splitlines() if line.startswith("    "))
-    known = {*_variables(8000, Tenant(), ""), *re.findall(r"\b([A-Z_]+)=", code)}
+    known = {*_build_variables(8000, Tenant(), ""), *re.findall(r"\b([A-Z_]+)=", code)}
     assert set(re.findall(r"\$([A-Z_]+)\b", code)) - known == set()
 
 
-def test_there_is_something_to_paste() -> None:
+def test_the_pages_contain_commands() -> None:
     assert {"migrate", "collectstatic --noinput", "clearsessions"} <= set(LINES)
     assert "reencrypt" in NAMED

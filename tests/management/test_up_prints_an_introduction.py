@@ -1,4 +1,4 @@
-"""`make run` tells how to use what it has started, in lines that a shell takes as they are."""
+"""`make run` prints how to use the system, in lines that can be pasted into a shell."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture(autouse=True)
-def nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Supervisor, "run", lambda self: 0)
-    monkeypatch.setattr(up, "refuse_taken", lambda wanted: None)
+    monkeypatch.setattr(up, "require_free_ports", lambda ports: None)
 
 
 def start(**options: Any) -> str:
@@ -30,35 +30,35 @@ def start(**options: Any) -> str:
     return out.getvalue()
 
 
-def exported(told: str) -> dict[str, str]:
-    return dict(re.findall(r"^export (\w+)=(\S*)", told, re.MULTILINE))
+def read_exports(output: str) -> dict[str, str]:
+    return dict(re.findall(r"^export (\w+)=(\S*)", output, re.MULTILINE))
 
 
-def test_the_first_start_exports_all_that_a_client_needs() -> None:
-    variables = exported(start())
+def test_the_first_start_exports_everything_that_a_client_needs() -> None:
+    variables = read_exports(start())
     assert variables["EVENTSERVICE_URL"] == "http://127.0.0.1:8137"
     key = find_key(variables["EVENTSERVICE_KEY"])
     assert key is not None
     assert str(key.tenant_id) == variables["EVENTSERVICE_TENANT"]
 
 
-def test_later_starts_tell_how_to_get_another_key_and_password() -> None:
+def test_later_starts_print_how_to_get_another_key_and_password() -> None:
     start()
-    told = start()
-    assert "manage.py apikey create --tenant demo" in told
-    assert "manage.py changepassword operator" in told
-    assert exported(told)["EVENTSERVICE_KEY"] == ""
+    output = start()
+    assert "manage.py apikey create --tenant demo" in output
+    assert "manage.py changepassword operator" in output
+    assert read_exports(output)["EVENTSERVICE_KEY"] == ""
 
 
-def test_the_commands_find_the_same_database(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_exports_include_the_path_of_the_database(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DB_PATH", "/tmp/some where.db")
     assert "export DB_PATH='/tmp/some where.db'" in start()
 
 
-def test_a_first_start_that_fails_begins_anew_the_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as broken:
-        broken.setattr(up, "_create_operator", lambda: 1 / 0)
+def test_a_failed_first_start_is_repeated_completely(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(up, "_create_operator", lambda: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             call_command("up", stdout=StringIO())
     assert not Tenant.objects.filter(name=up.DEMO).exists()
-    assert exported(start())["EVENTSERVICE_KEY"]
+    assert read_exports(start())["EVENTSERVICE_KEY"]

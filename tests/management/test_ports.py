@@ -1,0 +1,65 @@
+"""`make run` checks its ports before it does anything else, and suggests free ones."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Iterator
+from unittest.mock import Mock
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from eventservice.management.commands import up
+from eventservice.management.ports import require_free_ports
+
+
+def get_port(listener: socket.socket) -> int:
+    return int(listener.getsockname()[1])
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield get_port(listener)
+
+
+@pytest.fixture
+def free() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return get_port(listener)
+
+
+def test_free_ports_are_accepted_and_stay_free(free: int) -> None:
+    require_free_ports({"PORT": free})
+    require_free_ports({"PORT": free})
+
+
+def test_a_port_in_use_is_refused_and_a_free_one_is_suggested(taken: int, free: int) -> None:
+    with pytest.raises(
+        CommandError, match=f"Port {taken} is already in use.*: TARGET_PORT=\\d+ make run$"
+    ) as error:
+        require_free_ports({"PORT": free, "TARGET_PORT": taken})
+    require_free_ports({"TARGET_PORT": int(re.findall(r"\d+", str(error.value))[-1])})
+
+
+def test_all_ports_in_use_are_reported_at_once(taken: int) -> None:
+    with pytest.raises(CommandError) as error:
+        require_free_ports({"PORT": taken, "TARGET_PORT": taken})
+    ports = re.findall(r"PORT=(\d+)", str(error.value))
+    assert len(set(ports)) == 2
+
+
+def test_two_processes_cannot_have_the_same_port(free: int) -> None:
+    with pytest.raises(CommandError, match=f"Port {free} is already in use"):
+        require_free_ports({"PORT": free, "TARGET_PORT": free})
+
+
+def test_nothing_is_started_if_a_port_is_in_use(
+    taken: int, free: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called = Mock()
+    monkeypatch.setattr(up, "call_command", called)
+    with pytest.raises(CommandError, match="is already in use"):
+        call_command("up", "--port", str(taken), "--target-port", str(free))
+    called.assert_not_called()
