@@ -1,9 +1,9 @@
-"""Nodes and the shards that they own.
+"""Nodes, and the shards they own.
 
-A node's row in `nodes` is its right to write. Its heart beats by pushing `lease_until` on; when it has stopped,
-another node *reaps* it: deletes the row and frees its shards in one transaction. Every write of an engine holds
-a share lock on what it rests on (the shards' versions when it starts calls, the node's row when it finishes
-them), so a reaped node that wakes up finds that nothing of it lands any more.
+A node's row in `nodes` is its right to write. Its heartbeat extends `lease_until`. When the heartbeat stops and the lease
+ends, another node reaps it: it deletes the row and frees the shards in one transaction. Every write of an engine holds a
+share lock on what it depends on (the shards' versions when it starts calls, the node's row when it records their
+outcomes), so a reaped node that wakes up can no longer write anything.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import time
 import uuid
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from django.conf import settings
 from django.db import connection, transaction
-from django.db.models import F, Max, QuerySet
+from django.db.models import F, Max, Model, QuerySet
 
 from eventservice.db.leases import Fenced, Leases, pick_share
 from eventservice.db.now import DbNow, render_now
@@ -27,13 +27,13 @@ from eventservice.kernel.ids import new_id
 from timers.models import Node, NodeRole, TimerShard
 
 NODE_LEASE = timedelta(seconds=settings.NODE_LEASE_SECONDS)
-# Longer than the node's, so that a dead node is always reaped before its shards could be claimed.
+# Longer than a node's lease, so that a dead node is always reaped before its shards could be claimed.
 SHARD_LEASE = timedelta(seconds=60)
 MAX_MOVES_PER_TICK = 512
 
 
 class Membership:
-    """This node among the live ones, and its share of the shards."""
+    """This process as a node among the live nodes, with its share of the shards."""
 
     def __init__(self, role: NodeRole = NodeRole.ENGINE) -> None:
         self.owner_id = new_id()
@@ -41,14 +41,14 @@ class Membership:
         self.leases = Leases(
             TimerShard, self.owner_id, SHARD_LEASE, {"host": socket.gethostname(), "pid": os.getpid()}
         )
-        self._mine: set[int] = set()
+        self.sees_dead_nodes = False  # as of the last rebalance: there are nodes to reap
+        self._share: set[int] = set()
         self._shared_among: tuple[frozenset[uuid.UUID], int] | None = None
-        self.sees_dead_nodes = False  # when it last rebalanced: somebody to be reaped
         self._renew_at = 0.0
-        self._lease_ends = 0.0
+        self._lease_ends_at = 0.0
 
     def join(self) -> None:
-        begun = time.monotonic()
+        started_at = time.monotonic()
         Node.objects.create(
             owner_id=self.owner_id,
             role=self.role,
@@ -57,127 +57,132 @@ class Membership:
             started_at=DbNow(),
             lease_until=DbNow(NODE_LEASE),
         )
-        self._lease_ends = begun + NODE_LEASE.total_seconds()
+        self._lease_ends_at = started_at + NODE_LEASE.total_seconds()
 
     @property
     def lease_may_have_ended(self) -> bool:
-        """Whether so long has passed since the last beat that this node may have been reaped."""
-        return time.monotonic() > self._lease_ends
+        """Whether the last heartbeat is so long ago that this node may have been reaped."""
+        return time.monotonic() > self._lease_ends_at
 
     def heartbeat(self, in_flight: int) -> bool:
-        """Whether it comes so late that others may have been kept from theirs too. Raises Fenced when this node has
-        been reaped."""
-        begun = time.monotonic()
+        """Extend the lease. Return whether it was late enough that other nodes may have been delayed too.
+
+        Raise Fenced if this node has been reaped.
+        """
+        started_at = time.monotonic()
         node = Node.objects.filter(pk=self.owner_id)
         state = {"lease_until": DbNow(NODE_LEASE), "in_flight": in_flight, "role": self.role}
-        late = not node.filter(lease_until__gte=DbNow(NODE_LEASE / 2)).update(**state)
-        if late and not node.update(**state):
+        is_late = not node.filter(lease_until__gte=DbNow(NODE_LEASE / 2)).update(**state)
+        if is_late and not node.update(**state):
             raise Fenced
-        self._lease_ends = begun + NODE_LEASE.total_seconds()
-        return late
+        self._lease_ends_at = started_at + NODE_LEASE.total_seconds()
+        return is_late
 
     def rebalance(self, num_shards: int) -> bool:
-        """Let go of the shards that fall to others now, take the free ones that fall to this node; whether there
-        were any."""
-        nodes = _nodes()
+        """Release the shards that are now another node's share, and claim the free ones of this node's share.
+
+        Return whether any were claimed.
+        """
+        nodes = _list_nodes()
         self.sees_dead_nodes = not all(node.is_alive for node in nodes)
-        live = _live(NodeRole.ENGINE, nodes)
+        live = _select_live(NodeRole.ENGINE, nodes)
         if self.owner_id not in live:
             return False
         if (live, num_shards) != self._shared_among:
             ensure_shards(num_shards)
-            self._mine = pick_share(range(num_shards), self.owner_id, live)
+            self._share = pick_share(range(num_shards), self.owner_id, live)
             self._shared_among = live, num_shards
-        self.leases.release(sorted(set(self.leases.held) - self._mine)[:MAX_MOVES_PER_TICK])
+        self.leases.release(sorted(set(self.leases.held) - self._share)[:MAX_MOVES_PER_TICK])
         self._renew()
-        wanted = sorted(self._mine - set(self.leases.held))[:MAX_MOVES_PER_TICK]
+        wanted = sorted(self._share - set(self.leases.held))[:MAX_MOVES_PER_TICK]
         claimed = [shard_id for shard_id in wanted if self.leases.claim(shard_id)]
         return bool(claimed)
 
     def _renew(self) -> None:
-        # The node's own lease is what tells that it lives; its shards' are renewed now and then.
+        # The node's lease shows that it is alive, so the leases of its shards need renewing only now and then.
         if time.monotonic() > self._renew_at:
             self.leases.renew()
             self._renew_at = time.monotonic() + SHARD_LEASE.total_seconds() / 3
 
     def fence(self) -> None:
-        """Inside a transaction: hold the node's row until it ends, or raise."""
+        """Lock the node's row until the caller's transaction ends. Raise Fenced if this node has been reaped."""
         with connection.cursor() as cursor:
             cursor.execute(f"SELECT 1 FROM nodes WHERE owner_id = %s {share_lock()}", [self.owner_id.hex])
             if cursor.fetchone() is None:
                 raise Fenced
 
     def hand_over(self, in_flight: int) -> None:
-        """Let go of all shards, and of the claim to any; the right to finish what has begun stays."""
+        """Release all shards and claim no more. The node may still finish the attempts it has started."""
         self.role = NodeRole.LEAVING
         self.heartbeat(in_flight)
         self.leases.release(list(self.leases.held))
 
     @transaction.atomic
     def leave(self) -> None:
-        """With all shards that are still its own: without the row nobody would free them."""
+        """Delete the node's row, and free the shards it still owns: nobody reaps a node without a row."""
         Node.objects.filter(pk=self.owner_id).delete()
         _free(TimerShard.objects.filter(owner_id=self.owner_id))
 
 
 def reap_dead_node(by: uuid.UUID | None = None) -> uuid.UUID | None:
-    """Fence one node whose heart has stopped, and free its shards; its id, so that its calls can be resolved. A node
-    whose own lease has run out finds nobody dead: what kept it from beating may have kept the others too.
+    """Fence one dead node and free its shards. Return its id so that its calls can be resolved, or None.
 
-    Nothing is waited for: a node that froze inside a transaction would freeze this one with it. It is reaped
-    when the database has ended that transaction.
+    A node whose own lease has ended declares no node dead: what delayed its heartbeat may have delayed the others too.
+
+    Locked rows are skipped. A node that froze inside a transaction would block this one as well; it is reaped once the
+    database has ended that transaction.
     """
-    expired = list(Node.objects.dead().values_list("pk", flat=True))
-    for owner_id in expired if by not in expired else []:
+    dead = list(Node.objects.dead().values_list("pk", flat=True))
+    for owner_id in dead if by not in dead else []:
         with transaction.atomic():
             node = Node.objects.dead().filter(pk=owner_id)
             shards = TimerShard.objects.filter(owner_id=owner_id)
-            if _all_locked(node) and node.exists() and _all_locked(shards):
+            if _lock_all(node) and node.exists() and _lock_all(shards):
                 _free(shards)
                 node.delete()
                 return owner_id
     return None
 
 
-def _free(shards: QuerySet[Any]) -> None:
+def _free(shards: QuerySet[TimerShard]) -> None:
     shards.update(version=F("version") + 1, owner_id=None, lease_until=None)
 
 
-def _all_locked(rows: QuerySet[Any]) -> bool:
-    """Lock them, unless others hold any of them."""
+def _lock_all(rows: QuerySet[Model]) -> bool:
+    """Lock the rows. Return whether no other transaction holds any of them."""
     return len(rows.select_for_update(skip_locked=True)) == rows.count()
 
 
 def list_node_ids() -> list[uuid.UUID]:
-    """Only they may still finish what they began."""
+    """Return the ids of the nodes that have not been reaped: only these may record the outcome of their attempts."""
     return list(Node.objects.values_list("pk", flat=True))
 
 
 def list_live_node_ids(role: NodeRole) -> frozenset[uuid.UUID]:
-    """Those that share the work of this role."""
-    return _live(role, _nodes())
+    """Return the live nodes of a role, which share its work."""
+    return _select_live(role, _list_nodes())
 
 
-class _KnownNode(NamedTuple):
+class _NodeState(NamedTuple):
     owner_id: uuid.UUID
     role: str
-    is_alive: bool
+    is_alive: bool  # as Node.is_alive decides
 
 
-def _live(role: NodeRole, nodes: Sequence[_KnownNode]) -> frozenset[uuid.UUID]:
+def _select_live(role: NodeRole, nodes: Sequence[_NodeState]) -> frozenset[uuid.UUID]:
     return frozenset(node.owner_id for node in nodes if node.role == role and node.is_alive)
 
 
-def _nodes() -> list[_KnownNode]:
-    """In SQL: it is asked every second, and the ORM would take half of what an idle engine takes."""
+def _list_nodes() -> list[_NodeState]:
+    # Raw SQL, because it runs every second: through the ORM it took half of what an idle engine uses.
     now, values = render_now()
     with connection.cursor() as cursor:
         cursor.execute(f"SELECT owner_id, role, lease_until >= {now} FROM nodes", values)
-        return [_KnownNode(as_uuid(owner_id), role, bool(alive)) for owner_id, role, alive in cursor]
+        return [_NodeState(as_uuid(owner_id), role, bool(alive)) for owner_id, role, alive in cursor]
 
 
 def ensure_shards(num_shards: int) -> None:
-    """Shard ids are dense, so the largest tells how many rows there are."""
+    """Create the rows of missing shards. Shard ids are dense, so the largest id tells how many there are."""
     highest = TimerShard.objects.aggregate(highest=Max("shard_id"))["highest"]
     missing = range(0 if highest is None else highest + 1, num_shards)
     TimerShard.objects.bulk_create(

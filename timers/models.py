@@ -1,4 +1,4 @@
-"""Timers, the shards that they fall into, and the nodes that own the shards."""
+"""Timers, the shards they belong to, and the nodes that own the shards."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ class TimerState(models.TextChoices):
 
 
 class TimerSchedule(TenantScopedModel):
+    """The timer of one service call: when it is due, and whether it has been reached."""
+
     pk = models.CompositePrimaryKey("tenant_id", "service_call_id")
     tenant_id = models.UUIDField()
     service_call_id = models.UUIDField()
@@ -34,11 +36,11 @@ class TimerSchedule(TenantScopedModel):
         db_default=TimerState.SCHEDULED,
     )
     shard_id = models.PositiveIntegerField()
-    # What it competes with others for: the host that its call goes to.
+    # The host of the call's URL, so that the poller can skip hosts that are at their in-flight limit.
     host = models.CharField(max_length=255, default="")
-    # About how much the engine reads when it is due: large requests come in smaller batches.
+    # Roughly how much the engine reads when the timer is due: large requests come in smaller batches.
     request_bytes = models.PositiveIntegerField(default=0, db_default=0)
-    # The version of the shard's ownership under which the timer was reached.
+    # The version of the shard's lease under which the timer was reached.
     claim_version = models.BigIntegerField(null=True)
     service_call = models.ForeignObject(
         "orchestration.ServiceCall",
@@ -65,12 +67,12 @@ class TimerSchedule(TenantScopedModel):
             ),
         ]
         indexes = [
-            # A tenant's due timers: the spec's polling query, and the poller's when tenants must share.
+            # A tenant's due timers: the polling query of the spec, and the poller's when tenants have to share.
             LongNamedIndex(name="idx_timer_schedules_due_at", fields=["tenant_id", "state", "due_at"]),
             # Tracing a request across tenants.
             LongNamedIndex(name="idx_timer_schedules_correlation_id", fields=["correlation_id"]),
-            # The poller's own: the due timers of the shards that it owns, and nothing else. It tells by host and
-            # tenant who is held back, so that their rows need not be fetched to be passed over.
+            # The due timers of the shards that a poller owns, and nothing else. Host and tenant are in the index so
+            # that timers that are held back are skipped without reading their rows.
             PollingIndex(
                 name="idx_timer_schedules_shard",
                 fields=["shard_id", "due_at", "host", "tenant_id"],
@@ -84,7 +86,7 @@ class TimerSchedule(TenantScopedModel):
 
 
 class TimerShard(Lease):
-    """The ownership record of a shard. Shard ids are global: all namespaces share them."""
+    """The ownership record of one shard. Shard ids are global: all namespaces share them."""
 
     shard_id = models.PositiveIntegerField(primary_key=True)
 
@@ -98,7 +100,7 @@ class TimerShard(Lease):
 class NodeRole(models.TextChoices):
     ENGINE = "engine"
     DISPATCHER = "dispatcher"
-    LEAVING = "leaving"  # an engine that only finishes what it has begun
+    LEAVING = "leaving"  # an engine that only finishes the attempts it has started
 
 
 class NodeQuerySet(models.QuerySet["Node"]):
@@ -108,7 +110,7 @@ class NodeQuerySet(models.QuerySet["Node"]):
 
 
 class Node(models.Model):
-    """A process that runs an engine or a dispatcher. Its row is its right to write: whoever deletes it fences it."""
+    """A process that runs an engine or a dispatcher. The row is its right to write: deleting it fences the node."""
 
     owner_id = models.UUIDField(primary_key=True)
     role = models.CharField(max_length=16, choices=NodeRole.choices)
@@ -127,5 +129,5 @@ class Node(models.Model):
         return f"{self.role} {self.owner_id}"
 
     def is_alive(self, now: datetime) -> bool:
-        """Return whether the lease lasts: a node lives up to and including the last instant of its lease."""
+        """Return whether the lease has not ended. The last instant of the lease still counts as alive."""
         return self.lease_until >= now

@@ -1,4 +1,4 @@
-"""Scheduling: the spec's upsert, one timer a service call."""
+"""Write and read timers: each service call has at most one."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ TIMER_COLUMNS = (
     "tenant_id", "service_call_id", "correlation_id", "due_at", "registered_at", "state", "shard_id", "host",
     "request_bytes",
 )  # fmt: skip
-# On a repeat the timer is as if it were new: it has another due time and has not been reached.
+# An upsert makes an existing timer like a new one: it gets the new due time and has not been reached.
 OVERWRITTEN_COLUMNS = ("correlation_id", "due_at", "registered_at", "host", "request_bytes", "state")
 
 
 class Timer(NamedTuple):
-    """The timer of one service call, as it is scheduled and as the poller finds it due.
+    """The timer of one service call, as it is scheduled and as the poller finds it.
 
-    A named tuple, because a frozen dataclass takes three times as long to make.
+    A named tuple, because creating a frozen dataclass takes three times as long.
     """
 
     tenant_id: uuid.UUID
@@ -38,17 +38,17 @@ class Timer(NamedTuple):
 
 
 def schedule(timers: Iterable[Timer], now: datetime) -> None:
-    """Many at once, none of which has been scheduled before."""
-    insert_rows(TimerSchedule, TIMER_COLUMNS, [_row(timer, now) for timer in timers])
+    """Insert timers in bulk. None of their calls may have a timer yet."""
+    insert_rows(TimerSchedule, TIMER_COLUMNS, [_to_row(timer, now) for timer in timers])
 
 
 def upsert_timers(timers: Iterable[Timer], now: datetime) -> None:
-    """The upsert: same key, new due time, not reached."""
-    execute_rows(_upsert_sql(), [_row(timer, now) for timer in timers])
+    """Insert timers, and overwrite those that exist. An overwritten timer is scheduled again if it was reached."""
+    execute_rows(_upsert_sql(), [_to_row(timer, now) for timer in timers])
 
 
 def rearm(due: Iterable[tuple[uuid.UUID, uuid.UUID, datetime]]) -> None:
-    """Other due times for timers that exist; those that have been reached wait again."""
+    """Set new due times, given as (tenant_id, service_call_id, due_at). Timers that were reached are scheduled again."""
     update_rows(
         TimerSchedule,
         "state = 'Scheduled', reached_at = NULL, due_at = {due_at}",
@@ -58,13 +58,13 @@ def rearm(due: Iterable[tuple[uuid.UUID, uuid.UUID, datetime]]) -> None:
 
 
 def lock_pending(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> None:
-    """Hold a timer until the transaction ends, unless it has been reached."""
+    """Lock a timer until the transaction ends, unless it has been reached."""
     with connection.cursor() as cursor:
         cursor.execute(_LOCK_PENDING + for_update(), [tenant_id.hex, service_call_id.hex])
         cursor.fetchone()
 
 
-# IS TRUE hides the state from MariaDB, which would look among all that are Scheduled, and lock what it passes.
+# IS TRUE keeps MariaDB from searching an index by state, where it would lock every scheduled timer that it reads.
 _LOCK_PENDING = """
 SELECT 1 FROM timer_schedules
 WHERE tenant_id = %s AND service_call_id = %s AND (state = 'Scheduled') IS TRUE
@@ -72,7 +72,7 @@ WHERE tenant_id = %s AND service_call_id = %s AND (state = 'Scheduled') IS TRUE
 
 
 def unschedule(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> None:
-    """Take a timer away, unless it has been reached."""
+    """Delete a timer, unless it has been reached."""
     execute_rows(
         "DELETE FROM timer_schedules WHERE tenant_id = %s AND service_call_id = %s AND (state = %s) IS TRUE",
         [(tenant_id, service_call_id, TimerState.SCHEDULED.value)],
@@ -80,7 +80,7 @@ def unschedule(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> None:
 
 
 def list_timers_by_correlation(correlation_id: uuid.UUID) -> list[TimerSchedule]:
-    """Operators trace a request through all tenants."""
+    """Return the timers of a correlation id across all tenants, so that operators can trace a request."""
     return list(TimerSchedule.across_tenants.filter(correlation_id=correlation_id).order_by("due_at"))
 
 
@@ -89,12 +89,12 @@ def find_timer(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> TimerSchedul
 
 
 def list_due_timers(tenant_id: uuid.UUID, limit: int = 100) -> Sequence[TimerSchedule]:
-    """The spec's polling query: what is due of one tenant, the longest due first."""
+    """Return due timers of one tenant, the longest due first: the polling query of the spec."""
     due = TimerSchedule.objects.for_tenant(tenant_id).filter(state=TimerState.SCHEDULED, due_at__lte=DbNow())
     return list(due.order_by("due_at")[:limit])
 
 
-def _row(timer: Timer, now: datetime) -> tuple[Any, ...]:
+def _to_row(timer: Timer, now: datetime) -> tuple[Any, ...]:
     return (
         timer.tenant_id, timer.service_call_id, timer.correlation_id, timer.due_at, now,
         TimerState.SCHEDULED.value, timer.shard_id, timer.host, timer.request_bytes,

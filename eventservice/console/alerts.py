@@ -74,7 +74,7 @@ def _stuck_shards(now: datetime) -> Iterator[Item]:
     if stuck:
         named = ", ".join(str(shard.shard_id) for shard in stuck[:MOST_NAMED])
         more = f" and {len(stuck) - MOST_NAMED} more" if len(stuck) > MOST_NAMED else ""
-        oldest = duration(now - stuck[0].first_due)  # type: ignore[attr-defined]
+        oldest = duration(now - stuck[0].first_due)
         yield Item(
             "alarm", _count(len(stuck), "stuck shard"),
             f"Nobody owns {_them(stuck)}, and timers are overdue for up to {oldest}: shard {named}{more}.",

@@ -192,7 +192,7 @@ def test_what_is_committed_is_sent_when_the_database_is_back(tenant: Any) -> Non
     egress = FakeEgress()
     engine = engine_on(egress)
     engine.take_shards()
-    engine.membership._lease_ends = (
+    engine.membership._lease_ends_at = (
         0.0  # as if the batch had waited for a lock longer than its node's lease lasts
     )
     engine._due["beat"] = math.inf
