@@ -1,58 +1,95 @@
-"""Whether a tenant may have another call: it must be active, and have fewer pending than it may have.
+"""Whether a tenant may have more calls: it must be active, and below its pending limit.
 
-To count them at each submission would cost more than to store it.
+orchestration.lifecycle asks for every new call, so no caller has to. Pending calls are not counted at each submission,
+which would cost more than to store them: a count grants this process a share of the room that is left.
 """
 
 from __future__ import annotations
 
 import time
 import uuid
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from eventservice.kernel.errors import Conflict, DomainError
-from eventservice.tenants.directory import TenantProfile
+from eventservice.tenants.directory import TenantProfile, get_profile
 from orchestration.queries.calls import count_pending
 
-# Other processes submit too, and calls end: after this long the count is made anew.
-KEPT_SECONDS = 30.0
+# Other processes submit too, and calls end: after this long, pending calls are counted again.
+ALLOWANCE_SECONDS = 30.0
 
 
-class CeilingReached(DomainError):
-    """The tenant has as many calls pending as it may have."""
+class AdmissionRefused(DomainError):
+    """The tenant may have no more calls at the moment, whatever they are."""
+
+
+class TenantInactive(AdmissionRefused, Conflict):
+    def __init__(self) -> None:
+        detail = "This tenant is not active: nothing new is taken for it until it is activated."
+        super().__init__("tenant_inactive", detail)
+
+
+class PendingLimitReached(AdmissionRefused):
+    def __init__(self, limit: int, room: int) -> None:
+        super().__init__(
+            "pending_ceiling", f"This tenant may have {limit} calls pending; {room} more would fit."
+        )
 
 
 @dataclass(slots=True)
 class Allowance:
-    """What this process may submit before it has to look again: a share, for others draw on the same room."""
+    """How many calls of a tenant this process may submit before it counts again. Other processes have shares too."""
 
     left: int
     counted_at: float
 
 
-_rooms: dict[uuid.UUID, Allowance] = {}
+_allowances: dict[uuid.UUID, Allowance] = {}
 
 
-def refuse_inactive(tenant: TenantProfile) -> None:
-    """For operators: its own keys are refused altogether."""
-    if not tenant.active:
-        detail = "This tenant is not active: nothing new is taken for it until it is activated."
-        raise Conflict("tenant_inactive", detail)
+def refuse_inactive(tenant_id: uuid.UUID) -> None:
+    """Raise TenantInactive. Its own keys are refused before; operators' are not."""
+    if not get_profile(tenant_id).active:
+        raise TenantInactive
 
 
-def take_room(tenant: TenantProfile, calls: int) -> None:
-    """Raises CeilingReached. The ceiling may be passed by what others submit within a second."""
+def find_room(tenant_ids: Iterable[uuid.UUID]) -> dict[uuid.UUID, int]:
+    """Return how many more calls each tenant may have, given the tenant of each call that may be new; raise
+    TenantInactive.
+
+    A tenant has room for all of them, or as many as its pending limit allows. To be called before the transaction
+    begins, as far as possible: SQLite's only writer should not wait for a count.
+    """
+    return {tenant_id: _find_room(tenant_id, calls) for tenant_id, calls in Counter(tenant_ids).items()}
+
+
+def _find_room(tenant_id: uuid.UUID, calls: int) -> int:
+    refuse_inactive(tenant_id)
     now = time.monotonic()
-    room = _rooms.get(tenant.tenant_id)
-    if room is None or now - room.counted_at > (KEPT_SECONDS if room.left >= calls else 0.0):
-        free = tenant.max_pending - count_pending(tenant.tenant_id, tenant.max_pending)
-        if free < calls:
-            raise CeilingReached(
-                "pending_ceiling",
-                f"This tenant may have {tenant.max_pending} calls pending; {free} more would fit.",
-            )
-        room = _rooms[tenant.tenant_id] = Allowance(max(calls, free // 4), now)
-    room.left -= calls
+    allowance = _allowances.get(tenant_id)
+    if allowance is None or allowance.left < calls or now - allowance.counted_at > ALLOWANCE_SECONDS:
+        allowance = _allowances[tenant_id] = Allowance(_count_share(get_profile(tenant_id), calls), now)
+    return allowance.left
 
 
-def forget_rooms() -> None:
-    _rooms.clear()
+def _count_share(tenant: TenantProfile, calls: int) -> int:
+    free = max(0, tenant.max_pending - count_pending(tenant.tenant_id, tenant.max_pending))
+    return max(min(calls, free), free // 4)
+
+
+def take_room(tenant_ids: Iterable[uuid.UUID], room: Mapping[uuid.UUID, int]) -> None:
+    """Use up the room for new calls, given the tenant of each; raise PendingLimitReached.
+
+    The limit may be exceeded by what other processes submit within ALLOWANCE_SECONDS.
+    """
+    for tenant_id, calls in Counter(tenant_ids).items():
+        if calls > room[tenant_id]:
+            raise PendingLimitReached(get_profile(tenant_id).max_pending, room[tenant_id])
+        if allowance := _allowances.get(tenant_id):
+            allowance.left -= calls
+
+
+def forget_allowances() -> None:
+    """Count pending calls again at the next submission (for tests)."""
+    _allowances.clear()

@@ -21,7 +21,6 @@ from eventservice.kernel.errors import DomainError
 from orchestration import lifecycle
 from orchestration.commands import SubmitServiceCall
 from orchestration.lifecycle import Submitted
-from orchestration.lifecycle.submission import count_repeats
 
 
 class Batch(CallsView):
@@ -45,7 +44,6 @@ class Batch(CallsView):
         commands = [command for command, _ in read if command is not None]
         if atomic and len(commands) < len(items):
             raise InvalidRequest([fault for _, faults in read for fault in faults])
-        self.take_room(len(commands), lambda: count_repeats(commands))
         results = iter(self._submit(commands, atomic=atomic))
         path = request.path.removesuffix("/batch")
         shown = [

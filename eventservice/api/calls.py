@@ -32,14 +32,12 @@ from eventservice.api.long_poll import reserve_waiting_slot
 from eventservice.api.openapi import IDEMPOTENCY, PAGING, described
 from eventservice.api.pagination import Query, listed, make_cursor
 from eventservice.api.parsers import has_body, read_json, read_object
-from eventservice.api.problems import FieldError, InvalidRequest, Problem, reading_after_commit
+from eventservice.api.problems import FieldError, InvalidRequest, reading_after_commit
 from eventservice.api.views import ApiView, no_content, reply
 from eventservice.db.bulk import to_json
 from execution.attempt_log import list_attempts_after
 from orchestration import lifecycle
-from orchestration.admission import CeilingReached, refuse_inactive, take_room
 from orchestration.commands import IDEMPOTENCY_KEY
-from orchestration.lifecycle.submission import count_repeats
 from orchestration.queries import calls as call_queries
 from orchestration.states import FAVORITE, TERMINAL
 from outbox.aggregate_events import timeline_of
@@ -53,17 +51,6 @@ class CallsView(ApiView):
     @property
     def asking(self) -> Asking:
         return Asking(self.tenant, self.correlation_id, self.request.headers.get("Idempotency-Key"))
-
-    def take_room(self, calls: int, repeats: Callable[[], int]) -> None:
-        """Repeats make nothing new. They are counted only where there is no room for all: it costs a query."""
-        refuse_inactive(self.tenant)
-        try:
-            take_room(self.tenant, calls)
-        except CeilingReached as reached:
-            if known := repeats():
-                self.take_room(calls - known, int)
-                return
-            raise Problem(429, reached.code, reached.message, headers={"Retry-After": "5"}) from None
 
     def accepted(self, path: str, service_call_id: uuid.UUID, *, replayed: bool = False) -> HttpResponse:
         headers = {"Location": f"{path}/{service_call_id}"}
@@ -98,7 +85,6 @@ class ServiceCalls(CallsView):
     )
     def post(self, request: Request, tenant_id: uuid.UUID) -> HttpResponse:
         command = parse_submission(read_json(request, self.most_bytes), self.asking)
-        self.take_room(1, lambda: count_repeats([command]))
         (submitted,) = lifecycle.submit([command])
         if submitted.submitted_at is None or submitted.due_at is None:
             return self.accepted(request.path, submitted.service_call_id, replayed=True)
@@ -238,12 +224,6 @@ class Replay(CallsView):
         key = request.headers.get("Idempotency-Key")
         if key is not None and not IDEMPOTENCY_KEY.fullmatch(key):
             raise InvalidRequest([FieldError("/headers/Idempotency-Key", f"must be {KEY_RULE}")])
-        self.take_room(
-            1,
-            lambda: int(
-                key is not None and call_queries.find_call_by_idempotency_key(tenant_id, key) is not None
-            ),
-        )
         made = lifecycle.replay(tenant_id, service_call_id, self.correlation_id, key)
         return self.accepted(_parent(request.path), made.service_call_id, replayed=made.replayed)
 

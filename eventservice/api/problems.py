@@ -20,6 +20,7 @@ from eventservice.api.correlation import HEADER
 from eventservice.db.errors import is_outcome_unknown
 from eventservice.kernel.errors import Conflict, DomainError, NotFound
 from eventservice.kernel.ids import new_id
+from orchestration.admission import PendingLimitReached
 
 log = structlog.get_logger(__name__)
 
@@ -147,6 +148,8 @@ def find_problem(raised: Exception) -> Problem | None:
     match raised:
         case Problem():
             return raised
+        case PendingLimitReached():
+            return Problem(429, raised.code, raised.message, headers={"Retry-After": "5"})
         case DomainError():
             return _of_domain(raised)
         case Http404():

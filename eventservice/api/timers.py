@@ -38,12 +38,11 @@ from eventservice.api.views import no_content, reply
 from eventservice.kernel.errors import NotFound
 from eventservice.tenants.directory import TenantProfile
 from orchestration import lifecycle
-from orchestration.admission import refuse_inactive
 from orchestration.commands import RequestSpec, SubmitServiceCall
 from orchestration.models import ServiceCall
 from orchestration.queries.calls import CallSummary, CallView, TimerCall, get_timer_call
 from orchestration.retries import RetryPolicy
-from orchestration.states import LIVE, ResponseContract
+from orchestration.states import ResponseContract
 
 LONGEST_ID = 255
 
@@ -55,12 +54,6 @@ class TimerView(CallsView):
 
     def command(self, key: tuple[str, str], **asked: Any) -> SubmitServiceCall:
         return timer_command(self.tenant, self.correlation_id, key, **asked)
-
-    def is_pending(self, key: tuple[str, str]) -> bool:
-        try:
-            return get_timer_call(self.tenant.tenant_id, *key).status in LIVE
-        except NotFound:
-            return False
 
     def shown(self, key: tuple[str, str]) -> HttpResponse:
         return reply(show_timer(get_timer_call(self.tenant.tenant_id, *key)))
@@ -106,7 +99,6 @@ class CreateTimer(TimerView):
         }
         fields.no_others()
         raise_if_invalid(faults)
-        self.take_room(1, lambda: int(self.is_pending((namespace, timer_id))))
         lifecycle.set_timer(self.command((namespace, timer_id), **asked))
         with reading_after_commit():
             return self.shown((namespace, timer_id))
@@ -146,7 +138,6 @@ class UpdateTimer(TimerView):
         changes = _changes(fields)
         fields.no_others()
         raise_if_invalid(faults)
-        refuse_inactive(self.tenant)
         try:
             lifecycle.change_timer(
                 tenant_id, *key, lambda call: self.command(key, **{**asked_of(call), **changes})

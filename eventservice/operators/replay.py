@@ -8,12 +8,10 @@ from django.http import HttpRequest
 
 from eventservice.kernel.errors import Conflict, Invalid
 from eventservice.operators.audit_log import record_action
-from eventservice.tenants.directory import get_profile
 from orchestration import lifecycle
-from orchestration.admission import refuse_inactive, take_room
 from orchestration.commands import IDEMPOTENCY_KEY
 from orchestration.lifecycle import Submitted
-from orchestration.queries.calls import find_call_by_idempotency_key, get_call
+from orchestration.queries.calls import get_call
 from orchestration.states import Status
 
 
@@ -23,11 +21,6 @@ def replay(
     """A new call, and the note of it; or the call that this key made before."""
     if key is not None and not IDEMPOTENCY_KEY.fullmatch(key):
         raise Invalid("invalid", "The key of this form is damaged: open the page again.")
-    # A call that there is not is not found; its tenant's ceiling comes after that, and a repeat takes no room.
-    get_call(tenant_id, service_call_id)
-    refuse_inactive(get_profile(tenant_id))
-    if key is None or find_call_by_idempotency_key(tenant_id, key) is None:
-        take_room(get_profile(tenant_id), 1)
     made = lifecycle.replay(tenant_id, service_call_id, request.correlation_id, key)  # type: ignore[attr-defined]
     if not made.replayed:
         _note(request, tenant_id, service_call_id, made)
@@ -40,8 +33,6 @@ def replay_once(request: HttpRequest, tenant_id: uuid.UUID, service_call_id: uui
         if replay(request, tenant_id, service_call_id, key).replayed:
             raise Conflict("replayed_before", "It has been replayed before.")
         return
-    refuse_inactive(get_profile(tenant_id))
-    take_room(get_profile(tenant_id), 1)
     made = lifecycle.retry(tenant_id, service_call_id, request.correlation_id)  # type: ignore[attr-defined]
     _note(request, tenant_id, service_call_id, made)
 

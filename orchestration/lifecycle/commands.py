@@ -14,6 +14,7 @@ from eventservice.db.errors import retry_on_deadlock
 from eventservice.db.now import db_now, to_rfc3339
 from eventservice.kernel.errors import Conflict, NotFound
 from execution.redaction import decrypt_headers
+from orchestration.admission import refuse_inactive
 from orchestration.commands import RequestSpec, SubmitServiceCall
 from orchestration.events import EventType
 from orchestration.lifecycle.rows import event_of, move, one, require, with_timer
@@ -115,6 +116,7 @@ def replay(
     idempotency_key: str | None = None,
 ) -> Submitted:
     """A new call that asks for the same, due now, and names its origin."""
+    refuse_inactive(tenant_id)
     calls = ServiceCall.objects.for_tenant(tenant_id)
     if idempotency_key is not None:
         made = calls.filter(idempotency_key=idempotency_key, replay_of=service_call_id)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
@@ -14,11 +14,12 @@ from eventservice.db.errors import retry_on_deadlock
 from eventservice.db.now import db_now, to_rfc3339
 from eventservice.kernel.errors import Conflict, NotFound
 from eventservice.tenants.directory import get_profile
+from orchestration.admission import find_room, refuse_inactive
 from orchestration.commands import SubmitServiceCall
 from orchestration.events import EventType
 from orchestration.lifecycle.commands import cancel
 from orchestration.lifecycle.rows import Row, event_of, move, require, with_timer
-from orchestration.lifecycle.submission import CALL_COLUMNS, call_row, submit_within, timer_for
+from orchestration.lifecycle.submission import CALL_COLUMNS, call_row, store, submit_within, timer_for
 from orchestration.models import ServiceCall
 from orchestration.states import TERMINAL, Status
 from outbox.writer import append_events
@@ -31,10 +32,11 @@ MOST_RACES = 10
 @retry_on_deadlock
 def set_timer(command: SubmitServiceCall) -> None:
     """The upsert of a durable timer: a pending one of its namespace and id is overwritten."""
+    room = find_room([command.tenant_id])
     for _ in range(MOST_RACES):
         try:
             with transaction.atomic():
-                return _set_timer(command)
+                return _set_timer(command, room)
         except IntegrityError:
             # Another request made the timer first: now it is there to be overwritten.
             continue
@@ -49,6 +51,7 @@ def change_timer(
     changed: Callable[[ServiceCall], SubmitServiceCall],
 ) -> None:
     """The same for one that must be there: `changed` makes the command out of it as it stands, locked."""
+    refuse_inactive(tenant_id)
     with transaction.atomic():
         row = _live(tenant_id, namespace, timer_id)
         if row is None:
@@ -67,12 +70,12 @@ def delete_timer(tenant_id: uuid.UUID, namespace: str, timer_id: str) -> None:
         cancel(tenant_id, row.service_call_id)
 
 
-def _set_timer(command: SubmitServiceCall) -> None:
+def _set_timer(command: SubmitServiceCall, room: Mapping[uuid.UUID, int]) -> None:
     assert command.external_id is not None  # noqa: S101 (it is what makes it a durable timer)
     tenant_id, now = command.tenant_id, db_now()
     row = _live(tenant_id, command.namespace, command.external_id)
     if row is None:
-        submit_within([command])
+        submit_within([command], room)
         return
     require(row, Status.SCHEDULED, "be set anew")
     _set_anew(row, command, now)
@@ -81,9 +84,10 @@ def _set_timer(command: SubmitServiceCall) -> None:
 def _set_anew(row: Row, command: SubmitServiceCall, now: datetime) -> None:
     if not row.attempt:
         return _overwrite(row, replace(command, service_call_id=row.service_call_id), now)
-    # It has been sent before, under an idempotency key that must not come with another payload.
+    # It has been sent before, under an idempotency key that must not come with another payload. The new call takes the
+    # place of a pending one, so it needs no room.
     cancel(row.tenant_id, row.service_call_id)
-    submit_within([command])
+    store([command], now)
     return None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -18,6 +18,7 @@ from eventservice.kernel.errors import Conflict, DomainError
 from eventservice.kernel.sharding import compute_shard
 from eventservice.tenants.directory import TenantProfile, get_profile
 from execution.redaction import encrypt_headers
+from orchestration.admission import AdmissionRefused, find_room, take_room
 from orchestration.commands import SubmitServiceCall
 from orchestration.events import EventType
 from orchestration.models import ServiceCall, ServiceCallTag
@@ -50,18 +51,19 @@ CALL_COLUMNS = (
 @retry_on_deadlock
 def submit(commands: Sequence[SubmitServiceCall]) -> list[Submitted]:
     """Store new calls with their timers and events, all or none. A known idempotency key gives its call again."""
+    room = find_room(command.tenant_id for command in commands)
     try:
         with transaction.atomic():
-            return submit_within(commands)
+            return submit_within(commands, room)
     except IntegrityError:
         # Another request with the same key was faster: now its call is there to be found.
-        return _submit_again(commands)
+        return _submit_again(commands, room)
 
 
-def _submit_again(commands: Sequence[SubmitServiceCall]) -> list[Submitted]:
+def _submit_again(commands: Sequence[SubmitServiceCall], room: Mapping[uuid.UUID, int]) -> list[Submitted]:
     try:
         with transaction.atomic():
-            return submit_within(commands)
+            return submit_within(commands, room)
     except IntegrityError:
         raise _refusal(commands) from None
 
@@ -79,7 +81,8 @@ def _refusal(commands: Sequence[SubmitServiceCall]) -> Conflict:
     return Conflict("already_used", used, faults=new)
 
 
-def submit_within(commands: Sequence[SubmitServiceCall]) -> list[Submitted]:
+def submit_within(commands: Sequence[SubmitServiceCall], room: Mapping[uuid.UUID, int]) -> list[Submitted]:
+    """Submit in the caller's transaction. `room` is that of find_room, which is best asked before it begins."""
     known = _known(commands)
     now = db_now()
     fresh: dict[Any, SubmitServiceCall] = {}
@@ -93,7 +96,8 @@ def submit_within(commands: Sequence[SubmitServiceCall]) -> list[Submitted]:
             fresh[key] = command
             results.append(Submitted(command.service_call_id, submitted_at=now, due_at=command.due_from(now)))
     if fresh:
-        _store(list(fresh.values()), now)
+        take_room((command.tenant_id for command in fresh.values()), room)
+        store(list(fresh.values()), now)
     return results
 
 
@@ -121,12 +125,6 @@ def _known(commands: Sequence[SubmitServiceCall]) -> dict[Any, _Known]:
     return found
 
 
-def count_repeats(commands: Sequence[SubmitServiceCall]) -> int:
-    """How many of them have been submitted before, under their idempotency keys."""
-    known = _known(commands)
-    return sum((command.tenant_id, command.idempotency_key) in known for command in commands)
-
-
 def _replayed(command: SubmitServiceCall, known: _Known) -> Submitted:
     if known.fingerprint != command.fingerprint:
         if command.idempotency_key is None:
@@ -145,7 +143,7 @@ def _replayed(command: SubmitServiceCall, known: _Known) -> Submitted:
     return Submitted(known.service_call_id, replayed=True)
 
 
-def _store(commands: Sequence[SubmitServiceCall], now: datetime) -> None:
+def store(commands: Sequence[SubmitServiceCall], now: datetime) -> None:
     profiles = {
         tenant_id: get_profile(tenant_id) for tenant_id in {command.tenant_id for command in commands}
     }
@@ -226,9 +224,12 @@ def _submitted_events(command: SubmitServiceCall, timer: Timer, now: datetime) -
 
 
 def submit_each(commands: Sequence[SubmitServiceCall]) -> list[Submitted | DomainError]:
-    """Like `submit`, but one that is refused takes none of the others with it."""
+    """Like `submit`, but one that is refused takes none of the others with it. Raise AdmissionRefused if the tenant
+    may not have all of them: then none is stored."""
     try:
         return [*submit(commands)]
+    except AdmissionRefused:
+        raise
     except DomainError as refused:
         return _submit_pieces(commands) if len(commands) > 1 else [refused]
 

@@ -90,7 +90,7 @@ def nothing_kept() -> Iterator[None]:
         clear_profile_cache,
         throttling.forget_turns,
         metrics.forget_metrics,
-        admission.forget_rooms,
+        admission.forget_allowances,
     ):
         forget()
     yield

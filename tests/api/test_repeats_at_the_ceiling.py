@@ -16,7 +16,7 @@ TIMER = {"id": "t", "executeAt": "2030-01-01T00:00:00Z", "callbackUrl": "http://
 
 def fill(api: Api, operator: Api, most: int) -> None:
     operator("PATCH", "", {"maxPending": most})
-    admission.forget_rooms()
+    admission.forget_allowances()
 
 
 def pending(api: Api) -> int:

@@ -15,7 +15,7 @@ from eventservice.tenants.directory import declare_namespace, update_tenant
 from eventservice.tenants.keys import create_key
 from eventservice.tenants.models import DEFAULT_NAMESPACE, ApiKey, Tenant
 from orchestration import lifecycle
-from orchestration.admission import forget_rooms
+from orchestration.admission import forget_allowances
 from orchestration.commands import RequestSpec, SubmitServiceCall
 from orchestration.models import ServiceCall, ServiceCallTag
 from outbox.models import OutboxEvent
@@ -144,7 +144,7 @@ def test_a_replay_keeps_to_the_tenants_ceiling(operator: Client, tenant: Tenant)
     (call,) = submitted(tenant, 1)
     lifecycle.cancel(tenant.pk, call.service_call_id)
     update_tenant(tenant.pk, max_pending=0)
-    forget_rooms()
+    forget_allowances()
     assert "may have 0 calls pending" in told(act_on(operator, CALLS, "replay", [call]))[0]
     assert statuses(tenant) == ["Canceled"]
 

@@ -25,7 +25,7 @@ LATER = {"date": "2026-07-01", "time": "14:30", "zone": "Europe/Berlin"}
 
 @pytest.fixture(autouse=True)
 def acme(db: None) -> Tenant:
-    admission.forget_rooms()
+    admission.forget_allowances()
     return create_tenant("acme")
 
 
@@ -204,6 +204,7 @@ def test_a_replay_needs_room(operator: Client, acme: Tenant, hand: Hand) -> None
     submit(acme, due_at=after(60))
     update_tenant(acme.tenant_id, max_pending=1)
     clear_profile_cache()
+    admission.forget_allowances()
     post(operator, acme, call, "replay")
     assert "may have 1 calls pending" in text_of(page_of(operator, acme, call))
     assert len(calls()) == 2
@@ -214,7 +215,7 @@ def test_a_replay_that_is_sent_again_needs_no_more_room(operator: Client, acme: 
     call = ended(hand, acme)
     update_tenant(acme.tenant_id, max_pending=1)
     for _ in range(2):
-        admission.forget_rooms()
+        admission.forget_allowances()
         answer = post(operator, acme, call, "replay", key="same")
         assert answer["Location"] == address_of(acme.tenant_id, calls()[-1].service_call_id)
     assert len(calls()) == 2

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture(autouse=True)
 def acme() -> Tenant:
-    admission.forget_rooms()
+    admission.forget_allowances()
     return create_tenant("acme")
 
 
@@ -230,7 +230,7 @@ def test_a_tenant_at_its_ceiling_takes_no_more(operator: Client, acme: Tenant) -
     update_tenant(acme.tenant_id, max_pending=1)
     clear_profile_cache()
     assert submit(operator, when="schedule", date="2031-01-01", time="10:00").status_code == 303
-    admission.forget_rooms()
+    admission.forget_allowances()
     refused = submit(operator, name="one too many")
     assert refused.status_code == 429
     assert "may have 1 calls pending" in text_of(refused)

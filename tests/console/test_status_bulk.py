@@ -29,9 +29,9 @@ pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
 def namespaces(tenant: Tenant, intruder: Tenant) -> Iterator[None]:
     NamespaceFactory(tenant=tenant)
     NamespaceFactory(tenant=intruder)
-    admission.forget_rooms()
+    admission.forget_allowances()
     yield
-    admission.forget_rooms()
+    admission.forget_allowances()
 
 
 def preview(client: Client, do: str, query: str = "") -> str:
@@ -243,14 +243,15 @@ def test_a_retry_keeps_to_the_tenants_ceiling_and_says_how_far_it_came(
     ids = submit_calls(tenant, 4)
     ServiceCall.across_tenants.filter(service_call_id__in=ids).update(status="Failed")
     update_tenant(tenant.tenant_id, max_pending=3)
+    admission.forget_allowances()
     response = run(operator, preview(operator, "replay"))
-    assert response.status_code == 400
+    assert response.status_code == 429
     page = response.content.decode()
     assert "2 of 4 done" in page
     assert "It stopped here: This tenant may have 3 calls pending" in page
     assert "data-continue" not in page
     update_tenant(tenant.tenant_id, max_pending=100)
-    admission.forget_rooms()
+    admission.forget_allowances()
     assert said(run(operator, page)) == "Retried: 4 calls."
 
 

@@ -31,9 +31,8 @@ from eventservice.kernel.errors import Conflict, DomainError
 from eventservice.kernel.ids import new_id
 from eventservice.operators import audit_log
 from eventservice.operators.roles import Role
-from eventservice.tenants.directory import get_profile
 from orchestration import lifecycle
-from orchestration.admission import refuse_inactive, take_room
+from orchestration.admission import PendingLimitReached
 from orchestration.models import ServiceCall
 from orchestration.queries import call_lists
 from orchestration.queries import calls as call_queries
@@ -84,7 +83,6 @@ def _cancel(bulk: Bulk, key: CallKey, correlation_id: uuid.UUID) -> bool:
 
 
 def _retry(bulk: Bulk, key: CallKey, correlation_id: uuid.UUID) -> bool:
-    refuse_inactive(get_profile(key[0]))
     lifecycle.retry(*key, correlation_id)
     return True
 
@@ -194,9 +192,6 @@ def _piece(bulk: Bulk, user: Any, correlation_id: uuid.UUID) -> Bulk:
     with transaction.atomic():
         if bulk.gone_through == 0 and not audit_log.list_actions_on(bulk.bulk_id, limit=1):
             audit_log.record_action(user, f"bulk-{bulk.kind}", subject=bulk.bulk_id, **_summary(bulk))
-        if bulk.kind == "replay":
-            for tenant_id, ids in group_by_tenant(keys).items():
-                take_room(get_profile(tenant_id), len(ids))
         whys = [_one(bulk, key, user, correlation_id) for key in keys]
     left_alone = Counter(bulk.left_alone or {}) + Counter(filter(None, whys))
     return replace(
@@ -221,6 +216,8 @@ def _one(bulk: Bulk, key: CallKey, user: Any, correlation_id: uuid.UUID) -> str:
             audit_log.record_action(
                 user, bulk.kind, tenant_id=key[0], subject=key[1], bulk=str(bulk.bulk_id), **tag
             )
+    except PendingLimitReached:
+        raise  # it stops the others too
     except DomainError as error:
         return WHYS.get(error.code, error.message)
     return ""

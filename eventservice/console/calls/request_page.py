@@ -46,7 +46,6 @@ from eventservice.tenants.models import Tenant
 from execution.attempt_log import list_attempts_without_bodies
 from execution.outcome import METHODS
 from orchestration import lifecycle
-from orchestration.admission import take_room
 from orchestration.commands import SubmitServiceCall
 from orchestration.lifecycle import Submitted
 from orchestration.queries.calls import CallDetails, find_call_by_idempotency_key, get_call
@@ -179,17 +178,15 @@ class NewCall(RequestPage):
         if tenant is None or command is None:
             return self.form(draft, faults)
         try:
-            made = self._store(tenant, command)
+            made = self._store(command)
         except (DomainError, OperationalError) as error:
             return self._refused(draft, error)
         self._say_how(draft, made, now)
         return redirect_see_other(_answer_address(command.tenant_id, made.service_call_id) + "#response")
 
     @retry_on_deadlock
-    def _store(self, tenant: TenantProfile, command: SubmitServiceCall) -> Submitted:
+    def _store(self, command: SubmitServiceCall) -> Submitted:
         with transaction.atomic():
-            if not find_call_by_idempotency_key(command.tenant_id, command.idempotency_key or ""):
-                take_room(tenant, 1)
             (made,) = lifecycle.submit([command])
             if not made.replayed:
                 record_action(
