@@ -1,1 +1,1 @@
-"""Programs that show how fast the system is, each beside what bounds it, in the same run (README.md)."""
+"""Benchmarks: programs that measure how fast the system is (README.md)."""

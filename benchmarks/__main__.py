@@ -1,4 +1,4 @@
-"""All programs, one after the other: `python -m benchmarks [--quick] [--save] [--database URL] [--folder PATH]`."""
+"""Run all benchmarks one after the other: `python -m benchmarks [--quick] [--save] [--database URL] [--folder PATH]`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from benchmarks import harness
+from benchmarks.command_line import exit_cleanly, parse_server, run_measurement
+from benchmarks.processes import REPOSITORY
+from benchmarks.system import Workspace
 
 PROGRAMS = ("idle", "lateness", "burst", "submit", "slow", "pending", "lists")
-# Sizes by which a run says in minutes whether something is badly wrong, and no more than that.
+# Small sizes: within minutes a run shows whether something is badly wrong, and no more than that.
 QUICK = {
     "idle": ["--seconds", "10"],
     "lateness": ["--seconds", "10", "--rounds", "1", "--singles", "5"],
@@ -21,7 +23,7 @@ QUICK = {
     "pending": ["--pending", "1000,10000", "--calls", "2000", "--seconds", "5", "--rounds", "1"],
     "lists": ["--calls", "10000", "--requests", "50"],
 }
-# Sizes by which a run says in seconds whether the programs themselves work.
+# Tiny sizes: within seconds a run shows whether the programs themselves work.
 SMOKE = {
     "idle": ["--seconds", "0.2"],
     "lateness": ["--seconds", "0.5", "--rate", "20", "--singles", "1", "--pause", "0", "--rounds", "1"],
@@ -34,20 +36,23 @@ SMOKE = {
 
 
 def main() -> int:
+    """Return the exit status: 1 if a benchmark failed, 130 if it was interrupted."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="small sizes: minutes instead of an hour")
+    parser.add_argument("--quick", action="store_true", help="use small sizes: minutes instead of an hour")
     parser.add_argument(
-        "--smoke", action="store_true", help="tiny sizes and one system for all: do they work?"
+        "--smoke",
+        action="store_true",
+        help="use tiny sizes and one system for all, to test the programs themselves",
     )
-    options, rest = parser.parse_known_args()
+    options, passed_on = parser.parse_known_args()
     if options.smoke:
-        smoke(rest)
+        run_smoke_test(passed_on)
         return 0
     failed = []
     for name in PROGRAMS:
         sizes = QUICK[name] if options.quick else []
-        argv = [sys.executable, "-m", f"benchmarks.{name}", *sizes, *rest]
-        status = subprocess.run(argv, cwd=harness.REPOSITORY).returncode
+        argv = [sys.executable, "-m", f"benchmarks.{name}", *sizes, *passed_on]
+        status = subprocess.run(argv, cwd=REPOSITORY).returncode
         if status == 130:
             return status
         if status:
@@ -57,17 +62,17 @@ def main() -> int:
     return 1 if failed else 0
 
 
-def smoke(rest: list[str]) -> None:
+def run_smoke_test(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks --smoke")
     parser.add_argument("--folder", type=Path)
-    parser.add_argument("--database", type=harness.server_url)
-    options = parser.parse_args(rest)
-    with harness.ended_well("the smoke test"), harness.Stage.open(options.folder, options.database) as stage:
-        stage.shared = True
+    parser.add_argument("--database", type=parse_server)
+    options = parser.parse_args(arguments)
+    with exit_cleanly("the smoke test"), Workspace.open(options.folder, options.database) as workspace:
+        workspace.shared = True
         for name in PROGRAMS:
             module = importlib.import_module(f"benchmarks.{name}")
-            sizes = module.arguments().parse_args(SMOKE[name])
-            harness.report_of(name, module.measure, stage, sizes).publish(save=False)
+            sizes = module.build_parser().parse_args(SMOKE[name])
+            run_measurement(name, module.measure, workspace, sizes).publish(save=False)
 
 
 if __name__ == "__main__":

@@ -23,10 +23,11 @@ from typing import Any
 
 from rich.table import Table
 
-from benchmarks import harness
 from benchmarks.__main__ import PROGRAMS, QUICK
-from benchmarks.figures import console, ratio, say, shown, spread
-from benchmarks.harness import REPOSITORY, BenchmarkError
+from benchmarks.command_line import exit_cleanly, parse_positive, parse_server
+from benchmarks.processes import REPOSITORY, BenchmarkError, start_process
+from benchmarks.report import compute_ratio, console, format_value, log_progress, summarize_rounds
+from benchmarks.system import FOLDER_PREFIX, build_environment, rotate
 
 DEFAULT_NAMES = ("burst", "submit", "idle", "lists")
 DEFAULT_RUNS = 5
@@ -136,8 +137,8 @@ def compare_runs(
         direction = find_direction(figure)
         if direction is None or not all(figure in run for run in (*ours, *theirs)):
             continue
-        of_this, of_against = (spread([run[figure] for run in runs], 3) for runs in (ours, theirs))
-        change = ratio(of_this["median"], of_against["median"])
+        of_this, of_against = (summarize_rounds([run[figure] for run in runs], 3) for runs in (ours, theirs))
+        change = compute_ratio(of_this["median"], of_against["median"])
         verdict = judge(change, direction, threshold_percent)
         comparisons.append(
             Comparison(figure, of_this, of_against, change, verdict, is_decisive(benchmark, figure))
@@ -159,11 +160,11 @@ class Tree:
     def run(self, name: str, arguments: Sequence[str]) -> dict[str, Any]:
         """Run the tree's own benchmark once and return the JSON that it prints."""
         environment = {
-            key: value for key, value in harness.environment().items() if not key.startswith("PYTHON")
+            key: value for key, value in build_environment().items() if not key.startswith("PYTHON")
         }
         argv = [str(self.python), "-m", f"benchmarks.{name}", *arguments]
         with tempfile.TemporaryFile() as log:
-            with harness.process(
+            with start_process(
                 argv, environment, cwd=self.path, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log
             ) as process:
                 output, _ = process.communicate()
@@ -190,7 +191,7 @@ def check_out(commit: str, parent: Path | None) -> Iterator[Tree]:
     name = run_git("rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}")
     if not name:
         raise BenchmarkError(f"there is no commit {commit!r}")
-    folder = Path(tempfile.mkdtemp(prefix=harness.FOLDER_PREFIX, dir=parent)).resolve()
+    folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX, dir=parent)).resolve()
     path = folder / "tree"
     try:
         run_git("worktree", "add", "--detach", "--quiet", str(path), name, check=True)
@@ -206,7 +207,7 @@ def find_python(tree: Path, folder: Path) -> Path:
     requirements = tree / "requirements.lock"
     if requirements.read_bytes() == (REPOSITORY / "requirements.lock").read_bytes():
         return Path(sys.executable)
-    say("the commit has other requirements: installing them into a temporary environment")
+    log_progress("the commit has other requirements: installing them into a temporary environment")
     python = folder / "venv" / "bin" / "python"
     for argv in (
         [sys.executable, "-m", "venv", str(folder / "venv")],
@@ -241,8 +242,8 @@ def run_in_turns(
         if not (tree.path / "benchmarks" / f"{name}.py").exists():
             raise BenchmarkError(f"{tree.label} has no benchmark {name!r}")
     for number in range(runs):
-        for tree in harness.turns(trees, number):
-            say(f"{name}, run {number + 1} of {runs}: {tree.label}")
+        for tree in rotate(trees, number):
+            log_progress(f"{name}, run {number + 1} of {runs}: {tree.label}")
             figures[tree.label].append(tree.run(name, arguments)["figures"])
     return list(figures.values())
 
@@ -268,8 +269,8 @@ def print_comparison(
         figure = one.figure if one.decisive else f"[dim]{one.figure}[/dim]"
         table.add_row(
             figure,
-            shown(one.this),
-            shown(one.against),
+            format_value(one.this),
+            format_value(one.against),
             "–" if one.ratio is None else f"{one.ratio:.3f}",
             mark,
         )
@@ -290,7 +291,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--against", required=True, metavar="COMMIT", help="the commit to compare with")
     parser.add_argument(
-        "--runs", type=harness.positive, default=DEFAULT_RUNS, help="runs of each tree (default: %(default)s)"
+        "--runs", type=parse_positive, default=DEFAULT_RUNS, help="runs of each tree (default: %(default)s)"
     )
     parser.add_argument(
         "--threshold",
@@ -304,7 +305,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--all", action="store_true", help="show the p95, p99 and maximum of each figure, too"
     )
     parser.add_argument(
-        "--database", type=harness.server_url, metavar="URL", help="as in the benchmarks: a server to use"
+        "--database", type=parse_server, metavar="URL", help="as in the benchmarks: a server to use"
     )
     parser.add_argument("--folder", type=Path, help="the folder for temporary files")
     return parser
@@ -319,7 +320,7 @@ def main() -> int:
     shared = [f"--{name}={value}" for name in ("database", "folder") if (value := getattr(options, name))]
     verdicts = []
     lost = False
-    with harness.ended_well("the comparison"), check_out(options.against, options.folder) as against:
+    with exit_cleanly("the comparison"), check_out(options.against, options.folder) as against:
         this = Tree("this tree", REPOSITORY, Path(sys.executable))
         for name in names:
             sizes = QUICK[name] if options.quick else []

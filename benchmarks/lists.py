@@ -1,5 +1,5 @@
-"""How long lists and the console's pages take when there are a million calls: filtered by tag and status, and far
-down by cursor."""
+"""How long lists and the console's pages take with a million calls: first pages, filtered by tag and status, and pages
+far down by cursor."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from contextlib import closing
 from pathlib import Path
 from urllib.parse import urlencode
 
-from benchmarks import harness
-from benchmarks.figures import Report, distribution, say
-from benchmarks.harness import BenchmarkError, Stage, System
-from benchmarks.pending import CHUNK
+from benchmarks.command_line import create_parser, parse_positive, run_program
+from benchmarks.pending import CHUNK_SIZE
+from benchmarks.processes import BenchmarkError
+from benchmarks.report import Report, log_progress, summarize_distribution
+from benchmarks.system import System, Workspace, build_environment, start_agent, start_system
 
-# A tag that every second call has, one that every hundredth has, and one that no more than a thousandth has.
+# One tag is on every second call, one on every hundredth, and one on every thousandth.
 TAGS = [["common"] * (n % 2 == 0) + ["some"] * (n % 100 == 0) + ["rare"] * (n == 0) for n in range(1000)]
 QUERIES: dict[str, dict[str, str]] = {
     "all": {},
@@ -32,9 +33,9 @@ QUERIES: dict[str, dict[str, str]] = {
     "tag and status": {"tag": "some", "status": "Scheduled"},
     "common tag, few of a status": {"tag": "common", "status": "Failed"},
 }
-DAY = 86_400.0
-MONTH = 30 * DAY
-# The console's pages beside the list itself.
+DAY_SECONDS = 86_400.0
+MONTH_SECONDS = 30 * DAY_SECONDS
+# The console's pages except the list of calls.
 PAGES = {
     "dashboard, 1 h": "/?range=1h",
     "dashboard, 24 h": "/?range=24h",
@@ -48,81 +49,87 @@ PAGES = {
     "admin, events": "/admin/outbox/outboxevent/",
 }
 
-Measured = dict[str, list[float]]
+ResponseTimes = dict[str, list[float]]
 
 
-def fill(stage: Stage, database: dict[str, str], count: int) -> dict[str, int]:
-    """Calls of one tenant: nine of ten ended within the last month, the rest pending for the next."""
-    with harness.agent(stage.env(database), stage.folder) as agent:
-        tenant = agent("tenant", name="lists", limits=False)["id"]
+def create_calls(workspace: Workspace, database: dict[str, str], count: int) -> dict[str, int]:
+    """Create calls of one tenant: nine of ten ended within the last month, the others are due in the next month.
+
+    Return how many calls have which status.
+    """
+    with start_agent(workspace, build_environment(database)) as agent:
+        tenant = agent("ensure_tenant", name="lists", limits=False)["id"]
         ended, now, url = count * 9 // 10, time.time(), "http://127.0.0.1:9/never"
-        for part, due, ahead in ((ended, now - MONTH, DAY), (count - ended, now + DAY, None)):
-            step = MONTH * CHUNK / part
-            for number, first in enumerate(range(0, part, CHUNK)):
-                here = min(CHUNK, part - first)
+        parts = ((ended, now - MONTH_SECONDS, DAY_SECONDS), (count - ended, now + DAY_SECONDS, None))
+        for size, due, ahead in parts:
+            step = MONTH_SECONDS * CHUNK_SIZE / size
+            for number, first in enumerate(range(0, size, CHUNK_SIZE)):
+                chunk = min(CHUNK_SIZE, size - first)
                 agent(
-                    "submit_calls",
-                    tenant=tenant, url=url, count=here, due=due + number * step, over=step * here / CHUNK, tags=TAGS, ahead=ahead,
+                    "submit_calls", tenant=tenant, url=url, count=chunk, due=due + number * step,
+                    over=step * chunk / CHUNK_SIZE, tags=TAGS, ahead=ahead,
                 )  # fmt: skip
-        statuses: dict[str, int] = agent("end_past", tenant=tenant)
-        agent("publish_all")
+        statuses: dict[str, int] = agent("finish_past_calls", tenant=tenant)
+        agent("mark_all_published")
         agent("checkpoint")
-        agent("count_for_charts")
+        agent("run_rollup")
     return statuses
 
 
-class Client:
+class PageClient:
+    """A client of the API or the console that sends the same headers with each request."""
+
     def __init__(self, system: System, headers: dict[str, str]) -> None:
         self.system = system
         self.headers = headers
 
     def get(self, path: str) -> tuple[int, bytes, float]:
-        """With the milliseconds that it took."""
-        began = time.monotonic()
+        """Return the status, the body and the time in milliseconds."""
+        started = time.monotonic()
         with closing(http.client.HTTPConnection("127.0.0.1", self.system.port, timeout=60)) as connection:
             connection.request("GET", path, headers=self.headers)
-            answer = connection.getresponse()
-            body = answer.read()
-        return answer.status, body, (time.monotonic() - began) * 1000
+            response = connection.getresponse()
+            body = response.read()
+        return response.status, body, (time.monotonic() - started) * 1000
 
 
-def pages(client: Client, path: str, query: dict[str, str], depth: int) -> Iterator[float]:
-    """The milliseconds of each page, down to this depth or the end."""
+def fetch_pages(client: PageClient, path: str, query: dict[str, str], depth: int) -> Iterator[float]:
+    """Yield the milliseconds of each page, down to this depth or the end of the list."""
     cursor: dict[str, str] = {}
     for _ in range(depth):
-        status, body, took = client.get(f"{path}?{urlencode({**query, 'limit': '50', **cursor})}")
+        status, body, milliseconds = client.get(f"{path}?{urlencode({**query, 'limit': '50', **cursor})}")
         if status != 200:
             raise BenchmarkError(f"a list was answered with {status}: {body[:300]!r}")
-        yield took
-        found = json.loads(body)["nextCursor"]
-        if not found:
+        yield milliseconds
+        next_cursor = json.loads(body)["nextCursor"]
+        if not next_cursor:
             return
-        cursor = {"cursor": found}
+        cursor = {"cursor": next_cursor}
 
 
-def api(client: Client, path: str, options: argparse.Namespace) -> dict[str, Measured]:
-    """First pages, again and again in any order, and pages by cursor."""
-    first: Measured = defaultdict(list)
-    deep: Measured = defaultdict(list)
-    order = [name for name in QUERIES for _ in range(max(1, options.requests // len(QUERIES)))]
+def measure_api(client: PageClient, path: str, requests: int, depth: int) -> dict[str, ResponseTimes]:
+    """Fetch the first page of each list many times, in random order, and further pages by cursor."""
+    first: ResponseTimes = defaultdict(list)
+    deep: ResponseTimes = defaultdict(list)
+    order = [name for name in QUERIES for _ in range(max(1, requests // len(QUERIES)))]
     random.Random(1).shuffle(order)
     for name in order:
-        first[name] += pages(client, path, QUERIES[name], 1)
+        first[name] += fetch_pages(client, path, QUERIES[name], 1)
     for name, query in QUERIES.items():
-        deep[name] += list(pages(client, path, query, options.depth))[1:]
+        deep[name] += list(fetch_pages(client, path, query, depth))[1:]
     return {"first page": first, "by cursor": deep}
 
 
-def signed_in(system: System, log: Path) -> dict[str, str]:
-    """The headers of the operator, whose password `up` shows at the first start."""
+def sign_in(system: System, log: Path) -> dict[str, str]:
+    """Sign in as the operator, whose password `up` printed to the log, and return the headers of the session."""
     password = re.search(r"^Password: (\S+)", log.read_text(), re.MULTILINE)
     if password is None:
-        raise BenchmarkError("`up` has shown no password")
+        raise BenchmarkError("`up` printed no password")
     with closing(http.client.HTTPConnection("127.0.0.1", system.port, timeout=60)) as connection:
         connection.request("GET", "/login/")
-        answer = connection.getresponse()
-        answer.read()
-        token = str(answer.getheader("Set-Cookie")).partition("csrftoken=")[2].partition(";")[0]
+        response = connection.getresponse()
+        response.read()
+        token = str(response.getheader("Set-Cookie")).partition("csrftoken=")[2].partition(";")[0]
         form = {
             "username": "operator",
             "password": password[1],
@@ -135,81 +142,91 @@ def signed_in(system: System, log: Path) -> dict[str, str]:
             "Referer": f"http://127.0.0.1:{system.port}/login/",
         }
         connection.request("POST", "/login/", urlencode(form), headers)
-        answer = connection.getresponse()
-        answer.read()
+        response = connection.getresponse()
+        response.read()
     cookies = "; ".join(
-        value.partition(";")[0] for name, value in answer.getheaders() if name == "Set-Cookie"
+        value.partition(";")[0] for name, value in response.getheaders() if name == "Set-Cookie"
     )
-    if answer.status != 302:
-        raise BenchmarkError(f"the operator could not sign in: {answer.status}")
+    if response.status != 302:
+        raise BenchmarkError(f"the operator could not sign in: {response.status}")
     return {"Cookie": cookies}
 
 
-def console(client: Client, call: str, options: argparse.Namespace) -> dict[str, Measured]:
-    """The list with each query, and every other page; `call` is the path of one call's page."""
+def measure_console(client: PageClient, call_path: str, requests: int) -> dict[str, ResponseTimes]:
+    """Fetch the list of calls with each query, and every other page, including that of one call."""
     lists = {name: f"/calls/?{urlencode(query)}" for name, query in QUERIES.items()}
-    pages = {**PAGES, "details": call}
+    pages = {**PAGES, "details": call_path}
     return {
-        "console, list": _visits(client, lists, options.requests),
-        "console, page": _visits(client, pages, options.requests),
+        "console, list": _fetch_in_random_order(client, lists, requests),
+        "console, page": _fetch_in_random_order(client, pages, requests),
     }
 
 
-def _visits(client: Client, paths: dict[str, str], requests: int) -> Measured:
-    found: Measured = defaultdict(list)
+def _fetch_in_random_order(client: PageClient, paths: dict[str, str], requests: int) -> ResponseTimes:
+    times: ResponseTimes = defaultdict(list)
     order = [name for name in paths for _ in range(max(1, requests // len(paths)))]
     random.Random(2).shuffle(order)
     for name in order:
-        status, body, took = client.get(paths[name])
+        status, body, milliseconds = client.get(paths[name])
         if status != 200:
             raise BenchmarkError(f"{paths[name]} was answered with {status}: {body[:300]!r}")
-        found[name].append(took)
-    return found
+        times[name].append(milliseconds)
+    return times
 
 
-def measure(stage: Stage, options: argparse.Namespace, report: Report) -> None:
-    database = stage.database()
-    with harness.system(stage, database):
-        # The first start makes the operator and the tables, and says the password.
-        log = stage.folder / "first.log"
-        log.write_text((stage.folder / "up.log").read_text())
-    say(f"making {options.calls:,} calls")
-    began = time.monotonic()
-    report.figures["calls"] = fill(stage, database, options.calls)
-    say(f"made in {time.monotonic() - began:.0f} s: {report.figures['calls']}")
-    found: dict[str, Measured] = {}
-    with harness.system(stage, database) as system:
-        tenant = system.agent("tenant", name="lists", limits=False)
+def measure(workspace: Workspace, options: argparse.Namespace, report: Report) -> None:
+    database = workspace.create_database()
+    with start_system(workspace, database):
+        # The first start creates the tables and the operator, and prints the password.
+        log = workspace.folder / "first.log"
+        log.write_text((workspace.folder / "up.log").read_text())
+    log_progress(f"creating {options.calls:,} calls")
+    started = time.monotonic()
+    report.figures["calls"] = create_calls(workspace, database, options.calls)
+    log_progress(f"created in {time.monotonic() - started:.0f} s: {report.figures['calls']}")
+    with start_system(workspace, database) as system:
+        tenant = system.agent("ensure_tenant", name="lists", limits=False)
         path = f"/api/v1/tenants/{tenant['id']}/service-calls"
-        client = Client(system, {"Authorization": f"Bearer {tenant['key']}"})
-        operator = Client(system, {**signed_in(system, log), "Accept": "text/html"})
+        client = PageClient(system, {"Authorization": f"Bearer {tenant['key']}"})
+        operator = PageClient(system, {**sign_in(system, log), "Accept": "text/html"})
         call = json.loads(client.get(f"{path}?limit=1")[1])["items"][0]["serviceCallId"]
-        once = argparse.Namespace(requests=1, depth=2)
-        api(client, path, once)
-        console(operator, f"/calls/{tenant['id']}/{call}/", once)
-        found |= {f"API, {kind}": times for kind, times in api(client, path, options).items()}
-        found |= console(operator, f"/calls/{tenant['id']}/{call}/", options)
+        call_path = f"/calls/{tenant['id']}/{call}/"
+        measure_api(client, path, requests=1, depth=2)  # to warm up
+        measure_console(operator, call_path, requests=1)
+        api_times = measure_api(client, path, options.requests, options.depth)
+        measured = {f"API, {kind}": times for kind, times in api_times.items()}
+        measured |= measure_console(operator, call_path, options.requests)
     rows = []
-    for kind, measured in found.items():
-        figures = {name: distribution(times, 1) for name, times in measured.items()}
-        figures["together"] = distribution([one for times in measured.values() for one in times], 1)
+    for kind, times_by_name in measured.items():
+        figures = {name: summarize_distribution(times, 1) for name, times in times_by_name.items()}
+        all_times = [time for times in times_by_name.values() for time in times]
+        figures["together"] = summarize_distribution(all_times, 1)
         report.figures[kind] = figures
         rows += [
-            [f"{kind}: {name}", one["p50"], one["p95"], one["max"], one["count"]]
-            for name, one in figures.items()
+            [f"{kind}: {name}", each["p50"], each["p95"], each["max"], each["count"]]
+            for name, each in figures.items()
         ]
-    report.table(
-        f"Lists of {options.calls:,} calls: ms of a request", ["", "p50", "p95", "max", "requests"], rows
+    report.add_table(
+        f"Lists of {options.calls:,} calls: ms per request", ["", "p50", "p95", "max", "requests"], rows
     )
 
 
-def arguments() -> argparse.ArgumentParser:
-    made = harness.parser("lists", __doc__, rounds=1)
-    made.add_argument("--calls", type=harness.positive, default=1_000_000)
-    made.add_argument("--requests", type=harness.positive, default=400, help="of first pages, in all")
-    made.add_argument("--depth", type=harness.positive, default=40, help="pages of 50 by cursor")
-    return made
+def build_parser() -> argparse.ArgumentParser:
+    parser = create_parser("lists", __doc__, rounds=1)
+    parser.add_argument(
+        "--calls", type=parse_positive, default=1_000_000, help="calls in the database (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--requests",
+        type=parse_positive,
+        default=400,
+        help="requests for first pages, over all lists (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--depth", type=parse_positive, default=40, help="pages of 50 calls by cursor (default: %(default)s)"
+    )
+    return parser
 
 
 if __name__ == "__main__":
-    harness.run_program(arguments(), "lists", measure)
+    run_program(build_parser(), "lists", measure)

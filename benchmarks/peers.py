@@ -1,4 +1,4 @@
-"""huey, a task queue of the same kind and language, at the same burst: installed into an environment of its own."""
+"""huey, a comparable Python task queue, at the same burst. It is installed into an environment of its own."""
 
 from __future__ import annotations
 
@@ -11,18 +11,20 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
-from benchmarks import processes
-from benchmarks.figures import Report, say
-from benchmarks.harness import BenchmarkError, Stage, Target, environment, process, service_url
+from benchmarks.command_line import find_service_url
+from benchmarks.processes import BenchmarkError, PeakMemory, start_process
+from benchmarks.report import Report, log_progress
+from benchmarks.system import Target, Workspace, build_environment
 
 PACKAGES = ("huey", "redis", "requests")
 INSTALL_SECONDS = 300.0
-ENQUEUED_PER_SECOND = 2_500  # at first: by this the due time is set
+ENQUEUED_PER_SECOND = 2_500  # the first estimate, by which the due time is chosen
 START_SECONDS = 4.0
+MAX_ENQUEUE_ATTEMPTS = 5
 
 
-class Huey:
-    """One way of storing its tasks."""
+class HueyPeer:
+    """huey with one store, and one number of consumer processes and threads."""
 
     def __init__(
         self, python: Path, store: str, consumers: int, threads: int, folder: Path, redis_url: str | None
@@ -31,24 +33,24 @@ class Huey:
         self._python = str(python)
         self._consumers = consumers
         self._threads = threads
-        self._env = {
-            **environment(),
-            "PYTHONPATH": str(Path(__file__).parent),
-            "HUEY_STORE": store,
-            "HUEY_FILE": str(folder / "huey.sqlite3"),
-            "HUEY_REDIS_URL": redis_url or "",
-        }
+        self._env = build_environment(
+            PYTHONPATH=str(Path(__file__).parent),
+            HUEY_STORE=store,
+            HUEY_FILE=str(folder / "huey.sqlite3"),
+            HUEY_REDIS_URL=redis_url or "",
+        )
         self._folder = folder
 
-    def burst(self, target: Target, calls: int, label: str) -> dict[str, float]:
+    def run_burst(self, target: Target, calls: int, label: str) -> dict[str, float]:
+        """Let huey send so many requests that are due at one moment."""
         path = f"/ok?{label}"
         with contextlib.ExitStack() as stack:
             stack.callback(self._run, "flush")
-            due, submitted = self._enqueue(target.url(path), calls)
-            consumers = [stack.enter_context(self._consumer(n)) for n in range(self._consumers)]
-            with processes.Peak(lambda: [popen.pid for popen in consumers]) as peak:
-                sent = target.collect(path, calls, due - time.time() + 60 + calls / 50)
-        times = [one.time for one in sent]
+            due, submitted = self._enqueue(target.build_url(path), calls)
+            consumers = [stack.enter_context(self._start_consumer(n)) for n in range(self._consumers)]
+            with PeakMemory(lambda: [popen.pid for popen in consumers]) as peak:
+                requests = target.collect(path, calls, due - time.time() + 60 + calls / 50)
+        times = [request.time for request in requests]
         return {
             "per_second": calls / (max(times) - due),
             "per_second_from_first": calls / max(1e-6, max(times) - min(times)),
@@ -57,51 +59,52 @@ class Huey:
         }
 
     def _enqueue(self, url: str, calls: int) -> tuple[float, float]:
-        """When they are due, and how many were taken a second. Consumers are started after this, while there still
-        is time: on SQLite their looking for work would slow it down many times."""
-        for slower in range(5):
+        """Enqueue tasks that are due at one moment. Return that moment and the tasks enqueued per second.
+
+        Consumers are started afterwards, because on SQLite their polling makes enqueuing many times slower.
+        """
+        for attempt in range(MAX_ENQUEUE_ATTEMPTS):
             self._run("flush")
-            began = time.time()
-            due = began + START_SECONDS + 2**slower * calls / ENQUEUED_PER_SECOND
+            started = time.time()
+            due = started + START_SECONDS + 2**attempt * calls / ENQUEUED_PER_SECOND
             self._run("enqueue", str(calls), repr(due), url)
             if time.time() < due - START_SECONDS:
-                return due, calls / (time.time() - began)
-        raise BenchmarkError(f"{self.name} takes tasks too slowly")
+                return due, calls / (time.time() - started)
+        raise BenchmarkError(f"{self.name} accepts tasks too slowly")
 
     def _run(self, *arguments: str) -> None:
         program = "import huey_app; huey_app.main()"
         subprocess.run([self._python, "-c", program, *arguments], env=self._env, check=True, timeout=300)
 
     @contextlib.contextmanager
-    def _consumer(self, number: int) -> Iterator[subprocess.Popen[bytes]]:
+    def _start_consumer(self, number: int) -> Iterator[subprocess.Popen[bytes]]:
         argv = [
             self._python, "-m", "huey.bin.huey_consumer", "huey_app.app", "--workers", str(self._threads),
             "--worker-type", "thread", "--scheduler-interval", "1", "--delay", "0.1", "--max-delay", "0.2",
             "--no-periodic", "--quiet",
         ]  # fmt: skip
         log = self._folder / f"huey-{number}.log"
-        with log.open("wb") as file, process(argv, self._env, stdout=file, stderr=file) as popen:
+        with log.open("wb") as file, start_process(argv, self._env, stdout=file, stderr=file) as popen:
             yield popen
 
 
-def install(folder: Path) -> tuple[Path, str]:
-    """Its Python, and its version."""
-    home = folder / "peer-venv"
-    say("installing huey into an environment of its own")
-    python = home / "bin" / "python"
+def install_huey(folder: Path) -> tuple[Path, str]:
+    """Install huey into a new virtual environment. Return its Python and huey's version."""
+    log_progress("installing huey into a temporary environment")
+    venv = folder / "peer-venv"
+    python = venv / "bin" / "python"
     for argv in (
-        [sys.executable, "-m", "venv", str(home)],
+        [sys.executable, "-m", "venv", str(venv)],
         [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *PACKAGES],
     ):
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=INSTALL_SECONDS)
-        if done.returncode:
-            raise BenchmarkError(f"huey cannot be installed (--no-peers does without): {done.stderr[-500:]}")
-    asked = subprocess.run(
-        [str(python), "-c", "import importlib.metadata as m; print(m.version('huey'))"],
-        capture_output=True,
-        text=True,
-    )
-    return python, asked.stdout.strip()
+        result = subprocess.run(argv, capture_output=True, text=True, timeout=INSTALL_SECONDS)
+        if result.returncode:
+            raise BenchmarkError(
+                f"huey cannot be installed; --no-peers runs without it: {result.stderr[-500:]}"
+            )
+    program = "import importlib.metadata as m; print(m.version('huey'))"
+    version = subprocess.run([str(python), "-c", program], capture_output=True, text=True)
+    return python, version.stdout.strip()
 
 
 def ask_redis(server: SplitResult, *commands: str) -> str | None:
@@ -129,16 +132,22 @@ def find_empty_redis_database(url: str) -> str | None:
     return None
 
 
-def hueys(stage: Stage, workers: Sequence[tuple[int, int]], report: Report) -> list[Huey]:
-    """On each store with each of these numbers of consumers and threads: which suits it best depends on the machine."""
-    python, version = install(stage.folder)
+def build_huey_peers(
+    workspace: Workspace, workers: Sequence[tuple[int, int]], report: Report
+) -> list[HueyPeer]:
+    """Return huey on each store with each number of consumers and threads: the machine decides which is best."""
+    python, version = install_huey(workspace.folder)
     report.on["huey"] = version
-    url = service_url("redis")
+    url = find_service_url("redis")
     redis_url = find_empty_redis_database(url)
     stores = ["sqlite"] if redis_url is None else ["redis", "sqlite"]
     if redis_url is None:
-        report.note(
+        report.add_note(
             f"huey ran on SQLite only, because no Redis with an empty database answers at {url}. "
             "Start one: make services NAMES=redis"
         )
-    return [Huey(python, store, *numbers, stage.folder, redis_url) for store in stores for numbers in workers]
+    return [
+        HueyPeer(python, store, *numbers, workspace.folder, redis_url)
+        for store in stores
+        for numbers in workers
+    ]

@@ -1,9 +1,8 @@
-"""What many calls that wait for next year cost those that are due now.
+"""How much calls that wait for next year slow down those that are due now.
 
-Two databases: one stays empty but for what is measured, in the other more and more calls are pending. The same burst
-and the same steady load run on both in turns, with the same history behind them. The pending calls are made with the
-public `submit`, in batches, while the system is stopped; their events are marked as published, or the dispatcher
-would be busy with them for minutes.
+There are two databases: one is empty, in the other more and more calls are pending. The same burst and the same steady
+load run on both in turns, with the same history of finished calls. The pending calls are submitted in batches while the
+system is stopped, and their events are marked as published; otherwise they would occupy the dispatcher for minutes.
 """
 
 from __future__ import annotations
@@ -12,106 +11,130 @@ import argparse
 import time
 from typing import Any
 
-from benchmarks import harness
-from benchmarks.burst import burst
-from benchmarks.figures import Report, ratio, say, spread
-from benchmarks.harness import Stage, Target
-from benchmarks.lateness import steady
+from benchmarks.burst import WARM_UP_CALLS, run_burst
+from benchmarks.command_line import create_parser, parse_positive, run_program
+from benchmarks.lateness import run_steady_load
+from benchmarks.report import Report, compute_ratio, log_progress, summarize_rounds
+from benchmarks.system import (
+    Target,
+    Workspace,
+    build_environment,
+    rotate,
+    start_agent,
+    start_system,
+    start_target,
+)
 
-YEAR = 365 * 86_400.0
-CHUNK = 50_000
-WARM_CALLS = 200
+YEAR_SECONDS = 365 * 86_400.0
+CHUNK_SIZE = 50_000
 NAMES = ("empty", "pending")
 
 Measured = dict[str, Any]
 
 
-def fill(stage: Stage, database: dict[str, str], url: str, count: int) -> float:
-    """More calls, due throughout the year after next month. How many seconds it took."""
-    began = time.monotonic()
-    with harness.agent(stage.env(database), stage.folder) as agent:
-        tenant = agent("tenant", name="later", limits=False)["id"]
-        for first in range(0, count, CHUNK):
-            due = time.time() + YEAR / 12 + first
-            agent("submit_calls", tenant=tenant, url=url, count=min(CHUNK, count - first), due=due, over=YEAR)
-        agent("publish_all")
+def add_pending_calls(workspace: Workspace, database: dict[str, str], url: str, count: int) -> float:
+    """Submit calls that are due in the year after next month, and return the seconds that it took."""
+    started = time.monotonic()
+    with start_agent(workspace, build_environment(database)) as agent:
+        tenant = agent("ensure_tenant", name="later", limits=False)["id"]
+        for first in range(0, count, CHUNK_SIZE):
+            size = min(CHUNK_SIZE, count - first)
+            due = time.time() + YEAR_SECONDS / 12 + first
+            agent("submit_calls", tenant=tenant, url=url, count=size, due=due, over=YEAR_SECONDS)
+        agent("mark_all_published")
         agent("checkpoint")
-    return time.monotonic() - began
+    return time.monotonic() - started
 
 
-def once(
-    stage: Stage, database: dict[str, str], target: Target, options: argparse.Namespace, label: str
+def measure_once(
+    workspace: Workspace, database: dict[str, str], target: Target, options: argparse.Namespace, label: str
 ) -> Measured:
-    """Both measurements on a system started for them."""
-    with harness.system(stage, database, [target]) as system:
-        tenant = system.agent("tenant", name="now", limits=False)
-        if options.calls > WARM_CALLS:
-            burst(system, target, tenant["id"], WARM_CALLS, f"{label}-warm")
-        drained = burst(system, target, tenant["id"], options.calls, label)
-        late = steady(system, target, tenant, options.rate, options.seconds, f"{label}-steady")["lateness_ms"]
+    """Run the burst and the steady load on a new system."""
+    with start_system(workspace, database, [target]) as system:
+        tenant = system.agent("ensure_tenant", name="now", limits=False)
+        if options.calls > WARM_UP_CALLS:
+            run_burst(system, target, tenant["id"], WARM_UP_CALLS, f"{label}-warm")
+        burst = run_burst(system, target, tenant["id"], options.calls, label)
+        load = run_steady_load(system, target, tenant, options.rate, options.seconds, f"{label}-steady")
         return {
-            "per_second": drained["per_second"],
-            "peak_mb": drained["peak_mb"],
-            "lateness_p50_ms": late["p50"],
-            "lateness_p99_ms": late["p99"],
+            "per_second": burst["per_second"],
+            "peak_mb": burst["peak_mb"],
+            "lateness_p50_ms": load["lateness_ms"]["p50"],
+            "lateness_p99_ms": load["lateness_ms"]["p99"],
         }
 
 
-def measure(stage: Stage, options: argparse.Namespace, report: Report) -> None:
-    databases = {name: stage.database() for name in NAMES}
+def measure(workspace: Workspace, options: argparse.Namespace, report: Report) -> None:
+    databases = {name: workspace.create_database() for name in NAMES}
     rows = []
-    with harness.target(stage) as target:
+    with start_target(workspace) as target:
         for name in NAMES:
-            # So that neither database is ever the one whose tables are new.
-            once(stage, databases[name], target, options, f"{name}-first")
+            # Neither database may be the one with new tables.
+            measure_once(workspace, databases[name], target, options, f"{name}-first")
         pending = 0
         for level in options.pending:
-            took = fill(stage, databases["pending"], target.url("/ok"), level - pending)
-            say(f"{level:,} pending: {level - pending:,} more in {took:.0f} s")
+            seconds = add_pending_calls(
+                workspace, databases["pending"], target.build_url("/ok"), level - pending
+            )
+            log_progress(f"{level:,} pending: {level - pending:,} more in {seconds:.0f} s")
             pending = level
-            found: dict[str, list[Measured]] = {name: [] for name in NAMES}
+            rounds: dict[str, list[Measured]] = {name: [] for name in NAMES}
             for number in range(options.rounds):
-                for name in harness.turns(NAMES, number):
-                    say(f"{level:,} pending, round {number + 1} of {options.rounds}: {name}")
-                    found[name].append(
-                        once(stage, databases[name], target, options, f"{name}-{level}-{number}")
-                    )
-            figures, level_rows = _level(found)
+                for name in rotate(NAMES, number):
+                    log_progress(f"{level:,} pending, round {number + 1} of {options.rounds}: {name}")
+                    label = f"{name}-{level}-{number}"
+                    rounds[name].append(measure_once(workspace, databases[name], target, options, label))
+            figures, level_rows = _summarize_level(rounds)
             report.figures[str(level)] = figures
             rows += [[f"{level:,}" if not number else "", *row] for number, row in enumerate(level_rows)]
-    report.table(
-        "With so many calls pending: median of the rounds (least–most)",
-        ["pending", "", "empty store", "with pending", "ratio"],
+    report.add_table(
+        "With so many calls pending: median of the rounds (min–max)",
+        ["pending", "", "empty database", "with pending", "ratio"],
         rows,
     )
 
 
-def _level(found: dict[str, list[Measured]]) -> tuple[dict[str, Any], list[list[Any]]]:
+def _summarize_level(rounds: dict[str, list[Measured]]) -> tuple[dict[str, Any], list[list[Any]]]:
     figures: dict[str, Any] = {}
     rows = []
-    for what in found["empty"][0]:
-        empty, full = (spread([one[what] for one in found[name]], 2) for name in NAMES)
-        times = ratio(full["median"], empty["median"])
-        figures[what] = {"empty": empty, "pending": full, "ratio": times}
-        rows.append([what.replace("_", " "), empty, full, times])
+    for key in rounds["empty"][0]:
+        empty, full = (summarize_rounds([each[key] for each in rounds[name]], 2) for name in NAMES)
+        ratio = compute_ratio(full["median"], empty["median"])
+        figures[key] = {"empty": empty, "pending": full, "ratio": ratio}
+        rows.append([key.replace("_", " "), empty, full, ratio])
     return figures, rows
 
 
-def levels(text: str) -> list[int]:
-    found = [int(part) for part in text.split(",")]
-    if found != sorted(found) or found[0] < 1:
+def parse_levels(text: str) -> list[int]:
+    levels = [int(part) for part in text.split(",")]
+    if levels != sorted(levels) or levels[0] < 1:
         raise ValueError(text)
-    return found
+    return levels
 
 
-def arguments() -> argparse.ArgumentParser:
-    made = harness.parser("pending", __doc__, rounds=3)
-    made.add_argument("--pending", type=levels, default=[1_000, 100_000, 1_000_000], metavar="N,N,…")
-    made.add_argument("--calls", type=harness.positive, default=10_000)
-    made.add_argument("--rate", type=float, default=100.0)
-    made.add_argument("--seconds", type=float, default=20.0)
-    return made
+def build_parser() -> argparse.ArgumentParser:
+    parser = create_parser("pending", __doc__, rounds=3)
+    parser.add_argument(
+        "--pending",
+        type=parse_levels,
+        default=[1_000, 100_000, 1_000_000],
+        metavar="N,N,…",
+        help="numbers of pending calls, in rising order (default: 1000,100000,1000000)",
+    )
+    parser.add_argument(
+        "--calls", type=parse_positive, default=10_000, help="calls in a burst (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--rate",
+        type=float,
+        default=100.0,
+        help="submissions per second of the steady load (default: %(default)g)",
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=20.0, help="length of the steady load (default: %(default)g)"
+    )
+    return parser
 
 
 if __name__ == "__main__":
-    harness.run_program(arguments(), "pending", measure)
+    run_program(build_parser(), "pending", measure)

@@ -1,7 +1,8 @@
-"""Thousands of calls in flight to targets that take long: what other tenants' quick calls feel of it.
+"""Thousands of calls in flight to slow targets: how much they delay another tenant's quick calls.
 
-Slow calls go to hosts of their own (loopback addresses, each with a target), as many as one host may have in flight;
-quick ones come steadily over REST before, while the slow ones are started, while they hang, and while they end.
+The slow calls go to several loopback addresses with a mock target each, and to each as many as one host may have in
+flight. Quick calls are submitted at a steady rate over REST before the slow ones, while those are started, while they
+wait for their responses, and while they end.
 """
 
 from __future__ import annotations
@@ -11,67 +12,79 @@ import contextlib
 import json
 import time
 import urllib.request
+from collections import Counter
 from typing import Any
 
-from benchmarks import harness, processes
-from benchmarks.figures import Report, distribution, ratio, say, spread
-from benchmarks.harness import BenchmarkError, Sent, Stage, System, Target
-from benchmarks.lateness import CONNECTIONS, job, lateness_ms, submission, told
-from benchmarks.loader import Load
+from benchmarks.command_line import create_parser, parse_positive, run_program
+from benchmarks.lateness import (
+    CONNECTIONS,
+    Accepted,
+    build_job,
+    build_submission,
+    compute_lateness_ms,
+    parse_accepted,
+)
+from benchmarks.load_generator import LoadProcess
+from benchmarks.processes import BenchmarkError, PeakMemory, wait_until
+from benchmarks.report import (
+    Report,
+    compute_ratio,
+    log_progress,
+    summarize_distribution,
+    summarize_rounds,
+)
+from benchmarks.system import ReceivedRequest, System, Target, Workspace, start_system, start_target
 
-PER_HOST = 5_000  # ENGINE_PER_HOST, as it is shipped
+CALLS_PER_HOST = 5_000  # the default of ENGINE_PER_HOST
+STRETCH_CALLS = 20_000
+SUBMITTED_PER_SECOND = 1_500  # an estimate, by which the due time is chosen
 AFTER_SECONDS = 1.5
 PHASES = ("before", "starting", "in flight", "ending")
+ENDED = ("Succeeded", "Failed", "Canceled")
 
 Measured = dict[str, Any]
 
 
-def in_flight(targets: list[Target]) -> int:
-    """The most connections that the slow targets have had at once."""
-    most = 0
-    for one in targets:
-        with urllib.request.urlopen(one.url("/stats"), timeout=10) as answer:
-            most += int(json.load(answer)["most_connections"])
-    return most
+def count_max_connections(targets: list[Target]) -> int:
+    """Return the sum of the most connections that each target had open at once."""
+    total = 0
+    for target in targets:
+        with urllib.request.urlopen(target.build_url("/stats"), timeout=10) as response:
+            total += int(json.load(response)["most_connections"])
+    return total
 
 
-def once(
-    system: System, quick: Target, slow: list[Target], tenants: list[str], quick_tenant: dict[str, str],
+def measure_once(
+    system: System, quick: Target, slow: list[Target], slow_tenants: list[str], quick_tenant: dict[str, str],
     options: argparse.Namespace, label: str,
 ) -> Measured:  # fmt: skip
-    calls, agent = options.calls, system.agent
-    lead = options.before + calls / 1_500
+    """Run the slow calls once, with quick calls before, beside and after them."""
+    calls = options.calls
+    lead = options.before + calls / SUBMITTED_PER_SECOND
     due = round(time.time() + lead + 1.0, 3)
     seconds = lead + 1.0 + options.delay + calls / 1_000 + AFTER_SECONDS
     path, slow_path = f"/ok?{label}", f"/delay/{options.delay:g}?{label}"
     shares = [calls // len(slow) + (number < calls % len(slow)) for number in range(len(slow))]
-    for one, tenant, share in zip(slow, tenants, shares, strict=True):
-        agent(
-            "submit_calls",
-            tenant=tenant,
-            url=one.url(slow_path),
-            count=share,
-            due=due,
-            timeout=60 + options.delay,
-        )
-    system.until_quiet()
+    for target, tenant, share in zip(slow, slow_tenants, shares, strict=True):
+        url, timeout = target.build_url(slow_path), 60 + options.delay
+        system.agent("submit_calls", tenant=tenant, url=url, count=share, due=due, timeout=timeout)
+    system.wait_until_published()
     count = int(options.rate * seconds)
-    work = job(
-        system, quick_tenant, submission(quick.url(path)), count, connections=CONNECTIONS, rate=options.rate
-    )
-    with Load(work) as under_way, processes.Peak(system.cluster) as peak:
-        sent = quick.collect(path, count, seconds + 60)
-        answered = under_way.results(30)
-        hanging = [
-            hit
-            for one, share in zip(slow, shares, strict=True)
-            for hit in one.collect(slow_path, share, 60 + options.delay + calls / 200)
+    body = build_submission(quick.build_url(path))
+    job = build_job(system, quick_tenant, body, count, connections=CONNECTIONS, rate=options.rate)
+    with LoadProcess(job) as process, PeakMemory(system.list_cluster_pids) as peak:
+        quick_requests = quick.collect(path, count, seconds + 60)
+        responses = process.wait(30)
+        slow_requests = [
+            request
+            for target, share in zip(slow, shares, strict=True)
+            for request in target.collect(slow_path, share, 60 + options.delay + calls / 200)
         ]
-    _until_succeeded(system, tenants, due, calls, options.delay)
-    phases = _phases(told(answered), sent, hanging, due, options.delay)
-    times = sorted(one.time for one in hanging)
+    _wait_until_succeeded(system, slow_tenants, due, calls, options.delay)
+    phases = _split_by_phase(parse_accepted(responses), quick_requests, slow_requests, due, options.delay)
+    times = sorted(request.time for request in slow_requests)
     return {
-        "lateness_ms": {phase: distribution(late, 2) for phase, late in phases.items()},
+        "lateness_ms": {phase: summarize_distribution(late, 2) for phase, late in phases.items()},
         "started_in_s": times[-1] - due,
         "started_per_second": calls / (times[-1] - due),
         "all_in_flight_at_once": times[-1] < times[0] + options.delay,
@@ -79,110 +92,132 @@ def once(
     }
 
 
-def _until_succeeded(system: System, tenants: list[str], due: float, calls: int, delay: float) -> None:
-    def stand() -> dict[str, int]:
-        found: dict[str, int] = {}
+def _wait_until_succeeded(system: System, tenants: list[str], due: float, calls: int, delay: float) -> None:
+    def count_by_status() -> Counter[str]:
+        counts: Counter[str] = Counter()
         for tenant in tenants:
-            for status, n in system.agent("progress", tenant=tenant, due=due)["by_status"].items():
-                found[status] = found.get(status, 0) + n
-        return found
+            counts.update(system.agent("summarize_progress", tenant=tenant, due=due)["by_status"])
+        return counts
 
-    ends = ("Succeeded", "Failed", "Canceled")
-    harness.until(
-        lambda: sum(n for status, n in stand().items() if status in ends) == calls,
+    wait_until(
+        lambda: sum(n for status, n in count_by_status().items() if status in ENDED) == calls,
         "the slow calls end",
         120 + delay,
         0.5,
     )
-    if stand() != {"Succeeded": calls}:
-        raise BenchmarkError(f"not every slow call succeeded: {stand()}")
+    counts = count_by_status()
+    if counts != {"Succeeded": calls}:
+        raise BenchmarkError(f"not every slow call succeeded: {dict(counts)}")
 
 
-def _phases(
-    due: dict[str, tuple[float, float]], sent: list[Sent], slow: list[Sent], begin: float, delay: float
+def _split_by_phase(
+    accepted: dict[str, Accepted],
+    quick: list[ReceivedRequest],
+    slow: list[ReceivedRequest],
+    slow_due: float,
+    delay: float,
 ) -> dict[str, list[float]]:
-    times = [one.time for one in slow]
+    """Return the lateness of the quick calls by the phase in which they were due."""
+    times = [request.time for request in slow]
     limits = {
-        "before": (0.0, begin),
-        "starting": (begin, max(times)),
+        "before": (0.0, slow_due),
+        "starting": (slow_due, max(times)),
         "in flight": (max(times), min(times) + delay),
         "ending": (min(times) + delay, max(times) + delay + 0.5),
     }
     return {
-        phase: lateness_ms({call: at for call, at in due.items() if first <= at[0] < last}, sent)
+        phase: compute_lateness_ms(
+            {call: promise for call, promise in accepted.items() if first <= promise.due < last}, quick
+        )
         for phase, (first, last) in limits.items()
     }
 
 
-def measure(stage: Stage, options: argparse.Namespace, report: Report) -> None:
+def measure(workspace: Workspace, options: argparse.Namespace, report: Report) -> None:
     if options.stretch:
-        options.calls = report.options["calls"] = 20_000
-    hosts = -(-options.calls // PER_HOST)
+        options.calls = report.options["calls"] = STRETCH_CALLS
+    hosts = -(-options.calls // CALLS_PER_HOST)
     rounds = []
     with contextlib.ExitStack() as stack:
-        quick = stack.enter_context(harness.target(stage))
+        quick = stack.enter_context(start_target(workspace))
         slow = [
-            stack.enter_context(harness.target(stage, f"127.0.0.{10 + number}")) for number in range(hosts)
+            stack.enter_context(start_target(workspace, f"127.0.0.{10 + number}")) for number in range(hosts)
         ]
-        system = stack.enter_context(harness.system(stage, stage.database(), [quick, *slow]))
-        tenants = [
-            system.agent("tenant", name=f"slow-{n}", max_in_flight=PER_HOST)["id"] for n in range(hosts)
+        system = stack.enter_context(start_system(workspace, workspace.create_database(), [quick, *slow]))
+        slow_tenants = [
+            system.agent("ensure_tenant", name=f"slow-{number}", max_in_flight=CALLS_PER_HOST)["id"]
+            for number in range(hosts)
         ]
-        quick_tenant = system.agent("tenant", name="quick")
+        quick_tenant = system.agent("ensure_tenant", name="quick")
         for number in range(options.rounds):
-            say(f"round {number + 1} of {options.rounds}: {options.calls:,} calls of {options.delay:g} s")
-            rounds.append(once(system, quick, slow, tenants, quick_tenant, options, f"slow-{number}"))
-            system.until_quiet()
-        report.figures["most_connections"] = in_flight(slow)
-    _sum_up(rounds, options, report)
+            log_progress(
+                f"round {number + 1} of {options.rounds}: {options.calls:,} calls of {options.delay:g} s"
+            )
+            label = f"slow-{number}"
+            rounds.append(measure_once(system, quick, slow, slow_tenants, quick_tenant, options, label))
+            system.wait_until_published()
+        report.figures["most_connections"] = count_max_connections(slow)
+    _add_figures(rounds, options, report)
 
 
-def _sum_up(rounds: list[Measured], options: argparse.Namespace, report: Report) -> None:
+def _add_figures(rounds: list[Measured], options: argparse.Namespace, report: Report) -> None:
     figures = report.figures
     for phase in PHASES:
         figures[phase] = {
-            share: spread([one["lateness_ms"][phase][share] for one in rounds], 2)
-            for share in ("p50", "p99", "max")
+            key: summarize_rounds([each["lateness_ms"][phase][key] for each in rounds], 2)
+            for key in ("p50", "p99", "max")
         }
-        figures[phase]["count"] = sum(one["lateness_ms"][phase]["count"] for one in rounds)
+        figures[phase]["count"] = sum(each["lateness_ms"][phase]["count"] for each in rounds)
     for name in ("started_in_s", "started_per_second", "peak_mb"):
-        figures[name] = spread([one[name] for one in rounds], 2)
-    figures["all_in_flight_at_once"] = all(one["all_in_flight_at_once"] for one in rounds)
-    figures["p50_ratio_in_flight"] = ratio(
+        figures[name] = summarize_rounds([each[name] for each in rounds], 2)
+    figures["all_in_flight_at_once"] = all(each["all_in_flight_at_once"] for each in rounds)
+    figures["p50_ratio_in_flight"] = compute_ratio(
         figures["in flight"]["p50"]["median"], figures["before"]["p50"]["median"]
     )
-    report.table(
-        f"Quick calls beside {options.calls:,} that take {options.delay:g} s: lateness, ms, median (least–most)",
+    report.add_table(
+        f"Quick calls beside {options.calls:,} that take {options.delay:g} s: lateness, ms, median (min–max)",
         ["", "p50", "p99", "max", "calls"],
-        [[phase, *(figures[phase][share] for share in ("p50", "p99", "max", "count"))] for phase in PHASES],
+        [[phase, *(figures[phase][key] for key in ("p50", "p99", "max", "count"))] for phase in PHASES],
     )
-    report.table(
-        "The slow ones",
+    report.add_table(
+        "The slow calls",
         ["", ""],
         [
             ["most connections at once", figures["most_connections"]],
-            ["all had been sent before the first was answered", figures["all_in_flight_at_once"]],
-            ["seconds until all had been sent", figures["started_in_s"]],
+            ["all were sent before the first was answered", figures["all_in_flight_at_once"]],
+            ["seconds until all were sent", figures["started_in_s"]],
             ["peak memory (PSS) of the cluster, MB", figures["peak_mb"]],
         ],
     )
     if not figures["all_in_flight_at_once"]:
-        report.note(
-            "The first slow calls were answered before the last were sent: fewer than all hung at once."
+        report.add_note(
+            "The first slow calls were answered before the last were sent: they were not all in flight at once."
         )
 
 
-def arguments() -> argparse.ArgumentParser:
-    made = harness.parser("slow", __doc__, rounds=3)
-    made.add_argument("--calls", type=harness.positive, default=5_000)
-    made.add_argument("--stretch", action="store_true", help="20,000 calls")
-    made.add_argument("--delay", type=float, default=10.0, help="seconds that a slow target takes")
-    made.add_argument("--rate", type=float, default=50.0, help="quick calls a second")
-    made.add_argument(
-        "--before", type=float, default=8.0, help="seconds of quick calls before the slow ones are due"
+def build_parser() -> argparse.ArgumentParser:
+    parser = create_parser("slow", __doc__, rounds=3)
+    parser.add_argument(
+        "--calls", type=parse_positive, default=5_000, help="slow calls (default: %(default)s)"
     )
-    return made
+    parser.add_argument("--stretch", action="store_true", help=f"run {STRETCH_CALLS:,} slow calls")
+    parser.add_argument(
+        "--delay",
+        type=float,
+        default=10.0,
+        help="seconds until a slow target responds (default: %(default)g)",
+    )
+    parser.add_argument(
+        "--rate", type=float, default=50.0, help="quick calls per second (default: %(default)g)"
+    )
+    parser.add_argument(
+        "--before",
+        type=float,
+        default=8.0,
+        help="seconds of quick calls before the slow ones are due (default: %(default)g)",
+    )
+    return parser
 
 
 if __name__ == "__main__":
-    harness.run_program(arguments(), "slow", measure)
+    run_program(build_parser(), "slow", measure)

@@ -1,4 +1,4 @@
-"""Every benchmark runs, with sizes that show nothing, and leaves nothing behind."""
+"""Every benchmark runs, with tiny sizes, and leaves no process and no file behind."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ from benchmarks.compare import (
     run_git,
     summarize,
 )
-from benchmarks.figures import distribution, percentile, ratio, spread
-from benchmarks.harness import REPOSITORY, BenchmarkError, turns
+from benchmarks.processes import REPOSITORY, BenchmarkError
+from benchmarks.report import compute_percentile, compute_ratio, summarize_distribution, summarize_rounds
+from benchmarks.system import rotate
 
 pytestmark = pytest.mark.sqlite_only
 
 
-def run(*argv: str) -> list[dict[str, Any]]:
-    done = subprocess.run(
+def run_program(*argv: str) -> list[dict[str, Any]]:
+    result = subprocess.run(
         [sys.executable, "-m", *argv],
         cwd=REPOSITORY,
         env={key: value for key, value in os.environ.items() if key not in ("DATABASE_URL", "DB_PATH")},
@@ -39,35 +40,35 @@ def run(*argv: str) -> list[dict[str, Any]]:
         text=True,
         timeout=300,
     )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    assert result.returncode == 0, result.stderr[-3000:]
+    return [json.loads(line) for line in result.stdout.splitlines()]
 
 
 @pytest.mark.slow
-def test_each_prints_a_line_of_figures_and_all_leave_nothing_behind(tmp_path: Path) -> None:
-    lines = run("benchmarks", "--smoke", "--folder", str(tmp_path))
+def test_each_prints_its_figures_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    lines = run_program("benchmarks", "--smoke", "--folder", str(tmp_path))
 
     assert [line["benchmark"] for line in lines] == list(PROGRAMS)
     assert all(line["figures"] and line["on"]["database"] == "sqlite" for line in lines)
     assert not list(tmp_path.iterdir())
-    assert not programs_in(tmp_path)
+    assert not find_processes(tmp_path)
 
 
-# One tells whether what they share still works; the others are long.
+# One is enough to test the shared code; the others take long.
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name == "lateness" else pytest.mark.slow) for name in PROGRAMS]
 )
-def test_each_runs_by_itself(name: str, tmp_path: Path) -> None:
-    (line,) = run(f"benchmarks.{name}", *SMOKE[name], "--folder", str(tmp_path))
+def test_each_runs_alone(name: str, tmp_path: Path) -> None:
+    (line,) = run_program(f"benchmarks.{name}", *SMOKE[name], "--folder", str(tmp_path))
 
     assert line["benchmark"] == name
     assert not list(tmp_path.iterdir())
-    assert not programs_in(tmp_path)
+    assert not find_processes(tmp_path)
 
 
 @pytest.mark.slow
 def test_a_commit_is_compared_and_its_worktree_removed(tmp_path: Path) -> None:
-    (line,) = run(
+    (line,) = run_program(
         "benchmarks.compare", "idle", "--against", "HEAD", "--runs", "1", *SMOKE["idle"],
         "--threshold", "1000000", "--folder", str(tmp_path),
     )  # fmt: skip
@@ -78,50 +79,62 @@ def test_a_commit_is_compared_and_its_worktree_removed(tmp_path: Path) -> None:
     assert str(tmp_path) not in run_git("worktree", "list")
 
 
-def programs_in(folder: Path) -> list[str]:
-    """Commands of processes that name this folder."""
-    found = []
+def find_processes(folder: Path) -> list[str]:
+    """Return the command lines of processes that use this folder."""
+    commands = []
     for path in Path("/proc").glob("[0-9]*"):
         try:
-            told = (path / "environ").read_bytes() + (path / "cmdline").read_bytes()
+            text = (path / "environ").read_bytes() + (path / "cmdline").read_bytes()
         except OSError:
             continue
-        if str(folder).encode() in told and path.name != str(os.getpid()):
-            found.append(told[-200:].decode(errors="replace"))
-    return found
+        if str(folder).encode() in text and path.name != str(os.getpid()):
+            commands.append(text[-200:].decode(errors="replace"))
+    return commands
 
 
 def test_a_percentile_is_one_of_the_values() -> None:
     values = [float(number) for number in range(1, 101)]
-    assert percentile(values, 0.5) == 50
-    assert percentile(values, 0.99) == 99
-    assert percentile(values, 1.0) == 100
-    assert percentile([], 0.5) is None
-    assert distribution([3.0]) == {"count": 1, "p50": 3.0, "p95": 3.0, "p99": 3.0, "max": 3.0}
+    assert compute_percentile(values, 0.5) == 50
+    assert compute_percentile(values, 0.99) == 99
+    assert compute_percentile(values, 1.0) == 100
+    assert compute_percentile([], 0.5) is None
+    assert summarize_distribution([3.0]) == {"count": 1, "p50": 3.0, "p95": 3.0, "p99": 3.0, "max": 3.0}
 
 
-def test_rounds_are_summed_up_by_their_median_and_spread() -> None:
-    assert spread([3.0, 1.0, 2.0]) == {"median": 2.0, "least": 1.0, "most": 3.0, "rounds": [3.0, 1.0, 2.0]}
-    assert ratio(3.0, 2.0) == 1.5
-    assert ratio(1.0, None) is None
+def test_rounds_are_summarized_by_their_median_and_range() -> None:
+    assert summarize_rounds([3.0, 1.0, 2.0]) == {
+        "median": 2.0,
+        "min": 1.0,
+        "max": 3.0,
+        "rounds": [3.0, 1.0, 2.0],
+    }
+    assert compute_ratio(3.0, 2.0) == 1.5
+    assert compute_ratio(1.0, None) is None
 
 
-def test_in_each_round_another_thing_comes_first() -> None:
-    assert [turns("abc", number)[0] for number in range(4)] == ["a", "b", "c", "a"]
-    assert sorted(turns("abc", 2)) == ["a", "b", "c"]
+def test_another_candidate_is_first_in_each_round() -> None:
+    assert [rotate("abc", number)[0] for number in range(4)] == ["a", "b", "c", "a"]
+    assert sorted(rotate("abc", 2)) == ["a", "b", "c"]
 
 
 def burst_figures(per_second: float, first_request_ms: float = 10.0) -> dict[str, Any]:
     return {
-        "limits": {"inserts": spread([100.0])},
-        "system": {"per_second": spread([per_second]), "first_request_ms": spread([first_request_ms])},
+        "limits": {"inserts": summarize_rounds([100.0])},
+        "system": {
+            "per_second": summarize_rounds([per_second]),
+            "first_request_ms": summarize_rounds([first_request_ms]),
+        },
         "ratio_to": {"huey": 2.0},
     }
 
 
 def test_figures_are_compared_by_their_path_and_median() -> None:
     flat = flatten_figures(
-        {"system": {"per_second": spread([1.0, 3.0])}, "list": {"p50": 2.5, "max": None}, "complete": True}
+        {
+            "system": {"per_second": summarize_rounds([1.0, 3.0])},
+            "list": {"p50": 2.5, "max": None},
+            "complete": True,
+        }
     )
 
     assert flat == {"system: per_second": 2.0, "list: p50": 2.5}
@@ -194,7 +207,7 @@ def test_a_loss_in_a_figure_that_does_not_decide_is_no_loss_of_the_benchmark() -
 
 
 def test_a_figure_that_only_one_tree_has_is_left_out() -> None:
-    old = {"system": {"per_second": spread([100.0])}}
+    old = {"system": {"per_second": summarize_rounds([100.0])}}
 
     assert [one.figure for one in compare_runs("burst", [burst_figures(100.0)], [old], 5.0)] == [
         "system: per_second"

@@ -7,7 +7,8 @@ import subprocess
 
 import pytest
 
-from benchmarks.harness import REPOSITORY, SERVICES, service_url
+from benchmarks.command_line import SERVICES, find_service_url
+from benchmarks.processes import REPOSITORY
 from eventservice.kernel.env import parse_database_url
 
 README = (REPOSITORY / "tools/services/README.md").read_text()
@@ -24,12 +25,12 @@ def test_every_service_is_documented_with_its_port() -> None:
 
     assert list(documented) == run_services("list").stdout.split()
     for name, port in documented.items():
-        assert f":{port}" in service_url(name)
+        assert f":{port}" in find_service_url(name)
 
 
 @pytest.mark.parametrize("name", ["postgres", "mariadb"])
 def test_the_url_of_a_database_is_a_database_url(name: str) -> None:
-    assert parse_database_url(service_url(name))["NAME"] == "test"
+    assert parse_database_url(find_service_url(name))["NAME"] == "test"
 
 
 def test_an_unknown_name_is_an_error_that_lists_the_known_names() -> None:

@@ -1,1 +1,1 @@
-"""The least that a durable submission over Django REST framework costs: one endpoint, one insert, nothing else."""
+"""The smallest endpoint that stores a submission with Django REST framework: one insert and nothing else."""

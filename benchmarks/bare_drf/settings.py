@@ -3,7 +3,7 @@ import os
 SECRET_KEY = "benchmark"
 ALLOWED_HOSTS = ["127.0.0.1"]
 INSTALLED_APPS = ["benchmarks.bare_drf"]
-# It gives answers their Content-Length.
+# CommonMiddleware adds the Content-Length header.
 MIDDLEWARE = ["django.middleware.common.CommonMiddleware"]
 ROOT_URLCONF = "benchmarks.bare_drf.urls"
 USE_TZ = True

@@ -7,23 +7,23 @@ from rest_framework.views import APIView
 from benchmarks.bare_drf.models import Submission
 
 
-class Asked(serializers.Serializer[Submission]):
+class BareSubmissionSerializer(serializers.Serializer[Submission]):
     name = serializers.CharField(max_length=200)
-    requestSpec = serializers.JSONField()  # noqa: N815 - the name on the wire
+    requestSpec = serializers.JSONField()  # noqa: N815 - the name in the JSON document
     dueAt = serializers.DateTimeField()  # noqa: N815
 
 
 class Submissions(APIView):
     def post(self, request: Request) -> Response:
-        asked = Asked(data=request.data)
-        asked.is_valid(raise_exception=True)
-        made = Submission(
-            name=asked.validated_data["name"],
-            request_spec=asked.validated_data["requestSpec"],
-            due_at=asked.validated_data["dueAt"],
+        serializer = BareSubmissionSerializer(data=request.data)
+        serializer.is_valid(raise_exception=True)
+        submission = Submission(
+            name=serializer.validated_data["name"],
+            request_spec=serializer.validated_data["requestSpec"],
+            due_at=serializer.validated_data["dueAt"],
         )
-        made.save(force_insert=True)
-        return Response({"id": made.pk, **asked.data}, status=202)
+        submission.save(force_insert=True)
+        return Response({"id": submission.pk, **serializer.data}, status=202)
 
 
 urlpatterns = [path("submissions", Submissions.as_view())]

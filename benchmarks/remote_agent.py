@@ -1,5 +1,7 @@
-"""What a benchmark does inside the system, in a process of its own beside it: it submits in bulk and reads what was
-recorded. One JSON line in, one out: `{"do": "submit", "with": {…}}`. It sleeps while nothing is asked.
+"""Operations of a benchmark that run inside the system, in a separate process: bulk submissions and reads of the records.
+
+The process reads one JSON document per line, `{"operation": "submit_calls", "arguments": {…}}`, and prints one per answer,
+`{"result": …}` or `{"error": "…"}`. It sleeps between operations. `AgentClient` is its client.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ django.setup()
 from django.db import connection, connections, transaction  # noqa: E402
 from django.db.models import Count, Max  # noqa: E402
 
-from benchmarks.figures import distribution  # noqa: E402
+from benchmarks.report import summarize_distribution  # noqa: E402
 from eventservice.db.now import pin_time  # noqa: E402
 from eventservice.tenants.directory import clear_profile_cache, create_tenant  # noqa: E402
 from eventservice.tenants.keys import create_key  # noqa: E402
@@ -38,12 +40,13 @@ from orchestration.statistics.rollup import roll_up  # noqa: E402
 from outbox.models import OutboxEvent  # noqa: E402
 from timers.models import Node, TimerShard  # noqa: E402
 
-BATCH = 1000
+BATCH_SIZE = 1000
 BODY = "y" * 200
-PLENTY = 2_000_000_000
+UNLIMITED = 2_000_000_000
+EGRESS_SECONDS = 60
 
 
-def facts() -> dict[str, Any]:
+def describe_database() -> dict[str, Any]:
     if connection.vendor == "sqlite":
         library = connections["default"].Database  # type: ignore[attr-defined]
         version = f"{library.sqlite_version} ({library.__name__})"
@@ -53,8 +56,8 @@ def facts() -> dict[str, Any]:
         return {"database": connection.vendor, "version": str(cursor.fetchone()[0]).split(" on ")[0]}
 
 
-def ready() -> bool:
-    """One engine, which has all the shards, and one dispatcher."""
+def is_ready() -> bool:
+    """Return whether there is one dispatcher, and one engine that owns all shards."""
     nodes = dict(Node.objects.values_list("role", "owner_id"))
     return (
         Node.objects.count() == 2
@@ -64,20 +67,23 @@ def ready() -> bool:
     )
 
 
-def pids() -> dict[str, int]:
-    """By role."""
+def list_role_pids() -> dict[str, int]:
     return dict(Node.objects.values_list("role", "process_id"))
 
 
-def tenant(name: str, limits: bool = True, **changes: Any) -> dict[str, str]:
-    """Found or made, with a new key. Without its limits, unless they are what is measured."""
-    made = Tenant.objects.filter(name=name).first() or create_tenant(name)
+def ensure_tenant(name: str, limits: bool = True, **changes: Any) -> dict[str, str]:
+    """Return the id of the tenant with this name and a new API key. Create the tenant unless it exists.
+
+    `limits=False` lifts its limits, for benchmarks that do not measure them.
+    """
+    tenant = Tenant.objects.filter(name=name).first() or create_tenant(name)
     if not limits:
-        changes = {"requests_per_minute": PLENTY, "max_pending": PLENTY, **changes}
-    Tenant.objects.filter(pk=made.pk).update(**changes) if changes else None
+        changes = {"requests_per_minute": UNLIMITED, "max_pending": UNLIMITED, **changes}
+    if changes:
+        Tenant.objects.filter(pk=tenant.pk).update(**changes)
     clear_profile_cache()
-    key = create_key(made.tenant_id, list(ApiKey.Scope), name="benchmark")[1]
-    return {"id": str(made.tenant_id), "key": key}
+    key = create_key(tenant.tenant_id, list(ApiKey.Scope), name="benchmark")[1]
+    return {"id": str(tenant.tenant_id), "key": key}
 
 
 def submit_calls(
@@ -90,23 +96,25 @@ def submit_calls(
     tags: Sequence[Sequence[str]] = ((),),
     ahead: float | None = None,
 ) -> float:
-    """`count` calls in batches, due at `due` (in seconds since 1970) or evenly within `over` seconds after it. Each
-    has the next one of the sets of tags. How many seconds it took. `ahead`: as if each batch had been submitted so
-    many seconds before it was due."""
-    began = time.monotonic()
-    commands = _commands(
-        uuid.UUID(tenant), url, count, due, over, timeout, [frozenset(set_) for set_ in tags]
-    )
-    for first in range(0, count, BATCH):
+    """Submit `count` calls in batches and return the seconds that it took.
+
+    They are due at `due`, in seconds since 1970, or evenly within `over` seconds after it. The calls take the sets in `tags`
+    in turn. With `ahead`, each batch is submitted as if so many seconds before it is due.
+    """
+    started = time.monotonic()
+    tag_sets = [frozenset(tag_set) for tag_set in tags]
+    commands = _build_commands(uuid.UUID(tenant), url, count, due, over, timeout, tag_sets)
+    for first in range(0, count, BATCH_SIZE):
+        batch = list(islice(commands, BATCH_SIZE))
         if ahead is None:
-            submit(list(islice(commands, BATCH)))
+            submit(batch)
             continue
         with pin_time(datetime.fromtimestamp(due + over * first / count - ahead, UTC)):
-            submit(list(islice(commands, BATCH)))
-    return time.monotonic() - began
+            submit(batch)
+    return time.monotonic() - started
 
 
-def _commands(
+def _build_commands(
     tenant: uuid.UUID,
     url: str,
     count: int,
@@ -127,42 +135,46 @@ def _commands(
         )
 
 
-def progress(tenant: str, due: float) -> dict[str, Any]:
-    """Of the calls that were due at this moment: how many stand how, and when the last of them ended."""
+def summarize_progress(tenant: str, due: float) -> dict[str, Any]:
+    """Return how many of the calls that were due at this moment have which status, and when the last one ended."""
     calls = ServiceCall.objects.for_tenant(uuid.UUID(tenant)).filter(due_at=datetime.fromtimestamp(due, UTC))
     by_status = {row["status"]: row["n"] for row in calls.values("status").annotate(n=Count("*"))}
     last = calls.aggregate(last=Max("finished_at"))["last"]
     return {"by_status": by_status, "last": last and last.timestamp()}
 
 
-def last_event() -> int:
+def find_last_event_id() -> int:
     return OutboxEvent.across_tenants.aggregate(last=Max("id"))["last"] or 0
 
 
-def unpublished() -> bool:
+def has_unpublished() -> bool:
+    """Return whether events wait to be published."""
     return OutboxEvent.across_tenants.filter(published_at=None, parked_at=None).exists()
 
 
-def events(after: int) -> dict[str, Any]:
-    """Those since, and how long each waited to be published, in milliseconds."""
+def summarize_events(after: int) -> dict[str, Any]:
+    """Return the number of events after this id, and how long they waited to be published."""
     rows = OutboxEvent.across_tenants.filter(id__gt=after).values_list("created_at", "published_at")
     lags = [(published - created).total_seconds() * 1000 for created, published in rows if published]
-    return {"events": len(rows), "lag_ms": distribution(lags)}
+    return {"events": len(rows), "lag_ms": summarize_distribution(lags)}
 
 
-def attempts(tenant: str) -> int:
+def count_attempts(tenant: str) -> int:
     return HttpExecution.objects.for_tenant(uuid.UUID(tenant)).filter(finished_at__isnull=False).count()
 
 
-def publish_all() -> int:
-    """By hand, so that events of calls that were only made to be there do not keep the dispatcher for minutes."""
+def mark_all_published() -> int:
+    """Mark all events as published, so that those of prepared calls do not occupy the dispatcher for minutes."""
     with transaction.atomic(), connection.cursor() as cursor:
         cursor.execute("UPDATE outbox SET published_at = created_at WHERE published_at IS NULL")
         return int(cursor.rowcount)
 
 
-def end_past(tenant: str) -> dict[str, int]:
-    """All calls that were due end. Written here by hand; only their statuses have to be plausible."""
+def finish_past_calls(tenant: str) -> dict[str, int]:
+    """Finish all calls whose due time has passed, and return how many calls have which status.
+
+    The rows are updated directly: only their statuses and times matter to the benchmark.
+    """
     digits = uuid.UUID(tenant).hex
     names = {
         Status.SUCCEEDED: [f"benchmark {number}" for number in range(100) if number % 9],
@@ -170,12 +182,12 @@ def end_past(tenant: str) -> dict[str, int]:
     }
     now = datetime.now(UTC)
     with transaction.atomic(), connection.cursor() as cursor:
-        for status, theirs in names.items():
-            marks = ", ".join(["%s"] * len(theirs))
+        for status, names_of_status in names.items():
+            placeholders = ", ".join(["%s"] * len(names_of_status))
             cursor.execute(
                 "UPDATE service_calls SET status = %s, started_at = due_at, finished_at = due_at, attempt = 1"
-                f" WHERE tenant_id = %s AND due_at < %s AND name IN ({marks})",
-                [status.value, digits, now, *theirs],
+                f" WHERE tenant_id = %s AND due_at < %s AND name IN ({placeholders})",
+                [status.value, digits, now, *names_of_status],
             )
         cursor.execute(
             "UPDATE timer_schedules SET state = 'Reached', reached_at = due_at WHERE tenant_id = %s AND due_at < %s",
@@ -185,13 +197,14 @@ def end_past(tenant: str) -> dict[str, int]:
     return {row["status"]: row["n"] for row in rows}
 
 
-def count_for_charts() -> None:
+def run_rollup() -> None:
+    """Count everything that the console's charts show."""
     while not roll_up(10.0):
         pass
 
 
 def checkpoint() -> None:
-    """What was written in bulk goes to where it belongs, and the planner sees it."""
+    """Move bulk writes out of the write-ahead log and update the planner's statistics."""
     with connection.cursor() as cursor:
         if connection.vendor == "sqlite":
             cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -199,19 +212,19 @@ def checkpoint() -> None:
             cursor.execute("VACUUM ANALYZE")
 
 
-def egress_rate(url: str, count: int) -> float:
-    """POSTs of 200 bytes a second through the engine's egress alone: no database, no record."""
+def measure_egress(url: str, count: int) -> float:
+    """Return POSTs of 200 bytes per second through the engine's egress alone, without a database."""
     policy = AddressPolicy(allow_private=False, allow=frozenset({url.split("/")[2]}))
     egress = Egress(policy, Limits())
     egress.start()
     try:
-        began, ended, answered = time.monotonic(), 0, 0
+        started, ended, succeeded = time.monotonic(), 0, 0
         egress.send(Attempt(number, "POST", url, (), BODY.encode(), 60.0) for number in range(count))
-        while ended < count and time.monotonic() - began < 60:
+        while ended < count and time.monotonic() - started < EGRESS_SECONDS:
             outcomes = egress.collect(1.0)
             ended += len(outcomes)
-            answered += sum(isinstance(outcome, Responded) and outcome.status == 200 for outcome in outcomes)
-        return answered / (time.monotonic() - began)
+            succeeded += sum(isinstance(outcome, Responded) and outcome.status == 200 for outcome in outcomes)
+        return succeeded / (time.monotonic() - started)
     finally:
         egress.close()
 
@@ -219,8 +232,9 @@ def egress_rate(url: str, count: int) -> float:
 OPERATIONS: dict[str, Callable[..., Any]] = {
     operation.__name__: operation
     for operation in (
-        facts, ready, pids, tenant, submit_calls, progress, last_event, unpublished, events, attempts,
-        publish_all, end_past, count_for_charts, checkpoint, egress_rate,
+        describe_database, is_ready, list_role_pids, ensure_tenant, submit_calls, summarize_progress,
+        find_last_event_id, has_unpublished, summarize_events, count_attempts, mark_all_published,
+        finish_past_calls, run_rollup, checkpoint, measure_egress,
     )
 }  # fmt: skip
 
@@ -228,10 +242,10 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
 def main() -> None:
     print(json.dumps({"python": platform.python_version()}), flush=True)
     for line in sys.stdin:
-        asked = json.loads(line)
+        request = json.loads(line)
         try:
-            answer = {"done": OPERATIONS[asked["do"]](**asked["with"])}
-        except Exception as error:  # noqa: BLE001 - whatever it was, who asked has to hear of it
+            answer = {"result": OPERATIONS[request["operation"]](**request["arguments"])}
+        except Exception as error:  # noqa: BLE001 - the client reports whatever went wrong
             answer = {"error": f"{type(error).__name__}: {error}"}
         print(json.dumps(answer), flush=True)
 
