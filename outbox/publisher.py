@@ -1,4 +1,7 @@
-"""The port through which events leave: what a publisher is given, and how it says what it could not do."""
+"""The port through which events leave: what every publisher does, and how it reports what it could not do.
+
+The publishers are in `outbox.publishers`. tests/contracts/test_publishers.py asserts this contract for each of them.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,9 @@ from outbox.envelope import Envelope
 
 
 class PublishError(Exception):
-    """The other side does not take events now: try again later. No event is to blame.
+    """The receiver does not accept events now: the dispatcher tries again later. No event is to blame.
 
-    `accepted` says how many, from the first, it has taken for certain.
+    `accepted` is the number of events, counted from the first, that the receiver has accepted for certain.
     """
 
     def __init__(self, message: str, *, accepted: int = 0) -> None:
@@ -20,14 +23,15 @@ class PublishError(Exception):
 
 
 class PoisonEvent(PublishError):
-    """The other side will never take the event after the `accepted` ones. Those after it have not been sent."""
+    """The receiver will never accept the event that follows the `accepted` ones. Those after it were not sent."""
 
 
 class Publisher(Protocol):
     name: str
 
     def publish(self, events: Sequence[Envelope]) -> None:
-        """Returns when the other side has taken all of them for good, in this order. Repeats keep their event_id.
+        """Return when the receiver has durably accepted all of the events, in this order.
 
-        Never called inside a transaction. An exception that is not a PublishError counts as one.
+        Called outside of transactions. After a failure or a replay the same events come again, with the same
+        `event_id`: receivers recognise repeats by it. An exception that is not a PublishError counts as one.
         """

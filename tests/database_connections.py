@@ -1,10 +1,10 @@
-"""How a server loses its clients, as it does when it is started anew."""
+"""How clients lose their connections to a database server, as they do when it is restarted."""
 
 from __future__ import annotations
 
 from django.db import connection
 
-OTHERS_AND_THEIR_END = {
+LIST_OTHERS_AND_END_ONE = {
     "postgresql": (
         "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()",
         "SELECT pg_terminate_backend(%s)",
@@ -17,9 +17,9 @@ OTHERS_AND_THEIR_END = {
 
 
 def end_other_connections() -> None:
-    """Those to this test's database, but for the caller's own."""
-    others, end = OTHERS_AND_THEIR_END[connection.vendor]
+    """End all connections to this test's database except the caller's."""
+    list_others, end_one = LIST_OTHERS_AND_END_ONE[connection.vendor]
     with connection.cursor() as cursor:
-        cursor.execute(others)
+        cursor.execute(list_others)
         for (key,) in cursor.fetchall():
-            cursor.execute(end, [key])
+            cursor.execute(end_one, [key])

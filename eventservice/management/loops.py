@@ -11,7 +11,7 @@ from django.db import connection
 
 from eventservice.db.dialects.sqlite.base import relax_synchronous
 from eventservice.db.errors import tolerate_outage
-from eventservice.runtime.cluster import Role
+from eventservice.runtime.worker import Role
 
 MAX_IDLE_SECONDS = 1.0
 

@@ -1,9 +1,10 @@
-"""Running the dispatcher, alone or in the cluster: when it looks, how it keeps its place, and how it stops."""
+"""The dispatcher as a role: it publishes events and sends webhook deliveries, and wakes up when either is written."""
 
 from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from django.conf import settings
@@ -11,83 +12,118 @@ from django.conf import settings
 from eventservice.db.change_watch import ChangeWatch
 from eventservice.db.errors import tolerate_outage
 from eventservice.db.leases import Fenced
-from eventservice.runtime.webhook_sender import WebhookSender
+from execution.egress import Egress
+from execution.outcome import Attempt, Outcome, Responded
 from outbox.dispatcher import Dispatcher, DispatchResult
-from outbox.publishers.log.publisher import LogPublisher
-from outbox.publishers.webhook.delivery import WebhookDeliverer
-from outbox.publishers.webhook.publisher import WebhookPublisher
+from outbox.publisher import Publisher
+from outbox.publishers.webhook.delivery import WebhookDeliverer, WebhookRequest, WebhookResult
 from timers.membership import Membership, list_live_node_ids
 from timers.models import NodeRole
 
 
-class DispatcherRole:
-    """The dispatcher as a role: woken by what is written, and gathering for a moment before each pass."""
+class EgressTransport:
+    """The outbox's `Transport`: webhooks leave by the same egress, under the same rules, as service calls.
 
-    # While events keep coming, a pass takes the write lock this seldom, and then for many of them.
+    The egress is started with the first request.
+    """
+
+    def __init__(self, start_egress: Callable[[], Egress]) -> None:
+        self._start_egress = start_egress
+        self._egress: Egress | None = None
+
+    def send(self, requests: Sequence[WebhookRequest]) -> None:
+        if self._egress is None:
+            self._egress = self._start_egress()
+        self._egress.send(
+            Attempt(r.key, "POST", r.url, r.headers, r.body, r.timeout_seconds, r.tenant_id) for r in requests
+        )
+
+    def collect(self, timeout: float) -> list[WebhookResult]:
+        return [_parse_outcome(outcome) for outcome in self._egress.collect(timeout)] if self._egress else []
+
+    def close(self) -> None:
+        if self._egress is not None:
+            self._egress.close()
+
+
+def _parse_outcome(outcome: Outcome) -> WebhookResult:
+    if isinstance(outcome, Responded):
+        return WebhookResult(outcome.key, outcome.status)
+    return WebhookResult(outcome.key, None, f"{outcome.kind}: {outcome.message}")
+
+
+class DispatcherRole:
+    """Runs a dispatcher and a webhook deliverer: when they look for work, which node they are, how they stop."""
+
+    # How long events gather before the next pass while they keep coming, so that a pass takes the write lock for many.
     GATHER_SECONDS = 0.03
 
-    def __init__(self, sender: WebhookSender, places: int) -> None:
-        """`places`: deliveries that are under way at the most."""
-        self._sender = sender
-        self._deliverer = WebhookDeliverer(sender, places=places)
+    def __init__(
+        self, publishers: Sequence[Publisher], transport: EgressTransport, max_in_flight: int
+    ) -> None:
+        """`max_in_flight` bounds the webhook deliveries that are under way."""
+        self._publishers = publishers
+        self._transport = transport
+        self._deliverer = WebhookDeliverer(transport, max_in_flight=max_in_flight)
         self._awake = threading.Event()
         self._watch = ChangeWatch(self._awake.set, seldom=0.5)
-        self._enter()
+        self._join()
 
-    def _enter(self) -> None:
+    def _join(self) -> None:
         self._node = Membership(NodeRole.DISPATCHER)
         self._node.join()
         self._dispatcher = Dispatcher(
-            self._node.owner_id,
-            [LogPublisher(), WebhookPublisher()],
-            live_owners=lambda: list_live_node_ids(NodeRole.DISPATCHER),
+            self._node.owner_id, self._publishers, live_owners=lambda: list_live_node_ids(NodeRole.DISPATCHER)
         )
-        self._beat_at = self._pass_at = self._deliver_at = 0.0
+        self._heartbeat_at = self._dispatch_at = self._deliver_at = 0.0
 
-    def step(self, longest_nap: float) -> DispatchResult | None:
-        """One pass, if there may be something to do; else a nap."""
+    def step(self, max_wait: float) -> DispatchResult | None:
+        """Make one pass if there may be something to do. Otherwise wait, and return None."""
         try:
-            self._beat()
+            self._heartbeat()
         except Fenced:
-            # Taken for dead: the partitions are others' now.
-            self._enter()
-        if not self._watch.changed() and time.monotonic() < self._pass_at:
-            self._nap(min(longest_nap, self._watch.pause, self._pass_at - time.monotonic()))
+            # This node was declared dead: others own its partitions now.
+            self._join()
+        if not self._watch.changed() and time.monotonic() < self._dispatch_at:
+            self._wait(min(max_wait, self._watch.pause, self._dispatch_at - time.monotonic()))
             return None
-        published = self.dispatch_once()
-        if published.published:
+        result = self.dispatch_once()
+        if result.published:
             self._watch.worked()
-            self._nap(min(longest_nap, self.GATHER_SECONDS))
-        return published
+            self._wait(min(max_wait, self.GATHER_SECONDS))
+        return result
 
     def dispatch_once(self) -> DispatchResult:
-        # A pass that breaks off is still owed: nothing new need be written for the next step to make it.
-        self._pass_at = 0.0
-        published = self._dispatcher.dispatch_once()
-        if published.published or time.monotonic() >= self._deliver_at:
+        # If the pass fails, the next step makes it again, although nothing new may be written until then.
+        self._dispatch_at = 0.0
+        result = self._dispatcher.dispatch_once()
+        if result.published or time.monotonic() >= self._deliver_at:
             self._deliver_at = time.monotonic() + self._deliverer.deliver_once().next_wait
-        self._pass_at = min(time.monotonic() + published.next_wait, self._deliver_at)
-        return published
+        self._dispatch_at = min(time.monotonic() + result.next_wait, self._deliver_at)
+        return result
 
     def stop(self, grace_seconds: float) -> None:
-        """As far as the database allows: it may be away, which is how a seat is lost."""
+        """Release the partitions, record the deliveries that end within the grace period, and leave.
+
+        The database may be unavailable, which is how a role lease is lost: each part that fails is left out.
+        """
         self._watch.close()
         with tolerate_outage():
             self._dispatcher.release()
-        self._deliverer.close(grace_seconds, self._stay)
+        self._deliverer.close(grace_seconds, self._keep_node_alive)
         with tolerate_outage():
             self._node.leave()
-        self._sender.close()
+        self._transport.close()
 
-    def _stay(self) -> None:
+    def _keep_node_alive(self) -> None:
         with suppress(Fenced):  # its partitions are released
-            self._beat()
+            self._heartbeat()
 
-    def _beat(self) -> None:
-        if time.monotonic() >= self._beat_at:
+    def _heartbeat(self) -> None:
+        if time.monotonic() >= self._heartbeat_at:
             self._node.heartbeat(0)
-            self._beat_at = time.monotonic() + settings.NODE_LEASE_SECONDS / 4
+            self._heartbeat_at = time.monotonic() + settings.NODE_LEASE_SECONDS / 4
 
-    def _nap(self, seconds: float) -> None:
+    def _wait(self, seconds: float) -> None:
         self._awake.wait(max(0.0, seconds))
         self._awake.clear()

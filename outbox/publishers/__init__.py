@@ -1,0 +1,16 @@
+"""The publishers: one package for each, with its `Publisher` in `publisher.py`.
+
+To add one, copy the package `log`, add the publisher to `build_publishers`, and add one line to
+tests/contracts/publishers.py.
+"""
+
+from __future__ import annotations
+
+from outbox.publisher import Publisher
+from outbox.publishers.log.publisher import LogPublisher
+from outbox.publishers.webhook.publisher import WebhookPublisher
+
+
+def build_publishers() -> list[Publisher]:
+    """Build the publishers of this deployment. An event counts as published when all of them have accepted it."""
+    return [LogPublisher(), WebhookPublisher()]

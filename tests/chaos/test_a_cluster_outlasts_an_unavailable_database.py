@@ -32,7 +32,7 @@ def test_calls_flow_again_and_no_worker_was_taken_for_frozen(stage: Stage) -> No
     later = accept([call(tenant, f"{witness.url}/ok")])
     until_all_have_ended()
     assert until(lambda: seat_of("engine", cluster), "the engine has its seat") == engine
-    assert "chain_mended" not in cluster.log
+    assert "chain_restarted" not in cluster.log
     outcomes = ServiceCall.objects.for_tenant(tenant).values_list("status", "attempt")
     assert set(outcomes) == {(Status.SUCCEEDED, 1)}
     stage.stop(cluster)

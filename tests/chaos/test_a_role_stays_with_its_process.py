@@ -1,4 +1,4 @@
-"""The engine's attempts in flight live in its process: whichever chain brings the next slice, it goes on with them."""
+"""The engine's attempts in flight live in its process: whichever chain the next slice belongs to, it goes on with them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from eventservice.db.now import DbNow
-from eventservice.runtime import cluster
-from eventservice.runtime.cluster import Worker, run_slice, slot_name, start_chains
+from eventservice.runtime import cluster, worker
+from eventservice.runtime.cluster import run_slice, start_chains
 from eventservice.runtime.models import Slot
+from eventservice.runtime.slots import ROLE_LEASE, slot_name
+from eventservice.runtime.worker import Worker
 
 
 class FakeRole:
@@ -18,7 +20,7 @@ class FakeRole:
         self.steps = 0
         self.stopped_with: float | None = None
 
-    def step(self, longest_nap: float) -> None:
+    def step(self, max_wait: float) -> None:
         self.steps += 1
         time.sleep(0.01)
 
@@ -26,11 +28,11 @@ class FakeRole:
         self.stopped_with = grace_seconds
 
 
-class Engine(FakeRole):
+class FakeEngine(FakeRole):
     pass
 
 
-class Dispatcher(FakeRole):
+class FakeDispatcher(FakeRole):
     pass
 
 
@@ -39,55 +41,59 @@ def short_slices_of_fake_roles(
     transactional_db: None, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.SLICE_SECONDS = 0.05
-    monkeypatch.setattr(cluster, "RENEW_SECONDS", 0.0)
-    monkeypatch.setattr(cluster, "WAIT_FOR_SEAT_SECONDS", 0.01)
-    monkeypatch.setattr(cluster, "ROLES", {"engine": Engine, "dispatcher": Dispatcher})
+    monkeypatch.setattr(worker, "RENEW_LEASE_SECONDS", 0.0)
+    monkeypatch.setattr(worker, "STANDBY_POLL_SECONDS", 0.01)
+    roles = {"engine": FakeEngine, "dispatcher": FakeDispatcher}
+    monkeypatch.setattr(worker, "ROLES", roles)
+    monkeypatch.setattr(cluster, "ROLES", roles)
     start_chains()
 
 
-def be(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "worker", lambda: worker)
+def run_slice_in(worker: Worker, chain: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run the next slice of that role's chain as if the worker were this process's."""
+    monkeypatch.setattr(cluster, "current_worker", lambda: worker)
+    run_slice(slot_name(chain), Slot.objects.get(name=slot_name(chain)).ticket)
 
 
-def steps_of(worker: Worker) -> int:
+def count_steps(worker: Worker) -> int:
     assert isinstance(worker.role, FakeRole)
     return worker.role.steps
 
 
-def test_chains_may_change_places(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_keeps_its_role_when_its_slices_come_from_another_chain(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     first, second = Worker(), Worker()
-    for worker in (first, second):
-        be(worker, monkeypatch)
-        run_slice(slot_name("engine"), Slot.objects.get(name=slot_name("engine")).ticket)
+    for each in (first, second):
+        run_slice_in(each, "engine", monkeypatch)
     roles = first.role, second.role
-    assert [type(role) for role in roles] == [Engine, Dispatcher]
+    assert [type(role) for role in roles] == [FakeEngine, FakeDispatcher]
 
-    before = steps_of(first), steps_of(second)
-    for worker, chain in ((first, "dispatcher"), (second, "engine")):
-        be(worker, monkeypatch)
-        run_slice(slot_name(chain), Slot.objects.get(name=slot_name(chain)).ticket)
+    before = count_steps(first), count_steps(second)
+    run_slice_in(first, "dispatcher", monkeypatch)
+    run_slice_in(second, "engine", monkeypatch)
     assert (first.role, second.role) == roles
-    assert steps_of(first) > before[0]
-    assert steps_of(second) > before[1]
+    assert count_steps(first) > before[0]
+    assert count_steps(second) > before[1]
 
 
-def test_a_third_worker_waits_until_a_seat_is_free() -> None:
+def test_a_third_worker_waits_until_a_role_lease_expires() -> None:
     workers = [Worker() for _ in range(3)]
-    for worker in workers:
-        worker.run_for(0.05)
-    assert [type(worker.role) for worker in workers] == [Engine, Dispatcher, type(None)]
+    for each in workers:
+        each.run_for(0.05)
+    assert [type(each.role) for each in workers] == [FakeEngine, FakeDispatcher, type(None)]
 
-    Slot.objects.filter(name=slot_name("engine")).update(lease_until=DbNow(-cluster.SEAT_LEASE))
+    Slot.objects.filter(name=slot_name("engine")).update(lease_until=DbNow(-ROLE_LEASE))
     workers[2].run_for(0.05)
-    assert isinstance(workers[2].role, Engine)
+    assert isinstance(workers[2].role, FakeEngine)
 
 
-def test_who_has_lost_its_seat_stands_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_has_lost_its_lease_stops_its_role() -> None:
     slow, other = Worker(), Worker()
     slow.run_for(0.05)
     role = slow.role
-    Slot.objects.filter(name=slot_name("engine")).update(owner_id=other.id)
+    Slot.objects.filter(name=slot_name("engine")).update(owner_id=other.lease.owner_id)
     slow.run_for(0.05)
-    assert isinstance(role, Engine)
+    assert isinstance(role, FakeEngine)
     assert role.stopped_with == 0
-    assert isinstance(slow.role, Dispatcher)
+    assert isinstance(slow.role, FakeDispatcher)

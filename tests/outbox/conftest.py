@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from eventservice.runtime.webhook_sender import WebhookSender
+from eventservice.runtime.dispatcher import EgressTransport
 from execution.addresses import AddressPolicy
 from execution.egress import Egress
 from outbox.models import WebhookEndpoint
@@ -39,10 +39,10 @@ def subscribe(receiver: Receiver) -> Subscribe:
 
 
 @pytest.fixture
-def sender() -> Iterator[WebhookSender]:
-    sender = WebhookSender(start_egress)
-    yield sender
-    sender.close()
+def transport() -> Iterator[EgressTransport]:
+    transport = EgressTransport(start_egress)
+    yield transport
+    transport.close()
 
 
 def start_egress() -> Egress:
@@ -52,9 +52,9 @@ def start_egress() -> Egress:
 
 
 @pytest.fixture
-def deliver(sender: WebhookSender) -> Callable[[], DeliveryResult]:
+def deliver(transport: EgressTransport) -> Callable[[], DeliveryResult]:
     """Passes until nothing is due or in flight; the sum of what they did."""
-    deliverer = WebhookDeliverer(sender)
+    deliverer = WebhookDeliverer(transport)
 
     def until_at_rest() -> DeliveryResult:
         total = [0, 0, 0]

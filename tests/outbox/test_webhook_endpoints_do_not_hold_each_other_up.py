@@ -11,7 +11,7 @@ import pytest
 
 from eventservice.db.now import DbNow
 from eventservice.kernel.ids import new_id
-from eventservice.runtime.webhook_sender import WebhookSender
+from eventservice.runtime.dispatcher import EgressTransport
 from outbox.models import WebhookDelivery, WebhookEndpoint
 from outbox.publishers.webhook.delivery import WebhookDeliverer, WebhookRequest, WebhookResult
 from outbox.publishers.webhook.publisher import WebhookPublisher
@@ -64,7 +64,7 @@ def _until(deliverer: WebhookDeliverer, path: str, receiver: Receiver, count: in
 
 
 def test_a_hanging_endpoint_holds_up_no_other(
-    subscribe: Subscribe, receiver: Receiver, sender: WebhookSender, release: threading.Event
+    subscribe: Subscribe, receiver: Receiver, transport: EgressTransport, release: threading.Event
 ) -> None:
     subscribe("/hangs")
     subscribe("/well")
@@ -76,7 +76,7 @@ def test_a_hanging_endpoint_holds_up_no_other(
 
     receiver.answer = answer
     _publish(5)
-    deliverer = WebhookDeliverer(sender)
+    deliverer = WebhookDeliverer(transport)
     _until(deliverer, "/well", receiver, 5)
     assert receiver.sequences("/hangs") == []
     release.set()
@@ -84,7 +84,7 @@ def test_a_hanging_endpoint_holds_up_no_other(
 
 
 def test_many_slow_endpoints_of_a_tenant_hold_up_no_other_tenants(
-    subscribe: Subscribe, receiver: Receiver, sender: WebhookSender, release: threading.Event
+    subscribe: Subscribe, receiver: Receiver, transport: EgressTransport, release: threading.Event
 ) -> None:
     for number in range(40):
         subscribe(f"/slow/{number}")
@@ -97,7 +97,7 @@ def test_many_slow_endpoints_of_a_tenant_hold_up_no_other_tenants(
 
     receiver.answer = answer
     _publish(1)
-    deliverer = WebhookDeliverer(sender, places=8)
+    deliverer = WebhookDeliverer(transport, max_in_flight=8)
     for _ in range(3):
         deliverer.deliver_once()
     _publish(3, OTHER)
@@ -110,7 +110,7 @@ def test_a_tenant_takes_no_more_places_than_it_leaves_free(subscribe: Subscribe)
         subscribe(f"/one/{number}")
         subscribe(f"/other/{number}", OTHER)
     hanging = Hanging()
-    deliverer = WebhookDeliverer(hanging, places=12, patience=0)
+    deliverer = WebhookDeliverer(hanging, max_in_flight=12, collect_seconds=0)
     _publish_of_many_calls(9)
     for _ in range(5):
         deliverer.deliver_once()
@@ -136,7 +136,7 @@ def test_an_endpoint_of_each_tenant_is_sent_to_before_the_second_of_any(
 
 
 def test_what_was_answered_is_recorded_while_others_of_its_batch_hang(
-    subscribe: Subscribe, receiver: Receiver, sender: WebhookSender, release: threading.Event
+    subscribe: Subscribe, receiver: Receiver, transport: EgressTransport, release: threading.Event
 ) -> None:
     subscribe()
     hangs = new_id()
@@ -149,13 +149,13 @@ def test_what_was_answered_is_recorded_while_others_of_its_batch_hang(
     receiver.answer = answer
     store_run(hangs, 1)
     _publish(1)
-    deliverer = WebhookDeliverer(sender, patience=10)
+    deliverer = WebhookDeliverer(transport, collect_seconds=10)
     assert deliverer.deliver_once().delivered == 1
     assert WebhookDelivery.across_tenants.get(state="Pending").aggregate_id == hangs
 
 
 def test_many_failing_endpoints_leave_places_to_the_others(
-    subscribe: Subscribe, receiver: Receiver, sender: WebhookSender, release: threading.Event
+    subscribe: Subscribe, receiver: Receiver, transport: EgressTransport, release: threading.Event
 ) -> None:
     for number in range(8):
         subscribe(f"/hangs/{number}")
@@ -174,7 +174,7 @@ def test_many_failing_endpoints_leave_places_to_the_others(
 
     receiver.answer = answer
     _publish(1)
-    deliverer = WebhookDeliverer(sender, places=8)
+    deliverer = WebhookDeliverer(transport, max_in_flight=8)
     _until(deliverer, "/well", receiver, 1)
     while len(deliverer._failing) < 8:
         deliverer.deliver_once()

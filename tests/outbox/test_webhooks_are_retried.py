@@ -9,7 +9,7 @@ import pytest
 
 from eventservice.db.now import pin_time
 from eventservice.kernel.ids import new_id
-from eventservice.runtime.webhook_sender import WebhookSender
+from eventservice.runtime.dispatcher import EgressTransport
 from outbox.models import DeliveryState, OutboxEvent, WebhookDelivery, WebhookEndpoint
 from outbox.publishers.webhook import delivery
 from outbox.publishers.webhook.delivery import (
@@ -135,13 +135,13 @@ def test_gone_disables_the_endpoint_and_ends_what_is_on_its_way(
 
 
 def test_a_long_queue_of_an_endpoint_that_is_gone_is_given_up_a_batch_a_pass(
-    subscribe: Subscribe, receiver: Receiver, sender: WebhookSender, monkeypatch: pytest.MonkeyPatch
+    subscribe: Subscribe, receiver: Receiver, transport: EgressTransport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     subscribe()
     receiver.answer = lambda path, event: 410
     _publish(6)
     monkeypatch.setattr(delivery, "GIVE_UP_BATCH", 2)
-    deliverer = WebhookDeliverer(sender, patience=60)
+    deliverer = WebhookDeliverer(transport, collect_seconds=60)
     done = [deliverer.deliver_once() for _ in range(4)]
     assert [(each.retried, each.exhausted, each.next_wait) for each in done] == [
         (0, 3, 0.0),

@@ -14,7 +14,7 @@ from eventservice.db.now import pin_time
 from eventservice.kernel.ids import new_id
 from eventservice.kernel.secrets import encrypt
 from eventservice.kernel.signing import generate_secret
-from eventservice.runtime.webhook_sender import WebhookSender
+from eventservice.runtime.dispatcher import EgressTransport
 from outbox.models import WebhookDelivery, WebhookEndpoint
 from outbox.publishers.webhook.delivery import (
     POSTPONE_BATCH,
@@ -61,14 +61,14 @@ def test_it_holds_up_no_other_tenant(subscribe: Subscribe, receiver: Receiver, d
 
 
 def test_the_only_place_is_soon_another_tenants(
-    subscribe: Subscribe, receiver: Receiver, sender: WebhookSender
+    subscribe: Subscribe, receiver: Receiver, transport: EgressTransport
 ) -> None:
     for number in range(3):
         subscribe(f"/lost/{number}")
     subscribe("/well", OTHER)
     _lose_the_key()
     _publish(TENANT, OTHER)
-    deliverer = WebhookDeliverer(sender, places=1)
+    deliverer = WebhookDeliverer(transport, max_in_flight=1)
     while not deliverer.deliver_once().next_wait:
         pass
     assert receiver.sequences("/well") == [1]

@@ -1,4 +1,4 @@
-"""A cluster that is set up wrongly is refused before it starts."""
+"""A cluster with wrong settings is refused before it starts."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from pytest_django import Settings
 from eventservice.db.checks import slices
 
 
-def test_the_shipped_settings_are_in_order() -> None:
+def test_the_shipped_settings_are_valid() -> None:
     assert slices() == []
 
 
@@ -22,6 +22,6 @@ def test_the_shipped_settings_are_in_order() -> None:
         ({"recycle": 500}, "recycle"),
     ],
 )
-def test_each_wrong_one_is_named(settings: Settings, change: dict[str, Any], named: str) -> None:
+def test_each_wrong_setting_is_named(settings: Settings, change: dict[str, Any], named: str) -> None:
     settings.Q_CLUSTER = {**settings.Q_CLUSTER, **change}
-    assert [fault.id for fault in slices() if f"Q_CLUSTER: {named}" in fault.msg] == ["eventservice.E004"]
+    assert [error.id for error in slices() if f"Q_CLUSTER: {named}" in error.msg] == ["eventservice.E004"]

@@ -1,5 +1,4 @@
-"""The dispatcher's role: a pass that broke off is made again at once, whether or not anything is written meanwhile;
-and a role that is over leaves nothing behind."""
+"""The dispatcher's role: a pass that failed is made again at once, and a role that has stopped leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -13,10 +12,10 @@ from django.db import OperationalError
 
 from eventservice.db import errors
 from eventservice.kernel.ids import new_id
-from eventservice.runtime.dispatcher import DispatcherRole
-from eventservice.runtime.webhook_sender import WebhookSender
+from eventservice.runtime.dispatcher import DispatcherRole, EgressTransport
 from execution.egress import Egress
 from outbox.models import OutboxEvent
+from outbox.publishers import build_publishers
 from outbox.publishers.webhook.endpoints import create_endpoint
 from tests.outbox.conftest import start_egress
 from tests.outbox.receiver import receiving
@@ -25,65 +24,69 @@ from tests.outbox.support import TENANT, store_run
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def no_egress() -> Egress:
+def build_role(start_egress: Callable[[], Egress]) -> DispatcherRole:
+    return DispatcherRole(build_publishers(), EgressTransport(start_egress), max_in_flight=8)
+
+
+def refuse_to_start_an_egress() -> Egress:
     raise AssertionError("nothing is to be sent")
 
 
 @pytest.fixture
 def role() -> Iterator[DispatcherRole]:
-    role = DispatcherRole(WebhookSender(no_egress), places=8)
+    role = build_role(refuse_to_start_an_egress)
     yield role
     role.stop(0.0)
 
 
-def until_it_breaks_off(role: DispatcherRole) -> None:
+def step_until_it_raises(role: DispatcherRole) -> None:
     while True:
         role.step(0.0)
 
 
-def locked() -> None:
+def raise_locked() -> None:
     raise OperationalError("database is locked")
 
 
-def unpublished() -> int:
+def count_unpublished() -> int:
     return OutboxEvent.across_tenants.filter(published_at=None).count()
 
 
-def test_a_pass_that_broke_off_is_made_with_the_next_step(
+def test_a_pass_that_failed_is_made_with_the_next_step_although_nothing_new_is_written(
     role: DispatcherRole, monkeypatch: pytest.MonkeyPatch, elsewhere: Callable[..., Future[Any]]
 ) -> None:
     while role.step(0.0) is None or not role._dispatcher.partitions:
         pass
     elsewhere(store_run, new_id(), 1).result()
 
-    with monkeypatch.context() as trouble:
-        trouble.setattr(role._dispatcher, "dispatch_once", locked)
+    with monkeypatch.context() as outage:
+        outage.setattr(role._dispatcher, "dispatch_once", raise_locked)
         with pytest.raises(OperationalError):
-            until_it_breaks_off(role)
-    done = role.step(0.0)
-    assert done is not None
-    assert done.published == 1
-    assert unpublished() == 0
+            step_until_it_raises(role)
+    result = role.step(0.0)
+    assert result is not None
+    assert result.published == 1
+    assert count_unpublished() == 0
 
 
-@pytest.mark.parametrize("database_is_away", [False, True])
+@pytest.mark.parametrize("database_is_unavailable", [False, True])
 def test_no_thread_of_the_egress_outlives_the_role(
-    database_is_away: bool, monkeypatch: pytest.MonkeyPatch
+    database_is_unavailable: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    role = DispatcherRole(WebhookSender(start_egress), places=8)
+    role = build_role(start_egress)
     with receiving() as receiver:
         create_endpoint(TENANT, receiver.at("/hook"))
         store_run(new_id(), 2)
         while receiver.sequences("/hook") != [1, 2]:
             role.step(0.0)
-    assert "egress" in threads()
-    if database_is_away:
+    assert "egress" in list_threads()
+    if database_is_unavailable:
         monkeypatch.setattr(errors, "PAUSE_SECONDS", 0.0)
-        monkeypatch.setattr(role._dispatcher, "release", locked)
-        monkeypatch.setattr(role._node, "leave", locked)
+        monkeypatch.setattr(role._dispatcher, "release", raise_locked)
+        monkeypatch.setattr(role._node, "leave", raise_locked)
     role.stop(0.0)
-    assert not {"egress", "webhooks"} & threads()
+    assert not {"egress", "webhooks"} & list_threads()
 
 
-def threads() -> set[str]:
+def list_threads() -> set[str]:
     return {thread.name for thread in threading.enumerate()}

@@ -1,4 +1,4 @@
-"""Events as lines of JSON on a stream: for a log collector, and to watch a system at work."""
+"""Events as lines of JSON on a stream: for log collectors, and for watching a system at work."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from outbox.publisher import PublishError
 
 
 class LogPublisher:
+    """Writes each event as one line of JSON, to standard output by default."""
+
     name = "log"
 
     def __init__(self, stream: TextIO | None = None) -> None:
@@ -18,7 +20,7 @@ class LogPublisher:
 
     def publish(self, events: Sequence[Envelope]) -> None:
         try:
-            # Not through logging: with its record, processors and locks for each event it costs ten times as much.
+            # Not through logging, whose record, processors and locks for each event cost ten times as much.
             self._stream.write("".join([f"{event.to_json()}\n" for event in events]))
             self._stream.flush()
         except OSError as error:

@@ -96,10 +96,12 @@ class WebhookDeliverer:
     """One batch at a time to each endpoint. A tenant takes no more places than it leaves free: however many slow
     endpoints it has, there are some for the others'."""
 
-    def __init__(self, transport: Transport, *, places: int = 512, patience: float = 0.05) -> None:
+    def __init__(
+        self, transport: Transport, *, max_in_flight: int = 512, collect_seconds: float = 0.05
+    ) -> None:
         self._transport = transport
-        self._places = places
-        self._patience = patience
+        self._max_in_flight = max_in_flight
+        self._collect_seconds = collect_seconds
         self._sending: set[WebhookDelivery] = set()
         self._of_tenant: Counter[UUID] = Counter()
         self._ended: defaultdict[WebhookEndpoint, list[WebhookResult]] = defaultdict(list)
@@ -109,7 +111,7 @@ class WebhookDeliverer:
         """Sends what is due, and records what has ended; waits for that a moment, and not for the slowest."""
         due, next_due = list_due_endpoints()
         postpone_deliveries = self._start_due(due)
-        ended = self._record_ended(self._patience)
+        ended = self._record_ended(self._collect_seconds)
         given_up = give_up_gone_endpoint(GIVE_UP_BATCH, self._busy())
         delivered, retried, exhausted = map(sum, zip((0, postpone_deliveries, given_up), *ended, strict=True))
         idle = not (self._sending or delivered or retried or exhausted)
@@ -139,7 +141,7 @@ class WebhookDeliverer:
     def _room(self, endpoint: WebhookEndpoint) -> int:
         """What leaves as much free as the tenant has then; twice that where it failed last time: its others go on."""
         taken = self._of_tenant[endpoint.tenant_id] * (2 if endpoint in self._failing else 1)
-        return min(BATCH, (self._places - len(self._sending) - taken + 1) // 2)
+        return min(BATCH, (self._max_in_flight - len(self._sending) - taken + 1) // 2)
 
     def _start(self, endpoint: WebhookEndpoint) -> int:
         """How many deliveries were put off, because nothing can be signed for this endpoint."""
@@ -170,8 +172,8 @@ class WebhookDeliverer:
             self._failing.add(endpoint)
         return postpone_deliveries(endpoint, POSTPONE_BATCH, why)
 
-    def _record_ended(self, patience: float) -> list[tuple[int, int, int]]:
-        for result in self._transport.collect(patience) if self._sending else ():
+    def _record_ended(self, collect_seconds: float) -> list[tuple[int, int, int]]:
+        for result in self._transport.collect(collect_seconds) if self._sending else ():
             self._ended[result.key.endpoint].append(result)
         return [self._record(endpoint, results) for endpoint, results in [*self._ended.items()]]
 

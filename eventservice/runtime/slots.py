@@ -1,0 +1,90 @@
+"""Slots: the rows that clusters share. Each has two independent halves, a ticket and the lease of a role.
+
+A *ticket* permits one slice. Consuming it issues the next one in the same transaction, so a chain of slices can
+neither fork nor stop, and a task that is delivered twice does nothing the second time.
+
+A *role lease* assigns a role to a process, whichever chain its slices come from: the engine's attempts in flight
+live in its process. Another process may acquire the role once the lease has been released or has expired.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from uuid import UUID
+
+from django.conf import settings
+from django.db import DatabaseError, InterfaceError, transaction
+from django.db.models import F, Q, QuerySet
+
+from eventservice.db.now import DbNow
+from eventservice.runtime.models import Slot
+
+ROLE_LEASE = timedelta(seconds=8)
+
+EnqueueSlice = Callable[[str, int], object]
+
+
+def cluster_name() -> str:
+    return str(settings.Q_CLUSTER["cluster_name"])
+
+
+def slot_name(role: str) -> str:
+    return f"{cluster_name()}/{role}"
+
+
+def filter_slots(roles: Iterable[str]) -> QuerySet[Slot]:
+    """Select the slots of this cluster. Those of another cluster belong to another queue."""
+    return Slot.objects.filter(name__in=[slot_name(role) for role in roles])
+
+
+def consume_ticket(slot: str, ticket: int, enqueue: EnqueueSlice) -> bool:
+    """Consume the ticket and enqueue its successor. Return False if the ticket is void."""
+    with transaction.atomic():
+        consumed = Slot.objects.filter(name=slot, ticket=ticket).update(
+            ticket=F("ticket") + 1, taken_at=DbNow()
+        )
+        if consumed:
+            enqueue(slot, ticket + 1)
+    return bool(consumed)
+
+
+def restart_chain(slot: str, enqueue: EnqueueSlice) -> None:
+    """Issue a fresh ticket and enqueue its slice. Every ticket that was issued before is void."""
+    with transaction.atomic():
+        Slot.objects.filter(name=slot).update(ticket=F("ticket") + 1, taken_at=DbNow())
+        enqueue(slot, Slot.objects.get(name=slot).ticket)
+
+
+class RoleLease:
+    """The role lease that one process holds, if any."""
+
+    def __init__(self, owner_id: UUID) -> None:
+        self.owner_id = owner_id
+        self.slot: str | None = None
+        self._respect_expired_until = 0.0
+
+    def acquire(self, slot: str) -> bool:
+        """Acquire or renew the lease of the slot's role. Return False if another process holds it."""
+        try:
+            acquired = Slot.objects.filter(self._is_available(), name=slot).update(
+                owner_id=self.owner_id, lease_until=DbNow(ROLE_LEASE)
+            )
+        except (DatabaseError, InterfaceError):
+            # The holder could not renew its lease either: it may do so first when the database is back.
+            self._respect_expired_until = time.monotonic() + ROLE_LEASE.total_seconds()
+            raise
+        self.slot = slot if acquired else None
+        return bool(acquired)
+
+    def _is_available(self) -> Q:
+        available = Q(owner_id=None) | Q(owner_id=self.owner_id)
+        if time.monotonic() >= self._respect_expired_until:
+            available |= Q(lease_until__lt=DbNow())
+        return available
+
+    def release(self) -> None:
+        slot, self.slot = self.slot, None
+        if slot is not None:
+            Slot.objects.filter(name=slot, owner_id=self.owner_id).update(owner_id=None, lease_until=None)

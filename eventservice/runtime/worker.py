@@ -1,0 +1,97 @@
+"""A worker process of the cluster: it plays one role, slice by slice, for as long as it holds the role's lease."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import cache
+from typing import Protocol
+
+import structlog
+from django.conf import settings
+
+from eventservice.db.errors import tolerate_outage
+from eventservice.kernel.ids import new_id
+from eventservice.runtime.django_q_patch import EXIT_GRACE_SECONDS, this_process
+from eventservice.runtime.slots import RoleLease, slot_name
+from eventservice.runtime.wiring import build_dispatcher, build_engine
+
+log = structlog.get_logger(__name__)
+
+RENEW_LEASE_SECONDS = 2.5
+# How often a worker without a role looks for a free one.
+STANDBY_POLL_SECONDS = 0.25
+
+
+class Role(Protocol):
+    """What a worker does, one step at a time."""
+
+    def step(self, max_wait: float, /) -> object:
+        """Do what there is to do. If there is nothing, wait for it, `max_wait` seconds at most."""
+
+    def stop(self, grace_seconds: float, /) -> None:
+        """Hand over to other processes, and finish what has begun within the grace period."""
+
+
+ROLES: dict[str, Callable[[], Role]] = {"engine": build_engine, "dispatcher": build_dispatcher}
+
+
+class Worker:
+    """The role of this process, and the lease by which it plays it."""
+
+    def __init__(self) -> None:
+        self.lease = RoleLease(owner_id=new_id())
+        self.role: Role | None = None
+        self._renew_at = 0.0
+
+    def plays(self, role: str) -> bool:
+        return self.lease.slot == slot_name(role)
+
+    def run_for(self, seconds: float) -> None:
+        """Play the role for that long, or wait for one. If the cluster stops meanwhile, give the role up."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0 and not this_process.is_stopping():
+            with tolerate_outage(left):
+                self._step(left)
+        if this_process.is_stopping():
+            this_process.extend_task_deadline(settings.SHUTDOWN_SECONDS + EXIT_GRACE_SECONDS)
+            self.release_role(settings.SHUTDOWN_SECONDS)
+
+    def release_role(self, grace_seconds: float) -> None:
+        """Stop the role, and release its lease for another process."""
+        role, self.role = self.role, None
+        if role is not None:
+            with tolerate_outage():
+                role.stop(grace_seconds)
+        self.lease.release()
+
+    def _step(self, max_wait: float) -> None:
+        self._keep_role()
+        if self.role is not None:
+            self.role.step(max_wait)
+        else:
+            time.sleep(min(max_wait, STANDBY_POLL_SECONDS))
+
+    def _keep_role(self) -> None:
+        """Renew the lease of the role, or look for a free role, every few seconds."""
+        if time.monotonic() < self._renew_at:
+            return
+        self._renew_at = time.monotonic() + RENEW_LEASE_SECONDS
+        if self.lease.slot is not None and not self.lease.acquire(self.lease.slot):
+            # The lease expired and another process has acquired it.
+            self.release_role(grace_seconds=0)
+        if self.role is None:
+            self._acquire_role()
+
+    def _acquire_role(self) -> None:
+        for name, build_role in ROLES.items():
+            if self.lease.acquire(slot_name(name)):
+                self.role = build_role()
+                log.info("role_acquired", slot=self.lease.slot)
+                return
+
+
+@cache
+def current_worker() -> Worker:
+    """Return the worker of this process. django-q2 forks workers from a process that has none."""
+    return Worker()

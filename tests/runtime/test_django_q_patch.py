@@ -1,0 +1,150 @@
+"""The internals of django-q2 that `eventservice.runtime.django_q_patch` changes have the shape that it expects."""
+
+from __future__ import annotations
+
+import inspect
+import signal
+import tomllib
+from collections.abc import Callable, Iterator
+from importlib.metadata import version
+from multiprocessing import Event, Value
+from types import SimpleNamespace
+from typing import Any
+
+import django_q.cluster
+import django_q.signals
+import django_q.timeout
+import django_q.worker
+import pytest
+from django.conf import settings
+from django_q.cluster import Cluster, Sentinel
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+
+from eventservice.runtime import django_q_patch
+from eventservice.runtime.django_q_patch import (
+    EXIT_GRACE_SECONDS,
+    SUPPORTED_VERSIONS,
+    ClusterProcess,
+    GracefulSentinel,
+)
+
+
+@pytest.fixture
+def process(monkeypatch: pytest.MonkeyPatch) -> ClusterProcess:
+    process = ClusterProcess()
+    monkeypatch.setattr(django_q_patch, "this_process", process)
+    return process
+
+
+@pytest.fixture
+def kept_signals() -> Iterator[None]:
+    """Restore SIGTERM and SIGALRM of the test run afterwards."""
+    kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGALRM)}
+    yield
+    signal.alarm(0)
+    for number, handler in kept.items():
+        signal.signal(number, handler)
+
+
+def test_the_installed_version_is_one_that_the_patch_was_made_for() -> None:
+    assert version("django-q2") in SpecifierSet(SUPPORTED_VERSIONS)
+
+
+def test_pyproject_pins_these_versions() -> None:
+    project = tomllib.loads((settings.BASE_DIR / "pyproject.toml").read_text())["project"]
+    (pin,) = [r for r in map(Requirement, project["dependencies"]) if r.name == "django-q2"]
+    assert pin.specifier == SpecifierSet(SUPPORTED_VERSIONS)
+
+
+@pytest.mark.parametrize(
+    ("function", "parameters"),
+    [
+        (django_q.worker.worker, ["task_queue", "result_queue", "timer", "timeout"]),
+        (Sentinel.spawn_process, ["self", "target", "args"]),
+        (Sentinel.start, ["self"]),
+        (Cluster.start, ["self"]),
+        (Cluster.stop, ["self"]),
+    ],
+)
+def test_the_changed_functions_have_the_same_parameters(
+    function: Callable[..., object], parameters: list[str]
+) -> None:
+    assert list(inspect.signature(function).parameters) == parameters
+
+
+def test_the_cluster_takes_its_sentinel_from_the_module_when_it_starts() -> None:
+    assert "Sentinel" in Cluster.start.__code__.co_names
+    assert Cluster.start.__globals__ is vars(django_q.cluster)
+
+
+def test_a_forked_worker_announces_itself_before_it_takes_a_task() -> None:
+    names = django_q.worker.worker.__code__.co_names
+    assert names.index("post_spawn") < names.index("get")
+
+
+@pytest.mark.usefixtures("kept_signals")
+def test_a_worker_inherits_its_own_countdown_and_the_default_of_sigterm(
+    process: ClusterProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spawned: list[tuple[object, object, object]] = []
+
+    class FakeProcess:
+        def __init__(self, *, target: object, args: tuple[object, ...], name: str) -> None:
+            self.target, self.args = target, args
+
+        def start(self) -> None:
+            spawned.append((self.target, process.countdown, signal.getsignal(signal.SIGTERM)))
+
+    monkeypatch.setattr(
+        django_q.cluster, "get_mp_context", lambda: SimpleNamespace(Process=FakeProcess), raising=False
+    )
+    monkeypatch.setattr(django_q.cluster, "Process", FakeProcess)
+    sentinel = GracefulSentinel(Event(), Event(), "cluster", broker=object(), start=False)
+    sentinel.spawn_worker()
+    sentinel.spawn_monitor()
+
+    (worker,) = sentinel.pool
+    assert worker.timer is worker.args[2]
+    assert spawned == [
+        (django_q.worker.worker, worker.timer, signal.SIG_DFL),
+        (django_q.cluster.monitor, None, signal.SIG_DFL),
+    ]
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+
+
+@pytest.mark.usefixtures("kept_signals")
+def test_extending_the_deadline_replaces_the_alarm_and_the_countdown_of_the_task(
+    process: ClusterProcess,
+) -> None:
+    process.countdown = Value("f", 3.0)
+    with django_q.timeout.TimeoutHandler(1):
+        process.extend_task_deadline(39.5)
+        assert signal.alarm(0) == 40
+    assert process.countdown is not None
+    assert process.countdown.value == 40 + EXIT_GRACE_SECONDS
+
+
+def test_the_sentinel_counts_down_and_replaces_a_worker_at_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    replaced: list[Any] = []
+    stop = Event()
+    sentinel = GracefulSentinel(stop, Event(), _ClusterId(), broker=SimpleNamespace(list_key=""), start=False)
+    timer = Value("f", 2.0)
+    worker = SimpleNamespace(timer=timer, is_alive=lambda: True)
+    alive = SimpleNamespace(is_alive=lambda: True)
+    sentinel.pool, sentinel.monitor, sentinel.pusher = [worker], alive, alive
+    monkeypatch.setattr(django_q.cluster, "Stat", lambda sentinel: SimpleNamespace(save=lambda: None))
+    monkeypatch.setattr(sentinel, "stop", lambda: None)
+    monkeypatch.setattr(django_q.cluster.Conf, "GUARD_CYCLE", 1.0)
+    monkeypatch.setattr(stop, "wait", lambda seconds: bool(replaced))
+
+    def replace(process: object) -> None:
+        replaced.append(process)
+
+    monkeypatch.setattr(sentinel, "reincarnate", replace)
+    sentinel.guard()
+    assert (replaced, timer.value) == ([worker], 0.0)
+
+
+class _ClusterId:
+    hex = "0" * 32
