@@ -1,4 +1,4 @@
-"""A small, fast HTTP target to call: for the demo, the benchmarks and the chaos tests.
+"""A small, fast HTTP server to call, for the demo, the benchmarks and the chaos tests.
 
     python -m eventservice.devtools.mock_target --port 8088 [--record FILE] [--host 127.0.0.1]
 
@@ -8,11 +8,11 @@
     /delay/<seconds>    200 after that time
     /flaky/<n>          503 the first n times for each idempotency key, then 200
     /callback-retry     200 {"ok": false} once for each idempotency key, then {"ok": true}
-    /close              closes the connection without an answer
-    /stats              counters; itself neither counted nor recorded
+    /close              closes the connection without a response
+    /stats              counters; not counted or recorded itself
 
-With --record it is the outside witness of what was really sent: one JSON line per request, written before
-the request is answered and on disk within 50 ms. It knows nothing of Django, so that it cannot share a bug.
+With --record, it is an independent witness of what was sent: one JSON line per request, written to disk within 50 ms. It does
+not use Django, so that it cannot share a bug with the service.
 """
 
 import argparse
@@ -33,15 +33,15 @@ from eventservice.runtime.open_files import raise_open_files_limit
 
 BACKLOG = 4096
 FLUSH_SECONDS = 0.05
-MAX_HEAD = 64 * 1024
-MAX_BODY = 64 * 1024 * 1024
-MAX_DELAY = 86_400.0
-BODYLESS = {204, 304}
+MAX_HEAD_BYTES = 64 * 1024
+MAX_BODY_BYTES = 64 * 1024 * 1024
+MAX_DELAY_SECONDS = 86_400.0
+STATUSES_WITHOUT_BODY = {204, 304}
 PHRASES = {status.value: status.phrase for status in HTTPStatus}
 
 
 class BadRequestError(Exception):
-    """The bytes received are not a request that this target answers; the connection ends with `status`."""
+    """The received bytes are not a valid request. The connection is closed after a response with `status`."""
 
     def __init__(self, status: int, detail: str) -> None:
         super().__init__(detail)
@@ -63,27 +63,27 @@ class Request:
 
 
 @dataclass(slots=True, frozen=True)
-class Answer:
-    """`wire` is the whole response; empty means that the connection is closed without one."""
+class Response:
+    """A response as sent in `wire`. If it is empty, the connection is closed without a response."""
 
     status: int
     wire: bytes
     delay: float = 0.0
 
 
-def answer(status: int, body: Any, delay: float = 0.0) -> Answer:
+def build_response(status: int, body: Any, delay: float = 0.0) -> Response:
     head = f"HTTP/1.1 {status} {PHRASES.get(status, 'Unknown')}\r\nContent-Type: application/json\r\n"
-    if status in BODYLESS:
-        return Answer(status, f"{head}\r\n".encode(), delay)
+    if status in STATUSES_WITHOUT_BODY:
+        return Response(status, f"{head}\r\n".encode(), delay)
     content = json.dumps(body).encode()
-    return Answer(status, f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content, delay)
+    return Response(status, f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content, delay)
 
 
-OK = answer(200, {"ok": True})
-NOT_OK = answer(200, {"ok": False})
-UNAVAILABLE = answer(503, {"ok": False, "error": "flaky"})
-NOT_FOUND = answer(404, {"error": "no such path"})
-HANG_UP = Answer(0, b"")
+OK = build_response(200, {"ok": True})
+NOT_OK = build_response(200, {"ok": False})
+UNAVAILABLE = build_response(503, {"ok": False, "error": "flaky"})
+NOT_FOUND = build_response(404, {"error": "no such path"})
+CLOSE_CONNECTION = Response(0, b"")
 
 
 def parse_head(head: bytes) -> Request:
@@ -97,22 +97,24 @@ def parse_head(head: bytes) -> Request:
         name, _, value = line.partition(":")
         headers[name.lower()] = value.strip()
     if "transfer-encoding" in headers:
-        raise BadRequestError(411, "send a Content-Length: chunked bodies are not understood")
+        raise BadRequestError(411, "chunked bodies are not supported; send a Content-Length")
     keep_alive = version == "HTTP/1.1" and headers.get("connection", "").lower() != "close"
-    return Request(method, path, headers, body_length(headers.get("content-length", "0")), keep_alive)
+    return Request(
+        method, path, headers, parse_content_length(headers.get("content-length", "0")), keep_alive
+    )
 
 
-def body_length(text: str) -> int:
+def parse_content_length(text: str) -> int:
     if not (text.isascii() and text.isdigit()):
         raise BadRequestError(400, "bad Content-Length")
     length = int(text)
-    if length > MAX_BODY:
+    if length > MAX_BODY_BYTES:
         raise BadRequestError(413, "the body is too large")
     return length
 
 
 class Record:
-    """Appends what was received to a file, whole lines at a time, at most FLUSH_SECONDS late."""
+    """Appends each request to a file, in complete lines, within FLUSH_SECONDS."""
 
     def __init__(self, file: BinaryIO, loop: asyncio.AbstractEventLoop) -> None:
         self._file = file
@@ -143,7 +145,7 @@ class Record:
 
 @dataclass
 class Target:
-    """What the paths do, and what the connections share."""
+    """The behavior of the paths, and the state shared by all connections."""
 
     record: Record | None = None
     received: int = 0
@@ -153,7 +155,7 @@ class Target:
     seen: Counter[tuple[str, str | None]] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
-        self._routes: dict[str, Callable[[Request, str], Answer]] = {
+        self._routes: dict[str, Callable[[Request, str], Response]] = {
             "": lambda request, argument: OK,
             "ok": lambda request, argument: OK,
             "echo": self._echo,
@@ -161,13 +163,13 @@ class Target:
             "delay": self._delay,
             "flaky": self._flaky,
             "callback-retry": self._callback_retry,
-            "close": lambda request, argument: HANG_UP,
+            "close": lambda request, argument: CLOSE_CONNECTION,
         }
 
-    def handle(self, request: Request) -> Answer:
+    def handle(self, request: Request) -> Response:
         name, _, argument = request.path.partition("?")[0].removeprefix("/").partition("/")
         if name == "stats":
-            return answer(200, self.stats())
+            return build_response(200, self.stats())
         self.received += 1
         if self.record:
             self.record.add(request)
@@ -185,8 +187,8 @@ class Target:
             "open_files_limit": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         }
 
-    def _echo(self, request: Request, argument: str) -> Answer:
-        return answer(
+    def _echo(self, request: Request, argument: str) -> Response:
+        return build_response(
             200,
             {
                 "method": request.method,
@@ -196,36 +198,38 @@ class Target:
             },
         )
 
-    def _status(self, request: Request, argument: str) -> Answer:
+    def _status(self, request: Request, argument: str) -> Response:
         if not (argument.isascii() and argument.isdigit() and 200 <= int(argument) <= 599):
-            return answer(400, {"error": "the status must be 200 to 599"})
-        return answer(int(argument), {"status": int(argument)})
+            return build_response(400, {"error": "the status must be between 200 and 599"})
+        return build_response(int(argument), {"status": int(argument)})
 
-    def _delay(self, request: Request, argument: str) -> Answer:
+    def _delay(self, request: Request, argument: str) -> Response:
         try:
             seconds = float(argument)
         except ValueError:
             seconds = math.nan
-        if not 0 <= seconds <= MAX_DELAY:  # false for nan as well
-            return answer(400, {"error": f"the delay must be 0 to {MAX_DELAY:.0f} seconds"})
-        return Answer(200, OK.wire, seconds)
+        if not 0 <= seconds <= MAX_DELAY_SECONDS:  # false for nan as well
+            return build_response(
+                400, {"error": f"the delay must be between 0 and {MAX_DELAY_SECONDS:.0f} seconds"}
+            )
+        return Response(200, OK.wire, seconds)
 
-    def _flaky(self, request: Request, argument: str) -> Answer:
+    def _flaky(self, request: Request, argument: str) -> Response:
         if not (argument.isascii() and argument.isdigit()):
-            return answer(400, {"error": "say how often it fails: /flaky/2"})
-        return OK if self._times_seen(f"flaky/{argument}", request) > int(argument) else UNAVAILABLE
+            return build_response(400, {"error": "the path needs a number of failures: /flaky/2"})
+        return OK if self._count_requests(f"flaky/{argument}", request) > int(argument) else UNAVAILABLE
 
-    def _callback_retry(self, request: Request, argument: str) -> Answer:
-        return OK if self._times_seen("callback-retry", request) > 1 else NOT_OK
+    def _callback_retry(self, request: Request, argument: str) -> Response:
+        return OK if self._count_requests("callback-retry", request) > 1 else NOT_OK
 
-    def _times_seen(self, path: str, request: Request) -> int:
+    def _count_requests(self, path: str, request: Request) -> int:
         key = (path, request.idempotency_key)
         self.seen[key] += 1
         return self.seen[key]
 
 
 class Connection(asyncio.Protocol):
-    """One client. Requests are answered in order, so a delayed answer holds back those behind it."""
+    """The connection of a client. Requests are answered in order, so a delayed response delays those behind it."""
 
     __slots__ = ("_buffer", "_pending", "_request", "_target", "_transport")
     _transport: asyncio.Transport
@@ -233,8 +237,8 @@ class Connection(asyncio.Protocol):
     def __init__(self, target: Target) -> None:
         self._target = target
         self._buffer = bytearray()
-        self._request: Request | None = None  # its head has arrived, its body not yet
-        self._pending: asyncio.TimerHandle | None = None  # a delayed answer
+        self._request: Request | None = None  # its head was received, its body was not
+        self._pending: asyncio.TimerHandle | None = None  # a delayed response
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)  # noqa: S101 - what create_server promises
@@ -250,19 +254,19 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
-        self._answer_what_has_arrived()
+        self._answer_received_requests()
 
-    def _answer_what_has_arrived(self) -> None:
+    def _answer_received_requests(self) -> None:
         try:
             while self._pending is None and (request := self._next_request()):
                 self._send(self._target.handle(request), request)
         except BadRequestError as error:
-            self._transport.write(answer(error.status, {"error": str(error)}).wire)
+            self._transport.write(build_response(error.status, {"error": str(error)}).wire)
             self._transport.close()
             self._buffer.clear()
 
     def _next_request(self) -> Request | None:
-        """The next request that has arrived in full."""
+        """Return the next request that was received completely."""
         if self._transport.is_closing():
             return None
         request = self._request or self._next_head()
@@ -278,9 +282,9 @@ class Connection(asyncio.Protocol):
         return request
 
     def _next_head(self) -> Request | None:
-        end = self._buffer.find(b"\r\n\r\n", 0, MAX_HEAD)
+        end = self._buffer.find(b"\r\n\r\n", 0, MAX_HEAD_BYTES)
         if end < 0:
-            if len(self._buffer) >= MAX_HEAD:
+            if len(self._buffer) >= MAX_HEAD_BYTES:
                 raise BadRequestError(431, "the headers are too large")
             return None
         request = parse_head(bytes(self._buffer[:end]))
@@ -289,23 +293,23 @@ class Connection(asyncio.Protocol):
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         return request
 
-    def _send(self, result: Answer, request: Request) -> None:
+    def _send(self, result: Response, request: Request) -> None:
         if result.delay:
             loop = asyncio.get_running_loop()
             self._pending = loop.call_later(result.delay, self._send_delayed, result, request)
             return
         if result.wire:
-            body_is_unwanted = request.method == "HEAD"
+            without_body = request.method == "HEAD"
             self._transport.write(
-                result.wire.partition(b"\r\n\r\n")[0] + b"\r\n\r\n" if body_is_unwanted else result.wire
+                result.wire.partition(b"\r\n\r\n")[0] + b"\r\n\r\n" if without_body else result.wire
             )
         if not (result.wire and request.keep_alive):
             self._transport.close()
 
-    def _send_delayed(self, result: Answer, request: Request) -> None:
+    def _send_delayed(self, result: Response, request: Request) -> None:
         self._pending = None
-        self._send(Answer(result.status, result.wire), request)
-        self._answer_what_has_arrived()
+        self._send(Response(result.status, result.wire), request)
+        self._answer_received_requests()
 
 
 async def serve(host: str, port: int, record_file: BinaryIO | None) -> None:
@@ -316,8 +320,8 @@ async def serve(host: str, port: int, record_file: BinaryIO | None) -> None:
     record = Record(record_file, loop) if record_file else None
     target = Target(record)
     server = await loop.create_server(lambda: Connection(target), host, port, backlog=BACKLOG)
-    shown = f"[{host}]" if ":" in host else host
-    print(f"listening on http://{shown}:{server.sockets[0].getsockname()[1]}", flush=True)
+    url_host = f"[{host}]" if ":" in host else host
+    print(f"listening on http://{url_host}:{server.sockets[0].getsockname()[1]}", flush=True)
     try:
         await stopped.wait()
     finally:
@@ -327,10 +331,12 @@ async def serve(host: str, port: int, record_file: BinaryIO | None) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="A small, fast HTTP target to call.")
+    parser = argparse.ArgumentParser(description="A small, fast HTTP server to call.")
     parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=0, help="0 picks a free port")
-    parser.add_argument("--record", type=Path, metavar="FILE", help="append a JSON line per request to FILE")
+    parser.add_argument("--port", type=int, default=0, help="port to listen on (default: a free port)")
+    parser.add_argument(
+        "--record", type=Path, metavar="FILE", help="append one JSON line per request to FILE"
+    )
     options = parser.parse_args()
     raise_open_files_limit()
     if options.record is None:

@@ -1,8 +1,8 @@
-"""Runs a fixed set of processes under one parent, for a machine without systemd or Kubernetes.
+"""Run a fixed set of processes under one parent, for development machines without systemd or Kubernetes.
 
-Each child leads a process group of its own, so Ctrl-C reaches the supervisor alone and it stops them in its
-own way. Only the leader of a group is sent SIGTERM: it answers for its workers, who might take the signal for
-an order to drop their work. What is left of the group once its leader has gone is killed.
+Each child leads a process group of its own, so Ctrl-C reaches only the supervisor, which then stops the children. Only the
+leader of a group receives SIGTERM: it is responsible for its workers, which might drop their work on the signal. Whatever is
+left of the group after its leader has exited is killed.
 """
 
 import contextlib
@@ -18,15 +18,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import IO
 
-TICK = 0.1  # how late a signal or a death may be noticed; output is passed on at once
-FIRST_BACKOFF = 0.5
-LONGEST_BACKOFF = 10.0
-READ_SIZE = 1024 * 1024  # the most that a pipe can hold: one read empties it
-MAX_LINE = 64 * 1024
-COLOURS = (36, 33, 32, 35, 34, 31)  # ANSI: cyan, yellow, green, magenta, blue, red
+POLL_SECONDS = 0.1  # the delay until a signal or an exit is noticed; output is forwarded immediately
+INITIAL_BACKOFF_SECONDS = 0.5
+MAX_BACKOFF_SECONDS = 10.0
+MAX_READ_BYTES = 1024 * 1024  # the capacity of a pipe: one read empties it
+MAX_LINE_BYTES = 64 * 1024
+ANSI_COLORS = (36, 33, 32, 35, 34, 31)  # ANSI: cyan, yellow, green, magenta, blue, red
 PR_SET_PDEATHSIG = 1
 
-# Loaded before any fork: between fork and exec a child should do as little as possible.
+# Loaded before any fork, because a child should do as little as possible between fork and exec.
 _libc = ctypes.CDLL(None)
 
 
@@ -38,23 +38,22 @@ class Process:
 
 
 class Supervisor:
-    """Starts all, restarts what dies, stops all on SIGINT or SIGTERM; a second Ctrl-C kills at once."""
+    """Starts all processes, restarts those that exit, and stops all on SIGINT or SIGTERM. A second Ctrl-C kills them."""
 
     def __init__(self, processes: Sequence[Process], *, grace: float = 30.0) -> None:
         width = max((len(process.name) for process in processes), default=0)
         self._children = [
-            _Child(p, _label(p.name.ljust(width), COLOURS[i % len(COLOURS)])) for i, p in enumerate(processes)
+            _Child(p, _format_label(p.name.ljust(width), ANSI_COLORS[i % len(ANSI_COLORS)]))
+            for i, p in enumerate(processes)
         ]
-        self._label = _label(" " * width, 1)
+        self._label = _format_label(" " * width, 1)
         self._grace = grace
-        self._kill_at: float | None = (
-            None  # set once stopping has begun; infinite once it has come to SIGKILL
-        )
-        self._signals: list[int] = []  # only noted when they arrive: none interrupts the start of a child
+        self._kill_at: float | None = None  # set when stopping begins; infinite after SIGKILL
+        self._signals: list[int] = []  # handled in the loop, so that none interrupts the start of a child
         self._selector = selectors.DefaultSelector()
 
     def run(self) -> int:
-        """Returns once every child has gone: 0 if all stopped when asked, 1 if any had to be killed."""
+        """Run until every child has exited. Return 0 if all stopped when asked, 1 if any had to be killed."""
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda number, _: self._signals.append(number))
         try:
@@ -67,21 +66,21 @@ class Supervisor:
 
     def _step(self) -> None:
         while self._signals:
-            self._obey(self._signals.pop(0))
+            self._handle_signal(self._signals.pop(0))
         if self._kill_at is None:
             self._start_due()
         elif time.monotonic() >= self._kill_at:
             self._kill_all()
-        for key, _ in self._selector.select(TICK):
-            self._relay(key.data)
+        for key, _ in self._selector.select(POLL_SECONDS):
+            self._forward_output(key.data)
         for child in self._children:
             if child.popen and (code := child.popen.poll()) is not None:
-                self._bury(child, code)
+                self._handle_exit(child, code)
 
-    def _obey(self, number: int) -> None:
+    def _handle_signal(self, number: int) -> None:
         if self._kill_at is None:
             self._kill_at = time.monotonic() + self._grace
-            self._say(f"stopping; up to {self._grace:g} s, Ctrl-C again kills at once")
+            self._log(f"stopping, up to {self._grace:g} s; press Ctrl-C again to kill all processes")
             for child in self._children:
                 if child.popen:
                     child.popen.terminate()
@@ -94,24 +93,26 @@ class Supervisor:
                 try:
                     self._selector.register(child.start(), selectors.EVENT_READ, child)
                 except OSError as error:
-                    self._say(f"{child.process.name} cannot start: {error}; again in {child.back_off():g} s")
+                    self._log(
+                        f"{child.process.name} cannot start: {error}; retrying in {child.schedule_restart():g} s"
+                    )
 
     def _kill_all(self) -> None:
-        late = [child for child in self._children if child.popen]
-        self._say("killing " + ", ".join(child.process.name for child in late))
-        self._kill_at = math.inf  # nothing withstands SIGKILL: now only wait
-        for child in late:
+        remaining = [child for child in self._children if child.popen]
+        self._log("killing " + ", ".join(child.process.name for child in remaining))
+        self._kill_at = math.inf  # SIGKILL cannot be ignored: only wait from now on
+        for child in remaining:
             child.kill()
 
-    def _bury(self, child: "_Child", code: int) -> None:
-        child.kill()  # its orphans: the leader itself has gone
-        self._relay(child, last=True)
+    def _handle_exit(self, child: "_Child", code: int) -> None:
+        child.kill()  # the rest of its group: the leader has exited
+        self._forward_output(child, last=True)
         child.popen = None
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
-        again = f"; starting it again in {child.back_off():g} s" if self._kill_at is None else ""
-        self._say(f"{child.process.name} {how}{again}")
+        restart = f"; restarting in {child.schedule_restart():g} s" if self._kill_at is None else ""
+        self._log(f"{child.process.name} {how}{restart}")
 
-    def _relay(self, child: "_Child", *, last: bool = False) -> None:
+    def _forward_output(self, child: "_Child", *, last: bool = False) -> None:
         data = child.read()
         self._write(child.label, child.lines(data))
         if child.output and (last or not data):
@@ -120,7 +121,7 @@ class Supervisor:
             child.output = None
             self._write(child.label, child.lines(b"\n" if child.partial else b""))
 
-    def _say(self, message: str) -> None:
+    def _log(self, message: str) -> None:
         self._write(self._label, [message.encode()])
 
     def _write(self, label: bytes, lines: Sequence[bytes]) -> None:
@@ -128,7 +129,7 @@ class Supervisor:
         try:
             while data:
                 data = data[os.write(1, data) :]
-        except OSError:  # the reader or the terminal has gone, and nobody is left to press Ctrl-C
+        except OSError:  # the terminal or the reader is gone, so nobody can press Ctrl-C
             self._signals.append(signal.SIGTERM)
 
 
@@ -136,12 +137,12 @@ class _Child:
     def __init__(self, process: Process, label: bytes) -> None:
         self.process = process
         self.label = label
-        self.popen: subprocess.Popen[bytes] | None = None  # None while it waits for its (next) start
+        self.popen: subprocess.Popen[bytes] | None = None  # None while it waits for its next start
         self.output: IO[bytes] | None = None
-        self.partial = b""  # the begun line
+        self.partial = b""  # an incomplete line
         self.start_at = 0.0
         self._started = 0.0
-        self._backoff = FIRST_BACKOFF
+        self._backoff = INITIAL_BACKOFF_SECONDS
 
     def start(self) -> IO[bytes]:
         self._started = time.monotonic()
@@ -152,7 +153,7 @@ class _Child:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             process_group=0,
-            preexec_fn=partial(_end_with, os.getpid()),  # safe: the supervisor has one thread
+            preexec_fn=partial(_exit_with_parent, os.getpid()),  # safe: the supervisor has one thread
         )
         assert self.popen.stdout  # noqa: S101 - PIPE was asked for
         self.output = self.popen.stdout
@@ -160,15 +161,15 @@ class _Child:
         return self.output
 
     def read(self) -> bytes:
-        """What it has written since; empty at the end of its output."""
+        """Return the new output, or an empty string at its end."""
         try:
-            return os.read(self.output.fileno(), READ_SIZE) if self.output else b""
-        except BlockingIOError:  # an orphan holds the pipe open after its leader's death
+            return os.read(self.output.fileno(), MAX_READ_BYTES) if self.output else b""
+        except BlockingIOError:  # an orphan keeps the pipe open after its leader has exited
             return b""
 
     def lines(self, data: bytes) -> list[bytes]:
         *lines, self.partial = (self.partial + data).split(b"\n")
-        if len(self.partial) > MAX_LINE:
+        if len(self.partial) > MAX_LINE_BYTES:
             lines.append(self.partial)
             self.partial = b""
         return lines
@@ -178,22 +179,22 @@ class _Child:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.popen.pid, signal.SIGKILL)
 
-    def back_off(self) -> float:
-        """Sets the next start: soon, unless it keeps dying."""
-        lived = time.monotonic() - self._started
-        delay = FIRST_BACKOFF if lived >= LONGEST_BACKOFF else self._backoff
-        self._backoff = min(delay * 2, LONGEST_BACKOFF)
+    def schedule_restart(self) -> float:
+        """Schedule the next start, with a backoff if the process keeps exiting, and return the delay."""
+        uptime = time.monotonic() - self._started
+        delay = INITIAL_BACKOFF_SECONDS if uptime >= MAX_BACKOFF_SECONDS else self._backoff
+        self._backoff = min(delay * 2, MAX_BACKOFF_SECONDS)
         self.start_at = time.monotonic() + delay
         return delay
 
 
-def _label(name: str, colour: int) -> bytes:
-    return f"\x1b[{colour}m{name} |\x1b[0m ".encode() if os.isatty(1) else f"{name} | ".encode()
+def _format_label(name: str, color: int) -> bytes:
+    return f"\x1b[{color}m{name} |\x1b[0m ".encode() if os.isatty(1) else f"{name} | ".encode()
 
 
-def _end_with(parent: int) -> None:
-    """In the child, before exec: it must not outlive a supervisor that was killed with SIGKILL."""
-    # SIGTERM, so that a leader takes its own workers with it: after a SIGKILL they would stay.
+def _exit_with_parent(parent: int) -> None:
+    """In the child, before exec: make it exit with the supervisor, even if that is killed with SIGKILL."""
+    # SIGTERM lets a leader stop its own workers. After a SIGKILL they would stay.
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:  # it died before prctl could see it
+    if os.getppid() != parent:  # the parent exited before prctl
         os._exit(1)

@@ -1,4 +1,4 @@
-"""The target is run as a process and spoken to over real connections, as its users do."""
+"""The mock target is tested as a process, over real connections."""
 
 import http.client
 import json
@@ -60,16 +60,16 @@ def read_all(connection: socket.socket) -> bytes:
     return b"".join(iter(lambda: connection.recv(65536), b""))
 
 
-def keyed(key: str, header: str = "Idempotency-Key") -> dict[str, str]:
+def build_key_header(key: str, header: str = "Idempotency-Key") -> dict[str, str]:
     return {header: key}
 
 
 @pytest.mark.parametrize("path", ["/", "/ok", "/ok?page=2"])
-def test_it_says_ok(target: Running, path: str) -> None:
+def test_it_responds_with_ok(target: Running, path: str) -> None:
     assert target.call(path) == (200, {"ok": True})
 
 
-def test_it_does_not_know_other_paths(target: Running) -> None:
+def test_unknown_paths_are_not_found(target: Running) -> None:
     assert target.call("/nowhere")[0] == 404
 
 
@@ -82,7 +82,7 @@ def test_it_echoes_the_request(target: Running) -> None:
 
 
 @pytest.mark.parametrize("code", [200, 204, 302, 304, 404, 429, 500, 599])
-def test_it_answers_with_the_status_asked_for(target: Running, code: int) -> None:
+def test_it_responds_with_the_given_status(target: Running, code: int) -> None:
     assert target.call(f"/status/{code}")[0] == code
 
 
@@ -99,22 +99,22 @@ def test_it_answers_with_the_status_asked_for(target: Running, code: int) -> Non
         "/flaky/often",
     ],
 )
-def test_it_refuses_an_argument_that_makes_no_sense(target: Running, path: str) -> None:
+def test_it_rejects_invalid_arguments(target: Running, path: str) -> None:
     assert target.call(path)[0] == 400
 
 
-def test_it_answers_head_without_a_body(target: Running) -> None:
+def test_it_responds_to_head_without_a_body(target: Running) -> None:
     assert target.call("/ok", "HEAD") == (200, None)
 
 
-def test_a_delayed_answer_comes_after_its_time_and_never_before(target: Running) -> None:
+def test_a_delayed_response_is_never_early(target: Running) -> None:
     started = time.monotonic()
 
     assert target.call("/delay/0.2") == (200, {"ok": True})
     assert time.monotonic() - started >= 0.2
 
 
-def test_hundreds_of_delayed_answers_wait_at_the_same_time(target: Running) -> None:
+def test_hundreds_of_delayed_responses_wait_concurrently(target: Running) -> None:
     started = time.monotonic()
     waiting = [target.connect() for _ in range(300)]
     for connection in waiting:
@@ -129,20 +129,20 @@ def test_hundreds_of_delayed_answers_wait_at_the_same_time(target: Running) -> N
 
 
 @pytest.mark.parametrize("header", ["Idempotency-Key", "Webhook-Id"])
-def test_a_flaky_path_fails_so_many_times_for_each_key(target: Running, header: str) -> None:
-    statuses = [target.call("/flaky/2", headers=keyed(f"{header}-a", header))[0] for _ in range(4)]
+def test_a_flaky_path_fails_the_given_number_of_times_for_each_key(target: Running, header: str) -> None:
+    statuses = [target.call("/flaky/2", headers=build_key_header(f"{header}-a", header))[0] for _ in range(4)]
 
     assert statuses == [503, 503, 200, 200]
-    assert target.call("/flaky/2", headers=keyed(f"{header}-b", header))[0] == 503
+    assert target.call("/flaky/2", headers=build_key_header(f"{header}-b", header))[0] == 503
 
 
-def test_a_callback_is_asked_to_come_again_once(target: Running) -> None:
-    answers = [target.call("/callback-retry", headers=keyed("timer-1"))[1] for _ in range(3)]
+def test_a_callback_is_asked_to_retry_once(target: Running) -> None:
+    answers = [target.call("/callback-retry", headers=build_key_header("timer-1"))[1] for _ in range(3)]
 
     assert answers == [{"ok": False}, {"ok": True}, {"ok": True}]
 
 
-def test_it_hangs_up_without_an_answer(target: Running) -> None:
+def test_it_closes_the_connection_without_a_response(target: Running) -> None:
     with pytest.raises(http.client.RemoteDisconnected):
         target.call("/close")
 
@@ -172,7 +172,7 @@ def test_a_request_may_arrive_byte_by_byte(target: Running) -> None:
         assert b'"body": "abc"' in read_all(connection)
 
 
-def test_a_client_that_expects_100_continue_is_told_to_go_on(target: Running) -> None:
+def test_a_client_that_expects_100_continue_receives_it(target: Running) -> None:
     with target.connect() as connection:
         connection.sendall(
             b"POST /ok HTTP/1.1\r\nConnection: close\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n"
@@ -192,7 +192,7 @@ def test_a_client_that_expects_100_continue_is_told_to_go_on(target: Running) ->
         (b"GET /ok HTTP/1.1\r\nX: " + b"x" * 70_000, 431),
     ],
 )
-def test_it_refuses_what_it_does_not_understand_and_hangs_up(
+def test_it_rejects_malformed_requests_and_closes_the_connection(
     target: Running, request_bytes: bytes, status: int
 ) -> None:
     with target.connect() as connection:
@@ -200,7 +200,7 @@ def test_it_refuses_what_it_does_not_understand_and_hangs_up(
         assert connection.recv(12) == f"HTTP/1.1 {status}".encode()
 
 
-def test_stats_count_requests_and_not_themselves() -> None:
+def test_stats_are_not_counted_themselves() -> None:
     with running() as target:
         for path in ("/ok", "/ok", "/status/500", "/stats"):
             target.call(path)
@@ -209,7 +209,7 @@ def test_stats_count_requests_and_not_themselves() -> None:
     assert (stats["received"], stats["by_status"]) == (3, {"200": 2, "500": 1})
 
 
-def test_the_record_holds_one_line_for_each_request(tmp_path: Path) -> None:
+def test_the_record_has_one_line_for_each_request(tmp_path: Path) -> None:
     record = tmp_path / "witness.jsonl"
     headers = {"X-Service-Call-Id": "call-1", "X-Attempt": "3", "Webhook-Id": "key-1"}
     before = time.time()
@@ -231,7 +231,7 @@ def test_the_record_holds_one_line_for_each_request(tmp_path: Path) -> None:
     assert (second["path"], second["service_call_id"], second["body_length"]) == ("/status/500", None, 0)
 
 
-def test_a_request_that_is_never_answered_is_on_record_while_the_target_runs(tmp_path: Path) -> None:
+def test_a_request_is_recorded_before_it_is_answered(tmp_path: Path) -> None:
     record = tmp_path / "witness.jsonl"
     record.write_text('{"path": "/of-an-earlier-run"}\n')
     with running("--record", str(record)) as target, target.connect() as connection:

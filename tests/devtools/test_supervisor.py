@@ -1,4 +1,4 @@
-"""Every test runs a supervisor as a process of its own, with real children, and reads what it prints."""
+"""Each test runs a supervisor in a separate process, with real children, and reads its output."""
 
 import json
 import os
@@ -23,18 +23,18 @@ sys.exit(Supervisor([Process(name, ["sh", "-c", script], {"GREETING": "hello"}) 
                     grace=grace).run())
 """
 PATIENT = "echo ready $$; exec sleep 60"
-# It stays when asked to go, and so does the sleep that it waits for.
+# Ignores SIGTERM, and so does the sleep that it waits for.
 STUBBORN = "trap '' TERM; echo ready $$; while :; do sleep 60; done"
 
 
 def wait_until(condition: Callable[[], object], seconds: float = 8.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
+        assert time.monotonic() < deadline, "the condition did not become true"
         time.sleep(0.01)
 
 
-def alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
@@ -51,7 +51,7 @@ class Running:
         return self._output.read_text()
 
     def wait_for(self, pattern: str, times: int = 1) -> list[str]:
-        """What the pattern's group matched, once it has matched so many times."""
+        """Wait until the pattern has matched `times` times. Return the matches of its group."""
         wait_until(lambda: len(re.findall(pattern, self.text)) >= times)
         return re.findall(pattern, self.text)
 
@@ -103,24 +103,24 @@ def test_each_line_carries_the_name_of_its_process(output: Path) -> None:
     assert "engine | unended\n" in up.text
 
 
-def test_names_are_coloured_on_a_terminal_only(output: Path) -> None:
+def test_names_are_colored_only_on_a_terminal(output: Path) -> None:
     reader, terminal = pty.openpty()
     command = [sys.executable, "-c", DRIVER, json.dumps([[["web", "echo hi; sleep 60"]], 5])]
     with started(command, terminal) as process:
         os.close(terminal)
-        shown = b""
-        while b"hi" not in shown:
-            shown += os.read(reader, 1024)
+        text = b""
+        while b"hi" not in text:
+            text += os.read(reader, 1024)
         process.terminate()
         process.wait(8)
     os.close(reader)
 
-    assert shown.startswith(b"\x1b[36mweb |\x1b[0m hi")
+    assert text.startswith(b"\x1b[36mweb |\x1b[0m hi")
 
 
-def test_a_process_that_died_is_started_again_after_a_growing_pause(output: Path) -> None:
+def test_a_process_that_exits_is_restarted_with_a_growing_backoff(output: Path) -> None:
     with supervising(output, engine="echo ready $$; exit 3", web=PATIENT) as up:
-        first, second = up.wait_for(r"engine exited with 3; starting it again in ([\d.]+) s", 2)[:2]
+        first, second = up.wait_for(r"engine exited with 3; restarting in ([\d.]+) s", 2)[:2]
         starts = up.text.count("engine | ready")
 
     assert (first, second) == ("0.5", "1")
@@ -128,12 +128,12 @@ def test_a_process_that_died_is_started_again_after_a_growing_pause(output: Path
     assert up.text.count("web    | ready") == 1
 
 
-def test_a_death_by_a_signal_is_named(output: Path) -> None:
+def test_a_process_killed_by_a_signal_is_reported_and_restarted(output: Path) -> None:
     with supervising(output, engine="kill -9 $$") as up:
-        up.wait_for("engine was killed by SIGKILL; starting it again")
+        up.wait_for("engine was killed by SIGKILL; restarting in")
 
 
-def test_a_command_that_does_not_exist_is_reported_and_the_others_run(output: Path) -> None:
+def test_a_missing_command_is_reported_and_the_others_run(output: Path) -> None:
     driver = (
         "from eventservice.devtools.supervisor import Process, Supervisor\n"
         "Supervisor([Process('gone', ['/no/such/program']), Process('web', ['sleep', '60'])]).run()"
@@ -148,16 +148,16 @@ def test_a_command_that_does_not_exist_is_reported_and_the_others_run(output: Pa
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_it_stops_all_when_asked_and_exits_with_0(output: Path, number: int) -> None:
+def test_it_stops_all_processes_on_a_signal_and_exits_with_0(output: Path, number: int) -> None:
     with supervising(output, web=PATIENT, engine=PATIENT) as up:
         pids = up.pids(2)
         up.signal(number)
         assert up.process.wait(8) == 0
 
-    assert not any(alive(pid) for pid in pids)
+    assert not any(is_alive(pid) for pid in pids)
 
 
-def test_a_process_may_take_its_time_to_stop(output: Path) -> None:
+def test_a_process_can_use_the_grace_period(output: Path) -> None:
     careful = "trap 'sleep 0.3; echo all saved; exit 0' TERM; echo ready $$; while :; do sleep 0.05; done"
     with supervising(output, engine=careful) as up:
         up.pids(1)
@@ -167,17 +167,17 @@ def test_a_process_may_take_its_time_to_stop(output: Path) -> None:
     assert "engine | all saved\n" in up.text
 
 
-def test_what_has_not_stopped_within_the_grace_time_is_killed(output: Path) -> None:
+def test_a_process_that_exceeds_the_grace_period_is_killed(output: Path) -> None:
     with supervising(output, grace=0.3, engine=STUBBORN) as up:
         (pid,) = up.pids(1)
         up.signal(signal.SIGTERM)
         assert up.process.wait(8) == 1
 
-    assert not alive(pid)
+    assert not is_alive(pid)
     assert "killing engine\n" in up.text
 
 
-def test_a_second_ctrl_c_kills_at_once(output: Path) -> None:
+def test_a_second_ctrl_c_kills_immediately(output: Path) -> None:
     with supervising(output, grace=60, engine=STUBBORN) as up:
         (pid,) = up.pids(1)
         up.signal(signal.SIGINT)
@@ -185,24 +185,24 @@ def test_a_second_ctrl_c_kills_at_once(output: Path) -> None:
         up.signal(signal.SIGINT)
         assert up.process.wait(8) == 1
 
-    assert not alive(pid)
+    assert not is_alive(pid)
 
 
 def test_workers_do_not_outlive_their_leader(output: Path) -> None:
     with supervising(output, engine="sh -c 'echo ready $$; kill -9 $PPID; sleep 60' & wait") as up:
         up.wait_for("engine was killed by SIGKILL")
         worker = up.pids(1)[0]
-        wait_until(lambda: not alive(worker))
+        wait_until(lambda: not is_alive(worker))
 
 
-def test_processes_do_not_outlive_a_supervisor_that_was_killed(output: Path) -> None:
+def test_processes_do_not_outlive_a_killed_supervisor(output: Path) -> None:
     with supervising(output, web=PATIENT, engine=PATIENT) as up:
         pids = up.pids(2)
         up.process.kill()
-        wait_until(lambda: not any(alive(pid) for pid in pids))
+        wait_until(lambda: not any(is_alive(pid) for pid in pids))
 
 
-def test_it_stops_when_nobody_reads_its_output(output: Path) -> None:
+def test_it_stops_when_its_output_is_closed(output: Path) -> None:
     chatty = "while :; do echo more; sleep 0.01; done"
     command = [sys.executable, "-c", DRIVER, json.dumps([[["web", chatty]], 5])]
     with started(command, subprocess.PIPE) as process:

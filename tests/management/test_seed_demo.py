@@ -1,4 +1,4 @@
-"""The made-up week: rows as the system would have written them, and nothing in it that could do harm."""
+"""The sample week consists of rows like those of a real system, and no pending call reaches a stranger."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from timers.models import TimerSchedule
 TARGET = "http://127.0.0.1:9"
 
 
-def test_a_target_that_is_none_is_refused_before_anything_is_made(db: None) -> None:
+def test_an_invalid_target_is_refused_before_anything_is_created(db: None) -> None:
     with pytest.raises(CommandError, match="--target"):
         call_command("seed_demo", "--target", "x")
     assert not Tenant.objects.exists()
@@ -39,8 +39,8 @@ def calls() -> Any:
 
 
 @pytest.fixture(scope="module")
-def made(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
-    """Made once, for all who only look at it."""
+def seeded(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
+    """Create the week once, for all tests that only read it."""
     with django_db_blocker.unblock(), transaction.atomic():
         seed()
         yield
@@ -48,24 +48,24 @@ def made(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
 
 
 @pytest.fixture
-def week(made: None, db: None) -> None:
+def week(seeded: None, db: None) -> None:
     pass
 
 
-def test_nothing_that_is_still_to_be_sent_reaches_anybody(week: None) -> None:
+def test_pending_calls_reach_only_the_mock_target(week: None) -> None:
     for call in calls().filter(status__in=LIVE):
         url = call.request_spec["url"]
         assert url.startswith(f"{TARGET}/") or url.split("/")[2].endswith(".invalid"), url
 
 
-def test_whatever_was_due_has_come_to_its_end(week: None) -> None:
+def test_due_calls_have_finished(week: None) -> None:
     soon = db_now() - timedelta(seconds=30)
     assert not calls().filter(status__in=LIVE, due_at__lt=soon).exists()
     assert not calls().filter(status=Status.RUNNING).exists()
     assert not HttpExecution.across_tenants.filter(finished_at=None).exists()
 
 
-def test_nothing_is_dated_ahead(week: None) -> None:
+def test_no_timestamp_is_in_the_future(week: None) -> None:
     now = db_now()
     assert not calls().filter(submitted_at__gt=now).exists()
     assert not calls().filter(finished_at__gt=now).exists()
@@ -73,7 +73,7 @@ def test_nothing_is_dated_ahead(week: None) -> None:
     assert not OutboxEvent.across_tenants.filter(created_at__gt=now).exists()
 
 
-def test_every_call_has_its_events_without_a_gap_and_in_the_order_of_time(week: None) -> None:
+def test_events_are_numbered_without_gaps_and_in_chronological_order(week: None) -> None:
     events = OutboxEvent.across_tenants.order_by("aggregate_id", "aggregate_seq")
     seen: dict[Any, Any] = {}
     for call, seq, at in events.values_list("aggregate_id", "aggregate_seq", "created_at"):
@@ -85,7 +85,7 @@ def test_every_call_has_its_events_without_a_gap_and_in_the_order_of_time(week: 
     )
 
 
-def test_every_call_has_its_timer_and_as_many_attempts_as_it_says(week: None) -> None:
+def test_every_call_has_its_timer_and_its_attempts(week: None) -> None:
     states = dict(TimerSchedule.across_tenants.values_list("service_call_id", "state"))
     attempts = Counter(HttpExecution.across_tenants.values_list("service_call_id", flat=True))
     for call in calls():
@@ -94,7 +94,7 @@ def test_every_call_has_its_timer_and_as_many_attempts_as_it_says(week: None) ->
         assert attempts[call.service_call_id] == call.attempt
 
 
-def test_the_week_holds_all_that_a_first_look_should_find(week: None) -> None:
+def test_the_week_contains_calls_of_every_kind(week: None) -> None:
     by_status = dict(calls().values_list("status").annotate(n=Count("*")))
     assert set(by_status) == {"Scheduled", "Succeeded", "Failed", "Canceled"}
     assert {tenant for (tenant,) in calls().values_list("tenant_id").distinct()} == set(
@@ -110,7 +110,7 @@ def test_the_week_holds_all_that_a_first_look_should_find(week: None) -> None:
     assert not unpublished.filter(parked_at=None).exists()
 
 
-def test_it_takes_time_to_answer_and_is_a_little_late(week: None) -> None:
+def test_attempts_take_time_and_start_after_the_due_time(week: None) -> None:
     attempts = HttpExecution.across_tenants.all()
     assert len(set(attempts.values_list("latency_ms", flat=True))) > 100
     first = calls().filter(attempt=1, finished_at__isnull=False)

@@ -1,4 +1,4 @@
-"""When the made-up week is written and when it is not, and the two troubles that it always has."""
+"""When `seed_demo` runs and when it refuses, and the two failing hosts that the week always contains."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def calls() -> Any:
     return ServiceCall.across_tenants.all()
 
 
-def test_one_host_is_dead_now_and_another_is_well_again(db: None) -> None:
+def test_one_host_is_dead_and_another_has_recovered(db: None) -> None:
     seed()
     dead = calls().filter(host=DEAD_HOST).order_by("-submitted_at")
     assert dead.filter(status=Status.SUCCEEDED).exists()
@@ -38,7 +38,7 @@ def test_one_host_is_dead_now_and_another_is_well_again(db: None) -> None:
     assert OperatorAction.across_tenants.filter(action="replay").exists()
 
 
-def test_a_second_run_is_refused_unless_it_is_asked_for(db: None) -> None:
+def test_a_second_run_needs_the_again_option(db: None) -> None:
     seed()
     before = calls().count()
     with pytest.raises(CommandError, match="--again"):
@@ -50,7 +50,7 @@ def test_a_second_run_is_refused_unless_it_is_asked_for(db: None) -> None:
 
 
 @override_settings(PRODUCTION=True)
-def test_a_production_system_is_left_alone_unless_it_is_meant(db: None) -> None:
+def test_production_needs_the_yes_option(db: None) -> None:
     with pytest.raises(CommandError, match="production"):
         seed()
     assert not Tenant.objects.exists()

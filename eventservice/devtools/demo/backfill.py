@@ -1,7 +1,7 @@
-"""Living calls through in the past: the domain's own functions, with the database's time set to then.
+"""Create the history of calls in the past with the domain's own functions, at a simulated database time.
 
-Each transaction holds whole lives, from the submission to the end: an engine that is running never sees a timer
-that has been due for days. What is not to end is due in the future, and may be sent.
+Each transaction contains complete lifecycles, from submission to outcome, so that a running engine never sees a timer that has
+been due for days. Calls without an outcome are due in the future and can be sent.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from eventservice.db.bulk import update_rows
 from eventservice.db.now import pin_time
 from eventservice.devtools.demo.companies import OUTAGE_HOST
 from eventservice.devtools.demo.simulation import HOUR, World
-from eventservice.devtools.demo.workload import Plan, id_at, may_be_sent
+from eventservice.devtools.demo.workload import Plan, build_id_at, is_safe_to_send
 from eventservice.operators.audit_log import record_action
 from execution.attempt_log import AttemptKey
 from execution.outcome import Outcome, Responded
@@ -36,20 +36,20 @@ from timers.schedule import Timer
 Key = tuple[uuid.UUID, uuid.UUID]
 
 OPERATORS = ("maria", "jonas")
-# How long a finished attempt may wait to be recorded together with others.
-RECORDED_TOGETHER = 0.25
-# Of the calls that the outage has cost, how many were replayed.
-REPLAYED = 0.7
-# Of the calls that were canceled, how many by an operator.
-BY_OPERATORS = 0.3
-# Which event of a call was refused, and in what words.
-POISON = 3
+# Attempts that finish within this window are recorded together.
+RECORD_WINDOW_SECONDS = 0.25
+# The share of calls failed in the outage that were replayed.
+REPLAYED_SHARE = 0.7
+# The share of canceled calls that an operator canceled.
+CANCELED_BY_OPERATOR_SHARE = 0.3
+# The event of a call that the broker rejected, and its error.
+POISON_SEQ = 3
 PARKED_AFTER = timedelta(seconds=1)
-REFUSED = "rabbitmq: The broker refuses the exchange 'payouts': ACCESS_REFUSED for user 'event-service'."
+REFUSAL_TEXT = "rabbitmq: The broker refuses the exchange 'payouts': ACCESS_REFUSED for user 'event-service'."
 
 
 @dataclass
-class Past:
+class Backfill:
     world: World
     target: str
     nodes: Sequence[uuid.UUID]
@@ -60,23 +60,23 @@ class Past:
     _starting: dict[datetime, list[Key]] = field(default_factory=dict)
 
     @transaction.atomic
-    def live(self, plans: Iterable[Plan]) -> None:
-        """These calls' whole lives up to now, step by step in the order of time."""
-        by_moment = defaultdict(list)
+    def run(self, plans: Iterable[Plan]) -> None:
+        """Create the history of these calls up to now, step by step in chronological order."""
+        by_time = defaultdict(list)
         for plan in plans:
-            by_moment[plan.submitted_at].append(plan)
-        for moment, submitted in by_moment.items():
-            self._at(moment, partial(self._submit, plans=submitted))
+            by_time[plan.submitted_at].append(plan)
+        for time, submitted in by_time.items():
+            self._at(time, partial(self._submit, plans=submitted))
         while self._steps:
-            moment, _, step = heapq.heappop(self._steps)
-            with pin_time(moment):
-                step(moment)
+            time, _, step = heapq.heappop(self._steps)
+            with pin_time(time):
+                step(time)
         self._publish()
         self.calls += len(self._plans)
         self._plans.clear()
 
-    def _at(self, moment: datetime, step: Callable[[datetime], None]) -> None:
-        heapq.heappush(self._steps, (moment, next(self._order), step))
+    def _at(self, time: datetime, step: Callable[[datetime], None]) -> None:
+        heapq.heappush(self._steps, (time, next(self._order), step))
 
     # --- steps ------------------------------------------------------------------------------------------------
 
@@ -88,17 +88,17 @@ class Past:
             if plan.cancel_at:
                 self._at(plan.cancel_at, partial(self._cancel, key=key))
             else:
-                self._wait(key, plan.command.due_from(now))
+                self._schedule_start(key, plan.command.due_from(now))
 
-    def _wait(self, key: Key, due_at: datetime) -> None:
-        """Until it is due, if that is in the past; all that are due at one moment start in one pass."""
+    def _schedule_start(self, key: Key, due_at: datetime) -> None:
+        """Schedule the start if the call is due in the past. All calls due at the same time start in one pass."""
         if due_at > self.world.now:
-            if not may_be_sent(self._plans[key], self.target):
+            if not is_safe_to_send(self._plans[key], self.target):
                 cancel(*key)
             return
         waiting = self._starting.setdefault(due_at, [])
         if not waiting:
-            at = min(self.world.started_at(due_at), self.world.now)
+            at = min(self.world.start_time(due_at), self.world.now)
             self._at(at, partial(self._start, due_at=due_at))
         waiting.append(key)
 
@@ -109,7 +109,10 @@ class Past:
         ends.sort(key=lambda end: end[1].timings.total_ms)
         together: list[tuple[AttemptKey, Outcome]] = []
         for end in ends:
-            if together and _seconds(end[1]) > _seconds(together[0][1]) + RECORDED_TOGETHER:
+            if (
+                together
+                and _duration_seconds(end[1]) > _duration_seconds(together[0][1]) + RECORD_WINDOW_SECONDS
+            ):
                 self._finish_later(now, together)
                 together = []
             together.append(end)
@@ -122,7 +125,7 @@ class Past:
     def _outcome(self, call: StartedCall, now: datetime) -> Outcome:
         plan = self._plans[call.key.tenant_id, call.key.service_call_id]
         if plan.host == self._mock_host:
-            return self.world.unavailable()
+            return self.world.respond_unavailable()
         return self.world.outcome(plan.job, plan.host, plan.refused, now)
 
     @property
@@ -131,51 +134,53 @@ class Past:
 
     def _finish_later(self, now: datetime, ended: list[tuple[AttemptKey, Outcome]]) -> None:
         if ended:
-            at = min(now + timedelta(seconds=_seconds(ended[-1][1]) + 0.002), self.world.now)
+            at = min(now + timedelta(seconds=_duration_seconds(ended[-1][1]) + 0.002), self.world.now)
             self._at(at, partial(self._finish, ended=ended))
 
     def _finish(self, now: datetime, ended: Sequence[tuple[AttemptKey, Outcome]]) -> None:
         finish(ended, fence=lambda: None)
-        unsure = [(key.tenant_id, key.service_call_id) for key, outcome in ended if not _succeeded(outcome)]
-        for key, status, due_at in _standing(unsure):
+        unfinished = [
+            (key.tenant_id, key.service_call_id) for key, outcome in ended if not _is_success(outcome)
+        ]
+        for key, status, due_at in _list_states(unfinished):
             if status == Status.SCHEDULED:
-                self._wait(key, due_at)
-            elif self._plans[key].host == OUTAGE_HOST and self.world.rng.random() < REPLAYED:
+                self._schedule_start(key, due_at)
+            elif self._plans[key].host == OUTAGE_HOST and self.world.rng.random() < REPLAYED_SHARE:
                 again_at = max(now + 0.1 * HOUR, self.world.outage[1] + 0.6 * HOUR)
                 self._at(again_at, partial(self._replay, key=key))
 
     def _cancel(self, now: datetime, key: Key) -> None:
         cancel(*key)
-        if self.world.rng.random() < BY_OPERATORS:
-            self._note("cancel", key)
+        if self.world.rng.random() < CANCELED_BY_OPERATOR_SHARE:
+            self._record_action("cancel", key)
 
     def _replay(self, now: datetime, key: Key) -> None:
-        made = replay(*key, id_at(now, self.world.rng))
+        made = replay(*key, build_id_at(now, self.world.rng))
         again = key[0], made.service_call_id
         self._plans[again] = self._plans[key]
-        self._note("replay", key)
-        self._wait(again, now)
+        self._record_action("replay", key)
+        self._schedule_start(again, now)
 
-    def _note(self, action: str, key: Key) -> None:
+    def _record_action(self, action: str, key: Key) -> None:
         who = User(username=self.world.rng.choice(OPERATORS))
         record_action(who, action, tenant_id=key[0], subject=key[1])
 
     def _node(self, now: datetime) -> uuid.UUID:
-        """There was another one before the engine was down."""
+        """Return the node at this time: the engine was replaced after its outage."""
         return self.nodes[now >= self.world.engine_down[1]]
 
-    # --- afterwards -------------------------------------------------------------------------------------------
+    # --- events -------------------------------------------------------------------------------------------
 
     def _publish(self) -> None:
-        """As the dispatcher would have, milliseconds after each event."""
+        """Publish the events like the dispatcher, some milliseconds after they occurred."""
         published, parked = [], []
-        for tenant_id, ids in _by_tenant(self._plans).items():
+        for tenant_id, ids in _group_by_tenant(self._plans).items():
             events = OutboxEvent.objects.for_tenant(tenant_id).filter(aggregate_id__in=ids, published_at=None)
             for number, call, seq, at in events.values_list(
                 "id", "aggregate_id", "aggregate_seq", "created_at"
             ):
-                if self._plans[tenant_id, call].parked and seq >= POISON:
-                    parked.append((*_refusal(seq), at + PARKED_AFTER, number))
+                if self._plans[tenant_id, call].parked and seq >= POISON_SEQ:
+                    parked.append((*_build_refusal(seq), at + PARKED_AFTER, number))
                 else:
                     published.append((min(at + self._publishing_lag(), self.world.now), number))
         update_rows(OutboxEvent, "published_at = {published_at}", "id = {id}", published)
@@ -190,16 +195,16 @@ class Past:
         return timedelta(milliseconds=self.world.rng.lognormvariate(3.2, 0.5))
 
 
-def _refusal(seq: int) -> tuple[int, str | None]:
-    """How often it was tried, and why in vain. Those behind it only wait."""
-    return (5, REFUSED) if seq == POISON else (0, None)
+def _build_refusal(seq: int) -> tuple[int, str | None]:
+    """Return the number of attempts and the error. The events behind the rejected one only wait."""
+    return (5, REFUSAL_TEXT) if seq == POISON_SEQ else (0, None)
 
 
-def _standing(keys: Iterable[Key]) -> list[tuple[Key, str, datetime]]:
-    """How these calls stand, in the order of their ids."""
+def _list_states(keys: Iterable[Key]) -> list[tuple[Key, str, datetime]]:
+    """Return key, status and due time of these calls, in the order of their ids."""
     return [
         ((tenant_id, service_call_id), status, due_at)
-        for tenant_id, ids in _by_tenant(keys).items()
+        for tenant_id, ids in _group_by_tenant(keys).items()
         for service_call_id, status, due_at in ServiceCall.objects.for_tenant(tenant_id)
         .filter(service_call_id__in=ids)
         .order_by("service_call_id")
@@ -207,17 +212,17 @@ def _standing(keys: Iterable[Key]) -> list[tuple[Key, str, datetime]]:
     ]
 
 
-def _by_tenant(keys: Iterable[Key]) -> dict[uuid.UUID, list[uuid.UUID]]:
+def _group_by_tenant(keys: Iterable[Key]) -> dict[uuid.UUID, list[uuid.UUID]]:
     ids = defaultdict(list)
     for tenant_id, service_call_id in keys:
         ids[tenant_id].append(service_call_id)
     return ids
 
 
-def _succeeded(outcome: Outcome) -> bool:
-    """For sure: a callback's answer has to be judged."""
+def _is_success(outcome: Outcome) -> bool:
+    """Return whether the outcome is certainly a success. Other callback responses must be evaluated."""
     return isinstance(outcome, Responded) and outcome.status == 200 and b'"ok": false' not in outcome.body
 
 
-def _seconds(outcome: Outcome) -> float:
+def _duration_seconds(outcome: Outcome) -> float:
     return outcome.timings.total_ms / 1000

@@ -1,4 +1,4 @@
-"""The made-up tenants with what belongs to them beside their calls: namespaces and keys."""
+"""The sample tenants with their namespaces and API keys."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from eventservice.tenants.keys import create_key, list_keys, record_use, revoke_
 from eventservice.tenants.models import ApiKey, Tenant
 
 Scope = ApiKey.Scope
-# Their secrets are thrown away: nobody comes in with them.
-RETIRED = "old backend"
+# The secrets of these keys are discarded, so nobody can use them.
+RETIRED_KEY = "old backend"
 KEYS = (
-    (RETIRED, (Scope.READ, Scope.WRITE), None),
+    (RETIRED_KEY, (Scope.READ, Scope.WRITE), None),
     ("backend", (Scope.READ, Scope.WRITE), None),
     ("reporting", (Scope.READ,), timedelta(days=90)),
 )
 
 
-def found() -> dict[str, uuid.UUID]:
+def find_sample_tenants() -> dict[str, uuid.UUID]:
     return dict(Tenant.objects.filter(name__in=LIMITS).values_list("name", "pk"))
 
 
@@ -36,23 +36,23 @@ def use_keys(tenant_ids: Iterable[uuid.UUID]) -> None:
 def retire_keys(tenant_ids: Iterable[uuid.UUID]) -> None:
     for tenant_id in tenant_ids:
         for key in list_keys(tenant_id):
-            if key.name == RETIRED:
+            if key.name == RETIRED_KEY:
                 revoke_key(key.key_id)
 
 
-def settle() -> dict[str, uuid.UUID]:
-    """The tenants by their names; made if they are not there."""
-    there = found()
+def ensure_sample_tenants() -> dict[str, uuid.UUID]:
+    """Create the sample tenants that do not exist yet. Return all by name."""
+    tenants = find_sample_tenants()
     for name, limits in LIMITS.items():
-        if name not in there:
-            there[name] = _make(name, limits)
-    return there
+        if name not in tenants:
+            tenants[name] = _create_sample_tenant(name, limits)
+    return tenants
 
 
-def _make(name: str, limits: dict[str, object]) -> uuid.UUID:
+def _create_sample_tenant(name: str, limits: dict[str, object]) -> uuid.UUID:
     tenant_id = create_tenant(name, **limits).tenant_id
     if name in NAMESPACES:
         declare_namespace(tenant_id, *NAMESPACES[name])
-    for key, scopes, life in KEYS:
-        create_key(tenant_id, scopes, name=key, expires_at=db_now() + life if life else None)
+    for key, scopes, lifetime in KEYS:
+        create_key(tenant_id, scopes, name=key, expires_at=db_now() + lifetime if lifetime else None)
     return tenant_id

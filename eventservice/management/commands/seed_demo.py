@@ -12,9 +12,14 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from eventservice.db.now import db_now, pin_time
-from eventservice.devtools.demo.backfill import Past
+from eventservice.devtools.demo.backfill import Backfill
 from eventservice.devtools.demo.simulation import WEEK, World
-from eventservice.devtools.demo.tenants import found, retire_keys, settle, use_keys
+from eventservice.devtools.demo.tenants import (
+    ensure_sample_tenants,
+    find_sample_tenants,
+    retire_keys,
+    use_keys,
+)
 from eventservice.devtools.demo.workload import Planner
 from eventservice.kernel.ids import new_id
 from execution.url_rules import BadUrl, parse_target
@@ -57,7 +62,7 @@ class Command(BaseCommand):
     ) -> None:
         if settings.PRODUCTION and not yes:
             raise CommandError("This is a production system. Use --yes to create sample data anyway.")
-        if found() and not again:
+        if find_sample_tenants() and not again:
             raise CommandError(
                 "The sample tenants exist already. `seed_demo --again` adds another week to them."
             )
@@ -65,16 +70,16 @@ class Command(BaseCommand):
         world = World(db_now(), Random(seed))  # noqa: S311 (made-up data, not a secret)
         tenants = _create_tenants(world)
         plans = iter(Planner(tenants, world, target).plans(calls))
-        past = Past(world, target, (new_id(), new_id()))
-        while some := list(islice(plans, BATCH_SIZE)):
-            past.live(some)
+        backfill = Backfill(world, target, (new_id(), new_id()))
+        while batch := list(islice(plans, BATCH_SIZE)):
+            backfill.run(batch)
             time.sleep(PAUSE_SECONDS)
         for tenant_id in tenants.values():
             recount(tenant_id)
         # The running system completes what is not done within this time.
         roll_up(ROLL_UP_SECONDS)
         self.stdout.write(
-            f"Created {past.calls} calls of {len(tenants)} tenants in {time.monotonic() - began:.1f} s."
+            f"Created {backfill.calls} calls of {len(tenants)} tenants in {time.monotonic() - began:.1f} s."
         )
 
 
@@ -89,7 +94,7 @@ def _parse_target(text: str) -> str:
 def _create_tenants(world: World) -> dict[str, uuid.UUID]:
     """Create the tenants as if some weeks ago, with API keys that were used until now."""
     with pin_time(world.now - WEEK - timedelta(days=20)):
-        tenants = settle()
+        tenants = ensure_sample_tenants()
     for act, ago in (
         (use_keys, timedelta(days=9)),
         (retire_keys, timedelta(days=9)),
