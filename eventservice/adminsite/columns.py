@@ -13,7 +13,7 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from eventservice.kernel.secrets import is_encrypted
-from eventservice.templatetags.console import absolute, milliseconds, size
+from eventservice.operators.formatting import format_instant, format_milliseconds, format_size
 from eventservice.tenants.models import Tenant
 from execution.redaction import MASK
 
@@ -36,7 +36,7 @@ def column(label: str, show: Column, empty: str = NOTHING) -> Column:
 
 
 def moment(name: str) -> Column:
-    return column(name.removesuffix("_at").replace("_", " "), lambda row: absolute(getattr(row, name)))
+    return column(name.removesuffix("_at").replace("_", " "), lambda row: format_instant(getattr(row, name)))
 
 
 def when(name: str) -> Column:
@@ -47,14 +47,14 @@ def when(name: str) -> Column:
         if at is None:
             return NOTHING
         return format_html(
-            '<span title="{}">{}</span>', absolute(at), f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
+            '<span title="{}">{}</span>', format_instant(at), f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
         )
 
     return column(f"{name.removesuffix('_at').replace('_', ' ')} (UTC)", show)
 
 
 def took(name: str) -> Column:
-    return column(name.removesuffix("_ms"), lambda row: milliseconds(getattr(row, name)))
+    return column(name.removesuffix("_ms"), lambda row: format_milliseconds(getattr(row, name)))
 
 
 def identifier(name: str, label: str = "") -> Column:
@@ -89,7 +89,7 @@ def _document(value: Any) -> SafeString | str:
     text = value if isinstance(value, str) else json.dumps(masked(value), indent=2, ensure_ascii=False)
     if len(text) <= MOST_SHOWN:
         return format_html('<pre class="document">{}</pre>', text)
-    note = f"The first {MOST_SHOWN:,} characters of {size(len(text.encode()))}."
+    note = f"The first {MOST_SHOWN:,} characters of {format_size(len(text.encode()))}."
     return format_html('<pre class="document">{}</pre><span class="help">{}</span>', text[:MOST_SHOWN], note)
 
 

@@ -13,8 +13,10 @@ from django.views.decorators.http import require_safe
 
 from eventservice.api.problems import FieldError, Problem, build_problem_response
 from eventservice.api.views import reply
-from timers.membership import list_live_node_ids
+from eventservice.db.now import db_now
+from eventservice.operators.health import check_role
 from timers.models import NodeRole
+from timers.operator_views import list_nodes
 
 
 @csrf_exempt
@@ -66,7 +68,8 @@ def _migrated() -> None:
 
 
 def _engine() -> str | None:
-    return None if list_live_node_ids(NodeRole.ENGINE) else "no engine's heart has been heard of lately"
+    finding = check_role(list_nodes(), NodeRole.ENGINE, db_now())
+    return None if finding.is_ok else finding.text
 
 
 CHECKS: dict[str, Callable[[], str | None]] = {

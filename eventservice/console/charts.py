@@ -10,7 +10,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from urllib.parse import urlencode
 
-from eventservice.templatetags.console import milliseconds
+from eventservice.operators.formatting import (
+    format_lateness,
+    format_milliseconds,
+    format_period,
+    format_share,
+    format_short_number,
+)
 from orchestration.statistics.charts import Outcomes, Slice, Span
 
 HEIGHT = 170
@@ -21,11 +27,6 @@ MOST_GRID_LINES = 4
 BAR = 0.82
 
 DAY = timedelta(days=1)
-# How far apart the times below a chart are: no more than six fit on a phone.
-LABELS = {
-    "15m": timedelta(minutes=3), "1h": timedelta(minutes=10), "6h": timedelta(hours=1), "24h": timedelta(hours=4),
-    "7d": DAY, "30d": timedelta(days=5),
-}  # fmt: skip
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 # What a bar counts, and so what it leads to: in the present, other calls are due too.
@@ -120,10 +121,10 @@ def throughput(slices: Sequence[Slice], span: Span, link: Link) -> Plot:
         whole.add(one.outcomes.succeeded, one.outcomes.failed, one.outcomes.canceled)
     return Plot(
         title="Throughput by outcome",
-        summary=f"{format_outcomes(whole)} in the last {format_span(span)}.",
-        unit=f"calls per {format_step(span.slice)}, by when they were due",
+        summary=f"{format_outcomes(whole)} in the last {format_period(span.length)}.",
+        unit=f"calls per {format_period(span.slice)}, by when they were due",
         height=HEIGHT,
-        grid=[Tick(_px(HEIGHT - value * scale), format_count(value)) for value in grid],
+        grid=[Tick(_px(HEIGHT - value * scale), format_short_number(value)) for value in grid],
         labels=_labels(slices, span),
         columns=columns,
         head=["Succeeded", "Failed", "Canceled"],
@@ -182,7 +183,7 @@ def lateness(slices: Sequence[Slice], span: Span) -> Plot:
         unit="from due to started, of first attempts",
         height=HEIGHT,
         grid=[
-            Tick(_px(HEIGHT - HEIGHT * n / decades), milliseconds(10.0**n).replace(".0", ""))
+            Tick(_px(HEIGHT - HEIGHT * n / decades), format_milliseconds(10.0**n).replace(".0", ""))
             for n in range(decades + 1)
         ],
         labels=_labels(slices, span),
@@ -195,8 +196,8 @@ def lateness(slices: Sequence[Slice], span: Span) -> Plot:
 def _worst(p99: Sequence[float | None], span: Span) -> str:
     known = [value for value in p99 if value is not None]
     if not known:
-        return f"No call was started in the last {format_span(span)}."
-    return f"In the last {format_span(span)} p99 was {format_lateness(max(known))} at its worst, and is {format_lateness(known[-1])} now."
+        return f"No call was started in the last {format_period(span.length)}."
+    return f"In the last {format_period(span.length)} p99 was {format_lateness(max(known))} at its worst, and is {format_lateness(known[-1])} now."
 
 
 def _lines(values: Sequence[float | None], up: Callable[[float], float]) -> Iterator[str]:
@@ -265,7 +266,7 @@ def _next_nice(step: int) -> int:
 
 
 def _labels(slices: Sequence[Slice], span: Span) -> list[Tick]:
-    apart, width = LABELS[span.name], 100 / len(slices)
+    apart, width = span.label_interval, 100 / len(slices)
     ticks = []
     for n, one in enumerate(slices):
         if (one.starts_at - EPOCH) % apart == timedelta():
@@ -307,43 +308,5 @@ def format_slice_time(one: Slice, span: Span) -> str:
 
 
 def format_outcomes(outcomes: Outcomes) -> str:
-    said = [f"{outcomes.succeeded:,} succeeded", f"{outcomes.failed:,} failed"]
-    return ", ".join([*said, f"{outcomes.canceled:,} canceled"] if outcomes.canceled else said)
-
-
-def format_span(span: Span) -> str:
-    minutes = span.length // timedelta(minutes=1)
-    if minutes < 60:
-        return f"{minutes} minutes"
-    hours = minutes // 60
-    return "hour" if hours == 1 else f"{hours} hours" if hours <= 24 else f"{hours // 24} days"
-
-
-def format_step(step: timedelta) -> str:
-    minutes = step // timedelta(minutes=1)
-    if minutes == 1:
-        return "minute"
-    return f"{minutes} minutes" if minutes < 60 else f"{minutes // 60} hours"
-
-
-def format_lateness(value: float | None) -> str:
-    if value is None:
-        return "–"
-    return "more than 1 m" if math.isinf(value) else str(milliseconds(value))
-
-
-def format_count(value: float) -> str:
-    for size, letter in ((1_000_000, "M"), (1_000, "k")):
-        if value >= size:
-            return f"{value / size:g}{letter}"
-    return f"{value:g}"
-
-
-def format_share(share: float) -> str:
-    """Never 0 % or 100 % when it is not quite that."""
-    percent = 100 * share
-    if 0 < percent < 0.1:
-        return "< 0.1 %"
-    if 99.9 < percent < 100:
-        return "> 99.9 %"
-    return f"{percent:.1f}".removesuffix(".0") + " %"
+    parts = [f"{outcomes.succeeded:,} succeeded", f"{outcomes.failed:,} failed"]
+    return ", ".join([*parts, f"{outcomes.canceled:,} canceled"] if outcomes.canceled else parts)

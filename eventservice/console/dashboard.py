@@ -1,10 +1,9 @@
-"""Dashboard: how it stands, how it went, and what needs attention."""
+"""The dashboard: what happens now, what needs attention, and how the calls of the chosen range ended."""
 
 from __future__ import annotations
 
 import uuid
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -16,13 +15,34 @@ from django.urls import reverse
 
 from eventservice.api.formats import format_instant, parse_uuid
 from eventservice.console import charts
-from eventservice.console.alerts import attention
 from eventservice.console.base.tenant_select import list_tenant_options
 from eventservice.console.base.views import ConsoleView
-from eventservice.db.bounded_count import MAX_COUNTED
+from eventservice.db.bounded_count import MAX_COUNTED, format_capped
 from eventservice.db.now import db_now
 from eventservice.kernel.errors import Invalid, NotFound
-from eventservice.templatetags.console import capped, duration
+from eventservice.kernel.findings import Finding, Severity
+from eventservice.operators.formatting import (
+    NOTHING,
+    format_count,
+    format_duration,
+    format_lateness,
+    format_period,
+    format_share,
+)
+from eventservice.operators.health import (
+    FAILED_SHARE,
+    OUTBOX_LAG,
+    OVERDUE,
+    ROLES,
+    START_DELAY_MS,
+    ClusterState,
+    FailingHostFinding,
+    diagnose,
+    list_failing_hosts,
+    read_cluster,
+    select_problems,
+)
+from eventservice.runtime.models import Slot
 from eventservice.tenants.models import Tenant
 from orchestration.statistics.charts import (
     SPANS,
@@ -38,21 +58,21 @@ from orchestration.statistics.charts import (
     slices,
 )
 from orchestration.statistics.live import Pulse, add_latest, has_calls, pulse
+from outbox.status import OutboxStatus
 from outbox.status import get_status as get_outbox_status
-from timers.operator_views import list_nodes
 
-USUAL = "1h"
+DEFAULT_RANGE = "1h"
 HOUR = SPANS["1h"]
-# What was due since the figures were last counted is added from the calls themselves, but of no more than this.
-TAIL = timedelta(minutes=10)
-# They are counted each minute.
-OLD = timedelta(minutes=3)
+# Calls that were due since the last count are added from the calls themselves, but of no longer period than this.
+MAX_UNCOUNTED = timedelta(minutes=10)
+# They are counted every minute.
+STALE_AFTER = timedelta(minutes=3)
 
-DUE = (
-    ("overdue", "Overdue"), ("within1m", "< 1 m"), ("within5m", "< 5 m"), ("within1h", "< 1 h"),
-    ("within24h", "< 24 h"), ("later", "Later"),
-)  # fmt: skip
-ENDS = {
+BACKLOG_NAMES = {
+    "overdue": "Overdue", "within1m": "< 1 m", "within5m": "< 5 m", "within1h": "< 1 h", "within24h": "< 24 h",
+    "later": "Later",
+}  # fmt: skip
+BACKLOG_ENDS = {
     "within1m": timedelta(minutes=1), "within5m": timedelta(minutes=5), "within1h": timedelta(hours=1),
     "within24h": timedelta(hours=24),
 }  # fmt: skip
@@ -64,31 +84,52 @@ class Tile:
     value: str
     note: str
     href: str
-    level: str = ""  # worry, alarm
+    severity: Severity = Severity.OK
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """A problem, with a link to the page where something can be done about it."""
+
+    finding: Finding
+    href: str
+    label: str
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What the address says."""
+class DashboardQuery:
+    """The range and the tenant that the address asks for."""
 
     span: Span
     tenant_id: uuid.UUID | None
     now: datetime
 
-    def link(self, **filters: Any) -> str:
-        """To the list of these calls."""
-        given = {name: format_instant(v) if isinstance(v, datetime) else v for name, v in filters.items()}
-        if self.tenant_id is not None:
-            given.setdefault("tenant", str(self.tenant_id))
-        return f"{reverse('console:calls')}?{urlencode(given)}"
+    @classmethod
+    def parse(cls, parameters: Mapping[str, str]) -> DashboardQuery:
+        span = SPANS.get(parameters.get("range") or DEFAULT_RANGE)
+        if span is None:
+            raise Invalid("invalid_range", f"The range must be one of {', '.join(SPANS)}.")
+        tenant_id = None
+        if parameters.get("tenant"):
+            tenant_id = parse_uuid(parameters["tenant"])
+            if tenant_id is None or not Tenant.objects.filter(pk=tenant_id).exists():
+                raise NotFound("tenant")
+        return cls(span, tenant_id, db_now())
 
-    def address(self, **changed: str) -> str:
-        given = {"range": self.span.name, "tenant": str(self.tenant_id or ""), **changed}
-        return "?" + urlencode({name: value for name, value in given.items() if value})
+    def link_to_calls(self, **filters: Any) -> str:
+        """Return the address of the list of calls with these filters."""
+        values = {name: format_instant(v) if isinstance(v, datetime) else v for name, v in filters.items()}
+        if self.tenant_id is not None:
+            values.setdefault("tenant", str(self.tenant_id))
+        return f"{reverse('console:calls')}?{urlencode(values)}"
+
+    def build_query(self, **changes: str) -> str:
+        """Return the query string of this page with some parameters changed."""
+        values = {"range": self.span.name, "tenant": str(self.tenant_id or ""), **changes}
+        return "?" + urlencode({name: value for name, value in values.items() if value})
 
     @cached_property
     def tenants(self) -> Sequence[Tenant]:
-        """To choose from."""
         return list_tenant_options(self.tenant_id)
 
 
@@ -97,202 +138,224 @@ class DashboardPage(ConsoleView):
     template = "console/dashboard.html"
 
     def get(self, request: HttpRequest) -> HttpResponse:
-        asked = read_asked(request.GET)
-        frame = {
-            "asked": asked,
-            "ranges": [(span.name, asked.address(range=span.name)) for span in SPANS.values()],
-            "tenants": asked.tenants,
-            "now": asked.now,
+        query = DashboardQuery.parse(request.GET)
+        live = pulse(query.tenant_id, query.now)
+        cluster = read_cluster(query.now, Slot.objects.all())
+        outbox = get_outbox_status(MAX_COUNTED)
+        is_new = not has_calls(query.tenant_id)
+        figures = Figures(query)
+        context = {
+            "query": query,
+            "ranges": [(span.name, query.build_query(range=span.name)) for span in SPANS.values()],
+            "tenants": query.tenants,
+            "now": query.now,
+            "tiles": build_tiles(query, live, figures.last_hour, outbox, cluster),
+            "alerts": list(_list_alerts(query, live, outbox, cluster)),
+            "is_new": is_new,
+            **(_build_first_call(request, query) if is_new else figures.build_context(live)),
         }
-        found = pulse(asked.tenant_id, asked.now)
-        outbox, live = get_outbox_status(MAX_COUNTED), _live_roles(asked.now)
-        is_new = not has_calls(asked.tenant_id)
-        figures = Figures(asked)
-        return self.render(
-            {
-                **frame,
-                "tiles": tiles(asked, found, figures.last_hour, outbox, live),
-                "attention": attention(asked.tenant_id, asked.now, found, outbox, live, asked.link),
-                "is_new": is_new,
-                **(_first_call(request, asked) if is_new else figures.drawn(found)),
-            }
-        )
+        return self.render(context)
 
 
-def read_asked(given: Mapping[str, str]) -> Asked:
-    span = SPANS.get(given.get("range") or USUAL)
-    if span is None:
-        raise Invalid("invalid_range", f"The range must be one of {', '.join(SPANS)}.")
-    tenant_id = None
-    if given.get("tenant"):
-        tenant_id = parse_uuid(given["tenant"])
-        if tenant_id is None or not Tenant.objects.filter(pk=tenant_id).exists():
-            raise NotFound("tenant")
-    return Asked(span, tenant_id, db_now())
+# --- what needs attention -----------------------------------------------------------------------------------------
 
 
-def _live_roles(now: datetime) -> dict[str, int]:
-    return Counter(node.role for node in list_nodes() if node.is_alive(now))
+def _list_alerts(
+    query: DashboardQuery, live: Pulse, outbox: OutboxStatus, cluster: ClusterState
+) -> Iterator[Alert]:
+    hosts = list_failing_hosts(query.tenant_id, query.now)
+    for finding in select_problems([*diagnose(cluster, live, outbox), *hosts]):
+        yield Alert(finding, *_link_to(finding, query, live))
+
+
+def _link_to(finding: Finding, query: DashboardQuery, live: Pulse) -> tuple[str, str]:
+    """Return the address and the label of a link to what the finding is about."""
+    match finding:
+        case FailingHostFinding(tenant_id=tenant_id, host=host, since=since):
+            failed = {"tenant": str(tenant_id), "host": host, "status": "Failed", "from": since}
+            return query.link_to_calls(**failed), "Failed calls"
+        case Finding(code="lost_calls") if live.lost_count == 1:
+            call = live.lost[0]
+            return reverse("console:call", args=[call.tenant_id, call.service_call_id]), call.name
+        case Finding(code="lost_calls"):
+            return query.link_to_calls(status="Running"), "Running calls"
+        case Finding(code="overdue_calls"):
+            return _link_to_overdue(query), "Overdue calls"
+        case Finding(code="waiting_events" | "parked_events"):
+            return reverse("console:outbox"), "Outbox"
+    return reverse("console:timers"), "Shards" if finding.code.endswith("_shards") else "Nodes"
+
+
+def _link_to_overdue(query: DashboardQuery) -> str:
+    return query.link_to_calls(status="Scheduled", to=query.now, sort="dueAt")
 
 
 # --- tiles --------------------------------------------------------------------------------------------------------
 
 
-def tiles(
-    asked: Asked, found: Pulse, last_hour: Sequence[Slice], outbox: Any, live: Mapping[str, int]
+def build_tiles(
+    query: DashboardQuery,
+    live: Pulse,
+    last_hour: Sequence[Slice],
+    outbox: OutboxStatus,
+    cluster: ClusterState,
 ) -> list[Tile]:
-    overdue = asked.link(status="Scheduled", to=asked.now, sort="dueAt")
-    everywhere = "of all tenants" if asked.tenant_id else ""
+    overdue = _link_to_overdue(query)
     return [
-        Tile("Due now", capped(found.overdue), "waiting to start", overdue),
-        Tile("Running", capped(found.running), "under way", asked.link(status="Running")),
+        Tile("Due now", format_capped(live.overdue), "waiting to start", overdue),
+        Tile(
+            "Running",
+            format_capped(live.running),
+            "attempts in progress",
+            query.link_to_calls(status="Running"),
+        ),
         Tile(
             "Oldest overdue",
-            duration(found.oldest_overdue) if found.overdue else "–",
-            "past its due time" if found.overdue else "nothing is overdue",
+            format_duration(live.oldest_overdue) if live.overdue else NOTHING,
+            "past its due time" if live.overdue else "nothing is overdue",
             overdue,
-            _level(found.oldest_overdue.total_seconds(), 10, 60),
+            OVERDUE.rate(live.oldest_overdue),
         ),
-        _success(asked, last_hour),
-        _p95(last_hour),
-        Tile(
-            "Outbox lag",
-            duration(outbox.lag) if outbox.unpublished else "–",
-            f"{capped(outbox.unpublished)} unpublished"
-            if outbox.unpublished
-            else everywhere or "all published",
-            reverse("console:outbox"),
-            _level(outbox.lag.total_seconds(), 10, 60),
-        ),
-        Tile(
-            "Live nodes",
-            f"{sum(live.values())}",
-            _say_roles(live),
-            reverse("console:timers"),
-            "" if {"engine", "dispatcher"} <= set(live) else "alarm",
-        ),
+        _build_success_tile(query, last_hour),
+        _build_lateness_tile(last_hour),
+        _build_outbox_tile(query, outbox),
+        _build_nodes_tile(cluster),
     ]
 
 
-def _say_roles(live: Mapping[str, int]) -> str:
-    roles = [role if count == 1 else f"{count} {role}s" for role, count in sorted(live.items(), reverse=True)]
-    return ", ".join(roles).replace("leavings", "leaving") or "nothing runs"
-
-
-def _success(asked: Asked, last_hour: Sequence[Slice]) -> Tile:
+def _build_success_tile(query: DashboardQuery, last_hour: Sequence[Slice]) -> Tile:
     ended = Outcomes()
     for one in last_hour:
         ended.add(one.outcomes.succeeded, one.outcomes.failed, one.outcomes.canceled)
-    since = asked.now - HOUR.length
-    href, note = asked.link(status="Failed", **{"from": since}), f"{ended.failed:,} failed"
+    since = query.now - HOUR.length
     if ended.success is None:
-        return Tile("Success (1 h)", "–", "nothing ended", asked.link(**{"from": since, "to": asked.now}))
-    level = _level(1 - ended.success, 0.05, 0.2)
-    return Tile("Success (1 h)", charts.format_share(ended.success), note, href, level)
+        href = query.link_to_calls(**{"from": since, "to": query.now})
+        return Tile("Success (1 h)", NOTHING, "no call ended", href)
+    href = query.link_to_calls(status="Failed", **{"from": since})
+    severity = FAILED_SHARE.rate(1 - ended.success)
+    return Tile("Success (1 h)", format_share(ended.success), f"{ended.failed:,} failed", href, severity)
 
 
-def _p95(last_hour: Sequence[Slice]) -> Tile:
+def _build_lateness_tile(last_hour: Sequence[Slice]) -> Tile:
     late = lateness([sum(counts) for counts in zip(*(one.late for one in last_hour), strict=True)], 0.95)
-    level = _level((late or 0) / 1000, 1, 10)
-    return Tile("p95 lateness (1 h)", charts.format_lateness(late), "from due to started", "#lateness", level)
+    severity = START_DELAY_MS.rate(late or 0.0)
+    return Tile("p95 lateness (1 h)", format_lateness(late), "from due to started", "#lateness", severity)
 
 
-def _level(value: float, worry: float, alarm: float) -> str:
-    return "alarm" if value > alarm else "worry" if value > worry else ""
+def _build_outbox_tile(query: DashboardQuery, outbox: OutboxStatus) -> Tile:
+    lag, note = NOTHING, "across all tenants" if query.tenant_id else "all published"
+    if outbox.unpublished:
+        lag, note = format_duration(outbox.lag), f"{format_capped(outbox.unpublished)} unpublished"
+    return Tile("Outbox lag", lag, note, reverse("console:outbox"), OUTBOX_LAG.rate(outbox.lag))
+
+
+def _build_nodes_tile(cluster: ClusterState) -> Tile:
+    roles = cluster.live_roles
+    severity = Severity.OK if all(roles[role.value] for role in ROLES) else Severity.ERROR
+    href = reverse("console:timers")
+    return Tile("Live nodes", f"{sum(roles.values())}", _describe_roles(roles), href, severity)
+
+
+def _describe_roles(roles: Mapping[str, int]) -> str:
+    stopping = roles.get("leaving", 0)
+    names = [format_count(roles[role.value], role.value) for role in ROLES if roles.get(role.value)]
+    return ", ".join([*names, *([f"{stopping} stopping"] if stopping else [])]) or "none is running"
 
 
 # --- charts -------------------------------------------------------------------------------------------------------
 
 
 class Figures:
-    """What charts and tiles show, read once."""
+    """The figures of the charts and tiles, each read once."""
 
-    def __init__(self, asked: Asked) -> None:
-        self.asked = asked
+    def __init__(self, query: DashboardQuery) -> None:
+        self.query = query
 
     @cached_property
     def counted(self) -> Counted:
-        return counted(self.asked.tenant_id)
+        return counted(self.query.tenant_id)
 
     @cached_property
-    def of_span(self) -> list[Slice]:
-        return self._read(self.asked.span)
+    def in_span(self) -> list[Slice]:
+        return self._read(self.query.span)
 
     @cached_property
     def last_hour(self) -> list[Slice]:
-        return self.of_span if self.asked.span is HOUR else self._read(HOUR)
+        return self.in_span if self.query.span is HOUR else self._read(HOUR)
 
     def _read(self, span: Span) -> list[Slice]:
-        now, tenant_id = self.asked.now, self.asked.tenant_id
+        now, tenant_id = self.query.now, self.query.tenant_id
         found = slices(tenant_id, span, now)
-        add_latest(found, tenant_id, max(self.counted.until or now - TAIL, now - TAIL), now)
+        add_latest(found, tenant_id, max(self.counted.until or now - MAX_UNCOUNTED, now - MAX_UNCOUNTED), now)
         return found
 
-    def drawn(self, found: Pulse) -> dict[str, Any]:
-        asked, span = self.asked, self.asked.span
-        begin = self.of_span[0].starts_at
-        is_empty = not any(one.outcomes.total for one in self.of_span)
+    def build_context(self, live: Pulse) -> dict[str, Any]:
+        query, span = self.query, self.query.span
+        begin = self.in_span[0].starts_at
+        is_empty = not any(one.outcomes.total for one in self.in_span)
         return {
             "plots": [
-                ("throughput", charts.throughput(self.of_span, span, asked.link)),
-                ("lateness", charts.lateness(self.of_span, span)),
+                ("throughput", charts.throughput(self.in_span, span, query.link_to_calls)),
+                ("lateness", charts.lateness(self.in_span, span)),
             ],
             "is_empty": is_empty,
-            "longer": _longer(asked) if is_empty else "",
-            "said_span": charts.format_span(span),
-            "by_tenant": None if asked.tenant_id else self._by_tenant(begin),
+            "longer_range": _find_longer_range(query) if is_empty else "",
+            "range_name": format_period(span.length),
+            "by_tenant": None if query.tenant_id else self._build_tenant_bars(begin),
             "by_host": charts.outcome_bars(
                 [
-                    _named(share, share.key, asked, begin, "host")
-                    for share in by_host(asked.tenant_id, span, asked.now)
+                    _name_share(share, share.key, query, begin, "host")
+                    for share in by_host(query.tenant_id, span, query.now)
                 ]
             ),
-            "backlog": charts.count_bars(_backlog(asked, found)),
+            "backlog": charts.count_bars(_build_backlog(query, live)),
             "counted": self.counted,
-            "is_old": self.counted.until is not None and self.counted.until < asked.now - OLD,
+            "is_stale": self.counted.until is not None and self.counted.until < query.now - STALE_AFTER,
             "is_partial": self.counted.history_until is not None and self.counted.history_until > begin,
         }
 
-    def _by_tenant(self, begin: datetime) -> list[charts.Bar]:
-        shares = by_tenant(self.asked.span, self.asked.now)
+    def _build_tenant_bars(self, begin: datetime) -> list[charts.Bar]:
+        shares = by_tenant(self.query.span, self.query.now)
         names = dict(Tenant.objects.filter(pk__in=[s.key for s in shares if s.key]).values_list("pk", "name"))
         return charts.outcome_bars(
-            [_named(share, names.get(share.key), self.asked, begin, "tenant") for share in shares]
+            [_name_share(share, names.get(share.key), self.query, begin, "tenant") for share in shares]
         )
 
 
-def _named(
-    share: Share, name: str | None, asked: Asked, begin: datetime, key: str
+def _name_share(
+    share: Share, name: str | None, query: DashboardQuery, begin: datetime, key: str
 ) -> tuple[str, str, Outcomes]:
     if share.key is None:
         return "All others", "", share.outcomes
-    href = asked.link(**{key: str(share.key), "from": begin, "to": asked.now})
+    href = query.link_to_calls(**{key: str(share.key), "from": begin, "to": query.now})
     return name or str(share.key), href, share.outcomes
 
 
-def _backlog(asked: Asked, found: Pulse) -> list[tuple[str, str, str, int, str]]:
+def _build_backlog(query: DashboardQuery, live: Pulse) -> list[tuple[str, str, str, int, str]]:
     rows, begin = [], None
-    for key, name in DUE:
-        end = asked.now if key == "overdue" else asked.now + ENDS[key] if key in ENDS else None
+    for key, name in BACKLOG_NAMES.items():
+        end = (
+            query.now if key == "overdue" else query.now + BACKLOG_ENDS[key] if key in BACKLOG_ENDS else None
+        )
         within = {name: moment for name, moment in (("from", begin), ("to", end)) if moment is not None}
-        count = found.backlog[key]
+        count = live.backlog[key]
         kind = "overdue" if key == "overdue" else "scheduled"
-        href = asked.link(status="Scheduled", sort="dueAt", **within)
-        rows.append((name, kind, href, min(count, MAX_COUNTED), capped(count)))
+        href = query.link_to_calls(status="Scheduled", sort="dueAt", **within)
+        rows.append((name, kind, href, min(count, MAX_COUNTED), format_capped(count)))
         begin = end
     return rows
 
 
-def _longer(asked: Asked) -> str:
-    """The next range, where there may be something."""
+def _find_longer_range(query: DashboardQuery) -> str:
+    """Return the name of the next longer range, or an empty string."""
     names = list(SPANS)
-    following = names[names.index(asked.span.name) + 1 :]
+    following = names[names.index(query.span.name) + 1 :]
     return following[0] if following else ""
 
 
-def _first_call(request: HttpRequest, asked: Asked) -> dict[str, Any]:
-    tenants = asked.tenants
-    tenant_id = asked.tenant_id or (tenants[0].pk if len(tenants) == 1 else None)
+def _build_first_call(request: HttpRequest, query: DashboardQuery) -> dict[str, Any]:
+    tenants = query.tenants
+    tenant_id = query.tenant_id or (tenants[0].pk if len(tenants) == 1 else None)
     root = request.build_absolute_uri("/api/v1/tenants/")
     return {
         "first_call": f"curl -X POST {root}{tenant_id or '$TENANT'}/service-calls \\\n"

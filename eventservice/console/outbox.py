@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
@@ -20,6 +19,7 @@ from eventservice.console.webhooks import mask_url
 from eventservice.db.bounded_count import MAX_COUNTED
 from eventservice.db.now import db_now
 from eventservice.kernel.errors import Conflict, NotFound
+from eventservice.operators.health import check_outbox_lag, check_role, select_problems
 from eventservice.tenants.directory import find_tenant_names, list_tenant_ids
 from orchestration.events import EventType
 from outbox.aggregate_events import timeline_of
@@ -38,14 +38,14 @@ from outbox.queries import (
     state_of,
 )
 from outbox.status import count_waiting_by_type, get_status
+from timers.models import NodeRole
+from timers.operator_views import list_nodes
 
 LISTED = 25
 LARGEST_KEY = 2**63 - 1
 PARKED_SHOWN = 5
 KINDS_SHOWN = 20
 TIMELINE_SHOWN = 100
-# A dispatcher that keeps up has published everything within a second.
-TOLERABLE = timedelta(seconds=30)
 BY_HAND = "Parked by an operator."
 
 
@@ -60,6 +60,7 @@ class OutboxPage(ConsoleView):
         parked = list_events(EventFilter(StateFilter.PARKED), None, PARKED_SHOWN).events
         now = db_now()
         found = get_status(MAX_COUNTED)
+        lag = check_outbox_lag(found)
         kinds = count_waiting_by_type(MAX_COUNTED) if found.unpublished else []
         names = find_tenant_names(
             [*(e.tenant_id for e in [*page.events, *parked]), *(k.tenant_id for k in kinds)]
@@ -69,7 +70,8 @@ class OutboxPage(ConsoleView):
         context = {
             "now": now,
             "status": found,
-            "late": found.lag > TOLERABLE,
+            "lag_severity": lag.severity,
+            "problems": select_problems([check_role(list_nodes(), NodeRole.DISPATCHER, now), lag]),
             "kinds": [(kind, names.get(kind.tenant_id, "")) for kind in kinds[:KINDS_SHOWN]],
             "sampled": found.unpublished > MAX_COUNTED,
             "parked": _rows(parked, names, count_unpublished_by_aggregate(parked)),

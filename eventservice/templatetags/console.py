@@ -1,28 +1,42 @@
-"""How the console says things: times, durations, states, ids, counts."""
+"""Template tags and filters of the console: icons, times, durations, states, ids, counts."""
 
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime, timedelta
+import re
+from datetime import UTC, datetime
 from typing import Any
 
 from django import template
 from django.templatetags.static import static
-from django.utils.html import format_html
-from django.utils.safestring import SafeString
+from django.utils.html import conditional_escape, format_html
+from django.utils.safestring import SafeString, mark_safe
 
 from eventservice.db.bounded_count import format_capped
 from eventservice.db.now import db_now
+from eventservice.operators.formatting import (
+    NOTHING,
+    format_distance,
+    format_duration,
+    format_instant,
+    format_milliseconds,
+    format_size,
+)
 from eventservice.tenants.directory import get_profile
 
 register = template.Library()
+register.filter("absolute", format_instant)
+register.filter("duration", format_duration)
+register.filter("milliseconds", format_milliseconds)
+register.filter("size", format_size)
 
-UNITS = ((86_400, "d"), (3600, "h"), (60, "m"), (1, "s"))
+PHASES = {"dnsMs": "DNS", "connectMs": "connect", "tlsMs": "TLS", "firstByteMs": "first byte"}
+COMMAND = re.compile(r"`([^`]+)`")
 
 
 @register.simple_tag
 def icon(name: str, label: str = "") -> SafeString:
-    """From static/console/icons.svg. One without a label is decoration."""
+    """Render an icon of static/console/icons.svg; without a label it is decoration."""
     href = f"{static('console/icons.svg')}#{name}"
     if label:
         return format_html('<svg class="icon" role="img" aria-label="{}"><use href="{}"/></svg>', label, href)
@@ -31,96 +45,46 @@ def icon(name: str, label: str = "") -> SafeString:
 
 @register.filter
 def relative(moment: datetime | None, now: datetime | None = None) -> SafeString | str:
-    """Relative, with the absolute time on hover; a script keeps it true. A list gives the present time itself:
-    otherwise each time in it would ask the database.
+    """Render a relative time with the absolute one on hover; a script keeps it current.
+
+    Pass `now` in a list: without it, each time in the list reads the database's clock.
     """
     if moment is None:
-        return "–"
+        return NOTHING
     return format_html(
         '<time data-relative datetime="{}" title="{}">{}</time>',
         moment.astimezone(UTC).isoformat(timespec="milliseconds"),
-        absolute(moment),
-        format_relative((moment - (now or db_now())).total_seconds()),
+        format_instant(moment),
+        format_distance((moment - (now or db_now())).total_seconds()),
     )
 
 
 @register.filter
-def absolute(moment: datetime | None) -> str:
-    """To the millisecond, in UTC."""
-    if moment is None:
-        return "–"
-    return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + " UTC"
-
-
-def format_relative(seconds: float) -> str:
-    if abs(seconds) < 1:
-        return "now"
-    text = format_seconds(abs(seconds))
-    return f"{text} ago" if seconds < 0 else f"in {text}"
-
-
-def format_seconds(seconds: float) -> str:
-    """Two units at most: 2 h 10 m."""
-    left, parts = int(seconds), []
-    for size, name in UNITS:
-        count, left = divmod(left, size)
-        if count:
-            parts.append(f"{count} {name}")
-        if len(parts) == 2 or (parts and not count) or (parts and name == "m"):
-            break
-    return " ".join(parts) or "0 s"
-
-
-@register.filter
-def duration(value: timedelta | float | None) -> str:
-    """Of seconds or a timedelta."""
-    if value is None:
-        return "–"
-    seconds = value.total_seconds() if isinstance(value, timedelta) else float(value)
-    if seconds < 1:
-        return f"{seconds * 1000:.0f} ms"
-    return f"{seconds:.1f} s" if seconds < 10 else format_seconds(seconds)
-
-
-@register.filter
-def milliseconds(value: float | None) -> str:
-    if value is None:
-        return "–"
-    return duration(value / 1000) if value >= 1000 else f"{value:.{1 if value < 10 else 0}f} ms"
-
-
-PHASES = {"dnsMs": "DNS", "connectMs": "connect", "tlsMs": "TLS", "firstByteMs": "first byte"}
+def with_commands(text: str) -> SafeString:
+    """Render a text whose commands stand between backticks."""
+    return mark_safe(COMMAND.sub(r"<code>\1</code>", conditional_escape(text)))  # noqa: S308 (escaped before)
 
 
 @register.filter
 def time_spent(attempt: Any) -> str:
-    """What an attempt did and when it ended, as far as that is known: "connect 3.0 ms · first byte 40 ms · total 42 ms"."""
+    """Return the phases of an attempt as far as they are known: "connect 3.0 ms · first byte 40 ms · total 42 ms"."""
     parts = [
-        f"{name} {milliseconds(attempt.phases[key])}"
+        f"{name} {format_milliseconds(attempt.phases[key])}"
         for key, name in PHASES.items()
         if key in (attempt.phases or {})
     ]
-    total = milliseconds(attempt.latency_ms)
+    total = format_milliseconds(attempt.latency_ms)
     return " · ".join([*parts, f"total {total}"]) if parts else total
 
 
 @register.filter
 def capped(count: int | None) -> str:
-    return "–" if count is None else format_capped(count)
+    return NOTHING if count is None else format_capped(count)
 
 
 @register.filter
 def grouped(number: int) -> str:
     return f"{number:,}"
-
-
-@register.filter
-def size(count: int | None) -> str:
-    if count is None:
-        return "–"
-    if count < 1024:
-        return f"{count} B"
-    return f"{count / 1024:.1f} kB" if count < 1024**2 else f"{count / 1024**2:.1f} MB"
 
 
 @register.filter
@@ -130,7 +94,7 @@ def pill(status: str) -> SafeString:
 
 @register.filter
 def short(identifier: Any) -> SafeString:
-    """The end of an id: a UUIDv7 begins with its time, which neighbours share."""
+    """Render the end of an id: UUIDv7 values begin with a time that neighbors share."""
     text = str(identifier)
     return format_html('<code title="{}">…{}</code>', text, text[-8:])
 
@@ -142,14 +106,14 @@ def copy(text: Any, label: str = "Copy") -> dict[str, Any]:
 
 @register.filter
 def tenant_name(tenant_id: Any) -> str:
-    return "–" if tenant_id is None else str(get_profile(tenant_id).name)
+    return NOTHING if tenant_id is None else str(get_profile(tenant_id).name)
 
 
 @register.filter
 def pretty(value: Any) -> str:
-    """JSON as people read it. A text that is JSON is shown as that; any other as it is."""
+    """Return JSON, or a string that contains JSON, indented; return any other string as it is."""
     try:
-        read = json.loads(value) if isinstance(value, str) else value
+        parsed = json.loads(value) if isinstance(value, str) else value
     except ValueError:
         return str(value)
-    return json.dumps(read, indent=2, ensure_ascii=False)
+    return json.dumps(parsed, indent=2, ensure_ascii=False)

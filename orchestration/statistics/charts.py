@@ -32,17 +32,19 @@ class Span:
     resolution: Resolution
     # Rows by host are many: long ranges take those of hours.
     hosts: Resolution
+    # How far apart the times below a chart are: no more than six fit on a phone.
+    label_interval: timedelta
 
 
 SPANS = {
     span.name: span
     for span in (
-        Span("15m", timedelta(minutes=15), timedelta(minutes=1), MINUTE, MINUTE),
-        Span("1h", timedelta(hours=1), timedelta(minutes=1), MINUTE, MINUTE),
-        Span("6h", timedelta(hours=6), timedelta(minutes=10), MINUTE, MINUTE),
-        Span("24h", timedelta(hours=24), timedelta(minutes=30), MINUTE, HOUR),
-        Span("7d", timedelta(days=7), timedelta(hours=3), HOUR, HOUR),
-        Span("30d", timedelta(days=30), timedelta(hours=12), HOUR, HOUR),
+        Span("15m", timedelta(minutes=15), timedelta(minutes=1), MINUTE, MINUTE, timedelta(minutes=3)),
+        Span("1h", timedelta(hours=1), timedelta(minutes=1), MINUTE, MINUTE, timedelta(minutes=10)),
+        Span("6h", timedelta(hours=6), timedelta(minutes=10), MINUTE, MINUTE, timedelta(hours=1)),
+        Span("24h", timedelta(hours=24), timedelta(minutes=30), MINUTE, HOUR, timedelta(hours=4)),
+        Span("7d", timedelta(days=7), timedelta(hours=3), HOUR, HOUR, timedelta(days=1)),
+        Span("30d", timedelta(days=30), timedelta(hours=12), HOUR, HOUR, timedelta(days=5)),
     )
 }
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from eventservice.console import charts
+from eventservice.operators.formatting import format_share
 from orchestration.statistics.charts import SPANS, Outcomes, Slice, Span
 
 BEGIN = datetime(2026, 3, 1, tzinfo=UTC)
@@ -112,7 +113,7 @@ def test_lateness_beyond_a_minute_stays_in_the_chart_and_is_said() -> None:
     ],
 )
 def test_a_share_is_whole_only_if_it_is(share: float, said: str) -> None:
-    assert charts.format_share(share) == said
+    assert format_share(share) == said
 
 
 def test_bars_are_measured_by_the_longest() -> None:

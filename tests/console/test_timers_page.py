@@ -58,13 +58,13 @@ def test_a_system_in_which_nothing_runs_says_what_to_start(viewer: Client) -> No
     assert "No engine is running" in page
     assert "No dispatcher is running" in page
     assert "<code>manage.py cluster</code>" in page
-    assert "All is well" not in page
+    assert "All systems normal" not in page
 
 
 @pytest.mark.usefixtures("healthy")
 def test_a_healthy_system_is_said_to_be_well(viewer: Client) -> None:
     page = text_of(viewer)
-    assert "All is well" in page
+    assert "All systems normal" in page
     assert "engine-1" in page
     assert "4711" in page
     assert "60" in page
@@ -73,7 +73,7 @@ def test_a_healthy_system_is_said_to_be_well(viewer: Client) -> None:
 def test_a_node_that_fell_silent_is_named(viewer: Client, healthy: Node, at_noon: datetime) -> None:
     node(NodeRole.ENGINE, at_noon, -LEASE, hostname="engine-2", process_id=99)
     page = text_of(viewer)
-    assert "The engine on engine-2, process 99 has not been heard of" in page
+    assert "The engine on engine-2 (process 99) has stopped sending heartbeats." in page
     assert "Another engine takes over its shards and calls within seconds." in page
 
 
@@ -81,7 +81,7 @@ def test_a_silent_engine_with_nobody_to_take_over_is_said_to_be_so(viewer: Clien
     node(NodeRole.ENGINE, at_noon, -LEASE)
     page = text_of(viewer)
     assert "No engine is running" in page
-    assert "No other engine is there to take over its calls." in page
+    assert "No other engine is running to take over its calls." in page
 
 
 @pytest.mark.usefixtures("healthy")
@@ -99,8 +99,8 @@ def test_overdue_timers_are_counted_by_shard(viewer: Client, tenant: Tenant, at_
     response = viewer.get("/timers/?shards=overdue")
     rows = {row["shard"].shard_id: row["overdue"] for row in response.context["rows"]}
     assert rows == {7: 2, 9: 1}
-    assert response.context["overview"].overdue == 3
-    assert "Timers are overdue, the oldest for 90 s." in response.content.decode()
+    assert response.context["backlog"].overdue == 3
+    assert "3 calls are overdue, the oldest by 1 m." in response.content.decode()
 
 
 @pytest.mark.usefixtures("healthy")
@@ -128,7 +128,7 @@ def test_a_seat_of_the_cluster_shows_its_ticket_and_a_chain_that_stands_still(
     Slot.objects.create(name="eventservice/engine", ticket=812, taken_at=at_noon - timedelta(hours=1))
     page = text_of(viewer)
     assert "812" in page
-    assert "chain eventservice/engine stands still" in page
+    assert "chain eventservice/engine has stalled" in page
 
 
 @pytest.mark.usefixtures("healthy")

@@ -90,8 +90,8 @@ def test_a_sound_installation_is_found_so(engine: Membership, tenant: Tenant) ->
     assert code == 0
     assert findings["environment"]["detail"] == "development"
     assert connection.display_name in findings["database"]["detail"]
-    assert findings["stored secrets"]["detail"] == "1, all open"
-    assert findings["engine"]["detail"] == "1 alive, 0 silent"
+    assert findings["stored secrets"]["detail"] == "1 can be decrypted"
+    assert findings["engine"]["detail"] == "1 engine running."
 
 
 def test_it_leaves_nothing_behind(engine: Membership) -> None:
@@ -118,7 +118,7 @@ def test_static_files_that_were_not_collected_are_wrong_in_production(
 ) -> None:
     settings.WHITENOISE_USE_FINDERS = False
     settings.STATIC_ROOT = tmp_path
-    assert_wrong("static files", says="missing or old")
+    assert_wrong("static files", says="missing or outdated")
     call_command("collectstatic", interactive=False, verbosity=0)
     assert examine()[1]["static files"]["ok"]
 
@@ -130,27 +130,28 @@ def test_static_files_of_an_older_version_are_wrong(
     settings.STATIC_ROOT = tmp_path
     call_command("collectstatic", interactive=False, verbosity=0)
     (tmp_path / "console" / "console.css").write_text("body { color: red }")
-    assert_wrong("static files", says="1 missing or old in")
+    assert_wrong("static files", says="1 missing or outdated in")
 
 
 def test_no_engine_is_wrong(db: None) -> None:
-    assert_wrong("engine", says="0 alive")
+    assert_wrong("engine", says="No engine is running")
 
 
 def test_an_engine_that_has_fallen_silent_does_not_count(engine: Membership) -> None:
     Node.objects.filter(pk=engine.owner_id).update(lease_until=DbNow(timedelta(seconds=-1)))
-    assert_wrong("engine", says="0 alive, 1 silent")
+    assert_wrong("engine", says="No engine is running")
+    assert "has stopped sending heartbeats" in examine()[1]["dead node"]["detail"]
 
 
 def test_a_dispatcher_is_no_engine(db: None) -> None:
     Membership(NodeRole.DISPATCHER).join()
-    assert_wrong("engine", says="0 alive")
+    assert_wrong("engine", says="No engine is running")
     assert examine()[1]["dispatcher"]["ok"]
 
 
 def test_no_dispatcher_is_wrong(db: None) -> None:
     Membership().join()
-    assert_wrong("dispatcher", says="0 alive")
+    assert_wrong("dispatcher", says="No dispatcher is running")
     assert examine()[1]["engine"]["ok"]
 
 
@@ -161,14 +162,14 @@ def test_a_call_that_has_been_due_for_long_is_wrong(
     with pin_time(at_noon + timedelta(seconds=20)):
         assert examine()[1]["overdue calls"]["ok"]
     with pin_time(at_noon + timedelta(minutes=3)):
-        assert_wrong("overdue calls", says="1, the oldest for 3 m")
+        assert_wrong("overdue calls", says="1 call is overdue, the oldest by 3 m")
 
 
 def test_a_running_call_past_its_deadline_is_wrong(engine: Membership, acme: Tenant) -> None:
     ServiceCallFactory(
         tenant_id=acme.tenant_id, status=Status.RUNNING, deadline_at=DbNow(timedelta(minutes=-1))
     )
-    assert_wrong("lost calls", says="1 running past the deadline")
+    assert_wrong("lost calls", says="1 running call is past the deadline")
 
 
 def test_events_that_wait_for_long_are_wrong(engine: Membership, acme: Tenant, at_noon: datetime) -> None:
@@ -210,7 +211,7 @@ def test_a_secret_that_no_key_opens_is_wrong_and_named(engine: Membership, keys:
     keys(Fernet.generate_key().decode())
     TenantFactory(name="acme", signing_secret=encrypt("s3cret"))
     keys(Fernet.generate_key().decode())
-    assert_wrong("stored secrets", says="1 of 1 cannot be opened: signing secret of tenant acme")
+    assert_wrong("stored secrets", says="1 of 1 cannot be decrypted: signing secret of tenant acme")
 
 
 def test_a_header_of_a_waiting_call_that_no_key_opens_is_wrong_and_named(
@@ -221,17 +222,17 @@ def test_a_header_of_a_waiting_call_that_no_key_opens_is_wrong_and_named(
     lost, ended = submit_call(acme, request=request), submit_call(acme, request=request)
     cancel(acme.tenant_id, ended)
     keys(Fernet.generate_key().decode())
-    assert_wrong("stored secrets", says=f"1 of 1 cannot be opened: header Authorization of call {lost}")
+    assert_wrong("stored secrets", says=f"1 of 1 cannot be decrypted: header Authorization of call {lost}")
 
 
 def test_of_many_waiting_calls_those_due_first_and_last_are_opened(
     engine: Membership, acme: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doctor, "MOST_CALLS_OPENED", 2)
+    monkeypatch.setattr(doctor, "MAX_CALLS_OPENED", 2)
     request = RequestSpec("GET", "http://target.test/", {"Authorization": "s3cret"})
     for hours in range(5):
         submit_call(acme, request=request, delay=timedelta(hours=hours))
-    assert examine()[1]["stored secrets"]["detail"] == "2, all open"
+    assert examine()[1]["stored secrets"]["detail"] == "2 can be decrypted"
 
 
 def test_a_migration_that_is_missing_is_wrong(engine: Membership) -> None:
@@ -244,7 +245,7 @@ def test_a_migration_that_is_missing_is_wrong(engine: Membership) -> None:
 def test_too_little_room_beside_the_file_is_wrong(
     engine: Membership, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doctor, "LEAST_FREE_BYTES", 1 << 60)
+    monkeypatch.setattr(doctor, "MIN_FREE_BYTES", 1 << 60)
     assert_wrong("disk space")
 
 

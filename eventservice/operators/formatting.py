@@ -1,0 +1,99 @@
+"""How times, durations, counts and shares are written for operators, in the console, the admin and the commands."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime, timedelta
+
+NOTHING = "–"
+UNITS = ((86_400, "d"), (3600, "h"), (60, "m"), (1, "s"))
+
+
+def format_instant(moment: datetime | None) -> str:
+    """Return an instant in UTC, to the millisecond."""
+    if moment is None:
+        return NOTHING
+    return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + " UTC"
+
+
+def format_distance(seconds: float) -> str:
+    """Return how far an instant is from now: "2 m ago" for a negative number of seconds, otherwise "in 2 m"."""
+    if abs(seconds) < 1:
+        return "now"
+    text = format_seconds(abs(seconds))
+    return f"{text} ago" if seconds < 0 else f"in {text}"
+
+
+def format_seconds(seconds: float) -> str:
+    """Return whole seconds in at most two units, such as "2 h 10 m"."""
+    left, parts = int(seconds), []
+    for size, name in UNITS:
+        count, left = divmod(left, size)
+        if count:
+            parts.append(f"{count} {name}")
+        if len(parts) == 2 or (parts and not count) or (parts and name == "m"):
+            break
+    return " ".join(parts) or "0 s"
+
+
+def format_duration(value: timedelta | float | None) -> str:
+    """Return a duration, given as a timedelta or in seconds, as precisely as it matters."""
+    if value is None:
+        return NOTHING
+    seconds = value.total_seconds() if isinstance(value, timedelta) else float(value)
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    return f"{seconds:.1f} s" if seconds < 10 else format_seconds(seconds)
+
+
+def format_milliseconds(value: float | None) -> str:
+    if value is None:
+        return NOTHING
+    return format_duration(value / 1000) if value >= 1000 else f"{value:.{1 if value < 10 else 0}f} ms"
+
+
+def format_lateness(milliseconds: float | None) -> str:
+    """Return a delay as the histograms know it: infinite means longer than their last bound."""
+    if milliseconds is None:
+        return NOTHING
+    return "more than 1 m" if math.isinf(milliseconds) else format_milliseconds(milliseconds)
+
+
+def format_period(length: timedelta) -> str:
+    """Return the length of a range as it follows "the last": "hour", "15 minutes", "7 days"."""
+    minutes = length // timedelta(minutes=1)
+    if minutes < 60:
+        return "minute" if minutes == 1 else f"{minutes} minutes"
+    hours = minutes // 60
+    return "hour" if hours == 1 else f"{hours} hours" if hours <= 24 else f"{hours // 24} days"
+
+
+def format_count(count: int, noun: str) -> str:
+    """Return a count with its noun, which takes an s in the plural."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def format_short_number(value: float) -> str:
+    """Return a round number for an axis, such as "20k"."""
+    for size, letter in ((1_000_000, "M"), (1_000, "k")):
+        if value >= size:
+            return f"{value / size:g}{letter}"
+    return f"{value:g}"
+
+
+def format_share(share: float) -> str:
+    """Return a percentage that is 0 % or 100 % only when it is exactly that."""
+    percent = 100 * share
+    if 0 < percent < 0.1:
+        return "< 0.1 %"
+    if 99.9 < percent < 100:
+        return "> 99.9 %"
+    return f"{percent:.1f}".removesuffix(".0") + " %"
+
+
+def format_size(count: int | None) -> str:
+    if count is None:
+        return NOTHING
+    if count < 1024:
+        return f"{count} B"
+    return f"{count / 1024:.1f} kB" if count < 1024**2 else f"{count / 1024**2:.1f} MB"

@@ -1,0 +1,310 @@
+"""The diagnosis of the running system, and every threshold that it goes by.
+
+The console, `manage.py doctor` and /readyz report these findings. Nothing else decides that something is wrong.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Generic, Protocol, TypeVar
+
+from django.conf import settings
+
+from eventservice.db.bounded_count import format_capped
+from eventservice.kernel.findings import Finding, Severity
+from eventservice.operators.formatting import format_count, format_duration, format_share
+from orchestration.statistics.charts import FailingHost, failing_hosts
+from orchestration.statistics.live import Pulse
+from outbox.models import OutboxPartition
+from outbox.status import OutboxStatus, list_partitions
+from timers.models import Node, NodeRole
+from timers.operator_views import Ownership, list_nodes, list_ownerships, list_stuck_shards
+
+V = TypeVar("V", float, timedelta)
+
+MAX_NAMED_SHARDS = 5
+MAX_NAMED_NODES = 3
+MAX_FAILING_HOSTS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold(Generic[V]):
+    """The value above which something deserves a warning, and the one above which it is an error."""
+
+    warning: V
+    error: V
+
+    def rate(self, value: V) -> Severity:
+        if value > self.error:
+            return Severity.ERROR
+        return Severity.WARNING if value > self.warning else Severity.OK
+
+
+# Due calls start within milliseconds, and events are published within a second.
+OVERDUE = Threshold(timedelta(seconds=10), timedelta(minutes=1))
+OUTBOX_LAG = Threshold(timedelta(seconds=10), timedelta(minutes=1))
+START_DELAY_MS = Threshold(1_000.0, 10_000.0)  # the 95th percentile of an hour
+FAILED_SHARE = Threshold(0.05, 0.2)  # of the calls of an hour
+# A host is failing if, of the calls to it that ended lately, at least so many and this share failed.
+FAILING_HOST_PERIOD = timedelta(minutes=15)
+MIN_FAILED_CALLS = 3
+MIN_FAILED_SHARE = 0.25
+
+ROLES = {
+    NodeRole.ENGINE: "calls are accepted and stored, but not sent",
+    NodeRole.DISPATCHER: "events are stored, but neither published nor sent to webhooks",
+}
+ROLE_NAMES = {NodeRole.LEAVING.value: "stopping engine"}
+
+
+class HasLease(Protocol):
+    owner_id: uuid.UUID | None
+    lease_until: datetime | None
+
+
+class Chain(HasLease, Protocol):
+    """A chain of slices of a cluster (eventservice.runtime.models.Slot)."""
+
+    name: str
+    taken_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterState:
+    """Who runs and who owns what, at one instant."""
+
+    now: datetime
+    nodes: Sequence[Node]
+    ownerships: Sequence[Ownership]
+    partitions: Sequence[OutboxPartition]
+    chains: Sequence[Chain]
+
+    def count_live(self, role: NodeRole) -> int:
+        return self.live_roles[role.value]
+
+    @property
+    def engines(self) -> int:
+        return self.count_live(NodeRole.ENGINE)
+
+    @property
+    def dispatchers(self) -> int:
+        return self.count_live(NodeRole.DISPATCHER)
+
+    @property
+    def live_roles(self) -> Counter[str]:
+        return Counter(node.role for node in self.nodes if node.is_alive(self.now))
+
+    @property
+    def in_flight(self) -> int:
+        return sum(node.in_flight for node in self.nodes)
+
+    @property
+    def shards(self) -> int:
+        return sum(group.shards for group in self.ownerships)
+
+    @property
+    def unowned_shards(self) -> int:
+        return sum(group.shards for group in self.ownerships if group.owner_id is None)
+
+    @property
+    def unowned_partitions(self) -> int:
+        return sum(not self.is_held(partition) for partition in self.partitions)
+
+    def is_held(self, lease: HasLease) -> bool:
+        """Return whether somebody owns this lease: up to and including its last instant."""
+        return lease.owner_id is not None and lease.lease_until is not None and lease.lease_until >= self.now
+
+
+@dataclass(frozen=True, slots=True)
+class FailingHostFinding(Finding):
+    """A target that fails, with what a page needs to list its failed calls."""
+
+    tenant_id: uuid.UUID | None = None
+    host: str = ""
+    share: float = 0.0
+    since: datetime | None = field(default=None)
+
+
+def read_cluster(now: datetime, chains: Iterable[Chain]) -> ClusterState:
+    return ClusterState(now, list_nodes(), list_ownerships(), list_partitions(), list(chains))
+
+
+def diagnose(cluster: ClusterState, pulse: Pulse, outbox: OutboxStatus) -> list[Finding]:
+    """Return every finding on the running system, also those that are OK."""
+    return [
+        *check_cluster(cluster),
+        check_stuck_shards(cluster.now),
+        check_overdue(pulse.overdue, pulse.oldest_overdue),
+        check_lost_calls(pulse.lost_count),
+        check_outbox_lag(outbox),
+        check_parked_events(outbox),
+    ]
+
+
+def select_problems(findings: Iterable[Finding]) -> list[Finding]:
+    """Return the findings that are not OK, errors first."""
+    problems = [finding for finding in findings if not finding.is_ok]
+    return sorted(problems, key=lambda finding: finding.severity.rank, reverse=True)
+
+
+# --- who runs, who owns what ----------------------------------------------------------------------------------
+
+
+def check_cluster(cluster: ClusterState) -> list[Finding]:
+    return [
+        *(check_role(cluster.nodes, role, cluster.now) for role in ROLES),
+        *_check_nodes(cluster),
+        *_check_owners(cluster),
+        *_check_chains(cluster),
+    ]
+
+
+def check_role(nodes: Iterable[Node], role: NodeRole, now: datetime) -> Finding:
+    count = sum(node.role == role and node.is_alive(now) for node in nodes)
+    if count:
+        return Finding(role.value, Severity.OK, f"{format_count(count, role.value)} running.")
+    text = f"No {role.value} is running: {ROLES[role]}."
+    return Finding(role.value, Severity.ERROR, text, "Start one with `manage.py cluster`.")
+
+
+def _check_nodes(cluster: ClusterState) -> Iterator[Finding]:
+    dead = [node for node in cluster.nodes if not node.is_alive(cluster.now)]
+    for node in dead[:MAX_NAMED_NODES]:
+        name = ROLE_NAMES.get(node.role, node.role)
+        text = f"The {name} on {node.hostname} (process {node.process_id}) has stopped sending heartbeats."
+        yield Finding("dead_node", Severity.WARNING, text, _describe_takeover(node, cluster))
+    if len(dead) > MAX_NAMED_NODES:
+        text = f"{format_count(len(dead) - MAX_NAMED_NODES, 'other node')} stopped sending heartbeats."
+        yield Finding("dead_node", Severity.WARNING, text, "See the list of nodes.")
+
+
+def _describe_takeover(node: Node, cluster: ClusterState) -> str:
+    if node.role == NodeRole.DISPATCHER:
+        return "Another dispatcher takes over its partitions. An engine removes it from this list."
+    if cluster.engines:
+        return "Another engine takes over its shards and calls within seconds."
+    return "No other engine is running to take over its calls."
+
+
+def _check_owners(cluster: ClusterState) -> Iterator[Finding]:
+    if cluster.engines and cluster.unowned_shards:
+        text = f"{cluster.unowned_shards} of {cluster.shards} shards have no owner; their timers wait."
+        yield Finding("unowned_shards", Severity.WARNING, text, "The engines claim them within seconds.")
+    if cluster.dispatchers and cluster.unowned_partitions:
+        count = format_count(cluster.unowned_partitions, "outbox partition")
+        text = f"{count} without an owner; their events wait."
+        remedy = "The dispatchers claim them within seconds."
+        yield Finding("unowned_partitions", Severity.WARNING, text, remedy)
+
+
+def _check_chains(cluster: ClusterState) -> Iterator[Finding]:
+    pause = timedelta(seconds=3 * settings.SLICE_SECONDS + settings.SHUTDOWN_SECONDS)
+    for chain in cluster.chains:
+        working = cluster.engines if chain.name.endswith("/engine") else cluster.dispatchers
+        if working and chain.taken_at is not None and cluster.now - chain.taken_at > pause:
+            yield Finding(
+                "stalled_chain",
+                Severity.WARNING,
+                f"The cluster's chain {chain.name} has stalled.",
+                "A running cluster restarts it within a minute. If the roles run as processes of their own, ignore this.",
+            )
+
+
+def check_stuck_shards(now: datetime) -> Finding:
+    """Report shards that nobody owns although their timers are overdue."""
+    stuck = list_stuck_shards(now - OVERDUE.warning, now)
+    if not stuck:
+        return Finding("stuck_shards", Severity.OK, "No shard is stuck.")
+    named = ", ".join(str(shard.shard_id) for shard in stuck[:MAX_NAMED_SHARDS])
+    more = f" and {len(stuck) - MAX_NAMED_SHARDS} more" if len(stuck) > MAX_NAMED_SHARDS else ""
+    oldest = format_duration(now - stuck[0].first_due)
+    verb = "is" if len(stuck) == 1 else "are"
+    text = f"{format_count(len(stuck), 'shard')} {verb} stuck: no live owner, and timers overdue by up to {oldest}."
+    remedy = f"Check that the engines can reach the database. Shard {named}{more}."
+    return Finding("stuck_shards", Severity.ERROR, text, remedy)
+
+
+# --- work that waits ------------------------------------------------------------------------------------------
+
+
+def check_overdue(count: int, oldest: timedelta) -> Finding:
+    severity = OVERDUE.rate(oldest) if count else Severity.OK
+    if severity is Severity.OK:
+        text = f"{format_capped(count)} due, none for more than {format_duration(OVERDUE.warning)}."
+        return Finding("overdue_calls", severity, text)
+    verb = "call is" if count == 1 else "calls are"
+    return Finding(
+        "overdue_calls",
+        severity,
+        f"{format_capped(count)} {verb} overdue, the oldest by {format_duration(oldest)}.",
+        "If engines are running, a tenant or host may be at its limit for calls in flight, or the engines may be too "
+        "busy: check the tenants' limits, or start more engines.",
+    )
+
+
+def check_lost_calls(count: int) -> Finding:
+    if not count:
+        return Finding("lost_calls", Severity.OK, "No running call is past its deadline.")
+    verb = "call is" if count == 1 else "calls are"
+    return Finding(
+        "lost_calls",
+        Severity.ERROR,
+        f"{format_capped(count)} running {verb} past the deadline.",
+        "An engine recovers them automatically. If none is running, run `manage.py requeue_stuck`.",
+    )
+
+
+def check_outbox_lag(outbox: OutboxStatus) -> Finding:
+    severity = OUTBOX_LAG.rate(outbox.lag)
+    if severity is Severity.OK:
+        return Finding(
+            "waiting_events", severity, f"{format_count(outbox.unpublished, 'unpublished event')}."
+        )
+    count = format_count(outbox.unpublished, "event")
+    text = f"{count} unpublished, the oldest for {format_duration(outbox.lag)}."
+    remedy = "If a dispatcher is running, its log says why. `manage.py outbox status` lists the dispatchers."
+    return Finding("waiting_events", severity, text, remedy)
+
+
+def check_parked_events(outbox: OutboxStatus) -> Finding:
+    if not outbox.parked:
+        return Finding("parked_events", Severity.OK, "No event is parked.")
+    behind = f"; {outbox.waiting_behind_parked:,} wait behind" if outbox.waiting_behind_parked else ""
+    verb = "event is" if outbox.parked == 1 else "events are"
+    return Finding(
+        "parked_events",
+        Severity.ERROR,
+        f"{outbox.parked:,} {verb} parked: rejected by a publisher, or parked by an operator{behind}.",
+        "Retry or skip them on the Outbox page, or with `manage.py outbox`.",
+    )
+
+
+# --- targets --------------------------------------------------------------------------------------------------
+
+
+def list_failing_hosts(tenant_id: uuid.UUID | None, now: datetime) -> list[FailingHostFinding]:
+    """Return hosts to which many calls failed lately, those with the largest share of failures first."""
+    since = now - FAILING_HOST_PERIOD
+    shares = failing_hosts(
+        tenant_id, since, now, least=MIN_FAILED_CALLS, share=MIN_FAILED_SHARE, most=MAX_FAILING_HOSTS
+    )
+    found = [_build_failing_host(share, since) for share in shares]
+    return sorted(found, key=lambda host: host.share, reverse=True)
+
+
+def _build_failing_host(share: FailingHost, since: datetime) -> FailingHostFinding:
+    failed, ended = share.outcomes.failed, share.outcomes.succeeded + share.outcomes.failed
+    return FailingHostFinding(
+        code="failing_host",
+        severity=Severity.WARNING if share.outcomes.succeeded else Severity.ERROR,
+        text=f"{share.host or 'A host without a name'} is failing.",
+        remedy=f"{failed:,} of {ended:,} calls failed in the last 15 minutes ({format_share(failed / ended)}).",
+        tenant_id=share.tenant_id,
+        host=share.host,
+        share=failed / ended,
+        since=since,
+    )
