@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install run services services-status services-down test lint chaos bench demo screenshots lock clean
+.PHONY: help install run services services-status services-down test lint openapi chaos bench demo screenshots lock clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,6 +41,9 @@ lint: install ## ruff, its formatter, mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+openapi: install ## write docs/openapi.json again
+	$(BIN)/python manage.py spectacular --validate --fail-on-warn --format openapi-json --file docs/openapi.json
 
 # One at a time: these tests kill processes and measure time, and would disturb each other.
 chaos: install ## run the long tests that kill processes and brokers
