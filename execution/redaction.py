@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from typing import Any
+from urllib.parse import urlsplit
 
 from eventservice.kernel.secrets import Undecipherable, decrypt, encrypt
 from execution.outcome import Outcome, Responded
@@ -72,6 +73,15 @@ def mask_headers(headers: Mapping[str, str], named_by_tenant: Collection[str]) -
     return {
         name: MASK if is_secret_header(name, named_by_tenant) else value for name, value in headers.items()
     }
+
+
+def mask_url(url: str) -> str:
+    """Return a URL without what may be secret: user information and the query."""
+    if not url:
+        return ""
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2]
+    return f"{parts.scheme}://{host}{parts.path}" + ("?…" if parts.query else "")
 
 
 def mask_stored_headers(headers: Mapping[str, Any]) -> dict[str, str]:

@@ -34,12 +34,11 @@ from eventservice.adminsite.columns import (
 from eventservice.adminsite.composite_pk import uuid_of
 from eventservice.adminsite.form_fields import Lines, Url
 from eventservice.adminsite.model_admin import Domain, ReadOnly, RoleAdmin
-from eventservice.api.webhook_rules import refused_url
-from eventservice.console.webhooks import mask_url
 from eventservice.db.sql import Unindexed
 from eventservice.kernel.errors import Conflict
 from eventservice.operators.roles import Role
 from eventservice.tenants.directory import list_tenant_ids
+from execution.redaction import mask_url
 from outbox.models import DeliveryState, OutboxEvent, OutboxPartition, WebhookDelivery, WebhookEndpoint
 from outbox.parking import skip, unpark
 from outbox.publishers.webhook.endpoints import delete_endpoint, update_endpoint
@@ -148,7 +147,10 @@ class EndpointForm(forms.ModelForm):  # type: ignore[type-arg]
 
     def clean_url(self) -> str:
         url: str = self.cleaned_data["url"]
-        if rule := refused_url(url):
+        # Imported here because every command loads the admin, and few need a schema.
+        from eventservice.api.schema.webhooks import find_url_rule
+
+        if rule := find_url_rule(url):
             raise forms.ValidationError(f"This is no address to send to: {rule}.")
         return url
 

@@ -11,7 +11,7 @@ from typing import Any
 from django.conf import settings
 
 from eventservice.api.fields import MISSING, Fields, raise_if_invalid, wrong_text
-from eventservice.api.parsers import MOST_LEVELS, storable, too_deep
+from eventservice.api.parsers import MAX_DEPTH, is_storable, is_too_deep
 from eventservice.api.problems import FieldError
 from eventservice.db.bulk import to_json
 from eventservice.db.now import db_now
@@ -170,8 +170,8 @@ def read_body(fields: Fields, name: str) -> Any:
     body = fields.value(name, None)
     if body is None or isinstance(body, int | float):
         return body
-    if too_deep(body, MOST_LEVELS - 2):
-        fields.fault(name, f"must not be nested in more than {MOST_LEVELS - 2} levels")
+    if is_too_deep(body, MAX_DEPTH - 2):
+        fields.fault(name, f"must not be nested in more than {MAX_DEPTH - 2} levels")
         return None
     size = len((body if isinstance(body, str) else to_json(body)).encode())
     if size > settings.API_MAX_BODY_BYTES:
@@ -195,7 +195,7 @@ def _is_text(value: Any) -> bool:
 
 
 def wrong_tag(tag: str) -> str | None:
-    return wrong_text(tag, LONGEST_TAG) or (None if storable(tag) else "must be a text")
+    return wrong_text(tag, LONGEST_TAG) or (None if is_storable(tag) else "must be a text")
 
 
 def read_namespace(fields: Fields, tenant: TenantProfile, default: Any = DEFAULT_NAMESPACE) -> str:

@@ -12,7 +12,7 @@ from django.core import signing
 from django.http import QueryDict
 
 from eventservice.api.formats import parse_duration, parse_instant, parse_uuid
-from eventservice.api.parsers import storable
+from eventservice.api.parsers import is_storable
 from eventservice.api.problems import FieldError
 
 DEFAULT_LIMIT = 50
@@ -36,7 +36,7 @@ class Query:
     def texts(self, name: str) -> list[str]:
         self._known.add(name)
         values = self._parameters.getlist(name)
-        if any(not value or not storable(value) or len(value) > LONGEST_TEXT for value in values):
+        if any(not value or not is_storable(value) or len(value) > LONGEST_TEXT for value in values):
             self.fault(name, "must be a text, and not empty")
             return []
         return values

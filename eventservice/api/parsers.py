@@ -12,7 +12,7 @@ from rest_framework.request import Request
 from eventservice.api.problems import FieldError, InvalidRequest, Problem
 
 # MariaDB's JSON functions know no more than 32 levels, and what is stored is wrapped in one more.
-MOST_LEVELS = 30
+MAX_DEPTH = 30
 UNSUPPORTED = "The body must be JSON: Content-Type: application/json, in UTF-8 and not compressed."
 
 
@@ -137,19 +137,19 @@ def _check_texts(document: Any) -> None:
             rest += value.values()
         elif isinstance(value, list):
             rest += value
-        elif isinstance(value, str) and not storable(value):
+        elif isinstance(value, str) and not is_storable(value):
             raise _malformed(
                 "The body has a text with a NUL character or half a surrogate pair (\\u0000, \\ud800)."
             )
 
 
-def storable(text: str) -> bool:
+def is_storable(text: str) -> bool:
     return "\0" not in text and not any("\ud800" <= character <= "\udfff" for character in text)
 
 
-def too_deep(value: Any, levels: int = MOST_LEVELS) -> bool:
+def is_too_deep(value: Any, levels: int = MAX_DEPTH) -> bool:
     if isinstance(value, dict):
-        return levels == 0 or any(too_deep(member, levels - 1) for member in value.values())
+        return levels == 0 or any(is_too_deep(member, levels - 1) for member in value.values())
     if isinstance(value, list):
-        return levels == 0 or any(too_deep(member, levels - 1) for member in value)
+        return levels == 0 or any(is_too_deep(member, levels - 1) for member in value)
     return False

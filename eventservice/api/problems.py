@@ -99,6 +99,12 @@ class InvalidRequest(Problem):
         super().__init__(400, "invalid", f"{count} invalid.", errors)
 
 
+def raise_for_errors(errors: Sequence[FieldError]) -> None:
+    """Raise InvalidRequest if there are any."""
+    if errors:
+        raise InvalidRequest(sorted(errors))
+
+
 def truncate_errors(faults: Sequence[FieldError]) -> list[dict[str, str]]:
     """The first ones, and how many more there are."""
     shown = [fault._asdict() for fault in faults[:MAX_ERRORS]]

@@ -11,9 +11,9 @@ from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 
-from eventservice.api.fields import raise_if_invalid
 from eventservice.api.formats import format_instant, parse_duration
-from eventservice.api.tenant_rules import read_key, read_overlap
+from eventservice.api.problems import InvalidRequest
+from eventservice.api.schema.tenants import ApiKeyInputSchema, RotationSchema
 from eventservice.console.base.confirm import ConfirmView
 from eventservice.console.base.forms import Form
 from eventservice.console.base.views import ConsoleView
@@ -126,13 +126,16 @@ class CreateKey(KeyView):
         form = Form(request.POST, ["name", "expiresAt"], several=["scopes"])
         form.leave_out_empty("name", "expiresAt")
         _expires_in(form)
-        name, scopes, expires_at = read_key(form.fields)
-        if form.faults:
+        asked = form.parse(ApiKeyInputSchema)
+        if asked is None:
             given = {**request.POST.dict(), "scopes": request.POST.getlist("scopes")}
             return self._show_form(tenant_id, given, form.wrong, 400)
 
         key, text = self.make_key(
-            "key-create", lambda: create_key(tenant_id, scopes, name=name, expires_at=expires_at)
+            "key-create",
+            lambda: create_key(
+                tenant_id, asked.scope_names, name=asked.name or "", expires_at=asked.expires_at
+            ),
         )
         return self.show_once(tenant, key, text)
 
@@ -154,8 +157,10 @@ class RotateKey(KeyView):
     def post(self, request: HttpRequest, key_id: str, tenant_id: uuid.UUID | None = None) -> HttpResponse:
         tenant = get_tenant(tenant_id) if tenant_id else None
         form = Form(request.POST, ["overlap"])
-        overlap = read_overlap(form.fields)
-        raise_if_invalid(form.faults)
+        rotation = form.parse(RotationSchema)
+        if rotation is None:
+            raise InvalidRequest(form.faults)
+        overlap = rotation.overlap_time
 
         def rotate() -> tuple[ApiKey, str]:
             key = get_key(tenant_id, key_id)

@@ -15,12 +15,12 @@ from eventservice.console.base.confirm import ConfirmView
 from eventservice.console.base.forms import drop_empty_params
 from eventservice.console.base.tenant_select import list_tenant_options
 from eventservice.console.base.views import ConsoleView
-from eventservice.console.webhooks import mask_url
 from eventservice.db.bounded_count import MAX_COUNTED
 from eventservice.db.now import db_now
 from eventservice.kernel.errors import Conflict, NotFound
 from eventservice.operators.health import check_outbox_lag, check_role, select_problems
 from eventservice.tenants.directory import find_tenant_names, list_tenant_ids
+from execution.redaction import mask_url
 from orchestration.events import EventType
 from outbox.aggregate_events import timeline_of
 from outbox.models import OutboxEvent

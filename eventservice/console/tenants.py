@@ -12,13 +12,11 @@ from django.urls import reverse
 
 from eventservice.api.pagination import Query
 from eventservice.api.problems import FieldError
-from eventservice.api.tenant_rules import (
-    LISTS,
-    NUMBERS,
+from eventservice.api.schema.tenants import (
+    NamespaceInputSchema,
+    TenantInputSchema,
+    TenantSettingsSchema,
     name_taken,
-    read_limits,
-    read_name,
-    read_namespace,
 )
 from eventservice.console.base.confirm import ConfirmView
 from eventservice.console.base.edit_token import compute_edit_token
@@ -43,10 +41,14 @@ from eventservice.tenants.models import DEFAULT_SHARDS, Tenant
 from orchestration.queries.calls import count_pending
 
 LISTED = 25
-NUMBER_NAMES = [name for name, _, _ in NUMBERS]
-LIST_NAMES = [name for name, _ in LISTS]
-# The columns of the form of limits.
-SETTINGS = [column for _, column, _ in NUMBERS] + [column for _, column in LISTS]
+# The fields of the form of limits, and their columns.
+NUMBERS = {
+    "maxInFlight": "max_in_flight",
+    "maxPending": "max_pending",
+    "requestsPerMinute": "requests_per_minute",
+}
+LISTS = {"allowedHosts": "allowed_hosts", "secretHeaders": "secret_headers"}
+SETTINGS = [*NUMBERS.values(), *LISTS.values()]
 
 
 class EditConflict(Conflict):
@@ -80,13 +82,14 @@ class CreateTenant(ConsoleView):
         return self.render({"given": defaults, "wrong": {}})
 
     def post(self, request: HttpRequest) -> HttpResponse:
-        form = Form(request.POST, ["name"], NUMBER_NAMES, LIST_NAMES)
-        name, limits, tenant_id = read_name(form.fields), read_limits(form.fields), new_id()
-        if not form.faults:
+        form = Form(request.POST, ["name"], NUMBERS, LISTS)
+        given, tenant_id = form.parse(TenantInputSchema), new_id()
+        if given is not None:
+            name = given.name
             try:
                 self.run_audited(
                     "tenant-create",
-                    lambda: create_tenant(name, tenant_id=tenant_id, **limits),
+                    lambda: create_tenant(name, tenant_id=tenant_id, **given.settings),
                     tenant_id=tenant_id,
                     subject=tenant_id,
                     name=name,
@@ -147,11 +150,13 @@ class TenantDetailsPage(TenantPage):
 class UpdateLimits(TenantPage):
     def post(self, request: HttpRequest, tenant_id: uuid.UUID) -> HttpResponse:
         tenant = get_tenant(tenant_id)
-        form = Form(request.POST, numbers=NUMBER_NAMES, lines=LIST_NAMES)
-        changes = read_limits(form.fields)
-        if form.faults:
+        form = Form(request.POST, numbers=NUMBERS, lines=LISTS)
+        settings = form.parse(TenantSettingsSchema)
+        if settings is None:
             return self.show_tenant(tenant, request.POST, 400, wrong=form.wrong)
-        changed = {column: value for column, value in changes.items() if getattr(tenant, column) != value}
+        changed = {
+            column: value for column, value in settings.changes().items() if getattr(tenant, column) != value
+        }
         told = "The limits are changed. Other processes follow within 5 seconds."
         try:
             return _change(
@@ -165,15 +170,15 @@ class SetSecret(TenantPage):
     def post(self, request: HttpRequest, tenant_id: uuid.UUID) -> HttpResponse:
         tenant = get_tenant(tenant_id)
         form = Form(request.POST, ["signingSecret"])
-        changes = read_limits(form.fields)
-        if not form.faults and not changes["signing_secret"]:
+        settings = form.parse(TenantSettingsSchema)
+        if settings is not None and not settings.signing_secret:
             form.faults.append(FieldError("/signingSecret", "is required"))
-        if form.faults:
+        if settings is None or form.faults:
             return self.show_tenant(tenant, None, 400, wrong_secret=form.wrong)
         action = "tenant-secret-rotate" if tenant.signing_secret else "tenant-secret-set"
         told = "Requests are signed with the new secret from now on, within 5 seconds everywhere."
         # The secret is no detail of the action: nobody shall read it anywhere.
-        return _change(self, action, tenant_id, changes, told)
+        return _change(self, action, tenant_id, settings.changes(), told)
 
 
 class ClearSecret(ConfirmView):
@@ -231,8 +236,10 @@ class CreateNamespace(TenantPage):
     def post(self, request: HttpRequest, tenant_id: uuid.UUID) -> HttpResponse:
         tenant = get_tenant(tenant_id)
         form = Form(request.POST, ["name"], ["numShards"])
-        name, num_shards = read_namespace(form.fields)
-        if not form.faults:
+        form.leave_out_empty("numShards")
+        given = form.parse(NamespaceInputSchema)
+        if given is not None:
+            name, num_shards = given.name, given.num_shards or DEFAULT_SHARDS
             try:
                 is_new = self.run_audited(
                     "namespace-create",
@@ -288,5 +295,5 @@ def _change(
 
 def _settings(tenant: Tenant) -> dict[str, Any]:
     """As its form has them."""
-    given: dict[str, Any] = {name: getattr(tenant, column) for name, column, _ in NUMBERS}
-    return given | {name: "\n".join(getattr(tenant, column)) for name, column in LISTS}
+    given: dict[str, Any] = {name: getattr(tenant, column) for name, column in NUMBERS.items()}
+    return given | {name: "\n".join(getattr(tenant, column)) for name, column in LISTS.items()}

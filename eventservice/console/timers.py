@@ -8,9 +8,8 @@ from typing import Any
 
 from django.http import HttpRequest, HttpResponse
 
-from eventservice.api.fields import raise_if_invalid
 from eventservice.api.pagination import Query
-from eventservice.api.problems import FieldError
+from eventservice.api.problems import FieldError, raise_for_errors
 from eventservice.console.base.views import ConsoleView
 from eventservice.db.bounded_count import MAX_COUNTED
 from eventservice.db.now import db_now
@@ -41,7 +40,7 @@ class TimersPage(ConsoleView):
         query = Query(request.GET, faults)
         listed = ShardFilter(query.choice("shards", list(ShardFilter), ShardFilter.ALL))
         after = query.number("after", -1, least=0, most=MAX_SHARDS)
-        raise_if_invalid(faults)
+        raise_for_errors(faults)
         now = db_now()
         cluster = read_cluster(now, Slot.objects.order_by("name"))
         waiting = measure_backlog(now, MAX_COUNTED)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
@@ -13,7 +12,8 @@ from django.urls import reverse
 from eventservice.api.formats import parse_uuid
 from eventservice.api.pagination import Query
 from eventservice.api.problems import FieldError
-from eventservice.api.webhook_rules import EVENT_TYPES, read_endpoint
+from eventservice.api.schema.types import Id
+from eventservice.api.schema.webhooks import EVENT_TYPES, WebhookEndpointSchema
 from eventservice.console.base.confirm import ConfirmView
 from eventservice.console.base.forms import Form, drop_empty_params
 from eventservice.console.base.tenant_select import list_tenant_options
@@ -22,6 +22,7 @@ from eventservice.kernel.errors import Conflict, NotFound
 from eventservice.kernel.ids import new_id
 from eventservice.operators.roles import Role
 from eventservice.tenants.directory import find_tenant_names, get_tenant
+from execution.redaction import mask_url
 from outbox.models import WebhookEndpoint
 from outbox.publishers.webhook.endpoints import (
     check_endpoint_unused,
@@ -60,6 +61,12 @@ class WebhooksPage(ConsoleView):
         return self.render(context, status=400 if faults else 200)
 
 
+class NewEndpoint(WebhookEndpointSchema):
+    """An endpoint, and the tenant that it is for."""
+
+    tenant: Id
+
+
 class CreateEndpoint(ConsoleView):
     nav = "outbox"
     read_role = write_role = Role.ADMIN
@@ -80,12 +87,12 @@ class CreateEndpoint(ConsoleView):
     def post(self, request: HttpRequest) -> HttpResponse:
         form = Form(request.POST, ["tenant", "url"], several=["eventTypes"])
         form.leave_out_empty("tenant")
-        tenant_id = form.fields.identifier("tenant")
-        url, types = read_endpoint(form.fields)
-        if form.faults:
+        asked = form.parse(NewEndpoint)
+        if asked is None:
             given = {**request.POST.dict(), "eventTypes": request.POST.getlist("eventTypes")}
             return self._show_form(given, form.wrong, 400)
 
+        tenant_id, url, types = asked.tenant, asked.url, asked.distinct_types
         tenant, endpoint_id = get_tenant(tenant_id), new_id()
         endpoint, secret = self.run_audited(
             "endpoint-create",
@@ -185,15 +192,6 @@ class ResendDeliveries(ConfirmView):
         count = _act(self, "endpoint-send-again", endpoint, lambda: _send_again(endpoint))
         self.report_success(f"{count:,} deliveries are sent again.")
         return self.redirect_back(reverse("console:webhooks"))
-
-
-def mask_url(url: str) -> str:
-    """Without what may be a secret: who signs in, and the query."""
-    if not url:
-        return ""
-    parts = urlsplit(url)
-    host = parts.netloc.rpartition("@")[2]
-    return f"{parts.scheme}://{host}{parts.path}" + ("?…" if parts.query else "")
 
 
 def _act(page: ConsoleView, action: str, endpoint: WebhookEndpoint, command: Callable[[], R]) -> R:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from io import StringIO
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from django.conf import settings
@@ -25,8 +25,10 @@ from rich.table import Table
 from rich.text import Text
 
 from eventservice.api.formats import parse_duration
-from eventservice.api.problems import FieldError
 from eventservice.client import ApiError, Client, Unreachable, Unsendable
+
+if TYPE_CHECKING:
+    from eventservice.api.schema.base import M
 
 EXIT_REFUSED, EXIT_USAGE, EXIT_UNREACHABLE = 1, 2, 3
 STATUS_COLORS = {
@@ -144,11 +146,15 @@ def parse_duration_argument(
 parse_positive_duration = partial(parse_duration_argument, minimum=timedelta(seconds=0.1))
 
 
-def raise_for_field_errors(faults: Sequence[FieldError]) -> None:
-    """Raise CommandError if the validation of the API rejected arguments of the command."""
-    if faults:
-        lines = [f"{error.pointer.strip('/')} {error.detail}" for error in faults]
+def parse_document(model: type[M], document: Any) -> M:
+    """Return arguments of the command as a document of the API; raise CommandError if they break its rules."""
+    from eventservice.api.schema.base import validate  # slow to import, and few commands need it
+
+    parsed, errors = validate(model, document)
+    if parsed is None:
+        lines = [f"{error.pointer.strip('/')} {error.detail}" for error in errors]
         raise CommandError("\n".join(lines), returncode=EXIT_REFUSED)
+    return parsed
 
 
 def _validate_access(options: Mapping[str, Any]) -> None:

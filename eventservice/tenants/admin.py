@@ -14,7 +14,6 @@ from eventservice.adminsite.change_lists import AnyTenantFilter, Choice
 from eventservice.adminsite.columns import column, moment, when
 from eventservice.adminsite.form_fields import Lines
 from eventservice.adminsite.model_admin import RoleAdmin
-from eventservice.api.tenant_rules import HEADER_RULE, LISTS, NUMBERS, SIGNING_SECRET, is_header
 from eventservice.console.base.edit_token import compute_edit_token
 from eventservice.kernel.errors import Conflict
 from eventservice.kernel.sharding import MAX_SHARDS
@@ -22,9 +21,10 @@ from eventservice.operators.roles import Role
 from eventservice.tenants.directory import create_tenant, declare_namespace, update_tenant
 from eventservice.tenants.keys import revoke_key
 from eventservice.tenants.models import DEFAULT_SHARDS, ApiKey, Namespace, Tenant
-from execution.url_rules import BadUrl, parse_host
 
-COLUMNS = ("active", *(name for _, name, _ in NUMBERS), *(name for _, name in LISTS))
+COLUMNS = (
+    "active", "max_in_flight", "max_pending", "requests_per_minute", "allowed_hosts", "secret_headers",
+)  # fmt: skip
 
 KNOWN = (
     column("signs its requests", lambda tenant: "yes" if tenant.signing_secret else "no"),
@@ -55,17 +55,30 @@ class TenantForm(forms.ModelForm):  # type: ignore[type-arg]
             del self.fields["shown"]
         else:
             self.initial["shown"] = compute_edit_token(self.instance, COLUMNS)
-        for _, name, most in NUMBERS:
-            if name in self.fields:
-                initial = self.fields[name].initial
-                self.fields[name] = forms.IntegerField(min_value=1, max_value=most, initial=initial)
 
     def clean(self) -> dict[str, Any]:
         """Against the row as it is now, which then stays so until this form is saved."""
         given = super().clean() or {}
+        self._validate_settings(given)
         if "shown" in self.fields:
             self._refuse_unseen(Tenant.objects.select_for_update().get(pk=self.instance.pk), given)
         return given
+
+    def _validate_settings(self, given: dict[str, Any]) -> None:
+        """Validate by the rules of the API, and take the values as it reads them."""
+        # Imported here because every command loads the admin, and few need a schema.
+        from eventservice.api.schema.base import validate
+        from eventservice.api.schema.tenants import TenantSettingsSchema
+
+        columns = {str(field.alias): name for name, field in TenantSettingsSchema.model_fields.items()}
+        document = {alias: given[column] for alias, column in columns.items() if column in given}
+        settings, errors = validate(TenantSettingsSchema, document)
+        for error in errors:
+            _, member, *line = error.pointer.split("/")
+            subject = f"Line {int(line[0]) + 1}" if line else "It"
+            self.add_error(columns[member], f"{subject} {error.detail}.")
+        if settings is not None:
+            given |= settings.changes()
 
     def _refuse_unseen(self, current: Tenant, given: dict[str, Any]) -> None:
         digest = compute_edit_token(current, COLUMNS)
@@ -83,24 +96,6 @@ class TenantForm(forms.ModelForm):  # type: ignore[type-arg]
             "Nothing has been saved: somebody else has changed this tenant since this page was opened. It has by now "
             f"{'; '.join(differing) or 'what you typed'}. Saving it again puts what is below in its place."
         )
-
-    def clean_allowed_hosts(self) -> list[str]:
-        try:
-            return [parse_host(host) for host in self.cleaned_data["allowed_hosts"]]
-        except BadUrl:
-            raise ValidationError("Each must be a host name or address, without scheme, port or *.") from None
-
-    def clean_secret_headers(self) -> list[str]:
-        names: list[str] = self.cleaned_data["secret_headers"]
-        if not all(map(is_header, names)):
-            raise ValidationError(f"Each {HEADER_RULE}.")
-        return names
-
-    def clean_signing_secret(self) -> str:
-        given: str = self.cleaned_data["signing_secret"]
-        if given and not SIGNING_SECRET.fullmatch(given):
-            raise ValidationError("It must be whsec_ and the base64 of 24 to 96 random bytes.")
-        return given
 
 
 @admin.register(Tenant)

@@ -60,7 +60,7 @@ def test_a_change_is_in_both_logs(admin: Client, tenant: Tenant) -> None:
     assert (note.user, note.action, note.subject) == ("ada", "tenant-change", str(tenant.pk))
     assert note.tenant_id == tenant.pk
     assert note.detail == {"max_pending": 20, "requests_per_minute": 30}
-    assert "max_pending" in LogEntry.objects.get().get_change_message()
+    assert "Max pending" in LogEntry.objects.get().get_change_message()
     assert "tenant-change" in shown(admin.get(page_of(TENANT, tenant, "history")))
 
 

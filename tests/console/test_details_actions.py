@@ -302,7 +302,7 @@ def test_a_tag_that_is_there_or_is_not_is_not_noted_again(operator: Client, acme
 def test_a_tag_that_is_none_is_refused(operator: Client, acme: Tenant, tag: str) -> None:
     call = submit(acme, due_at=after(60))
     post(operator, acme, call, "tags", add=tag)
-    assert "The tag must be" in text_of(page_of(operator, acme, call))
+    assert "The tag must" in text_of(page_of(operator, acme, call))
     assert tags_of(acme, call) == set()
 
 

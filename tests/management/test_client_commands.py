@@ -291,7 +291,7 @@ def test_an_existing_namespace_keeps_its_number_of_shards(run: Run) -> None:
     assert "blue (4)" in run_command("tenant", "namespace", "acme", "blue")
     with pytest.raises(CommandError, match="fixed at 4"):
         run_command("tenant", "namespace", "acme", "blue", "--shards", "16")
-    with pytest.raises(CommandError, match="numShards must be from 1"):
+    with pytest.raises(CommandError, match="numShards must be at least 1"):
         run_command("tenant", "namespace", "acme", "green", "--shards", "0")
 
 

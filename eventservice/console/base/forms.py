@@ -9,9 +9,9 @@ from typing import Any
 
 from django.http import QueryDict
 
-from eventservice.api.fields import Fields
-from eventservice.api.parsers import storable
+from eventservice.api.parsers import is_storable
 from eventservice.api.problems import FieldError
+from eventservice.api.schema.base import M, validate
 from eventservice.kernel.errors import DomainError
 
 _WHOLE = re.compile(r"-?[0-9]{1,18}", re.ASCII)
@@ -38,7 +38,12 @@ class Form:
             self.faults.append(FieldError(f"/{name}", "must not have a NUL character"))
             del document[name]
         self.document = document
-        self.fields = Fields(document, self.faults)
+
+    def parse(self, model: type[M]) -> M | None:
+        """Return the form as a document of the API, or None: then `faults` has everything that is wrong."""
+        document, errors = validate(model, self.document)
+        self.faults += errors
+        return None if self.faults else document
 
     def leave_out_empty(self, *names: str) -> None:
         """An empty text says nothing."""
@@ -83,4 +88,4 @@ def _lines(text: str) -> list[str]:
 
 def _clean(value: Any) -> bool:
     values = value if isinstance(value, list) else [value]
-    return all(storable(text) for text in values if isinstance(text, str))
+    return all(is_storable(text) for text in values if isinstance(text, str))

@@ -20,8 +20,8 @@ from django.db import OperationalError, transaction
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 
-from eventservice.api.call_submission import wrong_tag
 from eventservice.api.problems import FieldError, InvalidRequest, find_problem
+from eventservice.api.schema.calls import find_tag_error
 from eventservice.console.base.views import ConsoleView, redirect_see_other
 from eventservice.console.calls.list_query import Asked, read_asked
 from eventservice.console.calls.presenters.list_row import read_keys, rows_of
@@ -349,7 +349,7 @@ class Run(BulkPage):
         wrong = {}
         if self.request.POST.get("word", "").strip().replace(",", "") != str(len(bulk.calls)):
             wrong["word"] = f"Type {len(bulk.calls)} to confirm. Nothing has been changed."
-        if bulk.kind in ("tag", "untag") and (rule := wrong_tag(tag)):
+        if bulk.kind in ("tag", "untag") and (rule := find_tag_error(tag)):
             wrong["tag"] = f"The tag {rule}."
         return wrong
 

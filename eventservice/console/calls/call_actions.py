@@ -8,9 +8,9 @@ from typing import Any
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 
-from eventservice.api.call_submission import wrong_tag
 from eventservice.api.formats import format_instant
 from eventservice.api.problems import FieldError, InvalidRequest
+from eventservice.api.schema.calls import find_tag_error
 from eventservice.console.base.confirm import ConfirmView
 from eventservice.console.base.views import ConsoleView
 from eventservice.console.calls.local_time import BadMoment, Moment, chosen_of, moment_of, zones
@@ -232,7 +232,7 @@ class Tags(Labels):
     def post(self, request: HttpRequest, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> HttpResponse:
         add = request.POST.get("add", "").strip()
         tag = add or request.POST.get("remove", "")
-        if wrong := wrong_tag(tag):
+        if wrong := find_tag_error(tag):
             raise InvalidRequest([FieldError("The tag", wrong)])
         action = "tag" if add else "untag"
         if not self.label(tenant_id, service_call_id, action, tag, add=bool(add)):

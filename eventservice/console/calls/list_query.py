@@ -13,10 +13,9 @@ from django.http import QueryDict
 from django.urls import reverse
 
 from eventservice.api.call_filters import SORTS
-from eventservice.api.fields import raise_if_invalid
 from eventservice.api.formats import parse_instant
 from eventservice.api.pagination import Query, make_cursor
-from eventservice.api.problems import FieldError
+from eventservice.api.problems import FieldError, raise_for_errors
 from eventservice.console.base.forms import drop_empty_params
 from eventservice.console.base.tenant_select import list_tenant_options
 from orchestration.queries.call_lists import CallFilter, CallListPage, Order, Position, list_calls
@@ -69,7 +68,7 @@ class Asked:
             faults = [FieldError("/query/id", "is looked up by the list alone: it is no filter")]
         if not faults and self.too_many_tenants:
             faults = [FieldError("/query/tenant", "must be given: there are too many for one list")]
-        raise_if_invalid(faults)
+        raise_for_errors(faults)
         return self
 
     @property

@@ -16,10 +16,11 @@ from typing import Any
 
 from django.http import QueryDict
 
-from eventservice.api.call_submission import DEFAULT_TIMEOUT, Asking, parse_submission
 from eventservice.api.formats import format_duration, format_instant
-from eventservice.api.parsers import parse_json, storable
+from eventservice.api.parsers import is_storable, parse_json
 from eventservice.api.problems import FieldError, Problem
+from eventservice.api.schema.calls import DEFAULT_TIMEOUT, parse_submission
+from eventservice.api.schema.types import CallContext
 from eventservice.console.calls.curl import CurlRequest
 from eventservice.console.calls.local_time import BadMoment, chosen_of, moment_of
 from eventservice.kernel.ids import new_id
@@ -211,7 +212,7 @@ def command_of(
     if tenant is None:
         del document["namespace"]  # only a tenant has any
     try:
-        command = parse_submission(document, Asking(tenant or ANYBODY, correlation_id))
+        command = parse_submission(document, CallContext(tenant or ANYBODY, correlation_id))
     except Problem as refused:
         faults.take(refused.errors, draft)
         return None
@@ -280,7 +281,7 @@ def body_of(draft: Draft, faults: Faults) -> Any:
     if not draft.body.strip() and (draft.body_kind == "json" or not draft.body):
         return None
     if draft.body_kind != "json":
-        if not storable(draft.body):
+        if not is_storable(draft.body):
             faults.add("body", "The body has a NUL character or half a surrogate pair.")
         return draft.body
     try:

@@ -7,17 +7,15 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from eventservice.api.fields import Fields
-from eventservice.api.problems import FieldError
-from eventservice.api.tenant_rules import LONGEST_OVERLAP, read_key
+from eventservice.api.schema.tenants import MAX_OVERLAP, ApiKeyInputSchema
 from eventservice.db.now import db_now
 from eventservice.kernel.errors import DomainError
 from eventservice.management.commands.tenant import get_tenant_argument
 from eventservice.management.terminal import (
     Terminal,
+    parse_document,
     parse_duration_argument,
     parse_positive_duration,
-    raise_for_field_errors,
 )
 from eventservice.tenants.keys import (
     MAX_LIFETIME,
@@ -52,7 +50,7 @@ class Command(BaseCommand):
             "rotate", help="create a successor; the old key expires after the overlap"
         )
         rotate.add_argument("id")
-        overlap = partial(parse_duration_argument, maximum=timedelta(seconds=LONGEST_OVERLAP))
+        overlap = partial(parse_duration_argument, maximum=MAX_OVERLAP)
         rotate.add_argument("--overlap", type=overlap, default=timedelta(hours=24), metavar="24h")
         actions.add_parser("revoke", help="revoke a key immediately").add_argument("id")
         for parser_of_action in (create, listing, rotate):
@@ -68,10 +66,8 @@ class Command(BaseCommand):
         expires_at = None if expires is None else db_now() + expires
         fields = {"name": options["name"]} if options["name"] else {}
         scopes = options["scope"] or [ApiKey.Scope.READ.value, ApiKey.Scope.WRITE.value]
-        faults: list[FieldError] = []
-        name, scopes, _ = read_key(Fields({**fields, "scopes": sorted(set(scopes))}, faults))
-        raise_for_field_errors(faults)
-        key, text = create_key(tenant_id, scopes, name=name, expires_at=expires_at)
+        asked = parse_document(ApiKeyInputSchema, {**fields, "scopes": sorted(set(scopes))})
+        key, text = create_key(tenant_id, asked.scope_names, name=asked.name or "", expires_at=expires_at)
         self._print_new_key(key, text)
 
     def _rotate(self, options: dict[str, Any]) -> None:

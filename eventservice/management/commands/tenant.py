@@ -8,11 +8,9 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import IntegrityError
 
-from eventservice.api.fields import Fields
-from eventservice.api.problems import FieldError
-from eventservice.api.tenant_rules import read_name, read_namespace
+from eventservice.api.schema.tenants import NamespaceInputSchema, TenantInputSchema
 from eventservice.kernel.errors import DomainError
-from eventservice.management.terminal import Terminal, raise_for_field_errors
+from eventservice.management.terminal import Terminal, parse_document
 from eventservice.tenants.directory import create_tenant, declare_namespace
 from eventservice.tenants.models import Namespace, Tenant
 
@@ -60,19 +58,14 @@ def _list(options: dict[str, Any]) -> list[Tenant]:
 
 
 def _create(options: dict[str, Any]) -> list[Tenant]:
-    faults: list[FieldError] = []
-    name = read_name(Fields({"name": options["name"]}, faults))
-    raise_for_field_errors(faults)
-    return [create_tenant(name)]
+    return [create_tenant(parse_document(TenantInputSchema, {"name": options["name"]}).name)]
 
 
 def _namespace(options: dict[str, Any]) -> list[Tenant]:
     tenant = get_tenant_argument(options["tenant"])
-    faults: list[FieldError] = []
-    asked = Fields({"name": options["name"], "numShards": options["shards"]}, faults)
-    name, num_shards = read_namespace(asked, None)
-    raise_for_field_errors(faults)
-    declare_namespace(tenant.tenant_id, name, num_shards)
+    document = {"name": options["name"], "numShards": options["shards"]}
+    namespace = parse_document(NamespaceInputSchema, document)
+    declare_namespace(tenant.tenant_id, namespace.name, namespace.num_shards)
     return [tenant]
 
 

@@ -6,14 +6,12 @@ from uuid import UUID
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from eventservice.api.fields import Fields
-from eventservice.api.problems import FieldError
-from eventservice.api.webhook_rules import EVENT_TYPES, read_endpoint
-from eventservice.console.webhooks import mask_url
+from eventservice.api.schema.webhooks import EVENT_TYPES, WebhookEndpointSchema
 from eventservice.kernel.errors import DomainError
 from eventservice.management.commands.tenant import get_tenant_argument
-from eventservice.management.terminal import Terminal, raise_for_field_errors
+from eventservice.management.terminal import Terminal, parse_document
 from eventservice.tenants.directory import find_tenant_names
+from execution.redaction import mask_url
 from outbox.publishers.webhook.endpoints import (
     create_endpoint,
     delete_endpoint,
@@ -61,12 +59,11 @@ class Command(BaseCommand):
 
     def _add(self, options: dict[str, Any]) -> None:
         tenant = get_tenant_argument(options["tenant"])
-        faults: list[FieldError] = []
-        url, types = read_endpoint(Fields({"url": options["url"], "eventTypes": options["type"]}, faults))
-        raise_for_field_errors(faults)
-        endpoint, secret = create_endpoint(tenant.tenant_id, url, types)
+        document = {"url": options["url"], "eventTypes": options["type"]}
+        asked = parse_document(WebhookEndpointSchema, document)
+        endpoint, secret = create_endpoint(tenant.tenant_id, asked.url, asked.distinct_types)
         if self.terminal.as_json:
-            self.terminal.json({"endpointId": str(endpoint.endpoint_id), "url": url, "secret": secret})
+            self.terminal.json({"endpointId": str(endpoint.endpoint_id), "url": asked.url, "secret": secret})
         else:
             self.terminal.line("endpoint", endpoint.endpoint_id)
             self.terminal.line("secret  ", secret)

@@ -1,0 +1,139 @@
+"""Tenants, their namespaces and their API keys: what may be set, and what is shown of them."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field
+
+from eventservice.api.schema.base import RequestModel, omittable, pattern, rule_error
+from eventservice.api.schema.types import Duration, Instant, Label, OneLine
+from eventservice.db.now import db_now
+from eventservice.kernel.errors import Conflict
+from eventservice.kernel.sharding import MAX_SHARDS
+from eventservice.tenants.keys import MAX_LIFETIME
+from eventservice.tenants.models import DEFAULT_SHARDS, ApiKey, name_rule
+from execution.url_rules import BadUrl, is_header_name, parse_host
+
+MAX_LISTED = 200
+MAX_KEY_NAME_LENGTH = 100
+MAX_OVERLAP = timedelta(days=30)
+DEFAULT_OVERLAP = timedelta(days=1)
+
+_WEBHOOK_SECRET = r"whsec_[A-Za-z0-9+/]{32,128}={0,2}"  # noqa: S105 (its form)
+
+
+def _parse_host(text: str) -> str:
+    """Hosts are compared with those of URLs, so they are read like them."""
+    try:
+        return parse_host(text)
+    except BadUrl:
+        raise rule_error("must be a host name or address, without scheme, port or *") from None
+
+
+def _check_header_name(name: str) -> str:
+    """A header's name may contain a `*`, but here it would be taken for a wildcard, and there are none."""
+    if not is_header_name(name) or "*" in name:
+        raise rule_error("must be the whole name of a header, such as X-Session, without : or *")
+    return name
+
+
+def _check_expiry(moment: datetime) -> datetime:
+    now = db_now()
+    if not now < moment <= now + MAX_LIFETIME:
+        raise rule_error(f"must be in the future, and within {MAX_LIFETIME.days} days from now")
+    return moment
+
+
+Name = Annotated[
+    str,
+    pattern(name_rule.regex.pattern.replace(r"\Z", "$"), str(name_rule.message)),
+    Field(examples=["acme"]),
+]
+Host = Annotated[Label, Field(max_length=253), AfterValidator(_parse_host)]
+HeaderName = Annotated[Label, Field(max_length=253), AfterValidator(_check_header_name)]
+Scope = Annotated[ApiKey.Scope, Field(strict=False)]
+
+
+class TenantSettingsSchema(RequestModel):
+    """The settings of a tenant. `changes()` has those that were given, by their columns."""
+
+    active: bool = omittable(description="The keys of an inactive tenant are refused.")
+    max_in_flight: Annotated[int, Field(ge=1, le=100_000)] = omittable(
+        description="How many requests may be under way at a time."
+    )
+    max_pending: Annotated[int, Field(ge=1, le=100_000_000)] = omittable(
+        description="How many calls may be pending at a time: the pending limit."
+    )
+    requests_per_minute: Annotated[int, Field(ge=1, le=100_000_000)] = omittable(
+        description="The rate limit of this API."
+    )
+    allowed_hosts: Annotated[list[Host], Field(max_length=MAX_LISTED)] = omittable(
+        description="The hosts that calls may reach: names or addresses without scheme, port or `*`. "
+        "An empty array allows every host."
+    )
+    secret_headers: Annotated[list[HeaderName], Field(max_length=MAX_LISTED)] = omittable(
+        description="Names of request headers whose values are secret, beside the built-in ones."
+    )
+    signing_secret: (
+        Annotated[
+            str,
+            pattern(f"^({_WEBHOOK_SECRET})?$", 'whsec_ and the base64 of 24 to 96 random bytes, or ""'),
+        ]
+        | None
+    ) = omittable(
+        description="Requests are signed with it (Standard Webhooks). An empty string turns that off."
+    )
+
+    def changes(self) -> dict[str, Any]:
+        given = super().changes()
+        if given.get("signing_secret", "") is None:
+            given["signing_secret"] = ""
+        return given
+
+
+class TenantInputSchema(TenantSettingsSchema):
+    name: Name
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The given settings, by their columns."""
+        return {column: value for column, value in self.changes().items() if column != "name"}
+
+
+class NamespaceInputSchema(RequestModel):
+    name: Name
+    num_shards: Annotated[int, Field(ge=1, le=MAX_SHARDS)] | None = Field(
+        default=None, description=f"Fixed once the namespace exists. Defaults to {DEFAULT_SHARDS}."
+    )
+
+
+class ApiKeyInputSchema(RequestModel):
+    name: Annotated[OneLine | None, Field(max_length=MAX_KEY_NAME_LENGTH)] = Field(
+        default=None, description="What the key is for."
+    )
+    scopes: Annotated[list[Scope], Field(min_length=1, max_length=len(ApiKey.Scope))]
+    expires_at: Annotated[Instant, AfterValidator(_check_expiry)] | None = Field(
+        default=None,
+        description=f"In the future, and within {MAX_LIFETIME.days} days from now. By default a key never expires.",
+    )
+
+    @property
+    def scope_names(self) -> list[str]:
+        return sorted({scope.value for scope in self.scopes})
+
+
+class RotationSchema(RequestModel):
+    overlap: Annotated[float, Duration(0, MAX_OVERLAP.total_seconds())] | None = Field(
+        default=None, description="How long the old key stays valid. Defaults to `24h`."
+    )
+
+    @property
+    def overlap_time(self) -> timedelta:
+        return DEFAULT_OVERLAP if self.overlap is None else timedelta(seconds=self.overlap)
+
+
+def name_taken(name: str) -> Conflict:
+    """Return the error of a new tenant whose name another tenant has."""
+    return Conflict("already_exists", f"A tenant {name!r} already exists.", faults={"name": "must be new"})

@@ -1,0 +1,225 @@
+"""The types of members that several documents share."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from django.conf import settings
+from pydantic import (
+    AfterValidator,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    PlainValidator,
+    ValidationInfo,
+    WithJsonSchema,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, core_schema
+
+from eventservice.api.formats import format_duration, parse_duration, parse_instant, parse_uuid
+from eventservice.api.parsers import MAX_DEPTH, is_too_deep
+from eventservice.api.schema.base import pattern, raise_for_members, rule_error
+from eventservice.db.bulk import to_json
+from eventservice.db.now import db_now
+from eventservice.kernel.errors import Invalid
+from eventservice.tenants.directory import TenantProfile
+from execution.outcome import METHODS
+from execution.url_rules import MAX_HEADERS, BadHeader, BadUrl, check_headers, parse_target
+from orchestration.commands import IDEMPOTENCY_KEY
+from orchestration.outcome_rules import LONGEST_DELAY
+
+# Control characters, and the line breaks of Unicode.
+_CONTROLS = r"\x00-\x1f\x7f-\x9f\u2028\u2029"
+_SHORT = r"(\d{1,9}d)?(\d{1,9}h)?(\d{1,9}m)?(\d{1,12}(\.\d{1,6})?s)?"
+_ISO = r"P(\d{1,9}W)?(\d{1,9}D)?(T(\d{1,9}H)?(\d{1,9}M)?(\d{1,12}(\.\d{1,6})?S)?)?"
+DURATION_PATTERN = f"^({_SHORT}|{_ISO})$".replace(r"\d", "[0-9]")
+IDEMPOTENCY_KEY_RULE = "1 to 255 visible ASCII characters"
+LONGEST_INTERVAL = 30 * 86_400.0
+
+OneLine = Annotated[
+    str,
+    Field(min_length=1),
+    pattern(rf"^[^{_CONTROLS}]*$", "one line without control characters"),
+]
+Label = Annotated[
+    str,
+    Field(min_length=1),
+    pattern(
+        rf"^[^\s{_CONTROLS}]([^{_CONTROLS}]*[^\s{_CONTROLS}])?$",
+        "one line without control characters, and without spaces at its ends",
+    ),
+]
+
+
+# --- instants, durations and ids ----------------------------------------------------------------------------------
+
+
+def _parse_instant(value: Any) -> datetime:
+    moment = parse_instant(value) if isinstance(value, str) else None
+    if moment is None:
+        raise rule_error('must be a time with an offset, such as "2026-03-01T12:00:00Z"')
+    return moment
+
+
+def _parse_uuid(value: Any) -> uuid.UUID:
+    found = parse_uuid(value) if isinstance(value, str) else None
+    if found is None:
+        raise rule_error("must be a UUID")
+    return found
+
+
+def _check_due(moment: datetime) -> datetime:
+    if moment > db_now() + LONGEST_DELAY:
+        raise rule_error("must be within ten years from now")
+    return moment
+
+
+Instant = Annotated[
+    datetime,
+    PlainValidator(_parse_instant),
+    WithJsonSchema({"type": "string", "format": "date-time", "examples": ["2026-03-01T12:00:00Z"]}),
+]
+DueTime = Annotated[Instant, AfterValidator(_check_due)]
+Id = Annotated[uuid.UUID, PlainValidator(_parse_uuid), WithJsonSchema({"type": "string", "format": "uuid"})]
+
+
+@dataclass(frozen=True, slots=True)
+class Duration:
+    """Annotates a float: a duration in words, such as "90s", "1d12h" or "PT90S", read as seconds."""
+
+    minimum: float
+    maximum: float
+
+    def parse(self, value: Any) -> float:
+        seconds = parse_duration(value) if isinstance(value, str) else None
+        if seconds is None:
+            raise rule_error('must be a duration, such as "90s", "2h" or "PT90S"')
+        if not self.minimum <= seconds <= self.maximum:
+            raise rule_error(f"must be from {self._range(' to ')}")
+        return seconds
+
+    def _range(self, between: str) -> str:
+        return f"{format_duration(self.minimum)}{between}{format_duration(self.maximum)}"
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(self.parse)
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        about = f"A duration from {self._range(' to ')}, such as `90s`, `5m`, `1d12h` or `PT90S`."
+        return {"type": "string", "minLength": 2, "pattern": DURATION_PATTERN, "description": about}
+
+
+# --- requests -----------------------------------------------------------------------------------------------------
+
+
+def _check_url(url: str) -> str:
+    try:
+        parse_target(url)
+    except BadUrl as wrong:
+        raise rule_error(f"is refused: {wrong}") from None
+    return url
+
+
+def _parse_headers(headers: Any) -> dict[str, str]:
+    if not isinstance(headers, dict):
+        raise rule_error("must be an object")
+    if len(headers) > MAX_HEADERS:
+        raise rule_error(f"must have at most {MAX_HEADERS} members")
+    if rules := _find_bad_headers(headers):
+        raise_for_members(rules)
+    try:
+        check_headers(headers.items())
+    except BadHeader as wrong:
+        raise rule_error(f"are refused: {wrong}") from None
+    return headers
+
+
+def _find_bad_headers(headers: dict[str, Any]) -> dict[str | int, str]:
+    rules: dict[str | int, str] = {}
+    seen: set[str] = set()
+    for name, value in headers.items():
+        if not isinstance(value, str):
+            rules[name] = "must be a string"
+            continue
+        try:
+            check_headers([(name, value)])
+        except BadHeader as wrong:
+            rules[name] = f"is refused: {wrong}"
+        else:
+            if name.lower() in seen:
+                rules[name] = "duplicates another header (names are case-insensitive)"
+            seen.add(name.lower())
+    return rules
+
+
+def _check_body(body: Any) -> Any:
+    if body is None or isinstance(body, int | float):
+        return body
+    if is_too_deep(body, MAX_DEPTH - 2):
+        raise rule_error(f"must not be nested more than {MAX_DEPTH - 2} levels deep")
+    size = len((body if isinstance(body, str) else to_json(body)).encode())
+    if size > settings.API_MAX_BODY_BYTES:
+        raise rule_error(f"must be at most {settings.API_MAX_BODY_BYTES} bytes")
+    return body
+
+
+Method = Literal[METHODS]  # type: ignore[valid-type]  # mypy wants them written out
+Url = Annotated[
+    OneLine,
+    Field(max_length=2048, examples=["https://example.com/orders/42/reminder"]),
+    AfterValidator(_check_url),
+]
+Headers = Annotated[
+    dict[str, str],
+    PlainValidator(_parse_headers),
+    WithJsonSchema(
+        {"type": "object", "additionalProperties": {"type": "string"}, "maxProperties": MAX_HEADERS}
+    ),
+]
+JsonBody = Annotated[Any, AfterValidator(_check_body)]
+Timeout = Annotated[float, Field(ge=0.1, le=float(settings.API_MAX_TIMEOUT_SECONDS))]
+
+
+# --- what depends on the tenant -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CallContext:
+    """What a document about calls is validated against: the context of its model's validation.
+
+    The idempotency key is that of the header.
+    """
+
+    tenant: TenantProfile
+    correlation_id: uuid.UUID
+    idempotency_key: str | None = None
+
+
+def _check_namespace(name: str, info: ValidationInfo) -> str:
+    context: CallContext = info.context  # type: ignore[assignment]  # always given: see CallContext
+    try:
+        context.tenant.shards_of(name)
+    except Invalid:
+        raise rule_error("must be a namespace of this tenant: this one does not exist") from None
+    return name
+
+
+def _check_idempotency_key(key: str, info: ValidationInfo) -> str:
+    context: CallContext = info.context  # type: ignore[assignment]
+    if context.idempotency_key not in (None, key):
+        raise rule_error("must be the same as in the header Idempotency-Key")
+    return key
+
+
+NamespaceName = Annotated[OneLine, Field(max_length=64), AfterValidator(_check_namespace)]
+IdempotencyKey = Annotated[
+    str,
+    pattern(f"^{IDEMPOTENCY_KEY.pattern}$", IDEMPOTENCY_KEY_RULE),
+    AfterValidator(_check_idempotency_key),
+]
