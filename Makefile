@@ -9,15 +9,15 @@ STAMP := $(VENV)/.installed
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-install: $(STAMP) ## make .venv and install requirements.lock into it
+install: $(STAMP) ## create .venv and install requirements.lock into it
 
-# Depends on the lock, so that a changed lock is installed once, and an unchanged one costs nothing.
-# --clear: no package of an older lock may stay behind.
+# The stamp depends on the lock, so that a changed lock is installed once and an unchanged one costs nothing.
+# --clear removes packages of an older lock.
 $(STAMP): requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "Python 3.11 or newer is needed; '$(PYTHON)' is $$($(PYTHON) -V 2>&1). Try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || \
-	  { echo "'$(PYTHON)' cannot make a venv. On Debian or Ubuntu: apt-get install python3-venv"; exit 1; }
+	  { echo "'$(PYTHON)' cannot create a virtual environment. On Debian or Ubuntu: apt-get install python3-venv"; exit 1; }
 	$(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements.lock
 	@touch $@
@@ -37,28 +37,28 @@ services-down: ## stop the servers that `make services` started
 test: install ## run the tests on SQLite, and on PostgreSQL and MariaDB if they are running (`make services`)
 	tools/test.sh $(ARGS)
 
-lint: install ## ruff, its formatter, mypy
+lint: install ## run ruff, its formatter and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-openapi: install ## write docs/openapi.json again
+openapi: install ## update docs/openapi.json
 	$(BIN)/python manage.py spectacular --validate --fail-on-warn --format openapi-json --file docs/openapi.json
 
-# One at a time: these tests kill processes and measure time, and would disturb each other.
+# Not in parallel: these tests kill processes and measure time, and would disturb each other.
 chaos: install ## run the long tests that kill processes and brokers
 	$(BIN)/python -m pytest -m "chaos or slow"
 
-bench: install ## run the benchmarks, or one: make bench NAME=burst; beside a commit: make bench NAME=burst AGAINST=main~5
+bench: install ## run the benchmarks, or one: make bench NAME=burst; compare with a commit: make bench NAME=burst AGAINST=main~5
 	$(BIN)/python -m benchmarks$(if $(AGAINST),.compare $(NAME) --against $(AGAINST) $(if $(RUNS),--runs $(RUNS)),$(if $(NAME),.$(NAME))) $(ARGS)
 
-demo: install ## show the system at work with made-up calls
+demo: install ## show the running system with sample calls
 	$(BIN)/python manage.py demo
 
-screenshots: install ## take docs/screenshots again, from a system with made-up calls (it needs chromium)
+screenshots: install ## update docs/screenshots from a system with sample calls (needs chromium)
 	$(BIN)/python -m tools.screenshots $(ARGS)
 
-lock: ## make requirements.lock again: make lock ARGS=--upgrade takes the newest versions
+lock: ## update requirements.lock from pyproject.toml: make lock ARGS=--upgrade takes the newest versions
 	PYTHON=$(PYTHON) tools/lock.sh $(ARGS)
 
 clean: ## remove .venv and every cache

@@ -67,7 +67,7 @@ class Direction(StrEnum):
 class Verdict(StrEnum):
     SAME = "same"
     GAIN = "gain"
-    LOSS = "LOSS"
+    LOSS = "loss"
 
 
 @dataclass(frozen=True)
@@ -266,6 +266,8 @@ def print_comparison(
         if one.figure.split(": ")[-1] in TAILS and not (one.decisive or include_tails):
             continue
         mark = "" if one.verdict is Verdict.SAME else one.verdict.value
+        if one.decisive and one.verdict is Verdict.LOSS:
+            mark = "[red]LOSS[/red]"
         figure = one.figure if one.decisive else f"[dim]{one.figure}[/dim]"
         table.add_row(
             figure,

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes requirements.lock again from pyproject.toml: one file for every platform and Python from 3.11 on.
-# Pins stay as they are unless a range forbids them; `tools/lock.sh --upgrade` takes the newest versions.
+# Writes requirements.lock from pyproject.toml: one file for every platform and for Python 3.11 or newer. A version stays
+# as it is unless pyproject.toml excludes it; `tools/lock.sh --upgrade` takes the newest versions.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -13,7 +13,7 @@ if [ -z "$uv" ]; then
     uv=$scratch/bin/uv
 fi
 
-# No index address, no path and no machine's name may reach the file: it must install through any mirror.
+# The file must install from any package index, so it contains no addresses, paths or host names.
 "$uv" pip compile pyproject.toml \
     --universal --python-version 3.11 --all-extras --generate-hashes \
     --no-emit-index-url --no-emit-find-links --no-annotate \

@@ -1,6 +1,6 @@
-"""Pictures of the console's pages, light and dark, for the README: `make screenshots`.
+"""Take screenshots of the console's pages, light and dark, for the README: `make screenshots`.
 
-Starts a system of its own with a made-up week in it; or, with --url, takes one that is running as it is.
+The pages are those of a new system with a week of sample calls; or, with --url, those of a system that is running.
 """
 
 from __future__ import annotations
@@ -23,52 +23,53 @@ from tests.browser.system import PASSWORD, running
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "screenshots"
 CALLS = 7000
-# By then some of what is still to come has been called, and something is running.
-SETTLED_SECONDS = 40
+# By then some of the scheduled calls have been sent, and some are running.
+SETTLE_SECONDS = 40
 SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--url", help="of a running system, instead of one of its own")
-    parser.add_argument("--user", default="ada", help="who signs in there")
-    parser.add_argument("--password", default=PASSWORD)
-    parser.add_argument("--target", default="http://127.0.0.1:9000", help="its mock target")
-    parser.add_argument("--folder", type=Path, default=FOLDER)
+    parser.add_argument("--url", help="take the pages of this running system instead of a new one")
+    parser.add_argument("--user", default="ada", help="the user of that system to sign in with")
+    parser.add_argument("--password", default=PASSWORD, help="the password of that user")
+    parser.add_argument("--target", default="http://127.0.0.1:9000", help="the mock target of that system")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="the folder for the pictures")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     if options.url:
-        take(options.url, options.target, options.user, options.password, options.folder)
+        take_all(options.url, options.target, options.user, options.password, options.folder)
         return
     with tempfile.TemporaryDirectory() as scratch, running(Path(scratch), CALLS) as system:
-        time.sleep(SETTLED_SECONDS)
-        take(system.url, system.target, "ada", PASSWORD, options.folder)
+        time.sleep(SETTLE_SECONDS)
+        take_all(system.url, system.target, "ada", PASSWORD, options.folder)
 
 
-def take(url: str, target: str, user: str, password: str, folder: Path) -> None:
+def take_all(url: str, target: str, user: str, password: str, folder: Path) -> None:
+    """Take the pictures of every page, and of some pages on a phone."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=EXECUTABLE or None, args=FLAGS)
         scratch = browser.new_page()
-        desk = browser.new_context(base_url=url, viewport=WIDE)
-        page = desk.new_page()
+        desktop = browser.new_context(base_url=url, viewport=WIDE)
+        page = desktop.new_page()
         page.goto("/login/")
-        shoot(page, scratch, folder / "login")
+        take_pictures(page, scratch, folder / "login")
         sign_in(page, user, password)
         for name, show in PAGES.items():
             show(page, target)
-            shoot(page, scratch, folder / name)
-        pocket = browser.new_context(
+            take_pictures(page, scratch, folder / name)
+        mobile = browser.new_context(
             base_url=url,
             viewport=PHONE,
             device_scale_factor=2,
             is_mobile=True,
             has_touch=True,
-            storage_state=desk.storage_state(),
+            storage_state=desktop.storage_state(),
         )
-        phone = pocket.new_page()
-        for name in ON_A_PHONE:
+        phone = mobile.new_page()
+        for name in PHONE_PAGES:
             PAGES[name](phone, target)
-            shoot(phone, scratch, folder / f"{name}-phone")
+            take_pictures(phone, scratch, folder / f"{name}-phone")
         browser.close()
 
 
@@ -85,22 +86,23 @@ def sign_in(page: Page, user: str, password: str) -> None:
 Show = Callable[[Page, str], object]
 
 
-def opened(address: str) -> Show:
+def open_page(address: str) -> Show:
+    """Return a function that opens this address."""
     return lambda page, target: page.goto(address)
 
 
-def first_of(address: str, link: str, then: str = "") -> Show:
-    """What the first such link of a page leads to."""
+def open_first_link(address: str, link: str, suffix: str = "") -> Show:
+    """Return a function that opens a page and follows the first link that matches the selector `link`."""
 
     def show(page: Page, target: str) -> None:
         page.goto(address)
-        page.goto((page.locator(link).first.get_attribute("href") or "") + then)
+        page.goto((page.locator(link).first.get_attribute("href") or "") + suffix)
 
     return show
 
 
-def answered(page: Page, target: str) -> None:
-    """A request that has been filled in and made."""
+def submit_request(page: Page, target: str) -> None:
+    """Fill in the request form, submit it and wait for the response."""
     page.goto("/calls/new/")
     page.get_by_label("Tenant").select_option("harbor-books")
     page.get_by_label("Name", exact=True).fill("Capture payment")
@@ -118,97 +120,98 @@ def answered(page: Page, target: str) -> None:
 
 
 PAGES: dict[str, Show] = {
-    "dashboard": opened("/?range=7d"),
-    "status": opened("/calls/?limit=25"),
-    "request": answered,
-    "details": first_of("/calls/?name=Sync+stock&status=Failed", "td.go a", "?tab=attempts"),
-    "timers": opened("/timers/"),
-    "outbox": opened("/outbox/"),
-    "tenants": opened("/tenants/"),
-    "tenant": first_of("/tenants/", "td.name a"),
-    "actions": opened("/actions/"),
-    "admin": opened("/admin/orchestration/servicecall/"),
+    "dashboard": open_page("/?range=7d"),
+    "status": open_page("/calls/?limit=25"),
+    "request": submit_request,
+    "details": open_first_link("/calls/?name=Sync+stock&status=Failed", "td.go a", "?tab=attempts"),
+    "timers": open_page("/timers/"),
+    "outbox": open_page("/outbox/"),
+    "tenants": open_page("/tenants/"),
+    "tenant": open_first_link("/tenants/", "td.name a"),
+    "actions": open_page("/actions/"),
+    "admin": open_page("/admin/orchestration/servicecall/"),
 }
-ON_A_PHONE = ("dashboard", "status")
+PHONE_PAGES = ("dashboard", "status")
 
 
 # --- pictures -------------------------------------------------------------------------------------------------
 
 
-def shoot(page: Page, scratch: Page, path: Path) -> None:
-    """Both schemes; Playwright's own files are three times as large as these need to be."""
+def take_pictures(page: Page, scratch: Page, path: Path) -> None:
+    """Take the page in both color schemes. A palette makes the files a third as large as Playwright's."""
     for scheme in SCHEMES:
         page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
         picture = page.screenshot(animations="disabled", caret="hide")
-        small = Path(f"{path}-{scheme}.png")
-        small.write_bytes(min(reduced(scratch, picture), picture, key=len))
-        print(f"{small.name}: {small.stat().st_size // 1000} kB")
+        file = Path(f"{path}-{scheme}.png")
+        file.write_bytes(min(apply_palette(scratch, picture), picture, key=len))
+        print(f"{file.name}: {file.stat().st_size // 1000} kB")
 
 
-# The most frequent of colours that are alike, 256 in all, and for every other the nearest of them.
+# Similar colors are grouped; the palette contains the most frequent color of each of the 256 largest groups. Every other
+# color is replaced by the nearest in the palette.
 QUANTIZE = """
 async (address) => {
   const image = new Image();
   image.src = address;
   await image.decode();
   const canvas = new OffscreenCanvas(image.width, image.height);
-  const brush = canvas.getContext("2d");
-  brush.drawImage(image, 0, 0);
-  const pixels = new Uint32Array(brush.getImageData(0, 0, image.width, image.height).data.buffer);
+  const context = canvas.getContext("2d");
+  context.drawImage(image, 0, 0);
+  const pixels = new Uint32Array(context.getImageData(0, 0, image.width, image.height).data.buffer);
   const counts = new Map();
   for (const pixel of pixels) counts.set(pixel, (counts.get(pixel) || 0) + 1);
-  const alike = new Map();
+  const groups = new Map();
   for (const [pixel, count] of counts) {
-    const box = (pixel & 0xf8f8f8) >>> 3;
-    const found = alike.get(box) || { count: 0, most: 0, pixel };
-    if (count > found.most) [found.most, found.pixel] = [count, pixel];
-    found.count += count;
-    alike.set(box, found);
+    const key = (pixel & 0xf8f8f8) >>> 3;
+    const group = groups.get(key) || { count: 0, max: 0, pixel };
+    if (count > group.max) [group.max, group.pixel] = [count, pixel];
+    group.count += count;
+    groups.set(key, group);
   }
-  const boxes = [...alike.values()].sort((a, b) => b.count - a.count).slice(0, 256);
-  const palette = boxes.map((box) => box.pixel);
+  const largest = [...groups.values()].sort((a, b) => b.count - a.count).slice(0, 256);
+  const palette = largest.map((group) => group.pixel);
   const parts = (pixel) => [pixel & 255, (pixel >> 8) & 255, (pixel >> 16) & 255];
-  const known = palette.map(parts);
-  const places = new Map(palette.map((pixel, place) => [pixel, place]));
+  const colors = palette.map(parts);
+  const indexes = new Map(palette.map((pixel, index) => [pixel, index]));
   const nearest = (pixel) => {
     const [r, g, b] = parts(pixel);
-    let best = 0, least = Infinity;
-    known.forEach(([R, G, B], place) => {
-      const far = (r - R) ** 2 + (g - G) ** 2 + (b - B) ** 2;
-      if (far < least) [best, least] = [place, far];
+    let best = 0, min = Infinity;
+    colors.forEach(([R, G, B], index) => {
+      const distance = (r - R) ** 2 + (g - G) ** 2 + (b - B) ** 2;
+      if (distance < min) [best, min] = [index, distance];
     });
     return best;
   };
   const bytes = new Uint8Array(pixels.length);
-  pixels.forEach((pixel, at) => {
-    if (!places.has(pixel)) places.set(pixel, nearest(pixel));
-    bytes[at] = places.get(pixel);
+  pixels.forEach((pixel, position) => {
+    if (!indexes.has(pixel)) indexes.set(pixel, nearest(pixel));
+    bytes[position] = indexes.get(pixel);
   });
   let text = "";
   for (let at = 0; at < bytes.length; at += 32768) text += String.fromCharCode(...bytes.subarray(at, at + 32768));
-  return { width: image.width, height: image.height, palette: known, places: btoa(text) };
+  return { width: image.width, height: image.height, palette: colors, indexes: btoa(text) };
 }
 """
 
 
-def reduced(scratch: Page, picture: bytes) -> bytes:
-    """The same PNG with a palette."""
-    # `scratch`, because the console's own pages would refuse the picture's address.
-    made = scratch.evaluate(QUANTIZE, f"data:image/png;base64,{base64.b64encode(picture).decode()}")
-    width, height, places = made["width"], made["height"], base64.b64decode(made["places"])
-    rows = b"".join(b"\0" + places[y * width : (y + 1) * width] for y in range(height))
-    palette = bytes(part for colour in made["palette"] for part in colour)
+def apply_palette(scratch: Page, picture: bytes) -> bytes:
+    """Return the same PNG with a palette of 256 colors."""
+    # The work is done on a blank page, because the console's pages do not load data: URLs.
+    result = scratch.evaluate(QUANTIZE, f"data:image/png;base64,{base64.b64encode(picture).decode()}")
+    width, height, indexes = result["width"], result["height"], base64.b64decode(result["indexes"])
+    rows = b"".join(b"\0" + indexes[y * width : (y + 1) * width] for y in range(height))
+    palette = bytes(part for color in result["palette"] for part in color)
     return b"\x89PNG\r\n\x1a\n" + b"".join(
         [
-            chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)),
-            chunk(b"PLTE", palette),
-            chunk(b"IDAT", zlib.compress(rows, 9)),
-            chunk(b"IEND", b""),
+            build_chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)),
+            build_chunk(b"PLTE", palette),
+            build_chunk(b"IDAT", zlib.compress(rows, 9)),
+            build_chunk(b"IEND", b""),
         ]
     )
 
 
-def chunk(kind: bytes, data: bytes) -> bytes:
+def build_chunk(kind: bytes, data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
 

@@ -15,7 +15,7 @@ SERVER_MARKS="$DEFAULT_MARKS and not sqlite_only and not browser"
 # One more than there are cores: many tests wait for other processes.
 WORKERS=$(($(nproc) + 1))
 # A test that hangs fails with a traceback.
-ENDLESS=(-o faulthandler_timeout=300 -o faulthandler_exit_on_timeout=true)
+TIMEOUT=(-o faulthandler_timeout=300 -o faulthandler_exit_on_timeout=true)
 closing_lines=()
 failed=0
 
@@ -31,7 +31,7 @@ run() {
     local name=$1 url=$2 marks=$3 log
     shift 3
     log=$(mktemp)
-    local pytest=(env -u DATABASE_URL ${url:+"DATABASE_URL=$url"} "$PYTHON" -m pytest -m "$marks" "${ENDLESS[@]}" "$@")
+    local pytest=(env -u DATABASE_URL ${url:+"DATABASE_URL=$url"} "$PYTHON" -m pytest -m "$marks" "${TIMEOUT[@]}" "$@")
     printf '\n== %s ==\n' "$name"
     "${pytest[@]}" -n "$WORKERS" --dist loadgroup 2>&1 | tee "$log"
     case ${PIPESTATUS[0]} in
