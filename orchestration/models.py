@@ -157,7 +157,7 @@ class CallRollup(TenantScopedModel):
     failed = models.PositiveIntegerField()
     canceled = models.PositiveIntegerField()
     # How many first attempts of calls that succeeded or failed were started within so many milliseconds of their
-    # due time (and not within the next smaller bound): orchestration.statistics.recent.BUCKETS_MS.
+    # due time (and not within the next smaller bound): orchestration.statistics.recent_sample.LATENESS_BUCKETS_MS.
     late_5 = models.PositiveIntegerField()
     late_10 = models.PositiveIntegerField()
     late_25 = models.PositiveIntegerField()

@@ -14,14 +14,14 @@ from orchestration.retries import RetryPolicy
 from orchestration.states import Delivery, ResponseContract
 
 # Worth another attempt: the other side, or the way to it, may be well again later.
-PASSING_KINDS = frozenset(
+RETRYABLE_ERRORS = frozenset(
     {ErrorKind.TIMEOUT, ErrorKind.DNS, ErrorKind.CONNECT, ErrorKind.TLS, ErrorKind.PROTOCOL}
 )
-PASSING_STATUSES = frozenset({408, 425, 429})
-SNIPPET = 2048
-LONGEST_RETRY_AFTER = timedelta(days=1).total_seconds()
+RETRYABLE_STATUSES = frozenset({408, 425, 429})
+MAX_SNIPPET_LENGTH = 2048
+MAX_RETRY_AFTER_SECONDS = timedelta(days=1).total_seconds()
 # Ten years, of which three may be leap years.
-LONGEST_DELAY = timedelta(days=3653)
+MAX_DELAY = timedelta(days=3653)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ Verdict = Success | Failure
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class RetryTerms:
     """What was agreed for a call when it was submitted, and what became of it so far."""
 
     contract: str
@@ -54,7 +54,7 @@ class Terms:
 def judge(contract: str, outcome: Outcome, now: datetime) -> Verdict:
     match outcome:
         case Errored():
-            return Failure(error_meta(outcome), retryable=outcome.kind in PASSING_KINDS)
+            return Failure(build_error_meta(outcome), retryable=outcome.kind in RETRYABLE_ERRORS)
         case Responded() if contract == ResponseContract.CALLBACK:
             return _judge_callback(outcome, now)
         case Responded():
@@ -63,49 +63,55 @@ def judge(contract: str, outcome: Outcome, now: datetime) -> Verdict:
             assert_never(outcome)
 
 
-def next_attempt_at(terms: Terms, failure: Failure, outcome: Outcome, now: datetime) -> datetime | None:
+def compute_next_attempt(
+    terms: RetryTerms, failure: Failure, outcome: Outcome, now: datetime
+) -> datetime | None:
     """When to try again; None: the call has failed."""
     if failure.again_at is not None:
         return terms.policy.asked_at(now, failure.again_at, failures=terms.failures)
     if not failure.retryable:
         return None
-    if terms.delivery == Delivery.AT_MOST_ONCE and not _surely_unsent(outcome):
+    if terms.delivery == Delivery.AT_MOST_ONCE and not _is_surely_unsent(outcome):
         return None
     return terms.policy.next_at(
         now, failures=terms.failures, first_started_at=terms.first_started_at, not_before=failure.retry_after
     )
 
 
-def error_meta(error: Errored) -> dict[str, Any]:
-    return _error(error.kind, error.message, dict(error.details), error.timings.total_ms)
+def build_error_meta(error: Errored) -> dict[str, Any]:
+    return _build_error(error.kind, error.message, dict(error.details), error.timings.total_ms)
 
 
-def interrupted_meta(message: str) -> dict[str, Any]:
-    return _error(ErrorKind.INTERRUPTED, message, {}, None)
+def build_interrupted_meta(message: str) -> dict[str, Any]:
+    return _build_error(ErrorKind.INTERRUPTED, message, {}, None)
 
 
 def _judge_status(response: Responded, now: datetime) -> Verdict:
-    meta = _response(response)
+    meta = _build_response_meta(response)
     if 200 <= response.status < 300:
         return Success(meta)
-    return _failed_status(response, meta, now)
+    return _fail_by_status(response, meta, now)
 
 
-def _failed_status(response: Responded, meta: dict[str, Any], now: datetime) -> Failure:
+def _fail_by_status(response: Responded, meta: dict[str, Any], now: datetime) -> Failure:
     message = f"The target answered with status {response.status}."
-    meta |= _error(ErrorKind.HTTP_STATUS, message, {"status": response.status}, response.timings.total_ms)
-    passing = response.status in PASSING_STATUSES or response.status >= 500
-    return Failure(meta, retryable=passing, retry_after=_retry_after(response, now) if passing else None)
+    meta |= _build_error(
+        ErrorKind.HTTP_STATUS, message, {"status": response.status}, response.timings.total_ms
+    )
+    passing = response.status in RETRYABLE_STATUSES or response.status >= 500
+    return Failure(
+        meta, retryable=passing, retry_after=_parse_retry_after(response, now) if passing else None
+    )
 
 
 def _judge_callback(response: Responded, now: datetime) -> Verdict:
     """200 {"ok": true} is done, 4xx is final, and everything else is tried again."""
-    meta = _response(response)
+    meta = _build_response_meta(response)
     if response.status != 200:
-        failure = _failed_status(response, meta, now)
-        final = 400 <= response.status < 500 and response.status not in PASSING_STATUSES
+        failure = _fail_by_status(response, meta, now)
+        final = 400 <= response.status < 500 and response.status not in RETRYABLE_STATUSES
         return Failure(failure.meta, retryable=not final, retry_after=failure.retry_after)
-    answer = _answer(response.body)
+    answer = _parse_answer(response.body)
     if answer.get("ok") is True:
         return Success(meta)
     message = (
@@ -113,13 +119,15 @@ def _judge_callback(response: Responded, now: datetime) -> Verdict:
         if answer.get("ok") is False
         else 'The callback gave no {"ok": …}.'
     )
-    meta |= _error(ErrorKind.REJECTED, message, {}, response.timings.total_ms)
+    meta |= _build_error(ErrorKind.REJECTED, message, {}, response.timings.total_ms)
     return Failure(
-        meta, retryable=True, again_at=_asked_for(answer, now) if answer.get("ok") is False else None
+        meta,
+        retryable=True,
+        again_at=_parse_next_execute_at(answer, now) if answer.get("ok") is False else None,
     )
 
 
-def _answer(body: bytes) -> dict[str, Any]:
+def _parse_answer(body: bytes) -> dict[str, Any]:
     try:
         answer = json.loads(body)
     except (ValueError, RecursionError):  # no JSON, or nested without end
@@ -127,30 +135,30 @@ def _answer(body: bytes) -> dict[str, Any]:
     return answer if isinstance(answer, dict) else {}
 
 
-def _asked_for(answer: dict[str, Any], now: datetime) -> datetime | None:
+def _parse_next_execute_at(answer: dict[str, Any], now: datetime) -> datetime | None:
     try:
         asked = datetime.fromisoformat(answer["nextExecuteAt"])
-        return min(max(asked, now), now + LONGEST_DELAY).astimezone(UTC)
+        return min(max(asked, now), now + MAX_DELAY).astimezone(UTC)
     except (KeyError, ValueError, TypeError):  # absent, no time, or without a zone
         return None
 
 
-def _retry_after(response: Responded, now: datetime) -> float | None:
+def _parse_retry_after(response: Responded, now: datetime) -> float | None:
     value = next((value for name, value in response.headers if name.lower() == "retry-after"), "").strip()
     if value.isdecimal() and value.isascii():
-        return min(float(value[:10]), LONGEST_RETRY_AFTER)
+        return min(float(value[:10]), MAX_RETRY_AFTER_SECONDS)
     try:
-        return min(max((parsedate_to_datetime(value) - now).total_seconds(), 0.0), LONGEST_RETRY_AFTER)
+        return min(max((parsedate_to_datetime(value) - now).total_seconds(), 0.0), MAX_RETRY_AFTER_SECONDS)
     except (ValueError, TypeError, OverflowError):  # no date, one without a zone, one beyond all calendars
         return None
 
 
-def _surely_unsent(outcome: Outcome) -> bool:
+def _is_surely_unsent(outcome: Outcome) -> bool:
     return isinstance(outcome, Errored) and not outcome.may_have_been_sent
 
 
-def _response(response: Responded) -> dict[str, Any]:
-    snippet = response.body[:SNIPPET].decode(errors="replace").replace("\0", "\ufffd")
+def _build_response_meta(response: Responded) -> dict[str, Any]:
+    snippet = response.body[:MAX_SNIPPET_LENGTH].decode(errors="replace").replace("\0", "\ufffd")
     return {
         "responseMeta": {
             "status": response.status,
@@ -161,7 +169,7 @@ def _response(response: Responded) -> dict[str, Any]:
     }
 
 
-def _error(
+def _build_error(
     kind: ErrorKind, message: str, details: dict[str, Any], latency_ms: float | None
 ) -> dict[str, Any]:
     latency = None if latency_ms is None else round(latency_ms, 1)

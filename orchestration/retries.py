@@ -10,7 +10,7 @@ from typing import Any
 from eventservice.kernel.backoff import full_jitter
 
 # Seconds between attempts that the other side asks for.
-LEAST_PAUSE = 1.0
+MIN_PAUSE_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class RetryPolicy:
         clock would be called without pause for ever.
         """
         delay = (asked - now).total_seconds() if asked > now else self._jittered(failures)
-        return now + timedelta(seconds=max(delay, LEAST_PAUSE))
+        return now + timedelta(seconds=max(delay, MIN_PAUSE_SECONDS))
 
     def _jittered(self, failures: int) -> float:
         return full_jitter(failures, self.initial_interval, self.max_interval, self.backoff_multiplier)

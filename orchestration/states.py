@@ -24,7 +24,7 @@ LIVE = frozenset(TRANSITIONS) - TERMINAL
 
 # A favourite is a call with this tag, which is not counted with the others.
 FAVORITE = "favorite"
-MOST_TAGS = 20
+MAX_TAGS = 20
 
 
 class Delivery(models.TextChoices):

@@ -172,12 +172,12 @@ QUERIES: dict[str, tuple[Callable[[], Any], str, set[str]]] = {
         {"idx_service_call_tags_tag"},
     ),
     "the headers of a tenant's calls, in the order of their ids": (
-        lambda: reencryption._headers_after(new_id(), TENANT),
+        lambda: reencryption._read_headers_after(new_id(), TENANT),
         "service_calls",
         set(),
     ),
     "attempts past their deadline": (
-        lambda: lifecycle.overdue_attempts(100),
+        lambda: lifecycle.list_overdue_attempts(100),
         "deadline_at",
         {"idx_service_calls_deadline"},
     ),

@@ -9,7 +9,7 @@ from rest_framework import serializers as s
 
 from eventservice.api.openapi import KEY_PATTERN, FaultSerializer, page_of
 from execution.outcome import METHODS, ErrorKind
-from orchestration.states import FAVORITE, MOST_TAGS, Delivery, ResponseContract, Status
+from orchestration.states import FAVORITE, MAX_TAGS, Delivery, ResponseContract, Status
 
 DURATION = "Such as `90s`, `5m`, `2h`, `1d12h` or `PT90S`"
 
@@ -26,9 +26,9 @@ def timeout() -> s.Field[Any, Any, Any, Any]:
 
 
 def labels(**options: Any) -> s.Field[Any, Any, Any, Any]:
-    rule = f"At most {MOST_TAGS}, and `{FAVORITE}` beside them"
+    rule = f"At most {MAX_TAGS}, and `{FAVORITE}` beside them"
     return s.ListField(
-        child=s.CharField(max_length=64), max_length=MOST_TAGS + 1, required=False, help_text=rule, **options
+        child=s.CharField(max_length=64), max_length=MAX_TAGS + 1, required=False, help_text=rule, **options
     )
 
 

@@ -22,9 +22,9 @@ from eventservice.tenants.models import DEFAULT_NAMESPACE
 from execution.outcome import METHODS
 from execution.url_rules import BadHeader, BadUrl, check_headers, parse_target
 from orchestration.commands import IDEMPOTENCY_KEY, RequestSpec, SubmitServiceCall
-from orchestration.outcome_rules import LONGEST_DELAY
+from orchestration.outcome_rules import MAX_DELAY
 from orchestration.retries import RetryPolicy
-from orchestration.states import FAVORITE, MOST_TAGS, Delivery
+from orchestration.states import FAVORITE, MAX_TAGS, Delivery
 
 LONGEST_TAG = 64
 LONGEST_NAME = 200
@@ -87,7 +87,7 @@ def read_submission(
 
 def _when(fields: Fields) -> tuple[datetime | None, timedelta | None]:
     due_at = read_due(fields, "dueAt")
-    seconds = fields.duration("delay", None, most=LONGEST_DELAY.total_seconds())
+    seconds = fields.duration("delay", None, most=MAX_DELAY.total_seconds())
     if fields.value("dueAt", None) is not None and fields.value("delay", None) is not None:
         fields.fault("delay", "must not be given together with dueAt")
     return due_at, None if seconds is None else timedelta(seconds=seconds)
@@ -95,7 +95,7 @@ def _when(fields: Fields) -> tuple[datetime | None, timedelta | None]:
 
 def read_due(fields: Fields, name: str, default: Any = None) -> Any:
     due_at = fields.instant(name, default)
-    if isinstance(due_at, datetime) and due_at > db_now() + LONGEST_DELAY:
+    if isinstance(due_at, datetime) and due_at > db_now() + MAX_DELAY:
         fields.fault(name, "must be within ten years from now")
     return due_at
 
@@ -185,7 +185,7 @@ def read_body(fields: Fields, name: str) -> Any:
 def read_tags(fields: Fields, *, required: bool = False) -> frozenset[str]:
     given = fields.value("tags", None)
     # What GET shows may be sent back: the favourite is among the tags, and not counted with them.
-    most = MOST_TAGS + (isinstance(given, list) and FAVORITE in given)
+    most = MAX_TAGS + (isinstance(given, list) and FAVORITE in given)
     tags = fields.texts("tags", most=most, longest=LONGEST_TAG, required=required)
     return frozenset(filter(_is_text, tags))
 

@@ -24,7 +24,7 @@ from prometheus_client.registry import Collector
 from eventservice.api.authentication import find_principal
 from eventservice.api.problems import Problem, handle_exception
 from eventservice.tenants.directory import list_tenant_ids
-from orchestration.statistics.recent import Statistics, statistics
+from orchestration.statistics.recent_sample import RecentStatistics, read_recent_statistics
 from outbox.status import get_status as get_outbox_status
 from timers.operator_views import count_shards_by_owner, list_nodes
 
@@ -76,7 +76,7 @@ class DatabaseCollector(Collector):
         return []
 
     def collect(self) -> Iterator[Metric]:
-        found = statistics(list_tenant_ids(), WINDOW)
+        found = read_recent_statistics(list_tenant_ids(), WINDOW)
         yield from _of_calls(found)
         yield from _of_nodes()
         yield from _of_outbox()
@@ -89,7 +89,7 @@ def _gauge(name: str, text: str, values: Mapping[Any, float], labels: tuple[str,
     return family
 
 
-def _of_calls(found: Statistics) -> Iterator[Metric]:
+def _of_calls(found: RecentStatistics) -> Iterator[Metric]:
     backlog = {(when,): float(count) for when, count in found.backlog.items()}
     yield _gauge("calls_scheduled", "Calls that wait, by when they are due.", backlog, ("due",))
     overdue = {(): float(found.backlog["overdue"])}

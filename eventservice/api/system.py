@@ -19,7 +19,7 @@ from eventservice.api.views import ApiView, reply
 from eventservice.db.now import db_now
 from eventservice.kernel.errors import NotFound
 from eventservice.tenants.directory import get_profile, list_tenant_ids
-from orchestration.statistics.recent import Statistics, statistics
+from orchestration.statistics.recent_sample import RecentStatistics, read_recent_statistics
 from timers.operator_views import list_nodes, list_shards
 
 DEFAULT_WINDOW = 900.0
@@ -50,7 +50,9 @@ class StatsView(ApiView):
         query.no_others()
         raise_if_invalid(faults)
         return reply(
-            show_statistics(statistics(self._tenants(tenant_id), timedelta(seconds=window or DEFAULT_WINDOW)))
+            show_statistics(
+                read_recent_statistics(self._tenants(tenant_id), timedelta(seconds=window or DEFAULT_WINDOW))
+            )
         )
 
     def _tenants(self, asked: uuid.UUID | None) -> list[uuid.UUID]:
@@ -64,7 +66,7 @@ class StatsView(ApiView):
         return [get_profile(asked).tenant_id]
 
 
-def show_statistics(found: Statistics) -> dict[str, Any]:
+def show_statistics(found: RecentStatistics) -> dict[str, Any]:
     return {
         "windowSeconds": found.window.total_seconds(),
         "throughput": {"perSecond": round(found.per_second, 3), "ended": sum(found.ended.values())},

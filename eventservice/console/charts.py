@@ -17,7 +17,7 @@ from eventservice.operators.formatting import (
     format_share,
     format_short_number,
 )
-from orchestration.statistics.charts import Outcomes, Slice, Span
+from orchestration.statistics.chart_data import ChartSlice, ChartSpan, Outcomes
 
 HEIGHT = 170
 # What is there can be seen, and be hit.
@@ -102,7 +102,7 @@ class Bar:
 # --- columns: what ended, by time -------------------------------------------------------------------------------
 
 
-def throughput(slices: Sequence[Slice], span: Span, link: Link) -> Plot:
+def throughput(slices: Sequence[ChartSlice], span: ChartSpan, link: Link) -> Plot:
     most = max((one.outcomes.total for one in slices), default=0)
     grid = nice_grid(most)
     scale = HEIGHT / grid[-1]
@@ -132,7 +132,7 @@ def throughput(slices: Sequence[Slice], span: Span, link: Link) -> Plot:
     )
 
 
-def _stacked(one: Slice, span: Span, scale: float, link: Link) -> Iterator[Segment]:
+def _stacked(one: ChartSlice, span: ChartSpan, scale: float, link: Link) -> Iterator[Segment]:
     top = float(HEIGHT)
     for kind, count in (
         ("succeeded", one.outcomes.succeeded),
@@ -150,14 +150,14 @@ def _ended(href: str) -> str:
     return f"{href}&{ENDED}"
 
 
-def _of_slice(one: Slice, link: Link, **more: str) -> str:
+def _of_slice(one: ChartSlice, link: Link, **more: str) -> str:
     return link(**more, **{"from": one.starts_at, "to": one.ends_at})
 
 
 # --- lines: how late ----------------------------------------------------------------------------------------------
 
 
-def lateness(slices: Sequence[Slice], span: Span) -> Plot:
+def lateness(slices: Sequence[ChartSlice], span: ChartSpan) -> Plot:
     """By powers of ten: milliseconds are usual, and minutes are what is looked for."""
     found = {kind: [one.lateness(share) for one in slices] for kind, share in PERCENTILES.items()}
     known = [value for values in found.values() for value in values if value is not None]
@@ -193,7 +193,7 @@ def lateness(slices: Sequence[Slice], span: Span) -> Plot:
     )
 
 
-def _worst(p99: Sequence[float | None], span: Span) -> str:
+def _worst(p99: Sequence[float | None], span: ChartSpan) -> str:
     known = [value for value in p99 if value is not None]
     if not known:
         return f"No call was started in the last {format_period(span.length)}."
@@ -265,7 +265,7 @@ def _next_nice(step: int) -> int:
     return step * 5 // 2 if str(step).startswith("2") else step * 2
 
 
-def _labels(slices: Sequence[Slice], span: Span) -> list[Tick]:
+def _labels(slices: Sequence[ChartSlice], span: ChartSpan) -> list[Tick]:
     apart, width = span.label_interval, 100 / len(slices)
     ticks = []
     for n, one in enumerate(slices):
@@ -274,13 +274,13 @@ def _labels(slices: Sequence[Slice], span: Span) -> list[Tick]:
     return ticks
 
 
-def _label_format(span: Span) -> str:
+def _label_format(span: ChartSpan) -> str:
     if span.length <= DAY:
         return "%H:%M"
     return "%a" if span.length <= 7 * DAY else "%-d %b"
 
 
-def _column(n: int, count: int, one: Slice, span: Span, *, title: str, **rest: object) -> Column:
+def _column(n: int, count: int, one: ChartSlice, span: ChartSpan, *, title: str, **rest: object) -> Column:
     width = 100 / count
     bar = width * BAR
     when = format_slice_time(one, span)
@@ -302,7 +302,7 @@ def _px(value: float) -> str:
 # --- words --------------------------------------------------------------------------------------------------------
 
 
-def format_slice_time(one: Slice, span: Span) -> str:
+def format_slice_time(one: ChartSlice, span: ChartSpan) -> str:
     day = "" if span.length < DAY else "%-d %b "
     return f"{one.starts_at.strftime(day + '%H:%M')}–{one.ends_at.strftime('%H:%M')}"
 

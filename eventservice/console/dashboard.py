@@ -44,20 +44,20 @@ from eventservice.operators.health import (
 )
 from eventservice.runtime.models import Slot
 from eventservice.tenants.models import Tenant
-from orchestration.statistics.charts import (
+from orchestration.statistics.chart_data import (
     SPANS,
-    Counted,
+    ChartShare,
+    ChartSlice,
+    ChartSpan,
+    Coverage,
     Outcomes,
-    Share,
-    Slice,
-    Span,
-    by_host,
-    by_tenant,
-    counted,
-    lateness,
-    slices,
+    estimate_lateness,
+    list_host_shares,
+    list_tenant_shares,
+    read_coverage,
+    read_slices,
 )
-from orchestration.statistics.live import Pulse, add_latest, has_calls, pulse
+from orchestration.statistics.live_counts import LiveCounts, add_uncounted, has_calls, read_live_counts
 from outbox.status import OutboxStatus
 from outbox.status import get_status as get_outbox_status
 
@@ -100,7 +100,7 @@ class Alert:
 class DashboardQuery:
     """The range and the tenant that the address asks for."""
 
-    span: Span
+    span: ChartSpan
     tenant_id: uuid.UUID | None
     now: datetime
 
@@ -139,7 +139,7 @@ class DashboardPage(ConsoleView):
 
     def get(self, request: HttpRequest) -> HttpResponse:
         query = DashboardQuery.parse(request.GET)
-        live = pulse(query.tenant_id, query.now)
+        live = read_live_counts(query.tenant_id, query.now)
         cluster = read_cluster(query.now, Slot.objects.all())
         outbox = get_outbox_status(MAX_COUNTED)
         is_new = not has_calls(query.tenant_id)
@@ -161,14 +161,14 @@ class DashboardPage(ConsoleView):
 
 
 def _list_alerts(
-    query: DashboardQuery, live: Pulse, outbox: OutboxStatus, cluster: ClusterState
+    query: DashboardQuery, live: LiveCounts, outbox: OutboxStatus, cluster: ClusterState
 ) -> Iterator[Alert]:
     hosts = list_failing_hosts(query.tenant_id, query.now)
     for finding in select_problems([*diagnose(cluster, live, outbox), *hosts]):
         yield Alert(finding, *_link_to(finding, query, live))
 
 
-def _link_to(finding: Finding, query: DashboardQuery, live: Pulse) -> tuple[str, str]:
+def _link_to(finding: Finding, query: DashboardQuery, live: LiveCounts) -> tuple[str, str]:
     """Return the address and the label of a link to what the finding is about."""
     match finding:
         case FailingHostFinding(tenant_id=tenant_id, host=host, since=since):
@@ -195,8 +195,8 @@ def _link_to_overdue(query: DashboardQuery) -> str:
 
 def build_tiles(
     query: DashboardQuery,
-    live: Pulse,
-    last_hour: Sequence[Slice],
+    live: LiveCounts,
+    last_hour: Sequence[ChartSlice],
     outbox: OutboxStatus,
     cluster: ClusterState,
 ) -> list[Tile]:
@@ -223,7 +223,7 @@ def build_tiles(
     ]
 
 
-def _build_success_tile(query: DashboardQuery, last_hour: Sequence[Slice]) -> Tile:
+def _build_success_tile(query: DashboardQuery, last_hour: Sequence[ChartSlice]) -> Tile:
     ended = Outcomes()
     for one in last_hour:
         ended.add(one.outcomes.succeeded, one.outcomes.failed, one.outcomes.canceled)
@@ -236,8 +236,10 @@ def _build_success_tile(query: DashboardQuery, last_hour: Sequence[Slice]) -> Ti
     return Tile("Success (1 h)", format_share(ended.success), f"{ended.failed:,} failed", href, severity)
 
 
-def _build_lateness_tile(last_hour: Sequence[Slice]) -> Tile:
-    late = lateness([sum(counts) for counts in zip(*(one.late for one in last_hour), strict=True)], 0.95)
+def _build_lateness_tile(last_hour: Sequence[ChartSlice]) -> Tile:
+    late = estimate_lateness(
+        [sum(counts) for counts in zip(*(one.late for one in last_hour), strict=True)], 0.95
+    )
     severity = START_DELAY_MS.rate(late or 0.0)
     return Tile("p95 lateness (1 h)", format_lateness(late), "from due to started", "#lateness", severity)
 
@@ -272,24 +274,26 @@ class Figures:
         self.query = query
 
     @cached_property
-    def counted(self) -> Counted:
-        return counted(self.query.tenant_id)
+    def counted(self) -> Coverage:
+        return read_coverage(self.query.tenant_id)
 
     @cached_property
-    def in_span(self) -> list[Slice]:
+    def in_span(self) -> list[ChartSlice]:
         return self._read(self.query.span)
 
     @cached_property
-    def last_hour(self) -> list[Slice]:
+    def last_hour(self) -> list[ChartSlice]:
         return self.in_span if self.query.span is HOUR else self._read(HOUR)
 
-    def _read(self, span: Span) -> list[Slice]:
+    def _read(self, span: ChartSpan) -> list[ChartSlice]:
         now, tenant_id = self.query.now, self.query.tenant_id
-        found = slices(tenant_id, span, now)
-        add_latest(found, tenant_id, max(self.counted.until or now - MAX_UNCOUNTED, now - MAX_UNCOUNTED), now)
+        found = read_slices(tenant_id, span, now)
+        add_uncounted(
+            found, tenant_id, max(self.counted.until or now - MAX_UNCOUNTED, now - MAX_UNCOUNTED), now
+        )
         return found
 
-    def build_context(self, live: Pulse) -> dict[str, Any]:
+    def build_context(self, live: LiveCounts) -> dict[str, Any]:
         query, span = self.query, self.query.span
         begin = self.in_span[0].starts_at
         is_empty = not any(one.outcomes.total for one in self.in_span)
@@ -305,7 +309,7 @@ class Figures:
             "by_host": charts.outcome_bars(
                 [
                     _name_share(share, share.key, query, begin, "host")
-                    for share in by_host(query.tenant_id, span, query.now)
+                    for share in list_host_shares(query.tenant_id, span, query.now)
                 ]
             ),
             "backlog": charts.count_bars(_build_backlog(query, live)),
@@ -315,7 +319,7 @@ class Figures:
         }
 
     def _build_tenant_bars(self, begin: datetime) -> list[charts.Bar]:
-        shares = by_tenant(self.query.span, self.query.now)
+        shares = list_tenant_shares(self.query.span, self.query.now)
         names = dict(Tenant.objects.filter(pk__in=[s.key for s in shares if s.key]).values_list("pk", "name"))
         return charts.outcome_bars(
             [_name_share(share, names.get(share.key), self.query, begin, "tenant") for share in shares]
@@ -323,7 +327,7 @@ class Figures:
 
 
 def _name_share(
-    share: Share, name: str | None, query: DashboardQuery, begin: datetime, key: str
+    share: ChartShare, name: str | None, query: DashboardQuery, begin: datetime, key: str
 ) -> tuple[str, str, Outcomes]:
     if share.key is None:
         return "All others", "", share.outcomes
@@ -331,7 +335,7 @@ def _name_share(
     return name or str(share.key), href, share.outcomes
 
 
-def _build_backlog(query: DashboardQuery, live: Pulse) -> list[tuple[str, str, str, int, str]]:
+def _build_backlog(query: DashboardQuery, live: LiveCounts) -> list[tuple[str, str, str, int, str]]:
     rows, begin = [], None
     for key, name in BACKLOG_NAMES.items():
         end = (

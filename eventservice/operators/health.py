@@ -17,8 +17,8 @@ from django.conf import settings
 from eventservice.db.bounded_count import format_capped
 from eventservice.kernel.findings import Finding, Severity
 from eventservice.operators.formatting import format_count, format_duration, format_share
-from orchestration.statistics.charts import FailingHost, failing_hosts
-from orchestration.statistics.live import Pulse
+from orchestration.statistics.chart_data import FailingHost, list_hosts_with_failures
+from orchestration.statistics.live_counts import LiveCounts
 from outbox.models import OutboxPartition
 from outbox.status import OutboxStatus, list_partitions
 from timers.models import Node, NodeRole
@@ -133,7 +133,7 @@ def read_cluster(now: datetime, chains: Iterable[Chain]) -> ClusterState:
     return ClusterState(now, list_nodes(), list_ownerships(), list_partitions(), list(chains))
 
 
-def diagnose(cluster: ClusterState, pulse: Pulse, outbox: OutboxStatus) -> list[Finding]:
+def diagnose(cluster: ClusterState, pulse: LiveCounts, outbox: OutboxStatus) -> list[Finding]:
     """Return every finding on the running system, also those that are OK."""
     return [
         *check_cluster(cluster),
@@ -289,8 +289,13 @@ def check_parked_events(outbox: OutboxStatus) -> Finding:
 def list_failing_hosts(tenant_id: uuid.UUID | None, now: datetime) -> list[FailingHostFinding]:
     """Return hosts to which many calls failed lately, those with the largest share of failures first."""
     since = now - FAILING_HOST_PERIOD
-    shares = failing_hosts(
-        tenant_id, since, now, least=MIN_FAILED_CALLS, share=MIN_FAILED_SHARE, most=MAX_FAILING_HOSTS
+    shares = list_hosts_with_failures(
+        tenant_id,
+        since,
+        now,
+        min_failed=MIN_FAILED_CALLS,
+        min_share=MIN_FAILED_SHARE,
+        limit=MAX_FAILING_HOSTS,
     )
     found = [_build_failing_host(share, since) for share in shares]
     return sorted(found, key=lambda host: host.share, reverse=True)

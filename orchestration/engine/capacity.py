@@ -24,11 +24,11 @@ K = TypeVar("K")
 log = structlog.get_logger(__name__)
 
 # Large requests come in smaller batches: they are parsed in memory, where they may take twenty times their bytes.
-BATCH_BYTES = 16_000_000
-BYTES_OF_TENANT = 64_000_000
-BYTES_IN_ALL = 512_000_000
+MAX_BATCH_BYTES = 16_000_000
+MAX_TENANT_BYTES = 64_000_000
+MAX_TOTAL_BYTES = 512_000_000
 # A host may have so many times as much of a tenant's under way as is left to it: a lone one three quarters of all.
-TIMES_WHAT_IS_LEFT = 3
+HOST_SHARE_FACTOR = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Room:
 
     def has(self, host: str) -> bool:
         # A host that is dead keeps what it has taken: so it gets less, the less is left, and the others always some.
-        return self.left > 0 and self.taken[host] < TIMES_WHAT_IS_LEFT * self.left
+        return self.left > 0 and self.taken[host] < HOST_SHARE_FACTOR * self.left
 
     def take(self, host: str, amount: int) -> None:
         self.left -= amount
@@ -92,7 +92,7 @@ class Ledger:
             left = ceiling - self.of[tenant_id]
             if left <= 0:
                 tenants.append(tenant_id)
-            elif self.of[tenant_id] >= TIMES_WHAT_IS_LEFT * left:  # else no host of its can have so much
+            elif self.of[tenant_id] >= HOST_SHARE_FACTOR * left:  # else no host of its can have so much
                 room = Room(left, self._at[tenant_id])
                 if hosts := [host for host in room.taken if not room.has(host)]:
                     hosts_by_tenant[tenant_id] = hosts
@@ -139,7 +139,9 @@ class InFlight:
 
     def held_back(self) -> HeldBack:
         """Who has all that they may have: their due timers need not even be looked for."""
-        held = self.calls.full((tenant, _ceiling(tenant)) for tenant in self.calls.of.keys() | self.refused)
+        held = self.calls.full(
+            (tenant, _get_max_in_flight(tenant)) for tenant in self.calls.of.keys() | self.refused
+        )
         self.refused.intersection_update(held.tenants)
         # Those of the last batch sit this one out: a host that always has room for one or two more, and a long queue,
         # would fill each batch with what is refused.
@@ -147,16 +149,16 @@ class InFlight:
         for tenant, full in held.hosts_by_tenant.items():
             hosts_by_tenant[tenant].update(full)
         hosts = [host for host, count in self.by_host.items() if count >= self.limits.per_host]
-        ceiling = BYTES_OF_TENANT if self.bytes.total < BYTES_IN_ALL else 0
+        ceiling = MAX_TENANT_BYTES if self.bytes.total < MAX_TOTAL_BYTES else 0
         large = self.bytes.full((tenant, ceiling) for tenant in self.bytes.of)
         return replace(held, hosts=hosts, hosts_by_tenant=hosts_by_tenant, large=large or None)
 
-    def batch(self) -> Batch:
-        return Batch(self)
+    def batch(self) -> BatchAdmission:
+        return BatchAdmission(self)
 
 
 @dataclass(slots=True)
-class Batch:
+class BatchAdmission:
     """How much each tenant and each host may still begin, within one batch."""
 
     under_way: InFlight
@@ -168,8 +170,8 @@ class Batch:
     def admit(self, timer: Timer) -> bool:
         tenant_id, host, size = timer.tenant_id, timer.host, timer.request_bytes
         if tenant_id not in self.calls:
-            self.calls[tenant_id] = self.under_way.calls.room(tenant_id, _ceiling(tenant_id))
-            self.bytes[tenant_id] = self.under_way.bytes.room(tenant_id, BYTES_OF_TENANT)
+            self.calls[tenant_id] = self.under_way.calls.room(tenant_id, _get_max_in_flight(tenant_id))
+            self.bytes[tenant_id] = self.under_way.bytes.room(tenant_id, MAX_TENANT_BYTES)
         calls, of_bytes = self.calls[tenant_id], self.bytes[tenant_id]
         if calls.left <= 0:
             self.under_way.refused.add(tenant_id)
@@ -186,7 +188,7 @@ class Batch:
 
     def _has_room_for_large(self) -> bool:
         under_way = self.under_way.bytes.total + self.batch_bytes
-        return self.batch_bytes < BATCH_BYTES and under_way < BYTES_IN_ALL
+        return self.batch_bytes < MAX_BATCH_BYTES and under_way < MAX_TOTAL_BYTES
 
     def _host_has_room(self, host: str) -> bool:
         """Whoever's calls it takes."""
@@ -199,7 +201,7 @@ def _add(counter: Counter[K], key: K, change: int) -> None:
         del counter[key]
 
 
-def _ceiling(tenant_id: uuid.UUID) -> int:
+def _get_max_in_flight(tenant_id: uuid.UUID) -> int:
     """What a tenant may have under way. One that cannot be read, or whose requests cannot be signed, may have nothing,
     and holds up nobody else."""
     try:

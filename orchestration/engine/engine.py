@@ -38,26 +38,26 @@ from timers.poller import HeldBack, Poller
 log = structlog.get_logger(__name__)
 
 # Often enough for three beats to fail before the node is taken for dead.
-BEAT_SECONDS = settings.NODE_LEASE_SECONDS / 4
+HEARTBEAT_SECONDS = settings.NODE_LEASE_SECONDS / 4
 # Shards that a node lets go of wait so long for the next.
-TICK_SECONDS = settings.NODE_LEASE_SECONDS / 8
+REBALANCE_SECONDS = settings.NODE_LEASE_SECONDS / 8
 SWEEP_SECONDS = 5.0
 # Somebody has all that they may have in flight: their due timers would be found again and again.
-HELD_BACK_SECONDS = 0.05
-LONGEST_NAP = 1.0
-LEAST_BATCH = 50
-MOST_BATCH_SECONDS = 0.2
-AFTER_FAILURE_SECONDS = 0.5
-WATCHDOG_BATCH = 500
+HELD_BACK_POLL_SECONDS = 0.05
+MAX_NAP_SECONDS = 1.0
+MIN_BATCH_SIZE = 50
+MAX_BATCH_SECONDS = 0.2
+RETRY_SECONDS = 0.5
+WATCHDOG_BATCH_SIZE = 500
 # Those that the engine writes, and that grow from nothing to many rows within a minute.
-TABLES = ("service_calls", "timer_schedules", "http_execution_log", "outbox")
+GROWING_TABLES = ("service_calls", "timer_schedules", "http_execution_log", "outbox")
 # Results that are written at once: while they are, nothing begins, and the heart does not beat.
-MOST_RECORDED = 500
-MOST_RECORDED_BYTES = 4_000_000
+MAX_RECORDED_AT_ONCE = 500
+MAX_RECORDED_BYTES_AT_ONCE = 4_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Pass:
+class PassResult:
     """What one pass did."""
 
     started: int
@@ -68,7 +68,7 @@ class Engine:
     def __init__(self, egress: Egress, limits: EngineLimits = DEFAULT_LIMITS) -> None:
         self.egress = egress
         self.limits = limits
-        self._batch = min(limits.batch, 2 * LEAST_BATCH)  # it grows while that is quick
+        self._batch = min(limits.batch, 2 * MIN_BATCH_SIZE)  # it grows while that is quick
         self.in_flight = InFlight(limits)
         self._unsent: list[tuple[StartedCall, TenantProfile, datetime]] = []  # and committed
         self._unrecorded: list[Outcome] = []
@@ -82,14 +82,14 @@ class Engine:
 
     # --- one pass ---
 
-    def poll_once(self, longest_nap: float = LONGEST_NAP) -> Pass:
+    def poll_once(self, longest_nap: float = MAX_NAP_SECONDS) -> PassResult:
         started = recorded = 0
         with self._weathering():
             self._tend()
             self._send_started()
             started = self._start_due() if self._worth_looking() else 0
             recorded = self._record(self.egress.collect(self._nap(longest_nap)))
-        return Pass(started, recorded)
+        return PassResult(started, recorded)
 
     step = poll_once
 
@@ -125,25 +125,25 @@ class Engine:
     def _start_due(self) -> int:
         limit = min(self._batch, self.in_flight.places)
         if limit < 1:
-            self._look_in(HELD_BACK_SECONDS)
+            self._look_in(HELD_BACK_POLL_SECONDS)
             return 0
         held_back = self.in_flight.held_back()
         due_in = self.poller.seconds_until_due()
         if due_in is None or due_in > 0:
             # No longer: a machine that was suspended wakes with another time.
-            self._look_in(LONGEST_NAP if due_in is None else min(due_in, LONGEST_NAP))
+            self._look_in(MAX_NAP_SECONDS if due_in is None else min(due_in, MAX_NAP_SECONDS))
             return 0
         begun = time.monotonic()
         started = self._start(limit, held_back)
         self._size_batch(len(started), time.monotonic() - begun)
-        self._look_in(0.0 if started else HELD_BACK_SECONDS)
+        self._look_in(0.0 if started else HELD_BACK_POLL_SECONDS)
         return len(started)
 
     def _size_batch(self, started: int, seconds: float) -> None:
         """Whoever becomes due while a batch is started waits for its end: where that takes long, it is made smaller."""
-        if seconds > MOST_BATCH_SECONDS:
-            self._batch = max(LEAST_BATCH, min(self._batch, started) // 2)
-        elif started == self._batch and seconds < MOST_BATCH_SECONDS / 3:
+        if seconds > MAX_BATCH_SECONDS:
+            self._batch = max(MIN_BATCH_SIZE, min(self._batch, started) // 2)
+        elif started == self._batch and seconds < MAX_BATCH_SECONDS / 3:
             self._batch *= 2
         self._batch = min(self._batch, self.limits.batch)
 
@@ -238,11 +238,11 @@ class Engine:
 
     def _piece(self) -> list[Outcome]:
         size = 0
-        for count, outcome in enumerate(self._unrecorded[:MOST_RECORDED], 1):
+        for count, outcome in enumerate(self._unrecorded[:MAX_RECORDED_AT_ONCE], 1):
             size += len(outcome.body) if isinstance(outcome, Responded) else 0
-            if size > MOST_RECORDED_BYTES:
+            if size > MAX_RECORDED_BYTES_AT_ONCE:
                 return self._unrecorded[:count]
-        return self._unrecorded[:MOST_RECORDED]
+        return self._unrecorded[:MAX_RECORDED_AT_ONCE]
 
     def _without_secrets(self, outcome: Outcome) -> Outcome:
         call = self.in_flight[outcome.key]
@@ -256,15 +256,15 @@ class Engine:
         self.membership.join()
 
     def _tend(self) -> None:
-        if self._time_to("beat", BEAT_SECONDS):
+        if self._time_to("beat", HEARTBEAT_SECONDS):
             self._beat()
-        if self._time_to("rebalance", TICK_SECONDS):
+        if self._time_to("rebalance", REBALANCE_SECONDS):
             self._rebalance()
             if self.membership.sees_dead_nodes and self._time_to("reap", 0.0):
                 self.take_shards()
         if self._time_to("sweep", SWEEP_SECONDS):
             self._sweep()
-            gather_first_statistics(TABLES)
+            gather_first_statistics(GROWING_TABLES)
 
     def _beat(self) -> None:
         trigger_fault("beat")
@@ -287,15 +287,15 @@ class Engine:
     def _sweep(self) -> None:
         """Resolve what nodes that are no more have left behind, and what is overdue: a batch a pass, for meanwhile
         heartbeats and calls go on."""
-        resolved = self._resolve(list_orphaned_attempts(list_node_ids, WATCHDOG_BATCH))
+        resolved = self._resolve(list_orphaned_attempts(list_node_ids, WATCHDOG_BATCH_SIZE))
         # Those of its own are left to their egress, and must not hide the others.
-        resolved += self._resolve(lifecycle.overdue_attempts(WATCHDOG_BATCH + len(self.in_flight)))
+        resolved += self._resolve(lifecycle.list_overdue_attempts(WATCHDOG_BATCH_SIZE + len(self.in_flight)))
         if resolved:
             self._due["sweep"] = 0.0
 
     def _resolve(self, keys: Iterable[AttemptKey]) -> int:
         mine = set(self.in_flight.ids) - self._late
-        lost = [key for key in keys if key.execution_id not in mine][:WATCHDOG_BATCH]
+        lost = [key for key in keys if key.execution_id not in mine][:WATCHDOG_BATCH_SIZE]
         if lost:
             moved = lifecycle.resolve_interrupted(lost)
             self._look_in(0.0)
@@ -340,14 +340,14 @@ class Engine:
         log.error("database_trouble", error=str(broken), in_flight=len(self.in_flight))
         connection.close_if_unusable_or_obsolete()
         self._due["beat"] = 0.0  # before all else
-        self._look_in(AFTER_FAILURE_SECONDS)
-        time.sleep(AFTER_FAILURE_SECONDS)
+        self._look_in(RETRY_SECONDS)
+        time.sleep(RETRY_SECONDS)
 
 
-def resolve_stuck() -> int:
+def resolve_stuck_calls() -> int:
     """What the watchdog does, on demand: calls past their deadline, and those of nodes that are no more."""
     resolved = 0
-    for find in (lifecycle.overdue_attempts, lambda limit: list_orphaned_attempts(list_node_ids, limit)):
-        while keys := find(WATCHDOG_BATCH):
+    for find in (lifecycle.list_overdue_attempts, lambda limit: list_orphaned_attempts(list_node_ids, limit)):
+        while keys := find(WATCHDOG_BATCH_SIZE):
             resolved += lifecycle.resolve_interrupted(keys)
     return resolved

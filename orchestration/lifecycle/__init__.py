@@ -9,12 +9,12 @@ timer of a Running call has been reached: only who ends the call touches it, and
 """
 
 from orchestration.lifecycle.attempts import (
-    MOST_INTERRUPTIONS,
+    MAX_INTERRUPTIONS,
     RECORDING_GRACE,
     StartedCall,
     close_late,
     finish,
-    overdue_attempts,
+    list_overdue_attempts,
     resolve_interrupted,
     start,
 )
@@ -36,7 +36,7 @@ from orchestration.lifecycle.submission import Submitted, submit, submit_each
 
 __all__ = [
     "LostRace",
-    "MOST_INTERRUPTIONS",
+    "MAX_INTERRUPTIONS",
     "RECORDING_GRACE",
     "StartedCall",
     "Submitted",
@@ -48,7 +48,7 @@ __all__ = [
     "delete_timer",
     "edit",
     "finish",
-    "overdue_attempts",
+    "list_overdue_attempts",
     "prune_calls",
     "reencrypt_calls",
     "remove_tag",

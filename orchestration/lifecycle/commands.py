@@ -17,11 +17,11 @@ from execution.redaction import decrypt_headers
 from orchestration.admission import refuse_inactive
 from orchestration.commands import RequestSpec, SubmitServiceCall
 from orchestration.events import EventType
-from orchestration.lifecycle.rows import event_of, move, one, require, with_timer
+from orchestration.lifecycle.rows import build_event, lock_call, lock_call_and_timer, move, require_status
 from orchestration.lifecycle.submission import Submitted, submit
 from orchestration.models import ServiceCall, ServiceCallTag
 from orchestration.retries import RetryPolicy
-from orchestration.states import FAVORITE, MOST_TAGS, TERMINAL, Delivery, ResponseContract, Status
+from orchestration.states import FAVORITE, MAX_TAGS, TERMINAL, Delivery, ResponseContract, Status
 from outbox.aggregate_events import forget
 from outbox.writer import append_events
 from timers.schedule import rearm, unschedule
@@ -31,17 +31,17 @@ from timers.schedule import rearm, unschedule
 def cancel(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> Status:
     """Canceled at once while Scheduled. A running attempt may have been sent, so it is let end first: Running."""
     with transaction.atomic():
-        row = with_timer(tenant_id, service_call_id)
+        row = lock_call_and_timer(tenant_id, service_call_id)
         if row.status == Status.RUNNING:
             ServiceCall.objects.for_tenant(tenant_id).filter(service_call_id=service_call_id).update(
                 cancel_requested=True
             )
             return Status.RUNNING
-        require(row, Status.SCHEDULED, "cancel")
+        require_status(row, Status.SCHEDULED, "cancel")
         unschedule(tenant_id, service_call_id)
         now = db_now()
         move(Status.SCHEDULED, Status.CANCELED, "finished_at = {finished_at}", [(row, (now,))])
-        append_events([event_of(row, 0, EventType.CANCELED, {}, now)])
+        append_events([build_event(row, 0, EventType.CANCELED, {}, now)])
     return Status.CANCELED
 
 
@@ -49,13 +49,13 @@ def cancel(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> Status:
 def reschedule(tenant_id: uuid.UUID, service_call_id: uuid.UUID, due_at: datetime | None) -> None:
     """Another due time while Scheduled; None: now."""
     with transaction.atomic():
-        row = with_timer(tenant_id, service_call_id)
-        require(row, Status.SCHEDULED, "reschedule")
+        row = lock_call_and_timer(tenant_id, service_call_id)
+        require_status(row, Status.SCHEDULED, "reschedule")
         now = db_now()
         due_at = due_at or now
         rearm([(tenant_id, service_call_id, due_at)])
         move(Status.SCHEDULED, Status.SCHEDULED, "due_at = {due_at}", [(row, (due_at,))])
-        append_events([event_of(row, 0, EventType.RESCHEDULED, {"dueAt": to_rfc3339(due_at)}, now)])
+        append_events([build_event(row, 0, EventType.RESCHEDULED, {"dueAt": to_rfc3339(due_at)}, now)])
 
 
 @retry_on_deadlock
@@ -71,40 +71,40 @@ def edit(
     with transaction.atomic():
         if due_at is not None:
             reschedule(tenant_id, service_call_id, max(due_at, db_now()))
-        one(tenant_id, service_call_id)
+        lock_call(tenant_id, service_call_id)
         if name is not None:
             ServiceCall.objects.for_tenant(tenant_id).filter(service_call_id=service_call_id).update(
                 name=name
             )
         if tags is not None:
-            _tags(tenant_id, service_call_id).exclude(tag__in=[*tags, FAVORITE]).delete()
+            _select_tags(tenant_id, service_call_id).exclude(tag__in=[*tags, FAVORITE]).delete()
             _add_tags(tenant_id, service_call_id, tags)
 
 
 def add_tag(tenant_id: uuid.UUID, service_call_id: uuid.UUID, tag: str) -> bool:
     """False: it has that tag."""
     with transaction.atomic():
-        one(tenant_id, service_call_id)
-        others = _tags(tenant_id, service_call_id).exclude(tag__in=[tag, FAVORITE])
-        if tag != FAVORITE and others.count() >= MOST_TAGS:
-            raise Conflict("too_many_tags", f"A call has at most {MOST_TAGS} tags.")
+        lock_call(tenant_id, service_call_id)
+        others = _select_tags(tenant_id, service_call_id).exclude(tag__in=[tag, FAVORITE])
+        if tag != FAVORITE and others.count() >= MAX_TAGS:
+            raise Conflict("too_many_tags", f"A call has at most {MAX_TAGS} tags.")
         return _add_tags(tenant_id, service_call_id, [tag])
 
 
 def remove_tag(tenant_id: uuid.UUID, service_call_id: uuid.UUID, tag: str) -> bool:
     """False: it has no such tag."""
     with transaction.atomic():
-        one(tenant_id, service_call_id)
-        removed, _ = _tags(tenant_id, service_call_id).filter(tag=tag).delete()
+        lock_call(tenant_id, service_call_id)
+        removed, _ = _select_tags(tenant_id, service_call_id).filter(tag=tag).delete()
         return bool(removed)
 
 
-def _tags(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> Any:
+def _select_tags(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> Any:
     return ServiceCallTag.objects.for_tenant(tenant_id).filter(service_call_id=service_call_id)
 
 
 def _add_tags(tenant_id: uuid.UUID, service_call_id: uuid.UUID, tags: Iterable[str]) -> bool:
-    there = set(_tags(tenant_id, service_call_id).values_list("tag", flat=True))
+    there = set(_select_tags(tenant_id, service_call_id).values_list("tag", flat=True))
     rows = [(tenant_id, service_call_id, tag) for tag in sorted(set(tags) - there)]
     return bool(insert_rows(ServiceCallTag, ("tenant_id", "service_call_id", "tag"), rows))
 
@@ -136,7 +136,8 @@ def replay(
                 request=RequestSpec(
                     spec["method"], spec["url"], decrypt_headers(spec["headers"]), spec["body"]
                 ),
-                tags=frozenset(_tags(tenant_id, service_call_id).values_list("tag", flat=True)) - {FAVORITE},
+                tags=frozenset(_select_tags(tenant_id, service_call_id).values_list("tag", flat=True))
+                - {FAVORITE},
                 namespace=origin.namespace,
                 idempotency_key=idempotency_key,
                 correlation_id=correlation_id,
@@ -155,7 +156,7 @@ def replay(
 def retry(tenant_id: uuid.UUID, service_call_id: uuid.UUID, correlation_id: uuid.UUID) -> Submitted:
     """Replay it, if nobody has yet: of two who retry the same failures, one makes new calls."""
     with transaction.atomic():
-        one(tenant_id, service_call_id)
+        lock_call(tenant_id, service_call_id)
         replays = ServiceCall.objects.for_tenant(tenant_id).filter(replay_of=service_call_id)
         if replays.exclude(status=Status.CANCELED).exists():
             raise Conflict("replayed_before", "It has been replayed before.")
@@ -167,7 +168,7 @@ def delete(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> None:
     """It, and by the database's cascades its tags, timer and attempts; its published events too."""
     with transaction.atomic():
         unschedule(tenant_id, service_call_id)
-        row = one(tenant_id, service_call_id)
+        row = lock_call(tenant_id, service_call_id)
         if row.status == Status.RUNNING:
             raise Conflict("wrong_state", "A call that is Running cannot be deleted: cancel it, or wait.")
         ServiceCall.objects.for_tenant(tenant_id).filter(service_call_id=service_call_id).delete()

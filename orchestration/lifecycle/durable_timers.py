@@ -18,22 +18,28 @@ from orchestration.admission import find_room, refuse_inactive
 from orchestration.commands import SubmitServiceCall
 from orchestration.events import EventType
 from orchestration.lifecycle.commands import cancel
-from orchestration.lifecycle.rows import Row, event_of, move, require, with_timer
-from orchestration.lifecycle.submission import CALL_COLUMNS, call_row, store, submit_within, timer_for
+from orchestration.lifecycle.rows import LockedCall, build_event, lock_call_and_timer, move, require_status
+from orchestration.lifecycle.submission import (
+    CALL_COLUMNS,
+    build_row,
+    build_timer,
+    store_calls,
+    submit_in_transaction,
+)
 from orchestration.models import ServiceCall
 from orchestration.states import TERMINAL, Status
 from outbox.writer import append_events
 from timers.schedule import upsert_timers
 
 # Of one who sets a timer with others who set and delete it.
-MOST_RACES = 10
+MAX_RACES = 10
 
 
 @retry_on_deadlock
 def set_timer(command: SubmitServiceCall) -> None:
     """The upsert of a durable timer: a pending one of its namespace and id is overwritten."""
     room = find_room([command.tenant_id])
-    for _ in range(MOST_RACES):
+    for _ in range(MAX_RACES):
         try:
             with transaction.atomic():
                 return _set_timer(command, room)
@@ -53,18 +59,18 @@ def change_timer(
     """The same for one that must be there: `changed` makes the command out of it as it stands, locked."""
     refuse_inactive(tenant_id)
     with transaction.atomic():
-        row = _live(tenant_id, namespace, timer_id)
+        row = _lock_live(tenant_id, namespace, timer_id)
         if row is None:
             raise NotFound("timer")
-        require(row, Status.SCHEDULED, "be changed")
-        _set_anew(row, changed(_stored(tenant_id, row.service_call_id)), db_now())
+        require_status(row, Status.SCHEDULED, "be changed")
+        _replace(row, changed(_get_stored(tenant_id, row.service_call_id)), db_now())
 
 
 @retry_on_deadlock
 def delete_timer(tenant_id: uuid.UUID, namespace: str, timer_id: str) -> None:
     """It is cancelled: a callback under way is let end first."""
     with transaction.atomic():
-        row = _live(tenant_id, namespace, timer_id)
+        row = _lock_live(tenant_id, namespace, timer_id)
         if row is None:
             raise NotFound("timer")
         cancel(tenant_id, row.service_call_id)
@@ -73,46 +79,46 @@ def delete_timer(tenant_id: uuid.UUID, namespace: str, timer_id: str) -> None:
 def _set_timer(command: SubmitServiceCall, room: Mapping[uuid.UUID, int]) -> None:
     assert command.external_id is not None  # noqa: S101 (it is what makes it a durable timer)
     tenant_id, now = command.tenant_id, db_now()
-    row = _live(tenant_id, command.namespace, command.external_id)
+    row = _lock_live(tenant_id, command.namespace, command.external_id)
     if row is None:
-        submit_within([command], room)
+        submit_in_transaction([command], room)
         return
-    require(row, Status.SCHEDULED, "be set anew")
-    _set_anew(row, command, now)
+    require_status(row, Status.SCHEDULED, "be set anew")
+    _replace(row, command, now)
 
 
-def _set_anew(row: Row, command: SubmitServiceCall, now: datetime) -> None:
+def _replace(row: LockedCall, command: SubmitServiceCall, now: datetime) -> None:
     if not row.attempt:
         return _overwrite(row, replace(command, service_call_id=row.service_call_id), now)
     # It has been sent before, under an idempotency key that must not come with another payload. The new call takes the
     # place of a pending one, so it needs no room.
     cancel(row.tenant_id, row.service_call_id)
-    store([command], now)
+    store_calls([command], now)
     return None
 
 
-def _live(tenant_id: uuid.UUID, namespace: str, timer_id: str) -> Row | None:
+def _lock_live(tenant_id: uuid.UUID, namespace: str, timer_id: str) -> LockedCall | None:
     """Locked. One that has ended, or was deleted, while it was waited for may have a successor by now."""
     calls = ServiceCall.objects.for_tenant(tenant_id).filter(namespace=namespace, live_external_id=timer_id)
     while (found := calls.values_list("service_call_id", flat=True).first()) is not None:
         with suppress(NotFound):
-            row = with_timer(tenant_id, found)
+            row = lock_call_and_timer(tenant_id, found)
             if row.status not in TERMINAL:
                 return row
     return None
 
 
-def _stored(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> ServiceCall:
+def _get_stored(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> ServiceCall:
     call: ServiceCall = ServiceCall.objects.for_tenant(tenant_id).get(service_call_id=service_call_id)
     return call
 
 
-def _overwrite(row: Row, command: SubmitServiceCall, now: datetime) -> None:
+def _overwrite(row: LockedCall, command: SubmitServiceCall, now: datetime) -> None:
     tenant = get_profile(row.tenant_id)
-    timer = timer_for(command, tenant, now)._replace(correlation_id=row.correlation_id)
-    new = dict(zip(CALL_COLUMNS, call_row(command, timer, tenant, now), strict=True))
+    timer = build_timer(command, tenant, now)._replace(correlation_id=row.correlation_id)
+    new = dict(zip(CALL_COLUMNS, build_row(command, timer, tenant, now), strict=True))
     columns = ("name", "due_at", "request_spec", "host", "retry_policy", "timeout_seconds")
     assignments = ", ".join(f"{column} = {{{column}}}" for column in columns)
     move(Status.SCHEDULED, Status.SCHEDULED, assignments, [(row, tuple(new[column] for column in columns))])
     upsert_timers([timer], now)
-    append_events([event_of(row, 0, EventType.RESCHEDULED, {"dueAt": to_rfc3339(timer.due_at)}, now)])
+    append_events([build_event(row, 0, EventType.RESCHEDULED, {"dueAt": to_rfc3339(timer.due_at)}, now)])

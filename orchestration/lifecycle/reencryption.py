@@ -13,7 +13,7 @@ from eventservice.db.errors import retry_on_deadlock
 from eventservice.kernel.secrets import Reencryption
 from eventservice.tenants.directory import list_tenant_ids
 from execution.redaction import reencrypt_headers
-from orchestration.lifecycle.rows import locked_with_request
+from orchestration.lifecycle.rows import lock_calls_with_requests
 from orchestration.models import ServiceCall
 
 READ_BATCH = 500
@@ -26,14 +26,16 @@ def reencrypt_calls(work: Reencryption) -> Iterator[int]:
     replayed. What is under the first key is only read, so that a run that was broken off is soon where it was."""
     for tenant_id in list_tenant_ids():
         after = uuid.UUID(int=0)
-        while batch := _headers_after(after, tenant_id):
+        while batch := _read_headers_after(after, tenant_id):
             after = batch[-1][0]
-            old = [key for key, headers in batch if headers and _renewed(headers, work, key) != headers]
+            old = [key for key, headers in batch if headers and _reencrypt(headers, work, key) != headers]
             for start in range(0, len(old), WRITE_BATCH):
                 yield _write(tenant_id, old[start : start + WRITE_BATCH])
 
 
-def _headers_after(after: uuid.UUID, tenant_id: uuid.UUID) -> list[tuple[uuid.UUID, dict[str, Any] | None]]:
+def _read_headers_after(
+    after: uuid.UUID, tenant_id: uuid.UUID
+) -> list[tuple[uuid.UUID, dict[str, Any] | None]]:
     following = ServiceCall.objects.for_tenant(tenant_id).filter(service_call_id__gt=after)
     headers = following.order_by("service_call_id").values_list("service_call_id", "request_spec__headers")
     return list(headers[:READ_BATCH])
@@ -43,9 +45,9 @@ def _headers_after(after: uuid.UUID, tenant_id: uuid.UUID) -> list[tuple[uuid.UU
 def _write(tenant_id: uuid.UUID, keys: Sequence[uuid.UUID]) -> int:
     with transaction.atomic():
         rows = [
-            ({**spec, "headers": _renewed(spec["headers"], Reencryption(), row.service_call_id)},
+            ({**spec, "headers": _reencrypt(spec["headers"], Reencryption(), row.service_call_id)},
              tenant_id, row.service_call_id)
-            for row, spec in locked_with_request((tenant_id, key) for key in keys)
+            for row, spec in lock_calls_with_requests((tenant_id, key) for key in keys)
         ]  # fmt: skip
         return update_rows(
             ServiceCall,
@@ -55,7 +57,7 @@ def _write(tenant_id: uuid.UUID, keys: Sequence[uuid.UUID]) -> int:
         )
 
 
-def _renewed(headers: dict[str, Any], work: Reencryption, service_call_id: uuid.UUID) -> dict[str, Any]:
+def _reencrypt(headers: dict[str, Any], work: Reencryption, service_call_id: uuid.UUID) -> dict[str, Any]:
     return reencrypt_headers(
         headers, lambda stored: work.renewed(stored, f"a header of call {service_call_id}")
     )

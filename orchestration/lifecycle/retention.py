@@ -13,7 +13,7 @@ from eventservice.tenants.directory import list_tenant_ids
 from orchestration.models import ServiceCall
 from orchestration.states import TERMINAL, Status
 
-PRUNE_BATCH = 500
+PRUNE_BATCH_SIZE = 500
 
 
 def prune_calls(older_than: timedelta, limit: int) -> int:
@@ -22,18 +22,18 @@ def prune_calls(older_than: timedelta, limit: int) -> int:
     pruned = 0
     for tenant_id in list_tenant_ids():
         for status in sorted(TERMINAL):
-            while pruned < limit and (deleted := _prune_some(tenant_id, status, before, limit - pruned)):
+            while pruned < limit and (deleted := _prune_batch(tenant_id, status, before, limit - pruned)):
                 pruned += deleted
     return pruned
 
 
-def _prune_some(tenant_id: uuid.UUID, status: Status, before: datetime, limit: int) -> int:
+def _prune_batch(tenant_id: uuid.UUID, status: Status, before: datetime, limit: int) -> int:
     # The index by status and due time finds them: no call ends before it is due but a canceled one, and that is
     # found when its time has passed as well.
     ended = ServiceCall.objects.for_tenant(tenant_id).filter(
         status=status, due_at__lt=before, finished_at__lt=before
     )
-    keys = ended.order_by("due_at").values_list("service_call_id", flat=True)[: min(limit, PRUNE_BATCH)]
+    keys = ended.order_by("due_at").values_list("service_call_id", flat=True)[: min(limit, PRUNE_BATCH_SIZE)]
     with transaction.atomic():
         return execute_rows(
             "DELETE FROM service_calls WHERE tenant_id = %s AND service_call_id = %s AND status = %s",

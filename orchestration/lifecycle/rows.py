@@ -21,7 +21,7 @@ class LostRace(Exception):
     """A row changed although it was locked: a writer other than this module. Nothing is committed."""
 
 
-class Row(NamedTuple):
+class LockedCall(NamedTuple):
     """A call as it stands, locked."""
 
     tenant_id: uuid.UUID
@@ -40,36 +40,38 @@ class Row(NamedTuple):
     delivery: str
 
 
-def require(row: Row, status: Status, what: str) -> None:
+def require_status(row: LockedCall, status: Status, what: str) -> None:
     if row.status != status:
         raise Conflict(
             "wrong_state", f"A call that is {row.status} cannot {what}: it must be {status.value}."
         )
 
 
-def one(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> Row:
-    for row in locked([(tenant_id, service_call_id)]):
+def lock_call(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> LockedCall:
+    for row in lock_calls([(tenant_id, service_call_id)]):
         return row
     raise NotFound("service call")
 
 
-def with_timer(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> Row:
+def lock_call_and_timer(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> LockedCall:
     """A call and, while it waits, its timer: the timer first, as everywhere.
 
     The timer is to be written after this only: while the call was waited for, the end of an attempt may have armed
     it again.
     """
     lock_pending(tenant_id, service_call_id)
-    return one(tenant_id, service_call_id)
+    return lock_call(tenant_id, service_call_id)
 
 
-def locked(keys: Iterable[tuple[uuid.UUID, uuid.UUID]]) -> Iterable[Row]:
-    return (Row(tenant_id, *values) for tenant_id, values in _lock(keys, Row._fields[1:]))
+def lock_calls(keys: Iterable[tuple[uuid.UUID, uuid.UUID]]) -> Iterable[LockedCall]:
+    return (LockedCall(tenant_id, *values) for tenant_id, values in _lock(keys, LockedCall._fields[1:]))
 
 
-def locked_with_request(keys: Iterable[tuple[uuid.UUID, uuid.UUID]]) -> Iterable[tuple[Row, dict[str, Any]]]:
-    for tenant_id, (*values, request_spec) in _lock(keys, (*Row._fields[1:], "request_spec")):
-        yield Row(tenant_id, *values), request_spec
+def lock_calls_with_requests(
+    keys: Iterable[tuple[uuid.UUID, uuid.UUID]],
+) -> Iterable[tuple[LockedCall, dict[str, Any]]]:
+    for tenant_id, (*values, request_spec) in _lock(keys, (*LockedCall._fields[1:], "request_spec")):
+        yield LockedCall(tenant_id, *values), request_spec
 
 
 def _lock(
@@ -85,7 +87,11 @@ def _lock(
 
 
 def move(
-    origin: Status, to: Status, assignments: str, rows: Sequence[tuple[Row, tuple[Any, ...]]], events: int = 1
+    origin: Status,
+    to: Status,
+    assignments: str,
+    rows: Sequence[tuple[LockedCall, tuple[Any, ...]]],
+    events: int = 1,
 ) -> None:
     """One guarded UPDATE for all `rows`; it must find each of them as it was read."""
     if to is not origin and to not in TRANSITIONS[origin]:
@@ -105,8 +111,8 @@ def move(
         raise LostRace(f"{origin} → {to}: {touched} of {len(rows)} calls were as they had been read")
 
 
-def event_of(
-    row: Row,
+def build_event(
+    row: LockedCall,
     offset: int,
     kind: EventType,
     data: dict[str, Any],

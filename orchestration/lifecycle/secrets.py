@@ -10,19 +10,19 @@ from orchestration.models import ServiceCall
 from orchestration.states import Status
 
 
-def scheduled_secrets(most: int) -> Iterator[tuple[str, str]]:
+def sample_scheduled_secrets(most: int) -> Iterator[tuple[str, str]]:
     """What it is, and as it is stored. Of each tenant's calls those due next and those due last: among them are the
     oldest, which are the first to be lost with an old key."""
     tenants = list_tenant_ids()
     each = max(1, most // max(1, 2 * len(tenants)))
     for tenant_id in tenants:
-        for service_call_id, headers in _ends(tenant_id, each).items():
+        for service_call_id, headers in _read_first_and_last(tenant_id, each).items():
             for name, value in (headers or {}).items():
                 if isinstance(value, dict):
                     yield f"header {name} of call {service_call_id}", value["encrypted"]
 
 
-def _ends(tenant_id: uuid.UUID, each: int) -> dict[uuid.UUID, dict[str, object] | None]:
+def _read_first_and_last(tenant_id: uuid.UUID, each: int) -> dict[uuid.UUID, dict[str, object] | None]:
     scheduled = ServiceCall.objects.for_tenant(tenant_id).filter(status=Status.SCHEDULED)
     headers = scheduled.values_list("service_call_id", "request_spec__headers")
     return {**dict(headers.order_by("due_at")[:each]), **dict(headers.order_by("-due_at")[:each])}

@@ -37,7 +37,7 @@ class Submitted:
 
 
 # A batch in which a call is refused is cut into pieces of so many: about the square root of the most that it may have.
-PIECE = 32
+CHUNK_SIZE = 32
 # A new call's own events are the first and the second.
 FIRST_FREE_SEQ = 3
 CALL_COLUMNS = (
@@ -54,7 +54,7 @@ def submit(commands: Sequence[SubmitServiceCall]) -> list[Submitted]:
     room = find_room(command.tenant_id for command in commands)
     try:
         with transaction.atomic():
-            return submit_within(commands, room)
+            return submit_in_transaction(commands, room)
     except IntegrityError:
         # Another request with the same key was faster: now its call is there to be found.
         return _submit_again(commands, room)
@@ -63,12 +63,12 @@ def submit(commands: Sequence[SubmitServiceCall]) -> list[Submitted]:
 def _submit_again(commands: Sequence[SubmitServiceCall], room: Mapping[uuid.UUID, int]) -> list[Submitted]:
     try:
         with transaction.atomic():
-            return submit_within(commands, room)
+            return submit_in_transaction(commands, room)
     except IntegrityError:
-        raise _refusal(commands) from None
+        raise _explain_conflict(commands) from None
 
 
-def _refusal(commands: Sequence[SubmitServiceCall]) -> Conflict:
+def _explain_conflict(commands: Sequence[SubmitServiceCall]) -> Conflict:
     """Which id it is that the database has twice."""
     new = {"serviceCallId": "must be new"}
     for tenant_id in {command.tenant_id for command in commands}:
@@ -81,9 +81,11 @@ def _refusal(commands: Sequence[SubmitServiceCall]) -> Conflict:
     return Conflict("already_used", used, faults=new)
 
 
-def submit_within(commands: Sequence[SubmitServiceCall], room: Mapping[uuid.UUID, int]) -> list[Submitted]:
+def submit_in_transaction(
+    commands: Sequence[SubmitServiceCall], room: Mapping[uuid.UUID, int]
+) -> list[Submitted]:
     """Submit in the caller's transaction. `room` is that of find_room, which is best asked before it begins."""
-    known = _known(commands)
+    known = _find_known(commands)
     now = db_now()
     fresh: dict[Any, SubmitServiceCall] = {}
     results = []
@@ -91,13 +93,13 @@ def submit_within(commands: Sequence[SubmitServiceCall], room: Mapping[uuid.UUID
         given = command.idempotency_key
         key = (command.tenant_id, command.service_call_id if given is None else given)
         if key in known or key in fresh:
-            results.append(_replayed(command, known.get(key) or _as_known(fresh[key])))
+            results.append(_build_repeat(command, known.get(key) or _to_known(fresh[key])))
         else:
             fresh[key] = command
             results.append(Submitted(command.service_call_id, submitted_at=now, due_at=command.due_from(now)))
     if fresh:
         take_room((command.tenant_id for command in fresh.values()), room)
-        store(list(fresh.values()), now)
+        store_calls(list(fresh.values()), now)
     return results
 
 
@@ -106,11 +108,11 @@ class _Known(NamedTuple):
     fingerprint: str | None
 
 
-def _as_known(command: SubmitServiceCall) -> _Known:
+def _to_known(command: SubmitServiceCall) -> _Known:
     return _Known(command.service_call_id, command.fingerprint)
 
 
-def _known(commands: Sequence[SubmitServiceCall]) -> dict[Any, _Known]:
+def _find_known(commands: Sequence[SubmitServiceCall]) -> dict[Any, _Known]:
     """Calls that were stored before under the commands' idempotency keys."""
     keys = defaultdict(list)
     for command in commands:
@@ -125,7 +127,7 @@ def _known(commands: Sequence[SubmitServiceCall]) -> dict[Any, _Known]:
     return found
 
 
-def _replayed(command: SubmitServiceCall, known: _Known) -> Submitted:
+def _build_repeat(command: SubmitServiceCall, known: _Known) -> Submitted:
     if known.fingerprint != command.fingerprint:
         if command.idempotency_key is None:
             raise Conflict(
@@ -143,15 +145,15 @@ def _replayed(command: SubmitServiceCall, known: _Known) -> Submitted:
     return Submitted(known.service_call_id, replayed=True)
 
 
-def store(commands: Sequence[SubmitServiceCall], now: datetime) -> None:
+def store_calls(commands: Sequence[SubmitServiceCall], now: datetime) -> None:
     profiles = {
         tenant_id: get_profile(tenant_id) for tenant_id in {command.tenant_id for command in commands}
     }
-    timers = [timer_for(command, profiles[command.tenant_id], now) for command in commands]
+    timers = [build_timer(command, profiles[command.tenant_id], now) for command in commands]
     insert_rows(
         ServiceCall,
         CALL_COLUMNS,
-        [call_row(c, t, profiles[c.tenant_id], now) for c, t in zip(commands, timers, strict=True)],
+        [build_row(c, t, profiles[c.tenant_id], now) for c, t in zip(commands, timers, strict=True)],
     )
     insert_rows(
         ServiceCallTag,
@@ -160,11 +162,11 @@ def store(commands: Sequence[SubmitServiceCall], now: datetime) -> None:
     )
     schedule(timers, now)
     append_events(
-        event for c, t in zip(commands, timers, strict=True) for event in _submitted_events(c, t, now)
+        event for c, t in zip(commands, timers, strict=True) for event in _build_submitted_events(c, t, now)
     )
 
 
-def timer_for(command: SubmitServiceCall, tenant: TenantProfile, now: datetime) -> Timer:
+def build_timer(command: SubmitServiceCall, tenant: TenantProfile, now: datetime) -> Timer:
     timer_key = command.external_id or str(command.service_call_id)
     return Timer(
         command.tenant_id,
@@ -177,7 +179,7 @@ def timer_for(command: SubmitServiceCall, tenant: TenantProfile, now: datetime) 
     )
 
 
-def call_row(
+def build_row(
     command: SubmitServiceCall, timer: Timer, tenant: TenantProfile, now: datetime
 ) -> tuple[Any, ...]:
     spec = {
@@ -196,7 +198,7 @@ def call_row(
     )  # fmt: skip
 
 
-def _submitted_events(command: SubmitServiceCall, timer: Timer, now: datetime) -> tuple[Event, Event]:
+def _build_submitted_events(command: SubmitServiceCall, timer: Timer, now: datetime) -> tuple[Event, Event]:
     def event(seq: int, kind: EventType, data: dict[str, Any], causation_id: uuid.UUID | None) -> Event:
         return Event(
             command.tenant_id,
@@ -231,13 +233,13 @@ def submit_each(commands: Sequence[SubmitServiceCall]) -> list[Submitted | Domai
     except AdmissionRefused:
         raise
     except DomainError as refused:
-        return _submit_pieces(commands) if len(commands) > 1 else [refused]
+        return _submit_chunks(commands) if len(commands) > 1 else [refused]
 
 
 @retry_on_deadlock
 @transaction.atomic
-def _submit_pieces(commands: Sequence[SubmitServiceCall]) -> list[Submitted | DomainError]:
+def _submit_chunks(commands: Sequence[SubmitServiceCall]) -> list[Submitted | DomainError]:
     """Only those beside one that is refused go one by one, which takes ten times as long."""
-    size = PIECE if len(commands) > PIECE else 1
+    size = CHUNK_SIZE if len(commands) > CHUNK_SIZE else 1
     pieces = [commands[start : start + size] for start in range(0, len(commands), size)]
     return [result for piece in pieces for result in submit_each(piece)]

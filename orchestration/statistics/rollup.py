@@ -31,34 +31,41 @@ from eventservice.db.now import db_now
 from eventservice.tenants.directory import list_tenant_ids
 from orchestration.models import CallRollup, HostRollup, Resolution, RollupMark, ServiceCall
 from orchestration.states import LIVE, TERMINAL, Status
-from orchestration.statistics.aggregate import STEP, Tally, ceiling, ended, floor, tally
-from orchestration.statistics.recent import BUCKETS_MS
+from orchestration.statistics.aggregation import (
+    STEP,
+    EndedCalls,
+    count_ended_calls,
+    round_down,
+    round_up,
+    select_ended,
+)
+from orchestration.statistics.recent_sample import LATENESS_BUCKETS_MS
 
 log = structlog.get_logger(__name__)
 
 MINUTE, HOUR = Resolution.MINUTE, Resolution.HOUR
-KEEP_MINUTES = timedelta(hours=25)
-KEEP_HOURS = timedelta(days=90)
+MINUTES_KEPT = timedelta(hours=25)
+HOURS_KEPT = timedelta(days=90)
 # How far back the first round goes.
-HISTORY = timedelta(days=30)
+HISTORY_COUNTED = timedelta(days=30)
 # A minute is covered so long after its end: what was submitted in it has been committed by then.
-SETTLING = timedelta(seconds=15)
+SETTLING_TIME = timedelta(seconds=15)
 # A piece of work has about so many calls, unless one minute has more.
-CHUNK = 20_000
+CHUNK_CALLS = 20_000
 # Open minutes of a tenant that one round looks at; a large one waits until it is worth its price.
-MOST_AGAIN = 100
-PER_MINUTE = 50_000
+MAX_OPEN_PER_ROUND = 100
+CALLS_PER_MINUTE_WAITED = 50_000
 # An hour or minute keeps so many hosts that failed most, and so many that were called most.
-HOSTS = 10
+MAX_RANKED_HOSTS = 10
 
-OUTCOMES = {Status.SUCCEEDED: "succeeded", Status.FAILED: "failed", Status.CANCELED: "canceled"}
-LATE = tuple(f"late_{bound}" for bound in (*BUCKETS_MS, "more"))
-COUNTERS = (*OUTCOMES.values(), *LATE)
+OUTCOME_COLUMNS = {Status.SUCCEEDED: "succeeded", Status.FAILED: "failed", Status.CANCELED: "canceled"}
+LATENESS_COLUMNS = tuple(f"late_{bound}" for bound in (*LATENESS_BUCKETS_MS, "more"))
+COUNTERS = (*OUTCOME_COLUMNS.values(), *LATENESS_COLUMNS)
 KEY = ("tenant_id", "resolution", "starts_at")
 ENDED = F("succeeded") + F("failed") + F("canceled")
 
 
-class Overtaken(Exception):
+class OvertakenError(Exception):
     """Another round has written figures of this tenant; what was counted here is dropped."""
 
 
@@ -66,35 +73,35 @@ def roll_up(seconds: float) -> bool:
     """One round of that length, or a little longer; whether all that had ended is in."""
     deadline = time.monotonic() + seconds
     now = db_now()
-    marks = _marks(now)
-    minutes_from = _minutes_from(now, marks)
-    counts = [_Count(mark, now, minutes_from) for mark in marks]
+    marks = _read_marks(now)
+    minutes_from = _oldest_minute_kept(now, marks)
+    counts = [_TenantRound(mark, now, minutes_from) for mark in marks]
     jobs = deque((count, count.pieces()) for count in counts)
     while jobs:
         count, pieces = jobs.popleft()
-        if _do_one(count, pieces):
+        if _run_piece(count, pieces):
             jobs.append((count, pieces))
         # At the end: a round that has had no time for any would have none the next time.
         if time.monotonic() >= deadline:
             break
     quiet = [count.mark.pk for count in counts if count.quiet]
-    _move_on(quiet, now)
-    _prune(MINUTE, minutes_from)
-    _prune(HOUR, now - KEEP_HOURS)
+    _advance_quiet(quiet, now)
+    _prune_rollups(MINUTE, minutes_from)
+    _prune_rollups(HOUR, now - HOURS_KEPT)
     return not jobs
 
 
-def recount(tenant_id: uuid.UUID) -> None:
+def forget_rollups(tenant_id: uuid.UUID) -> None:
     """Let the next rounds count all calls that are there: for whoever writes calls into the past."""
     with transaction.atomic():
         for model in (RollupMark, CallRollup, HostRollup):
             model.objects.for_tenant(tenant_id).delete()
 
 
-def _marks(now: datetime) -> list[Any]:
+def _read_marks(now: datetime) -> list[Any]:
     """Those first that are furthest behind."""
     known = set(RollupMark.across_tenants.values_list("pk", flat=True))
-    begin = floor(now - KEEP_MINUTES, STEP[HOUR])
+    begin = round_down(now - MINUTES_KEPT, STEP[HOUR])
     fresh = [
         RollupMark(tenant_id=tenant_id, covered_until=begin, counted_until=begin, history_until=begin)
         for tenant_id in list_tenant_ids()
@@ -104,23 +111,23 @@ def _marks(now: datetime) -> list[Any]:
     return list(RollupMark.across_tenants.order_by("counted_until", "pk"))
 
 
-def _minutes_from(now: datetime, marks: list[Any]) -> datetime:
+def _oldest_minute_kept(now: datetime, marks: list[Any]) -> datetime:
     """Minutes before this have been summed, and may go; these are whole hours."""
-    return floor(min([now - KEEP_MINUTES, *(mark.covered_until for mark in marks)]), STEP[HOUR])
+    return round_down(min([now - MINUTES_KEPT, *(mark.covered_until for mark in marks)]), STEP[HOUR])
 
 
-def _do_one(count: _Count, pieces: Iterator[None]) -> bool:
+def _run_piece(count: _TenantRound, pieces: Iterator[None]) -> bool:
     """Whether there may be another."""
     try:
         return next(pieces, count) is not count
-    except Overtaken:
+    except OvertakenError:
         return False
     except DatabaseError:
         log.exception("rollup_troubled", tenant_id=str(count.mark.pk))
         return False
 
 
-def _move_on(quiet: list[uuid.UUID], now: datetime) -> None:
+def _advance_quiet(quiet: list[uuid.UUID], now: datetime) -> None:
     """Where nothing has ended and nothing was about to, in one go."""
     marks, settled = RollupMark.across_tenants.filter(pk__in=quiet), _settled(now)
     marks.update(counted_until=now)
@@ -128,15 +135,15 @@ def _move_on(quiet: list[uuid.UUID], now: datetime) -> None:
 
 
 def _settled(now: datetime) -> datetime:
-    return floor(now - SETTLING, STEP[MINUTE])
+    return round_down(now - SETTLING_TIME, STEP[MINUTE])
 
 
-def _prune(resolution: Resolution, before: datetime) -> None:
+def _prune_rollups(resolution: Resolution, before: datetime) -> None:
     for model in (CallRollup, HostRollup):
         model.across_tenants.filter(resolution=resolution, starts_at__lt=before).delete()
 
 
-class _Count:
+class _TenantRound:
     """One tenant's share of a round."""
 
     def __init__(self, mark: Any, now: datetime, minutes_from: datetime) -> None:
@@ -151,7 +158,7 @@ class _Count:
         yield from self._back()
 
     def _forward(self) -> Iterator[None]:
-        begin, horizon = self.mark.covered_until, ceiling(self.now, STEP[MINUTE])
+        begin, horizon = self.mark.covered_until, round_up(self.now, STEP[MINUTE])
         settled = _settled(self.now)
         if not self._has_grown(MINUTE, begin, horizon) and not self._is_unsettled(begin, settled):
             self.quiet = True
@@ -176,13 +183,13 @@ class _Count:
         calls = ServiceCall.objects.for_tenant(self.mark.pk).filter(due_at__gte=begin, due_at__lt=horizon)
         for status in sorted(TERMINAL):
             dues = calls.filter(status=status).order_by("due_at").values_list("due_at", flat=True)
-            for due_at in dues[CHUNK : CHUNK + 1]:
-                horizon = min(horizon, max(floor(due_at, STEP[MINUTE]), begin + STEP[MINUTE]))
+            for due_at in dues[CHUNK_CALLS : CHUNK_CALLS + 1]:
+                horizon = min(horizon, max(round_down(due_at, STEP[MINUTE]), begin + STEP[MINUTE]))
         return horizon
 
     def _again(self) -> Iterator[None]:
         for resolution, starts_at, count, counted_at in self._open_ones():
-            if self.now - counted_at < timedelta(minutes=1) * count / PER_MINUTE:
+            if self.now - counted_at < timedelta(minutes=1) * count / CALLS_PER_MINUTE_WAITED:
                 continue
             end = starts_at + STEP[resolution]
             # First what is live: what ends meanwhile is then counted, or looked for again.
@@ -204,16 +211,16 @@ class _Count:
             is_open=True,
         )
         found = rows.order_by("counted_at").values_list("resolution", "starts_at", ENDED, "counted_at")
-        return [(Resolution(resolution), *rest) for resolution, *rest in found[:MOST_AGAIN]]
+        return [(Resolution(resolution), *rest) for resolution, *rest in found[:MAX_OPEN_PER_ROUND]]
 
     def _back(self) -> Iterator[None]:
         while self.mark.history_until is not None:
-            last = self._last_due(self.now - HISTORY, self.mark.history_until)
+            last = self._last_due(self.now - HISTORY_COUNTED, self.mark.history_until)
             if last is None:
                 with transaction.atomic():
                     self._claim(history_until=None)
                 return
-            begin = floor(last, STEP[HOUR])
+            begin = round_down(last, STEP[HOUR])
             self._count(HOUR, begin, begin + STEP[HOUR], history_until=begin)
             yield
 
@@ -228,7 +235,7 @@ class _Count:
         """Whether more calls have ended than are counted: indexes tell. Fewer means that some were deleted."""
         rows = self._rows(CallRollup, resolution, begin, end)
         known = int(rows.aggregate(known=Sum(ENDED))["known"] or 0)
-        return ended(self.mark.pk, begin, end).values_list("tenant_id")[: known + 1].count() > known
+        return select_ended(self.mark.pk, begin, end).values_list("tenant_id")[: known + 1].count() > known
 
     def _live(self, resolution: Resolution, begin: datetime, end: datetime) -> set[datetime]:
         """The minutes or hours of calls that have not ended: a look at the index for each."""
@@ -238,25 +245,25 @@ class _Count:
         for status in sorted(LIVE):
             after = begin
             while due_at := dues.filter(status=status, due_at__gte=after).first():
-                found.add(floor(due_at, STEP[resolution]))
-                after = floor(due_at, STEP[resolution]) + STEP[resolution]
+                found.add(round_down(due_at, STEP[resolution]))
+                after = round_down(due_at, STEP[resolution]) + STEP[resolution]
         return found
 
     def _count(self, resolution: Resolution, begin: datetime, end: datetime, **moved: Any) -> None:
         # First what is live: what ends meanwhile is then counted, or looked for again.
         live = self._live(resolution, begin, end)
-        tallies = tally(self.mark.pk, resolution, begin, end)
-        tallies |= {starts_at: Tally() for starts_at in live - tallies.keys()}
+        tallies = count_ended_calls(self.mark.pk, resolution, begin, end)
+        tallies |= {starts_at: EndedCalls() for starts_at in live - tallies.keys()}
         with transaction.atomic():
             self._claim(**moved)
             self._replace(resolution, begin, end, tallies, live)
-            for hour in {floor(starts_at, STEP[HOUR]) for starts_at in tallies if resolution == MINUTE}:
+            for hour in {round_down(starts_at, STEP[HOUR]) for starts_at in tallies if resolution == MINUTE}:
                 self._sum_minutes(hour)
 
     def _claim(self, **moved: Any) -> None:
         mark = RollupMark.objects.for_tenant(self.mark.pk).filter(version=self.mark.version)
         if not mark.update(version=F("version") + 1, **moved):
-            raise Overtaken
+            raise OvertakenError
         self.mark.version += 1
         for name, value in moved.items():
             setattr(self.mark, name, value)
@@ -266,7 +273,7 @@ class _Count:
         resolution: Resolution,
         begin: datetime,
         end: datetime,
-        tallies: Mapping[datetime, Tally],
+        tallies: Mapping[datetime, EndedCalls],
         live: set[datetime],
     ) -> None:
         for model in (CallRollup, HostRollup):
@@ -274,12 +281,12 @@ class _Count:
         rows, hosts = [], []
         for starts_at, found in tallies.items():
             key = (self.mark.pk, resolution.value, starts_at)
-            outcomes = [found.ended[status] for status in OUTCOMES]
+            outcomes = [found.ended[status] for status in OUTCOME_COLUMNS]
             rows.append((*key, *outcomes, *found.late, starts_at in live, self.now))
-            by_host = {host: [by[status] for status in OUTCOMES] for host, by in found.hosts.items()}
-            hosts += [(*key, host, *by_host[host]) for host in _that_matter(by_host)]
+            by_host = {host: [by[status] for status in OUTCOME_COLUMNS] for host, by in found.hosts.items()}
+            hosts += [(*key, host, *by_host[host]) for host in _select_hosts(by_host)]
         insert_rows(CallRollup, (*KEY, *COUNTERS, "is_open", "counted_at"), rows)
-        insert_rows(HostRollup, (*KEY, "host", *OUTCOMES.values()), hosts)
+        insert_rows(HostRollup, (*KEY, "host", *OUTCOME_COLUMNS.values()), hosts)
 
     def _sum_minutes(self, hour: datetime) -> None:
         whole = (hour, hour + STEP[HOUR])
@@ -294,22 +301,22 @@ class _Count:
             host: [int(count) for count in counts]
             for host, *counts in self._rows(HostRollup, MINUTE, *whole)
             .values_list("host")
-            .annotate(*(Sum(name) for name in OUTCOMES.values()))
+            .annotate(*(Sum(name) for name in OUTCOME_COLUMNS.values()))
         }
         for model in (CallRollup, HostRollup):
             self._rows(model, HOUR, *whole).delete()
         row = (*key, *counters, sums["open_ones"] > 0, self.now)
         insert_rows(CallRollup, (*KEY, *COUNTERS, "is_open", "counted_at"), [row])
-        hosts = [(*key, host, *by_host[host]) for host in _that_matter(by_host)]
-        insert_rows(HostRollup, (*KEY, "host", *OUTCOMES.values()), hosts)
+        hosts = [(*key, host, *by_host[host]) for host in _select_hosts(by_host)]
+        insert_rows(HostRollup, (*KEY, "host", *OUTCOME_COLUMNS.values()), hosts)
 
     def _rows(self, model: Any, resolution: Resolution, begin: datetime, end: datetime) -> Any:
         rows = model.objects.for_tenant(self.mark.pk)
         return rows.filter(resolution=resolution, starts_at__gte=begin, starts_at__lt=end)
 
 
-def _that_matter(by_host: Mapping[str, list[int]]) -> list[str]:
+def _select_hosts(by_host: Mapping[str, list[int]]) -> list[str]:
     """By their [succeeded, failed, canceled]."""
     failing = sorted((host for host in by_host if by_host[host][1]), key=lambda host: -by_host[host][1])
     busiest = sorted(by_host, key=lambda host: -sum(by_host[host]))
-    return sorted({*failing[:HOSTS], *busiest[:HOSTS]})
+    return sorted({*failing[:MAX_RANKED_HOSTS], *busiest[:MAX_RANKED_HOSTS]})

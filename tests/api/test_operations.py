@@ -22,7 +22,7 @@ from eventservice.db.now import DbNow, db_now, pin_time
 from eventservice.kernel.ids import new_id
 from eventservice.tenants.directory import create_tenant
 from orchestration.models import ServiceCall
-from orchestration.statistics import recent
+from orchestration.statistics import recent_sample
 from tests.api.conftest import Api, api_of, faults
 from tests.factories import ServiceCallFactory
 from timers.models import Node, TimerShard
@@ -247,8 +247,8 @@ def test_more_tenants_are_no_more_queries(operator: Api, settings: Any) -> None:
 
 
 def test_a_sample_is_of_the_latest_calls(acme: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recent, "SAMPLE", 2)
-    monkeypatch.setattr(recent, "MOST_READ", 4)
+    monkeypatch.setattr(recent_sample, "MIN_SAMPLE", 2)
+    monkeypatch.setattr(recent_sample, "MAX_SAMPLE", 4)
     for minutes, late in [(1, 7)] * 3 + [(14, 900)] * 20:
         an_ended_call(acme, "Succeeded", late, {}, minutes)
     found = acme.get("/api/v1/stats?window=15m").json()

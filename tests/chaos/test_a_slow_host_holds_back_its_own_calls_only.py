@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from eventservice.tenants.directory import create_tenant
-from orchestration.engine.capacity import TIMES_WHAT_IS_LEFT
+from orchestration.engine.capacity import HOST_SHARE_FACTOR
 from tests.database_clock import promised
 from tests.process_harness import Stage, accept, at_work, call, lateness, say, steady, until
 
@@ -16,7 +16,7 @@ MOST_DELAY = promised(1.0)
 
 
 @pytest.mark.parametrize(
-    ("per_host", "of_tenant"), [(CEILING, CALLS), (CALLS, CEILING + CEILING // TIMES_WHAT_IS_LEFT)]
+    ("per_host", "of_tenant"), [(CEILING, CALLS), (CALLS, CEILING + CEILING // HOST_SHARE_FACTOR)]
 )
 def test_a_slow_host_holds_back_its_own_calls_only(stage: Stage, per_host: int, of_tenant: int) -> None:
     slow, quick = stage.witness("127.0.0.2"), stage.witness()

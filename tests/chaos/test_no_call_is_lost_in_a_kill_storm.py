@@ -14,7 +14,7 @@ import pytest
 from eventservice.tenants.directory import create_tenant
 from execution.models import HttpExecution
 from orchestration.commands import SubmitServiceCall
-from orchestration.lifecycle import MOST_INTERRUPTIONS
+from orchestration.lifecycle import MAX_INTERRUPTIONS
 from orchestration.models import ServiceCall
 from orchestration.states import Delivery, Status
 from outbox.models import OutboxEvent
@@ -67,7 +67,7 @@ def it_was_sent_as_promised(
         assert sent or '"Interrupted"' in json.dumps(row.outcome_meta)
     else:
         assert sent, f"never sent: {row.service_call_id}"
-        given_up = interruptions > MOST_INTERRUPTIONS
+        given_up = interruptions > MAX_INTERRUPTIONS
         refused = command.request.url.endswith("/status/400")
         assert row.status == (Status.FAILED if refused or given_up else Status.SUCCEEDED)
         assert row.attempt == attempts[-1] or given_up, (

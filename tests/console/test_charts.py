@@ -10,16 +10,16 @@ import pytest
 
 from eventservice.console import charts
 from eventservice.operators.formatting import format_share
-from orchestration.statistics.charts import SPANS, Outcomes, Slice, Span
+from orchestration.statistics.chart_data import SPANS, ChartSlice, ChartSpan, Outcomes
 
 BEGIN = datetime(2026, 3, 1, tzinfo=UTC)
 
 
-def slices_of(span: Span, outcomes: dict[int, Outcomes] | None = None) -> list[Slice]:
+def slices_of(span: ChartSpan, outcomes: dict[int, Outcomes] | None = None) -> list[ChartSlice]:
     found = []
     for n in range(span.length // span.slice):
         starts_at = BEGIN + n * span.slice
-        found.append(Slice(starts_at, starts_at + span.slice, (outcomes or {}).get(n, Outcomes())))
+        found.append(ChartSlice(starts_at, starts_at + span.slice, (outcomes or {}).get(n, Outcomes())))
     return found
 
 
@@ -39,7 +39,7 @@ def test_grid_lines_are_at_round_numbers_and_reach_above_all_bars(most: int, gri
 
 
 @pytest.mark.parametrize("span", SPANS.values(), ids=list(SPANS))
-def test_a_chart_has_few_bars_and_few_times(span: Span) -> None:
+def test_a_chart_has_few_bars_and_few_times(span: ChartSpan) -> None:
     plot = charts.throughput(slices_of(span), span, link)
     assert len(plot.columns) <= 60
     assert 4 <= len(plot.labels) <= 8

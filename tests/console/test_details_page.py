@@ -18,7 +18,7 @@ from eventservice.tenants.models import Tenant
 from execution.outcome import ErrorKind
 from orchestration import lifecycle
 from orchestration.commands import RequestSpec
-from orchestration.lifecycle import MOST_INTERRUPTIONS
+from orchestration.lifecycle import MAX_INTERRUPTIONS
 from orchestration.retries import RetryPolicy
 from orchestration.states import Delivery
 from outbox.models import OutboxEvent
@@ -202,7 +202,7 @@ def test_an_interruption_that_ends_a_call_says_why(viewer: Client, acme: Tenant,
     lifecycle.resolve_interrupted([hand.start_one().key])
     assert "It is delivered at most once, so it was not made again." in text_of(page_of(viewer, acme, once))
     often = submit(acme)
-    for _ in range(MOST_INTERRUPTIONS + 1):
+    for _ in range(MAX_INTERRUPTIONS + 1):
         lifecycle.resolve_interrupted([hand.start_one().key])
     assert "It was interrupted too often to be made again." in text_of(page_of(viewer, acme, often))
 

@@ -106,7 +106,7 @@ def test_an_interrupted_run_is_completed_by_the_next(
 def test_a_request_that_changes_concurrently_is_not_overwritten(
     acme: Tenant, keys: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read = reencryption._headers_after
+    read = reencryption._read_headers_after
 
     def read_and_change(*at: Any) -> Any:
         batch = read(*at)
@@ -116,7 +116,7 @@ def test_a_request_that_changes_concurrently_is_not_overwritten(
             )
         return batch
 
-    monkeypatch.setattr(reencryption, "_headers_after", read_and_change)
+    monkeypatch.setattr(reencryption, "_read_headers_after", read_and_change)
     reencrypt()
     keys(NEW)
     spec = calls()[0].request_spec

@@ -15,7 +15,7 @@ from execution.outcome import Attempt, Errored, ErrorKind, Outcome, Responded, T
 from orchestration import lifecycle
 from orchestration.commands import RequestSpec, SubmitServiceCall
 from orchestration.engine.capacity import EngineLimits
-from orchestration.engine.engine import Engine, Pass
+from orchestration.engine.engine import Engine, PassResult
 from orchestration.lifecycle import StartedCall
 from orchestration.models import ServiceCall
 from outbox.models import OutboxEvent
@@ -153,7 +153,7 @@ def engine_on(egress: Any, **limits: int) -> Engine:
     return Engine(egress, EngineLimits(**limits))
 
 
-def look(engine: Engine) -> Pass:
+def look(engine: Engine) -> PassResult:
     """One pass that looks for due timers. Of itself it looks when another connection has written."""
     engine._look_at = 0.0
     return engine.poll_once(0.0)

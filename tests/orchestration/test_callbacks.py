@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestration.outcome_rules import (
-    LONGEST_DELAY,
+    MAX_DELAY,
     Failure,
+    RetryTerms,
     Success,
-    Terms,
     Verdict,
+    compute_next_attempt,
     judge,
-    next_attempt_at,
 )
 from orchestration.retries import RetryPolicy
 from orchestration.states import Delivery, ResponseContract
@@ -86,7 +86,7 @@ def test_no_body_is_too_strange_to_be_judged(body: bytes) -> None:
         ("2026-03-01T11:59:59Z", NOON),
         ("0001-01-01T00:00:00+23:59", NOON),
         ("2036-03-01T12:00:00Z", datetime(2036, 3, 1, 12, tzinfo=UTC)),
-        ("9999-12-31T23:59:59-23:59", NOON + LONGEST_DELAY),
+        ("9999-12-31T23:59:59-23:59", NOON + MAX_DELAY),
     ],
 )
 def test_not_ok_may_name_the_time_of_the_next_attempt(asked: str, again_at: datetime) -> None:
@@ -124,10 +124,10 @@ def test_only_a_clear_no_may_name_a_time() -> None:
 @pytest.mark.parametrize("delivery", Delivery)
 def test_the_named_time_goes_before_the_policy_and_the_delivery(delivery: str) -> None:
     verdict = failed({"ok": False, "nextExecuteAt": "2026-03-01T18:00:00Z"})
-    terms = Terms(
+    terms = RetryTerms(
         ResponseContract.CALLBACK, delivery, RetryPolicy(max_attempts=1), 7, NOON - timedelta(days=9)
     )
-    assert next_attempt_at(terms, verdict, responded(), NOON) == NOON + timedelta(hours=6)
+    assert compute_next_attempt(terms, verdict, responded(), NOON) == NOON + timedelta(hours=6)
 
 
 @pytest.mark.parametrize(
@@ -143,18 +143,20 @@ def test_a_named_time_that_has_passed_means_the_policys_interval(
     asked: str, failures: int, soonest: float, latest: float
 ) -> None:
     verdict = failed({"ok": False, "nextExecuteAt": asked})
-    terms = Terms(ResponseContract.CALLBACK, Delivery.AT_LEAST_ONCE, RetryPolicy(), failures, NOON)
+    terms = RetryTerms(ResponseContract.CALLBACK, Delivery.AT_LEAST_ONCE, RetryPolicy(), failures, NOON)
     for _ in range(50):
-        again_at = next_attempt_at(terms, verdict, responded(), NOON)
+        again_at = compute_next_attempt(terms, verdict, responded(), NOON)
         assert again_at is not None
         assert soonest <= (again_at - NOON).total_seconds() <= latest
 
 
 def test_without_a_named_time_the_policy_decides() -> None:
-    terms = Terms(ResponseContract.CALLBACK, Delivery.AT_LEAST_ONCE, RetryPolicy(max_attempts=1), 1, NOON)
-    assert next_attempt_at(terms, failed({"ok": False}), responded(), NOON) is None
+    terms = RetryTerms(
+        ResponseContract.CALLBACK, Delivery.AT_LEAST_ONCE, RetryPolicy(max_attempts=1), 1, NOON
+    )
+    assert compute_next_attempt(terms, failed({"ok": False}), responded(), NOON) is None
 
 
 def test_at_most_once_a_no_is_final_as_it_was_surely_received() -> None:
-    terms = Terms(ResponseContract.CALLBACK, Delivery.AT_MOST_ONCE, RetryPolicy(max_attempts=5), 1, NOON)
-    assert next_attempt_at(terms, failed({"ok": False}), responded(), NOON) is None
+    terms = RetryTerms(ResponseContract.CALLBACK, Delivery.AT_MOST_ONCE, RetryPolicy(max_attempts=5), 1, NOON)
+    assert compute_next_attempt(terms, failed({"ok": False}), responded(), NOON) is None

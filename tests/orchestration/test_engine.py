@@ -9,7 +9,7 @@ import pytest
 from eventservice.db.now import pin_time
 from orchestration.commands import RequestSpec
 from orchestration.engine import engine as engine_module
-from orchestration.engine.engine import LONGEST_NAP, Pass
+from orchestration.engine.engine import MAX_NAP_SECONDS, PassResult
 from orchestration.retries import RetryPolicy
 from tests.orchestration.support import FakeEgress, after, engine_on, look, responded, status_of, submit
 
@@ -23,7 +23,7 @@ def test_a_due_call_is_sent_in_the_first_pass_and_recorded_in_the_next(tenant: A
     egress = FakeEgress()
     engine = engine_on(egress)
 
-    assert engine.poll_once(0) == Pass(started=1, recorded=0)
+    assert engine.poll_once(0) == PassResult(started=1, recorded=0)
     (sent,) = egress.sent
     assert (sent.method, sent.url, sent.body, sent.timeout_seconds) == (
         "PUT",
@@ -34,7 +34,7 @@ def test_a_due_call_is_sent_in_the_first_pass_and_recorded_in_the_next(tenant: A
     assert status_of(tenant, service_call_id) == "Running"
 
     egress.answer()
-    assert engine.poll_once(0) == Pass(started=0, recorded=1)
+    assert engine.poll_once(0) == PassResult(started=0, recorded=1)
     assert status_of(tenant, service_call_id) == "Succeeded"
 
 
@@ -115,11 +115,11 @@ def test_a_timer_far_off_is_not_slept_for_to_its_end(tenant: Any) -> None:
     submit(tenant, due_at=after(3600))
     egress = FakeEgress()
     engine_on(egress).poll_once(10_000)
-    assert egress.naps[0] <= LONGEST_NAP
+    assert egress.naps[0] <= MAX_NAP_SECONDS
 
 
 def test_many_outcomes_are_recorded_piece_by_piece(tenant: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_module, "MOST_RECORDED", 2)
+    monkeypatch.setattr(engine_module, "MAX_RECORDED_AT_ONCE", 2)
     calls = [submit(tenant) for _ in range(5)]
     egress = FakeEgress()
     engine = engine_on(egress)
@@ -131,7 +131,7 @@ def test_many_outcomes_are_recorded_piece_by_piece(tenant: Any, monkeypatch: pyt
 
 
 def test_large_outcomes_are_recorded_in_smaller_pieces(tenant: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_module, "MOST_RECORDED_BYTES", 150)
+    monkeypatch.setattr(engine_module, "MAX_RECORDED_BYTES_AT_ONCE", 150)
     for _ in range(5):
         submit(tenant)
     egress = FakeEgress()

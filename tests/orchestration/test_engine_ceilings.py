@@ -180,7 +180,7 @@ def of_body(body: str) -> RequestSpec:
 def test_large_requests_are_begun_a_few_at_a_time_and_small_ones_beside_them(
     tenant: Any, intruder: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(capacity, "BATCH_BYTES", 50_000)
+    monkeypatch.setattr(capacity, "MAX_BATCH_BYTES", 50_000)
     for _ in range(5):
         submit(tenant, request=of_body(LARGE_BODY))
     small = submit(intruder, request=of_body("x"))
@@ -193,7 +193,7 @@ def test_large_requests_are_begun_a_few_at_a_time_and_small_ones_beside_them(
 def test_a_tenant_has_so_many_bytes_of_large_requests_under_way(
     tenant: Any, intruder: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(capacity, "BYTES_OF_TENANT", 30_000)
+    monkeypatch.setattr(capacity, "MAX_TENANT_BYTES", 30_000)
     for whose in (tenant, intruder):
         for _ in range(3):
             submit(whose, request=of_body(LARGE_BODY))
@@ -210,7 +210,7 @@ def test_a_tenant_has_so_many_bytes_of_large_requests_under_way(
 def test_small_requests_and_other_hosts_large_ones_go_on_beside_a_host_with_many_bytes_under_way(
     tenant: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(capacity, "BYTES_OF_TENANT", 16 * len(LARGE_BODY))
+    monkeypatch.setattr(capacity, "MAX_TENANT_BYTES", 16 * len(LARGE_BODY))
     for _ in range(40):
         submit(tenant, request=of_host("dead.test", LARGE_BODY))
     engine = engine_on(FakeEgress(), batch=20)

@@ -11,7 +11,7 @@ from django.db.models import F
 from eventservice.db.now import pin_time
 from eventservice.kernel.ids import new_id
 from orchestration.engine import engine as engine_module
-from orchestration.engine.engine import Engine, Pass
+from orchestration.engine.engine import Engine, PassResult
 from orchestration.retries import RetryPolicy
 from tests.orchestration.support import FakeEgress, Hand, after, engine_on, log_of, look, status_of, submit
 from timers.membership import reap_dead_node
@@ -33,7 +33,7 @@ def test_a_reaped_node_begins_anew_and_its_late_results_only_close_log_rows(tena
     with pin_time(after(60)):
         assert reap_dead_node() == former
         egress.answer(status=201)
-        assert engine.poll_once(0) == Pass(0, 0)
+        assert engine.poll_once(0) == PassResult(0, 0)
         assert engine.membership.owner_id != former
         assert list(Node.objects.values_list("pk", flat=True)) == [engine.membership.owner_id]
 
@@ -91,7 +91,7 @@ def test_attempts_of_a_node_that_is_no_more_are_made_again_by_the_next(tenant: A
 def test_many_lost_attempts_are_resolved_a_batch_a_pass_and_the_heart_beats_on(
     tenant: Any, hand: Hand, gone: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine_module, "WATCHDOG_BATCH", 2)
+    monkeypatch.setattr(engine_module, "WATCHDOG_BATCH_SIZE", 2)
     lost = [submit(tenant, timeout_seconds=3600 if gone else 1) for _ in range(5)]
     hand.start()
     with pin_time(after(20)):

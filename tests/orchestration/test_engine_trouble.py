@@ -17,7 +17,7 @@ from eventservice.db.now import pin_time
 from eventservice.tenants.directory import clear_profile_cache, create_tenant
 from eventservice.tenants.models import Tenant
 from orchestration.engine import engine as engine_module
-from orchestration.engine.engine import Engine, Pass
+from orchestration.engine.engine import Engine, PassResult
 from tests.orchestration.support import (
     NOON,
     FakeEgress,
@@ -42,7 +42,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """It waits before it tries again; here there is nothing to wait for."""
-    monkeypatch.setattr(engine_module, "AFTER_FAILURE_SECONDS", 0.0)
+    monkeypatch.setattr(engine_module, "RETRY_SECONDS", 0.0)
 
 
 @pytest.fixture(autouse=True)
@@ -83,7 +83,7 @@ def test_outcomes_that_could_not_be_written_are_written_later(tenant: Any) -> No
         "INSERT INTO",
     ):
         with database_away(statement):
-            assert engine.poll_once(0) == Pass(0, 0)
+            assert engine.poll_once(0) == PassResult(0, 0)
         assert everything() == before
         assert len(engine.in_flight) == 1
 
@@ -169,7 +169,7 @@ def test_a_start_that_could_not_be_written_sends_nothing_and_is_made_later(tenan
 
     for statement in ("UPDATE timer_schedules", "UPDATE service_calls", "INSERT INTO"):
         with database_away(statement):
-            assert look(engine) == Pass(0, 0)
+            assert look(engine) == PassResult(0, 0)
         assert everything() == before
 
     assert egress.sent == []
@@ -182,7 +182,7 @@ def test_a_tenant_that_cannot_be_read_leaves_no_call_started_and_unsent(tenant: 
     engine = engine_on(egress)
     clear_profile_cache()
     with database_away("SELECT tenants"):
-        assert look(engine) == Pass(0, 0)
+        assert look(engine) == PassResult(0, 0)
     assert not engine.in_flight
     assert look(engine).started == len(egress.sent) == 1
 
@@ -256,7 +256,7 @@ def test_who_does_not_come_back_is_taken_for_dead_a_lease_later(tenant: Any) -> 
 def test_its_own_overdue_attempts_do_not_hide_those_that_are_lost(
     tenant: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine_module, "WATCHDOG_BATCH", 1)
+    monkeypatch.setattr(engine_module, "WATCHDOG_BATCH_SIZE", 1)
     for _ in range(3):
         submit(tenant, timeout_seconds=1.0)
     engine = engine_on(FakeEgress())

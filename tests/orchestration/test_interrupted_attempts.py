@@ -9,8 +9,8 @@ import pytest
 
 from eventservice.db.now import pin_time
 from orchestration import lifecycle
-from orchestration.engine.engine import resolve_stuck
-from orchestration.lifecycle import MOST_INTERRUPTIONS
+from orchestration.engine.engine import resolve_stuck_calls
+from orchestration.lifecycle import MAX_INTERRUPTIONS
 from orchestration.retries import RetryPolicy
 from orchestration.states import Delivery
 from tests.orchestration.support import (
@@ -69,7 +69,7 @@ def test_at_most_once_the_call_has_failed_as_interrupted(hand: Hand, tenant: Any
 
 def test_a_call_that_is_interrupted_too_often_has_failed(hand: Hand, tenant: Any) -> None:
     service_call_id = submit(tenant)
-    for _ in range(MOST_INTERRUPTIONS):
+    for _ in range(MAX_INTERRUPTIONS):
         lifecycle.resolve_interrupted([hand.start_one().key])
     assert status_of(tenant, service_call_id) == "Scheduled"
     lifecycle.resolve_interrupted([hand.start_one().key])
@@ -113,18 +113,18 @@ def test_the_watchdog_finds_attempts_past_their_deadline_and_no_others(hand: Han
     submit(tenant, timeout_seconds=100)
     hand.start_one()
     with pin_time(after(24.9)):
-        assert lifecycle.overdue_attempts(10) == []
+        assert lifecycle.list_overdue_attempts(10) == []
     with pin_time(after(25)):
-        assert lifecycle.overdue_attempts(10) == [soon.key]
+        assert lifecycle.list_overdue_attempts(10) == [soon.key]
 
 
 def test_on_demand_what_is_overdue_or_of_a_node_that_is_no_more_is_resolved(hand: Hand, tenant: Any) -> None:
     overdue, running = submit(tenant, timeout_seconds=1), submit(tenant, timeout_seconds=3600)
     hand.start()
-    assert resolve_stuck() == 0
+    assert resolve_stuck_calls() == 0
     with pin_time(after(20)):
-        assert resolve_stuck() == 1
+        assert resolve_stuck_calls() == 1
         assert status_of(tenant, overdue) == "Scheduled"
         hand.membership.leave()
-        assert resolve_stuck() == 1
+        assert resolve_stuck_calls() == 1
     assert status_of(tenant, running) == "Scheduled"

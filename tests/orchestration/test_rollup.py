@@ -14,8 +14,8 @@ from eventservice.tenants.models import Tenant
 from orchestration.lifecycle import prune_calls
 from orchestration.models import CallRollup, HostRollup, RollupMark, ServiceCall
 from orchestration.statistics import rollup
-from orchestration.statistics.recent import BUCKETS_MS
-from orchestration.statistics.rollup import LATE, recount, roll_up
+from orchestration.statistics.recent_sample import LATENESS_BUCKETS_MS
+from orchestration.statistics.rollup import LATENESS_COLUMNS, forget_rollups, roll_up
 from tests.conftest import NOON
 from tests.factories import ServiceCallFactory
 
@@ -55,7 +55,7 @@ def hosts(tenant: Tenant, resolution: str = "minute") -> dict[str, int]:
 
 
 def late(tenant: Tenant) -> dict[str, int]:
-    (row,) = CallRollup.objects.for_tenant(tenant.pk).filter(resolution="minute").values(*LATE)
+    (row,) = CallRollup.objects.for_tenant(tenant.pk).filter(resolution="minute").values(*LATENESS_COLUMNS)
     return {name: count for name, count in row.items() if count}
 
 
@@ -78,8 +78,8 @@ def test_calls_are_counted_by_the_minute_in_which_they_were_due_and_hours_are_th
 
 
 def test_the_bounds_are_those_of_the_statistics() -> None:
-    assert tuple(f"late_{bound}" for bound in (*BUCKETS_MS, "more")) == LATE
-    assert all(bound % 5 == 0 for bound in BUCKETS_MS)
+    assert tuple(f"late_{bound}" for bound in (*LATENESS_BUCKETS_MS, "more")) == LATENESS_COLUMNS
+    assert all(bound % 5 == 0 for bound in LATENESS_BUCKETS_MS)
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_retention_of_calls_takes_no_figures_away(tenant: Tenant) -> None:
 def test_a_round_that_had_no_time_is_continued_by_the_next(
     tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rollup, "CHUNK", 3)
+    monkeypatch.setattr(rollup, "CHUNK_CALLS", 3)
     for minute in range(40):
         call(tenant, NOON - timedelta(minutes=minute))
         call(tenant, NOON - timedelta(days=1 + minute))
@@ -253,7 +253,7 @@ def test_of_many_hosts_those_stay_that_fail_or_are_busy(tenant: Tenant) -> None:
     roll_up(LONG)
     for resolution in ("minute", "hour"):
         kept = hosts(tenant, resolution)
-        assert len(kept) <= 2 * rollup.HOSTS
+        assert len(kept) <= 2 * rollup.MAX_RANKED_HOSTS
         assert (kept["busy"], kept["broken"]) == (2, 2)
     assert rows(tenant) == {NOON: [62, 2, 0]}
 
@@ -262,6 +262,6 @@ def test_what_was_written_into_the_past_is_found_by_a_recount(tenant: Tenant) ->
     roll_up(LONG)
     call(tenant, NOON - timedelta(hours=5))
     call(tenant, NOON - timedelta(days=5))
-    recount(tenant.pk)
+    forget_rollups(tenant.pk)
     roll_up(LONG)
     assert sorted(rows(tenant, "hour")) == [NOON - timedelta(days=5), NOON - timedelta(hours=5)]

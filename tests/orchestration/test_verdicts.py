@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 from execution.outcome import ErrorKind, Outcome
-from orchestration.outcome_rules import Failure, Success, Terms, Verdict, judge, next_attempt_at
+from orchestration.outcome_rules import Failure, RetryTerms, Success, Verdict, compute_next_attempt, judge
 from orchestration.retries import RetryPolicy
 from orchestration.states import Delivery, ResponseContract
 from tests.orchestration.support import NOON, errored, responded
@@ -25,8 +25,8 @@ def verdict(outcome: Outcome, contract: str = ResponseContract.STATUS) -> Verdic
 def is_tried_again(outcome: Outcome, contract: str, delivery: str) -> bool:
     """By a policy that has attempts left."""
     judged = verdict(outcome, contract)
-    terms = Terms(contract, delivery, RetryPolicy(max_attempts=2, initial_interval=0), 1, NOON)
-    return isinstance(judged, Failure) and next_attempt_at(terms, judged, outcome, NOON) == NOON
+    terms = RetryTerms(contract, delivery, RetryPolicy(max_attempts=2, initial_interval=0), 1, NOON)
+    return isinstance(judged, Failure) and compute_next_attempt(terms, judged, outcome, NOON) == NOON
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_of_a_body_the_beginning_is_told_as_text_that_every_database_takes() -> 
 
 
 def test_without_attempts_left_nothing_is_tried_again() -> None:
-    terms = Terms(ResponseContract.STATUS, Delivery.AT_LEAST_ONCE, RetryPolicy(), 1, NOON)
+    terms = RetryTerms(ResponseContract.STATUS, Delivery.AT_LEAST_ONCE, RetryPolicy(), 1, NOON)
     failure = verdict(errored())
     assert isinstance(failure, Failure)
-    assert next_attempt_at(terms, failure, errored(), NOON) is None
+    assert compute_next_attempt(terms, failure, errored(), NOON) is None

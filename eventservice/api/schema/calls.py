@@ -30,9 +30,9 @@ from eventservice.api.schema.types import (
 from eventservice.kernel.ids import new_id
 from eventservice.tenants.models import DEFAULT_NAMESPACE
 from orchestration.commands import IDEMPOTENCY_KEY, RequestSpec, SubmitServiceCall
-from orchestration.outcome_rules import LONGEST_DELAY
+from orchestration.outcome_rules import MAX_DELAY
 from orchestration.retries import RetryPolicy
-from orchestration.states import FAVORITE, MOST_TAGS, Delivery
+from orchestration.states import FAVORITE, MAX_TAGS, Delivery
 
 MAX_NAME_LENGTH = 200
 MAX_TAG_LENGTH = 64
@@ -45,8 +45,8 @@ DEFAULT_TIMEOUT = 30.0
 
 def _check_tags(tags: list[str]) -> list[str]:
     """The favorite tag is not counted, so that what a response shows can be sent back."""
-    if len(tags) - (FAVORITE in tags) > MOST_TAGS:
-        raise rule_error(f"must have at most {MOST_TAGS} items")
+    if len(tags) - (FAVORITE in tags) > MAX_TAGS:
+        raise rule_error(f"must have at most {MAX_TAGS} items")
     return tags
 
 
@@ -54,8 +54,8 @@ Tag = Annotated[Label, Field(max_length=MAX_TAG_LENGTH)]
 Tags = Annotated[
     list[Tag],
     Field(
-        max_length=MOST_TAGS + 1,
-        description=f"At most {MOST_TAGS} tags. The tag `{FAVORITE}` marks a favorite and does not count.",
+        max_length=MAX_TAGS + 1,
+        description=f"At most {MAX_TAGS} tags. The tag `{FAVORITE}` marks a favorite and does not count.",
     ),
     AfterValidator(_check_tags),
 ]
@@ -108,7 +108,7 @@ class SubmissionSchema(RequestModel):
     due_at: DueTime | None = Field(
         default=None, description="When to send the request. A time in the past, or none, means now."
     )
-    delay: Annotated[float, Duration(0, LONGEST_DELAY.total_seconds())] | None = Field(
+    delay: Annotated[float, Duration(0, MAX_DELAY.total_seconds())] | None = Field(
         default=None, description="Instead of `dueAt`: how long after the submission to send the request."
     )
     service_call_id: Id | None = Field(default=None, description="Your own id. By default one is generated.")

@@ -30,7 +30,7 @@ from eventservice.tenants.directory import TenantProfile
 from execution.outcome import METHODS
 from execution.url_rules import MAX_HEADERS, BadHeader, BadUrl, check_headers, parse_target
 from orchestration.commands import IDEMPOTENCY_KEY
-from orchestration.outcome_rules import LONGEST_DELAY
+from orchestration.outcome_rules import MAX_DELAY
 
 # Control characters, and the line breaks of Unicode.
 _CONTROLS = r"\x00-\x1f\x7f-\x9f\u2028\u2029"
@@ -73,7 +73,7 @@ def _parse_uuid(value: Any) -> uuid.UUID:
 
 
 def _check_due(moment: datetime) -> datetime:
-    if moment > db_now() + LONGEST_DELAY:
+    if moment > db_now() + MAX_DELAY:
         raise rule_error("must be within ten years from now")
     return moment
 

@@ -20,7 +20,7 @@ from eventservice.console.base.forms import drop_empty_params
 from eventservice.console.base.tenant_select import list_tenant_options
 from orchestration.queries.call_lists import CallFilter, CallListPage, Order, Position, list_calls
 from orchestration.queries.tenants_with_calls import list_tenants_with_calls, list_tenants_with_id
-from orchestration.states import FAVORITE, MOST_TAGS, Status
+from orchestration.states import FAVORITE, MAX_TAGS, Status
 
 # Each tenant has an index of its own: a list of all of them is merged from so many.
 MOST_TENANTS = 50
@@ -151,8 +151,8 @@ def list_id(parameters: QueryDict) -> str:
 
 def _filter(query: Query) -> CallFilter:
     tags = frozenset(query.texts("tag"))
-    if len(tags) > MOST_TAGS:
-        query.fault("tag", f"must be given at most {MOST_TAGS} times")
+    if len(tags) > MAX_TAGS:
+        query.fault("tag", f"must be given at most {MAX_TAGS} times")
     if query.choice("favorites", ("0", "1"), "0") == "1":
         tags |= {FAVORITE}
     by = query.choice("by", BY, "due")

@@ -8,7 +8,7 @@ from functools import cache
 from typing import NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
-from orchestration.outcome_rules import LONGEST_DELAY
+from orchestration.outcome_rules import MAX_DELAY
 
 # A time is chosen to the minute: the present minute is not past.
 PAST = timedelta(minutes=1)
@@ -56,7 +56,7 @@ def moment_of(chosen: Mapping[str, str], now: datetime) -> Moment:
     moment = _resolve(datetime.combine(day, clock, tzinfo=zone), chosen.get("zone", "") or "UTC")
     if moment.at < now - PAST:
         raise BadMoment({"date": "That is past: choose a later time, or Execute now."})
-    if moment.at > now + LONGEST_DELAY:
+    if moment.at > now + MAX_DELAY:
         raise BadMoment({"date": "The time must be within ten years from now."})
     return moment
 

@@ -29,8 +29,8 @@ from eventservice.management.terminal import Terminal
 from eventservice.operators.health import diagnose, read_cluster
 from eventservice.runtime.models import Slot
 from eventservice.tenants.models import Tenant
-from orchestration.lifecycle.secrets import scheduled_secrets
-from orchestration.statistics.live import pulse
+from orchestration.lifecycle.secrets import sample_scheduled_secrets
+from orchestration.statistics.live_counts import read_live_counts
 from outbox.status import get_status as get_outbox_status
 
 MAX_CLOCK_SKEW = timedelta(seconds=1)
@@ -246,7 +246,7 @@ def _list_stored_secrets() -> Iterator[tuple[str, str]]:
     endpoints = apps.get_model("outbox", "WebhookEndpoint").across_tenants.all()
     for endpoint_id, secret in endpoints.values_list("endpoint_id", "secret"):
         yield f"secret of webhook endpoint {endpoint_id}", secret
-    yield from scheduled_secrets(MAX_CALLS_OPENED)
+    yield from sample_scheduled_secrets(MAX_CALLS_OPENED)
 
 
 def planner_statistics() -> Iterator[Finding]:
@@ -267,7 +267,9 @@ def _has_many_rows(table: str) -> bool:
 
 def running_system() -> list[Finding]:
     now = db_now()
-    return diagnose(read_cluster(now, Slot.objects.order_by("name")), pulse(None, now), get_outbox_status())
+    return diagnose(
+        read_cluster(now, Slot.objects.order_by("name")), read_live_counts(None, now), get_outbox_status()
+    )
 
 
 OF_DATABASE: dict[str, tuple[Callable[[], Iterable[Finding]], ...]] = {

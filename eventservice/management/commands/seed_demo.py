@@ -23,7 +23,7 @@ from eventservice.devtools.demo.tenants import (
 from eventservice.devtools.demo.workload import Planner
 from eventservice.kernel.ids import new_id
 from execution.url_rules import BadUrl, parse_target
-from orchestration.statistics.rollup import recount, roll_up
+from orchestration.statistics.rollup import forget_rollups, roll_up
 
 # Calls per transaction. It takes a third of a second, for which a running engine waits.
 BATCH_SIZE = 200
@@ -75,7 +75,7 @@ class Command(BaseCommand):
             backfill.run(batch)
             time.sleep(PAUSE_SECONDS)
         for tenant_id in tenants.values():
-            recount(tenant_id)
+            forget_rollups(tenant_id)
         # The running system completes what is not done within this time.
         roll_up(ROLL_UP_SECONDS)
         self.stdout.write(

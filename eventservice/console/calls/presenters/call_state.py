@@ -7,7 +7,7 @@ from typing import Any
 
 from eventservice.api.call_presentation import show_request
 from execution.outcome import ErrorKind
-from orchestration.outcome_rules import PASSING_KINDS, PASSING_STATUSES
+from orchestration.outcome_rules import RETRYABLE_ERRORS, RETRYABLE_STATUSES
 from orchestration.queries.calls import CallDetails
 from orchestration.retries import RetryPolicy
 from orchestration.states import FAVORITE, TERMINAL, Delivery, ResponseContract, Status
@@ -53,9 +53,9 @@ def why_no_further_attempt(call: CallDetails) -> str:
     policy = RetryPolicy.from_stored(call.retry_policy)
     if kind == ErrorKind.INTERRUPTED:
         return _why_interrupted_for_good(call)
-    if kind == ErrorKind.HTTP_STATUS and status and status < 500 and status not in PASSING_STATUSES:
+    if kind == ErrorKind.HTTP_STATUS and status and status < 500 and status not in RETRYABLE_STATUSES:
         return f"A call that is answered with {status} is not tried again."
-    if kind not in PASSING_KINDS | {ErrorKind.HTTP_STATUS, ErrorKind.REJECTED}:
+    if kind not in RETRYABLE_ERRORS | {ErrorKind.HTTP_STATUS, ErrorKind.REJECTED}:
         return "This is not tried again."
     attempts = call.attempt - call.interruptions
     if attempts >= policy.max_attempts:

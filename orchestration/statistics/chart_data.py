@@ -12,18 +12,18 @@ from typing import Any
 from django.db.models import F, Min, QuerySet, Sum
 
 from orchestration.models import CallRollup, HostRollup, Resolution, RollupMark
-from orchestration.statistics.aggregate import STEP, ceiling, floor
-from orchestration.statistics.recent import BUCKETS_MS
-from orchestration.statistics.rollup import COUNTERS, LATE, OUTCOMES
+from orchestration.statistics.aggregation import STEP, round_down, round_up
+from orchestration.statistics.recent_sample import LATENESS_BUCKETS_MS
+from orchestration.statistics.rollup import COUNTERS, LATENESS_COLUMNS, OUTCOME_COLUMNS
 
 MINUTE, HOUR = Resolution.MINUTE, Resolution.HOUR
 # As many tenants or hosts as a chart can show; the rest is one.
-MOST_SHOWN = 8
-TOTAL = Sum(F("succeeded") + F("failed") + F("canceled"))
+MAX_SHARES = 8
+SUM_OF_ENDED = Sum(F("succeeded") + F("failed") + F("canceled"))
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class ChartSpan:
     """A range that ends now, in slices that a chart shows as one bar each."""
 
     name: str
@@ -39,12 +39,12 @@ class Span:
 SPANS = {
     span.name: span
     for span in (
-        Span("15m", timedelta(minutes=15), timedelta(minutes=1), MINUTE, MINUTE, timedelta(minutes=3)),
-        Span("1h", timedelta(hours=1), timedelta(minutes=1), MINUTE, MINUTE, timedelta(minutes=10)),
-        Span("6h", timedelta(hours=6), timedelta(minutes=10), MINUTE, MINUTE, timedelta(hours=1)),
-        Span("24h", timedelta(hours=24), timedelta(minutes=30), MINUTE, HOUR, timedelta(hours=4)),
-        Span("7d", timedelta(days=7), timedelta(hours=3), HOUR, HOUR, timedelta(days=1)),
-        Span("30d", timedelta(days=30), timedelta(hours=12), HOUR, HOUR, timedelta(days=5)),
+        ChartSpan("15m", timedelta(minutes=15), timedelta(minutes=1), MINUTE, MINUTE, timedelta(minutes=3)),
+        ChartSpan("1h", timedelta(hours=1), timedelta(minutes=1), MINUTE, MINUTE, timedelta(minutes=10)),
+        ChartSpan("6h", timedelta(hours=6), timedelta(minutes=10), MINUTE, MINUTE, timedelta(hours=1)),
+        ChartSpan("24h", timedelta(hours=24), timedelta(minutes=30), MINUTE, HOUR, timedelta(hours=4)),
+        ChartSpan("7d", timedelta(days=7), timedelta(hours=3), HOUR, HOUR, timedelta(days=1)),
+        ChartSpan("30d", timedelta(days=30), timedelta(hours=12), HOUR, HOUR, timedelta(days=5)),
     )
 }
 
@@ -72,18 +72,18 @@ class Outcomes:
 
 
 @dataclass(slots=True)
-class Slice:
+class ChartSlice:
     starts_at: datetime
     ends_at: datetime
     outcomes: Outcomes = field(default_factory=Outcomes)
-    late: list[int] = field(default_factory=lambda: [0] * len(LATE))  # by BUCKETS_MS, and beyond
+    late: list[int] = field(default_factory=lambda: [0] * len(LATENESS_COLUMNS))  # by BUCKETS_MS, and beyond
 
     def lateness(self, share: float) -> float | None:
-        return lateness(self.late, share)
+        return estimate_lateness(self.late, share)
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class ChartShare:
     """Of a tenant, of a host; `key` None: of all others."""
 
     key: Any
@@ -98,7 +98,7 @@ class FailingHost:
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class Coverage:
     """What had ended by `until` is in the figures; None: nothing has been counted yet."""
 
     until: datetime | None
@@ -106,72 +106,81 @@ class Counted:
     history_until: datetime | None
 
 
-def counted(tenant_id: uuid.UUID | None) -> Counted:
+def read_coverage(tenant_id: uuid.UUID | None) -> Coverage:
     marks = _of(RollupMark, tenant_id).aggregate(until=Min("counted_until"), history=Min("history_until"))
-    return Counted(marks["until"], marks["history"])
+    return Coverage(marks["until"], marks["history"])
 
 
-def slices(tenant_id: uuid.UUID | None, span: Span, now: datetime) -> list[Slice]:
+def read_slices(tenant_id: uuid.UUID | None, span: ChartSpan, now: datetime) -> list[ChartSlice]:
     """All of the span, also where nothing was; the last one has only begun."""
-    end = ceiling(now, span.slice)
+    end = round_up(now, span.slice)
     begin = end - span.length
     found = [
-        Slice(begin + n * span.slice, begin + (n + 1) * span.slice) for n in range(span.length // span.slice)
+        ChartSlice(begin + n * span.slice, begin + (n + 1) * span.slice)
+        for n in range(span.length // span.slice)
     ]
     rows = _within(CallRollup, tenant_id, span.resolution, begin, end).values_list("starts_at")
     for starts_at, *counts in rows.annotate(*(Sum(name) for name in COUNTERS)):
         one = found[(starts_at - begin) // span.slice]
-        one.outcomes.add(*counts[: len(OUTCOMES)])
-        for bucket, count in enumerate(counts[len(OUTCOMES) :]):
+        one.outcomes.add(*counts[: len(OUTCOME_COLUMNS)])
+        for bucket, count in enumerate(counts[len(OUTCOME_COLUMNS) :]):
             one.late[bucket] += int(count)
     return found
 
 
-def by_tenant(span: Span, now: datetime) -> list[Share]:
+def list_tenant_shares(span: ChartSpan, now: datetime) -> list[ChartShare]:
     rows = _within(CallRollup, None, span.resolution, *_ends(span, now))
     return _shares(rows, "tenant_id", _sum(rows))
 
 
-def by_host(tenant_id: uuid.UUID | None, span: Span, now: datetime) -> list[Share]:
+def list_host_shares(tenant_id: uuid.UUID | None, span: ChartSpan, now: datetime) -> list[ChartShare]:
     begin, end = _ends(span, now)
     # From where the hour begins.
-    begin = floor(begin, STEP[span.hosts])
+    begin = round_down(begin, STEP[span.hosts])
     rows = _within(HostRollup, tenant_id, span.hosts, begin, end)
     return _shares(rows, "host", _sum(_within(CallRollup, tenant_id, span.hosts, begin, end)))
 
 
-def failing_hosts(
-    tenant_id: uuid.UUID | None, since: datetime, now: datetime, *, least: int, share: float, most: int
+def list_hosts_with_failures(
+    tenant_id: uuid.UUID | None,
+    since: datetime,
+    now: datetime,
+    *,
+    min_failed: int,
+    min_share: float,
+    limit: int,
 ) -> list[FailingHost]:
     """To which at least so many calls failed, and at least that share of them; the worst first."""
-    rows = _within(HostRollup, tenant_id, MINUTE, floor(since, STEP[MINUTE]), now)
+    rows = _within(HostRollup, tenant_id, MINUTE, round_down(since, STEP[MINUTE]), now)
     sums = rows.values_list("tenant_id", "host").annotate(
         good=Sum("succeeded"), bad=Sum("failed"), gone=Sum("canceled")
     )
     failing = (
-        sums.filter(bad__gte=least).filter(bad__gte=share * (F("good") + F("bad"))).order_by("-bad", "host")
+        sums.filter(bad__gte=min_failed)
+        .filter(bad__gte=min_share * (F("good") + F("bad")))
+        .order_by("-bad", "host")
     )
     return [
         FailingHost(tenant, host, Outcomes(int(good), int(bad), int(gone)))
-        for tenant, host, good, bad, gone in failing[:most]
+        for tenant, host, good, bad, gone in failing[:limit]
     ]
 
 
-def lateness(late: Sequence[int], share: float) -> float | None:
+def estimate_lateness(late: Sequence[int], share: float) -> float | None:
     """In milliseconds, about: as if all between two bounds were spread evenly. Infinite: beyond the last one."""
     wanted = sum(late) * share
     if not wanted:
         return None
     lower, before = 0, 0
-    for bound, count in zip(BUCKETS_MS, late, strict=False):
+    for bound, count in zip(LATENESS_BUCKETS_MS, late, strict=False):
         if count and before + count >= wanted:
             return lower + (bound - lower) * (wanted - before) / count
         lower, before = bound, before + count
     return math.inf
 
 
-def _ends(span: Span, now: datetime) -> tuple[datetime, datetime]:
-    end = ceiling(now, span.slice)
+def _ends(span: ChartSpan, now: datetime) -> tuple[datetime, datetime]:
+    end = round_up(now, span.slice)
     return end - span.length, end
 
 
@@ -187,15 +196,17 @@ def _within(
 
 
 def _sum(rows: QuerySet[Any]) -> Outcomes:
-    sums = rows.aggregate(**{name: Sum(name, default=0) for name in OUTCOMES.values()})
+    sums = rows.aggregate(**{name: Sum(name, default=0) for name in OUTCOME_COLUMNS.values()})
     return Outcomes(**{name: int(value) for name, value in sums.items()})
 
 
-def _shares(rows: QuerySet[Any], key: str, whole: Outcomes) -> list[Share]:
+def _shares(rows: QuerySet[Any], key: str, whole: Outcomes) -> list[ChartShare]:
     """The largest first, and what is left of the whole."""
-    sums = rows.values_list(key).annotate(*(Sum(name) for name in OUTCOMES.values()), total=TOTAL)
+    sums = rows.values_list(key).annotate(
+        *(Sum(name) for name in OUTCOME_COLUMNS.values()), total=SUM_OF_ENDED
+    )
     shares, rest = [], Outcomes(whole.succeeded, whole.failed, whole.canceled)
-    for value, succeeded, failed, canceled, _ in sums.order_by("-total", key)[:MOST_SHOWN]:
-        shares.append(Share(value, Outcomes(int(succeeded), int(failed), int(canceled))))
+    for value, succeeded, failed, canceled, _ in sums.order_by("-total", key)[:MAX_SHARES]:
+        shares.append(ChartShare(value, Outcomes(int(succeeded), int(failed), int(canceled))))
         rest.add(-succeeded, -failed, -canceled)
-    return [*shares, Share(None, rest)] if rest.total > 0 else shares
+    return [*shares, ChartShare(None, rest)] if rest.total > 0 else shares

@@ -15,17 +15,17 @@ from eventservice.db.bounded_count import MAX_COUNTED, count_capped
 from eventservice.tenants.directory import list_tenant_ids
 from orchestration.models import ServiceCall
 from orchestration.states import Status
-from orchestration.statistics.charts import Slice
-from orchestration.statistics.recent import BUCKETS_MS, backlog, oldest_overdue
-from orchestration.statistics.rollup import OUTCOMES
+from orchestration.statistics.chart_data import ChartSlice
+from orchestration.statistics.recent_sample import LATENESS_BUCKETS_MS, count_backlog, find_oldest_overdue
+from orchestration.statistics.rollup import OUTCOME_COLUMNS
 
 # One more says "and more".
-SAMPLE = 300
-MOST_NAMED = 3
+MAX_LATENESS_SAMPLE = 300
+MAX_OVERRUN_LISTED = 3
 
 
 @dataclass(frozen=True, slots=True)
-class LostCall:
+class OverrunCall:
     """Its attempt should have ended by then, whatever came of it."""
 
     tenant_id: uuid.UUID
@@ -35,11 +35,11 @@ class LostCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Pulse:
+class LiveCounts:
     running: int
     backlog: dict[str, int]  # overdue, by HORIZONS, later
     oldest_overdue: timedelta
-    lost: list[LostCall]
+    lost: list[OverrunCall]
     lost_count: int
 
     @property
@@ -47,15 +47,15 @@ class Pulse:
         return self.backlog["overdue"]
 
 
-def pulse(tenant_id: uuid.UUID | None, now: datetime) -> Pulse:
+def read_live_counts(tenant_id: uuid.UUID | None, now: datetime) -> LiveCounts:
     calls = _calls(tenant_id)
     lost = calls.filter(status=Status.RUNNING, deadline_at__lt=now).order_by("deadline_at")
-    named = lost.values_list("tenant_id", "service_call_id", "name", "deadline_at")[:MOST_NAMED]
-    return Pulse(
+    named = lost.values_list("tenant_id", "service_call_id", "name", "deadline_at")[:MAX_OVERRUN_LISTED]
+    return LiveCounts(
         running=count_capped(calls.filter(status=Status.RUNNING)),
-        backlog=backlog(calls.filter(status=Status.SCHEDULED), now, count_capped),
-        oldest_overdue=oldest_overdue(list_tenant_ids() if tenant_id is None else [tenant_id], now),
-        lost=[LostCall(*row) for row in named],
+        backlog=count_backlog(calls.filter(status=Status.SCHEDULED), now, count_capped),
+        oldest_overdue=find_oldest_overdue(list_tenant_ids() if tenant_id is None else [tenant_id], now),
+        lost=[OverrunCall(*row) for row in named],
         lost_count=count_capped(lost),
     )
 
@@ -64,7 +64,9 @@ def has_calls(tenant_id: uuid.UUID | None) -> bool:
     return _calls(tenant_id).exists()
 
 
-def add_latest(slices: Sequence[Slice], tenant_id: uuid.UUID | None, since: datetime, now: datetime) -> None:
+def add_uncounted(
+    slices: Sequence[ChartSlice], tenant_id: uuid.UUID | None, since: datetime, now: datetime
+) -> None:
     """To the slices into which they fall: calls that were due since, for as long as these are in no figures yet."""
     begin = since
     calls = _calls(tenant_id)
@@ -74,7 +76,7 @@ def add_latest(slices: Sequence[Slice], tenant_id: uuid.UUID | None, since: date
         end = min(one.ends_at, now)
         within = calls.filter(due_at__gte=begin, due_at__lt=end)
         counts: Counter[str] = Counter()
-        for status, name in OUTCOMES.items():
+        for status, name in OUTCOME_COLUMNS.items():
             counts[name] = min(count_capped(within.filter(status=status)), MAX_COUNTED)
         one.outcomes.add(**counts)
         if counts.total():
@@ -82,13 +84,13 @@ def add_latest(slices: Sequence[Slice], tenant_id: uuid.UUID | None, since: date
         begin = end
 
 
-def _sample_lateness(one: Slice, calls: QuerySet[Any]) -> None:
+def _sample_lateness(one: ChartSlice, calls: QuerySet[Any]) -> None:
     for status in (Status.SUCCEEDED, Status.FAILED):
         rows = calls.filter(status=status).values_list("attempt", "due_at", "started_at")
-        for attempt, due_at, started_at in rows[:SAMPLE]:
+        for attempt, due_at, started_at in rows[:MAX_LATENESS_SAMPLE]:
             if attempt == 1 and started_at is not None:
                 late = (started_at - due_at) / timedelta(milliseconds=1)
-                one.late[sum(late > bound for bound in BUCKETS_MS)] += 1
+                one.late[sum(late > bound for bound in LATENESS_BUCKETS_MS)] += 1
 
 
 def _calls(tenant_id: uuid.UUID | None) -> QuerySet[Any]:

@@ -17,53 +17,55 @@ from django.db.models import Case, CharField, Count, F, Func, IntegerField, Quer
 
 from orchestration.models import Resolution, ServiceCall
 from orchestration.states import TERMINAL, Status
-from orchestration.statistics.recent import BUCKETS_MS
+from orchestration.statistics.recent_sample import LATENESS_BUCKETS_MS
 
 STEP = {Resolution.MINUTE: timedelta(minutes=1), Resolution.HOUR: timedelta(hours=1)}
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 # Lateness is grouped in steps of so many milliseconds, which all bounds are multiples of.
-LATE_STEP_MS = 5
-LATE_BOUNDS = [bound // LATE_STEP_MS for bound in BUCKETS_MS]
-MOST_STEPS = LATE_BOUNDS[-1] + 1
+LATENESS_STEP_MS = 5
+LATENESS_BOUNDS = [bound // LATENESS_STEP_MS for bound in LATENESS_BUCKETS_MS]
+MAX_LATENESS_STEPS = LATENESS_BOUNDS[-1] + 1
 
 
 @dataclass(slots=True)
-class Tally:
+class EndedCalls:
     ended: Counter[str] = field(default_factory=Counter)  # by status
-    late: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS_MS) + 1))
+    late: list[int] = field(default_factory=lambda: [0] * (len(LATENESS_BUCKETS_MS) + 1))
     hosts: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
 
 
-def floor(moment: datetime, step: timedelta) -> datetime:
+def round_down(moment: datetime, step: timedelta) -> datetime:
     return EPOCH + (moment - EPOCH) // step * step
 
 
-def ceiling(moment: datetime, step: timedelta) -> datetime:
+def round_up(moment: datetime, step: timedelta) -> datetime:
     return EPOCH - (EPOCH - moment) // step * step
 
 
-def ended(tenant_id: uuid.UUID, begin: datetime, end: datetime) -> QuerySet[Any]:
+def select_ended(tenant_id: uuid.UUID, begin: datetime, end: datetime) -> QuerySet[Any]:
     """Calls that came to an end and were due then. Nothing more will ever become of them."""
     calls = ServiceCall.objects.for_tenant(tenant_id).order_by()
     return calls.filter(status__in=sorted(TERMINAL), due_at__gte=begin, due_at__lt=end)
 
 
-def tally(
+def count_ended_calls(
     tenant_id: uuid.UUID, resolution: Resolution, begin: datetime, end: datetime
-) -> dict[datetime, Tally]:
+) -> dict[datetime, EndedCalls]:
     """By the minute or hour; where nothing ended there is none."""
-    tallies: defaultdict[datetime, Tally] = defaultdict(Tally)
+    tallies: defaultdict[datetime, EndedCalls] = defaultdict(EndedCalls)
     # `started_at` is that of the first attempt, and `due_at` that of the last.
     steps = Case(When(attempt=1, then=_LateSteps("started_at", "due_at")))
-    groups = ended(tenant_id, begin, end).annotate(starts=_STARTS[resolution](F("due_at")), steps=steps)
+    groups = select_ended(tenant_id, begin, end).annotate(
+        starts=_STARTS[resolution](F("due_at")), steps=steps
+    )
     rows = groups.values_list("starts", "status", "host", "steps").annotate(count=Count("*"))
     for starts, status, host, late, count in rows.iterator():
         found = tallies[datetime.fromisoformat(starts).replace(tzinfo=UTC)]
         found.ended[status] += count
         found.hosts[host][status] += count
         if late is not None and status != Status.CANCELED:
-            found.late[bisect_left(LATE_BOUNDS, late)] += count
+            found.late[bisect_left(LATENESS_BOUNDS, late)] += count
     return dict(tallies)
 
 
@@ -103,16 +105,16 @@ class _LateSteps(Func):
 
     def as_sqlite(self, compiler: Any, connection: Any, **extra: Any) -> Any:
         days = "JULIANDAY(%(expressions)s)"
-        steps = f"(CAST(ROUND(({days}) * 86400000) AS INTEGER) + {LATE_STEP_MS - 1}) / {LATE_STEP_MS}"
-        template = f"MIN({MOST_STEPS}, MAX(0, {steps}))"
+        steps = f"(CAST(ROUND(({days}) * 86400000) AS INTEGER) + {LATENESS_STEP_MS - 1}) / {LATENESS_STEP_MS}"
+        template = f"MIN({MAX_LATENESS_STEPS}, MAX(0, {steps}))"
         return self.as_sql(compiler, connection, template=template, arg_joiner=") - JULIANDAY(")
 
     def as_postgresql(self, compiler: Any, connection: Any, **extra: Any) -> Any:
-        steps = f"CEIL(EXTRACT(EPOCH FROM (%(expressions)s)) * {1000 // LATE_STEP_MS})"
-        template = f"CAST(LEAST({MOST_STEPS}, GREATEST(0, {steps})) AS integer)"
+        steps = f"CEIL(EXTRACT(EPOCH FROM (%(expressions)s)) * {1000 // LATENESS_STEP_MS})"
+        template = f"CAST(LEAST({MAX_LATENESS_STEPS}, GREATEST(0, {steps})) AS integer)"
         return self.as_sql(compiler, connection, template=template)
 
     def as_mysql(self, compiler: Any, connection: Any, **extra: Any) -> Any:
-        steps = f"CEIL(TIMESTAMPDIFF(MICROSECOND, %(expressions)s) / -{LATE_STEP_MS * 1000})"
-        template = f"CAST(LEAST({MOST_STEPS}, GREATEST(0, {steps})) AS SIGNED)"
+        steps = f"CEIL(TIMESTAMPDIFF(MICROSECOND, %(expressions)s) / -{LATENESS_STEP_MS * 1000})"
+        template = f"CAST(LEAST({MAX_LATENESS_STEPS}, GREATEST(0, {steps})) AS SIGNED)"
         return self.as_sql(compiler, connection, template=template, arg_joiner=", ")

@@ -20,12 +20,12 @@ from orchestration.models import ServiceCall
 from orchestration.states import TERMINAL, Status
 
 # Lateness and kinds of errors are told from the latest calls: at least so many, if there are, and at most MOST_READ.
-SAMPLE = 1000
-MOST_READ = 4 * SAMPLE
+MIN_SAMPLE = 1000
+MAX_SAMPLE = 4 * MIN_SAMPLE
 # A count stops here, for each tenant: "more than that" is all that anybody needs to know.
-MOST_COUNTED = 100_000
-BUCKETS_MS = (5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000, 60_000)
-HORIZONS = {
+MAX_COUNTED_PER_TENANT = 100_000
+LATENESS_BUCKETS_MS = (5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000, 60_000)
+BACKLOG_HORIZONS = {
     "within1m": timedelta(minutes=1),
     "within5m": timedelta(minutes=5),
     "within1h": timedelta(hours=1),
@@ -34,7 +34,7 @@ HORIZONS = {
 
 
 @dataclass(slots=True)
-class Statistics:
+class RecentStatistics:
     window: timedelta
     ended: Counter[str] = field(default_factory=Counter)  # by status
     error_kinds: Counter[str] = field(default_factory=Counter)  # of the sampled failures
@@ -53,14 +53,14 @@ class Statistics:
         return self.lateness_ms[min(len(self.lateness_ms) - 1, int(len(self.lateness_ms) * percentile))]
 
 
-def statistics(tenant_ids: Collection[uuid.UUID], window: timedelta) -> Statistics:
+def read_recent_statistics(tenant_ids: Collection[uuid.UUID], window: timedelta) -> RecentStatistics:
     """Of these tenants together, by as many queries for all of them as for one."""
     now = db_now()
-    gathered = Statistics(window)
+    gathered = RecentStatistics(window)
     calls = _Calls(ServiceCall.across_tenants.filter(tenant_id__in=tenant_ids), len(tenant_ids), now)
     gathered.running = calls.count(calls.rows.filter(status=Status.RUNNING))
-    gathered.backlog = backlog(calls.rows.filter(status=Status.SCHEDULED), now, calls.count)
-    gathered.oldest_overdue = oldest_overdue(tenant_ids, now)
+    gathered.backlog = count_backlog(calls.rows.filter(status=Status.SCHEDULED), now, calls.count)
+    gathered.oldest_overdue = find_oldest_overdue(tenant_ids, now)
     for status in sorted(TERMINAL):
         if count := calls.count(calls.ended(status, window)):
             gathered.ended[status.value] = count
@@ -70,17 +70,19 @@ def statistics(tenant_ids: Collection[uuid.UUID], window: timedelta) -> Statisti
     return gathered
 
 
-def backlog(scheduled: QuerySet[Any], now: datetime, count: Callable[[QuerySet[Any]], int]) -> dict[str, int]:
+def count_backlog(
+    scheduled: QuerySet[Any], now: datetime, count: Callable[[QuerySet[Any]], int]
+) -> dict[str, int]:
     """What is overdue, what is due within each of the HORIZONS after the one before, and later."""
     counts = {"overdue": count(scheduled.filter(due_at__lte=now))}
     begin = now
-    for name, horizon in HORIZONS.items():
+    for name, horizon in BACKLOG_HORIZONS.items():
         counts[name] = count(scheduled.filter(due_at__gt=begin, due_at__lte=now + horizon))
         begin = now + horizon
     return {**counts, "later": count(scheduled.filter(due_at__gt=begin))}
 
 
-def oldest_overdue(tenant_ids: Collection[uuid.UUID], now: datetime) -> timedelta:
+def find_oldest_overdue(tenant_ids: Collection[uuid.UUID], now: datetime) -> timedelta:
     """One look at the index for each tenant: the first of all of them would be sought among all that is overdue."""
     calls = ServiceCall.objects.for_tenant(OuterRef("pk"))  # type: ignore[arg-type]
     overdue = calls.filter(status=Status.SCHEDULED, due_at__lte=now)
@@ -102,16 +104,16 @@ class _Calls:
         return self.rows.filter(status=status, due_at__gt=self.now - length, due_at__lte=self.now)
 
     def count(self, rows: Any) -> int:
-        return int(rows.order_by().values_list("tenant_id")[: MOST_COUNTED * self.tenants].count())
+        return int(rows.order_by().values_list("tenant_id")[: MAX_COUNTED_PER_TENANT * self.tenants].count())
 
 
-def _sample(calls: _Calls, status: Status, gathered: Statistics) -> None:
+def _sample(calls: _Calls, status: Status, gathered: RecentStatistics) -> None:
     length, there = gathered.window, gathered.ended[status.value]
     # No index is by the due time alone: sorted, all of the window would be read. A shorter time has the latest.
-    while there > MOST_READ and (fewer := calls.count(calls.ended(status, length / 4))) >= SAMPLE:
+    while there > MAX_SAMPLE and (fewer := calls.count(calls.ended(status, length / 4))) >= MIN_SAMPLE:
         length, there = length / 4, fewer
     rows = calls.ended(status, length).values_list("attempt", "due_at", "started_at", "outcome_meta")
-    for attempt, due_at, started_at, outcome in rows.order_by()[:MOST_READ] if there else ():
+    for attempt, due_at, started_at, outcome in rows.order_by()[:MAX_SAMPLE] if there else ():
         # `started_at` is that of the first attempt, and `due_at` that of the last.
         if attempt == 1 and started_at is not None:
             gathered.lateness_ms.append((started_at - due_at) / timedelta(milliseconds=1))
