@@ -39,8 +39,12 @@ MAX_ROLL_UP_HANDOVERS = 5
 def run_slice(slot: str, ticket: int) -> None:
     """Play this process's role for SLICE_SECONDS, if the ticket is valid."""
     if this_process.is_stopping():
-        # The next cluster finds the slice where this one found it.
-        _enqueue_slice(slot, ticket)
+        try:
+            # The next cluster finds the slice where this one found it.
+            _enqueue_slice(slot, ticket)
+        finally:
+            # The cluster may have begun to stop after the last slice of this worker, which still has its role.
+            current_worker().run_for(0)
     elif _consume_ticket(slot, ticket):
         current_worker().run_for(settings.SLICE_SECONDS)
     this_process.exit_if_terminated()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from eventservice.db.now import DbNow
 from eventservice.runtime import cluster, worker
 from eventservice.runtime.cluster import run_slice, start_chains
+from eventservice.runtime.django_q_patch import this_process
 from eventservice.runtime.models import Slot
 from eventservice.runtime.slots import ROLE_LEASE, slot_name
 from eventservice.runtime.worker import Worker
@@ -97,3 +99,18 @@ def test_a_worker_that_has_lost_its_lease_stops_its_role() -> None:
     assert isinstance(role, FakeEngine)
     assert role.stopped_with == 0
     assert isinstance(slow.role, FakeDispatcher)
+
+
+def test_a_worker_stops_its_role_when_the_cluster_stops_between_two_slices(
+    settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = Worker()
+    run_slice_in(worker, "engine", monkeypatch)
+    role = worker.role
+    stop_event = threading.Event()
+    stop_event.set()
+    monkeypatch.setattr(this_process, "stop_event", stop_event)
+    run_slice_in(worker, "engine", monkeypatch)
+    assert isinstance(role, FakeEngine)
+    assert role.stopped_with == settings.SHUTDOWN_SECONDS
+    assert Slot.objects.get(name=slot_name("engine")).owner_id is None
