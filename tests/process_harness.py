@@ -1,8 +1,7 @@
-"""The stage of the chaos suites: real processes on the database of the run, and a target that writes down what
-reached it.
+"""The harness of the chaos tests: real processes on the test database, and a target that records what reaches it.
 
-A suite judges by the target's file, and by the ids that `submit` had accepted, never by our database alone.
-Processes are killed, frozen and thawed by their pid; whatever is left of them ends with the stage.
+A test judges by the target's record and by the ids that `submit` accepted, never by our database alone. Processes are
+killed, frozen and thawed by their pid; the harness kills whatever is left of them.
 """
 
 from __future__ import annotations
@@ -48,32 +47,32 @@ while True: role.step(0.2)
 
 
 @pytest.fixture
-def stage(transactional_db: None, tmp_path: Path) -> Iterator[Stage]:
-    stage = Stage(tmp_path)
+def harness(transactional_db: None, tmp_path: Path) -> Iterator[ProcessHarness]:
+    harness = ProcessHarness(tmp_path)
     try:
-        yield stage
+        yield harness
     finally:
-        stage.close()
+        harness.close()
 
 
 @pytest.fixture
-def chance() -> random.Random:
-    """CHAOS_SEED=n replays a failure."""
+def rng() -> random.Random:
+    """Return the random numbers of the test. CHAOS_SEED=n repeats those of a failure."""
     seed = int(os.environ.get("CHAOS_SEED") or random.randrange(10**6))
-    say(f"CHAOS_SEED={seed}")
+    report(f"CHAOS_SEED={seed}")
     return random.Random(seed)
 
 
-def say(what: str) -> None:
-    """Shown by pytest -s, and beside a failure."""
-    sys.stdout.write(what + "\n")
+def report(text: str) -> None:
+    """Write a line that pytest shows with -s, and beside a failure."""
+    sys.stdout.write(text + "\n")
 
 
-def until(condition: Callable[[], T | None], what: str, seconds: float = 90.0) -> T:
-    """The condition's first truth. The time is a safety net and no promise."""
+def wait_until(condition: Callable[[], T | None], expected: str, seconds: float = 90.0) -> T:
+    """Return the first true value of the condition. The timeout is a safety net, not a promise."""
     deadline = time.monotonic() + seconds
     while not (found := condition()):
-        assert time.monotonic() < deadline, f"waited {seconds:.0f} s in vain: {what}"
+        assert time.monotonic() < deadline, f"not after {seconds:.0f} s: {expected}"
         time.sleep(0.02)
     return found
 
@@ -82,7 +81,7 @@ def until(condition: Callable[[], T | None], what: str, seconds: float = 90.0) -
 
 
 class Program:
-    """A process of ours, in a process group of its own."""
+    """A process that the harness has started, in a process group of its own."""
 
     def __init__(self, argv: list[str], log: Path, env: dict[str, str]) -> None:
         self.log_path = log
@@ -97,7 +96,7 @@ class Program:
         return self.log_path.read_text(errors="replace")
 
     @property
-    def running(self) -> bool:
+    def is_running(self) -> bool:
         return self._popen.poll() is None
 
     @property
@@ -105,15 +104,19 @@ class Program:
         return self._popen.poll()
 
     @property
-    def frozen(self) -> bool:
-        return _state(self.pid) == "T"
+    def is_frozen(self) -> bool:
+        return _read_state(self.pid) == "T"
 
-    def children(self) -> list[int]:
-        """The living processes of its group but itself."""
-        return [pid for pid in _pids() if pid != self.pid and _group(pid) == self.pid and _state(pid) != "Z"]
+    def list_children(self) -> list[int]:
+        """Return the living processes of its group, without itself."""
+        return [
+            pid
+            for pid in _list_pids()
+            if pid != self.pid and _read_group(pid) == self.pid and _read_state(pid) != "Z"
+        ]
 
     def kill(self) -> None:
-        """SIGKILL to it alone."""
+        """Send SIGKILL to this process alone."""
         self._popen.kill()
         self._popen.wait()
 
@@ -124,7 +127,7 @@ class Program:
 
     def freeze(self) -> None:
         self._popen.send_signal(signal.SIGSTOP)
-        until(lambda: self.frozen or not self.running, "it freezes")
+        wait_until(lambda: self.is_frozen or not self.is_running, "it freezes")
 
     def thaw(self) -> None:
         self._popen.send_signal(signal.SIGCONT)
@@ -136,27 +139,27 @@ class Program:
         return self._popen.wait(seconds)
 
 
-def _stat(pid: int) -> list[str]:
+def _read_stat(pid: int) -> list[str]:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return ["X", "0", "0"]
 
 
-def _state(pid: int) -> str:
-    return _stat(pid)[0]
+def _read_state(pid: int) -> str:
+    return _read_stat(pid)[0]
 
 
-def _group(pid: int) -> int:
-    return int(_stat(pid)[2])
+def _read_group(pid: int) -> int:
+    return int(_read_stat(pid)[2])
 
 
-def _pids() -> list[int]:
+def _list_pids() -> list[int]:
     return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
 
 
-def database_of_the_run() -> dict[str, str]:
-    """The environment that makes another process use this test's database."""
+def build_database_environment() -> dict[str, str]:
+    """Return the environment variables by which another process uses this test's database."""
     database = connection.settings_dict
     if connection.vendor == "sqlite":
         return {"DB_PATH": str(database["NAME"]), "DATABASE_URL": ""}
@@ -165,16 +168,16 @@ def database_of_the_run() -> dict[str, str]:
     return {"DATABASE_URL": f"{connection.vendor}://{user}@{address}/{database['NAME']}"}
 
 
-class Stage:
-    """Starts processes, and ends all that are left."""
+class ProcessHarness:
+    """Starts processes, and kills all that are left."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.programs: list[Program] = []
-        self.witnesses: list[Witness] = []
+        self.targets: list[RecordingTarget] = []
         self.env = {
             **os.environ,
-            **database_of_the_run(),
+            **build_database_environment(),
             "DJANGO_SETTINGS_MODULE": "eventservice.settings",
             "EGRESS_ALLOW": "127.0.0.0/8:*",
             "PYTHONPATH": str(settings.BASE_DIR),
@@ -188,21 +191,21 @@ class Stage:
         self.programs.append(program)
         return program
 
-    def manage(self, name: str, *command: str, **env: str) -> Program:
+    def start_command(self, name: str, *command: str, **env: str) -> Program:
         return self.start(name, [sys.executable, "manage.py", *command], **env)
 
-    def engine(self, faults: str = "", **env: str) -> Program:
-        return self.manage("engine", "poll_timers", FAULTS=faults, **env)
+    def start_engine(self, faults: str = "", **env: str) -> Program:
+        return self.start_command("engine", "poll_timers", FAULTS=faults, **env)
 
-    def dispatcher(self, faults: str = "", **env: str) -> Program:
+    def start_dispatcher(self, faults: str = "", **env: str) -> Program:
         return self.start("dispatcher", [sys.executable, "-c", DISPATCHER], FAULTS=faults, **env)
 
-    def cluster(self, faults: str = "", **env: str) -> Program:
-        return self.manage("cluster", "cluster", FAULTS=faults, **env)
+    def start_cluster(self, faults: str = "", **env: str) -> Program:
+        return self.start_command("cluster", "cluster", FAULTS=faults, **env)
 
-    def witness(self, host: str = "127.0.0.1") -> Witness:
-        number = len(self.witnesses)
-        record = self.folder / f"witness-{number}.jsonl"
+    def start_target(self, host: str = "127.0.0.1") -> RecordingTarget:
+        number = len(self.targets)
+        record = self.folder / f"target-{number}.jsonl"
         argv = [
             sys.executable,
             "-m",
@@ -213,12 +216,12 @@ class Stage:
             str(record),
         ]
         program = self.start("target", argv)
-        url = until(lambda: re.search(r"listening on (\S+)", program.log), "the target listens")[1]
-        self.witnesses.append(Witness(url, record))
-        return self.witnesses[-1]
+        url = wait_until(lambda: re.search(r"listening on (\S+)", program.log), "the target listens")[1]
+        self.targets.append(RecordingTarget(url, record))
+        return self.targets[-1]
 
     def stop(self, *programs: Program) -> None:
-        """Cleanly, all at once."""
+        """Terminate the programs at the same time, and wait until they have shut down."""
         for program in programs:
             program.terminate()
         for program in programs:
@@ -227,55 +230,58 @@ class Stage:
     def close(self) -> None:
         for program in self.programs:
             program.kill_group()
-        # Shown by pytest beside a failure.
+        # pytest shows it beside a failure.
         for program in self.programs[-8:]:
             lines = [line for line in program.log.splitlines() if line and line[0] not in "{["]
-            say("\n".join([f"--- {program.log_path.stem}", *lines[-12:]]))
+            report("\n".join([f"--- {program.log_path.stem}", *lines[-12:]]))
 
 
-# --- the witness ----------------------------------------------------------------------------------------------
+# --- the target -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class ReceivedRequest:
     """A request as it reached the target."""
 
     time: float
     path: str
-    call: str
+    call_id: str
     attempt: int
-    key: str | None
+    idempotency_key: str | None
 
 
-class Witness:
+class RecordingTarget:
+    """The mock target, a process of its own that records each request in a file."""
+
     def __init__(self, url: str, record: Path) -> None:
         self.url = url
         self._record = record
 
-    def sent(self) -> list[Sent]:
-        """All that has been received so far, in that order."""
+    def list_requests(self) -> list[ReceivedRequest]:
+        """Return all requests so far, in the order in which they arrived."""
         lines = self._record.read_text().splitlines(keepends=True)
-        return [_sent(json.loads(line)) for line in lines if line.endswith("\n")]
+        return [_parse_record(json.loads(line)) for line in lines if line.endswith("\n")]
 
-    def by_call(self) -> dict[str, list[Sent]]:
+    def group_by_call(self) -> dict[str, list[ReceivedRequest]]:
         found = defaultdict(list)
-        for sent in self.sent():
-            found[sent.call].append(sent)
+        for request in self.list_requests():
+            found[request.call_id].append(request)
         return found
 
-    def calls(self) -> set[str]:
-        return {sent.call for sent in self.sent()}
+    def list_call_ids(self) -> set[str]:
+        return {request.call_id for request in self.list_requests()}
 
-    def count(self) -> int:
+    def count_requests(self) -> int:
         return self._record.read_bytes().count(b"\n")
 
-    def most_connections(self) -> int:
+    def get_max_connections(self) -> int:
+        """Return how many connections were open at the same time, at most."""
         with urllib.request.urlopen(f"{self.url}/stats") as answer:
             return int(json.load(answer)["most_connections"])
 
 
-def _sent(line: dict[str, Any]) -> Sent:
-    return Sent(
+def _parse_record(line: dict[str, Any]) -> ReceivedRequest:
+    return ReceivedRequest(
         line["time"],
         line["path"],
         line["service_call_id"] or "",
@@ -287,28 +293,28 @@ def _sent(line: dict[str, Any]) -> Sent:
 # --- calls ----------------------------------------------------------------------------------------------------
 
 
-def call(tenant_id: UUID, url: str, due_in: float | None = None, **terms: Any) -> SubmitServiceCall:
+def build_call(tenant_id: UUID, url: str, due_in: float | None = None, **terms: Any) -> SubmitServiceCall:
     due_at = None if due_in is None else running_clock() + timedelta(seconds=due_in)
     return SubmitServiceCall(
         tenant_id, "chaos", RequestSpec("POST", url, {}, {"x": 1}), due_at=due_at, **terms
     )
 
 
-def accept(commands: Iterable[SubmitServiceCall]) -> list[str]:
-    """Submit; the ids that were accepted."""
+def submit_calls(commands: Iterable[SubmitServiceCall]) -> list[str]:
+    """Submit the calls, and return the ids that were accepted."""
     return [str(submitted.service_call_id) for submitted in submit(list(commands))]
 
 
-def unfinished() -> int:
+def count_unfinished() -> int:
     return ServiceCall.across_tenants.exclude(status__in=TERMINAL).count()
 
 
-def until_all_have_ended(seconds: float = 120.0) -> None:
-    until(lambda: unfinished() == 0, "all calls come to their end", seconds)
+def wait_until_all_ended(seconds: float = 120.0) -> None:
+    wait_until(lambda: count_unfinished() == 0, "all calls have ended", seconds)
 
 
-def free_to_write() -> bool:
-    """Whether no frozen process holds SQLite's only write lock."""
+def can_write() -> bool:
+    """Return False if a frozen process holds SQLite's only write lock."""
     if connection.vendor != "sqlite":
         return True
     connection.ensure_connection()
@@ -324,61 +330,41 @@ def free_to_write() -> bool:
             cursor.execute("PRAGMA busy_timeout = 5000")
 
 
-def steady(
+def submit_steadily(
     tenant_id: UUID, url: str, per_second: float, seconds: float, start_in: float = 0.5
 ) -> dict[str, float]:
-    """Calls that fall due one after the other; when each is due."""
+    """Submit calls that fall due one after the other. Return when each is due, by its id."""
     count = int(per_second * seconds)
-    commands = [call(tenant_id, url, start_in + number / per_second) for number in range(count)]
-    accepted = accept(commands)
-    return {name: c.due_at.timestamp() for name, c in zip(accepted, commands, strict=True) if c.due_at}
+    commands = [build_call(tenant_id, url, start_in + number / per_second) for number in range(count)]
+    accepted = submit_calls(commands)
+    return {call_id: c.due_at.timestamp() for call_id, c in zip(accepted, commands, strict=True) if c.due_at}
 
 
-def lateness(due: dict[str, float], sent: dict[str, list[Sent]]) -> dict[str, float]:
-    """By how many seconds the first request of each call came after its due time."""
-    return {name: min(one.time for one in sent[name]) - at for name, at in due.items()}
+def compute_lateness(due: dict[str, float], received: dict[str, list[ReceivedRequest]]) -> dict[str, float]:
+    """Return by how many seconds the first request of each call came after its due time."""
+    return {
+        call_id: min(request.time for request in received[call_id]) - due_at
+        for call_id, due_at in due.items()
+    }
 
 
-def node_of(engine: Program) -> UUID | None:
+def find_node(engine: Program) -> UUID | None:
     return Node.objects.filter(process_id=engine.pid).values_list("pk", flat=True).first()
 
 
-def owns_shards(engine: Program) -> bool:
-    node = node_of(engine)
+def has_shards(engine: Program) -> bool:
+    node = find_node(engine)
     return node is not None and TimerShard.objects.filter(owner_id=node).exists()
 
 
-def seat_of(role: str, cluster: Program) -> int | None:
-    """The process of the cluster that plays the role now."""
-    nodes = Node.objects.filter(role=role, process_id__in=cluster.children())
+def find_role_process(role: str, cluster: Program) -> int | None:
+    """Return the pid of the cluster's worker that plays the role now, or None."""
+    nodes = Node.objects.filter(role=role, process_id__in=cluster.list_children())
     return nodes.order_by("-started_at").values_list("process_id", flat=True).first()
 
 
-def at_work(*engines: Program) -> None:
-    """Wait until each of the engines has a share of the shards."""
+def wait_until_at_work(*engines: Program) -> None:
+    """Wait until each engine owns shards."""
     for engine in engines:
-        until(lambda: owns_shards(engine) or not engine.running, "the engine has a share of the shards")  # noqa: B023
-        assert engine.running
-
-
-__all__ = [
-    "Program",
-    "Sent",
-    "Stage",
-    "Witness",
-    "accept",
-    "at_work",
-    "call",
-    "chance",
-    "free_to_write",
-    "lateness",
-    "node_of",
-    "owns_shards",
-    "say",
-    "seat_of",
-    "stage",
-    "steady",
-    "unfinished",
-    "until",
-    "until_all_have_ended",
-]
+        wait_until(lambda: has_shards(engine) or not engine.is_running, "the engine owns shards")  # noqa: B023
+        assert engine.is_running

@@ -1,3 +1,3 @@
-from tests.process_harness import chance, stage
+from tests.process_harness import harness, rng
 
-__all__ = ["chance", "stage"]
+__all__ = ["rng", "harness"]

@@ -1,4 +1,4 @@
-"""P4, under django-q2. While nobody can take a ticket the roles stay with their workers, and go on at once after it."""
+"""P4 under django-q2: while no ticket can be consumed, the roles stay with their workers, and go on at once afterwards."""
 
 from __future__ import annotations
 
@@ -11,29 +11,36 @@ from eventservice.runtime.models import Slot
 from eventservice.tenants.directory import create_tenant
 from orchestration.models import ServiceCall
 from orchestration.states import Status
-from tests.process_harness import Stage, accept, call, seat_of, until, until_all_have_ended
+from tests.process_harness import (
+    ProcessHarness,
+    build_call,
+    find_role_process,
+    submit_calls,
+    wait_until,
+    wait_until_all_ended,
+)
 
-# Longer than a slice may last (1 + 1 + 5 s), and than the sentinel waits for one (3 s more).
-AWAY_SECONDS = 14.0
+# Longer than a slice may take (1 + 1 + 5 s), and than the sentinel waits for one (3 s more).
+OUTAGE_SECONDS = 14.0
 
 
 @pytest.mark.chaos
-def test_calls_flow_again_and_no_worker_was_taken_for_frozen(stage: Stage) -> None:
-    witness, tenant = stage.witness(), create_tenant("acme").tenant_id
-    cluster = stage.cluster(SLICE_SECONDS="1", DB_LOCK_SECONDS="1")
-    engine = until(lambda: seat_of("engine", cluster), "a worker has the engine's seat")
-    begun = accept([call(tenant, f"{witness.url}/delay/3")])
-    until(lambda: witness.calls() == set(begun), "the attempt is in flight")
+def test_calls_flow_again_and_no_worker_is_replaced(harness: ProcessHarness) -> None:
+    target, tenant = harness.start_target(), create_tenant("acme").tenant_id
+    cluster = harness.start_cluster(SLICE_SECONDS="1", DB_LOCK_SECONDS="1")
+    engine = wait_until(lambda: find_role_process("engine", cluster), "a worker plays the engine")
+    begun = submit_calls([build_call(tenant, f"{target.url}/delay/3")])
+    wait_until(lambda: target.list_call_ids() == set(begun), "the attempt is in flight")
 
     with transaction.atomic():
-        list(Slot.objects.select_for_update())  # on SQLite: all that is written
-        time.sleep(AWAY_SECONDS)
+        list(Slot.objects.select_for_update())  # on SQLite this blocks all writes
+        time.sleep(OUTAGE_SECONDS)
 
-    later = accept([call(tenant, f"{witness.url}/ok")])
-    until_all_have_ended()
-    assert until(lambda: seat_of("engine", cluster), "the engine has its seat") == engine
+    later = submit_calls([build_call(tenant, f"{target.url}/ok")])
+    wait_until_all_ended()
+    assert wait_until(lambda: find_role_process("engine", cluster), "a worker plays the engine") == engine
     assert "chain_restarted" not in cluster.log
     outcomes = ServiceCall.objects.for_tenant(tenant).values_list("status", "attempt")
     assert set(outcomes) == {(Status.SUCCEEDED, 1)}
-    stage.stop(cluster)
-    assert witness.calls() == {*begun, *later}
+    harness.stop(cluster)
+    assert target.list_call_ids() == {*begun, *later}

@@ -1,28 +1,35 @@
-"""P4, under django-q2. All of its processes are killed at once, in the middle of their work."""
+"""P4 under django-q2: all processes of a cluster are killed at once, in the middle of their work."""
 
 from __future__ import annotations
 
 from eventservice.tenants.directory import create_tenant
 from tests.database_clock import promised
-from tests.process_harness import Stage, lateness, say, steady, until, until_all_have_ended
+from tests.process_harness import (
+    ProcessHarness,
+    compute_lateness,
+    report,
+    submit_steadily,
+    wait_until,
+    wait_until_all_ended,
+)
 
 PROMISED = promised(15.0)
 
 
-def test_a_killed_cluster_is_continued_by_the_next(stage: Stage) -> None:
-    witness, tenant = stage.witness(), create_tenant("acme").tenant_id
-    killed = stage.cluster()
-    due = steady(tenant, f"{witness.url}/delay/0.3", per_second=10, seconds=14, start_in=3)
-    until(lambda: witness.count() > 10, "calls flow")
+def test_a_killed_cluster_is_continued_by_the_next(harness: ProcessHarness) -> None:
+    target, tenant = harness.start_target(), create_tenant("acme").tenant_id
+    killed = harness.start_cluster()
+    due = submit_steadily(tenant, f"{target.url}/delay/0.3", per_second=10, seconds=14, start_in=3)
+    wait_until(lambda: target.count_requests() > 10, "calls flow")
 
     killed.kill_group()
-    following = stage.cluster()
-    until_all_have_ended()
-    stage.stop(following)
+    following = harness.start_cluster()
+    wait_until_all_ended()
+    harness.stop(following)
 
-    sent = witness.by_call()
-    latest = max(lateness(due, sent).values())
+    sent = target.group_by_call()
+    latest = max(compute_lateness(due, sent).values())
     repeats = [attempts for attempts in sent.values() if len(attempts) > 1]
-    say(f"latest {latest:.1f} s; {len(repeats)} repeats")
+    report(f"latest {latest:.1f} s; {len(repeats)} repeats")
     assert latest <= PROMISED
-    assert all([one.attempt for one in attempts] == [1, 2] for attempts in repeats)
+    assert all([request.attempt for request in attempts] == [1, 2] for attempts in repeats)

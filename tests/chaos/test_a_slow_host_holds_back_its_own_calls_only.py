@@ -1,5 +1,7 @@
-"""Fairness: a host that does not answer has its ceiling's worth of requests open, or its share of what its tenant may
-have, and everybody else goes on."""
+"""Fairness: a host that does not respond holds back its own calls only.
+
+Its open requests are bounded by the limit per host, or by its share of what its tenant may have in flight.
+"""
 
 from __future__ import annotations
 
@@ -8,30 +10,41 @@ import pytest
 from eventservice.tenants.directory import create_tenant
 from orchestration.engine.capacity import HOST_SHARE_FACTOR
 from tests.database_clock import promised
-from tests.process_harness import Stage, accept, at_work, call, lateness, say, steady, until
+from tests.process_harness import (
+    ProcessHarness,
+    build_call,
+    compute_lateness,
+    report,
+    submit_calls,
+    submit_steadily,
+    wait_until,
+    wait_until_at_work,
+)
 
-CEILING = 42
+LIMIT = 42
 CALLS = 500
-MOST_DELAY = promised(1.0)
+MAX_DELAY_SECONDS = promised(1.0)
 
 
 @pytest.mark.parametrize(
-    ("per_host", "of_tenant"), [(CEILING, CALLS), (CALLS, CEILING + CEILING // HOST_SHARE_FACTOR)]
+    ("per_host", "of_tenant"), [(LIMIT, CALLS), (CALLS, LIMIT + LIMIT // HOST_SHARE_FACTOR)]
 )
-def test_a_slow_host_holds_back_its_own_calls_only(stage: Stage, per_host: int, of_tenant: int) -> None:
-    slow, quick = stage.witness("127.0.0.2"), stage.witness()
+def test_a_slow_host_holds_back_its_own_calls_only(
+    harness: ProcessHarness, per_host: int, of_tenant: int
+) -> None:
+    slow, quick = harness.start_target("127.0.0.2"), harness.start_target()
     tenant = create_tenant("acme", max_in_flight=of_tenant).tenant_id
-    engine = stage.engine(ENGINE_PER_HOST=str(per_host), SHUTDOWN_SECONDS="0")
-    at_work(engine)
-    accept(call(tenant, f"{slow.url}/delay/60") for _ in range(CALLS))
-    until(lambda: slow.count() == CEILING, "the slow host is at its ceiling")
+    engine = harness.start_engine(ENGINE_PER_HOST=str(per_host), SHUTDOWN_SECONDS="0")
+    wait_until_at_work(engine)
+    submit_calls(build_call(tenant, f"{slow.url}/delay/60") for _ in range(CALLS))
+    wait_until(lambda: slow.count_requests() == LIMIT, "the slow host is at its limit")
 
-    due = steady(tenant, f"{quick.url}/ok", per_second=20, seconds=3)
-    until(lambda: quick.calls() == due.keys(), "the others' calls are made")
+    due = submit_steadily(tenant, f"{quick.url}/ok", per_second=20, seconds=3)
+    wait_until(lambda: quick.list_call_ids() == due.keys(), "the calls of the other host are made")
 
-    worst = max(lateness(due, quick.by_call()).values())
-    say(f"latest {worst * 1000:.0f} ms")
-    assert worst <= MOST_DELAY
-    assert slow.count() == CEILING
-    assert slow.most_connections() == CEILING + 1  # by which it was asked
-    stage.stop(engine)
+    worst = max(compute_lateness(due, quick.group_by_call()).values())
+    report(f"latest {worst * 1000:.0f} ms")
+    assert worst <= MAX_DELAY_SECONDS
+    assert slow.count_requests() == LIMIT
+    assert slow.get_max_connections() == LIMIT + 1  # and the one that asks
+    harness.stop(engine)

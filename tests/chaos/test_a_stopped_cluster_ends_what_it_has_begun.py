@@ -1,4 +1,4 @@
-"""P4, under django-q2. SIGTERM: attempts in flight end and are recorded, and the next cluster finds the chains."""
+"""P4 under django-q2: on SIGTERM, attempts in flight end and are recorded, and the next cluster goes on with the chains."""
 
 from __future__ import annotations
 
@@ -11,47 +11,58 @@ import pytest
 from eventservice.tenants.directory import create_tenant
 from orchestration.models import ServiceCall
 from orchestration.states import Status
-from tests.process_harness import Program, Stage, accept, call, until, until_all_have_ended
+from tests.process_harness import (
+    ProcessHarness,
+    Program,
+    build_call,
+    submit_calls,
+    wait_until,
+    wait_until_all_ended,
+)
 
 
-def itself(cluster: Program) -> None:
+def terminate_main_process(cluster: Program) -> None:
     cluster.terminate()
 
 
-def all_its_processes(cluster: Program) -> None:
-    """As systemd does."""
+def terminate_all_processes(cluster: Program) -> None:
+    """Send SIGTERM to the whole process group, as systemd does."""
     os.killpg(cluster.pid, signal.SIGTERM)
 
 
-@pytest.mark.parametrize("stop", [itself, all_its_processes], ids=lambda stop: stop.__name__)
-def test_a_stopped_cluster_ends_what_it_has_begun(stop: Callable[[Program], None], stage: Stage) -> None:
-    witness, tenant = stage.witness(), create_tenant("acme").tenant_id
-    begun = accept(call(tenant, f"{witness.url}/delay/2") for _ in range(20))
-    cluster = stage.cluster()
-    until(lambda: witness.calls() == set(begun), "the attempts are in flight")
+@pytest.mark.parametrize(
+    "stop", [terminate_main_process, terminate_all_processes], ids=lambda stop: stop.__name__
+)
+def test_a_stopped_cluster_ends_what_it_has_begun(
+    stop: Callable[[Program], None], harness: ProcessHarness
+) -> None:
+    target, tenant = harness.start_target(), create_tenant("acme").tenant_id
+    begun = submit_calls(build_call(tenant, f"{target.url}/delay/2") for _ in range(20))
+    cluster = harness.start_cluster()
+    wait_until(lambda: target.list_call_ids() == set(begun), "the attempts are in flight")
 
     stop(cluster)
     assert cluster.wait() == 0
 
     outcomes = ServiceCall.objects.for_tenant(tenant).values_list("status", "attempt")
     assert set(outcomes) == {(Status.SUCCEEDED, 1)}
-    assert cluster.children() == []
+    assert cluster.list_children() == []
 
-    later = accept(call(tenant, f"{witness.url}/ok") for _ in range(20))
-    following = stage.cluster()
-    until_all_have_ended()
-    stage.stop(following)
-    assert {name: [one.attempt for one in sent] for name, sent in witness.by_call().items()} == {
+    later = submit_calls(build_call(tenant, f"{target.url}/ok") for _ in range(20))
+    following = harness.start_cluster()
+    wait_until_all_ended()
+    harness.stop(following)
+    assert {name: [request.attempt for request in sent] for name, sent in target.group_by_call().items()} == {
         name: [1] for name in [*begun, *later]
     }
 
 
-def test_an_attempt_may_outlast_a_slice_while_its_cluster_stops(stage: Stage) -> None:
-    """Up to SHUTDOWN_SECONDS; django-q would end a slice that lasts longer than it may."""
-    witness, tenant = stage.witness(), create_tenant("acme").tenant_id
-    begun = accept([call(tenant, f"{witness.url}/delay/9")])
-    cluster = stage.cluster(SLICE_SECONDS="1", DB_LOCK_SECONDS="1", SHUTDOWN_SECONDS="30")
-    until(lambda: witness.calls() == set(begun), "the attempt is in flight")
+def test_an_attempt_may_outlast_a_slice_while_its_cluster_stops(harness: ProcessHarness) -> None:
+    """An attempt may take up to SHUTDOWN_SECONDS, although django-q2 would kill a slice that takes so long."""
+    target, tenant = harness.start_target(), create_tenant("acme").tenant_id
+    begun = submit_calls([build_call(tenant, f"{target.url}/delay/9")])
+    cluster = harness.start_cluster(SLICE_SECONDS="1", DB_LOCK_SECONDS="1", SHUTDOWN_SECONDS="30")
+    wait_until(lambda: target.list_call_ids() == set(begun), "the attempt is in flight")
 
     cluster.terminate()
     assert cluster.wait() == 0

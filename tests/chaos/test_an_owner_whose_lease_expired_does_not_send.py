@@ -1,4 +1,4 @@
-"""P2, P3. What an engine had only started when it was frozen is another's by the time it wakes: it is not sent.
+"""P2, P3: an engine that was frozen after starting calls does not send them when it wakes, since another owns them.
 
 Otherwise a target would be asked to do what has been done, or canceled, long ago.
 """
@@ -6,26 +6,26 @@ Otherwise a target would be asked to do what has been done, or canceled, long ag
 from __future__ import annotations
 
 from eventservice.tenants.directory import create_tenant
-from tests.process_harness import Stage, accept, call, until, until_all_have_ended
+from tests.process_harness import ProcessHarness, build_call, submit_calls, wait_until, wait_until_all_ended
 from timers.models import Node
 
-QUICK = {"NODE_LEASE_SECONDS": "1"}
+SHORT_LEASE = {"NODE_LEASE_SECONDS": "1"}
 
 
-def test_an_owner_whose_lease_expired_does_not_send(stage: Stage) -> None:
-    witness = stage.witness()
+def test_an_owner_whose_lease_expired_does_not_send(harness: ProcessHarness) -> None:
+    target = harness.start_target()
     tenant = create_tenant("acme").tenant_id
-    accepted = accept(call(tenant, f"{witness.url}/ok") for _ in range(20))
-    sleeper = stage.engine("start.committed=stop@1", **QUICK)
-    until(lambda: sleeper.frozen, "it has started the calls")
-    successor = stage.engine(**QUICK)
-    until(lambda: not Node.objects.filter(process_id=sleeper.pid).exists(), "it is reaped")
-    until_all_have_ended()
+    accepted = submit_calls(build_call(tenant, f"{target.url}/ok") for _ in range(20))
+    frozen = harness.start_engine("start.committed=stop@1", **SHORT_LEASE)
+    wait_until(lambda: frozen.is_frozen, "it freezes after starting the calls")
+    successor = harness.start_engine(**SHORT_LEASE)
+    wait_until(lambda: not Node.objects.filter(process_id=frozen.pid).exists(), "the frozen node is reaped")
+    wait_until_all_ended()
 
-    sleeper.thaw()
-    until(lambda: "node_fenced" in sleeper.log, "it sees that it is fenced")
-    stage.stop(sleeper, successor)
+    frozen.thaw()
+    wait_until(lambda: "node_fenced" in frozen.log, "it notices that it is fenced")
+    harness.stop(frozen, successor)
 
-    assert {name: [one.attempt for one in sent] for name, sent in witness.by_call().items()} == {
+    assert {name: [request.attempt for request in sent] for name, sent in target.group_by_call().items()} == {
         name: [2] for name in accepted
     }

@@ -1,4 +1,4 @@
-"""P4. One of two engines is killed: what was due in its shards, and what it had begun, is the other's soon after."""
+"""P4: one of two engines is killed; the other soon makes what was due in its shards, and what it had begun."""
 
 from __future__ import annotations
 
@@ -6,27 +6,37 @@ import time
 
 from eventservice.tenants.directory import create_tenant
 from tests.database_clock import promised
-from tests.process_harness import Stage, at_work, lateness, say, steady, until, until_all_have_ended
+from tests.process_harness import (
+    ProcessHarness,
+    compute_lateness,
+    report,
+    submit_steadily,
+    wait_until,
+    wait_until_all_ended,
+    wait_until_at_work,
+)
 
 PROMISED = promised(15.0)
 
 
-def test_due_calls_flow_again_after_a_kill(stage: Stage) -> None:
-    witness = stage.witness()
-    killed, other = stage.engine(), stage.engine()
-    at_work(killed, other)
-    due = steady(create_tenant("acme").tenant_id, f"{witness.url}/delay/0.3", per_second=20, seconds=14)
-    until(lambda: witness.count() > 40, "calls flow")
+def test_due_calls_flow_again_after_a_kill(harness: ProcessHarness) -> None:
+    target = harness.start_target()
+    killed, other = harness.start_engine(), harness.start_engine()
+    wait_until_at_work(killed, other)
+    due = submit_steadily(
+        create_tenant("acme").tenant_id, f"{target.url}/delay/0.3", per_second=20, seconds=14
+    )
+    wait_until(lambda: target.count_requests() > 40, "calls flow")
 
     killed.kill()
     killed_at = time.time()
-    until_all_have_ended()
-    stage.stop(other)
+    wait_until_all_ended()
+    harness.stop(other)
 
-    sent = witness.by_call()
-    latest = max(lateness(due, sent).values())
+    sent = target.group_by_call()
+    latest = max(compute_lateness(due, sent).values())
     repeats = [again.time - killed_at for attempts in sent.values() for again in attempts[1:]]
-    say(
+    report(
         f"latest {latest:.1f} s; {len(repeats)} repeats, the last {max(repeats, default=0):.1f} s after the kill"
     )
     assert latest <= PROMISED

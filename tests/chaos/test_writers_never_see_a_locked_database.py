@@ -1,4 +1,4 @@
-"""P14. Eight processes submit as fast as they can while the engine runs: none of them is refused by a lock."""
+"""P14: eight processes submit as fast as they can while the engine runs, and none of them is refused because of a lock."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from eventservice.tenants.directory import create_tenant
 from orchestration.models import ServiceCall
-from tests.process_harness import Stage, at_work, say, until, until_all_have_ended
+from tests.process_harness import ProcessHarness, report, wait_until, wait_until_all_ended, wait_until_at_work
 
 WRITERS = 8
 WRITER = """
@@ -17,13 +17,13 @@ import json, sys, time
 import django; django.setup()
 from uuid import UUID
 from django.db import DatabaseError
-from tests.process_harness import accept, call
+from tests.process_harness import build_call, submit_calls
 tenant, url, seconds = UUID(sys.argv[1]), sys.argv[2], float(sys.argv[3])
 accepted, refused, longest = 0, [], 0.0
 end = time.monotonic() + seconds
 while (begun := time.monotonic()) < end:
     try:
-        accepted += len(accept([call(tenant, url)]))
+        accepted += len(submit_calls([build_call(tenant, url)]))
     except DatabaseError as error:
         refused.append(str(error))
     longest = max(longest, time.monotonic() - begun)
@@ -34,22 +34,22 @@ WHOLE = pytest.param(600, id="whole", marks=pytest.mark.chaos)
 
 
 @pytest.mark.parametrize("seconds", [pytest.param(6, id="short"), WHOLE])
-def test_writers_never_see_a_locked_database(seconds: int, stage: Stage) -> None:
-    witness, tenant = stage.witness(), create_tenant("acme").tenant_id
-    engine, dispatcher = stage.engine(), stage.dispatcher()
-    at_work(engine)
-    argv = [sys.executable, "-c", WRITER, str(tenant), f"{witness.url}/ok", str(seconds)]
-    writers = [stage.start("writer", argv) for _ in range(WRITERS)]
+def test_writers_never_see_a_locked_database(seconds: int, harness: ProcessHarness) -> None:
+    target, tenant = harness.start_target(), create_tenant("acme").tenant_id
+    engine, dispatcher = harness.start_engine(), harness.start_dispatcher()
+    wait_until_at_work(engine)
+    argv = [sys.executable, "-c", WRITER, str(tenant), f"{target.url}/ok", str(seconds)]
+    writers = [harness.start("writer", argv) for _ in range(WRITERS)]
     for writer in writers:
         assert writer.wait(seconds + 120) == 0, writer.log
-    until_all_have_ended(seconds + 120)
-    stage.stop(engine)
+    wait_until_all_ended(seconds + 120)
+    harness.stop(engine)
 
-    told = [json.loads(writer.log.splitlines()[-1]) for writer in writers]
-    accepted = sum(accepted for accepted, _, _ in told)
-    say(f"{accepted} accepted, the slowest in {max(longest for _, _, longest in told):.2f} s")
-    assert [refused for _, refused, _ in told] == [[]] * WRITERS
+    results = [json.loads(writer.log.splitlines()[-1]) for writer in writers]
+    accepted = sum(accepted for accepted, _, _ in results)
+    report(f"{accepted} accepted, the slowest in {max(longest for _, _, longest in results):.2f} s")
+    assert [refused for _, refused, _ in results] == [[]] * WRITERS
     assert accepted > WRITERS * seconds
-    assert dispatcher.running
-    assert len(witness.calls()) == accepted == ServiceCall.objects.for_tenant(tenant).count()
-    until(lambda: engine.exit_code == 0, "the engine has stopped cleanly")
+    assert dispatcher.is_running
+    assert len(target.list_call_ids()) == accepted == ServiceCall.objects.for_tenant(tenant).count()
+    wait_until(lambda: engine.exit_code == 0, "the engine has stopped cleanly")

@@ -18,7 +18,7 @@ from orchestration.commands import RequestSpec, SubmitServiceCall
 from orchestration.lifecycle import StartedCall
 from orchestration.models import ServiceCall
 from outbox.models import OutboxEvent
-from tests.process_harness import say
+from tests.process_harness import report
 from timers.membership import Membership, ensure_shards
 from timers.poller import Poller
 
@@ -54,7 +54,7 @@ def _until_no_deadlock(function: Callable[[], Any]) -> Any:
         except OperationalError as error:
             if connection.vendor != "mysql" or error.args[0] != DEADLOCK:
                 raise
-            say("a deadlock")
+            report("a deadlock")
 
 
 def _end(future: Future[Any]) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from django.conf import settings
 
-from tests.process_harness import until
+from tests.process_harness import wait_until
 
 WORKERS = 2
 
@@ -31,7 +31,7 @@ def port() -> Iterator[int]:
         cwd=settings.BASE_DIR,
     )  # fmt: skip
     try:
-        until(lambda: answers(port, 5), "it serves")
+        wait_until(lambda: answers(port, 5), "it serves")
         yield port
     finally:
         web.terminate()
