@@ -9,14 +9,13 @@ import threading
 from collections.abc import Iterable
 from time import monotonic
 
-import structlog
-
+from eventservice.kernel.logging import get_logger
 from execution.addresses import AddressPolicy
 from execution.dns import Lookup, look_up_host
 from execution.loop import EgressLoop, compute_capacity
 from execution.outcome import Attempt, Limits, Outcome
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 _CHUNK = 256  # attempts that are taken in at once, so that a burst holds up nothing that is under way
 

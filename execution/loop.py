@@ -19,8 +19,8 @@ from typing import Any, Final
 
 import certifi
 import pycurl
-import structlog
 
+from eventservice.kernel.logging import get_logger
 from execution.addresses import AddressPolicy
 from execution.destination import Destination
 from execution.dns import Lookup, LookupResult, Resolver
@@ -36,7 +36,7 @@ from execution.transfer import (
 )
 from execution.url_rules import Origin
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 _SWEEP_SECONDS: Final = 0.1  # how late the deadline of an attempt that still waits may be noticed
 _PUBLISH_SECONDS: Final = 0.005  # how long an outcome waits for others, so that one lock serves them all

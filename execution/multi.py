@@ -12,9 +12,10 @@ from time import monotonic
 from typing import Any, Final
 
 import pycurl
-import structlog
 
-log = structlog.get_logger(__name__)
+from eventservice.kernel.logging import get_logger
+
+log = get_logger(__name__)
 
 
 class Waker:

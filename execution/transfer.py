@@ -18,13 +18,13 @@ from functools import lru_cache
 from typing import Any, Final
 
 import pycurl
-import structlog
 
+from eventservice.kernel.logging import get_logger
 from execution.addresses import AddressPolicy
 from execution.outcome import METHODS, Attempt, Errored, ErrorKind, Limits, Outcome, Responded, Timings
 from execution.url_rules import BadHeader, BadUrl, Origin, format_header_line, parse_target
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 # These announce a length even when there is nothing to send.
 METHODS_WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH"})

@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from uuid import UUID
 
-import structlog
 from django.db import transaction
 
 from eventservice.db.leases import Fenced, Leases, pick_share
 from eventservice.kernel.backoff import equal_jitter
 from eventservice.kernel.faults import trigger_fault
+from eventservice.kernel.logging import get_logger
 from outbox.envelope import Envelope
 from outbox.models import OutboxPartition
 from outbox.publisher import PoisonEvent, Publisher, PublishError
@@ -34,7 +34,7 @@ from outbox.store import (
 )
 from outbox.writer import PARTITIONS
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 MIN_RETRY_SECONDS, MAX_RETRY_SECONDS = 0.2, 30.0
 # How soon to ask again for a partition whose owner has not let go of it yet.

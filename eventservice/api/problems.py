@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Any, NamedTuple
 
-import structlog
 from django.core.exceptions import BadRequest, RequestDataTooBig, SuspiciousOperation
 from django.db import OperationalError
 from django.http import Http404, HttpRequest, HttpResponse
@@ -20,9 +19,10 @@ from eventservice.api.correlation import HEADER
 from eventservice.db.errors import is_outcome_unknown
 from eventservice.kernel.errors import Conflict, DomainError, NotFound
 from eventservice.kernel.ids import new_id
+from eventservice.kernel.logging import get_logger
 from orchestration.admission import PendingLimitReached
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 MEDIA_TYPE = "application/problem+json"
 # Of the faults of one request, or of one item of a batch: an answer is no larger than what it answers.

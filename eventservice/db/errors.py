@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
-import structlog
 from django.db import DatabaseError, InterfaceError, OperationalError, connection
+
+from eventservice.kernel.logging import get_logger
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -29,7 +30,7 @@ NO_CONNECTION = ("connection failed", "connection timeout expired")
 # Busy, locked, read-only, full, cannot open; the rest of the code says how.
 SQLITE = frozenset({5, 6, 8, 13, 14})
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 def is_deadlock(error: OperationalError) -> bool:

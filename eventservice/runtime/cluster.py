@@ -10,20 +10,20 @@ from __future__ import annotations
 import gc
 from datetime import timedelta
 
-import structlog
 from django.conf import settings
 from django.db import DatabaseError, InterfaceError, connection, transaction
 from django_q.models import Schedule
 from django_q.tasks import async_task
 
 from eventservice.db.now import DbNow
+from eventservice.kernel.logging import get_logger
 from eventservice.runtime.django_q_patch import run_patched_cluster, this_process
 from eventservice.runtime.models import Slot
 from eventservice.runtime.slots import cluster_name, consume_ticket, filter_slots, restart_chain, slot_name
 from eventservice.runtime.worker import ROLES, current_worker
 from orchestration.statistics.rollup import roll_up
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 # How long a slice plays its role between two attempts to consume its ticket while the database is unavailable.
 TICKET_RETRY_SECONDS = 1.0

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import structlog
 from django.conf import settings
 
+from eventservice.kernel.logging import get_logger
 from eventservice.runtime.dispatcher import DispatcherRole, EgressTransport
 from eventservice.runtime.open_files import raise_open_files_limit
 from execution.addresses import AddressPolicy
@@ -13,7 +13,7 @@ from orchestration.engine.capacity import EngineLimits
 from orchestration.engine.engine import Engine
 from outbox.publishers import build_publishers
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 # What the callback of a durable timer has around its payload.
 MAX_CALLBACK_ENVELOPE_BYTES = 16_384

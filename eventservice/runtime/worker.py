@@ -7,16 +7,16 @@ from collections.abc import Callable
 from functools import cache
 from typing import Protocol
 
-import structlog
 from django.conf import settings
 
 from eventservice.db.errors import tolerate_outage
 from eventservice.kernel.ids import new_id
+from eventservice.kernel.logging import get_logger
 from eventservice.runtime.django_q_patch import EXIT_GRACE_SECONDS, this_process
 from eventservice.runtime.slots import RoleLease, slot_name
 from eventservice.runtime.wiring import build_dispatcher, build_engine
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 RENEW_LEASE_SECONDS = 2.5
 # How often a worker without a role looks for a free one.

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 
-import structlog
-
 from eventservice.kernel.errors import NotFound
+from eventservice.kernel.logging import get_logger
 from eventservice.kernel.secrets import Undecipherable, decrypt_cached
 from eventservice.tenants.directory import get_profile
 from execution.attempt_log import AttemptKey
@@ -21,7 +20,7 @@ from timers.schedule import Timer
 
 K = TypeVar("K")
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 # Large requests come in smaller batches: they are parsed in memory, where they may take twenty times their bytes.
 MAX_BATCH_BYTES = 16_000_000

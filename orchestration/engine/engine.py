@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 
-import structlog
 from django.conf import settings
 from django.db import DatabaseError, connection, transaction
 from django.db.utils import InterfaceError
@@ -22,6 +21,7 @@ from eventservice.db.leases import Fenced
 from eventservice.db.now import db_now
 from eventservice.db.planner_statistics import gather_first_statistics
 from eventservice.kernel.faults import trigger_fault
+from eventservice.kernel.logging import get_logger
 from eventservice.tenants.directory import TenantProfile, get_max_shards, get_profile
 from execution.attempt_builder import Signer, build_attempt, check_target
 from execution.attempt_log import AttemptKey, list_orphaned_attempts
@@ -35,7 +35,7 @@ from timers.membership import Membership, list_node_ids, reap_dead_node
 from timers.models import NodeRole
 from timers.poller import HeldBack, Poller
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 # Often enough for three beats to fail before the node is taken for dead.
 HEARTBEAT_SECONDS = settings.NODE_LEASE_SECONDS / 4

@@ -22,12 +22,12 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-import structlog
 from django.db import DatabaseError, transaction
 from django.db.models import Count, F, Q, Sum
 
 from eventservice.db.bulk import insert_rows
 from eventservice.db.now import db_now
+from eventservice.kernel.logging import get_logger
 from eventservice.tenants.directory import list_tenant_ids
 from orchestration.models import CallRollup, HostRollup, Resolution, RollupMark, ServiceCall
 from orchestration.states import LIVE, TERMINAL, Status
@@ -41,7 +41,7 @@ from orchestration.statistics.aggregation import (
 )
 from orchestration.statistics.recent_sample import LATENESS_BUCKETS_MS
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 MINUTE, HOUR = Resolution.MINUTE, Resolution.HOUR
 MINUTES_KEPT = timedelta(hours=25)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import structlog
 
-from eventservice.kernel.logging import build_logging_config
+from eventservice.kernel.logging import build_logging_config, get_logger
 
 
 @pytest.fixture
@@ -33,8 +33,8 @@ def lines() -> Iterator[Callable[[], list[dict[str, Any]]]]:
 
 def test_a_line_carries_the_correlation_id_and_tenant_of_its_context(lines: Callable[[], Any]) -> None:
     with structlog.contextvars.bound_contextvars(correlation_id="c-1", tenant_id="acme"):
-        structlog.get_logger("here").info("call.started", attempt=2)
-    structlog.get_logger("here").info("idle")
+        get_logger("here").info("call.started", attempt=2)
+    get_logger("here").info("idle")
 
     started, idle = lines()
     assert {
@@ -55,9 +55,7 @@ def test_a_librarys_line_carries_them_too(lines: Callable[[], Any]) -> None:
     assert {"event": "2 of things", "correlation_id": "c-1", "level": "warning"}.items() <= line.items()
 
 
-@pytest.mark.parametrize(
-    "log", [structlog.get_logger("ours"), logging.getLogger("theirs")], ids=["ours", "theirs"]
-)
+@pytest.mark.parametrize("log", [get_logger("ours"), logging.getLogger("theirs")], ids=["ours", "theirs"])
 def test_an_exception_stays_within_its_line(log: Any, lines: Callable[[], Any]) -> None:
     try:
         raise ValueError("no\nsuch")
@@ -70,7 +68,7 @@ def test_an_exception_stays_within_its_line(log: Any, lines: Callable[[], Any]) 
 
 
 def test_lines_below_the_level_are_not_written(lines: Callable[[], Any]) -> None:
-    structlog.get_logger("here").debug("noise")
+    get_logger("here").debug("noise")
     assert lines() == []
 
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-import structlog
 from django.contrib import messages
 from django.contrib.auth.views import redirect_to_login
 from django.db import OperationalError
@@ -20,10 +19,11 @@ from django.views import View
 
 from eventservice.api.problems import DATABASE_BUSY, Problem, find_problem
 from eventservice.kernel.errors import DomainError
+from eventservice.kernel.logging import get_logger
 from eventservice.operators import audit_log
 from eventservice.operators.roles import Role, role_of
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 R = TypeVar("R")
 

@@ -18,7 +18,6 @@ from itertools import count, islice
 from typing import Any, Protocol
 from uuid import UUID
 
-import structlog
 from django.db import transaction
 from django.db.models import F, Min, OuterRef, QuerySet, Subquery
 
@@ -27,11 +26,12 @@ from eventservice.db.errors import tolerate_outage
 from eventservice.db.now import DbNow, db_now
 from eventservice.kernel.backoff import full_jitter
 from eventservice.kernel.faults import trigger_fault
+from eventservice.kernel.logging import get_logger
 from eventservice.kernel.secrets import Undecipherable, decrypt
 from eventservice.kernel.signing import build_signature_headers, decode_secret
 from outbox.models import DeliveryState, WebhookDelivery, WebhookEndpoint
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 # About three days on average: a receiver may be away over a weekend.
 MAX_ATTEMPTS = 36
