@@ -69,6 +69,9 @@ OTHER_CLOCKS = {
     "eventservice.devtools.supervisor",
 }
 
+# Other modules get their logger from `eventservice.kernel.logging.get_logger`, which configures structlog on first use.
+STRUCTLOG_IMPORTERS = {"eventservice.kernel.logging", "eventservice.api.correlation"}
+
 
 def layer_of(unit: str) -> int:
     for number, units in enumerate((BASE, LEAVES, CONDUCTOR)):
@@ -147,6 +150,10 @@ def test_only_named_modules_reach_tenants_tables_in_sql() -> None:
 def test_no_clock_counts_but_the_databases() -> None:
     found = [clock for source in SOURCES if source.name not in OTHER_CLOCKS for clock in rules.clocks(source)]
     assert found == []
+
+
+def test_loggers_come_from_the_module_that_configures_structlog() -> None:
+    assert {source.name for source in SOURCES if "import structlog" in source.text} == STRUCTLOG_IMPORTERS
 
 
 def test_a_modules_name_says_what_it_does() -> None:
