@@ -1,8 +1,8 @@
-"""Publishes what the outbox holds: at least once, and in order within an aggregate.
+"""Publishes the events of the outbox: at least once, and in order within each aggregate.
 
-Each partition has one owner, by a lease. A pass reads the first unpublished events of its partitions, hands them
-to the publishers outside any transaction, and marks them in one that is fenced by the leases: who has lost a
-partition marks nothing of it, and the new owner publishes those events again under the same ids.
+Each partition has one owner, by a lease. A pass reads the first unpublished events of its partitions, hands them to the
+publishers outside of any transaction, and marks them in a transaction that is fenced by the leases: a dispatcher that
+has lost a partition marks none of its events, and the new owner publishes them again under the same ids.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from eventservice.db.leases import Fenced, Leases, pick_share
 from eventservice.kernel.backoff import equal_jitter
 from eventservice.kernel.faults import trigger_fault
 from eventservice.kernel.logging import get_logger
-from outbox.envelope import Envelope
+from outbox.envelope import Aggregate, Envelope
 from outbox.models import OutboxPartition
+from outbox.parking import hold_followers
 from outbox.publisher import PoisonEvent, Publisher, PublishError
 from outbox.store import (
-    Aggregate,
+    create_partitions,
     list_nonempty_partitions,
     mark_published,
-    park_followers,
     read_heads,
     record_refusal,
 )
@@ -37,13 +37,13 @@ from outbox.writer import PARTITIONS
 log = get_logger(__name__)
 
 MIN_RETRY_SECONDS, MAX_RETRY_SECONDS = 0.2, 30.0
-# How soon to ask again for a partition whose owner has not let go of it yet.
+# How soon to claim a partition again whose owner has not released it yet.
 CLAIM_RETRY_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class DispatchResult:
-    """What one pass did, and how many seconds it may rest if nothing is appended meanwhile."""
+    """What one pass did, and in how many seconds the next is due if no event is appended meanwhile."""
 
     published: int
     parked: int
@@ -52,35 +52,40 @@ class DispatchResult:
 
 @dataclass(slots=True)
 class _Pause:
+    """A partition is paused after a failure. `failures` counts those in a row."""
+
     failures: int
     until: float
 
 
 @dataclass(slots=True)
 class _PassOutcome:
+    """What the publishers did with the events of a pass."""
+
     accepted: list[Envelope] = field(default_factory=list)
     refused: list[tuple[Envelope, str]] = field(default_factory=list)
     # Aggregates that are parked, each with its partition.
-    held: dict[Aggregate, int] = field(default_factory=dict)
-    stopped: set[int] = field(default_factory=set)
+    parked: dict[Aggregate, int] = field(default_factory=dict)
+    failed_partitions: set[int] = field(default_factory=set)
 
-    def partitions(self) -> set[int]:
+    def list_partitions(self) -> set[int]:
+        """Return the partitions to which something is to be written."""
         refused = {event.partition for event, _ in self.refused}
-        return {event.partition for event in self.accepted} | refused | set(self.held.values())
+        return {event.partition for event in self.accepted} | refused | set(self.parked.values())
 
-    def within(self, partitions: Collection[int]) -> _PassOutcome:
+    def restrict_to(self, partitions: Collection[int]) -> _PassOutcome:
         return _PassOutcome(
             [event for event in self.accepted if event.partition in partitions],
             [(event, error) for event, error in self.refused if event.partition in partitions],
-            {aggregate: partition for aggregate, partition in self.held.items() if partition in partitions},
-            self.stopped,
+            {aggregate: number for aggregate, number in self.parked.items() if number in partitions},
+            self.failed_partitions,
         )
 
 
 class Dispatcher:
-    """One process's share of the outbox.
+    """The share of the outbox that one process publishes.
 
-    `live_owners` names the dispatchers that are alive, with or without this one. With no publisher, events count
+    `live_owners` returns the ids of the live dispatchers, with or without this one. Without publishers, events count
     as published at once: nobody waits for them.
     """
 
@@ -98,33 +103,33 @@ class Dispatcher:
         self._publishers = publishers
         self._live_owners = live_owners
         self._leases = Leases(OutboxPartition, owner_id, lease_length)
-        self._renew_every = lease_length.total_seconds() / 3
+        self._renew_interval = lease_length.total_seconds() / 3
         self._batch = batch
         self._clock = clock
-        self._stops: dict[int, _Pause] = {}
-        self._heartbeat_due = float("-inf")
+        self._pauses: dict[int, _Pause] = {}
+        self._heartbeat_at = float("-inf")
 
     @property
     def partitions(self) -> frozenset[int]:
         return frozenset(self._leases.held)
 
     def dispatch_once(self) -> DispatchResult:
-        if self._clock() >= self._heartbeat_due:
+        if self._clock() >= self._heartbeat_at:
             self.heartbeat()
-        open_partitions = self._open_partitions()
-        readable = list_nonempty_partitions(open_partitions)
-        each = max(1, self._batch // max(1, len(readable)))
-        events, parked = read_heads(readable, each)
+        active = self._list_active_partitions()
+        nonempty = list_nonempty_partitions(active)
+        limit = max(1, self._batch // max(1, len(nonempty)))
+        events, parked = read_heads(nonempty, limit)
         trigger_fault("dispatch.read")
-        verdict = self._offer_all(events, parked)
+        outcome = self._publish(events, parked)
         trigger_fault("dispatch.published")
-        published, newly_parked = self._record(verdict)
-        self._stop_and_resume(open_partitions, verdict.stopped)
-        full = max(Counter(event.partition for event in events).values(), default=0) == each
-        return DispatchResult(published, newly_parked, self._next_wait(full or verdict.refused != []))
+        published, newly_parked = self._record(outcome)
+        self._update_pauses(active, outcome.failed_partitions)
+        has_more = max(Counter(event.partition for event in events).values(), default=0) == limit
+        return DispatchResult(published, newly_parked, self._next_wait(has_more or outcome.refused != []))
 
     def heartbeat(self) -> None:
-        """Keeps the leases alive, and takes or gives back partitions as dispatchers come and go."""
+        """Renew the leases, and claim or release partitions as dispatchers come and go."""
         self._leases.renew()
         mine = pick_share(range(PARTITIONS), self._owner_id, {self._owner_id, *self._live_owners()})
         self._leases.release(self.partitions - mine)
@@ -132,74 +137,71 @@ class Dispatcher:
             create_partitions()
             for partition in missing:
                 self._leases.claim(partition)
-        self._stops = {key: stop for key, stop in self._stops.items() if key in self.partitions}
-        wait = self._renew_every if self.partitions == mine else min(CLAIM_RETRY_SECONDS, self._renew_every)
-        self._heartbeat_due = self._clock() + wait
+        self._pauses = {key: pause for key, pause in self._pauses.items() if key in self.partitions}
+        interval = self._renew_interval
+        if self.partitions != mine:
+            interval = min(CLAIM_RETRY_SECONDS, interval)
+        self._heartbeat_at = self._clock() + interval
 
     def release(self) -> None:
-        """On a clean stop: the others need not wait for the leases to run out."""
+        """Release all partitions at once, so that other dispatchers need not wait for the leases to expire."""
         self._leases.release(self.partitions)
-        self._heartbeat_due = float("-inf")
+        self._heartbeat_at = float("-inf")
 
-    def _open_partitions(self) -> list[int]:
-        """Those that are not stopped, the ones that have failed most often last.
+    def _list_active_partitions(self) -> list[int]:
+        """Return the partitions that are not paused, those with the most failures last.
 
-        A transient fault stops every partition whose events came after it in the pass; in this order one that
-        fails always does not stop the others again and again.
+        A transient failure pauses every partition whose events came after it in the pass. In this order, a partition
+        that always fails does not pause the others again and again.
         """
         now = self._clock()
-        stops = {key: self._stops.get(key, _Pause(0, now)) for key in self.partitions}
-        tried = [key for key in stops if stops[key].until <= now]
-        random.shuffle(tried)
-        return sorted(tried, key=lambda key: stops[key].failures)
+        pauses = {key: self._pauses.get(key, _Pause(0, now)) for key in self.partitions}
+        active = [key for key, pause in pauses.items() if pause.until <= now]
+        random.shuffle(active)
+        return sorted(active, key=lambda key: pauses[key].failures)
 
-    def _offer_all(self, events: list[Envelope], parked: set[Aggregate]) -> _PassOutcome:
-        verdict = _PassOutcome()
+    def _publish(self, events: list[Envelope], parked: set[Aggregate]) -> _PassOutcome:
+        outcome = _PassOutcome()
         if parked:
-            verdict.held = {event.aggregate: event.partition for event in events if event.aggregate in parked}
+            outcome.parked = {
+                event.aggregate: event.partition for event in events if event.aggregate in parked
+            }
             events = [event for event in events if event.aggregate not in parked]
         for publisher in self._publishers:
-            events = _offer(publisher, events, verdict)
-        verdict.accepted = events
-        return verdict
+            events = _publish_to(publisher, events, outcome)
+        outcome.accepted = events
+        return outcome
 
-    def _record(self, verdict: _PassOutcome) -> tuple[int, int]:
-        while partitions := verdict.partitions():
+    def _record(self, outcome: _PassOutcome) -> tuple[int, int]:
+        """Write the outcome in one fenced transaction. Return how many events were published and parked."""
+        while partitions := outcome.list_partitions():
             try:
                 with transaction.atomic():
                     self._leases.fence(partitions)
-                    return _write(verdict)
+                    return _write(outcome)
             except Fenced:
-                # Their new owner publishes these events again.
+                # The new owner publishes the events of these partitions again.
                 log.warning("partitions_lost", partitions=sorted(self._leases.renew()))
-                verdict = verdict.within(self.partitions)
+                outcome = outcome.restrict_to(self.partitions)
         return 0, 0
 
-    def _stop_and_resume(self, tried: Collection[int], stopped: set[int]) -> None:
-        for partition in tried:
-            before = self._stops.pop(partition, None)
-            if partition in stopped & self.partitions:
-                failures = before.failures + 1 if before else 1
+    def _update_pauses(self, attempted: Collection[int], failed: set[int]) -> None:
+        for partition in attempted:
+            previous = self._pauses.pop(partition, None)
+            if partition in failed & self.partitions:
+                failures = previous.failures + 1 if previous else 1
                 until = self._clock() + equal_jitter(failures, MIN_RETRY_SECONDS, MAX_RETRY_SECONDS)
-                self._stops[partition] = _Pause(failures, until)
+                self._pauses[partition] = _Pause(failures, until)
 
-    def _next_wait(self, more: bool) -> float:
-        if more:
+    def _next_wait(self, has_more: bool) -> float:
+        if has_more:
             return 0.0
-        return max(
-            0.0, min([self._heartbeat_due, *(stop.until for stop in self._stops.values())]) - self._clock()
-        )
+        next_at = min([self._heartbeat_at, *(pause.until for pause in self._pauses.values())])
+        return max(0.0, next_at - self._clock())
 
 
-def create_partitions() -> None:
-    if OutboxPartition.objects.count() < PARTITIONS:
-        OutboxPartition.objects.bulk_create(
-            [OutboxPartition(partition=number) for number in range(PARTITIONS)], ignore_conflicts=True
-        )
-
-
-def _offer(publisher: Publisher, events: list[Envelope], verdict: _PassOutcome) -> list[Envelope]:
-    """Which of the events this publisher has accepted: of each aggregate, those before the first that it has not."""
+def _publish_to(publisher: Publisher, events: list[Envelope], outcome: _PassOutcome) -> list[Envelope]:
+    """Return the events that the publisher has accepted: of each aggregate, those before the first that it has not."""
     accepted: list[Envelope] = []
     while events:
         try:
@@ -207,35 +209,36 @@ def _offer(publisher: Publisher, events: list[Envelope], verdict: _PassOutcome) 
         except PoisonEvent as error:
             accepted += events[: error.accepted]
             poison, *later = events[error.accepted :]
-            verdict.refused.append((poison, f"{publisher.name}: {error}"))
+            outcome.refused.append((poison, f"{publisher.name}: {error}"))
             events = [event for event in later if event.aggregate != poison.aggregate]
-        except Exception as error:  # noqa: BLE001 - a publisher's bug must stop its events, and not lose them
-            return accepted + _stop(publisher, events, error, verdict)
+        except Exception as error:  # noqa: BLE001 - a bug in a publisher must delay its events, not lose them
+            return accepted + _handle_failure(publisher, events, error, outcome)
         else:
             return accepted + events
     return accepted
 
 
-def _stop(
-    publisher: Publisher, events: list[Envelope], error: Exception, verdict: _PassOutcome
+def _handle_failure(
+    publisher: Publisher, events: list[Envelope], error: Exception, outcome: _PassOutcome
 ) -> list[Envelope]:
-    known = isinstance(error, PublishError)
+    """Note the partitions of the events that were not accepted. Return those that were."""
+    is_expected = isinstance(error, PublishError)
     accepted = error.accepted if isinstance(error, PublishError) else 0
     log.warning(
-        "events_not_taken",
+        "publishing_failed",
         publisher=publisher.name,
         error=str(error),
         events=len(events) - accepted,
-        exc_info=None if known else error,
+        exc_info=None if is_expected else error,
     )
-    verdict.stopped |= {event.partition for event in events[accepted:]}
+    outcome.failed_partitions |= {event.partition for event in events[accepted:]}
     return events[:accepted]
 
 
-def _write(verdict: _PassOutcome) -> tuple[int, int]:
-    published = mark_published(verdict.accepted)
-    parked = [event for event, error in verdict.refused if record_refusal(event, error)]
-    for event in parked:
+def _write(outcome: _PassOutcome) -> tuple[int, int]:
+    published = mark_published(outcome.accepted)
+    newly_parked = [event for event, error in outcome.refused if record_refusal(event, error)]
+    for event in newly_parked:
         log.error(
             "event_parked",
             tenant_id=str(event.tenant_id),
@@ -244,7 +247,6 @@ def _write(verdict: _PassOutcome) -> tuple[int, int]:
             event_type=event.type,
             remedy=f"manage.py outbox retry|skip {event.id}",
         )
-    for tenant_id, aggregate_id in {*verdict.held, *(event.aggregate for event in parked)}:
-        park_followers(tenant_id, aggregate_id)
+    hold_followers({*outcome.parked, *(event.aggregate for event in newly_parked)})
     trigger_fault("dispatch.marked")
-    return published, len(parked)
+    return published, len(newly_parked)

@@ -1,4 +1,4 @@
-"""An event as its receivers see it: CloudEvents 1.0 in JSON."""
+"""An event as receivers see it: CloudEvents 1.0 in JSON."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from uuid import UUID
 
 from eventservice.db.bulk import to_json
 
+# An aggregate: its tenant and its own id.
+Aggregate = tuple[UUID, UUID]
+
 
 class Envelope(NamedTuple):
-    # Where the event stands in the outbox; receivers do not see these three.
+    # Its place in the outbox. Receivers do not see these three.
     id: int
     partition: int
     attempts: int
@@ -23,18 +26,17 @@ class Envelope(NamedTuple):
     time: datetime
     correlation_id: UUID
     causation_id: UUID | None
-    # JSON as it is stored: it goes out as it came in, without a detour through Python objects.
+    # JSON as it is stored. It is published unchanged, without being parsed.
     data: str
 
     @property
-    def aggregate(self) -> tuple[UUID, UUID]:
+    def aggregate(self) -> Aggregate:
         return self.tenant_id, self.aggregate_id
 
     def to_json(self) -> str:
-        return f'{to_json(self.attributes())[:-1]},"data":{self.data}}}'
+        return f'{to_json(self._attributes())[:-1]},"data":{self.data}}}'
 
-    def attributes(self) -> dict[str, str]:
-        """All but `data`. `sequence` is of a fixed width: the extension wants a text that sorts."""
+    def _attributes(self) -> dict[str, str]:
         tenant = str(self.tenant_id)
         attributes = {
             "specversion": "1.0",
@@ -46,6 +48,7 @@ class Envelope(NamedTuple):
             "datacontenttype": "application/json",
             "tenantid": tenant,
             "correlationid": str(self.correlation_id),
+            # Of fixed width: the extension requires a string that sorts.
             "sequence": f"{self.sequence:010d}",
         }
         if self.causation_id is not None:

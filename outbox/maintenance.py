@@ -1,13 +1,13 @@
-"""Retention, and publishing again. Both in short transactions, so that nobody waits for them."""
+"""Retention and replay. Both work in short transactions, so that nothing waits for them."""
 
 from __future__ import annotations
 
+import uuid
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
-from uuid import UUID
+from typing import NamedTuple
 
 from django.db import transaction
 from django.db.models import Count, Max, Q, QuerySet
@@ -19,22 +19,28 @@ from outbox.models import DeliveryState, OutboxEvent, WebhookDelivery
 BATCH = 500
 
 
+# --- retention ------------------------------------------------------------------------------------------------
+
+
 def prune(older_than: timedelta, limit: int = 100_000) -> int:
-    """Deletes published events and finished deliveries of that age; how many rows, at most `limit`."""
+    """Delete published events and finished deliveries of that age. Return how many rows, at most `limit`."""
     before = db_now() - older_than
     pruned = _prune_events(before, limit)
     return pruned + _prune_deliveries(before, limit - pruned)
 
 
 def _prune_events(before: datetime, limit: int) -> int:
-    """In the order of ids, which is nearly that of making: an index by published_at would cost every event more than
-    it saves here. What was published again lately lies among the old ones, and is passed over."""
+    """Delete events in the order of ids, which is nearly that of their creation.
+
+    An index by published_at would cost every event more than it saves here. Events that were published again lately
+    stand among the old ones and are passed over.
+    """
     published = OutboxEvent.across_tenants.filter(published_at__isnull=False).order_by("id")
     pruned = after = 0
     while pruned < limit:
         following = published.filter(id__gt=after).values_list("id", "created_at", "published_at")
         window = list(following[:BATCH])
-        # Nothing is published before it is made: where all are younger than that, none that follows is old.
+        # Nothing is published before it is created: if all are younger than that, none that follows is old.
         if not any(created_at < before for _, created_at, _ in window):
             break
         old = [(key, before) for key, _, published_at in window if published_at and published_at < before]
@@ -61,19 +67,34 @@ def _prune_deliveries(before: datetime, limit: int) -> int:
     return pruned
 
 
-def replay(since: datetime, tenant_id: UUID | None = None, after: int = 0) -> int:
-    """Has the dispatcher publish again what was published since, under the same event ids; how many events.
+def delete_published_events(tenant_id: uuid.UUID, aggregate_id: uuid.UUID) -> None:
+    """Delete the published events of a deleted aggregate. The others have yet to be published."""
+    events = OutboxEvent.objects.for_tenant(tenant_id).filter(aggregate_id=aggregate_id)
+    events.filter(published_at__isnull=False).delete()
 
-    Their finished webhook deliveries are made anew. A skipped event stays skipped. What was published when cannot
-    be sought: all events after the one with the id `after` are read.
+
+# --- replay ---------------------------------------------------------------------------------------------------
+
+
+class _PublishedEvent(NamedTuple):
+    id: int
+    tenant_id: uuid.UUID
+    event_id: uuid.UUID
+
+
+def replay(since: datetime, tenant_id: uuid.UUID | None = None, after: int = 0) -> int:
+    """Have the dispatcher publish again, under the same ids, the events published since. Return how many.
+
+    Their finished webhook deliveries are made again. A skipped event stays skipped. No index serves the time of
+    publishing: all events after the one with the id `after` are read.
     """
     last, replayed = _get_last_id(), 0
     while window := list(_filter_published_since(since, after, last)[:BATCH]):
-        events = [event for event in window if tenant_id in (None, event[1])]
+        events = [_PublishedEvent(*row) for row in window if tenant_id in (None, row[1])]
         with transaction.atomic():
             replayed += execute_rows(
                 "UPDATE outbox SET published_at = NULL, attempts = 0 WHERE id = %s",
-                [(key,) for key, *_ in events],
+                [(event.id,) for event in events],
             )
             _delete_finished_deliveries(events)
         after = window[-1][0]
@@ -82,22 +103,22 @@ def replay(since: datetime, tenant_id: UUID | None = None, after: int = 0) -> in
 
 @dataclass(frozen=True, slots=True)
 class ReplayPreview:
-    """What a replay that looks at the latest events only would publish again."""
+    """What a replay of only the latest events would publish again."""
 
     count: int
-    after: int  # the id of the last event that is not looked at; 0 when all are
-    earliest: datetime | None  # when the earliest was made that is looked at; None when all are
+    after: int  # the id of the last event that was not read; 0 if all were
+    earliest: datetime | None  # when the earliest event that was read was created; None if all were read
 
     def reaches(self, since: datetime) -> bool:
-        """Whether all events are looked at that were made since; what was published late may be older."""
+        """Return whether all events created since then were read. An event that was published late may be older."""
         return self.earliest is None or self.earliest <= since
 
 
-def preview_replay(since: datetime, tenant_id: UUID | None, look_at: int) -> ReplayPreview:
-    """Of so many of the latest events."""
+def preview_replay(since: datetime, tenant_id: uuid.UUID | None, max_scanned: int) -> ReplayPreview:
+    """Count what a replay would publish again among the latest `max_scanned` events."""
     latest = OutboxEvent.across_tenants.order_by("-id").values_list("id", "created_at")
-    after, earliest = next(iter(latest[look_at : look_at + 1]), (0, None))
-    window = _filter_published_since(since, after, _get_last_id())[:look_at]
+    after, earliest = next(iter(latest[max_scanned : max_scanned + 1]), (0, None))
+    window = _filter_published_since(since, after, _get_last_id())[:max_scanned]
     wanted = Q() if tenant_id is None else Q(tenant_id=tenant_id)
     return ReplayPreview(window.aggregate(count=Count("id", filter=wanted))["count"], after, earliest)
 
@@ -106,17 +127,19 @@ def _get_last_id() -> int:
     return OutboxEvent.across_tenants.aggregate(last=Max("id"))["last"] or 0
 
 
-def _filter_published_since(since: datetime, after: int, last: int) -> QuerySet[Any]:
-    """A tenant's are chosen among them later: databases would rather read all that the tenant has."""
+def _filter_published_since(
+    since: datetime, after: int, last: int
+) -> QuerySet[OutboxEvent, tuple[int, uuid.UUID, uuid.UUID]]:
+    """Select events of all tenants. To choose one tenant's here, databases would rather read all that it has."""
     events = OutboxEvent.across_tenants.filter(id__gt=after, id__lte=last)
-    since_then = events.filter(published_at__gte=since, parked_at=None)
-    return since_then.order_by("id").values_list("id", "tenant_id", "event_id")
+    published = events.filter(published_at__gte=since, parked_at=None)
+    return published.order_by("id").values_list("id", "tenant_id", "event_id")
 
 
-def _delete_finished_deliveries(events: Sequence[tuple[int, UUID, UUID]]) -> None:
-    by_tenant: defaultdict[UUID, list[UUID]] = defaultdict(list)
-    for _, tenant_id, event_id in events:
-        by_tenant[tenant_id].append(event_id)
+def _delete_finished_deliveries(events: Sequence[_PublishedEvent]) -> None:
+    by_tenant: defaultdict[uuid.UUID, list[uuid.UUID]] = defaultdict(list)
+    for event in events:
+        by_tenant[event.tenant_id].append(event.event_id)
     for tenant_id, event_ids in by_tenant.items():
         deliveries = WebhookDelivery.objects.for_tenant(tenant_id).filter(event_id__in=event_ids)
         deliveries.exclude(state=DeliveryState.PENDING).delete()

@@ -1,4 +1,4 @@
-"""Events that have happened and are to be published; webhook endpoints and what is to be delivered to them."""
+"""The events to publish, the ownership of their partitions, and webhook endpoints with their deliveries."""
 
 from django.db import models
 from django.db.models import Q
@@ -8,8 +8,21 @@ from eventservice.db.leases import Lease
 from eventservice.kernel.tenancy import TenantScopedModel
 
 
+class EventState(models.TextChoices):
+    """The state of an event in the outbox, derived from its columns."""
+
+    WAITING = "Waiting"
+    RETRYING = "Retrying"
+    PARKED = "Parked"
+    HELD = "Held"
+    PUBLISHED = "Published"
+    SKIPPED = "Skipped"
+
+
 class OutboxEvent(TenantScopedModel):
-    # Written in the order of the aggregate's events, because its row is locked while they are appended.
+    """An event, from the transaction of the change that it describes until retention deletes it."""
+
+    # Increases with each event of an aggregate, whose row is locked while events are appended.
     id = models.BigAutoField(primary_key=True)
     tenant_id = models.UUIDField()
     aggregate_id = models.UUIDField()
@@ -17,7 +30,7 @@ class OutboxEvent(TenantScopedModel):
     event_payload = models.JSONField()
     created_at = models.DateTimeField()
     published_at = models.DateTimeField(null=True)
-    # The id by which every receiver recognises a repeat.
+    # The id by which receivers detect duplicates.
     event_id = models.UUIDField()
     aggregate_seq = models.PositiveIntegerField()
     correlation_id = models.UUIDField()
@@ -25,26 +38,26 @@ class OutboxEvent(TenantScopedModel):
     partition = models.PositiveSmallIntegerField()
     attempts = models.PositiveIntegerField(default=0)
     last_error = models.TextField(null=True)
-    # Taken out of the flow: the event that no publisher would have (attempts > 0), and those that wait behind it.
+    # Out of the queue until an operator decides: the parked event itself (attempts > 0), and the events held behind it.
     parked_at = models.DateTimeField(null=True)
 
     class Meta:
         db_table = "outbox"
         constraints = [
-            # Also the reader of an aggregate's timeline.
+            # Also read by the timeline of an aggregate.
             models.UniqueConstraint(
                 name="uq_outbox_aggregate_seq", fields=["tenant_id", "aggregate_id", "aggregate_seq"]
             )
         ]
         indexes = [
-            # The dispatcher: what is still to publish, of a partition, in order. What is parked is not in it.
+            # The dispatcher: the unpublished events of a partition, in order, without parked ones.
             PollingIndex(
                 name="idx_outbox_unpublished",
                 fields=["partition", "id"],
                 condition=Q(published_at__isnull=True, parked_at__isnull=True),
                 full=("published_at", "parked_at", "partition", "id"),
             ),
-            # The dispatcher again: is an aggregate parked? And the list of what is parked.
+            # The dispatcher: whether an aggregate is parked. Operators: the list of parked events.
             PollingIndex(
                 name="idx_outbox_parked",
                 fields=["tenant_id", "aggregate_id"],
@@ -56,11 +69,19 @@ class OutboxEvent(TenantScopedModel):
     def __str__(self) -> str:
         return f"{self.event_type} {self.event_id}"
 
+    @property
+    def state(self) -> EventState:
+        if self.published_at is not None:
+            return EventState.PUBLISHED if self.parked_at is None else EventState.SKIPPED
+        if self.parked_at is not None:
+            return EventState.PARKED if self.attempts else EventState.HELD
+        return EventState.RETRYING if self.attempts else EventState.WAITING
+
 
 class OutboxPartition(Lease):
-    """The ownership record of a partition: one owner at a time keeps the order of each aggregate's events."""
+    """The ownership record of a partition. One owner at a time publishes the events of each aggregate in order."""
 
-    # The column is named otherwise because PARTITION is a reserved word of MariaDB.
+    # PARTITION is a reserved word in MariaDB.
     partition = models.PositiveSmallIntegerField(primary_key=True, db_column="partition_id")
 
     class Meta:
@@ -71,15 +92,15 @@ class OutboxPartition(Lease):
 
 
 class WebhookEndpoint(TenantScopedModel):
-    """Where a tenant wants its events sent."""
+    """A URL to which a tenant wants its events sent."""
 
     pk = models.CompositePrimaryKey("tenant_id", "endpoint_id")
     tenant_id = models.UUIDField()
     endpoint_id = models.UUIDField()
     url = models.TextField()
-    # Encrypted: `whsec_…`, the key of the signatures.
+    # The signing secret (`whsec_…`), encrypted.
     secret = models.TextField()
-    # Empty means all.
+    # Empty: all types.
     event_types = models.JSONField(default=list)
     active = models.BooleanField(default=True)
     disabled_reason = models.TextField(default="")
@@ -99,7 +120,7 @@ class DeliveryState(models.TextChoices):
 
 
 class WebhookDelivery(TenantScopedModel):
-    """One event on its way to one endpoint. It carries its body, so that pruning the outbox takes nothing from it."""
+    """One event on its way to one endpoint. It carries its own body, so that the outbox can be pruned meanwhile."""
 
     pk = models.CompositePrimaryKey("tenant_id", "delivery_id")
     tenant_id = models.UUIDField()
@@ -111,7 +132,7 @@ class WebhookDelivery(TenantScopedModel):
     body = models.TextField()
     state = models.CharField(max_length=16, choices=DeliveryState.choices, default=DeliveryState.PENDING)
     attempts = models.PositiveIntegerField(default=0)
-    # When it may be sent; while it is being sent, when whoever took it must be given up for dead.
+    # When it may be sent. While it is being sent, when its sender is declared dead.
     # Null: it waits behind an earlier event of its aggregate.
     next_attempt_at = models.DateTimeField(null=True)
     last_error = models.TextField(default="")
@@ -135,7 +156,7 @@ class WebhookDelivery(TenantScopedModel):
                 to="outbox.WebhookEndpoint",
                 to_fields=("tenant_id", "endpoint_id"),
             ),
-            # A repeated publish makes no second delivery.
+            # An event that is published again makes no second delivery.
             models.UniqueConstraint(
                 name="uq_webhook_deliveries_event", fields=["tenant_id", "event_id", "endpoint_id"]
             ),
@@ -152,14 +173,14 @@ class WebhookDelivery(TenantScopedModel):
             ),
         ]
         indexes = [
-            # The deliverer: what is due of an endpoint.
+            # The deliverer: the due deliveries of an endpoint.
             PollingIndex(
                 name="idx_webhook_deliveries_due",
                 fields=["tenant_id", "endpoint_id", "next_attempt_at"],
                 condition=Q(state=DeliveryState.PENDING),
                 full=("tenant_id", "endpoint_id", "state", "next_attempt_at"),
             ),
-            # Which delivery of an aggregate is the next, and whether there is one before this.
+            # The deliverer: the first delivery of an aggregate. The publisher: whether there is one.
             PollingIndex(
                 name="idx_webhook_deliveries_queue",
                 fields=["tenant_id", "endpoint_id", "aggregate_id", "aggregate_seq"],

@@ -1,63 +1,55 @@
-"""Lists of events, for operators. Whatever the outbox holds, a page looks at a bounded part of it.
+"""Lists of events for operators. However many events there are, a page reads a bounded number of them.
 
-No index serves a tenant's or a type's events, and none is worth what it would cost every event. So a list with
-such a filter looks at so many events and says where it stopped; the next page goes on from there.
+No index serves the events of a tenant or of a type, because none is worth what it would cost every event. A list with
+such a filter scans a limited number of events and reports where it stopped; the next page goes on from there.
 """
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, NamedTuple
-from uuid import UUID
+from typing import NamedTuple
 
 from django.db.models import Case, Count, Q, QuerySet, When
 
+from outbox.envelope import Aggregate
 from outbox.models import OutboxEvent, WebhookDelivery, WebhookEndpoint
 from outbox.writer import PARTITIONS
 
-# What a page looks at when it has to look for what it shows.
+# How many events a page scans when it has to look for those that it shows.
 MAX_SCANNED = 10_000
 
 
 class StateFilter(StrEnum):
-    """Which events a list is of."""
+    """Which events a list contains."""
 
     ALL = "all"
     WAITING = "waiting"  # for the dispatcher
-    PARKED = "parked"  # no publisher would have it
+    PARKED = "parked"  # rejected by a publisher, or parked by an operator
     HELD = "held"  # behind a parked one
-
-
-class EventState(StrEnum):
-    """What an event is in, in a word."""
-
-    WAITING = "Waiting"
-    RETRYING = "Retrying"
-    PARKED = "Parked"
-    HELD = "Held"
-    PUBLISHED = "Published"
-    SKIPPED = "Skipped"
 
 
 @dataclass(frozen=True, slots=True)
 class EventFilter:
-    listed: StateFilter = StateFilter.ALL
-    tenant_id: UUID | None = None
+    state: StateFilter = StateFilter.ALL
+    tenant_id: uuid.UUID | None = None
     event_type: str | None = None
-    aggregate_id: UUID | None = None
+    aggregate_id: uuid.UUID | None = None
     # The tenants in which an aggregate is looked up: the index by aggregate begins with the tenant.
-    aggregate_tenant_ids: Sequence[UUID] = ()
+    aggregate_tenant_ids: Sequence[uuid.UUID] = ()
 
     @property
-    def seeks(self) -> bool:
-        """Whether what is looked at is not simply what is listed."""
+    def needs_scan(self) -> bool:
+        """Whether more events have to be read than are shown."""
         return self.tenant_id is not None or self.event_type is not None
 
-    def passed(self) -> Case:
-        """1 for what the filter wants. What is looked at is told by each, and sought by none of its columns: for
-        these a database may find an index that reads far more.
+    def build_match_flag(self) -> Case:
+        """Build an expression that is 1 for events of the wanted tenant and type.
+
+        It is selected for each event that is scanned, and not part of the WHERE clause: there a database may prefer an
+        index by which it reads far more.
         """
         given = {"tenant_id": self.tenant_id, "event_type": self.event_type}
         wanted = Q(**{column: value for column, value in given.items() if value is not None})
@@ -66,72 +58,79 @@ class EventFilter:
 
 @dataclass(frozen=True, slots=True)
 class EventPage:
-    """`cursor`: from where the next page goes on. `partial`: it ends because enough has been looked at."""
+    """A page of events. `cursor` is where the next one begins; `partial` if the scan limit has cut the page short."""
 
     events: Sequence[OutboxEvent]
     cursor: int | None
     partial: bool = False
 
 
+class EventDelivery(NamedTuple):
+    delivery: WebhookDelivery
+    url: str  # of the endpoint
+
+
 class _ScannedKey(NamedTuple):
     id: int
-    passes: int
-
-
-def state_of(event: OutboxEvent) -> EventState:
-    if event.published_at is not None:
-        return EventState.PUBLISHED if event.parked_at is None else EventState.SKIPPED
-    if event.parked_at is not None:
-        return EventState.PARKED if event.attempts else EventState.HELD
-    return EventState.RETRYING if event.attempts else EventState.WAITING
+    matches: int
 
 
 def list_events(wanted: EventFilter, cursor: int | None, limit: int) -> EventPage:
-    """All: the newest first. Those that are not published: in the order in which they will be."""
-    if wanted.aggregate_id is not None or wanted.listed in (StateFilter.PARKED, StateFilter.HELD):
+    """Return a page of events: the newest first if all are listed, otherwise in the order of publishing."""
+    if wanted.aggregate_id is not None or wanted.state in (StateFilter.PARKED, StateFilter.HELD):
         return _list_in_memory(wanted, cursor, limit)
-    if wanted.listed is StateFilter.ALL:
+    if wanted.state is StateFilter.ALL:
         return _list_newest_first(wanted, cursor, limit)
     return _list_waiting(wanted, cursor or 0, limit)
 
 
+def list_aggregate_events(
+    tenant_id: uuid.UUID, aggregate_id: uuid.UUID, after: int, limit: int
+) -> list[OutboxEvent]:
+    """Return the events of an aggregate that follow its event number `after`, in order, as far as they are kept."""
+    events = OutboxEvent.objects.for_tenant(tenant_id).filter(
+        aggregate_id=aggregate_id, aggregate_seq__gt=after
+    )
+    return list(events.order_by("aggregate_seq")[:limit])
+
+
 def find_event(key: int) -> OutboxEvent | None:
-    found: OutboxEvent | None = OutboxEvent.across_tenants.filter(pk=key).first()
-    return found
+    return OutboxEvent.across_tenants.filter(pk=key).first()
 
 
-def count_newer_events(key: int, most: int) -> int:
-    """How many events have been made since that one; up to one more than `most`."""
-    return OutboxEvent.across_tenants.filter(id__gt=key).order_by("id")[: most + 1].count()
+def count_newer_events(key: int, max_counted: int) -> int:
+    """Count the events that were appended after this one. More than `max_counted` count as one more."""
+    return OutboxEvent.across_tenants.filter(id__gt=key).order_by("id")[: max_counted + 1].count()
 
 
 def find_cause(event: OutboxEvent) -> OutboxEvent | None:
-    """The event of the same aggregate that caused this one."""
+    """Return the event of the same aggregate that caused this one."""
     if event.causation_id is None:
         return None
     events = OutboxEvent.objects.for_tenant(event.tenant_id).filter(aggregate_id=event.aggregate_id)
     return events.filter(event_id=event.causation_id).first()
 
 
-def list_event_deliveries(event: OutboxEvent) -> list[tuple[WebhookDelivery, str]]:
-    """Its deliveries to webhook endpoints, each with the endpoint's URL."""
+def list_event_deliveries(event: OutboxEvent) -> list[EventDelivery]:
+    """Return the webhook deliveries of the event, without their bodies, by the URL of their endpoints."""
     deliveries = list(
         WebhookDelivery.objects.for_tenant(event.tenant_id).filter(event_id=event.event_id).defer("body")
     )
     endpoints = WebhookEndpoint.objects.for_tenant(event.tenant_id)
     ids = [delivery.endpoint_id for delivery in deliveries]
     urls = dict(endpoints.filter(endpoint_id__in=ids).values_list("endpoint_id", "url"))
-    return sorted(((d, urls.get(d.endpoint_id, "")) for d in deliveries), key=lambda pair: pair[1])
+    found = [EventDelivery(delivery, urls.get(delivery.endpoint_id, "")) for delivery in deliveries]
+    return sorted(found, key=lambda each: each.url)
 
 
-def count_unpublished_by_aggregate(events: Collection[OutboxEvent]) -> dict[tuple[UUID, UUID], int]:
-    """How many events of each of their aggregates are not published."""
-    waiting = OutboxEvent.across_tenants.filter(
+def count_unpublished_by_aggregate(events: Collection[OutboxEvent]) -> dict[Aggregate, int]:
+    """Count the unpublished events of each aggregate to which one of the given events belongs."""
+    unpublished = OutboxEvent.across_tenants.filter(
         tenant_id__in={event.tenant_id for event in events},
         aggregate_id__in={event.aggregate_id for event in events},
         published_at=None,
     )
-    counts = waiting.values_list("tenant_id", "aggregate_id").annotate(Count("id"))
+    counts = unpublished.values_list("tenant_id", "aggregate_id").annotate(Count("id"))
     return {(tenant_id, aggregate_id): count for tenant_id, aggregate_id, count in counts}
 
 
@@ -140,52 +139,48 @@ def count_unpublished_by_aggregate(events: Collection[OutboxEvent]) -> dict[tupl
 
 def _list_newest_first(wanted: EventFilter, cursor: int | None, limit: int) -> EventPage:
     events = OutboxEvent.across_tenants.order_by("-id")
-    before = events if cursor is None else events.filter(id__lt=cursor)
-    looked_at = _scan(before, wanted, MAX_SCANNED if wanted.seeks else limit + 1)
-    found = [key.id for key in looked_at if key.passes]
+    following = events if cursor is None else events.filter(id__lt=cursor)
+    scanned = _scan(following, wanted, MAX_SCANNED if wanted.needs_scan else limit + 1)
+    found = [key.id for key in scanned if key.matches]
     if len(found) > limit:
-        return _build_page(found[:limit], found[limit - 1])
-    full = len(looked_at) == MAX_SCANNED
-    return _build_page(found, looked_at[-1].id if full else None, partial=full)
+        return _read_page(found[:limit], found[limit - 1])
+    partial = len(scanned) == MAX_SCANNED
+    return _read_page(found, scanned[-1].id if partial else None, partial=partial)
 
 
 def _list_waiting(wanted: EventFilter, after: int, limit: int) -> EventPage:
-    """The polling index is by partition first: the heads of all are merged."""
-    each = MAX_SCANNED // PARTITIONS if wanted.seeks else limit + 1
+    """List what waits for the dispatcher. The polling index begins with the partition: the heads of all are merged."""
+    head_limit = MAX_SCANNED // PARTITIONS if wanted.needs_scan else limit + 1
     waiting = _filter_state(OutboxEvent.across_tenants.all(), StateFilter.WAITING).filter(id__gt=after)
     heads = [
-        _scan(waiting.filter(partition=partition).order_by("id"), wanted, each)
+        _scan(waiting.filter(partition=partition).order_by("id"), wanted, head_limit)
         for partition in range(PARTITIONS)
     ]
-    # Beyond the end of a head that was cut off, others of its partition are missing.
-    ends = [head[-1].id for head in heads if len(head) == each]
+    # Beyond the end of a head that was cut off, other events of its partition are missing.
+    ends = [head[-1].id for head in heads if len(head) == head_limit]
     merged = sorted(key for head in heads for key in head if not ends or key.id <= min(ends))
-    found = [key.id for key in merged if key.passes]
+    found = [key.id for key in merged if key.matches]
     if len(found) > limit:
-        return _build_page(found[:limit], found[limit - 1])
-    return _build_page(found, min(ends) if ends else None, partial=bool(ends))
+        return _read_page(found[:limit], found[limit - 1])
+    return _read_page(found, min(ends) if ends else None, partial=bool(ends))
 
 
 def _list_in_memory(wanted: EventFilter, cursor: int | None, limit: int) -> EventPage:
-    """Sorted here, so that no database walks all events for the sake of their order."""
-    every = OutboxEvent.across_tenants.all()
-    events = _filter_aggregate(every, wanted) if wanted.aggregate_id else every
-    looked_at = _scan(_filter_state(events, wanted.listed), wanted, MAX_SCANNED)
-    newest_first = wanted.listed is StateFilter.ALL
-    ids = sorted((key.id for key in looked_at if key.passes), reverse=newest_first)
+    """List what an index finds without order. Sorted here, so that no database reads all events in their order."""
+    events = _filter_state(OutboxEvent.across_tenants.all(), wanted.state)
+    if wanted.aggregate_id is not None:
+        events = events.filter(tenant_id__in=wanted.aggregate_tenant_ids, aggregate_id=wanted.aggregate_id)
+    scanned = _scan(events, wanted, MAX_SCANNED)
+    newest_first = wanted.state is StateFilter.ALL
+    ids = sorted((key.id for key in scanned if key.matches), reverse=newest_first)
     found = [key for key in ids if cursor is None or (key < cursor if newest_first else key > cursor)]
-    more = len(found) > limit
-    return _build_page(
-        found[:limit], found[limit - 1] if more else None, partial=not more and len(looked_at) == MAX_SCANNED
-    )
+    if len(found) > limit:
+        return _read_page(found[:limit], found[limit - 1])
+    return _read_page(found, None, partial=len(scanned) == MAX_SCANNED)
 
 
-def _filter_aggregate(events: QuerySet[Any], wanted: EventFilter) -> QuerySet[Any]:
-    return events.filter(tenant_id__in=wanted.aggregate_tenant_ids, aggregate_id=wanted.aggregate_id)
-
-
-def _filter_state(events: QuerySet[Any], listed: StateFilter) -> QuerySet[Any]:
-    match listed:
+def _filter_state(events: QuerySet[OutboxEvent], state: StateFilter) -> QuerySet[OutboxEvent]:
+    match state:
         case StateFilter.ALL:
             return events
         case StateFilter.WAITING:
@@ -196,13 +191,13 @@ def _filter_state(events: QuerySet[Any], listed: StateFilter) -> QuerySet[Any]:
             return events.filter(published_at=None, parked_at__isnull=False, attempts=0)
 
 
-def _scan(events: QuerySet[Any], wanted: EventFilter, most: int) -> list[_ScannedKey]:
-    told = events.annotate(passes=wanted.passed()).values_list("id", "passes")
-    return [_ScannedKey(*row) for row in told[:most]]
+def _scan(events: QuerySet[OutboxEvent], wanted: EventFilter, max_scanned: int) -> list[_ScannedKey]:
+    keys = events.annotate(matches=wanted.build_match_flag()).values_list("id", "matches")
+    return [_ScannedKey(*key) for key in keys[:max_scanned]]
 
 
-def _build_page(keys: Sequence[int], cursor: int | None, *, partial: bool = False) -> EventPage:
-    """In the order of the keys, without their payloads."""
+def _read_page(keys: Sequence[int], cursor: int | None, *, partial: bool = False) -> EventPage:
+    """Read the events in the order of the keys, without their payloads."""
     events = OutboxEvent.across_tenants.filter(pk__in=keys).defer("event_payload")
     found = {event.id: event for event in events}
     return EventPage([found[key] for key in keys if key in found], cursor, partial)

@@ -1,15 +1,14 @@
-"""What an operator looks at first: how much waits, since when, and who is at work."""
+"""The status of the outbox: how much waits, since when, and which dispatchers are at work."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import uuid
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
-from uuid import UUID
+from typing import NamedTuple
 
 from django.db import connection
-from django.db.models import Count, Q, QuerySet
+from django.db.models import Count, Q
 
 from eventservice.db.now import db_now
 from eventservice.db.sql import as_uuid
@@ -17,7 +16,7 @@ from outbox.models import DeliveryState, OutboxEvent, OutboxPartition, WebhookDe
 from outbox.store import read_heads
 from outbox.writer import PARTITIONS
 
-# A count stops here, and is then one more: "more than that" is all that anybody needs to know.
+# Larger counts are reported as one more than this.
 MAX_COUNTED = 100_000
 
 COUNT_WAITING_BY_TYPE = """
@@ -29,65 +28,68 @@ SELECT tenant_id, event_type, COUNT(*) FROM (
 @dataclass(frozen=True, slots=True)
 class OutboxStatus:
     unpublished: int
-    # Of the oldest event that waits for the dispatcher; zero when none does.
+    # The age of the oldest event that waits for the dispatcher; zero if none does.
     lag: timedelta
     parked: int
     waiting_behind_parked: int
-    partitions_of: dict[UUID, int]
+    # How many partitions each live dispatcher owns.
+    partitions_by_owner: dict[uuid.UUID, int]
     unowned_partitions: int
     pending_deliveries: int
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingGroup:
-    """How many events of a tenant, of a type, wait for the dispatcher."""
+    """How many events of one type and tenant wait for the dispatcher."""
 
-    tenant_id: UUID
+    tenant_id: uuid.UUID
     event_type: str
     count: int
 
 
-def get_status(most: int = MAX_COUNTED) -> OutboxStatus:
+def get_status(max_counted: int = MAX_COUNTED) -> OutboxStatus:
+    """Return the status. A count above `max_counted` is one more than that."""
     now = db_now()
-    parked, behind = _count_parked(most)
+    waiting = OutboxEvent.across_tenants.filter(published_at=None, parked_at=None)
+    pending = WebhookDelivery.across_tenants.filter(state=DeliveryState.PENDING)
+    parked = _count_parked(max_counted)
     owned = OutboxPartition.objects.filter(lease_until__gte=now).values_list("owner_id").annotate(Count("pk"))
-    owners = dict(owned)
+    partitions_by_owner = {owner: count for owner, count in owned if owner is not None}
     heads, _ = read_heads(range(PARTITIONS), 1)
     return OutboxStatus(
-        unpublished=_filter_waiting()[: most + 1].count(),
+        unpublished=waiting[: max_counted + 1].count(),
         lag=now - min([now, *(head.time for head in heads)]),
-        parked=parked,
-        waiting_behind_parked=behind,
-        partitions_of=owners,
-        unowned_partitions=OutboxPartition.objects.count() - sum(owners.values()),
-        pending_deliveries=_filter_pending_deliveries()[: most + 1].count(),
+        parked=parked.parked,
+        waiting_behind_parked=parked.held,
+        partitions_by_owner=partitions_by_owner,
+        unowned_partitions=OutboxPartition.objects.count() - sum(partitions_by_owner.values()),
+        pending_deliveries=pending[: max_counted + 1].count(),
     )
 
 
-def count_waiting_by_type(most: int) -> list[WaitingGroup]:
-    """The largest groups first, of so many events that wait.
+def count_waiting_by_type(max_scanned: int) -> list[WaitingGroup]:
+    """Group the first `max_scanned` events that wait by tenant and type, the largest groups first.
 
-    They come partition by partition, and aggregates fall evenly into these: the shares are nearly those of all.
+    They come partition by partition. Aggregates are spread evenly over the partitions, so the shares are nearly those
+    of all events that wait.
     """
     with connection.cursor() as cursor:
-        cursor.execute(COUNT_WAITING_BY_TYPE, [most])
+        cursor.execute(COUNT_WAITING_BY_TYPE, [max_scanned])
         return [WaitingGroup(as_uuid(tenant), kind, count) for tenant, kind, count in cursor.fetchall()]
 
 
-def list_partitions() -> Sequence[OutboxPartition]:
+def list_partitions() -> list[OutboxPartition]:
     return list(OutboxPartition.objects.order_by("partition"))
 
 
-def _filter_waiting() -> QuerySet[Any]:
-    return OutboxEvent.across_tenants.filter(published_at=None, parked_at=None)
+class _ParkedCounts(NamedTuple):
+    parked: int
+    held: int
 
 
-def _filter_pending_deliveries() -> QuerySet[Any]:
-    return WebhookDelivery.across_tenants.filter(state=DeliveryState.PENDING)
-
-
-def _count_parked(most: int) -> tuple[int, int]:
-    """The poison events, and those that are parked with them."""
-    held = OutboxEvent.across_tenants.filter(published_at=None, parked_at__isnull=False)
-    counted = held[: most + 1].aggregate(all=Count("id"), poison=Count("id", filter=Q(attempts__gt=0)))
-    return counted["poison"], counted["all"] - counted["poison"]
+def _count_parked(max_counted: int) -> _ParkedCounts:
+    events = OutboxEvent.across_tenants.filter(published_at=None, parked_at__isnull=False)
+    counted = events[: max_counted + 1].aggregate(
+        all=Count("id"), parked=Count("id", filter=Q(attempts__gt=0))
+    )
+    return _ParkedCounts(counted["parked"], counted["all"] - counted["parked"])

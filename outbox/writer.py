@@ -1,4 +1,4 @@
-"""Appending events, inside the transaction of the change that they tell of."""
+"""Appends events in the transaction of the change that they describe."""
 
 from __future__ import annotations
 
@@ -23,12 +23,14 @@ COLUMNS = (
 
 
 class OutsideTransaction(Exception):
-    """An event without its change, or a change without its event, is what the outbox is there to prevent."""
+    """Raised for an event that would be stored without its change, which the outbox is there to prevent."""
 
 
-@dataclass(slots=True)  # not frozen: an engine makes thousands a second, and freezing would double their cost
+@dataclass(
+    slots=True
+)  # not frozen: an engine makes thousands per second, and freezing would double their cost
 class Event:
-    """A fact about an aggregate, in the past tense. `data` holds no secret and no full body."""
+    """A fact about an aggregate, named in the past tense. `data` contains no secrets and no full bodies."""
 
     tenant_id: uuid.UUID
     aggregate_id: uuid.UUID
@@ -42,8 +44,9 @@ class Event:
 
 
 def append_events(events: Iterable[Event]) -> None:
+    """Store the events. Raise OutsideTransaction if there is no transaction."""
     if not connection.in_atomic_block:
-        raise OutsideTransaction("outbox.append() must be called inside the transaction of the change.")
+        raise OutsideTransaction("append_events() must be called in the transaction of the change.")
     insert_rows(
         OutboxEvent,
         COLUMNS,
@@ -58,5 +61,5 @@ def append_events(events: Iterable[Event]) -> None:
 
 
 def compute_partition(aggregate_id: uuid.UUID) -> int:
-    # The random tail of a UUIDv7 spreads evenly.
+    # The random end of a UUIDv7 is spread evenly.
     return aggregate_id.int % PARTITIONS

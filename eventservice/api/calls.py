@@ -40,7 +40,7 @@ from orchestration import lifecycle
 from orchestration.commands import IDEMPOTENCY_KEY
 from orchestration.queries import calls as call_queries
 from orchestration.states import FAVORITE, TERMINAL
-from outbox.aggregate_events import timeline_of
+from outbox.queries import list_aggregate_events
 
 LOOK_AGAIN_SECONDS = (0.02, 0.25)
 
@@ -311,7 +311,7 @@ class Events(Executions):
     def get(self, request: Request, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> HttpResponse:
         after, limit = self.page_of("events", service_call_id)
         call_queries.get_status(tenant_id, service_call_id)
-        events = timeline_of(tenant_id, service_call_id, after, limit + 1)
+        events = list_aggregate_events(tenant_id, service_call_id, after, limit + 1)
         more = len(events) > limit
         cursor = make_cursor(f"events {service_call_id}", [events[limit - 1].aggregate_seq]) if more else None
         return reply(listed([show_event(event) for event in events[:limit]], cursor))

@@ -22,7 +22,6 @@ from eventservice.operators.health import check_outbox_lag, check_role, select_p
 from eventservice.tenants.directory import find_tenant_names, list_tenant_ids
 from execution.redaction import mask_url
 from orchestration.events import EventType
-from outbox.aggregate_events import timeline_of
 from outbox.models import OutboxEvent
 from outbox.parking import park, skip, unpark
 from outbox.queries import (
@@ -33,9 +32,9 @@ from outbox.queries import (
     count_unpublished_by_aggregate,
     find_cause,
     find_event,
+    list_aggregate_events,
     list_event_deliveries,
     list_events,
-    state_of,
 )
 from outbox.status import count_waiting_by_type, get_status
 from timers.models import NodeRole
@@ -66,7 +65,7 @@ class OutboxPage(ConsoleView):
             [*(e.tenant_id for e in [*page.events, *parked]), *(k.tenant_id for k in kinds)]
         )
         top = seen or (page.events[0].id if page.events else 0)
-        follows = wanted.listed is StateFilter.ALL and not wanted.seeks and not wanted.aggregate_id
+        follows = wanted.state is StateFilter.ALL and not wanted.needs_scan and not wanted.aggregate_id
         context = {
             "now": now,
             "status": found,
@@ -131,7 +130,7 @@ def _rows(events: Any, names: dict[uuid.UUID, str], unpublished: dict[Any, int])
     return [
         {
             "event": event,
-            "state": str(state_of(event)),
+            "state": str(event.state),
             "tenant": names.get(event.tenant_id, ""),
             "behind": max(0, unpublished.get((event.tenant_id, event.aggregate_id), 1) - 1),
         }
@@ -148,16 +147,16 @@ class EventDetailsPage(ConsoleView):
 
     def get(self, request: HttpRequest, key: int) -> HttpResponse:
         event = _event(key)
-        around = timeline_of(event.tenant_id, event.aggregate_id, 0, TIMELINE_SHOWN)
+        around = list_aggregate_events(event.tenant_id, event.aggregate_id, 0, TIMELINE_SHOWN)
         names = find_tenant_names([event.tenant_id])
         context = {
             "now": db_now(),
             "event": event,
-            "state": str(state_of(event)),
+            "state": str(event.state),
             "tenant": names.get(event.tenant_id, ""),
             "cause": find_cause(event),
-            "around": [(other, str(state_of(other))) for other in around],
-            "parked": next((e for e in around if str(state_of(e)) == "Parked"), None),
+            "around": [(other, str(other.state)) for other in around],
+            "parked": next((e for e in around if str(e.state) == "Parked"), None),
             "behind": sum(e.published_at is None for e in around if e.id != event.id),
             "deliveries": [(delivery, mask_url(url)) for delivery, url in list_event_deliveries(event)],
         }

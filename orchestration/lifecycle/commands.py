@@ -22,7 +22,7 @@ from orchestration.lifecycle.submission import Submitted, submit
 from orchestration.models import ServiceCall, ServiceCallTag
 from orchestration.retries import RetryPolicy
 from orchestration.states import FAVORITE, MAX_TAGS, TERMINAL, Delivery, ResponseContract, Status
-from outbox.aggregate_events import forget
+from outbox.maintenance import delete_published_events
 from outbox.writer import append_events
 from timers.schedule import rearm, unschedule
 
@@ -172,4 +172,4 @@ def delete(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> None:
         if row.status == Status.RUNNING:
             raise Conflict("wrong_state", "A call that is Running cannot be deleted: cancel it, or wait.")
         ServiceCall.objects.for_tenant(tenant_id).filter(service_call_id=service_call_id).delete()
-        forget(tenant_id, service_call_id)
+        delete_published_events(tenant_id, service_call_id)

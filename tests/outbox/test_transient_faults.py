@@ -57,16 +57,16 @@ def test_the_waits_grow_to_half_a_minute_and_consume_no_attempts() -> None:
     waits = []
     for _ in range(20):
         assert one.dispatch_once().published == 0
-        (stop,) = one._stops.values()
-        waits.append(stop.until - clock.now)
-        clock.now = stop.until
+        (pause,) = one._pauses.values()
+        waits.append(pause.until - clock.now)
+        clock.now = pause.until
 
     assert all(15 <= wait <= 30 for wait in waits[-5:])
     event = OutboxEvent.across_tenants.get()
     assert (event.attempts, event.parked_at) == (0, None)
 
 
-def test_a_bug_in_a_publisher_stops_its_events_and_loses_none() -> None:
+def test_a_bug_in_a_publisher_pauses_its_events_and_loses_none() -> None:
     class Broken(RecordingPublisher):
         def publish(self, events: object) -> None:
             raise KeyError("oops")

@@ -63,7 +63,7 @@ def test_it_gets_the_events_that_it_asks_for(tenant: Tenant) -> None:
 @pytest.mark.parametrize(
     ("url", "rule"),
     [
-        ("", "is required"),
+        ("", "must not be empty"),
         ("nonsense", "not of the form"),
         ("ftp://hooks.example/", "not http or https"),
         ("https://user:hush@hooks.example/", "user information"),

@@ -32,7 +32,7 @@ from eventservice.kernel.errors import NotFound
 from eventservice.operators.audit_log import list_actions_on
 from execution.attempt_log import list_attempts_without_bodies
 from orchestration.queries.calls import CallDetails, get_call, list_replays
-from outbox.aggregate_events import timeline_of
+from outbox.queries import list_aggregate_events
 from timers.schedule import find_timer
 
 TABS = {"response": "Response", "request": "Request", "attempts": "Attempts", "events": "Events"}
@@ -50,7 +50,7 @@ class Call(ConsoleView):
     def get(self, request: HttpRequest, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> HttpResponse:
         call = get_call(tenant_id, service_call_id)
         attempts = list_attempts_without_bodies(tenant_id, service_call_id)
-        events = timeline_of(tenant_id, service_call_id, 0, MOST_EVENTS)
+        events = list_aggregate_events(tenant_id, service_call_id, 0, MOST_EVENTS)
         replays = list_replays(tenant_id, service_call_id, MOST_REPLAYS + 1)
         hosts = hostnames()
         now = db_now()
@@ -94,7 +94,7 @@ def _answer_href(request: HttpRequest) -> str:
 def _events_page(request: HttpRequest, call: CallDetails, events: Any) -> dict[str, Any]:
     after = request.GET.get("after", "")
     start = int(after) if after.isascii() and after.isdecimal() and len(after) < 10 else 0
-    page = timeline_of(call.tenant_id, call.service_call_id, start, EVENTS_PAGE + 1)
+    page = list_aggregate_events(call.tenant_id, call.service_call_id, start, EVENTS_PAGE + 1)
     shown = page[:EVENTS_PAGE]
     return {
         "events": [(event, to_json(event.event_payload)) for event in shown],

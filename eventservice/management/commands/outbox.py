@@ -70,7 +70,7 @@ class Command(BaseCommand):
             f"parked               {current.parked} ({current.waiting_behind_parked} events wait behind them)"
         )
         self.stdout.write(f"webhooks to deliver  {current.pending_deliveries}")
-        for owner, count in current.partitions_of.items():
+        for owner, count in current.partitions_by_owner.items():
             self.stdout.write(f"dispatcher {owner}  {count} partitions")
         if current.unowned_partitions:
             self.stdout.write(f"no dispatcher        {current.unowned_partitions} partitions")
