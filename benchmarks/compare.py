@@ -34,8 +34,8 @@ DEFAULT_RUNS = 5
 DEFAULT_THRESHOLD_PERCENT = 5.0
 INSTALL_SECONDS = 900.0
 
-# The rounds of a comparison are its alternating runs, and what other programs do on this machine is not compared.
-ARGUMENTS = {"burst": ["--no-peers"]}
+# The rounds of a comparison are its alternating runs, except where a round takes less than a second. Peers are not compared.
+ARGUMENTS = {"burst": ["--no-peers"], "startup": ["--rounds=10"]}
 # The figures that decide whether there is a loss. The others are shown, but vary too much from run to run.
 DECISIVE: dict[str, tuple[str, ...]] = {
     "burst": ("system: per_second",),
@@ -47,6 +47,7 @@ DECISIVE: dict[str, tuple[str, ...]] = {
         "console, list: together: p50",
         "console, page: together: p50",
     ),
+    "startup": ("help: cpu_ms",),
 }
 # Figures of what runs beside the system: they show how quick the machine was.
 BESIDE_THE_SYSTEM = ("limits", "huey", "bare", "ratio")
@@ -326,7 +327,7 @@ def main() -> int:
         this = Tree("this tree", REPOSITORY, Path(sys.executable))
         for name in names:
             sizes = QUICK[name] if options.quick else []
-            arguments = [*ARGUMENTS.get(name, []), *sizes, "--rounds=1", *shared, *passed_on]
+            arguments = ["--rounds=1", *ARGUMENTS.get(name, []), *sizes, *shared, *passed_on]
             ours, theirs = run_in_turns([this, against], name, options.runs, arguments)
             comparisons = compare_runs(name, ours, theirs, options.threshold)
             lost |= any(one.decisive and one.verdict is Verdict.LOSS for one in comparisons)
