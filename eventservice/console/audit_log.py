@@ -1,4 +1,4 @@
-"""The action log: who did what, when, on what."""
+"""The audit log: who did what, when, and to what."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from eventservice.db.now import db_now
 from eventservice.operators.models import OperatorAction
 from eventservice.tenants.directory import find_tenant_names
 
-LISTED = 50
-# What a page looks at when it has to look for what it shows: no index is by user or action.
-LOOKED_AT = 5000
-# The names of actions and users that the form suggests are of so many of the latest.
-SUGGESTED_FROM = 300
+PAGE_SIZE = 50
+# How many rows a page examines for filters without an index: user, action and tenant.
+MAX_EXAMINED = 5000
+# The form suggests the actions and users of this many of the latest rows.
+SUGGESTION_ROWS = 300
 
 
 class AuditLogPage(ConsoleView):
@@ -38,10 +38,10 @@ class AuditLogPage(ConsoleView):
         rows, following = ([], None) if faults else list_actions(wanted, cursor)
         names = find_tenant_names([row.tenant_id for row in rows])
         latest = OperatorAction.across_tenants.order_by("-id").values_list("action", "user")
-        latest = latest[:SUGGESTED_FROM]
+        latest = latest[:SUGGESTION_ROWS]
         context = {
             "now": db_now(),
-            "rows": [_show(row, names) for row in rows],
+            "rows": [_build_row(row, names) for row in rows],
             "next": following,
             "cursor": cursor,
             "wanted": wanted,
@@ -51,7 +51,7 @@ class AuditLogPage(ConsoleView):
             "tenants": list_tenant_options(wanted.get("tenant_id")),
             "known_actions": sorted({action for action, _ in latest}),
             "known_users": sorted({user for _, user in latest}),
-            "looked_at": LOOKED_AT,
+            "looked_at": MAX_EXAMINED,
         }
         return self.render(context, status=400 if faults else 200)
 
@@ -73,35 +73,38 @@ def _without_cursor(given: QueryDict) -> str:
 
 
 def list_actions(wanted: dict[str, Any], cursor: int | None) -> tuple[Sequence[OperatorAction], int | None]:
-    """The newest first, and where the next page begins. A subject's are sought by index, all else among the latest."""
+    """Return a page of entries, newest first, and the cursor of the next page.
+
+    An index finds the entries of a subject. The other filters examine the latest entries only.
+    """
     rows: QuerySet[Any] = OperatorAction.across_tenants.order_by("-id")
     if cursor is not None:
         rows = rows.filter(id__lt=cursor)
     bottom = 0
     if wanted and "subject" not in wanted:
-        bottom = next(iter(rows.values_list("id", flat=True)[LOOKED_AT : LOOKED_AT + 1]), 0)
-    found = list(rows.filter(id__gt=bottom, **wanted)[: LISTED + 1])
-    if len(found) > LISTED:
-        return found[:LISTED], found[LISTED - 1].id
+        bottom = next(iter(rows.values_list("id", flat=True)[MAX_EXAMINED : MAX_EXAMINED + 1]), 0)
+    found = list(rows.filter(id__gt=bottom, **wanted)[: PAGE_SIZE + 1])
+    if len(found) > PAGE_SIZE:
+        return found[:PAGE_SIZE], found[PAGE_SIZE - 1].id
     return found, bottom + 1 if bottom else None
 
 
-def _show(row: OperatorAction, names: dict[uuid.UUID, str]) -> dict[str, Any]:
+def _build_row(row: OperatorAction, names: dict[uuid.UUID, str]) -> dict[str, Any]:
     return {
         "action": row,
         "tenant": names.get(row.tenant_id, "") if row.tenant_id else "",
         "known": row.tenant_id in names,
-        "address": _address(row),
+        "address": _link_to_subject(row),
         "is_id": parse_uuid(row.subject) is not None,
         "words": row.action.replace("-", " ").replace("_", " "),
         "detail": sorted(
-            (name, _plain(value)) for name, value in row.detail.items() if value not in (None, "")
+            (name, _format_value(value)) for name, value in row.detail.items() if value not in (None, "")
         ),
     }
 
 
-def _address(row: OperatorAction) -> str:
-    """Where what was acted on can be seen."""
+def _link_to_subject(row: OperatorAction) -> str:
+    """Return the address of the page that shows the subject, or an empty string."""
     match row.action.partition("-")[0]:
         case "event" if row.subject.isascii() and row.subject.isdecimal():
             return reverse("console:event", args=[int(row.subject)])
@@ -117,9 +120,9 @@ def _address(row: OperatorAction) -> str:
     return reverse("console:call", args=[row.tenant_id, call]) if call and row.tenant_id else ""
 
 
-def _plain(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(str, value))
     if isinstance(value, dict):
-        return ", ".join(f"{name} {_plain(inner)}" for name, inner in value.items())
+        return ", ".join(f"{name} {_format_value(inner)}" for name, inner in value.items())
     return str(value)

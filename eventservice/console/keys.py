@@ -1,4 +1,4 @@
-"""API keys: made and shown once, followed by a successor, revoked. A tenant's, and the operators' own."""
+"""API keys of tenants and of operators: they are created and shown once, rotated and revoked."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ from eventservice.tenants.keys import (
 from eventservice.tenants.models import ApiKey, Tenant
 
 SCOPES = (
-    ("read", "look at calls, events, limits and keys' names"),
-    ("write", "submit, cancel, reschedule and replay calls; durable timers"),
-    ("admin", "namespaces and keys"),
+    ("read", "read calls, events, limits and the names of keys"),
+    ("write", "submit, cancel, reschedule and replay calls; manage durable timers"),
+    ("admin", "manage namespaces and keys"),
 )
 OPERATOR_SCOPES = (
-    ("read", "look at everything, of every tenant; statistics, shards, nodes, metrics"),
+    ("read", "read everything of every tenant, statistics, shards, nodes and metrics"),
     ("write", "submit, cancel, reschedule and replay calls of every tenant"),
-    ("admin", "tenants and their limits, namespaces and keys"),
+    ("admin", "manage tenants and their limits, namespaces and keys"),
 )
 LIVES = (("", "Never"), ("30d", "In 30 days"), ("90d", "In 90 days"), ("365d", "In a year"))
 OVERLAPS = (
-    ("0s", "None: the old key ends now"),
+    ("0s", "No time: it expires now"),
     ("1h", "1 hour"),
     ("24h", "1 day"),
     ("168h", "7 days"),
@@ -63,7 +63,7 @@ class OperatorKeysPage(ConsoleView):
 
 
 class KeyView(ConfirmView):
-    """Of a tenant when the address names one, else of the operators' own."""
+    """A page for a tenant's key if the URL names a tenant, otherwise for an operator key."""
 
     nav = "tenants"
     read_role = write_role = Role.ADMIN
@@ -76,7 +76,7 @@ class KeyView(ConfirmView):
     def make_key(
         self, action: str, command: Callable[[], tuple[ApiKey, str]], **detail: Any
     ) -> tuple[ApiKey, str]:
-        """Noted under the key's id, which is known only once it is made; and never with its text."""
+        """Create a key and record it in the audit log by its id, never with its text."""
         with transaction.atomic():
             key, text = command()
             said = {
@@ -89,7 +89,7 @@ class KeyView(ConfirmView):
         return key, text
 
     def show_once(self, tenant: Tenant | None, key: ApiKey, text: str, replaced: str = "") -> HttpResponse:
-        """In the answer to the form itself, and nowhere else: no message, no session, no log has it."""
+        """Show the key in the response to the form itself: no message, session or log contains it."""
         key.refresh_from_db()
         context = {
             "tenant": tenant,
@@ -146,11 +146,11 @@ class RotateKey(KeyView):
         require_rotatable(key)
         return self.render_confirmation(
             f"Rotate {key.name or key.key_id}?",
-            "Make the new key",
+            "Create new key",
             back_to=self.list_address(tenant_id),
             template="console/tenants/rotate_key.html",
-            text="A new key with the same rights is made and shown once. The old one goes on for as long as you "
-            "say, so that whoever uses it can change over; then it ends.",
+            text="A new key with the same scopes is created and shown once. The old key stays valid for the time you "
+            "choose, so that programs can switch over.",
             overlaps=OVERLAPS,
         )
 
@@ -176,10 +176,10 @@ class RevokeKey(KeyView):
         key = get_key(tenant_id, key_id)
         return self.render_confirmation(
             f"Revoke {key.name or key.key_id}?",
-            "Revoke it",
+            "Revoke",
             back_to=self.list_address(tenant_id),
-            text=f"Whoever uses the key es_…_{key.key_id}_… is refused within a second, for good. {_last_use(key)} "
-            "To change over without a gap, rotate it instead.",
+            text=f"Requests with the key es_…_{key.key_id}_… are refused within a second. This cannot be undone. "
+            f"{_last_use(key)} To switch to a new key without interruption, rotate it instead.",
             danger=True,
         )
 
@@ -188,25 +188,25 @@ class RevokeKey(KeyView):
         self.run_audited(
             "key-revoke", lambda: _revoke(key_id), tenant_id=tenant_id, subject=key_id, name=key.name
         )
-        self.report_success(f"The key {key.name or key_id} is revoked.")
+        self.report_success(f"Key {key.name or key_id} revoked.")
         return self.redirect_back(self.list_address(tenant_id))
 
 
 def _revoke(key_id: str) -> None:
     if not revoke_key(key_id):
-        raise Conflict("wrong_state", "Nothing has been changed: this key has been revoked before.")
+        raise Conflict("wrong_state", "This key has already been revoked.")
 
 
 def _last_use(key: ApiKey) -> str:
     if key.last_used_at is None:
-        return "Nobody has used it yet."
-    return f"It was last used on {key.last_used_at:%Y-%m-%d} at {key.last_used_at:%H:%M} UTC, to the hour."
+        return "It has never been used."
+    return f"It was last used on {key.last_used_at:%Y-%m-%d} around {key.last_used_at:%H:%M} UTC."
 
 
 def _expires_in(form: Form) -> None:
-    """Of the choices that the form has; another text must be an instant, as in the API."""
+    """Replace a duration that the form offers by an instant. Any other text must be an instant, as in the API."""
     seconds = parse_duration(form.document.get("expiresAt", ""))
     if seconds:
-        # One that is too long is refused as a time, which the calendar must have.
+        # A duration that is too long is refused as an instant, so it must stay within the calendar.
         seconds = min(seconds, 2 * MAX_LIFETIME.total_seconds())
         form.document["expiresAt"] = format_instant(db_now() + timedelta(seconds=seconds))

@@ -1,4 +1,4 @@
-"""Outbox: what is still to be published and what stands in its way; events, and what can be done about one."""
+"""Outbox: events that wait to be published, those that are parked, and the page of one event."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ LISTS = {
     StateFilter.ALL: "All",
     StateFilter.WAITING: "Waiting",
     StateFilter.PARKED: "Parked",
-    StateFilter.HELD: "Held behind a parked one",
+    StateFilter.HELD: "Held",
 }
 
 
@@ -114,12 +114,12 @@ def _key(query: Query, name: str) -> int:
     text = query.text(name) or "0"
     if text.isascii() and text.isdecimal() and len(text) < len(str(LARGEST_KEY)):
         return int(text)
-    query.fault(name, "must be an event's number")
+    query.fault(name, "must be the number of an event")
     return 0
 
 
 def _query(request: HttpRequest) -> str:
-    """The filters as they stand, for links that keep them."""
+    """Return the current filters as a query string, for links that keep them."""
     kept = drop_empty_params(request.GET)
     for name in ("cursor", "seen", "show"):
         kept.pop(name, None)
@@ -171,18 +171,18 @@ def _event(key: int) -> OutboxEvent:
 
 
 class EventAction(ConfirmView):
-    """About an event that is not published yet."""
+    """A decision about an event that is not published yet."""
 
     nav = "outbox"
 
     def decide(
         self, action: str, key: int, command: Callable[[], bool], *, otherwise: str, said: str
     ) -> HttpResponse:
-        """`otherwise`: why it may be that the command found nothing to do."""
+        """Run a command on an event. `otherwise` says why the command may have found nothing to do."""
 
         def done() -> None:
             if not command():
-                raise Conflict("wrong_state", f"Nothing has been changed. {otherwise}")
+                raise Conflict("wrong_state", f"Nothing was changed. {otherwise}")
 
         event = _event(key)
         self.run_audited(action, done, tenant_id=event.tenant_id, subject=key, type=event.event_type)
@@ -196,8 +196,8 @@ class RetryEvent(EventAction):
             "event-retry",
             key,
             lambda: unpark(key),
-            otherwise="It is not parked any more.",
-            said="The event is tried again, and those behind it follow.",
+            otherwise="The event is no longer parked.",
+            said="The event will be published again; the events held behind it follow.",
         )
 
 
@@ -208,10 +208,10 @@ class SkipEvent(EventAction):
         event = _event(key)
         return self.render_confirmation(
             f"Skip {event.event_type}?",
-            "Skip it for good",
+            "Skip event",
             back_to=reverse("console:event", args=[key]),
-            text="It will never be published: no receiver learns of it, not even by a replay. "
-            f"What waits behind it flows again: {_events_behind(event)}.",
+            text="The event will never be published, not even by a replay. "
+            f"Publishing continues with the events held behind it: {_events_behind(event)}.",
             word=self.WORD,
             danger=True,
         )
@@ -222,8 +222,8 @@ class SkipEvent(EventAction):
             "event-skip",
             key,
             lambda: skip(key),
-            otherwise="It is not parked any more.",
-            said="The event is skipped: it will not be published. Those behind it flow again.",
+            otherwise="The event is no longer parked.",
+            said="Event skipped. The events held behind it will be published.",
         )
 
 
@@ -232,11 +232,10 @@ class ParkEvent(EventAction):
         event = _event(key)
         return self.render_confirmation(
             f"Park {event.event_type}?",
-            "Park it",
+            "Park event",
             back_to=reverse("console:event", args=[key]),
-            text="It is not published until somebody retries it, and with it waits everything of its call that "
-            f"is not published: now {_events_behind(event)}, and all that is still to come. What a publisher has in "
-            "hand this very moment may go out all the same.",
+            text="The event is not published until somebody retries it. All later events of the same call wait too: "
+            f"{_events_behind(event)} now, and any that follow. A publisher that is already sending it may still finish.",
         )
 
     def post(self, request: HttpRequest, key: int) -> HttpResponse:
@@ -244,8 +243,8 @@ class ParkEvent(EventAction):
             "event-park",
             key,
             lambda: park(key, BY_HAND),
-            otherwise="It is published or parked already, or another of its call is.",
-            said="The event is parked, and those behind it wait.",
+            otherwise="The event, or another one of its call, is already published or parked.",
+            said="Event parked. Later events of its call wait.",
         )
 
 

@@ -1,4 +1,4 @@
-"""Replay since: events that have been published are published again."""
+"""Replay: events that have been published since a given time are published again."""
 
 from __future__ import annotations
 
@@ -17,38 +17,44 @@ from eventservice.kernel.errors import Invalid
 from eventservice.tenants.directory import find_tenant_names
 from outbox.maintenance import preview_replay, replay
 
-# What one request may do: about a second's work. All else is for the command.
-MOST_REPLAYED = 10_000
-LOOKED_AT = 50_000
-LONGEST_AGO = timedelta(days=3660)
+# About a second's work, which one request may do. The command has no such limits.
+MAX_REPLAYED = 10_000
+MAX_EXAMINED = 50_000
+MAX_AGE = timedelta(days=3660)
 WORD = "replay"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """`since` None: it cannot be read."""
+class ReplayQuery:
+    """What the form asks for. `since` is None if its text cannot be parsed, `tenant_id` if there is no such tenant."""
 
     text: str
     since: datetime | None
     tenant: str
     tenant_id: uuid.UUID | None
 
+    @classmethod
+    def parse(cls, parameters: QueryDict) -> ReplayQuery:
+        text, tenant = parameters.get("since", "").strip(), parameters.get("tenant", "").strip()
+        tenant_id = parse_uuid(tenant) if tenant else None
+        return cls(text, _parse_since(text), tenant, tenant_id if find_tenant_names([tenant_id]) else None)
+
     @property
-    def wrong(self) -> dict[str, str]:
-        faults = {}
+    def errors(self) -> dict[str, str]:
+        errors = {}
         if self.text and self.since is None:
-            faults["since"] = (
-                "Give a time with its offset, such as 2026-03-01T12:00:00Z, or how long ago: 2h."
+            errors["since"] = (
+                "Enter a duration such as 2h, or a time with its offset such as 2026-03-01T12:00:00Z."
             )
         if self.tenant and self.tenant_id is None:
-            faults["tenant"] = "That is no tenant."
-        return faults
+            errors["tenant"] = "Unknown tenant."
+        return errors
 
     @property
     def command(self) -> str:
-        """What does the same without the limits of a request."""
-        of_tenant = f" --tenant {self.tenant_id}" if self.tenant_id else ""
-        return f"manage.py outbox replay --since {format_instant(self.since)}{of_tenant}"
+        """The command that does the same without the limits of a request."""
+        tenant = f" --tenant {self.tenant_id}" if self.tenant_id else ""
+        return f"manage.py outbox replay --since {format_instant(self.since)}{tenant}"
 
 
 class ReplayEvents(ConfirmView):
@@ -56,63 +62,57 @@ class ReplayEvents(ConfirmView):
     template = "console/outbox/replay.html"
 
     def get(self, request: HttpRequest) -> HttpResponse:
-        return self._show(read_asked(request.GET))
-
-    def _show(self, asked: Asked) -> HttpResponse:
-        wrong = asked.wrong
-        tenants = list_tenant_options(asked.tenant_id)
-        context: dict[str, Any] = {"asked": asked, "wrong": wrong, "tenants": tenants, "word": WORD}
-        if asked.since is not None and not wrong:
-            found = preview_replay(asked.since, asked.tenant_id, LOOKED_AT)
-            context |= {
-                "found": found,
-                "since": format_instant(asked.since),
-                "tenant_name": find_tenant_names([asked.tenant_id]).get(asked.tenant_id)
-                if asked.tenant_id
-                else "",
-                "too_far": not found.reaches(asked.since),
-                "too_many": found.count > MOST_REPLAYED,
-                "most": MOST_REPLAYED,
-                "looked_at": LOOKED_AT,
-            }
-        return self.render(context, status=400 if wrong else 200)
+        query = ReplayQuery.parse(request.GET)
+        errors = query.errors
+        tenants = list_tenant_options(query.tenant_id)
+        context: dict[str, Any] = {"query": query, "wrong": errors, "tenants": tenants, "word": WORD}
+        if query.since is not None and not errors:
+            context |= _preview(query, query.since)
+        return self.render(context, status=400 if errors else 200)
 
     def post(self, request: HttpRequest) -> HttpResponse:
         self.require_typed_word(WORD)
-        asked = read_asked(request.POST)
-        since, wrong = asked.since, asked.wrong
-        if since is None or wrong:
-            raise Invalid("invalid", " ".join(wrong.values()) or "Say since when.")
+        query = ReplayQuery.parse(request.POST)
+        since, errors = query.since, query.errors
+        if since is None or errors:
+            raise Invalid("invalid", " ".join(errors.values()) or "Enter the time from which to replay.")
         count = self.run_audited(
             "events-replay",
-            lambda: replay_some(since, asked),
-            tenant_id=asked.tenant_id,
+            lambda: _replay_some(query, since),
+            tenant_id=query.tenant_id,
             subject="outbox",
             changed=bool,
             since=format_instant(since),
         )
         if count:
-            self.report_success(f"{count:,} events are published again, under the same event ids.")
+            self.report_success(f"{count:,} events will be published again with the same event ids.")
         else:
-            self.report_success("Nothing to publish again: no event was published since then.")
+            self.report_success("Nothing to replay: no events have been published since then.")
         return self.redirect_to("console:outbox")
 
 
-def replay_some(since: datetime, asked: Asked) -> int:
-    found = preview_replay(since, asked.tenant_id, LOOKED_AT)
-    if found.count > MOST_REPLAYED or not found.reaches(since):
-        raise Invalid("too_many", f"That is more than one request may do. Run: {asked.command}")
-    return replay(since, asked.tenant_id, found.after)
+def _preview(query: ReplayQuery, since: datetime) -> dict[str, Any]:
+    found = preview_replay(since, query.tenant_id, MAX_EXAMINED)
+    return {
+        "found": found,
+        "since": format_instant(since),
+        "tenant_name": find_tenant_names([query.tenant_id]).get(query.tenant_id) if query.tenant_id else "",
+        "too_far": not found.reaches(since),
+        "too_many": found.count > MAX_REPLAYED,
+        "max_replayed": MAX_REPLAYED,
+        "looked_at": MAX_EXAMINED,
+    }
 
 
-def read_asked(given: QueryDict) -> Asked:
-    text, tenant = given.get("since", "").strip(), given.get("tenant", "").strip()
-    tenant_id = parse_uuid(tenant) if tenant else None
-    return Asked(text, _moment(text), tenant, tenant_id if find_tenant_names([tenant_id]) else None)
+def _replay_some(query: ReplayQuery, since: datetime) -> int:
+    found = preview_replay(since, query.tenant_id, MAX_EXAMINED)
+    if found.count > MAX_REPLAYED or not found.reaches(since):
+        raise Invalid("too_many", f"Too many events for one request. Run: {query.command}")
+    return replay(since, query.tenant_id, found.after)
 
 
-def _moment(text: str) -> datetime | None:
+def _parse_since(text: str) -> datetime | None:
     seconds = parse_duration(text)
     if seconds is None:
         return parse_instant(text)
-    return db_now() - min(timedelta(seconds=min(seconds, LONGEST_AGO.total_seconds())), LONGEST_AGO)
+    return db_now() - min(timedelta(seconds=min(seconds, MAX_AGE.total_seconds())), MAX_AGE)

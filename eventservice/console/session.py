@@ -12,10 +12,10 @@ from django.http import HttpResponse, HttpResponseRedirect
 
 from eventservice.operators.roles import role_of
 
-# A name may be tried so often in so many seconds, by each web process.
-MOST_FAILURES = 10
-FORGET_AFTER_SECONDS = 300.0
-MOST_KEPT = 10_000
+# How many failed sign-ins a username may have in this period, per web process.
+MAX_FAILURES = 10
+FAILURE_PERIOD_SECONDS = 300.0
+MAX_NAMES = 10_000
 
 _failures: dict[str, list[float]] = {}
 
@@ -23,21 +23,21 @@ _failures: dict[str, list[float]] = {}
 class OperatorForm(AuthenticationForm):
     error_messages = {
         **AuthenticationForm.error_messages,
-        "invalid_login": "That name and that password do not belong together.",
-        "too_often": "Too many wrong passwords for this name. Wait five minutes and try again.",
-        "no_operator": "This user is no operator: an admin can make one of them.",
+        "invalid_login": "Wrong username or password.",
+        "too_often": "Too many failed attempts for this username. Try again in five minutes.",
+        "no_operator": "This user is not an operator. An admin can give operators staff status.",
     }
 
     def clean(self) -> dict[str, Any]:
         name = str(self.cleaned_data.get("username", ""))
-        if len(_recent(name)) >= MOST_FAILURES:
+        if len(_list_recent_failures(name)) >= MAX_FAILURES:
             raise ValidationError(self.error_messages["too_often"], "too_often")
         try:
             return super().clean()
         except ValidationError:
-            if len(_failures) >= MOST_KEPT:
+            if len(_failures) >= MAX_NAMES:
                 _failures.clear()
-            _failures[name] = [*_recent(name), time.monotonic()]
+            _failures[name] = [*_list_recent_failures(name), time.monotonic()]
             raise
 
     def confirm_login_allowed(self, user: Any) -> None:
@@ -46,8 +46,8 @@ class OperatorForm(AuthenticationForm):
             raise ValidationError(self.error_messages["no_operator"], "no_operator")
 
 
-def _recent(name: str) -> list[float]:
-    since = time.monotonic() - FORGET_AFTER_SECONDS
+def _list_recent_failures(name: str) -> list[float]:
+    since = time.monotonic() - FAILURE_PERIOD_SECONDS
     return [moment for moment in _failures.get(name, ()) if moment > since]
 
 
@@ -65,7 +65,7 @@ class SignIn(LoginView):
         return role_of(self.request.user) is not None if self.request.user.is_authenticated else False
 
     def handle_csrf_failure(self) -> HttpResponse:
-        """For a form from before somebody signed in, maybe in another tab: then there is nothing left to do."""
+        """Answer a form that is older than the last sign-in, which may have happened in another tab."""
         if self.redirect_authenticated_user:
             return HttpResponseRedirect(self.get_success_url())
         form = OperatorForm(self.request, initial={"username": self.request.POST.get("username", "")})

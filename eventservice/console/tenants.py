@@ -1,4 +1,4 @@
-"""Tenants: their limits, their namespaces, their secret, and whether they may do anything at all."""
+"""Tenants: limits, namespaces, signing secret, and whether they are active."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from eventservice.tenants.models import DEFAULT_SHARDS, Tenant
 from orchestration.queries.calls import count_pending
 
 LISTED = 25
-# The fields of the form of limits, and their columns.
+# The fields of the settings form, and their columns.
 NUMBERS = {
     "maxInFlight": "max_in_flight",
     "maxPending": "max_pending",
@@ -52,7 +52,7 @@ SETTINGS = [*NUMBERS.values(), *LISTS.values()]
 
 
 class EditConflict(Conflict):
-    """The form showed what is no more."""
+    """The tenant was changed after the form was opened."""
 
 
 class TenantsPage(ConsoleView):
@@ -97,13 +97,13 @@ class CreateTenant(ConsoleView):
             except IntegrityError:
                 form.take(name_taken(name))
             else:
-                self.report_success(f"Tenant {name} is there. Make a key for it next.")
+                self.report_success(f"Tenant {name} created. Next, create a key for it.")
                 return self.redirect_to("console:tenant", tenant_id)
         return self.render({"given": request.POST, "wrong": form.wrong}, status=400)
 
 
 class TenantPage(ConsoleView):
-    """The page of one tenant; each of its forms is sent to an address of its own, and comes back to it when wrong."""
+    """The page of one tenant. Each of its forms posts to its own URL, which shows this page again if it is invalid."""
 
     nav = "tenants"
     template = "console/tenants/tenant.html"
@@ -122,7 +122,7 @@ class TenantPage(ConsoleView):
             "now": now,
             "tenant": tenant,
             "given": given or _settings(tenant),
-            # What is sent again after a mistake was typed on what was shown first.
+            # A form that is sent again after a mistake still refers to what it showed first.
             "shown": given.get("shown", "")
             if given and not outdated
             else compute_edit_token(tenant, SETTINGS),
@@ -130,7 +130,7 @@ class TenantPage(ConsoleView):
             "pending": count_pending(tenant.tenant_id, MAX_COUNTED + 1),
             "namespaces": list_namespaces(tenant.tenant_id),
             "default_shards": DEFAULT_SHARDS,
-            "most_shards": MAX_SHARDS,
+            "max_shards": MAX_SHARDS,
             "keys": list_keys_with_state(tenant.tenant_id, now),
             "wrong": wrong.get("wrong", {}),
             "wrong_secret": wrong.get("wrong_secret", {}),
@@ -157,7 +157,7 @@ class UpdateLimits(TenantPage):
         changed = {
             column: value for column, value in settings.changes().items() if getattr(tenant, column) != value
         }
-        told = "The limits are changed. Other processes follow within 5 seconds."
+        told = "Settings saved. They take effect everywhere within 5 seconds."
         try:
             return _change(
                 self, "tenant-change", tenant_id, changed, told, request.POST.get("shown", ""), **changed
@@ -176,8 +176,8 @@ class SetSecret(TenantPage):
         if settings is None or form.faults:
             return self.show_tenant(tenant, None, 400, wrong_secret=form.wrong)
         action = "tenant-secret-rotate" if tenant.signing_secret else "tenant-secret-set"
-        told = "Requests are signed with the new secret from now on, within 5 seconds everywhere."
-        # The secret is no detail of the action: nobody shall read it anywhere.
+        told = "Signing secret saved. It takes effect everywhere within 5 seconds."
+        # The secret must not appear in the audit log.
         return _change(self, action, tenant_id, settings.changes(), told)
 
 
@@ -188,15 +188,15 @@ class ClearSecret(ConfirmView):
     def get(self, request: HttpRequest, tenant_id: uuid.UUID) -> HttpResponse:
         return self.render_confirmation(
             "Stop signing requests?",
-            "Clear the secret",
+            "Clear secret",
             back_to=reverse("console:tenant", args=[tenant_id]),
-            text=f"The requests of {get_tenant(tenant_id).name} will carry no signature: receivers that check it "
-            "refuse them. The secret is forgotten and cannot be shown or brought back.",
+            text=f"Requests of {get_tenant(tenant_id).name} will no longer be signed, and receivers that verify signatures "
+            "will reject them. The secret cannot be recovered.",
             danger=True,
         )
 
     def post(self, request: HttpRequest, tenant_id: uuid.UUID) -> HttpResponse:
-        told = "Requests are not signed any more."
+        told = "Signing secret cleared. Requests are no longer signed."
         return _change(self, "tenant-secret-clear", tenant_id, {"signing_secret": ""}, told)
 
 
@@ -205,7 +205,7 @@ class ActivateTenant(ConsoleView):
     write_role = Role.ADMIN
 
     def post(self, request: HttpRequest, tenant_id: uuid.UUID) -> HttpResponse:
-        told = "The tenant is active: its keys are good again."
+        told = "Tenant activated. Its keys are accepted again."
         return _change(self, "tenant-activate", tenant_id, {"active": True}, told)
 
 
@@ -220,15 +220,15 @@ class DeactivateTenant(ConfirmView):
             f"Deactivate {tenant.name}?",
             "Deactivate",
             back_to=reverse("console:tenant", args=[tenant_id]),
-            text=f"Its keys ({keys} in use) are refused within a second. Calls that are scheduled still run: "
-            "cancel them in the list of its calls if they must not. Activating it again undoes this.",
+            text=f"Its keys ({keys} active) are refused within a second. Scheduled calls still run: cancel them in the "
+            "list of calls if they must not. You can activate the tenant again later.",
             word=tenant.name,
             danger=True,
         )
 
     def post(self, request: HttpRequest, tenant_id: uuid.UUID) -> HttpResponse:
         self.require_typed_word(get_tenant(tenant_id).name)
-        told = "The tenant is not active any more: its keys are refused."
+        told = "Tenant deactivated. Its keys are refused."
         return _change(self, "tenant-deactivate", tenant_id, {"active": False}, told)
 
 
@@ -253,14 +253,14 @@ class CreateNamespace(TenantPage):
             except DomainError as error:
                 form.take(error)
             else:
-                said = "is there" if is_new else "was there already"
-                self.report_success(f"Namespace {name} {said}, with {num_shards} shards.")
+                said = "created" if is_new else "already exists"
+                self.report_success(f"Namespace {name} {said} with {num_shards} shards.")
                 return self.redirect_to("console:tenant", tenant_id)
         return self.show_tenant(tenant, None, 400, wrong_namespace=form.wrong, namespace=request.POST)
 
 
 def _declare(tenant_id: uuid.UUID, name: str, num_shards: int) -> bool:
-    """False: it was there."""
+    """Create a namespace. Return False if it already existed."""
     is_new = all(space.name != name for space in list_namespaces(tenant_id))
     declare_namespace(tenant_id, name, num_shards)
     return is_new
@@ -275,7 +275,10 @@ def _change(
     shown: str | None = None,
     **detail: Any,
 ) -> HttpResponse:
-    """Noted only where something changes; `shown`: the digest of what the form showed, which must still be so."""
+    """Change a tenant, with an entry in the audit log if anything changes.
+
+    `shown` is the token of what the form showed. If the tenant has changed since, raise EditConflict.
+    """
 
     def change() -> bool:
         tenant = Tenant.objects.select_for_update().filter(pk=tenant_id).first()
@@ -284,16 +287,16 @@ def _change(
         if all(getattr(tenant, column) == value for column, value in changes.items()):
             return False
         if shown is not None and shown != compute_edit_token(tenant, SETTINGS):
-            raise EditConflict("changed_meanwhile", "Somebody has changed it meanwhile.")
+            raise EditConflict("changed_meanwhile", "Somebody else has changed it.")
         update_tenant(tenant_id, **changes)
         return True
 
     changed = page.run_audited(action, change, tenant_id=tenant_id, subject=tenant_id, changed=bool, **detail)
-    page.report_success(told if changed else "Nothing to change: it was so already.")
+    page.report_success(told if changed else "Nothing to change.")
     return page.redirect_to("console:tenant", tenant_id)
 
 
 def _settings(tenant: Tenant) -> dict[str, Any]:
-    """As its form has them."""
+    """Return the settings as the form shows them."""
     given: dict[str, Any] = {name: getattr(tenant, column) for name, column in NUMBERS.items()}
     return given | {name: "\n".join(getattr(tenant, column)) for name, column in LISTS.items()}

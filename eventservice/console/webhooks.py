@@ -1,10 +1,11 @@
-"""Webhook endpoints: where tenants want their events sent, and what waits for them."""
+"""Webhook endpoints: where tenants receive their events, and what waits to be delivered."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
 from typing import Any, TypeVar
+from urllib.parse import urlencode
 
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
@@ -57,6 +58,7 @@ class WebhooksPage(ConsoleView):
             "more": len(found) > LISTED,
             "tenant_id": tenant_id,
             "tenants": list_tenant_options(tenant_id),
+            "back": "?" + urlencode({"next": request.get_full_path()}),
         }
         return self.render(context, status=400 if faults else 200)
 
@@ -102,7 +104,7 @@ class CreateEndpoint(ConsoleView):
             url=mask_url(url),
             events=types,
         )
-        # In the answer to the form itself, and nowhere else, as a new key.
+        # The secret is shown in the response to the form and nowhere else, like a new key.
         shown = {"tenant": tenant, "endpoint": endpoint, "url": mask_url(url), "secret": secret}
         return self.render(shown, "console/outbox/endpoint_created.html", status=201)
 
@@ -119,9 +121,7 @@ class EnableEndpoint(ConsoleView):
             endpoint,
             lambda: set_endpoint_active(tenant_id, endpoint_id, active=True),
         )
-        self.report_success(
-            "The endpoint is active again: it gets what waited, and what is published from now on."
-        )
+        self.report_success("Endpoint enabled. Pending deliveries and new events are sent to it.")
         return self.redirect_back(reverse("console:webhooks"))
 
 
@@ -133,10 +133,10 @@ class DisableEndpoint(ConfirmView):
         endpoint = _endpoint(tenant_id, endpoint_id)
         return self.render_confirmation(
             "Disable this endpoint?",
-            "Disable it",
+            "Disable",
             back_to=reverse("console:webhooks"),
-            text=f"Nothing more is sent to {mask_url(endpoint.url)}. What waits for it goes on waiting until it is "
-            "active again; events that are published meanwhile are not kept for it.",
+            text=f"Nothing more is sent to {mask_url(endpoint.url)}. Pending deliveries wait until it is enabled again; "
+            "events that are published in the meantime are not kept for it.",
             danger=True,
         )
 
@@ -148,7 +148,7 @@ class DisableEndpoint(ConfirmView):
             endpoint,
             lambda: set_endpoint_active(tenant_id, endpoint_id, active=False),
         )
-        self.report_success("The endpoint is disabled: nothing more is sent to it.")
+        self.report_success("Endpoint disabled. Nothing more is sent to it.")
         return self.redirect_back(reverse("console:webhooks"))
 
 
@@ -160,17 +160,17 @@ class DeleteEndpoint(ConfirmView):
         endpoint = _endpoint(tenant_id, endpoint_id)
         check_endpoint_unused(tenant_id, endpoint_id)
         return self.render_confirmation(
-            "Remove this endpoint?",
-            "Remove it",
+            "Delete this endpoint?",
+            "Delete",
             back_to=reverse("console:webhooks"),
-            text=f"{mask_url(endpoint.url)} and its secret are forgotten. Nothing was ever to be delivered to it.",
+            text=f"{mask_url(endpoint.url)} and its secret are deleted. No deliveries were ever made to it.",
             danger=True,
         )
 
     def post(self, request: HttpRequest, tenant_id: uuid.UUID, endpoint_id: uuid.UUID) -> HttpResponse:
         endpoint = _endpoint(tenant_id, endpoint_id)
         _act(self, "endpoint-remove", endpoint, lambda: delete_endpoint(tenant_id, endpoint_id))
-        self.report_success("The endpoint is removed.")
+        self.report_success("Endpoint deleted.")
         return self.redirect_back(reverse("console:webhooks"))
 
 
@@ -180,17 +180,17 @@ class ResendDeliveries(ConfirmView):
     def get(self, request: HttpRequest, tenant_id: uuid.UUID, endpoint_id: uuid.UUID) -> HttpResponse:
         endpoint = _endpoint(tenant_id, endpoint_id)
         return self.render_confirmation(
-            "Send again what was given up?",
-            "Send again",
+            "Resend failed deliveries?",
+            "Resend",
             back_to=reverse("console:webhooks"),
-            text=f"Up to {MOST_SENT_AGAIN:,} deliveries to {mask_url(endpoint.url)} that were given up lately "
-            "are tried anew, as often as new ones are. Their receiver may see them after later events of the same call.",
+            text=f"Up to {MOST_SENT_AGAIN:,} deliveries to {mask_url(endpoint.url)} that failed recently "
+            "are sent again. The receiver may get them after later events of the same call.",
         )
 
     def post(self, request: HttpRequest, tenant_id: uuid.UUID, endpoint_id: uuid.UUID) -> HttpResponse:
         endpoint = _endpoint(tenant_id, endpoint_id)
         count = _act(self, "endpoint-send-again", endpoint, lambda: _send_again(endpoint))
-        self.report_success(f"{count:,} deliveries are sent again.")
+        self.report_success(f"{count:,} deliveries will be sent again.")
         return self.redirect_back(reverse("console:webhooks"))
 
 
@@ -208,7 +208,5 @@ def _endpoint(tenant_id: uuid.UUID, endpoint_id: uuid.UUID) -> WebhookEndpoint:
 
 def _send_again(endpoint: WebhookEndpoint) -> int:
     if not endpoint.active:
-        raise Conflict(
-            "wrong_state", "Nothing is sent to an endpoint that is not active: make it active first."
-        )
+        raise Conflict("wrong_state", "This endpoint is disabled. Enable it first.")
     return retry_exhausted_deliveries(endpoint.tenant_id, endpoint.endpoint_id, MOST_SENT_AGAIN)

@@ -1,4 +1,4 @@
-"""The action log: a command of an operator and the note of it are one transaction."""
+"""The audit log: an operator's command and its entry are written in one transaction."""
 
 from __future__ import annotations
 
@@ -26,8 +26,11 @@ def run_audited(
     changed: Callable[[R], bool] = lambda result: True,
     **detail: Any,
 ) -> R:
-    """Runs the command and notes that it was run. A command that raises leaves no note, and changes nothing; neither
-    is noted what was so already: `changed` tells it by the result."""
+    """Run a command and record it in the audit log.
+
+    A command that raises changes and records nothing. `changed` decides by the result whether there is anything to
+    record: nothing is recorded for what was so already.
+    """
     with transaction.atomic():
         result = command()
         if changed(result):
@@ -49,6 +52,6 @@ def record_action(
 
 
 def list_actions_on(subject: object, limit: int = 20) -> list[OperatorAction]:
-    """The latest first."""
+    """Return the entries on a subject, newest first."""
     rows = OperatorAction.across_tenants.filter(subject=str(subject)[:255])
     return list(rows.order_by("-id")[:limit])

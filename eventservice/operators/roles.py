@@ -1,7 +1,7 @@
-"""What a signed-in operator may do: look, act on calls, or administer tenants, keys and users.
+"""The roles of signed-in operators: viewers look, operators act on calls, admins manage tenants, keys and users.
 
-A role is a group of Django's, so that it is given where users are managed. Superusers are admins; whoever is staff
-without one of these groups may look.
+A role is a Django group, so that it is assigned where users are managed. Superusers are admins; staff without one of
+these groups are viewers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BY_GROUP = {role.group: role for role in Role}
 
 
 def role_of(user: Any) -> Role | None:
-    """None: this user may not even look."""
+    """Return the highest role of a user, or None if the user may not sign in to the console."""
     if not (user.is_active and user.is_staff):
         return None
     if user.is_superuser:

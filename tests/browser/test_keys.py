@@ -41,20 +41,20 @@ def test_a_key_is_made_shown_once_rotated_and_revoked(admin: Page, system: Syste
     admin.get_by_role("link", name="New key").click()
     admin.get_by_label("Name", exact=True).fill("a test's")
     admin.get_by_role("checkbox", name=re.compile("^read")).check()
-    admin.get_by_role("button", name="Make the key").click()
+    admin.get_by_role("button", name="Create key").click()
     first = shown_key(admin)
     assert answers(system, first) == 200
-    admin.get_by_role("link", name="I have copied it").click()
+    admin.get_by_role("link", name="Done").click()
     expect(admin.get_by_role("link", name="Rotate a test's")).to_be_visible()
     assert first not in admin.content()
 
     admin.get_by_role("link", name="Rotate a test's").click()
-    expect(admin.get_by_role("dialog").get_by_label("The old key goes on for")).to_be_focused()
-    admin.get_by_role("dialog").get_by_role("button", name="Make the new key").click()
+    expect(admin.get_by_role("dialog").get_by_label("Keep the old key valid for")).to_be_focused()
+    admin.get_by_role("dialog").get_by_role("button", name="Create new key").click()
     second = shown_key(admin)
     assert second != first
     assert (answers(system, first), answers(system, second)) == (200, 200)
-    admin.get_by_role("link", name="I have copied it").click()
+    admin.get_by_role("link", name="Done").click()
 
     revoke = admin.locator(f'a[href$="/keys/{second.split("_")[2]}/revoke/"]')
     revoke.click()

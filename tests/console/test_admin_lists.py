@@ -90,7 +90,7 @@ def test_no_list_of_one_tenant_offers_to_show_all(viewer: Client, tenant: Tenant
 
 def test_a_tenant_without_rows_is_named(viewer: Client, tenant: Tenant, intruder: Tenant) -> None:
     call(intruder, "theirs")
-    assert f"There are no service calls of {tenant.name} yet." in shown(viewer.get(list_of(CALLS)))
+    assert f"No service calls of {tenant.name} yet." in shown(viewer.get(list_of(CALLS)))
 
 
 def test_times_are_said_to_be_utc(viewer: Client, tenant: Tenant) -> None:
@@ -101,7 +101,7 @@ def test_times_are_said_to_be_utc(viewer: Client, tenant: Tenant) -> None:
 
 
 def test_a_list_without_any_tenant_is_empty_and_says_so(viewer: Client, db: None) -> None:
-    assert "There are no service calls yet." in shown(viewer.get(list_of(CALLS)))
+    assert "No service calls yet." in shown(viewer.get(list_of(CALLS)))
 
 
 @pytest.mark.parametrize(
@@ -268,7 +268,7 @@ def test_what_belongs_to_a_call_is_found_by_its_id(viewer: Client, intruder: Ten
 
 def test_an_empty_search_says_what_can_be_searched_for(viewer: Client, tenant: Tenant) -> None:
     page = shown(viewer.get(list_of(CALLS, q="nothing like it")))
-    assert "Nothing is found by “nothing like it”" in page
+    assert "No results for “nothing like it”" in page
     assert "an idempotency key" in page
 
 

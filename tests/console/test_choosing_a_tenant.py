@@ -26,4 +26,4 @@ def test_the_chosen_one_is_selected(viewer: Client, monkeypatch: pytest.MonkeyPa
 def test_a_replay_for_a_tenant_that_there_is_not_is_refused(operator: Client) -> None:
     answer = operator.get(f"/outbox/replay/?since=2h&tenant={new_id()}", headers={"Accept": "text/html"})
     assert answer.status_code == 400
-    assert "That is no tenant." in answer.content.decode()
+    assert "Unknown tenant." in answer.content.decode()

@@ -93,7 +93,7 @@ def test_rotating_shows_the_successor_and_the_old_one_ends_after_the_overlap(
     admin: Client, tenant: Tenant, at_noon: datetime
 ) -> None:
     key, old = create_key(tenant.tenant_id, ["read"], name="billing")
-    assert "goes on for" in admin.get(path(key, "rotate")).content.decode()
+    assert "Keep the old key valid for" in admin.get(path(key, "rotate")).content.decode()
     response = admin.post(path(key, "rotate"), {"overlap": "1h"})
     new = find_key(shown_in(response))
     assert new is not None
@@ -122,13 +122,13 @@ def test_a_key_that_has_ended_has_no_successor(
 def test_revoking_asks_first_and_ends_it(admin: Client, tenant: Tenant) -> None:
     key, text = create_key(tenant.tenant_id, ["read"], name="billing")
     asked = admin.get(path(key, "revoke")).content.decode()
-    assert "Nobody has used it yet" in asked
+    assert "It has never been used" in asked
     assert find_key(text)
     response = admin.post(path(key, "revoke"))
     assert response["Location"].startswith(f"/tenants/{tenant.tenant_id}/")
     assert find_key(text) is None
     again = admin.post(path(key, "revoke"), follow=True)
-    assert "has been revoked before" in again.content.decode()
+    assert "has already been revoked" in again.content.decode()
     assert [note.action for note in notes()] == ["key-revoke"]
 
 

@@ -97,7 +97,7 @@ def test_retrying_lets_it_flow_again(operator: Client, parked: OutboxEvent) -> N
 
 def test_skipping_takes_the_typed_word(operator: Client, parked: OutboxEvent) -> None:
     asked = operator.get(f"/outbox/{parked.id}/skip/").content.decode()
-    assert "It will never be published" in asked
+    assert "The event will never be published" in asked
     assert "2 events" in asked
     operator.post(f"/outbox/{parked.id}/skip/", {"word": "yes"})
     assert refreshed(parked).published_at is None
@@ -125,7 +125,7 @@ def test_what_cannot_be_done_any_more_says_so_and_leaves_no_note(
     drain(build_dispatcher(RecordingPublisher()))
     for action, data in (("retry", {}), ("skip", {"word": "skip"}), ("park", {})):
         response = operator.post(f"/outbox/{waiting.id}/{action}/", data, follow=True)
-        assert "Nothing has been changed" in response.content.decode(), action
+        assert "Nothing was changed" in response.content.decode(), action
     assert actions() == []
 
 

@@ -42,7 +42,7 @@ def parked(tenant: Tenant) -> OutboxEvent:
 
 
 def test_an_empty_outbox_says_what_comes_here(viewer: Client) -> None:
-    assert "No event yet" in viewer.get("/outbox/").content.decode()
+    assert "No events yet" in viewer.get("/outbox/").content.decode()
 
 
 def test_without_a_dispatcher_it_says_what_to_start(viewer: Client) -> None:
@@ -108,7 +108,7 @@ def test_the_filters_survive_in_the_links(viewer: Client, tenant: Tenant) -> Non
 def test_what_cannot_be_read_is_an_error_and_no_empty_list(viewer: Client, query: str) -> None:
     response = viewer.get(f"/outbox/?{query}", HTTP_ACCEPT="text/html")
     assert response.status_code == 400
-    assert "cannot be read" in response.content.decode()
+    assert "Fix the filters" in response.content.decode()
 
 
 @pytest.mark.parametrize("show", list(StateFilter))
@@ -158,7 +158,7 @@ def test_new_events_are_announced_and_do_not_push_the_rows(viewer: Client, tenan
     store_run(new_id(), 1, tenant_id=tenant.tenant_id)
     top = viewer.get("/outbox/").context["top"]
     store_run(new_id(), 2, tenant_id=tenant.tenant_id)
-    assert "2 new — show" in viewer.get(f"/outbox/?seen={top}", HTTP_HX_REQUEST="true").content.decode()
+    assert "2 new · Show" in viewer.get(f"/outbox/?seen={top}", HTTP_HX_REQUEST="true").content.decode()
 
 
 def test_a_list_reads_no_payload(viewer: Client, tenant: Tenant) -> None:

@@ -50,13 +50,13 @@ def test_the_preview_counts_and_changes_nothing(viewer: Client, tenant: Tenant) 
 
 
 def test_nothing_to_replay_is_said(viewer: Client) -> None:
-    assert "No event was published since" in viewer.get("/outbox/replay/?since=1s").content.decode()
+    assert "No events published since" in viewer.get("/outbox/replay/?since=1s").content.decode()
 
 
 def test_it_publishes_again_what_the_preview_showed(operator: Client, tenant: Tenant) -> None:
     data = {"since": SINCE, "tenant": str(tenant.tenant_id), "word": "replay"}
     response = operator.post("/outbox/replay/", data, follow=True)
-    assert "4 events are published again" in response.content.decode()
+    assert "4 events will be published again" in response.content.decode()
     assert unpublished() == 4
     noted = OperatorAction.across_tenants.get()
     assert (noted.action, noted.tenant_id) == ("events-replay", tenant.tenant_id)
@@ -75,7 +75,7 @@ def test_a_viewer_previews_and_is_refused(viewer: Client) -> None:
 
 
 @pytest.mark.parametrize(
-    ("limit", "said"), [("MOST_REPLAYED", "more than the 3"), ("LOOKED_AT", "further back than")]
+    ("limit", "said"), [("MAX_REPLAYED", "exceed the limit of 3"), ("MAX_EXAMINED", "too far back")]
 )
 def test_more_than_a_request_may_do_is_refused_with_the_command_that_does_it(
     operator: Client, monkeypatch: pytest.MonkeyPatch, limit: str, said: str
@@ -97,7 +97,7 @@ def test_what_was_skipped_stays_skipped(at_noon: datetime, tenant: Tenant) -> No
 
 @pytest.mark.parametrize(
     ("query", "said"),
-    [("since=soon", "Give a time with its offset"), ("since=1h&tenant=acme", "That is no tenant")],
+    [("since=soon", "a time with its offset"), ("since=1h&tenant=acme", "Unknown tenant")],
 )
 def test_what_cannot_be_read_is_said_at_its_field(viewer: Client, query: str, said: str) -> None:
     response = viewer.get(f"/outbox/replay/?{query}", HTTP_ACCEPT="text/html")

@@ -106,16 +106,18 @@ def test_what_is_under_way_is_not_overtaken_by_what_is_sent_again(
 def test_only_what_is_that_endpoints_is_sent_again(operator: Client, gone: WebhookEndpoint) -> None:
     other, _ = create_endpoint(gone.tenant_id, "https://other.example/")
     response = operator.post(path(other, "send-again"), follow=True)
-    assert "0 deliveries are sent again" in response.content.decode()
+    assert "0 deliveries will be sent again" in response.content.decode()
     assert states(gone) == [DeliveryState.EXHAUSTED] * 3
 
 
-@pytest.mark.parametrize("action", ["enable", "send-again"])
-def test_what_makes_no_sense_is_refused_in_words(admin: Client, gone: WebhookEndpoint, action: str) -> None:
+@pytest.mark.parametrize(("action", "reason"), [("enable", "active"), ("send-again", "disabled")])
+def test_what_makes_no_sense_is_refused_in_words(
+    admin: Client, gone: WebhookEndpoint, action: str, reason: str
+) -> None:
     if action == "enable":
         WebhookEndpoint.objects.for_tenant(gone.tenant_id).update(active=True)
     response = admin.post(path(gone, action), follow=True)
-    assert "active" in " ".join(str(message) for message in response.context["messages"])
+    assert reason in " ".join(str(message) for message in response.context["messages"])
     assert not OperatorAction.across_tenants.exists()
 
 

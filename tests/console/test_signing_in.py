@@ -8,7 +8,7 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
-from eventservice.console.session import MOST_FAILURES
+from eventservice.console.session import MAX_FAILURES
 
 PASSWORD = "correct horse battery"
 BROWSER = {"Accept": "text/html"}
@@ -30,15 +30,15 @@ def test_whoever_is_not_signed_in_is_sent_to_the_login_and_back(otto: User) -> N
 
 def test_a_wrong_password_is_said_in_words(otto: User) -> None:
     page = Client().post("/login/", {"username": "otto", "password": "guess"})
-    assert "do not belong together" in page.content.decode()
+    assert "Wrong username or password" in page.content.decode()
 
 
 def test_a_name_can_be_guessed_at_only_so_often(otto: User) -> None:
     client = Client()
-    for _ in range(MOST_FAILURES):
+    for _ in range(MAX_FAILURES):
         client.post("/login/", {"username": "otto", "password": "guess"})
     page = client.post("/login/", {"username": "otto", "password": PASSWORD})
-    assert "Too many wrong passwords" in page.content.decode()
+    assert "Too many failed attempts" in page.content.decode()
 
 
 def test_nobody_is_sent_elsewhere_after_signing_in(otto: User) -> None:
@@ -49,7 +49,7 @@ def test_nobody_is_sent_elsewhere_after_signing_in(otto: User) -> None:
 def test_a_user_who_is_no_operator_is_told_so(db: None) -> None:
     User.objects.create_user("otto", password=PASSWORD)
     page = Client().post("/login/", {"username": "otto", "password": PASSWORD})
-    assert "no operator" in page.content.decode()
+    assert "not an operator" in page.content.decode()
 
 
 def test_an_outsiders_session_opens_nothing(outsider: Client) -> None:
@@ -77,7 +77,7 @@ def test_what_was_sent_without_a_session_is_said_not_to_be_done(db: None) -> Non
     )
     assert response["Location"] == "/login/?next=/calls/bulk/%3Fdo%3Dcancel"
     page = client.get(response["Location"]).content.decode()
-    assert "Your session has ended: nothing was sent, and nothing has been changed." in page
+    assert "Your session has ended, so nothing was changed." in page
 
 
 def test_every_page_may_only_load_what_comes_from_here(viewer: Client) -> None:
@@ -111,7 +111,7 @@ def test_a_login_page_that_is_too_old_is_shown_anew(otto: User) -> None:
     response = sent_again(Client(), "/login/", username="otto", password=PASSWORD, next="/outbox/")
     page = response.content.decode()
     assert response.status_code == 403
-    assert "you are not signed in. Try again." in page
+    assert "You are not signed in:" in page
     assert 'value="otto"' in page
     assert 'name="next" value="/outbox/"' in page
     assert PASSWORD not in page
@@ -122,7 +122,7 @@ def test_a_form_that_is_too_old_does_nothing_and_its_page_is_loaded_again(operat
     response = sent_again(operator, "/calls/bulk/", came_from, do="cancel")
     assert (response.status_code, response["Location"]) == (303, "/calls/?status=Failed")
     page = operator.get(response["Location"]).content.decode()
-    assert "That page was older than your last sign-in: nothing has been changed." in page
+    assert "Nothing was changed, because that page was out of date." in page
 
 
 def test_a_part_that_is_too_old_has_its_page_loaded_again(viewer: Client) -> None:
@@ -138,7 +138,9 @@ def test_a_page_whose_cookies_are_gone_is_sent_to_the_login(db: None) -> None:
 
 
 def test_who_may_not_act_is_told_so_whatever_the_token(viewer: Client) -> None:
-    assert "This takes the role operator" in sent_again(viewer, "/calls/new/").content.decode()
+    assert (
+        "You need the operator role (you are a viewer)" in sent_again(viewer, "/calls/new/").content.decode()
+    )
 
 
 def test_a_form_of_another_site_is_refused_without_further_ado(operator: Client) -> None:
@@ -146,5 +148,5 @@ def test_a_form_of_another_site_is_refused_without_further_ado(operator: Client)
     for address in ("/login/", "/calls/new/", "/calls/bulk/"):
         response = sent_again(operator, address, elsewhere, name="evil")
         assert response.status_code == 403
-        assert "it came from elsewhere" in response.content.decode()
+        assert "was sent from another site" in response.content.decode()
         assert "evil" not in response.content.decode()

@@ -57,7 +57,7 @@ def said(response: Any) -> str:
     """The message that the next page shows."""
     assert response.status_code == 303, response.content.decode()[:3000]
     page = response.client.get(response["Location"]).content.decode()
-    (text,) = re.findall(r'role="status">(?:<svg.*?</svg>)<div>(.*?)</div>', page)
+    (text,) = re.findall(r'role="status">\s*<svg.*?</svg>\s*<div>(.*?)</div>', page)
     return unescape(text)
 
 

@@ -57,7 +57,7 @@ def wrong(response: Any, name: str = "wrong") -> dict[str, str]:
 def test_no_tenant_yet_teaches_the_next_step(admin: Client, viewer: Client) -> None:
     assert "/tenants/new/" in admin.get("/tenants/").content.decode()
     page = viewer.get("/tenants/").content.decode()
-    assert "No tenant yet" in page
+    assert "No tenants yet" in page
     assert "/tenants/new/" not in page
 
 
@@ -138,7 +138,7 @@ def test_what_another_has_changed_since_the_page_was_opened_is_not_written_over(
     assert (refreshed(tenant).allowed_hosts, tenant.max_pending) == (["good.test"], 1_000_000)
     assert actions() == []
     page = refused.content.decode()
-    assert "somebody else has changed these settings" in page
+    assert "somebody else changed these settings" in page
     assert '<span class="tag">good.test</span>' in page
     assert '<span class="tag">evil.test</span>' not in page
     assert "good.test\nevil.test</textarea>" in page
@@ -205,7 +205,7 @@ def test_its_secret_is_set_replaced_and_cleared_and_never_shown(admin: Client, t
         stored = refreshed(tenant).signing_secret
         assert decrypt(stored) == secret
         assert stored != secret
-    assert b"Clear the secret" in admin.get(of(tenant, "secret/clear/")).content
+    assert b"Clear secret" in admin.get(of(tenant, "secret/clear/")).content
     admin.post(of(tenant, "secret/clear/"))
     assert refreshed(tenant).signing_secret == ""
     assert actions() == ["tenant-secret-set", "tenant-secret-rotate", "tenant-secret-clear"]
@@ -228,7 +228,7 @@ def test_a_secret_that_is_none_is_refused_without_being_shown_again(
 
 def test_deactivating_takes_its_typed_name_and_refuses_its_keys(admin: Client, tenant: Tenant) -> None:
     _, text = create_key(tenant.tenant_id, ["read"])
-    assert "1 in use" in admin.get(of(tenant, "deactivate/")).content.decode()
+    assert "1 active" in admin.get(of(tenant, "deactivate/")).content.decode()
     admin.post(of(tenant, "deactivate/"), {"word": "yes"})
     assert refreshed(tenant).active
     admin.post(of(tenant, "deactivate/"), {"word": tenant.name})
@@ -266,7 +266,7 @@ def test_a_namespace_that_is_there_is_not_noted_as_made(admin: Client, tenant: T
     NamespaceFactory(tenant=tenant, name="invoices", num_shards=64)
     given = {"name": "invoices", "numShards": "64"}
     answer = admin.post(of(tenant, "namespaces/"), given, follow=True)
-    assert "Namespace invoices was there already, with 64 shards" in answer.content.decode()
+    assert "Namespace invoices already exists with 64 shards" in answer.content.decode()
     assert actions() == []
 
 

@@ -1,4 +1,4 @@
-"""Pages that ask before they act: `get` asks, in the dialog or on a page of its own, and `post` acts."""
+"""Views that ask for confirmation: `get` asks, in the dialog or on a page of its own, and `post` acts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class ConfirmView(ConsoleView):
     def render_confirmation(
         self, title: str, button: str, *, back_to: str, template: str = "console/confirm.html", **more: Any
     ) -> HttpResponse:
-        """`more`: text, word, danger, and what the template's own fields take."""
+        """Ask for confirmation. `more` holds text, word and danger, and whatever the template needs."""
         context = {
             "title": title,
             "button": button,
@@ -25,6 +25,6 @@ class ConfirmView(ConsoleView):
         return self.render(context, template)
 
     def require_typed_word(self, word: str) -> None:
-        """Also here: a form can be sent without our page."""
+        """Raise Invalid unless the word was typed. The browser checks it too, but a form can be sent without it."""
         if self.request.POST.get("word", "").strip() != word:
-            raise Invalid("not_confirmed", f"Nothing has been changed: it takes the word “{word}”, typed.")
+            raise Invalid("not_confirmed", f"Nothing was changed. Type “{word}” to confirm.")

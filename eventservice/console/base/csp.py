@@ -1,4 +1,4 @@
-"""What a browser may do with our pages: run and show what comes from here, and nothing else."""
+"""The Content Security Policy: browsers run and show only what comes from this site."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ STRICT = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
     "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
-# Swagger UI puts styles into its page.
+# Swagger UI adds inline styles to its page.
 WITH_STYLES = STRICT.replace("style-src 'self'", "style-src 'self' 'unsafe-inline'")
 
 

@@ -1,4 +1,4 @@
-"""A form says what it showed, so that what somebody else has changed meanwhile is not written over unseen."""
+"""Edit tokens: a form sends what it showed, so that it cannot overwrite changes that its user has not seen."""
 
 from __future__ import annotations
 
@@ -10,5 +10,6 @@ from eventservice.db.bulk import to_json
 
 
 def compute_edit_token(row: Any, columns: Iterable[str]) -> str:
+    """Return a digest of these columns of a row."""
     values = [getattr(row, column) for column in columns]
     return hashlib.sha256(to_json(values).encode()).hexdigest()

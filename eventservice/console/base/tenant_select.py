@@ -1,4 +1,4 @@
-"""What the selects of the pages offer."""
+"""The options of the tenant selects."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MAX_OPTIONS = 500
 
 
 def list_tenant_options(chosen: uuid.UUID | None, **which: Any) -> list[Tenant]:
-    """The first ones by name, and the chosen one: a select that lacked it would say All, and ask for that next."""
+    """Return the first tenants by name, and the chosen one: without it, a select would fall back to All."""
     tenants = Tenant.objects.filter(**which)
     offered = list(tenants.order_by("name")[:MAX_OPTIONS])
     if chosen is None or any(tenant.pk == chosen for tenant in offered):

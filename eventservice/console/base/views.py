@@ -1,4 +1,4 @@
-"""What every page of the console does before it does its own: who is there, may they, and how errors are shown."""
+"""The base view of the console: authentication, roles, fragments for htmx, errors, and the audit log."""
 
 from __future__ import annotations
 
@@ -28,25 +28,23 @@ log = get_logger(__name__)
 R = TypeVar("R")
 
 READING = frozenset({"GET", "HEAD", "OPTIONS"})
-ENDED = "Your session has ended: nothing was sent, and nothing has been changed. Sign in, and do it again."
-OUTDATED = (
-    "That page was older than your last sign-in: nothing has been changed. It is a new one now; do it again."
-)
+SESSION_ENDED = "Your session has ended, so nothing was changed. Sign in and try again."
+OUTDATED = "Nothing was changed, because that page was out of date. It is current now; please try again."
 
 
 class ConsoleView(View):
-    """`get` shows, `post` acts. Only signed-in operators come here, and what they may do is asked for each request.
+    """A page for signed-in operators: `get` needs `read_role`, every other method `write_role`.
 
-    A DomainError or Refusal that `get` raises becomes a page of its own; one that `post` raises becomes a message
-    on the page that the operator came from.
+    A domain error that `get` raises becomes an error page. One that `post` raises becomes a message on the page that
+    the operator came from.
     """
 
-    nav = ""  # the entry of the navigation that is current
+    nav = ""  # the current entry of the navigation
     template = ""
     read_role = Role.VIEWER
     write_role = Role.OPERATOR
 
-    role: Role  # not there while the database does not say who is
+    role: Role  # unset until the database has said who is signed in
 
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         try:
@@ -61,11 +59,13 @@ class ConsoleView(View):
         self.role = role
         needed = self.read_role if request.method in READING else self.write_role
         if role < needed:
-            return self.render_error(403, f"This takes the role {needed.group}; yours is {role.group}.")
+            return self.render_error(
+                403, f"You need the {needed.group} role (you are {_article(role.group)} {role.group})."
+            )
         return None
 
     def _to_login(self, request: HttpRequest) -> HttpResponse:
-        """And back to the page that is on show. A part of it cannot show a login: the whole page is sent there."""
+        """Redirect to the sign-in page, which leads back. For a fragment, htmx redirects the whole page."""
         login = reverse("console:login")
         if self.is_fragment:
             on_show = _ours(_path(request.headers.get("HX-Current-URL")))
@@ -73,15 +73,15 @@ class ConsoleView(View):
             return HttpResponse(status=401, headers={"HX-Redirect": address})
         if request.method in READING:
             return redirect_to_login(request.get_full_path(), login)
-        messages.warning(request, ENDED)
+        messages.warning(request, SESSION_ENDED)
         return redirect_to_login(self.url_after_login(self.previous_url() or request.get_full_path()), login)
 
     def url_after_login(self, on_show: str) -> str:
-        """Where to go on when a login has come in between."""
+        """Return where to continue after a sign-in that interrupted the request."""
         return on_show
 
     def handle_csrf_failure(self) -> HttpResponse:
-        """In place of all else, for a page that somebody has signed in since: its token is another now."""
+        """Answer a request whose CSRF token is no longer valid because somebody has signed in since."""
         return self._turned_away(self.request) or self.respond_to_outdated_form()
 
     def respond_to_outdated_form(self) -> HttpResponse:
@@ -95,7 +95,7 @@ class ConsoleView(View):
         if problem is None:
             raise error
         if not self.has_role:
-            return self.render_error(problem.status_code, DATABASE_BUSY)  # before anything was done
+            return self.render_error(problem.status_code, DATABASE_BUSY)  # nothing has been done yet
         if self.request.method in READING or problem.status_code == 404 or self.is_fragment:
             return self.render_error(problem.status_code, problem.detail, problem.errors)
         self.report_error(" ".join([problem.detail, *(f"{f.pointer} {f.detail}." for f in problem.errors)]))
@@ -105,18 +105,18 @@ class ConsoleView(View):
 
     @property
     def has_role(self) -> bool:
-        """Who is there has been read, and may be named."""
+        """True once the role of the user has been read."""
         return hasattr(self, "role")
 
     @property
     def is_fragment(self) -> bool:
-        """htmx asked, and puts the answer into the page that is there."""
+        """True if htmx asks for a fragment of a page."""
         return bool(getattr(self.request, "htmx", False))
 
     def render(
         self, context: Mapping[str, Any] | None = None, template: str | None = None, status: int = 200
     ) -> HttpResponse:
-        """A template extends `base`: the whole page, or for htmx what is put into the page that is there."""
+        """Render a template, which extends `base`: the frame of the page, or nothing for a fragment."""
         base = "console/base_fragment.html" if self.is_fragment else "console/base.html"
         given = {
             "base": base,
@@ -128,7 +128,7 @@ class ConsoleView(View):
         }
         response = render(self.request, template or self.template, given, status=status)
         response.headers.setdefault("Cache-Control", "no-store")
-        # The same address is a page or a part of one.
+        # The same URL serves a page and a fragment of it.
         response.headers.setdefault("Vary", "HX-Request")
         return response
 
@@ -136,16 +136,16 @@ class ConsoleView(View):
         said = {"text": text, "faults": faults, "code": status}
         if self.has_role:
             return self.render(said, "console/error.html", status)
-        # Without the frame, which would ask for a name.
+        # Without the frame, which shows the user.
         base = "console/base_fragment.html" if self.is_fragment else "standalone.html"
         return render(self.request, "console/error.html", {"base": base, **said}, status=status)
 
     def next_url(self, otherwise: str) -> str:
-        """Where a form or link says to go on; never an address of somebody else's."""
+        """Return the `next` parameter of the form or link if it is a URL of this site, otherwise the default."""
         return _ours(self.request.POST.get("next"), self.request.GET.get("next")) or otherwise
 
     def redirect_back(self, otherwise: str = "") -> HttpResponseRedirect:
-        """To the page that the operator came from, as it was: its state is in its address."""
+        """Redirect to the page that the operator came from. Its state is in its URL."""
         return redirect_see_other(self.previous_url() or otherwise or reverse("console:dashboard"))
 
     def previous_url(self) -> str | None:
@@ -166,7 +166,7 @@ class ConsoleView(View):
         changed: Callable[[R], bool] = lambda result: True,
         **detail: Any,
     ) -> R:
-        """A domain command and its line in the action log, both or neither."""
+        """Run a domain command and record it in the audit log, in one transaction."""
         return audit_log.run_audited(
             self.request.user,
             action,
@@ -200,7 +200,11 @@ def _path(address: str | None) -> str | None:
 
 
 def redirect_see_other(address: str) -> HttpResponseRedirect:
-    """A page that can be loaded again without sending anything again."""
+    """Redirect with 303, so that reloading the page sends nothing again."""
     response = HttpResponseRedirect(address)
     response.status_code = 303
     return response
+
+
+def _article(word: str) -> str:
+    return "an" if word[0] in "aeiou" else "a"
