@@ -2,7 +2,9 @@
 
 from pathlib import Path
 
-from eventservice.kernel.env import MARIADB, POSTGRESQL, SQLITE, Environment, encryption_key
+from eventservice.db.configuration import read_database
+from eventservice.db.dialects.configuration import SessionLimits
+from eventservice.kernel.env import Environment, encryption_key
 from eventservice.kernel.logging import build_logging_config
 from execution.addresses import AddressPolicy
 
@@ -90,26 +92,11 @@ IDLE_TRANSACTION_SECONDS = env.integer("DB_IDLE_TRANSACTION_SECONDS", 15, least=
 LOCK_SECONDS = env.integer("DB_LOCK_SECONDS", 4, least=1, most=3600)
 STATEMENT_SECONDS = env.integer("DB_STATEMENT_SECONDS", 30, least=1, most=3600)
 
-database = env.database(BASE_DIR)
-# Connections stay open: a process reuses its own, and Django replaces one that has died.
-database.update(CONN_MAX_AGE=None, CONN_HEALTH_CHECKS=database["ENGINE"] != SQLITE)
-if database["ENGINE"] == POSTGRESQL:
-    database["OPTIONS"]["options"] = (
-        f"-c idle_in_transaction_session_timeout={IDLE_TRANSACTION_SECONDS}s"
-        f" -c lock_timeout={LOCK_SECONDS}s -c statement_timeout={STATEMENT_SECONDS}s -c TimeZone=UTC"
+DATABASES = {
+    "default": read_database(
+        env, BASE_DIR, SessionLimits(IDLE_TRANSACTION_SECONDS, LOCK_SECONDS, STATEMENT_SECONDS)
     )
-if database["ENGINE"] == MARIADB:
-    database["OPTIONS"] |= {
-        "charset": "utf8mb4",
-        "isolation_level": "read committed",
-        "init_command": (
-            f"SET SESSION idle_transaction_timeout={IDLE_TRANSACTION_SECONDS},"
-            f" innodb_lock_wait_timeout={LOCK_SECONDS}, max_statement_time={STATEMENT_SECONDS}"
-        ),
-    }
-    # Ids and tags are compared by their bytes, as on the other databases.
-    database["TEST"] = {"CHARSET": "utf8mb4", "COLLATION": "utf8mb4_nopad_bin"}
-DATABASES = {"default": database}
+}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 # A slice (eventservice.runtime.cluster) runs for SLICE_SECONDS, and a step of it may wait for a lock. A worker that outstays
@@ -121,7 +108,7 @@ FROZEN_SECONDS = SLICE_SECONDS + LOCK_SECONDS + 5
 Q_CLUSTER = {
     "name": "eventservice",
     # The name of the queue, and of the seats (40 characters with the role): see docs/decisions/0001.
-    "cluster_name": env.text("CLUSTER_NAME", "eventservice", most=29),
+    "cluster_name": env.string("CLUSTER_NAME", "eventservice", max_length=29),
     "orm": "default",
     "workers": 2,
     "timeout": FROZEN_SECONDS,

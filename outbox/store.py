@@ -74,16 +74,16 @@ def read_heads(partitions: Sequence[int], limit: int) -> tuple[list[Envelope], s
         return [], set()
     parameters = [value for partition in partitions for value in (partition, limit)]
     with connection.cursor() as cursor:
-        cursor.execute(_build_heads_query(connection.vendor, len(partitions)), parameters)
+        cursor.execute(_build_heads_query(_quote_partition(), len(partitions)), parameters)
         rows = cursor.fetchall()
     heads = [_parse_head(row) for row in rows]
     return [event for event, _ in heads], {event.aggregate for event, held in heads if held}
 
 
 @cache
-def _build_heads_query(vendor: str, count: int) -> str:
+def _build_heads_query(partition: str, count: int) -> str:
     # One statement with an index range for each partition: a paused partition costs the others nothing.
-    heads = (HEAD.format(partition=_quote_partition(), number=number) for number in range(count))
+    heads = (HEAD.format(partition=partition, number=number) for number in range(count))
     return " UNION ALL ".join(heads)
 
 

@@ -15,8 +15,8 @@ from django.conf import settings
 from django.db import connection
 from hypothesis import settings as made_up
 
+from eventservice.db.dialects.sqlite.configuration import ENGINE as SQLITE
 from eventservice.db.now import pin_time
-from eventservice.kernel.env import SQLITE
 from eventservice.tenants.models import Tenant
 from tests.factories import TenantFactory
 

@@ -15,7 +15,8 @@ from django.db import connection, models, transaction
 
 from eventservice.db.bulk import insert_rows
 from eventservice.db.constraints import PollingIndex
-from eventservice.db.now import SQLITE_NOW_TABLE, db_now
+from eventservice.db.dialects.sqlite.dialect import NOW_TABLE
+from eventservice.db.now import db_now
 from orchestration.models import ServiceCall, ServiceCallTag
 from outbox.models import OutboxEvent
 from timers.models import TimerSchedule
@@ -168,7 +169,7 @@ def _of_sqlite(lines: list[str]) -> Plan:
     made = {match[1] for line in lines if (match := re.match(r"(?:CO-ROUTINE|MATERIALIZE) (\S+)", line))}
     for line in lines:
         if match := re.match(r"SCAN (\S+)", line):
-            plan.scanned |= {match[1]} - made - {SQLITE_NOW_TABLE}
+            plan.scanned |= {match[1]} - made - {NOW_TABLE}
         elif match := re.search(r"USING (?:COVERING )?INDEX (\S+)", line):
             plan.indexes.add(_unique_constraint(match[1]) or match[1])
     return plan

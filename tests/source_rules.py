@@ -139,6 +139,7 @@ WRITES = {
     "save",
     "_raw_delete",
 }
+BULK_WRITES = {"insert_rows", "update_rows", "upsert_rows"}
 WRITE_VERBS = r"\b(?:INSERT\s+INTO|REPLACE\s+INTO|UPDATE|DELETE\s+FROM|TRUNCATE(?:\s+TABLE)?)\s+[\"`]?"
 
 
@@ -167,8 +168,8 @@ def writes(source: Source, models: set[str], tables: set[str]) -> list[str]:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in WRITES:
             if theirs & set(chain(node.func)[:-1]):
                 found.append(source.complaint(node, f"writes: {'.'.join(chain(node.func))}"))
-        elif isinstance(node, ast.Call) and chain(node.func)[-1:] == ["insert_rows"] and node.args:
-            found += [source.complaint(node, "writes: insert_rows")] * bool(models & set(chain(node.args[0])))
+        elif isinstance(node, ast.Call) and node.args and BULK_WRITES & set(chain(node.func)[-1:]):
+            found += [source.complaint(node, "writes in bulk")] * bool(models & set(chain(node.args[0])))
     for node, text in sql_texts(source):
         names_table = re.search(WRITE_VERBS + f"(?:{'|'.join(sorted(tables))})\\b", text, re.IGNORECASE)
         is_open = re.search(WRITE_VERBS + r"\{\}", text, re.IGNORECASE) and models & _all_names(source)
@@ -263,6 +264,22 @@ def raw_sql(source: Source, tables: set[str]) -> bool:
     return any(
         pattern.search(text) or re.match(rf"\s*UPDATE (?:{names})\b", text) for _, text in sql_texts(source)
     )
+
+
+# --- databases ------------------------------------------------------------------------------------------------
+
+
+def vendor_branches(source: Source) -> list[str]:
+    """Places that ask which database this is: `.vendor`, and Django's `as_<vendor>` methods of expressions."""
+    return [
+        source.complaint(node, "asks which database this is")
+        for node in ast.walk(source.tree)
+        if (isinstance(node, ast.Attribute) and node.attr in {"vendor", "mysql_is_mariadb"})
+        or (
+            isinstance(node, ast.FunctionDef)
+            and re.fullmatch("as_(sqlite|postgresql|mysql|oracle)", node.name)
+        )
+    ]
 
 
 # --- time -----------------------------------------------------------------------------------------------------

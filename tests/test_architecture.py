@@ -61,6 +61,12 @@ IN_SQL = {
     "outbox.store", "outbox.maintenance", "outbox.publishers.webhook.delivery", "outbox.status", "timers.operator_views",
 }  # fmt: skip
 
+# All differences between databases, a package each.
+DIALECTS = "eventservice.db.dialects"
+DATABASES = {
+    path.name for path in rules.ROOT.joinpath(*DIALECTS.split(".")).iterdir() if (path / "base.py").is_file()
+}
+
 # Where a clock other than the database's may be read.
 OTHER_CLOCKS = {
     "eventservice.kernel.ids",  # an id carries its maker's time
@@ -145,6 +151,29 @@ def test_every_table_with_a_tenant_has_managers_that_ask_for_it() -> None:
 
 def test_only_named_modules_reach_tenants_tables_in_sql() -> None:
     assert {source.name for source in SOURCES if rules.raw_sql(source, TENANT_TABLES)} == IN_SQL
+
+
+def test_only_the_dialects_ask_which_database_it_is() -> None:
+    outside = [source for source in SOURCES if not rules.is_within(source.name, DIALECTS)]
+    assert [found for source in outside for found in rules.vendor_branches(source)] == []
+
+
+def test_nobody_imports_the_dialect_of_one_database() -> None:
+    def allowed(importer: str, imported: str) -> bool:
+        inside = importer in {"eventservice.db.configuration"} or rules.is_within(importer, DIALECTS)
+        return inside or not any(rules.is_within(imported, f"{DIALECTS}.{name}") for name in DATABASES)
+
+    assert [found for source in SOURCES for found in rules.forbidden_imports(source, allowed)] == []
+
+
+def test_the_dialects_of_two_databases_do_not_import_each_other() -> None:
+    def allowed(importer: str, imported: str) -> bool:
+        homes = {name for name in DATABASES if rules.is_within(importer, f"{DIALECTS}.{name}")}
+        return not homes or not any(
+            rules.is_within(imported, f"{DIALECTS}.{name}") for name in DATABASES - homes
+        )
+
+    assert [found for source in SOURCES for found in rules.forbidden_imports(source, allowed)] == []
 
 
 def test_no_clock_counts_but_the_databases() -> None:

@@ -78,6 +78,7 @@ def test_it_notices_a_private_name_of_another_package() -> None:
         "for call in ServiceCall.objects.for_tenant(t):\n    call.save(update_fields=['name'])",
         "def f(call: ServiceCall) -> None:\n    call.delete()",
         "def f(calls: 'QuerySet[ServiceCall]') -> None: ...\ninsert_rows(ServiceCall, COLUMNS, rows)",
+        "update_rows(ServiceCall, 'name = {name}', 'status = {status}', rows)",
         "execute_rows('UPDATE service_calls SET name = %s', rows)",
         'cursor.execute("""\n    delete   from "service_call_tags" where 1 = 1""")',
         "cursor.execute(f'INSERT INTO service_calls ({columns}) VALUES (1)')",
@@ -146,6 +147,21 @@ def test_it_knows_which_modules_are_tenants_tables_models() -> None:
 def test_it_notices_a_tenants_table_in_sql(text: str) -> None:
     assert rules.raw_sql(source(text), TENANT_TABLES)
     assert not rules.raw_sql(source("'the outbox is empty'\n'SELECT 1 FROM nodes'"), TENANT_TABLES)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "if connection.vendor == 'sqlite':\n    pass",
+        "f(schema_editor.connection.vendor)",
+        "class A(Func):\n    def as_mysql(self, compiler, connection): ...",
+    ],
+)
+def test_it_notices_a_branch_by_database(text: str) -> None:
+    assert rules.vendor_branches(source(text))
+    assert not rules.vendor_branches(
+        source("get_dialect().locks.for_share\nclass A:\n    def as_sql(self): ...")
+    )
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.command_line import SERVICES, find_service_url
 from benchmarks.processes import REPOSITORY
-from eventservice.kernel.env import parse_database_url
+from eventservice.db.configuration import parse_database_url
 
 README = (REPOSITORY / "tools/services/README.md").read_text()
 

@@ -20,9 +20,10 @@ from django.conf import settings
 from django.db import connection, transaction
 from django.db.models import F, Max, Model, QuerySet
 
+from eventservice.db.dialects import get_dialect
 from eventservice.db.leases import Fenced, Leases, pick_share
 from eventservice.db.now import DbNow, render_now
-from eventservice.db.sql import as_uuid, share_lock
+from eventservice.db.sql import as_uuid
 from eventservice.kernel.ids import new_id
 from timers.models import Node, NodeRole, TimerShard
 
@@ -107,7 +108,10 @@ class Membership:
     def fence(self) -> None:
         """Lock the node's row until the caller's transaction ends. Raise Fenced if this node has been reaped."""
         with connection.cursor() as cursor:
-            cursor.execute(f"SELECT 1 FROM nodes WHERE owner_id = %s {share_lock()}", [self.owner_id.hex])
+            cursor.execute(
+                f"SELECT 1 FROM nodes WHERE owner_id = %s {get_dialect().locks.for_share}",
+                [self.owner_id.hex],
+            )
             if cursor.fetchone() is None:
                 raise Fenced
 

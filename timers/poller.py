@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 from django.db import connection
 
 from eventservice.db.bulk import update_rows
+from eventservice.db.dialects import get_dialect
 from eventservice.db.leases import Leases
 from eventservice.db.now import as_utc, db_now, render_now
-from eventservice.db.sql import as_uuid, for_update, placeholders
+from eventservice.db.sql import as_uuid, placeholders
 from timers.models import TimerSchedule
 from timers.schedule import Timer
 
@@ -256,7 +257,9 @@ def _select(condition: str, values: list[Any], search: Search, limit: int, order
         sql += f" AND {exclusion}"
         values += excluded
     with connection.cursor() as cursor:
-        cursor.execute(f"{sql} ORDER BY {order} LIMIT {limit} {for_update(skip_locked=True)}", values)
+        cursor.execute(
+            f"{sql} ORDER BY {order} LIMIT {limit} {get_dialect().locks.for_update_skip_locked}", values
+        )
         return [_to_timer(row) for row in cursor.fetchall()]
 
 

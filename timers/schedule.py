@@ -9,15 +9,16 @@ from typing import Any, NamedTuple
 
 from django.db import connection
 
-from eventservice.db.bulk import execute_rows, insert_rows, update_rows
+from eventservice.db.bulk import execute_rows, insert_rows, update_rows, upsert_rows
+from eventservice.db.dialects import get_dialect
 from eventservice.db.now import DbNow
-from eventservice.db.sql import for_update
 from timers.models import TimerSchedule, TimerState
 
 TIMER_COLUMNS = (
     "tenant_id", "service_call_id", "correlation_id", "due_at", "registered_at", "state", "shard_id", "host",
     "request_bytes",
 )  # fmt: skip
+KEY_COLUMNS = ("tenant_id", "service_call_id")
 # An upsert makes an existing timer like a new one: it gets the new due time and has not been reached.
 OVERWRITTEN_COLUMNS = ("correlation_id", "due_at", "registered_at", "host", "request_bytes", "state")
 
@@ -44,7 +45,10 @@ def schedule(timers: Iterable[Timer], now: datetime) -> None:
 
 def upsert_timers(timers: Iterable[Timer], now: datetime) -> None:
     """Insert timers, and overwrite those that exist. An overwritten timer is scheduled again if it was reached."""
-    execute_rows(_upsert_sql(), [_to_row(timer, now) for timer in timers])
+    upsert_rows(
+        TimerSchedule, TIMER_COLUMNS, [_to_row(timer, now) for timer in timers],
+        key=KEY_COLUMNS, overwritten=OVERWRITTEN_COLUMNS, changes="reached_at = NULL",
+    )  # fmt: skip
 
 
 def rearm(due: Iterable[tuple[uuid.UUID, uuid.UUID, datetime]]) -> None:
@@ -60,7 +64,7 @@ def rearm(due: Iterable[tuple[uuid.UUID, uuid.UUID, datetime]]) -> None:
 def lock_pending(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> None:
     """Lock a timer until the transaction ends, unless it has been reached."""
     with connection.cursor() as cursor:
-        cursor.execute(_LOCK_PENDING + for_update(), [tenant_id.hex, service_call_id.hex])
+        cursor.execute(_LOCK_PENDING + get_dialect().locks.for_update, [tenant_id.hex, service_call_id.hex])
         cursor.fetchone()
 
 
@@ -99,12 +103,3 @@ def _to_row(timer: Timer, now: datetime) -> tuple[Any, ...]:
         timer.tenant_id, timer.service_call_id, timer.correlation_id, timer.due_at, now,
         TimerState.SCHEDULED.value, timer.shard_id, timer.host, timer.request_bytes,
     )  # fmt: skip
-
-
-def _upsert_sql() -> str:
-    insert = f"INSERT INTO timer_schedules ({', '.join(TIMER_COLUMNS)}) VALUES ({', '.join(['%s'] * len(TIMER_COLUMNS))})"
-    if connection.vendor == "mysql":
-        changes = ", ".join(f"{column} = VALUES({column})" for column in OVERWRITTEN_COLUMNS)
-        return f"{insert} ON DUPLICATE KEY UPDATE {changes}, reached_at = NULL"
-    changes = ", ".join(f"{column} = excluded.{column}" for column in OVERWRITTEN_COLUMNS)
-    return f"{insert} ON CONFLICT (tenant_id, service_call_id) DO UPDATE SET {changes}, reached_at = NULL"

@@ -1,15 +1,12 @@
-"""Many rows in one go: what the engine's batches are written with.
+"""Many rows in one go: how the engine writes its batches.
 
-The ORM's `bulk_create` and `bulk_update` cost several times the statement itself (benchmarks/, performance.md). Here
-a row is a tuple of plain values. On SQLite and MariaDB a batch is one `executemany`. On PostgreSQL it is one
-statement that reads its rows from one JSON parameter: a statement a row costs a round trip and a plan each, and
-before the tables have statistics that plan may walk all of a tenant's rows to find the one.
+The ORM's `bulk_create` and `bulk_update` cost several times the statement itself (benchmarks/). Here a row is a tuple
+of plain values, and a batch is one `executemany`, or one statement where the dialect's `writer` says so.
 """
 
 from __future__ import annotations
 
 import json
-import re
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
@@ -19,6 +16,9 @@ from typing import Any
 import uuid6
 from django.db import connection, models
 
+from eventservice.db.dialects import get_dialect
+from eventservice.db.dialects.base import BulkWriter
+
 Row = Sequence[Any]
 Model = type[models.Model]
 # A single call's rows, say: not worth the detour by columns.
@@ -26,8 +26,8 @@ MIN_ROWS_BY_COLUMN = 4
 
 
 def insert_rows(model: Model, columns: Sequence[str], rows: Iterable[Row]) -> int:
-    """One row a tuple, in the order of `columns`."""
-    return _write(_insert_sql(connection.vendor, model, tuple(columns)), rows)
+    """Insert rows, each a tuple in the order of `columns`, and return how many."""
+    return _write(_insert_sql(get_dialect().writer, model, tuple(columns)), rows)
 
 
 def update_rows(model: Model, assignments: str, condition: str, rows: Iterable[Row]) -> int:
@@ -36,7 +36,21 @@ def update_rows(model: Model, assignments: str, condition: str, rows: Iterable[R
     Both are SQL in which `{column}` stands for a value of that column's type. A row gives these values in the
     order in which they are written, and each of the table's rows is touched by one of them at the most.
     """
-    return _write(_update_sql(connection.vendor, model, assignments, condition), rows)
+    return _write(_update_sql(get_dialect().writer, model, assignments, condition), rows)
+
+
+def upsert_rows(
+    model: Model,
+    columns: Sequence[str],
+    rows: Iterable[Row],
+    *,
+    key: Sequence[str],
+    overwritten: Sequence[str],
+    changes: str,
+) -> int:
+    """Insert rows. Where a row with its `key` exists, overwrite the columns `overwritten` and apply `changes`."""
+    sql = get_dialect().writer.upsert_sql(model, columns, key, overwritten, changes)
+    return execute_rows(sql, rows)
 
 
 def execute_rows(sql: str, rows: Iterable[Row]) -> int:
@@ -50,7 +64,7 @@ def execute_rows(sql: str, rows: Iterable[Row]) -> int:
 
 
 def _write(sql: str, rows: Iterable[Row]) -> int:
-    if connection.vendor != "postgresql":
+    if not get_dialect().writer.reads_rows_from_json:
         return execute_rows(sql, rows)
     records = [dict(zip(_NAMES, row, strict=False)) for row in rows]
     if not records:
@@ -62,37 +76,18 @@ def _write(sql: str, rows: Iterable[Row]) -> int:
 
 # --- statements -----------------------------------------------------------------------------------------------
 
-PLACEHOLDER = re.compile(r"\{(\w+)\}")
-# How a record's values are called on their way to PostgreSQL.
+# What the values of a row are called in JSON.
 _NAMES = [f"v{number}" for number in range(64)]
 
 
 @cache
-def _insert_sql(vendor: str, model: Model, columns: tuple[str, ...]) -> str:
-    quote = connection.ops.quote_name
-    into = f"INSERT INTO {quote(model._meta.db_table)} ({', '.join(map(quote, columns))})"
-    if vendor == "postgresql":
-        return f"{into} SELECT {', '.join(_NAMES[: len(columns)])} FROM {_recordset(model, columns)}"
-    return f"{into} VALUES ({', '.join(['%s'] * len(columns))})"
+def _insert_sql(writer: BulkWriter, model: Model, columns: tuple[str, ...]) -> str:
+    return writer.insert_sql(model, columns)
 
 
 @cache
-def _update_sql(vendor: str, model: Model, assignments: str, condition: str) -> str:
-    table = connection.ops.quote_name(model._meta.db_table)
-    if vendor != "postgresql":
-        # Rows are named by their keys. MariaDB may think of another index, and then locks what it passes.
-        hint = " FORCE INDEX (PRIMARY)" if vendor == "mysql" else ""
-        return PLACEHOLDER.sub("%s", f"UPDATE {table}{hint} SET {assignments} WHERE {condition}")
-    columns = PLACEHOLDER.findall(f"{assignments} {condition}")
-    sql = f"UPDATE {table} SET {assignments} FROM {_recordset(model, columns)} WHERE {condition}"
-    names = iter(_NAMES)
-    return PLACEHOLDER.sub(lambda placeholder: next(names), sql)
-
-
-def _recordset(model: Model, columns: Sequence[str]) -> str:
-    types = {field.column: field.rel_db_type(connection) for field in model._meta.local_concrete_fields}
-    typed = ", ".join(f"{name} {types[column]}" for name, column in zip(_NAMES, columns, strict=False))
-    return f"json_to_recordset(%s::json) AS given({typed})"
+def _update_sql(writer: BulkWriter, model: Model, assignments: str, condition: str) -> str:
+    return writer.update_sql(model, assignments, condition)
 
 
 # --- values ---------------------------------------------------------------------------------------------------
@@ -104,7 +99,7 @@ _to_json_record = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, de
 
 
 def _prepared(rows: Iterable[Row]) -> list[Row]:
-    preparers = _preparers(connection.vendor)
+    preparers = _preparers(get_dialect().writer)
     rows = list(rows)
     if len(rows) < MIN_ROWS_BY_COLUMN:
         return [[preparers.get(type(value), _as_is)(value) for value in row] for row in rows]
@@ -126,7 +121,7 @@ def _digits(value: uuid.UUID) -> str:
 
 
 @cache
-def _preparers(vendor: str) -> dict[type, Callable[[Any], Any]]:
+def _preparers(writer: BulkWriter) -> dict[type, Callable[[Any], Any]]:
     # All three databases read a UUID from its 32 digits; SQLite stores them.
     prepare: dict[type, Callable[[Any], Any]] = {
         uuid.UUID: _digits,
@@ -134,7 +129,7 @@ def _preparers(vendor: str) -> dict[type, Callable[[Any], Any]]:
         dict: to_json,
         list: to_json,
     }
-    if vendor != "postgresql":
+    if writer.adapts_datetimes:
         # A batch writes the same few instants many times.
         prepare[datetime] = lru_cache(1024)(connection.ops.adapt_datetimefield_value)
     return prepare

@@ -4,29 +4,19 @@ from typing import Any
 
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning, register
-from django.db import connection
 
-from eventservice.db.dialects.sqlite.library import FIXED
+from eventservice.db.dialects import get_dialect
 
 
 @register()
-def sqlite_library(**kwargs: Any) -> list[CheckMessage]:
-    library: Any = connection.Database  # type: ignore[attr-defined]
-    if connection.vendor != "sqlite" or library.sqlite_version_info >= FIXED:
-        return []
-    return [
-        Warning(
-            f"SQLite {library.sqlite_version} can corrupt a database in WAL mode.",
-            hint="Install pysqlite3 (pinned in requirements.lock), or a Python with SQLite 3.51.3 or newer.",
-            id="eventservice.W001",
-        )
-    ]
+def check_driver(**kwargs: Any) -> list[CheckMessage]:
+    return get_dialect().run_system_checks()
 
 
 @register()
 def lock_seconds(**kwargs: Any) -> list[CheckMessage]:
     # Beside it the lease must cover a beat that was just about to come (a quarter), and the pause after the failure.
-    if connection.vendor == "sqlite" or settings.LOCK_SECONDS <= settings.NODE_LEASE_SECONDS / 2:
+    if not get_dialect().has_lock_timeout or settings.LOCK_SECONDS <= settings.NODE_LEASE_SECONDS / 2:
         return []
     return [
         Warning(

@@ -10,6 +10,7 @@ from typing import ParamSpec, TypeVar
 
 from django.db import DatabaseError, InterfaceError, OperationalError, connection
 
+from eventservice.db.dialects import get_dialect
 from eventservice.kernel.logging import get_logger
 
 P = ParamSpec("P")
@@ -18,26 +19,12 @@ R = TypeVar("R")
 MAX_ATTEMPTS = 5
 PAUSE_SECONDS = 1.0
 
-MARIADB_DEADLOCK = 1213
-POSTGRESQL_DEADLOCK = "40P01"
-
-# Too many connections, no connection, lock wait timeout, deadlock, statement timeout.
-MARIADB = frozenset({1040, 2002, 2003, 1205, 1213, 1969})
-# Too many connections, lock timeout, serialization failure, deadlock, statement timeout.
-POSTGRESQL = frozenset({"53300", "55P03", "40001", "40P01", "57014"})
-# psycopg knows no code for a connection that was never made.
-NO_CONNECTION = ("connection failed", "connection timeout expired")
-# Busy, locked, read-only, full, cannot open; the rest of the code says how.
-SQLITE = frozenset({5, 6, 8, 13, 14})
-
 log = get_logger(__name__)
 
 
 def is_deadlock(error: OperationalError) -> bool:
     """Return whether the database rolled the transaction back to resolve a deadlock."""
-    if error.args and error.args[0] == MARIADB_DEADLOCK:
-        return True
-    return getattr(error.__cause__, "sqlstate", None) == POSTGRESQL_DEADLOCK
+    return get_dialect().errors.is_deadlock(error)
 
 
 def retry_on_deadlock(command: Callable[P, R]) -> Callable[P, R]:
@@ -66,13 +53,7 @@ def is_outcome_unknown(error: OperationalError) -> bool:
 
     False means that the database is known to have written nothing.
     """
-    code, cause = error.args[0] if error.args else "", error.__cause__
-    return not (
-        code in MARIADB
-        or str(code).startswith(NO_CONNECTION)
-        or getattr(cause, "sqlstate", None) in POSTGRESQL
-        or getattr(cause, "sqlite_errorcode", 0) & 0xFF in SQLITE
-    )
+    return not get_dialect().errors.is_rolled_back(error)
 
 
 @contextmanager

@@ -15,8 +15,9 @@ from typing import Any
 from django.db import connection, models, transaction
 from django.db.models import F, Q
 
+from eventservice.db.dialects import get_dialect
 from eventservice.db.now import DbNow
-from eventservice.db.sql import placeholders, share_lock
+from eventservice.db.sql import placeholders
 
 
 class Lease(models.Model):
@@ -103,7 +104,7 @@ def lock_versions(model: type[Any], keys: Collection[int]) -> dict[int, int]:
     table, column = model._meta.db_table, model._meta.pk.column
     with connection.cursor() as cursor:
         cursor.execute(
-            f"SELECT {column}, version FROM {table} WHERE {column} IN ({placeholders(keys)}) ORDER BY 1 {share_lock()}",
+            f"SELECT {column}, version FROM {table} WHERE {column} IN ({placeholders(keys)}) ORDER BY 1 {get_dialect().locks.for_share}",
             [*keys],
         )
         return dict(cursor.fetchall())

@@ -1,7 +1,7 @@
 """Database time: one instant per mutation transaction, in SQL (`DbNow`) and in Python (`db_now`) alike.
 
 Every process of a deployment agrees on the database's clock and on no other, so it alone decides what is due,
-what a lease is worth and what a timestamp says. How each database renders it stands here and nowhere else:
+what a lease is worth and what a timestamp says. Each dialect's `clock` renders it (eventservice.db.dialects):
 
 | database   | inside a transaction                                    | outside one        |
 |------------|---------------------------------------------------------|--------------------|
@@ -23,9 +23,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models.expressions import Expression
 from django.utils.dateparse import parse_datetime
 
-SQLITE_NOW_TABLE = "temp.stable_now"
-# Milliseconds are what SQLite's clock gives; six digits keep stored texts of one width, so that they sort.
-SQLITE_FORMAT = "%Y-%m-%d %H:%M:%f000"
+from eventservice.db.dialects import get_dialect
 
 _pinned: ContextVar[datetime | None] = ContextVar("pinned_database_time", default=None)
 
@@ -71,45 +69,9 @@ def pin_time(instant: datetime) -> Iterator[None]:
 def _render(connection: BaseDatabaseWrapper, offset: timedelta) -> Sql:
     pinned = _pinned.get()
     if pinned is not None:
-        return _literal(connection, pinned + offset)
-    match connection.vendor:
-        case "sqlite":
-            return _sqlite(connection, offset)
-        case "postgresql":
-            return _moved("CURRENT_TIMESTAMP", "{now} + %s * INTERVAL '1 microsecond'", offset)
-        case _:
-            return _mariadb(connection, offset)
-
-
-def _sqlite(connection: Any, offset: timedelta) -> Sql:
-    base = f"(SELECT ts FROM {SQLITE_NOW_TABLE})" if connection.in_atomic_block else "'now'"
-    if offset or base == "'now'":
-        modifier = f", '{offset.total_seconds():+.3f} seconds'" if offset else ""
-        return f"strftime('{SQLITE_FORMAT.replace('%', '%%')}', {base}{modifier})", []
-    return base, []
-
-
-def _mariadb(connection: Any, offset: timedelta) -> Sql:
-    if connection.transaction_now is not None:
-        return _literal(connection, connection.transaction_now.replace(tzinfo=UTC) + offset)
-    return _moved("CURRENT_TIMESTAMP(6)", "TIMESTAMPADD(MICROSECOND, %s, {now})", offset)
-
-
-def _moved(now: str, arithmetic: str, offset: timedelta) -> Sql:
-    if not offset:
-        return now, []
-    return f"({arithmetic.format(now=now)})", [offset // timedelta(microseconds=1)]
-
-
-def _literal(connection: BaseDatabaseWrapper, instant: datetime) -> Sql:
-    value = connection.ops.adapt_datetimefield_value(instant)
-    match connection.vendor:
-        case "postgresql":
-            return "%s::timestamptz", [value]
-        case "sqlite":
-            return "%s", [value]
-        case _:
-            return "CAST(%s AS DATETIME(6))", [value]
+        instant = connection.ops.adapt_datetimefield_value(pinned + offset)
+        return get_dialect(connection).clock.render_instant(instant)
+    return get_dialect(connection).clock.render_now(connection, offset)
 
 
 def as_utc(value: Any) -> datetime:

@@ -1,56 +1,59 @@
-"""Small parts of raw statements, and what comes back from them, where the databases differ."""
+"""Parts of queries that the databases render differently, and small parts of raw statements."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
 from typing import Any
 from uuid import UUID
 
-from django.db import connection
-from django.db.models import Func
+from django.db.models import CharField, Func, IntegerField
+
+from eventservice.db.dialects import get_dialect
 
 
 class Unindexed(Func):
-    """A column that no index shall be chosen for: SQLite's documented unary plus. The others weigh costs."""
+    """A column that no index shall be chosen for."""
 
-    template = "%(expressions)s"
     arity = 1
 
-    def as_sqlite(self, compiler: Any, connection: Any, **extra: Any) -> Any:
-        return self.as_sql(compiler, connection, template="+%(expressions)s", **extra)
+    def as_sql(self, compiler: Any, connection: Any, **context: Any) -> Any:  # type: ignore[override]
+        return super().as_sql(compiler, connection, template=get_dialect(connection).fragments.unindexed)
+
+
+class TimestampPrefix(Func):
+    """The first characters of a moment in UTC: `2026-03-01 12:05` are 16."""
+
+    arity = 1
+    output_field = CharField()
+
+    def __init__(self, moment: Any, length: int) -> None:
+        super().__init__(moment)
+        self.length = length
+
+    def as_sql(self, compiler: Any, connection: Any, **context: Any) -> Any:  # type: ignore[override]
+        template = get_dialect(connection).fragments.timestamp_prefix(self.length)
+        return super().as_sql(compiler, connection, template=template)
+
+
+class ElapsedSteps(Func):
+    """How many steps of `step_ms` milliseconds have begun from `start` to `end`: 0 to `max_steps`."""
+
+    arity = 2
+    output_field = IntegerField()
+
+    def __init__(self, end: Any, start: Any, *, step_ms: int, max_steps: int) -> None:
+        super().__init__(end, start)
+        self.step_ms = step_ms
+        self.max_steps = max_steps
+
+    def as_sql(self, compiler: Any, connection: Any, **context: Any) -> Any:  # type: ignore[override]
+        fragments = get_dialect(connection).fragments
+        template, joiner = fragments.elapsed_steps(self.step_ms, self.max_steps)
+        return super().as_sql(compiler, connection, template=template, arg_joiner=joiner)
 
 
 def placeholders(values: Collection[Any]) -> str:
     return ", ".join(["%s"] * len(values))
-
-
-def for_update(*, skip_locked: bool = False) -> str:
-    """The clause that holds what is read for this transaction's changes; SQLite's is alone anyway."""
-    if not connection.features.has_select_for_update:
-        return ""
-    return connection.ops.for_update_sql(skip_locked=skip_locked)
-
-
-def share_lock() -> str:
-    """The clause that holds what is read as it is until the transaction ends; SQLite's is alone anyway."""
-    return {"sqlite": "", "postgresql": "FOR SHARE"}.get(connection.vendor, "LOCK IN SHARE MODE")
-
-
-@contextmanager
-def without_waiting() -> Iterator[None]:
-    """Who would write while another does is refused at once on SQLite. Elsewhere rows are locked, which can be skipped."""
-    if connection.vendor != "sqlite":
-        yield
-        return
-    with connection.cursor() as cursor:
-        cursor.execute("PRAGMA busy_timeout")
-        (usual,) = cursor.fetchone()
-        cursor.execute("PRAGMA busy_timeout = 0")
-        try:
-            yield
-        finally:
-            cursor.execute(f"PRAGMA busy_timeout = {usual}")
 
 
 def as_uuid(value: Any) -> UUID:

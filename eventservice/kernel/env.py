@@ -4,26 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from cryptography.fernet import Fernet
 from django.core.exceptions import ImproperlyConfigured
 
 T = TypeVar("T")
-
-SQLITE = "eventservice.db.dialects.sqlite"
-POSTGRESQL = "django.db.backends.postgresql"
-MARIADB = "eventservice.db.dialects.mariadb"
-
-ENGINES = {
-    "sqlite": SQLITE,
-    "postgres": POSTGRESQL,
-    "postgresql": POSTGRESQL,
-    "mysql": MARIADB,
-    "mariadb": MARIADB,
-}
 
 
 class Environment:
@@ -36,6 +22,9 @@ class Environment:
     def check(self) -> None:
         if self._faults:
             raise ImproperlyConfigured("The environment is wrong:\n  " + "\n  ".join(self._faults))
+
+    def report(self, problem: str) -> None:
+        self._faults.append(problem)
 
     def fault(self, name: str, expected: str) -> None:
         given = self._variables.get(name)
@@ -53,17 +42,17 @@ class Environment:
             self.fault(name, expected)
             return default
 
-    def text(self, name: str, default: str = "", *, most: int = 10_000) -> str:
+    def string(self, name: str, default: str = "", *, max_length: int | None = 10_000) -> str:
         def bounded(value: str) -> str:
-            if len(value) > most:
+            if max_length is not None and len(value) > max_length:
                 raise ValueError
             return value
 
-        return self._read(name, default, bounded, f"a text of at most {most:,} characters")
+        return self._read(name, default, bounded, f"a text of at most {max_length} characters")
 
     def secret(self, name: str, development: str, *, production: bool) -> str:
         """A value that has a known default while developing and must be given in production."""
-        value = self.text(name)
+        value = self.string(name)
         if production:
             self.demand(name, value, "a long random text")
         return value or development
@@ -123,19 +112,6 @@ class Environment:
                 self._faults.append(f"{name}, No. {number}: {wrong}")
         return found
 
-    def database(self, base: Path) -> dict[str, Any]:
-        """DATABASE_URL, or the SQLite file at DB_PATH."""
-        url = self._variables.get("DATABASE_URL", "").strip()
-        if not url:
-            path = Path(self.text("DB_PATH", "data/event_service.db")).expanduser()
-            return {"ENGINE": SQLITE, "NAME": str(base / path)}
-        try:
-            return parse_database_url(url)
-        except ValueError as wrong:
-            # The URL may hold a password: the fault says what is wrong with it and not what it is.
-            self._faults.append(f"DATABASE_URL {wrong}")
-            return {"ENGINE": SQLITE, "NAME": ":memory:"}
-
 
 def _bounded(value: T, least: Any, most: Any) -> T:
     if not least <= value <= most:
@@ -149,39 +125,3 @@ def encryption_key(text: str) -> None:
         Fernet(text)
     except ValueError:
         raise ValueError("this is not a key: expected what `manage.py newkey` prints") from None
-
-
-def parse_database_url(url: str) -> dict[str, Any]:
-    parts, port = _split(url)
-    engine = ENGINES.get(parts.scheme)
-    if engine is None:
-        raise ValueError(f"has the scheme {parts.scheme!r}: expected one of {', '.join(ENGINES)}")
-    path = unquote(parts.path)
-    if engine == SQLITE:
-        # sqlite:///relative/path and sqlite:////absolute/path, as everywhere.
-        if not path.strip("/"):
-            raise ValueError("names no file: expected sqlite:///path/to/file.db")
-        return {"ENGINE": engine, "NAME": path[1:]}
-    name = path.strip("/")
-    if not name:
-        raise ValueError(f"names no database: expected {parts.scheme}://user:password@host:port/name")
-    return {
-        "ENGINE": engine,
-        "NAME": name,
-        "USER": unquote(parts.username or ""),
-        "PASSWORD": unquote(parts.password or ""),
-        "HOST": parts.hostname or "",
-        "PORT": str(port or ""),
-        "OPTIONS": dict(parse_qsl(parts.query)),
-    }
-
-
-def _split(url: str) -> tuple[SplitResult, int | None]:
-    try:
-        parts = urlsplit(url)
-        return parts, parts.port
-    except ValueError:
-        # Its message quotes what it could not read, and that may be the password.
-        raise ValueError(
-            "cannot be read: special characters of user and password must be %-encoded"
-        ) from None

@@ -9,7 +9,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandParser
 from django.db import connection
 
-from eventservice.db.dialects.sqlite.base import relax_synchronous
+from eventservice.db.dialects import get_dialect
 from eventservice.db.errors import tolerate_outage
 from eventservice.runtime.worker import Role
 
@@ -29,7 +29,7 @@ class RoleCommand(BaseCommand):
         raise NotImplementedError
 
     def handle(self, *args: Any, once: bool, **options: Any) -> None:
-        relax_synchronous()
+        get_dialect().relax_durability()
         connection.close()
         role = self.build()
         if once:

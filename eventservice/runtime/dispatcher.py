@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from django.conf import settings
 
-from eventservice.db.change_watch import ChangeWatch
+from eventservice.db.dialects import get_dialect
 from eventservice.db.errors import tolerate_outage
 from eventservice.db.leases import Fenced
 from execution.egress import Egress
@@ -66,7 +66,7 @@ class DispatcherRole:
         self._transport = transport
         self._deliverer = WebhookDeliverer(transport, max_in_flight=max_in_flight)
         self._awake = threading.Event()
-        self._watch = ChangeWatch(self._awake.set, seldom=0.5)
+        self._watch = get_dialect().watch_changes(self._awake.set, max_interval=0.5)
         self._join()
 
     def _join(self) -> None:
@@ -84,12 +84,12 @@ class DispatcherRole:
         except Fenced:
             # This node was declared dead: others own its partitions now.
             self._join()
-        if not self._watch.changed() and time.monotonic() < self._dispatch_at:
+        if not self._watch.has_changed() and time.monotonic() < self._dispatch_at:
             self._wait(min(max_wait, self._watch.pause, self._dispatch_at - time.monotonic()))
             return None
         result = self.dispatch_once()
         if result.published:
-            self._watch.worked()
+            self._watch.record_work()
             self._wait(min(max_wait, self.GATHER_SECONDS))
         return result
 

@@ -16,8 +16,8 @@ from django.db import DatabaseError, transaction
 from django.db.models import Count, F, Q, QuerySet
 from django.db.models.functions import Coalesce, Least
 
+from eventservice.db.dialects import get_dialect
 from eventservice.db.now import DbNow, db_now
-from eventservice.db.sql import without_waiting
 from eventservice.kernel.errors import Conflict, NotFound
 from eventservice.tenants.models import ApiKey
 
@@ -139,7 +139,7 @@ def record_use(key: ApiKey) -> None:
     if key.last_used_at is not None and key.last_used_at > db_now() - USE_RECORD_INTERVAL:
         return
     rows = ApiKey.across_tenants.filter(pk=key.pk)
-    with suppress(DatabaseError), without_waiting(), transaction.atomic():
+    with suppress(DatabaseError), get_dialect().locks.without_waiting(), transaction.atomic():
         if rows.select_for_update(skip_locked=True).values_list("pk"):
             rows.update(last_used_at=DbNow())
 

@@ -16,10 +16,9 @@ from django.conf import settings
 from django.db import DatabaseError, connection, transaction
 from django.db.utils import InterfaceError
 
-from eventservice.db.change_watch import ChangeWatch
+from eventservice.db.dialects import get_dialect
 from eventservice.db.leases import Fenced
 from eventservice.db.now import db_now
-from eventservice.db.planner_statistics import gather_first_statistics
 from eventservice.kernel.faults import trigger_fault
 from eventservice.kernel.logging import get_logger
 from eventservice.tenants.directory import TenantProfile, get_max_shards, get_profile
@@ -74,7 +73,7 @@ class Engine:
         self._unrecorded: list[Outcome] = []
         # Attempts that this process began before it was fenced: their results change no state.
         self._late: set[Hashable] = set()
-        self._watch = ChangeWatch(egress.wake, seldom=0.1)
+        self._watch = get_dialect().watch_changes(egress.wake, max_interval=0.1)
         self._look_at = 0.0
         self._due: dict[str, float] = {}
         self._is_late = False  # with its heartbeats
@@ -119,7 +118,7 @@ class Engine:
     # --- starting ---
 
     def _worth_looking(self) -> bool:
-        changed = self._watch.changed()
+        changed = self._watch.has_changed()
         return changed or time.monotonic() >= self._look_at
 
     def _start_due(self) -> int:
@@ -159,7 +158,7 @@ class Engine:
         self._unsent = unsent
         self._send_started()
         if started:
-            self._watch.worked()
+            self._watch.record_work()
         return started
 
     def _send_started(self) -> None:
@@ -225,7 +224,7 @@ class Engine:
             self._late.discard(key.execution_id)
             self.in_flight.remove(key.execution_id)
         self._look_in(0.0)  # a retry may be due before anything that was looked for
-        self._watch.worked()
+        self._watch.record_work()
         return len(ended)
 
     def _record_known(self) -> None:
@@ -264,7 +263,7 @@ class Engine:
                 self.take_shards()
         if self._time_to("sweep", SWEEP_SECONDS):
             self._sweep()
-            gather_first_statistics(GROWING_TABLES)
+            get_dialect().gather_first_statistics(GROWING_TABLES)
 
     def _beat(self) -> None:
         trigger_fault("beat")

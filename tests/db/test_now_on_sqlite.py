@@ -10,7 +10,8 @@ import pytest
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
-from eventservice.db.now import SQLITE_NOW_TABLE, DbNow
+from eventservice.db.dialects.sqlite.dialect import NOW_TABLE
+from eventservice.db.now import DbNow
 from eventservice.tenants.models import Tenant
 from tests.factories import TenantFactory
 
@@ -37,21 +38,21 @@ def sql_of(mutation: Callable[[], Any]) -> str:
 def test_in_a_transaction_a_mutation_reads_the_temp_table_and_no_clock(mutation: Callable[[], Any]) -> None:
     with transaction.atomic():
         sql = sql_of(mutation)
-    assert SQLITE_NOW_TABLE in sql
+    assert NOW_TABLE in sql
     assert "'now'" not in sql
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS.values(), ids=MUTATIONS)
 def test_outside_a_transaction_it_reads_the_clock(mutation: Callable[[], Any]) -> None:
     sql = sql_of(mutation)
-    assert SQLITE_NOW_TABLE not in sql
+    assert NOW_TABLE not in sql
     assert "'now'" in sql
 
 
 def test_each_connection_has_its_own_temp_table(elsewhere: Any) -> None:
     def rows_seeded() -> Any:
         with connection.cursor() as cursor:
-            cursor.execute(f"SELECT count(*) FROM {SQLITE_NOW_TABLE}")
+            cursor.execute(f"SELECT count(*) FROM {NOW_TABLE}")
             return cursor.fetchone()[0]
 
     with transaction.atomic():

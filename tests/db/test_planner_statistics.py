@@ -1,22 +1,29 @@
-"""PostgreSQL gets its first statistics when a table has rows, and not a minute later."""
+"""PostgreSQL gets its first statistics as soon as a table has rows, and not a minute later."""
 
 from __future__ import annotations
 
 import pytest
 from django.db import connection
 
-from eventservice.db.planner_statistics import gather_first_statistics
+from eventservice.db.dialects import get_dialect
 
 pytestmark = pytest.mark.django_db
 
 
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="about PostgreSQL's own statistics")
 def test_a_table_that_has_rows_and_no_statistics_gets_some_once() -> None:
-    if connection.vendor != "postgresql":
-        pytest.skip("about PostgreSQL's own statistics")
     with connection.cursor() as cursor:
         cursor.execute("CREATE TABLE filled AS SELECT generate_series(1, 20000) AS n")
         cursor.execute("CREATE TABLE blank (n integer)")
-        assert gather_first_statistics(["filled", "blank"]) == ["filled"]
+        assert get_dialect().gather_first_statistics(["filled", "blank"]) == ["filled"]
         cursor.execute("SELECT reltuples FROM pg_class WHERE relname = 'filled'")
         assert cursor.fetchone()[0] == 20000
-        assert gather_first_statistics(["filled", "blank"]) == []
+        assert get_dialect().gather_first_statistics(["filled", "blank"]) == []
+
+
+@pytest.mark.skipif(
+    connection.vendor == "postgresql", reason="about the databases that gather statistics themselves"
+)
+def test_other_databases_need_none() -> None:
+    assert get_dialect().list_tables_without_statistics() == []
+    assert get_dialect().gather_first_statistics(["tenants"]) == []

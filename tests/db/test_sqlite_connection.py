@@ -10,7 +10,7 @@ import pytest
 from django.db import connection, transaction
 from django.db.utils import OperationalError
 
-from eventservice.db.dialects.sqlite import base
+from eventservice.db.dialects import get_dialect
 from eventservice.db.dialects.sqlite.library import FIXED
 from tests.factories import TenantFactory
 
@@ -53,8 +53,8 @@ def test_a_connection_is_set_up_with(name: str, value: Any) -> None:
 
 
 def test_a_process_that_acknowledges_nothing_syncs_less(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(base, "_synchronous", "FULL")
-    base.relax_synchronous()
+    monkeypatch.setattr(get_dialect(), "synchronous", "FULL")
+    get_dialect().relax_durability()
     connection.close()
     try:
         assert pragma("synchronous") == NORMAL

@@ -14,8 +14,8 @@ Reader = Callable[[Environment], Any]
 
 READERS: dict[str, tuple[Reader, str, Any, Any]] = {
     # name: reader, a given text, what it becomes, what it is when nothing is given
-    "text": (lambda env: env.text("V", "x"), "hello", "hello", "x"),
-    "text is stripped": (lambda env: env.text("V", "x"), "  hello ", "hello", "x"),
+    "text": (lambda env: env.string("V", "x"), "hello", "hello", "x"),
+    "text is stripped": (lambda env: env.string("V", "x"), "  hello ", "hello", "x"),
     "integer": (lambda env: env.integer("V", 3), "42", 42, 3),
     "seconds": (lambda env: env.seconds("V", 1.0), "0.25", 0.25, 1.0),
     "yes": (lambda env: env.boolean("V", False), "Yes", True, False),

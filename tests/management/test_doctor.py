@@ -245,7 +245,7 @@ def test_a_migration_that_is_missing_is_wrong(engine: Membership) -> None:
 def test_too_little_room_beside_the_file_is_wrong(
     engine: Membership, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doctor, "MIN_FREE_BYTES", 1 << 60)
+    monkeypatch.setattr("eventservice.db.dialects.sqlite.health.MIN_FREE_BYTES", 1 << 60)
     assert_wrong("disk space")
 
 

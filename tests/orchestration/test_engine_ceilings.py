@@ -34,13 +34,13 @@ def test_in_all(tenant: Any) -> None:
     assert look(engine).started == 1
 
 
-def test_while_all_places_are_taken_it_does_not_spin(tenant: Any) -> None:
+def test_while_all_places_are_taken_it_does_not_spin(tenant: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(2):
         submit(tenant)
     egress = FakeEgress()
     engine = engine_on(egress, in_flight=1)
     engine.poll_once(1)
-    engine._watch._busy_until = 0.0
+    monkeypatch.setattr(engine._watch, "_busy_until", 0.0, raising=False)
     engine._look_at = 0.0
     engine.poll_once(1)
     assert egress.naps[-1] > 0

@@ -100,7 +100,7 @@ def test_outcomes_that_come_while_no_tenant_can_be_read_are_written_later(tenant
     egress.answer()
     clear_profile_cache()
     engine._look_in(60.0)
-    engine._watch.changed()
+    engine._watch.has_changed()
     with database_away("SELECT tenants"):
         engine.poll_once(0)
     engine.poll_once(0)

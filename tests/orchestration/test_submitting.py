@@ -11,7 +11,7 @@ import pytest
 from django.db import OperationalError, connection
 from django.test.utils import CaptureQueriesContext
 
-from eventservice.db.errors import MARIADB_DEADLOCK
+from eventservice.db import errors
 from eventservice.kernel.errors import Conflict, DomainError, Invalid, NotFound
 from eventservice.kernel.ids import new_id
 from eventservice.kernel.sharding import compute_shard
@@ -169,16 +169,19 @@ def test_one_that_is_refused_takes_no_other_with_it_and_few_are_stored_one_by_on
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_batch_with_one_that_is_refused_goes_again_after_a_deadlock(tenant: Tenant) -> None:
+def test_a_batch_with_one_that_is_refused_goes_again_after_a_deadlock(
+    tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
     submit(tenant, service_call_id=SOME_ID)
     inserts = iter(range(100))
 
     def deadlock(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
         # After the batch as a whole, and after its first piece.
         if sql.translate(UNQUOTED).startswith("INSERT INTO service_calls ") and next(inserts) == 4:
-            raise OperationalError(MARIADB_DEADLOCK, "Deadlock found")
+            raise OperationalError("deadlock")
         return execute(sql, params, many, context)
 
+    monkeypatch.setattr(errors, "is_deadlock", lambda error: error.args == ("deadlock",))
     with connection.execute_wrapper(deadlock):
         results = lifecycle.submit_each(
             [command(tenant, service_call_id=SOME_ID), command(tenant), command(tenant)]

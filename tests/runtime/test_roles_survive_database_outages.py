@@ -13,6 +13,7 @@ from django.conf import settings
 from django.db import DatabaseError, InterfaceError, OperationalError, connection
 
 from eventservice.db import errors
+from eventservice.db.dialects import get_dialect
 from eventservice.db.errors import tolerate_outage
 from eventservice.db.now import DbNow, db_now
 from eventservice.management.loops import RoleCommand
@@ -62,7 +63,7 @@ def database_errors() -> list[Exception]:
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(errors, "PAUSE_SECONDS", 0.0)
     # The command relaxes this for its process, which other tests share here.
-    monkeypatch.setattr("eventservice.db.dialects.sqlite.base._synchronous", "FULL")
+    monkeypatch.setattr(get_dialect(), "synchronous", "FULL", raising=False)
     yield
     connection.close()
 

@@ -2,7 +2,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
-from eventservice.db.dialects.sqlite.base import relax_synchronous
+from eventservice.db.dialects import get_dialect
 from eventservice.runtime.cluster import run_cluster
 
 
@@ -10,5 +10,5 @@ class Command(BaseCommand):
     help = "Run the django-q2 cluster that executes the engine and the dispatcher. It shuts down gracefully on SIGTERM."
 
     def handle(self, *args: Any, **options: Any) -> None:
-        relax_synchronous()
+        get_dialect().relax_durability()
         run_cluster()

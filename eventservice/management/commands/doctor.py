@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import filecmp
-import shutil
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,15 +12,15 @@ from django.apps import apps
 from django.conf import settings
 from django.contrib.staticfiles.finders import get_finders
 from django.core import checks
+from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandParser
 from django.db import DatabaseError, connection, transaction
 from django.db.migrations.executor import MigrationExecutor
 from rich.table import Table
 from rich.text import Text
 
-from eventservice.db.dialects.sqlite.library import FIXED
+from eventservice.db.dialects import get_dialect
 from eventservice.db.now import db_now
-from eventservice.db.planner_statistics import tables_without_statistics
 from eventservice.kernel.findings import Finding, Severity, check
 from eventservice.kernel.ids import new_id
 from eventservice.kernel.secrets import Undecipherable, decrypt, encrypt
@@ -34,13 +33,6 @@ from orchestration.statistics.live_counts import read_live_counts
 from outbox.status import get_status as get_outbox_status
 
 MAX_CLOCK_SKEW = timedelta(seconds=1)
-MIN_FREE_BYTES = 1 << 30
-PRAGMAS = {"journal_mode": "wal", "foreign_keys": 1, "synchronous": 2, "busy_timeout": 5000}
-TIMEOUTS = {
-    "postgresql": ("idle_in_transaction_session_timeout", "lock_timeout", "statement_timeout"),
-    "mysql": ("idle_transaction_timeout", "innodb_lock_wait_timeout", "max_statement_time"),
-}
-MANY_ROWS = 5000
 MAX_CALLS_OPENED = 5000
 
 STYLES = {
@@ -80,7 +72,7 @@ def examine() -> Iterator[Finding]:
     reached = database()
     yield reached
     if reached.is_ok:
-        for look in (*OF_DATABASE.get(connection.vendor, ()), *OF_EVERY_DATABASE):
+        for look in (*get_dialect().health_checks, *DATABASE_CHECKS):
             yield from _run(look)
 
 
@@ -152,54 +144,9 @@ def database() -> Finding:
         connection.ensure_connection()
         version = ".".join(map(str, connection.get_database_version()))
         return check("database", True, f"{connection.display_name} {version}, {where}")
-    except (DatabaseError, OSError) as error:
+    except (DatabaseError, OSError, ImproperlyConfigured) as error:
         remedy = "Check that the server is running and that this host and user may connect (DATABASE_URL or DB_PATH)."
         return check("database", False, f"{where}: {_join_lines(error)}", remedy)
-
-
-def sqlite_library() -> Iterator[Finding]:
-    library: Any = connection.Database  # type: ignore[attr-defined]
-    remedy = (
-        "Install pysqlite3 (requirements.lock): this version of SQLite can lose pages when the WAL is reset."
-    )
-    yield check("sqlite_library", library.sqlite_version_info >= FIXED, library.sqlite_version, remedy)
-
-
-def sqlite_pragmas() -> Iterator[Finding]:
-    found = {name: _fetch_value(f"PRAGMA {name}") for name in PRAGMAS}
-    text = ", ".join(f"{name}={value}" for name, value in found.items())
-    yield check(
-        "sqlite_pragmas",
-        found == PRAGMAS,
-        text,
-        "Keep the file on a local disk: WAL does not work on a share.",
-    )
-
-
-def disk_space() -> Iterator[Finding]:
-    folder = Path(connection.settings_dict["NAME"]).absolute().parent
-    free = shutil.disk_usage(folder).free
-    remedy = f"Free at least {MIN_FREE_BYTES >> 30} GiB for the WAL, or move DB_PATH."
-    yield check("disk_space", free >= MIN_FREE_BYTES, f"{free / (1 << 30):.1f} GiB free at {folder}", remedy)
-
-
-def collation() -> Iterator[Finding]:
-    wrong = _fetch_value(
-        "SELECT GROUP_CONCAT(table_name) FROM information_schema.tables"
-        " WHERE table_schema = DATABASE() AND table_type = 'BASE TABLE' AND table_collation NOT LIKE 'utf8mb4%%bin'"
-    )
-    text = f"not binary: {wrong}" if wrong else _fetch_value("SELECT @@collation_database")
-    remedy = "Create the database with CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin: ids and tags are compared by bytes."
-    yield check("collation", not wrong, text, remedy)
-
-
-def session_timeouts() -> Iterator[Finding]:
-    query = "SHOW {}" if connection.vendor == "postgresql" else "SELECT @@{}"
-    found = {name: str(_fetch_value(query.format(name))) for name in TIMEOUTS[connection.vendor]}
-    unlimited = [name for name, value in found.items() if value.rstrip("0.") == ""]
-    text = ", ".join(f"{name}={value}" for name, value in found.items())
-    remedy = "Restart the process, which sets them when it connects. A connection pooler must not reset them."
-    yield check("session_timeouts", not unlimited, text, remedy)
 
 
 def migrations() -> Iterator[Finding]:
@@ -249,19 +196,6 @@ def _list_stored_secrets() -> Iterator[tuple[str, str]]:
     yield from sample_scheduled_secrets(MAX_CALLS_OPENED)
 
 
-def planner_statistics() -> Iterator[Finding]:
-    names = [name for name in tables_without_statistics() if _has_many_rows(name)]
-    text = f"missing for {', '.join(names)}" if names else "collected for every table with rows"
-    remedy = "Run ANALYZE in the database: without statistics, lists can take seconds."
-    yield check("planner_statistics", not names, text, remedy)
-
-
-def _has_many_rows(table: str) -> bool:
-    with connection.cursor() as cursor:
-        cursor.execute(f"SELECT 1 FROM {connection.ops.quote_name(table)} LIMIT 1 OFFSET %s", [MANY_ROWS])
-        return cursor.fetchone() is not None
-
-
 # --- the running system ---------------------------------------------------------------------------------------
 
 
@@ -272,18 +206,7 @@ def running_system() -> list[Finding]:
     )
 
 
-OF_DATABASE: dict[str, tuple[Callable[[], Iterable[Finding]], ...]] = {
-    "sqlite": (sqlite_library, sqlite_pragmas, disk_space),
-    "postgresql": (session_timeouts, planner_statistics),
-    "mysql": (collation, session_timeouts),
-}
-OF_EVERY_DATABASE = (migrations, writing, clock, stored_secrets, running_system)
-
-
-def _fetch_value(sql: str) -> Any:
-    with connection.cursor() as cursor:
-        cursor.execute(sql, [] if "%%" in sql else None)
-        return cursor.fetchone()[0]
+DATABASE_CHECKS = (migrations, writing, clock, stored_secrets, running_system)
 
 
 def _join_lines(error: Exception) -> str:

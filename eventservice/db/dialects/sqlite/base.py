@@ -4,19 +4,19 @@
 - Transactions begin IMMEDIATE: a writer waits its turn at the start, where waiting is safe, and not in the
   middle, where SQLite can only answer "database is locked".
 - Each transaction seeds the connection's `stable_now` table, which `DbNow` reads (eventservice.db.now).
-- `synchronous` follows the role of the process: FULL where submissions are acknowledged, NORMAL in the engine,
-  whose work a power cut can only make it repeat.
+- `synchronous` follows the role of the process (SQLiteDialect.relax_durability).
 """
 
 from pathlib import Path
 from typing import Any
 
 from eventservice.db.dialects.sqlite.library import prefer_fixed_library
-from eventservice.db.now import SQLITE_FORMAT, SQLITE_NOW_TABLE
 
 prefer_fixed_library()
 
 from django.db.backends.sqlite3 import base, operations, schema  # noqa: E402
+
+from eventservice.db.dialects.sqlite.dialect import NOW_TABLE, TIME_FORMAT, SQLiteDialect  # noqa: E402
 
 TYPES = {
     "AutoField": "integer",
@@ -39,20 +39,10 @@ PRAGMAS = (
     "PRAGMA busy_timeout = 5000",
     "PRAGMA temp_store = MEMORY",
     "PRAGMA cache_size = -16384",
-    f"CREATE TEMP TABLE IF NOT EXISTS {SQLITE_NOW_TABLE.removeprefix('temp.')} (id integer PRIMARY KEY, ts text)",
+    f"CREATE TEMP TABLE IF NOT EXISTS {NOW_TABLE.removeprefix('temp.')} (id integer PRIMARY KEY, ts text)",
 )
 
-SEED_NOW = (
-    f"INSERT OR REPLACE INTO {SQLITE_NOW_TABLE} (id, ts) VALUES (1, strftime('{SQLITE_FORMAT}', 'now'))"
-)
-
-_synchronous = "FULL"
-
-
-def relax_synchronous() -> None:
-    """For processes that acknowledge nothing to a client (the engine and the dispatcher), before they connect."""
-    global _synchronous
-    _synchronous = "NORMAL"
+SEED_NOW = f"INSERT OR REPLACE INTO {NOW_TABLE} (id, ts) VALUES (1, strftime('{TIME_FORMAT}', 'now'))"
 
 
 class StrictSchemaEditor(schema.DatabaseSchemaEditor):
@@ -69,6 +59,7 @@ class StrictOperations(operations.DatabaseOperations):
 
 
 class DatabaseWrapper(base.DatabaseWrapper):
+    dialect = SQLiteDialect()
     data_types = {name: TYPES.get(name, "text") for name in base.DatabaseWrapper.data_types}
     SchemaEditorClass = StrictSchemaEditor
     ops_class = StrictOperations
@@ -82,7 +73,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
         if not self.is_in_memory_db():
             Path(conn_params["database"]).parent.mkdir(parents=True, exist_ok=True)
         connection = super().get_new_connection(conn_params)
-        for pragma in (*PRAGMAS, f"PRAGMA synchronous = {_synchronous}"):
+        for pragma in (*PRAGMAS, f"PRAGMA synchronous = {self.dialect.synchronous}"):
             connection.execute(pragma)
         return connection
 

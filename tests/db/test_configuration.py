@@ -1,14 +1,24 @@
-"""DATABASE_URL says which database, in the form that everyone knows; what is wrong with it is said without it."""
+"""DATABASE_URL names the database in the usual form. What is wrong with it is reported without quoting it."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
+from django.db import connection
 
-from eventservice.kernel.env import MARIADB, POSTGRESQL, SQLITE, Environment, parse_database_url
+from eventservice.db.configuration import BY_ENGINE, parse_database_url, read_database
+from eventservice.db.dialects import get_dialect
+from eventservice.db.dialects.configuration import SessionLimits
+from eventservice.kernel.env import Environment
 
+LIMITS = SessionLimits(idle_transaction_seconds=15, lock_seconds=4, statement_seconds=30)
+SQLITE = "eventservice.db.dialects.sqlite"
+POSTGRESQL = "eventservice.db.dialects.postgresql"
+MARIADB = "eventservice.db.dialects.mariadb"
 BASE = Path("/srv/app")
 
 
@@ -26,7 +36,8 @@ BASE = Path("/srv/app")
 )
 def test_sqlite_is_a_file(variables: dict[str, str], file: str) -> None:
     env = Environment(variables)
-    assert env.database(BASE) == {"ENGINE": SQLITE, "NAME": file}
+    database = read_database(env, BASE, LIMITS)
+    assert (database["ENGINE"], database["NAME"]) == (SQLITE, file)
     env.check()
 
 
@@ -34,7 +45,7 @@ def test_sqlite_is_a_file(variables: dict[str, str], file: str) -> None:
     ("scheme", "engine"),
     [("postgres", POSTGRESQL), ("postgresql", POSTGRESQL), ("mysql", MARIADB), ("mariadb", MARIADB)],
 )
-def test_a_servers_url_has_all_its_parts(scheme: str, engine: str) -> None:
+def test_all_parts_of_a_servers_url_are_read(scheme: str, engine: str) -> None:
     assert parse_database_url(f"{scheme}://us%40er:p%2Fw%3A@db.test:6543/calls?sslmode=require") == {
         "ENGINE": engine,
         "NAME": "calls",
@@ -46,7 +57,7 @@ def test_a_servers_url_has_all_its_parts(scheme: str, engine: str) -> None:
     }
 
 
-def test_what_a_servers_url_leaves_out_is_the_drivers_to_choose() -> None:
+def test_the_driver_chooses_what_a_servers_url_leaves_out() -> None:
     database = parse_database_url("postgres:///calls")
     assert [database[part] for part in ("USER", "PASSWORD", "HOST", "PORT", "OPTIONS")] == [
         "",
@@ -71,11 +82,46 @@ def test_what_a_servers_url_leaves_out_is_the_drivers_to_choose() -> None:
         ("postgres://me:hunter2\N{FULLWIDTH COMMERCIAL AT}@db/calls", "must be %-encoded"),
     ],
 )
-def test_a_wrong_url_is_named_with_its_fault_and_without_its_password(url: str, says: str) -> None:
+def test_a_wrong_url_is_reported_without_its_password(url: str, says: str) -> None:
     env = Environment({"DATABASE_URL": url})
-    env.database(BASE)
+    read_database(env, BASE, LIMITS)
     with pytest.raises(ImproperlyConfigured) as refusal:
         env.check()
     assert "DATABASE_URL " in str(refusal.value)
     assert says in str(refusal.value)
     assert "hunter2" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "option", "expected"),
+    [
+        (
+            "postgres:///calls",
+            "options",
+            ["idle_in_transaction_session_timeout=15s", "lock_timeout=4s", "statement_timeout=30s"],
+        ),
+        (
+            "mariadb:///calls",
+            "init_command",
+            ["idle_transaction_timeout=15", "innodb_lock_wait_timeout=4", "max_statement_time=30"],
+        ),
+    ],
+)
+def test_each_session_is_limited(url: str, option: str, expected: list[str]) -> None:
+    database = read_database(Environment({"DATABASE_URL": url}), BASE, LIMITS)
+    assert all(limit in database["OPTIONS"][option] for limit in expected)
+    assert (database["CONN_MAX_AGE"], database["CONN_HEALTH_CHECKS"]) == (None, True)
+
+
+def test_an_unknown_backend_is_refused_with_the_names_of_those_that_are_supported() -> None:
+    unknown: Any = SimpleNamespace(settings_dict={"ENGINE": "django.db.backends.oracle"})
+    with pytest.raises(
+        ImproperlyConfigured, match=r"'django.db.backends.oracle' is not supported: expected one of"
+    ) as refusal:
+        get_dialect(unknown)
+    assert all(engine in str(refusal.value) for engine in BY_ENGINE)
+
+
+@pytest.mark.django_db
+def test_the_default_connection_has_a_dialect() -> None:
+    assert get_dialect() is get_dialect(connection) is connection.dialect  # type: ignore[attr-defined]

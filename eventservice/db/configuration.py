@@ -1,0 +1,56 @@
+"""DATABASE_URL, and what the settings say of the database that it names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from urllib.parse import SplitResult, urlsplit
+
+from eventservice.db.dialects.configuration import DatabaseConfiguration, SessionLimits
+from eventservice.db.dialects.mariadb.configuration import MariaDBConfiguration
+from eventservice.db.dialects.postgresql.configuration import PostgreSQLConfiguration
+from eventservice.db.dialects.sqlite.configuration import SQLiteConfiguration
+from eventservice.kernel.env import Environment
+
+SQLITE = SQLiteConfiguration()
+DATABASES: tuple[DatabaseConfiguration, ...] = (SQLITE, PostgreSQLConfiguration(), MariaDBConfiguration())
+BY_SCHEME = {scheme: database for database in DATABASES for scheme in database.schemes}
+BY_ENGINE = {database.engine: database for database in DATABASES}
+
+
+def read_database(env: Environment, base: Path, limits: SessionLimits) -> dict[str, Any]:
+    """Return the entry of Django's DATABASES for DATABASE_URL, or else for the SQLite file at DB_PATH."""
+    url = env.string("DATABASE_URL", max_length=None)
+    try:
+        entry = parse_database_url(url) if url else SQLITE.at(_find_file(env, base))
+    except ValueError as wrong:
+        # The URL may hold a password: the message says what is wrong with it and does not quote it.
+        env.report(f"DATABASE_URL {wrong}")
+        entry = SQLITE.at(":memory:")
+    BY_ENGINE[entry["ENGINE"]].configure(entry, limits)
+    return entry
+
+
+def _find_file(env: Environment, base: Path) -> str:
+    return str(base / Path(env.string("DB_PATH", "data/event_service.db")).expanduser())
+
+
+def parse_database_url(url: str) -> dict[str, Any]:
+    """Return the database that a URL names as an entry of DATABASES. Raise ValueError without quoting the URL."""
+    parts = _split(url)
+    database = BY_SCHEME.get(parts.scheme)
+    if database is None:
+        raise ValueError(f"has the scheme {parts.scheme!r}: expected one of {', '.join(BY_SCHEME)}")
+    return database.parse_url(parts)
+
+
+def _split(url: str) -> SplitResult:
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # raises for a port that is none
+    except ValueError:
+        # Its message quotes what it could not read, and that may be the password.
+        raise ValueError(
+            "cannot be read: special characters of user and password must be %-encoded"
+        ) from None
+    return parts

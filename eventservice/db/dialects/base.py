@@ -1,0 +1,162 @@
+"""What every dialect offers: one facade over a few small objects, which hold all differences between databases."""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from django.db import connection
+
+from eventservice.db.dialects.change_watch import ChangeWatch, PollingChangeWatch
+from eventservice.kernel.findings import Finding
+
+if TYPE_CHECKING:
+    from django.core.checks import CheckMessage
+    from django.db import OperationalError, models
+
+    Model = type[models.Model]
+
+Sql = tuple[str, list[Any]]
+
+
+class Clock(ABC):
+    """The database's time in SQL, the same for all of a transaction (eventservice.db.now)."""
+
+    @abstractmethod
+    def render_now(self, connection: Any, offset: timedelta) -> Sql:
+        """Return the present time, moved by `offset`."""
+
+    @abstractmethod
+    def render_instant(self, value: Any) -> Sql:
+        """Return an instant that the backend has adapted, with the type that the present time has."""
+
+
+def render_moved(now: str, arithmetic: str, offset: timedelta) -> Sql:
+    """Return `now`, or `arithmetic` with the microseconds of the offset as its parameter."""
+    if not offset:
+        return now, []
+    return f"({arithmetic.format(now=now)})", [offset // timedelta(microseconds=1)]
+
+
+class Locks:
+    """The clauses that lock the rows of a SELECT, and what keeps a statement from waiting for a lock."""
+
+    for_update = "FOR UPDATE"
+    for_update_skip_locked = "FOR UPDATE SKIP LOCKED"
+    for_share = "FOR SHARE"
+
+    @contextmanager
+    def without_waiting(self) -> Iterator[None]:
+        """Fail at once where a writer locks the whole database; elsewhere locked rows can be skipped."""
+        yield
+
+
+class BulkWriter:
+    """The statements that write many rows at once (eventservice.db.bulk)."""
+
+    # Whether one statement reads all rows from one JSON parameter, instead of being executed once a row.
+    reads_rows_from_json = False
+    # Whether datetimes are written as the backend adapts them.
+    adapts_datetimes = True
+    update_hint = ""
+
+    def insert_sql(self, model: Model, columns: Sequence[str]) -> str:
+        return _insert_values(model, columns)
+
+    def update_sql(self, model: Model, assignments: str, condition: str) -> str:
+        """Return an UPDATE in which a placeholder stands for each `{column}`."""
+        table = connection.ops.quote_name(model._meta.db_table)
+        return COLUMN.sub("%s", f"UPDATE {table}{self.update_hint} SET {assignments} WHERE {condition}")
+
+    def upsert_sql(
+        self,
+        model: Model,
+        columns: Sequence[str],
+        key: Sequence[str],
+        overwritten: Sequence[str],
+        changes: str,
+    ) -> str:
+        """Return an INSERT, once a row, that overwrites some columns where the key exists, and applies `changes`."""
+        overwrite = ", ".join(f"{column} = excluded.{column}" for column in overwritten)
+        conflict = f"ON CONFLICT ({', '.join(key)}) DO UPDATE SET {overwrite}, {changes}"
+        return f"{_insert_values(model, columns)} {conflict}"
+
+
+# In the SQL of eventservice.db.bulk `{column}` stands for a value of that column's type.
+COLUMN = re.compile(r"\{(\w+)\}")
+
+
+def insert_into(model: Model, columns: Sequence[str]) -> str:
+    quote = connection.ops.quote_name
+    return f"INSERT INTO {quote(model._meta.db_table)} ({', '.join(map(quote, columns))})"
+
+
+def _insert_values(model: Model, columns: Sequence[str]) -> str:
+    return f"{insert_into(model, columns)} VALUES ({', '.join(['%s'] * len(columns))})"
+
+
+class ErrorCodes(ABC):
+    """What the driver's errors mean (eventservice.db.errors)."""
+
+    @abstractmethod
+    def is_deadlock(self, error: OperationalError) -> bool:
+        """Return whether the transaction was rolled back to resolve a deadlock."""
+
+    @abstractmethod
+    def is_rolled_back(self, error: OperationalError) -> bool:
+        """Return whether nothing was written for certain."""
+
+
+class Fragments(ABC):
+    """Templates of Django expressions (eventservice.db.sql)."""
+
+    # An expression that no index is chosen for. Planners that weigh costs need no hint.
+    unindexed = "%(expressions)s"
+
+    @abstractmethod
+    def timestamp_prefix(self, length: int) -> str:
+        """Return the template for the first characters of a moment, as `2026-03-01 12:05` in UTC."""
+
+    @abstractmethod
+    def elapsed_steps(self, step_ms: int, max_steps: int) -> tuple[str, str]:
+        """Return the template, and what joins its two arguments, for the steps begun from the second to the first."""
+
+
+class Dialect:
+    """Everything that differs between the databases. A backend has one, as `connection.dialect`."""
+
+    clock: Clock
+    locks: Locks
+    writer: BulkWriter
+    errors: ErrorCodes
+    fragments: Fragments
+    # Whether a session limits how long it waits for a locked row (DB_LOCK_SECONDS).
+    has_lock_timeout = True
+    health_checks: Sequence[Callable[[], Iterable[Finding]]] = ()
+
+    def watch_changes(self, wake: Callable[[], None], max_interval: float) -> ChangeWatch:
+        """Return a watch on what other processes write. It may call `wake`, from another thread."""
+        return PollingChangeWatch(max_interval)
+
+    def relax_durability(self) -> None:
+        """Allow a power cut to undo the last commits of this process. Call it before connecting.
+
+        For processes that acknowledge nothing to a client (the engine and the dispatcher): what is undone is done
+        again.
+        """
+
+    def list_tables_without_statistics(self) -> list[str]:
+        """Return the tables that hold something and that the planner knows nothing of."""
+        return []
+
+    def gather_first_statistics(self, tables: Collection[str]) -> list[str]:
+        """Analyze those of the tables that have rows and no statistics yet, and return their names."""
+        return []
+
+    def run_system_checks(self) -> list[CheckMessage]:
+        """Return what is wrong with the driver or its library; it is called without a connection."""
+        return []

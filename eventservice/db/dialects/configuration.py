@@ -1,0 +1,54 @@
+"""How a database is named in DATABASE_URL, and what Django's DATABASES must say of it. Settings import this."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import SplitResult, parse_qsl, unquote
+
+
+@dataclass(frozen=True, slots=True)
+class SessionLimits:
+    """After how many seconds the database ends what a session does, so that a frozen process holds no locks."""
+
+    idle_transaction_seconds: int
+    lock_seconds: int
+    statement_seconds: int
+
+
+class DatabaseConfiguration(ABC):
+    """One database's schemes and settings."""
+
+    engine: str
+    schemes: tuple[str, ...]
+
+    @abstractmethod
+    def parse_url(self, url: SplitResult) -> dict[str, Any]:
+        """Return the entry of DATABASES for this URL. Raise ValueError, without quoting the URL, if it is wrong."""
+
+    @abstractmethod
+    def configure(self, database: dict[str, Any], limits: SessionLimits) -> None:
+        """Add to the entry what each session has to be set up with."""
+
+
+class ServerConfiguration(DatabaseConfiguration):
+    """A database server, as opposed to a file."""
+
+    def parse_url(self, url: SplitResult) -> dict[str, Any]:
+        name = unquote(url.path).strip("/")
+        if not name:
+            raise ValueError(f"names no database: expected {url.scheme}://user:password@host:port/name")
+        return {
+            "ENGINE": self.engine,
+            "NAME": name,
+            "USER": unquote(url.username or ""),
+            "PASSWORD": unquote(url.password or ""),
+            "HOST": url.hostname or "",
+            "PORT": str(url.port or ""),
+            "OPTIONS": dict(parse_qsl(url.query)),
+        }
+
+    def configure(self, database: dict[str, Any], limits: SessionLimits) -> None:
+        # Connections stay open: a process reuses its own, and Django replaces one that has died.
+        database.update(CONN_MAX_AGE=None, CONN_HEALTH_CHECKS=True)

@@ -1,0 +1,89 @@
+"""How MariaDB differs: its time is per statement, and it locks what it passes in an index."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, timedelta
+from typing import TYPE_CHECKING, Any
+
+from django.db import OperationalError
+
+from eventservice.db.dialects.base import (
+    BulkWriter,
+    Clock,
+    Dialect,
+    ErrorCodes,
+    Fragments,
+    Locks,
+    Sql,
+    render_moved,
+)
+from eventservice.db.dialects.mariadb import health
+
+if TYPE_CHECKING:
+    from eventservice.db.dialects.base import Model
+
+
+class MariaDBClock(Clock):
+    """The instant that the backend reads when a transaction begins (base.py), and CURRENT_TIMESTAMP outside one."""
+
+    def render_now(self, connection: Any, offset: timedelta) -> Sql:
+        if connection.transaction_now is None:
+            return render_moved("CURRENT_TIMESTAMP(6)", "TIMESTAMPADD(MICROSECOND, %s, {now})", offset)
+        instant = connection.transaction_now.replace(tzinfo=UTC) + offset
+        return self.render_instant(connection.ops.adapt_datetimefield_value(instant))
+
+    def render_instant(self, value: Any) -> Sql:
+        return "CAST(%s AS DATETIME(6))", [value]
+
+
+class MariaDBLocks(Locks):
+    for_share = "LOCK IN SHARE MODE"
+
+
+class MariaDBWriter(BulkWriter):
+    # Rows are named by their keys. MariaDB may think of another index, and then locks what it passes.
+    update_hint = " FORCE INDEX (PRIMARY)"
+
+    def upsert_sql(
+        self,
+        model: Model,
+        columns: Sequence[str],
+        key: Sequence[str],
+        overwritten: Sequence[str],
+        changes: str,
+    ) -> str:
+        overwrite = ", ".join(f"{column} = VALUES({column})" for column in overwritten)
+        return f"{self.insert_sql(model, columns)} ON DUPLICATE KEY UPDATE {overwrite}, {changes}"
+
+
+class MariaDBErrors(ErrorCodes):
+    """The server's error number is the first argument."""
+
+    DEADLOCK = 1213
+    # Too many connections, no connection, lock wait timeout, deadlock, statement timeout.
+    ROLLED_BACK = frozenset({1040, 2002, 2003, 1205, DEADLOCK, 1969})
+
+    def is_deadlock(self, error: OperationalError) -> bool:
+        return error.args[:1] == (self.DEADLOCK,)
+
+    def is_rolled_back(self, error: OperationalError) -> bool:
+        return bool(error.args) and error.args[0] in self.ROLLED_BACK
+
+
+class MariaDBFragments(Fragments):
+    def timestamp_prefix(self, length: int) -> str:
+        return f"LEFT(CAST(%(expressions)s AS CHAR), {length})"
+
+    def elapsed_steps(self, step_ms: int, max_steps: int) -> tuple[str, str]:
+        steps = f"CEIL(TIMESTAMPDIFF(MICROSECOND, %(expressions)s) / -{step_ms * 1000})"
+        return f"CAST(LEAST({max_steps}, GREATEST(0, {steps})) AS SIGNED)", ", "
+
+
+class MariaDBDialect(Dialect):
+    clock = MariaDBClock()
+    locks = MariaDBLocks()
+    writer = MariaDBWriter()
+    errors = MariaDBErrors()
+    fragments = MariaDBFragments()
+    health_checks = (health.collation, health.session_timeouts)

@@ -1,0 +1,24 @@
+"""What `manage.py doctor` checks in MariaDB: the tables' collation and the session's time-outs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from eventservice.db.dialects.health import check_timeouts, fetch_value
+from eventservice.kernel.findings import Finding, check
+
+TIMEOUTS = ("idle_transaction_timeout", "innodb_lock_wait_timeout", "max_statement_time")
+
+
+def collation() -> Iterator[Finding]:
+    wrong = fetch_value(
+        "SELECT GROUP_CONCAT(table_name) FROM information_schema.tables"
+        " WHERE table_schema = DATABASE() AND table_type = 'BASE TABLE' AND table_collation NOT LIKE 'utf8mb4%bin'"
+    )
+    text = f"not binary: {wrong}" if wrong else str(fetch_value("SELECT @@collation_database"))
+    remedy = "Create the database with CHARACTER SET utf8mb4 COLLATE utf8mb4_nopad_bin: ids and tags are compared by bytes."
+    yield check("collation", not wrong, text, remedy)
+
+
+def session_timeouts() -> Iterator[Finding]:
+    yield check_timeouts({name: f"SELECT @@{name}" for name in TIMEOUTS})

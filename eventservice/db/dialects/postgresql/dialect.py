@@ -1,0 +1,119 @@
+"""How PostgreSQL differs: batches are one statement each, and its planner has to be given its first statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from django.db import OperationalError, connection
+
+from eventservice.db.dialects.base import (
+    COLUMN,
+    BulkWriter,
+    Clock,
+    Dialect,
+    ErrorCodes,
+    Fragments,
+    Locks,
+    Sql,
+    insert_into,
+    render_moved,
+)
+from eventservice.db.dialects.postgresql import health
+from eventservice.db.dialects.postgresql.statistics import list_tables_without_statistics
+
+if TYPE_CHECKING:
+    from eventservice.db.dialects.base import Model
+
+
+class PostgreSQLClock(Clock):
+    """CURRENT_TIMESTAMP is the transaction's time."""
+
+    def render_now(self, connection: Any, offset: timedelta) -> Sql:
+        return render_moved("CURRENT_TIMESTAMP", "{now} + %s * INTERVAL '1 microsecond'", offset)
+
+    def render_instant(self, value: Any) -> Sql:
+        return "%s::timestamptz", [value]
+
+
+class PostgreSQLWriter(BulkWriter):
+    """A batch is one statement that reads its rows from one JSON parameter.
+
+    A statement a row costs a round trip and a plan each, and before the tables have statistics that plan may walk all
+    of a tenant's rows to find the one.
+    """
+
+    reads_rows_from_json = True
+    adapts_datetimes = False
+
+    def insert_sql(self, model: Model, columns: Sequence[str]) -> str:
+        values = ", ".join(_value_names(len(columns)))
+        return f"{insert_into(model, columns)} SELECT {values} FROM {_recordset(model, columns)}"
+
+    def update_sql(self, model: Model, assignments: str, condition: str) -> str:
+        table = connection.ops.quote_name(model._meta.db_table)
+        columns = COLUMN.findall(f"{assignments} {condition}")
+        sql = f"UPDATE {table} SET {assignments} FROM {_recordset(model, columns)} WHERE {condition}"
+        names = iter(_value_names(len(columns)))
+        return COLUMN.sub(lambda column: next(names), sql)
+
+
+def _value_names(count: int) -> list[str]:
+    """Return what the values of a row are called in JSON (eventservice.db.bulk)."""
+    return [f"v{number}" for number in range(count)]
+
+
+def _recordset(model: Model, columns: Sequence[str]) -> str:
+    types = {field.column: field.rel_db_type(connection) for field in model._meta.local_concrete_fields}
+    named = zip(_value_names(len(columns)), columns, strict=True)
+    typed = ", ".join(f"{name} {types[column]}" for name, column in named)
+    return f"json_to_recordset(%s::json) AS given({typed})"
+
+
+class PostgreSQLErrors(ErrorCodes):
+    """psycopg tells the SQLSTATE."""
+
+    DEADLOCK = "40P01"
+    # Too many connections, lock timeout, serialization failure, deadlock, statement timeout.
+    ROLLED_BACK = frozenset({"53300", "55P03", "40001", DEADLOCK, "57014"})
+    # psycopg knows no code for a connection that was never made.
+    NO_CONNECTION = ("connection failed", "connection timeout expired")
+
+    def is_deadlock(self, error: OperationalError) -> bool:
+        return getattr(error.__cause__, "sqlstate", None) == self.DEADLOCK
+
+    def is_rolled_back(self, error: OperationalError) -> bool:
+        message = str(error.args[0]) if error.args else ""
+        return (
+            message.startswith(self.NO_CONNECTION)
+            or getattr(error.__cause__, "sqlstate", None) in self.ROLLED_BACK
+        )
+
+
+class PostgreSQLFragments(Fragments):
+    def timestamp_prefix(self, length: int) -> str:
+        return f"LEFT(CAST(%(expressions)s AT TIME ZONE 'UTC' AS text), {length})"
+
+    def elapsed_steps(self, step_ms: int, max_steps: int) -> tuple[str, str]:
+        steps = f"CEIL(EXTRACT(EPOCH FROM (%(expressions)s)) * {1000 // step_ms})"
+        return f"CAST(LEAST({max_steps}, GREATEST(0, {steps})) AS integer)", " - "
+
+
+class PostgreSQLDialect(Dialect):
+    clock = PostgreSQLClock()
+    locks = Locks()
+    writer = PostgreSQLWriter()
+    errors = PostgreSQLErrors()
+    fragments = PostgreSQLFragments()
+    health_checks = (health.session_timeouts, health.planner_statistics)
+
+    def list_tables_without_statistics(self) -> list[str]:
+        return list_tables_without_statistics()
+
+    def gather_first_statistics(self, tables: Collection[str]) -> list[str]:
+        names = [name for name in list_tables_without_statistics() if name in tables]
+        with connection.cursor() as cursor:
+            for name in names:
+                cursor.execute(f"ANALYZE {connection.ops.quote_name(name)}")
+        return names

@@ -1,0 +1,31 @@
+"""SQLite in DATABASE_URL and DATABASES."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import SplitResult, unquote
+
+from eventservice.db.dialects.configuration import DatabaseConfiguration, SessionLimits
+
+ENGINE = "eventservice.db.dialects.sqlite"
+
+
+class SQLiteConfiguration(DatabaseConfiguration):
+    """A file. It has time-outs of its own (see base.py)."""
+
+    engine = ENGINE
+    schemes = ("sqlite",)
+
+    def parse_url(self, url: SplitResult) -> dict[str, Any]:
+        # sqlite:///relative/path and sqlite:////absolute/path, as everywhere.
+        path = unquote(url.path)
+        if not path.strip("/"):
+            raise ValueError("names no file: expected sqlite:///path/to/file.db")
+        return self.at(path[1:])
+
+    def at(self, path: str) -> dict[str, Any]:
+        """Return the entry of DATABASES for a file."""
+        return {"ENGINE": self.engine, "NAME": path}
+
+    def configure(self, database: dict[str, Any], limits: SessionLimits) -> None:
+        database.update(CONN_MAX_AGE=None, CONN_HEALTH_CHECKS=False)

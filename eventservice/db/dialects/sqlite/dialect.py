@@ -1,0 +1,121 @@
+"""How SQLite differs: it has one writer at a time, no types for time, and changes are noticed by its log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from django.core.checks import CheckMessage, Warning
+from django.db import OperationalError, connection
+
+from eventservice.db.dialects.base import (
+    BulkWriter,
+    Clock,
+    Dialect,
+    ErrorCodes,
+    Fragments,
+    Locks,
+    Sql,
+)
+from eventservice.db.dialects.change_watch import ChangeWatch
+from eventservice.db.dialects.sqlite import health
+from eventservice.db.dialects.sqlite.change_watch import SQLiteChangeWatch
+from eventservice.db.dialects.sqlite.library import FIXED
+
+# The backend writes each transaction's time into this table (base.py).
+NOW_TABLE = "temp.stable_now"
+# Milliseconds are what SQLite's clock gives. Six digits keep stored texts of one width, so that they sort.
+TIME_FORMAT = "%Y-%m-%d %H:%M:%f000"
+
+
+class SQLiteClock(Clock):
+    """The temporary table inside a transaction, and the clock of the statement outside one."""
+
+    def render_now(self, connection: Any, offset: timedelta) -> Sql:
+        base = f"(SELECT ts FROM {NOW_TABLE})" if connection.in_atomic_block else "'now'"
+        if offset or base == "'now'":
+            modifier = f", '{offset.total_seconds():+.3f} seconds'" if offset else ""
+            return f"strftime('{TIME_FORMAT.replace('%', '%%')}', {base}{modifier})", []
+        return base, []
+
+    def render_instant(self, value: Any) -> Sql:
+        return "%s", [value]
+
+
+class SQLiteLocks(Locks):
+    """A transaction is IMMEDIATE, and so alone: no row needs a lock of its own."""
+
+    for_update = for_update_skip_locked = for_share = ""
+
+    @contextmanager
+    def without_waiting(self) -> Iterator[None]:
+        with connection.cursor() as cursor:
+            cursor.execute("PRAGMA busy_timeout")
+            (usual,) = cursor.fetchone()
+            cursor.execute("PRAGMA busy_timeout = 0")
+            try:
+                yield
+            finally:
+                cursor.execute(f"PRAGMA busy_timeout = {usual}")
+
+
+class SQLiteErrors(ErrorCodes):
+    """The primary result code is the last byte; the rest of it says how."""
+
+    # Busy, locked, read-only, full, cannot open.
+    ROLLED_BACK = frozenset({5, 6, 8, 13, 14})
+
+    def is_deadlock(self, error: OperationalError) -> bool:
+        return False
+
+    def is_rolled_back(self, error: OperationalError) -> bool:
+        return getattr(error.__cause__, "sqlite_errorcode", 0) & 0xFF in self.ROLLED_BACK
+
+
+class SQLiteFragments(Fragments):
+    """Moments are texts. Django's own functions for dates are Python's here, and slow."""
+
+    unindexed = "+%(expressions)s"  # SQLite documents the unary plus for this
+
+    def timestamp_prefix(self, length: int) -> str:
+        return f"SUBSTR(%(expressions)s, 1, {length})"
+
+    def elapsed_steps(self, step_ms: int, max_steps: int) -> tuple[str, str]:
+        # To the millisecond: julian days hold no more.
+        days = "JULIANDAY(%(expressions)s)"
+        steps = f"(CAST(ROUND(({days}) * 86400000) AS INTEGER) + {step_ms - 1}) / {step_ms}"
+        return f"MIN({max_steps}, MAX(0, {steps}))", ") - JULIANDAY("
+
+
+class SQLiteDialect(Dialect):
+    clock = SQLiteClock()
+    locks = SQLiteLocks()
+    writer = BulkWriter()
+    errors = SQLiteErrors()
+    fragments = SQLiteFragments()
+    has_lock_timeout = False
+    health_checks = (health.sqlite_library, health.sqlite_pragmas, health.disk_space)
+
+    # FULL where submissions are acknowledged. A power cut can only make the engine repeat its work.
+    synchronous = "FULL"
+
+    def watch_changes(self, wake: Callable[[], None], max_interval: float) -> ChangeWatch:
+        return SQLiteChangeWatch(wake, Path(connection.settings_dict["NAME"]).parent)
+
+    def relax_durability(self) -> None:
+        self.synchronous = "NORMAL"
+
+    def run_system_checks(self) -> list[CheckMessage]:
+        library: Any = connection.Database  # type: ignore[attr-defined]
+        if library.sqlite_version_info >= FIXED:
+            return []
+        return [
+            Warning(
+                f"SQLite {library.sqlite_version} can corrupt a database in WAL mode.",
+                hint="Install pysqlite3 (pinned in requirements.lock), or a Python with SQLite 3.51.3 or newer.",
+                id="eventservice.W001",
+            )
+        ]

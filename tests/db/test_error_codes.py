@@ -1,0 +1,130 @@
+"""What each driver's errors mean: a deadlock, a transaction that wrote nothing, or an unknown outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from threading import Event
+from typing import Any
+
+import pytest
+from django.db import OperationalError, connection, transaction
+
+from eventservice.db.dialects.mariadb.dialect import MariaDBErrors
+from eventservice.db.dialects.postgresql.dialect import PostgreSQLErrors
+from eventservice.db.dialects.sqlite.dialect import SQLiteErrors
+from eventservice.db.errors import is_outcome_unknown
+from eventservice.tenants.models import Tenant
+
+
+class DriverError(Exception):
+    """What a driver raises, with its attributes."""
+
+    def __init__(self, text: str, **codes: Any) -> None:
+        super().__init__(text)
+        self.__dict__.update(codes)
+
+
+def error(*args: Any, cause: Exception | None = None) -> OperationalError:
+    raised = OperationalError(*args)
+    raised.__cause__ = cause
+    return raised
+
+
+def postgresql_error(text: str, state: str | None) -> OperationalError:
+    return error(text, cause=DriverError(text, sqlstate=state))
+
+
+def sqlite_error(text: str, code: int) -> OperationalError:
+    return error(text, cause=DriverError(text, sqlite_errorcode=code))
+
+
+def name(part: object) -> str:
+    return str(part) if isinstance(part, Exception) else type(part).__name__
+
+
+POSTGRESQL, MARIADB, SQLITE = PostgreSQLErrors(), MariaDBErrors(), SQLiteErrors()
+ROLLED_BACK = [
+    (POSTGRESQL, postgresql_error("canceling statement due to lock timeout", "55P03")),
+    (POSTGRESQL, postgresql_error("canceling statement due to statement timeout", "57014")),
+    (POSTGRESQL, postgresql_error("deadlock detected", "40P01")),
+    (
+        POSTGRESQL,
+        postgresql_error('connection failed: connection to server at "127.0.0.1" failed: refused', None),
+    ),
+    (POSTGRESQL, postgresql_error("connection timeout expired", None)),
+    (MARIADB, error(1205, "Lock wait timeout exceeded", cause=DriverError("", sqlstate="HY000"))),
+    (MARIADB, error(1213, "Deadlock found when trying to get lock; try restarting transaction")),
+    (MARIADB, error(1969, "Query execution was interrupted (max_statement_time exceeded)")),
+    (MARIADB, error(2003, "Can't connect to MySQL server")),
+    (SQLITE, sqlite_error("database is locked", 5)),
+    (SQLITE, sqlite_error("database or disk is full", 13)),
+    (SQLITE, sqlite_error("database is locked", 5 | 2 << 8)),
+    (SQLITE, sqlite_error("unable to open database file", 14)),
+]
+UNKNOWN = [
+    (POSTGRESQL, postgresql_error("consuming input failed: server closed the connection unexpectedly", None)),
+    (POSTGRESQL, postgresql_error("terminating connection due to administrator command", "57P01")),
+    (MARIADB, error(2006, "Server has gone away")),
+    (MARIADB, error(2013, "Lost connection to MySQL server during query")),
+    (SQLITE, sqlite_error("disk I/O error", 10)),
+    *((codes, raised) for codes in (POSTGRESQL, MARIADB, SQLITE) for raised in (error(), error("gone"))),
+]
+
+
+@pytest.mark.parametrize(("codes", "raised"), ROLLED_BACK, ids=name)
+def test_nothing_was_written(codes: Any, raised: OperationalError) -> None:
+    assert codes.is_rolled_back(raised)
+
+
+@pytest.mark.parametrize(("codes", "raised"), UNKNOWN, ids=name)
+def test_something_may_have_been_written(codes: Any, raised: OperationalError) -> None:
+    assert not codes.is_rolled_back(raised)
+    assert not codes.is_deadlock(raised)
+
+
+def test_a_deadlock_is_told_from_other_errors() -> None:
+    deadlocks = [raised for codes, raised in ROLLED_BACK if codes.is_deadlock(raised)]
+    assert [str(raised.args[-1]).split()[0].lower() for raised in deadlocks] == ["deadlock", "deadlock"]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_transaction_that_did_not_get_its_lock_wrote_nothing(
+    tenant: Tenant, elsewhere: Callable[..., Future[Any]]
+) -> None:
+    held, done = Event(), Event()
+
+    def hold() -> None:
+        with transaction.atomic():
+            Tenant.objects.filter(pk=tenant.pk).update(max_pending=1)
+            held.set()
+            done.wait(60)
+
+    holding = elsewhere(hold)
+    assert held.wait(30)
+    try:
+        with short_lock_timeout(), pytest.raises(OperationalError) as raised, transaction.atomic():
+            Tenant.objects.filter(pk=tenant.pk).update(max_pending=2)
+    finally:
+        done.set()
+        holding.result(30)
+    assert not is_outcome_unknown(raised.value)
+
+
+LOCK_TIMEOUTS = {
+    "sqlite": ("PRAGMA busy_timeout = 10", "PRAGMA busy_timeout = 5000"),
+    "postgresql": ("SET lock_timeout = 10", "RESET lock_timeout"),
+    "mysql": ("SET innodb_lock_wait_timeout = 1", "SET innodb_lock_wait_timeout = DEFAULT"),
+}
+
+
+@contextmanager
+def short_lock_timeout() -> Iterator[None]:
+    """Wait for locks less long than usual."""
+    short, usual = LOCK_TIMEOUTS[connection.vendor]
+    with connection.cursor() as cursor:
+        cursor.execute(short)
+    yield
+    with connection.cursor() as cursor:
+        cursor.execute(usual)
