@@ -1,9 +1,10 @@
-"""Which addresses may be dialled.
+"""Decide which IP addresses may be connected to.
 
-Why a table of our own: `ipaddress.is_global` on Python 3.11 calls NAT64 (64:ff9b::/96, whatever it
-embeds), multicast (224.0.0.0/4), 192.88.99.0/24 and Teredo (2001::/32) or 6to4 (2002::/16) global,
-knows no cloud metadata address, and does not look inside IPv4-in-IPv6 forms. And it has one tier,
-where we need two: what only an operator may name, and what an installation may opt into.
+The table of networks is our own because `ipaddress.is_global` of Python 3.11 does not suffice. It takes for global: NAT64
+(64:ff9b::/96, whatever address is embedded), multicast (224.0.0.0/4), 192.88.99.0/24, Teredo (2001::/32) and 6to4
+(2002::/16). It knows no cloud metadata address, and does not look inside IPv6 forms of IPv4 addresses. And it knows one
+tier, while we need two: private networks, which an installation may allow as a whole, and addresses that are forbidden
+unless an operator allows exactly them.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def _table(tier: Tier, *rows: tuple[str, str]) -> list[tuple[Network, Refusal]]:
     return [(ip_network(text), Refusal(tier, f"{name} ({text})")) for text, name in rows]
 
 
-# The first match decides, so single metadata hosts come before the networks that they live in.
+# The first match decides, so metadata addresses come before the networks that contain them.
 _NETWORKS: Final = [
     *_table(
         Tier.FORBIDDEN,
@@ -61,7 +62,7 @@ _NETWORKS: Final = [
         ("fe80::/10", "link-local"),
         ("fec0::/10", "site-local"),
         ("ff00::/8", "multicast"),
-        # Where the IPv4 address sits depends on a prefix length that only that network's operator knows.
+        # The position of the IPv4 address depends on a prefix length that only the network's operator knows.
         ("64:ff9b:1::/48", "local-use NAT64"),
         ("2001:db8::/32", "documentation"),
         ("3fff::/20", "documentation"),
@@ -97,7 +98,7 @@ def _parse(ip: str) -> Address | None:
 
 
 def classify(ip: str) -> Refusal | None:
-    """The strictest thing to be said against an address; None for one of the public internet."""
+    """Return the strictest reason to refuse an address, or None if it belongs to the public internet."""
     address = _parse(ip.partition("%")[0])
     if address is None:
         return Refusal(Tier.FORBIDDEN, "not an IP address")
@@ -127,7 +128,7 @@ def _classify_ipv6(address: IPv6Address) -> Refusal | None:
 
 
 def _embedded(address: IPv6Address) -> Iterator[IPv4Address]:
-    """The IPv4 addresses that a translator or tunnel on the way would send this one's packets to."""
+    """Yield the IPv4 addresses that a translator or tunnel on the way would send the packets to."""
     bits = int(address)
     low = IPv4Address(bits & 0xFFFFFFFF)
     if any(address in network for network in _LOW_32_BITS):
@@ -142,8 +143,8 @@ def _embedded(address: IPv6Address) -> Iterator[IPv4Address]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Opening:
-    """One entry of the operator's allow-list."""
+class _AllowEntry:
+    """One parsed entry of the operator's allow-list."""
 
     network: Network
     port: int | None
@@ -156,52 +157,54 @@ class _Opening:
 
 @dataclass(frozen=True)
 class AddressPolicy:
-    """What may be dialled: the public internet; private networks by opt-in; the rest by exact entry only.
+    """Which addresses may be connected to: the public internet, private networks if allowed, others by explicit entry.
 
-    Entries of `allow` are `ip:port`, `ip:*`, `network/prefix:port`, with IPv6 in brackets. They admit the
-    address as it is dialled: `127.0.0.1:80` does not admit `[::ffff:127.0.0.1]:80`.
+    Entries of `allow` are `ip:port`, `ip:*` or `network/prefix:port`, with IPv6 addresses in brackets. They are compared
+    with the address in the form it is used: `127.0.0.1:80` does not allow `[::ffff:127.0.0.1]:80`.
     """
 
     allow_private: bool = False
     allow: frozenset[str] = frozenset()
-    _openings: tuple[_Opening, ...] = field(init=False, repr=False, compare=False)
-    _remembered: Callable[[str, int], str | None] = field(init=False, repr=False, compare=False)
+    _entries: tuple[_AllowEntry, ...] = field(init=False, repr=False, compare=False)
+    _find_rule_cached: Callable[[str, int], str | None] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_openings", tuple(_parse_opening(entry) for entry in sorted(self.allow)))
-        object.__setattr__(self, "_remembered", lru_cache(maxsize=8192)(self._find_rule))
+        object.__setattr__(self, "_entries", tuple(_parse_entry(entry) for entry in sorted(self.allow)))
+        object.__setattr__(self, "_find_rule_cached", lru_cache(maxsize=8192)(self._find_rule))
 
     @classmethod
     def from_settings(cls) -> Self:
-        """Return the policy of this installation. Not for the settings module itself, which imports this one."""
+        """Return the policy that the settings configure."""
         return cls(allow_private=settings.EGRESS_ALLOW_PRIVATE, allow=frozenset(settings.EGRESS_ALLOW))
 
     def find_refusing_rule(self, ip: str, port: int) -> str | None:
-        """None when it may be dialled, else the rule that refuses it."""
-        return self._remembered(ip, port)
+        """Return the rule that refuses the address, or None if it may be connected to."""
+        return self._find_rule_cached(ip, port)
 
     def _find_rule(self, ip: str, port: int) -> str | None:
         refusal = classify(ip)
         if refusal is None or (refusal.tier is Tier.PRIVATE and self.allow_private):
             return None
-        return None if self._is_opened(ip, port) else refusal.rule
+        return None if self._is_allowed_explicitly(ip, port) else refusal.rule
 
-    def _is_opened(self, ip: str, port: int) -> bool:
+    def _is_allowed_explicitly(self, ip: str, port: int) -> bool:
         address = _parse(ip)
         if address is None or "%" in ip:
             return False
-        return any(opening.admits(address, port) for opening in self._openings)
+        return any(entry.admits(address, port) for entry in self._entries)
 
 
-def _parse_opening(entry: str) -> _Opening:
+def _parse_entry(entry: str) -> _AllowEntry:
     host, _, port = entry.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     elif ":" in host:
-        raise ValueError(f"allow-list entry {entry!r}: an IPv6 address is written in brackets, [::1]:443")
+        raise ValueError(
+            f"allow-list entry {entry!r}: an IPv6 address must be in brackets, for example [::1]:443"
+        )
     if port != "*" and not (port.isascii() and port.isdigit() and 0 < int(port) < 65_536):
-        raise ValueError(f"allow-list entry {entry!r} does not end in a port from 1 to 65535 or in *")
+        raise ValueError(f"allow-list entry {entry!r} must end in a port from 1 to 65535 or in *")
     try:
-        return _Opening(ip_network(host), None if port == "*" else int(port))
+        return _AllowEntry(ip_network(host), None if port == "*" else int(port))
     except ValueError as error:
-        raise ValueError(f"allow-list entry {entry!r} is not ip:port or network:port: {error}") from None
+        raise ValueError(f"allow-list entry {entry!r} must be ip:port or network:port: {error}") from None

@@ -1,4 +1,4 @@
-"""From a stored request to the attempt that egress makes: whose headers it carries, and where it may go."""
+"""Build the attempt that the egress sends from a stored request: headers, signature, and whether it is allowed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from execution.url_rules import BadUrl, parse_target
 
 @dataclass(frozen=True, slots=True)
 class StoredRequest:
-    """What a service call asks for, with the secrets still sealed."""
+    """The HTTP request of a service call as it is stored, with its secret headers encrypted."""
 
     method: str
     url: str
@@ -43,12 +43,14 @@ class StoredRequest:
 
 @dataclass(frozen=True, slots=True)
 class Signer:
-    """A tenant's secret, which is opened only where it is used: what is wrong with it is the attempt's outcome."""
+    """Signs requests with a tenant's secret. It is decrypted here, so that a bad secret becomes the attempt's outcome."""
 
-    sealed: str
+    encrypted_secret: str
 
     def headers(self, message_id: str, now: datetime, body: bytes) -> dict[str, str]:
-        return build_signature_headers(decode_secret(decrypt_cached(self.sealed)), message_id, now, body)
+        return build_signature_headers(
+            decode_secret(decrypt_cached(self.encrypted_secret)), message_id, now, body
+        )
 
 
 def build_attempt(
@@ -62,6 +64,7 @@ def build_attempt(
     signer: Signer | None,
     now: datetime,
 ) -> Attempt | Errored:
+    """Return the attempt to send, or its outcome if it cannot be sent."""
     text = request.body_text
     body = None if text is None else text.encode()
     try:
@@ -69,16 +72,17 @@ def build_attempt(
         signature = signer.headers(str(service_call_id), now, body or b"") if signer else {}
     except Undecipherable:
         return _refused(
-            key, "A secret of this request was encrypted with a key that is not in ENCRYPTION_KEYS."
+            key,
+            "The request cannot be sent: one of its secrets was encrypted with a key that is not in ENCRYPTION_KEYS.",
         )
     except binascii.Error:
-        return _refused(key, "The tenant's signing secret is not base64: nothing can be signed with it.")
-    # The caller's own headers come first: an Idempotency-Key of theirs is the one that counts.
+        return _refused(key, "The request cannot be signed: the tenant's signing secret is not valid base64.")
+    # The caller's headers replace these defaults, an Idempotency-Key for example, but not those of the service.
     headers = {
         "Idempotency-Key": str(service_call_id),
         "User-Agent": "EventService/1",
         **_content_type(request),
-        **_titled(own_headers),
+        **_with_title_case(own_headers),
         "X-Service-Call-Id": str(service_call_id),
         "X-Attempt": str(attempt),
         **signature,
@@ -88,13 +92,13 @@ def build_attempt(
 
 
 def check_target(url: str, allowed_hosts: Collection[str], key: Any) -> Errored | None:
-    """Why this request must not be made at all, whatever its host resolves to."""
+    """Return the outcome of a request that must not be sent, whatever its host resolves to, or None if it may be."""
     try:
         host = parse_target(url).host
-    except BadUrl as wrong:
-        return _refused(key, str(wrong))
+    except BadUrl as error:
+        return _refused(key, f"The request cannot be sent: {error}.")
     if allowed_hosts and host not in allowed_hosts:
-        return _refused(key, f"The host {host} is not one that this tenant may call.")
+        return _refused(key, f"The host {host} is not among the tenant's allowed hosts.")
     return None
 
 
@@ -108,6 +112,6 @@ def _content_type(request: StoredRequest) -> dict[str, str]:
     )
 
 
-def _titled(headers: Mapping[str, str]) -> dict[str, str]:
-    """Names in one spelling, so that a caller's header replaces the default of the same name."""
+def _with_title_case(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return the headers with names in one spelling, so that they replace defaults of the same name."""
     return {name.title(): value for name, value in headers.items()}

@@ -1,4 +1,4 @@
-"""Writing the attempt log: a row is opened before its request is sent, and closed when its end is known."""
+"""The attempt log: a row is opened before its request is sent, and closed when the outcome is known."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ATTEMPT = "tenant_id = {tenant_id} AND service_call_id = {service_call_id} AND e
 
 MAX_LOGGED_BODY_LENGTH = 64 * 1024
 
-# Of a call with more attempts than both, a list has the first and the last: a call may have any number.
+# A call may have any number of attempts. A list shows this many of the first and of the last ones.
 FIRST_LISTED, LAST_LISTED = 4, 100
 HEAVY_COLUMNS = ("request_headers", "request_body", "response_headers", "response_body")
 
@@ -43,7 +43,7 @@ class OpenedAttempt(NamedTuple):
     node: uuid.UUID
     url: str
     method: str
-    headers: Mapping[str, str]  # masked
+    headers: Mapping[str, str]  # masked: the log must not contain stored secrets
     body: str | None
 
 
@@ -66,26 +66,34 @@ def close_attempts(ended: Iterable[tuple[AttemptKey, Outcome]], now: datetime) -
 
 
 def interrupt_attempts(keys: Iterable[AttemptKey], now: datetime) -> None:
-    """Attempts whose end nobody saw: one that has been recorded meanwhile keeps what it came to."""
+    """Close attempts whose outcome is unknown. Those that were closed in the meantime keep their outcome."""
     update_rows(
         HttpExecution,
         "finished_at = {finished_at}, error_kind = {error_kind}, error_message = {error_message}",
         f"{ATTEMPT} AND finished_at IS NULL",
         [
-            (now, ErrorKind.INTERRUPTED.value, "The process that made this attempt ended.", *key)
+            (
+                now,
+                ErrorKind.INTERRUPTED.value,
+                "The process that made this attempt ended before it recorded an outcome.",
+                *key,
+            )
             for key in keys
         ],
     )
 
 
-def list_orphaned_attempts(live_nodes: Callable[[], Collection[uuid.UUID]], limit: int) -> list[AttemptKey]:
-    """Open attempts of nodes that are no more.
+def list_orphaned_attempts(
+    list_node_ids: Callable[[], Collection[uuid.UUID]], limit: int
+) -> list[AttemptKey]:
+    """Return open attempts of nodes that do not exist any more.
 
-    The live ones are asked for last: a node that has only just joined must not be taken for one that is gone.
+    `list_node_ids` is called after the attempts are read, so that a node that has just joined is not taken for one that
+    is gone.
     """
-    under_way = HttpExecution.across_tenants.filter(finished_at=None)
-    gone = set(under_way.values_list("node", flat=True).distinct()) - {*live_nodes()}
-    orphaned = under_way.filter(node__in=gone)
+    in_progress = HttpExecution.across_tenants.filter(finished_at=None)
+    gone = set(in_progress.values_list("node", flat=True).distinct()) - {*list_node_ids()}
+    orphaned = in_progress.filter(node__in=gone)
     return [
         AttemptKey(*key)
         for key in orphaned.values_list("tenant_id", "service_call_id", "execution_id")[:limit]
@@ -103,15 +111,15 @@ def _result(outcome: Outcome) -> tuple[Any, ...]:
             return None, None, None, None, outcome.kind.value, outcome.message, *times
 
 
-def to_storable_text(text: str | None, most: int | None = None) -> str | None:
-    """PostgreSQL's text knows no NUL."""
-    return None if text is None else text[:most].replace("\0", "\ufffd")
+def to_storable_text(text: str | None, max_length: int | None = None) -> str | None:
+    """Return the text truncated, and without the NUL characters that PostgreSQL cannot store."""
+    return None if text is None else text[:max_length].replace("\0", "\ufffd")
 
 
 def list_attempts_after(
     tenant_id: uuid.UUID, service_call_id: uuid.UUID, number: int, limit: int
 ) -> Sequence[HttpExecution]:
-    """With their bodies, the first one first: those that follow the attempt of this number."""
+    """Return the attempts after this number, in order and with their bodies."""
     attempts = HttpExecution.objects.for_tenant(tenant_id).filter(service_call_id=service_call_id)
     return list(attempts.filter(attempt__gt=number).order_by("attempt", "execution_id")[:limit])
 
@@ -122,7 +130,7 @@ def find_last_attempt(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> HttpE
 
 
 def list_attempts_without_bodies(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> Sequence[HttpExecution]:
-    """For lists: the first one first. Of many, those in the middle are left out."""
+    """Return the attempts of a call for a list, in order. Of very many, those in the middle are left out."""
     attempts = HttpExecution.objects.for_tenant(tenant_id).filter(service_call_id=service_call_id)
     attempts = attempts.defer(*HEAVY_COLUMNS).order_by("attempt", "execution_id")
     last = list(attempts.reverse()[: FIRST_LISTED + LAST_LISTED])[::-1]

@@ -1,7 +1,7 @@
-"""The thread that everything in progress belongs to, and the event loop that it runs.
+"""The event loop of the egress, and the one thread that all its state belongs to.
 
-An attempt goes: inbox → its host's queue (until the host's addresses are known and judged, and there is a
-place) → a transfer → an outcome. Every address that a name resolves to is judged before any is dialled.
+An attempt goes from the inbox to its destination's queue (until the addresses are known and checked, and a connection is
+free), to a transfer, to an outcome. All addresses of a host name are checked before a connection is made to any of them.
 """
 
 from __future__ import annotations
@@ -38,34 +38,34 @@ from execution.url_rules import Origin
 
 log = get_logger(__name__)
 
-_SWEEP_SECONDS: Final = 0.1  # how late the deadline of an attempt that still waits may be noticed
-_PUBLISH_SECONDS: Final = 0.005  # how long an outcome waits for others, so that one lock serves them all
-_LEAST_SECONDS: Final = 0.005  # with less time left, a request could be sent but hardly be answered
-_OVERDUE_SECONDS: Final = 0.2  # after its deadline a transfer ends, even should libcurl have forgotten it
-_LEAST_DNS_SECONDS: Final = 0.02  # an answer serves this long, or what waits for it would ask again for ever
-# Attempts that a host is sent in one step of the loop. Those answered meanwhile leave their connections to the
-# next: a fast host gets few connections, a slow one as many as it has calls, up to its limit.
-_STEP: Final = 32
-_MANY_HOSTS: Final = 4096
-_DNS_PATIENCE: Final = 0.25  # after so long without an answer, what the name led to before serves on
-_SPARE_TRANSFERS: Final = 1024
-_SPARE_DESCRIPTORS: Final = 128
+_SWEEP_SECONDS: Final = 0.1  # the deadline of a waiting attempt is noticed at most this late
+_PUBLISH_SECONDS: Final = 0.005  # an outcome waits this long for others, so that they share one lock
+_MIN_SECONDS_LEFT: Final = 0.005  # with less time left, a request could be sent but hardly be answered
+_OVERDUE_SECONDS: Final = 0.2  # a transfer ends this long after its deadline even if libcurl has lost it
+_MIN_FRESH_SECONDS: Final = 0.02  # without a minimum, waiting attempts could cause lookups endlessly
+# Attempts that a destination may start in one step of the loop. Those that finish meanwhile leave their connections to
+# the next, so a fast server gets few connections, and a slow one as many as it has calls, up to its limit.
+_MAX_STARTS_PER_STEP: Final = 32
+_MAX_REMEMBERED_DESTINATIONS: Final = 4096
+_SLOW_LOOKUP_SECONDS: Final = 0.25  # if a new lookup takes longer, the previous addresses are used meanwhile
+_MAX_POOLED_TRANSFERS: Final = 1024
+_RESERVED_DESCRIPTORS: Final = 128
 
-_STOPPED: Final = "The service was stopped before this attempt was done."
+_STOPPED: Final = "The service stopped before this attempt was complete."
 
-Batch = tuple[float, list[Attempt]]  # when they were sent, and they
+Batch = tuple[float, list[Attempt]]  # when the attempts were sent, and the attempts
 
 
 def compute_capacity(limits: Limits) -> int:
-    """Connections at once: no more than the process has descriptors for, beside those of the rest of it."""
+    """Return how many connections may be open at once; the process needs some of its file descriptors itself."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return limits.in_flight
-    return max(1, min(limits.in_flight, max(soft // 2, soft - _SPARE_DESCRIPTORS)))
+    return max(1, min(limits.in_flight, max(soft // 2, soft - _RESERVED_DESCRIPTORS)))
 
 
 class EgressLoop:
-    """Only `submit` and `stop` are for other threads."""
+    """Runs attempts until it is stopped. Other threads may only call `submit` and `stop`."""
 
     def __init__(
         self,
@@ -77,271 +77,276 @@ class EgressLoop:
     ) -> None:
         self._policy = policy
         self._limits = limits
-        # The system's CA bundle, or certifi's where the system has none: libcurl's wheel knows neither.
+        # The wheel of libcurl knows no CA bundle, so use the system's, or certifi's if the system has none.
         self._ca_file = ca_file or ssl.get_default_verify_paths().cafile or certifi.where()
         self._publish = publish
         self._capacity = compute_capacity(limits)
         self._inbox: deque[Batch | LookupResult] = deque()
-        self._bell = Waker()
+        self._waker = Waker()
         self._resolver = Resolver(lookup, limits.dns_threads, self.submit)
-        self._hosts: dict[Origin, Destination] = {}
-        self._prune_at = _MANY_HOSTS
-        self._asked: dict[str, list[Destination]] = {}
+        self._destinations: dict[Origin, Destination] = {}
+        self._prune_at = _MAX_REMEMBERED_DESTINATIONS
+        self._lookups: dict[str, list[Destination]] = {}  # in progress, by host name
         self._ready: set[Destination] = set()
-        self._has_room = False
-        self._active: dict[Any, tuple[Transfer, Destination]] = {}  # by their handles
-        self._spare: list[Transfer] = []
+        self._may_start_more = False
+        self._active: dict[Any, tuple[Transfer, Destination]] = {}  # by libcurl's handle
+        self._pool: list[Transfer] = []
         self._done: list[Outcome] = []
-        self._publish_at = self._next_sweep = 0.0
-        self._quiet_at = math.inf
+        self._publish_at = self._sweep_at = 0.0
+        self._close_idle_at = math.inf
         self._is_stopped = False
-        self._multi = Multi(self._bell.fd, self._capacity)
+        self._multi = Multi(self._waker.fd, self._capacity)
 
     def submit(self, item: Batch | LookupResult) -> None:
         self._inbox.append(item)
-        self._bell.ring()
+        self._waker.wake()
 
     def stop(self) -> None:
         self._is_stopped = True
-        self._bell.ring()
+        self._waker.wake()
 
     def run(self) -> None:
         while not self._is_stopped:
             try:
                 self._step()
             except Exception:
-                # What was under way ends, the loop goes on.
+                # The attempts in progress end, but the loop goes on.
                 log.exception("egress_step_failed")
                 self._recover()
-        self._end()
+        self._shut_down()
 
     def _step(self) -> None:
-        happened = self._multi.poll(self._patience())
+        had_events = self._multi.poll(self._seconds_to_wait())
         now = monotonic()
-        self._harvest(now)
+        self._take_finished(now)
         if self._inbox:
-            self._admit(self._inbox.popleft(), now)
-        if now >= self._next_sweep:
+            self._take_in(self._inbox.popleft(), now)
+        if now >= self._sweep_at:
             self._sweep(now)
         if self._ready:
-            self._launch_ready(now)
-        self._drop_quiet_connections(now)
-        if self._done and (not happened or now >= self._publish_at):
-            self._deliver(now)
+            self._start_ready(now)
+        self._close_idle_connections(now)
+        if self._done and (not had_events or now >= self._publish_at):
+            self._publish_done(now)
 
-    def _patience(self) -> float | None:
-        """Seconds until there is something to do without being told; None for never."""
-        if self._inbox or self._done or self._has_room:
+    def _seconds_to_wait(self) -> float | None:
+        """Return the seconds until there is something to do even without an event, or None for never."""
+        if self._inbox or self._done or self._may_start_more:
             return 0.0
-        moment = min(self._multi.timer, self._quiet_at)
-        if self._active or self._ready or self._asked:
-            moment = min(moment, self._next_sweep)
-        return max(0.0, moment - monotonic()) if moment < math.inf else None
+        wake_at = min(self._multi.timer, self._close_idle_at)
+        if self._active or self._ready or self._lookups:
+            wake_at = min(wake_at, self._sweep_at)
+        return max(0.0, wake_at - monotonic()) if wake_at < math.inf else None
 
-    def _deliver(self, now: float) -> None:
+    def _publish_done(self, now: float) -> None:
         outcomes, self._done = self._done, []
         self._publish_at = now + _PUBLISH_SECONDS
         self._publish(outcomes)
 
-    # From the inbox to a host's queue.
+    # --- from the inbox to a destination's queue ---
 
-    def _admit(self, item: Batch | LookupResult, now: float) -> None:
+    def _take_in(self, item: Batch | LookupResult, now: float) -> None:
         if isinstance(item, LookupResult):
-            self._hear(item, now)
+            self._on_lookup_result(item, now)
             return
         sent_at, attempts = item
         for attempt in attempts:
             try:
                 self._enqueue(PreparedAttempt(attempt, sent_at, self._limits), now)
-            except InvalidAttempt as refused:
-                self._done.append(
-                    build_unsent_outcome(attempt.key, refused.kind, str(refused), now - sent_at)
-                )
+            except InvalidAttempt as error:
+                self._done.append(build_unsent_outcome(attempt.key, error.kind, str(error), now - sent_at))
             except Exception:
                 log.exception("attempt_not_prepared", **attempt.log_fields)
                 self._done.append(
                     build_unsent_outcome(attempt.key, ErrorKind.PROTOCOL, INTERNAL_ERROR, now - sent_at)
                 )
 
-    def _enqueue(self, ticket: PreparedAttempt, now: float) -> None:
-        host = self._hosts.get(ticket.origin) or self._meet(ticket.origin)
-        host.queue.append(ticket)
-        if host.fresh_until > now:
-            self._ready.add(host)
+    def _enqueue(self, prepared: PreparedAttempt, now: float) -> None:
+        destination = self._destinations.get(prepared.origin) or self._add_destination(prepared.origin)
+        destination.queue.append(prepared)
+        if destination.fresh_until > now:
+            self._ready.add(destination)
         else:
-            self._look_up(host, {ticket.attempt.tenant}, now)
+            self._look_up(destination, {prepared.attempt.tenant}, now)
 
-    def _meet(self, origin: Origin) -> Destination:
-        if len(self._hosts) >= self._prune_at:
-            self._hosts = {key: host for key, host in self._hosts.items() if not host.is_idle}
-            self._prune_at = max(_MANY_HOSTS, 2 * len(self._hosts))
-        host = Destination(origin)
+    def _add_destination(self, origin: Origin) -> Destination:
+        if len(self._destinations) >= self._prune_at:
+            self._destinations = {key: one for key, one in self._destinations.items() if not one.is_idle}
+            self._prune_at = max(_MAX_REMEMBERED_DESTINATIONS, 2 * len(self._destinations))
+        destination = Destination(origin)
         if origin.is_literal:
-            host.learn((origin.host,), self._policy, math.inf)
-        self._hosts[origin] = host
-        return host
+            destination.set_addresses((origin.host,), self._policy, math.inf)
+        self._destinations[origin] = destination
+        return destination
 
-    def _look_up(self, host: Destination, tenants: set[Hashable], now: float) -> None:
-        """Asks once for each tenant, so that none has to wait in another's line."""
-        name = host.origin.host
-        if host.asked_at is None:
-            host.asked_at = now
-            self._asked.setdefault(name, []).append(host)
-        for tenant in tenants - host.asked_for:
-            # What was known before is likely to be answered at once.
-            self._resolver.ask(name, tenant, first=host.known_until > now)
-        host.asked_for |= tenants
+    def _look_up(self, destination: Destination, tenants: set[Hashable], now: float) -> None:
+        """Request a lookup once for each tenant, so that none has to wait in another's queue."""
+        name = destination.origin.host
+        if destination.lookup_started_at is None:
+            destination.lookup_started_at = now
+            self._lookups.setdefault(name, []).append(destination)
+        for tenant in tenants - destination.lookup_tenants:
+            # A name that was resolved before is likely to be resolved quickly, so it goes first.
+            self._resolver.request(name, tenant, first=destination.usable_until > now)
+        destination.lookup_tenants |= tenants
 
-    def _hear(self, answer: LookupResult, now: float) -> None:
-        for host in self._asked.pop(answer.host, ()):
-            host.hear(now)
-            if answer.addresses:
-                keep_seconds = max(self._limits.dns_keep_seconds, _LEAST_DNS_SECONDS)
-                host.learn(answer.addresses, self._policy, now + keep_seconds)
-                self._ready.add(host)
-            elif not answer.is_final and host.go_on(now, self._limits.dns_timeout):
-                self._ready.add(host)
+    def _on_lookup_result(self, result: LookupResult, now: float) -> None:
+        for destination in self._lookups.pop(result.host, ()):
+            destination.end_lookup(now)
+            if result.addresses:
+                fresh_seconds = max(self._limits.dns_keep_seconds, _MIN_FRESH_SECONDS)
+                destination.set_addresses(result.addresses, self._policy, now + fresh_seconds)
+                self._ready.add(destination)
+            elif not result.is_final and destination.extend_addresses(now, self._limits.dns_timeout):
+                self._ready.add(destination)
             else:
-                host.unlearn()
-                self._fail_queue(host, *_explain_lookup(answer), now)
+                destination.expire_addresses()
+                self._fail_queue(destination, *_explain_lookup(result), now)
 
-    def _mind_lookups(self, now: float) -> None:
-        """Those that take long: what is known goes on, what nobody waits for any more is not looked up."""
+    def _check_lookups(self, now: float) -> None:
+        """Use known addresses while a lookup is slow, expire attempts, and cancel lookups that nobody waits for."""
         dns_timeout = self._limits.dns_timeout
-        for name, hosts in [*self._asked.items()]:
-            for host in hosts:
-                asked_at = host.asked_at or now
-                if host.queue and asked_at + _DNS_PATIENCE <= now and host.go_on(now, dns_timeout):
-                    self._ready.add(host)
-                self._done += host.take_expired(now, dns_timeout)
-            is_waited_for = any(host.queue or (host.asked_at or now) + dns_timeout > now for host in hosts)
-            if not is_waited_for and self._resolver.forget(name):
-                for host in self._asked.pop(name):
-                    host.forget_question()
+        for name, destinations in [*self._lookups.items()]:
+            for destination in destinations:
+                is_slow = (destination.lookup_started_at or now) + _SLOW_LOOKUP_SECONDS <= now
+                if destination.queue and is_slow and destination.extend_addresses(now, dns_timeout):
+                    self._ready.add(destination)
+                self._done += destination.take_expired(now, dns_timeout)
+            is_needed = any(
+                destination.queue or (destination.lookup_started_at or now) + dns_timeout > now
+                for destination in destinations
+            )
+            if not is_needed and self._resolver.cancel(name):
+                for destination in self._lookups.pop(name):
+                    destination.clear_lookup()
 
-    # From a host's queue to a transfer.
+    # --- from a destination's queue to a transfer ---
 
-    def _launch_ready(self, now: float) -> None:
-        self._has_room = False
-        for host in list(self._ready):
-            self._launch_from(host, now)
+    def _start_ready(self, now: float) -> None:
+        self._may_start_more = False
+        for destination in list(self._ready):
+            self._start_from(destination, now)
 
-    def _launch_from(self, host: Destination, now: float) -> None:
-        if host.refusal:
-            self._fail_queue(host, ErrorKind.EGRESS, host.refusal, now)
-        elif host.fresh_until <= now and host.queue:
-            self._ready.discard(host)
-            self._look_up(host, {ticket.attempt.tenant for ticket in host.queue}, now)
+    def _start_from(self, destination: Destination, now: float) -> None:
+        queue = destination.queue
+        if destination.refusal:
+            self._fail_queue(destination, ErrorKind.EGRESS, destination.refusal, now)
+        elif destination.fresh_until <= now and queue:
+            self._ready.discard(destination)
+            self._look_up(destination, {prepared.attempt.tenant for prepared in queue}, now)
             return
-        room = min(self._limits.per_host_connections - host.active, self._capacity - len(self._active))
-        for _ in range(min(room, _STEP, len(host.queue))):
-            self._launch(host.queue.popleft(), host, now)
-        if not host.queue:
-            self._ready.discard(host)
-        elif room > _STEP:
-            self._has_room = True
+        room = min(self._limits.per_host_connections - destination.active, self._capacity - len(self._active))
+        for _ in range(min(room, _MAX_STARTS_PER_STEP, len(queue))):
+            self._start(queue.popleft(), destination, now)
+        if not queue:
+            self._ready.discard(destination)
+        elif room > _MAX_STARTS_PER_STEP:
+            self._may_start_more = True
 
-    def _launch(self, ticket: PreparedAttempt, host: Destination, now: float) -> None:
-        if ticket.deadline - now < _LEAST_SECONDS:
-            self._done.append(ticket.fail(*ticket.timeout("waiting for a free connection"), now))
+    def _start(self, prepared: PreparedAttempt, destination: Destination, now: float) -> None:
+        if prepared.deadline - now < _MIN_SECONDS_LEFT:
+            self._done.append(prepared.fail(*prepared.explain_timeout("waiting for a free connection"), now))
             return
         try:
-            transfer = self._spare.pop() if self._spare else self._make_transfer()
-            transfer.begin(ticket, host.resolve, now)
+            transfer = self._pool.pop() if self._pool else self._make_transfer()
+            transfer.begin(prepared, destination.resolve, now)
             self._multi.add(transfer.curl)
         except Exception:
-            log.exception("attempt_not_started", **ticket.attempt.log_fields)
-            self._done.append(ticket.fail(ErrorKind.PROTOCOL, INTERNAL_ERROR, now))
+            log.exception("attempt_not_started", **prepared.attempt.log_fields)
+            self._done.append(prepared.fail(ErrorKind.PROTOCOL, INTERNAL_ERROR, now))
             return
-        host.active += 1
-        self._active[transfer.curl] = transfer, host
+        destination.active += 1
+        self._active[transfer.curl] = transfer, destination
 
     def _make_transfer(self) -> Transfer:
-        return Transfer(self._policy, self._limits, self._ca_file, lambda fd: self._multi.on_dial(fd))
+        # Through a lambda, because the multi handle may be replaced.
+        return Transfer(self._policy, self._limits, self._ca_file, lambda fd: self._multi.forget_socket(fd))
 
-    def _fail_queue(self, host: Destination, kind: ErrorKind, message: str, now: float) -> None:
-        while host.queue:
-            self._done.append(host.queue.popleft().fail(kind, message, now))
+    def _fail_queue(self, destination: Destination, kind: ErrorKind, message: str, now: float) -> None:
+        while destination.queue:
+            self._done.append(destination.queue.popleft().fail(kind, message, now))
 
-    # From a transfer to an outcome.
+    # --- from a transfer to an outcome ---
 
-    def _harvest(self, now: float) -> None:
-        for curl, code, reason in self._multi.finished():
-            transfer, host = self._active.pop(curl)
+    def _take_finished(self, now: float) -> None:
+        for curl, code, reason in self._multi.take_finished():
+            transfer, destination = self._active.pop(curl)
             self._multi.remove(curl)
             self._done.append(transfer.finish(code, reason, now))
-            if code == pycurl.E_COULDNT_CONNECT and not host.origin.is_literal:
-                host.fresh_until = 0.0  # the name may have moved
-            host.active -= 1
-            transfer.forget()
-            if len(self._spare) < _SPARE_TRANSFERS:
-                self._spare.append(transfer)
+            if code == pycurl.E_COULDNT_CONNECT and not destination.origin.is_literal:
+                destination.fresh_until = 0.0  # the name may have moved to other addresses
+            destination.active -= 1
+            transfer.reset()
+            if len(self._pool) < _MAX_POOLED_TRANSFERS:
+                self._pool.append(transfer)
             else:
                 curl.close()
 
     def _sweep(self, now: float) -> None:
-        """Ends what has waited too long, and what libcurl forgot: the promise does not rest on it alone."""
-        self._next_sweep = now + _SWEEP_SECONDS
-        self._mind_lookups(now)
-        for host in self._ready:
-            self._done += host.take_expired(now, self._limits.dns_timeout)
+        """End attempts that have waited too long, and transfers that libcurl has lost: deadlines hold without its help."""
+        self._sweep_at = now + _SWEEP_SECONDS
+        self._check_lookups(now)
+        for destination in self._ready:
+            self._done += destination.take_expired(now, self._limits.dns_timeout)
         overdue = now - _OVERDUE_SECONDS
-        for transfer, host in [pair for pair in self._active.values() if pair[0].ticket.deadline <= overdue]:
-            log.warning("attempt_overdue", **transfer.ticket.attempt.log_fields)
+        for transfer, destination in [
+            pair for pair in self._active.values() if pair[0].prepared.deadline <= overdue
+        ]:
+            log.warning("attempt_overdue", **transfer.prepared.attempt.log_fields)
             del self._active[transfer.curl]
             self._multi.remove(transfer.curl)
-            self._done.append(transfer.overdue(now))
-            host.active -= 1
+            self._done.append(transfer.time_out(now))
+            destination.active -= 1
             transfer.curl.close()
 
-    def _drop_quiet_connections(self, now: float) -> None:
-        """Closes kept connections when nothing has been going on: libcurl does so only when it is used."""
+    def _close_idle_connections(self, now: float) -> None:
+        """Close kept connections when nothing has happened for a while: libcurl only does so when it is used."""
         if self._active:
-            self._quiet_at = now + self._limits.idle_connection_seconds
-        elif now >= self._quiet_at:
-            self._quiet_at = math.inf
+            self._close_idle_at = now + self._limits.idle_connection_seconds
+        elif now >= self._close_idle_at:
+            self._close_idle_at = math.inf
             self._multi.close()
-            self._multi = Multi(self._bell.fd, self._capacity)
+            self._multi = Multi(self._waker.fd, self._capacity)
 
-    # When something is wrong, and at the end.
+    # --- recovery and shutdown ---
 
     def _recover(self) -> None:
-        sleep(_SWEEP_SECONDS)  # whatever is wrong, it must not spin
+        sleep(_SWEEP_SECONDS)  # so that a persistent error does not use all of the CPU
         try:
-            self._abandon(ErrorKind.PROTOCOL, INTERNAL_ERROR)
-            self._multi = Multi(self._bell.fd, self._capacity)
+            self._end_all(ErrorKind.PROTOCOL, INTERNAL_ERROR)
+            self._multi = Multi(self._waker.fd, self._capacity)
         except Exception:
-            log.exception("egress_not_started_over")  # it tries again
+            log.exception("egress_recovery_failed")  # the next step fails, and recovery is tried again
 
-    def _abandon(self, kind: ErrorKind, message: str) -> None:
-        """Ends every attempt that was taken in, and the multi handle with them."""
+    def _end_all(self, kind: ErrorKind, message: str) -> None:
+        """End every attempt that has left the inbox, and close the multi handle."""
         now = monotonic()
         for transfer, _ in self._active.values():
             self._done.append(transfer.interrupt(kind, message, now))
             with suppress(pycurl.error):
                 self._multi.remove(transfer.curl)
         self._active.clear()
-        for host in self._hosts.values():
-            self._fail_queue(host, kind, message, now)
-        self._hosts, self._asked, self._ready, self._has_room = {}, {}, set(), False
+        for destination in self._destinations.values():
+            self._fail_queue(destination, kind, message, now)
+        self._destinations, self._lookups, self._ready, self._may_start_more = {}, {}, set(), False
         self._multi.close()
-        self._deliver(now)
+        self._publish_done(now)
 
-    def _end(self) -> None:
+    def _shut_down(self) -> None:
         while self._inbox:
             item = self._inbox.popleft()
             if not isinstance(item, LookupResult):
-                self._admit(item, monotonic())
-        self._abandon(ErrorKind.INTERRUPTED, _STOPPED)
+                self._take_in(item, monotonic())
+        self._end_all(ErrorKind.INTERRUPTED, _STOPPED)
         self._resolver.close()
-        self._bell.close()
+        self._waker.close()
 
 
-def _explain_lookup(answer: LookupResult) -> tuple[ErrorKind, str]:
-    error = answer.error
+def _explain_lookup(result: LookupResult) -> tuple[ErrorKind, str]:
+    error = result.error
     if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
         return ErrorKind.CONNECT, describe_socket_error(error)
     if isinstance(error, socket.gaierror) or error is None:
-        reason = error.strerror if error else "it has no address"
-        return ErrorKind.DNS, f"The name {answer.host} could not be resolved: {reason}."
-    return ErrorKind.DNS, f"The name {answer.host} could not be looked up ({type(error).__name__})."
+        reason = error.strerror if error else "it has no addresses"
+        return ErrorKind.DNS, f"The host name {result.host} could not be resolved: {reason}."
+    return ErrorKind.DNS, f"The host name {result.host} could not be looked up ({type(error).__name__})."

@@ -1,4 +1,4 @@
-"""The attempt log: one row an attempt, written before the request is sent and closed after."""
+"""The attempt log: one row for each attempt, opened before the request is sent and closed with its outcome."""
 
 from django.db import models
 from django.db.models import Q
@@ -24,12 +24,12 @@ class HttpExecution(TenantScopedModel):
     response_status = models.PositiveIntegerField(null=True)
     response_headers = models.JSONField(null=True)
     response_body = models.TextField(null=True)
-    # The whole length of the body, of which response_body may be the beginning.
+    # The size of the whole body; response_body may be truncated.
     response_size = models.BigIntegerField(null=True)
     error_kind = models.CharField(max_length=16, null=True)
     error_message = models.TextField(null=True)
     latency_ms = models.FloatField(null=True)
-    # Where that time went: `Timings.phases`.
+    # How latency_ms divides into phases: `Timings.phases`.
     phases = models.JSONField(null=True)
     service_call = models.ForeignObject(
         "orchestration.ServiceCall",
@@ -54,7 +54,7 @@ class HttpExecution(TenantScopedModel):
             ),
         ]
         indexes = [
-            # Attempts that are under way, by the node that makes them.
+            # Attempts in progress, by the node that makes them.
             PollingIndex(
                 name="idx_http_execution_log_open",
                 fields=["node"],

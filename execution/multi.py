@@ -1,4 +1,4 @@
-"""libcurl's multi handle under epoll, and the bell that wakes it from other threads."""
+"""libcurl's multi interface on epoll, and the waker that interrupts its wait from other threads."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ log = get_logger(__name__)
 
 
 class Waker:
-    """Wakes the loop from other threads; silent once closed, for lookups may outlive the loop."""
+    """Wakes the event loop from other threads. It does nothing once closed: lookups may outlive the loop."""
 
     def __init__(self) -> None:
         self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._lock = threading.Lock()
         self._open = True
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         with self._lock:
             if self._open:
                 os.eventfd_write(self.fd, 1)
@@ -38,35 +38,37 @@ class Waker:
 
 
 class Multi:
-    """libcurl's multi handle and the epoll set that watches its sockets.
+    """libcurl's multi handle with the epoll set that watches its sockets.
 
-    `CurlMulti.select` goes through select(), which ends at descriptor 1,023; and perform() looks at every
-    transfer on every call, where socket_action() looks at those that something happened to.
+    `CurlMulti.select` uses select(), which cannot watch descriptors above 1,023. And perform() visits every transfer on
+    every call, while socket_action() only visits those that something happened to.
     """
 
-    def __init__(self, bell: int, connections: int) -> None:
-        self._bell = bell
-        self.timer = math.inf  # when libcurl wants to be called though nothing happened
+    def __init__(self, waker_fd: int, max_connections: int) -> None:
+        self._waker_fd = waker_fd
+        self.timer = math.inf  # when libcurl wants to be called even if nothing has happened
         self._masks: dict[int, int] = {}
-        self._resting: set[int] = set()
+        self._unused: set[int] = (
+            set()
+        )  # sockets that libcurl does not use at the moment, but that are still watched
         self._poller = select.epoll()
-        self._poller.register(bell, select.EPOLLIN)
+        self._poller.register(waker_fd, select.EPOLLIN)
         self._handle = pycurl.CurlMulti()
         self._handle.setopt(pycurl.M_SOCKETFUNCTION, self._on_socket)
         self._handle.setopt(pycurl.M_TIMERFUNCTION, self._on_timer)
-        # Kept connections count too: at the bound the oldest idle one makes room.
-        self._handle.setopt(pycurl.M_MAXCONNECTS, connections)
-        self._handle.setopt(pycurl.M_MAX_TOTAL_CONNECTIONS, connections)
+        # Connections that are kept for reuse count too: at the limit the oldest idle one is closed.
+        self._handle.setopt(pycurl.M_MAXCONNECTS, max_connections)
+        self._handle.setopt(pycurl.M_MAX_TOTAL_CONNECTIONS, max_connections)
         self.add = self._handle.add_handle
         self.remove = self._handle.remove_handle
 
     def _on_socket(self, what: int, fd: int, _multi: object, _data: object) -> None:
         mask = _EPOLL_MASKS.get(what)
         if mask is None:
-            # Mostly the connection is used again at once, and what stays watched needs no system call then.
-            self._resting.add(fd)
+            # Most connections are used again at once. While the socket stays registered, that needs no system call.
+            self._unused.add(fd)
             return
-        self._resting.discard(fd)
+        self._unused.discard(fd)
         known = self._masks.get(fd)
         if known == mask:
             return
@@ -76,22 +78,22 @@ class Multi:
         except OSError:
             log.exception("socket_not_watched", socket=fd)  # its attempt ends at its deadline
 
-    def on_dial(self, fd: int) -> None:
-        """A new socket: whatever is known of this number was about one that is closed, and watched no more."""
+    def forget_socket(self, fd: int) -> None:
+        """Forget what is known of a descriptor: libcurl opens a new socket, so the previous one of that number is closed."""
         self._masks.pop(fd, None)
-        self._resting.discard(fd)
+        self._unused.discard(fd)
 
     def _on_timer(self, milliseconds: int) -> None:
         self.timer = math.inf if milliseconds < 0 else monotonic() + milliseconds / 1000
 
-    def poll(self, patience: float | None) -> bool:
-        """Waits for something to happen and lets libcurl act on it; False when nothing did."""
-        events = self._poller.poll(patience)
+    def poll(self, timeout: float | None) -> bool:
+        """Wait for events and let libcurl handle them. Return False if there were none."""
+        events = self._poller.poll(timeout)
         for fd, _mask in events:
-            if fd == self._bell:
+            if fd == self._waker_fd:
                 os.eventfd_read(fd)
-            elif fd in self._resting:  # libcurl will see for itself when it wants to use it
-                self.on_dial(fd)
+            elif fd in self._unused:  # libcurl notices by itself when it wants to use the connection again
+                self.forget_socket(fd)
                 with suppress(OSError):
                     self._poller.unregister(fd)
             else:
@@ -101,14 +103,14 @@ class Multi:
             self._handle.socket_action(pycurl.SOCKET_TIMEOUT, 0)
         return bool(events)
 
-    def finished(self) -> Iterator[tuple[Any, int, str]]:
-        """Handle, libcurl's result code and its words for it."""
+    def take_finished(self) -> Iterator[tuple[Any, int, str]]:
+        """Yield each finished handle with libcurl's result code and error message."""
         more = 1
         while more:
             try:
                 more, succeeded, failed = self._handle.info_read()
             except UnicodeError:
-                # Words quoted from a server; its transfer, and what has ended with it, end as overdue.
+                # The message quotes a server. This transfer, and those reported with it, end as overdue.
                 log.warning("message_not_decoded")
                 return
             for curl in succeeded:
@@ -116,7 +118,7 @@ class Multi:
             yield from failed
 
     def close(self) -> None:
-        with suppress(pycurl.error):  # closed before: starting over failed half-way
+        with suppress(pycurl.error):  # closed already: a recovery failed half-way
             self._handle.close()
         self._poller.close()
 

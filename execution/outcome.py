@@ -1,6 +1,6 @@
-"""What egress is asked to do, and everything that can come of it: a closed set, meant for `match`.
+"""An HTTP attempt, and the closed set of its outcomes, meant for `match`.
 
-Named tuples, because a frozen dataclass costs three times as much to make, and each call makes three.
+Named tuples, because creating a frozen dataclass takes three times as long, and each attempt creates three objects.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ METHODS: Final = ("GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS")
 
 
 class ErrorKind(StrEnum):
-    """Why there is no success. Egress itself never yields HTTP_STATUS or REJECTED: callers judge responses."""
+    """Why an attempt failed. The egress itself never returns HTTP_STATUS or REJECTED: its callers judge responses."""
 
     TIMEOUT = "Timeout"
     DNS = "Dns"
@@ -29,8 +29,7 @@ class ErrorKind(StrEnum):
 
 
 class Attempt(NamedTuple):
-    """One HTTP request to make. `key` is the caller's handle and comes back untouched; of the threads that look
-    names up, no `tenant` gets more than its share."""
+    """One HTTP request to send. Its outcome has the same `key`. The threads for DNS lookups are shared by `tenant`."""
 
     key: Hashable
     method: str
@@ -42,31 +41,34 @@ class Attempt(NamedTuple):
 
     @property
     def log_fields(self) -> dict[str, str]:
-        """For the log."""
+        """The fields that identify the attempt in the application log."""
         return {"tenant_id": str(self.tenant), "attempt": str(self.key)}
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds of what one attempt, one host and one egress may take. Sizes in bytes."""
+    """Limits for one attempt, one destination and the egress as a whole. Sizes are in bytes."""
 
     request_body: int = 1_000_000
-    response_headers: int = 64 * 1024  # over all header blocks of a response, 1xx included
-    response_body: int = 10 * 1024 * 1024  # beyond it the attempt ends as TooLarge
+    response_headers: int = 64 * 1024  # of all header blocks of a response, including 1xx
+    response_body: int = 10 * 1024 * 1024  # a larger one ends the attempt as TooLarge
     keep_body: int = 64 * 1024
-    # Less than in_flight, so that one host that hangs cannot take every place.
+    # Less than in_flight, so that one destination that hangs cannot occupy all connections.
     per_host_connections: int = 5_000
     in_flight: int = 10_000
     dns_timeout: float = 5.0
     dns_keep_seconds: float = 30.0
-    dns_threads: int = 128  # at most; one tenant's names take a quarter of them
-    # Shorter than most servers' own limit: a connection that both ends drop at once costs an attempt.
+    dns_threads: int = 128  # a tenant may occupy a quarter of them
+    # Shorter than the limit of most servers: an attempt fails if the server closes its connection at that moment.
     idle_connection_seconds: int = 4
 
 
 class Timings(NamedTuple):
-    """Milliseconds. The first three are the lengths of their phases (0 when a connection was reused);
-    the last two count from the moment that the attempt was sent to the egress. 0 is what did not happen."""
+    """How long an attempt took, in milliseconds; 0 for a phase that did not happen.
+
+    The first three are durations of phases (0 if a connection was reused). The last two are counted from the moment when
+    the attempt was passed to the egress.
+    """
 
     dns_ms: float = 0.0
     connect_ms: float = 0.0
@@ -76,15 +78,15 @@ class Timings(NamedTuple):
 
     @property
     def phases(self) -> dict[str, float]:
-        """What happened before the end, as it is kept and shown."""
+        """The phases before the end, as they are stored and shown."""
         named = zip(("dnsMs", "connectMs", "tlsMs", "firstByteMs"), self, strict=False)
         return {name: round(length, 1) for name, length in named if length}
 
 
 class Responded(NamedTuple):
-    """A complete HTTP response, of any status: redirects are never followed.
+    """A complete HTTP response of any status; redirects are not followed.
 
-    `body` is cut at `Limits.keep_body`; `body_size` is what was received in full.
+    `body` is truncated to `Limits.keep_body`; `body_size` is the size of the whole body.
     """
 
     key: Hashable
@@ -96,7 +98,7 @@ class Responded(NamedTuple):
 
 
 class Errored(NamedTuple):
-    """No complete response. `may_have_been_sent` is False only when no byte of the request has left."""
+    """No complete response. `may_have_been_sent` is False only if no byte of the request was sent."""
 
     key: Hashable
     kind: ErrorKind

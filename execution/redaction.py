@@ -1,4 +1,4 @@
-"""Secret header values: sealed where they are stored, opened only to be sent, masked wherever they are shown."""
+"""Secret header values: encrypted when stored, decrypted only to be sent, masked wherever they are shown."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from eventservice.kernel.secrets import Undecipherable, decrypt, encrypt
 from execution.outcome import Outcome, Responded
 
 MASK = "••••••"
-# Names are compared in lower case, with `-` for `_`.
+# Names are compared in lower case, with `-` instead of `_`.
 SECRET_NAMES = frozenset(
     {
         "authorization", "authentication", "proxy-authorization", "x-auth", "cookie", "set-cookie",
@@ -23,32 +23,35 @@ SECRET_NAMES = frozenset(
     }
 )  # fmt: skip
 SECRET_ENDINGS = ("-key", "-token", "-secret", "-password", "-signature")
-# Ends like a secret and is none: it must be readable where attempts are compared.
+# Ends like a secret but is none: it must be readable to compare attempts.
 PUBLIC_NAMES = frozenset({"idempotency-key"})
-MIN_SECRET_LENGTH = 8  # characters
-MIN_CUT_BYTES = 4  # bytes of a secret that the end of what is kept cuts off
+# Shorter secrets are not searched for in responses: they could be ordinary words.
+MIN_SECRET_LENGTH = 8
+# A truncated body may end with the beginning of a secret. Fewer bytes than this are left in place.
+MIN_CUT_BYTES = 4
 
 
-def is_secret_header(name: str, named_by_tenant: Collection[str] = ()) -> bool:
-    plain = _plain(name)
-    if plain in PUBLIC_NAMES:
+def is_secret_header(name: str, tenant_names: Collection[str] = ()) -> bool:
+    """Return whether the header is secret by its name, or because it is one of the tenant's own secret headers."""
+    normalized = _normalize(name)
+    if normalized in PUBLIC_NAMES:
         return False
-    return plain in SECRET_NAMES or plain.endswith(SECRET_ENDINGS) or _is_named(name, named_by_tenant)
+    return normalized in SECRET_NAMES or normalized.endswith(SECRET_ENDINGS) or _is_among(name, tenant_names)
 
 
-def _is_named(name: str, named_by_tenant: Collection[str]) -> bool:
-    plain = _plain(name)
-    return any(_plain(named) == plain for named in named_by_tenant)
+def _is_among(name: str, tenant_names: Collection[str]) -> bool:
+    normalized = _normalize(name)
+    return any(_normalize(secret) == normalized for secret in tenant_names)
 
 
-def _plain(name: str) -> str:
+def _normalize(name: str) -> str:
     return name.lower().replace("_", "-")
 
 
-def encrypt_headers(headers: Mapping[str, str], named_by_tenant: Collection[str]) -> dict[str, Any]:
-    """The headers as they are stored. A sealed value is an object, so that no text can be taken for one."""
+def encrypt_headers(headers: Mapping[str, str], tenant_names: Collection[str]) -> dict[str, Any]:
+    """Return the headers as they are stored. An encrypted value is an object, so that no string is taken for one."""
     return {
-        name: {"encrypted": encrypt(value)} if is_secret_header(name, named_by_tenant) else value
+        name: {"encrypted": encrypt(value)} if is_secret_header(name, tenant_names) else value
         for name, value in headers.items()
     }
 
@@ -60,19 +63,17 @@ def decrypt_headers(headers: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def reencrypt_headers(headers: Mapping[str, Any], renewed: Callable[[str], str]) -> dict[str, Any]:
-    """With each sealed value as `renewed` gives it."""
+def reencrypt_headers(headers: Mapping[str, Any], reencrypt: Callable[[str], str]) -> dict[str, Any]:
+    """Return stored headers with each encrypted value replaced by what `reencrypt` makes of it."""
     return {
-        name: {"encrypted": renewed(value["encrypted"])} if isinstance(value, dict) else value
+        name: {"encrypted": reencrypt(value["encrypted"])} if isinstance(value, dict) else value
         for name, value in headers.items()
     }
 
 
-def mask_headers(headers: Mapping[str, str], named_by_tenant: Collection[str]) -> dict[str, str]:
-    """What a person may see of headers that have not been sealed yet."""
-    return {
-        name: MASK if is_secret_header(name, named_by_tenant) else value for name, value in headers.items()
-    }
+def mask_headers(headers: Mapping[str, str], tenant_names: Collection[str]) -> dict[str, str]:
+    """Return headers that are not encrypted yet as they may be shown."""
+    return {name: MASK if is_secret_header(name, tenant_names) else value for name, value in headers.items()}
 
 
 def mask_url(url: str) -> str:
@@ -85,54 +86,57 @@ def mask_url(url: str) -> str:
 
 
 def mask_stored_headers(headers: Mapping[str, Any]) -> dict[str, str]:
-    """What a person may see of stored headers."""
+    """Return stored headers as they may be shown."""
     return {name: MASK if isinstance(value, dict) else value for name, value in headers.items()}
 
 
-def redact_outcome(outcome: Outcome, named_by_tenant: Collection[str], sent: Mapping[str, Any]) -> Outcome:
-    """The outcome as it may be stored: without the response headers that the tenant calls secret, and without what
-    the server tells back of the secrets that it was sent (`sent`: the request's headers, as they are stored)."""
+def redact_outcome(outcome: Outcome, tenant_names: Collection[str], sent: Mapping[str, Any]) -> Outcome:
+    """Return the outcome as it may be stored.
+
+    It masks the response headers that the tenant calls secret, and every secret of the request that the server echoes in
+    headers or body. `sent` has the request's headers as they are stored.
+    """
     if not isinstance(outcome, Responded):
         return outcome
-    if named_by_tenant:
-        masked = ((n, MASK if _is_named(n, named_by_tenant) else value) for n, value in outcome.headers)
+    if tenant_names:
+        masked = ((n, MASK if _is_among(n, tenant_names) else value) for n, value in outcome.headers)
         outcome = outcome._replace(headers=tuple(masked))
-    told = _told_back(sent)
-    if not told:
+    echoes = _list_echoes(sent)
+    if not echoes:
         return outcome
     body, headers = outcome.body, outcome.headers
     if outcome.body_size > len(body):
-        body = _without_cut(body, told)
-    for form in told:
-        if form in body:
-            body = body.replace(form, MASK.encode())
-        text = form.decode("latin-1")  # as headers are read
+        body = _mask_truncated(body, echoes)
+    for echo in echoes:
+        if echo in body:
+            body = body.replace(echo, MASK.encode())
+        text = echo.decode("latin-1")  # as response headers are decoded
         if any(text in value for _, value in headers):
             headers = tuple((name, value.replace(text, MASK)) for name, value in headers)
     return outcome._replace(body=body, headers=headers)
 
 
-def _told_back(headers: Mapping[str, Any]) -> list[bytes]:
-    """The secrets as a server may tell them back, the longest first; none so short that it is a word."""
-    sealed = {name: value for name, value in headers.items() if isinstance(value, dict)}
+def _list_echoes(headers: Mapping[str, Any]) -> list[bytes]:
+    """Return the forms in which a server may echo the secrets among these stored headers, the longest first."""
+    encrypted = {name: value for name, value in headers.items() if isinstance(value, dict)}
     try:
-        values = decrypt_headers(sealed).values()
-    except Undecipherable:  # then it was not sent either
+        values = decrypt_headers(encrypted).values()
+    except Undecipherable:  # then they were not sent either
         return []
-    parts = {part for value in values for part in _parts(value) if len(part) >= MIN_SECRET_LENGTH}
-    return sorted({form for part in parts for form in _forms(part)}, key=len, reverse=True)
+    parts = {part for value in values for part in _split_secret(value) if len(part) >= MIN_SECRET_LENGTH}
+    return sorted({form for part in parts for form in _encode_forms(part)}, key=len, reverse=True)
 
 
-def _parts(value: str) -> list[str]:
-    """A server may tell back `abc` of `Bearer abc`, and what the base64 of `Basic` stands for."""
+def _split_secret(value: str) -> list[str]:
+    """Return what may be echoed alone: `abc` of `Bearer abc`, and the decoded password of `Basic` credentials."""
     scheme, _, credentials = value.partition(" ")
-    decoded = _decoded(credentials) if scheme.lower() == "basic" else ""
+    decoded = _decode_basic(credentials) if scheme.lower() == "basic" else ""
     return [value, *re.split(r"[\s;,=]+", value), decoded, decoded.partition(":")[2]]
 
 
-def _decoded(credentials: str) -> str:
+def _decode_basic(credentials: str) -> str:
     try:
-        raw = base64.b64decode(credentials + "==")  # some leave the padding out
+        raw = base64.b64decode(credentials + "==")  # some clients omit the padding
     except (binascii.Error, ValueError):
         return ""
     try:
@@ -141,8 +145,8 @@ def _decoded(credentials: str) -> str:
         return raw.decode("latin-1")
 
 
-def _forms(text: str) -> set[bytes]:
-    """The bytes that it may have: in UTF-8, as it was sent, and within a JSON text of this writer or that."""
+def _encode_forms(text: str) -> set[bytes]:
+    """Return the bytes of a text in UTF-8, in Latin-1 as it was sent, and as various JSON encoders escape it."""
     forms = {text.encode()}
     with suppress(UnicodeEncodeError):
         forms.add(text.encode("latin-1"))
@@ -152,24 +156,24 @@ def _forms(text: str) -> set[bytes]:
     return forms
 
 
-def _without_cut(body: bytes, told: Collection[bytes]) -> bytes:
-    """Without the beginning of a secret that the limit of what is kept has cut off."""
-    cut = max((_overlap(body, form) for form in told), default=0)
+def _mask_truncated(body: bytes, echoes: Collection[bytes]) -> bytes:
+    """Mask the beginning of a secret at the end of a truncated body."""
+    cut = max((_measure_overlap(body, echo) for echo in echoes), default=0)
     return body[:-cut] + MASK.encode() if cut else body
 
 
-def _overlap(body: bytes, form: bytes) -> int:
-    """How much of the form's beginning the body ends with."""
-    for length in range(min(len(form) - 1, len(body)), MIN_CUT_BYTES - 1, -1):
-        if form[length - 1] == body[-1] and body.endswith(form[:length]):
+def _measure_overlap(body: bytes, echo: bytes) -> int:
+    """Return how many of the first bytes of `echo` the body ends with."""
+    for length in range(min(len(echo) - 1, len(body)), MIN_CUT_BYTES - 1, -1):
+        if echo[length - 1] == body[-1] and body.endswith(echo[:length]):
             return length
     return 0
 
 
 def mask_response_headers(headers: Collection[tuple[str, str]]) -> dict[str, str]:
-    """A response's headers for the log; repeated ones are joined, as HTTP allows."""
-    shown: dict[str, str] = {}
+    """Return the headers of a response for the attempt log. Repeated ones are joined, as HTTP allows."""
+    masked: dict[str, str] = {}
     for name, value in headers:
         value = MASK if is_secret_header(name) else value
-        shown[name] = f"{shown[name]}, {value}" if name in shown else value
-    return shown
+        masked[name] = f"{masked[name]}, {value}" if name in masked else value
+    return masked

@@ -1,10 +1,10 @@
-"""One HTTP attempt over one easy handle of libcurl: what it is told, what it reports, what that means.
+"""One HTTP attempt on one easy handle of libcurl: its options, its callbacks, and what its results mean.
 
-What is judged here, and when: the very address of each socket, as it is opened; the peer, before the
+The address policy is applied twice here: to the address of each socket when it is opened, and to the peer before the
 request is written to it.
 
-A request is written at most once. libcurl would quietly repeat one on a fresh connection when a kept
-one dies without an answer; that is refused here, because only the caller knows whether to repeat.
+A request is written at most once. When a reused connection is closed without a response, libcurl would repeat the request
+on a new one. That is prevented here, because only the caller knows whether a request may be repeated.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from execution.url_rules import BadHeader, BadUrl, Origin, format_header_line, p
 
 log = get_logger(__name__)
 
-# These announce a length even when there is nothing to send.
+# Requests with these methods state the length of their body even if it is empty.
 METHODS_WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH"})
-INTERNAL_ERROR: Final = "An internal error in the egress ended this attempt; its log has the cause."
+INTERNAL_ERROR: Final = "An internal error ended this attempt. The log of the service has the details."
 
-_BIG_BODY: Final = 16_384
+_LARGE_BODY_BYTES: Final = 16_384
 _NO_DESCRIPTORS: Final = (
-    "This process has no file descriptor left for a connection: raise its limit (ulimit -n)."
+    "The service has no file descriptors left for connections. Its limit must be raised (ulimit -n)."
 )
 
 
 class InvalidAttempt(Exception):
-    """An attempt that cannot be started, with its kind."""
+    """Raised for an attempt that cannot be sent. It has the kind and the message of the outcome."""
 
     def __init__(self, kind: ErrorKind, message: str) -> None:
         super().__init__(message)
@@ -45,7 +45,7 @@ class InvalidAttempt(Exception):
 
 
 class PreparedAttempt:
-    """An attempt on its way, parsed; raises Refused, BadUrl or BadHeader."""
+    """An attempt that was validated and translated for libcurl. The constructor raises InvalidAttempt."""
 
     __slots__ = ("attempt", "deadline", "dns_seconds", "lines", "origin", "sent_at", "url")
 
@@ -53,10 +53,12 @@ class PreparedAttempt:
         body = attempt.body
         if attempt.method not in METHODS:
             allowed = ", ".join(sorted(METHODS))
-            raise InvalidAttempt(ErrorKind.EGRESS, f"method {attempt.method[:20]!r} is not one of {allowed}")
+            raise InvalidAttempt(
+                ErrorKind.EGRESS, f"The method {attempt.method[:20]!r} is not one of {allowed}."
+            )
         if body is not None and len(body) > limits.request_body:
             raise InvalidAttempt(
-                ErrorKind.TOO_LARGE, f"the request body is larger than {limits.request_body} bytes"
+                ErrorKind.TOO_LARGE, f"The request body is larger than {limits.request_body} bytes."
             )
         try:
             self.origin, self.url = parse_target(attempt.url)
@@ -64,27 +66,27 @@ class PreparedAttempt:
         except (BadUrl, BadHeader) as error:
             raise InvalidAttempt(ErrorKind.EGRESS, f"The request cannot be sent: {error}.") from None
         names = tuple([name for name, _ in attempt.headers])
-        self.lines += _withheld(names, body is not None or attempt.method in METHODS_WITH_BODY)
+        self.lines += _suppressed_headers(names, body is not None or attempt.method in METHODS_WITH_BODY)
         self.attempt = attempt
         self.sent_at = sent_at
         self.deadline = sent_at + attempt.timeout_seconds
         self.dns_seconds = 0.0
 
     def fail(self, kind: ErrorKind, message: str, now: float) -> Errored:
-        """What comes of it when it never gets a transfer."""
+        """Return the outcome of an attempt that ends before it has a transfer."""
         return build_unsent_outcome(self.attempt.key, kind, message, now - self.sent_at)
 
-    def timeout(self, phase: str) -> tuple[ErrorKind, str]:
-        seconds = f"{self.attempt.timeout_seconds:g}"
-        text = (
-            f"{self.origin.authority} gave no complete response within {seconds} s; the time ran out {phase}."
+    def explain_timeout(self, phase: str) -> tuple[ErrorKind, str]:
+        seconds = f"{self.attempt.timeout_seconds:g} s"
+        return ErrorKind.TIMEOUT, (
+            f"{self.origin.authority} did not send a complete response within {seconds}. "
+            f"The attempt timed out {phase}."
         )
-        return ErrorKind.TIMEOUT, text
 
 
 @lru_cache(maxsize=1024)
-def _withheld(names: tuple[str, ...], sends_body: bool) -> list[str]:
-    """Orders to libcurl to add no headers of its own to these."""
+def _suppressed_headers(names: tuple[str, ...], sends_body: bool) -> list[str]:
+    """Return the lines that keep libcurl from adding headers of its own to the given ones."""
     given = {name.lower() for name in names}
     lines = ["Expect:"]
     if "accept" not in given:
@@ -95,32 +97,33 @@ def _withheld(names: tuple[str, ...], sends_body: bool) -> list[str]:
 
 
 def build_unsent_outcome(key: Hashable, kind: ErrorKind, message: str, seconds: float) -> Errored:
+    """Return the outcome of an attempt that ended before a connection was made."""
     details = {"phase": "before connecting"}
     return Errored(key, kind, message, details, Timings(total_ms=seconds * 1000), False)
 
 
 def describe_refusal(origin: Origin, rule: str) -> str:
-    """Without the address: what internal names resolve to is nothing that a tenant should learn here."""
-    return f"{origin.authority} leads to an address that may not be called: {rule}."
+    # The message does not contain the address: tenants must not learn here what internal names resolve to.
+    return f"The address of {origin.authority} may not be called: {rule}."
 
 
 def describe_socket_error(error: OSError) -> str:
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return _NO_DESCRIPTORS
-    return f"No socket could be opened: {os.strerror(error.errno or 0)}."
+    return f"Could not open a socket: {os.strerror(error.errno or 0)}."
 
 
 class Transfer:
-    """One easy handle, configured once and used again and again; its callbacks are its own methods."""
+    """An easy handle of libcurl that is configured once and reused for one attempt after another."""
 
     def __init__(
-        self, policy: AddressPolicy, limits: Limits, ca_file: str, on_dial: Callable[[int], None]
+        self, policy: AddressPolicy, limits: Limits, ca_file: str, on_new_socket: Callable[[int], None]
     ) -> None:
         self._policy = policy
         self._limits = limits
-        self._on_dial = on_dial
+        self._on_new_socket = on_new_socket
         self._shape: tuple[str, bool] | None = None
-        self.ticket: PreparedAttempt
+        self.prepared: PreparedAttempt
         self._clear()
         self.curl = curl = pycurl.Curl()
         self._setopt, self._getinfo = curl.setopt, curl.getinfo  # pycurl is slow to find its own methods
@@ -141,7 +144,7 @@ class Transfer:
             (pycurl.SSL_VERIFYPEER, 1),
             (pycurl.SSL_VERIFYHOST, 2),
             (pycurl.CAINFO, ca_file),
-            (pycurl.UPLOAD_BUFFERSIZE, 16_384),  # the default of 64 KB is allocated anew for each body
+            (pycurl.UPLOAD_BUFFERSIZE, 16_384),  # the default, 64 KB, would be allocated for each body
             (pycurl.MAXAGE_CONN, self._limits.idle_connection_seconds),
             (pycurl.HEADERFUNCTION, self._on_header),
             (pycurl.WRITEFUNCTION, self._on_body),
@@ -155,22 +158,22 @@ class Transfer:
         self._header_size = 0
         self._body: list[bytes] = []
         self._body_size = 0
-        self._dialled = False
-        self._lending = False
+        self._has_new_socket = False
+        self._is_lending = False
         self._stopped: tuple[ErrorKind, str] | None = None
         self.sent = False
 
-    def begin(self, ticket: PreparedAttempt, resolve: list[str] | None, now: float) -> None:
-        """Readies the handle. `resolve` is what a name leads to, so that libcurl never looks one up."""
-        self.ticket = ticket
+    def begin(self, prepared: PreparedAttempt, resolve: list[str] | None, now: float) -> None:
+        """Prepare the handle. `resolve` has the addresses of the host name, so that libcurl does not look it up."""
+        self.prepared = prepared
         self._started_at = now
         setopt = self._setopt
-        setopt(pycurl.URL, ticket.url)
-        setopt(pycurl.HTTPHEADER, ticket.lines)
-        setopt(pycurl.TIMEOUT_MS, max(1, int((ticket.deadline - now) * 1000)))
+        setopt(pycurl.URL, prepared.url)
+        setopt(pycurl.HTTPHEADER, prepared.lines)
+        setopt(pycurl.TIMEOUT_MS, max(1, int((prepared.deadline - now) * 1000)))
         if resolve:
             setopt(pycurl.RESOLVE, resolve)
-        method, body = ticket.attempt.method, ticket.attempt.body
+        method, body = prepared.attempt.method, prepared.attempt.body
         if body is None and method in METHODS_WITH_BODY:
             body = b""
         if self._shape != (method, body is None):
@@ -189,16 +192,17 @@ class Transfer:
         setopt(pycurl.CUSTOMREQUEST, method)
         self._shape = (method, not has_body)
 
-    def forget(self) -> None:
-        """Keeps a pooled handle from holding on to what its last attempt was about."""
-        body = self.ticket.attempt.body
-        if body is not None and len(body) > _BIG_BODY:
+    def reset(self) -> None:
+        """Release the data of the last attempt, before the handle goes into the pool."""
+        body = self.prepared.attempt.body
+        if body is not None and len(body) > _LARGE_BODY_BYTES:
             self._setopt(pycurl.POSTFIELDS, b"")
         self._clear()
-        del self.ticket
+        del self.prepared
 
-    # libcurl calls these. An exception that left one would come out of the multi handle's call, where it
-    # could not be told to which transfer it belongs.
+    # --- libcurl's callbacks ---
+    #
+    # An exception must not leave them: it would be raised by the multi handle, without a hint at the transfer.
 
     def _on_open(self, _purpose: int, address: Any) -> Any:
         try:
@@ -206,47 +210,50 @@ class Transfer:
         except OSError as error:
             self._stopped = (ErrorKind.CONNECT, describe_socket_error(error))
         except Exception:  # noqa: BLE001 - logged there
-            self._blunder()
+            self._note_bug()
         return pycurl.SOCKET_BAD
 
     def _open(self, address: Any) -> Any:
-        if self._stopped:  # one of the host's addresses was refused: no other is tried
+        if self._stopped:  # one of the addresses was refused, so the others are not tried either
             return pycurl.SOCKET_BAD
         ip, port = address.addr[:2]
         if rule := self._policy.find_refusing_rule(ip, port):
-            self._stopped = (ErrorKind.EGRESS, describe_refusal(self.ticket.origin, rule))
+            self._stopped = (ErrorKind.EGRESS, describe_refusal(self.prepared.origin, rule))
             return pycurl.SOCKET_BAD
-        self._dialled = self._lending = True
-        return _Lent(socket.socket(address.family, address.socktype, address.protocol))
+        self._has_new_socket = self._is_lending = True
+        return _LentSocket(socket.socket(address.family, address.socktype, address.protocol))
 
     def _on_opened(self, fd: int, _purpose: int) -> int:
-        self._lending = False
-        self._on_dial(fd)
-        os.set_inheritable(fd, False)  # pycurl's duplicate would live on in child processes
+        self._is_lending = False
+        self._on_new_socket(fd)
+        os.set_inheritable(fd, False)  # otherwise child processes inherit pycurl's duplicate
         return int(pycurl.SOCKOPT_OK)
 
     def _on_ready(self, peer_ip: str, _local_ip: str, peer_port: int, _local_port: int) -> int:
         try:
             if self.sent:
-                message = f"{self.ticket.origin.authority} closed a kept connection without an answer."
+                message = (
+                    f"{self.prepared.origin.authority} closed a reused connection without sending a response."
+                )
                 self._stopped = (ErrorKind.PROTOCOL, message)
             elif rule := self._policy.find_refusing_rule(peer_ip, peer_port):
-                self._stopped = (ErrorKind.EGRESS, describe_refusal(self.ticket.origin, rule))
+                self._stopped = (ErrorKind.EGRESS, describe_refusal(self.prepared.origin, rule))
         except Exception:  # noqa: BLE001 - logged there
-            self._blunder()
+            self._note_bug()
         if self._stopped:
             return _ABORT
         self.sent = True
-        return _GO_ON
+        return _PROCEED
 
-    def _blunder(self) -> None:
-        log.exception("callback_failed", **self.ticket.attempt.log_fields)  # noqa: LOG004 - called while one is handled
+    def _note_bug(self) -> None:
+        log.exception("callback_failed", **self.prepared.attempt.log_fields)  # noqa: LOG004 - called while one is handled
         self._stopped = (ErrorKind.PROTOCOL, INTERNAL_ERROR)
 
     def _on_header(self, line: bytes) -> int | None:
         self._header_size += len(line)
         if self._header_size > self._limits.response_headers:
-            return self._stop_at("headers", self._limits.response_headers)
+            limit = self._limits.response_headers
+            return self._stop(f"The response headers are larger than {limit} bytes.")
         self._lines.append(line)
         return None
 
@@ -254,36 +261,38 @@ class Transfer:
         wanted = self._limits.keep_body - self._body_size
         self._body_size += len(chunk)
         if self._body_size > self._limits.response_body:
-            return self._stop_at("body", self._limits.response_body)
+            return self._stop(f"The response body is larger than {self._limits.response_body} bytes.")
         if wanted > 0:
             self._body.append(chunk[:wanted])
         return None
 
-    def _stop_at(self, part: str, limit: int) -> int:
-        self._stopped = (ErrorKind.TOO_LARGE, f"The response {part} is larger than {limit} bytes.")
+    def _stop(self, message: str) -> int:
+        self._stopped = (ErrorKind.TOO_LARGE, message)
         return -1
 
-    # What came of it.
+    # --- outcomes ---
 
     def finish(self, code: int, reason: str, now: float) -> Outcome:
-        """`code` and `reason` are libcurl's."""
+        """Return the outcome of a transfer that libcurl has ended with this result code and message."""
         try:
             return self._fail(code, reason, now) if code else self._succeed(now)
         except Exception:
-            log.exception("response_not_read", **self.ticket.attempt.log_fields)
+            log.exception("response_not_read", **self.prepared.attempt.log_fields)
             return self.interrupt(ErrorKind.PROTOCOL, INTERNAL_ERROR, now)
 
     def _succeed(self, now: float) -> Outcome:
         headers = _parse_headers(b"".join(self._lines))
-        if headers is None:  # libcurl lets a connection that closes inside the headers pass as a response
-            message = f"{self.ticket.origin.authority} closed the connection inside the response headers."
+        if headers is None:  # libcurl accepts a connection that is closed within the headers as a response
+            message = f"{self.prepared.origin.authority} closed the connection before the response headers were complete."
             return self.interrupt(ErrorKind.PROTOCOL, message, now)
         status = self._getinfo(pycurl.RESPONSE_CODE)
         body = b"".join(self._body)
-        return Responded(self.ticket.attempt.key, status, headers, body, self._body_size, self._timings(now))
+        return Responded(
+            self.prepared.attempt.key, status, headers, body, self._body_size, self._timings(now)
+        )
 
     def _fail(self, code: int, reason: str, now: float) -> Outcome:
-        # libcurl's words may quote the server's.
+        # libcurl's message may quote what the server sent.
         reason = "".join(letter if letter.isprintable() else "?" for letter in reason[:200])
         kind, message = self._stopped or self._explain(code, reason)
         return self._errored(
@@ -293,25 +302,25 @@ class Transfer:
     def interrupt(self, kind: ErrorKind, message: str, now: float) -> Errored:
         return self._errored(kind, message, {"phase": self._phase()}, now)
 
-    def overdue(self, now: float) -> Errored:
-        return self.interrupt(*self.ticket.timeout(self._phase()), now)
+    def time_out(self, now: float) -> Errored:
+        return self.interrupt(*self.prepared.explain_timeout(self._phase()), now)
 
     def _errored(self, kind: ErrorKind, message: str, details: dict[str, Any], now: float) -> Errored:
-        return Errored(self.ticket.attempt.key, kind, message, details, self._timings(now), self.sent)
+        return Errored(self.prepared.attempt.key, kind, message, details, self._timings(now), self.sent)
 
     def _explain(self, code: int, reason: str) -> tuple[ErrorKind, str]:
         if code == pycurl.E_OPERATION_TIMEDOUT:
-            return self.ticket.timeout(self._phase())
-        if self._lending:  # a socket was given, and pycurl could not duplicate it
+            return self.prepared.explain_timeout(self._phase())
+        if self._is_lending:  # pycurl could not duplicate the socket that it was given
             return ErrorKind.CONNECT, _NO_DESCRIPTORS
         kind, text = _ERRORS.get(code, _NOT_HTTP)
-        if kind is ErrorKind.CONNECT and self.sent:  # libcurl found the reset only after it had connected
-            return ErrorKind.PROTOCOL, _ERRORS[pycurl.E_SEND_ERROR][1].format(self.ticket.origin.authority)
-        if kind is ErrorKind.PROTOCOL and not self.sent:  # it broke before HTTP had begun
-            kind = ErrorKind.TLS if self.ticket.origin.scheme == "https" else ErrorKind.CONNECT
+        if kind is ErrorKind.CONNECT and self.sent:  # libcurl noticed the reset only after it had connected
+            return ErrorKind.PROTOCOL, _ERRORS[pycurl.E_SEND_ERROR][1].format(self.prepared.origin.authority)
+        if kind is ErrorKind.PROTOCOL and not self.sent:  # the connection was lost before HTTP began
+            kind = ErrorKind.TLS if self.prepared.origin.scheme == "https" else ErrorKind.CONNECT
         if code == pycurl.E_COULDNT_CONNECT and (number := self._getinfo(pycurl.OS_ERRNO)):
             reason = os.strerror(number)
-        return kind, text.format(self.ticket.origin.authority, reason)
+        return kind, text.format(self.prepared.origin.authority, reason)
 
     def _phase(self) -> str:
         if self._lines:
@@ -323,21 +332,21 @@ class Transfer:
         return "connecting"
 
     def _timings(self, now: float) -> Timings:
-        info, sent_at = self._getinfo, self.ticket.sent_at
+        info, sent_at = self._getinfo, self.prepared.sent_at
         connect_ms = tls_ms = 0.0
-        if self._dialled:
+        if self._has_new_socket:
             connected = info(pycurl.CONNECT_TIME)
             connect_ms = max(0.0, connected - info(pycurl.NAMELOOKUP_TIME)) * 1000
             tls_ms = max(0.0, info(pycurl.APPCONNECT_TIME) - connected) * 1000
         first_byte = info(pycurl.STARTTRANSFER_TIME)
         first_byte_ms = (self._started_at - sent_at + first_byte) * 1000 if first_byte else 0.0
         return Timings(
-            self.ticket.dns_seconds * 1000, connect_ms, tls_ms, first_byte_ms, (now - sent_at) * 1000
+            self.prepared.dns_seconds * 1000, connect_ms, tls_ms, first_byte_ms, (now - sent_at) * 1000
         )
 
 
-class _Lent:
-    """A socket that pycurl duplicates as soon as it gets it; ours is closed with this object."""
+class _LentSocket:
+    """A socket for pycurl, which duplicates it at once. The original is closed together with this object."""
 
     def __init__(self, original: socket.socket) -> None:
         self._original = original
@@ -350,9 +359,9 @@ class _Lent:
 
 
 def _parse_headers(received: bytes) -> tuple[tuple[str, str], ...] | None:
-    """The fields of the last header block: earlier ones are 1xx, and what follows its end are trailers.
+    """Return the fields of the last header block, or None if it is incomplete.
 
-    None when that block has no end.
+    Earlier blocks belong to 1xx responses. What follows the last one are trailers, which are ignored.
     """
     text = received.decode("latin-1")
     start = text.rfind("\nHTTP/") + 1
@@ -365,24 +374,30 @@ def _parse_headers(received: bytes) -> tuple[tuple[str, str], ...] | None:
 
 _BLANK_LINE: Final = re.compile(r"\n\r?\n")
 _FIELD: Final = re.compile(r"\n([^:\n]*):([^\n]*)")
-_GO_ON: Final = int(pycurl.PREREQFUNC_OK)
+_PROCEED: Final = int(pycurl.PREREQFUNC_OK)
 _ABORT: Final = int(pycurl.PREREQFUNC_ABORT)
-_NOT_HTTP: Final = (ErrorKind.PROTOCOL, "{0} did not answer as HTTP should: {1}.")
+_NOT_HTTP: Final = (ErrorKind.PROTOCOL, "{0} did not send a valid HTTP response: {1}.")
 _TLS_CODES: Final = (
     pycurl.E_SSL_CONNECT_ERROR, pycurl.E_SSL_CERTPROBLEM, pycurl.E_SSL_CIPHER, pycurl.E_SSL_ISSUER_ERROR,
     pycurl.E_SSL_INVALIDCERTSTATUS,
 )  # fmt: skip
 _ERRORS: Final[dict[int, tuple[ErrorKind, str]]] = {
     **dict.fromkeys(_TLS_CODES, (ErrorKind.TLS, "The TLS handshake with {0} failed: {1}.")),
-    pycurl.E_COULDNT_RESOLVE_HOST: (ErrorKind.DNS, "The name of {0} could not be resolved."),
+    pycurl.E_COULDNT_RESOLVE_HOST: (ErrorKind.DNS, "The host name of {0} could not be resolved."),
     pycurl.E_COULDNT_CONNECT: (ErrorKind.CONNECT, "Could not connect to {0}: {1}."),
-    pycurl.E_PEER_FAILED_VERIFICATION: (ErrorKind.TLS, "The certificate of {0} was not accepted: {1}."),
+    pycurl.E_PEER_FAILED_VERIFICATION: (
+        ErrorKind.TLS,
+        "The TLS certificate of {0} could not be verified: {1}.",
+    ),
     pycurl.E_SSL_CACERT_BADFILE: (ErrorKind.TLS, "The CA bundle of this service cannot be read: {1}."),
-    pycurl.E_GOT_NOTHING: (ErrorKind.PROTOCOL, "{0} closed the connection without an answer."),
-    pycurl.E_SEND_ERROR: (ErrorKind.PROTOCOL, "The connection to {0} broke while the request was sent."),
+    pycurl.E_GOT_NOTHING: (ErrorKind.PROTOCOL, "{0} closed the connection without sending a response."),
+    pycurl.E_SEND_ERROR: (
+        ErrorKind.PROTOCOL,
+        "The connection to {0} was lost while the request was being sent.",
+    ),
     pycurl.E_RECV_ERROR: (
         ErrorKind.PROTOCOL,
-        "The connection to {0} broke before the response was complete.",
+        "The connection to {0} was lost before the response was complete.",
     ),
     pycurl.E_PARTIAL_FILE: (
         ErrorKind.PROTOCOL,

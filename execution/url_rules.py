@@ -1,8 +1,7 @@
-"""The one reading of a URL, and of caller-supplied headers.
+"""Parse URLs, and validate the headers that callers supply.
 
-Two parsers that read one string differently are how a judge is made to look at one host while the
-dialler goes to another. So nothing else here parses URLs, and what libcurl gets is put together
-again from the parts that were parsed.
+If two parsers read the same URL differently, the address policy may check one host while the connection goes to another.
+So nothing else parses the URLs of calls, and libcurl gets a URL that is rebuilt from the parsed parts.
 """
 
 from __future__ import annotations
@@ -24,16 +23,18 @@ _DEFAULT_PORTS: Final[dict[str, int]] = {"http": 80, "https": 443}
 _VISIBLE = re.compile(r"[\x21-\x5b\x5d-\x7e]*")  # printable ASCII without the space and the backslash
 _PARTS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#]*)([^#]*)(?:#.*)?")  # scheme, authority, rest
 _LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
-# WHATWG's "ends in a number": inet_aton() would read such a host as an address, in some notation.
+# The WHATWG rule "ends in a number": inet_aton() would read such a host as an address in some notation.
 _NUMERIC_LABEL = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _PORT = re.compile(r"[1-9][0-9]{0,4}")
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _FIELD_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 
-_OURS = frozenset({"x-service-call-id", "x-attempt", "webhook-id", "webhook-timestamp", "webhook-signature"})
-# Framing, routing and hop-by-hop headers: whoever sets these decides where a message ends or who reads it.
-_HOP = frozenset(
+_SERVICE_HEADERS = frozenset(
+    {"x-service-call-id", "x-attempt", "webhook-id", "webhook-timestamp", "webhook-signature"}
+)
+# Framing, routing and hop-by-hop headers: they decide where a message ends and who reads it.
+_TRANSPORT_HEADERS = frozenset(
     {
         "host",
         "content-length",
@@ -49,15 +50,15 @@ _HOP = frozenset(
 
 
 class BadUrl(ValueError):
-    """The message names the rule that the URL breaks."""
+    """Raised for a URL that may not be called. The message names the rule that it breaks."""
 
 
 class BadHeader(ValueError):
-    """The message names the header and the rule that it breaks."""
+    """Raised for a header that may not be sent. The message names the header and the rule that it breaks."""
 
 
 class Origin(NamedTuple):
-    """Where connections lead. `host` is lower case, an IPv6 address without its brackets."""
+    """Scheme, host and port. `host` is in lower case, and an IPv6 address without brackets."""
 
     scheme: Scheme
     host: str
@@ -67,7 +68,7 @@ class Origin(NamedTuple):
 
 
 class Target(NamedTuple):
-    """A URL as it is dialled: put together again from its parts, without the fragment."""
+    """A parsed URL. `url` is rebuilt from the parts, without the fragment."""
 
     origin: Origin
     url: str
@@ -78,16 +79,16 @@ class Target(NamedTuple):
 
 
 def parse_target(url: str) -> Target:
-    """The parts of a URL that may be dialled; raises BadUrl."""
+    """Parse the URL of a call. Raise BadUrl."""
     if len(url) > MAX_URL_LENGTH:
         raise BadUrl(f"the URL is longer than {MAX_URL_LENGTH} characters")
     if not _VISIBLE.fullmatch(url):
         raise BadUrl(
-            "the URL has a space, control character, backslash or non-ASCII character; percent-encode it"
+            "the URL contains a space, control character, backslash or non-ASCII character, which must be percent-encoded"
         )
     parts = _PARTS.fullmatch(url)
     if parts is None:
-        raise BadUrl("the URL is not of the form http://host/path")
+        raise BadUrl("the URL does not have the form http://host/path")
     scheme, authority, rest = parts.groups()
     origin = _parse_origin(scheme, authority)
     slash = "" if rest.startswith("/") else "/"
@@ -98,7 +99,7 @@ def parse_target(url: str) -> Target:
 def _parse_origin(scheme: str, authority: str) -> Origin:
     name = _parse_scheme(scheme)
     if "@" in authority:
-        raise BadUrl("the URL has user information before the host")
+        raise BadUrl("the URL contains a user name or password")
     host, port = _split_port(authority)
     if host.startswith("["):
         host = _parse_ipv6(host)
@@ -115,7 +116,7 @@ def _origin(scheme: Scheme, host: str, port: int, is_literal: bool, authority: s
 
 
 def parse_host(text: str) -> str:
-    """A host by itself, as `Target.host` names it; raises BadUrl. Of IPv6 the brackets may be there or not."""
+    """Return a host in the form of `Target.host`. Raise BadUrl. An IPv6 address may have brackets or not."""
     if ":" in text:
         return _parse_ipv6(text if text.startswith("[") and text.endswith("]") else f"[{text}]")
     host = text.lower()
@@ -137,7 +138,9 @@ def _split_port(authority: str) -> tuple[str, str | None]:
     if authority.startswith("["):
         host, bracket, tail = authority.partition("]")
         if not bracket or (tail and not tail.startswith(":")):
-            raise BadUrl("the URL's IPv6 address is not well bracketed")
+            raise BadUrl(
+                "the brackets of the URL's IPv6 address are not closed, or not followed by a port or path"
+            )
         return host + bracket, tail[1:] if tail else None
     host, colon, port = authority.partition(":")
     return host, port if colon else None
@@ -147,7 +150,7 @@ def _parse_port(port: str | None, scheme: Scheme) -> int:
     if port is None:
         return _DEFAULT_PORTS[scheme]
     if not _PORT.fullmatch(port) or int(port) > 65_535:
-        raise BadUrl("the URL's port is not a plain number from 1 to 65535")
+        raise BadUrl("the URL's port is not a number from 1 to 65535")
     return int(port)
 
 
@@ -162,18 +165,22 @@ def _parse_ipv6(bracketed: str) -> str:
 
 
 def _check_host(host: str) -> bool:
-    """True for an IPv4 address, False for a name; raises for what could be read as either or as neither."""
+    """Return True for an IPv4 address and False for a name. Raise BadUrl if it is neither, or ambiguous."""
     if not host:
         raise BadUrl("the URL has no host")
     if len(host) > MAX_HOST_LENGTH:
         raise BadUrl(f"the URL's host is longer than {MAX_HOST_LENGTH} characters")
     labels = host.split(".")
     if not all(_LABEL.fullmatch(label) for label in labels):
-        raise BadUrl("the URL's host is not made of labels of letters, digits, hyphens and underscores")
+        raise BadUrl(
+            "the URL's host is not a valid name: labels of up to 63 letters, digits, hyphens and underscores, joined by dots"
+        )
     if not _NUMERIC_LABEL.fullmatch(labels[-1]):
         return False
     if not _is_dotted_quad(host):
-        raise BadUrl("the URL's host is a number but not a canonical dotted quad such as 192.0.2.1")
+        raise BadUrl(
+            "the URL's host ends in a number but is not an IPv4 address in the usual notation, such as 192.0.2.1"
+        )
     return True
 
 
@@ -185,7 +192,7 @@ def _is_dotted_quad(host: str) -> bool:
 
 
 def check_headers(headers: Iterable[tuple[str, str]]) -> None:
-    """Whether a caller may submit these headers; raises BadHeader."""
+    """Raise BadHeader if a caller may not submit these headers."""
     count = size = 0
     for name, value in headers:
         count += 1
@@ -195,39 +202,39 @@ def check_headers(headers: Iterable[tuple[str, str]]) -> None:
     if count > MAX_HEADERS:
         raise BadHeader(f"there are more than {MAX_HEADERS} headers")
     if size > MAX_HEADER_BYTES:
-        raise BadHeader(f"the headers are larger than {MAX_HEADER_BYTES} bytes together")
+        raise BadHeader(f"the headers are larger than {MAX_HEADER_BYTES} bytes in total")
 
 
 def _check_name(name: str) -> None:
     if not _TOKEN.fullmatch(name):
-        raise BadHeader(f"header name {name[:80]!r} is not an RFC 9110 token")
+        raise BadHeader(f"{name[:80]!r} is not a valid header name")
     lowered = name.lower()
-    if lowered in _HOP or lowered.startswith("proxy-"):
-        raise BadHeader(f"header {name} is set by the transport and may not be given")
-    if lowered in _OURS:
-        raise BadHeader(f"header {name} is set by this service and may not be given")
+    if lowered in _TRANSPORT_HEADERS or lowered.startswith("proxy-"):
+        raise BadHeader(f"header {name} is set by the HTTP client and cannot be overridden")
+    if lowered in _SERVICE_HEADERS:
+        raise BadHeader(f"header {name} is set by this service and cannot be overridden")
 
 
 def _check_value(name: str, value: str) -> None:
     if not _FIELD_VALUE.fullmatch(value):
         raise BadHeader(
-            f"header {name} has a value with a line break, a control character or one outside Latin-1"
+            f"the value of header {name} contains a line break, a control character or a character outside Latin-1"
         )
 
 
 def format_header_line(name: str, value: str) -> str | bytes:
-    """The line that libcurl is given: it checks nothing itself and would pass a line break on to the wire."""
+    """Return the header line for libcurl. Raise BadHeader, because libcurl itself would even send a line break."""
     if not is_header_name(name):
-        raise BadHeader(f"header name {name[:80]!r} is not an RFC 9110 token")
+        raise BadHeader(f"{name[:80]!r} is not a valid header name")
     if value.isascii() and value.isprintable() and value.strip():
         return f"{name}: {value}"
     _check_value(name, value)
     if not value or value.isspace():
-        return f"{name};"  # libcurl reads "Name:" as an order to leave the header out
+        return f"{name};"  # libcurl would omit the header if it were given "Name:"
     return f"{name}: {value}".encode("latin-1")
 
 
 @lru_cache(maxsize=1024)
 def is_header_name(name: str) -> bool:
-    """Whether a header can have that name (RFC 9110)."""
+    """Return whether this is a token of RFC 9110, and so can be the name of a header."""
     return _TOKEN.fullmatch(name) is not None

@@ -255,7 +255,7 @@ def test_a_bug_ends_the_attempt_and_not_the_thread(
 def test_an_attempt_ends_in_time_even_when_libcurl_forgets_it(monkeypatch: pytest.MonkeyPatch) -> None:
     with hostile.listening_only() as hanging, running() as egress:
         assert egress._loop is not None
-        monkeypatch.setattr(egress._loop._multi, "finished", lambda: iter(()))
+        monkeypatch.setattr(egress._loop._multi, "take_finished", lambda: iter(()))
         started = time.monotonic()
         outcome = perform(egress, attempt(hanging.url(), timeout=0.2))
         assert time.monotonic() - started <= 0.2 + promised(0.5)

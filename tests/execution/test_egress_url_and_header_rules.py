@@ -38,7 +38,7 @@ def test_it_reads_and_rebuilds(url: str, rebuilt: str) -> None:
     [
         ("ftp://example.com/", "scheme"),
         ("example.com/", "form"),
-        ("http://u@example.com/", "user information"),
+        ("http://u@example.com/", "user name or password"),
         ("http://example.com/a b", "space"),
         ("http://example.com/\\", "backslash"),
         ("http://bücher.example/", "non-ASCII"),
@@ -54,10 +54,10 @@ def test_it_reads_and_rebuilds(url: str, rebuilt: str) -> None:
         ("http://example.com:0/", "port"),
         ("http://example.com:080/", "port"),
         ("http://example.com:65536/", "port"),
-        ("http://127.1/", "dotted quad"),
-        ("http://0x7f000001/", "dotted quad"),
-        ("http://a.0x/", "dotted quad"),
-        ("http://example.1/", "dotted quad"),
+        ("http://127.1/", "IPv4 address"),
+        ("http://0x7f000001/", "IPv4 address"),
+        ("http://a.0x/", "IPv4 address"),
+        ("http://example.1/", "IPv4 address"),
         ("http://[fe80::1%25eth0]/", "zone"),
         ("http://[::1/", "bracket"),
         ("http://[::g]/", "IPv6"),
@@ -113,7 +113,7 @@ def test_a_caller_may_not_set(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["", "A B", "A:", "A\r\nB", "Ä", "A\x00", "(a)", "a/b", '"a"', "\tA"])
 def test_a_header_name_is_a_token(name: str) -> None:
-    with pytest.raises(BadHeader, match="token"):
+    with pytest.raises(BadHeader, match="not a valid header name"):
         check_headers([(name, "x")])
 
 

@@ -111,12 +111,14 @@ class World:
             return _build_error(ErrorKind.CONNECT, message, "connecting", self.rng.uniform(2, 9))
         if progress < 0.35:
             return _build_timeout(job, DEAD_HOST, "connecting")
-        message = f"The name {DEAD_HOST} could not be resolved: Name or service not known."
+        message = f"The host name {DEAD_HOST} could not be resolved: Name or service not known."
         return _build_error(ErrorKind.DNS, message, "before connecting", self.rng.uniform(12, 90))
 
 
 def _build_timeout(job: Job, host: str, phase: str = "waiting for the response") -> Outcome:
-    message = f"{host} gave no complete response within {job.timeout:g} s; the time ran out {phase}."
+    message = (
+        f"{host} did not send a complete response within {job.timeout:g} s. The attempt timed out {phase}."
+    )
     return _build_error(ErrorKind.TIMEOUT, message, phase, job.timeout * 1000)
 
 
