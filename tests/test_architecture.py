@@ -58,7 +58,7 @@ ACROSS_TENANTS = {
 IN_SQL = {
     "eventservice.tenants.directory",  # how many shard rows there have to be
     "orchestration.lifecycle.retention", "timers.poller", "timers.schedule",
-    "outbox.store", "outbox.maintenance", "outbox.publishers.webhook.delivery", "outbox.status", "timers.operator_views",
+    "outbox.store", "outbox.maintenance", "outbox.publishers.webhook.delivery_queue", "outbox.status", "timers.operator_views",
 }  # fmt: skip
 
 # All differences between databases, a package each.

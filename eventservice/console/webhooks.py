@@ -29,9 +29,10 @@ from outbox.publishers.webhook.endpoints import (
     check_endpoint_unused,
     create_endpoint,
     delete_endpoint,
+    find_endpoint,
     set_endpoint_active,
 )
-from outbox.publishers.webhook.recovery import find_endpoint, list_endpoint_queues, retry_exhausted_deliveries
+from outbox.publishers.webhook.recovery import list_endpoint_queues, retry_exhausted_deliveries
 
 R = TypeVar("R")
 

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import cast
 
 from django.conf import settings
 
@@ -15,8 +16,10 @@ from eventservice.db.leases import Fenced
 from execution.egress import Egress
 from execution.outcome import Attempt, Outcome, Responded
 from outbox.dispatcher import Dispatcher, DispatchResult
+from outbox.models import WebhookDelivery
 from outbox.publisher import Publisher
-from outbox.publishers.webhook.delivery import WebhookDeliverer, WebhookRequest, WebhookResult
+from outbox.publishers.webhook.deliverer import WebhookDeliverer, WebhookRequest
+from outbox.publishers.webhook.delivery_queue import WebhookResult
 from timers.membership import Membership, list_live_node_ids
 from timers.models import NodeRole
 
@@ -35,7 +38,8 @@ class EgressTransport:
         if self._egress is None:
             self._egress = self._start_egress()
         self._egress.send(
-            Attempt(r.key, "POST", r.url, r.headers, r.body, r.timeout_seconds, r.tenant_id) for r in requests
+            Attempt(r.delivery, "POST", r.url, r.headers, r.body, r.timeout_seconds, r.delivery.tenant_id)
+            for r in requests
         )
 
     def collect(self, timeout: float) -> list[WebhookResult]:
@@ -47,9 +51,10 @@ class EgressTransport:
 
 
 def _parse_outcome(outcome: Outcome) -> WebhookResult:
+    delivery = cast(WebhookDelivery, outcome.key)
     if isinstance(outcome, Responded):
-        return WebhookResult(outcome.key, outcome.status)
-    return WebhookResult(outcome.key, None, f"{outcome.kind}: {outcome.message}")
+        return WebhookResult(delivery, outcome.status)
+    return WebhookResult(delivery, None, f"{outcome.kind}: {outcome.message}")
 
 
 class DispatcherRole:

@@ -12,7 +12,7 @@ from eventservice.kernel.ids import new_id
 from eventservice.operators.models import OperatorAction
 from eventservice.tenants.models import Tenant
 from outbox.models import DeliveryState, WebhookDelivery, WebhookEndpoint
-from outbox.publishers.webhook.delivery import (
+from outbox.publishers.webhook.delivery_queue import (
     WebhookResult,
     claim_deliveries,
     give_up_gone_endpoint,

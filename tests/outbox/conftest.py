@@ -11,7 +11,7 @@ from eventservice.runtime.dispatcher import EgressTransport
 from execution.addresses import AddressPolicy
 from execution.egress import Egress
 from outbox.models import WebhookEndpoint
-from outbox.publishers.webhook.delivery import DeliveryResult, WebhookDeliverer
+from outbox.publishers.webhook.deliverer import DeliveryResult, WebhookDeliverer
 from outbox.publishers.webhook.endpoints import create_endpoint
 from tests.outbox.receiver import Receiver, receiving
 from tests.outbox.support import TENANT

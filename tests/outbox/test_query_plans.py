@@ -11,7 +11,7 @@ from django.test.utils import CaptureQueriesContext
 
 from eventservice.kernel.ids import new_id
 from outbox.models import OutboxEvent, WebhookDelivery, WebhookEndpoint
-from outbox.publishers.webhook.delivery import (
+from outbox.publishers.webhook.delivery_queue import (
     GONE_REASON,
     claim_deliveries,
     give_up_gone_endpoint,

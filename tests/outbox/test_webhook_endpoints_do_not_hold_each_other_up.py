@@ -13,7 +13,8 @@ from eventservice.db.now import DbNow
 from eventservice.kernel.ids import new_id
 from eventservice.runtime.dispatcher import EgressTransport
 from outbox.models import WebhookDelivery, WebhookEndpoint
-from outbox.publishers.webhook.delivery import WebhookDeliverer, WebhookRequest, WebhookResult
+from outbox.publishers.webhook.deliverer import WebhookDeliverer, WebhookRequest
+from outbox.publishers.webhook.delivery_queue import WebhookResult
 from outbox.publishers.webhook.publisher import WebhookPublisher
 from tests.outbox.receiver import Receiver
 from tests.outbox.support import TENANT, build_dispatcher, build_event, drain, store_events, store_run
@@ -31,7 +32,7 @@ class Hanging:
         self.taken: Counter[uuid.UUID] = Counter()
 
     def send(self, requests: Sequence[WebhookRequest]) -> None:
-        self.taken.update(request.tenant_id for request in requests)
+        self.taken.update(request.delivery.tenant_id for request in requests)
 
     def collect(self, timeout: float) -> list[WebhookResult]:
         return []
@@ -129,7 +130,7 @@ def test_an_endpoint_of_each_tenant_is_sent_to_before_the_second_of_any(
     subscribe("/one", OTHER)
     _publish(1)
     _publish(1, OTHER)
-    monkeypatch.setattr("outbox.publishers.webhook.delivery.MAX_STARTS_PER_PASS", 2)
+    monkeypatch.setattr("outbox.publishers.webhook.deliverer.MAX_STARTS_PER_PASS", 2)
     hanging = Hanging()
     WebhookDeliverer(hanging).deliver_once()
     assert hanging.taken == {TENANT: 1, OTHER: 1}

@@ -11,13 +11,12 @@ from eventservice.db.now import pin_time
 from eventservice.kernel.ids import new_id
 from eventservice.runtime.dispatcher import EgressTransport
 from outbox.models import DeliveryState, OutboxEvent, WebhookDelivery, WebhookEndpoint
-from outbox.publishers.webhook import delivery
-from outbox.publishers.webhook.delivery import (
+from outbox.publishers.webhook import deliverer as deliverer_module
+from outbox.publishers.webhook.deliverer import DeliveryResult, WebhookDeliverer
+from outbox.publishers.webhook.delivery_queue import (
     GONE_REASON,
     IDLE_SECONDS,
     MAX_ATTEMPTS,
-    DeliveryResult,
-    WebhookDeliverer,
     give_up_gone_endpoint,
 )
 from outbox.publishers.webhook.endpoints import update_endpoint
@@ -140,7 +139,7 @@ def test_a_long_queue_of_an_endpoint_that_is_gone_is_given_up_a_batch_a_pass(
     subscribe()
     receiver.answer = lambda path, event: 410
     _publish(6)
-    monkeypatch.setattr(delivery, "GIVE_UP_BATCH", 2)
+    monkeypatch.setattr(deliverer_module, "GIVE_UP_BATCH", 2)
     deliverer = WebhookDeliverer(transport, collect_seconds=60)
     done = [deliverer.deliver_once() for _ in range(4)]
     assert [(each.retried, each.exhausted, each.next_wait) for each in done] == [

@@ -10,7 +10,7 @@ from django.db import connection
 
 from eventservice.kernel.ids import new_id
 from outbox.models import WebhookEndpoint
-from outbox.publishers.webhook.delivery import DeliveryResult
+from outbox.publishers.webhook.deliverer import DeliveryResult
 from outbox.publishers.webhook.endpoints import create_endpoint
 from outbox.publishers.webhook.publisher import WebhookPublisher
 from tests.outbox.receiver import Receiver

@@ -13,7 +13,8 @@ import pytest
 
 from eventservice.kernel.signing import build_signature_headers, decode_secret, generate_secret
 from orchestration.events import EventType
-from outbox.publishers.webhook.delivery import MAX_ATTEMPTS, MAX_RETRY_SECONDS, TIMEOUT_SECONDS
+from outbox.publishers.webhook.deliverer import TIMEOUT_SECONDS
+from outbox.publishers.webhook.delivery_queue import MAX_ATTEMPTS, MAX_RETRY_SECONDS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "webhooks.md").read_text()
 BODY = b'{"id": "1"}'

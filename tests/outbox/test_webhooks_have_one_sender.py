@@ -15,11 +15,10 @@ from eventservice.db import errors
 from eventservice.db.now import pin_time
 from eventservice.kernel.ids import new_id
 from outbox.models import WebhookDelivery, WebhookEndpoint
-from outbox.publishers.webhook import delivery
-from outbox.publishers.webhook.delivery import (
+from outbox.publishers.webhook import deliverer as deliverer_module
+from outbox.publishers.webhook.deliverer import WebhookDeliverer, WebhookRequest
+from outbox.publishers.webhook.delivery_queue import (
     DELIVERY_LEASE,
-    WebhookDeliverer,
-    WebhookRequest,
     WebhookResult,
     claim_deliveries,
     record_results,
@@ -43,7 +42,7 @@ class Answering:
 
     def collect(self, timeout: float) -> list[WebhookResult]:
         ended, self.asked = self.asked[: self.answers], self.asked[self.answers :]
-        return [WebhookResult(request.key, 200) for request in ended]
+        return [WebhookResult(request.delivery, 200) for request in ended]
 
 
 @pytest.fixture
@@ -96,7 +95,7 @@ def test_what_could_not_be_recorded_is_sent_again(
 
     deliverer = WebhookDeliverer(Answering())
     with monkeypatch.context() as trouble:
-        trouble.setattr(delivery, "record_results", locked)
+        trouble.setattr(deliverer_module, "record_results", locked)
         with pytest.raises(OperationalError):
             deliverer.deliver_once()
     with pin_time(NOON + DELIVERY_LEASE + timedelta(seconds=1)):
@@ -112,7 +111,7 @@ def test_a_stop_records_what_has_been_answered_and_waits_no_longer_than_it_may(
     deliverer = WebhookDeliverer(answering)
     deliverer.deliver_once()
     answering.answers = 1
-    deliverer.close(grace_seconds=0, stay=lambda: None)
+    deliverer.close(grace_seconds=0, heartbeat=lambda: None)
     states = WebhookDelivery.across_tenants.values_list("state", flat=True)
     assert sorted(states) == ["Delivered", "Pending", "Pending"]
 
@@ -135,10 +134,10 @@ def test_a_stop_records_the_others_when_one_cannot_be_recorded(
             raise troubles.pop()
         return record_results(*given)
 
-    monkeypatch.setattr(delivery, "record_results", record_in_trouble)
+    monkeypatch.setattr(deliverer_module, "record_results", record_in_trouble)
     monkeypatch.setattr(errors, "PAUSE_SECONDS", 0.0)
     before = delivered()
-    deliverer.close(grace_seconds=10, stay=lambda: None)
+    deliverer.close(grace_seconds=10, heartbeat=lambda: None)
     assert delivered() - before >= 3
 
 

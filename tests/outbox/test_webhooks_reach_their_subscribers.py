@@ -9,7 +9,7 @@ import pytest
 from eventservice.kernel.ids import new_id
 from outbox.maintenance import replay
 from outbox.models import WebhookDelivery, WebhookEndpoint
-from outbox.publishers.webhook.delivery import DeliveryResult
+from outbox.publishers.webhook.deliverer import DeliveryResult
 from outbox.publishers.webhook.publisher import WebhookPublisher
 from tests.outbox.receiver import Receiver
 from tests.outbox.support import NOON, TENANT, build_dispatcher, build_event, drain, store_events, store_run

@@ -16,12 +16,8 @@ from eventservice.kernel.secrets import encrypt
 from eventservice.kernel.signing import generate_secret
 from eventservice.runtime.dispatcher import EgressTransport
 from outbox.models import WebhookDelivery, WebhookEndpoint
-from outbox.publishers.webhook.delivery import (
-    POSTPONE_BATCH,
-    UNSIGNED_RETRY_DELAY,
-    DeliveryResult,
-    WebhookDeliverer,
-)
+from outbox.publishers.webhook.deliverer import POSTPONE_BATCH, DeliveryResult, WebhookDeliverer
+from outbox.publishers.webhook.delivery_queue import UNSIGNED_RETRY_DELAY
 from outbox.publishers.webhook.publisher import WebhookPublisher
 from tests.outbox.receiver import Receiver
 from tests.outbox.support import NOON, TENANT, build_dispatcher, build_event, drain, store_events, store_run

@@ -1,9 +1,9 @@
-"""The endpoints of a tenant."""
+"""Creating, changing and removing webhook endpoints."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TypedDict, Unpack
 from uuid import UUID
 
 from django.db.models import QuerySet
@@ -16,12 +16,18 @@ from eventservice.kernel.signing import generate_secret
 from outbox.models import WebhookDelivery, WebhookEndpoint
 
 
+class EndpointChanges(TypedDict, total=False):
+    url: str
+    event_types: Sequence[str]
+    active: bool
+
+
 def create_endpoint(
     tenant_id: UUID, url: str, event_types: Sequence[str] = (), *, endpoint_id: UUID | None = None
 ) -> tuple[WebhookEndpoint, str]:
-    """The endpoint and its secret, which is shown this once. The caller has judged the URL."""
+    """Create an endpoint. Return it with its secret, which is shown only now. The caller has validated the URL."""
     secret = generate_secret()
-    endpoint: WebhookEndpoint = WebhookEndpoint.objects.create(
+    endpoint = WebhookEndpoint.objects.create(
         tenant_id=tenant_id,
         endpoint_id=endpoint_id or new_id(),
         url=url,
@@ -32,46 +38,52 @@ def create_endpoint(
     return endpoint, secret
 
 
-def update_endpoint(tenant_id: UUID, endpoint_id: UUID, **changes: Any) -> None:
-    """Its `url`, `event_types` and `active`. What waits for one that is made active again is sent to it."""
+def find_endpoint(tenant_id: UUID, endpoint_id: UUID) -> WebhookEndpoint | None:
+    return _filter_endpoint(tenant_id, endpoint_id).first()
+
+
+def get_endpoint(endpoint_id: UUID) -> WebhookEndpoint:
+    """Return the endpoint of whichever tenant, for operators. Raise NotFound if there is none."""
+    found = WebhookEndpoint.across_tenants.filter(endpoint_id=endpoint_id).first()
+    if found is None:
+        raise NotFound("webhook endpoint")
+    return found
+
+
+def update_endpoint(tenant_id: UUID, endpoint_id: UUID, **changes: Unpack[EndpointChanges]) -> None:
+    """Change an endpoint. If it is enabled again, it is sent what waited for it."""
+    values: dict[str, object] = {**changes}
     if "active" in changes:
-        changes["disabled_reason"] = "" if changes["active"] else "an operator has disabled it"
-    if changes and not _filter_endpoint(tenant_id, endpoint_id).update(**changes):
+        values["disabled_reason"] = "" if changes["active"] else "an operator has disabled it"
+    if values and not _filter_endpoint(tenant_id, endpoint_id).update(**values):
         raise NotFound("webhook endpoint")
 
 
 def set_endpoint_active(tenant_id: UUID, endpoint_id: UUID, *, active: bool) -> None:
-    """Refused where nothing would change: somebody else was faster."""
+    """Enable or disable an endpoint. Raise Conflict if someone else was faster, and nothing would change."""
     if _filter_endpoint(tenant_id, endpoint_id).filter(active=active).exists():
         state = "active already" if active else "not active any more"
         raise Conflict("wrong_state", f"Nothing has been changed: the endpoint is {state}.")
     update_endpoint(tenant_id, endpoint_id, active=active)
 
 
-def get_endpoint(endpoint_id: UUID) -> WebhookEndpoint:
-    """Operators name one by its own id alone."""
-    found: WebhookEndpoint | None = WebhookEndpoint.across_tenants.filter(endpoint_id=endpoint_id).first()
-    if found is None:
-        raise NotFound("webhook endpoint")
-    return found
-
-
 def check_endpoint_unused(tenant_id: UUID, endpoint_id: UUID) -> None:
+    """Raise Conflict if the endpoint has deliveries."""
     if WebhookDelivery.objects.for_tenant(tenant_id).filter(endpoint_id=endpoint_id)[:1].exists():
         raise Conflict("endpoint_used", "It has deliveries: make it inactive instead.")
 
 
 def delete_endpoint(tenant_id: UUID, endpoint_id: UUID) -> None:
-    """One to which nothing was ever to be delivered: with it the database deletes its deliveries."""
+    """Delete an endpoint that has no deliveries: the database would delete them with it."""
     check_endpoint_unused(tenant_id, endpoint_id)
     _filter_endpoint(tenant_id, endpoint_id).delete()
 
 
 def reencrypt_endpoint_secrets(work: Reencryption) -> int:
-    """How many were changed."""
+    """Encrypt the secrets with the newest key. Return how many were changed."""
     changed = 0
-    endpoints: QuerySet[WebhookEndpoint] = WebhookEndpoint.across_tenants.all()
-    for tenant_id, endpoint_id, stored in endpoints.values_list("tenant_id", "endpoint_id", "secret"):
+    endpoints = WebhookEndpoint.across_tenants.values_list("tenant_id", "endpoint_id", "secret")
+    for tenant_id, endpoint_id, stored in endpoints:
         fresh = work.renewed(stored, f"secret of webhook endpoint {endpoint_id}")
         if fresh != stored:
             changed += _filter_endpoint(tenant_id, endpoint_id).filter(secret=stored).update(secret=fresh)
@@ -79,5 +91,4 @@ def reencrypt_endpoint_secrets(work: Reencryption) -> int:
 
 
 def _filter_endpoint(tenant_id: UUID, endpoint_id: UUID) -> QuerySet[WebhookEndpoint]:
-    endpoints: QuerySet[WebhookEndpoint] = WebhookEndpoint.objects.for_tenant(tenant_id)
-    return endpoints.filter(endpoint_id=endpoint_id)
+    return WebhookEndpoint.objects.for_tenant(tenant_id).filter(endpoint_id=endpoint_id)

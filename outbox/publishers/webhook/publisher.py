@@ -1,6 +1,6 @@
-"""Events to the tenants' webhook endpoints: here only the deliveries are written, so no endpoint holds up the outbox.
+"""Events for the tenants' webhook endpoints. Only deliveries are written here, so no endpoint holds up the outbox.
 
-`outbox.publishers.webhook.delivery` sends them.
+`outbox.publishers.webhook.deliverer` sends them.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ COLUMNS = (
 
 
 class WebhookPublisher:
+    """Writes a pending delivery for each event and each active endpoint of its tenant that wants the event's type."""
+
     name = "webhook"
 
     def publish(self, events: Sequence[Envelope]) -> None:
@@ -39,43 +41,43 @@ class WebhookPublisher:
 
 @transaction.atomic
 def _enqueue(tenant_id: UUID, events: Sequence[Envelope]) -> None:
-    # Locked, as in recording an outcome: the next delivery of an aggregate must not be looked for, and found to be
-    # none, while one is being added that would wait for it.
+    # The endpoints are locked, as they are while results are recorded: otherwise the next delivery of an aggregate
+    # could be looked for, and not found, while one is being added that would wait for it.
     endpoints = WebhookEndpoint.objects.for_tenant(tenant_id).filter(active=True).order_by("endpoint_id")
     subscribers = list(endpoints.select_for_update())
     deliveries = WebhookDelivery.objects.for_tenant(tenant_id)
-    known = set(
-        deliveries.filter(event_id__in=[event.event_id for event in events]).values_list(
-            "endpoint_id", "event_id"
-        )
-    )
+    enqueued = deliveries.filter(event_id__in=[event.event_id for event in events])
+    known = set(enqueued.values_list("endpoint_id", "event_id"))
     pending = deliveries.filter(
-        state=DeliveryState.PENDING, endpoint_id__in=[e.endpoint_id for e in subscribers]
+        state=DeliveryState.PENDING,
+        endpoint_id__in=[endpoint.endpoint_id for endpoint in subscribers],
+        aggregate_id__in={event.aggregate_id for event in events},
     )
-    queued = set(
-        pending.filter(aggregate_id__in={event.aggregate_id for event in events})
-        .values_list("endpoint_id", "aggregate_id")
-        .distinct()
-    )
+    busy = set(pending.values_list("endpoint_id", "aggregate_id").distinct())
     now = db_now()
     for endpoint in subscribers:
-        insert_rows(WebhookDelivery, COLUMNS, _deliveries(endpoint, events, known, queued, now))
+        insert_rows(WebhookDelivery, COLUMNS, _build_rows(endpoint, events, known, busy, now))
 
 
-def _deliveries(
+def _build_rows(
     endpoint: WebhookEndpoint,
     events: Sequence[Envelope],
     known: set[tuple[UUID, UUID]],
-    queued: set[tuple[UUID, UUID]],
+    busy: set[tuple[UUID, UUID]],
     now: datetime,
 ) -> Iterable[tuple[Any, ...]]:
+    """Build the deliveries that the endpoint does not have yet. Only the first of an aggregate is due.
+
+    `known` has the endpoint and event of each delivery that exists, `busy` the endpoint and aggregate of each that is
+    pending; the latter is extended.
+    """
     for event in events:
-        wanted = not endpoint.event_types or event.type in endpoint.event_types
-        if not wanted or (endpoint.endpoint_id, event.event_id) in known:
+        is_wanted = not endpoint.event_types or event.type in endpoint.event_types
+        if not is_wanted or (endpoint.endpoint_id, event.event_id) in known:
             continue
         queue = endpoint.endpoint_id, event.aggregate_id
         yield (
             event.tenant_id, new_id(), endpoint.endpoint_id, event.event_id, event.aggregate_id, event.sequence,
-            event.to_json(), str(DeliveryState.PENDING), 0, None if queue in queued else now, "", now,
+            event.to_json(), str(DeliveryState.PENDING), 0, None if queue in busy else now, "", now,
         )  # fmt: skip
-        queued.add(queue)
+        busy.add(queue)
