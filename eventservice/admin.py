@@ -12,8 +12,8 @@ from django.db import transaction
 from django.db.models import Q
 from django.http import HttpRequest, HttpResponse
 
-from eventservice.adminsite.columns import json_column, moment, tenant, when
-from eventservice.adminsite.model_admin import Domain, ReadOnly, RoleAdmin
+from eventservice.adminsite.columns import json_column, list_time_column, tenant_column, time_column
+from eventservice.adminsite.model_admin import LargeTableAdmin, ReadOnlyAdmin, RoleAdmin
 from eventservice.operators.models import OperatorAction
 from eventservice.operators.roles import BY_GROUP, Role
 from eventservice.runtime.models import Slot
@@ -24,8 +24,8 @@ DjangosUserAdmin: Any = auth_admin.UserAdmin
 
 @admin.register(User)
 class UserAdmin(RoleAdmin, DjangosUserAdmin):  # type: ignore[misc]
-    sees = edits = Role.ADMIN
-    logged = ("username", "is_active", "is_staff", "is_superuser", "groups")
+    view_role = edit_role = Role.ADMIN
+    audited_fields = ("username", "is_active", "is_staff", "is_superuser", "groups")
     list_display = ("username", "role", "is_active", "is_staff", "is_superuser", "last_login")
     list_filter = ("is_active", "is_staff", "is_superuser", "groups")
     fieldsets = (
@@ -46,7 +46,7 @@ class UserAdmin(RoleAdmin, DjangosUserAdmin):  # type: ignore[misc]
     filter_horizontal = ("groups",)
     readonly_fields = ("last_login", "date_joined")
 
-    def subject_of(self, row: User) -> str:
+    def get_audit_subject(self, row: User) -> str:
         return f"user {row.username}"
 
     def get_queryset(self, request: HttpRequest) -> Any:
@@ -73,7 +73,7 @@ class UserAdmin(RoleAdmin, DjangosUserAdmin):  # type: ignore[misc]
         with transaction.atomic():
             response: HttpResponse = super().user_change_password(request, id, form_url)
             if request.method == "POST" and response.status_code == 302:
-                self.note(request, "password", self.get_object(request, id))
+                self.record(request, "password", self.get_object(request, id))
         return response
 
 
@@ -81,12 +81,12 @@ class UserAdmin(RoleAdmin, DjangosUserAdmin):  # type: ignore[misc]
 class GroupAdmin(RoleAdmin):
     """Django's permissions are not asked, so that there are none to be given here."""
 
-    sees = edits = Role.ADMIN
-    logged = ("name",)
+    view_role = edit_role = Role.ADMIN
+    audited_fields = ("name",)
     fields = ("name",)
     search_fields = ("name",)
 
-    def subject_of(self, row: Group) -> str:
+    def get_audit_subject(self, row: Group) -> str:
         return f"group {row.name}"
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
@@ -102,10 +102,10 @@ def _is_role(group: Group | None) -> bool:
 
 
 @admin.register(LogEntry)
-class LogEntryAdmin(ReadOnly):
+class LogEntryAdmin(ReadOnlyAdmin):
     """Django's history. It says what became of users too."""
 
-    sees = Role.ADMIN
+    view_role = Role.ADMIN
     list_display = ("action_time", "user", "content_type", "object_repr", "action_flag", "get_change_message")
     list_display_links = ("action_time",)
     list_select_related = ("user", "content_type")
@@ -115,19 +115,19 @@ class LogEntryAdmin(ReadOnly):
 
 
 @admin.register(OperatorAction)
-class OperatorActionAdmin(Domain):
-    list_display = ("id", when("at"), "user", "action", tenant, "subject")
-    fields = ("id", moment("at"), "user", "action", tenant, "subject", json_column("detail"))
+class OperatorActionAdmin(LargeTableAdmin):
+    list_display = ("id", list_time_column("at"), "user", "action", tenant_column, "subject")
+    fields = ("id", time_column("at"), "user", "action", tenant_column, "subject", json_column("detail"))
     ordering = ("-id",)
     search_help_text = "All of what it was about: a call's id, a key's, an event's number."
 
-    def find(self, request: HttpRequest, text: str) -> Q:
+    def build_search(self, request: HttpRequest, text: str) -> Q:
         return Q(subject=text)
 
 
 @admin.register(Slot)
-class SlotAdmin(ReadOnly):
-    list_display = ("name", "owner_id", moment("taken_at"), moment("lease_until"), "ticket")
+class SlotAdmin(ReadOnlyAdmin):
+    list_display = ("name", "owner_id", time_column("taken_at"), time_column("lease_until"), "ticket")
     fields = list_display
     ordering = ("name",)
     search_fields = ("name",)

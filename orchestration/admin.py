@@ -14,30 +14,30 @@ from django.urls import reverse
 
 from eventservice.adminsite.actions import RowAction
 from eventservice.adminsite.change_lists import (
-    LATEST,
+    MAX_LATEST_ROWS,
     DateHierarchy,
-    Recent,
+    RecentRowsFilter,
     TenantFilter,
-    by_keys,
-    choice,
-    chosen_tenant,
-    is_searching,
+    build_key_filter,
+    choice_filter,
+    get_selected_tenant,
+    is_search,
 )
 from eventservice.adminsite.columns import (
-    call_link,
+    build_list_url,
+    call_column,
     column,
-    document,
-    identifier,
     json_column,
-    links,
-    list_url,
-    moment,
-    pill,
-    tenant,
-    when,
+    links_column,
+    list_time_column,
+    short_id_column,
+    status_column,
+    tenant_column,
+    text_column,
+    time_column,
 )
-from eventservice.adminsite.composite_pk import uuid_of
-from eventservice.adminsite.model_admin import Domain, ReadOnly
+from eventservice.adminsite.composite_pk import parse_uuid
+from eventservice.adminsite.model_admin import LargeTableAdmin, ReadOnlyAdmin
 from eventservice.kernel.errors import Conflict
 from eventservice.operators.replay import replay_once
 from eventservice.tenants.directory import list_tenant_ids
@@ -112,13 +112,13 @@ ACTIONS = [
 # --- calls ----------------------------------------------------------------------------------------------------
 
 
-class NamespaceFilter(Recent):
-    title = f"namespace (of the latest {LATEST:,})"
+class NamespaceFilter(RecentRowsFilter):
+    title = f"namespace (of the latest {MAX_LATEST_ROWS:,})"
     parameter_name = column = "namespace"
     names = ("namespace",)
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> Sequence[tuple[str, str]]:
-        names = Namespace.objects.for_tenant(chosen_tenant(request)).order_by("name")
+        names = Namespace.objects.for_tenant(get_selected_tenant(request)).order_by("name")
         return [(name, name) for name in names.values_list("name", flat=True)[:100]]
 
 
@@ -130,22 +130,22 @@ def _tags(call: ServiceCall) -> str:
 def _others(call: ServiceCall) -> list[tuple[str, str]]:
     wanted = {"tenant": call.tenant_id, "q": call.service_call_id}
     return [
-        ("attempts", list_url("execution_httpexecution", **wanted)),
-        ("timer", list_url("timers_timerschedule", **wanted)),
-        ("events", list_url("outbox_outboxevent", **wanted)),
+        ("attempts", build_list_url("execution_httpexecution", **wanted)),
+        ("timer", build_list_url("timers_timerschedule", **wanted)),
+        ("events", build_list_url("outbox_outboxevent", **wanted)),
     ]
 
 
 @admin.register(ServiceCall)
-class ServiceCallAdmin(Domain):
-    heavy = ("request_spec", "outcome_meta", "retry_policy")
+class ServiceCallAdmin(LargeTableAdmin):
+    deferred_columns = ("request_spec", "outcome_meta", "retry_policy")
     list_display = (
         "name",
-        identifier("service_call_id", "id"),
-        tenant,
-        pill("status"),
-        when("submitted_at"),
-        when("due_at"),
+        short_id_column("service_call_id", "id"),
+        tenant_column,
+        status_column("status"),
+        list_time_column("submitted_at"),
+        list_time_column("due_at"),
         "host",
         "namespace",
         "external_id",
@@ -153,7 +153,7 @@ class ServiceCallAdmin(Domain):
     )
     list_filter = (
         TenantFilter,
-        choice("status", Status.choices),
+        choice_filter("status", Status.choices),
         DateHierarchy,
         NamespaceFilter,
     )
@@ -161,18 +161,18 @@ class ServiceCallAdmin(Domain):
         "An id or a correlation id, of any tenant. Of the chosen tenant: the beginning of a name or of a host; all of "
         "an idempotency key or of a timer's id."
     )
-    aside = ("status", "namespace")
+    filters_kept_in_search = ("status", "namespace")
     actions = ACTIONS
     fieldsets = (
-        (None, {"fields": ("name", "service_call_id", tenant, pill("status"), column("tags", _tags), links("more", _others))}),
-        ("Times", {"fields": (moment("submitted_at"), moment("due_at"), moment("started_at"), moment("finished_at"), moment("deadline_at"))}),
+        (None, {"fields": ("name", "service_call_id", tenant_column, status_column("status"), column("tags", _tags), links_column("more", _others))}),
+        ("Times", {"fields": (time_column("submitted_at"), time_column("due_at"), time_column("started_at"), time_column("finished_at"), time_column("deadline_at"))}),
         (
             "Request",
             {
                 "fields": (
                     column("method and URL", lambda c: f"{c.request_spec['method']} {c.request_spec['url']}"),
-                    document("headers", lambda c: mask_stored_headers(c.request_spec.get("headers") or {})),
-                    document("body", lambda c: c.request_spec.get("body")),
+                    text_column("headers", lambda c: mask_stored_headers(c.request_spec.get("headers") or {})),
+                    text_column("body", lambda c: c.request_spec.get("body")),
                     "timeout_seconds",
                     "response_contract",
                     "delivery",
@@ -180,7 +180,7 @@ class ServiceCallAdmin(Domain):
                 )
             },
         ),
-        ("Outcome", {"fields": (document("outcome", lambda c: c.outcome_meta), "attempt", "interruptions", "cancel_requested", "execution_id")}),
+        ("Outcome", {"fields": (text_column("outcome", lambda c: c.outcome_meta), "attempt", "interruptions", "cancel_requested", "execution_id")}),
         ("Names", {"fields": ("namespace", "external_id", "idempotency_key", "correlation_id", "replay_of", "next_seq")}),
     )  # fmt: skip
 
@@ -189,19 +189,19 @@ class ServiceCallAdmin(Domain):
 
     def get_ordering(self, request: HttpRequest) -> Sequence[str]:
         """That of the index that the list goes through."""
-        if is_searching(request):
+        if is_search(request):
             return ("-service_call_id",)
-        return (f"-{self.date_column(request)}", "-service_call_id")
+        return (f"-{self.get_date_column(request)}", "-service_call_id")
 
-    def date_column(self, request: HttpRequest) -> str | None:
-        if is_searching(request):
+    def get_date_column(self, request: HttpRequest) -> str | None:
+        if is_search(request):
             return None
         return "due_at" if request.GET.get("status") else "submitted_at"
 
-    def find(self, request: HttpRequest, text: str) -> Q:
-        wanted = uuid_of(text)
-        found = _by_ids(wanted) if wanted else _by_words(chosen_tenant(request), text)
-        return by_keys("service_call_id", found)
+    def build_search(self, request: HttpRequest, text: str) -> Q:
+        wanted = parse_uuid(text)
+        found = _by_ids(wanted) if wanted else _by_words(get_selected_tenant(request), text)
+        return build_key_filter("service_call_id", found)
 
 
 # --- what a search finds: a walk of its own for each index, for no planner can be trusted with an OR of them ---
@@ -243,55 +243,71 @@ def _beginning_with(calls: Any, column: str, text: str) -> Iterator[Any]:
 
 
 @admin.register(ServiceCallTag)
-class ServiceCallTagAdmin(Domain):
-    list_display = ("tag", tenant, call_link(short=True))
-    fields = ("tag", tenant, call_link())
+class ServiceCallTagAdmin(LargeTableAdmin):
+    list_display = ("tag", tenant_column, call_column(short=True))
+    fields = ("tag", tenant_column, call_column())
     list_filter = (TenantFilter,)
     search_help_text = "A call's id, of any tenant; or all of a tag, of the chosen one."
     ordering = ("-service_call_id", "-tag")
 
-    def subject_of(self, row: Any) -> str:
+    def get_audit_subject(self, row: Any) -> str:
         return str(row.service_call_id)
 
-    def find(self, request: HttpRequest, text: str) -> Q:
-        wanted = uuid_of(text)
+    def build_search(self, request: HttpRequest, text: str) -> Q:
+        wanted = parse_uuid(text)
         if wanted:
             return Q(tenant_id__in=list_tenant_ids(), service_call_id=wanted)
-        return Q(tenant_id=chosen_tenant(request), tag=text)
+        return Q(tenant_id=get_selected_tenant(request), tag=text)
 
 
-class RollupAdmin(Domain):
+class RollupAdmin(LargeTableAdmin):
     list_filter = (
         TenantFilter,
-        choice("resolution", Resolution.choices, preset=Resolution.HOUR),
+        choice_filter("resolution", Resolution.choices, preset=Resolution.HOUR),
         DateHierarchy,
     )
 
     def get_ordering(self, request: HttpRequest) -> Sequence[str]:
         return ("-starts_at", *(["host"] if self.model is HostRollup else []))
 
-    def date_column(self, request: HttpRequest) -> str:
+    def get_date_column(self, request: HttpRequest) -> str:
         return "starts_at"
 
 
 @admin.register(CallRollup)
 class CallRollupAdmin(RollupAdmin):
-    list_display = (when("starts_at"), "resolution", tenant, "succeeded", "failed", "canceled", "is_open")
+    list_display = (
+        list_time_column("starts_at"),
+        "resolution",
+        tenant_column,
+        "succeeded",
+        "failed",
+        "canceled",
+        "is_open",
+    )
 
 
 @admin.register(HostRollup)
 class HostRollupAdmin(RollupAdmin):
-    list_display = (when("starts_at"), "resolution", tenant, "host", "succeeded", "failed", "canceled")
+    list_display = (
+        list_time_column("starts_at"),
+        "resolution",
+        tenant_column,
+        "host",
+        "succeeded",
+        "failed",
+        "canceled",
+    )
 
 
 @admin.register(RollupMark)
-class RollupMarkAdmin(ReadOnly):
+class RollupMarkAdmin(ReadOnlyAdmin):
     list_display = (
         "tenant_id",
-        tenant,
-        when("covered_until"),
-        when("counted_until"),
-        when("history_until"),
+        tenant_column,
+        list_time_column("covered_until"),
+        list_time_column("counted_until"),
+        list_time_column("history_until"),
     )
     fields = (*list_display, "version")
     ordering = ("tenant_id",)

@@ -13,27 +13,27 @@ from django.http import HttpRequest
 from eventservice.adminsite.actions import RowAction
 from eventservice.adminsite.change_lists import (
     AnyTenantFilter,
-    Choice,
-    Recent,
+    ChoiceFilter,
+    RecentRowsFilter,
     TenantFilter,
-    choice,
-    is_searching,
-    tenant_in,
+    choice_filter,
+    is_search,
+    parse_tenant_id,
 )
 from eventservice.adminsite.columns import (
-    call_link,
+    call_column,
     column,
-    document,
-    identifier,
     json_column,
-    moment,
-    pill,
-    tenant,
-    when,
+    list_time_column,
+    short_id_column,
+    status_column,
+    tenant_column,
+    text_column,
+    time_column,
 )
-from eventservice.adminsite.composite_pk import uuid_of
-from eventservice.adminsite.form_fields import Lines, Url
-from eventservice.adminsite.model_admin import Domain, ReadOnly, RoleAdmin
+from eventservice.adminsite.composite_pk import parse_uuid
+from eventservice.adminsite.forms import Lines, Url
+from eventservice.adminsite.model_admin import LargeTableAdmin, ReadOnlyAdmin, RoleAdmin
 from eventservice.db.sql import Unindexed
 from eventservice.kernel.errors import Conflict
 from eventservice.operators.roles import Role
@@ -46,7 +46,7 @@ from outbox.publishers.webhook.endpoints import delete_endpoint, update_endpoint
 # --- events -----------------------------------------------------------------------------------------------------
 
 
-class PublishedFilter(Choice):
+class PublishedFilter(ChoiceFilter):
     """By the two indexes of what is not published."""
 
     title = "published"
@@ -54,7 +54,7 @@ class PublishedFilter(Choice):
     names = ("published",)
     values = (("waiting", "Waiting"), ("parked", "Parked, or behind a parked one"))
 
-    def narrow(self, queryset: Any, chosen: str) -> Any:
+    def apply(self, queryset: Any, chosen: str) -> Any:
         return queryset.filter(published_at__isnull=True, parked_at__isnull=chosen == "waiting")
 
 
@@ -62,7 +62,7 @@ class EventTenantFilter(AnyTenantFilter):
     def queryset(self, request: HttpRequest, queryset: Any) -> Any:
         if request.GET.get("published") == "waiting" and self.value():
             # The backlog is smaller than what the tenant has in all.
-            return queryset.filter(lookups.Exact(Unindexed(F("tenant_id")), tenant_in(self.value())))
+            return queryset.filter(lookups.Exact(Unindexed(F("tenant_id")), parse_tenant_id(self.value())))
         return super().queryset(request, queryset)
 
 
@@ -78,15 +78,15 @@ def _resolve(command: Callable[[int], bool], done: str) -> Callable[[HttpRequest
 
 
 @admin.register(OutboxEvent)
-class OutboxEventAdmin(Domain):
-    heavy = ("event_payload", "last_error")
+class OutboxEventAdmin(LargeTableAdmin):
+    deferred_columns = ("event_payload", "last_error")
     list_display = (
-        "id", "event_type", tenant, call_link("aggregate_id", short=True), "aggregate_seq", when("created_at"),
-        when("published_at"), when("parked_at"), "attempts", "partition",
+        "id", "event_type", tenant_column, call_column("aggregate_id", short=True), "aggregate_seq", list_time_column("created_at"),
+        list_time_column("published_at"), list_time_column("parked_at"), "attempts", "partition",
     )  # fmt: skip
     fields = (
-        "id", "event_type", tenant, call_link("aggregate_id"), "aggregate_seq", moment("created_at"),
-        moment("published_at"), moment("parked_at"), "attempts", document("last error", lambda row: row.last_error),
+        "id", "event_type", tenant_column, call_column("aggregate_id"), "aggregate_seq", time_column("created_at"),
+        time_column("published_at"), time_column("parked_at"), "attempts", text_column("last error", lambda row: row.last_error),
         "event_id", "correlation_id", "causation_id", "partition", json_column("event_payload"),
     )  # fmt: skip
     list_filter = (EventTenantFilter, PublishedFilter)
@@ -109,7 +109,7 @@ class OutboxEventAdmin(Domain):
     def get_ordering(self, request: HttpRequest) -> Sequence[Any]:
         """That of the index that the list goes through."""
         match request.GET.get("published"), request.GET.get("tenant") or None:
-            case _ if is_searching(request):
+            case _ if is_search(request):
                 return ("aggregate_id", "aggregate_seq")
             case "waiting", _:
                 return ("partition", "id")
@@ -120,16 +120,16 @@ class OutboxEventAdmin(Domain):
                 return ("-aggregate_id", "-aggregate_seq")
         return ("-id",)
 
-    def find(self, request: HttpRequest, text: str) -> Q:
-        wanted = uuid_of(text)
+    def build_search(self, request: HttpRequest, text: str) -> Q:
+        wanted = parse_uuid(text)
         if wanted:
             return Q(tenant_id__in=list_tenant_ids(), aggregate_id=wanted)
         return Q(pk=int(text)) if text.isascii() and text.isdecimal() and len(text) < 19 else Q(pk__in=[])
 
 
 @admin.register(OutboxPartition)
-class OutboxPartitionAdmin(ReadOnly):
-    list_display = ("partition", "owner_id", moment("claimed_at"), moment("lease_until"), "version")
+class OutboxPartitionAdmin(ReadOnlyAdmin):
+    list_display = ("partition", "owner_id", time_column("claimed_at"), time_column("lease_until"), "version")
     fields = (*list_display, "metadata")
     ordering = ("partition",)
 
@@ -159,16 +159,24 @@ class EndpointForm(forms.ModelForm):  # type: ignore[type-arg]
 class WebhookEndpointAdmin(RoleAdmin):
     """A new one's secret is shown once, by the page of the console that makes it: none is made here."""
 
-    edits = Role.ADMIN
+    edit_role = Role.ADMIN
     form = EndpointForm
-    noun = "endpoint"
-    logged = ("event_types", "active")
+    audit_noun = "endpoint"
+    audited_fields = ("event_types", "active")
     list_display = (
-        column("URL", lambda row: mask_url(row.url)), tenant, "active", "disabled_reason", column("events", lambda row: ", ".join(row.event_types) or "all"),
-        moment("created_at"),
+        column("URL", lambda row: mask_url(row.url)), tenant_column, "active", "disabled_reason", column("events", lambda row: ", ".join(row.event_types) or "all"),
+        time_column("created_at"),
     )  # fmt: skip
-    fields = ("url", "event_types", "active", "disabled_reason", tenant, "endpoint_id", moment("created_at"))
-    readonly_fields = ("disabled_reason", tenant, "endpoint_id", fields[-1])
+    fields = (
+        "url",
+        "event_types",
+        "active",
+        "disabled_reason",
+        tenant_column,
+        "endpoint_id",
+        time_column("created_at"),
+    )
+    readonly_fields = ("disabled_reason", tenant_column, "endpoint_id", fields[-1])
     list_filter = (AnyTenantFilter, "active")
     search_fields = ("url",)
     ordering = ("tenant_id", "endpoint_id")
@@ -193,29 +201,29 @@ class WebhookEndpointAdmin(RoleAdmin):
 
     def delete_model(self, request: HttpRequest, obj: WebhookEndpoint) -> None:
         """One that was used is refused: with it the database would delete all that was ever delivered to it."""
-        self.note(request, "delete", obj, url=mask_url(obj.url))
+        self.record(request, "delete", obj, url=mask_url(obj.url))
         delete_endpoint(obj.tenant_id, obj.endpoint_id)
 
 
 @admin.register(WebhookDelivery)
-class WebhookDeliveryAdmin(Domain):
-    heavy = ("body", "last_error")
+class WebhookDeliveryAdmin(LargeTableAdmin):
+    deferred_columns = ("body", "last_error")
     list_display = (
-        identifier("delivery_id", "id"), tenant, pill("state"), "attempts", identifier("event_id", "event"),
-        call_link("aggregate_id", short=True), identifier("endpoint_id", "endpoint"), when("created_at"),
-        when("next_attempt_at"), when("finished_at"),
+        short_id_column("delivery_id", "id"), tenant_column, status_column("state"), "attempts", short_id_column("event_id", "event"),
+        call_column("aggregate_id", short=True), short_id_column("endpoint_id", "endpoint"), list_time_column("created_at"),
+        list_time_column("next_attempt_at"), list_time_column("finished_at"),
     )  # fmt: skip
     fields = (
-        "delivery_id", tenant, pill("state"), "attempts", document("last error", lambda row: row.last_error), "event_id",
-        call_link("aggregate_id"), "aggregate_seq", "endpoint_id", moment("created_at"), moment("next_attempt_at"),
-        moment("finished_at"), document("body", lambda row: row.body),
+        "delivery_id", tenant_column, status_column("state"), "attempts", text_column("last error", lambda row: row.last_error), "event_id",
+        call_column("aggregate_id"), "aggregate_seq", "endpoint_id", time_column("created_at"), time_column("next_attempt_at"),
+        time_column("finished_at"), text_column("body", lambda row: row.body),
     )  # fmt: skip
-    list_filter = (TenantFilter, choice("state", DeliveryState.choices, kind=Recent))
+    list_filter = (TenantFilter, choice_filter("state", DeliveryState.choices, kind=RecentRowsFilter))
     search_help_text = "A delivery's id or an event's, of any tenant."
     ordering = ("-delivery_id",)
 
-    def find(self, request: HttpRequest, text: str) -> Q:
-        wanted = uuid_of(text)
+    def build_search(self, request: HttpRequest, text: str) -> Q:
+        wanted = parse_uuid(text)
         if wanted is None:
             return Q(pk__in=[])
         one = Q(tenant_id__in=list_tenant_ids(), delivery_id=wanted)

@@ -14,16 +14,16 @@ from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.template.response import TemplateResponse
 
-from eventservice.adminsite.change_lists import name_tenants
-from eventservice.adminsite.composite_pk import key_of, text_of
+from eventservice.adminsite.change_lists import add_tenant_names
+from eventservice.adminsite.composite_pk import format_key, parse_key
 from eventservice.kernel.errors import DomainError
 from eventservice.kernel.ids import new_id
 from eventservice.operators.audit_log import run_audited
 
 # Of one request, which makes a transaction for each row.
-MOST_AT_ONCE = 500
-MOST_LISTED = 10
-MOST_REASONS = 5
+MAX_ROWS = 500
+MAX_LISTED = 10
+MAX_REASONS = 5
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class RowAction:
         self, model_admin: Any, request: HttpRequest, texts: Sequence[str], matching: Any = None
     ) -> Any:
         """None: it has been done. Otherwise the page that asks whether it shall be."""
-        rows = rows_of(model_admin, request, texts)
+        rows = fetch_rows(model_admin, request, texts)
         if self.question and "confirmed" not in request.POST:
             return self._ask(model_admin, request, rows, matching)
         self._tell(request, *self._run(model_admin, request, rows), len(texts) - len(rows))
@@ -67,9 +67,9 @@ class RowAction:
             "title": self.short_description,
             "opts": model_admin.opts,
             "action": self,
-            "rows": name_tenants(rows[:MOST_LISTED]),
-            "more": max(0, len(rows) - MOST_LISTED),
-            "keys": [text_of(row) for row in rows],
+            "rows": add_tenant_names(rows[:MAX_LISTED]),
+            "more": max(0, len(rows) - MAX_LISTED),
+            "keys": [format_key(row) for row in rows],
             "count": len(rows),
             "matching": matching,
             "checkbox": ACTION_CHECKBOX_NAME,
@@ -101,13 +101,13 @@ class RowAction:
             self.name,
             lambda: self.command(request, row),
             tenant_id=getattr(row, "tenant_id", None),
-            subject=model_admin.subject_of(row),
+            subject=model_admin.get_audit_subject(row),
         )
 
     def _tell(self, request: HttpRequest, done: Counter[str], refused: Counter[str], gone: int) -> None:
         parts = [f"{count:,} {word}" for word, count in done.most_common()]
-        parts += [f"{count:,} refused: “{reason}”" for reason, count in refused.most_common(MOST_REASONS)]
-        others = sum(refused.values()) - sum(count for _, count in refused.most_common(MOST_REASONS))
+        parts += [f"{count:,} refused: “{reason}”" for reason, count in refused.most_common(MAX_REASONS)]
+        others = sum(refused.values()) - sum(count for _, count in refused.most_common(MAX_REASONS))
         parts += [f"{others:,} refused for other reasons"] if others else []
         parts += [f"{gone:,} not there any more"] if gone > 0 else []
         failed = bool(refused) or gone > 0
@@ -115,17 +115,17 @@ class RowAction:
         messages.add_message(request, level, ", ".join(parts) or "Nothing was chosen.")
 
 
-def rows_of(model_admin: Any, request: HttpRequest, texts: Sequence[str]) -> list[Any]:
+def fetch_rows(model_admin: Any, request: HttpRequest, texts: Sequence[str]) -> list[Any]:
     """The rows of these keys, in chunks that share all but the last column: `pk__in` would be an OR of every key."""
     chunks: dict[tuple[Any, ...], list[Any]] = {}
-    for text in dict.fromkeys(texts[:MOST_AT_ONCE]):
-        if key := key_of(model_admin.model, text):
+    for text in dict.fromkeys(texts[:MAX_ROWS]):
+        if key := parse_key(model_admin.model, text):
             *first, (_, last) = key.items()
             chunks.setdefault(tuple(first), []).append(last)
     column = model_admin.opts.pk_fields[-1].attname
-    every = model_admin.get_queryset(request).order_by().defer(*model_admin.heavy)
+    every = model_admin.get_queryset(request).order_by().defer(*model_admin.deferred_columns)
     found = {
-        text_of(row): row
+        format_key(row): row
         for first, lasts in chunks.items()
         for row in every.filter(**dict(first), **{f"{column}__in": lasts})
     }

@@ -19,14 +19,14 @@ from django.utils import formats
 from django.utils.functional import cached_property
 from django.utils.text import capfirst
 
-from eventservice.adminsite.composite_pk import named
+from eventservice.adminsite.composite_pk import with_text_key
 from eventservice.db.bounded_count import count_capped, format_capped
 from eventservice.tenants.directory import find_tenant_names
 from eventservice.tenants.models import Tenant
 
-LATEST = 10_000  # rows that a filter looks at for which there is no index
+MAX_LATEST_ROWS = 10_000  # rows that a filter looks at for which there is no index
 NO_TENANT = uuid.UUID(int=0)
-MOST_TENANTS = 300  # in the filter; any other can still be named in the address
+MAX_TENANT_CHOICES = 300  # in the filter; any other can still be named in the address
 
 
 class Capped(int):
@@ -42,31 +42,31 @@ class CappedPaginator(Paginator):  # type: ignore[type-arg]
         return Capped(count_capped(rows, rows.model._meta.pk_fields[0].attname))
 
 
-class KeyedChangeList(ChangeList):
+class ConsoleChangeList(ChangeList):
     model_admin: Any
     dates: list[Any]
 
     def __init__(self, request: HttpRequest, *args: Any) -> None:
         super().__init__(request, *args)
-        self.rows_named = self._name_rows()
+        self.rows_name = self._describe_rows()
         if not self.is_popup:
-            presets = [spec.chosen_name() for spec in self._choices() if spec.preset and spec.column]
-            self.title = ": ".join([capfirst(self.rows_named), *presets])
+            presets = [spec.get_selected_name() for spec in self._choices() if spec.preset and spec.column]
+            self.title = ": ".join([capfirst(self.rows_name), *presets])
         self.without_search = self.get_query_string(remove=[SEARCH_VAR])
 
-    def _choices(self) -> list[Choice]:
-        return [spec for spec in self.filter_specs if isinstance(spec, Choice)]
+    def _choices(self) -> list[ChoiceFilter]:
+        return [spec for spec in self.filter_specs if isinstance(spec, ChoiceFilter)]
 
-    def _name_rows(self) -> str:
+    def _describe_rows(self) -> str:
         """Of one tenant only, where that is so: its rows must not be taken for all."""
         rows = str(self.opts.verbose_name_plural)
         if self.query:  # for an id, whosever it is
             return f"{rows} found by “{self.query}”"
-        tenants = [spec.chosen_name() for spec in self._choices() if isinstance(spec, TenantFilter)]
+        tenants = [spec.get_selected_name() for spec in self._choices() if isinstance(spec, TenantFilter)]
         return " of ".join([rows, *filter(None, tenants)])
 
     def get_queryset(self, request: HttpRequest, *args: Any, **kwargs: Any) -> QuerySet[Any]:
-        rows = super().get_queryset(request, *args, **kwargs).defer(*self.model_admin.heavy)
+        rows = super().get_queryset(request, *args, **kwargs).defer(*self.model_admin.deferred_columns)
         self.dates = [spec for spec in self.filter_specs if isinstance(spec, DateHierarchy)]
         self.filter_specs = [spec for spec in self.filter_specs if spec not in self.dates]
         return rows
@@ -79,13 +79,13 @@ class KeyedChangeList(ChangeList):
 
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
-        self.result_list = name_tenants(self.result_list)
+        self.result_list = add_tenant_names(self.result_list)
 
     def url_for_result(self, result: Any) -> str:
-        return super().url_for_result(named(result))
+        return super().url_for_result(with_text_key(result))
 
 
-def name_tenants(rows: Any) -> list[Any]:
+def add_tenant_names(rows: Any) -> list[Any]:
     """The rows, each knowing its tenant's name: a query for all of them."""
     known = list(rows)
     ids: set[Any] = {getattr(row, "tenant_id", None) for row in known} - {None}
@@ -95,11 +95,11 @@ def name_tenants(rows: Any) -> list[Any]:
     return known
 
 
-def is_searching(request: HttpRequest) -> bool:
+def is_search(request: HttpRequest) -> bool:
     return bool(request.GET.get(SEARCH_VAR, "").strip())
 
 
-class Choice(SimpleListFilter):
+class ChoiceFilter(SimpleListFilter):
     """One of a few values, which are known without asking the table. Its column is one that the index begins with."""
 
     column = ""
@@ -125,43 +125,45 @@ class Choice(SimpleListFilter):
             return queryset
         if chosen not in dict(self.lookup_choices):
             raise IncorrectLookupParameters
-        return self.narrow(queryset, chosen)
+        return self.apply(queryset, chosen)
 
-    def narrow(self, queryset: QuerySet[Any], chosen: str) -> QuerySet[Any]:
+    def apply(self, queryset: QuerySet[Any], chosen: str) -> QuerySet[Any]:
         return queryset.filter(**{self.column: chosen})
 
-    def chosen_name(self) -> str:
+    def get_selected_name(self) -> str:
         return str(dict(self.lookup_choices).get(self.value() or "", ""))
 
 
-class Recent(Choice):
+class RecentRowsFilter(ChoiceFilter):
     """One whose column no index has: among the latest rows of the list, as the other filters leave them."""
 
-    def narrow(self, queryset: QuerySet[Any], chosen: str) -> QuerySet[Any]:
-        return super().narrow(among_latest(queryset), chosen)
+    def apply(self, queryset: QuerySet[Any], chosen: str) -> QuerySet[Any]:
+        return super().apply(limit_to_latest(queryset), chosen)
 
 
-def among_latest(rows: QuerySet[Any]) -> QuerySet[Any]:
+def limit_to_latest(rows: QuerySet[Any]) -> QuerySet[Any]:
     """The first so many rows of the list's order: where they end, its index tells."""
     order = str(rows.query.order_by[0])
     column = order.lstrip("-")
-    last = rows.values_list(column, flat=True)[LATEST - 1 : LATEST].first()
+    last = rows.values_list(column, flat=True)[MAX_LATEST_ROWS - 1 : MAX_LATEST_ROWS].first()
     if last is None:
         return rows
     return rows.filter(**{f"{column}__{'gte' if order.startswith('-') else 'lte'}": last})
 
 
-def choice(
+def choice_filter(
     column: str,
     values: Sequence[tuple[str, str]],
     *,
     title: str = "",
     preset: str | None = None,
-    kind: type[Choice] = Choice,
-) -> type[Choice]:
+    kind: type[ChoiceFilter] = ChoiceFilter,
+) -> type[ChoiceFilter]:
     title = title or column.replace("_", " ")
     attributes = {
-        "title": f"{title} (of the latest {LATEST:,})" if issubclass(kind, Recent) else title,
+        "title": f"{title} (of the latest {MAX_LATEST_ROWS:,})"
+        if issubclass(kind, RecentRowsFilter)
+        else title,
         "parameter_name": column,
         "names": (column,),
         "column": column,
@@ -171,7 +173,7 @@ def choice(
     return type(f"{column.title()}Filter", (kind,), attributes)
 
 
-class TenantFilter(Choice):
+class TenantFilter(ChoiceFilter):
     """All indexes begin with the tenant, so that one is always chosen: at first the first by name."""
 
     title = "tenant"
@@ -179,7 +181,7 @@ class TenantFilter(Choice):
     names = ("tenant",)
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> Sequence[tuple[str, str]]:
-        tenants = Tenant.objects.order_by("name").values_list("pk", "name")[:MOST_TENANTS]
+        tenants = Tenant.objects.order_by("name").values_list("pk", "name")[:MAX_TENANT_CHOICES]
         choices = [(str(pk), name) for pk, name in tenants]
         self.preset = choices[0][0] if choices else str(NO_TENANT)
         return choices
@@ -189,12 +191,12 @@ class TenantFilter(Choice):
         return True
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        return queryset.filter(tenant_id=tenant_in(self.value()))
+        return queryset.filter(tenant_id=parse_tenant_id(self.value()))
 
-    def chosen_name(self) -> str:
+    def get_selected_name(self) -> str:
         """Of those that are not among the choices too."""
         chosen = self.value()
-        return find_tenant_names([tenant_in(chosen)]).get(tenant_in(chosen), "") if chosen else ""
+        return find_tenant_names([parse_tenant_id(chosen)]).get(parse_tenant_id(chosen), "") if chosen else ""
 
 
 class AnyTenantFilter(TenantFilter):
@@ -209,14 +211,14 @@ class AnyTenantFilter(TenantFilter):
         return queryset if self.value() is None else super().queryset(request, queryset)
 
 
-def chosen_tenant(request: HttpRequest) -> uuid.UUID:
+def get_selected_tenant(request: HttpRequest) -> uuid.UUID:
     """As the TenantFilter has it."""
     if asked := request.GET.get("tenant"):
-        return tenant_in(asked)
+        return parse_tenant_id(asked)
     return Tenant.objects.order_by("name").values_list("pk", flat=True).first() or NO_TENANT
 
 
-def tenant_in(text: str | None) -> uuid.UUID:
+def parse_tenant_id(text: str | None) -> uuid.UUID:
     try:
         return uuid.UUID(text)
     except ValueError as wrong:
@@ -228,7 +230,7 @@ class DateHierarchy(ListFilter):
 
     It would have every row's date to tell which days there are. This offers all between the first and the last
     one, which are the two ends of an index. It must be the last of the filters, and its column the next one of
-    the index that the filters before it use; `date_column` of the ModelAdmin names it, or None for no dates.
+    the index that the filters before it use; `get_date_column` of the ModelAdmin names it, or None for no dates.
     """
 
     title = "date"
@@ -237,7 +239,7 @@ class DateHierarchy(ListFilter):
 
     def __init__(self, request: HttpRequest, params: dict[str, Any], model: Any, model_admin: Any) -> None:
         super().__init__(request, params, model, model_admin)
-        self.column: str | None = model_admin.date_column(request)
+        self.column: str | None = model_admin.get_date_column(request)
         self.chosen = _numbers([params.pop(name, [""])[-1] for name in self.names])
 
     def has_output(self) -> bool:
@@ -332,7 +334,7 @@ def _say(parts: list[int]) -> str:
 # --- what is searched for -------------------------------------------------------------------------------------
 
 
-def by_keys(column: str, found: Iterable[tuple[uuid.UUID, Any]]) -> Q:
+def build_key_filter(column: str, found: Iterable[tuple[uuid.UUID, Any]]) -> Q:
     """The rows of these tenants with these values in the column; none for none."""
     by_tenant: dict[uuid.UUID, list[Any]] = {}
     for tenant_id, value in found:

@@ -18,7 +18,7 @@ from eventservice.tenants.models import Tenant
 from execution.redaction import MASK
 
 NOTHING = "–"
-MOST_SHOWN = 20_000  # characters of one document
+MAX_SHOWN = 20_000  # characters of one document
 
 Column = Callable[[Any], Any]
 
@@ -35,11 +35,11 @@ def column(label: str, show: Column, empty: str = NOTHING) -> Column:
     return shown
 
 
-def moment(name: str) -> Column:
+def time_column(name: str) -> Column:
     return column(name.removesuffix("_at").replace("_", " "), lambda row: format_instant(getattr(row, name)))
 
 
-def when(name: str) -> Column:
+def list_time_column(name: str) -> Column:
     """For lists: to the second, and in UTC as their heads say: in less room."""
 
     def show(row: Any) -> SafeString | str:
@@ -53,11 +53,11 @@ def when(name: str) -> Column:
     return column(f"{name.removesuffix('_at').replace('_', ' ')} (UTC)", show)
 
 
-def took(name: str) -> Column:
+def latency_column(name: str) -> Column:
     return column(name.removesuffix("_ms"), lambda row: format_milliseconds(getattr(row, name)))
 
 
-def identifier(name: str, label: str = "") -> Column:
+def short_id_column(name: str, label: str = "") -> Column:
     """For lists: the end of it, in which neighbours differ."""
     return column(label or name.replace("_", " "), lambda row: _short(getattr(row, name)))
 
@@ -66,7 +66,7 @@ def _short(value: Any) -> SafeString | str:
     return NOTHING if value is None else format_html('<span title="{}">…{}</span>', value, str(value)[-8:])
 
 
-def pill(name: str) -> Column:
+def status_column(name: str) -> Column:
     def show(row: Any) -> SafeString:
         value = getattr(row, name)
         return format_html('<span class="pill {}">{}</span>', value.lower(), value)
@@ -74,34 +74,34 @@ def pill(name: str) -> Column:
     return column(name, show)
 
 
-def document(label: str, show: Column) -> Column:
+def text_column(label: str, show: Column) -> Column:
     """JSON, or a text: as text, whatever it holds, and not all of it when it is long."""
     return column(label, lambda row: _document(show(row)))
 
 
 def json_column(name: str) -> Column:
-    return document(name.replace("_", " "), lambda row: getattr(row, name))
+    return text_column(name.replace("_", " "), lambda row: getattr(row, name))
 
 
 def _document(value: Any) -> SafeString | str:
     if value is None or value == "":
         return NOTHING
-    text = value if isinstance(value, str) else json.dumps(masked(value), indent=2, ensure_ascii=False)
-    if len(text) <= MOST_SHOWN:
+    text = value if isinstance(value, str) else json.dumps(mask_secrets(value), indent=2, ensure_ascii=False)
+    if len(text) <= MAX_SHOWN:
         return format_html('<pre class="document">{}</pre>', text)
-    note = f"The first {MOST_SHOWN:,} characters of {format_size(len(text.encode()))}."
-    return format_html('<pre class="document">{}</pre><span class="help">{}</span>', text[:MOST_SHOWN], note)
+    note = f"The first {MAX_SHOWN:,} characters of {format_size(len(text.encode()))}."
+    return format_html('<pre class="document">{}</pre><span class="help">{}</span>', text[:MAX_SHOWN], note)
 
 
-def masked(value: Any) -> Any:
+def mask_secrets(value: Any) -> Any:
     """What is sealed in it stays so, wherever it stands."""
     match value:
         case {"encrypted": _}:
             return MASK
         case dict():
-            return {name: masked(part) for name, part in value.items()}
+            return {name: mask_secrets(part) for name, part in value.items()}
         case list():
-            return [masked(part) for part in value]
+            return [mask_secrets(part) for part in value]
         case str() if is_encrypted(value):
             return MASK
     return value
@@ -114,19 +114,19 @@ def _tenant(row: Any) -> str:
     return name or (NOTHING if row.tenant_id is None else str(row.tenant_id))
 
 
-tenant = column("tenant", _tenant)
+tenant_column = column("tenant", _tenant)
 
 
-def link(label: str, url: Callable[[Any], str], text: Column) -> Column:
+def link_column(label: str, url: Callable[[Any], str], text: Column) -> Column:
     return column(label, lambda row: format_html('<a href="{}">{}</a>', url(row), text(row)))
 
 
-def list_url(model: str, **query: Any) -> str:
+def build_list_url(model: str, **query: Any) -> str:
     """`app_model`, as Django names its addresses."""
     return f"{reverse(f'admin:{model}_changelist')}?{urlencode(query)}"
 
 
-def call_link(attribute: str = "service_call_id", *, short: bool = False) -> Column:
+def call_column(attribute: str = "service_call_id", *, short: bool = False) -> Column:
     """To the call in the admin."""
 
     def url(row: Any) -> str:
@@ -136,10 +136,10 @@ def call_link(attribute: str = "service_call_id", *, short: bool = False) -> Col
     def text(row: Any) -> Any:
         return _short(getattr(row, attribute)) if short else getattr(row, attribute)
 
-    return link("call", url, text)
+    return link_column("call", url, text)
 
 
-def links(label: str, targets: Callable[[Any], Collection[tuple[str, str]]]) -> Column:
+def links_column(label: str, targets: Callable[[Any], Collection[tuple[str, str]]]) -> Column:
     def show(row: Any) -> SafeString:
         return format_html_join(" · ", '<a href="{1}">{0}</a>', targets(row))
 

@@ -13,19 +13,19 @@ from django.core.exceptions import ValidationError
 from django.db import models
 from django.http.response import HttpResponseBase
 
-JOINT = "~"
+SEPARATOR = "~"
 
 Response = TypeVar("Response", bound=HttpResponseBase)
 
 
-def text_of(row: Any) -> str:
-    return JOINT.join(map(str, row.pk)) if isinstance(row.pk, tuple) else str(row.pk)
+def format_key(row: Any) -> str:
+    return SEPARATOR.join(map(str, row.pk)) if isinstance(row.pk, tuple) else str(row.pk)
 
 
-def key_of(model: type[models.Model], text: str) -> dict[str, Any] | None:
+def parse_key(model: type[models.Model], text: str) -> dict[str, Any] | None:
     """The columns of the key that a text says; None: it says none. Only a key's last column may hold the joint."""
     fields = model._meta.pk_fields
-    parts = text.split(JOINT, len(fields) - 1)
+    parts = text.split(SEPARATOR, len(fields) - 1)
     # PostgreSQL's driver refuses NUL, long after anybody expects it.
     if len(parts) != len(fields) or "\x00" in text:
         return None
@@ -35,18 +35,18 @@ def key_of(model: type[models.Model], text: str) -> dict[str, Any] | None:
         return None
 
 
-def uuid_of(text: str) -> uuid.UUID | None:
+def parse_uuid(text: str) -> uuid.UUID | None:
     try:
         return uuid.UUID(text)
     except ValueError:
         return None
 
 
-class Named:
+class KeyedRow:
     """A row as Django's templates and history see it: they make addresses of `pk`."""
 
     def __init__(self, row: Any) -> None:
-        self.pk = text_of(row)
+        self.pk = format_key(row)
         self._meta = row._meta
         self._text = str(row)
 
@@ -54,14 +54,14 @@ class Named:
         return self._text
 
 
-def named(row: Any) -> Any:
-    return Named(row) if row is not None and isinstance(row.pk, tuple) else row
+def with_text_key(row: Any) -> Any:
+    return KeyedRow(row) if row is not None and isinstance(row.pk, tuple) else row
 
 
-def with_named_rows(response: Response) -> Response:
+def use_text_keys(response: Response) -> Response:
     """The same for the row that a page is about; it has not been rendered yet."""
     context = getattr(response, "context_data", None) or {}
     for name in ("original", "object"):
         if isinstance(context.get(name), models.Model):
-            context[name] = named(context[name])
+            context[name] = with_text_key(context[name])
     return response

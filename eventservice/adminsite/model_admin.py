@@ -15,10 +15,10 @@ from django.db.models import F, Q, QuerySet, lookups
 from django.http import HttpRequest, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 
-from eventservice.adminsite.actions import MOST_AT_ONCE, RowAction
-from eventservice.adminsite.change_lists import CappedPaginator, KeyedChangeList
-from eventservice.adminsite.composite_pk import key_of, named, text_of, with_named_rows
-from eventservice.adminsite.permissions import ByRole
+from eventservice.adminsite.actions import MAX_ROWS, RowAction
+from eventservice.adminsite.change_lists import CappedPaginator, ConsoleChangeList
+from eventservice.adminsite.composite_pk import format_key, parse_key, use_text_keys, with_text_key
+from eventservice.adminsite.permissions import RolePermissions
 from eventservice.db.sql import Unindexed
 from eventservice.kernel.errors import DomainError
 from eventservice.operators.audit_log import list_actions_on, record_action
@@ -27,12 +27,12 @@ from eventservice.operators.audit_log import list_actions_on, record_action
 ModelAdmin: Any = admin.ModelAdmin
 
 
-class RoleAdmin(ByRole, ModelAdmin):  # type: ignore[misc]
+class RoleAdmin(RolePermissions, ModelAdmin):  # type: ignore[misc]
     """For third-party models too: the site mixes it into what they register, and nobody may change those."""
 
-    noun = ""  # what the action log calls it
-    heavy: tuple[str, ...] = ()  # columns that a list does not read
-    logged: tuple[str, ...] = ()  # fields whose new values the action log may keep
+    audit_noun = ""  # what the action log calls it
+    deferred_columns: tuple[str, ...] = ()  # columns that a list does not read
+    audited_fields: tuple[str, ...] = ()  # fields whose new values the action log may keep
     paginator = CappedPaginator
     list_per_page = 50
     show_full_result_count = False
@@ -48,10 +48,10 @@ class RoleAdmin(ByRole, ModelAdmin):  # type: ignore[misc]
                 return True
         return False
 
-    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[KeyedChangeList]:
-        return KeyedChangeList
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ConsoleChangeList]:
+        return ConsoleChangeList
 
-    def subject_of(self, row: Any) -> str:
+    def get_audit_subject(self, row: Any) -> str:
         """What the action log knows it by."""
         return str(row.pk[-1] if isinstance(row.pk, tuple) else row.pk)
 
@@ -60,23 +60,23 @@ class RoleAdmin(ByRole, ModelAdmin):  # type: ignore[misc]
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
         if not self.opts.is_composite_pk:
             return super().get_object(request, object_id, from_field)
-        key = key_of(self.model, object_id)
+        key = parse_key(self.model, object_id)
         return None if key is None else self.get_queryset(request).order_by().filter(**key).first()
 
     def action_checkbox(self, obj: Any) -> Any:
-        return super().action_checkbox(named(obj))
+        return super().action_checkbox(with_text_key(obj))
 
     def log_addition(self, request: HttpRequest, obj: Any, message: Any) -> Any:
-        return super().log_addition(request, named(obj), message)
+        return super().log_addition(request, with_text_key(obj), message)
 
     def log_change(self, request: HttpRequest, obj: Any, message: Any) -> Any:
-        return super().log_change(request, named(obj), message)
+        return super().log_change(request, with_text_key(obj), message)
 
     def log_deletions(self, request: HttpRequest, queryset: Any) -> Any:
-        return super().log_deletions(request, [named(row) for row in queryset])
+        return super().log_deletions(request, [with_text_key(row) for row in queryset])
 
     def response_add(self, request: HttpRequest, obj: Any, *args: Any, **kwargs: Any) -> Any:
-        return super().response_add(request, named(obj), *args, **kwargs)
+        return super().response_add(request, with_text_key(obj), *args, **kwargs)
 
     def delete_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
         return self._answer(request, lambda: super(RoleAdmin, self).delete_view(request, *args, **kwargs))
@@ -86,9 +86,9 @@ class RoleAdmin(ByRole, ModelAdmin):  # type: ignore[misc]
         row = self.get_object(request, unquote(object_id))
         # Numbers are subjects too: of another tenant's thing, or of none's, it is another number.
         tenant_id = _uuid(getattr(row, "tenant_id", None))
-        done = list_actions_on(self.subject_of(row)) if row is not None else []
+        done = list_actions_on(self.get_audit_subject(row)) if row is not None else []
         done = [action for action in done if action.tenant_id == tenant_id]
-        return with_named_rows(super().history_view(request, object_id, {"operator_actions": done}))
+        return use_text_keys(super().history_view(request, object_id, {"operator_actions": done}))
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
         if not self.opts.is_composite_pk:
@@ -113,10 +113,10 @@ class RoleAdmin(ByRole, ModelAdmin):  # type: ignore[misc]
             raise PermissionDenied
         action: RowAction = self.get_actions(request)[asked][0]
         matching = None
-        texts = request.POST.getlist(ACTION_CHECKBOX_NAME)[:MOST_AT_ONCE]
+        texts = request.POST.getlist(ACTION_CHECKBOX_NAME)[:MAX_ROWS]
         if request.POST.get("select_across") == "1":
             matching = CappedPaginator(queryset, 1).count
-            texts = [text_of(row) for row in queryset[:MOST_AT_ONCE]]
+            texts = [format_key(row) for row in queryset[:MAX_ROWS]]
         answer: HttpResponseBase | None = action(self, request, texts, matching)
         return answer or HttpResponseRedirect(request.get_full_path())
 
@@ -128,7 +128,7 @@ class RoleAdmin(ByRole, ModelAdmin):  # type: ignore[misc]
     def _answer(self, request: HttpRequest, view: Callable[[], Any]) -> Any:
         """A rule that the domain knows and the form does not is told as a message; nothing has been changed."""
         try:
-            return with_named_rows(view())
+            return use_text_keys(view())
         except DomainError as error:
             self.message_user(request, error.message, messages.ERROR)
             return HttpResponseRedirect(request.get_full_path())
@@ -139,21 +139,23 @@ class RoleAdmin(ByRole, ModelAdmin):  # type: ignore[misc]
         if change and not form.changed_data:
             return
         values = {
-            name: _said(form.cleaned_data.get(name)) for name in form.changed_data if name in self.logged
+            name: _said(form.cleaned_data.get(name))
+            for name in form.changed_data
+            if name in self.audited_fields
         }
         fields = sorted(set(form.changed_data) - set(values))
-        self.note(request, "change" if change else "create", form.instance, **values, fields=fields)
+        self.record(request, "change" if change else "create", form.instance, **values, fields=fields)
 
     def delete_model(self, request: HttpRequest, obj: Any) -> None:
-        self.note(request, "delete", obj, name=str(obj))
+        self.record(request, "delete", obj, name=str(obj))
         super().delete_model(request, obj)
 
-    def note(self, request: HttpRequest, verb: str, row: Any, **detail: Any) -> None:
+    def record(self, request: HttpRequest, verb: str, row: Any, **detail: Any) -> None:
         record_action(
             request.user,
-            f"{self.noun or self.opts.model_name}-{verb}",
+            f"{self.audit_noun or self.opts.model_name}-{verb}",
             tenant_id=_uuid(getattr(row, "tenant_id", None)),
-            subject=self.subject_of(row),
+            subject=self.get_audit_subject(row),
             **{name: value for name, value in detail.items() if value not in ([], None)},
         )
 
@@ -168,24 +170,24 @@ def _uuid(value: Any) -> uuid.UUID | None:
     return value if isinstance(value, uuid.UUID) else None
 
 
-class ReadOnly(RoleAdmin):
+class ReadOnlyAdmin(RoleAdmin):
     """A table with one writer, which the admin is not. What it offers to do is done by the domain's commands."""
 
-    edits = None
+    edit_role = None
 
 
-class Domain(ReadOnly):
+class LargeTableAdmin(ReadOnlyAdmin):
     """One that grows to millions of rows: in an order that an index has, and filtered by what indexes begin with."""
 
     sortable_by = ()
     # Of what is searched for, the columns that filters ask for too. They must not lead a planner to their index.
-    aside: tuple[str, ...] = ()
+    filters_kept_in_search: tuple[str, ...] = ()
 
-    def date_column(self, request: HttpRequest) -> str | None:
+    def get_date_column(self, request: HttpRequest) -> str | None:
         """For its DateHierarchy, if it has one."""
         return None
 
-    def find(self, request: HttpRequest, text: str) -> Q:
+    def build_search(self, request: HttpRequest, text: str) -> Q:
         """The rows that are searched for, by their keys or by another index; `search_help_text` says which."""
         raise NotImplementedError
 
@@ -198,6 +200,6 @@ class Domain(ReadOnly):
         text = search_term.strip()
         if not text or not self.search_help_text:
             return queryset, False
-        chosen = [(name, request.GET[name]) for name in self.aside if request.GET.get(name)]
+        chosen = [(name, request.GET[name]) for name in self.filters_kept_in_search if request.GET.get(name)]
         conditions = (lookups.Exact(Unindexed(F(name)), value) for name, value in chosen)
-        return self.get_queryset(request).filter(self.find(request, text), *conditions), False
+        return self.get_queryset(request).filter(self.build_search(request, text), *conditions), False

@@ -9,7 +9,7 @@ from django.http import HttpRequest
 from eventservice.operators.roles import Role, role_of
 
 
-def holds(request: HttpRequest, needed: Role | None) -> bool:
+def has_role(request: HttpRequest, needed: Role | None) -> bool:
     """Whether the operator has this role or a higher one; what needs None, nobody may.
 
     The admin asks some hundred times for each page: the answer is kept with the request.
@@ -20,31 +20,31 @@ def holds(request: HttpRequest, needed: Role | None) -> bool:
     return role is not None and needed is not None and role >= needed
 
 
-class ByRole:
+class RolePermissions:
     """For every ModelAdmin and inline of the site."""
 
-    sees: Role = Role.VIEWER
-    edits: Role | None = None  # nobody, whatever the role
+    view_role: Role = Role.VIEWER
+    edit_role: Role | None = None  # nobody, whatever the role
 
     def has_module_permission(self, request: HttpRequest) -> bool:
-        return holds(request, self.sees)
+        return has_role(request, self.view_role)
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return holds(request, self.sees)
+        return has_role(request, self.view_role)
 
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return holds(request, self.edits)
+        return has_role(request, self.edit_role)
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return holds(request, self.edits)
+        return has_role(request, self.edit_role)
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return holds(request, self.edits)
+        return has_role(request, self.edit_role)
 
     # Of actions (eventservice.adminsite.actions).
 
     def has_operate_permission(self, request: HttpRequest) -> bool:
-        return holds(request, Role.OPERATOR)
+        return has_role(request, Role.OPERATOR)
 
     def has_administer_permission(self, request: HttpRequest) -> bool:
-        return holds(request, Role.ADMIN)
+        return has_role(request, Role.ADMIN)

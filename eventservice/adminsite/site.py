@@ -12,8 +12,8 @@ from django.db import models
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 
-from eventservice.adminsite.model_admin import ReadOnly, RoleAdmin
-from eventservice.adminsite.permissions import holds
+from eventservice.adminsite.model_admin import ReadOnlyAdmin, RoleAdmin
+from eventservice.adminsite.permissions import has_role
 from eventservice.operators.roles import Role
 
 
@@ -37,9 +37,11 @@ class ConsoleSite(AdminSite):
         **options: Any,
     ) -> None:
         """Also of models with a composite key. What is not ours is mixed with `ReadOnly`: only roles give rights."""
-        made = admin_class or ReadOnly
+        made = admin_class or ReadOnlyAdmin
         if not issubclass(made, RoleAdmin):
-            made = type(made.__name__, (ReadOnly, made), {"actions": None, "__module__": made.__module__})
+            made = type(
+                made.__name__, (ReadOnlyAdmin, made), {"actions": None, "__module__": made.__module__}
+            )
         if isinstance(model_or_iterable, type):
             model_or_iterable = [model_or_iterable]
         for model in model_or_iterable:
@@ -51,7 +53,7 @@ class ConsoleSite(AdminSite):
                 self._registry[model] = made(model, self)
 
     def has_permission(self, request: HttpRequest) -> bool:
-        return holds(request, Role.VIEWER)
+        return has_role(request, Role.VIEWER)
 
     def login(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
         """The console's, which brings the operator back here."""

@@ -10,9 +10,9 @@ from django.core.exceptions import ValidationError
 from django.http import HttpRequest
 
 from eventservice.adminsite.actions import RowAction
-from eventservice.adminsite.change_lists import AnyTenantFilter, Choice
-from eventservice.adminsite.columns import column, moment, when
-from eventservice.adminsite.form_fields import Lines
+from eventservice.adminsite.change_lists import AnyTenantFilter, ChoiceFilter
+from eventservice.adminsite.columns import column, list_time_column, time_column
+from eventservice.adminsite.forms import Lines
 from eventservice.adminsite.model_admin import RoleAdmin
 from eventservice.console.base.edit_token import compute_edit_token
 from eventservice.kernel.errors import Conflict
@@ -29,7 +29,7 @@ COLUMNS = (
 KNOWN = (
     column("signs its requests", lambda tenant: "yes" if tenant.signing_secret else "no"),
     column("id", lambda tenant: tenant.pk),
-    moment("created_at"),
+    time_column("created_at"),
 )
 
 
@@ -100,16 +100,16 @@ class TenantForm(forms.ModelForm):  # type: ignore[type-arg]
 
 @admin.register(Tenant)
 class TenantAdmin(RoleAdmin):
-    edits = Role.ADMIN
+    edit_role = Role.ADMIN
     form = TenantForm
-    logged = ("name", *COLUMNS)
+    audited_fields = ("name", *COLUMNS)
     list_display = (
         "name",
         "active",
         "max_in_flight",
         "max_pending",
         "requests_per_minute",
-        when("created_at"),
+        list_time_column("created_at"),
     )
     list_filter = ("active",)
     search_fields = ("name", "=tenant_id")
@@ -162,10 +162,10 @@ class NamespaceForm(forms.ModelForm):  # type: ignore[type-arg]
 class NamespaceAdmin(RoleAdmin):
     """Made, and never changed: its number of shards is fixed, and its timers are in it."""
 
-    edits = Role.ADMIN
+    edit_role = Role.ADMIN
     form = NamespaceForm
-    logged = ("name", "num_shards")
-    list_display = ("name", "tenant", "num_shards", moment("created_at"))
+    audited_fields = ("name", "num_shards")
+    list_display = ("name", "tenant", "num_shards", time_column("created_at"))
     list_filter = (AnyTenantFilter,)
     list_select_related = ("tenant",)
     search_fields = ("name",)
@@ -179,20 +179,20 @@ class NamespaceAdmin(RoleAdmin):
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
 
-    def subject_of(self, row: Namespace) -> str:
+    def get_audit_subject(self, row: Namespace) -> str:
         return str(row.tenant_id)
 
     def save_model(self, request: HttpRequest, obj: Namespace, form: Any, change: bool) -> None:
         declare_namespace(obj.tenant_id, obj.name, obj.num_shards)
 
 
-class UsableFilter(Choice):
+class UsableFilter(ChoiceFilter):
     title = "revoked"
     parameter_name = "revoked"
     names = ("revoked",)
     values = (("no", "No"), ("yes", "Yes"))
 
-    def narrow(self, queryset: Any, chosen: str) -> Any:
+    def apply(self, queryset: Any, chosen: str) -> Any:
         return queryset.filter(revoked_at__isnull=chosen == "no")
 
 
@@ -211,11 +211,11 @@ class ApiKeyAdmin(RoleAdmin):
     """Without their secrets, of which only a hash is kept."""
 
     list_display = (
-        "key_id", "name", OF, SCOPES, when("created_at"), when("expires_at"), when("revoked_at"), when("last_used_at"),
+        "key_id", "name", OF, SCOPES, list_time_column("created_at"), list_time_column("expires_at"), list_time_column("revoked_at"), list_time_column("last_used_at"),
     )  # fmt: skip
     fields = (
-        "key_id", "name", OF, SCOPES, moment("created_at"), moment("expires_at"), moment("revoked_at"),
-        moment("last_used_at"),
+        "key_id", "name", OF, SCOPES, time_column("created_at"), time_column("expires_at"), time_column("revoked_at"),
+        time_column("last_used_at"),
     )  # fmt: skip
     list_filter = (AnyTenantFilter, UsableFilter)
     list_select_related = ("tenant",)

@@ -10,7 +10,7 @@ from django.contrib.admin.utils import quote
 from django.test import Client
 from django.urls import reverse
 
-from eventservice.adminsite.composite_pk import text_of
+from eventservice.adminsite.composite_pk import format_key
 
 
 def list_of(model: str, **query: Any) -> str:
@@ -19,7 +19,7 @@ def list_of(model: str, **query: Any) -> str:
 
 
 def page_of(model: str, row: Any, page: str = "change") -> str:
-    return reverse(f"admin:{model}_{page}", args=[quote(text_of(row))])
+    return reverse(f"admin:{model}_{page}", args=[quote(format_key(row))])
 
 
 def shown(response: Any) -> str:
@@ -39,7 +39,7 @@ def act_on(
     client: Client, model: str, action: str, rows: list[Any], *, confirmed: str = "page", **more: Any
 ) -> Any:
     """As the page posts it that asks, under its own key; without `confirmed`, as the list does."""
-    data = {"action": action, "_selected_action": [text_of(row) for row in rows], **more}
+    data = {"action": action, "_selected_action": [format_key(row) for row in rows], **more}
     data |= {"confirmed": confirmed} if confirmed else {"index": "0"}
     return client.post(list_of(model), data, follow=True)
 

@@ -46,7 +46,7 @@ def statuses(tenant: Tenant) -> list[str]:
     return sorted(ServiceCall.objects.for_tenant(tenant.pk).values_list("status", flat=True))
 
 
-def logged() -> list[tuple[str, str, str]]:
+def audited_fields() -> list[tuple[str, str, str]]:
     rows = OperatorAction.across_tenants.order_by("id")
     return [(row.user, row.action, row.subject) for row in rows]
 
@@ -58,7 +58,7 @@ def test_canceling_asks_first_and_says_what_it_will_touch(operator: Client, tena
     assert "What is scheduled will not be made." in page
     assert all(str(call) in page for call in calls)
     assert statuses(tenant) == ["Scheduled", "Scheduled"]
-    assert logged() == []
+    assert audited_fields() == []
 
 
 def test_what_was_done_and_what_was_refused_is_told_for_each(operator: Client, tenant: Tenant) -> None:
@@ -76,7 +76,7 @@ def test_what_was_done_is_in_the_action_log_and_what_was_refused_is_not(
     calls = submitted(tenant, 2)
     lifecycle.cancel(tenant.pk, calls[0].service_call_id)
     act_on(operator, CALLS, "cancel", calls)
-    assert logged() == [("oscar", "cancel", str(calls[1].service_call_id))]
+    assert audited_fields() == [("oscar", "cancel", str(calls[1].service_call_id))]
     assert OperatorAction.objects.for_tenant(tenant.pk).count() == 1
     assert "oscar" in shown(operator.get(page_of(CALLS, calls[1], "history")))
 
@@ -90,7 +90,7 @@ def test_a_replay_makes_a_new_call_and_leaves_the_old(operator: Client, tenant: 
     )
     made = ServiceCall.objects.for_tenant(tenant.pk).get(replay_of=ended.service_call_id)
     assert statuses(tenant) == ["Canceled", "Scheduled", "Scheduled"]
-    assert ("oscar", "submit", str(made.service_call_id)) in logged()
+    assert ("oscar", "submit", str(made.service_call_id)) in audited_fields()
 
 
 def failed(tenant: Tenant) -> Any:
@@ -109,7 +109,7 @@ def test_a_failed_call_is_not_replayed_a_second_time(operator: Client, tenant: T
     again = told(act_on(operator, CALLS, "replay", [call], confirmed="another"))
     assert again == ["1 refused: “It has been replayed before.”"]
     assert replays(tenant) == 1
-    assert [action for _, action, _ in logged()] == ["submit", "replay"]
+    assert [action for _, action, _ in audited_fields()] == ["submit", "replay"]
 
 
 def test_a_page_that_is_sent_twice_replays_once(operator: Client, tenant: Tenant) -> None:
@@ -118,7 +118,7 @@ def test_a_page_that_is_sent_twice_replays_once(operator: Client, tenant: Tenant
     act_on(operator, CALLS, "replay", [call], confirmed="one-page")
     again = told(act_on(operator, CALLS, "replay", [call], confirmed="one-page"))
     assert again == ["1 refused: “It has been replayed before.”"]
-    assert [action for _, action, _ in logged()] == ["submit", "replay"]
+    assert [action for _, action, _ in audited_fields()] == ["submit", "replay"]
     act_on(operator, CALLS, "replay", [call], confirmed="another-page")
     assert replays(tenant) == 2
 
@@ -162,7 +162,7 @@ def test_a_favourite_is_harmless_and_needs_no_question(operator: Client, tenant:
     assert ServiceCallTag.objects.for_tenant(tenant.pk).filter(tag="favorite").count() == 2
     again = told(act_on(operator, CALLS, "favorite", calls, confirmed=""))
     assert again == ["2 refused: “It is a favourite already.”"]
-    assert len(logged()) == 2
+    assert len(audited_fields()) == 2
 
 
 def test_nothing_chosen_and_no_action_change_nothing(operator: Client, tenant: Tenant) -> None:
@@ -182,7 +182,7 @@ def test_all_that_match_are_done_so_many_at_once(
     operator: Client, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("eventservice.adminsite.model_admin.MOST_AT_ONCE", 3)
-    monkeypatch.setattr(actions, "MOST_AT_ONCE", 3)
+    monkeypatch.setattr(actions, "MAX_ROWS", 3)
     calls = submitted(tenant, 5)
     data = {"action": "cancel", "index": "0", "select_across": "1", "_selected_action": "x"}
     page = shown(operator.post(list_of(CALLS), data))
@@ -204,9 +204,9 @@ def test_all_that_match_keeps_to_the_filters(operator: Client, tenant: Tenant, i
 
 
 def test_more_rows_than_sqlite_takes_in_one_expression_are_found(operator: Client, tenant: Tenant) -> None:
-    calls = submitted(tenant, actions.MOST_AT_ONCE)
+    calls = submitted(tenant, actions.MAX_ROWS)
     page = shown(act_on(operator, CALLS, "cancel", calls, confirmed=""))
-    assert f"Cancel {actions.MOST_AT_ONCE} service calls?" in page
+    assert f"Cancel {actions.MAX_ROWS} service calls?" in page
     assert "and 490 more" in page
 
 
@@ -221,7 +221,7 @@ def test_a_parked_event_is_tried_again_and_another_is_refused(operator: Client, 
     response = act_on(operator, EVENTS, "event-retry", [parked, flowing])
     assert told(response)[0].startswith("1 to be tried again, 1 refused: “It is not parked")
     assert OutboxEvent.objects.for_tenant(parked.tenant_id).filter(parked_at=None).count() == 2
-    assert logged() == [("oscar", "event-retry", str(parked.pk))]
+    assert audited_fields() == [("oscar", "event-retry", str(parked.pk))]
 
 
 def test_a_parked_event_is_skipped(operator: Client, parked: Any) -> None:
@@ -237,7 +237,7 @@ def test_only_an_admin_revokes_keys(operator: Client, admin: Client, tenant: Ten
     assert told(act_on(admin, "tenants_apikey", "key-revoke", [key])) == ["1 revoked"]
     assert ApiKey.objects.for_tenant(tenant.pk).get().revoked_at is not None
     assert "1 refused" in told(act_on(admin, "tenants_apikey", "key-revoke", [key]))[0]
-    assert logged() == [("ada", "key-revoke", key.key_id)]
+    assert audited_fields() == [("ada", "key-revoke", key.key_id)]
 
 
 def test_a_history_tells_nothing_of_what_only_has_the_same_number(admin: Client, parked: Any) -> None:

@@ -9,7 +9,7 @@ from django.contrib import admin as django_admin
 from django.contrib.admin.models import LogEntry
 from django.test import Client
 
-from eventservice.adminsite.composite_pk import key_of, text_of
+from eventservice.adminsite.composite_pk import format_key, parse_key
 from eventservice.kernel.ids import new_id
 from eventservice.tenants.models import Namespace, Tenant
 from orchestration.models import CallRollup, ServiceCall, ServiceCallTag
@@ -70,7 +70,7 @@ def test_each_has_a_page_and_a_history(viewer: Client, rows: dict[str, Any]) -> 
 
 def test_a_key_is_read_as_it_was_written(rows: dict[str, Any]) -> None:
     for row in rows.values():
-        assert tuple((key_of(type(row), text_of(row)) or {}).values()) == tuple(row.pk)
+        assert tuple((parse_key(type(row), format_key(row)) or {}).values()) == tuple(row.pk)
 
 
 @pytest.mark.parametrize("text", ["", "x", "~", "a~b", "a~b~c~d", "1", "%00", "\x00~\x00", "None~None"])
@@ -118,7 +118,7 @@ def test_an_endpoint_that_was_never_used_is_deleted_and_that_is_remembered(
     assert admin.post(page_of(model, unused, "delete"), {"post": "yes"}).status_code == 302
     left = WebhookEndpoint.objects.for_tenant(used.tenant_id).values_list("endpoint_id", flat=True)
     assert list(left) == [used.endpoint_id]
-    assert LogEntry.objects.get().object_id == text_of(unused)
+    assert LogEntry.objects.get().object_id == format_key(unused)
 
 
 def test_a_namespace_is_made_and_its_history_found_under_its_key(admin: Client, tenant: Tenant) -> None:
@@ -126,7 +126,7 @@ def test_a_namespace_is_made_and_its_history_found_under_its_key(admin: Client, 
     assert admin.post("/admin/tenants/namespace/add/", given).status_code == 302
     made = Namespace.objects.for_tenant(tenant.pk).get(name="reports")
     assert made.num_shards == 8
-    assert LogEntry.objects.get().object_id == text_of(made)
+    assert LogEntry.objects.get().object_id == format_key(made)
     history = shown(admin.get(page_of("tenants_namespace", made, "history")))
     assert "namespace-create" in history
     assert "Added" in history

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from eventservice.adminsite.columns import MOST_SHOWN, masked
+from eventservice.adminsite.columns import MAX_SHOWN, mask_secrets
 from eventservice.kernel.ids import new_id
 from eventservice.kernel.secrets import encrypt
 from eventservice.tenants.directory import declare_namespace
@@ -63,7 +63,7 @@ def test_a_sealed_header_is_nowhere(admin: Client, call: Any) -> None:
 def test_what_is_sealed_stays_so_wherever_it_stands() -> None:
     sealed = encrypt(CANARY)
     value = {"deep": [{"encrypted": sealed}, sealed, "plain"], "n": 1}
-    assert masked(value) == {"deep": [MASK, MASK, "plain"], "n": 1}
+    assert mask_secrets(value) == {"deep": [MASK, MASK, "plain"], "n": 1}
 
 
 def test_a_keys_hash_and_an_endpoints_secret_are_nowhere(admin: Client, tenant: Tenant) -> None:
@@ -99,13 +99,13 @@ def test_who_may_not_change_an_endpoint_sees_its_url_without_the_query(
 def test_a_response_is_text_and_not_all_of_it(viewer: Client, call: Any) -> None:
     attempt = HttpExecutionFactory(
         tenant_id=call.tenant_id, service_call_id=call.service_call_id, response_status=200,
-        response_body="<script>alert(1)</script>" + "x" * MOST_SHOWN + "THE END",
+        response_body="<script>alert(1)</script>" + "x" * MAX_SHOWN + "THE END",
     )  # fmt: skip
     page = viewer.get(page_of("execution_httpexecution", attempt)).content.decode()
     assert "&lt;script&gt;alert(1)" in page
     assert "<script>alert" not in page
     assert "THE END" not in page
-    assert f"The first {MOST_SHOWN:,} characters of 19.6 kB." in page
+    assert f"The first {MAX_SHOWN:,} characters of 19.6 kB." in page
 
 
 @pytest.mark.parametrize(

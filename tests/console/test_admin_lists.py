@@ -58,7 +58,7 @@ def test_the_heading_names_the_tenant_whose_rows_are_listed(
     call(tenant, "ours")
     assert heading(viewer.get(list_of(CALLS))) == f"Service calls of {tenant.name}"
     assert heading(viewer.get(list_of(CALLS, tenant=intruder.pk))) == f"Service calls of {intruder.name}"
-    monkeypatch.setattr(change_lists, "MOST_TENANTS", 1)
+    monkeypatch.setattr(change_lists, "MAX_TENANT_CHOICES", 1)
     assert heading(viewer.get(list_of(CALLS, tenant=intruder.pk))) == f"Service calls of {intruder.name}"
 
 
@@ -134,7 +134,7 @@ def test_calls_are_filtered_by_namespace_among_the_latest(
         call(tenant, f"r{number}", namespace="reports", submitted_at=EARLIER + timedelta(seconds=number))
     call(tenant, "plain", submitted_at=EARLIER + timedelta(seconds=9))
     assert calls_in(viewer, namespace="reports") == ["r3", "r2", "r1", "r0"]
-    monkeypatch.setattr(change_lists, "LATEST", 3)
+    monkeypatch.setattr(change_lists, "MAX_LATEST_ROWS", 3)
     assert calls_in(viewer, namespace="reports") == ["r3", "r2"]
 
 
