@@ -169,7 +169,7 @@ def test_everything_that_is_wrong_stands_at_its_field_and_everything_typed_is_ke
     for said in (
         "Name must not be empty.",
         "URL is refused: the URL's scheme is not http or https.",
-        "Host is refused: header Host is set by the transport and may not be given.",
+        "Host is refused: header Host is set by the HTTP client and cannot be overridden.",
         "A B is refused: 'A B' is not a valid header name.",
         "X-One is there already.",
         "expecting ':' delimiter at line 2",

@@ -46,7 +46,7 @@ def test_production_without_what_it_needs_does_not_boot_and_names_all_of_it(tmp_
 def test_an_entry_of_the_allow_list_that_is_none_does_not_boot(tmp_path: Path) -> None:
     done = check(tmp_path, {"EGRESS_ALLOW": "127.0.0.1:9000, foo"})
     assert done.returncode != 0
-    assert "EGRESS_ALLOW, No. 2: allow-list entry 'foo' does not end in a port" in done.stderr
+    assert "EGRESS_ALLOW, No. 2: allow-list entry 'foo' must end in a port" in done.stderr
 
 
 def test_a_key_that_is_none_is_told_by_its_place_and_never_shown(tmp_path: Path) -> None:
