@@ -1,4 +1,4 @@
-"""A call that has ended is made again: by the console's page for one call, by the admin's action for several."""
+"""Replays of calls by operators: of one call in the console, of several in the admin."""
 
 from __future__ import annotations
 
@@ -18,25 +18,31 @@ from orchestration.states import Status
 def replay(
     request: HttpRequest, tenant_id: uuid.UUID, service_call_id: uuid.UUID, key: str | None
 ) -> Submitted:
-    """A new call, and the note of it; or the call that this key made before."""
+    """Submit a copy of an ended call, due now, and record it. A key that was used before returns its call."""
     if key is not None and not IDEMPOTENCY_KEY.fullmatch(key):
-        raise Invalid("invalid", "The key of this form is damaged: open the page again.")
-    made = lifecycle.replay(tenant_id, service_call_id, request.correlation_id, key)  # type: ignore[attr-defined]
-    if not made.replayed:
-        _note(request, tenant_id, service_call_id, made)
-    return made
+        raise Invalid("invalid", "The form is damaged. Reload the page and try again.")
+    submitted = lifecycle.replay(tenant_id, service_call_id, request.correlation_id, key)  # type: ignore[attr-defined]
+    if not submitted.replayed:
+        _record(request, tenant_id, service_call_id, submitted)
+    return submitted
 
 
 def replay_once(request: HttpRequest, tenant_id: uuid.UUID, service_call_id: uuid.UUID, key: str) -> None:
-    """For many at once: a failed call is not retried a second time, nor any other by the same page."""
-    if get_call(tenant_id, service_call_id).status != Status.FAILED:
-        if replay(request, tenant_id, service_call_id, key).replayed:
-            raise Conflict("replayed_before", "It has been replayed before.")
-        return
-    made = lifecycle.retry(tenant_id, service_call_id, request.correlation_id)  # type: ignore[attr-defined]
-    _note(request, tenant_id, service_call_id, made)
+    """Retry a call that failed, unless it was retried before; replay any other, unless the same form did so before."""
+    if get_call(tenant_id, service_call_id).status == Status.FAILED:
+        submitted = lifecycle.retry(tenant_id, service_call_id, request.correlation_id)  # type: ignore[attr-defined]
+        _record(request, tenant_id, service_call_id, submitted)
+    elif replay(request, tenant_id, service_call_id, key).replayed:
+        raise Conflict("replayed_before", "It has been replayed before.")
 
 
-def _note(request: HttpRequest, tenant_id: uuid.UUID, service_call_id: uuid.UUID, made: Submitted) -> None:
-    origin = str(service_call_id)
-    record_action(request.user, "submit", tenant_id=tenant_id, subject=made.service_call_id, replayOf=origin)
+def _record(
+    request: HttpRequest, tenant_id: uuid.UUID, service_call_id: uuid.UUID, submitted: Submitted
+) -> None:
+    record_action(
+        request.user,
+        "submit",
+        tenant_id=tenant_id,
+        subject=submitted.service_call_id,
+        replayOf=str(service_call_id),
+    )
