@@ -11,7 +11,7 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
-from eventservice.console.calls.list_query import NOBODY
+from eventservice.console.calls.list_query import NO_TENANT
 from eventservice.db.leases import Leases
 from eventservice.db.now import db_now
 from eventservice.kernel.ids import new_id
@@ -192,7 +192,9 @@ QUERIES: dict[str, tuple[Callable[[], Any], str, set[str]]] = {
         {"idx_service_calls_correlation"},
     ),
     "which tenants have calls of a tag, and calls that are due": (
-        lambda: list_tenants_with_calls(CallFilter(NOBODY, tags=URGENT, statuses=DUE, due_to=db_now()), 51),
+        lambda: list_tenants_with_calls(
+            CallFilter(NO_TENANT, tags=URGENT, statuses=DUE, due_to=db_now()), 51
+        ),
         "service_calls",
         {"idx_service_call_tags_tag", "idx_service_calls_status"},
     ),

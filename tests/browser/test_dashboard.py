@@ -43,7 +43,7 @@ def test_a_bar_opens_the_list_of_its_calls(page: Page) -> None:
     href = bar.get_attribute("href") or ""
     assert href.startswith("/calls/?"), href
     page.goto(href)
-    expect(page.get_by_role("heading", level=1)).to_have_text("Status")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Calls")
 
 
 def test_a_range_stays_in_the_address(page: Page) -> None:

@@ -1,4 +1,4 @@
-"""A call's own page: where it stands, what it came to, and what may be done about it."""
+"""The details of a call: its state, its attempts and events, and the actions on it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tests.browser.system import System
 pytestmark = BROWSER
 
 
-def test_every_attempt_and_event_of_a_call_that_was_retried_is_there(page: Page, system: System) -> None:
+def test_all_attempts_and_events_of_a_retried_call_are_shown(page: Page, system: System) -> None:
     retries = {"maxAttempts": 3, "initialInterval": "1s", "maxInterval": "1s"}
     call = system.submit("flaky", "/flaky/1", retryPolicy=retries)
     assert system.ended(call)["attempts"] == 2
     page.goto(system.detail(call))
-    tabs = page.get_by_role("navigation", name="Of this call")
-    expect(page.get_by_label("Body of the response")).to_contain_text("ok")
+    tabs = page.get_by_role("navigation", name="Call details")
+    expect(page.get_by_label("Response body")).to_contain_text("ok")
     tabs.get_by_role("link", name="Attempts (2)").click()
     rows = page.locator("table.list tbody tr")
     expect(rows.filter(has_text="503")).to_have_count(1)
@@ -30,10 +30,10 @@ def test_every_attempt_and_event_of_a_call_that_was_retried_is_there(page: Page,
         "ServiceCallRescheduled", "DueTimeReached", "ServiceCallRunning", "ServiceCallSucceeded",
     ])  # fmt: skip
     tabs.get_by_role("link", name="Request").click()
-    expect(page.get_by_label("Body of the request")).to_contain_text("from")
+    expect(page.get_by_label("Request body")).to_contain_text("from")
 
 
-def test_a_secret_header_is_masked_wherever_it_is_shown(page: Page, system: System) -> None:
+def test_a_secret_header_is_masked_everywhere(page: Page, system: System) -> None:
     request = {
         "method": "GET",
         "url": f"{system.target}/ok",
@@ -68,7 +68,7 @@ def test_a_replay_names_its_origin(page: Page, system: System) -> None:
     expect(page.locator("dl.facts").first).to_contain_text(call)
 
 
-def test_a_duplicate_is_a_form_that_is_filled_in(page: Page, system: System) -> None:
+def test_a_duplicate_fills_in_the_form(page: Page, system: System) -> None:
     call = system.submit("the original", "/echo", delay="6h")
     page.goto(system.detail(call))
     page.get_by_role("link", name="Duplicate").click()
@@ -76,7 +76,7 @@ def test_a_duplicate_is_a_form_that_is_filled_in(page: Page, system: System) -> 
     expect(page.get_by_label("URL", exact=True)).to_have_value(f"{system.target}/echo")
 
 
-def test_another_time_is_set_in_the_dialog(page: Page, system: System) -> None:
+def test_a_call_is_rescheduled_in_the_dialog(page: Page, system: System) -> None:
     call = system.submit("for another day", delay="6h")
     page.goto(system.detail(call))
     page.get_by_role("button", name="Reschedule").click()
@@ -89,17 +89,17 @@ def test_another_time_is_set_in_the_dialog(page: Page, system: System) -> None:
     assert system.api("GET", f"/service-calls/{call}")["dueAt"] == "2031-05-06T07:08:09.000Z"
 
 
-def test_a_tag_is_added_and_taken_off_again(page: Page, system: System) -> None:
+def test_a_tag_is_added_and_removed(page: Page, system: System) -> None:
     call = system.submit("to be tagged", delay="6h")
     page.goto(system.detail(call))
     page.get_by_label("Add a tag").fill("urgent")
     page.get_by_role("button", name="Add", exact=True).click()
     expect(page.get_by_role("link", name="urgent")).to_be_visible()
-    page.get_by_role("button", name="Take the tag urgent off").click()
+    page.get_by_role("button", name="Remove tag urgent").click()
     expect(page.get_by_role("link", name="urgent")).to_have_count(0)
 
 
-def test_a_call_that_is_not_there_says_so(desk: Desk, page: Page, system: System) -> None:
+def test_an_unknown_call_is_reported(desk: Desk, page: Page, system: System) -> None:
     desk.watch(page).expected.append("404")
     page.goto(system.detail("01900000-0000-7000-8000-000000000000"))
     expect(page.get_by_role("alert")).to_be_visible()

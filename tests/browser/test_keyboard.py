@@ -1,4 +1,4 @@
-"""Everything is reached with the keyboard, what has the focus is seen, and dialogs give it back."""
+"""Everything can be reached with the keyboard, the focus is visible, and dialogs return it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ pytestmark = BROWSER
 FOCUSED = "document.activeElement"
 
 
-def tab_to(page: Page, selector: str, most: int = 80) -> None:
-    """Tab until it has the focus. Each stop on the way must be visible."""
-    for _ in range(most):
+def tab_to(page: Page, selector: str, max_tabs: int = 80) -> None:
+    """Press Tab until the element has the focus."""
+    for _ in range(max_tabs):
         page.keyboard.press("Tab")
         if page.evaluate(f"{FOCUSED}.matches({selector!r})"):
             return
-    raise AssertionError(f"{selector} is not reached within {most} tabs")
+    raise AssertionError(f"{selector} is not reached within {max_tabs} tabs")
 
 
 def test_from_signing_in_to_the_details_of_a_call_without_a_mouse(desk: Desk, system: System) -> None:
@@ -45,7 +45,7 @@ def test_from_signing_in_to_the_details_of_a_call_without_a_mouse(desk: Desk, sy
     page.keyboard.type(f"{system.target}/ok")
     page.keyboard.press("Enter")
     expect(page.locator("#response")).to_contain_text("Succeeded")
-    tab_to(page, "#response a.button", most=120)
+    tab_to(page, "#response a.button", max_tabs=120)
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", level=1)).to_contain_text("without a mouse")
 

@@ -1,4 +1,4 @@
-"""The list of all jobs: narrowing it down, paging, favourites, and acting on many at once."""
+"""The list of calls: filters, pages, favorites, bulk actions and updates."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def rows(page: Page) -> Locator:
     return page.locator("table.list tbody tr")
 
 
-def asked(page: Page) -> dict[str, list[str]]:
+def read_query(page: Page) -> dict[str, list[str]]:
     return parse_qs(urlsplit(page.url).query)
 
 
-def test_filters_are_in_the_address_and_can_be_taken_off_again(page: Page) -> None:
+def test_filters_are_in_the_url_and_can_be_removed(page: Page) -> None:
     page.goto("/calls/")
     page.get_by_label("Tenant").select_option("harbor-books")
-    page.get_by_label("Job name", exact=True).fill("Order webhook")
+    page.get_by_label("Name", exact=True).fill("Order webhook")
     page.get_by_label("Tag", exact=True).fill("webhooks")
     page.get_by_role("button", name="Filter", exact=True).click()
     expect(page).to_have_url(re.compile("name=Order"))
@@ -33,15 +33,15 @@ def test_filters_are_in_the_address_and_can_be_taken_off_again(page: Page) -> No
     assert set(page.locator("table.list td.job a.name").all_inner_texts()) == {"Order webhook"}
     page.get_by_role("link", name=re.compile("^Name: Order webhook")).click()
     expect(page).not_to_have_url(re.compile("name=Order"))
-    assert asked(page)["tag"] == ["webhooks"]
+    assert read_query(page)["tag"] == ["webhooks"]
 
 
-def test_an_id_alone_leads_to_its_call_and_a_correlation_id_to_its_calls(page: Page, system: System) -> None:
+def test_an_id_leads_to_its_call_and_a_correlation_id_to_its_calls(page: Page, system: System) -> None:
     call = system.submit("known by its id")
     correlation = system.ended(call)["correlationId"]
-    for said, address in ((call, system.detail(call)), (correlation, f"/calls/?correlationId={correlation}")):
+    for text, address in ((call, system.detail(call)), (correlation, f"/calls/?correlationId={correlation}")):
         page.goto("/calls/")
-        page.get_by_label("Id", exact=True).fill(said)
+        page.get_by_label("ID", exact=True).fill(text)
         page.get_by_role("button", name="Filter", exact=True).click()
         expect(page).to_have_url(f"{system.url}{address}")
     expect(rows(page)).to_have_count(1)
@@ -55,7 +55,7 @@ def test_a_status_chip_shows_the_calls_of_that_status_only(page: Page) -> None:
     assert set(page.locator("table.list tbody .state .pill").all_inner_texts()) == {"Failed"}
 
 
-def test_pages_follow_each_other_without_a_call_twice(page: Page) -> None:
+def test_paging_shows_no_call_twice(page: Page) -> None:
     page.goto("/calls/?sort=submittedAt&limit=10")
     seen: list[str] = []
     for _ in range(3):
@@ -72,15 +72,15 @@ def test_pages_follow_each_other_without_a_call_twice(page: Page) -> None:
     expect(page.locator("td.go a").nth(0)).to_have_attribute("href", seen[10])
 
 
-def test_how_many_records_a_page_has_is_chosen_and_stays(page: Page) -> None:
+def test_the_page_size_is_chosen_and_kept(page: Page) -> None:
     page.goto("/calls/?status=Succeeded")
-    page.get_by_label("Records per page").select_option("25")
+    page.get_by_label("Calls per page").select_option("25")
     expect(page).to_have_url(re.compile("limit=25"))
     expect(rows(page)).to_have_count(25)
-    assert asked(page)["status"] == ["Succeeded"]
+    assert read_query(page)["status"] == ["Succeeded"]
 
 
-def test_a_star_makes_a_favourite_which_can_be_shown_alone(page: Page, system: System) -> None:
+def test_favorites_can_be_listed(page: Page, system: System) -> None:
     call = system.submit("to be starred")
     system.ended(call)
     page.goto("/calls/?name=to+be+starred")
@@ -88,7 +88,7 @@ def test_a_star_makes_a_favourite_which_can_be_shown_alone(page: Page, system: S
     star.click()
     expect(page.get_by_role("button", name="Favorite")).to_have_attribute("aria-pressed", "true")
     page.goto("/calls/")
-    page.get_by_role("link", name="Show favorites").click()
+    page.get_by_role("link", name="Favorites").click()
     expect(page).to_have_url(re.compile("favorites=1"))
     expect(page.locator("td.job a.name", has_text="to be starred")).to_be_visible()
     page.wait_for_load_state()
@@ -97,12 +97,12 @@ def test_a_star_makes_a_favourite_which_can_be_shown_alone(page: Page, system: S
     ))  # fmt: skip
 
 
-def test_failures_are_retried_in_bulk_after_a_preview_and_a_typed_word(page: Page, system: System) -> None:
+def test_failed_calls_are_retried_in_bulk_after_a_typed_confirmation(page: Page, system: System) -> None:
     for _ in range(3):
         system.ended(system.submit("fails thrice", "/status/422", tags=["bulk"]))
     page.goto("/calls/?name=fails+thrice&status=Failed")
     expect(rows(page)).to_have_count(3)
-    page.get_by_label("Which calls").select_option("matching")
+    page.get_by_label("Apply to").select_option("matching")
     page.get_by_role("button", name="Retry…").click()
     form = page.locator("form.confirm")
     expect(form.get_by_role("heading", level=2)).to_contain_text("3")
@@ -112,7 +112,7 @@ def test_failures_are_retried_in_bulk_after_a_preview_and_a_typed_word(page: Pag
     assert len(replays) == 6
 
 
-def test_a_selection_is_canceled_and_nothing_else(page: Page, system: System) -> None:
+def test_only_selected_calls_are_canceled(page: Page, system: System) -> None:
     calls = [system.submit("wait for it", delay="2h") for _ in range(3)]
     page.goto("/calls/?name=wait+for+it&status=Scheduled")
     page.get_by_role("checkbox", name="Select wait for it").nth(0).check()
@@ -126,7 +126,7 @@ def test_a_selection_is_canceled_and_nothing_else(page: Page, system: System) ->
     assert sorted(statuses) == ["Canceled", "Canceled", "Scheduled"]
 
 
-def test_an_error_on_refresh_keeps_the_list_and_says_so(desk: Desk, system: System) -> None:
+def test_a_failed_refresh_keeps_the_list_and_says_so(desk: Desk, system: System) -> None:
     page = desk.sit("oscar")
     desk.watch(page).expected += [r"^/calls/: (failed|console error|answered)"]
     page.goto("/calls/?limit=10")
@@ -167,6 +167,6 @@ def test_the_live_list_can_be_paused(page: Page) -> None:
     expect(page.locator("[data-pause]")).to_have_attribute("aria-pressed", "true")
 
 
-def test_a_list_without_a_match_teaches_the_next_step(page: Page) -> None:
+def test_an_empty_result_leads_to_the_next_step(page: Page) -> None:
     page.goto("/calls/?name=nobody+is+called+like+this")
     expect(page.locator(".empty")).to_contain_text(re.compile("filter", re.IGNORECASE))

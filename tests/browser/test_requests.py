@@ -1,4 +1,4 @@
-"""A request from the form to its answer: now, and later."""
+"""A new call from the form to its response, now and scheduled."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def submit(page: Page) -> None:
     page.get_by_role("button", name="Submit").click()
 
 
-def test_a_call_that_is_made_now_shows_its_answer_on_the_same_page(page: Page, system: System) -> None:
+def test_a_call_for_now_shows_its_response_on_the_same_page(page: Page, system: System) -> None:
     fill_in(page, system, "from the form", "/echo")
     page.get_by_label("Name of header 1").fill("X-Order")
     page.get_by_label("Value of header 1").fill("4711")
@@ -36,11 +36,11 @@ def test_a_call_that_is_made_now_shows_its_answer_on_the_same_page(page: Page, s
     response = page.locator("#response")
     expect(response).to_contain_text("Succeeded")
     expect(response).to_contain_text("200")
-    expect(response.get_by_label("Body of the response")).to_contain_text("4711")
+    expect(response.get_by_label("Response body")).to_contain_text("4711")
     expect(response.get_by_role("row", name=re.compile("content-type", re.IGNORECASE))).to_be_visible()
 
 
-def test_a_refusal_is_shown_as_what_it_is(page: Page, system: System) -> None:
+def test_an_error_response_is_shown(page: Page, system: System) -> None:
     fill_in(page, system, "refused", "/status/422")
     submit(page)
     response = page.locator("#response")
@@ -67,17 +67,17 @@ def test_a_scheduled_call_shows_when_it_is_due_and_can_be_canceled(page: Page, s
     assert call["status"] == "Canceled"
 
 
-def test_what_is_wrong_is_said_beside_the_field_and_nothing_is_sent(page: Page, system: System) -> None:
+def test_errors_are_shown_at_their_fields_and_nothing_is_sent(page: Page, system: System) -> None:
     fill_in(page, system, "")
     page.get_by_label("Body", exact=True).fill('{"order": }')
     submit(page)
-    expect(page.get_by_role("alert").first).to_contain_text("Nothing was sent")
+    expect(page.get_by_role("alert").first).to_contain_text("Not sent")
     expect(page.get_by_label("Name", exact=True)).to_have_attribute("aria-invalid", "true")
     expect(page.get_by_label("Body", exact=True)).to_have_value('{"order": }')
     expect(page.locator("#body-said")).to_contain_text("line 1")
 
 
-def test_a_time_that_is_too_far_away_is_said_before_submitting(page: Page, system: System) -> None:
+def test_a_time_that_is_too_far_away_is_reported_before_submitting(page: Page, system: System) -> None:
     fill_in(page, system, "too far away")
     page.get_by_label("Schedule").check()
     page.get_by_label("Date").fill("2090-10-31")
@@ -85,9 +85,7 @@ def test_a_time_that_is_too_far_away_is_said_before_submitting(page: Page, syste
     expect(page.locator("#resolved")).to_contain_text("within ten years")
 
 
-def test_what_was_typed_outlasts_a_session_that_ends_but_for_the_values_of_headers(
-    desk: Desk, system: System
-) -> None:
+def test_input_is_restored_after_a_session_ended_except_header_values(desk: Desk, system: System) -> None:
     page = desk.sit(None)
     desk.watch(page).expected += ["answered 401", "status of 401"]
     sign_in(page, "oscar")
@@ -102,7 +100,7 @@ def test_what_was_typed_outlasts_a_session_that_ends_but_for_the_values_of_heade
     page.get_by_label("Name").fill("oscar")
     page.get_by_label("Password").fill(PASSWORD)
     page.get_by_role("button", name="Sign in").click()
-    expect(page.get_by_role("alert").first).to_contain_text("What you typed is here again")
+    expect(page.get_by_role("alert").first).to_contain_text("Your input is restored")
     expect(page.get_by_label("Name", exact=True)).to_have_value("typed before the session ended")
     expect(page.get_by_label("Body", exact=True)).to_have_value('{\n  "order": 4711\n}')
     expect(page.get_by_label("Name of header 1")).to_have_value("Authorization")
@@ -114,7 +112,7 @@ def test_what_was_typed_outlasts_a_session_that_ends_but_for_the_values_of_heade
     assert len(system.api("GET", "/service-calls?name=typed+before+the+session+ended")["items"]) == 1
 
 
-def test_what_one_typed_is_not_shown_to_another_who_signs_in_after(desk: Desk, system: System) -> None:
+def test_input_is_not_restored_for_another_user(desk: Desk, system: System) -> None:
     page = desk.sit(None)
     desk.watch(page).expected += ["answered 401", "status of 401"]
     sign_in(page, "oscar")
@@ -130,7 +128,7 @@ def test_what_one_typed_is_not_shown_to_another_who_signs_in_after(desk: Desk, s
     assert page.evaluate("sessionStorage.getItem('request')") is None
 
 
-def test_a_form_from_before_the_last_sign_in_is_shown_again_without_javascript_too(
+def test_a_form_from_before_the_last_sign_in_keeps_its_input_without_javascript(
     desk: Desk, system: System
 ) -> None:
     page = desk.sit(None, java_script_enabled=False)
@@ -143,13 +141,13 @@ def test_a_form_from_before_the_last_sign_in_is_shown_again_without_javascript_t
     expect(other).to_have_url(f"{system.url}/login/")
     sign_in(other, "oscar")
     submit(page)
-    expect(page.get_by_role("alert").first).to_contain_text("Nothing was sent")
+    expect(page.get_by_role("alert").first).to_contain_text("Not sent")
     expect(page.get_by_label("Name", exact=True)).to_have_value("typed before signing in")
     submit(page)
     expect(page.locator("#response").get_by_role("link", name="Details")).to_be_visible()
 
 
-def test_a_form_makes_one_call_however_often_it_is_sent(page: Page, system: System) -> None:
+def test_a_form_creates_one_call_however_often_it_is_sent(page: Page, system: System) -> None:
     fill_in(page, system, "pressed twice")
     form = page.locator("#request-form")
     sent: dict[str, str | float | bool] = {}
@@ -164,7 +162,7 @@ def test_a_form_makes_one_call_however_often_it_is_sent(page: Page, system: Syst
     assert len(system.api("GET", "/service-calls?name=pressed+twice")["items"]) == 1
 
 
-def test_rows_of_headers_come_and_go(page: Page, system: System) -> None:
+def test_header_rows_are_added_and_removed(page: Page, system: System) -> None:
     fill_in(page, system, "headers")
     names = page.get_by_label(re.compile(r"^Name of header \d+"))
     before = names.count()
@@ -174,24 +172,24 @@ def test_rows_of_headers_come_and_go(page: Page, system: System) -> None:
     fresh = page.get_by_label(f"Name of header {before + 1}", exact=True)
     expect(fresh).to_be_focused()
     expect(fresh).to_have_value("")
-    page.get_by_role("button", name="Take header 1 out").click()
+    page.get_by_role("button", name="Remove header 1").click()
     expect(names.first).to_have_value("X-Header-1" if before > 1 else "")
 
 
-def test_a_curl_command_fills_the_form(page: Page, system: System) -> None:
+def test_a_curl_command_fills_in_the_form(page: Page, system: System) -> None:
     page.goto("/calls/new/")
     page.get_by_text("Import curl").click()
-    page.get_by_label("A curl command line").fill(
+    page.get_by_label("A curl command").fill(
         f"curl -X PUT '{system.target}/echo' -H 'X-Order: 1' --data-raw '{{\"n\":1}}'"
     )
-    page.get_by_role("button", name="Take it over").click()
+    page.get_by_role("button", name="Import", exact=True).click()
     expect(page.get_by_label("URL", exact=True)).to_have_value(f"{system.target}/echo")
     expect(page.get_by_label("Method")).to_have_value("PUT")
     expect(page.get_by_label("Name of header 1")).to_have_value("X-Order")
 
 
 @pytest.mark.parametrize("javascript", [True, False], ids=["with JavaScript", "without"])
-def test_a_body_that_says_script_runs_nothing(desk: Desk, system: System, javascript: bool) -> None:
+def test_a_body_with_a_script_runs_nothing(desk: Desk, system: System, javascript: bool) -> None:
     page = desk.sit("oscar", java_script_enabled=javascript)
     fill_in(page, system, "hostile <b>name</b>", "/echo")
     page.get_by_label("Body", exact=True).fill(

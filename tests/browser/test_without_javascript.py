@@ -31,7 +31,7 @@ def test_a_call_is_submitted_and_its_answer_read(plain: Page, system: System) ->
     system.ended(call["serviceCallId"])
     plain.reload()
     expect(plain.locator("#response")).to_contain_text("Succeeded")
-    expect(plain.get_by_label("Body of the response")).to_contain_text("true")
+    expect(plain.get_by_label("Response body")).to_contain_text("true")
 
 
 def test_a_call_is_canceled_after_a_question(plain: Page, system: System) -> None:
@@ -46,7 +46,7 @@ def test_a_call_is_canceled_after_a_question(plain: Page, system: System) -> Non
 def test_the_list_is_filtered_starred_and_paged(plain: Page, system: System) -> None:
     system.ended(system.submit("plainly starred"))
     plain.goto("/calls/?limit=10")
-    plain.get_by_label("Job name", exact=True).fill("plainly starred")
+    plain.get_by_label("Name", exact=True).fill("plainly starred")
     plain.get_by_role("button", name="Filter", exact=True).click()
     plain.get_by_role("button", name="Favorite").click()
     expect(plain).to_have_url(re.compile("name=plainly"))

@@ -1,4 +1,4 @@
-"""However many tenants there are, a select has the one that is chosen: else the next look would be at all of them."""
+"""A select of tenants always contains the chosen one, however many tenants there are."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PAGES = ("/", "/calls/", "/actions/", "/outbox/", "/outbox/replay/?since=2h", "/
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_the_chosen_one_is_selected(viewer: Client, monkeypatch: pytest.MonkeyPatch, page: str) -> None:
+def test_the_chosen_tenant_is_selected(viewer: Client, monkeypatch: pytest.MonkeyPatch, page: str) -> None:
     monkeypatch.setattr(tenant_select, "MAX_OPTIONS", 1)
     first, chosen = TenantFactory(name="a"), TenantFactory(name="b")
     text = viewer.get(f"{page}{'&' if '?' in page else '?'}tenant={chosen.pk}").content.decode()
@@ -23,7 +23,7 @@ def test_the_chosen_one_is_selected(viewer: Client, monkeypatch: pytest.MonkeyPa
     assert f'<option value="{first.pk}">a</option>' in text
 
 
-def test_a_replay_for_a_tenant_that_there_is_not_is_refused(operator: Client) -> None:
+def test_a_replay_for_an_unknown_tenant_is_refused(operator: Client) -> None:
     answer = operator.get(f"/outbox/replay/?since=2h&tenant={new_id()}", headers={"Accept": "text/html"})
     assert answer.status_code == 400
     assert "Unknown tenant." in answer.content.decode()

@@ -58,7 +58,7 @@ def test_a_command_is_read_as_curl_reads_it(line: str, expected: Any) -> None:
         ("curl -L http://x.test/", "-L was ignored: redirects are never followed."),
         ("curl -o file http://x.test/", "-o was ignored"),
         ("curl x.test/y", "http:// was added"),
-        ("curl http://x.test/ -H 'Host: other.test'", "header Host is set by the transport"),
+        ("curl http://x.test/ -H 'Host: other.test'", "header Host is set by the HTTP client"),
         ("curl http://x.test/ | jq .", "Everything after | was left out."),
         (
             'curl http://x.test/ -H "Authorization: Bearer $TOKEN"',

@@ -1,4 +1,4 @@
-"""The attempts of a call on its page, however many there are and whatever was hidden in their answers."""
+"""The attempts of a call are shown, however many there are, with secrets masked in their responses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from django.test import Client
 from eventservice.tenants.directory import create_tenant
 from eventservice.tenants.models import Tenant
 from execution.redaction import MASK
-from tests.console.call_pages import BROWSER, address_of, text_of
+from tests.console.call_pages import BROWSER, build_call_url, read_text
 from tests.factories import HttpExecutionFactory, ServiceCallFactory
 
 pytestmark = pytest.mark.django_db
@@ -21,27 +21,25 @@ def acme(db: None) -> Tenant:
     return create_tenant("acme")
 
 
-def page_of(client: Client, acme: Tenant, attempts: int, tab: str, **given: Any) -> Any:
+def get_page(client: Client, acme: Tenant, attempts: int, tab: str, **given: Any) -> Any:
     call = ServiceCallFactory(tenant_id=acme.tenant_id, attempt=attempts)
     for number in range(1, attempts + 1):
         HttpExecutionFactory(
             tenant_id=acme.tenant_id, service_call_id=call.service_call_id, attempt=number, **given
         )
-    return client.get(address_of(call.tenant_id, call.service_call_id), {"tab": tab}, headers=BROWSER)
+    return client.get(build_call_url(call.tenant_id, call.service_call_id), {"tab": tab}, headers=BROWSER)
 
 
-def test_of_very_many_the_first_and_the_last_are_listed_and_the_rest_is_counted(
-    viewer: Client, acme: Tenant
-) -> None:
-    page = page_of(viewer, acme, 120, "attempts")
+def test_the_first_and_last_of_very_many_attempts_are_listed(viewer: Client, acme: Tenant) -> None:
+    page = get_page(viewer, acme, 120, "attempts")
     assert page.content.decode().count("?tab=response&amp;attempt=") == 104
-    assert "16 more attempts, which the API lists" in text_of(page)
+    assert "16 more attempts in the API" in read_text(page)
 
 
-def test_all_of_a_few_are_listed(viewer: Client, acme: Tenant) -> None:
-    page = page_of(viewer, acme, 3, "attempts")
+def test_a_few_attempts_are_all_listed(viewer: Client, acme: Tenant) -> None:
+    page = get_page(viewer, acme, 3, "attempts")
     assert page.content.decode().count("?tab=response&amp;attempt=") == 3
-    assert "which the API lists" not in text_of(page)
+    assert "in the API" not in read_text(page)
 
 
 PHASES = {"dnsMs": 1.0, "connectMs": 3.0, "tlsMs": 12.1, "firstByteMs": 40.3}
@@ -54,25 +52,27 @@ PHASES = {"dnsMs": 1.0, "connectMs": 3.0, "tlsMs": 12.1, "firstByteMs": 40.3}
         ({"firstByteMs": 40.3}, "first byte 40 ms · total 42 ms"),
     ],
 )
-def test_it_says_where_the_time_went(
+def test_the_phases_of_an_attempt_are_shown(
     phases: dict[str, float], shown: str, viewer: Client, acme: Tenant
 ) -> None:
     times = {"response_status": 200, "latency_ms": 42.0, "phases": phases}
-    assert shown in text_of(page_of(viewer, acme, 1, "response", **times))
-    assert f'title="{shown}"' in page_of(viewer, acme, 1, "attempts", **times).content.decode()
+    assert shown in read_text(get_page(viewer, acme, 1, "response", **times))
+    assert f'title="{shown}"' in get_page(viewer, acme, 1, "attempts", **times).content.decode()
 
 
 @pytest.mark.parametrize("phases", [None, {}])
-def test_where_that_is_not_known_it_says_how_long_it_took(
+def test_an_attempt_without_phases_shows_its_latency(
     phases: dict[str, float] | None, viewer: Client, acme: Tenant
 ) -> None:
-    page = text_of(page_of(viewer, acme, 1, "response", response_status=200, latency_ms=42.0, phases=phases))
+    page = read_text(
+        get_page(viewer, acme, 1, "response", response_status=200, latency_ms=42.0, phases=phases)
+    )
     assert "42 ms" in page
     assert "total" not in page
 
 
-def test_a_body_with_a_mask_is_whole_although_more_came(viewer: Client, acme: Tenant) -> None:
+def test_a_masked_body_counts_as_whole(viewer: Client, acme: Tenant) -> None:
     answer = {"response_status": 200, "response_body": f"token {MASK}", "response_size": 500}
-    page = text_of(page_of(viewer, acme, 1, "response", **answer))
+    page = read_text(get_page(viewer, acme, 1, "response", **answer))
     assert "500 B" in page
-    assert "Shown: the first" not in page
+    assert "Showing the first" not in page

@@ -1,8 +1,7 @@
-"""One command for many calls: which ones it touches is fixed when it is shown, and then done in pieces.
+"""One action for many calls: a preview that fixes which calls, a typed confirmation, and a run in batches.
 
-A piece is a transaction. What is left travels, signed, with the page that says how far it is, so that nothing is kept
-here; and each call is done once however often a page is sent: a call that has been canceled cannot be again, and
-one that has been retried is not.
+Each batch is a transaction. Between requests, the run travels as a signed form field, so the server stores nothing.
+Sending a page twice is harmless: a canceled call cannot be canceled again, and a retried call is not retried again.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ from django.urls import reverse
 from eventservice.api.problems import FieldError, InvalidRequest, find_problem
 from eventservice.api.schema.calls import find_tag_error
 from eventservice.console.base.views import ConsoleView, redirect_see_other
-from eventservice.console.calls.list_query import Asked, read_asked
-from eventservice.console.calls.presenters.list_row import read_keys, rows_of
+from eventservice.console.calls.list_query import parse_list_query
+from eventservice.console.calls.presenters.list_row import build_list_rows, parse_call_keys
 from eventservice.db.errors import retry_on_deadlock
 from eventservice.db.now import db_now
 from eventservice.kernel.errors import Conflict, DomainError
@@ -34,356 +33,367 @@ from eventservice.operators.roles import Role
 from orchestration import lifecycle
 from orchestration.admission import PendingLimitReached
 from orchestration.models import ServiceCall
-from orchestration.queries import call_lists
-from orchestration.queries import calls as call_queries
-from orchestration.queries.call_lists import Order
-from orchestration.queries.calls import CallKey, group_by_tenant
+from orchestration.queries.call_lists import Order, list_keys
+from orchestration.queries.calls import (
+    CallKey,
+    group_by_tenant,
+    list_replayed,
+    list_statuses,
+    list_summaries,
+)
 from orchestration.states import Status
 
-MOST_CALLS = 10_000
-# So many of a transaction: on SQLite the engine waits for it.
-PIECE = 50
-# A worker of the web tier is held for so long, and then the page comes back with what is left.
-SECONDS = 5.0
-GOOD_FOR_SECONDS = 3600
+MAX_CALLS = 10_000
+SAMPLE_SIZE = 10
+# Small batches, because the engine waits for each of them on SQLite.
+BATCH_SIZE = 50
+# How long one request may occupy a web worker. The page then continues the run with another request.
+MAX_SECONDS_PER_REQUEST = 5.0
+TOKEN_LIFETIME_SECONDS = 3600
 _signer = signing.TimestampSigner(salt="eventservice.console.bulk")
 
 
 @dataclass(frozen=True, slots=True)
-class Bulk:
-    bulk_id: uuid.UUID
-    kind: str
+class BulkRun:
+    """An action on fixed calls, and how far it is. `skipped` counts calls by the reason why they were skipped."""
+
+    run_id: uuid.UUID
+    action: str
     calls: tuple[CallKey, ...]
     tag: str = ""
     confirmed: bool = False
-    gone_through: int = 0
-    done: int = 0
-    left_alone: Mapping[str, int] | None = None  # how many, by why
+    processed: int = 0
+    changed: int = 0
+    skipped: Mapping[str, int] | None = None
 
     @property
-    def is_over(self) -> bool:
-        return self.gone_through >= len(self.calls)
+    def is_finished(self) -> bool:
+        return self.processed >= len(self.calls)
 
 
-class BulkKind(NamedTuple):
-    """`run` acts on one call; it says whether there was anything to do, or raises a DomainError."""
+class BulkAction(NamedTuple):
+    """`apply` acts on one call and returns whether anything changed; it raises a DomainError if it cannot."""
 
     verb: str
-    title: str  # with what is counted
-    done: str
+    title: str  # formatted with the number of calls, as is `outcome`
+    outcome: str
     applies_to: frozenset[str]
-    about: str
-    run: Callable[[Bulk, CallKey, uuid.UUID], bool]
-    danger: bool = False
+    description: str
+    apply: Callable[[BulkRun, CallKey, uuid.UUID], bool]
+    is_dangerous: bool = False
 
 
-def _cancel(bulk: Bulk, key: CallKey, correlation_id: uuid.UUID) -> bool:
+def _cancel(run: BulkRun, key: CallKey, correlation_id: uuid.UUID) -> bool:
     lifecycle.cancel(*key)
     return True
 
 
-def _retry(bulk: Bulk, key: CallKey, correlation_id: uuid.UUID) -> bool:
+def _retry(run: BulkRun, key: CallKey, correlation_id: uuid.UUID) -> bool:
     lifecycle.retry(*key, correlation_id)
     return True
 
 
-def _run_now(bulk: Bulk, key: CallKey, correlation_id: uuid.UUID) -> bool:
-    calls = ServiceCall.objects.for_tenant(key[0]).filter(service_call_id=key[1], due_at__lte=db_now())
-    if calls.exists():
-        raise Conflict("is_due", "It is due already.")
+def _run_now(run: BulkRun, key: CallKey, correlation_id: uuid.UUID) -> bool:
+    tenant_id, service_call_id = key
+    calls = ServiceCall.objects.for_tenant(tenant_id).filter(service_call_id=service_call_id)
+    if calls.filter(due_at__lte=db_now()).exists():
+        raise Conflict("is_due", "The call is already due.")
     lifecycle.reschedule(*key, None)
     return True
 
 
-def _tag(bulk: Bulk, key: CallKey, correlation_id: uuid.UUID) -> bool:
-    return lifecycle.add_tag(*key, bulk.tag)
+def _add_tag(run: BulkRun, key: CallKey, correlation_id: uuid.UUID) -> bool:
+    return lifecycle.add_tag(*key, run.tag)
 
 
-def _untag(bulk: Bulk, key: CallKey, correlation_id: uuid.UUID) -> bool:
-    return lifecycle.remove_tag(*key, bulk.tag)
+def _remove_tag(run: BulkRun, key: CallKey, correlation_id: uuid.UUID) -> bool:
+    return lifecycle.remove_tag(*key, run.tag)
 
 
-ANY = frozenset(Status.values)
-KINDS = {
-    "cancel": BulkKind(
+ANY_STATUS = frozenset(Status.values)
+ACTIONS = {
+    "cancel": BulkAction(
         "Cancel",
         "Cancel {}",
-        "Canceled",
+        "Canceled {}",
         frozenset({Status.SCHEDULED, Status.RUNNING}),
-        "Scheduled calls are canceled at once; of Running ones the attempt under way is let end first.",
+        "Scheduled calls are canceled at once. Running attempts may finish; no further attempts will be made.",
         _cancel,
-        danger=True,
+        is_dangerous=True,
     ),
-    "replay": BulkKind(
+    "replay": BulkAction(
         "Retry",
         "Retry {}",
-        "Retried",
+        "Retried {}",
         frozenset({Status.FAILED}),
-        "Each gets a new call that asks for the same, due now. The failed ones stay as they are, and are not "
-        "retried here a second time: if a new one fails too, that one can be.",
+        "A copy of each call runs now. The failed calls stay as they are. A call is retried once; if its copy "
+        "fails as well, retry the copy.",
         _retry,
     ),
-    "run-now": BulkKind(
+    "run-now": BulkAction(
         "Run now",
         "Run {} now",
-        "Made due",
+        "Rescheduled {} to now",
         frozenset({Status.SCHEDULED}),
-        "They become due now, in place of their own time.",
+        "The calls become due now instead of at their scheduled times.",
         _run_now,
     ),
-    "tag": BulkKind("Tag", "Tag {}", "Tagged", ANY, "They keep the tags that they have.", _tag),
-    "untag": BulkKind(
-        "Take a tag off", "Take a tag off {}", "Took the tag off", ANY, "Other tags stay.", _untag
+    "tag": BulkAction("Add tag", "Tag {}", "Tagged {}", ANY_STATUS, "Existing tags are kept.", _add_tag),
+    "untag": BulkAction(
+        "Remove tag",
+        "Remove a tag from {}",
+        "Removed the tag from {}",
+        ANY_STATUS,
+        "Other tags are kept.",
+        _remove_tag,
     ),
 }
+TAG_ACTIONS = frozenset({"tag", "untag"})
+
+# Why a call was skipped, by the code of the error.
+SKIP_REASONS = {
+    "wrong_state": "changed in the meantime",
+    "not_found": "deleted",
+    "is_due": "already due",
+    "tenant_inactive": "of an inactive tenant",
+    "replayed_before": "already retried",
+    "too_many_tags": "with the maximum number of tags",
+}
+NOTHING_TO_DO = "already done"
 
 
-# --- how it travels -----------------------------------------------------------------------------------------------
+# --- the token ----------------------------------------------------------------------------------------------------
 
 
-def start_bulk(kind: str, keys: Sequence[CallKey]) -> Bulk:
-    """In the order of their ids, as every writer locks them."""
-    return Bulk(new_id(), kind, tuple(sorted(keys)))
+def start_run(action: str, keys: Sequence[CallKey]) -> BulkRun:
+    """Return a run over the calls in the order of their ids, in which every writer locks them."""
+    return BulkRun(new_id(), action, tuple(sorted(keys)))
 
 
-def sign(bulk: Bulk, user: Any) -> str:
+def sign_run(run: BulkRun, user: Any) -> str:
     ids = {
         tenant_id.hex: b64encode(b"".join(one.bytes for one in ids)).decode()
-        for tenant_id, ids in group_by_tenant(bulk.calls).items()
+        for tenant_id, ids in group_by_tenant(run.calls).items()
     }
-    state = [bulk.confirmed, bulk.gone_through, bulk.done, bulk.left_alone or {}]
-    return _signer.sign_object([user.pk, bulk.bulk_id.hex, bulk.kind, bulk.tag, state, ids], compress=True)
+    progress = [run.confirmed, run.processed, run.changed, run.skipped or {}]
+    return _signer.sign_object([user.pk, run.run_id.hex, run.action, run.tag, progress, ids], compress=True)
 
 
-def unsign(text: str, user: Any) -> Bulk:
-    """Raises Conflict for what is not this user's, or too old."""
+def load_run(token: str, user: Any) -> BulkRun:
+    """Return the run of a token. Raise Conflict if the token is too old or was signed for another user."""
     try:
-        owner, bulk_id, kind, tag, state, ids = _signer.unsign_object(text, max_age=GOOD_FOR_SECONDS)
+        owner, run_id, action, tag, progress, ids = _signer.unsign_object(
+            token, max_age=TOKEN_LIFETIME_SECONDS
+        )
     except (signing.BadSignature, ValueError, TypeError):
-        owner, bulk_id, kind, tag, state, ids = None, "", "", "", [], {}
+        owner, run_id, action, tag, progress, ids = None, "", "", "", [], {}
     if owner is None or owner != user.pk:
-        raise Conflict("bulk_expired", "This page is too old to act on. Choose the calls again.")
-    calls = [(uuid.UUID(tenant), one) for tenant, packed in ids.items() for one in _unpacked(packed)]
-    return Bulk(uuid.UUID(bulk_id), kind, tuple(calls), tag, *state)
+        raise Conflict("bulk_expired", "This page has expired. Select the calls again.")
+    calls = [(uuid.UUID(tenant), one) for tenant, packed in ids.items() for one in _unpack_ids(packed)]
+    return BulkRun(uuid.UUID(run_id), action, tuple(calls), tag, *progress)
 
 
-def _unpacked(packed: str) -> list[uuid.UUID]:
+def _unpack_ids(packed: str) -> list[uuid.UUID]:
     raw = b64decode(packed)
     return [uuid.UUID(bytes=raw[at : at + 16]) for at in range(0, len(raw), 16)]
 
 
-# --- doing it -----------------------------------------------------------------------------------------------------
+# --- running ------------------------------------------------------------------------------------------------------
 
 
-def go_on(bulk: Bulk, user: Any, correlation_id: uuid.UUID, step: Callable[[Bulk], None]) -> Bulk:
-    """Piece by piece until its time is up. `step` is told of each, so that an error takes nothing back that was said."""
-    deadline = time.monotonic() + SECONDS
-    while not bulk.is_over:
-        bulk = _piece(bulk, user, correlation_id)
-        step(bulk)
+def continue_run(
+    run: BulkRun, user: Any, correlation_id: uuid.UUID, report: Callable[[BulkRun], None]
+) -> None:
+    """Run batches until the time of one request is over. `report` is called after each, before an error can occur."""
+    deadline = time.monotonic() + MAX_SECONDS_PER_REQUEST
+    while not run.is_finished:
+        run = _run_batch(run, user, correlation_id)
+        report(run)
         if time.monotonic() > deadline:
             break
-    return bulk
 
 
 @retry_on_deadlock
-def _piece(bulk: Bulk, user: Any, correlation_id: uuid.UUID) -> Bulk:
-    keys = bulk.calls[bulk.gone_through : bulk.gone_through + PIECE]
+def _run_batch(run: BulkRun, user: Any, correlation_id: uuid.UUID) -> BulkRun:
+    keys = run.calls[run.processed : run.processed + BATCH_SIZE]
     with transaction.atomic():
-        if bulk.gone_through == 0 and not audit_log.list_actions_on(bulk.bulk_id, limit=1):
-            audit_log.record_action(user, f"bulk-{bulk.kind}", subject=bulk.bulk_id, **_summary(bulk))
-        whys = [_one(bulk, key, user, correlation_id) for key in keys]
-    left_alone = Counter(bulk.left_alone or {}) + Counter(filter(None, whys))
+        if run.processed == 0 and not audit_log.list_actions_on(run.run_id, limit=1):
+            detail: dict[str, Any] = {"calls": len(run.calls), **_tag_detail(run)}
+            audit_log.record_action(user, f"bulk-{run.action}", subject=run.run_id, **detail)
+        skip_reasons = [_apply_to_call(run, key, user, correlation_id) for key in keys]
     return replace(
-        bulk,
-        gone_through=bulk.gone_through + len(keys),
-        done=bulk.done + whys.count(""),
-        left_alone=dict(left_alone),
+        run,
+        processed=run.processed + len(keys),
+        changed=run.changed + skip_reasons.count(""),
+        skipped=dict(Counter(run.skipped or {}) + Counter(filter(None, skip_reasons))),
     )
 
 
-def _summary(bulk: Bulk) -> dict[str, Any]:
-    return {"calls": len(bulk.calls), **({"tag": bulk.tag} if bulk.tag else {})}
+def _tag_detail(run: BulkRun) -> dict[str, str]:
+    return {"tag": run.tag} if run.tag else {}
 
 
-def _one(bulk: Bulk, key: CallKey, user: Any, correlation_id: uuid.UUID) -> str:
-    """Why it was left alone; empty: it was not."""
+def _apply_to_call(run: BulkRun, key: CallKey, user: Any, correlation_id: uuid.UUID) -> str:
+    """Return the reason why the call was skipped, or an empty string."""
     try:
         with transaction.atomic():
-            if not KINDS[bulk.kind].run(bulk, key, correlation_id):
-                return "done already"
-            tag = {"tag": bulk.tag} if bulk.tag else {}
-            audit_log.record_action(
-                user, bulk.kind, tenant_id=key[0], subject=key[1], bulk=str(bulk.bulk_id), **tag
-            )
+            if not ACTIONS[run.action].apply(run, key, correlation_id):
+                return NOTHING_TO_DO
+            detail = {"bulk": str(run.run_id), **_tag_detail(run)}
+            audit_log.record_action(user, run.action, tenant_id=key[0], subject=key[1], **detail)
     except PendingLimitReached:
-        raise  # it stops the others too
+        raise  # it stops the whole run, which can be continued later
     except DomainError as error:
-        return WHYS.get(error.code, error.message)
+        return SKIP_REASONS.get(error.code, error.message)
     return ""
 
 
-WHYS = {
-    "wrong_state": "changed meanwhile",
-    "not_found": "gone",
-    "is_due": "due already",
-    "tenant_inactive": "of a tenant that is not active",
-    "replayed_before": "retried before",
-    "too_many_tags": "with as many tags as there may be",
-}
+# --- pages --------------------------------------------------------------------------------------------------------
 
 
-MOST_SHOWN = 10
-
-
-class BulkPage(ConsoleView):
+class BulkView(ConsoleView):
     nav = "calls"
-    # A viewer has nothing to see here.
     read_role = Role.OPERATOR
 
     @property
-    def list_address(self) -> str:
-        """The list that the bulk was begun on, where it goes back to."""
+    def list_url(self) -> str:
+        """The list on which the action was started."""
         return self.next_url(reverse("console:calls"))
 
-    def preview(
+    def render_preview(
         self,
-        bulk: Bulk,
+        run: BulkRun,
         chosen: Mapping[str, int],
         *,
         retried: int = 0,
-        more: bool = False,
-        wrong: Mapping[str, str] | None = None,
+        has_more: bool = False,
+        errors: Mapping[str, str] | None = None,
     ) -> HttpResponse:
-        """`chosen` says how they all stand, by status, and `retried` how many are left out for they have been retried;
-        those that the command applies to are in the bulk.
-        """
-        kind, count = KINDS[bulk.kind], len(bulk.calls)
+        """Render the confirmation. `chosen` counts the chosen calls by status, `retried` those already retried."""
+        action, count = ACTIONS[run.action], len(run.calls)
+        title = action.title.format(format_count(count))
+        now = db_now()
         context = {
-            "bulk": bulk,
-            "kind": kind,
-            "title": f"{kind.title.format(said(count))}?" if count else f"{kind.verb}: nothing to do",
+            "bulk_action": action,
+            "title": f"{title}?" if count else f"{action.verb}: nothing to do",
             "count": count,
-            "button": kind.title.format(said(count)),
+            "button": title,
             "word": str(count),
-            "danger": kind.danger,
+            "danger": action.is_dangerous,
             "action": reverse("console:calls-bulk-run"),
-            "next": self.list_address,
-            "token": sign(bulk, self.request.user),
+            "next": self.list_url,
+            "token": sign_run(run, self.request.user),
             "breakdown": [
-                {"status": status, "count": chosen[status], "applies": status in kind.applies_to}
+                {"status": status, "count": chosen[status], "applies": status in action.applies_to}
                 for status in Status.values
                 if chosen.get(status)
             ],
             "retried": retried,
-            "applies": [status for status in Status.values if status in kind.applies_to],
-            "chosen": sum(chosen.values()) + retried,
-            "more": more,
-            "most": MOST_CALLS,
-            "sample": rows_of(call_queries.list_summaries(bulk.calls[:MOST_SHOWN]), db_now()),
-            "not_shown": max(0, count - MOST_SHOWN),
-            "takes_tag": bulk.kind in ("tag", "untag"),
-            "wrong": wrong or {},
-            "now": db_now(),
+            "applies_to": [status for status in Status.values if status in action.applies_to],
+            "chosen_count": sum(chosen.values()) + retried,
+            "has_more": has_more,
+            "max_calls": MAX_CALLS,
+            "sample": build_list_rows(list_summaries(run.calls[:SAMPLE_SIZE]), now),
+            "not_shown": max(0, count - SAMPLE_SIZE),
+            "takes_tag": run.action in TAG_ACTIONS,
+            "errors": errors or {},
+            "now": now,
         }
-        return self.render(context, "console/calls/bulk.html", 400 if wrong else 200)
+        return self.render(context, "console/calls/bulk.html", 400 if errors else 200)
 
 
-class Preview(BulkPage):
+class BulkPreview(BulkView):
     def get(self, request: HttpRequest) -> HttpResponse:
-        """All that match the filter of the address."""
+        """Preview the action on all calls that match the filters in the URL."""
         parameters = request.GET.copy()
-        kind = _known("".join(parameters.pop("do", [])))
+        action = _parse_action("".join(parameters.pop("do", [])))
         parameters.pop("next", None)
-        keys = _matching(read_asked(parameters))
-        return self._of(kind, keys[:MOST_CALLS], more=len(keys) > MOST_CALLS)
+        query = parse_list_query(parameters)
+        query.raise_if_invalid()
+        keys = list_keys(query.filters, Order(), MAX_CALLS + 1)
+        return self._preview(action, keys[:MAX_CALLS], has_more=len(keys) > MAX_CALLS)
 
     def post(self, request: HttpRequest) -> HttpResponse:
-        """The selection, which no address would hold; or to all that match, which one does."""
-        kind = _known(request.POST.get("do", ""))
+        """Preview the action on the selected calls, which do not fit in a URL, or redirect to all that match."""
+        action = _parse_action(request.POST.get("do", ""))
         if request.POST.get("of") == "matching":
-            return self._to_matching(kind)
-        keys = read_keys(request.POST.getlist("call")[:MOST_CALLS])
+            return self._redirect_to_matching(action)
+        keys = parse_call_keys(request.POST.getlist("call")[:MAX_CALLS])
         if not keys:
-            raise Conflict("nothing_selected", "Select the calls first, or choose all that match.")
-        return self._of(kind, keys)
+            raise Conflict("nothing_selected", "Select calls first, or choose all matching calls.")
+        return self._preview(action, keys)
 
-    def _of(self, kind: str, keys: Sequence[CallKey], *, more: bool = False) -> HttpResponse:
-        statuses = call_queries.list_statuses(keys)
-        applied = [key for key in keys if statuses.get(key) in KINDS[kind].applies_to]
-        before = call_queries.list_replayed(applied) if kind == "replay" else set()
-        bulk = start_bulk(kind, [key for key in applied if key not in before])
-        stand = Counter(status for key, status in statuses.items() if key not in before)
-        return self.preview(bulk, stand, retried=len(before), more=more)
+    def _preview(self, action: str, keys: Sequence[CallKey], *, has_more: bool = False) -> HttpResponse:
+        statuses = list_statuses(keys)
+        applicable = [key for key in keys if statuses.get(key) in ACTIONS[action].applies_to]
+        retried = list_replayed(applicable) if action == "replay" else set()
+        run = start_run(action, [key for key in applicable if key not in retried])
+        chosen = Counter(status for key, status in statuses.items() if key not in retried)
+        return self.render_preview(run, chosen, retried=len(retried), has_more=has_more)
 
-    def _to_matching(self, kind: str) -> HttpResponse:
+    def _redirect_to_matching(self, action: str) -> HttpResponse:
         parameters = self.request.GET.copy()
-        parameters.setlist("do", [kind])
-        parameters.setlist("next", [self.list_address])
+        parameters.setlist("do", [action])
+        parameters.setlist("next", [self.list_url])
         return redirect_see_other(f"{reverse('console:calls-bulk')}?{parameters.urlencode()}")
 
 
-def _known(kind: str) -> str:
-    if kind not in KINDS:
-        raise InvalidRequest([FieldError("/query/do", "must be one of " + ", ".join(KINDS))])
-    return kind
+def _parse_action(name: str) -> str:
+    if name not in ACTIONS:
+        raise InvalidRequest([FieldError("/query/do", "must be one of " + ", ".join(ACTIONS))])
+    return name
 
 
-def _matching(asked: Asked) -> list[CallKey]:
-    """One more than may be touched, if there are more."""
-    return call_lists.list_keys(asked.checked().wanted, Order(), MOST_CALLS + 1)
-
-
-class Run(BulkPage):
+class BulkRunPage(BulkView):
     def post(self, request: HttpRequest) -> HttpResponse:
-        bulk = unsign(request.POST.get("bulk", ""), request.user)
-        if not bulk.confirmed:
+        run = load_run(request.POST.get("bulk", ""), request.user)
+        if not run.confirmed:
             tag = request.POST.get("tag", "").strip()
-            if wrong := self._wrong(bulk, tag):
-                stand = Counter(call_queries.list_statuses(bulk.calls).values())
-                return self.preview(bulk, stand, wrong=wrong)
-            bulk = replace(bulk, confirmed=True, tag=tag if bulk.kind in ("tag", "untag") else "")
-        return self._go_on(bulk)
+            if errors := self._validate_confirmation(run, tag):
+                statuses = Counter(list_statuses(run.calls).values())
+                return self.render_preview(run, statuses, errors=errors)
+            run = replace(run, confirmed=True, tag=tag if run.action in TAG_ACTIONS else "")
+        return self._continue(run)
 
-    def _wrong(self, bulk: Bulk, tag: str) -> dict[str, str]:
-        wrong = {}
-        if self.request.POST.get("word", "").strip().replace(",", "") != str(len(bulk.calls)):
-            wrong["word"] = f"Type {len(bulk.calls)} to confirm. Nothing has been changed."
-        if bulk.kind in ("tag", "untag") and (rule := find_tag_error(tag)):
-            wrong["tag"] = f"The tag {rule}."
-        return wrong
+    def _validate_confirmation(self, run: BulkRun, tag: str) -> dict[str, str]:
+        errors = {}
+        if self.request.POST.get("word", "").strip().replace(",", "") != str(len(run.calls)):
+            errors["word"] = f"Type {len(run.calls)} to confirm. Nothing has been changed."
+        if run.action in TAG_ACTIONS and (rule := find_tag_error(tag)):
+            errors["tag"] = f"The tag {rule}."
+        return errors
 
-    def _go_on(self, bulk: Bulk) -> HttpResponse:
-        reached = [bulk]
+    def _continue(self, run: BulkRun) -> HttpResponse:
+        reports = [run]
         try:
-            go_on(bulk, self.request.user, self.request.correlation_id, reached.append)  # type: ignore[attr-defined]
+            continue_run(run, self.request.user, self.request.correlation_id, reports.append)  # type: ignore[attr-defined]
         except (DomainError, OperationalError) as error:
             problem = find_problem(error)
-            assert problem is not None  # noqa: S101 (these two are known to it)
-            return self._progress(reached[-1], problem.status_code, problem.detail)
-        if not reached[-1].is_over:
-            return self._progress(reached[-1])
-        self.report_success(outcome_of(reached[-1]))
+            assert problem is not None  # noqa: S101 (both kinds of errors have one)
+            return self._render_progress(reports[-1], status=problem.status_code, error=problem.detail)
+        if not reports[-1].is_finished:
+            return self._render_progress(reports[-1])
+        self.report_success(format_outcome(reports[-1]))
         return self.redirect_back(reverse("console:calls"))
 
-    def _progress(self, bulk: Bulk, status: int = 200, trouble: str = "") -> HttpResponse:
+    def _render_progress(self, run: BulkRun, *, status: int = 200, error: str = "") -> HttpResponse:
         context = {
-            "bulk": bulk,
-            "kind": KINDS[bulk.kind],
-            "all": len(bulk.calls),
-            "outcome": outcome_of(bulk),
-            "trouble": trouble,
-            "token": sign(bulk, self.request.user),
-            "next": self.list_address,
+            "run": run,
+            "bulk_action": ACTIONS[run.action],
+            "total": len(run.calls),
+            "outcome": format_outcome(run),
+            "error": error,
+            "token": sign_run(run, self.request.user),
+            "next": self.list_url,
         }
         return self.render(context, "console/calls/bulk_progress.html", status)
 
 
-def said(count: int) -> str:
+def format_count(count: int) -> str:
     return "1 call" if count == 1 else f"{count:,} calls"
 
 
-def outcome_of(bulk: Bulk) -> str:
-    done = f"{KINDS[bulk.kind].done}: {said(bulk.done)}."
-    whys = [f"{count:,} {why}" for why, count in sorted((bulk.left_alone or {}).items())]
-    return f"{done} Left alone: {', '.join(whys)}." if whys else done
+def format_outcome(run: BulkRun) -> str:
+    changed = ACTIONS[run.action].outcome.format(format_count(run.changed)) + "."
+    reasons = [f"{count:,} {reason}" for reason, count in sorted((run.skipped or {}).items())]
+    return f"{changed} Skipped: {', '.join(reasons)}." if reasons else changed

@@ -1,4 +1,4 @@
-"""The list as a file: CSV for people's tables, NDJSON for programs. Neither has bodies or headers."""
+"""The export of a list of calls: CSV for spreadsheets, NDJSON for programs. Neither contains headers or bodies."""
 
 from __future__ import annotations
 
@@ -12,110 +12,113 @@ from django.http.response import HttpResponseBase
 
 from eventservice.api.call_presentation import show_listed
 from eventservice.console.base.views import ConsoleView
-from eventservice.console.calls.list_query import Asked, read_asked
+from eventservice.console.calls.list_query import ListQuery, parse_list_query
 from eventservice.db.bulk import to_json
 from eventservice.db.now import db_now
 from orchestration.queries.call_lists import list_calls
 
-MOST_EXPORTED = 50_000
-PIECE = 500
-# A worker of the web tier is held as long as this at most.
-MOST_SECONDS = 20.0
-# A cell that begins so is a formula to a spreadsheet.
-FORMULA = ("=", "+", "-", "@", "\t", "\r")
+MAX_EXPORTED_CALLS = 50_000
+BATCH_SIZE = 500
+# An export occupies a web worker for at most this long.
+MAX_SECONDS = 20.0
+# Spreadsheets evaluate a cell that starts with one of these as a formula.
+FORMULA_PREFIXES = ("=", "+", "-", "@", "\t", "\r")
 
-Line = Mapping[str, Any]
+ExportedCall = Mapping[str, Any]
 
-COLUMNS: dict[str, Callable[[Line], Any]] = {
-    "id": lambda line: line["serviceCallId"],
-    "tenant": lambda line: line["tenant"],
-    "tenant_id": lambda line: line["tenantId"],
-    "name": lambda line: line["name"],
-    "status": lambda line: line["status"],
-    "method": lambda line: line["request"]["method"],
-    "url": lambda line: line["request"]["url"],
-    "host": lambda line: line["request"]["host"],
-    "namespace": lambda line: line["namespace"],
-    "timer_id": lambda line: line["timerId"],
-    "tags": lambda line: " ".join(line["tags"]),
-    "submitted_at": lambda line: line["submittedAt"],
-    "due_at": lambda line: line["dueAt"],
-    "started_at": lambda line: line["startedAt"],
-    "finished_at": lambda line: line["finishedAt"],
-    "attempts": lambda line: line["attempts"],
-    "http_status": lambda line: (line["outcome"] or {}).get("status"),
-    "error": lambda line: (line["outcome"] or {}).get("errorKind"),
-    "latency_ms": lambda line: (line["outcome"] or {}).get("latencyMs"),
-    "correlation_id": lambda line: line["correlationId"],
-    "replay_of": lambda line: line["replayOf"],
+COLUMNS: dict[str, Callable[[ExportedCall], Any]] = {
+    "id": lambda call: call["serviceCallId"],
+    "tenant": lambda call: call["tenant"],
+    "tenant_id": lambda call: call["tenantId"],
+    "name": lambda call: call["name"],
+    "status": lambda call: call["status"],
+    "method": lambda call: call["request"]["method"],
+    "url": lambda call: call["request"]["url"],
+    "host": lambda call: call["request"]["host"],
+    "namespace": lambda call: call["namespace"],
+    "timer_id": lambda call: call["timerId"],
+    "tags": lambda call: " ".join(call["tags"]),
+    "submitted_at": lambda call: call["submittedAt"],
+    "due_at": lambda call: call["dueAt"],
+    "started_at": lambda call: call["startedAt"],
+    "finished_at": lambda call: call["finishedAt"],
+    "attempts": lambda call: call["attempts"],
+    "http_status": lambda call: (call["outcome"] or {}).get("status"),
+    "error": lambda call: (call["outcome"] or {}).get("errorKind"),
+    "latency_ms": lambda call: (call["outcome"] or {}).get("latencyMs"),
+    "correlation_id": lambda call: call["correlationId"],
+    "replay_of": lambda call: call["replayOf"],
 }
 
 
-class Export(ConsoleView):
+class ExportCalls(ConsoleView):
     nav = "calls"
 
     def get(self, request: HttpRequest, kind: str) -> HttpResponseBase:
-        asked = read_asked(request.GET).checked()
-        write, media_type = KINDS[kind]
-        response = StreamingHttpResponse(write(_lines(asked)), content_type=media_type)
+        query = parse_list_query(request.GET)
+        query.raise_if_invalid()
+        write, media_type = FORMATS[kind]
+        response = StreamingHttpResponse(write(_iterate_calls(query)), content_type=media_type)
         name = f"calls-{db_now():%Y%m%d-%H%M%S}.{kind}"
         response.headers["Content-Disposition"] = f'attachment; filename="{name}"'
         response.headers["Cache-Control"] = "no-store"
         return response
 
 
-class CutShort(Exception):
-    """There are more calls than were written."""
+class ExportTruncated(Exception):
+    """There are more calls than were exported."""
 
 
-def _lines(asked: Asked) -> Iterator[Line]:
-    """From the first page on; raises CutShort where it has to end before the list does."""
-    wanted, order, position, written = asked.wanted, asked.order, None, 0
-    deadline = time.monotonic() + MOST_SECONDS
+def _iterate_calls(query: ListQuery) -> Iterator[ExportedCall]:
+    """Yield the calls from the first page on. Raise ExportTruncated if a limit is reached before the last call."""
+    filters, order, position, written = query.filters, query.order, None, 0
+    deadline = time.monotonic() + MAX_SECONDS
     while True:
-        page = list_calls(wanted, order, PIECE, after=position)
+        page = list_calls(filters, order, BATCH_SIZE, after=position)
         for call in page.calls:
-            yield {**show_listed(call), "tenant": asked.listed.get(call.tenant_id)}
+            yield {**show_listed(call), "tenant": query.listed.get(call.tenant_id)}
         written += len(page.calls)
         position = page.following
         if position is None:
             return
-        if written >= MOST_EXPORTED or time.monotonic() > deadline:
-            raise CutShort(f"There are more calls than these {written:,}. Narrow the filters for the others.")
+        if written >= MAX_EXPORTED_CALLS or time.monotonic() > deadline:
+            raise ExportTruncated(
+                f"Truncated after {written:,} calls. Narrow the filters to export the others."
+            )
 
 
-def write_csv(lines: Iterable[Line]) -> Iterator[str]:
-    echo = csv.writer(_Echo())
-    yield echo.writerow(COLUMNS)
+def write_csv(calls: Iterable[ExportedCall]) -> Iterator[str]:
+    writer = csv.writer(_Echo())
+    yield writer.writerow(COLUMNS)
     try:
-        for line in lines:
-            yield echo.writerow([_cell(of(line)) for of in COLUMNS.values()])
-    except CutShort as cut:
-        yield echo.writerow([f"# {cut}"])
+        for call in calls:
+            yield writer.writerow([_escape_formula(get_value(call)) for get_value in COLUMNS.values()])
+    except ExportTruncated as truncated:
+        yield writer.writerow([f"# {truncated}"])
 
 
 class _Echo:
-    """csv.writer gives back what its file's `write` does."""
+    """A file that returns what is written to it, so that csv.writer.writerow returns the line."""
 
     def write(self, text: str) -> str:
         return text
 
 
-def _cell(value: Any) -> Any:
-    if isinstance(value, str) and value.startswith(FORMULA):
+def _escape_formula(value: Any) -> Any:
+    if isinstance(value, str) and value.startswith(FORMULA_PREFIXES):
         return f"'{value}"
     return value
 
 
-def write_ndjson(lines: Iterable[Line]) -> Iterator[str]:
+def write_ndjson(calls: Iterable[ExportedCall]) -> Iterator[str]:
     try:
-        for line in lines:
-            yield to_json(line) + "\n"
-    except CutShort as cut:
-        yield to_json({"cutShort": str(cut)}) + "\n"
+        for call in calls:
+            yield to_json(call) + "\n"
+    except ExportTruncated as truncated:
+        yield to_json({"cutShort": str(truncated)}) + "\n"
 
 
-KINDS: dict[str, tuple[Callable[[Iterable[Line]], Iterator[str]], str]] = {
+FORMATS: dict[str, tuple[Callable[[Iterable[ExportedCall]], Iterator[str]], str]] = {
     "csv": (write_csv, "text/csv; charset=utf-8"),
     "ndjson": (write_ndjson, "application/x-ndjson; charset=utf-8"),
 }

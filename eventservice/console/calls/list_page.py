@@ -1,87 +1,84 @@
-"""Status: the list of all calls."""
+"""The list of calls: filters, counts, pages, and the updates of what is on the page."""
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Collection, Mapping
-from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from django.http import HttpRequest, HttpResponse, QueryDict
+from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 
 from eventservice.api.formats import format_instant, parse_instant
 from eventservice.api.pagination import MOST_LISTED
 from eventservice.api.problems import FieldError, InvalidRequest
 from eventservice.console.base.views import ConsoleView, redirect_see_other
-from eventservice.console.calls.export import MOST_EXPORTED
+from eventservice.console.calls.export import MAX_EXPORTED_CALLS
 from eventservice.console.calls.list_query import (
-    BY,
-    MOST_TENANTS,
-    Asked,
-    NotFoundByIt,
-    Turn,
-    in_field,
-    place_of,
-    read_asked,
+    DATE_FIELDS,
+    IdNotFound,
+    ListQuery,
+    PageCursor,
+    parse_list_query,
 )
-from eventservice.console.calls.presenters.list_row import read_keys, rows_of
+from eventservice.console.calls.presenters.list_row import build_list_rows, parse_call_keys
 from eventservice.db.bounded_count import MAX_COUNTED, format_capped
 from eventservice.db.now import db_now
 from eventservice.operators.roles import Role
-from orchestration.queries import call_lists
-from orchestration.queries import calls as call_queries
+from orchestration.queries.call_lists import CallListPage
+from orchestration.queries.calls import list_summaries
 from orchestration.queries.counts import CallCounts, count_by_tenant, count_calls, count_submitted_since
 from orchestration.states import Status
 
-LIMITS = (10, 25, 50, 100, 200)
-MOST_NEW = 100
-# An address holds times to the millisecond; what came in within this one is on the page.
-JUST_AFTER = timedelta(milliseconds=1)
-SORTED_BY = {"submitted": "submittedAt", "execution": "dueAt"}
-# Those that the form has a field for: their faults stand there.
-FIELDS = frozenset({"tenant", "id", "name", "host", "tag", "from", "to", "by"})
-CALLED = {
-    "tenant": "Tenant", "id": "Id", "name": "Name", "host": "Host", "tag": "Tag", "from": "From", "to": "To",
-    "namespace": "Namespace", "correlationId": "Correlation", "replayOf": "Replays of",
+PAGE_SIZES = (10, 25, 50, 100, 200)
+MAX_NEW_COUNTED = 100
+# URLs hold times to the millisecond, so a call submitted within the same millisecond is on the page already.
+CLOCK_RESOLUTION = timedelta(milliseconds=1)
+SORT_COLUMNS = {"submitted": "submittedAt", "execution": "dueAt"}
+FILTER_LABELS = {
+    "tenant": "Tenant", "id": "ID", "name": "Name", "host": "Host", "tag": "Tag", "by": "Time", "from": "From",
+    "to": "To", "namespace": "Namespace", "correlationId": "Correlation ID", "replayOf": "Replays of",
 }  # fmt: skip
+# Filters with a field of their own, which shows their errors.
+FORM_FIELDS = frozenset({"tenant", "id", "name", "host", "tag", "by", "from", "to"})
+REMOVABLE_FILTERS = [name for name in FILTER_LABELS if name != "by"]
 
 
-class Calls(ConsoleView):
+class CallList(ConsoleView):
     nav = "calls"
     template = "console/calls/list.html"
 
     def get(self, request: HttpRequest) -> HttpResponse:
-        asked = read_asked(request.GET)
-        if asked.faults:
-            return self.render(frame_of(asked), status=400)
-        if asked.sought:
-            return self._find(asked.sought, asked)
-        if asked.too_many_tenants or not asked.tenants:
-            return self.render({**frame_of(asked), "offered": _offered(asked)})
+        query = parse_list_query(request.GET)
+        if query.errors:
+            return self.render(build_frame_context(query), status=400)
+        if query.lookup_id:
+            try:
+                return redirect_see_other(query.resolve_id(query.lookup_id))
+            except IdNotFound as error:
+                return self.render(build_frame_context(query, id_error=str(error)), status=404)
+        if query.has_too_many_tenants or not query.tenants:
+            return self.render({**build_frame_context(query), "offered": _build_tenant_offers(query)})
+        return self._render_calls(query)
+
+    def _render_calls(self, query: ListQuery) -> HttpResponse:
         now = db_now()
-        page = asked.read()
-        counted = count_calls(asked.wanted)
+        page = query.fetch_page()
+        counts = count_calls(query.filters)
         context = {
-            **frame_of(asked),
-            **counts_of(asked, counted, now + JUST_AFTER),
-            **_pager_of(asked, page, counted),
-            "rows": rows_of(page.calls, now, asked.listed),
+            **build_frame_context(query),
+            **build_counts_context(query, counts, since=now + CLOCK_RESOLUTION),
+            **_build_pager_context(query, page, counts),
+            "rows": build_list_rows(page.calls, now, query.listed),
             "now": now,
         }
         return self.render(context)
 
-    def _find(self, sought: uuid.UUID, asked: Asked) -> HttpResponse:
-        try:
-            return redirect_see_other(place_of(sought, asked))
-        except NotFoundByIt as why:
-            return self.render(frame_of(replace(asked, faults={"id": str(why)})), status=404)
 
+class CallListUpdates(ConsoleView):
+    """The current counts, and the current state of the rows on the page.
 
-class Look(ConsoleView):
-    """How the list that is on show stands by now. It changes nothing, so whoever may look may ask; and it is a POST
-    for the ids on show, which no address would hold.
+    This changes nothing, so viewers may post. It is a POST because the IDs of the rows do not fit in a URL.
     """
 
     nav = "calls"
@@ -89,167 +86,177 @@ class Look(ConsoleView):
     template = "console/calls/_list_updates.html"
 
     def post(self, request: HttpRequest) -> HttpResponse:
-        asked, since = _read_look(request.GET)
+        parameters = request.GET.copy()
+        since = parse_instant("".join(parameters.pop("since", [])))
+        if since is None:
+            raise InvalidRequest([FieldError("/query/since", "must be a time")])
+        query = parse_list_query(parameters)
+        query.raise_if_invalid()
         now = db_now()
-        keys = read_keys(request.POST.getlist("shown")[:MOST_LISTED])
-        calls = call_queries.list_summaries(keys)
+        keys = parse_call_keys(request.POST.getlist("shown")[:MOST_LISTED])
         context = {
-            **counts_of(asked, count_calls(asked.wanted), since),
-            "new": count_submitted_since(asked.wanted, since, MOST_NEW + 1),
-            "rows": rows_of(calls, now),
+            **build_counts_context(query, count_calls(query.filters), since=since),
+            "new": count_submitted_since(query.filters, since, MAX_NEW_COUNTED + 1),
+            "rows": build_list_rows(list_summaries(keys), now),
             "now": now,
         }
         return self.render(context)
 
 
-def _read_look(given: QueryDict) -> tuple[Asked, datetime]:
-    parameters = given.copy()
-    since = parse_instant("".join(parameters.pop("since", [])))
-    if since is None:
-        raise InvalidRequest([FieldError("/query/since", "must be a time")])
-    return read_asked(parameters).checked(), since
+# --- template contexts --------------------------------------------------------------------------------------------
 
 
-def _offered(asked: Asked) -> list[dict[str, Any]]:
-    """The first of too many tenants, each with its own list."""
-    wanted = asked.wanted[:MOST_TENANTS]
-    return [
-        {
-            "name": asked.listed[one.tenant_id],
-            "count": count,
-            "address": asked.address(tenant=str(one.tenant_id)),
-        }
-        for one, count in zip(wanted, count_by_tenant(wanted), strict=True)
-    ]
-
-
-# --- what the templates show ------------------------------------------------------------------------------------
-
-
-def frame_of(asked: Asked) -> dict[str, Any]:
-    """The form, and all that is there without any call."""
+def build_frame_context(query: ListQuery, *, id_error: str = "") -> dict[str, Any]:
+    """Return the context of everything around the calls, which is shown even if the calls cannot be."""
     return {
-        "asked": asked,
-        "faults": _faults_of(asked),
-        "active": list(_active(asked)),
-        "fields": _fields_of(asked),
-        "kept": _hidden(asked, but=FIELDS),
-        "kept_beside_limit": _hidden(asked, but={"limit"}),
-        "limits": sorted({*LIMITS, asked.limit}),
-        "sorts": {column: _sort_of(asked, name) for column, name in SORTED_BY.items()},
-        "clear": asked.address(
-            **{name: None for name in asked.parameters if name not in ("sort", "limit", "tenant")}
+        "list_query": query,
+        "errors": _build_errors_context(query, id_error),
+        "active_filters": _list_active_filters(query),
+        "fields": _build_fields_context(query),
+        "hidden_fields": _list_hidden_fields(query, without=FORM_FIELDS),
+        "hidden_fields_of_limit": _list_hidden_fields(query, without={"limit"}),
+        "page_sizes": sorted({*PAGE_SIZES, query.limit}),
+        "sorts": {column: _build_sort_header(query, name) for column, name in SORT_COLUMNS.items()},
+        "clear_url": query.url(
+            **{name: None for name in query.parameters if name not in ("sort", "limit", "tenant")}
         ),
-        "first_page": asked.address(),
-        "query": asked.query(),
-        "all_tenants": asked.tenant is None and len(asked.tenants) > 1,
-        "most_exported": f"{MOST_EXPORTED:,}",
+        "first_page_url": query.url(),
+        "query_string": query.query_string(),
+        "all_tenants": query.tenant is None and len(query.tenants) > 1,
+        "max_exported": f"{MAX_EXPORTED_CALLS:,}",
     }
 
 
-def _fields_of(asked: Asked) -> dict[str, Any]:
-    given = {name: asked.parameters.get(name, "") for name in ("tenant", "id", "name", "host")}
-    by = asked.parameters.get("by", BY[0])
+def _build_fields_context(query: ListQuery) -> dict[str, Any]:
+    texts = {name: query.parameters.get(name, "") for name in ("tenant", "id", "name", "host")}
     dates = {
-        # What is no time stays as it was written, for the mending.
-        name: asked.parameters.get(name, "") if name in asked.faults else in_field(moment)
+        # An invalid time is shown as it was typed, for correction.
+        name: query.parameters.get(name, "") if name in query.errors else _format_datetime_local(moment)
         for name, moment in (
-            ("from", asked.filter.due_from or asked.filter.submitted_from),
-            ("to", asked.filter.due_to or asked.filter.submitted_to),
+            ("from", query.filter.due_from or query.filter.submitted_from),
+            ("to", query.filter.due_to or query.filter.submitted_to),
         )
     }
-    return {**given, **dates, "by": by, "tags": asked.parameters.getlist("tag")}
+    by = query.parameters.get("by", DATE_FIELDS[0])
+    return {**texts, **dates, "by": by, "tags": query.parameters.getlist("tag")}
 
 
-def _faults_of(asked: Asked) -> dict[str, Any]:
-    """Those of a field stand there; the others stand above all."""
-    above = asked.faults.keys() - FIELDS - {"cursor"}
+def _format_datetime_local(moment: datetime | None) -> str:
+    """Return the value of an <input type="datetime-local"> in UTC."""
+    if moment is None:
+        return ""
+    at = moment.astimezone(UTC).replace(tzinfo=None)
+    return at.isoformat(timespec="seconds" if at.second or at.microsecond else "minutes")
+
+
+def _build_errors_context(query: ListQuery, id_error: str) -> dict[str, Any]:
+    """Separate the errors that have a field from the others, which are shown above the list."""
+    texts = {name: f"{FILTER_LABELS.get(name, name)} {rule}." for name, rule in query.errors.items()}
+    if id_error:
+        texts["id"] = id_error
     return {
-        "here": {name: detail for name, detail in asked.faults.items() if name in FIELDS},
-        "above": {name: detail for name, detail in asked.faults.items() if name in above},
-        "cursor": "cursor" in asked.faults,
+        "by_field": {name: text for name, text in texts.items() if name in FORM_FIELDS},
+        "other": [text for name, text in texts.items() if name not in {*FORM_FIELDS, "cursor"}],
+        "cursor": "cursor" in texts,
     }
 
 
-def _active(asked: Asked) -> list[dict[str, str]]:
-    """Each filter, with the list that it would be without it."""
-    found = []
-    for name, called in CALLED.items():
-        values = asked.parameters.getlist(name)
+def _list_active_filters(query: ListQuery) -> list[dict[str, str]]:
+    """Return each active filter with the URL of the list without it."""
+    active = []
+    for name in REMOVABLE_FILTERS:
+        values = query.parameters.getlist(name)
         for value in values:
-            shown = asked.tenants.get(asked.tenant, value) if name == "tenant" and asked.tenant else value
-            without = asked.address(**{name: [other for other in values if other != value]})
-            found.append({"name": called, "value": shown, "without": without})
-    return found
+            is_known_tenant = name == "tenant" and query.tenant is not None
+            text = query.tenants.get(query.tenant, value) if is_known_tenant and query.tenant else value
+            remove_url = query.url(**{name: [other for other in values if other != value]})
+            active.append({"label": FILTER_LABELS[name], "value": text, "remove_url": remove_url})
+    return active
 
 
-def _hidden(asked: Asked, *, but: Collection[str]) -> list[tuple[str, str]]:
+def _list_hidden_fields(query: ListQuery, *, without: Collection[str]) -> list[tuple[str, str]]:
     return [
         (name, value)
-        for name, values in asked.parameters.lists()
-        if name not in {*but, "cursor"}
+        for name, values in query.parameters.lists()
+        if name not in {*without, "cursor"}
         for value in values
     ]
 
 
-def _sort_of(asked: Asked, name: str) -> dict[str, str]:
-    """The header of a column that sorts: the other way round, where it sorts already."""
-    is_now = asked.sort.removeprefix("-") == name
-    descending = asked.sort.startswith("-")
-    turned = name if is_now and descending else f"-{name}"
-    state = ("descending" if descending else "ascending") if is_now else "none"
-    return {"address": asked.address(sort=turned), "state": state}
+def _build_sort_header(query: ListQuery, name: str) -> dict[str, str]:
+    """Return the state of a column header, and the URL that sorts by it or reverses its order."""
+    is_current = query.sort.removeprefix("-") == name
+    is_descending = query.sort.startswith("-")
+    next_sort = name if is_current and is_descending else f"-{name}"
+    state = ("descending" if is_descending else "ascending") if is_current else "none"
+    return {"url": query.url(sort=next_sort), "state": state}
 
 
-def counts_of(asked: Asked, counted: CallCounts, since: datetime) -> dict[str, Any]:
-    chosen = asked.filter.statuses
-    every = sum(counted.by_status.values())
-    chips = [{"name": "All", "count": every, "current": not chosen, "address": asked.address(status=None)}]
+def _build_tenant_offers(query: ListQuery) -> list[dict[str, Any]]:
+    """Return the first tenants of too many, each with its own list."""
+    filters = query.filters[:-1]  # the last one only tells that there are too many
+    return [
+        {
+            "name": query.listed[one.tenant_id],
+            "count": count,
+            "url": query.url(tenant=str(one.tenant_id)),
+        }
+        for one, count in zip(filters, count_by_tenant(filters), strict=True)
+    ]
+
+
+def build_counts_context(query: ListQuery, counts: CallCounts, *, since: datetime) -> dict[str, Any]:
+    """Return the context of the status chips. `since` is when the page was loaded: later calls count as new."""
+    chosen = query.filter.statuses
+    total = sum(counts.by_status.values())
+    chips = [{"name": "All", "count": total, "is_current": not chosen, "url": query.url(status=None)}]
     for status in Status.values:
-        is_chosen = status in chosen
-        # Chosen again, the only one is given up.
-        address = asked.address(status=None if chosen == {status} else status)
-        count = counted.by_status.get(status, 0)
-        chips.append({"name": status, "count": count, "current": is_chosen, "address": address})
-    favorites = "favorites" in asked.parameters
+        # A click on the only chosen status removes it.
+        url = query.url(status=None if chosen == {status} else status)
+        count = counts.by_status.get(status, 0)
+        chips.append({"name": status, "count": count, "is_current": status in chosen, "url": url})
+    favorites = "favorites" in query.parameters
     return {
-        "asked": asked,
+        "list_query": query,
         "chips": chips,
-        "narrowed": counted.filtered,
+        "counts_are_filtered": counts.filtered,
         "favorites": favorites,
-        "favorites_address": asked.address(favorites=None if favorites else "1"),
-        "look": f"{reverse('console:calls-look')}?{asked.query(since=format_instant(since))}",
-        "first_page": asked.address(),
-        "most_new": MOST_NEW,
+        "favorites_url": query.url(favorites=None if favorites else "1"),
+        "updates_url": f"{reverse('console:calls-look')}?{query.query_string(since=format_instant(since))}",
+        "first_page_url": query.url(),
+        "max_new": MAX_NEW_COUNTED,
     }
 
 
-def total_text(total: int, *, exact: bool) -> str:
+def format_total(total: int, *, exact: bool) -> str:
     return format_capped(total) if exact or total > MAX_COUNTED else f"{total:,}+"
 
 
-def _pager_of(asked: Asked, page: call_lists.CallListPage, counted: CallCounts) -> Mapping[str, Any]:
+def _build_pager_context(query: ListQuery, page: CallListPage, counts: CallCounts) -> Mapping[str, Any]:
     shown = len(page.calls)
-    offset = _offset_of(asked.turn, shown, first=page.preceding is None)
+    offset = _compute_offset(query.cursor, shown, is_first=page.preceding is None)
     if page.following is None:
         total = f"{offset + shown:,}"
     else:
-        total = total_text(max(counted.total, offset + shown + 1), exact=counted.exact)
-    following, preceding = page.following, page.preceding
-    back = Turn(True, offset, preceding) if preceding is not None else None
-    on = Turn(False, offset + shown, following) if following is not None else None
+        total = format_total(max(counts.total, offset + shown + 1), exact=counts.exact)
+    previous_url = next_url = None
+    if page.preceding is not None:
+        backward = PageCursor(backward=True, offset=offset, position=page.preceding)
+        previous_url = query.page_url(backward) if offset else query.url()
+    if page.following is not None:
+        next_url = query.page_url(PageCursor(backward=False, offset=offset + shown, position=page.following))
     return {
         "first": f"{offset + 1:,}",
         "last": f"{offset + shown:,}",
         "total": total,
-        "previous": None if back is None else asked.turned(back) if offset else asked.address(),
-        "next": None if on is None else asked.turned(on),
-        "beyond": asked.turn is not None and not shown,
+        "previous_url": previous_url,
+        "next_url": next_url,
+        "is_beyond_end": query.cursor is not None and not shown,
     }
 
 
-def _offset_of(turn: Turn | None, shown: int, *, first: bool) -> int:
-    """What has come in before the first page since it was opened is not counted: it is shown as new."""
-    if turn is None or first:
+def _compute_offset(cursor: PageCursor | None, shown: int, *, is_first: bool) -> int:
+    """Return how many calls come before the page, without those that came in since the first page was opened."""
+    if cursor is None or is_first:
         return 0
-    return max(0, turn.offset - shown) if turn.back else turn.offset
+    return max(0, cursor.offset - shown) if cursor.backward else cursor.offset

@@ -1,68 +1,107 @@
-"""A date, a time and a zone, as a person chooses them: which instant that is, and what is odd about it."""
+"""A date, a time and a time zone as an operator chooses them, and the instant that they mean."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
-from orchestration.outcome_rules import MAX_DELAY
+from django import forms
+from pydantic import TypeAdapter, ValidationError
 
-# A time is chosen to the minute: the present minute is not past.
-PAST = timedelta(minutes=1)
-# Names that say nothing to a person.
-NO_ZONES = frozenset({"Factory", "localtime"})
+from eventservice.api.formats import format_instant
+from eventservice.api.schema.base import list_errors
+from eventservice.api.schema.types import DueTime
+
+_DUE_TIME: TypeAdapter[datetime] = TypeAdapter(DueTime)
+
+# Times are chosen to the minute, so the current minute is not in the past.
+PAST_TOLERANCE = timedelta(minutes=1)
+# Names that mean nothing to a person.
+HIDDEN_ZONES = frozenset({"Factory", "localtime"})
 
 
-class BadMoment(ValueError):
-    """`faults`: what is wrong, by the field to change: date, time or zone."""
+class ResolvedTime(NamedTuple):
+    """The instant of a local time. `note` says what was assumed."""
 
-    def __init__(self, faults: Mapping[str, str]) -> None:
-        super().__init__(" ".join(faults.values()))
-        self.faults = faults
-
-
-class Moment(NamedTuple):
     at: datetime
-    note: str = ""  # what had to be decided for whoever chose it
+    note: str = ""
+
+
+class LocalTimeForm(forms.Form):
+    """Validates a local time that is neither past nor too far away. Once valid, `resolved` is its instant."""
+
+    date = forms.DateField(
+        input_formats=["%Y-%m-%d"],
+        error_messages=dict.fromkeys(("required", "invalid"), "Choose a date, such as 2026-03-01."),
+    )
+    time = forms.TimeField(
+        input_formats=["%H:%M", "%H:%M:%S", "%H:%M:%S.%f"],
+        error_messages=dict.fromkeys(("required", "invalid"), "Choose a time, such as 14:30."),
+    )
+    zone = forms.CharField(required=False)
+
+    def __init__(self, *args: Any, now: datetime, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.now = now
+        self.resolved: ResolvedTime | None = None
+
+    @classmethod
+    def from_instant(cls, moment: datetime, now: datetime) -> LocalTimeForm:
+        """Return an unbound form that shows the instant in UTC."""
+        form = cls(initial=split_instant(moment), now=now)
+        form.resolved = ResolvedTime(moment)
+        return form
+
+    @property
+    def time_zones(self) -> Mapping[str, list[str]]:
+        return list_time_zones()
+
+    def clean_zone(self) -> tzinfo:
+        name = self.cleaned_data["zone"]
+        if name in ("", "UTC"):
+            return UTC
+        try:
+            return ZoneInfo(name)
+        except (ZoneInfoNotFoundError, ValueError, OSError):
+            raise forms.ValidationError("Choose a time zone from the list.") from None
+
+    def clean(self) -> None:
+        cleaned = self.cleaned_data
+        if self.errors:
+            return
+        resolved = _resolve(cleaned["date"], cleaned["time"], cleaned["zone"])
+        if resolved.at < self.now - PAST_TOLERANCE:
+            raise forms.ValidationError({"date": "This time is in the past. Choose a later one."})
+        if rule := find_due_time_error(resolved.at):
+            raise forms.ValidationError({"date": f"The time {rule}."})
+        self.resolved = resolved
 
 
 @cache
-def zones() -> dict[str, list[str]]:
-    """By region, for a list to choose from. UTC is always there."""
+def list_time_zones() -> Mapping[str, list[str]]:
+    """Return the names of all time zones by region. UTC comes first, without a region."""
     by_region: dict[str, list[str]] = {"": ["UTC"]}
-    for name in sorted(available_timezones() - NO_ZONES - {"UTC"}):
+    for name in sorted(available_timezones() - HIDDEN_ZONES - {"UTC"}):
         region = name.split("/")[0] if "/" in name else "Other names"
         by_region.setdefault(region, []).append(name)
     by_region["Other names"] = by_region.pop("Other names", [])
     return by_region
 
 
-def moment_of(chosen: Mapping[str, str], now: datetime) -> Moment:
-    """The instant of `date`, `time` and `zone`; raises BadMoment. It must be neither past nor too far away."""
-    faults: dict[str, str] = {}
-    day, clock = _date(chosen.get("date", "")), _time(chosen.get("time", ""))
-    zone = _zone(chosen.get("zone", ""))
-    if day is None:
-        faults["date"] = "Choose a date, such as 2026-03-01."
-    if clock is None:
-        faults["time"] = "Choose a time, such as 14:30."
-    if zone is None:
-        faults["zone"] = "Choose a time zone from the list."
-    if day is None or clock is None or zone is None:
-        raise BadMoment(faults)
-    moment = _resolve(datetime.combine(day, clock, tzinfo=zone), chosen.get("zone", "") or "UTC")
-    if moment.at < now - PAST:
-        raise BadMoment({"date": "That is past: choose a later time, or Execute now."})
-    if moment.at > now + MAX_DELAY:
-        raise BadMoment({"date": "The time must be within ten years from now."})
-    return moment
+def find_due_time_error(moment: datetime) -> str | None:
+    """Return the rule of the API that a due time breaks, or None."""
+    try:
+        _DUE_TIME.validate_python(format_instant(moment))
+    except ValidationError as failure:
+        return list_errors(failure)[0].detail
+    return None
 
 
-def chosen_of(moment: datetime) -> dict[str, str]:
-    """The other way round, in UTC."""
+def split_instant(moment: datetime) -> dict[str, str]:
+    """Return the date, the time and the zone of an instant in UTC, as the form's fields show them."""
     at = moment.astimezone(UTC).replace(tzinfo=None)
     precision = "minutes" if not at.second and not at.microsecond else "seconds"
     return {
@@ -72,50 +111,26 @@ def chosen_of(moment: datetime) -> dict[str, str]:
     }
 
 
-def _date(text: str) -> date | None:
-    try:
-        return date.fromisoformat(text.strip())
-    except ValueError:
-        return None
-
-
-def _time(text: str) -> time | None:
-    try:
-        clock = time.fromisoformat(text.strip())
-    except ValueError:
-        return None
-    return clock if clock.tzinfo is None else None
-
-
-def _zone(name: str) -> tzinfo | None:
-    if name in ("", "UTC"):
-        return UTC
-    try:
-        return ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError, OSError):
-        return None
-
-
-def _resolve(local: datetime, zone: str) -> Moment:
-    """Where clocks are set forward a local time is missing, and where they are set back it is there twice."""
+def _resolve(day: date, clock: time, zone: tzinfo) -> ResolvedTime:
+    """Return the instant. Some local times are skipped when clocks go forward, and repeated when they go back."""
+    local = datetime.combine(day, clock, tzinfo=zone)
     try:
         first, second = (local.replace(fold=fold).astimezone(UTC) for fold in (0, 1))
     except OverflowError:
-        raise BadMoment({"date": "That is beyond all calendars."}) from None
+        raise forms.ValidationError({"date": "This date is not supported."}) from None
     if first == second:
-        return Moment(first)
-    said = local.strftime("%H:%M")
-    if first.astimezone(local.tzinfo).replace(tzinfo=None) != local.replace(tzinfo=None):
-        # Read with the offset from before the gap, the time falls behind it; with the one from after, before it.
-        after = first.astimezone(local.tzinfo).strftime("%H:%M")
-        raise BadMoment(
-            {
-                "time": f"{said} does not exist on that day in {zone}: clocks are set forward over it."
-                f" The same moment is called {after} there; choose that, or another time."
-            }
+        return ResolvedTime(first)
+    text = local.strftime("%H:%M")
+    if first.astimezone(zone).replace(tzinfo=None) != local.replace(tzinfo=None):
+        # With the offset from before the gap, a skipped time falls behind the gap.
+        next_valid = first.astimezone(zone).strftime("%H:%M")
+        message = (
+            f"{text} does not exist on this day in {zone}, because clocks go forward."
+            f" Choose {next_valid}, which is the same moment, or another time."
         )
-    return Moment(
+        raise forms.ValidationError({"time": message})
+    return ResolvedTime(
         first,
-        f"{said} comes twice on that day in {zone}, for clocks are set back. The first was taken,"
-        f" {first:%H:%M}Z; the second is {second:%H:%M}Z.",
+        f"{text} occurs twice on this day in {zone}, because clocks go back."
+        f" The first occurrence ({first:%H:%M} UTC) is used; the second is at {second:%H:%M} UTC.",
     )

@@ -1,80 +1,62 @@
-"""What the Request page's form holds, as it was typed, and the API's document that it stands for.
+"""The form for a new call. It builds the document that a program would send to the API, whose model validates it.
 
-The form decides nothing: `command_of` makes the document that a program would send to the API and has it parsed where
-all submissions are; what is wrong there is shown at the field that the pointer leads to.
+The form knows no rule of its own beyond what only a form can get wrong, such as a header value without a name. Errors of
+the document are shown at the fields that their JSON pointers lead to.
 """
 
 from __future__ import annotations
 
 import json
 import uuid
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from django import forms
 from django.http import QueryDict
 
-from eventservice.api.formats import format_duration, format_instant
-from eventservice.api.parsers import is_storable, parse_json
+from eventservice.api.formats import format_instant, parse_uuid
+from eventservice.api.parsers import parse_json
 from eventservice.api.problems import FieldError, Problem
 from eventservice.api.schema.calls import DEFAULT_TIMEOUT, parse_submission
 from eventservice.api.schema.types import CallContext
-from eventservice.console.calls.curl import CurlRequest
-from eventservice.console.calls.local_time import BadMoment, chosen_of, moment_of
+from eventservice.console.calls.local_time import LocalTimeForm
+from eventservice.console.calls.presenters.http_exchange import format_json
+from eventservice.kernel.errors import NotFound
 from eventservice.kernel.ids import new_id
-from eventservice.tenants.directory import TenantProfile
+from eventservice.tenants.directory import TenantProfile, get_profile
 from eventservice.tenants.models import DEFAULT_NAMESPACE
-from execution.redaction import mask_headers, mask_stored_headers
+from execution.outcome import METHODS
+from execution.redaction import is_secret_header
 from orchestration.commands import SubmitServiceCall
-from orchestration.queries.calls import CallDetails
-from orchestration.retries import RetryPolicy
-from orchestration.states import FAVORITE, LIVE, Delivery
+from orchestration.states import FAVORITE, Delivery
 
-EMPTY_ROWS = 2
-DURATIONS = {
-    "initial_interval": "initialInterval",
-    "max_interval": "maxInterval",
+MIN_HEADER_ROWS = 2
+HEADERS_MESSAGE = "Fix the highlighted headers."
+RETRY_FIELDS = {
+    "max_attempts": "maxAttempts",
     "max_attempts_duration": "maxAttemptsDuration",
+    "initial_interval": "initialInterval",
+    "backoff_multiplier": "backoffMultiplier",
+    "max_interval": "maxInterval",
 }
-# Where a pointer into the document leads to in the form; one step of a pointer may be enough.
-PLACES = {
+ADVANCED_FIELDS = ("timeout", "namespace", "delivery", *RETRY_FIELDS)
+DELIVERIES = {Delivery.AT_LEAST_ONCE.value: "At least once", Delivery.AT_MOST_ONCE.value: "At most once"}
+FIELD_BY_POINTER = {
     "/name": "name",
     "/requestSpec/method": "method",
     "/requestSpec/url": "url",
     "/requestSpec/headers": "headers",
     "/requestSpec/body": "body",
-    "/dueAt": "date",
     "/tags": "tags",
     "/namespace": "namespace",
     "/timeoutSeconds": "timeout",
     "/delivery": "delivery",
-    "/retryPolicy/maxAttempts": "max_attempts",
-    "/retryPolicy/backoffMultiplier": "backoff",
-    **{f"/retryPolicy/{name}": place for place, name in DURATIONS.items()},
+    **{f"/retryPolicy/{member}": name for name, member in RETRY_FIELDS.items()},
 }
-LABELS = {
-    "name": "Name",
-    "method": "Method",
-    "url": "URL",
-    "headers": "Headers",
-    "body": "Body",
-    "date": "The time",
-    "namespace": "Namespace",
-    "timeout": "Timeout",
-    "delivery": "Delivery",
-    "max_attempts": "Attempts",
-    "backoff": "Factor",
-    "initial_interval": "First pause",
-    "max_interval": "Longest pause",
-    "max_attempts_duration": "Time for all attempts",
-}
-ADVANCED = frozenset(
-    {"timeout", "namespace", "delivery", "max_attempts", "backoff", *DURATIONS},
-)
-# In place of a tenant that is still to be chosen, so that all else can be judged: it has no rules of its own.
-ANYBODY = TenantProfile(
+# Validates the document while no tenant is chosen.
+UNKNOWN_TENANT = TenantProfile(
     tenant_id=uuid.UUID(int=0),
     name="",
     active=False,
@@ -92,7 +74,7 @@ ANYBODY = TenantProfile(
 class HeaderRow:
     name: str = ""
     value: str = ""
-    wrong: str = ""
+    error: str = ""
     hint: str = ""
 
     @property
@@ -100,230 +82,267 @@ class HeaderRow:
         return not (self.name.strip() or self.value.strip())
 
 
-@dataclass(slots=True)
-class Draft:
-    # Made with the form, and new after each submission: what it is sent with twice makes one call.
-    key: str = ""
-    tenant: str = ""
-    name: str = ""
-    method: str = "POST"
-    url: str = ""
-    when: str = "now"
-    date: str = ""
-    time: str = ""
-    zone: str = ""
-    body_kind: str = "json"
-    body: str = ""
-    tags: str = ""
-    favorite: str = ""
-    timeout: str = ""
-    namespace: str = ""
-    delivery: str = ""
-    max_attempts: str = ""
-    backoff: str = ""
-    initial_interval: str = ""
-    max_interval: str = ""
-    max_attempts_duration: str = ""
-    curl: str = ""
-    headers: list[HeaderRow] = field(default_factory=list)
+class BodyForm(forms.Form):
+    """The body of the request. Once valid, `document` is the value that the API's document has for it."""
+
+    body_kind = forms.CharField(required=False, initial="json")
+    body = forms.CharField(label="Body", required=False, strip=False)
+
+    document: Any = None
+    error_line: int | None = None
+
+    def clean_body(self) -> str:
+        # Browsers send line breaks as CR LF.
+        text: str = self.cleaned_data["body"].replace("\r\n", "\n")
+        if self.cleaned_data["body_kind"] == "text":
+            self.document = text or None
+        elif text.strip():
+            self.document = self._parse_json(text)
+        return text
+
+    def _parse_json(self, text: str) -> Any:
+        try:
+            body = parse_json(text)
+        except Problem as problem:
+            self.error_line = _find_error_line(text)
+            raise forms.ValidationError(_quote_error_line(problem.detail, text, self.error_line)) from None
+        if body is None or isinstance(body, str):
+            raise forms.ValidationError("To send a string or nothing as it is, choose Text instead of JSON.")
+        return body
+
+    def format_body(self) -> str | None:
+        """Return the body with line breaks and indentation if it is valid JSON."""
+        is_json = self.is_valid() and self.cleaned_data["body_kind"] != "text" and self.document is not None
+        return format_json(self.document) if is_json else None
+
+
+def _build_text_field(label: str, help_text: str = "", **attributes: str) -> forms.CharField:
+    """Return an optional field: the API's model decides what is required."""
+    attributes = {"autocomplete": "off", "autocapitalize": "none", "spellcheck": "false", **attributes}
+    attributes = {name.rstrip("_").replace("_", "-"): value for name, value in attributes.items()}
+    return forms.CharField(
+        label=label, required=False, help_text=help_text, widget=forms.TextInput(attributes)
+    )
+
+
+def _build_select(
+    label: str, choices: Mapping[str, str], initial: str, help_text: str = ""
+) -> forms.CharField:
+    widget = forms.Select(choices=list(choices.items()))
+    return forms.CharField(label=label, required=False, initial=initial, help_text=help_text, widget=widget)
+
+
+class RequestForm(BodyForm):
+    """Once valid, `command` submits the call. `header_rows` and `local_time` are parts that have no field of their own."""
+
+    key = forms.CharField(required=False)
+    tenant = forms.CharField(required=False)
+    curl = forms.CharField(required=False)
+    name = _build_text_field("Name", placeholder="Send the invoice", aria_required="true")
+    method = _build_select("Method", dict(zip(METHODS, METHODS, strict=True)), initial="POST")
+    url = _build_text_field(
+        "URL",
+        placeholder="https://api.example.com/hook",
+        inputmode="url",
+        aria_required="true",
+        class_="mono",
+    )
+    headers = forms.CharField(label="Headers", required=False)
+    when = forms.CharField(required=False, initial="now")
+    tags = _build_text_field("Tags", "Separated by commas.", placeholder="billing, nightly")
+    favorite = forms.BooleanField(label="Favorite", required=False)
+    timeout = _build_text_field("Timeout", f"In seconds. Default: {DEFAULT_TIMEOUT:g}.", inputmode="decimal")
+    max_attempts = _build_text_field("Max attempts", placeholder="5", inputmode="numeric")
+    max_attempts_duration = _build_text_field("Max duration", placeholder="24h")
+    initial_interval = _build_text_field("Initial delay", placeholder="30s")
+    backoff_multiplier = _build_text_field("Backoff factor", placeholder="2", inputmode="decimal")
+    max_interval = _build_text_field("Max delay", placeholder="1h")
+    namespace = _build_text_field("Namespace", placeholder=DEFAULT_NAMESPACE)
+    delivery = _build_select(
+        "Delivery",
+        DELIVERIES,
+        initial=Delivery.AT_LEAST_ONCE,
+        help_text="What happens if the outcome of an attempt is unknown: it is repeated, or the call fails.",
+    )
+
+    def __init__(
+        self,
+        data: QueryDict | None = None,
+        *,
+        now: datetime,
+        correlation_id: uuid.UUID | None = None,
+        initial: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`initial` may also have `headers`, a list of rows, and the `date`, `time` and `zone` of the call."""
+        values = {"key": new_key(), **(initial or {})}
+        super().__init__(data, auto_id="%s", initial=values)
+        self.now = now
+        self.correlation_id = correlation_id or new_id()
+        self.command: SubmitServiceCall | None = None
+        self.header_rows = values.get("headers", []) if data is None else read_header_rows(data)
+        self.local_time = self._build_local_time(values if data is None else data)
+
+    def _build_local_time(self, values: Mapping[str, Any]) -> LocalTimeForm:
+        typed = {name: values.get(name, "") for name in LocalTimeForm.base_fields}
+        # Before the form is sent, a time is validated as soon as it is complete.
+        is_complete = bool(typed["date"] and typed["time"])
+        if self.is_scheduled and (self.is_bound or is_complete):
+            return LocalTimeForm(typed, now=self.now)
+        return LocalTimeForm(initial=typed, now=self.now)
 
     @classmethod
-    def from_post(cls, post: QueryDict) -> Draft:
-        texts = {name: post.get(name, "") for name in TEXTS}
-        rows = zip(post.getlist("header_name"), post.getlist("header_value"), strict=False)
-        # Browsers send line breaks as CR LF, whatever was typed.
-        texts["body"] = texts["body"].replace("\r\n", "\n")
-        return cls(**texts, headers=[HeaderRow(name, value) for name, value in rows])
+    def from_typed(cls, data: QueryDict, *, now: datetime, **changes: Any) -> RequestForm:
+        """Return an unbound form that shows what was typed, without validating it."""
+        typed = {name: data.get(name, "") for name in (*cls.base_fields, *LocalTimeForm.base_fields)}
+        headers = read_header_rows(data)
+        return cls(
+            now=now, initial={**typed, "headers": headers, "key": typed["key"] or new_key(), **changes}
+        )
+
+    # --- what the template shows ----------------------------------------------------------------------------------
 
     @property
     def is_scheduled(self) -> bool:
-        return self.when == "schedule"
+        return bool(self["when"].value() == "schedule")
 
     @property
     def rows(self) -> list[HeaderRow]:
-        """What is filled, and some to be filled."""
-        filled = [row for row in self.headers if not row.is_empty]
-        return [*filled, *(HeaderRow() for _ in range(max(1, EMPTY_ROWS - len(filled))))]
+        """The header rows, and some empty ones to fill in."""
+        filled = [row for row in self.header_rows if not row.is_empty]
+        return [*filled, *(HeaderRow() for _ in range(max(1, MIN_HEADER_ROWS - len(filled))))]
 
     @property
-    def has_advanced(self) -> bool:
-        """Something in it is not as it usually is."""
-        return any(getattr(self, name) not in ("", Delivery.AT_LEAST_ONCE) for name in ADVANCED)
+    def has_advanced_values(self) -> bool:
+        return any(self[name].value() not in (None, "", Delivery.AT_LEAST_ONCE) for name in ADVANCED_FIELDS)
 
+    @property
+    def retry_fields(self) -> list[forms.BoundField]:
+        return [self[name] for name in RETRY_FIELDS]
 
-TEXTS = tuple(one.name for one in fields(Draft) if one.name != "headers")
+    @property
+    def has_errors(self) -> bool:
+        return self.is_bound and not self.is_valid()
 
+    # --- validation -----------------------------------------------------------------------------------------------
 
-class Faults:
-    """What is wrong, by the field of the form."""
+    def is_valid(self) -> bool:
+        return super().is_valid() and (not self.is_scheduled or self.local_time.is_valid())
 
-    def __init__(self) -> None:
-        self.by_field: dict[str, list[str]] = defaultdict(list)
-        self.body_line: int | None = None
-
-    def add(self, place: str, text: str) -> None:
-        self.by_field[place].append(text)
-
-    def __bool__(self) -> bool:
-        return bool(self.by_field)
-
-    def take(self, errors: Iterable[FieldError], draft: Draft) -> None:
-        """The API's, each put where it belongs."""
-        for pointer, rule in errors:
-            row = _row_of(pointer, draft)
-            place = next((p for start, p in PLACES.items() if _leads(pointer, start)), "form")
-            if row is not None:
-                row.wrong = f"{row.name.strip() or 'This header'} {rule}."
-                self.add("header_rows", row.wrong)
-            elif place == "tags":
-                self.add(place, _tag_fault(pointer, rule, draft))
-            else:
-                self.add(place, f"{LABELS.get(place, pointer)} {rule}.")
-
-
-def _leads(pointer: str, start: str) -> bool:
-    return pointer == start or pointer.startswith(start + "/")
-
-
-def _row_of(pointer: str, draft: Draft) -> HeaderRow | None:
-    start = "/requestSpec/headers/"
-    if not pointer.startswith(start):
-        return None
-    name = pointer.removeprefix(start).replace("~1", "/").replace("~0", "~")
-    return next((row for row in draft.headers if row.name.strip()[:200] == name), None)
-
-
-def _tag_fault(pointer: str, rule: str, draft: Draft) -> str:
-    index = pointer.removeprefix("/tags").strip("/")
-    tags = tags_of(draft)
-    if index.isdecimal() and int(index) < len(tags):
-        return f"The tag {tags[int(index)][:70]!r} {rule}."
-    return f"Tags {rule}."
-
-
-# --- to a command ---------------------------------------------------------------------------------------------
-
-
-def command_of(
-    draft: Draft, tenant: TenantProfile | None, correlation_id: uuid.UUID, now: datetime, faults: Faults
-) -> SubmitServiceCall | None:
-    """None: `faults` tell why."""
-    document = _document(draft, tenant, now, faults)
-    if tenant is None:
-        del document["namespace"]  # only a tenant has any
-    try:
-        command = parse_submission(document, CallContext(tenant or ANYBODY, correlation_id))
-    except Problem as refused:
-        faults.take(refused.errors, draft)
-        return None
-    return None if faults or tenant is None else command
-
-
-def _document(draft: Draft, tenant: TenantProfile | None, now: datetime, faults: Faults) -> dict[str, Any]:
-    document: dict[str, Any] = {
-        "name": draft.name.strip(),
-        "requestSpec": {
-            "method": draft.method,
-            "url": draft.url.strip(),
-            "headers": _headers(draft, tenant, faults),
-            "body": body_of(draft, faults),
-        },
-        "tags": tags_of(draft),
-        "idempotencyKey": draft.key,
-        "timeoutSeconds": _number(draft.timeout),
-        "namespace": draft.namespace.strip() or None,
-        "delivery": draft.delivery or None,
-        "retryPolicy": _policy(draft),
-    }
-    if draft.is_scheduled:
+    def clean_tenant(self) -> TenantProfile | None:
+        tenant_id = parse_uuid(self.cleaned_data["tenant"])
         try:
-            document["dueAt"] = format_instant(moment_of(chosen(draft), now).at)
-        except BadMoment as wrong:
-            for place, text in wrong.faults.items():
-                faults.add(place, text)
-    return document
+            tenant = get_profile(tenant_id) if tenant_id else None
+        except NotFound:
+            tenant = None
+        if tenant is None:
+            self.add_error("tenant", "Choose a tenant.")
+        elif not tenant.active:
+            self.add_error("tenant", "This tenant is not active.")
+        return tenant
+
+    def clean(self) -> None:
+        tenant: TenantProfile | None = self.cleaned_data.get("tenant")
+        document = self._build_document(tenant)
+        try:
+            self.command = parse_submission(
+                document, CallContext(tenant or UNKNOWN_TENANT, self.correlation_id)
+            )
+        except Problem as problem:
+            self._add_document_errors(problem.errors)
+
+    def _build_document(self, tenant: TenantProfile | None) -> dict[str, Any]:
+        def get(name: str) -> str:
+            return str(self.cleaned_data.get(name, ""))
+
+        document: dict[str, Any] = {
+            "name": get("name"),
+            "requestSpec": {
+                "method": get("method"),
+                "url": get("url"),
+                "headers": self._read_headers(tenant),
+                "body": self.document,
+            },
+            "tags": self._list_tags(),
+            "idempotencyKey": get("key") or new_key(),
+            "timeoutSeconds": _parse_number(get("timeout")),
+            "delivery": get("delivery") or None,
+            "retryPolicy": {
+                "maxAttempts": _parse_number(get("max_attempts")),
+                "maxAttemptsDuration": get("max_attempts_duration") or None,
+                "initialInterval": get("initial_interval") or None,
+                "backoffMultiplier": _parse_number(get("backoff_multiplier")),
+                "maxInterval": get("max_interval") or None,
+            },
+        }
+        if all(value is None for value in document["retryPolicy"].values()):
+            del document["retryPolicy"]
+        if tenant is not None:  # a namespace belongs to a tenant
+            document["namespace"] = get("namespace") or None
+        if self.is_scheduled and self.local_time.is_valid() and self.local_time.resolved:
+            document["dueAt"] = format_instant(self.local_time.resolved.at)
+        return document
+
+    def _read_headers(self, tenant: TenantProfile | None) -> dict[str, str]:
+        headers: dict[str, str] = {}
+        for row in self.header_rows:
+            name, value = row.name.strip(), row.value.strip()
+            if row.is_empty:
+                continue
+            if not name:
+                row.error = "This value needs a header name."
+            elif name in headers:
+                row.error = f"{name} is already in the list."
+            elif not value and is_secret_header(name, tenant.secret_headers if tenant else ()):
+                row.error = f"{name} needs a value: secrets are not copied. Enter it, or remove the header."
+            else:
+                headers[name] = value
+                continue
+            self.add_error("headers", HEADERS_MESSAGE)
+        return headers
+
+    def _list_tags(self) -> list[str]:
+        tags = [tag.strip() for tag in str(self.cleaned_data.get("tags", "")).split(",")]
+        favorite = [FAVORITE] if self.cleaned_data.get("favorite") else []
+        return [*dict.fromkeys(filter(None, tags)), *favorite]
+
+    def _add_document_errors(self, errors: Iterable[FieldError]) -> None:
+        already_invalid = set(self.errors)
+        for pointer, rule in errors:
+            parts = pointer.split("/")
+            name = next(
+                (name for prefix, name in FIELD_BY_POINTER.items() if f"{pointer}/".startswith(f"{prefix}/")),
+                None,
+            )
+            if row := self._find_header_row(pointer):
+                row.error = f"{row.name.strip()} {rule}."
+                self.add_error("headers", HEADERS_MESSAGE)
+            elif name is None:
+                self.add_error(None, f"{pointer} {rule}.")
+            elif name == "tags" and parts[-1].isdecimal():
+                self.add_error("tags", f"The tag {self._list_tags()[int(parts[-1])][:70]!r} {rule}.")
+            elif name not in already_invalid:
+                self.add_error(name, f"{self.fields[name].label} {rule}.")
+
+    def _find_header_row(self, pointer: str) -> HeaderRow | None:
+        prefix = "/requestSpec/headers/"
+        if not pointer.startswith(prefix):
+            return None
+        name = pointer.removeprefix(prefix).replace("~1", "/").replace("~0", "~")
+        return next((row for row in self.header_rows if row.name.strip()[:200] == name), None)
 
 
-def chosen(draft: Draft) -> dict[str, str]:
-    return {"date": draft.date, "time": draft.time, "zone": draft.zone}
+def new_key() -> str:
+    """Return an idempotency key, by which a form that is sent twice creates one call."""
+    return f"console-{new_id()}"
 
 
-def tags_of(draft: Draft) -> list[str]:
-    tags = [tag.strip() for tag in draft.tags.replace("\n", ",").split(",")]
-    return [*dict.fromkeys(filter(None, tags)), *([FAVORITE] if draft.favorite else [])]
+def read_header_rows(data: QueryDict) -> list[HeaderRow]:
+    pairs = zip(data.getlist("header_name"), data.getlist("header_value"), strict=False)
+    return [HeaderRow(name, value) for name, value in pairs]
 
 
-def _headers(draft: Draft, tenant: TenantProfile | None, faults: Faults) -> dict[str, str]:
-    headers: dict[str, str] = {}
-    for row in draft.headers:
-        name, value = row.name.strip(), row.value.strip()
-        if row.is_empty:
-            continue
-        if not name:
-            row.wrong = "This value needs a name."
-        elif name in headers:
-            row.wrong = f"{name} is there already."
-        elif not value and is_secret(name, tenant):
-            row.wrong = f"{name} needs a value: a secret is never copied. Type it, or take the row out."
-        else:
-            headers[name] = value
-            continue
-        faults.add("header_rows", row.wrong)
-    return headers
-
-
-def is_secret(name: str, tenant: TenantProfile | None) -> bool:
-    return bool(mask_headers({name: ""}, tenant.secret_headers if tenant else ())[name])
-
-
-def body_of(draft: Draft, faults: Faults) -> Any:
-    """What JSON says, or the text as it is; nothing at all when there is none."""
-    if not draft.body.strip() and (draft.body_kind == "json" or not draft.body):
-        return None
-    if draft.body_kind != "json":
-        if not is_storable(draft.body):
-            faults.add("body", "The body has a NUL character or half a surrogate pair.")
-        return draft.body
-    try:
-        body = parse_json(draft.body)
-    except Problem as refused:
-        faults.body_line = _line_of(draft.body)
-        faults.add("body", _explained(refused.detail, draft.body, faults.body_line))
-        return None
-    if body is None or isinstance(body, str):
-        faults.add(
-            "body", "A text or null by itself is sent as Text: choose that, and type what is to be sent."
-        )
-        return None
-    return body
-
-
-def _line_of(text: str) -> int | None:
-    try:
-        json.loads(text)
-    except json.JSONDecodeError as wrong:
-        return wrong.lineno
-    except (ValueError, RecursionError):
-        pass
-    return None
-
-
-def _explained(detail: str, text: str, line: int | None) -> str:
-    if line is None:
-        return detail
-    quoted = text.split("\n")[line - 1].strip()[:80]
-    return f"{detail} There it says: {quoted}" if quoted else detail
-
-
-def _policy(draft: Draft) -> dict[str, Any] | None:
-    policy: dict[str, Any] = {name: getattr(draft, place).strip() for place, name in DURATIONS.items()}
-    policy |= {"maxAttempts": _number(draft.max_attempts), "backoffMultiplier": _number(draft.backoff)}
-    return {name: value for name, value in policy.items() if value not in ("", None)} or None
-
-
-def _number(text: str) -> Any:
-    """What is no number stays what it is, for the parser to refuse."""
-    text = text.strip()
+def _parse_number(text: str) -> int | float | str | None:
+    """Return the number, or the text if it is not one, so that the API's model reports it."""
     if not text:
         return None
     try:
@@ -332,116 +351,16 @@ def _number(text: str) -> Any:
         return text
 
 
-def pretty(body: Any) -> str:
-    return json.dumps(body, indent=2, ensure_ascii=False)
+def _find_error_line(text: str) -> int | None:
+    try:
+        json.loads(text)
+    except json.JSONDecodeError as error:
+        return error.lineno
+    except (ValueError, RecursionError):
+        pass
+    return None
 
 
-def new_draft(tenant: str = "") -> Draft:
-    return Draft(key=new_key(), tenant=tenant)
-
-
-def new_key() -> str:
-    return f"console-{new_id()}"
-
-
-def draft_of(call: CallDetails, *, again: bool = False) -> Draft:
-    """Of a call that there is. Its secrets are not in it. `again`: as it was submitted a moment ago."""
-    spec = call.request_spec
-    kind, body = _shown_body(spec.get("body"))
-    draft = replace(
-        new_draft(str(call.tenant_id)),
-        name=call.name,
-        method=spec["method"],
-        url=spec["url"],
-        headers=_copied_rows(spec.get("headers") or {}),
-        body_kind=kind,
-        body=body,
-        tags=", ".join(sorted(set(call.tags) - {FAVORITE})),
-        timeout=_unless(call.timeout_seconds, DEFAULT_TIMEOUT),
-        namespace="" if call.namespace == DEFAULT_NAMESPACE else call.namespace,
-        delivery=call.delivery,
-    )
-    texts = _shown_policy(call.retry_policy)
-    if again:
-        texts["favorite"] = "on" if FAVORITE in call.tags else ""
-        if call.status in LIVE and not call.attempt and call.due_at > call.submitted_at:
-            texts |= {"when": "schedule", **chosen_of(call.due_at)}
-    for place, text in texts.items():
-        setattr(draft, place, text)
-    return draft
-
-
-def _copied_rows(headers: Mapping[str, Any]) -> list[HeaderRow]:
-    shown = mask_stored_headers(headers)
-    hint = "This secret is not copied: type it again, or use Replay."
-    return [
-        HeaderRow(name, "", hint=hint) if isinstance(headers[name], dict) else HeaderRow(name, value)
-        for name, value in shown.items()
-    ]
-
-
-def _shown_body(body: Any) -> tuple[str, str]:
-    if body is None:
-        return "json", ""
-    return ("text", body) if isinstance(body, str) else ("json", pretty(body))
-
-
-def _unless(value: float, usual: float) -> str:
-    return "" if value == usual else f"{value:g}"
-
-
-def _shown_policy(stored: Mapping[str, Any] | None) -> dict[str, str]:
-    if stored is None:
-        return {}
-    policy = RetryPolicy.from_stored(stored)
-    durations = {place: format_duration(getattr(policy, place)) or "" for place in DURATIONS}
-    return {
-        **durations,
-        "max_attempts": str(policy.max_attempts),
-        "backoff": f"{policy.backoff_multiplier:g}",
-    }
-
-
-def with_pasted(draft: Draft, pasted: CurlRequest) -> Draft:
-    """The request of a curl command line in place of the one that is there."""
-    kind, body = _pasted_body(pasted)
-    host = pasted.url.split("://")[-1].split("/")[0].split("?")[0]
-    return replace(
-        draft,
-        name=draft.name or f"{pasted.method} {host}"[:200],
-        method=pasted.method,
-        url=pasted.url,
-        headers=[HeaderRow(name, value) for name, value in pasted.headers],
-        body_kind=kind,
-        body=body,
-        timeout=pasted.timeout_seconds or draft.timeout,
-        curl="",
-    )
-
-
-def _pasted_body(pasted: CurlRequest) -> tuple[str, str]:
-    if pasted.body is None:
-        return "json", ""
-    kinds: Sequence[str] = [value for name, value in pasted.headers if name.lower() == "content-type"]
-    if any("json" in kind.lower() for kind in kinds):
-        try:
-            body = parse_json(pasted.body)
-        except Problem:
-            return "text", pasted.body
-        if isinstance(body, dict | list):
-            return "json", pretty(body)
-    return "text", pasted.body
-
-
-def formatted(draft: Draft, faults: Faults) -> Draft:
-    """The body set out for reading, when it is JSON."""
-    body = body_of(draft, faults) if draft.body_kind == "json" else None
-    return draft if body is None or faults else replace(draft, body=pretty(body))
-
-
-def restored(draft: Draft) -> Draft:
-    """As a browser kept it while its operator signed in. It keeps no values of headers."""
-    hint = "The value was not kept: type it again."
-    return replace(
-        draft, headers=[HeaderRow(row.name, hint=hint) for row in draft.headers if row.name.strip()]
-    )
+def _quote_error_line(message: str, text: str, line: int | None) -> str:
+    quoted = text.split("\n")[line - 1].strip()[:80] if line else ""
+    return f"{message} The line says: {quoted}" if quoted else message

@@ -1,274 +1,228 @@
-"""The Request page: a form that makes a call, and below it what the call came to."""
+"""The page for a new call: a form that submits it, and below the form its response."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
-from datetime import datetime
 from typing import Any
 
 from django.conf import settings
-from django.db import OperationalError, transaction
-from django.http import HttpRequest, HttpResponse
+from django.db import OperationalError
+from django.http import HttpRequest, HttpResponse, QueryDict
 from django.urls import reverse
 
 from eventservice.api.formats import parse_uuid
-from eventservice.api.problems import DATABASE_BUSY, OUTCOME_UNKNOWN
+from eventservice.api.problems import find_problem
 from eventservice.console.base.tenant_select import list_tenant_options
 from eventservice.console.base.views import ConsoleView, redirect_see_other
 from eventservice.console.calls.curl import InvalidCurl, parse_curl
-from eventservice.console.calls.local_time import BadMoment, moment_of, zones
-from eventservice.console.calls.presenters.call_state import about
-from eventservice.console.calls.presenters.exchange import answered, hostnames, rows_of
-from eventservice.console.calls.presenters.list_row import read_key
-from eventservice.console.calls.request_form import (
-    LABELS,
-    Draft,
-    Faults,
-    HeaderRow,
-    body_of,
-    chosen,
-    command_of,
-    draft_of,
-    formatted,
-    new_draft,
-    new_key,
-    restored,
-    with_pasted,
+from eventservice.console.calls.presenters.call_state import build_call_context
+from eventservice.console.calls.presenters.http_exchange import (
+    build_attempt_rows,
+    build_response_context,
+    get_hostnames,
 )
-from eventservice.db.errors import is_outcome_unknown, retry_on_deadlock
+from eventservice.console.calls.presenters.list_row import parse_call_key
+from eventservice.console.calls.request_form import BodyForm, HeaderRow, RequestForm, new_key
+from eventservice.console.calls.request_prefill import (
+    build_changes_from_curl,
+    build_initial_from_call,
+    list_header_rows_without_values,
+)
 from eventservice.db.now import db_now
 from eventservice.kernel.errors import DomainError, NotFound
-from eventservice.operators.audit_log import record_action
 from eventservice.operators.roles import Role
-from eventservice.tenants.directory import TenantProfile, get_profile
 from eventservice.tenants.models import Tenant
 from execution.attempt_log import list_attempts_without_bodies
-from execution.outcome import METHODS
 from orchestration import lifecycle
 from orchestration.commands import SubmitServiceCall
 from orchestration.lifecycle import Submitted
 from orchestration.queries.calls import CallDetails, find_call_by_idempotency_key, get_call
-from orchestration.states import Delivery, ResponseContract
-
-DELIVERIES = {Delivery.AT_LEAST_ONCE.value: "At least once", Delivery.AT_MOST_ONCE.value: "At most once"}
+from orchestration.states import ResponseContract
 
 
-class RequestPage(ConsoleView):
+class RequestView(ConsoleView):
     nav = "new-call"
 
     def url_after_login(self, on_show: str) -> str:
-        """The form says that nothing was sent, and asks the browser for what it has kept of it."""
+        """Return to the form, which then says that nothing was sent and restores what the browser kept."""
         return on_show + ("&" if "?" in on_show else "?") + "unsent=1"
 
 
-class NewCall(RequestPage):
+class NewCall(RequestView):
     template = "console/calls/new.html"
     read_role = Role.OPERATOR
 
     def get(self, request: HttpRequest) -> HttpResponse:
-        sent, copied = read_key(request.GET.get("sent", "")), read_key(request.GET.get("copy", ""))
-        if sent:
+        if sent := parse_call_key(request.GET.get("sent", "")):
             return self._show_sent(*sent)
-        if copied:
+        if copied := parse_call_key(request.GET.get("copy", "")):
             return self._show_copy(get_call(*copied))
-        return self.form(new_draft(request.GET.get("tenant") or _only_tenant()))
+        return self._show_new({"tenant": request.GET.get("tenant") or _find_only_tenant()})
 
     def _show_copy(self, call: CallDetails) -> HttpResponse:
-        is_timer = call.response_contract == ResponseContract.CALLBACK
-        return self.form(draft_of(call), copied_from=call, copied_timer=is_timer)
+        is_callback = call.response_contract == ResponseContract.CALLBACK
+        return self._show_new(build_initial_from_call(call), copied_from=call, copied_callback=is_callback)
 
     def _show_sent(self, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> HttpResponse:
-        """The form as it was sent, ready for another call, and the answer."""
+        """Show the form as it was sent, ready for another call, and the response."""
         try:
             call = get_call(tenant_id, service_call_id)
         except NotFound:
-            return self.form(new_draft(str(tenant_id)), gone=True)
-        return self.form(draft_of(call, again=True), **response_of(self.request, call))
+            return self._show_new({"tenant": str(tenant_id)}, sent_call_is_gone=True)
+        initial = build_initial_from_call(call, as_sent=True)
+        return self._show_new(initial, **_build_sent_context(call, self.request.GET))
 
     def post(self, request: HttpRequest) -> HttpResponse:
-        return self._doing().get(request.POST.get("do", ""), self._submit)(self._typed())
+        match request.POST.get("do"):
+            case "add-row":
+                return self._add_header_row()
+            case "import":
+                return self._import_curl()
+            case "format":
+                return self._format_body()
+            case "check":
+                return self._show_typed(body_form=BodyForm(request.POST, auto_id="%s"))
+            case "when":
+                return self._show_typed()
+            case "restore":
+                rows = list_header_rows_without_values(request.POST)
+                return self._show_typed({"headers": rows}, restored=True)
+            case _:
+                return self._submit()
 
     def respond_to_outdated_form(self) -> HttpResponse:
         if self.is_fragment:
             return super().respond_to_outdated_form()
-        return self.form(self._typed(), outdated=True, status=403)
+        return self._show_typed(outdated=True, status=403)
 
-    def _typed(self) -> Draft:
-        draft = Draft.from_post(self.request.POST)
-        draft.key = draft.key or new_key()
-        return draft
+    # --- showing the form -----------------------------------------------------------------------------------------
 
-    def _doing(self) -> Mapping[str, Callable[[Draft], HttpResponse]]:
-        """What the form's other buttons ask for; each gives the form back."""
-        return {
-            "add-row": self._add_row,
-            "import": self._import,
-            "format": self._format,
-            "check": self._check,
-            "when": self.form,
-            "restore": lambda draft: self.form(restored(draft), restored=True),
-        }
+    def _show_new(self, initial: dict[str, Any], **context: Any) -> HttpResponse:
+        return self._show(RequestForm(now=db_now(), initial=initial), **context)
 
-    def form(
-        self, draft: Draft, faults: Faults | None = None, status: int = 200, **more: Any
-    ) -> HttpResponse:
-        faults, now = faults or Faults(), db_now()
+    def _show_typed(self, changes: dict[str, Any] | None = None, **context: Any) -> HttpResponse:
+        """Show what was typed, with changes, without validating it."""
+        form = RequestForm.from_typed(self.request.POST, now=db_now(), **(changes or {}))
+        return self._show(form, **context)
+
+    def _show(self, form: RequestForm, *, status: int = 200, **context: Any) -> HttpResponse:
         context = {
-            "now": now,
-            "draft": draft,
-            "rows": draft.rows,
-            "faults": dict(faults.by_field),
-            "body_line": faults.body_line,
-            **_choice_of_tenant(draft),
-            "methods": METHODS,
-            "zones": zones(),
-            "deliveries": DELIVERIES,
-            "open_advanced": draft.has_advanced,
-            "most_body": settings.API_MAX_BODY_BYTES,
-            "labels": LABELS,
+            "form": form,
+            "body_form": form,
+            "header_rows": form.rows,
+            "local_time": form.local_time,
+            "now": form.now,
+            **_build_tenant_context(str(form["tenant"].value() or "")),
+            "max_body_bytes": settings.API_MAX_BODY_BYTES,
             "unsent": "unsent" in self.request.GET,
-            **({} if faults.by_field.keys() & {"date", "time", "zone"} else self._resolved(draft, now)),
-            **more,
+            **context,
         }
         return self.render(context, status=status)
 
-    def _resolved(self, draft: Draft, now: datetime) -> dict[str, Any]:
-        if not (draft.is_scheduled and draft.date and draft.time):
-            return {}
+    # --- the other buttons ----------------------------------------------------------------------------------------
+
+    def _add_header_row(self) -> HttpResponse:
+        form = RequestForm.from_typed(self.request.POST, now=db_now())
+        filled = [row for row in form.header_rows if not row.is_empty]
+        empty = [HeaderRow() for _ in range(len(form.header_rows) + 1 - len(filled))]
+        return self._show(form, header_rows=[*filled, *empty], new_row=len(filled))
+
+    def _import_curl(self) -> HttpResponse:
         try:
-            return {"resolved": moment_of(chosen(draft), now)}
-        except BadMoment as wrong:
-            return {"unresolved": str(wrong)}
+            imported = parse_curl(self.request.POST.get("curl", ""))
+        except InvalidCurl as error:
+            return self._show_typed(curl_error=str(error))
+        changes = build_changes_from_curl(self.request.POST, imported)
+        return self._show_typed(changes, imported=True, notes=imported.notes)
 
-    # --- the other buttons ------------------------------------------------------------------------------------
+    def _format_body(self) -> HttpResponse:
+        body_form = BodyForm(self.request.POST, auto_id="%s")
+        body = body_form.format_body()
+        return self._show_typed(body_form=body_form) if body is None else self._show_typed({"body": body})
 
-    def _add_row(self, draft: Draft) -> HttpResponse:
-        shown = len(draft.headers)
-        draft.headers = [row for row in draft.headers if not row.is_empty]
-        empty = [HeaderRow() for _ in range(shown + 1 - len(draft.headers))]
-        return self.form(draft, rows=[*draft.headers, *empty], new_row=len(draft.headers))
+    # --- submitting -----------------------------------------------------------------------------------------------
 
-    def _import(self, draft: Draft) -> HttpResponse:
-        faults = Faults()
+    def _submit(self) -> HttpResponse:
+        request: Any = self.request
+        form = RequestForm(request.POST, now=db_now(), correlation_id=request.correlation_id)
+        if not form.is_valid() or form.command is None:
+            return self._show(form)
         try:
-            pasted = parse_curl(draft.curl)
-        except InvalidCurl as wrong:
-            faults.add("curl", str(wrong))
-            return self.form(draft, faults)
-        return self.form(with_pasted(draft, pasted), notes=pasted.notes, imported=True)
-
-    def _format(self, draft: Draft) -> HttpResponse:
-        faults = Faults()
-        return self.form(formatted(draft, faults), faults)
-
-    def _check(self, draft: Draft) -> HttpResponse:
-        """Of the body alone, while the rest is still being typed."""
-        faults = Faults()
-        body_of(draft, faults)
-        return self.form(draft, faults)
-
-    # --- submitting -------------------------------------------------------------------------------------------
-
-    def _submit(self, draft: Draft) -> HttpResponse:
-        faults, now = Faults(), db_now()
-        tenant = _tenant_of(draft, faults)
-        correlation_id = self.request.correlation_id  # type: ignore[attr-defined]
-        command = command_of(draft, tenant, correlation_id, now, faults)
-        if tenant is None or command is None:
-            return self.form(draft, faults)
-        try:
-            made = self._store(command)
+            submitted = self._store(form.command)
         except (DomainError, OperationalError) as error:
-            return self._refused(draft, error)
-        self._say_how(draft, made, now)
-        return redirect_see_other(_answer_address(command.tenant_id, made.service_call_id) + "#response")
+            return self._show_refusal(form.command, error)
+        self._report(form, submitted)
+        return redirect_see_other(
+            _build_sent_url(form.command.tenant_id, submitted.service_call_id) + "#response"
+        )
 
-    @retry_on_deadlock
     def _store(self, command: SubmitServiceCall) -> Submitted:
-        with transaction.atomic():
-            (made,) = lifecycle.submit([command])
-            if not made.replayed:
-                record_action(
-                    self.request.user, "submit", tenant_id=command.tenant_id, subject=made.service_call_id
-                )
-        return made
+        return self.run_audited(
+            "submit",
+            lambda: lifecycle.submit([command])[0],
+            tenant_id=command.tenant_id,
+            subject=command.service_call_id,
+            changed=lambda submitted: not submitted.replayed,
+        )
 
-    def _say_how(self, draft: Draft, made: Submitted, now: datetime) -> None:
-        if made.replayed:
-            self.report_success(
-                "This form was sent before: this is the call that it made. Nothing was made twice."
-            )
-        elif draft.is_scheduled and made.due_at:
-            chosen_moment = moment_of(chosen(draft), now)
-            self.report_success(
-                f"Scheduled for {made.due_at:%Y-%m-%d %H:%M:%S} UTC. {chosen_moment.note}".strip()
-            )
+    def _report(self, form: RequestForm, submitted: Submitted) -> None:
+        if submitted.replayed:
+            self.report_success("This form was already sent. This is the call that it created.")
+        elif form.local_time.resolved and submitted.due_at:
+            note = form.local_time.resolved.note
+            self.report_success(f"Scheduled for {submitted.due_at:%Y-%m-%d %H:%M:%S} UTC. {note}".strip())
 
-    def _refused(self, draft: Draft, error: DomainError | OperationalError) -> HttpResponse:
-        """Nothing that was typed is lost."""
-        if isinstance(error, OperationalError):
-            # Sent again, the form has the same key.
-            return self.form(
-                draft, refused=OUTCOME_UNKNOWN if is_outcome_unknown(error) else DATABASE_BUSY, status=503
-            )
-        if error.code == "idempotency_conflict":
-            tenant_id = uuid.UUID(draft.tenant)
-            made = tenant_id, find_call_by_idempotency_key(tenant_id, draft.key)
-            draft.key = new_key()
-            return self.form(draft, made_before=made, status=409)
-        return self.form(draft, refused=error.message, status=429 if error.code == "pending_ceiling" else 409)
+    def _show_refusal(
+        self, command: SubmitServiceCall, error: DomainError | OperationalError
+    ) -> HttpResponse:
+        """Show the form as it was typed. It keeps its key unless that belongs to another call."""
+        problem = find_problem(error)
+        if problem is None:
+            raise error
+        if problem.code == "idempotency_conflict":
+            existing = find_call_by_idempotency_key(command.tenant_id, command.idempotency_key or "")
+            existing_call = command.tenant_id, existing
+            return self._show_typed({"key": new_key()}, existing_call=existing_call, status=409)
+        return self._show_typed(refused=problem.detail, status=problem.status_code)
 
 
-def _only_tenant() -> str:
+def _find_only_tenant() -> str:
     active = list(Tenant.objects.filter(active=True).values_list("tenant_id", flat=True)[:2])
     return str(active[0]) if len(active) == 1 else ""
 
 
-def _choice_of_tenant(draft: Draft) -> dict[str, Any]:
-    """Nobody's request is sent as another tenant's because that is the only one there is to choose."""
-    tenants = list_tenant_options(parse_uuid(draft.tenant), active=True)
-    among = draft.tenant in {str(tenant.pk) for tenant in tenants}
+def _build_tenant_context(chosen: str) -> dict[str, Any]:
+    """Return the choice of a tenant. A copied call of another tenant is not sent as the only one there is."""
+    tenants = list_tenant_options(parse_uuid(chosen), active=True)
+    is_offered = chosen in {str(tenant.pk) for tenant in tenants}
     return {
         "tenants": tenants,
-        "decided": among and len(tenants) == 1,
-        "not_offered": draft.tenant and not among,
+        "tenant_is_decided": is_offered and len(tenants) == 1,
+        "tenant_is_unavailable": bool(chosen) and not is_offered,
     }
 
 
-def _tenant_of(draft: Draft, faults: Faults) -> TenantProfile | None:
-    tenant_id = parse_uuid(draft.tenant)
-    try:
-        tenant = get_profile(tenant_id) if tenant_id else None
-    except NotFound:
-        tenant = None
-    if tenant is None or not tenant.active:
-        faults.add("tenant", "This tenant is not active." if tenant else "Choose a tenant.")
-    return tenant
+# --- the response -------------------------------------------------------------------------------------------------
 
 
-# --- the response ---------------------------------------------------------------------------------------------
-
-
-def _answer_address(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> str:
+def _build_sent_url(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> str:
     return f"{reverse('console:new-call')}?sent={tenant_id}/{service_call_id}"
 
 
-def response_of(request: HttpRequest, call: CallDetails) -> dict[str, Any]:
-    key = call.tenant_id, call.service_call_id
-    attempts = list_attempts_without_bodies(*key)
+def _build_sent_context(call: CallDetails, parameters: QueryDict) -> dict[str, Any]:
+    attempts = list_attempts_without_bodies(*call.key)
     return {
         "sent": True,
-        "rows_so_far": rows_of(attempts, hostnames()) if len(attempts) > 1 else [],
-        **about(call, db_now(), quick=True),
-        **answered(request, call, _answer_address(*key), "#response"),
+        "rows": build_attempt_rows(attempts, get_hostnames()) if len(attempts) > 1 else [],
+        **build_call_context(call, db_now(), refresh_fast=True),
+        **build_response_context(call, parameters, url=_build_sent_url(*call.key), fragment="#response"),
     }
 
 
-class SentCall(RequestPage):
-    """The part of the Request page that renews itself."""
+class NewCallResponse(RequestView):
+    """The response below the form, which refreshes itself."""
 
     template = "console/calls/_new_response.html"
 
     def get(self, request: HttpRequest, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> HttpResponse:
-        return self.render(response_of(request, get_call(tenant_id, service_call_id)))
+        return self.render(_build_sent_context(get_call(tenant_id, service_call_id), request.GET))

@@ -1,4 +1,4 @@
-"""What came back: bodies as text, of a size that a page can bear, and errors in words."""
+"""Where a call stands, in words: its state, its last error, and why it was not attempted again."""
 
 from __future__ import annotations
 
@@ -12,68 +12,69 @@ from orchestration.queries.calls import CallDetails
 from orchestration.retries import RetryPolicy
 from orchestration.states import FAVORITE, TERMINAL, Delivery, ResponseContract, Status
 
-# A call that is overdue for so long has no engine.
-LATE = timedelta(seconds=10)
+# A delay that an operator would notice is shown; a longer one is highlighted.
+NOTICEABLE_DELAY = timedelta(seconds=1)
+LATE_AFTER = timedelta(seconds=5)
 
-
-IN_WORDS = {
-    ErrorKind.TIMEOUT: "The target did not answer in time.",
-    ErrorKind.DNS: "The name of the host could not be resolved.",
-    ErrorKind.CONNECT: "No connection to the host could be made.",
-    ErrorKind.TLS: "The host's certificate, or its way of encrypting, was refused.",
-    ErrorKind.PROTOCOL: "What came back was not valid HTTP, or the connection broke off.",
-    ErrorKind.TOO_LARGE: "The answer was larger than what is taken.",
-    ErrorKind.HTTP_STATUS: "The target answered, but not with success.",
-    ErrorKind.REJECTED: 'The callback did not answer {"ok": true}.',
-    ErrorKind.EGRESS: "The request was not sent: a rule of this service forbids it.",
-    ErrorKind.INTERRUPTED: "The end of the attempt was not seen: the process that made it ended.",
+ERROR_EXPLANATIONS = {
+    ErrorKind.TIMEOUT: "The target did not respond in time.",
+    ErrorKind.DNS: "The host name could not be resolved.",
+    ErrorKind.CONNECT: "The connection to the host failed.",
+    ErrorKind.TLS: "The TLS handshake failed: the host's certificate or encryption was not accepted.",
+    ErrorKind.PROTOCOL: "The response was not valid HTTP, or the connection was closed early.",
+    ErrorKind.TOO_LARGE: "The response was too large.",
+    ErrorKind.HTTP_STATUS: "The target responded with an error status.",
+    ErrorKind.REJECTED: 'The callback did not respond with {"ok": true}.',
+    ErrorKind.EGRESS: "The request was not sent: the egress rules of this service forbid it.",
+    ErrorKind.INTERRUPTED: "The outcome is unknown: the process that made the attempt ended.",
 }
 
 
-def in_words(kind: str | None) -> str:
+def explain_error_kind(kind: str | None) -> str:
     try:
-        return IN_WORDS[ErrorKind(kind or "")]
+        return ERROR_EXPLANATIONS[ErrorKind(kind or "")]
     except ValueError:
         return ""
 
 
-def error_of(call: CallDetails) -> str:
-    """Why a call has not succeeded so far, in a sentence."""
+def explain_last_error(call: CallDetails) -> str:
+    """Return why the call has not succeeded so far, as a sentence."""
     error = (call.outcome_meta or {}).get("errorMeta") or {}
-    # Of an answer, its status says more than its kind.
-    is_answer = error.get("kind") in (ErrorKind.HTTP_STATUS, ErrorKind.REJECTED)
-    return str(error.get("message", "")) if is_answer else in_words(error.get("kind"))
+    # If there was a response, its message names the status.
+    has_response = error.get("kind") in (ErrorKind.HTTP_STATUS, ErrorKind.REJECTED)
+    return str(error.get("message", "")) if has_response else explain_error_kind(error.get("kind"))
 
 
-def why_no_further_attempt(call: CallDetails) -> str:
-    """Of a call that has failed."""
+def explain_final_failure(call: CallDetails) -> str:
+    """Return why a failed call was not attempted again, as a sentence."""
     meta = call.outcome_meta or {}
     error, response = meta.get("errorMeta") or {}, meta.get("responseMeta") or {}
     kind, status = error.get("kind"), response.get("status")
     policy = RetryPolicy.from_stored(call.retry_policy)
     if kind == ErrorKind.INTERRUPTED:
-        return _why_interrupted_for_good(call)
+        return _explain_final_interruption(call)
     if kind == ErrorKind.HTTP_STATUS and status and status < 500 and status not in RETRYABLE_STATUSES:
-        return f"A call that is answered with {status} is not tried again."
+        return f"Status {status} is not retried."
     if kind not in RETRYABLE_ERRORS | {ErrorKind.HTTP_STATUS, ErrorKind.REJECTED}:
-        return "This is not tried again."
+        return "This error is not retried."
     attempts = call.attempt - call.interruptions
     if attempts >= policy.max_attempts:
-        return f"All {attempts} attempts were made." if attempts > 1 else "No retries were asked for."
+        return f"All {attempts} attempts were made." if attempts > 1 else "The call has no retry policy."
     if call.delivery == Delivery.AT_MOST_ONCE:
-        return "It is delivered at most once, and the request may have been sent."
-    return "The time for its attempts is over."
+        return "The call is delivered at most once, and its request may already have been sent."
+    return "The time allowed for attempts is over."
 
 
-def _why_interrupted_for_good(call: CallDetails) -> str:
+def _explain_final_interruption(call: CallDetails) -> str:
     if call.delivery == Delivery.AT_MOST_ONCE:
-        return "It is delivered at most once, so it was not made again."
-    return "It was interrupted too often to be made again."
+        return "The call is delivered at most once, so it was not attempted again."
+    return "It was interrupted too often to be attempted again."
 
 
-def about(call: CallDetails, now: datetime, *, quick: bool = False) -> dict[str, Any]:
-    """What all of a call's pages and parts show of it."""
+def build_call_context(call: CallDetails, now: datetime, *, refresh_fast: bool = False) -> dict[str, Any]:
+    """Return what every page and fragment about a call shows."""
     status = Status(call.status)
+    is_scheduled = status == Status.SCHEDULED
     return {
         "now": now,
         "call": call,
@@ -84,21 +85,21 @@ def about(call: CallDetails, now: datetime, *, quick: bool = False) -> dict[str,
         "tags": sorted(set(call.tags) - {FAVORITE}),
         "is_callback": call.response_contract == ResponseContract.CALLBACK,
         "has_ended": status in TERMINAL,
-        "may_cancel": status == Status.SCHEDULED or (status == Status.RUNNING and not call.cancel_requested),
-        "is_scheduled": status == Status.SCHEDULED,
-        "is_overdue": status == Status.SCHEDULED and call.due_at <= now,
-        "is_late": status == Status.SCHEDULED and call.due_at < now - LATE,
-        "error_words": error_of(call),
-        "why_final": why_no_further_attempt(call) if status == Status.FAILED else "",
-        "live": seconds_to_next_look(call, now, quick=quick),
+        "may_cancel": is_scheduled or (status == Status.RUNNING and not call.cancel_requested),
+        "is_scheduled": is_scheduled,
+        "is_overdue": is_scheduled and call.due_at <= now,
+        "is_late": is_scheduled and call.due_at < now - LATE_AFTER,
+        "last_error": explain_last_error(call),
+        "final_failure": explain_final_failure(call) if status == Status.FAILED else "",
+        "refresh_seconds": compute_refresh_seconds(call, now, fast=refresh_fast),
     }
 
 
-def seconds_to_next_look(call: CallDetails, now: datetime, *, quick: bool = False) -> int:
-    """0: nothing will change any more."""
+def compute_refresh_seconds(call: CallDetails, now: datetime, *, fast: bool = False) -> int:
+    """Return how long a page may wait until it refreshes, or 0 if the call cannot change any more."""
     status = Status(call.status)
     if status in TERMINAL:
         return 0
-    soon = 1 if quick else 2
+    soon = 1 if fast else 2
     left = 0.0 if status == Status.RUNNING else (call.due_at - now).total_seconds()
     return soon if left < 10 else 3 if left < 60 else 15 if left < 3600 else 60

@@ -1,4 +1,4 @@
-"""A call as a line of the list: what of it is worth a look, by how it stands."""
+"""The row of a call in a list."""
 
 from __future__ import annotations
 
@@ -10,18 +10,16 @@ from typing import Any
 
 from eventservice.api.call_presentation import show_summary
 from eventservice.api.formats import parse_uuid
+from eventservice.console.calls.presenters.call_state import NOTICEABLE_DELAY
+from execution.outcome import ErrorKind
 from orchestration.queries.calls import CallKey, CallSummary, list_replayed
 from orchestration.states import FAVORITE, LIVE, Status
 
-MOST_TAGS_SHOWN = 3
-# A call is late when somebody would notice it, and overdue when the engine should have had it by now.
-NOTICED = timedelta(seconds=1)
-# The error that its status says better.
-HTTP_STATUS = "HttpStatus"
+MAX_TAGS_SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ListRow:
     call: CallSummary
     tenant: str
     tags: Sequence[str]
@@ -29,12 +27,12 @@ class Row:
     favorite: bool
     verb: str
     moment: datetime
-    overdue: bool
-    late: timedelta | None
+    is_overdue: bool
+    lateness: timedelta | None
     latency_ms: float | None
     attempts: str
     reason: str
-    retried: bool
+    is_retried: bool
 
     @property
     def key(self) -> str:
@@ -42,49 +40,42 @@ class Row:
 
     @property
     def is_live(self) -> bool:
-        """It will change yet."""
         return self.call.status in LIVE
 
 
-def rows_of(
-    calls: Sequence[CallSummary], now: datetime, tenants: Mapping[uuid.UUID, str] | None = None
-) -> list[Row]:
-    """`tenants`: their names, where they are shown."""
-    keys = [(call.tenant_id, call.service_call_id) for call in calls if call.status == Status.FAILED]
-    retried = list_replayed(keys)
+def build_list_rows(
+    calls: Sequence[CallSummary], now: datetime, tenant_names: Mapping[uuid.UUID, str] | None = None
+) -> list[ListRow]:
+    retried = list_replayed([call.key for call in calls if call.status == Status.FAILED])
+    names = tenant_names or {}
     return [
-        _row(
-            call,
-            (tenants or {}).get(call.tenant_id, "–"),
-            now,
-            retried=(call.tenant_id, call.service_call_id) in retried,
-        )
+        _build_row(call, names.get(call.tenant_id, "–"), now, is_retried=call.key in retried)
         for call in calls
     ]
 
 
-def _row(call: CallSummary, tenant: str, now: datetime, *, retried: bool) -> Row:
+def _build_row(call: CallSummary, tenant: str, now: datetime, *, is_retried: bool) -> ListRow:
     summary = show_summary(call.outcome_meta) or {}
     tags = sorted(tag for tag in call.tags if tag != FAVORITE)
-    verb, moment = _when(call)
-    return Row(
+    verb, moment = _choose_moment(call)
+    return ListRow(
         call=call,
         tenant=tenant,
-        tags=tags[:MOST_TAGS_SHOWN],
-        more_tags=tags[MOST_TAGS_SHOWN:],
+        tags=tags[:MAX_TAGS_SHOWN],
+        more_tags=tags[MAX_TAGS_SHOWN:],
         favorite=FAVORITE in call.tags,
         verb=verb,
         moment=moment,
-        overdue=call.status == Status.SCHEDULED and call.due_at < now - NOTICED,
-        late=_lateness(call),
+        is_overdue=call.status == Status.SCHEDULED and call.due_at < now - NOTICEABLE_DELAY,
+        lateness=_compute_lateness(call),
         latency_ms=summary.get("latencyMs") if call.finished_at else None,
-        attempts=_attempts(call),
-        reason=_reason(call, summary),
-        retried=retried,
+        attempts=_format_attempts(call),
+        reason=_format_reason(call, summary),
+        is_retried=is_retried,
     )
 
 
-def _when(call: CallSummary) -> tuple[str, datetime]:
+def _choose_moment(call: CallSummary) -> tuple[str, datetime]:
     if call.finished_at is not None:
         return "Canceled" if call.status == Status.CANCELED else "Finished", call.finished_at
     if call.status == Status.RUNNING and call.started_at is not None:
@@ -92,15 +83,15 @@ def _when(call: CallSummary) -> tuple[str, datetime]:
     return "Due", call.due_at
 
 
-def _lateness(call: CallSummary) -> timedelta | None:
-    """Of the first attempt: the later ones have another due time."""
+def _compute_lateness(call: CallSummary) -> timedelta | None:
+    """Return how late the first attempt started. A retry moves the due time, so later attempts do not tell."""
     if call.started_at is None or call.attempt != 1:
         return None
-    late: timedelta = call.started_at - call.due_at
-    return late if late >= NOTICED else None
+    lateness = call.started_at - call.due_at
+    return lateness if lateness >= NOTICEABLE_DELAY else None
 
 
-def _attempts(call: CallSummary) -> str:
+def _format_attempts(call: CallSummary) -> str:
     made = call.attempt
     if call.status == Status.SCHEDULED:
         return f"attempt {made + 1}" if made else ""
@@ -109,22 +100,22 @@ def _attempts(call: CallSummary) -> str:
     return f"{made} attempts" if made > 1 else ""
 
 
-def _reason(call: CallSummary, summary: Mapping[str, Any]) -> str:
+def _format_reason(call: CallSummary, summary: Mapping[str, Any]) -> str:
     if call.status in LIVE and call.cancel_requested:
-        return "cancel asked"
+        return "cancel requested"
     if call.status == Status.SUCCEEDED:
         return ""
-    kind, answer = summary.get("errorKind"), summary.get("status")
-    return f"HTTP {answer}" if answer and kind in (None, HTTP_STATUS) else str(kind or "")
+    kind, status = summary.get("errorKind"), summary.get("status")
+    return f"HTTP {status}" if status and kind in (None, ErrorKind.HTTP_STATUS) else str(kind or "")
 
 
-def read_key(text: str) -> CallKey | None:
-    """Of `<tenant>/<call>`; None: it is none."""
+def parse_call_key(text: str) -> CallKey | None:
+    """Return the key of "<tenant id>/<call id>", or None if the text is malformed."""
     tenant, _, call = text.partition("/")
     tenant_id, service_call_id = parse_uuid(tenant), parse_uuid(call)
     return (tenant_id, service_call_id) if tenant_id and service_call_id else None
 
 
-def read_keys(texts: Sequence[str]) -> list[CallKey]:
-    """What is none is left out."""
-    return [key for key in map(read_key, dict.fromkeys(texts)) if key]
+def parse_call_keys(texts: Sequence[str]) -> list[CallKey]:
+    """Return the keys in order, without duplicates and malformed ones."""
+    return [key for key in map(parse_call_key, dict.fromkeys(texts)) if key]

@@ -1,4 +1,4 @@
-"""What became of a call, step by step: from its own columns, the attempt log, and the events that are still there."""
+"""The timeline of a call, from its own columns, the attempt log, and the events that the outbox still has."""
 
 from __future__ import annotations
 
@@ -6,214 +6,230 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
 from eventservice.api.formats import parse_instant
-from eventservice.console.calls.presenters.call_state import in_words, why_no_further_attempt
+from eventservice.console.calls.presenters.call_state import (
+    LATE_AFTER,
+    explain_error_kind,
+    explain_final_failure,
+)
+from eventservice.console.calls.presenters.http_exchange import format_node, get_attempt_tone
+from execution.models import HttpExecution
 from execution.outcome import ErrorKind
 from orchestration.events import EventType
 from orchestration.queries.calls import CallDetails
 from orchestration.retries import RetryPolicy
 from orchestration.states import TERMINAL, Delivery, Status
+from outbox.models import OutboxEvent
 
-# Of a call with more attempts, the first and the last are shown.
-MOST_ATTEMPTS, FIRST, LAST = 12, 3, 7
-# Later than this is worth a colour.
-LATE = timedelta(seconds=5)
-
-Rank = int
+# If there are more attempts, the timeline shows the first and the last of them.
+MAX_ATTEMPTS_SHOWN, FIRST_ATTEMPTS_SHOWN, LAST_ATTEMPTS_SHOWN = 12, 3, 7
+# Steps at the same time are sorted by rank. An attempt takes three ranks.
+FIRST_ATTEMPT_RANK, RANKS_PER_ATTEMPT, LAST_RANK = 10, 3, 10_000
 
 
 @dataclass(slots=True)
-class Step:
+class TimelineStep:
+    """One step. `tone` is good, bad, warn, info, or waiting for a step that has not happened yet."""
+
     name: str
     at: datetime | None
-    rank: Rank
-    mood: str = ""  # good, bad, warn, info; waiting: it has not happened yet
+    rank: int
+    tone: str = ""
     text: str = ""
-    explained: str = ""
-    plans: bool = False  # the call, for `moment`
-    moment: datetime | None = None  # another time that it speaks of
-    event: Any = None
-    cause: Any = None  # the event that led to it, if it is still there
-    attempt: Any = None
+    explanation: str = ""
+    is_plan: bool = False  # the step plans the call for `planned_for`, if that is still known
+    planned_for: datetime | None = None
+    next_attempt_at: datetime | None = None
+    event: OutboxEvent | None = None
+    cause: OutboxEvent | None = None  # the event that led to `event`, if the outbox still has it
+    attempt: HttpExecution | None = None
     lateness: timedelta | None = None
     node: str = ""
 
     @property
     def is_late(self) -> bool:
-        return self.lateness is not None and self.lateness > LATE
+        return self.lateness is not None and self.lateness > LATE_AFTER
 
 
 @dataclass(frozen=True, slots=True)
-class Retries:
-    """Interruptions do not count: they are nobody's failure but ours."""
+class RetryProgress:
+    """How many attempts have been made of those allowed. Interrupted attempts do not count."""
 
     made: int
-    most: int
+    max_attempts: int
     next_at: datetime | None
     until: datetime | None
 
 
-def retries_of(call: CallDetails) -> Retries:
+def compute_retry_progress(call: CallDetails) -> RetryProgress:
     policy = RetryPolicy.from_stored(call.retry_policy)
-    started, lasting = call.started_at, policy.max_attempts_duration
-    return Retries(
+    started, duration = call.started_at, policy.max_attempts_duration
+    return RetryProgress(
         made=call.attempt - call.interruptions,
-        most=policy.max_attempts,
+        max_attempts=policy.max_attempts,
         next_at=call.due_at if call.status == Status.SCHEDULED and call.attempt else None,
-        until=started + timedelta(seconds=lasting) if started and lasting else None,
+        until=started + timedelta(seconds=duration) if started and duration else None,
     )
 
 
-def are_pruned(events: Sequence[Any]) -> bool:
+def has_pruned_events(events: Sequence[OutboxEvent]) -> bool:
     return not events or events[0].aggregate_seq > 1
 
 
-def timeline(
-    call: CallDetails, attempts: Sequence[Any], events: Sequence[Any], hosts: Mapping[uuid.UUID, str]
-) -> list[Step]:
-    known = _Known(events)
-    steps = [*_beginning(call, known), *_rescheduled(known)]
-    for number, attempt in enumerate(attempts):
-        if FIRST <= number < len(attempts) - LAST and len(attempts) > MOST_ATTEMPTS:
-            if number == FIRST:
-                steps.append(_left_out(attempt, attempts[-LAST].attempt - attempt.attempt, number))
-            continue
-        following = attempts[number + 1] if number + 1 < len(attempts) else None
-        steps += _attempt(call, attempt, following, known, hosts, 10 + 3 * number)
-    steps += _present(call, known)
-    for step in steps:
-        step.cause = step.event and known.by_id.get(step.event.causation_id)
-    return sorted(steps, key=lambda step: (step.mood == "waiting", step.at or call.due_at, step.rank))
-
-
-class _Known:
-    """The events, by what leads to them."""
-
-    def __init__(self, events: Sequence[Any]) -> None:
-        self.events = events
-        self.by_id = {event.event_id: event for event in events}
-        self.by_cause = {event.causation_id: event for event in events if event.causation_id}
-
-    def first(self, *kinds: EventType) -> Any:
-        return next((event for event in self.events if event.event_type in kinds), None)
-
-    def last(self, *kinds: EventType) -> Any:
-        return next((event for event in reversed(self.events) if event.event_type in kinds), None)
-
-
-def _said_due(event: Any) -> datetime | None:
-    return parse_instant(str(event.event_payload.get("dueAt"))) if event else None
-
-
-def _beginning(call: CallDetails, known: _Known) -> list[Step]:
-    scheduled = known.first(EventType.SCHEDULED)
-    never_moved = not call.attempt and known.last(EventType.RESCHEDULED) is None
-    due = _said_due(scheduled) or (call.due_at if never_moved else None)
-    return [
-        Step("Submitted", call.submitted_at, 0, "good", event=known.first(EventType.SUBMITTED)),
-        Step("Scheduled", call.submitted_at, 1, "good", plans=True, moment=due, event=scheduled),
-    ]
-
-
-def _rescheduled(known: _Known) -> list[Step]:
-    """By somebody: what the engine plans after an attempt belongs to the attempt."""
-    return [
-        Step("Rescheduled", event.created_at, 2, "info", plans=True, moment=_said_due(event), event=event)
-        for event in known.events
-        if event.event_type == EventType.RESCHEDULED and event.causation_id is None
-    ]
-
-
-def _left_out(attempt: Any, count: int, number: int) -> Step:
-    return Step("…", attempt.started_at, 10 + 3 * number, "info", f"{count} more attempts: see Attempts.")
-
-
-def _attempt(
+def build_timeline(
     call: CallDetails,
-    attempt: Any,
-    following: Any,
-    known: _Known,
-    hosts: Mapping[uuid.UUID, str],
-    rank: Rank,
-) -> list[Step]:
-    running = known.by_id.get(attempt.execution_id)
-    reached = known.by_id.get(running.causation_id) if running else None
-    due = _said_due(reached) or _due_of(call, attempt)
-    if due:
-        due = max(due, call.submitted_at)  # events tell whole milliseconds, rounded down
-    late = max(attempt.started_at - due, timedelta()) if due else None
-    node = said_node(attempt.node, hosts)
-    steps = [
-        Step(
-            "Started",
-            attempt.started_at,
-            rank + 1,
-            "info",
-            event=running,
-            lateness=late,
-            node=node,
+    attempts: Sequence[HttpExecution],
+    events: Sequence[OutboxEvent],
+    hostnames: Mapping[uuid.UUID, str],
+) -> list[TimelineStep]:
+    return _TimelineBuilder(call, attempts, events, hostnames).build()
+
+
+class _TimelineBuilder:
+    def __init__(
+        self,
+        call: CallDetails,
+        attempts: Sequence[HttpExecution],
+        events: Sequence[OutboxEvent],
+        hostnames: Mapping[uuid.UUID, str],
+    ) -> None:
+        self.call, self.attempts, self.events, self.hostnames = call, attempts, events, hostnames
+        self._event_by_id = {event.event_id: event for event in events}
+        self._event_by_cause = {event.causation_id: event for event in events if event.causation_id}
+
+    def build(self) -> list[TimelineStep]:
+        steps = [*self._build_submission(), *self._build_reschedulings(), *self._build_attempts()]
+        steps.append(self._build_present())
+        for step in steps:
+            if step.event and step.event.causation_id:
+                step.cause = self._event_by_id.get(step.event.causation_id)
+        return sorted(
+            steps, key=lambda step: (step.tone == "waiting", step.at or self.call.due_at, step.rank)
+        )
+
+    def _find_first(self, kind: EventType) -> OutboxEvent | None:
+        return next((event for event in self.events if event.event_type == kind), None)
+
+    def _find_last(self, kind: EventType) -> OutboxEvent | None:
+        return next((event for event in reversed(self.events) if event.event_type == kind), None)
+
+    def _build_submission(self) -> list[TimelineStep]:
+        call, scheduled = self.call, self._find_first(EventType.SCHEDULED)
+        never_moved = not call.attempt and self._find_last(EventType.RESCHEDULED) is None
+        due = _parse_due_at(scheduled) or (call.due_at if never_moved else None)
+        submitted = self._find_first(EventType.SUBMITTED)
+        return [
+            TimelineStep("Submitted", call.submitted_at, 0, "good", event=submitted),
+            TimelineStep(
+                "Scheduled", call.submitted_at, 1, "good", is_plan=True, planned_for=due, event=scheduled
+            ),
+        ]
+
+    def _build_reschedulings(self) -> list[TimelineStep]:
+        """Return the reschedulings by clients and operators. Those after an attempt are part of the attempt."""
+        return [
+            TimelineStep(
+                "Rescheduled", event.created_at, 2, "info",
+                is_plan=True, planned_for=_parse_due_at(event), event=event,
+            )
+            for event in self.events
+            if event.event_type == EventType.RESCHEDULED and event.causation_id is None
+        ]  # fmt: skip
+
+    def _build_attempts(self) -> list[TimelineStep]:
+        steps: list[TimelineStep] = []
+        last_shown = len(self.attempts) - LAST_ATTEMPTS_SHOWN
+        for index, attempt in enumerate(self.attempts):
+            rank = FIRST_ATTEMPT_RANK + RANKS_PER_ATTEMPT * index
+            if len(self.attempts) > MAX_ATTEMPTS_SHOWN and FIRST_ATTEMPTS_SHOWN <= index < last_shown:
+                if index == FIRST_ATTEMPTS_SHOWN:
+                    count = self.attempts[last_shown].attempt - attempt.attempt
+                    text = f"{count} more attempts: see Attempts."
+                    steps.append(TimelineStep("…", attempt.started_at, rank, "info", text))
+                continue
+            following = self.attempts[index + 1] if index + 1 < len(self.attempts) else None
+            steps += self._build_attempt(attempt, following, rank)
+        return steps
+
+    def _build_attempt(
+        self, attempt: HttpExecution, following: HttpExecution | None, rank: int
+    ) -> list[TimelineStep]:
+        running = self._event_by_id.get(attempt.execution_id)
+        reached = self._event_by_id.get(running.causation_id) if running and running.causation_id else None
+        due = _parse_due_at(reached) or self._find_due_time(attempt)
+        if due:
+            due = max(due, self.call.submitted_at)  # events round down to whole milliseconds
+        started = TimelineStep(
+            "Started", attempt.started_at, rank + 1, "info", event=running, attempt=attempt
+        )
+        started.lateness = max(attempt.started_at - due, timedelta()) if due else None
+        started.node = format_node(attempt.node, self.hostnames)
+        steps = [started]
+        # When a retry is due is part of the attempt before it.
+        if due and attempt.attempt == 1:
+            steps.insert(0, TimelineStep("Due", due, rank, "info", event=reached))
+        if attempt.finished_at:
+            steps.append(self._build_end(attempt, following, rank + 2))
+        return steps
+
+    def _find_due_time(self, attempt: HttpExecution) -> datetime | None:
+        """Return the due time if the event with it is deleted: the call has that of its last attempt until a retry."""
+        is_last = attempt.attempt == self.call.attempt and self.call.status != Status.SCHEDULED
+        return self.call.due_at if is_last else None
+
+    def _build_end(self, attempt: HttpExecution, following: HttpExecution | None, rank: int) -> TimelineStep:
+        event = self._event_by_cause.get(attempt.execution_id)
+        is_retry = event is not None and event.event_type == EventType.RESCHEDULED
+        step = TimelineStep(
+            f"Attempt {attempt.attempt}",
+            attempt.finished_at,
+            rank,
+            get_attempt_tone(attempt),
             attempt=attempt,
         )
-    ]
-    # Of a retry, the end of the attempt before it tells.
-    if due and attempt.attempt == 1:
-        steps.insert(0, Step("Due", due, rank, "info", event=reached))
-    if attempt.finished_at:
-        steps.append(_end(call, attempt, following, known, node, rank + 2))
-    return steps
+        if is_retry and (next_attempt_at := _parse_due_at(event)):
+            step.event, step.next_attempt_at = event, next_attempt_at
+        if attempt.error_kind == ErrorKind.INTERRUPTED:
+            step.explanation = self._explain_interruption(attempt, following)
+        else:
+            step.explanation = explain_error_kind(attempt.error_kind)
+        return step
 
-
-def _due_of(call: CallDetails, attempt: Any) -> datetime | None:
-    """Without its event: a call knows when its last attempt was due, until it plans the next."""
-    is_last = attempt.attempt == call.attempt and call.status != Status.SCHEDULED
-    return call.due_at if is_last else None
-
-
-def said_node(node: uuid.UUID, hosts: Mapping[uuid.UUID, str]) -> str:
-    return hosts.get(node) or f"…{str(node)[-8:]}"
-
-
-def _end(call: CallDetails, attempt: Any, following: Any, known: _Known, node: str, rank: Rank) -> Step:
-    event = known.by_cause.get(attempt.execution_id)
-    again_at = _said_due(event) if event and event.event_type == EventType.RESCHEDULED else None
-    step = Step(
-        f"Attempt {attempt.attempt}",
-        attempt.finished_at,
-        rank,
-        mood_of(attempt),
-        attempt=attempt,
-        event=event if again_at else None,
-        moment=again_at,
-    )
-    if attempt.error_kind == ErrorKind.INTERRUPTED:
-        step.explained = _interruption(call, attempt, following, node)
-    else:
-        step.explained = in_words(attempt.error_kind)
-    return step
-
-
-def mood_of(attempt: Any) -> str:
-    if attempt.finished_at is None:
-        return "waiting"
-    if attempt.error_kind:
-        return "warn" if attempt.error_kind == ErrorKind.INTERRUPTED else "bad"
-    return "good" if 200 <= (attempt.response_status or 0) < 300 else "bad"
-
-
-def _interruption(call: CallDetails, attempt: Any, following: Any, node: str) -> str:
-    seen = f"The end of attempt {attempt.attempt} was not seen: the node {node} died or lost its lease while making it."
-    if following:
-        return (
-            f"{seen} The request may have been sent, so it was made again as attempt {following.attempt},"
-            f" under the same idempotency key."
+    def _explain_interruption(self, attempt: HttpExecution, following: HttpExecution | None) -> str:
+        node = format_node(attempt.node, self.hostnames)
+        cause = (
+            f"The outcome of attempt {attempt.attempt} is unknown: node {node} died or lost its lease"
+            " during the attempt."
         )
-    if call.status == Status.SCHEDULED:
-        return f"{seen} It will be made again under the same idempotency key."
-    if call.delivery == Delivery.AT_MOST_ONCE:
-        return f"{seen} It was not made again: the call is delivered at most once."
-    return seen
+        if following:
+            return (
+                f"{cause} The request may have been sent, so it was repeated as attempt {following.attempt}"
+                " with the same idempotency key."
+            )
+        if self.call.status == Status.SCHEDULED:
+            return f"{cause} It will be repeated with the same idempotency key."
+        if self.call.delivery == Delivery.AT_MOST_ONCE:
+            return f"{cause} It was not repeated: the call is delivered at most once."
+        return cause
+
+    def _build_present(self) -> TimelineStep:
+        """Return the outcome of the call, or what comes next."""
+        call, status = self.call, Status(self.call.status)
+        if status == Status.RUNNING:
+            return TimelineStep("Running", None, LAST_RANK, "waiting", f"attempt {call.attempt}")
+        if status not in TERMINAL:
+            return TimelineStep("Due", call.due_at, LAST_RANK, "waiting", f"attempt {call.attempt + 1}")
+        kind, tone = _OUTCOMES[status]
+        explanation = explain_final_failure(call) if status == Status.FAILED else ""
+        return TimelineStep(
+            status.value,
+            call.finished_at,
+            LAST_RANK,
+            tone,
+            explanation=explanation,
+            event=self._find_last(kind),
+        )
 
 
 _OUTCOMES = {
@@ -223,16 +239,5 @@ _OUTCOMES = {
 }
 
 
-def _present(call: CallDetails, known: _Known) -> list[Step]:
-    """Its outcome, or what comes next."""
-    status = Status(call.status)
-    if status in TERMINAL:
-        kind, mood = _OUTCOMES[status]
-        explained = why_no_further_attempt(call) if status == Status.FAILED else ""
-        return [
-            Step(status.value, call.finished_at, 10_000, mood, event=known.last(kind), explained=explained)
-        ]
-    if status == Status.RUNNING:
-        text = f"attempt {call.attempt} is under way"
-        return [Step("Running", None, 10_000, "waiting", text)]
-    return [Step("Due", call.due_at, 10_000, "waiting", f"attempt {call.attempt + 1}")]
+def _parse_due_at(event: OutboxEvent | None) -> datetime | None:
+    return parse_instant(str(event.event_payload.get("dueAt"))) if event else None

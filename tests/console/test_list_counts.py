@@ -1,4 +1,4 @@
-"""How many there are: within the filters where an index can tell, otherwise said to be of all; and never read through."""
+"""Calls are counted within the filters if an index can do it, and else over all calls; counts never scan a table."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from orchestration.queries import counts as call_counts
 from orchestration.queries.call_lists import CallFilter
 from orchestration.queries.counts import count_calls, count_submitted_since
 from tests.conftest import NOON
-from tests.console.status_rows import chips, make_call, shown
+from tests.console.call_list import get_list_page, make_call, read_chips
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
 
@@ -34,29 +34,33 @@ def filters(tenant: Tenant, **wanted: Any) -> list[CallFilter]:
 
 def test_chips_count_all_tenants_and_one(viewer: Client, tenant: Tenant) -> None:
     everything = {"All": "13", "Scheduled": "4", "Running": "0", "Succeeded": "4", "Failed": "4"}
-    assert chips(shown(viewer)) == {**everything, "Canceled": "1"}
-    assert chips(shown(viewer, f"tenant={tenant.tenant_id}")) == {**everything, "All": "12", "Canceled": "0"}
+    assert read_chips(get_list_page(viewer)) == {**everything, "Canceled": "1"}
+    assert read_chips(get_list_page(viewer, f"tenant={tenant.tenant_id}")) == {
+        **everything,
+        "All": "12",
+        "Canceled": "0",
+    }
 
 
 def test_chips_count_within_the_other_filters(viewer: Client) -> None:
-    page = shown(viewer, "host=one.test&status=Failed")
-    assert chips(page) == {
+    page = get_list_page(viewer, "host=one.test&status=Failed")
+    assert read_chips(page) == {
         "All": "7", "Scheduled": "2", "Running": "0", "Succeeded": "2", "Failed": "2", "Canceled": "1",
     }  # fmt: skip
-    assert "The counts are of all calls" not in page
+    assert "The counts include all calls" not in page
 
 
-def test_where_that_would_cost_too_much_they_say_what_they_count(
+def test_chips_say_so_if_they_count_without_the_other_filters(
     viewer: Client, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(call_lists, "MAX_FEW", 1)
-    page = shown(viewer, f"host=one.test&tenant={tenant.tenant_id}")
-    assert chips(page)["Failed"] == "4"
-    assert "The counts are of all calls of acme" in page
+    page = get_list_page(viewer, f"host=one.test&tenant={tenant.tenant_id}")
+    assert read_chips(page)["Failed"] == "4"
+    assert "The counts include all calls of acme" in page
 
 
 @pytest.mark.parametrize("few", [0, 5000], ids=["walks", "few"])
-def test_the_total_is_that_of_the_list(tenant: Tenant, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_total_matches_the_list(tenant: Tenant, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(call_lists, "MAX_FEW", few)
     cases: list[tuple[dict[str, Any], int]] = [
         ({}, 12),
@@ -76,7 +80,7 @@ def test_the_total_is_that_of_the_list(tenant: Tenant, few: int, monkeypatch: py
         assert (found.total, found.exact) == (expected, True), wanted
 
 
-def test_a_total_that_nobody_knows_is_at_least_what_was_found(
+def test_an_unknown_total_is_at_least_the_number_found(
     tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(call_lists, "MAX_FEW", 1)
@@ -85,7 +89,7 @@ def test_a_total_that_nobody_knows_is_at_least_what_was_found(
     assert (found.total, found.exact) == (2, False)
 
 
-def test_no_count_goes_on_for_ever(tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_count_is_bounded(tenant: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(call_counts, "MAX_COUNTED", 2)
     assert count_calls(filters(tenant)).by_status["Failed"] == 3
     with CaptureQueriesContext(connection) as seen:
@@ -102,7 +106,7 @@ def test_calls_of_one_correlation_are_counted(tenant: Tenant) -> None:
     assert (found.total, found.filtered, dict(found.by_status)) == (1, True, {"Scheduled": 1})
 
 
-def test_new_are_those_submitted_since_that_pass_the_filter(tenant: Tenant, intruder: Tenant) -> None:
+def test_matching_calls_submitted_since_count_as_new(tenant: Tenant, intruder: Tenant) -> None:
     calls = filters(tenant) + filters(intruder)
     make_call(intruder, 60, status="Failed")
     make_call(tenant, 61)

@@ -1,4 +1,4 @@
-"""The address is the filter: what it asks for is listed, and what it asks for in a wrong way is said at its field."""
+"""The URL of a list is its filter. Matching calls are listed, and invalid filters are reported at their fields."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from eventservice.tenants.directory import create_tenant
 from eventservice.tenants.models import Tenant
 from orchestration.models import ServiceCall, ServiceCallTag
 from orchestration.queries import call_lists
-from tests.console.status_rows import chips, make_call, names, shown
+from tests.console.call_list import get_list_page, make_call, read_chips, read_names
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
 
@@ -44,63 +44,63 @@ FILTERS = {
 
 
 @pytest.mark.parametrize("few", [0, 5000], ids=["walks", "few"])
-def test_it_lists_what_is_asked_for(viewer: Client, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_matching_calls_are_listed(viewer: Client, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(call_lists, "MAX_FEW", few)
     for query, expected in FILTERS.items():
-        assert set(names(shown(viewer, query))) == expected, query
+        assert set(read_names(get_list_page(viewer, query))) == expected, query
     for (one, first), (other, second) in itertools.combinations(FILTERS.items(), 2):
         if {part.split("=")[0] for part in one.split("&")} & {p.split("=")[0] for p in other.split("&")}:
             continue
         if {"by=submitted"} & {*one.split("&"), *other.split("&")}:
-            continue  # it says what the dates of both are of
-        assert set(names(shown(viewer, f"{one}&{other}"))) == first & second, (one, other)
+            continue  # it changes the meaning of both dates
+        assert set(read_names(get_list_page(viewer, f"{one}&{other}"))) == first & second, (one, other)
 
 
 @pytest.mark.parametrize(
     ("sort", "expected"), [("submittedAt", "abcd"), ("-submittedAt", "dcba"), ("dueAt", "abcd"), ("-dueAt", "dcba")]
 )  # fmt: skip
-def test_it_is_sorted(viewer: Client, sort: str, expected: str) -> None:
-    page = shown(viewer, f"sort={sort}")
-    assert "".join(names(page)) == expected
+def test_the_list_is_sorted(viewer: Client, sort: str, expected: str) -> None:
+    page = get_list_page(viewer, f"sort={sort}")
+    assert "".join(read_names(page)) == expected
     sorts = re.findall(r'aria-sort="(\w+)"', page)
     assert sorts[sort.endswith("dueAt")] == ("descending" if sort.startswith("-") else "ascending")
 
 
 @pytest.mark.parametrize(
-    ("query", "said"),
+    ("query", "message"),
     [
         ("from=yesterday", 'id="w-from">From must be a time in UTC'),
         ("to=2026-02-30T00:00Z", 'id="w-to">To must be a time in UTC'),
         ("from=2026-03-02T00:00Z&to=2026-03-01T00:00Z", 'id="w-to">To must be later than From'),
-        ("tenant=00000000-0000-0000-0000-000000000001", 'id="w-tenant">This tenant is not known'),
-        ("tenant=acme", 'id="w-tenant">This tenant must be a UUID'),
-        ("name=" + "n" * 2001, 'id="w-name">The name must be a text'),
-        ("&".join(f"tag={n}" for n in range(21)), 'id="w-tag">A tag must be given at most 20 times'),
-        ("status=Sleeping", "<code>status</code> must be one of"),
-        ("limit=201", "<code>limit</code> must be a whole number"),
-        ("stauts=Failed", "<code>stauts</code> is not known here"),
-        ("cursor=x", "not of a page of this list"),
+        ("tenant=00000000-0000-0000-0000-000000000001", 'id="w-tenant">Tenant does not exist'),
+        ("tenant=acme", 'id="w-tenant">Tenant must be a UUID'),
+        ("name=" + "n" * 2001, 'id="w-name">Name must be a text'),
+        ("&".join(f"tag={n}" for n in range(21)), 'id="w-tag">Tag must be given at most 20 times'),
+        ("status=Sleeping", "<p>status must be one of"),
+        ("limit=201", "<p>limit must be a whole number"),
+        ("stauts=Failed", "<p>stauts is not known here"),
+        ("cursor=x", "This link is for a list with other filters"),
     ],
 )
-def test_what_is_wrong_is_said_where_it_is_and_looks_like_no_empty_list(
-    viewer: Client, query: str, said: str
+def test_an_invalid_filter_is_reported_and_does_not_look_like_an_empty_list(
+    viewer: Client, query: str, message: str
 ) -> None:
-    page = shown(viewer, query, status=400)
-    assert said in page
+    page = get_list_page(viewer, query, status=400)
+    assert message in page
     assert "<tbody>" not in page
     assert 'class="empty"' not in page
     assert 'role="alert"' in page
 
 
-def test_a_wrong_date_stays_to_be_mended(viewer: Client) -> None:
-    page = shown(viewer, "from=yesterday&name=a", status=400)
+def test_an_invalid_date_can_be_corrected(viewer: Client) -> None:
+    page = get_list_page(viewer, "from=yesterday&name=a", status=400)
     assert 'name="from" value="yesterday" type="text" aria-invalid="true"' in page
     assert 'name="name" value="a"' in page
 
 
-def test_each_filter_in_use_can_be_taken_off_alone(viewer: Client) -> None:
-    page = shown(viewer, "name=b&tag=x&tag=y&status=Scheduled&sort=dueAt&limit=10")
-    found = re.findall(r'href="([^"]*)" title="Take off the filter (\w+: \w+)"', page)
+def test_each_active_filter_can_be_removed_alone(viewer: Client) -> None:
+    page = get_list_page(viewer, "name=b&tag=x&tag=y&status=Scheduled&sort=dueAt&limit=10")
+    found = re.findall(r'href="([^"]*)" title="Remove the filter (\w+: \w+)"', page)
     without = {name: parse_qs(urlsplit(unescape(address)).query) for address, name in found}
     kept = {"status": ["Scheduled"], "sort": ["dueAt"], "limit": ["10"]}
     assert without == {
@@ -110,8 +110,8 @@ def test_each_filter_in_use_can_be_taken_off_alone(viewer: Client) -> None:
     }
 
 
-def test_the_form_keeps_what_it_does_not_ask(viewer: Client) -> None:
-    page = shown(viewer, "status=Failed&favorites=1&tag=x&sort=dueAt&limit=10")
+def test_the_form_keeps_filters_without_a_field(viewer: Client) -> None:
+    page = get_list_page(viewer, "status=Failed&favorites=1&tag=x&sort=dueAt&limit=10")
     form = page[page.index('<form class="body"') : page.index("</form>", page.index('<form class="body"'))]
     hidden = re.findall(r'type="hidden" name="(\w+)" value="(\w+)"', form)
     assert sorted(hidden) == sorted(
@@ -119,30 +119,30 @@ def test_the_form_keeps_what_it_does_not_ask(viewer: Client) -> None:
     )
 
 
-def test_a_chip_chooses_its_status_and_gives_it_up_again(viewer: Client) -> None:
-    page = shown(viewer, "tag=x&status=Failed")
+def test_a_chip_selects_its_status_and_a_second_click_removes_it(viewer: Client) -> None:
+    page = get_list_page(viewer, "tag=x&status=Failed")
     addresses = {
         name: unescape(address) for name, address in re.findall(r'id="chip-(\w+)" href="([^"]*)"', page)
     }
     assert addresses["Failed"] == "/calls/?tag=x"
     assert addresses["Succeeded"] == "/calls/?tag=x&status=Succeeded"
     assert addresses["favorites"] == "/calls/?tag=x&status=Failed&favorites=1"
-    assert chips(page)["Failed"] == "1"
+    assert read_chips(page)["Failed"] == "1"
 
 
-def test_no_match_is_not_no_calls(viewer: Client) -> None:
-    page = shown(viewer, "name=nobody")
-    assert "No call matches these filters" in page
+def test_an_empty_result_is_not_called_an_empty_list(viewer: Client) -> None:
+    page = get_list_page(viewer, "name=nobody")
+    assert "No calls match these filters" in page
     assert "Clear filters" in page
     empty = create_tenant("empty").tenant_id
-    assert "No call matches these filters" in shown(viewer, f"tenant={empty}")
+    assert "No calls match these filters" in get_list_page(viewer, f"tenant={empty}")
 
 
-def test_a_first_look_teaches_the_next_step(viewer: Client, operator: Client) -> None:
+def test_an_empty_list_leads_to_the_next_step(viewer: Client, operator: Client) -> None:
     ServiceCallTag.across_tenants.all().delete()
     ServiceCall.across_tenants.all().delete()
-    assert "No calls yet" in shown(viewer)
-    assert 'href="/calls/new/"' not in shown(viewer)
-    assert 'href="/calls/new/"' in shown(operator)
+    assert "No calls yet" in get_list_page(viewer)
+    assert 'href="/calls/new/"' not in get_list_page(viewer)
+    assert 'href="/calls/new/"' in get_list_page(operator)
     Tenant.objects.all().delete()
-    assert "There is no tenant yet" in shown(operator)
+    assert "No tenants yet" in get_list_page(operator)

@@ -1,4 +1,4 @@
-"""What a row of the Status page says, and to whom it offers what."""
+"""A row shows the state of its call, and offers actions to those who may take them."""
 
 from __future__ import annotations
 
@@ -11,45 +11,45 @@ from django.test import Client
 
 from eventservice.tenants.models import Tenant
 from tests.conftest import NOON
-from tests.console.status_rows import make_call, names, shown
+from tests.console.call_list import get_list_page, make_call, read_names
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
 
 
-def test_it_has_the_calls_of_all_tenants_the_newest_first(
+def test_the_calls_of_all_tenants_are_listed_newest_first(
     viewer: Client, tenant: Tenant, intruder: Tenant
 ) -> None:
     for minutes, owner, name in ((-3, tenant, "a"), (-1, intruder, "b"), (-2, tenant, "c")):
         make_call(owner, minutes, name=name)
-    page = shown(viewer)
-    assert names(page) == ["b", "c", "a"]
+    page = get_list_page(viewer)
+    assert read_names(page) == ["b", "c", "a"]
     assert "acme · POST example.test" in page
-    assert names(shown(viewer, f"tenant={tenant.tenant_id}")) == ["c", "a"]
+    assert read_names(get_list_page(viewer, f"tenant={tenant.tenant_id}")) == ["c", "a"]
 
 
-def test_a_row_leads_to_its_call_and_lets_its_id_be_copied(viewer: Client, tenant: Tenant) -> None:
+def test_a_row_links_to_its_call_and_its_id_can_be_copied(viewer: Client, tenant: Tenant) -> None:
     call = make_call(tenant)
-    page = shown(viewer)
+    page = get_list_page(viewer)
     assert f'href="/calls/{tenant.tenant_id}/{call.service_call_id}/" aria-label="Details of call"' in page
     assert f'data-copy="{call.service_call_id}"' in page
 
 
-def test_a_failed_call_that_was_retried_says_so(viewer: Client, tenant: Tenant) -> None:
+def test_a_retried_call_is_marked(viewer: Client, tenant: Tenant) -> None:
     call = make_call(tenant, status="Failed", name="a")
-    assert "retried" not in shown(viewer)
+    assert "retried" not in get_list_page(viewer)
     make_call(tenant, status="Scheduled", name="b", replay_of=call.service_call_id)
-    page = shown(viewer)
+    page = get_list_page(viewer)
     assert page.count(">retried<") == 1
-    assert names(shown(viewer, f"replayOf={call.service_call_id}")) == ["b"]
+    assert read_names(get_list_page(viewer, f"replayOf={call.service_call_id}")) == ["b"]
 
 
 @pytest.mark.parametrize(
-    ("status", "columns", "said"),
+    ("status", "columns", "texts"),
     [
         ("Scheduled", {"due_at": NOON + timedelta(hours=2)}, ["Due", "in 2 h"]),
         ("Scheduled", {"due_at": NOON - timedelta(minutes=2)}, ["2 m ago", "overdue"]),
         ("Scheduled", {"due_at": NOON + timedelta(hours=2), "attempt": 2}, ["attempt 3"]),
-        ("Running", {"started_at": NOON - timedelta(seconds=5), "cancel_requested": True}, ["Started", "5 s ago", "cancel asked"]),
+        ("Running", {"started_at": NOON - timedelta(seconds=5), "cancel_requested": True}, ["Started", "5 s ago", "cancel requested"]),
         (
             "Succeeded",
             {
@@ -65,40 +65,42 @@ def test_a_failed_call_that_was_retried_says_so(viewer: Client, tenant: Tenant) 
         ("Failed", {"outcome_meta": {"responseMeta": {"status": 503}, "errorMeta": {"kind": "HttpStatus"}}}, ["HTTP 503"]),
     ],
 )  # fmt: skip
-def test_it_says_how_the_call_stands(
-    viewer: Client, tenant: Tenant, status: str, columns: dict[str, Any], said: list[str]
+def test_a_row_shows_the_state_of_its_call(
+    viewer: Client, tenant: Tenant, status: str, columns: dict[str, Any], texts: list[str]
 ) -> None:
     make_call(tenant, status=status, **columns)
-    page = shown(viewer)
+    page = get_list_page(viewer)
     assert f'<span class="pill {status.lower()}">{status}</span>' in page
     text = re.sub(r"<[^>]+>", " ", page[page.index("<tbody>") :])
-    assert [part for part in said if part not in text] == []
+    assert [part for part in texts if part not in text] == []
 
 
-def test_what_others_have_written_is_text(viewer: Client, tenant: Tenant) -> None:
+def test_values_are_escaped(viewer: Client, tenant: Tenant) -> None:
     make_call(tenant, name="<script>alert(1)</script>", host="<b>.test", tags=('"><i>',))
-    page = shown(viewer)
-    assert names(page) == ["<script>alert(1)</script>"]
+    page = get_list_page(viewer)
+    assert read_names(page) == ["<script>alert(1)</script>"]
     for raw in ("<script>alert", "<b>.test", '"><i>'):
         assert raw not in page
 
 
-def test_bodies_and_headers_are_not_in_it(viewer: Client, tenant: Tenant) -> None:
+def test_a_list_has_no_headers_and_bodies(viewer: Client, tenant: Tenant) -> None:
     spec = {"method": "POST", "url": "http://x.test/", "headers": {"X-Key": "canary"}, "body": "canary"}
     make_call(tenant, request_spec=spec)
-    assert "canary" not in shown(viewer)
+    assert "canary" not in get_list_page(viewer)
 
 
-def test_a_favorite_is_starred_and_is_no_tag(viewer: Client, operator: Client, tenant: Tenant) -> None:
+def test_a_favorite_has_a_star_and_is_not_shown_as_a_tag(
+    viewer: Client, operator: Client, tenant: Tenant
+) -> None:
     make_call(tenant, 1, name="dear", tags=("favorite", "x"))
     make_call(tenant, 2, name="other")
-    page = shown(operator)
-    assert re.findall(r'aria-pressed="(\w+)"[^>]*aria-label="Favorite"', page) == ["false", "true"]
+    page = get_list_page(operator)
+    assert re.findall(r'aria-label="Favorite"\s+aria-pressed="(\w+)"', page) == ["false", "true"]
     assert '<span class="tag" title="favorite">' not in page
-    assert names(shown(viewer, "favorites=1")) == ["dear"]
+    assert read_names(get_list_page(viewer, "favorites=1")) == ["dear"]
 
 
-def test_an_operator_turns_a_star(operator: Client, tenant: Tenant) -> None:
+def test_an_operator_toggles_a_favorite(operator: Client, tenant: Tenant) -> None:
     call = make_call(tenant)
     path = f"/calls/{tenant.tenant_id}/{call.service_call_id}/favorite/"
     star = operator.post(path, {"on": "1"}, HTTP_HX_REQUEST="true").content.decode()
@@ -107,19 +109,19 @@ def test_an_operator_turns_a_star(operator: Client, tenant: Tenant) -> None:
     assert "<html" not in star
 
 
-def test_a_viewer_sees_all_and_is_offered_nothing(viewer: Client, tenant: Tenant) -> None:
+def test_a_viewer_sees_everything_and_is_offered_no_actions(viewer: Client, tenant: Tenant) -> None:
     make_call(tenant, tags=("favorite",))
-    page = shown(viewer)
+    page = get_list_page(viewer)
     assert 'title="Favorite"' in page
-    for offered in ('name="call"', 'id="bulk"', "/favorite/", "New request"):
+    for offered in ('name="call"', 'id="bulk"', "/favorite/", "/calls/new/"):
         assert offered not in page
 
 
-def test_long_values_are_there_in_full_on_hover(viewer: Client, tenant: Tenant) -> None:
+def test_long_values_are_complete_in_their_titles(viewer: Client, tenant: Tenant) -> None:
     name, host = "n" * 200, "h" * 60 + ".test"
     spec: dict[str, Any] = {"method": "GET", "url": f"http://{host}/", "headers": {}, "body": None}
     make_call(tenant, name=name, host=host, request_spec=spec, tags=("a", "b", "c", "d", "e"))
-    page = shown(viewer)
+    page = get_list_page(viewer)
     assert f'title="{name}"' in page
     assert f'title="GET http://{host}/"' in page
     assert 'title="d, e">+2' in page

@@ -1,4 +1,4 @@
-"""The live part: it renews counts and the rows on show, each in its place, and brings no row in by itself."""
+"""The list refreshes its counts and its rows in place, and never inserts a row by itself."""
 
 from __future__ import annotations
 
@@ -12,85 +12,91 @@ from eventservice.db.now import pin_time
 from eventservice.tenants.models import Tenant
 from orchestration.models import ServiceCall
 from tests.conftest import NOON
-from tests.console.status_rows import chips, make_call, shown
+from tests.console.call_list import get_list_page, make_call, read_chips
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
 
 
-def address(page: str) -> str:
+def read_updates_url(page: str) -> str:
     (found,) = re.findall(r'hx-post="(/calls/look/[^"]*)"', page)
     return unescape(found)
 
 
-def on_show(page: str) -> list[str]:
+def squeeze(text: str) -> str:
+    return " ".join(text.split())
+
+
+def list_shown_keys(page: str) -> list[str]:
     return re.findall(r'name="shown" value="([^"]*)"', page)
 
 
-def look(client: Client, page: str) -> str:
-    response = client.post(address(page), {"shown": on_show(page)}, HTTP_HX_REQUEST="true")
+def fetch_updates(client: Client, page: str) -> str:
+    response = client.post(read_updates_url(page), {"shown": list_shown_keys(page)}, HTTP_HX_REQUEST="true")
     assert response.status_code == 200
     return str(response.content.decode())
 
 
-def test_what_is_new_is_counted_and_not_put_in(viewer: Client, tenant: Tenant) -> None:
+def test_new_calls_are_counted_and_not_inserted(viewer: Client, tenant: Tenant) -> None:
     make_call(tenant, -5, name="old", tags=("x",))
-    page = shown(viewer, "tag=x")
-    assert "new — show" not in look(viewer, page)
+    page = get_list_page(viewer, "tag=x")
+    assert "new — show" not in fetch_updates(viewer, page)
     make_call(tenant, 1, name="fresh", tags=("x",))
     make_call(tenant, 1, name="other")
-    part = look(viewer, page)
+    part = fetch_updates(viewer, page)
     assert "1 new — show" in part
     assert 'href="/calls/?tag=x">1 new' in part
-    assert chips(part)["Scheduled"] == "2"
+    assert read_chips(part)["Scheduled"] == "2"
     assert "fresh" not in part
-    # And it goes on from the same moment.
-    assert address(part) == address(page)
+    # The next update counts from the same moment.
+    assert read_updates_url(part) == read_updates_url(page)
 
 
-def test_a_row_on_show_is_renewed_in_its_place(viewer: Client, tenant: Tenant) -> None:
+def test_a_row_is_refreshed_in_place(viewer: Client, tenant: Tenant) -> None:
     call = make_call(tenant, -5)
-    page = shown(viewer, "status=Scheduled")
+    page = get_list_page(viewer, "status=Scheduled")
     ServiceCall.across_tenants.filter(service_call_id=call.service_call_id).update(
         status="Canceled", finished_at=NOON
     )
-    part = look(viewer, page)
-    assert f'id="state-{call.service_call_id}" hx-swap-oob="true"><span class="pill canceled">' in part
+    part = fetch_updates(viewer, page)
+    assert f'id="state-{call.service_call_id}" hx-swap-oob="true"> <span class="pill canceled">' in squeeze(
+        part
+    )
     assert f'id="execution-{call.service_call_id}" hx-swap-oob="true">' in part
     assert "Canceled <time" in part
-    assert chips(part)["Scheduled"] == "0"
+    assert read_chips(part)["Scheduled"] == "0"
 
 
-def test_what_has_ended_is_not_asked_for_again(viewer: Client, tenant: Tenant) -> None:
+def test_ended_calls_are_not_refreshed(viewer: Client, tenant: Tenant) -> None:
     for status in ("Scheduled", "Running", "Succeeded", "Failed", "Canceled"):
         make_call(tenant, -5, status=status)
-    assert len(on_show(shown(viewer))) == 2
+    assert len(list_shown_keys(get_list_page(viewer))) == 2
 
 
-def test_an_empty_list_looks_too(viewer: Client, tenant: Tenant) -> None:
-    page = shown(viewer)
+def test_an_empty_list_is_refreshed_too(viewer: Client, tenant: Tenant) -> None:
+    page = get_list_page(viewer)
     make_call(tenant, 1)
-    assert "1 new — show" in look(viewer, page)
+    assert "1 new — show" in fetch_updates(viewer, page)
 
 
 def test_a_call_submitted_just_before_the_page_is_not_new(viewer: Client, tenant: Tenant) -> None:
     make_call(tenant, 0)
-    page = shown(viewer)
+    page = get_list_page(viewer)
     with pin_time(NOON.replace(hour=13)):
-        assert "new — show" not in look(viewer, page)
+        assert "new — show" not in fetch_updates(viewer, page)
 
 
 @pytest.mark.parametrize("shown_ids", ["x", "a/b", "/", "00000000-0000-0000-0000-000000000001/" * 2])
-def test_ids_that_are_none_are_passed_over(viewer: Client, tenant: Tenant, shown_ids: str) -> None:
-    response = viewer.post(address(shown(viewer)), {"shown": [shown_ids]})
+def test_malformed_ids_are_ignored(viewer: Client, tenant: Tenant, shown_ids: str) -> None:
+    response = viewer.post(read_updates_url(get_list_page(viewer)), {"shown": [shown_ids]})
     assert response.status_code == 200
     assert b"hx-swap-oob" not in response.content
 
 
-def test_a_wrong_address_is_refused(viewer: Client) -> None:
+def test_an_invalid_query_is_refused(viewer: Client) -> None:
     for query in ("", "since=yesterday", "since=2026-03-01T12:00:00Z&from=x"):
         assert viewer.post(f"/calls/look/?{query}", HTTP_HX_REQUEST="true").status_code == 400
 
 
-def test_it_takes_a_session(outsider: Client) -> None:
+def test_updates_require_a_session(outsider: Client) -> None:
     response = outsider.post("/calls/look/?since=2026-03-01T12:00:00Z", HTTP_HX_REQUEST="true")
     assert (response.status_code, response["HX-Redirect"]) == (401, "/login/")

@@ -1,4 +1,4 @@
-"""The Request page's form makes the call that the API would make of it, once, and loses nothing that was typed."""
+"""The form for a new call submits what the API would, once, and keeps the input if it cannot."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from eventservice.tenants.models import Tenant
 from execution.redaction import decrypt_headers
 from orchestration import admission
 from orchestration.models import ServiceCallTag
-from tests.console.call_pages import BROWSER, NEW, calls, empty_form, filled, text_of
+from tests.console.call_pages import BROWSER, NEW, empty_form, fill_form, list_calls, read_text
 
 pytestmark = pytest.mark.django_db
 
@@ -27,10 +27,10 @@ def acme() -> Tenant:
 
 
 def submit(client: Client, **fields: Any) -> Any:
-    return client.post(NEW, filled(client, **fields), headers=BROWSER)
+    return client.post(NEW, fill_form(client, **fields), headers=BROWSER)
 
 
-def test_a_call_for_now_is_made_and_the_page_goes_on_to_its_answer(operator: Client, acme: Tenant) -> None:
+def test_a_call_for_now_is_submitted_and_leads_to_its_response(operator: Client, acme: Tenant) -> None:
     response = submit(
         operator,
         method="PUT",
@@ -40,7 +40,7 @@ def test_a_call_for_now_is_made_and_the_page_goes_on_to_its_answer(operator: Cli
         tags="billing, nightly",
         favorite="on",
     )
-    (call,) = calls()
+    (call,) = list_calls()
     sent = f"{NEW}?sent={acme.tenant_id}/{call.service_call_id}#response"
     assert (response.status_code, response["Location"]) == (303, sent)
     assert (call.tenant_id, call.name, call.status) == (acme.tenant_id, "greet", "Scheduled")
@@ -53,12 +53,12 @@ def test_a_call_for_now_is_made_and_the_page_goes_on_to_its_answer(operator: Cli
     assert set(tags) == {"billing", "nightly", "favorite"}
 
 
-def test_the_terms_are_those_of_the_form(operator: Client) -> None:
+def test_the_options_of_the_form_are_submitted(operator: Client) -> None:
     submit(
-        operator, timeout="2.5", delivery="at_most_once", max_attempts="4", backoff="3",
+        operator, timeout="2.5", delivery="at_most_once", max_attempts="4", backoff_multiplier="3",
         initial_interval="5s", max_interval="1m", max_attempts_duration="1h", body="a\r\nb", body_kind="text",
     )  # fmt: skip
-    (call,) = calls()
+    (call,) = list_calls()
     assert (call.timeout_seconds, call.delivery) == (2.5, "at_most_once")
     assert call.retry_policy == {
         "max_attempts": 4,
@@ -70,202 +70,203 @@ def test_the_terms_are_those_of_the_form(operator: Client) -> None:
     assert call.request_spec["body"] == "a\nb"
 
 
-def test_the_operator_stands_in_the_action_log(operator: Client, acme: Tenant) -> None:
+def test_the_submission_is_in_the_audit_log(operator: Client, acme: Tenant) -> None:
     submit(operator)
     (action,) = OperatorAction.across_tenants.all()
     assert (action.user, action.action, action.tenant_id) == ("oscar", "submit", acme.tenant_id)
-    assert action.subject == str(calls()[0].service_call_id)
+    assert action.subject == str(list_calls()[0].service_call_id)
 
 
-def test_a_form_that_is_sent_twice_makes_one_call(operator: Client) -> None:
-    form = filled(operator)
+def test_a_form_that_is_sent_twice_creates_one_call(operator: Client) -> None:
+    form = fill_form(operator)
     first, second = operator.post(NEW, form), operator.post(NEW, form)
     assert first["Location"] == second["Location"]
-    assert len(calls()) == 1
+    assert len(list_calls()) == 1
     assert OperatorAction.across_tenants.count() == 1
-    assert "Nothing was made twice" in text_of(operator.get(second["Location"]))
+    assert "This form was already sent" in read_text(operator.get(second["Location"]))
 
 
-def test_a_form_that_was_sent_and_then_changed_asks_before_it_makes_another(operator: Client) -> None:
-    form = filled(operator)
+def test_a_changed_form_must_be_submitted_again_to_create_another_call(operator: Client) -> None:
+    form = fill_form(operator)
     operator.post(NEW, form)
     changed = operator.post(NEW, {**form, "name": "other"}, headers=BROWSER)
     assert changed.status_code == 409
-    assert "has made a call before" in text_of(changed)
+    assert "already created a call" in read_text(changed)
     assert 'value="other"' in changed.content.decode()
-    assert len(calls()) == 1
+    assert len(list_calls()) == 1
     page = changed.content.decode()
     key = page.split('name="key" value="')[1].split('"')[0]
     assert key != form["key"]
     assert operator.post(NEW, {**form, "name": "other", "key": key}).status_code == 303
-    assert [call.name for call in calls()] == ["greet", "other"]
+    assert [call.name for call in list_calls()] == ["greet", "other"]
 
 
-def test_a_page_that_is_shown_again_has_a_new_key(operator: Client) -> None:
+def test_a_reloaded_form_has_a_new_key(operator: Client) -> None:
     assert empty_form(operator)["key"] != empty_form(operator)["key"]
     location = submit(operator)["Location"]
     again = empty_form(operator, location)
-    assert again["key"] != calls()[0].idempotency_key
+    assert again["key"] != list_calls()[0].idempotency_key
 
 
-def test_loading_the_answer_again_sends_nothing_again(operator: Client) -> None:
+def test_reloading_the_response_submits_nothing(operator: Client) -> None:
     location = submit(operator)["Location"]
     for _ in range(2):
         assert operator.get(location).status_code == 200
-    assert len(calls()) == 1
+    assert len(list_calls()) == 1
 
 
-# --- scheduled ------------------------------------------------------------------------------------------------
+# --- scheduling ------------------------------------------------------------------------------------------------
 
 
-def test_a_scheduled_call_is_due_at_the_instant_that_was_meant(operator: Client, at_noon: datetime) -> None:
+def test_a_scheduled_call_is_due_at_the_chosen_instant(operator: Client, at_noon: datetime) -> None:
     response = submit(operator, when="schedule", date="2026-07-01", time="14:30", zone="Europe/Berlin")
-    (call,) = calls()
+    (call,) = list_calls()
     assert call.due_at == datetime(2026, 7, 1, 12, 30, tzinfo=UTC)
-    assert "2026-07-01 12:30:00 UTC" in text_of(operator.get(response["Location"]))
+    assert "2026-07-01 12:30:00 UTC" in read_text(operator.get(response["Location"]))
 
 
-def test_the_instant_is_shown_before_anything_is_sent(operator: Client, at_noon: datetime) -> None:
-    form = filled(operator, do="when", when="schedule", date="2026-03-01", time="14:10", zone="UTC")
+def test_the_instant_is_previewed(operator: Client, at_noon: datetime) -> None:
+    form = fill_form(operator, do="when", when="schedule", date="2026-03-01", time="14:10", zone="UTC")
     page = operator.post(NEW, form)
-    assert "in 2 h 10 m , Sun 1 Mar 2026, 14:10:00 UTC" in text_of(page)
-    assert calls() == []
+    assert "in 2 h 10 m , Sun 1 Mar 2026, 14:10:00 UTC" in read_text(page)
+    assert list_calls() == []
 
 
-def test_a_time_out_of_reach_is_refused_before_anything_is_sent(operator: Client, at_noon: datetime) -> None:
-    form = filled(operator, do="when", when="schedule", date="2040-10-31", time="12:00", zone="UTC")
-    page = text_of(operator.post(NEW, form))
+def test_an_invalid_time_is_reported_in_the_preview(operator: Client, at_noon: datetime) -> None:
+    form = fill_form(operator, do="when", when="schedule", date="2040-10-31", time="12:00", zone="UTC")
+    page = read_text(operator.post(NEW, form))
     assert "The time must be within ten years from now." in page
     assert "in 5" not in page
 
 
-def test_clocks_that_are_set_forward_or_back_are_spoken_of(operator: Client, at_noon: datetime) -> None:
+def test_changes_of_clocks_are_explained(operator: Client, at_noon: datetime) -> None:
     gap = submit(operator, when="schedule", date="2026-03-29", time="02:30", zone="Europe/Berlin")
-    assert "02:30 does not exist on that day in Europe/Berlin" in text_of(gap)
-    assert calls() == []
+    assert "02:30 does not exist on this day in Europe/Berlin" in read_text(gap)
+    assert list_calls() == []
     twice = submit(operator, when="schedule", date="2026-10-25", time="02:30", zone="Europe/Berlin")
-    assert "the second is 01:30Z" in text_of(operator.get(twice["Location"]))
+    assert "the second is at 01:30 UTC" in read_text(operator.get(twice["Location"]))
 
 
 @pytest.mark.parametrize(
-    ("date", "said"), [("2026-02-28", "That is past"), ("2040-01-01", "The time must be within ten years")]
+    ("date", "message"),
+    [("2026-02-28", "This time is in the past"), ("2040-01-01", "The time must be within ten years")],
 )
-def test_a_time_out_of_reach_is_refused(operator: Client, at_noon: datetime, date: str, said: str) -> None:
-    assert said in text_of(submit(operator, when="schedule", date=date, time="10:00", zone="UTC"))
-    assert calls() == []
+def test_a_time_out_of_range_is_refused(operator: Client, at_noon: datetime, date: str, message: str) -> None:
+    assert message in read_text(submit(operator, when="schedule", date=date, time="10:00", zone="UTC"))
+    assert list_calls() == []
 
 
-# --- refused --------------------------------------------------------------------------------------------------
+# --- refusals --------------------------------------------------------------------------------------------------
 
 
-def test_everything_that_is_wrong_stands_at_its_field_and_everything_typed_is_kept(operator: Client) -> None:
+def test_every_error_is_at_its_field_and_all_input_is_kept(operator: Client) -> None:
     response = submit(
         operator, name="", url="ftp://x.test/", header_name=["Host", "A B", "X-One", "X-One"],
         header_value=["h.test", "value-of-a-b", "1", "2"], body='{\n  "a" 1\n}', tags="fine," + "t" * 65, timeout="soon",
         max_attempts="0", initial_interval="quick", namespace="nowhere",
     )  # fmt: skip
-    page, text = response.content.decode(), text_of(response)
+    page, text = response.content.decode(), read_text(response)
     assert response.status_code == 200
-    for said in (
+    for message in (
         "Name must not be empty.",
         "URL is refused: the URL's scheme is not http or https.",
         "Host is refused: header Host is set by the HTTP client and cannot be overridden.",
         "A B is refused: 'A B' is not a valid header name.",
-        "X-One is there already.",
+        "X-One is already in the list.",
         "expecting ':' delimiter at line 2",
         "must be at most 64 characters",
         "Timeout must be a number.",
-        "Attempts must be at least 1.",
-        "First pause must be a duration",
+        "Max attempts must be at least 1.",
+        "Initial delay must be a duration",
         "Namespace must be a namespace of this tenant",
     ):
-        assert said in text, said
+        assert message in text, message
     for kept in ("ftp://x.test/", "value-of-a-b", "&quot;a&quot; 1", "t" * 65, "soon", "quick", "nowhere"):
         assert kept in page, kept
     assert 'data-wrong-line="2"' in page
     assert page.count('aria-invalid="true"') >= 10
-    assert calls() == []
+    assert list_calls() == []
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "message"),
     [
         ('{"a": 1, "a": 2}', "there twice in one object"),
-        ('"just a text"', "choose that"),
-        ("null", "choose that"),
+        ('"just a text"', "choose Text"),
+        ("null", "choose Text"),
         ("NaN", "no JSON value"),
         ('{"a": "\\u0000"}', "NUL"),
         ("[" * 40 + "]" * 40, "levels"),
-        ('"' + "x" * 1_100_000 + '"', "choose that"),
+        ('"' + "x" * 1_100_000 + '"', "choose Text"),
         ("[" + '"' + "x" * 1_100_000 + '"' + "]", "at most 1048576 bytes"),
     ],
 )
-def test_a_body_that_cannot_be_sent_is_refused_in_words(operator: Client, body: str, said: str) -> None:
-    assert said in text_of(submit(operator, body=body))
-    assert calls() == []
+def test_an_invalid_body_is_refused_with_the_reason(operator: Client, body: str, message: str) -> None:
+    assert message in read_text(submit(operator, body=body))
+    assert list_calls() == []
 
 
-def test_without_a_tenant_nothing_is_made(operator: Client, acme: Tenant) -> None:
+def test_nothing_is_submitted_without_an_active_tenant(operator: Client, acme: Tenant) -> None:
     for tenant in ("", "no-id", str(uuid.uuid4())):
-        assert "Choose a tenant." in text_of(submit(operator, tenant=tenant))
-    form = filled(operator)
+        assert "Choose a tenant." in read_text(submit(operator, tenant=tenant))
+    form = fill_form(operator)
     update_tenant(acme.tenant_id, active=False)
-    assert "This tenant is not active." in text_of(operator.post(NEW, form))
-    assert calls() == []
+    assert "This tenant is not active." in read_text(operator.post(NEW, form))
+    assert list_calls() == []
 
 
-def test_an_empty_form_is_told_all_that_it_lacks_at_once(operator: Client, acme: Tenant) -> None:
-    text = text_of(submit(operator, tenant="", name="", url="", when="schedule", namespace="blue"))
-    for said in (
+def test_an_empty_form_reports_all_errors_at_once(operator: Client, acme: Tenant) -> None:
+    text = read_text(submit(operator, tenant="", name="", url="", when="schedule", namespace="blue"))
+    for message in (
         "Choose a tenant.",
         "Name must not be empty",
         "URL must not be empty",
         "Choose a date",
         "Choose a time",
     ):
-        assert said in text, said
-    assert "Namespace must be" not in text  # which are a tenant's
-    form = filled(operator, name="")
+        assert message in text, message
+    assert "Namespace must be" not in text  # a namespace belongs to a tenant
+    form = fill_form(operator, name="")
     update_tenant(acme.tenant_id, active=False)
-    text = text_of(operator.post(NEW, form))
+    text = read_text(operator.post(NEW, form))
     assert "This tenant is not active." in text
     assert "Name must not be empty" in text
 
 
-def test_a_tenant_at_its_ceiling_takes_no_more(operator: Client, acme: Tenant) -> None:
+def test_the_pending_limit_is_respected(operator: Client, acme: Tenant) -> None:
     update_tenant(acme.tenant_id, max_pending=1)
     clear_profile_cache()
     assert submit(operator, when="schedule", date="2031-01-01", time="10:00").status_code == 303
     admission.forget_allowances()
     refused = submit(operator, name="one too many")
     assert refused.status_code == 429
-    assert "may have 1 calls pending" in text_of(refused)
+    assert "may have 1 calls pending" in read_text(refused)
     assert "one too many" in refused.content.decode()
-    assert len(calls()) == 1
+    assert len(list_calls()) == 1
 
 
-def test_a_viewer_sees_no_form_and_makes_nothing(operator: Client, viewer: Client) -> None:
-    form = filled(operator)
+def test_a_viewer_has_no_form_and_submits_nothing(operator: Client, viewer: Client) -> None:
+    form = fill_form(operator)
     assert viewer.get(NEW).status_code == 403
     assert viewer.post(NEW, form).status_code == 403
-    assert calls() == []
+    assert list_calls() == []
 
 
-def test_who_is_no_operator_is_sent_to_the_login(operator: Client, outsider: Client) -> None:
-    form = filled(operator)
+def test_others_are_sent_to_the_login(operator: Client, outsider: Client) -> None:
+    form = fill_form(operator)
     assert outsider.post(NEW, form).status_code == 302
     assert Client().post(NEW, form)["Location"].startswith("/login/")
-    assert calls() == []
+    assert list_calls() == []
 
 
 def test_a_form_of_another_site_is_refused(operator: Client) -> None:
-    form = filled(operator)
+    form = fill_form(operator)
     operator.handler.enforce_csrf_checks = True
     assert operator.post(NEW, form).status_code == 403
-    assert calls() == []
+    assert list_calls() == []
 
 
-def test_what_is_typed_is_shown_as_text(operator: Client) -> None:
+def test_input_is_escaped(operator: Client) -> None:
     evil = "</textarea><script>alert(1)</script>\"'>"
     page = submit(
         operator, name=evil, url=evil, body=evil, tags=evil, timeout=evil, curl=evil
@@ -273,53 +274,55 @@ def test_what_is_typed_is_shown_as_text(operator: Client) -> None:
     assert "<script>alert" not in page
 
 
-# --- what helps to fill it --------------------------------------------------------------------------------------
+# --- the other buttons --------------------------------------------------------------------------------------
 
 
-def test_a_row_is_added_and_the_input_is_kept(operator: Client) -> None:
-    form = filled(operator, do="add-row", header_name=["X-A", ""], header_value=["1", ""], body="{not json")
+def test_a_header_row_is_added_and_the_input_is_kept(operator: Client) -> None:
+    form = fill_form(
+        operator, do="add-row", header_name=["X-A", ""], header_value=["1", ""], body="{not json"
+    )
     page = operator.post(NEW, form).content.decode()
     assert page.count('name="header_name"') == 3
     assert 'value="X-A"' in page
     assert "{not json" in page
     assert form["key"] in page
-    assert calls() == []
+    assert list_calls() == []
 
 
-def test_the_body_is_set_out_by_the_server_without_changing_a_number(operator: Client) -> None:
-    form = filled(operator, do="format", body='{"id":12345678901234567890,"ä":[1.5]}')
+def test_the_body_is_formatted_without_changing_its_numbers(operator: Client) -> None:
+    form = fill_form(operator, do="format", body='{"id":12345678901234567890,"ä":[1.5]}')
     page = operator.post(NEW, form).content.decode()
     assert "{\n  &quot;id&quot;: 12345678901234567890,\n  &quot;ä&quot;: [\n    1.5\n  ]\n}" in page
 
 
-def test_a_curl_line_fills_the_form_and_sends_nothing(operator: Client) -> None:
+def test_an_imported_curl_command_fills_in_the_form(operator: Client) -> None:
     line = "curl -k 'http://target.test/x' -H 'X-A: 1' --json '{\"a\":1}'"
-    page = operator.post(NEW, filled(operator, do="import", curl=line, name=""))
-    text, markup = text_of(page), page.content.decode()
-    assert "-k is ignored: certificates are always checked." in text
+    page = operator.post(NEW, fill_form(operator, do="import", curl=line, name=""))
+    text, markup = read_text(page), page.content.decode()
+    assert "-k was ignored: certificates are always verified." in text
     assert 'value="http://target.test/x"' in markup
     assert 'value="POST target.test"' in markup
     assert "{\n  &quot;a&quot;: 1\n}" in markup
-    assert calls() == []
+    assert list_calls() == []
 
 
-def test_a_curl_line_that_cannot_be_read_stays_there_with_its_reason(operator: Client) -> None:
-    page = operator.post(NEW, filled(operator, do="import", curl="curl -d @file http://x.test/"))
-    assert "@file cannot be read here" in text_of(page)
-    assert "curl -d @file http://x.test/" in text_of(page)
+def test_an_invalid_curl_command_is_kept_with_the_reason(operator: Client) -> None:
+    page = operator.post(NEW, fill_form(operator, do="import", curl="curl -d @file http://x.test/"))
+    assert "@file cannot be read" in read_text(page)
+    assert "curl -d @file http://x.test/" in read_text(page)
 
 
-def test_a_copy_has_all_but_the_secrets(operator: Client, acme: Tenant) -> None:
+def test_a_copy_has_everything_except_secrets(operator: Client, acme: Tenant) -> None:
     submit(
         operator, header_name=["Authorization", "X-Shown"], header_value=["Bearer s3cret", "yes"],
         body='{"n": 1}', tags="billing", favorite="on", max_attempts="4", initial_interval="90s",
     )  # fmt: skip
-    (call,) = calls()
+    (call,) = list_calls()
     response = operator.get(f"{NEW}?copy={acme.tenant_id}/{call.service_call_id}")
     page = response.content.decode()
     assert "s3cret" not in page
     assert "••••••" in page
-    assert "This secret is not copied" in page
+    assert "Secrets are not copied" in page
     for kept in ('value="yes"', 'value="billing"', "&quot;n&quot;: 1", 'value="90s"', 'value="4"'):
         assert kept in page, kept
     assert str(call.idempotency_key) not in page
@@ -330,17 +333,17 @@ def test_a_copy_has_all_but_the_secrets(operator: Client, acme: Tenant) -> None:
         "header_name": ["Authorization"],
     }
     refused = operator.post(NEW, {**copied, "header_value": [""]})
-    assert "Authorization needs a value: a secret is never copied." in text_of(refused)
-    assert len(calls()) == 1
+    assert "Authorization needs a value: secrets are not copied." in read_text(refused)
+    assert len(list_calls()) == 1
 
 
-def test_a_copy_of_a_call_that_is_not_there_is_not_found(operator: Client, acme: Tenant) -> None:
+def test_a_copy_of_an_unknown_call_is_not_found(operator: Client, acme: Tenant) -> None:
     for tenant_id in (acme.tenant_id, uuid.uuid4()):
         assert operator.get(f"{NEW}?copy={tenant_id}/{uuid.uuid4()}").status_code == 404
 
 
-def test_a_time_that_was_chosen_in_the_present_minute_is_now(operator: Client, at_noon: datetime) -> None:
+def test_a_time_in_the_current_minute_means_now(operator: Client, at_noon: datetime) -> None:
     at = at_noon - timedelta(seconds=30)
     response = submit(operator, when="schedule", date=f"{at:%Y-%m-%d}", time=f"{at:%H:%M:%S}", zone="UTC")
     assert response.status_code == 303
-    assert calls()[0].due_at == at_noon
+    assert list_calls()[0].due_at == at_noon

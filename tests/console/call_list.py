@@ -1,4 +1,4 @@
-"""Calls of two tenants for the tests of the Status page, and what a page of it shows."""
+"""Helpers for tests of the list of calls: calls to list, and readers of what a page shows."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def make_call(
     tags: tuple[str, ...] = (),
     **columns: Any,
 ) -> Any:
-    """Submitted so many minutes after noon, due an hour later."""
+    """Create a call that is submitted this many minutes after noon and due an hour later."""
     at = NOON + timedelta(minutes=minutes)
     due = at + timedelta(hours=1)
     given = {"submitted_at": at, "due_at": due, "finished_at": due if status in ENDED else None}
@@ -38,7 +38,7 @@ def make_call(
 
 
 def submit_calls(tenant: Tenant, count: int, **changes: Any) -> list[uuid.UUID]:
-    """Real ones, with timers and events, due in an hour."""
+    """Submit calls through the lifecycle, with timers and events. They are due in an hour."""
     given: dict[str, Any] = {"delay": timedelta(hours=1), **changes}
     commands = [
         SubmitServiceCall(tenant.tenant_id, f"job {n}", RequestSpec("POST", "http://target.test/"), **given)
@@ -47,35 +47,32 @@ def submit_calls(tenant: Tenant, count: int, **changes: Any) -> list[uuid.UUID]:
     return [one.service_call_id for one in submit(commands)]
 
 
-def shown(client: Client, query: str = "", status: int = 200) -> str:
+def get_list_page(client: Client, query: str = "", status: int = 200) -> str:
     response = client.get(f"/calls/?{query}", HTTP_ACCEPT="text/html")
     assert response.status_code == status, response.content.decode()[:2000]
     return str(response.content.decode())
 
 
-def names(page: str) -> list[str]:
-    """Of the rows, in order."""
+def read_names(page: str) -> list[str]:
+    """Return the names of the calls on a page, in order."""
     return [unescape(name) for name in re.findall(r'<a class="name clip"[^>]*>([^<]*)</a>', page)]
 
 
-def chips(page: str) -> dict[str, str]:
+def read_chips(page: str) -> dict[str, str]:
     found = re.findall(r'id="chip-(\w+)"[^>]*>\w+ <span class="count">([^<]*)</span>', page)
     return dict(found)
 
 
-def pager(page: str) -> str:
+def read_pager(page: str) -> str:
     (text,) = re.findall(r'<nav class="pager".*?<span class="number">([^<]*)</span>', page, re.DOTALL)
     return str(text)
 
 
-def link(page: str, rel: str) -> str | None:
+def find_link(page: str, rel: str) -> str | None:
     found = re.search(rf'rel="{rel}" href="([^"]*)"', page)
     return unescape(found[1]) if found else None
 
 
-def field(page: str, name: str) -> str:
+def read_hidden_field(page: str, name: str) -> str:
     (value,) = re.findall(rf'<input type="hidden" name="{name}" value="([^"]*)"', page)
     return unescape(value)
-
-
-__all__ = ["chips", "field", "link", "make_call", "names", "pager", "shown", "submit_calls"]

@@ -1,4 +1,4 @@
-"""Many calls at once: shown before, confirmed by typing, done in pieces, and each call once."""
+"""Bulk actions are previewed, confirmed by typing, run in batches, and applied to each call once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from eventservice.tenants.models import Tenant
 from orchestration import admission
 from orchestration.models import ServiceCall, ServiceCallTag
 from outbox.models import OutboxEvent
-from tests.console.status_rows import field, make_call, submit_calls
+from tests.console.call_list import make_call, read_hidden_field, submit_calls
 from tests.factories import NamespaceFactory
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
@@ -35,13 +35,13 @@ def namespaces(tenant: Tenant, intruder: Tenant) -> Iterator[None]:
 
 
 def preview(client: Client, do: str, query: str = "") -> str:
-    """Of all that match."""
+    """Preview the action on all matching calls."""
     response = client.post(f"/calls/bulk/?{query}", {"do": do, "of": "matching", "next": f"/calls/?{query}"})
     assert response.status_code == 303
     return str(client.get(response["Location"]).content.decode())
 
 
-def selected(client: Client, do: str, keys: list[str]) -> str:
+def preview_selected(client: Client, do: str, keys: list[str]) -> str:
     form = {"do": do, "of": "selected", "call": keys, "next": "/calls/?limit=10"}
     return str(client.post("/calls/bulk/", form).content.decode())
 
@@ -49,34 +49,34 @@ def selected(client: Client, do: str, keys: list[str]) -> str:
 def run(client: Client, page: str, **fields: Any) -> Any:
     word = re.search(r'data-word="(\d+)"', page)
     given = {"word": word[1] if word else "", **fields}
-    form = {"bulk": field(page, "bulk"), "next": field(page, "next"), **given}
+    form = {"bulk": read_hidden_field(page, "bulk"), "next": read_hidden_field(page, "next"), **given}
     return client.post("/calls/bulk/run/", form, HTTP_ACCEPT="text/html")
 
 
-def said(response: Any) -> str:
-    """The message that the next page shows."""
+def read_message(response: Any) -> str:
+    """Return the message on the page that the response redirects to."""
     assert response.status_code == 303, response.content.decode()[:3000]
     page = response.client.get(response["Location"]).content.decode()
     (text,) = re.findall(r'role="status">\s*<svg.*?</svg>\s*<div>(.*?)</div>', page)
     return unescape(text)
 
 
-def breakdown(page: str) -> dict[str, tuple[str, str]]:
+def read_breakdown(page: str) -> dict[str, tuple[str, str]]:
     found = re.findall(
-        r'class="pill \w+">(\w+)</span></td><td class="number">([^<]*)</td><td[^>]*>([^<]*)<', page
+        r'class="pill \w+">(\w+)</span></td>\s*<td class="number">([^<]*)</td>\s*<td[^>]*>([^<]*)<', page
     )
     return {status: (count, happens) for status, count, happens in found}
 
 
-def statuses(tenant: Tenant) -> list[str]:
+def list_statuses(tenant: Tenant) -> list[str]:
     calls = ServiceCall.objects.for_tenant(tenant.tenant_id).order_by("service_call_id")
     return list(calls.values_list("status", flat=True))
 
 
-# --- before ---------------------------------------------------------------------------------------------------------
+# --- preview ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_preview_says_what_will_be_touched_and_changes_nothing(
+def test_the_preview_shows_what_will_change_and_changes_nothing(
     operator: Client, tenant: Tenant, intruder: Tenant
 ) -> None:
     submit_calls(tenant, 12)
@@ -84,162 +84,162 @@ def test_the_preview_says_what_will_be_touched_and_changes_nothing(
     make_call(tenant, status="Succeeded")
     page = preview(operator, "cancel")
     assert "Cancel 14 calls?" in page
-    assert breakdown(page) == {"Scheduled": ("14", "Cancel"), "Succeeded": ("1", "Left alone")}
+    assert read_breakdown(page) == {"Scheduled": ("14", "Cancel"), "Succeeded": ("1", "Skip")}
     assert page.count("<li>") == 10
     assert "and 4 more" in page
-    assert set(statuses(tenant)) == {"Scheduled", "Succeeded"}
+    assert set(list_statuses(tenant)) == {"Scheduled", "Succeeded"}
     assert not OperatorAction.across_tenants.exists()
 
 
-def test_it_is_of_what_the_filter_of_the_list_matches(operator: Client, tenant: Tenant) -> None:
+def test_a_bulk_action_applies_to_calls_that_match_the_filters(operator: Client, tenant: Tenant) -> None:
     submit_calls(tenant, 3, tags=frozenset({"x"}))
     submit_calls(tenant, 2)
     assert "Cancel 3 calls?" in preview(operator, "cancel", "tag=x")
     assert "Cancel 1 call?" in preview(operator, "cancel", "tag=x&name=job+1")
 
 
-def test_a_filter_that_is_wrong_matches_nothing_at_all(operator: Client) -> None:
+def test_an_invalid_filter_matches_nothing(operator: Client) -> None:
     response = operator.get("/calls/bulk/?do=cancel&stauts=Failed", HTTP_ACCEPT="text/html")
     assert response.status_code == 400
     assert "stauts" in response.content.decode()
 
 
-def test_a_selection_is_of_those_and_no_others(operator: Client, tenant: Tenant) -> None:
+def test_only_selected_calls_are_changed(operator: Client, tenant: Tenant) -> None:
     ids = submit_calls(tenant, 3)
-    page = selected(operator, "cancel", [f"{tenant.tenant_id}/{one}" for one in (ids[0], ids[2], ids[0])])
+    page = preview_selected(
+        operator, "cancel", [f"{tenant.tenant_id}/{one}" for one in (ids[0], ids[2], ids[0])]
+    )
     assert "Cancel 2 calls?" in page
     run(operator, page)
-    assert statuses(tenant) == ["Canceled", "Scheduled", "Canceled"]
+    assert list_statuses(tenant) == ["Canceled", "Scheduled", "Canceled"]
 
 
-def test_nothing_selected_is_said_on_the_list(operator: Client) -> None:
+def test_an_empty_selection_is_reported_on_the_list(operator: Client) -> None:
     response = operator.post("/calls/bulk/", {"do": "cancel", "of": "selected", "next": "/calls/?limit=10"})
     assert response["Location"] == "/calls/?limit=10"
-    assert "Select the calls first" in operator.get("/calls/").content.decode()
+    assert "Select calls first" in operator.get("/calls/").content.decode()
 
 
-def test_where_nothing_can_be_done_nothing_is_asked(operator: Client, tenant: Tenant) -> None:
+def test_there_is_no_confirmation_if_nothing_can_be_done(operator: Client, tenant: Tenant) -> None:
     make_call(tenant, status="Succeeded")
     page = preview(operator, "replay")
     assert "Retry: nothing to do" in page
-    assert "None of them is Failed" in page
+    assert "None of the calls is Failed" in page
     assert 'name="bulk"' not in page
 
 
-def test_more_than_may_be_touched_at_once_is_said(
+def test_the_preview_says_if_more_calls_match_than_can_be_changed_at_once(
     operator: Client, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     submit_calls(tenant, 5)
-    monkeypatch.setattr(bulk, "MOST_CALLS", 3)
+    monkeypatch.setattr(bulk, "MAX_CALLS", 3)
     page = preview(operator, "cancel")
     assert "Cancel 3 calls?" in page
-    assert "More than 3 calls match. These are the latest 3 of them" in page
+    assert "More than 3 calls match. This page covers the latest 3" in page
 
 
 # --- the confirmation ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("word", ["", "2", "yes", "33"])
-def test_nothing_is_done_without_the_number(operator: Client, tenant: Tenant, word: str) -> None:
+def test_nothing_changes_without_the_typed_number(operator: Client, tenant: Tenant, word: str) -> None:
     submit_calls(tenant, 3)
     response = run(operator, preview(operator, "cancel"), word=word)
     assert response.status_code == 400
     page = response.content.decode()
     assert "Type 3 to confirm. Nothing has been changed." in page
-    assert set(statuses(tenant)) == {"Scheduled"}
+    assert set(list_statuses(tenant)) == {"Scheduled"}
     run(operator, page)
-    assert set(statuses(tenant)) == {"Canceled"}
+    assert set(list_statuses(tenant)) == {"Canceled"}
 
 
-def test_what_was_shown_is_what_is_touched(operator: Client, tenant: Tenant) -> None:
+def test_exactly_the_previewed_calls_are_changed(operator: Client, tenant: Tenant) -> None:
     submit_calls(tenant, 2)
     page = preview(operator, "cancel")
     submit_calls(tenant, 1)
-    assert said(run(operator, page)) == "Canceled: 2 calls."
-    assert statuses(tenant) == ["Canceled", "Canceled", "Scheduled"]
+    assert read_message(run(operator, page)) == "Canceled 2 calls."
+    assert list_statuses(tenant) == ["Canceled", "Canceled", "Scheduled"]
 
 
-def test_a_preview_is_good_for_whoever_asked_for_it(operator: Client, admin: Client, tenant: Tenant) -> None:
+def test_a_preview_cannot_be_used_by_another_user(operator: Client, admin: Client, tenant: Tenant) -> None:
     submit_calls(tenant, 1)
     page = preview(operator, "cancel")
     assert run(admin, page).status_code == 303
-    assert "too old to act on" in admin.get("/calls/").content.decode()
-    assert statuses(tenant) == ["Scheduled"]
+    assert "This page has expired" in admin.get("/calls/").content.decode()
+    assert list_statuses(tenant) == ["Scheduled"]
 
 
 @pytest.mark.parametrize("token", ["", "x", "a:b:c", "." * 5000])
-def test_a_preview_cannot_be_made_up(operator: Client, tenant: Tenant, token: str) -> None:
+def test_a_forged_preview_is_refused(operator: Client, tenant: Tenant, token: str) -> None:
     submit_calls(tenant, 1)
     operator.post("/calls/bulk/run/", {"bulk": token, "word": "1"})
-    assert "too old to act on" in operator.get("/calls/").content.decode()
+    assert "This page has expired" in operator.get("/calls/").content.decode()
 
 
-def test_a_viewer_gets_neither_preview_nor_run(viewer: Client, operator: Client, tenant: Tenant) -> None:
+def test_a_viewer_can_neither_preview_nor_run(viewer: Client, operator: Client, tenant: Tenant) -> None:
     ids = submit_calls(tenant, 1)
     key = f"{tenant.tenant_id}/{ids[0]}"
-    token = field(preview(operator, "cancel"), "bulk")
+    token = read_hidden_field(preview(operator, "cancel"), "bulk")
     assert viewer.get("/calls/bulk/?do=cancel").status_code == 403
     assert viewer.post("/calls/bulk/", {"do": "cancel", "of": "selected", "call": key}).status_code == 403
     assert viewer.post("/calls/bulk/run/", {"bulk": token, "word": "1"}).status_code == 403
-    assert statuses(tenant) == ["Scheduled"]
+    assert list_statuses(tenant) == ["Scheduled"]
 
 
-# --- what is done ---------------------------------------------------------------------------------------------------
+# --- changes ---------------------------------------------------------------------------------------------------
 
 
-def test_canceling_leaves_alone_what_has_changed_since(operator: Client, tenant: Tenant) -> None:
+def test_canceling_skips_calls_that_have_changed_since(operator: Client, tenant: Tenant) -> None:
     ids = submit_calls(tenant, 3)
     page = preview(operator, "cancel")
     ServiceCall.across_tenants.filter(service_call_id=ids[1]).update(status="Succeeded")
-    assert said(run(operator, page)) == "Canceled: 2 calls. Left alone: 1 changed meanwhile."
-    assert statuses(tenant) == ["Canceled", "Succeeded", "Canceled"]
+    assert read_message(run(operator, page)) == "Canceled 2 calls. Skipped: 1 changed in the meantime."
+    assert list_statuses(tenant) == ["Canceled", "Succeeded", "Canceled"]
 
 
-def test_a_retry_makes_one_new_call_of_each_failed_one_however_often_it_is_sent(
+def test_a_retry_creates_one_copy_of_each_failed_call_however_often_it_is_sent(
     operator: Client, tenant: Tenant
 ) -> None:
     ids = submit_calls(tenant, 3)
     ServiceCall.across_tenants.filter(service_call_id__in=ids[:2]).update(status="Failed")
     page = preview(operator, "replay")
-    assert breakdown(page) == {"Scheduled": ("1", "Left alone"), "Failed": ("2", "Retry")}
-    assert said(run(operator, page)) == "Retried: 2 calls."
-    assert said(run(operator, page)) == "Retried: 0 calls. Left alone: 2 retried before."
+    assert read_breakdown(page) == {"Scheduled": ("1", "Skip"), "Failed": ("2", "Retry")}
+    assert read_message(run(operator, page)) == "Retried 2 calls."
+    assert read_message(run(operator, page)) == "Retried 0 calls. Skipped: 2 already retried."
     made = ServiceCall.objects.for_tenant(tenant.tenant_id).exclude(replay_of=None)
     assert set(made.values_list("replay_of", flat=True)) == set(ids[:2])
     assert made.count() == 2
 
 
-def test_what_has_been_retried_is_not_retried_again_but_what_failed_anew_is(
-    operator: Client, tenant: Tenant
-) -> None:
+def test_a_retried_call_is_not_retried_again_but_its_failed_copy_is(operator: Client, tenant: Tenant) -> None:
     ids = submit_calls(tenant, 2)
     ServiceCall.across_tenants.filter(service_call_id__in=ids).update(status="Failed")
-    run(operator, selected(operator, "replay", [f"{tenant.tenant_id}/{ids[0]}"]))
+    run(operator, preview_selected(operator, "replay", [f"{tenant.tenant_id}/{ids[0]}"]))
     made = ServiceCall.objects.for_tenant(tenant.tenant_id).exclude(replay_of=None)
     made.update(status="Failed")
     page = preview(operator, "replay")
-    assert breakdown(page) == {"Failed": ("2", "Retry")}
-    assert re.search(r"Retried before</td><td[^>]*>1</td><td[^>]*>Left alone", page)
-    assert said(run(operator, page)) == "Retried: 2 calls."
+    assert read_breakdown(page) == {"Failed": ("2", "Retry")}
+    assert re.search(r"Already retried</td><td[^>]*>1</td><td[^>]*>Skip", page)
+    assert read_message(run(operator, page)) == "Retried 2 calls."
     assert set(made.values_list("replay_of", flat=True)) == {*ids, made.get(replay_of=ids[0]).service_call_id}
     made.filter(status="Scheduled").update(status="Succeeded")
-    assert "Those that failed have been retried before." in preview(operator, "replay")
+    assert "The failed calls have already been retried." in preview(operator, "replay")
 
 
-def test_a_retry_that_was_canceled_is_none(operator: Client, tenant: Tenant) -> None:
+def test_a_canceled_copy_does_not_count_as_a_retry(operator: Client, tenant: Tenant) -> None:
     ids = submit_calls(tenant, 1)
     ServiceCall.across_tenants.filter(service_call_id__in=ids).update(status="Failed")
     run(operator, preview(operator, "replay"))
     made = ServiceCall.objects.for_tenant(tenant.tenant_id).filter(replay_of=ids[0])
     made.update(status="Canceled")
-    assert said(run(operator, preview(operator, "replay"))) == "Retried: 1 call."
+    assert read_message(run(operator, preview(operator, "replay"))) == "Retried 1 call."
     assert made.count() == 2
 
 
-def test_a_retry_keeps_to_the_tenants_ceiling_and_says_how_far_it_came(
+def test_a_retry_stops_at_the_pending_limit_and_shows_its_progress(
     operator: Client, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bulk, "PIECE", 2)
+    monkeypatch.setattr(bulk, "BATCH_SIZE", 2)
     ids = submit_calls(tenant, 4)
     ServiceCall.across_tenants.filter(service_call_id__in=ids).update(status="Failed")
     update_tenant(tenant.tenant_id, max_pending=3)
@@ -248,56 +248,56 @@ def test_a_retry_keeps_to_the_tenants_ceiling_and_says_how_far_it_came(
     assert response.status_code == 429
     page = response.content.decode()
     assert "2 of 4 done" in page
-    assert "It stopped here: This tenant may have 3 calls pending" in page
+    assert "Stopped: This tenant may have 3 calls pending" in page
     assert "data-continue" not in page
     update_tenant(tenant.tenant_id, max_pending=100)
     admission.forget_allowances()
-    assert said(run(operator, page)) == "Retried: 4 calls."
+    assert read_message(run(operator, page)) == "Retried 4 calls."
 
 
-def test_running_now_takes_those_that_are_not_due(operator: Client, tenant: Tenant) -> None:
+def test_run_now_applies_to_calls_that_are_not_due(operator: Client, tenant: Tenant) -> None:
     submit_calls(tenant, 2)
     submit_calls(tenant, 1, delay=timedelta())
     page = preview(operator, "run-now", "status=Scheduled")
-    assert said(run(operator, page)) == "Made due: 2 calls. Left alone: 1 due already."
-    assert said(run(operator, page)) == "Made due: 0 calls. Left alone: 3 due already."
+    assert read_message(run(operator, page)) == "Rescheduled 2 calls to now. Skipped: 1 already due."
+    assert read_message(run(operator, page)) == "Rescheduled 0 calls to now. Skipped: 3 already due."
     assert OutboxEvent.across_tenants.filter(event_type="ServiceCallRescheduled").count() == 2
 
 
-def test_a_tag_is_put_on_and_taken_off(operator: Client, tenant: Tenant) -> None:
+def test_a_tag_is_added_and_removed(operator: Client, tenant: Tenant) -> None:
     submit_calls(tenant, 2, tags=frozenset({"kept"}))
     make_call(tenant, status="Failed")
-    assert said(run(operator, preview(operator, "tag"), tag=" night ")) == "Tagged: 3 calls."
+    assert read_message(run(operator, preview(operator, "tag"), tag=" night ")) == "Tagged 3 calls."
     tags = ServiceCallTag.objects.for_tenant(tenant.tenant_id)
     assert tags.filter(tag="night").count() == 3
     assert (
-        said(run(operator, preview(operator, "untag", "tag=kept"), tag="night"))
-        == "Took the tag off: 2 calls."
+        read_message(run(operator, preview(operator, "untag", "tag=kept"), tag="night"))
+        == "Removed the tag from 2 calls."
     )
     assert (tags.filter(tag="night").count(), tags.filter(tag="kept").count()) == (1, 2)
 
 
-def test_a_tag_that_is_there_is_not_put_on_again(operator: Client, tenant: Tenant) -> None:
+def test_a_tag_that_is_present_is_not_added_again(operator: Client, tenant: Tenant) -> None:
     submit_calls(tenant, 1, tags=frozenset({"kept"}))
     submit_calls(tenant, 1)
     assert (
-        said(run(operator, preview(operator, "tag"), tag="kept"))
-        == "Tagged: 1 call. Left alone: 1 done already."
+        read_message(run(operator, preview(operator, "tag"), tag="kept"))
+        == "Tagged 1 call. Skipped: 1 already done."
     )
     noted = OperatorAction.objects.for_tenant(tenant.tenant_id).values_list("action", flat=True)
     assert list(noted) == ["tag"]
 
 
-def test_what_failed_of_a_tenant_that_is_not_active_is_left_alone(operator: Client, tenant: Tenant) -> None:
+def test_failed_calls_of_an_inactive_tenant_are_skipped(operator: Client, tenant: Tenant) -> None:
     make_call(tenant, status="Failed")
     page = preview(operator, "replay", "status=Failed")
     update_tenant(tenant.tenant_id, active=False)
-    assert said(run(operator, page)) == "Retried: 0 calls. Left alone: 1 of a tenant that is not active."
+    assert read_message(run(operator, page)) == "Retried 0 calls. Skipped: 1 of an inactive tenant."
     assert ServiceCall.objects.for_tenant(tenant.tenant_id).count() == 1
 
 
 @pytest.mark.parametrize("tag", ["", "   ", "x" * 65, "a\nb"])
-def test_what_is_no_tag_is_said_at_its_field(operator: Client, tenant: Tenant, tag: str) -> None:
+def test_an_invalid_tag_is_reported_at_its_field(operator: Client, tenant: Tenant, tag: str) -> None:
     submit_calls(tenant, 1)
     response = run(operator, preview(operator, "tag"), tag=tag)
     assert response.status_code == 400
@@ -305,72 +305,72 @@ def test_what_is_no_tag_is_said_at_its_field(operator: Client, tenant: Tenant, t
     assert not ServiceCallTag.across_tenants.exists()
 
 
-def test_a_call_that_has_as_many_tags_as_it_may_have_is_left_alone(operator: Client, tenant: Tenant) -> None:
+def test_a_call_with_the_maximum_number_of_tags_is_skipped(operator: Client, tenant: Tenant) -> None:
     submit_calls(tenant, 1, tags=frozenset(map(str, range(20))))
     response = run(operator, preview(operator, "tag"), tag="one-more")
-    assert said(response) == "Tagged: 0 calls. Left alone: 1 with as many tags as there may be."
+    assert read_message(response) == "Tagged 0 calls. Skipped: 1 with the maximum number of tags."
 
 
-# --- in pieces ------------------------------------------------------------------------------------------------------
+# --- batches ------------------------------------------------------------------------------------------------------
 
 
-def test_when_its_time_is_up_it_says_how_far_it_is_and_goes_on(
+def test_a_long_run_shows_its_progress_and_continues(
     operator: Client, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bulk, "PIECE", 2)
-    monkeypatch.setattr(bulk, "SECONDS", 0.0)
+    monkeypatch.setattr(bulk, "BATCH_SIZE", 2)
+    monkeypatch.setattr(bulk, "MAX_SECONDS_PER_REQUEST", 0.0)
     submit_calls(tenant, 5)
     response = run(operator, preview(operator, "cancel"))
     for done in (2, 4):
         page = response.content.decode()
         assert f"{done} of 5 done" in page
-        assert statuses(tenant).count("Canceled") == done
+        assert list_statuses(tenant).count("Canceled") == done
         response = run(operator, page)
-    assert said(response) == "Canceled: 5 calls."
+    assert read_message(response) == "Canceled 5 calls."
     assert response["Location"] == "/calls/?"
     assert OutboxEvent.across_tenants.filter(event_type="ServiceCallCanceled").count() == 5
 
 
-def test_a_page_of_its_progress_sent_twice_does_nothing_twice(
+def test_a_progress_page_that_is_sent_twice_changes_nothing_twice(
     operator: Client, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bulk, "PIECE", 2)
-    monkeypatch.setattr(bulk, "SECONDS", 0.0)
+    monkeypatch.setattr(bulk, "BATCH_SIZE", 2)
+    monkeypatch.setattr(bulk, "MAX_SECONDS_PER_REQUEST", 0.0)
     ids = submit_calls(tenant, 4)
     ServiceCall.across_tenants.filter(service_call_id__in=ids).update(status="Failed")
     page = run(operator, preview(operator, "replay")).content.decode()
-    assert said(run(operator, page)) == "Retried: 4 calls."
-    assert said(run(operator, page)).startswith("Retried: 2 calls. Left alone: 2 retried before.")
+    assert read_message(run(operator, page)) == "Retried 4 calls."
+    assert read_message(run(operator, page)).startswith("Retried 2 calls. Skipped: 2 already retried.")
     assert ServiceCall.objects.for_tenant(tenant.tenant_id).exclude(replay_of=None).count() == 4
 
 
-def test_a_piece_that_breaks_leaves_nothing_and_what_was_done_stays(
+def test_a_failed_batch_is_rolled_back_and_earlier_batches_are_kept(
     operator: Client, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bulk, "PIECE", 2)
+    monkeypatch.setattr(bulk, "BATCH_SIZE", 2)
     ids = submit_calls(tenant, 4)
-    run_one = bulk.KINDS["cancel"].run
+    run_one = bulk.ACTIONS["cancel"].apply
 
     def break_at_the_last(job: Any, key: Any, correlation_id: Any) -> bool:
         if key[1] == ids[3]:
             raise OperationalError("busy")
         return run_one(job, key, correlation_id)
 
-    broken = bulk.KINDS["cancel"]._replace(run=break_at_the_last)
+    broken = bulk.ACTIONS["cancel"]._replace(apply=break_at_the_last)
     with monkeypatch.context() as during:
-        during.setitem(bulk.KINDS, "cancel", broken)
+        during.setitem(bulk.ACTIONS, "cancel", broken)
         response = run(operator, preview(operator, "cancel"))
     assert response.status_code == 503
     page = response.content.decode()
     assert "2 of 4 done" in page
-    assert statuses(tenant) == ["Canceled", "Canceled", "Scheduled", "Scheduled"]
-    assert said(run(operator, page)) == "Canceled: 4 calls."
+    assert list_statuses(tenant) == ["Canceled", "Canceled", "Scheduled", "Scheduled"]
+    assert read_message(run(operator, page)) == "Canceled 4 calls."
 
 
-# --- who did it -----------------------------------------------------------------------------------------------------
+# --- audit log and redirect -----------------------------------------------------------------------------------------------------
 
 
-def test_the_action_log_has_the_bulk_and_each_call(operator: Client, tenant: Tenant) -> None:
+def test_the_audit_log_has_the_run_and_each_call(operator: Client, tenant: Tenant) -> None:
     ids = submit_calls(tenant, 2)
     page = preview(operator, "cancel")
     run(operator, page)
@@ -383,7 +383,7 @@ def test_the_action_log_has_the_bulk_and_each_call(operator: Client, tenant: Ten
     assert {one.detail["bulk"] for one in each} == {whole.subject}
 
 
-def test_it_goes_back_to_the_list_as_it_was_and_nowhere_else(operator: Client, tenant: Tenant) -> None:
+def test_a_run_returns_to_its_list_and_to_no_other_site(operator: Client, tenant: Tenant) -> None:
     submit_calls(tenant, 1, tags=frozenset({"x"}))
     assert (
         run(operator, preview(operator, "cancel", "tag=x&limit=10"))["Location"] == "/calls/?tag=x&limit=10"

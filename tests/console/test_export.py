@@ -1,4 +1,4 @@
-"""The list as a file: all that match, in its order, and nothing that a spreadsheet would run or nobody may see."""
+"""The export has all matching calls in the order of the list, without formulas, headers and bodies."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from eventservice.console.calls import export
 from eventservice.tenants.models import Tenant
 from orchestration.queries import call_lists
 from orchestration.queries.call_lists import CallListPage
-from tests.console.status_rows import make_call
+from tests.console.call_list import make_call
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
 
 
-def lines(client: Client, query: str = "") -> list[dict[str, Any]]:
+def read_csv(client: Client, query: str = "") -> list[dict[str, Any]]:
     response = client.get(f"/calls/export.csv?{query}")
     assert response.status_code == 200
     text = b"".join(response.streaming_content).decode()  # type: ignore[attr-defined]
     return list(csv.DictReader(io.StringIO(text, newline="")))
 
 
-def objects(client: Client, query: str = "") -> list[dict[str, Any]]:
+def read_ndjson(client: Client, query: str = "") -> list[dict[str, Any]]:
     response = client.get(f"/calls/export.ndjson?{query}")
     text = b"".join(response.streaming_content).decode()  # type: ignore[attr-defined]
     return [json.loads(line) for line in text.splitlines()]
 
 
 @pytest.fixture(autouse=True)
-def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(export, "PIECE", 3)
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(export, "BATCH_SIZE", 3)
 
 
 @pytest.fixture
@@ -49,40 +49,42 @@ def calls(tenant: Tenant, intruder: Tenant) -> None:
         )
 
 
-def test_both_have_all_that_match_in_the_order_of_the_list(viewer: Client, calls: None) -> None:
+def test_both_formats_have_all_matching_calls_in_the_order_of_the_list(viewer: Client, calls: None) -> None:
     for query, expected in (
         ("", "9876543210"),
         ("status=Failed&sort=dueAt", "0123"),
         ("name=7&limit=10", "7"),
     ):
-        assert "".join(line["name"] for line in lines(viewer, query)) == expected
-        assert "".join(line["name"] for line in objects(viewer, query)) == expected
+        assert "".join(line["name"] for line in read_csv(viewer, query)) == expected
+        assert "".join(line["name"] for line in read_ndjson(viewer, query)) == expected
 
 
-def test_a_line_says_whose_it_is_and_how_it_stands(viewer: Client, calls: None, intruder: Tenant) -> None:
-    (line,) = lines(viewer, "name=3")
+def test_a_line_has_the_tenant_and_the_state_of_its_call(
+    viewer: Client, calls: None, intruder: Tenant
+) -> None:
+    (line,) = read_csv(viewer, "name=3")
     assert (line["tenant"], line["status"], line["tags"]) == ("intruder", "Failed", "a b")
     assert (line["submitted_at"], line["due_at"]) == ("2026-03-01T12:03:00.000Z", "2026-03-01T13:03:00.000Z")
-    (document,) = objects(viewer, "name=3")
+    (document,) = read_ndjson(viewer, "name=3")
     assert (document["tenant"], document["tenantId"]) == ("intruder", str(intruder.tenant_id))
     assert document["request"]["host"] == "example.test"
 
 
 @pytest.mark.parametrize("name", ['=HYPERLINK("x")', "+1", "-1", "@SUM(A1)", "\t=1"])
-def test_no_cell_is_a_formula(viewer: Client, tenant: Tenant, name: str) -> None:
+def test_cells_cannot_be_formulas(viewer: Client, tenant: Tenant, name: str) -> None:
     make_call(tenant, name=name, tags=("=1+1",))
-    (line,) = lines(viewer)
+    (line,) = read_csv(viewer)
     assert line["name"] == f"'{name}"
     assert line["tags"] == "'=1+1"
-    assert objects(viewer)[0]["name"] == name
+    assert read_ndjson(viewer)[0]["name"] == name
 
 
-def test_separators_and_lines_in_a_name_break_nothing(viewer: Client, tenant: Tenant) -> None:
+def test_separators_and_line_breaks_in_a_name_are_quoted(viewer: Client, tenant: Tenant) -> None:
     make_call(tenant, name='a,"b"\nc;d')
-    assert [line["name"] for line in lines(viewer)] == ['a,"b"\nc;d']
+    assert [line["name"] for line in read_csv(viewer)] == ['a,"b"\nc;d']
 
 
-def test_bodies_and_headers_are_in_neither(viewer: Client, tenant: Tenant) -> None:
+def test_neither_format_has_headers_or_bodies(viewer: Client, tenant: Tenant) -> None:
     spec = {"method": "POST", "url": "http://x.test/", "headers": {"X-Key": "canary"}, "body": "canary"}
     make_call(tenant, request_spec=spec)
     for path in ("csv", "ndjson"):
@@ -90,39 +92,41 @@ def test_bodies_and_headers_are_in_neither(viewer: Client, tenant: Tenant) -> No
         assert b"canary" not in b"".join(response.streaming_content)  # type: ignore[attr-defined]
 
 
-def test_what_is_cut_short_says_so(viewer: Client, calls: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(export, "MOST_EXPORTED", 6)
-    *kept, last = lines(viewer)
+def test_a_truncated_export_says_so(viewer: Client, calls: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(export, "MAX_EXPORTED_CALLS", 6)
+    *kept, last = read_csv(viewer)
     assert [line["name"] for line in kept] == list("987654")
-    assert last["id"].startswith("# There are more calls than these 6.")
-    assert objects(viewer)[-1]["cutShort"].startswith("There are more calls than these 6.")
+    assert last["id"].startswith("# Truncated after 6 calls.")
+    assert read_ndjson(viewer)[-1]["cutShort"].startswith("Truncated after 6 calls.")
 
 
-def test_it_holds_no_worker_for_minutes(viewer: Client, calls: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(export, "MOST_SECONDS", -1.0)
-    assert len(lines(viewer)) == 3 + 1
+def test_an_export_ends_when_its_time_is_over(
+    viewer: Client, calls: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(export, "MAX_SECONDS", -1.0)
+    assert len(read_csv(viewer)) == 3 + 1
 
 
-def test_it_is_read_piece_by_piece(viewer: Client, calls: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
+def test_calls_are_read_in_batches(viewer: Client, calls: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits: list[int] = []
 
-    def read(wanted: Any, order: Any, limit: int, **more: Any) -> CallListPage:
-        asked.append(limit)
+    def record_limit(wanted: Any, order: Any, limit: int, **more: Any) -> CallListPage:
+        limits.append(limit)
         return call_lists.list_calls(wanted, order, limit, **more)
 
-    monkeypatch.setattr(export, "list_calls", read)
+    monkeypatch.setattr(export, "list_calls", record_limit)
     stream = iter(viewer.get("/calls/export.csv").streaming_content)  # type: ignore[attr-defined]
     next(stream), next(stream)
-    assert asked == [3]
+    assert limits == [3]
     assert len(list(stream)) == 9
-    assert len(asked) == 4
+    assert len(limits) == 4
 
 
-def test_a_filter_that_is_wrong_makes_no_file(viewer: Client) -> None:
+def test_an_invalid_filter_is_refused(viewer: Client) -> None:
     assert viewer.get("/calls/export.csv?from=yesterday").status_code == 400
 
 
-def test_it_is_a_file_that_nothing_keeps(viewer: Client) -> None:
+def test_the_response_is_a_file_that_is_not_cached(viewer: Client) -> None:
     response = viewer.get("/calls/export.csv")
     assert response["Content-Disposition"] == 'attachment; filename="calls-20260301-120000.csv"'
     assert response["Cache-Control"] == "no-store"
