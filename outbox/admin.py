@@ -32,7 +32,7 @@ from eventservice.adminsite.columns import (
     time_column,
 )
 from eventservice.adminsite.composite_pk import parse_uuid
-from eventservice.adminsite.forms import Lines, Url
+from eventservice.adminsite.forms import Lines, SchemaForm
 from eventservice.adminsite.model_admin import LargeTableAdmin, ReadOnlyAdmin, RoleAdmin
 from eventservice.db.sql import Unindexed
 from eventservice.kernel.errors import Conflict
@@ -137,22 +137,14 @@ class OutboxPartitionAdmin(ReadOnlyAdmin):
 # --- webhooks -----------------------------------------------------------------------------------------------------
 
 
-class EndpointForm(forms.ModelForm):  # type: ignore[type-arg]
-    url = Url(label="URL")
-    event_types = Lines(most=100, longest=64, help_text="One on each line. None: all events.")
+class EndpointForm(SchemaForm):
+    schema = "eventservice.api.schema.webhooks.WebhookEndpointSchema"
+    url = forms.CharField(label="URL", widget=forms.TextInput(attrs={"size": 80}))
+    event_types = Lines(required=False, help_text="One per line. Leave empty to receive all events.")
 
     class Meta:
         model = WebhookEndpoint
         fields = ("url", "event_types", "active")
-
-    def clean_url(self) -> str:
-        url: str = self.cleaned_data["url"]
-        # Imported here because every command loads the admin, and few need a schema.
-        from eventservice.api.schema.webhooks import find_url_rule
-
-        if rule := find_url_rule(url):
-            raise forms.ValidationError(f"This is no address to send to: {rule}.")
-        return url
 
 
 @admin.register(WebhookEndpoint)

@@ -1,52 +1,64 @@
-"""Form fields of configuration."""
+"""Forms of the admin, whose rules are those of the API: its Pydantic models validate what was entered."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django import forms
-from django.core.exceptions import ValidationError
+from django.utils.module_loading import import_string
 
-from execution.url_rules import BadUrl, parse_target
+if TYPE_CHECKING:
+    from eventservice.api.schema.base import RequestModel
 
 
 class Lines(forms.CharField):
-    """A list of texts, one on each line."""
+    """A list of strings, one per line. Empty lines and repeats are dropped."""
 
     widget = forms.Textarea(attrs={"rows": 4, "cols": 60, "spellcheck": "false"})
-
-    def __init__(self, *, most: int, longest: int, **kwargs: Any) -> None:
-        super().__init__(required=False, **kwargs)
-        self.most, self.longest = most, longest
 
     def prepare_value(self, value: Any) -> Any:
         return "\n".join(value) if isinstance(value, list) else value
 
     def has_changed(self, initial: Any, data: Any) -> bool:
-        return (initial or []) != self._lines(data)
+        return (initial or []) != self._split(data)
 
     def clean(self, value: Any) -> list[str]:
-        lines = self._lines(super().clean(value))
-        if len(lines) > self.most:
-            raise ValidationError(f"At most {self.most} lines.")
-        if any(len(line) > self.longest for line in lines):
-            raise ValidationError(f"At most {self.longest} characters on a line.")
-        return lines
+        return self._split(super().clean(value))
 
-    def _lines(self, text: Any) -> list[str]:
+    def _split(self, text: Any) -> list[str]:
         return list(dict.fromkeys(line.strip() for line in (text or "").splitlines() if line.strip()))
 
 
-class Url(forms.CharField):
-    """One that may be dialled."""
+class SchemaForm(forms.ModelForm):  # type: ignore[type-arg]
+    """A model form validated by a model of the API, whose path `schema` is.
 
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(widget=forms.TextInput(attrs={"size": 80}), **kwargs)
+    The model is imported when a form is used: every command loads the admin, and few need Pydantic.
+    """
 
-    def clean(self, value: Any) -> str:
-        url = str(super().clean(value))
-        try:
-            parse_target(url)
-        except BadUrl as wrong:
-            raise ValidationError(f"This is no address to send to: {wrong}.") from None
-        return url
+    schema = ""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        for name, member in self.get_schema().model_fields.items():
+            if name in self.fields and not self.fields[name].help_text:
+                self.fields[name].help_text = (member.description or "").replace("`", "")
+
+    def get_schema(self) -> type[RequestModel]:
+        schema: type[RequestModel] = import_string(self.schema)
+        return schema
+
+    def clean(self) -> dict[str, Any]:
+        """Validate the fields by the schema, and take over its values, such as normalized hosts."""
+        from eventservice.api.schema.base import validate
+        from eventservice.console.base.forms import describe_by_field
+
+        entered: dict[str, Any] = super().clean() or {}
+        schema = self.get_schema()
+        names = {str(member.alias): name for name, member in schema.model_fields.items() if name in entered}
+        document, errors = validate(schema, {member: entered[name] for member, name in names.items()})
+        for member, rule in describe_by_field(errors).items():
+            if member in names:
+                self.add_error(names[member], f"This value {rule}.")
+        if document is not None:
+            entered |= document.model_dump(mode="json", include=set(names.values()))
+        return entered

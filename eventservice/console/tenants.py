@@ -19,12 +19,12 @@ from eventservice.api.schema.tenants import (
     name_taken,
 )
 from eventservice.console.base.confirm import ConfirmView
-from eventservice.console.base.edit_token import compute_edit_token
+from eventservice.console.base.edit_token import EditConflict, compute_edit_token, require_unchanged
 from eventservice.console.base.forms import Form
 from eventservice.console.base.views import ConsoleView
 from eventservice.db.bounded_count import MAX_COUNTED
 from eventservice.db.now import db_now
-from eventservice.kernel.errors import Conflict, DomainError, NotFound
+from eventservice.kernel.errors import DomainError, NotFound
 from eventservice.kernel.ids import new_id
 from eventservice.kernel.sharding import MAX_SHARDS
 from eventservice.operators.roles import Role
@@ -49,10 +49,6 @@ NUMBERS = {
 }
 LISTS = {"allowedHosts": "allowed_hosts", "secretHeaders": "secret_headers"}
 SETTINGS = [*NUMBERS.values(), *LISTS.values()]
-
-
-class EditConflict(Conflict):
-    """The tenant was changed after the form was opened."""
 
 
 class TenantsPage(ConsoleView):
@@ -95,7 +91,7 @@ class CreateTenant(ConsoleView):
                     name=name,
                 )
             except IntegrityError:
-                form.take(name_taken(name))
+                form.add_error(name_taken(name))
             else:
                 self.report_success(f"Tenant {name} created. Next, create a key for it.")
                 return self.redirect_to("console:tenant", tenant_id)
@@ -251,7 +247,7 @@ class CreateNamespace(TenantPage):
                     shards=num_shards,
                 )
             except DomainError as error:
-                form.take(error)
+                form.add_error(error)
             else:
                 said = "created" if is_new else "already exists"
                 self.report_success(f"Namespace {name} {said} with {num_shards} shards.")
@@ -286,8 +282,8 @@ def _change(
             raise NotFound("tenant")
         if all(getattr(tenant, column) == value for column, value in changes.items()):
             return False
-        if shown is not None and shown != compute_edit_token(tenant, SETTINGS):
-            raise EditConflict("changed_meanwhile", "Somebody else has changed it.")
+        if shown is not None:
+            require_unchanged(tenant, SETTINGS, shown)
         update_tenant(tenant_id, **changes)
         return True
 

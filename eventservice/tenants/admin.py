@@ -12,17 +12,16 @@ from django.http import HttpRequest
 from eventservice.adminsite.actions import RowAction
 from eventservice.adminsite.change_lists import AnyTenantFilter, ChoiceFilter
 from eventservice.adminsite.columns import column, list_time_column, time_column
-from eventservice.adminsite.forms import Lines
+from eventservice.adminsite.forms import Lines, SchemaForm
 from eventservice.adminsite.model_admin import RoleAdmin
-from eventservice.console.base.edit_token import compute_edit_token
+from eventservice.console.base.edit_token import EditConflict, compute_edit_token, require_unchanged
 from eventservice.kernel.errors import Conflict
-from eventservice.kernel.sharding import MAX_SHARDS
 from eventservice.operators.roles import Role
 from eventservice.tenants.directory import create_tenant, declare_namespace, update_tenant
 from eventservice.tenants.keys import revoke_key
-from eventservice.tenants.models import DEFAULT_SHARDS, ApiKey, Namespace, Tenant
+from eventservice.tenants.models import ApiKey, Namespace, Tenant
 
-COLUMNS = (
+SETTINGS = (
     "active", "max_in_flight", "max_pending", "requests_per_minute", "allowed_hosts", "secret_headers",
 )  # fmt: skip
 
@@ -33,68 +32,56 @@ KNOWN = (
 )
 
 
-class TenantForm(forms.ModelForm):  # type: ignore[type-arg]
+class TenantForm(SchemaForm):
+    schema = "eventservice.api.schema.tenants.TenantSettingsSchema"
     signing_secret = forms.CharField(
         required=False,
         widget=forms.PasswordInput(attrs={"size": 60, "autocomplete": "off"}),
         label="New signing secret",
-        help_text="whsec_ and the base64 of 24 to 96 random bytes. Left empty it stays as it is; it is never shown.",
+        help_text="whsec_ and the base64 of 24 to 96 random bytes. Leave empty to keep the current one, which is never shown.",
     )
-    allowed_hosts = Lines(most=200, longest=253, help_text="One on each line. None: any host.")
-    secret_headers = Lines(most=200, longest=253, help_text="One on each line, beside those that always are.")
-    shown = forms.CharField(required=False, widget=forms.HiddenInput)
+    allowed_hosts = Lines(
+        required=False, help_text="One per line, without scheme, port or *. Leave empty to allow every host."
+    )
+    secret_headers = Lines(required=False, help_text="One per line, in addition to the built-in ones.")
+    edit_token = forms.CharField(required=False, widget=forms.HiddenInput)
 
     class Meta:
         model = Tenant
-        fields = ("name", *COLUMNS, "signing_secret")
+        fields = ("name", *SETTINGS, "signing_secret")
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.initial["signing_secret"] = ""
         if self.instance._state.adding:
-            del self.fields["shown"]
+            del self.fields["edit_token"]
         else:
-            self.initial["shown"] = compute_edit_token(self.instance, COLUMNS)
+            self.initial["edit_token"] = compute_edit_token(self.instance, SETTINGS)
 
     def clean(self) -> dict[str, Any]:
-        """Against the row as it is now, which then stays so until this form is saved."""
-        given = super().clean() or {}
-        self._validate_settings(given)
-        if "shown" in self.fields:
-            self._refuse_unseen(Tenant.objects.select_for_update().get(pk=self.instance.pk), given)
-        return given
+        """Compare with the row as it is now, and lock it until this form has been saved."""
+        entered = super().clean()
+        if "edit_token" in self.fields:
+            current = Tenant.objects.select_for_update().get(pk=self.instance.pk)
+            try:
+                require_unchanged(current, SETTINGS, entered.pop("edit_token", ""))
+            except EditConflict:
+                self._refuse(current, entered)
+        return entered
 
-    def _validate_settings(self, given: dict[str, Any]) -> None:
-        """Validate by the rules of the API, and take the values as it reads them."""
-        # Imported here because every command loads the admin, and few need a schema.
-        from eventservice.api.schema.base import validate
-        from eventservice.api.schema.tenants import TenantSettingsSchema
-
-        columns = {str(field.alias): name for name, field in TenantSettingsSchema.model_fields.items()}
-        document = {alias: given[column] for alias, column in columns.items() if column in given}
-        settings, errors = validate(TenantSettingsSchema, document)
-        for error in errors:
-            _, member, *line = error.pointer.split("/")
-            subject = f"Line {int(line[0]) + 1}" if line else "It"
-            self.add_error(columns[member], f"{subject} {error.detail}.")
-        if settings is not None:
-            given |= settings.changes()
-
-    def _refuse_unseen(self, current: Tenant, given: dict[str, Any]) -> None:
-        digest = compute_edit_token(current, COLUMNS)
-        if given.pop("shown", "") == digest:
-            return
+    def _refuse(self, current: Tenant, entered: dict[str, Any]) -> None:
+        """Raise a ValidationError with the current values. The form may then be saved over them."""
         self.data = self.data.copy()  # type: ignore[attr-defined]
-        self.data["shown"] = digest  # type: ignore[index]
-        values = {name: getattr(current, name) for name in COLUMNS}
+        self.data["edit_token"] = compute_edit_token(current, SETTINGS)  # type: ignore[index]
+        values = {name: getattr(current, name) for name in SETTINGS}
         differing = [
             f"{self[name].label}: {', '.join(value) or 'none' if isinstance(value, list) else value}"
             for name, value in values.items()
-            if given.get(name) != value
+            if entered.get(name) != value
         ]
         raise ValidationError(
-            "Nothing has been saved: somebody else has changed this tenant since this page was opened. It has by now "
-            f"{'; '.join(differing) or 'what you typed'}. Saving it again puts what is below in its place."
+            "Not saved: somebody else changed this tenant after you opened this page. The current values are: "
+            f"{'; '.join(differing) or 'those that you entered'}. Saving again replaces them."
         )
 
 
@@ -102,7 +89,7 @@ class TenantForm(forms.ModelForm):  # type: ignore[type-arg]
 class TenantAdmin(RoleAdmin):
     edit_role = Role.ADMIN
     form = TenantForm
-    audited_fields = ("name", *COLUMNS)
+    audited_fields = ("name", *SETTINGS)
     list_display = (
         "name",
         "active",
@@ -118,8 +105,8 @@ class TenantAdmin(RoleAdmin):
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         secret = ("signing_secret",) if self.has_change_permission(request) else ()
-        shown = ("shown",) if secret and obj else ()
-        return ("name", *COLUMNS, *secret, *shown, *(KNOWN if obj else ()))
+        token = ("edit_token",) if secret and obj else ()
+        return ("name", *SETTINGS, *secret, *token, *(KNOWN if obj else ()))
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         return ("name", *KNOWN) if obj else ()
@@ -138,24 +125,19 @@ class TenantAdmin(RoleAdmin):
         create_tenant(given.pop("name"), tenant_id=obj.pk, **given)
 
 
-class NamespaceForm(forms.ModelForm):  # type: ignore[type-arg]
-    num_shards = forms.IntegerField(
-        min_value=1,
-        max_value=MAX_SHARDS,
-        initial=DEFAULT_SHARDS,
-        help_text="It can never be changed: a timer is found by it.",
-    )
+class NamespaceForm(SchemaForm):
+    schema = "eventservice.api.schema.tenants.NamespaceInputSchema"
 
     class Meta:
         model = Namespace
         fields = ("tenant", "name", "num_shards")
 
     def clean(self) -> dict[str, Any]:
-        given = super().clean() or {}
-        tenant, name = given.get("tenant"), given.get("name")
+        entered = super().clean()
+        tenant, name = entered.get("tenant"), entered.get("name")
         if tenant and name and Namespace.objects.for_tenant(tenant.pk).filter(name=name).exists():
-            raise ValidationError(f"{tenant.name} has a namespace {name!r}.")
-        return given
+            raise ValidationError(f"{tenant.name} already has a namespace {name!r}.")
+        return entered
 
 
 @admin.register(Namespace)

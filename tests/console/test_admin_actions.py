@@ -181,7 +181,7 @@ def test_a_row_that_is_gone_is_told(operator: Client, tenant: Tenant) -> None:
 def test_all_that_match_are_done_so_many_at_once(
     operator: Client, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("eventservice.adminsite.model_admin.MOST_AT_ONCE", 3)
+    monkeypatch.setattr("eventservice.adminsite.model_admin.MAX_ROWS", 3)
     monkeypatch.setattr(actions, "MAX_ROWS", 3)
     calls = submitted(tenant, 5)
     data = {"action": "cancel", "index": "0", "select_across": "1", "_selected_action": "x"}

@@ -29,8 +29,8 @@ LIMITS = {
 
 def with_shown(client: Client, tenant: Tenant, **typed: str) -> dict[str, str]:
     """The form of a tenant, as a browser sends it: what is typed, and what was shown."""
-    field = client.get(page_of(TENANT, tenant)).context["adminform"].form["shown"]
-    return {**LIMITS, "shown": field.value(), **typed}
+    field = client.get(page_of(TENANT, tenant)).context["adminform"].form["edit_token"]
+    return {**LIMITS, "edit_token": field.value(), **typed}
 
 
 def last() -> Any:
@@ -71,13 +71,13 @@ def test_what_another_has_changed_since_the_page_was_opened_is_not_written_over(
     typed = with_shown(admin, tenant, allowed_hosts="good.test\nevil.test")
     update_tenant(tenant.pk, allowed_hosts=["good.test"])
     refused = admin.post(page_of(TENANT, tenant), typed)
-    assert "somebody else has changed this tenant" in errors_in(refused)
+    assert "somebody else changed this tenant" in errors_in(refused)
     assert "Allowed hosts: good.test." in errors_in(refused)
     assert "good.test\nevil.test</textarea>" in refused.content.decode()
     tenant.refresh_from_db()
     assert (tenant.allowed_hosts, tenant.max_pending) == (["good.test"], 1_000_000)
     assert OperatorAction.across_tenants.count() == 0
-    again = {**typed, "shown": refused.context["adminform"].form["shown"].value()}
+    again = {**typed, "edit_token": refused.context["adminform"].form["edit_token"].value()}
     assert admin.post(page_of(TENANT, tenant), again).status_code == 302
     tenant.refresh_from_db()
     assert tenant.allowed_hosts == ["good.test", "evil.test"]
@@ -143,7 +143,7 @@ def test_a_namespaces_shards_are_fixed(admin: Client, tenant: Tenant) -> None:
     space = NamespaceFactory(tenant=tenant, num_shards=4)
     assert admin.post(page_of("tenants_namespace", space), {"num_shards": "8"}).status_code == 403
     again = {"tenant": tenant.pk, "name": "default", "num_shards": "8"}
-    assert "has a namespace" in errors_in(admin.post("/admin/tenants/namespace/add/", again))
+    assert "already has a namespace" in errors_in(admin.post("/admin/tenants/namespace/add/", again))
     assert Namespace.objects.for_tenant(tenant.pk).get().num_shards == 4
 
 

@@ -73,7 +73,7 @@ def test_a_new_ones_secret_is_in_the_answer_to_the_form_and_nowhere_else(
         ({"tenant": ""}, "tenant", "is required"),
         ({"tenant": "acme"}, "tenant", "must be a UUID"),
         ({"url": ""}, "url", "must not be empty"),
-        ({"url": "nonsense"}, "url", "not of the form"),
+        ({"url": "nonsense"}, "url", "does not have the form"),
         ({"url": "http://169.254.169.254/"}, "url", "cloud metadata"),
         ({"eventTypes": ["Everything"]}, "eventTypes", "must be one of"),
     ],
