@@ -1,7 +1,7 @@
-"""Servers that misbehave, one that behaves, and listeners that only watch: the outside witnesses.
+"""Servers that misbehave, one that behaves well, and listeners that only count connections.
 
-A server here is a behaviour, `Callable[[socket], None]`, run in a thread for each connection. It ends
-when the other side goes away (an OSError) or the server is closed.
+A server is a behaviour, `Callable[[socket], None]`, that runs in a thread for each connection. It ends when the other
+side closes the connection (an OSError) or the server is closed.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Request:
 
 @dataclass
 class Server:
-    """What a listening server has seen so far."""
+    """A listening server, with the connections and requests that it has seen so far."""
 
     port: int
     connections: int = 0
@@ -70,7 +70,7 @@ class Server:
 def serving(
     behaviour: Behaviour, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1"
 ) -> Iterator[Server]:
-    """Runs `behaviour` on each connection; on leaving, all sockets are closed and threads joined."""
+    """Run `behaviour` for each connection. On exit, close all sockets and join all threads."""
     listener = socket.create_server((host, 0), backlog=512)
     server = Server(listener.getsockname()[1])
     open_sockets: set[socket.socket] = set()
@@ -116,7 +116,7 @@ def _hang_up(connection: socket.socket) -> None:
 
 @contextmanager
 def answering(respond: Callable[[Request], bytes], tls: ssl.SSLContext | None = None) -> Iterator[Server]:
-    """A well-behaved HTTP/1.1 server that keeps connections alive and remembers its requests."""
+    """Run a well-behaved HTTP/1.1 server that keeps connections alive and records its requests."""
     seen: list[Request] = []
 
     def behave(connection: socket.socket) -> None:
@@ -150,7 +150,7 @@ def read_request(stream: Iterable[bytes]) -> Request | None:
 
 
 def read_head(connection: socket.socket) -> bytes:
-    """The request up to its body; enough for a server that does not mean to be fair."""
+    """Return the request up to its body, which is enough for a server that misbehaves."""
     received = b""
     while b"\r\n\r\n" not in received:
         chunk = connection.recv(65536)
@@ -160,7 +160,7 @@ def read_head(connection: socket.socket) -> bytes:
     return received
 
 
-# Behaviours that last until the other side has had enough.
+# --- behaviours ---
 
 
 def say_nothing(connection: socket.socket) -> None:
@@ -175,7 +175,7 @@ def never_read(connection: socket.socket) -> None:
 
 
 def repeat(before: bytes, piece: bytes, pause: float = 0.0) -> Behaviour:
-    """Sends `before`, then `piece` for ever, with a pause after each."""
+    """Send `before`, then `piece` again and again, with a pause after each."""
 
     def behave(connection: socket.socket) -> None:
         read_head(connection)
@@ -189,7 +189,7 @@ def repeat(before: bytes, piece: bytes, pause: float = 0.0) -> Behaviour:
 
 
 def send_once(*pieces: bytes, then: Behaviour | None = None) -> Behaviour:
-    """Sends the pieces, then closes, or does `then`."""
+    """Send the pieces, then close the connection, or run `then`."""
 
     def behave(connection: socket.socket) -> None:
         read_head(connection)
@@ -212,7 +212,7 @@ def half_close(connection: socket.socket) -> None:
         pass
 
 
-def wait_for_ever(connection: socket.socket) -> None:
+def wait_until_closed(connection: socket.socket) -> None:
     while connection.recv(65536):
         pass
 
@@ -228,7 +228,7 @@ def drip(text: bytes) -> Behaviour:
 
 
 def send_zeros(total: int) -> Behaviour:
-    """A body of `total` zero bytes out of one buffer, so that the server's own memory stays small."""
+    """Send a body of `total` zero bytes from one buffer, so that the server itself needs little memory."""
     block = bytes(MEBIBYTE)
 
     def behave(connection: socket.socket) -> None:
@@ -236,7 +236,7 @@ def send_zeros(total: int) -> Behaviour:
         connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % total)
         for _ in range(total // MEBIBYTE):
             connection.sendall(block)
-        wait_for_ever(connection)
+        wait_until_closed(connection)
 
     return behave
 
@@ -249,14 +249,14 @@ def gzip_bomb(unpacked: int) -> bytes:
 
 @contextmanager
 def listening_only(backlog: int = 4096) -> Iterator[Server]:
-    """The kernel completes connections, and nobody ever accepts or answers them."""
+    """Let the kernel complete connections, but never accept them."""
     with socket.create_server(("127.0.0.1", 0), backlog=backlog) as listener:
         yield Server(listener.getsockname()[1])
 
 
 @contextmanager
 def refusing_to_accept() -> Iterator[Server]:
-    """A full backlog: further connection requests get no answer at all."""
+    """Fill the backlog, so that further connection requests get no response at all."""
     with socket.create_server(("127.0.0.1", 0), backlog=0) as listener, contextlib.ExitStack() as fillers:
         port = listener.getsockname()[1]
         for _ in range(4):
@@ -269,7 +269,7 @@ def refusing_to_accept() -> Iterator[Server]:
 
 @dataclass
 class Canary:
-    """A listener on every local address, IPv4 and IPv6, at one port: any connection is a broken promise."""
+    """A listener at one port of every local IPv4 and IPv6 address. In most tests no connection may reach it."""
 
     port: int
     connections: int = 0
@@ -311,12 +311,12 @@ def _watch(canary: Canary, listeners: list[socket.socket], stop: socket.socket) 
                     connection.sendall(OK)
 
 
-# Certificates, made new for each run.
+# --- certificates, created for each run ---
 
 
 @dataclass(frozen=True)
 class Authority:
-    """A CA file to trust, and a way to be certified by it."""
+    """A certificate authority with a CA file, which issues certificates for servers."""
 
     directory: Path
     certificate: x509.Certificate
@@ -381,7 +381,7 @@ def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     )
 
 
-# Driving an egress from a test.
+# --- the egress ---
 
 
 @contextmanager
@@ -412,7 +412,7 @@ def attempt(
 
 
 def gather(egress: Egress, count: int, within: float = 15.0) -> list[Outcome]:
-    """The next `count` outcomes; fewer when they do not come in time."""
+    """Collect `count` outcomes, or fewer if they do not arrive in time."""
     outcomes: list[Outcome] = []
     ends_at = time.monotonic() + within
     while len(outcomes) < count and time.monotonic() < ends_at:

@@ -1,4 +1,4 @@
-"""What goes out for a call: whose headers win, how its body is written, and that a lost secret stops it."""
+"""What is sent for a call: which headers win, how the body is encoded, and that a lost secret stops it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TENANT = uuid.UUID(int=6)
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
-def built(body: Any = None, headers: dict[str, str] | None = None, **given: Any) -> Attempt:
+def build(body: Any = None, headers: dict[str, str] | None = None, **given: Any) -> Attempt:
     request = StoredRequest("POST", "http://target.test/x", encrypt_headers(headers or {}, ()), body)
     terms = {
         "key": "k",
@@ -34,22 +34,22 @@ def built(body: Any = None, headers: dict[str, str] | None = None, **given: Any)
     return attempt
 
 
-def sent(body: Any = None, headers: dict[str, str] | None = None) -> dict[str, str]:
-    attempt = built(body, headers)
+def build_headers(body: Any = None, headers: dict[str, str] | None = None) -> dict[str, str]:
+    attempt = build(body, headers)
     assert len({name.lower() for name, _ in attempt.headers}) == len(attempt.headers)
     return dict(attempt.headers)
 
 
-def test_the_request_goes_out_as_it_was_asked_for() -> None:
-    attempt = built("text", {"Accept": "a/b"})
+def test_the_request_is_sent_as_it_was_submitted() -> None:
+    attempt = build("text", {"Accept": "a/b"})
     assert (attempt.key, attempt.tenant) == ("k", TENANT)
     assert (attempt.method, attempt.url) == ("POST", "http://target.test/x")
     assert (attempt.body, attempt.timeout_seconds) == (b"text", 2.5)
     assert ("Accept", "a/b") in attempt.headers
 
 
-def test_every_request_says_whose_attempt_it_is() -> None:
-    assert sent() == {
+def test_every_request_identifies_its_call_and_attempt() -> None:
+    assert build_headers() == {
         "Idempotency-Key": str(CALL),
         "User-Agent": "EventService/1",
         "X-Service-Call-Id": str(CALL),
@@ -59,44 +59,44 @@ def test_every_request_says_whose_attempt_it_is() -> None:
 
 @pytest.mark.parametrize("name", ["Idempotency-Key", "idempotency-key", "IDEMPOTENCY-KEY"])
 def test_the_callers_own_idempotency_key_counts_in_any_spelling(name: str) -> None:
-    assert sent(headers={name: "theirs"})["Idempotency-Key"] == "theirs"
+    assert build_headers(headers={name: "theirs"})["Idempotency-Key"] == "theirs"
 
 
 @pytest.mark.parametrize("name", ["user-agent", "content-type"])
 def test_the_callers_header_replaces_a_default_of_its_name(name: str) -> None:
-    assert sent({"n": 1}, {name: "theirs"})[name.title()] == "theirs"
+    assert build_headers({"n": 1}, {name: "theirs"})[name.title()] == "theirs"
 
 
 @pytest.mark.parametrize("name", ["x-attempt", "X-Service-Call-Id"])
-def test_what_names_the_attempt_is_ours(name: str) -> None:
-    headers = sent(headers={name: "forged"})
+def test_the_headers_that_identify_the_attempt_cannot_be_overridden(name: str) -> None:
+    headers = build_headers(headers={name: "forged"})
     assert (headers["X-Attempt"], headers["X-Service-Call-Id"]) == ("3", str(CALL))
 
 
-def test_secret_headers_are_opened_to_be_sent() -> None:
-    assert sent(headers={"Authorization": "Bearer s3cret"})["Authorization"] == "Bearer s3cret"
+def test_secret_headers_are_decrypted_to_be_sent() -> None:
+    assert build_headers(headers={"Authorization": "Bearer s3cret"})["Authorization"] == "Bearer s3cret"
 
 
-def test_a_text_is_sent_as_it_is_and_of_no_declared_type() -> None:
-    assert built('{"a": "ü"} ').body == '{"a": "ü"} '.encode()
-    assert "Content-Type" not in sent("text")
+def test_a_string_is_sent_as_it_is_without_a_content_type() -> None:
+    assert build('{"a": "ü"} ').body == '{"a": "ü"} '.encode()
+    assert "Content-Type" not in build_headers("text")
 
 
 @pytest.mark.parametrize("body", [{"a": [1, None, "ü"]}, [], {}, 0, False, 1.5], ids=str)
 def test_anything_else_is_sent_as_json(body: Any) -> None:
-    sent_body = built(body).body
+    sent_body = build(body).body
     assert sent_body is not None
     assert json.loads(sent_body) == body
-    assert sent(body)["Content-Type"] == "application/json"
+    assert build_headers(body)["Content-Type"] == "application/json"
 
 
 def test_json_is_written_compactly_and_in_utf_8() -> None:
-    assert built({"a": "ü", "b": [1, 2]}).body == '{"a":"ü","b":[1,2]}'.encode()
+    assert build({"a": "ü", "b": [1, 2]}).body == '{"a":"ü","b":[1,2]}'.encode()
 
 
-def test_no_body_is_none_and_an_empty_text_is_one() -> None:
-    assert built(None).body is None
-    assert built("").body == b""
+def test_no_body_is_none_and_an_empty_string_is_one() -> None:
+    assert build(None).body is None
+    assert build("").body == b""
 
 
 def test_a_stored_request_without_headers_or_body_is_complete() -> None:
@@ -104,7 +104,7 @@ def test_a_stored_request_without_headers_or_body_is_complete() -> None:
     assert (request.masked_headers, request.body_text) == ({}, None)
 
 
-def test_a_secret_that_no_key_opens_stops_the_attempt() -> None:
+def test_a_secret_that_cannot_be_decrypted_stops_the_attempt() -> None:
     request = StoredRequest("GET", "http://target.test/", {"Cookie": {"encrypted": "enc:v1:lost"}}, None)
     refused = build_attempt(
         request, key="k", tenant_id=TENANT, service_call_id=CALL, attempt=1, timeout_seconds=1, signer=None,

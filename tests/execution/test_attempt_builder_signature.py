@@ -22,7 +22,7 @@ SECRET = "whsec_" + base64.b64encode(KEY).decode()
 CALL = uuid.UUID(int=5)
 
 
-def signed(body: Any = None, signer: Signer | None = Signer(encrypt(SECRET)), **given: Any) -> Attempt:  # noqa: B008 (frozen)
+def build_signed(body: Any = None, signer: Signer | None = Signer(encrypt(SECRET)), **given: Any) -> Attempt:  # noqa: B008 (frozen)
     terms = {
         "key": "k", "tenant_id": CALL, "service_call_id": CALL, "attempt": 1, "timeout_seconds": 1.0, "now": NOON,
         **given,
@@ -33,7 +33,7 @@ def signed(body: Any = None, signer: Signer | None = Signer(encrypt(SECRET)), **
 
 
 def verifies(attempt: Attempt, key: bytes = KEY, body: bytes | None = None) -> bool:
-    """As a receiver does it: https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/."""
+    """Verify the signature as a receiver does: https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/."""
     headers = {name.lower(): value for name, value in attempt.headers}
     content = (attempt.body or b"") if body is None else body
     message = b".".join([headers["webhook-id"].encode(), headers["webhook-timestamp"].encode(), content])
@@ -43,11 +43,11 @@ def verifies(attempt: Attempt, key: bytes = KEY, body: bytes | None = None) -> b
 
 @pytest.mark.parametrize("body", [None, "", "text", "ü\r\n.", {"a": "ü"}, []], ids=repr)
 def test_a_receiver_can_verify_it(body: Any) -> None:
-    assert verifies(signed(body))
+    assert verifies(build_signed(body))
 
 
 def test_it_covers_the_body_and_depends_on_the_secret() -> None:
-    attempt = signed("text")
+    attempt = build_signed("text")
     assert not verifies(attempt, body=b"other")
     assert not verifies(attempt, key=b"other")
 
@@ -60,23 +60,25 @@ def test_the_published_example_is_signed_as_published() -> None:
     assert headers["webhook-signature"] == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
 
 
-def test_the_id_is_the_calls_and_the_time_that_of_the_attempt() -> None:
-    first, second = (dict(a.headers) for a in (signed(), signed(attempt=2, now=NOON + timedelta(seconds=5))))
+def test_the_signed_id_is_the_calls_and_the_timestamp_the_attempts() -> None:
+    first, second = (
+        dict(a.headers) for a in (build_signed(), build_signed(attempt=2, now=NOON + timedelta(seconds=5)))
+    )
     assert first["webhook-id"] == second["webhook-id"] == str(CALL)
     assert int(second["webhook-timestamp"]) - int(first["webhook-timestamp"]) == 5
     assert first["webhook-timestamp"] == "1772366400"
 
 
 def test_a_secret_may_be_given_without_its_prefix() -> None:
-    assert verifies(signed("text", Signer(encrypt(SECRET.removeprefix("whsec_")))))
+    assert verifies(build_signed("text", Signer(encrypt(SECRET.removeprefix("whsec_")))))
 
 
 def test_without_a_secret_nothing_is_signed() -> None:
-    assert not [name for name, _ in signed(signer=None).headers if name.startswith("webhook")]
+    assert not [name for name, _ in build_signed(signer=None).headers if name.startswith("webhook")]
 
 
 @pytest.mark.parametrize("secret", ["whsec_a", "whsec_abcde", "hello"])
-def test_a_secret_that_is_none_sends_nothing_unsigned(secret: str) -> None:
+def test_an_invalid_signing_secret_stops_the_attempt(secret: str) -> None:
     refused = build_attempt(
         StoredRequest("POST", "http://target.test/", {}, None),
         key="k",

@@ -1,4 +1,4 @@
-"""The two tiers, the embedded forms and the operator's allow-list."""
+"""The address policy: two tiers, IPv6 forms of IPv4 addresses, and the operator's allow-list."""
 
 from ipaddress import IPv4Address, IPv6Address
 
@@ -36,35 +36,35 @@ PRIVATE = [
 
 
 @pytest.mark.parametrize("ip", PUBLIC)
-def test_it_lets_the_public_internet_through(ip: str) -> None:
+def test_the_public_internet_is_allowed(ip: str) -> None:
     assert AddressPolicy().find_refusing_rule(ip, 443) is None
 
 
 @pytest.mark.parametrize("ip", PRIVATE)
-def test_private_networks_are_a_matter_of_choice(ip: str) -> None:
+def test_private_networks_can_be_allowed(ip: str) -> None:
     assert "private" in str(AddressPolicy().find_refusing_rule(ip, 443))
     assert AddressPolicy(allow_private=True).find_refusing_rule(ip, 443) is None
 
 
 @pytest.mark.parametrize("ip", FORBIDDEN)
-def test_forbidden_addresses_are_not_opened_with_the_private_ones(ip: str) -> None:
+def test_forbidden_addresses_are_not_allowed_with_the_private_ones(ip: str) -> None:
     assert AddressPolicy(allow_private=True).find_refusing_rule(ip, 443) is not None
 
 
 @pytest.mark.parametrize("ip", ["100.100.100.200", "fd00:ec2::254", "168.63.129.16"])
-def test_metadata_services_are_forbidden_wherever_they_live(ip: str) -> None:
+def test_metadata_services_are_forbidden_in_every_network(ip: str) -> None:
     assert "metadata" in str(AddressPolicy(allow_private=True).find_refusing_rule(ip, 80))
 
 
 @pytest.mark.parametrize(
     "ip", ["", "localhost", "1.2.3", "0x7f.0.0.1", "::1::", "fe80::1%eth0", "127.0.0.1\n"]
 )
-def test_what_is_no_address_or_has_a_zone_is_refused(ip: str) -> None:
+def test_an_invalid_address_or_one_with_a_zone_is_refused(ip: str) -> None:
     assert AddressPolicy(allow_private=True).find_refusing_rule(ip, 80) is not None
 
 
 @given(st.ip_addresses(v=4))
-def test_an_embedded_address_is_judged_as_the_plain_one_is(ip: IPv4Address) -> None:
+def test_an_embedded_address_is_checked_like_the_plain_one(ip: IPv4Address) -> None:
     policy = AddressPolicy()
     plain = policy.find_refusing_rule(str(ip), 80) is None
     number = int(ip)
@@ -76,7 +76,7 @@ def test_an_embedded_address_is_judged_as_the_plain_one_is(ip: IPv4Address) -> N
 
 
 @given(st.ip_addresses(v=4))
-def test_both_addresses_in_a_teredo_form_are_judged(ip: IPv4Address) -> None:
+def test_both_addresses_in_a_teredo_address_are_checked(ip: IPv4Address) -> None:
     plain = AddressPolicy().find_refusing_rule(str(ip), 80) is None
     client = IPv6Address(0x20010000 << 96 | 0x08080808 << 64 | (~int(ip) & 0xFFFFFFFF))
     server = IPv6Address(0x20010000 << 96 | int(ip) << 64 | (~0x08080808 & 0xFFFFFFFF))
@@ -104,7 +104,7 @@ def test_nothing_that_python_calls_local_is_let_through(ip: IPv4Address | IPv6Ad
         ("[fd00::/8]:*", [("fd12::1", 7)], [("fc00::1", 7), ("fe80::1", 7), ("fe80::1%lo", 7)]),
     ],
 )
-def test_an_entry_opens_what_it_says(
+def test_an_entry_allows_what_it_says(
     entry: str, let_through: list[tuple[str, int]], refused: list[tuple[str, int]]
 ) -> None:
     policy = AddressPolicy(allow=frozenset({entry}))
@@ -117,6 +117,6 @@ def test_an_entry_opens_what_it_says(
     ["", "*", "127.0.0.1", "127.0.0.1:", "127.0.0.1:0", "127.0.0.1:65536", "127.0.0.1:http", "127.0.0.1:-1", "::1:80",
      "localhost:80", "*:80", ":80", "10.0.0.1/8:80", "[::1]", "[::1:80", "127.0.0.1:８０"],
 )  # fmt: skip
-def test_an_entry_that_means_nothing_stops_the_start_and_is_named(entry: str) -> None:
+def test_an_invalid_entry_is_named_in_the_error(entry: str) -> None:
     with pytest.raises(ValueError, match="allow-list entry"):
         AddressPolicy(allow=frozenset({entry}))

@@ -1,4 +1,4 @@
-"""P7: no response makes this process grow by more than 64 MB."""
+"""No response makes the process grow by more than 64 MB."""
 
 import re
 from pathlib import Path
@@ -10,27 +10,27 @@ from execution.outcome import Errored, ErrorKind, Outcome, Responded
 from tests.execution import hostile
 from tests.execution.hostile import MEBIBYTE, attempt, gather, perform, running, serving
 
-PROMISED = 64 * MEBIBYTE
+MAX_GROWTH = 64 * MEBIBYTE
 STATUS = Path("/proc/self/status")
 
 pytestmark = pytest.mark.skipif(not STATUS.exists(), reason="measures resident memory through Linux's /proc")
 
 
-def resident(which: str) -> int:
+def read_resident_bytes(which: str) -> int:
     found = re.search(rf"{which}:\s+(\d+) kB", STATUS.read_text())
     assert found
     return int(found[1]) * 1024
 
 
 class Growth:
-    """The highest resident memory since it was made, above what it was then. The server's share is in it."""
+    """Measures how much resident memory has grown at most since it was created, including the server's."""
 
     def __init__(self) -> None:
         Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM
-        self._before = resident("VmRSS")
+        self._before = read_resident_bytes("VmRSS")
 
     def bytes(self) -> int:
-        return resident("VmHWM") - self._before
+        return read_resident_bytes("VmHWM") - self._before
 
 
 def fetch(behaviour: hostile.Behaviour, limits: Limits) -> tuple[Outcome, int]:
@@ -46,15 +46,15 @@ def test_a_body_of_1_gb_is_counted_and_not_kept() -> None:
     assert isinstance(outcome, Responded), outcome
     assert outcome.body_size == size
     assert len(outcome.body) == Limits().keep_body
-    assert growth <= PROMISED
+    assert growth <= MAX_GROWTH
 
 
-def test_a_body_beyond_the_limit_is_cut_off() -> None:
+def test_a_body_beyond_the_limit_ends_the_attempt() -> None:
     outcome, growth = fetch(hostile.send_zeros(1024 * MEBIBYTE), Limits())
     assert isinstance(outcome, Errored)
     assert outcome.kind is ErrorKind.TOO_LARGE
     assert outcome.may_have_been_sent
-    assert growth <= PROMISED
+    assert growth <= MAX_GROWTH
 
 
 def test_a_gzip_bomb_stays_packed() -> None:
@@ -63,7 +63,7 @@ def test_a_gzip_bomb_stays_packed() -> None:
     assert isinstance(outcome, Responded), outcome
     assert outcome.body_size < 2 * MEBIBYTE
     assert outcome.body[:2] == b"\x1f\x8b"
-    assert growth <= PROMISED
+    assert growth <= MAX_GROWTH
 
 
 def test_header_floods_stay_small() -> None:
@@ -74,7 +74,7 @@ def test_header_floods_stay_small() -> None:
         outcomes = gather(egress, 50)
         grown = growth.bytes()
     assert [o.kind for o in outcomes if isinstance(o, Errored)] == [ErrorKind.TOO_LARGE] * 50
-    assert grown <= PROMISED
+    assert grown <= MAX_GROWTH
 
 
 def test_many_large_bodies_at_once_stay_small() -> None:
@@ -84,4 +84,4 @@ def test_many_large_bodies_at_once_stay_small() -> None:
         outcomes = gather(egress, 40)
         grown = growth.bytes()
     assert {o.body_size for o in outcomes if isinstance(o, Responded)} == {8 * MEBIBYTE}
-    assert grown <= PROMISED
+    assert grown <= MAX_GROWTH

@@ -1,7 +1,7 @@
-"""P8: no connection is ever opened to a forbidden address, by whatever way it is named.
+"""No connection is ever opened to a forbidden address, in whatever notation it is given.
 
-The witness is a canary that listens on every local address: it must see nothing. All vectors carry its
-port, so whatever of them reached this machine would reach it.
+A canary listens on every local address and must see no connection. All URLs contain its port, so any that reached this
+machine would reach the canary.
 """
 
 import time
@@ -62,7 +62,7 @@ PRIVATE = [
     "[64:ff9b::192.168.0.1]", "[2002:c0a8:1::]", "[2001:0:a00:1::]", "167772161", "0xa000001", "012.0.0.1", "10.1",
 ]  # fmt: skip
 
-# What one parser reads as a harmless host and another as the canary's.
+# URLs in which one parser sees a harmless host and another the canary's.
 SPLIT_READINGS = [
     "http://example.com@127.0.0.1:{port}/", "http://user:pass@127.0.0.1:{port}/", "http://@127.0.0.1:{port}/",
     "http://127.0.0.1:{port}@example.com/", "http://example.com:80@127.0.0.1:{port}/", "http://a@b@127.0.0.1:{port}/",
@@ -110,7 +110,7 @@ def canary() -> Iterator[Canary]:
         yield listening
 
 
-def refused(outcome: object) -> bool:
+def is_refused(outcome: object) -> bool:
     return (
         isinstance(outcome, Errored)
         and outcome.kind in (ErrorKind.EGRESS, ErrorKind.DNS)
@@ -118,7 +118,7 @@ def refused(outcome: object) -> bool:
     )
 
 
-def names_to(address: str) -> Callable[[str], Sequence[str]]:
+def always_resolve_to(address: str) -> Callable[[str], Sequence[str]]:
     return lambda _host: [address]
 
 
@@ -126,33 +126,33 @@ def test_there_are_enough_vectors() -> None:
     assert len(set(URLS)) + len(RESOLVED_TO) >= 250
 
 
-def test_the_canary_sees_what_reaches_it() -> None:
+def test_the_canary_counts_connections() -> None:
     with canary_listening() as own, running() as egress:
         assert isinstance(perform(egress, attempt(f"http://127.0.0.1:{own.port}/")), Responded)
         assert own.connections == 1
 
 
 def test_it_refuses_every_url_that_leads_to_a_forbidden_address(canary: Canary) -> None:
-    """Names resolve to the canary here: only literal addresses and the parser stand before it."""
+    """All names resolve to the canary, so that only the checks protect it."""
     urls = [url.format(port=canary.port) for url in URLS]
-    with running(AddressPolicy(), lookup=names_to("127.0.0.1")) as egress:
+    with running(AddressPolicy(), lookup=always_resolve_to("127.0.0.1")) as egress:
         egress.send([attempt(url, key=url, timeout=3) for url in urls])
         outcomes = gather(egress, len(urls))
-    assert [o for o in outcomes if not refused(o)] == []
+    assert [o for o in outcomes if not is_refused(o)] == []
     assert len(outcomes) == len(urls)
     assert canary.connections == 0
 
 
-def test_it_refuses_names_of_the_system_that_lead_to_loopback(canary: Canary) -> None:
+def test_it_refuses_names_that_the_system_resolves_to_loopback(canary: Canary) -> None:
     with running(AddressPolicy()) as egress:
         for name in ("localhost", "LocalHost"):
-            assert refused(perform(egress, attempt(f"http://{name}:{canary.port}/", timeout=3)))
+            assert is_refused(perform(egress, attempt(f"http://{name}:{canary.port}/", timeout=3)))
     assert canary.connections == 0
 
 
 @pytest.mark.parametrize("address", RESOLVED_TO)
 def test_it_refuses_a_name_that_resolves_to(address: str, canary: Canary) -> None:
-    with running(AddressPolicy(), lookup=names_to(address)) as egress:
+    with running(AddressPolicy(), lookup=always_resolve_to(address)) as egress:
         outcome = perform(egress, attempt(f"http://innocent.example:{canary.port}/"))
     assert isinstance(outcome, Errored)
     assert outcome.kind is ErrorKind.EGRESS
@@ -166,12 +166,12 @@ def test_it_refuses_a_name_that_resolves_to(address: str, canary: Canary) -> Non
 def test_one_forbidden_address_among_several_refuses_them_all(addresses: list[str], canary: Canary) -> None:
     policy = AddressPolicy(allow=frozenset({f"127.0.0.1:{canary.port}"}))
     with running(policy, lookup=lambda _host: addresses) as egress:
-        assert refused(perform(egress, attempt(f"http://mixed.example:{canary.port}/")))
+        assert is_refused(perform(egress, attempt(f"http://mixed.example:{canary.port}/")))
     assert canary.connections == 0
 
 
-def test_a_name_that_is_rebound_is_judged_again(canary: Canary) -> None:
-    """First it leads to an address that is allowed, then to the canary."""
+def test_a_name_that_is_rebound_is_checked_again(canary: Canary) -> None:
+    """The name resolves to an allowed address first, then to the canary."""
     answers = cycle([["127.0.0.3"], ["127.0.0.1"]])
     limits = Limits(dns_keep_seconds=0)
     policy = AddressPolicy(allow=frozenset({"127.0.0.3:*"}))
@@ -181,14 +181,14 @@ def test_a_name_that_is_rebound_is_judged_again(canary: Canary) -> None:
         for _ in range(20):
             outcome = perform(egress, attempt(url))
             assert isinstance(outcome, Errored)
-            time.sleep(0.02)  # an answer serves for this long at the least
+            time.sleep(0.02)  # addresses are used for at least this long
             kinds.append(outcome.kind)
     assert set(kinds) == {ErrorKind.CONNECT, ErrorKind.EGRESS}
     assert canary.connections == 0
 
 
-class Turncoat(AddressPolicy):
-    """Finds nothing wrong the first `blind` times: what a rebinding after the judgement would look like."""
+class BlindPolicy(AddressPolicy):
+    """Allows every address in the first `blind` checks, as if a name were rebound after a check."""
 
     blind = 0
 
@@ -197,31 +197,31 @@ class Turncoat(AddressPolicy):
         return None if self.blind >= 0 else super().find_refusing_rule(ip, port)
 
 
-def test_the_address_of_the_very_socket_is_judged_when_it_is_dialled(canary: Canary) -> None:
-    policy = Turncoat()
+def test_the_address_of_each_socket_is_checked_when_it_is_opened(canary: Canary) -> None:
+    policy = BlindPolicy()
     object.__setattr__(policy, "blind", 1)
-    with running(policy, lookup=names_to("127.0.0.1")) as egress:
-        assert refused(perform(egress, attempt(f"http://late.example:{canary.port}/")))
+    with running(policy, lookup=always_resolve_to("127.0.0.1")) as egress:
+        assert is_refused(perform(egress, attempt(f"http://late.example:{canary.port}/")))
     assert canary.connections == 0
 
 
-def test_once_a_dialled_address_was_refused_no_other_is_dialled(canary: Canary) -> None:
-    policy = Turncoat(allow=frozenset({"127.0.0.2:*"}))
+def test_after_one_address_was_refused_no_other_is_tried(canary: Canary) -> None:
+    policy = BlindPolicy(allow=frozenset({"127.0.0.2:*"}))
     object.__setattr__(policy, "blind", 2)
     with running(policy, lookup=lambda _host: ["127.0.0.1", "127.0.0.2"]) as egress:
-        assert refused(perform(egress, attempt(f"http://late.example:{canary.port}/")))
+        assert is_refused(perform(egress, attempt(f"http://late.example:{canary.port}/")))
     assert canary.connections == 0
 
 
 def test_nothing_is_written_to_a_peer_that_turns_out_to_be_forbidden() -> None:
-    policy = Turncoat()
-    object.__setattr__(policy, "blind", 2)  # the judgement of the name, and that of the socket
+    policy = BlindPolicy()
+    object.__setattr__(policy, "blind", 2)  # the check of the name, and that of the socket
     seen: list[bytes] = []
     with (
         hostile.serving(lambda connection: seen.append(connection.recv(100))) as server,
-        running(policy, lookup=names_to("127.0.0.1")) as egress,
+        running(policy, lookup=always_resolve_to("127.0.0.1")) as egress,
     ):
-        assert refused(perform(egress, attempt(f"http://late.example:{server.port}/")))
+        assert is_refused(perform(egress, attempt(f"http://late.example:{server.port}/")))
     assert b"".join(seen) == b""
 
 
@@ -229,7 +229,7 @@ def test_nothing_is_written_to_a_peer_that_turns_out_to_be_forbidden() -> None:
 def test_a_redirect_to_a_forbidden_address_is_an_outcome_and_not_followed(
     status: int, canary: Canary
 ) -> None:
-    # A list, as the server answers in threads and a generator serves only one at a time.
+    # A list, because the server responds in threads, and a generator cannot be shared among them.
     locations = cycle([url.format(port=canary.port) for url in URLS if url.isprintable() and url.isascii()])
 
     def redirect(_request: hostile.Request) -> bytes:
@@ -270,16 +270,16 @@ def test_the_allow_list_lets_its_exact_address_and_port_through_and_nothing_else
         ]  # fmt: skip
         with running(policy) as egress:
             assert isinstance(perform(egress, attempt(server.url())), Responded)
-            assert all(refused(perform(egress, attempt(f"http://{other}/"))) for other in neighbours)
+            assert all(is_refused(perform(egress, attempt(f"http://{other}/"))) for other in neighbours)
     assert len(server.requests) == 1
     assert canary.connections == 0
 
 
 @pytest.mark.parametrize("name", ["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY", "https_proxy"])
-def test_no_proxy_of_the_environment_is_dialled(
+def test_no_proxy_of_the_environment_is_connected_to(
     name: str, canary: Canary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(name, f"http://127.0.0.1:{canary.port}")
-    with running(AddressPolicy(), lookup=names_to("192.0.2.1")) as egress:
-        assert refused(perform(egress, attempt("http://proxied.example/")))
+    with running(AddressPolicy(), lookup=always_resolve_to("192.0.2.1")) as egress:
+        assert is_refused(perform(egress, attempt("http://proxied.example/")))
     assert canary.connections == 0

@@ -1,4 +1,4 @@
-"""Ordinary HTTP: what was asked for is what is sent, and what was answered is what comes back."""
+"""Ordinary HTTP: requests are sent as given, and responses are returned as received."""
 
 import socket
 
@@ -151,7 +151,7 @@ def test_it_reads_bodies_as_they_are(response: bytes, body: bytes) -> None:
     assert outcome.body == body
 
 
-def test_a_long_body_is_kept_in_part_and_counted_in_full() -> None:
+def test_a_long_body_is_truncated_and_its_full_size_counted() -> None:
     with (
         serving(hostile.send_zeros(hostile.MEBIBYTE)) as server,
         running(limits=Limits(keep_body=100)) as egress,
@@ -164,7 +164,7 @@ def test_a_long_body_is_kept_in_part_and_counted_in_full() -> None:
 @pytest.mark.parametrize(("kilobytes", "fits"), [(60, True), (70, False), (200, False)])
 @pytest.mark.parametrize("blocks", [1, 5])
 def test_headers_are_counted_over_all_blocks(kilobytes: int, fits: bool, blocks: int) -> None:
-    """libcurl's own bound is 300 KB, and several times that with 1xx responses."""
+    """The limit of libcurl itself is 300 KB, and several times that with 1xx responses."""
     filler = (b"X-Filler: " + b"a" * 988 + b"\r\n") * (kilobytes // blocks)
     hints = b"HTTP/1.1 103 Early Hints\r\n" + filler + b"\r\n"
     last = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n" + filler + b"\r\nok"
@@ -177,8 +177,8 @@ def test_headers_are_counted_over_all_blocks(kilobytes: int, fits: bool, blocks:
         assert outcome.kind is ErrorKind.TOO_LARGE
 
 
-def test_connections_are_used_again() -> None:
-    """No wave needs more connections than it has attempts, and each finds those of the one before."""
+def test_connections_are_reused() -> None:
+    """No wave needs more connections than it has attempts, and each reuses those of the wave before."""
     with answering(ok) as server, running(limits=Limits(idle_connection_seconds=60)) as egress:
         for wave in range(20):
             egress.send([attempt(server.url(), key=(wave, n), timeout=30) for n in range(20)])
@@ -197,15 +197,15 @@ def test_a_host_gets_no_more_connections_than_its_limit() -> None:
 
 
 def test_a_request_is_never_written_twice() -> None:
-    """libcurl would repeat the second one on a new connection, for the kept one dies without an answer."""
+    """libcurl would repeat the second request on a new connection, because the reused one is closed without a response."""
     seen: list[bytes] = []
 
-    def answer_one_and_die_on_the_next(connection: socket.socket) -> None:
+    def respond_once_then_close(connection: socket.socket) -> None:
         seen.append(hostile.read_head(connection))
         connection.sendall(OK)
         seen.append(hostile.read_head(connection))
 
-    with serving(answer_one_and_die_on_the_next) as server, running() as egress:
+    with serving(respond_once_then_close) as server, running() as egress:
         assert isinstance(perform(egress, attempt(server.url("/1"))), Responded)
         outcome = perform(egress, attempt(server.url("/2"), "POST", body=b"x"))
     assert isinstance(outcome, Errored), outcome

@@ -1,4 +1,4 @@
-"""Starting, waking, closing, and going on when something is wrong within."""
+"""The egress starts, wakes, closes, and survives errors."""
 
 import json
 import logging
@@ -27,8 +27,8 @@ from tests.execution.hostile import LOOPBACK, answering, attempt, gather, perfor
 ROOT = Path(__file__).parents[2]
 
 
-def descriptors() -> set[int]:
-    """Those that are open, but for the one that this reading itself takes."""
+def list_descriptors() -> set[int]:
+    """Return the open descriptors, without the one that is used to list them."""
     listed = (int(path.name) for path in Path("/proc/self/fd").iterdir())
     return {fd for fd in listed if Path(f"/proc/self/fd/{fd}").is_symlink()}
 
@@ -37,11 +37,11 @@ def ok(_request: hostile.Request) -> bytes:
     return hostile.OK
 
 
-def test_making_an_egress_starts_nothing() -> None:
-    threads, opened = threading.active_count(), descriptors()
+def test_creating_an_egress_starts_nothing() -> None:
+    threads, opened = threading.active_count(), list_descriptors()
     Egress(LOOPBACK)
     assert threading.active_count() == threads
-    assert descriptors() == opened
+    assert list_descriptors() == opened
 
 
 def test_nothing_can_be_sent_before_the_start_or_after_the_end() -> None:
@@ -57,11 +57,11 @@ def test_nothing_can_be_sent_before_the_start_or_after_the_end() -> None:
 
 def test_closing_returns_every_descriptor_and_thread() -> None:
     with answering(ok) as server:
-        threads, opened = threading.active_count(), descriptors()
+        threads, opened = threading.active_count(), list_descriptors()
         with running() as egress:
             perform(egress, attempt(server.url()))
         ends_at = time.monotonic() + 5
-        while len(descriptors()) > len(opened) + 1 and time.monotonic() < ends_at:
+        while len(list_descriptors()) > len(opened) + 1 and time.monotonic() < ends_at:
             time.sleep(0.01)  # the server's own end of the connection
         assert "egress" not in {thread.name for thread in threading.enumerate()}
         assert threading.active_count() <= threads + 1
@@ -79,14 +79,14 @@ def test_collect_returns_when_woken_and_when_time_is_up() -> None:
         assert time.monotonic() - started < 5
 
 
-def test_what_is_under_way_at_the_end_is_interrupted() -> None:
+def test_closing_interrupts_attempts_in_progress() -> None:
     with hostile.listening_only() as hanging:
         egress = Egress(LOOPBACK, Limits(per_host_connections=2))
         egress.start()
         egress.send([attempt(hanging.url(), key=n, timeout=30) for n in range(5)])
         assert egress._loop is not None
         active = egress._loop._active
-        while sum(transfer.sent for transfer, _host in list(active.values())) < 2:
+        while sum(transfer.sent for transfer, _destination in list(active.values())) < 2:
             time.sleep(0.001)
         egress.close()
         outcomes = egress.collect(0)
@@ -106,29 +106,29 @@ def test_it_costs_nothing_when_there_is_nothing_to_do() -> None:
         assert time.process_time() - cpu < 0.05
 
 
-def test_kept_connections_are_dropped_when_nothing_goes_on() -> None:
+def test_idle_connections_are_closed() -> None:
     with answering(ok) as server, running(limits=Limits(idle_connection_seconds=1)) as egress:
         perform(egress, attempt(server.url()))
-        assert established_to(server.port)
+        assert is_connected_to(server.port)
         ends_at = time.monotonic() + 5
-        while established_to(server.port) and time.monotonic() < ends_at:
+        while is_connected_to(server.port) and time.monotonic() < ends_at:
             time.sleep(0.05)
-        assert not established_to(server.port)
+        assert not is_connected_to(server.port)
         assert isinstance(perform(egress, attempt(server.url())), Responded)
 
 
-def established_to(port: int) -> bool:
-    """Whether a connection to the port is open, by the kernel's own table."""
+def is_connected_to(port: int) -> bool:
+    """Return whether the kernel's table has an open connection to the port."""
     rows = (line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:])
     return any(row[2].endswith(f":{port:04X}") and row[3] == "01" for row in rows)
 
 
 def test_sockets_do_not_leak_into_child_processes() -> None:
     with hostile.listening_only() as hanging, running() as egress:
-        before = descriptors()
+        before = list_descriptors()
         egress.send([attempt(hanging.url(), timeout=30)])
         egress.collect(0.2)
-        opened = descriptors() - before
+        opened = list_descriptors() - before
         inheritable = [fd for fd in opened if is_socket(fd) and os.get_inheritable(fd)]
     assert inheritable == []
 
@@ -138,7 +138,7 @@ def is_socket(fd: int) -> bool:
 
 
 def test_running_out_of_descriptors_is_an_error_that_says_so() -> None:
-    """In a process of its own, whose limit is lowered below what its attempts need."""
+    """Run in another process, whose limit is lowered below what the attempts need."""
     script = """
         import os, resource, socket
         from tests.execution.hostile import attempt, gather, listening_only, answering, running, OK, perform
@@ -149,9 +149,9 @@ def test_running_out_of_descriptors_is_an_error_that_says_so() -> None:
             egress.send([attempt(hanging.url(), key=n, timeout=2) for n in range(200)])
             outcomes = gather(egress, 200)
             kinds = {o.kind.value for o in outcomes}
-            told = [o.message for o in outcomes if o.kind.value == "Connect"]
+            messages = [o.message for o in outcomes if o.kind.value == "Connect"]
             assert kinds == {"Connect", "Timeout"}, kinds
-            assert told and all("file descriptor" in message for message in told), told
+            assert messages and all("file descriptor" in message for message in messages), messages
             assert perform(egress, attempt(good.url())).status == 200
             print("survived", len(outcomes))
     """
@@ -171,7 +171,7 @@ def test_it_opens_no_more_connections_than_the_process_has_descriptors_for() -> 
     assert run_alone(script) == "{'Timeout'} 600"
 
 
-def test_an_egress_that_was_made_before_a_fork_is_started_after_it() -> None:
+def test_an_egress_that_was_created_before_a_fork_can_be_started_after_it() -> None:
     script = """
         import os
         from tests.execution.hostile import LOOPBACK, OK, answering, attempt, perform
@@ -203,7 +203,7 @@ def run_alone(script: str) -> str:
 
 
 @pytest.mark.parametrize("broken", [{"headers": [("X-A", 5)]}, {"headers": [5]}, {"url": None}])
-def test_an_attempt_that_makes_no_sense_ends_alone(
+def test_an_invalid_attempt_does_not_affect_others(
     broken: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.CRITICAL)
@@ -219,7 +219,7 @@ def test_an_attempt_that_makes_no_sense_ends_alone(
 
 
 class BrokenPolicy(AddressPolicy):
-    """Fails where a switch is set."""
+    """Raises an error while the switch is set."""
 
     broken = False
 
@@ -247,9 +247,9 @@ def test_a_bug_ends_the_attempt_and_not_the_thread(
         monkeypatch.setattr(BrokenPolicy, "broken", False)
         assert isinstance(perform(egress, attempt(server.url())), Responded)
         assert isinstance(perform(egress, attempt(named)), Responded)
-    told = [json.loads(line) for line in caplog.text.splitlines()]
-    assert all("a bug" in line["exception"] for line in told)
-    assert ("attempt_not_prepared", "t-1") in {(line["event"], line.get("tenant_id")) for line in told}
+    lines = [json.loads(line) for line in caplog.text.splitlines()]
+    assert all("a bug" in line["exception"] for line in lines)
+    assert ("attempt_not_prepared", "t-1") in {(line["event"], line.get("tenant_id")) for line in lines}
 
 
 def test_an_attempt_ends_in_time_even_when_libcurl_forgets_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,7 +264,7 @@ def test_an_attempt_ends_in_time_even_when_libcurl_forgets_it(monkeypatch: pytes
     assert outcome.may_have_been_sent
 
 
-def test_a_message_carries_no_control_characters_of_the_server() -> None:
+def test_an_error_message_contains_no_control_characters_of_the_server() -> None:
     evil = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: x\x1b[31mred\r\n\r\n"
     with hostile.serving(hostile.send_once(evil)) as server, running() as egress:
         outcome = perform(egress, attempt(server.url()))
@@ -298,7 +298,7 @@ def test_a_name_without_addresses_is_a_dns_error() -> None:
     assert outcome.kind is ErrorKind.DNS
 
 
-def test_one_lookup_serves_all_that_wait_for_it() -> None:
+def test_one_lookup_serves_all_attempts_that_wait_for_it() -> None:
     asked: list[str] = []
 
     def look_up(host: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Names whose servers do not answer hold up nobody else's attempts, nor those to names that did answer before."""
+"""Lookups that get no response delay neither other tenants nor names that were resolved before."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from execution.outcome import Attempt, Errored, ErrorKind, Outcome, Responded
 from tests.execution import hostile
 from tests.execution.hostile import LOOPBACK, answering, attempt, gather, perform, running
 
-ASK_AT_ONCE = Limits(dns_keep_seconds=0)  # what is known has run out whenever it is needed again
+NEVER_FRESH = Limits(dns_keep_seconds=0)  # addresses are never fresh when they are needed again
 
 
-class Names:
-    """A lookup that this test speaks for. Names in .dark are not answered while it lasts."""
+class FakeNames:
+    """A lookup whose results the test controls. Names in .dark get no response during the test."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -40,16 +40,16 @@ class Names:
         return answer
 
     def wait_for(self, count: int) -> None:
-        """Until so many more lookups have begun."""
+        """Wait until this many more lookups have started."""
         for _ in range(count):
             assert self._began.acquire(timeout=10)
 
 
 @contextmanager
-def looking_up(
-    names: Names, limits: Limits | None = None, policy: AddressPolicy = LOOPBACK
+def running_with_names(
+    names: FakeNames, limits: Limits | None = None, policy: AddressPolicy = LOOPBACK
 ) -> Iterator[tuple[Egress, int]]:
-    """An egress, and the port of a server that answers."""
+    """Run an egress, and yield it with the port of a server that responds."""
     with answering(lambda _request: hostile.OK) as server:
         try:
             with running(policy, limits, names) as egress:
@@ -58,15 +58,15 @@ def looking_up(
             names.over.set()
 
 
-def dark(count: int, tenant: str) -> list[Attempt]:
+def unanswered(count: int, tenant: str) -> list[Attempt]:
     return [
         attempt(f"http://{tenant}-{n}.dark/", timeout=30, key=(tenant, n), tenant=tenant)
         for n in range(count)
     ]
 
 
-def goes_on(egress: Egress, named: Attempt) -> bool:
-    """For longer than any answer serves."""
+def keeps_responding(egress: Egress, named: Attempt) -> bool:
+    """Return whether all calls succeed for longer than any addresses stay fresh."""
     ends_at = time.monotonic() + 0.1
     while time.monotonic() < ends_at:
         if not isinstance(perform(egress, named), Responded):
@@ -74,7 +74,7 @@ def goes_on(egress: Egress, named: Attempt) -> bool:
     return True
 
 
-def first_error(egress: Egress, named: Attempt) -> ErrorKind:
+def find_first_error(egress: Egress, named: Attempt) -> ErrorKind:
     ends_at = time.monotonic() + 10
     while isinstance(outcome := perform(egress, named), Responded):
         assert time.monotonic() < ends_at
@@ -86,43 +86,43 @@ def kind_of(outcome: Outcome) -> ErrorKind:
     return outcome.kind
 
 
-def test_a_hundred_names_of_one_tenant_that_are_not_answered_hold_up_no_other_tenant() -> None:
-    names = Names()
-    with looking_up(names) as (egress, port):
-        egress.send(dark(100, "a"))
+def test_unanswered_lookups_of_one_tenant_do_not_delay_another() -> None:
+    names = FakeNames()
+    with running_with_names(names) as (egress, port):
+        egress.send(unanswered(100, "a"))
         names.wait_for(32)
         outcome = perform(egress, attempt(f"http://healthy.example:{port}/", tenant="b"))
         assert isinstance(outcome, Responded)
     assert len([name for name in names.asked if name.endswith(".dark")]) == 32
 
 
-def test_nor_do_they_hold_up_a_name_of_the_same_tenant_that_answered_before() -> None:
-    names = Names()
-    with looking_up(names, ASK_AT_ONCE) as (egress, port):
+def test_unanswered_lookups_do_not_delay_a_name_that_was_resolved_before() -> None:
+    names = FakeNames()
+    with running_with_names(names, NEVER_FRESH) as (egress, port):
         healthy = attempt(f"http://healthy.example:{port}/", tenant="a")
         assert isinstance(perform(egress, healthy), Responded)
-        egress.send(dark(100, "a"))
+        egress.send(unanswered(100, "a"))
         names.wait_for(33)
-        assert goes_on(egress, healthy)
+        assert keeps_responding(egress, healthy)
 
 
-def test_a_name_that_answered_before_is_asked_for_ahead_of_those_that_did_not() -> None:
-    names = Names()
-    with looking_up(names, Limits(dns_keep_seconds=0, dns_threads=4)) as (egress, port):
+def test_a_name_that_was_resolved_before_is_looked_up_first() -> None:
+    names = FakeNames()
+    with running_with_names(names, Limits(dns_keep_seconds=0, dns_threads=4)) as (egress, port):
         healthy = attempt(f"http://healthy.example:{port}/", tenant="a")
         assert isinstance(perform(egress, healthy), Responded)
-        egress.send(dark(3, "a"))
-        assert goes_on(egress, healthy)
+        egress.send(unanswered(3, "a"))
+        assert keeps_responding(egress, healthy)
         names.over.set()
         gather(egress, 3)
     assert names.asked[:4] == ["healthy.example", "a-0.dark", "healthy.example", "a-1.dark"]
 
 
-def test_a_name_that_two_tenants_call_does_not_wait_in_the_line_of_the_one() -> None:
-    names = Names()
-    with looking_up(names) as (egress, port):
+def test_a_name_that_two_tenants_call_does_not_wait_in_the_queue_of_one() -> None:
+    names = FakeNames()
+    with running_with_names(names) as (egress, port):
         shared = f"http://shared.example:{port}/"
-        egress.send([*dark(100, "a"), attempt(shared, key="a", tenant="a")])
+        egress.send([*unanswered(100, "a"), attempt(shared, key="a", tenant="a")])
         names.wait_for(32)
         egress.send([attempt(shared, key="b", tenant="b")])
         outcomes = gather(egress, 2)
@@ -130,20 +130,20 @@ def test_a_name_that_two_tenants_call_does_not_wait_in_the_line_of_the_one() -> 
     assert names.asked.count("shared.example") == 1
 
 
-def test_who_has_the_fewest_threads_comes_next() -> None:
-    """Four threads, so that each tenant has a share of one."""
-    names = Names()
-    with looking_up(names, Limits(dns_threads=4)) as (egress, _port):
+def test_the_tenant_with_the_fewest_threads_comes_next() -> None:
+    """With four threads, the share of each tenant is one."""
+    names = FakeNames()
+    with running_with_names(names, Limits(dns_threads=4)) as (egress, _port):
         for tenant in "abcde":
-            egress.send(dark(5, tenant))
+            egress.send(unanswered(5, tenant))
         names.wait_for(4)
         assert sorted(name[0] for name in names.asked) == ["a", "b", "c", "d"]
 
 
-def test_what_nobody_waits_for_any_more_is_not_looked_up() -> None:
-    names = Names()
-    with looking_up(names, Limits(dns_threads=4, dns_timeout=0.2)) as (egress, port):
-        egress.send(dark(100, "a"))
+def test_a_name_that_nobody_waits_for_is_not_looked_up() -> None:
+    names = FakeNames()
+    with running_with_names(names, Limits(dns_threads=4, dns_timeout=0.2)) as (egress, port):
+        egress.send(unanswered(100, "a"))
         assert {kind_of(outcome) for outcome in gather(egress, 100)} == {ErrorKind.DNS}
         names.over.set()
         outcome = perform(egress, attempt(f"http://healthy.example:{port}/", tenant="a"))
@@ -151,11 +151,11 @@ def test_what_nobody_waits_for_any_more_is_not_looked_up() -> None:
     assert names.asked == ["a-0.dark", "healthy.example"]
 
 
-def test_what_was_given_up_is_looked_up_when_it_is_called_again() -> None:
-    names = Names()
-    with looking_up(names, Limits(dns_threads=4, dns_timeout=0.2)) as (egress, port):
+def test_a_name_whose_lookup_was_given_up_is_looked_up_with_the_next_call() -> None:
+    names = FakeNames()
+    with running_with_names(names, Limits(dns_threads=4, dns_timeout=0.2)) as (egress, port):
         late = attempt(f"http://late.example:{port}/", timeout=30, tenant="a")
-        egress.send(dark(1, "a"))
+        egress.send(unanswered(1, "a"))
         names.wait_for(1)
         egress.send([late])
         assert [kind_of(outcome) for outcome in gather(egress, 2)] == [ErrorKind.DNS] * 2
@@ -166,31 +166,31 @@ def test_what_was_given_up_is_looked_up_when_it_is_called_again() -> None:
 @pytest.mark.parametrize(
     "trouble", [None, socket.gaierror(socket.EAI_AGAIN, "try again"), OSError(5, "broken")]
 )
-def test_what_a_name_led_to_serves_on_while_nobody_can_tell(trouble: Exception | None) -> None:
-    """None: the lookup hangs."""
-    names = Names()
-    with looking_up(names, ASK_AT_ONCE) as (egress, port):
+def test_known_addresses_are_used_while_lookups_fail(trouble: Exception | None) -> None:
+    """With None, the lookup hangs."""
+    names = FakeNames()
+    with running_with_names(names, NEVER_FRESH) as (egress, port):
         named = attempt(f"http://name.example:{port}/")
         assert isinstance(perform(egress, named), Responded)
         names.answer = trouble
-        assert goes_on(egress, named)
+        assert keeps_responding(egress, named)
 
 
 @pytest.mark.parametrize("answer", [[], socket.gaierror(socket.EAI_NONAME, "no such name")])
-def test_a_name_that_is_no_more_is_called_no_more(answer: Sequence[str] | Exception) -> None:
-    names = Names()
-    with looking_up(names, ASK_AT_ONCE) as (egress, port):
+def test_a_name_that_no_longer_exists_is_not_called_any_more(answer: Sequence[str] | Exception) -> None:
+    names = FakeNames()
+    with running_with_names(names, NEVER_FRESH) as (egress, port):
         named = attempt(f"http://name.example:{port}/")
         assert isinstance(perform(egress, named), Responded)
         names.answer = answer
-        assert first_error(egress, named) is ErrorKind.DNS
+        assert find_first_error(egress, named) is ErrorKind.DNS
         names.answer = None
         assert kind_of(perform(egress, attempt(named.url, timeout=0.6))) is ErrorKind.TIMEOUT
 
 
-def test_a_name_that_is_rebound_after_a_silence_is_judged_again() -> None:
-    """While nobody can tell, the address that was judged before serves; the new one never does."""
-    names = Names()
+def test_a_name_that_is_rebound_after_failed_lookups_is_checked_again() -> None:
+    """While lookups fail, the address that was checked before is used; the new one never is."""
+    names = FakeNames()
     limits = Limits(dns_keep_seconds=0, dns_timeout=0.2)
     with (
         answering(lambda _request: hostile.OK) as server,
@@ -199,8 +199,8 @@ def test_a_name_that_is_rebound_after_a_silence_is_judged_again() -> None:
         named = attempt(f"http://name.example:{server.port}/")
         assert isinstance(perform(egress, named), Responded)
         names.answer = OSError(5, "broken")
-        assert goes_on(egress, named)
+        assert keeps_responding(egress, named)
         names.answer = ["127.0.0.2"]
-        assert first_error(egress, named) is ErrorKind.EGRESS
+        assert find_first_error(egress, named) is ErrorKind.EGRESS
         names.answer = OSError(5, "broken")
-        assert not goes_on(egress, named)
+        assert not keeps_responding(egress, named)

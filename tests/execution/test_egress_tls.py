@@ -1,4 +1,4 @@
-"""TLS is verified, the name is kept, and what fails is said to be TLS."""
+"""TLS certificates are verified against the host name, and failures are reported as TLS errors."""
 
 import socket
 import ssl
@@ -49,7 +49,7 @@ def test_a_certified_server_is_called_under_its_name(authority: Authority) -> No
     assert server.requests[0].header("Host") == f"{NAME}:{server.port}"
 
 
-def test_tls_connections_are_used_again(authority: Authority) -> None:
+def test_tls_connections_are_reused(authority: Authority) -> None:
     with (
         answering(ok, authority.server_context(NAME)) as server,
         running(lookup=to_loopback, ca_file=authority.ca_file) as egress,

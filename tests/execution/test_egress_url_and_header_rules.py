@@ -1,4 +1,4 @@
-"""One reading of a URL; headers that cannot break out of their line."""
+"""URLs have one interpretation, and headers cannot break out of their line."""
 
 from urllib.parse import urlsplit
 
@@ -86,8 +86,8 @@ URL_PARTS = st.lists(
 
 
 @given(URL_PARTS)
-def test_what_is_rebuilt_has_one_reading(text: str) -> None:
-    """Python's own parser stands for all the others that might read what we rebuilt."""
+def test_a_rebuilt_url_has_one_interpretation(text: str) -> None:
+    """Python's own parser stands for any other parser that may read the rebuilt URL."""
     try:
         target = parse_target(text)
     except BadUrl:
@@ -130,7 +130,7 @@ def test_ordinary_headers_are_accepted() -> None:
     check_headers([(f"X-{n}", "") for n in range(64)])
 
 
-def test_there_are_bounds_on_number_and_size() -> None:
+def test_the_number_and_size_of_headers_are_limited() -> None:
     with pytest.raises(BadHeader, match="64"):
         check_headers([(f"X-{n}", "") for n in range(65)])
     with pytest.raises(BadHeader, match="bytes"):
@@ -176,7 +176,7 @@ def test_the_egress_refuses_methods_that_it_does_not_know() -> None:
     assert server.connections == 0
 
 
-def test_a_request_body_has_a_bound() -> None:
+def test_a_request_body_has_a_maximum_size() -> None:
     with answering(lambda _request: hostile.OK) as server, running() as egress:
         outcome = perform(egress, attempt(server.url(), "POST", body=bytes(1_000_001)))
     assert isinstance(outcome, Errored)

@@ -1,4 +1,4 @@
-"""Secret header values are sealed where they are stored, and masked wherever they are shown."""
+"""Secret header values are encrypted when stored, and masked wherever they are shown."""
 
 from __future__ import annotations
 
@@ -71,32 +71,32 @@ def test_these_are_secret(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PUBLIC)
-def test_these_are_not(name: str) -> None:
+def test_these_are_not_secret(name: str) -> None:
     assert not is_secret_header(name)
 
 
-def test_a_tenant_may_name_more_but_not_take_any_away() -> None:
+def test_a_tenant_may_add_secret_names_but_not_remove_any() -> None:
     assert is_secret_header("X-Session", {"x-session"})
     assert is_secret_header("Cookie", {"x-session"})
     assert not is_secret_header("X-Session-Id", {"x-session"})
 
 
 @pytest.mark.parametrize(("name", "named"), [("X-Pin", "x_pin"), ("X_PIN", "x-pin"), ("x_pin", "X-Pin")])
-def test_a_name_is_the_same_in_either_spelling(name: str, named: str) -> None:
+def test_header_names_are_compared_with_hyphens_and_underscores_alike(name: str, named: str) -> None:
     assert is_secret_header(name, {named})
-    outcome = redact_outcome(answered(b"", (name, "4711")), {named}, {})
+    outcome = redact_outcome(build_response(b"", (name, "4711")), {named}, {})
     assert isinstance(outcome, Responded)
     assert outcome.headers == ((name, MASK),)
 
 
 def test_a_secret_value_is_stored_as_an_object_and_any_other_as_it_is() -> None:
-    sealed = encrypt_headers({"Cookie": "s3cret", "X-Session": "s3cret", "Accept": "a/b"}, {"x-session"})
-    assert sealed["Accept"] == "a/b"
-    assert [list(sealed[name]) for name in ("Cookie", "X-Session")] == [["encrypted"], ["encrypted"]]
-    assert "s3cret" not in json.dumps(sealed)
+    stored = encrypt_headers({"Cookie": "s3cret", "X-Session": "s3cret", "Accept": "a/b"}, {"x-session"})
+    assert stored["Accept"] == "a/b"
+    assert [list(stored[name]) for name in ("Cookie", "X-Session")] == [["encrypted"], ["encrypted"]]
+    assert "s3cret" not in json.dumps(stored)
 
 
-def test_no_text_of_a_caller_can_be_taken_for_a_sealed_value() -> None:
+def test_no_string_of_a_caller_is_taken_for_an_encrypted_value() -> None:
     tricky = {"A": "enc:v1:gAAAA", "B": '{"encrypted": "x"}'}
     assert decrypt_headers(encrypt_headers(tricky, ())) == tricky
     assert mask_stored_headers(encrypt_headers(tricky, ())) == tricky
@@ -106,7 +106,7 @@ def test_the_same_secret_is_never_stored_the_same_way() -> None:
     assert encrypt_headers({"Cookie": "s3cret"}, ()) != encrypt_headers({"Cookie": "s3cret"}, ())
 
 
-def test_a_value_sealed_with_a_lost_key_does_not_open_and_is_still_masked() -> None:
+def test_a_value_whose_key_is_lost_cannot_be_decrypted_and_is_still_masked() -> None:
     lost = {"Cookie": {"encrypted": "enc:v1:gAAAAA"}}
     with pytest.raises(Undecipherable):
         decrypt_headers(lost)
@@ -115,14 +115,14 @@ def test_a_value_sealed_with_a_lost_key_does_not_open_and_is_still_masked() -> N
 
 @settings(deadline=None)
 @given(headers)
-def test_what_was_sealed_opens_as_it_was(given_headers: dict[str, str]) -> None:
+def test_encrypted_headers_decrypt_to_what_they_were(given_headers: dict[str, str]) -> None:
     stored = json.loads(json.dumps(encrypt_headers(given_headers, {"a"})))
     assert decrypt_headers(stored) == given_headers
 
 
 @settings(deadline=None)
 @given(headers)
-def test_what_is_shown_is_masked_exactly_where_it_is_secret(given_headers: dict[str, str]) -> None:
+def test_exactly_the_secret_values_are_masked(given_headers: dict[str, str]) -> None:
     expected = {
         name: MASK if is_secret_header(name, {"a"}) else value for name, value in given_headers.items()
     }
@@ -134,10 +134,10 @@ def test_repeated_response_headers_are_joined_in_their_order() -> None:
     assert shown == {"Via": "a, b", "Set-Cookie": f"{MASK}, {MASK}"}
 
 
-# --- what a server tells back ---------------------------------------------------------------------------------
+# --- secrets that a server echoes ---------------------------------------------------------------------------------
 
 
-def answered(body: bytes, *headers: tuple[str, str]) -> Responded:
+def build_response(body: bytes, *headers: tuple[str, str]) -> Responded:
     return Responded("key", 200, headers, body, len(body), Timings())
 
 
@@ -147,7 +147,7 @@ SENT = encrypt_headers(
 
 
 @pytest.mark.parametrize(
-    ("told", "kept"),
+    ("body", "kept"),
     [
         (b'{"Authorization": "Bearer c4n4ry-5ecret"}', f'{{"Authorization": "{MASK}"}}'.encode()),
         (b"token: c4n4ry-5ecret.", f"token: {MASK}.".encode()),
@@ -155,11 +155,11 @@ SENT = encrypt_headers(
         (b"Bearer a=1; text/html", b"Bearer a=1; text/html"),
     ],
 )
-def test_a_server_that_tells_back_a_secret_is_not_quoted(told: bytes, kept: bytes) -> None:
-    outcome = redact_outcome(answered(told, ("X-Echo", told.decode())), (), SENT)
+def test_an_echoed_secret_is_masked(body: bytes, kept: bytes) -> None:
+    outcome = redact_outcome(build_response(body, ("X-Echo", body.decode())), (), SENT)
     assert isinstance(outcome, Responded)
     assert (outcome.body, outcome.headers) == (kept, (("X-Echo", kept.decode()),))
-    assert outcome.body_size == len(told), "what was received"
+    assert outcome.body_size == len(body), "the size of what was received"
 
 
 BASIC = encrypt_headers(
@@ -172,7 +172,7 @@ ODD = encrypt_headers({"X-Token": 'quo"te\\sl/ash-ü'}, ())
 
 
 @pytest.mark.parametrize(
-    ("sent", "told"),
+    ("sent", "body"),
     [
         (ODD, 'quo"te\\sl/ash-ü'.encode()),
         (ODD, 'quo"te\\sl/ash-ü'.encode("latin-1")),
@@ -185,8 +185,8 @@ ODD = encrypt_headers({"X-Token": 'quo"te\\sl/ash-ü'}, ())
         (UNPADDED, b"anna:pa/ss-word1"),
     ],
 )
-def test_a_secret_is_known_in_whatever_form_it_comes_back(sent: dict[str, Any], told: bytes) -> None:
-    outcome = redact_outcome(answered(told, ("X-Echo", told.decode("latin-1"))), (), sent)
+def test_an_echoed_secret_is_found_in_every_form(sent: dict[str, Any], body: bytes) -> None:
+    outcome = redact_outcome(build_response(body, ("X-Echo", body.decode("latin-1"))), (), sent)
     assert isinstance(outcome, Responded)
     for kept in (outcome.body, outcome.headers[0][1].encode()):
         assert MASK.encode() in kept
@@ -195,25 +195,25 @@ def test_a_secret_is_known_in_whatever_form_it_comes_back(sent: dict[str, Any], 
 
 
 @pytest.mark.parametrize("there", [4, 9, 11])
-def test_of_a_secret_that_the_limit_cuts_off_the_beginning_is_masked(there: int) -> None:
-    cut = answered(b"token: " + b"c4n4ry-5ecret"[:there])._replace(body_size=100_000)
+def test_the_beginning_of_a_secret_at_the_end_of_a_truncated_body_is_masked(there: int) -> None:
+    cut = build_response(b"token: " + b"c4n4ry-5ecret"[:there])._replace(body_size=100_000)
     outcome = redact_outcome(cut, (), SENT)
     assert isinstance(outcome, Responded)
     assert (outcome.body, outcome.body_size) == (f"token: {MASK}".encode(), 100_000)
 
 
-def test_what_ends_like_the_beginning_of_a_secret_and_is_whole_stays() -> None:
-    outcome = redact_outcome(answered(b"token: c4n4ry"), (), SENT)
+def test_a_complete_body_that_ends_like_a_secret_begins_stays() -> None:
+    outcome = redact_outcome(build_response(b"token: c4n4ry"), (), SENT)
     assert isinstance(outcome, Responded)
     assert outcome.body == b"token: c4n4ry"
 
 
-def test_what_a_tenant_calls_secret_is_masked_in_a_response_too() -> None:
-    outcome = redact_outcome(answered(b"", ("X-Plan", "gold")), {"x-plan"}, {})
+def test_a_header_that_a_tenant_calls_secret_is_masked_in_responses_too() -> None:
+    outcome = redact_outcome(build_response(b"", ("X-Plan", "gold")), {"x-plan"}, {})
     assert isinstance(outcome, Responded)
     assert outcome.headers == (("X-Plan", MASK),)
 
 
 def test_a_response_to_a_request_without_secrets_stays_as_it_is() -> None:
-    outcome = answered(b"Bearer c4n4ry-5ecret", ("Date", "today"))
+    outcome = build_response(b"Bearer c4n4ry-5ecret", ("Date", "today"))
     assert redact_outcome(outcome, (), {"Accept": "text/html"}) is outcome

@@ -1,4 +1,4 @@
-"""Timers with the calls that they belong to, and nodes that poll for them."""
+"""Create timers with their calls, and nodes that poll for them."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def after(seconds: float) -> datetime:
     return NOON + timedelta(seconds=seconds)
 
 
-def stored(tenant_id: uuid.UUID, count: int = 1, **given: Any) -> list[TimerSchedule]:
-    """Timers that are due at noon, unless another time is given."""
+def create_timers(tenant_id: uuid.UUID, count: int = 1, **given: Any) -> list[TimerSchedule]:
+    """Create timers that are due at noon unless another time is given."""
     if not Tenant.objects.filter(pk=tenant_id).exists():
         TenantFactory(tenant_id=tenant_id, name=f"tenant {tenant_id}")
     calls = ServiceCallFactory.build_batch(count, tenant_id=tenant_id)
@@ -37,8 +37,8 @@ def stored(tenant_id: uuid.UUID, count: int = 1, **given: Any) -> list[TimerSche
     return list(TimerSchedule.objects.bulk_create(timers))
 
 
-def asked(tenant_id: uuid.UUID, **given: Any) -> Timer:
-    """What is to be scheduled for a call that is there."""
+def build_timer(tenant_id: uuid.UUID, **given: Any) -> Timer:
+    """Create a call, and return a timer for it that is not scheduled yet."""
     call = ServiceCallFactory(tenant_id=tenant_id)
     values = {
         "correlation_id": new_id(),
@@ -51,27 +51,27 @@ def asked(tenant_id: uuid.UUID, **given: Any) -> Timer:
     return Timer(tenant_id, **values)
 
 
-def found(timer: Any) -> TimerSchedule | None:
+def find_row(timer: Any) -> TimerSchedule | None:
     timers = TimerSchedule.objects.for_tenant(timer.tenant_id)
     return timers.filter(service_call_id=timer.service_call_id).first()
 
 
-def joined() -> Membership:
+def join_node() -> Membership:
     membership = Membership()
     membership.join()
     return membership
 
 
-def polling(num_shards: int = 4) -> Poller:
-    membership = joined()
+def create_poller(num_shards: int = 4) -> Poller:
+    membership = join_node()
     membership.rebalance(num_shards)
     return Poller(membership.leases)
 
 
-def claim(poller: Poller, limit: int = 1000, held_back: HeldBack = NOTHING_HELD_BACK) -> list[Timer]:
+def claim_due(poller: Poller, limit: int = 1000, held_back: HeldBack = NOTHING_HELD_BACK) -> list[Timer]:
     with transaction.atomic():
         return poller.claim_due(limit, held_back)
 
 
-def ids(timers: Any) -> set[uuid.UUID]:
+def call_ids(timers: Any) -> set[uuid.UUID]:
     return {timer.service_call_id for timer in timers}

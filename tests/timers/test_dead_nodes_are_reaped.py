@@ -1,4 +1,4 @@
-"""A node whose heart has stopped is reaped by another: its row goes, its shards are free, and it is fenced."""
+"""A dead node is reaped by another: its row is deleted, its shards are freed, and it is fenced."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from django.db import transaction
 
 from eventservice.db.leases import Fenced
 from eventservice.db.now import pin_time
-from tests.timers.support import NOON, joined
+from tests.timers.support import NOON, join_node
 from timers.membership import NODE_LEASE, SHARD_LEASE, list_live_node_ids, list_node_ids, reap_dead_node
 from timers.models import Node, NodeRole, TimerShard
 
@@ -23,7 +23,7 @@ DEAD = JUST_ALIVE + timedelta(milliseconds=1)
 
 
 def test_a_node_is_alive_to_the_last_instant_of_its_lease() -> None:
-    joined()
+    join_node()
     with pin_time(JUST_ALIVE):
         assert reap_dead_node() is None
         assert len(list_live_node_ids(NodeRole.ENGINE)) == 1
@@ -31,15 +31,15 @@ def test_a_node_is_alive_to_the_last_instant_of_its_lease() -> None:
 
 
 def test_a_node_is_dead_as_soon_as_its_lease_has_ended() -> None:
-    node = Node.objects.get(pk=joined().owner_id)
+    node = Node.objects.get(pk=join_node().owner_id)
     assert not node.is_alive(DEAD)
     with pin_time(DEAD):
         assert list_live_node_ids(NodeRole.ENGINE) == frozenset()
         assert list(Node.objects.dead()) == [node]
 
 
-def test_its_row_goes_and_its_shards_are_free_under_a_new_version() -> None:
-    member = joined()
+def test_reaping_deletes_the_row_and_frees_the_shards_under_a_new_version() -> None:
+    member = join_node()
     member.rebalance(4)
     with pin_time(DEAD):
         assert reap_dead_node() == member.owner_id
@@ -49,10 +49,10 @@ def test_its_row_goes_and_its_shards_are_free_under_a_new_version() -> None:
     assert list(rows) == [(None, None, 2)]
 
 
-def test_only_the_dead_are_reaped_one_at_a_time() -> None:
-    dead = {joined().owner_id for _ in range(2)}
+def test_only_dead_nodes_are_reaped_one_at_a_time() -> None:
+    dead = {join_node().owner_id for _ in range(2)}
     with pin_time(DEAD):
-        alive = joined()
+        alive = join_node()
         alive.rebalance(4)
         assert {reap_dead_node(), reap_dead_node()} == dead
         assert reap_dead_node() is None
@@ -60,16 +60,16 @@ def test_only_the_dead_are_reaped_one_at_a_time() -> None:
     assert set(TimerShard.objects.values_list("owner_id", flat=True)) == {alive.owner_id}
 
 
-def test_a_node_whose_own_lease_has_run_out_takes_nobody_for_dead() -> None:
-    member, dead = joined(), joined()
+def test_a_node_whose_own_lease_has_ended_declares_no_node_dead() -> None:
+    member, dead = join_node(), join_node()
     with pin_time(DEAD):
         assert reap_dead_node(by=member.owner_id) is None
         member.heartbeat(0)
         assert reap_dead_node(by=member.owner_id) == dead.owner_id
 
 
-def test_a_beat_tells_when_others_may_have_missed_theirs() -> None:
-    member = joined()
+def test_a_late_heartbeat_says_that_others_may_be_late_too() -> None:
+    member = join_node()
     with pin_time(NOON + NODE_LEASE / 2):
         assert not member.heartbeat(0)
     with pin_time(NOON + NODE_LEASE + timedelta(milliseconds=1)):
@@ -77,8 +77,8 @@ def test_a_beat_tells_when_others_may_have_missed_theirs() -> None:
         assert not member.heartbeat(0)
 
 
-def test_whoever_was_reaped_is_fenced_everywhere() -> None:
-    member = joined()
+def test_a_reaped_node_is_fenced_everywhere() -> None:
+    member = join_node()
     member.rebalance(4)
     with transaction.atomic():
         member.fence()
@@ -91,20 +91,20 @@ def test_whoever_was_reaped_is_fenced_everywhere() -> None:
         assert member.leases.renew() == {0, 1, 2, 3}
 
 
-def test_it_takes_no_shard_until_it_joins_anew() -> None:
-    member = joined()
+def test_a_reaped_node_claims_no_shard() -> None:
+    member = join_node()
     with pin_time(DEAD):
         reap_dead_node()
         member.rebalance(4)
     assert not TimerShard.objects.exclude(owner_id=None).exists()
 
 
-def test_a_dead_nodes_shards_outlast_it_so_that_nobody_takes_them_before_it_is_reaped() -> None:
+def test_the_shards_of_a_dead_node_are_not_claimed_before_it_is_reaped() -> None:
     assert SHARD_LEASE > 2 * NODE_LEASE
-    first = joined()
+    first = join_node()
     first.rebalance(4)
     with pin_time(DEAD):
-        second = joined()
+        second = join_node()
         second.rebalance(4)
         assert second.leases.held == {}
         reap_dead_node()
@@ -113,8 +113,8 @@ def test_a_dead_nodes_shards_outlast_it_so_that_nobody_takes_them_before_it_is_r
 
 
 @pytest.mark.django_db(transaction=True)
-def test_of_many_that_find_a_dead_node_one_reaps_it(elsewhere: Callable[..., Future[Any]]) -> None:
-    member = joined()
+def test_one_of_many_nodes_that_find_a_dead_node_reaps_it(elsewhere: Callable[..., Future[Any]]) -> None:
+    member = join_node()
 
     def reap() -> Any:
         with pin_time(DEAD):

@@ -1,4 +1,4 @@
-"""Live nodes own all shards between them, each shard one of them, and hand over what falls to another."""
+"""Live nodes share all shards: each is owned by one node, and is handed over when the shares change."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from django.db import transaction
 
 from eventservice.db.leases import Fenced
 from eventservice.db.now import pin_time
-from tests.timers.support import after, joined
+from tests.timers.support import after, join_node
 from timers.membership import NODE_LEASE, Membership, ensure_shards, list_live_node_ids, list_node_ids
 from timers.models import Node, NodeRole, TimerShard
 
@@ -19,13 +19,13 @@ SHARDS = 32
 
 
 def settle(*members: Membership) -> None:
-    """Two ticks each: first everyone lets go, then everyone takes."""
+    """Rebalance twice: first all nodes release shards, then all nodes claim them."""
     for _ in range(2):
         for member in members:
             member.rebalance(SHARDS)
 
 
-def held(member: Membership) -> set[int]:
+def shards_of(member: Membership) -> set[int]:
     return set(member.leases.held)
 
 
@@ -34,97 +34,97 @@ def owners() -> dict[int, object]:
 
 
 def test_joining_is_a_row_with_a_lease(at_noon: datetime) -> None:
-    member = joined()
+    member = join_node()
     row = Node.objects.get()
     assert (row.owner_id, row.started_at, row.lease_until) == (member.owner_id, at_noon, at_noon + NODE_LEASE)
     assert list_node_ids() == [member.owner_id]
     assert list_live_node_ids(NodeRole.ENGINE) == {member.owner_id}
 
 
-def test_a_beat_pushes_the_lease_on_and_tells_how_busy_the_node_is() -> None:
-    member = joined()
+def test_a_heartbeat_extends_the_lease_and_records_how_busy_the_node_is() -> None:
+    member = join_node()
     with pin_time(after(5)):
         member.heartbeat(7)
     row = Node.objects.get()
     assert (row.lease_until, row.in_flight) == (after(5) + NODE_LEASE, 7)
 
 
-def test_a_beat_without_a_row_tells_the_node_that_it_is_fenced() -> None:
-    member = joined()
+def test_a_heartbeat_without_a_row_raises_fenced() -> None:
+    member = join_node()
     member.leave()
     with pytest.raises(Fenced):
         member.heartbeat(0)
 
 
-def test_a_lone_node_takes_all_shards_at_once() -> None:
-    member = joined()
+def test_a_lone_node_claims_all_shards_at_once() -> None:
+    member = join_node()
     member.rebalance(SHARDS)
-    assert held(member) == set(range(SHARDS))
+    assert shards_of(member) == set(range(SHARDS))
     assert set(owners().values()) == {member.owner_id}
 
 
 @pytest.mark.parametrize("count", [2, 3, 5])
-def test_several_own_all_between_them_and_none_twice(count: int) -> None:
-    members = [joined() for _ in range(count)]
+def test_several_nodes_own_every_shard_once(count: int) -> None:
+    members = [join_node() for _ in range(count)]
     settle(*members)
-    assert sorted(shard for member in members for shard in held(member)) == list(range(SHARDS))
-    assert all(owners()[shard] == member.owner_id for member in members for shard in held(member))
+    assert sorted(shard for member in members for shard in shards_of(member)) == list(range(SHARDS))
+    assert all(owners()[shard] == member.owner_id for member in members for shard in shards_of(member))
 
 
-def test_a_newcomer_takes_nothing_before_it_is_let_go() -> None:
-    first = joined()
+def test_a_new_node_claims_no_shard_before_it_is_released() -> None:
+    first = join_node()
     settle(first)
-    second = joined()
+    second = join_node()
     second.rebalance(SHARDS)
-    assert held(second) == set()
+    assert shards_of(second) == set()
 
     settle(first, second)
 
-    assert held(second)
-    assert held(first) | held(second) == set(range(SHARDS))
+    assert shards_of(second)
+    assert shards_of(first) | shards_of(second) == set(range(SHARDS))
 
 
-def test_when_one_leaves_the_others_take_its_shards_and_keep_their_own() -> None:
-    members = [joined() for _ in range(3)]
+def test_when_a_node_leaves_the_others_claim_its_shards_and_keep_their_own() -> None:
+    members = [join_node() for _ in range(3)]
     settle(*members)
     gone, *rest = members
-    before = [held(member) for member in rest]
+    before = [shards_of(member) for member in rest]
 
     gone.hand_over(in_flight=0)
     gone.leave()
     settle(*rest)
 
-    assert held(rest[0]) | held(rest[1]) == set(range(SHARDS))
-    assert all(kept <= held(member) for kept, member in zip(before, rest, strict=True))
+    assert shards_of(rest[0]) | shards_of(rest[1]) == set(range(SHARDS))
+    assert all(kept <= shards_of(member) for kept, member in zip(before, rest, strict=True))
 
 
-def test_who_hands_over_frees_its_shards_and_may_still_finish_what_it_began() -> None:
-    members = [joined(), joined()]
+def test_a_node_that_hands_over_frees_its_shards_and_may_finish_its_attempts() -> None:
+    members = [join_node(), join_node()]
     settle(*members)
     leaving, stays = members
     leaving.hand_over(in_flight=3)
 
     settle(leaving, stays)
 
-    assert held(leaving) == set()
-    assert held(stays) == set(range(SHARDS))
+    assert shards_of(leaving) == set()
+    assert shards_of(stays) == set(range(SHARDS))
     assert Node.objects.get(pk=leaving.owner_id).in_flight == 3
     with transaction.atomic():
         leaving.fence()
 
 
-def test_a_node_whose_lease_has_run_out_takes_nothing() -> None:
-    member = joined()
+def test_a_node_whose_lease_has_ended_claims_no_shard() -> None:
+    member = join_node()
     with pin_time(after(60)):
         member.rebalance(SHARDS)
-    assert held(member) == set()
+    assert shards_of(member) == set()
 
 
-def test_more_shards_are_taken_when_a_larger_namespace_needs_them() -> None:
-    member = joined()
+def test_more_shards_are_claimed_when_a_larger_namespace_needs_them() -> None:
+    member = join_node()
     member.rebalance(4)
     member.rebalance(SHARDS)
-    assert held(member) == set(range(SHARDS))
+    assert shards_of(member) == set(range(SHARDS))
 
 
 @pytest.mark.parametrize("steps", [[4], [4, 4], [4, 9], [9, 4], [1, 2, 1500]], ids=str)

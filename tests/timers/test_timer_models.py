@@ -1,4 +1,4 @@
-"""What the database itself refuses of a timer."""
+"""Constraints on timers that the database itself enforces."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from timers.models import TimerSchedule
 pytestmark = pytest.mark.django_db
 
 
-def timer(**values: Any) -> TimerSchedule:
+def create_timer(**values: Any) -> TimerSchedule:
     call = ServiceCallFactory()
     made: TimerSchedule = TimerFactory(
         tenant_id=call.tenant_id, service_call_id=call.service_call_id, **values
@@ -36,11 +36,11 @@ def timer(**values: Any) -> TimerSchedule:
 )
 def test_it_refuses(bad: dict[str, Any]) -> None:
     with pytest.raises(IntegrityError), transaction.atomic():
-        timer(**bad)
+        create_timer(**bad)
 
 
 def test_a_timer_is_scheduled_until_it_is_reached() -> None:
-    made = timer()
+    made = create_timer()
     assert (made.state, made.reached_at) == ("Scheduled", None)
     of_tenant = TimerSchedule.objects.for_tenant(made.tenant_id)
     assert of_tenant.update(state="Reached", reached_at=EARLIER) == 1
