@@ -25,14 +25,13 @@ from rich.table import Table
 
 from benchmarks.__main__ import PROGRAMS, QUICK
 from benchmarks.command_line import exit_cleanly, parse_positive, parse_server
-from benchmarks.processes import REPOSITORY, BenchmarkError, start_process
+from benchmarks.processes import REPOSITORY, BenchmarkError, create_virtual_environment, start_process
 from benchmarks.report import compute_ratio, console, format_value, log_progress, summarize_rounds
 from benchmarks.system import FOLDER_PREFIX, build_environment, rotate
 
 DEFAULT_NAMES = ("burst", "submit", "idle", "lists")
 DEFAULT_RUNS = 5
 DEFAULT_THRESHOLD_PERCENT = 5.0
-INSTALL_SECONDS = 900.0
 
 # The rounds of a comparison are its alternating runs, except where a round takes less than a second. Peers are not compared.
 ARGUMENTS = {"burst": ["--no-peers"], "startup": ["--rounds=10"]}
@@ -200,7 +199,6 @@ def check_out(commit: str, parent: Path | None) -> Iterator[Tree]:
     finally:
         run_git("worktree", "remove", "--force", str(path))
         shutil.rmtree(folder, ignore_errors=True)
-        run_git("worktree", "prune")
 
 
 def find_python(tree: Path, folder: Path) -> Path:
@@ -209,18 +207,9 @@ def find_python(tree: Path, folder: Path) -> Path:
     if requirements.read_bytes() == (REPOSITORY / "requirements.lock").read_bytes():
         return Path(sys.executable)
     log_progress("the commit has other requirements: installing them into a temporary environment")
-    python = folder / "venv" / "bin" / "python"
-    for argv in (
-        [sys.executable, "-m", "venv", str(folder / "venv")],
-        [
-            str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--require-hashes",
-            "--no-deps", "-r", str(requirements),
-        ],
-    ):  # fmt: skip
-        result = subprocess.run(argv, capture_output=True, text=True, timeout=INSTALL_SECONDS)
-        if result.returncode:
-            raise BenchmarkError(f"the commit's requirements cannot be installed: {result.stderr[-800:]}")
-    return python
+    return create_virtual_environment(
+        folder / "venv", ["--require-hashes", "--no-deps", "-r", str(requirements)]
+    )
 
 
 def run_git(*arguments: str, check: bool = False) -> str:

@@ -5,19 +5,17 @@ from __future__ import annotations
 import contextlib
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
 from benchmarks.command_line import find_service_url
-from benchmarks.processes import BenchmarkError, PeakMemory, start_process
+from benchmarks.processes import BenchmarkError, PeakMemory, create_virtual_environment, start_process
 from benchmarks.report import Report, log_progress
 from benchmarks.system import Target, Workspace, build_environment
 
 PACKAGES = ("huey", "redis", "requests")
-INSTALL_SECONDS = 300.0
 ENQUEUED_PER_SECOND = 2_500  # the first estimate, by which the due time is chosen
 START_SECONDS = 4.0
 MAX_ENQUEUE_ATTEMPTS = 5
@@ -91,17 +89,10 @@ class HueyPeer:
 def install_huey(folder: Path) -> tuple[Path, str]:
     """Install huey into a new virtual environment. Return its Python and huey's version."""
     log_progress("installing huey into a temporary environment")
-    venv = folder / "peer-venv"
-    python = venv / "bin" / "python"
-    for argv in (
-        [sys.executable, "-m", "venv", str(venv)],
-        [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *PACKAGES],
-    ):
-        result = subprocess.run(argv, capture_output=True, text=True, timeout=INSTALL_SECONDS)
-        if result.returncode:
-            raise BenchmarkError(
-                f"huey cannot be installed; --no-peers runs without it: {result.stderr[-500:]}"
-            )
+    try:
+        python = create_virtual_environment(folder / "peer-venv", PACKAGES)
+    except BenchmarkError as error:
+        raise BenchmarkError(f"huey cannot be installed; --no-peers runs without it: {error}") from None
     program = "import importlib.metadata as m; print(m.version('huey'))"
     version = subprocess.run([str(python), "-c", program], capture_output=True, text=True)
     return python, version.stdout.strip()

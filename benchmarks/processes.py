@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ T = TypeVar("T")
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 STOP_SECONDS = 45.0
+INSTALL_SECONDS = 900.0
 PR_SET_PDEATHSIG = 1
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 PROCESS_GONE_ERRORS = (FileNotFoundError, ProcessLookupError, PermissionError)
@@ -84,6 +86,19 @@ def stop_process(popen: subprocess.Popen[bytes]) -> None:
         if current is not None and current.started == stat.started:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+
+
+def create_virtual_environment(folder: Path, packages: Sequence[str]) -> Path:
+    """Create a virtual environment and install the packages (arguments of `pip install`). Return its Python."""
+    python = folder / "bin" / "python"
+    for argv in (
+        [sys.executable, "-m", "venv", str(folder)],
+        [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *packages],
+    ):
+        result = subprocess.run(argv, capture_output=True, text=True, timeout=INSTALL_SECONDS)
+        if result.returncode:
+            raise BenchmarkError(f"packages cannot be installed: {result.stderr[-800:]}")
+    return python
 
 
 def find_free_port(host: str = "127.0.0.1") -> int:
