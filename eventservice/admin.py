@@ -1,4 +1,4 @@
-"""Operators and what they have done; the roles that the cluster's workers fill."""
+"""Users and groups, the audit log, Django's history, and the roles of the cluster."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class UserAdmin(RoleAdmin, DjangosUserAdmin):  # type: ignore[misc]
     fieldsets = (
         (None, {"fields": ("username", "password", "first_name", "last_name", "email")}),
         (
-            "Rights",
+            "Permissions",
             {
                 "fields": ("is_active", "is_staff", "groups", "is_superuser"),
-                "description": "Operators are staff. Their role is their highest group: viewer, operator or admin; "
-                "without one they may look. Superusers are admins.",
+                "description": "Operators need staff status. Their role is their highest group: viewer, operator or admin. "
+                "Staff without a group are viewers; superusers are admins.",
             },
         ),
         ("Dates", {"fields": ("last_login", "date_joined")}),
@@ -65,7 +65,7 @@ class UserAdmin(RoleAdmin, DjangosUserAdmin):  # type: ignore[misc]
         return super().has_delete_permission(request, obj) and obj != request.user
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
-        """Nobody takes away his own rights: the last admin would lock the door behind him."""
+        """Make one's own permissions read-only: otherwise the last admin could lock everybody out."""
         own = ("is_active", "is_staff", "groups", "is_superuser") if obj == request.user else ()
         return (*super().get_readonly_fields(request, obj), *own)
 
@@ -79,7 +79,7 @@ class UserAdmin(RoleAdmin, DjangosUserAdmin):  # type: ignore[misc]
 
 @admin.register(Group)
 class GroupAdmin(RoleAdmin):
-    """Django's permissions are not asked, so that there are none to be given here."""
+    """Groups have a name only, since Django's permissions are not used. The groups of the roles are fixed."""
 
     view_role = edit_role = Role.ADMIN
     audited_fields = ("name",)
@@ -97,13 +97,13 @@ class GroupAdmin(RoleAdmin):
 
 
 def _is_role(group: Group | None) -> bool:
-    """They are known by their names."""
+    """Return whether a group is one of the roles, which are known by their names."""
     return group is not None and group.name in BY_GROUP
 
 
 @admin.register(LogEntry)
 class LogEntryAdmin(ReadOnlyAdmin):
-    """Django's history. It says what became of users too."""
+    """Django's history of changes in the admin, which includes users."""
 
     view_role = Role.ADMIN
     list_display = ("action_time", "user", "content_type", "object_repr", "action_flag", "get_change_message")
@@ -119,7 +119,7 @@ class OperatorActionAdmin(LargeTableAdmin):
     list_display = ("id", list_time_column("at"), "user", "action", tenant_column, "subject")
     fields = ("id", time_column("at"), "user", "action", tenant_column, "subject", json_column("detail"))
     ordering = ("-id",)
-    search_help_text = "All of what it was about: a call's id, a key's, an event's number."
+    search_help_text = "The complete subject: the id of a call, a key or a tenant, or the number of an event."
 
     def build_search(self, request: HttpRequest, text: str) -> Q:
         return Q(subject=text)

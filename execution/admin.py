@@ -35,7 +35,7 @@ class EndedFilter(RecentRowsFilter):
     title = f"end (of the latest {MAX_LATEST_ROWS:,})"
     parameter_name = "end"
     names = ("end",)
-    values = (("open", "Under way"), ("answered", "Answered"), ("failed", "Failed"))
+    values = (("open", "In progress"), ("answered", "Responded"), ("failed", "Failed"))
 
     def apply(self, queryset: QuerySet[Any], chosen: str) -> QuerySet[Any]:
         conditions = {
@@ -96,7 +96,7 @@ class HttpExecutionAdmin(LargeTableAdmin):
         ),
     )  # fmt: skip
     list_filter = (TenantFilter, EndedFilter)
-    search_help_text = "A call's id, of any tenant."
+    search_help_text = "A call id of any tenant."
     ordering = ("-service_call_id", "-execution_id")
 
     def build_search(self, request: HttpRequest, text: str) -> Q:

@@ -1,4 +1,4 @@
-"""Calls and their tags, read-only: what is done here is done by orchestration.lifecycle. And what is counted of them."""
+"""Calls, their tags and their statistics, read-only. Actions on calls run commands of orchestration.lifecycle."""
 
 from __future__ import annotations
 
@@ -55,35 +55,33 @@ from orchestration.models import (
 from orchestration.queries.calls import list_tags
 from orchestration.states import FAVORITE, Status
 
-# Of a search, for each of what it looks at.
+# How many calls a search returns for each index it uses.
 MOST_FOUND = 200
 MOST_VALUES = 20
 
-# --- what may be done to a call -------------------------------------------------------------------------------
+# --- actions -------------------------------------------------------------------------------
 
 
 def _cancel(request: HttpRequest, call: ServiceCall) -> str:
     status = lifecycle.cancel(call.tenant_id, call.service_call_id)
-    return (
-        "canceled" if status == Status.CANCELED else "will be canceled unless the attempt under way succeeds"
-    )
+    return "canceled" if status == Status.CANCELED else "will be canceled unless the running attempt succeeds"
 
 
 def _run_now(request: HttpRequest, call: ServiceCall) -> str:
     lifecycle.reschedule(call.tenant_id, call.service_call_id, None)
-    return "made due now"
+    return "due now"
 
 
 def _replay(request: HttpRequest, call: ServiceCall) -> str:
     key = f"{request.POST.get('confirmed')}-{call.service_call_id}"
     replay_once(request, call.tenant_id, call.service_call_id, key)
-    return "replayed: each as a new call"
+    return "replayed as new calls"
 
 
 def _add_favorite(request: HttpRequest, call: ServiceCall) -> str:
     if not lifecycle.add_tag(call.tenant_id, call.service_call_id, FAVORITE):
-        raise Conflict("favorite", "It is a favourite already.")
-    return "made a favourite"
+        raise Conflict("favorite", "It is already a favorite.")
+    return "added to favorites"
 
 
 ACTIONS = [
@@ -91,22 +89,22 @@ ACTIONS = [
         "cancel",
         "Cancel",
         _cancel,
-        question="What is scheduled will not be made. An attempt that is under way is let end. Whatever has ended is refused.",
+        question="Scheduled calls are canceled. A running attempt is allowed to finish. Calls that have ended are refused.",
     ),
     RowAction(
         "replay",
         "Replay (retry)",
         _replay,
-        question="Each call that has ended is made again now, as a new call. Those that have not are refused, and so is a "
-        "failed one that has been replayed.",
+        question="A copy of each ended call runs now, as a new call. Calls that have not ended are refused, and so are "
+        "failed calls that have already been replayed.",
     ),
     RowAction(
         "run-now",
         "Run now",
         _run_now,
-        question="Each call that is scheduled becomes due now. All others are refused.",
+        question="Scheduled calls become due now. All others are refused.",
     ),
-    RowAction("favorite", "Add to favourites", _add_favorite),
+    RowAction("favorite", "Add to favorites", _add_favorite),
 ]
 
 # --- calls ----------------------------------------------------------------------------------------------------
@@ -158,8 +156,8 @@ class ServiceCallAdmin(LargeTableAdmin):
         NamespaceFilter,
     )
     search_help_text = (
-        "An id or a correlation id, of any tenant. Of the chosen tenant: the beginning of a name or of a host; all of "
-        "an idempotency key or of a timer's id."
+        "A call id or correlation id of any tenant. For the selected tenant also the beginning of a name or host, or a "
+        "complete idempotency key or timer id."
     )
     filters_kept_in_search = ("status", "namespace")
     actions = ACTIONS
@@ -188,7 +186,7 @@ class ServiceCallAdmin(LargeTableAdmin):
         return reverse("console:call", args=[obj.tenant_id, obj.service_call_id])
 
     def get_ordering(self, request: HttpRequest) -> Sequence[str]:
-        """That of the index that the list goes through."""
+        """Return the order of the index that the list uses."""
         if is_search(request):
             return ("-service_call_id",)
         return (f"-{self.get_date_column(request)}", "-service_call_id")
@@ -204,7 +202,7 @@ class ServiceCallAdmin(LargeTableAdmin):
         return build_key_filter("service_call_id", found)
 
 
-# --- what a search finds: a walk of its own for each index, for no planner can be trusted with an OR of them ---
+# --- search: one query per index, because planners cannot be trusted with an OR of them ---
 
 Found = tuple[uuid.UUID, uuid.UUID]
 
@@ -229,7 +227,7 @@ def _by_words(tenant_id: uuid.UUID, text: str) -> Iterator[Found]:
 
 
 def _beginning_with(calls: Any, column: str, text: str) -> Iterator[Any]:
-    """The latest calls of each value: the index is asked for one value after the other, not for all of their calls."""
+    """Yield a query for the latest calls of each value that begins with the text, found by skipping along the index."""
     values = calls.filter(**{f"{column}__gte": text}).order_by(column).values_list(column, flat=True)
     value = values[:1].first()
     for _ in range(MOST_VALUES):
@@ -239,7 +237,7 @@ def _beginning_with(calls: Any, column: str, text: str) -> Iterator[Any]:
         value = values.filter(**{f"{column}__gt": value})[:1].first()
 
 
-# --- tags, and what is counted ----------------------------------------------------------------------------------
+# --- tags and statistics ----------------------------------------------------------------------------------
 
 
 @admin.register(ServiceCallTag)
@@ -247,7 +245,7 @@ class ServiceCallTagAdmin(LargeTableAdmin):
     list_display = ("tag", tenant_column, call_column(short=True))
     fields = ("tag", tenant_column, call_column())
     list_filter = (TenantFilter,)
-    search_help_text = "A call's id, of any tenant; or all of a tag, of the chosen one."
+    search_help_text = "A call id of any tenant, or a complete tag of the selected tenant."
     ordering = ("-service_call_id", "-tag")
 
     def get_audit_subject(self, row: Any) -> str:

@@ -1,4 +1,4 @@
-"""Events and deliveries, read-only but for what the outbox lets operators do; webhook endpoints, which are configuration."""
+"""Events and webhook deliveries, read-only apart from actions, and webhook endpoints, which can be edited."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ from outbox.publishers.webhook.endpoints import delete_endpoint, update_endpoint
 
 
 class PublishedFilter(ChoiceFilter):
-    """By the two indexes of what is not published."""
+    """A filter by the two indexes on unpublished events."""
 
     title = "published"
     parameter_name = "published"
     names = ("published",)
-    values = (("waiting", "Waiting"), ("parked", "Parked, or behind a parked one"))
+    values = (("waiting", "Waiting"), ("parked", "Parked or held"))
 
     def apply(self, queryset: Any, chosen: str) -> Any:
         return queryset.filter(published_at__isnull=True, parked_at__isnull=chosen == "waiting")
@@ -61,7 +61,7 @@ class PublishedFilter(ChoiceFilter):
 class EventTenantFilter(AnyTenantFilter):
     def queryset(self, request: HttpRequest, queryset: Any) -> Any:
         if request.GET.get("published") == "waiting" and self.value():
-            # The backlog is smaller than what the tenant has in all.
+            # The backlog is smaller than all events of the tenant.
             return queryset.filter(lookups.Exact(Unindexed(F("tenant_id")), parse_tenant_id(self.value())))
         return super().queryset(request, queryset)
 
@@ -69,9 +69,7 @@ class EventTenantFilter(AnyTenantFilter):
 def _resolve(command: Callable[[int], bool], done: str) -> Callable[[HttpRequest, OutboxEvent], str]:
     def run(request: HttpRequest, event: OutboxEvent) -> str:
         if not command(event.pk):
-            raise Conflict(
-                "not_parked", "It is not parked: it waits, or waits behind another, or is published."
-            )
+            raise Conflict("not_parked", "It is not parked.")
         return done
 
     return run
@@ -90,24 +88,24 @@ class OutboxEventAdmin(LargeTableAdmin):
         "event_id", "correlation_id", "causation_id", "partition", json_column("event_payload"),
     )  # fmt: skip
     list_filter = (EventTenantFilter, PublishedFilter)
-    search_help_text = "An event's number, or the id of its call, of any tenant."
+    search_help_text = "An event number, or the call id of any tenant."
     actions = [
         RowAction(
             "event-retry",
             "Retry (unpark)",
-            _resolve(unpark, "to be tried again"),
-            question="Each parked event is tried again, and after it those that wait behind it.",
+            _resolve(unpark, "to be retried"),
+            question="Parked events are published again, followed by the events held behind them.",
         ),
         RowAction(
             "event-skip",
             "Skip",
             _resolve(skip, "skipped"),
-            question="Each parked event is never sent: subscribers miss it. Those that wait behind it go on.",
+            question="Parked events are never published. Publishing continues with the events held behind them.",
         ),
     ]
 
     def get_ordering(self, request: HttpRequest) -> Sequence[Any]:
-        """That of the index that the list goes through."""
+        """Return the order of the index that the list uses."""
         match request.GET.get("published"), request.GET.get("tenant") or None:
             case _ if is_search(request):
                 return ("aggregate_id", "aggregate_seq")
@@ -149,7 +147,7 @@ class EndpointForm(SchemaForm):
 
 @admin.register(WebhookEndpoint)
 class WebhookEndpointAdmin(RoleAdmin):
-    """A new one's secret is shown once, by the page of the console that makes it: none is made here."""
+    """Webhook endpoints. Only the console creates them, since it shows their secrets once."""
 
     edit_role = Role.ADMIN
     form = EndpointForm
@@ -174,11 +172,11 @@ class WebhookEndpointAdmin(RoleAdmin):
     ordering = ("tenant_id", "endpoint_id")
 
     def get_search_fields(self, request: HttpRequest) -> Sequence[str]:
-        """A search compares the whole URL, also what is not shown to who may not change it."""
+        """Allow search only to admins: it compares the whole URL, including parts that others do not see."""
         return self.search_fields if self.has_change_permission(request) else ()
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
-        """Who may not change its URL sees it without what may be a secret."""
+        """Mask the URL for users who may not change it."""
         found = super().get_object(request, object_id, from_field)
         if found is not None and not self.has_change_permission(request, found):
             found.url = mask_url(found.url)
@@ -192,7 +190,7 @@ class WebhookEndpointAdmin(RoleAdmin):
         update_endpoint(obj.tenant_id, obj.endpoint_id, **changes)
 
     def delete_model(self, request: HttpRequest, obj: WebhookEndpoint) -> None:
-        """One that was used is refused: with it the database would delete all that was ever delivered to it."""
+        """Delete an unused endpoint. A used one is refused: its deliveries would be deleted with it."""
         self.record(request, "delete", obj, url=mask_url(obj.url))
         delete_endpoint(obj.tenant_id, obj.endpoint_id)
 
@@ -211,7 +209,7 @@ class WebhookDeliveryAdmin(LargeTableAdmin):
         time_column("finished_at"), text_column("body", lambda row: row.body),
     )  # fmt: skip
     list_filter = (TenantFilter, choice_filter("state", DeliveryState.choices, kind=RecentRowsFilter))
-    search_help_text = "A delivery's id or an event's, of any tenant."
+    search_help_text = "A delivery id or event id of any tenant."
     ordering = ("-delivery_id",)
 
     def build_search(self, request: HttpRequest, text: str) -> Q:

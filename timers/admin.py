@@ -1,4 +1,4 @@
-"""Timers, shards and nodes, read-only: the poller and the nodes write them."""
+"""Timers, shards and nodes, read-only: only the engine writes them."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class TimerScheduleAdmin(LargeTableAdmin):
         choice_filter("state", TimerState.choices, preset=TimerState.SCHEDULED),
         DateHierarchy,
     )
-    search_help_text = "A call's id or a correlation id, of any tenant."
+    search_help_text = "A call id or correlation id of any tenant."
 
     def get_ordering(self, request: HttpRequest) -> Sequence[str]:
-        """What is scheduled: the next one first. What has been reached: the last one."""
+        """Show the next scheduled timer first, or the latest reached one."""
         if is_search(request):
             return ("-service_call_id",)
         return ("-due_at",) if request.GET.get("state") == TimerState.REACHED else ("due_at",)

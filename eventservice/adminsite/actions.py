@@ -1,4 +1,4 @@
-"""Actions over the rows of a list: a domain command for each, asked first, in the action log, and told truly."""
+"""Actions on the selected rows of a list: each row gets a domain command, an audit log entry and a truthful message."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from eventservice.kernel.errors import DomainError
 from eventservice.kernel.ids import new_id
 from eventservice.operators.audit_log import run_audited
 
-# Of one request, which makes a transaction for each row.
+# The rows of one request, which runs a transaction for each.
 MAX_ROWS = 500
 MAX_LISTED = 10
 MAX_REASONS = 5
@@ -28,13 +28,13 @@ MAX_REASONS = 5
 
 @dataclass(frozen=True)
 class RowAction:
-    """What Django's admin needs of an action, and how it is done to one row.
+    """An action for `ModelAdmin.actions` that runs a command on each selected row.
 
-    `command` does it, and says in a word what the row now is; when it raises a DomainError the row is as it was.
-    An action without a `question` is harmless.
+    `command` returns what happened to the row, in a word or two. If it raises a DomainError, the row is unchanged.
+    An action with a `question` asks for confirmation first.
     """
 
-    name: str  # in the action log too
+    name: str  # also in the audit log
     short_description: str
     command: Callable[[HttpRequest, Any], str]
     question: str = ""
@@ -52,7 +52,7 @@ class RowAction:
     def __call__(
         self, model_admin: Any, request: HttpRequest, texts: Sequence[str], matching: Any = None
     ) -> Any:
-        """None: it has been done. Otherwise the page that asks whether it shall be."""
+        """Run the action and return None, or return the confirmation page."""
         rows = fetch_rows(model_admin, request, texts)
         if self.question and "confirmed" not in request.POST:
             return self._ask(model_admin, request, rows, matching)
@@ -74,7 +74,7 @@ class RowAction:
             "matching": matching,
             "checkbox": ACTION_CHECKBOX_NAME,
             "media": model_admin.media,
-            # Of this page: what is sent twice can be told from what is asked for twice.
+            # Identifies this page, so that a repeated submission can be recognized.
             "confirmed": new_id(),
         }
         return TemplateResponse(request, "admin/confirm_action.html", context)
@@ -90,8 +90,10 @@ class RowAction:
             except DomainError as error:
                 refused[error.message] += 1
             except OperationalError:
-                # It will not answer for the next row either.
-                refused["The database did not answer in time. Try these again."] += len(rows) - number
+                # The database would not answer for the next row either.
+                refused["The database did not answer in time. Try again with these rows."] += (
+                    len(rows) - number
+                )
                 break
         return done, refused
 
@@ -109,14 +111,17 @@ class RowAction:
         parts += [f"{count:,} refused: “{reason}”" for reason, count in refused.most_common(MAX_REASONS)]
         others = sum(refused.values()) - sum(count for _, count in refused.most_common(MAX_REASONS))
         parts += [f"{others:,} refused for other reasons"] if others else []
-        parts += [f"{gone:,} not there any more"] if gone > 0 else []
+        parts += [f"{gone:,} no longer exist"] if gone > 0 else []
         failed = bool(refused) or gone > 0
         level = messages.SUCCESS if not failed else messages.WARNING if done else messages.ERROR
-        messages.add_message(request, level, ", ".join(parts) or "Nothing was chosen.")
+        messages.add_message(request, level, ", ".join(parts) or "No rows were selected.")
 
 
 def fetch_rows(model_admin: Any, request: HttpRequest, texts: Sequence[str]) -> list[Any]:
-    """The rows of these keys, in chunks that share all but the last column: `pk__in` would be an OR of every key."""
+    """Return the rows with these keys.
+
+    They are read in chunks that share all but the last column of the key: `pk__in` would be an OR of all keys.
+    """
     chunks: dict[tuple[Any, ...], list[Any]] = {}
     for text in dict.fromkeys(texts[:MAX_ROWS]):
         if key := parse_key(model_admin.model, text):

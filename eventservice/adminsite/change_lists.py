@@ -1,4 +1,7 @@
-"""Lists that stay quick at a million rows: counted up to a cap, in an order that an index has, filtered by its columns."""
+"""Change lists that stay fast with millions of rows.
+
+Counts stop at a maximum, and rows are ordered and filtered only as an index allows.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +27,9 @@ from eventservice.db.bounded_count import count_capped, format_capped
 from eventservice.tenants.directory import find_tenant_names
 from eventservice.tenants.models import Tenant
 
-MAX_LATEST_ROWS = 10_000  # rows that a filter looks at for which there is no index
+MAX_LATEST_ROWS = 10_000  # rows that a filter without an index examines
 NO_TENANT = uuid.UUID(int=0)
-MAX_TENANT_CHOICES = 300  # in the filter; any other can still be named in the address
+MAX_TENANT_CHOICES = 300  # in the filter; the URL can name any other
 
 
 class Capped(int):
@@ -37,7 +40,7 @@ class Capped(int):
 class CappedPaginator(Paginator):  # type: ignore[type-arg]
     @cached_property
     def count(self) -> int:
-        """Nobody leafs through a million."""
+        """The number of rows, up to a maximum."""
         rows: Any = self.object_list
         return Capped(count_capped(rows, rows.model._meta.pk_fields[0].attname))
 
@@ -58,9 +61,9 @@ class ConsoleChangeList(ChangeList):
         return [spec for spec in self.filter_specs if isinstance(spec, ChoiceFilter)]
 
     def _describe_rows(self) -> str:
-        """Of one tenant only, where that is so: its rows must not be taken for all."""
+        """Return the name of the rows, with the tenant they are limited to: they must not be mistaken for all rows."""
         rows = str(self.opts.verbose_name_plural)
-        if self.query:  # for an id, whosever it is
+        if self.query:  # searches include all tenants
             return f"{rows} found by “{self.query}”"
         tenants = [spec.get_selected_name() for spec in self._choices() if isinstance(spec, TenantFilter)]
         return " of ".join([rows, *filter(None, tenants)])
@@ -73,7 +76,7 @@ class ConsoleChangeList(ChangeList):
 
     def get_ordering(self, request: HttpRequest, queryset: QuerySet[Any]) -> list[Any]:
         if self.sortable_by == ():
-            # As the admin says: another order can be asked for in the address, and no index has it.
+            # The URL could ask for another order, for which there is no index.
             return list(self.model_admin.get_ordering(request))
         return super().get_ordering(request, queryset)
 
@@ -86,7 +89,7 @@ class ConsoleChangeList(ChangeList):
 
 
 def add_tenant_names(rows: Any) -> list[Any]:
-    """The rows, each knowing its tenant's name: a query for all of them."""
+    """Return the rows, each with the name of its tenant, which one query reads for all of them."""
     known = list(rows)
     ids: set[Any] = {getattr(row, "tenant_id", None) for row in known} - {None}
     names: dict[Any, str] = find_tenant_names(ids) if ids else {}
@@ -100,12 +103,12 @@ def is_search(request: HttpRequest) -> bool:
 
 
 class ChoiceFilter(SimpleListFilter):
-    """One of a few values, which are known without asking the table. Its column is one that the index begins with."""
+    """A filter by one of a few known values of a column with which an index begins."""
 
     column = ""
-    names: tuple[str, ...] = ()  # of its parameters
+    names: tuple[str, ...] = ()  # of its query parameters
     values: Sequence[tuple[str, str]] = ()
-    preset: str | None = None  # chosen until another is; then "All" is not offered
+    preset: str | None = None  # the default value; with one, "All" is not offered
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> Sequence[tuple[str, str]]:
         return self.values
@@ -135,14 +138,14 @@ class ChoiceFilter(SimpleListFilter):
 
 
 class RecentRowsFilter(ChoiceFilter):
-    """One whose column no index has: among the latest rows of the list, as the other filters leave them."""
+    """A filter by a column without an index, which examines only the latest rows that the other filters leave."""
 
     def apply(self, queryset: QuerySet[Any], chosen: str) -> QuerySet[Any]:
         return super().apply(limit_to_latest(queryset), chosen)
 
 
 def limit_to_latest(rows: QuerySet[Any]) -> QuerySet[Any]:
-    """The first so many rows of the list's order: where they end, its index tells."""
+    """Limit a list to its first MAX_LATEST_ROWS rows, whose end its index knows."""
     order = str(rows.query.order_by[0])
     column = order.lstrip("-")
     last = rows.values_list(column, flat=True)[MAX_LATEST_ROWS - 1 : MAX_LATEST_ROWS].first()
@@ -174,7 +177,7 @@ def choice_filter(
 
 
 class TenantFilter(ChoiceFilter):
-    """All indexes begin with the tenant, so that one is always chosen: at first the first by name."""
+    """A filter that always selects a tenant, the first by name at first, because all indexes begin with the tenant."""
 
     title = "tenant"
     parameter_name = "tenant"
@@ -187,20 +190,20 @@ class TenantFilter(ChoiceFilter):
         return choices
 
     def has_output(self) -> bool:
-        """Without a choice Django would leave the filter out, and show the rows of all."""
+        """Keep the filter even without choices: Django would leave it out and show the rows of all tenants."""
         return True
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         return queryset.filter(tenant_id=parse_tenant_id(self.value()))
 
     def get_selected_name(self) -> str:
-        """Of those that are not among the choices too."""
+        """Return the name of the selected tenant, which need not be among the choices."""
         chosen = self.value()
         return find_tenant_names([parse_tenant_id(chosen)]).get(parse_tenant_id(chosen), "") if chosen else ""
 
 
 class AnyTenantFilter(TenantFilter):
-    """For tables that have an order of their own."""
+    """A tenant filter for tables whose order does not begin with the tenant: by default it shows all."""
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> Sequence[tuple[str, str]]:
         choices = super().lookups(request, model_admin)
@@ -212,7 +215,7 @@ class AnyTenantFilter(TenantFilter):
 
 
 def get_selected_tenant(request: HttpRequest) -> uuid.UUID:
-    """As the TenantFilter has it."""
+    """Return the tenant that the TenantFilter selects."""
     if asked := request.GET.get("tenant"):
         return parse_tenant_id(asked)
     return Tenant.objects.order_by("name").values_list("pk", flat=True).first() or NO_TENANT
@@ -226,11 +229,11 @@ def parse_tenant_id(text: str | None) -> uuid.UUID:
 
 
 class DateHierarchy(ListFilter):
-    """Years, months, days: Django's, but for what that asks of the table.
+    """A drill-down by year, month and day.
 
-    It would have every row's date to tell which days there are. This offers all between the first and the last
-    one, which are the two ends of an index. It must be the last of the filters, and its column the next one of
-    the index that the filters before it use; `get_date_column` of the ModelAdmin names it, or None for no dates.
+    Django's own `date_hierarchy` reads the dates of all rows. This one offers every date between the first and the
+    last, which are the two ends of an index. It must be the last filter, and its column the next one in the index
+    that the filters before it use: `get_date_column` of the ModelAdmin names it, or returns None for no dates.
     """
 
     title = "date"
@@ -240,7 +243,7 @@ class DateHierarchy(ListFilter):
     def __init__(self, request: HttpRequest, params: dict[str, Any], model: Any, model_admin: Any) -> None:
         super().__init__(request, params, model, model_admin)
         self.column: str | None = model_admin.get_date_column(request)
-        self.chosen = _numbers([params.pop(name, [""])[-1] for name in self.names])
+        self.chosen = _parse_date([params.pop(name, [""])[-1] for name in self.names])
 
     def has_output(self) -> bool:
         return self.column is not None
@@ -252,21 +255,21 @@ class DateHierarchy(ListFilter):
         self.rows = queryset
         if not self.chosen:
             return queryset
-        first, end = _span(self.chosen)
+        first, end = _get_period(self.chosen)
         return queryset.filter(**{f"{self.column}__gte": first, f"{self.column}__lt": end})
 
     def choices(self, changelist: Any) -> Iterator[Any]:
-        """The way back, then what can be chosen next."""
+        """Return the link back, then the dates that can be chosen next."""
         first, last = self._end(f"{self.column}"), self._end(f"-{self.column}")
         if first is None or last is None:
             return
         chosen = list(self.chosen)
         if chosen:
             yield self._choice(changelist, chosen[:-1], back=True)
-        # What all dates share needs no choosing.
-        while len(chosen) < 2 and (next_parts := _parts(first, last, chosen)) and len(next_parts) == 1:
+        # A year or month that all dates share is chosen already.
+        while len(chosen) < 2 and (next_parts := _list_dates(first, last, chosen)) and len(next_parts) == 1:
             chosen = next_parts[0]
-        for parts in _parts(first, last, chosen):
+        for parts in _list_dates(first, last, chosen):
             yield self._choice(changelist, parts)
 
     def _end(self, order: str) -> date | None:
@@ -279,23 +282,23 @@ class DateHierarchy(ListFilter):
             "back": back,
             "selected": list(self.chosen) == parts,
             "query_string": changelist.get_query_string(asked, [n for n in self.names if n not in asked]),
-            "display": _say(parts),
+            "display": _format_date(parts),
         }
 
 
-def _numbers(texts: list[str]) -> tuple[int, ...]:
-    """The year, the month, the day, as far as they are given one after the other."""
+def _parse_date(texts: list[str]) -> tuple[int, ...]:
+    """Return year, month and day, as far as they are given."""
     given = tuple(text for text in texts if text)
     try:
         numbers = tuple(map(int, given))
         if numbers:
-            _span(numbers)
+            _get_period(numbers)
     except (ValueError, OverflowError) as wrong:
         raise IncorrectLookupParameters from wrong
     return numbers
 
 
-def _span(parts: Sequence[int]) -> tuple[datetime, datetime]:
+def _get_period(parts: Sequence[int]) -> tuple[datetime, datetime]:
     year, month, day = (*parts, 1, 1)[:3]
     first = datetime(year, month, day, tzinfo=UTC)
     match len(parts):
@@ -306,8 +309,8 @@ def _span(parts: Sequence[int]) -> tuple[datetime, datetime]:
     return first, first + timedelta(days=1)
 
 
-def _parts(first: date, last: date, chosen: Sequence[int]) -> list[list[int]]:
-    """The years between two dates, or the months of the chosen one, or its days."""
+def _list_dates(first: date, last: date, chosen: Sequence[int]) -> list[list[int]]:
+    """Return the years between two dates, or the months of the chosen year, or the days of the chosen month."""
     match list(chosen):
         case []:
             return [[year] for year in range(first.year, last.year + 1)]
@@ -320,7 +323,7 @@ def _parts(first: date, last: date, chosen: Sequence[int]) -> list[list[int]]:
     return [list(chosen)]
 
 
-def _say(parts: list[int]) -> str:
+def _format_date(parts: list[int]) -> str:
     match parts:
         case []:
             return "All dates"
@@ -331,11 +334,11 @@ def _say(parts: list[int]) -> str:
     return formats.date_format(date(*parts), "MONTH_DAY_FORMAT")
 
 
-# --- what is searched for -------------------------------------------------------------------------------------
+# --- search -------------------------------------------------------------------------------------
 
 
 def build_key_filter(column: str, found: Iterable[tuple[uuid.UUID, Any]]) -> Q:
-    """The rows of these tenants with these values in the column; none for none."""
+    """Return a filter for the rows with these pairs of tenant and value, which matches nothing if there are none."""
     by_tenant: dict[uuid.UUID, list[Any]] = {}
     for tenant_id, value in found:
         by_tenant.setdefault(tenant_id, []).append(value)

@@ -1,4 +1,4 @@
-"""Columns and fields: times to the millisecond, JSON as people read it, bodies as text, and secrets never."""
+"""Columns and fields of the admin: times, JSON, bodies as text, links. Secrets are masked."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from eventservice.tenants.models import Tenant
 from execution.redaction import MASK
 
 NOTHING = "–"
-MAX_SHOWN = 20_000  # characters of one document
+MAX_SHOWN = 20_000  # characters
 
 Column = Callable[[Any], Any]
 
 
 def column(label: str, show: Column, empty: str = NOTHING) -> Column:
-    """For `list_display` and `fields`."""
+    """Return a read-only column for `list_display` and `fields`."""
 
     def shown(row: Any) -> Any:
         return show(row)
@@ -40,7 +40,7 @@ def time_column(name: str) -> Column:
 
 
 def list_time_column(name: str) -> Column:
-    """For lists: to the second, and in UTC as their heads say: in less room."""
+    """Return a narrow time column for lists: to the second, in UTC as its heading says."""
 
     def show(row: Any) -> SafeString | str:
         at = getattr(row, name)
@@ -58,7 +58,7 @@ def latency_column(name: str) -> Column:
 
 
 def short_id_column(name: str, label: str = "") -> Column:
-    """For lists: the end of it, in which neighbours differ."""
+    """Return a column with the end of an id, in which neighboring ids differ."""
     return column(label or name.replace("_", " "), lambda row: _short(getattr(row, name)))
 
 
@@ -75,7 +75,7 @@ def status_column(name: str) -> Column:
 
 
 def text_column(label: str, show: Column) -> Column:
-    """JSON, or a text: as text, whatever it holds, and not all of it when it is long."""
+    """Return a column that shows JSON or a string as text, shortened if it is long."""
     return column(label, lambda row: _document(show(row)))
 
 
@@ -94,7 +94,7 @@ def _document(value: Any) -> SafeString | str:
 
 
 def mask_secrets(value: Any) -> Any:
-    """What is sealed in it stays so, wherever it stands."""
+    """Return a JSON value with every encrypted string masked, at any depth."""
     match value:
         case {"encrypted": _}:
             return MASK
@@ -122,12 +122,12 @@ def link_column(label: str, url: Callable[[Any], str], text: Column) -> Column:
 
 
 def build_list_url(model: str, **query: Any) -> str:
-    """`app_model`, as Django names its addresses."""
+    """Return the address of a change list; `model` is `app_model`, as in the names of Django's URLs."""
     return f"{reverse(f'admin:{model}_changelist')}?{urlencode(query)}"
 
 
 def call_column(attribute: str = "service_call_id", *, short: bool = False) -> Column:
-    """To the call in the admin."""
+    """Return a column that links to the call in the admin."""
 
     def url(row: Any) -> str:
         key = f"{row.tenant_id}~{getattr(row, attribute)}"

@@ -1,7 +1,8 @@
-"""A row's key as one text: what addresses, checkboxes and Django's history name it by.
+"""Composite primary keys in the admin. Delete this module when Django's admin supports them.
 
-Django's admin refuses composite keys because it makes that text by `str(row.pk)` and reads it by `pk.to_python`.
-Here it is `<first>~<second>…`, and everything else of the admin stays as it is.
+Django's admin identifies a row by `str(row.pk)` in URLs, checkboxes and its history, and therefore refuses models with
+composite primary keys. Here, the key of such a row is the string `<first>~<second>…`; RoleAdmin and ConsoleSite use it
+wherever Django's admin would use the primary key.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ def format_key(row: Any) -> str:
 
 
 def parse_key(model: type[models.Model], text: str) -> dict[str, Any] | None:
-    """The columns of the key that a text says; None: it says none. Only a key's last column may hold the joint."""
+    """Return the columns of the key that a string stands for, or None. Only the last column may contain the separator."""
     fields = model._meta.pk_fields
     parts = text.split(SEPARATOR, len(fields) - 1)
-    # PostgreSQL's driver refuses NUL, long after anybody expects it.
+    # PostgreSQL's driver raises an error for NUL only when the query runs.
     if len(parts) != len(fields) or "\x00" in text:
         return None
     try:
@@ -43,7 +44,7 @@ def parse_uuid(text: str) -> uuid.UUID | None:
 
 
 class KeyedRow:
-    """A row as Django's templates and history see it: they make addresses of `pk`."""
+    """Stands for a row in Django's templates and history, which build URLs from `pk`."""
 
     def __init__(self, row: Any) -> None:
         self.pk = format_key(row)
@@ -59,7 +60,7 @@ def with_text_key(row: Any) -> Any:
 
 
 def use_text_keys(response: Response) -> Response:
-    """The same for the row that a page is about; it has not been rendered yet."""
+    """Replace the row in the context of a response that has not been rendered yet."""
     context = getattr(response, "context_data", None) or {}
     for name in ("original", "object"):
         if isinstance(context.get(name), models.Model):

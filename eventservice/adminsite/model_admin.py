@@ -1,4 +1,4 @@
-"""What every ModelAdmin of the site does: rights by role, composite keys, lists that stay quick, the action log."""
+"""Base classes of the ModelAdmins: permissions by role, composite keys, fast lists, audit log."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from eventservice.db.sql import Unindexed
 from eventservice.kernel.errors import DomainError
 from eventservice.operators.audit_log import list_actions_on, record_action
 
-# As anything: its published types know less than it takes (functions as fields, say).
+# Its type stubs know less than it accepts, such as functions as fields.
 ModelAdmin: Any = admin.ModelAdmin
 
 
 class RoleAdmin(RolePermissions, ModelAdmin):  # type: ignore[misc]
-    """For third-party models too: the site mixes it into what they register, and nobody may change those."""
+    """Base of all ModelAdmins. The site also mixes it into those of third-party apps."""
 
-    audit_noun = ""  # what the action log calls it
-    deferred_columns: tuple[str, ...] = ()  # columns that a list does not read
-    audited_fields: tuple[str, ...] = ()  # fields whose new values the action log may keep
+    audit_noun = ""  # its name in the audit log; by default the name of the model
+    deferred_columns: tuple[str, ...] = ()  # columns that lists do not read
+    audited_fields: tuple[str, ...] = ()  # fields whose new values may appear in the audit log
     paginator = CappedPaginator
     list_per_page = 50
     show_full_result_count = False
@@ -40,7 +40,7 @@ class RoleAdmin(RolePermissions, ModelAdmin):  # type: ignore[misc]
     empty_value_display = "–"
 
     def lookup_allowed(self, lookup: str, value: Any, request: Any = None) -> bool:
-        """What its filters ask for. Django would take any column in the address: secret ones, and such as no index has."""
+        """Allow only the lookups of the filters. Django would also allow secret columns, and columns without an index."""
         for one in self.list_filter:
             if isinstance(one, str) and lookup.split("__")[0] == one:
                 return bool(super().lookup_allowed(lookup, value, request))
@@ -52,7 +52,7 @@ class RoleAdmin(RolePermissions, ModelAdmin):  # type: ignore[misc]
         return ConsoleChangeList
 
     def get_audit_subject(self, row: Any) -> str:
-        """What the action log knows it by."""
+        """Return the subject of this row's entries in the audit log."""
         return str(row.pk[-1] if isinstance(row.pk, tuple) else row.pk)
 
     # --- composite keys ---------------------------------------------------------------------------------------
@@ -82,10 +82,10 @@ class RoleAdmin(RolePermissions, ModelAdmin):  # type: ignore[misc]
         return self._answer(request, lambda: super(RoleAdmin, self).delete_view(request, *args, **kwargs))
 
     def history_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> Any:
-        """Django's history knows what was changed here; the action log also what was done elsewhere."""
+        """Show Django's history with the audit log, which also has what was done outside the admin."""
         row = self.get_object(request, unquote(object_id))
-        # Numbers are subjects too: of another tenant's thing, or of none's, it is another number.
-        tenant_id = _uuid(getattr(row, "tenant_id", None))
+        # A number may be the subject of entries about something else, of another tenant or of none.
+        tenant_id = _only_uuid(getattr(row, "tenant_id", None))
         done = list_actions_on(self.get_audit_subject(row)) if row is not None else []
         done = [action for action in done if action.tenant_id == tenant_id]
         return use_text_keys(super().history_view(request, object_id, {"operator_actions": done}))
@@ -93,7 +93,7 @@ class RoleAdmin(RolePermissions, ModelAdmin):  # type: ignore[misc]
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
         if not self.opts.is_composite_pk:
             return super().get_deleted_objects(objs, request)
-        # What hangs on such a row the database deletes with it; the admin knows of none.
+        # The database cascades; the admin cannot follow relations of composite keys.
         return [str(row) for row in objs], {self.opts.verbose_name_plural: len(objs)}, set(), []
 
     # --- actions ----------------------------------------------------------------------------------------------
@@ -104,10 +104,10 @@ class RoleAdmin(RolePermissions, ModelAdmin):  # type: ignore[misc]
         return super().changelist_view(request, extra_context)
 
     def response_action(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponseBase | None:
-        """Django's own would filter by `pk__in`, which composite keys have only by name."""
+        """Run an action. Django's own method filters by `pk__in`, which is an OR of all keys for composite ones."""
         asked = request.POST.get("action", "")
         if not asked:
-            self.message_user(request, "Choose what to do.", messages.WARNING)
+            self.message_user(request, "Choose an action.", messages.WARNING)
             return None
         if asked not in self.get_actions(request):
             raise PermissionDenied
@@ -126,7 +126,7 @@ class RoleAdmin(RolePermissions, ModelAdmin):  # type: ignore[misc]
         return self._answer(request, lambda: super(RoleAdmin, self).changeform_view(request, *args, **kwargs))
 
     def _answer(self, request: HttpRequest, view: Callable[[], Any]) -> Any:
-        """A rule that the domain knows and the form does not is told as a message; nothing has been changed."""
+        """Show an error of the domain as a message. The transaction has been rolled back."""
         try:
             return use_text_keys(view())
         except DomainError as error:
@@ -134,12 +134,12 @@ class RoleAdmin(RolePermissions, ModelAdmin):  # type: ignore[misc]
             return HttpResponseRedirect(request.get_full_path())
 
     def save_related(self, request: HttpRequest, form: Any, formsets: Any, change: bool) -> None:
-        """Last of what a form writes, and in the same transaction: the line in the action log."""
+        """Save the form's relations and, in the same transaction, the entry in the audit log."""
         super().save_related(request, form, formsets, change)
         if change and not form.changed_data:
             return
         values = {
-            name: _said(form.cleaned_data.get(name))
+            name: _to_detail(form.cleaned_data.get(name))
             for name in form.changed_data
             if name in self.audited_fields
         }
@@ -154,41 +154,41 @@ class RoleAdmin(RolePermissions, ModelAdmin):  # type: ignore[misc]
         record_action(
             request.user,
             f"{self.audit_noun or self.opts.model_name}-{verb}",
-            tenant_id=_uuid(getattr(row, "tenant_id", None)),
+            tenant_id=_only_uuid(getattr(row, "tenant_id", None)),
             subject=self.get_audit_subject(row),
             **{name: value for name, value in detail.items() if value not in ([], None)},
         )
 
 
-def _said(value: Any) -> Any:
+def _to_detail(value: Any) -> Any:
     if isinstance(value, QuerySet):
         return sorted(map(str, value))
     return value if isinstance(value, bool | int | list) else str(value)
 
 
-def _uuid(value: Any) -> uuid.UUID | None:
+def _only_uuid(value: Any) -> uuid.UUID | None:
     return value if isinstance(value, uuid.UUID) else None
 
 
 class ReadOnlyAdmin(RoleAdmin):
-    """A table with one writer, which the admin is not. What it offers to do is done by the domain's commands."""
+    """An admin of a table that the admin must not write to. Its actions run commands of the domain."""
 
     edit_role = None
 
 
 class LargeTableAdmin(ReadOnlyAdmin):
-    """One that grows to millions of rows: in an order that an index has, and filtered by what indexes begin with."""
+    """An admin of a table with millions of rows, ordered and filtered only as indexes allow."""
 
     sortable_by = ()
-    # Of what is searched for, the columns that filters ask for too. They must not lead a planner to their index.
+    # Filters that also apply to search results. They must not tempt the planner to use their own index.
     filters_kept_in_search: tuple[str, ...] = ()
 
     def get_date_column(self, request: HttpRequest) -> str | None:
-        """For its DateHierarchy, if it has one."""
+        """Return the column of the DateHierarchy, or None."""
         return None
 
     def build_search(self, request: HttpRequest, text: str) -> Q:
-        """The rows that are searched for, by their keys or by another index; `search_help_text` says which."""
+        """Return the filter of a search, by key or another index; `search_help_text` tells the user which."""
         raise NotImplementedError
 
     def get_search_fields(self, request: HttpRequest) -> Any:

@@ -1,4 +1,4 @@
-"""Who may do what in the admin: by the console's roles. Django's own permissions are not asked."""
+"""Permissions in the admin follow the roles of the console. Django's own permissions are not used."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from eventservice.operators.roles import Role, role_of
 
 
 def has_role(request: HttpRequest, needed: Role | None) -> bool:
-    """Whether the operator has this role or a higher one; what needs None, nobody may.
+    """Return whether the user has this role or a higher one; nobody has None.
 
-    The admin asks some hundred times for each page: the answer is kept with the request.
+    The role is stored with the request, since the admin asks about a hundred times per page.
     """
     if not hasattr(request, "operator_role"):
         request.operator_role = role_of(request.user)  # type: ignore[attr-defined]
@@ -21,10 +21,10 @@ def has_role(request: HttpRequest, needed: Role | None) -> bool:
 
 
 class RolePermissions:
-    """For every ModelAdmin and inline of the site."""
+    """Mixin for every ModelAdmin of the site."""
 
     view_role: Role = Role.VIEWER
-    edit_role: Role | None = None  # nobody, whatever the role
+    edit_role: Role | None = None  # nobody
 
     def has_module_permission(self, request: HttpRequest) -> bool:
         return has_role(request, self.view_role)
@@ -41,7 +41,7 @@ class RolePermissions:
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return has_role(request, self.edit_role)
 
-    # Of actions (eventservice.adminsite.actions).
+    # For actions (eventservice.adminsite.actions).
 
     def has_operate_permission(self, request: HttpRequest) -> bool:
         return has_role(request, Role.OPERATOR)

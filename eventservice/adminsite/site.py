@@ -1,4 +1,4 @@
-"""Django's admin as a part of the console: its roles, its login, and models with composite keys."""
+"""The admin site: roles and sign-in of the console, and models with composite primary keys."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class ConsoleSite(AdminSite):
     site_title = "Event Service"
     index_title = "Administration"
     empty_value_display = "–"
-    # Tables are wide.
+    # Tables need the width.
     enable_nav_sidebar = False
 
     def __init__(self, name: str = "admin") -> None:
         super().__init__(name)
-        # Rows are deleted one by one, where they may be at all: the page of each says what goes with it.
+        # Rows are deleted one by one: the confirmation lists what is deleted with each.
         self.disable_action("delete_selected")
 
     def register(
@@ -36,7 +36,7 @@ class ConsoleSite(AdminSite):
         admin_class: Any = None,
         **options: Any,
     ) -> None:
-        """Also of models with a composite key. What is not ours is mixed with `ReadOnly`: only roles give rights."""
+        """Register models, also those with composite keys. Third-party admins become read-only and follow the roles."""
         made = admin_class or ReadOnlyAdmin
         if not issubclass(made, RoleAdmin):
             made = type(
@@ -56,7 +56,7 @@ class ConsoleSite(AdminSite):
         return has_role(request, Role.VIEWER)
 
     def login(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
-        """The console's, which brings the operator back here."""
+        """Redirect to the console's sign-in page, which leads back here."""
         wanted = request.GET.get("next") or reverse("admin:index")
         return redirect_to_login(wanted, reverse("console:login"))
 

@@ -1,4 +1,4 @@
-"""Tenants and namespaces, edited by the commands that the API uses; keys, which the console makes and shows once."""
+"""Tenants and namespaces, which can be edited, and API keys, which only the console creates and shows once."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class TenantAdmin(RoleAdmin):
     )
     list_filter = ("active",)
     search_fields = ("name", "=tenant_id")
-    search_help_text = "A part of the name, or the whole id."
+    search_help_text = "Part of the name, or the complete id."
     ordering = ("name",)
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
@@ -112,7 +112,7 @@ class TenantAdmin(RoleAdmin):
         return ("name", *KNOWN) if obj else ()
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """One that is not to be served any more is made inactive."""
+        """Forbid deletion: a tenant that is no longer served is deactivated."""
         return False
 
     def save_model(self, request: HttpRequest, obj: Tenant, form: Any, change: bool) -> None:
@@ -142,7 +142,7 @@ class NamespaceForm(SchemaForm):
 
 @admin.register(Namespace)
 class NamespaceAdmin(RoleAdmin):
-    """Made, and never changed: its number of shards is fixed, and its timers are in it."""
+    """Namespaces can be created but not changed: the number of shards is fixed, since timers are found by it."""
 
     edit_role = Role.ADMIN
     form = NamespaceForm
@@ -180,17 +180,17 @@ class UsableFilter(ChoiceFilter):
 
 def _revoke(request: HttpRequest, key: ApiKey) -> str:
     if not revoke_key(key.key_id):
-        raise Conflict("key_revoked", "It has been revoked already.")
+        raise Conflict("key_revoked", "This key has already been revoked.")
     return "revoked"
 
 
-OF = column("tenant", lambda key: key.tenant or "all (an operator's key)")
+OF = column("tenant", lambda key: key.tenant or "all (operator key)")
 SCOPES = column("scopes", lambda key: ", ".join(key.scopes))
 
 
 @admin.register(ApiKey)
 class ApiKeyAdmin(RoleAdmin):
-    """Without their secrets, of which only a hash is kept."""
+    """API keys, of whose secrets only a hash is stored."""
 
     list_display = (
         "key_id", "name", OF, SCOPES, list_time_column("created_at"), list_time_column("expires_at"), list_time_column("revoked_at"), list_time_column("last_used_at"),
@@ -208,7 +208,7 @@ class ApiKeyAdmin(RoleAdmin):
             "key-revoke",
             "Revoke",
             _revoke,
-            question="Whoever uses these keys is refused from now on. A key that has been revoked stays revoked.",
+            question="Requests with these keys are refused from now on. This cannot be undone.",
             permission="administer",
         )
     ]

@@ -46,7 +46,7 @@ def statuses(tenant: Tenant) -> list[str]:
     return sorted(ServiceCall.objects.for_tenant(tenant.pk).values_list("status", flat=True))
 
 
-def audited_fields() -> list[tuple[str, str, str]]:
+def list_audit_entries() -> list[tuple[str, str, str]]:
     rows = OperatorAction.across_tenants.order_by("id")
     return [(row.user, row.action, row.subject) for row in rows]
 
@@ -55,10 +55,10 @@ def test_canceling_asks_first_and_says_what_it_will_touch(operator: Client, tena
     calls = submitted(tenant, 2)
     page = shown(act_on(operator, CALLS, "cancel", calls, confirmed=""))
     assert "Cancel 2 service calls?" in page
-    assert "What is scheduled will not be made." in page
+    assert "Scheduled calls are canceled." in page
     assert all(str(call) in page for call in calls)
     assert statuses(tenant) == ["Scheduled", "Scheduled"]
-    assert audited_fields() == []
+    assert list_audit_entries() == []
 
 
 def test_what_was_done_and_what_was_refused_is_told_for_each(operator: Client, tenant: Tenant) -> None:
@@ -76,7 +76,7 @@ def test_what_was_done_is_in_the_action_log_and_what_was_refused_is_not(
     calls = submitted(tenant, 2)
     lifecycle.cancel(tenant.pk, calls[0].service_call_id)
     act_on(operator, CALLS, "cancel", calls)
-    assert audited_fields() == [("oscar", "cancel", str(calls[1].service_call_id))]
+    assert list_audit_entries() == [("oscar", "cancel", str(calls[1].service_call_id))]
     assert OperatorAction.objects.for_tenant(tenant.pk).count() == 1
     assert "oscar" in shown(operator.get(page_of(CALLS, calls[1], "history")))
 
@@ -85,12 +85,10 @@ def test_a_replay_makes_a_new_call_and_leaves_the_old(operator: Client, tenant: 
     ended, live = submitted(tenant, 2)
     lifecycle.cancel(tenant.pk, ended.service_call_id)
     response = act_on(operator, CALLS, "replay", [ended, live])
-    assert told(response)[0].startswith(
-        "1 replayed: each as a new call, 1 refused: “A call that is Scheduled"
-    )
+    assert told(response)[0].startswith("1 replayed as new calls, 1 refused: “A call that is Scheduled")
     made = ServiceCall.objects.for_tenant(tenant.pk).get(replay_of=ended.service_call_id)
     assert statuses(tenant) == ["Canceled", "Scheduled", "Scheduled"]
-    assert ("oscar", "submit", str(made.service_call_id)) in audited_fields()
+    assert ("oscar", "submit", str(made.service_call_id)) in list_audit_entries()
 
 
 def failed(tenant: Tenant) -> Any:
@@ -109,7 +107,7 @@ def test_a_failed_call_is_not_replayed_a_second_time(operator: Client, tenant: T
     again = told(act_on(operator, CALLS, "replay", [call], confirmed="another"))
     assert again == ["1 refused: “It has been replayed before.”"]
     assert replays(tenant) == 1
-    assert [action for _, action, _ in audited_fields()] == ["submit", "replay"]
+    assert [action for _, action, _ in list_audit_entries()] == ["submit", "replay"]
 
 
 def test_a_page_that_is_sent_twice_replays_once(operator: Client, tenant: Tenant) -> None:
@@ -118,7 +116,7 @@ def test_a_page_that_is_sent_twice_replays_once(operator: Client, tenant: Tenant
     act_on(operator, CALLS, "replay", [call], confirmed="one-page")
     again = told(act_on(operator, CALLS, "replay", [call], confirmed="one-page"))
     assert again == ["1 refused: “It has been replayed before.”"]
-    assert [action for _, action, _ in audited_fields()] == ["submit", "replay"]
+    assert [action for _, action, _ in list_audit_entries()] == ["submit", "replay"]
     act_on(operator, CALLS, "replay", [call], confirmed="another-page")
     assert replays(tenant) == 2
 
@@ -152,30 +150,30 @@ def test_a_replay_keeps_to_the_tenants_ceiling(operator: Client, tenant: Tenant)
 def test_running_now_makes_it_due_now(operator: Client, tenant: Tenant, at_noon: Any) -> None:
     (call,) = submitted(tenant, 1)
     lifecycle.reschedule(tenant.pk, call.service_call_id, at_noon.replace(year=2027))
-    assert told(act_on(operator, CALLS, "run-now", [call])) == ["1 made due now"]
+    assert told(act_on(operator, CALLS, "run-now", [call])) == ["1 due now"]
     assert ServiceCall.objects.for_tenant(tenant.pk).get().due_at == at_noon
 
 
-def test_a_favourite_is_harmless_and_needs_no_question(operator: Client, tenant: Tenant) -> None:
+def test_a_favorite_is_harmless_and_needs_no_question(operator: Client, tenant: Tenant) -> None:
     calls = submitted(tenant, 2)
-    assert told(act_on(operator, CALLS, "favorite", calls, confirmed="")) == ["2 made a favourite"]
+    assert told(act_on(operator, CALLS, "favorite", calls, confirmed="")) == ["2 added to favorites"]
     assert ServiceCallTag.objects.for_tenant(tenant.pk).filter(tag="favorite").count() == 2
     again = told(act_on(operator, CALLS, "favorite", calls, confirmed=""))
-    assert again == ["2 refused: “It is a favourite already.”"]
-    assert len(audited_fields()) == 2
+    assert again == ["2 refused: “It is already a favorite.”"]
+    assert len(list_audit_entries()) == 2
 
 
 def test_nothing_chosen_and_no_action_change_nothing(operator: Client, tenant: Tenant) -> None:
     calls = submitted(tenant, 1)
     assert "must be selected" in told(act_on(operator, CALLS, "cancel", [], confirmed=""))[0]
-    assert told(act_on(operator, CALLS, "", calls, confirmed="")) == ["Choose what to do."]
+    assert told(act_on(operator, CALLS, "", calls, confirmed="")) == ["Choose an action."]
     assert statuses(tenant) == ["Scheduled"]
 
 
 def test_a_row_that_is_gone_is_told(operator: Client, tenant: Tenant) -> None:
     one, other = submitted(tenant, 2)
     lifecycle.delete(tenant.pk, other.service_call_id)
-    assert told(act_on(operator, CALLS, "cancel", [one, other])) == ["1 canceled, 1 not there any more"]
+    assert told(act_on(operator, CALLS, "cancel", [one, other])) == ["1 canceled, 1 no longer exist"]
 
 
 def test_all_that_match_are_done_so_many_at_once(
@@ -219,9 +217,9 @@ def parked(tenant: Tenant) -> Any:
 def test_a_parked_event_is_tried_again_and_another_is_refused(operator: Client, parked: Any) -> None:
     flowing = OutboxEventFactory(tenant_id=parked.tenant_id)
     response = act_on(operator, EVENTS, "event-retry", [parked, flowing])
-    assert told(response)[0].startswith("1 to be tried again, 1 refused: “It is not parked")
+    assert told(response)[0].startswith("1 to be retried, 1 refused: “It is not parked")
     assert OutboxEvent.objects.for_tenant(parked.tenant_id).filter(parked_at=None).count() == 2
-    assert audited_fields() == [("oscar", "event-retry", str(parked.pk))]
+    assert list_audit_entries() == [("oscar", "event-retry", str(parked.pk))]
 
 
 def test_a_parked_event_is_skipped(operator: Client, parked: Any) -> None:
@@ -237,7 +235,7 @@ def test_only_an_admin_revokes_keys(operator: Client, admin: Client, tenant: Ten
     assert told(act_on(admin, "tenants_apikey", "key-revoke", [key])) == ["1 revoked"]
     assert ApiKey.objects.for_tenant(tenant.pk).get().revoked_at is not None
     assert "1 refused" in told(act_on(admin, "tenants_apikey", "key-revoke", [key]))[0]
-    assert audited_fields() == [("ada", "key-revoke", key.key_id)]
+    assert list_audit_entries() == [("ada", "key-revoke", key.key_id)]
 
 
 def test_a_history_tells_nothing_of_what_only_has_the_same_number(admin: Client, parked: Any) -> None:

@@ -269,7 +269,7 @@ def test_what_belongs_to_a_call_is_found_by_its_id(viewer: Client, intruder: Ten
 def test_an_empty_search_says_what_can_be_searched_for(viewer: Client, tenant: Tenant) -> None:
     page = shown(viewer.get(list_of(CALLS, q="nothing like it")))
     assert "No results for “nothing like it”" in page
-    assert "an idempotency key" in page
+    assert "complete idempotency key" in page
 
 
 # --- and no more than that ----------------------------------------------------------------------------------------
