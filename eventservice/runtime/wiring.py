@@ -41,10 +41,10 @@ def build_engine() -> Engine:
     if egress.capacity < settings.ENGINE_IN_FLIGHT // 2:
         log.warning("few_open_files", connections=egress.capacity, wanted=settings.ENGINE_IN_FLIGHT)
     limits = EngineLimits(
-        batch=settings.ENGINE_BATCH,
-        in_flight=egress.capacity,
+        max_batch=settings.ENGINE_BATCH,
+        max_in_flight=egress.capacity,
         # A host that hangs must leave capacity for the others.
-        per_host=min(settings.ENGINE_PER_HOST, max(1, egress.capacity // 2)),
+        max_per_host=min(settings.ENGINE_PER_HOST, max(1, egress.capacity // 2)),
     )
     return Engine(egress, limits)
 

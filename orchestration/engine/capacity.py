@@ -1,181 +1,174 @@
-"""What an engine has under way: how much of it is whose, and how much more each may begin."""
+"""What an engine has in flight, and how much more each tenant and host may start."""
 
 from __future__ import annotations
 
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Collection, Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, NamedTuple, TypeVar
+from typing import TypeVar
 
 from eventservice.kernel.errors import NotFound
 from eventservice.kernel.logging import get_logger
 from eventservice.kernel.secrets import Undecipherable, decrypt_cached
 from eventservice.tenants.directory import get_profile
-from execution.attempt_log import AttemptKey
 from orchestration.lifecycle import StartedCall
 from timers.poller import LARGE_REQUEST_BYTES, HeldBack
 from timers.schedule import Timer
 
-K = TypeVar("K")
+Key = TypeVar("Key")
 
 log = get_logger(__name__)
 
-# Large requests come in smaller batches: they are parsed in memory, where they may take twenty times their bytes.
+# Large requests start in smaller batches: parsed in memory, they may take twenty times their bytes.
 MAX_BATCH_BYTES = 16_000_000
 MAX_TENANT_BYTES = 64_000_000
 MAX_TOTAL_BYTES = 512_000_000
-# A host may have so many times as much of a tenant's under way as is left to it: a lone one three quarters of all.
+# A host may have this many times as much of a tenant's room as is still left: a host alone gets three quarters.
 HOST_SHARE_FACTOR = 3
 
 
 @dataclass(frozen=True, slots=True)
 class EngineLimits:
-    batch: int = 500
-    in_flight: int = 20_000
-    per_host: int = 5_000
+    max_batch: int = 500
+    max_in_flight: int = 20_000
+    max_per_host: int = 5_000
 
 
 DEFAULT_LIMITS = EngineLimits()
 
 
-class Begun(NamedTuple):
-    """What is kept of a call until its attempt ends: the request itself is the egress's by then."""
-
-    key: AttemptKey
-    host: str
-    headers: Mapping[str, Any]  # as they are stored
-    secret_headers: Collection[str]  # the tenant's own
-    request_bytes: int
-
-
 @dataclass(slots=True)
 class Room:
-    """What is left of a tenant's ceiling, of calls or of bytes, and what of it goes to which host."""
+    """What is left of a tenant's limit, in calls or in bytes, and how much of the limit each host has taken."""
 
     left: int
-    taken: Counter[str]
+    taken_by_host: Counter[str]
 
     def has(self, host: str) -> bool:
-        # A host that is dead keeps what it has taken: so it gets less, the less is left, and the others always some.
-        return self.left > 0 and self.taken[host] < HOST_SHARE_FACTOR * self.left
+        # A host that does not answer keeps what it has taken. So the less is left, the less it may take, and the
+        # tenant's other hosts always find some room.
+        return self.left > 0 and self.taken_by_host[host] < HOST_SHARE_FACTOR * self.left
 
     def take(self, host: str, amount: int) -> None:
         self.left -= amount
-        self.taken[host] += amount
+        self.taken_by_host[host] += amount
 
 
 class Ledger:
-    """What each tenant has under way, and how much of it at which host."""
+    """How much each tenant has in flight, in calls or in bytes, and how much of it at which host."""
 
     def __init__(self) -> None:
-        self.of: Counter[uuid.UUID] = Counter()
         self.total = 0
-        self._at: defaultdict[uuid.UUID, Counter[str]] = defaultdict(Counter)
+        self.by_tenant: Counter[uuid.UUID] = Counter()
+        self._by_tenant_host: defaultdict[uuid.UUID, Counter[str]] = defaultdict(Counter)
 
     def add(self, tenant_id: uuid.UUID, host: str, change: int) -> None:
         self.total += change
-        _add(self.of, tenant_id, change)
-        at = self._at[tenant_id]
-        _add(at, host, change)
-        if not at:
-            del self._at[tenant_id]
+        _add(self.by_tenant, tenant_id, change)
+        by_host = self._by_tenant_host[tenant_id]
+        _add(by_host, host, change)
+        if not by_host:
+            del self._by_tenant_host[tenant_id]
 
-    def room(self, tenant_id: uuid.UUID, ceiling: int) -> Room:
-        return Room(ceiling - self.of[tenant_id], Counter(self._at.get(tenant_id)))
+    def find_room(self, tenant_id: uuid.UUID, limit: int) -> Room:
+        return Room(limit - self.by_tenant[tenant_id], Counter(self._by_tenant_host.get(tenant_id)))
 
-    def full(self, ceilings: Iterable[tuple[uuid.UUID, int]]) -> HeldBack:
+    def find_full(self, limits: Iterable[tuple[uuid.UUID, int]]) -> HeldBack:
+        """Return the tenants that have reached their limits, and the hosts that have reached their share of one."""
         tenants, hosts_by_tenant = [], {}
-        for tenant_id, ceiling in ceilings:
-            left = ceiling - self.of[tenant_id]
+        for tenant_id, limit in limits:
+            left = limit - self.by_tenant[tenant_id]
             if left <= 0:
                 tenants.append(tenant_id)
-            elif self.of[tenant_id] >= HOST_SHARE_FACTOR * left:  # else no host of its can have so much
-                room = Room(left, self._at[tenant_id])
-                if hosts := [host for host in room.taken if not room.has(host)]:
+            elif (
+                self.by_tenant[tenant_id] >= HOST_SHARE_FACTOR * left
+            ):  # below that, no host can have its share
+                room = Room(left, self._by_tenant_host[tenant_id])
+                if hosts := [host for host in room.taken_by_host if not room.has(host)]:
                     hosts_by_tenant[tenant_id] = hosts
         return HeldBack(tenants, hosts_by_tenant=hosts_by_tenant)
 
 
 class InFlight:
+    """The started calls whose attempts have not been recorded. Their bodies are not kept: egress has those."""
+
     def __init__(self, limits: EngineLimits) -> None:
         self.limits = limits
         self.calls = Ledger()
         self.bytes = Ledger()
         self.by_host: Counter[str] = Counter()
-        self.refused: set[uuid.UUID] = set()  # for want of room, though they need have nothing under way
+        self.refused_tenants: set[uuid.UUID] = set()  # they had no room, even with nothing in flight
         self.refused_hosts: defaultdict[uuid.UUID, set[str]] = defaultdict(set)  # by the last batch
-        self._calls: dict[Hashable, Begun] = {}
+        self._started: dict[Hashable, StartedCall] = {}
 
     def __len__(self) -> int:
-        return len(self._calls)
+        return len(self._started)
 
-    def __getitem__(self, execution_id: Hashable) -> Begun:
-        return self._calls[execution_id]
+    def __getitem__(self, execution_id: Hashable) -> StartedCall:
+        return self._started[execution_id]
 
     @property
     def ids(self) -> Collection[Hashable]:
-        return self._calls.keys()
+        return self._started.keys()
 
     @property
-    def places(self) -> int:
-        return self.limits.in_flight - len(self._calls)
+    def free(self) -> int:
+        return self.limits.max_in_flight - len(self._started)
 
-    def add(self, call: StartedCall, secret_headers: Collection[str]) -> None:
-        self._calls[call.key.execution_id] = Begun(
-            call.key, call.host, call.request.headers, secret_headers, call.request_bytes
-        )
-        self._count(self._calls[call.key.execution_id], 1)
+    def add(self, call: StartedCall) -> None:
+        self._started[call.key.execution_id] = call.without_body()
+        self._count(call, 1)
 
     def remove(self, execution_id: Hashable) -> None:
-        self._count(self._calls.pop(execution_id), -1)
+        self._count(self._started.pop(execution_id), -1)
 
-    def _count(self, call: Begun, one: int) -> None:
+    def _count(self, call: StartedCall, one: int) -> None:
         self.calls.add(call.key.tenant_id, call.host, one)
         self.bytes.add(call.key.tenant_id, call.host, one * call.request_bytes)
         _add(self.by_host, call.host, one)
 
-    def held_back(self) -> HeldBack:
-        """Who has all that they may have: their due timers need not even be looked for."""
-        held = self.calls.full(
-            (tenant, _get_max_in_flight(tenant)) for tenant in self.calls.of.keys() | self.refused
-        )
-        self.refused.intersection_update(held.tenants)
-        # Those of the last batch sit this one out: a host that always has room for one or two more, and a long queue,
-        # would fill each batch with what is refused.
+    def find_held_back(self) -> HeldBack:
+        """Return the tenants and hosts at their limits, so that the search for due timers can skip theirs."""
+        tenants = self.calls.by_tenant.keys() | self.refused_tenants
+        held_back = self.calls.find_full((tenant, _get_max_in_flight(tenant)) for tenant in tenants)
+        self.refused_tenants.intersection_update(held_back.tenants)
+        # What the last batch refused sits this one out. Otherwise a host that always has room for one or two more, and
+        # a long queue, would fill each batch with timers that are refused.
         hosts_by_tenant, self.refused_hosts = self.refused_hosts, defaultdict(set)
-        for tenant, full in held.hosts_by_tenant.items():
+        for tenant, full in held_back.hosts_by_tenant.items():
             hosts_by_tenant[tenant].update(full)
-        hosts = [host for host, count in self.by_host.items() if count >= self.limits.per_host]
-        ceiling = MAX_TENANT_BYTES if self.bytes.total < MAX_TOTAL_BYTES else 0
-        large = self.bytes.full((tenant, ceiling) for tenant in self.bytes.of)
-        return replace(held, hosts=hosts, hosts_by_tenant=hosts_by_tenant, large=large or None)
+        hosts = [host for host, count in self.by_host.items() if count >= self.limits.max_per_host]
+        max_bytes = MAX_TENANT_BYTES if self.bytes.total < MAX_TOTAL_BYTES else 0
+        large = self.bytes.find_full((tenant, max_bytes) for tenant in self.bytes.by_tenant)
+        return replace(held_back, hosts=hosts, hosts_by_tenant=hosts_by_tenant, large=large or None)
 
-    def batch(self) -> BatchAdmission:
+    def open_batch(self) -> BatchAdmission:
         return BatchAdmission(self)
 
 
 @dataclass(slots=True)
 class BatchAdmission:
-    """How much each tenant and each host may still begin, within one batch."""
+    """How much each tenant and each host may still start within one batch."""
 
-    under_way: InFlight
+    in_flight: InFlight
     by_host: Counter[str] = field(default_factory=Counter)
     calls: dict[uuid.UUID, Room] = field(default_factory=dict)
     bytes: dict[uuid.UUID, Room] = field(default_factory=dict)
     batch_bytes: int = 0
 
     def admit(self, timer: Timer) -> bool:
+        """Take room for the timer's call. Return whether there was enough."""
         tenant_id, host, size = timer.tenant_id, timer.host, timer.request_bytes
         if tenant_id not in self.calls:
-            self.calls[tenant_id] = self.under_way.calls.room(tenant_id, _get_max_in_flight(tenant_id))
-            self.bytes[tenant_id] = self.under_way.bytes.room(tenant_id, MAX_TENANT_BYTES)
+            self.calls[tenant_id] = self.in_flight.calls.find_room(tenant_id, _get_max_in_flight(tenant_id))
+            self.bytes[tenant_id] = self.in_flight.bytes.find_room(tenant_id, MAX_TENANT_BYTES)
         calls, of_bytes = self.calls[tenant_id], self.bytes[tenant_id]
         if calls.left <= 0:
-            self.under_way.refused.add(tenant_id)
+            self.in_flight.refused_tenants.add(tenant_id)
         if not calls.has(host) or not self._host_has_room(host):
-            self.under_way.refused_hosts[tenant_id].add(host)
+            self.in_flight.refused_hosts[tenant_id].add(host)
             return False
         if size >= LARGE_REQUEST_BYTES and not (self._has_room_for_large() and of_bytes.has(host)):
             return False
@@ -186,33 +179,33 @@ class BatchAdmission:
         return True
 
     def _has_room_for_large(self) -> bool:
-        under_way = self.under_way.bytes.total + self.batch_bytes
-        return self.batch_bytes < MAX_BATCH_BYTES and under_way < MAX_TOTAL_BYTES
+        total_bytes = self.in_flight.bytes.total + self.batch_bytes
+        return self.batch_bytes < MAX_BATCH_BYTES and total_bytes < MAX_TOTAL_BYTES
 
     def _host_has_room(self, host: str) -> bool:
-        """Whoever's calls it takes."""
-        return self.under_way.by_host[host] + self.by_host[host] < self.under_way.limits.per_host
+        """The calls of all tenants count."""
+        return self.in_flight.by_host[host] + self.by_host[host] < self.in_flight.limits.max_per_host
 
 
-def _add(counter: Counter[K], key: K, change: int) -> None:
+def _add(counter: Counter[Key], key: Key, change: int) -> None:
     counter[key] += change
     if not counter[key]:
         del counter[key]
 
 
 def _get_max_in_flight(tenant_id: uuid.UUID) -> int:
-    """What a tenant may have under way. One that cannot be read, or whose requests cannot be signed, may have nothing,
-    and holds up nobody else."""
+    """Return the tenant's limit, or 0 if the tenant cannot be read or its requests cannot be signed: then its calls
+    wait, and no other tenant's do."""
     try:
         tenant = get_profile(tenant_id)
         if tenant.signing_secret:
             decrypt_cached(tenant.signing_secret)
         return tenant.max_in_flight
-    except (NotFound, Undecipherable) as unreadable:
-        _report_unreadable(tenant_id, str(unreadable))
+    except (NotFound, Undecipherable) as error:
+        _report_unreadable(tenant_id, str(error))
         return 0
 
 
-@lru_cache(maxsize=1024)  # once a process: its timers stay due, and are found with every pass
+@lru_cache(maxsize=1024)  # once a process: the tenant's timers stay due, and every pass finds them
 def _report_unreadable(tenant_id: uuid.UUID, why: str) -> None:
     log.error("tenant_unreadable", tenant_id=str(tenant_id), why=why)

@@ -1,27 +1,26 @@
-"""The engine: joins due timers to HTTP attempts, and their outcomes to the calls.
+"""The engine starts the calls of due timers as HTTP attempts, and records the attempts' outcomes.
 
-`poll_once` is one pass: start what is due, wait a little for outcomes, record those that came. The loop around
-it belongs to whoever runs it (a slice, a management command, a test).
+`poll_once` is one pass: start what is due, wait a little for outcomes, record those that came. The loop around it belongs
+to whoever runs the engine (a slice, a management command, a test).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
 
 from django.conf import settings
 from django.db import DatabaseError, connection, transaction
 from django.db.utils import InterfaceError
 
 from eventservice.db.dialects import get_dialect
+from eventservice.db.dialects.change_watch import ChangeWatch
 from eventservice.db.leases import Fenced
-from eventservice.db.now import db_now
 from eventservice.kernel.faults import trigger_fault
 from eventservice.kernel.logging import get_logger
-from eventservice.tenants.directory import TenantProfile, get_max_shards, get_profile
+from eventservice.tenants.directory import get_max_shards
 from execution.attempt_builder import Signer, build_attempt, check_target
 from execution.attempt_log import AttemptKey, list_orphaned_attempts
 from execution.egress import Egress
@@ -36,126 +35,138 @@ from timers.poller import HeldBack, Poller
 
 log = get_logger(__name__)
 
-# Often enough for three beats to fail before the node is taken for dead.
+# Three heartbeats may fail before the node's lease ends.
 HEARTBEAT_SECONDS = settings.NODE_LEASE_SECONDS / 4
-# Shards that a node lets go of wait so long for the next.
+# The shards that a node releases wait this long, at most, for their next owner.
 REBALANCE_SECONDS = settings.NODE_LEASE_SECONDS / 8
 SWEEP_SECONDS = 5.0
-# Somebody has all that they may have in flight: their due timers would be found again and again.
+# While a tenant or host is at its in-flight limit, every search finds the due timers that have to wait.
 HELD_BACK_POLL_SECONDS = 0.05
 MAX_NAP_SECONDS = 1.0
 MIN_BATCH_SIZE = 50
 MAX_BATCH_SECONDS = 0.2
 RETRY_SECONDS = 0.5
 WATCHDOG_BATCH_SIZE = 500
-# Those that the engine writes, and that grow from nothing to many rows within a minute.
+# The engine writes these tables, and they may grow from empty to many rows within a minute.
 GROWING_TABLES = ("service_calls", "timer_schedules", "http_execution_log", "outbox")
-# Results that are written at once: while they are, nothing begins, and the heart does not beat.
+# Outcomes that are written in one transaction. Meanwhile nothing starts, and no heartbeat is sent.
 MAX_RECORDED_AT_ONCE = 500
 MAX_RECORDED_BYTES_AT_ONCE = 4_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class PassResult:
-    """What one pass did."""
+    """How many calls one pass started, and how many outcomes it recorded."""
 
     started: int
     recorded: int
 
 
 class Engine:
-    def __init__(self, egress: Egress, limits: EngineLimits = DEFAULT_LIMITS) -> None:
+    """One engine of this process. `clock`, `sleep` and `watch` are arguments so that tests can do without waiting."""
+
+    def __init__(
+        self,
+        egress: Egress,
+        limits: EngineLimits = DEFAULT_LIMITS,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+        watch: ChangeWatch | None = None,
+    ) -> None:
         self.egress = egress
         self.limits = limits
-        self._batch = min(limits.batch, 2 * MIN_BATCH_SIZE)  # it grows while that is quick
         self.in_flight = InFlight(limits)
-        self._unsent: list[tuple[StartedCall, TenantProfile, datetime]] = []  # and committed
+        self._clock = clock
+        self._sleep = sleep
+        self._watch = watch or get_dialect().watch_changes(egress.wake, max_interval=0.1)
+        self._batch_size = min(limits.max_batch, 2 * MIN_BATCH_SIZE)  # it grows while batches start quickly
+        self._unsent: list[StartedCall] = []  # committed, and not yet given to egress
         self._unrecorded: list[Outcome] = []
-        # Attempts that this process began before it was fenced: their results change no state.
-        self._late: set[Hashable] = set()
-        self._watch = get_dialect().watch_changes(egress.wake, max_interval=0.1)
+        # Attempts that this process started before it was fenced: their outcomes change no call.
+        self._fenced: set[Hashable] = set()
         self._look_at = 0.0
-        self._due: dict[str, float] = {}
-        self._is_late = False  # with its heartbeats
-        self._enter(NodeRole.ENGINE)
+        self._due: dict[str, float] = {}  # when each periodic task is due
+        self._heartbeat_was_late = False
+        self._join(NodeRole.ENGINE)
 
     # --- one pass ---
 
-    def poll_once(self, longest_nap: float = MAX_NAP_SECONDS) -> PassResult:
+    def poll_once(self, max_wait: float = MAX_NAP_SECONDS) -> PassResult:
+        """Start due calls, wait at most `max_wait` seconds for outcomes, and record those that came."""
         started = recorded = 0
-        with self._weathering():
-            self._tend()
+        with self._surviving_trouble():
+            self._run_periodic_tasks()
             self._send_started()
-            started = self._start_due() if self._worth_looking() else 0
-            recorded = self._record(self.egress.collect(self._nap(longest_nap)))
+            started = self._start_due() if self._should_look() else 0
+            recorded = self._record(self.egress.collect(self._compute_nap(max_wait)))
         return PassResult(started, recorded)
 
     step = poll_once
 
     def take_shards(self) -> None:
-        """At once, instead of with the next tick: whatever nobody else holds."""
-        self._reap()
+        """Claim this node's share of the shards now, instead of at the next rebalance."""
+        self._reap_dead_nodes()
         self._rebalance()
 
     def stop(self, grace_seconds: float) -> None:
-        """Hand the shards on at once, let the attempts under way end, and leave. What outlasts the grace is
-        resolved by whoever finds this node's row expired."""
-        deadline = time.monotonic() + grace_seconds
-        with self._weathering():
+        """Release the shards at once, wait for the attempts in flight, and leave. Attempts that outlast the grace are
+        resolved by the node that finds this one's lease expired."""
+        deadline = self._clock() + grace_seconds
+        with self._surviving_trouble():
             self.membership.hand_over(len(self.in_flight))
-        while (self._unsent or self.in_flight) and time.monotonic() < deadline:
-            with self._weathering():
-                self.membership.hand_over(len(self.in_flight))  # which beats, and may have failed before
+        while (self._unsent or self.in_flight) and self._clock() < deadline:
+            with self._surviving_trouble():
+                self.membership.hand_over(
+                    len(self.in_flight)
+                )  # it is a heartbeat too, and may have failed before
                 self._send_started()
                 self._record(self.egress.collect(0.1))
-        self._record_known()
+        self._record_all()
         self._watch.close()
         self.egress.close()
         if not (self._unsent or self.in_flight):
-            with self._weathering():
+            with self._surviving_trouble():
                 self.membership.leave()
 
     # --- starting ---
 
-    def _worth_looking(self) -> bool:
+    def _should_look(self) -> bool:
         changed = self._watch.has_changed()
-        return changed or time.monotonic() >= self._look_at
+        return changed or self._clock() >= self._look_at
 
     def _start_due(self) -> int:
-        limit = min(self._batch, self.in_flight.places)
+        limit = min(self._batch_size, self.in_flight.free)
         if limit < 1:
-            self._look_in(HELD_BACK_POLL_SECONDS)
+            self._look_again_in(HELD_BACK_POLL_SECONDS)
             return 0
-        held_back = self.in_flight.held_back()
+        held_back = self.in_flight.find_held_back()
         due_in = self.poller.seconds_until_due()
         if due_in is None or due_in > 0:
-            # No longer: a machine that was suspended wakes with another time.
-            self._look_in(MAX_NAP_SECONDS if due_in is None else min(due_in, MAX_NAP_SECONDS))
+            # Not longer than a nap: the clock of a machine that was suspended jumps when it wakes.
+            self._look_again_in(MAX_NAP_SECONDS if due_in is None else min(due_in, MAX_NAP_SECONDS))
             return 0
-        begun = time.monotonic()
+        started_at = self._clock()
         started = self._start(limit, held_back)
-        self._size_batch(len(started), time.monotonic() - begun)
-        self._look_in(0.0 if started else HELD_BACK_POLL_SECONDS)
+        self._adjust_batch_size(len(started), self._clock() - started_at)
+        self._look_again_in(0.0 if started else HELD_BACK_POLL_SECONDS)
         return len(started)
 
-    def _size_batch(self, started: int, seconds: float) -> None:
-        """Whoever becomes due while a batch is started waits for its end: where that takes long, it is made smaller."""
+    def _adjust_batch_size(self, started: int, seconds: float) -> None:
+        """A call that becomes due while a batch starts has to wait for its end, so slow batches are made smaller."""
         if seconds > MAX_BATCH_SECONDS:
-            self._batch = max(MIN_BATCH_SIZE, min(self._batch, started) // 2)
-        elif started == self._batch and seconds < MAX_BATCH_SECONDS / 3:
-            self._batch *= 2
-        self._batch = min(self._batch, self.limits.batch)
+            self._batch_size = max(MIN_BATCH_SIZE, min(self._batch_size, started) // 2)
+        elif started == self._batch_size and seconds < MAX_BATCH_SECONDS / 3:
+            self._batch_size *= 2
+        self._batch_size = min(self._batch_size, self.limits.max_batch)
 
     def _start(self, limit: int, held_back: HeldBack) -> list[StartedCall]:
         with transaction.atomic():
-            due = self.poller.claim_due(limit, held_back, self.in_flight.batch().admit)
+            due = self.poller.claim_due(limit, held_back, self.in_flight.open_batch().admit)
             started = lifecycle.start(due, self.membership.owner_id)
-            # Read while all of it can still be undone: what is committed must also be sent.
-            now = db_now()
-            unsent = [(call, get_profile(call.key.tenant_id), now) for call in started]
             trigger_fault("start.before_commit")
         trigger_fault("start.committed")
-        self._unsent = unsent
+        self._unsent = started
         self._send_started()
         if started:
             self._watch.record_work()
@@ -165,13 +176,14 @@ class Engine:
         if not self._unsent:
             return
         if self.membership.lease_may_have_ended:
-            # What was started before a long sleep may be another's by now, or canceled: then it is not sent.
-            self._beat()
+            # Calls that were started before a long pause may belong to another node by now, or be canceled: then the
+            # heartbeat raises Fenced, and they are not sent.
+            self._heartbeat()
         started, self._unsent = self._unsent, []
         attempts = []
-        for call, tenant, now in started:
-            self.in_flight.add(call, tenant.secret_headers)
-            attempt = self._attempt(call, tenant, now)
+        for call in started:
+            self.in_flight.add(call)
+            attempt = _build_attempt(call)
             if isinstance(attempt, Errored):
                 self._unrecorded.append(attempt)
             else:
@@ -179,63 +191,48 @@ class Engine:
         self.egress.send(attempts)
         trigger_fault("start.sent")
 
-    def _attempt(self, call: StartedCall, tenant: TenantProfile, now: datetime) -> Attempt | Errored:
-        key = call.key.execution_id
-        signer = Signer(tenant.signing_secret) if tenant.signing_secret else None
-        return check_target(call.request.url, tenant.allowed_hosts, key) or build_attempt(
-            call.request,
-            key=key,
-            tenant_id=call.key.tenant_id,
-            service_call_id=call.key.service_call_id,
-            attempt=call.attempt,
-            timeout_seconds=call.timeout_seconds,
-            signer=signer,
-            now=now,
-        )
+    def _look_again_in(self, seconds: float) -> None:
+        self._look_at = self._clock() + seconds
 
-    def _look_in(self, seconds: float) -> None:
-        self._look_at = time.monotonic() + seconds
-
-    def _nap(self, longest: float) -> float:
+    def _compute_nap(self, max_wait: float) -> float:
         if self._unrecorded:
             return 0.0
-        return max(
-            0.0, min(longest, self._watch.pause, min(self._look_at, self._due["beat"]) - time.monotonic())
-        )
+        next_task = min(self._look_at, self._due["heartbeat"])
+        return max(0.0, min(max_wait, self._watch.pause, next_task - self._clock()))
 
     # --- recording ---
 
     def _record(self, outcomes: Iterable[Outcome]) -> int:
-        # Kept until they are written, and nothing is asked of the database before that: while it is away no result is
-        # lost.
-        self._unrecorded += [self._without_secrets(outcome) for outcome in outcomes]
-        piece = self._piece()
-        if not piece:
+        # Kept here until they are written, before the database is asked anything: no outcome is lost while it is
+        # unavailable.
+        self._unrecorded += [self._redact(outcome) for outcome in outcomes]
+        batch = self._select_recordable()
+        if not batch:
             return 0
-        ended = [(self.in_flight[outcome.key].key, outcome) for outcome in piece]
+        ended = [(self.in_flight[outcome.key].key, outcome) for outcome in batch]
         trigger_fault("finish.before")
-        lifecycle.close_late(end for end in ended if end[0].execution_id in self._late)
+        lifecycle.close_late(end for end in ended if end[0].execution_id in self._fenced)
         lifecycle.finish(
-            [end for end in ended if end[0].execution_id not in self._late], self.membership.fence
+            [end for end in ended if end[0].execution_id not in self._fenced], self.membership.fence
         )
         trigger_fault("finish.committed")
-        del self._unrecorded[: len(piece)]
+        del self._unrecorded[: len(batch)]
         for key, _ in ended:
-            self._late.discard(key.execution_id)
+            self._fenced.discard(key.execution_id)
             self.in_flight.remove(key.execution_id)
-        self._look_in(0.0)  # a retry may be due before anything that was looked for
+        self._look_again_in(0.0)  # a retry may be due before any timer that was found
         self._watch.record_work()
         return len(ended)
 
-    def _record_known(self) -> None:
-        """At the end: whatever the grace was, no result is thrown away that could be written."""
-        with self._weathering():
+    def _record_all(self) -> None:
+        """Write all outcomes that are known when the engine stops, whatever the grace was."""
+        with self._surviving_trouble():
             self._record(self.egress.collect(0.0))
-        with self._weathering():  # fenced or not
+        with self._surviving_trouble():  # again, because this node may just have found out that it is fenced
             while self._unrecorded:
                 self._record(())
 
-    def _piece(self) -> list[Outcome]:
+    def _select_recordable(self) -> list[Outcome]:
         size = 0
         for count, outcome in enumerate(self._unrecorded[:MAX_RECORDED_AT_ONCE], 1):
             size += len(outcome.body) if isinstance(outcome, Responded) else 0
@@ -243,37 +240,38 @@ class Engine:
                 return self._unrecorded[:count]
         return self._unrecorded[:MAX_RECORDED_AT_ONCE]
 
-    def _without_secrets(self, outcome: Outcome) -> Outcome:
+    def _redact(self, outcome: Outcome) -> Outcome:
         call = self.in_flight[outcome.key]
-        return redact_outcome(outcome, call.secret_headers, call.headers)
+        return redact_outcome(outcome, call.tenant.secret_headers, call.request.headers)
 
     # --- membership and the watchdog ---
 
-    def _enter(self, role: NodeRole) -> None:
+    def _join(self, role: NodeRole) -> None:
         self.membership = Membership(role)
         self.poller = Poller(self.membership.leases)
         self.membership.join()
 
-    def _tend(self) -> None:
-        if self._time_to("beat", HEARTBEAT_SECONDS):
-            self._beat()
-        if self._time_to("rebalance", REBALANCE_SECONDS):
+    def _run_periodic_tasks(self) -> None:
+        if self._is_time_to("heartbeat", HEARTBEAT_SECONDS):
+            self._heartbeat()
+        if self._is_time_to("rebalance", REBALANCE_SECONDS):
             self._rebalance()
-            if self.membership.sees_dead_nodes and self._time_to("reap", 0.0):
+            if self.membership.sees_dead_nodes and self._is_time_to("reap", 0.0):
                 self.take_shards()
-        if self._time_to("sweep", SWEEP_SECONDS):
-            self._sweep()
+        if self._is_time_to("sweep", SWEEP_SECONDS):
+            self._resolve_lost_attempts()
             get_dialect().gather_first_statistics(GROWING_TABLES)
 
-    def _beat(self) -> None:
+    def _heartbeat(self) -> None:
         trigger_fault("beat")
-        was_late, self._is_late = self._is_late, self.membership.heartbeat(len(self.in_flight))
-        if self._is_late and not was_late:
-            # The database was away, or its clock was set: the others have as long as a lease to beat too, and to
-            # write what they know.
-            self._due["reap"] = self._due["sweep"] = time.monotonic() + settings.NODE_LEASE_SECONDS
+        was_late = self._heartbeat_was_late
+        self._heartbeat_was_late = self.membership.heartbeat(len(self.in_flight))
+        if self._heartbeat_was_late and not was_late:
+            # The database was unavailable, or its clock was set. The other nodes get as long as a lease to send their
+            # heartbeats, and to record what they know.
+            self._due["reap"] = self._due["sweep"] = self._clock() + settings.NODE_LEASE_SECONDS
 
-    def _reap(self) -> None:
+    def _reap_dead_nodes(self) -> None:
         while (node := reap_dead_node(by=self.membership.owner_id)) is not None:
             trigger_fault("reap.committed")
             log.warning("node_reaped", node=str(node))
@@ -281,72 +279,88 @@ class Engine:
 
     def _rebalance(self) -> None:
         if self.membership.rebalance(get_max_shards()):
-            self._look_in(0.0)
+            self._look_again_in(0.0)
 
-    def _sweep(self) -> None:
-        """Resolve what nodes that are no more have left behind, and what is overdue: a batch a pass, for meanwhile
-        heartbeats and calls go on."""
+    def _resolve_lost_attempts(self) -> None:
+        """Resolve the attempts of nodes that are gone, and overdue ones: one batch a pass, so that heartbeats and calls
+        go on meanwhile."""
         resolved = self._resolve(list_orphaned_attempts(list_node_ids, WATCHDOG_BATCH_SIZE))
-        # Those of its own are left to their egress, and must not hide the others.
+        # This engine's own overdue attempts are left to its egress, and must not crowd out the others.
         resolved += self._resolve(lifecycle.list_overdue_attempts(WATCHDOG_BATCH_SIZE + len(self.in_flight)))
         if resolved:
             self._due["sweep"] = 0.0
 
     def _resolve(self, keys: Iterable[AttemptKey]) -> int:
-        mine = set(self.in_flight.ids) - self._late
-        lost = [key for key in keys if key.execution_id not in mine][:WATCHDOG_BATCH_SIZE]
+        own = set(self.in_flight.ids) - self._fenced
+        lost = [key for key in keys if key.execution_id not in own][:WATCHDOG_BATCH_SIZE]
         if lost:
             moved = lifecycle.resolve_interrupted(lost)
-            self._look_in(0.0)
+            self._look_again_in(0.0)
             log.warning("attempts_interrupted", attempts=len(lost), calls=moved)
         return len(lost)
 
-    def _time_to(self, what: str, every: float) -> bool:
-        now = time.monotonic()
-        if now < self._due.get(what, 0.0):
+    def _is_time_to(self, task: str, every: float) -> bool:
+        now = self._clock()
+        if now < self._due.get(task, 0.0):
             return False
-        self._due[what] = now + every
+        self._due[task] = now + every
         return True
 
     # --- trouble ---
 
     @contextmanager
-    def _weathering(self) -> Iterator[None]:
-        """Neither the loss of its node nor that of the database ends an engine: it has attempts in flight."""
+    def _surviving_trouble(self) -> Iterator[None]:
+        """Go on when the node is fenced or the database fails: the engine has attempts in flight."""
         try:
             try:
                 yield
             except Fenced:
-                self._after_fence()
-        except (DatabaseError, InterfaceError) as broken:
-            self._endure(broken)
+                self._recover_from_fence()
+        except (DatabaseError, InterfaceError) as error:
+            self._wait_for_database(error)
 
-    def _after_fence(self) -> None:
-        """Some shards are others' now, or this node was taken for dead and reaped; then it begins anew."""
+    def _recover_from_fence(self) -> None:
+        """Renew what is still this node's. If it was declared dead and reaped, join again as a new node."""
         try:
-            self._beat()
+            self._heartbeat()
             self.membership.leases.renew()
         except Fenced:
             log.error("node_fenced", node=str(self.membership.owner_id), in_flight=len(self.in_flight))
-            self._late.update(self.in_flight.ids)
-            self._unsent = []  # whoever resolves what this node has left behind sees to them
-            # One that was about to leave takes no shards any more.
-            self._enter(self.membership.role)
+            self._fenced.update(self.in_flight.ids)
+            self._unsent = []  # the node that resolves this one's attempts takes care of them
+            self._join(self.membership.role)  # a node that was leaving takes no shards again
             self._due.clear()
 
-    def _endure(self, broken: Exception) -> None:
-        """The database is away: keep what is known, and try again soon."""
-        log.error("database_trouble", error=str(broken), in_flight=len(self.in_flight))
+    def _wait_for_database(self, error: Exception) -> None:
+        """Keep the outcomes that are known, and try again soon."""
+        log.error("database_trouble", error=str(error), in_flight=len(self.in_flight))
         connection.close_if_unusable_or_obsolete()
-        self._due["beat"] = 0.0  # before all else
-        self._look_in(RETRY_SECONDS)
-        time.sleep(RETRY_SECONDS)
+        self._due["heartbeat"] = 0.0  # before anything else
+        self._look_again_in(RETRY_SECONDS)
+        self._sleep(RETRY_SECONDS)
+
+
+def _build_attempt(call: StartedCall) -> Attempt | Errored:
+    key, tenant = call.key, call.tenant
+    return check_target(call.request.url, tenant.allowed_hosts, key.execution_id) or build_attempt(
+        call.request,
+        key=key.execution_id,
+        tenant_id=key.tenant_id,
+        service_call_id=key.service_call_id,
+        attempt=call.attempt,
+        timeout_seconds=call.timeout_seconds,
+        signer=Signer(tenant.signing_secret) if tenant.signing_secret else None,
+        now=call.started_at,
+    )
 
 
 def resolve_stuck_calls() -> int:
-    """What the watchdog does, on demand: calls past their deadline, and those of nodes that are no more."""
+    """Resolve the calls past their deadline and those of nodes that are gone, as the watchdog does. Return how many."""
     resolved = 0
-    for find in (lifecycle.list_overdue_attempts, lambda limit: list_orphaned_attempts(list_node_ids, limit)):
+    for find in (
+        lifecycle.list_overdue_attempts,
+        lambda limit: list_orphaned_attempts(list_node_ids, limit),
+    ):
         while keys := find(WATCHDOG_BATCH_SIZE):
             resolved += lifecycle.resolve_interrupted(keys)
     return resolved

@@ -24,7 +24,7 @@ from tests.process_harness import (
 
 MAX_DELAY_SECONDS = promised(1.0)
 # However slow the machine is: what was in flight already when a call became due, and a batch or two beside it.
-MAX_OVERTAKEN = 3 * EngineLimits().batch
+MAX_OVERTAKEN = 3 * EngineLimits().max_batch
 WHOLE = pytest.param(10_000, id="whole", marks=pytest.mark.chaos)
 
 

@@ -1,4 +1,4 @@
-"""However many rotations of one key come at once, it has one successor, and the others are told which."""
+"""A key that is rotated many times at once gets one successor; all other rotations are refused and name it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ AT_ONCE = 8
 def test_a_key_has_one_successor(acme: Tenant) -> None:
     for overlap in [timedelta(), timedelta(hours=1)] * (ROUNDS // 2):
         key, _ = create_key(acme.tenant_id, ["read"], name="ci")
-        told = race(*[lambda key=key, overlap=overlap: rotate_key(key, overlap)] * AT_ONCE)
+        results = race(*[lambda key=key, overlap=overlap: rotate_key(key, overlap)] * AT_ONCE)
 
-        (made,) = [one[0] for one in told if isinstance(one, tuple)]
-        refusals = [one for one in told if isinstance(one, Conflict)]
+        (made,) = [one[0] for one in results if isinstance(one, tuple)]
+        refusals = [one for one in results if isinstance(one, Conflict)]
         assert len(refusals) == AT_ONCE - 1
         assert {refusal.code for refusal in refusals} == {"already_rotated"}
         assert all(made.key_id in refusal.message for refusal in refusals)

@@ -1,4 +1,4 @@
-"""The tenant cancels in the moment in which the attempt ends: the call has one outcome, told once."""
+"""A call that is canceled at the moment its attempt ends has one outcome, and one event for it."""
 
 from __future__ import annotations
 
@@ -7,38 +7,43 @@ from eventservice.tenants.models import Tenant
 from orchestration.lifecycle import cancel
 from orchestration.retries import RetryPolicy
 from orchestration.states import Status
-from tests.concurrency.races import ROUNDS, node, race, status_of, story_of, submitted
+from tests.concurrency.races import ROUNDS, race
+from tests.orchestration.support import ManualEngine, build_response, get_status, list_event_types, submit
 
-LATER = RetryPolicy(max_attempts=5, initial_interval=3600.0)
-BEGUN = ["Submitted", "Scheduled", "DueTimeReached", "Running"]
+RETRY_LATER = RetryPolicy(max_attempts=5, initial_interval=3600.0)
+STARTED = ["ServiceCallSubmitted", "ServiceCallScheduled", "DueTimeReached", "ServiceCallRunning"]
 
 
 def test_a_success_stands(acme: Tenant) -> None:
-    engine = node()
+    engine = ManualEngine()
     for _ in range(ROUNDS):
-        call = submitted(acme)
-        (started,) = engine.start_due()
+        call = submit(acme)
+        (started,) = engine.start()
         answer, moved = race(
             lambda: cancel(acme.tenant_id, call),  # noqa: B023
-            lambda: engine.finish(started),  # noqa: B023
+            lambda: engine.finish((started, build_response(started))),  # noqa: B023
         )
         assert moved == 1
         assert answer == Status.RUNNING or isinstance(answer, Conflict)
-        assert status_of(acme, call) == Status.SUCCEEDED
-        assert story_of(acme, call) == [*BEGUN, "Succeeded"]
+        assert get_status(acme, call) == Status.SUCCEEDED
+        assert list_event_types(acme, call) == [*STARTED, "ServiceCallSucceeded"]
 
 
-def test_a_failure_is_not_tried_again_once_it_is_canceled(acme: Tenant) -> None:
-    engine = node()
+def test_a_failed_attempt_is_not_retried_once_the_call_is_canceled(acme: Tenant) -> None:
+    engine = ManualEngine()
     for _ in range(ROUNDS):
-        call = submitted(acme, retry_policy=LATER)
-        (started,) = engine.start_due()
+        call = submit(acme, retry_policy=RETRY_LATER)
+        (started,) = engine.start()
         answer, moved = race(
             lambda: cancel(acme.tenant_id, call),  # noqa: B023
-            lambda: engine.finish(started, status=503),  # noqa: B023
+            lambda: engine.finish((started, build_response(started, 503))),  # noqa: B023
         )
         assert moved == 1
         assert answer in (Status.RUNNING, Status.CANCELED)
-        assert status_of(acme, call) == Status.CANCELED
-        told = ["Rescheduled", "Canceled"] if answer == Status.CANCELED else ["Canceled"]
-        assert story_of(acme, call) == [*BEGUN, *told]
+        assert get_status(acme, call) == Status.CANCELED
+        ending = (
+            ["ServiceCallRescheduled", "ServiceCallCanceled"]
+            if answer == Status.CANCELED
+            else ["ServiceCallCanceled"]
+        )
+        assert list_event_types(acme, call) == [*STARTED, *ending]

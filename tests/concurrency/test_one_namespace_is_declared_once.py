@@ -1,4 +1,4 @@
-"""However many declare a namespace at once, there is one, and whoever asked for other shards is told so."""
+"""A namespace that is declared many times at once exists once; a declaration with other shards is refused."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ AT_ONCE = 8
 def test_one_namespace_is_declared_once(acme: Tenant) -> None:
     for number in range(ROUNDS):
         name = f"blue-{number}"
-        told = race(*[lambda name=name: declare_namespace(acme.tenant_id, name, 4)] * AT_ONCE)
+        results = race(*[lambda name=name: declare_namespace(acme.tenant_id, name, 4)] * AT_ONCE)
 
-        assert {(one.name, one.num_shards) for one in told} == {(name, 4)}
+        assert {(one.name, one.num_shards) for one in results} == {(name, 4)}
         assert Namespace.objects.for_tenant(acme.tenant_id).filter(name=name).count() == 1
 
 
 def test_another_number_of_shards_is_refused(acme: Tenant) -> None:
-    told = race(
+    results = race(
         lambda: declare_namespace(acme.tenant_id, "blue", 4),
         lambda: declare_namespace(acme.tenant_id, "blue", 8),
     )
 
-    (refused,) = [one for one in told if isinstance(one, Conflict)]
-    (made,) = [one for one in told if isinstance(one, Namespace)]
+    (refused,) = [one for one in results if isinstance(one, Conflict)]
+    (made,) = [one for one in results if isinstance(one, Namespace)]
     assert refused.code == "immutable"
     assert Namespace.objects.for_tenant(acme.tenant_id).get(name="blue").num_shards == made.num_shards

@@ -1,4 +1,4 @@
-"""However many operators retry a failed call at once, one new call is made, and the others are told."""
+"""A failed call that is retried many times at once is replayed once; the other retries are refused."""
 
 from __future__ import annotations
 
@@ -8,21 +8,22 @@ from eventservice.tenants.models import Tenant
 from orchestration import lifecycle
 from orchestration.lifecycle import Submitted
 from orchestration.models import ServiceCall
-from tests.concurrency.races import ROUNDS, node, race, submitted
+from tests.concurrency.races import ROUNDS, race
+from tests.orchestration.support import ManualEngine, build_response, submit
 
 AT_ONCE = 6
 
 
 def test_one_retry_makes_one_call(acme: Tenant) -> None:
-    engine = node()
+    engine = ManualEngine()
     for _ in range(ROUNDS):
-        origin = submitted(acme)
-        (started,) = engine.start_due()
-        engine.finish(started, status=500)
+        origin = submit(acme)
+        (started,) = engine.start()
+        engine.finish((started, build_response(started, 500)))
 
-        told = race(*[lambda origin=origin: lifecycle.retry(acme.tenant_id, origin, new_id())] * AT_ONCE)
+        results = race(*[lambda origin=origin: lifecycle.retry(acme.tenant_id, origin, new_id())] * AT_ONCE)
 
-        assert sum(isinstance(one, Submitted) for one in told) == 1
-        assert sum(isinstance(one, Conflict) for one in told) == AT_ONCE - 1
+        assert sum(isinstance(one, Submitted) for one in results) == 1
+        assert sum(isinstance(one, Conflict) for one in results) == AT_ONCE - 1
         replays = ServiceCall.objects.for_tenant(acme.tenant_id).filter(replay_of=origin)
         lifecycle.cancel(acme.tenant_id, replays.get().service_call_id)

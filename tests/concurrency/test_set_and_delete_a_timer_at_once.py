@@ -1,4 +1,4 @@
-"""Some set a durable timer while others delete it: each set is a set, and each delete finds it or nothing."""
+"""A durable timer that is set and deleted at once: every set succeeds, and every delete finds the timer or nothing."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ TIMES = 10
 KEY = ("default", "reminder")
 
 
-def set_it(tenant: Tenant) -> None:
+def set_timer(tenant: Tenant) -> None:
     for _ in range(TIMES):
         request = RequestSpec("POST", "http://example.test/", {}, {"payload": None})
         lifecycle.set_timer(SubmitServiceCall(tenant.pk, "reminder", request, external_id=KEY[1]))
 
 
-def delete_it(tenant: Tenant) -> int:
+def delete_timer(tenant: Tenant) -> int:
     found = 0
     for _ in range(TIMES):
         try:
@@ -34,9 +34,9 @@ def delete_it(tenant: Tenant) -> int:
 
 
 def test_set_and_delete_a_timer_at_once(acme: Tenant) -> None:
-    ends = race(*[partial(set_it, acme)] * EACH, *[partial(delete_it, acme)] * EACH)
-    assert ends[:EACH] == [None] * EACH
-    assert all(isinstance(found, int) for found in ends[EACH:])
+    results = race(*[partial(set_timer, acme)] * EACH, *[partial(delete_timer, acme)] * EACH)
+    assert results[:EACH] == [None] * EACH
+    assert all(isinstance(found, int) for found in results[EACH:])
     calls = ServiceCall.objects.for_tenant(acme.pk)
-    assert calls.filter(status="Canceled").count() == sum(ends[EACH:])
+    assert calls.filter(status="Canceled").count() == sum(results[EACH:])
     assert calls.exclude(status="Canceled").count() <= 1

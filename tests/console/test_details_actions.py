@@ -16,7 +16,15 @@ from eventservice.tenants.models import Tenant
 from orchestration import admission, lifecycle
 from orchestration.models import ServiceCallTag
 from tests.console.call_pages import BROWSER, build_call_url, list_calls, read_text
-from tests.orchestration.support import Hand, after, call_of, errored, responded, status_of, submit
+from tests.orchestration.support import (
+    ManualEngine,
+    after,
+    build_error,
+    build_response,
+    get_call,
+    get_status,
+    submit,
+)
 
 pytestmark = pytest.mark.django_db
 ACTIONS = ("cancel", "reschedule", "run-now", "replay")
@@ -30,8 +38,8 @@ def acme(db: None) -> Tenant:
 
 
 @pytest.fixture
-def hand(db: None, at_noon: datetime) -> Hand:
-    return Hand()
+def manual_engine(db: None, at_noon: datetime) -> ManualEngine:
+    return ManualEngine()
 
 
 def post(client: Client, tenant: Tenant, call: Any, action: str, **fields: Any) -> Any:
@@ -52,10 +60,10 @@ def read_tags(tenant: Tenant, call: Any) -> set[str]:
     return set(tags.values_list("tag", flat=True))
 
 
-def end_call(hand: Hand, tenant: Tenant, **terms: Any) -> uuid.UUID:
+def end_call(manual_engine: ManualEngine, tenant: Tenant, **terms: Any) -> uuid.UUID:
     call = submit(tenant, **terms)
-    started = hand.start_one()
-    hand.finish((started, responded(started)))
+    started = manual_engine.start_one()
+    manual_engine.finish((started, build_response(started)))
     return call
 
 
@@ -68,21 +76,23 @@ def list_offered(client: Client, tenant: Tenant, call: Any) -> set[str]:
 
 
 def test_the_offered_actions_are_those_that_the_state_allows(
-    operator: Client, acme: Tenant, hand: Hand
+    operator: Client, acme: Tenant, manual_engine: ManualEngine
 ) -> None:
     call = submit(acme)
     assert list_offered(operator, acme, call) == {"cancel", "reschedule", "run-now"}
-    started = hand.start_one()
+    started = manual_engine.start_one()
     assert list_offered(operator, acme, call) == {"cancel"}
     lifecycle.cancel(acme.tenant_id, call)
     assert list_offered(operator, acme, call) == set()
     assert "Cancellation requested" in read_text(get_page(operator, acme, call))
-    hand.finish((started, errored(started)))
+    manual_engine.finish((started, build_error(started)))
     assert list_offered(operator, acme, call) == {"replay"}
 
 
-def test_each_action_is_confirmed_with_what_it_will_do(operator: Client, acme: Tenant, hand: Hand) -> None:
-    done, waiting = end_call(hand, acme), submit(acme, due_at=after(60))
+def test_each_action_is_confirmed_with_what_it_will_do(
+    operator: Client, acme: Tenant, manual_engine: ManualEngine
+) -> None:
+    done, waiting = end_call(manual_engine, acme), submit(acme, due_at=after(60))
     replay = read_text(get_page(operator, acme, done, "call-replay"))
     assert "Replaying creates a new call, due now: POST http://target.test/hook with the same" in replay
     assert "POST http://target.test/hook will not be sent" in read_text(
@@ -94,8 +104,10 @@ def test_each_action_is_confirmed_with_what_it_will_do(operator: Client, acme: T
     assert list_actions() == []
 
 
-def test_a_confirmation_that_is_too_late_says_so(operator: Client, acme: Tenant, hand: Hand) -> None:
-    call = end_call(hand, acme)
+def test_a_confirmation_that_is_too_late_says_so(
+    operator: Client, acme: Tenant, manual_engine: ManualEngine
+) -> None:
+    call = end_call(manual_engine, acme)
     page = get_page(operator, acme, call, "call-cancel")
     assert page.status_code == 409
     assert "This call is now Succeeded and can no longer be canceled." in read_text(page)
@@ -125,18 +137,20 @@ def test_a_scheduled_call_is_canceled(operator: Client, acme: Tenant) -> None:
     call = submit(acme, due_at=after(60))
     answer = post(operator, acme, call, "cancel")
     assert answer["Location"] == build_call_url(acme.tenant_id, call)
-    assert status_of(acme, call) == "Canceled"
+    assert get_status(acme, call) == "Canceled"
     assert list_actions() == [("oscar", "cancel", str(call))]
     page = read_text(get_page(operator, acme, call))
     assert "Call canceled." in page
     assert "oscar cancel" in page
 
 
-def test_canceling_a_running_call_waits_for_its_attempt(operator: Client, acme: Tenant, hand: Hand) -> None:
+def test_canceling_a_running_call_waits_for_its_attempt(
+    operator: Client, acme: Tenant, manual_engine: ManualEngine
+) -> None:
     call = submit(acme)
-    hand.start_one()
+    manual_engine.start_one()
     post(operator, acme, call, "cancel")
-    assert (status_of(acme, call), call_of(acme, call).cancel_requested) == ("Running", True)
+    assert (get_status(acme, call), get_call(acme, call).cancel_requested) == ("Running", True)
     assert "The running attempt may finish; no further attempts will be made." in read_text(
         get_page(operator, acme, call)
     )
@@ -145,7 +159,7 @@ def test_canceling_a_running_call_waits_for_its_attempt(operator: Client, acme: 
 def test_a_call_is_run_now(operator: Client, acme: Tenant, at_noon: datetime) -> None:
     call = submit(acme, due_at=after(3600))
     post(operator, acme, call, "run-now")
-    assert call_of(acme, call).due_at == at_noon
+    assert get_call(acme, call).due_at == at_noon
     assert list_actions() == [("oscar", "run-now", str(call))]
 
 
@@ -158,9 +172,9 @@ def test_a_call_is_rescheduled_to_the_chosen_instant(
     assert 'value="13:00"' in page
     preview = post(operator, acme, call, "reschedule", do="when", **LATER)
     assert "Wed 1 Jul 2026, 12:30:00 UTC" in read_text(preview)
-    assert call_of(acme, call).due_at == after(3600)
+    assert get_call(acme, call).due_at == after(3600)
     post(operator, acme, call, "reschedule", **LATER)
-    assert call_of(acme, call).due_at == datetime(2026, 7, 1, 12, 30, tzinfo=UTC)
+    assert get_call(acme, call).due_at == datetime(2026, 7, 1, 12, 30, tzinfo=UTC)
     assert list_actions() == [("oscar", "reschedule", str(call))]
     assert "dueAt 2026-07-01T12:30:00.000Z" in read_text(get_page(operator, acme, call))
 
@@ -181,14 +195,14 @@ def test_an_invalid_time_can_be_corrected(
     page = post(operator, acme, call, "reschedule", **chosen)
     assert message in read_text(page)
     assert f'value="{chosen["time"]}"' in page.content.decode()
-    assert call_of(acme, call).due_at == after(3600)
+    assert get_call(acme, call).due_at == after(3600)
     assert list_actions() == []
 
 
 def test_a_replay_creates_one_call_however_often_it_is_sent(
-    operator: Client, acme: Tenant, hand: Hand
+    operator: Client, acme: Tenant, manual_engine: ManualEngine
 ) -> None:
-    call = end_call(hand, acme)
+    call = end_call(manual_engine, acme)
     page = get_page(operator, acme, call, "call-replay").content.decode()
     key = page.split('name="key" value="')[1].split('"')[0]
     first, second = (post(operator, acme, call, "replay", key=key) for _ in range(2))
@@ -202,8 +216,10 @@ def test_a_replay_creates_one_call_however_often_it_is_sent(
     assert key not in other
 
 
-def test_a_replay_respects_the_pending_limit(operator: Client, acme: Tenant, hand: Hand) -> None:
-    call = end_call(hand, acme)
+def test_a_replay_respects_the_pending_limit(
+    operator: Client, acme: Tenant, manual_engine: ManualEngine
+) -> None:
+    call = end_call(manual_engine, acme)
     submit(acme, due_at=after(60))
     update_tenant(acme.tenant_id, max_pending=1)
     clear_profile_cache()
@@ -215,9 +231,9 @@ def test_a_replay_respects_the_pending_limit(operator: Client, acme: Tenant, han
 
 
 def test_a_repeated_replay_does_not_count_against_the_pending_limit(
-    operator: Client, acme: Tenant, hand: Hand
+    operator: Client, acme: Tenant, manual_engine: ManualEngine
 ) -> None:
-    call = end_call(hand, acme)
+    call = end_call(manual_engine, acme)
     update_tenant(acme.tenant_id, max_pending=1)
     for _ in range(2):
         admission.forget_allowances()
@@ -226,8 +242,10 @@ def test_a_repeated_replay_does_not_count_against_the_pending_limit(
     assert len(list_calls()) == 2
 
 
-def test_a_replay_for_an_inactive_tenant_is_refused(operator: Client, acme: Tenant, hand: Hand) -> None:
-    call = end_call(hand, acme)
+def test_a_replay_for_an_inactive_tenant_is_refused(
+    operator: Client, acme: Tenant, manual_engine: ManualEngine
+) -> None:
+    call = end_call(manual_engine, acme)
     update_tenant(acme.tenant_id, active=False)
     post(operator, acme, call, "replay", key="one")
     assert "This tenant is not active" in read_text(get_page(operator, acme, call))
@@ -235,8 +253,10 @@ def test_a_replay_for_an_inactive_tenant_is_refused(operator: Client, acme: Tena
     assert list_actions() == []
 
 
-def test_a_replay_with_a_damaged_key_is_refused(operator: Client, acme: Tenant, hand: Hand) -> None:
-    call = end_call(hand, acme)
+def test_a_replay_with_a_damaged_key_is_refused(
+    operator: Client, acme: Tenant, manual_engine: ManualEngine
+) -> None:
+    call = end_call(manual_engine, acme)
     post(operator, acme, call, "replay", key="ü" * 300)
     assert "The form is damaged" in read_text(get_page(operator, acme, call))
     assert len(list_calls()) == 1
@@ -247,14 +267,14 @@ def test_a_replay_with_a_damaged_key_is_refused(operator: Client, acme: Tenant, 
     [("cancel", {}), ("run-now", {}), ("reschedule", LATER)],
 )
 def test_an_action_that_the_state_forbids_is_refused_with_the_reason(
-    operator: Client, acme: Tenant, hand: Hand, action: str, fields: dict[str, str]
+    operator: Client, acme: Tenant, manual_engine: ManualEngine, action: str, fields: dict[str, str]
 ) -> None:
-    call = end_call(hand, acme)
+    call = end_call(manual_engine, acme)
     answer = post(operator, acme, call, action, **fields)
     if action == "reschedule":
         assert answer.status_code == 303
     assert "A call that is Succeeded cannot" in read_text(get_page(operator, acme, call))
-    assert status_of(acme, call) == "Succeeded"
+    assert get_status(acme, call) == "Succeeded"
     assert list_actions() == []
 
 
@@ -315,13 +335,13 @@ def test_an_invalid_tag_is_refused(operator: Client, acme: Tenant, tag: str) -> 
 @pytest.mark.parametrize("action", [*ACTIONS, "favorite", "tags"])
 def test_a_viewer_can_neither_preview_nor_act(viewer: Client, acme: Tenant, action: str) -> None:
     call = submit(acme, due_at=after(60))
-    before = call_of(acme, call)
+    before = get_call(acme, call)
     fields = {**LATER, "on": "1", "add": "t"}
     assert post(viewer, acme, call, action, **fields).status_code == 403
     if action in ACTIONS:
         assert get_page(viewer, acme, call, f"call-{action}").status_code == 403
-    assert call_of(acme, call) == before
-    assert call_of(acme, call).next_seq == before.next_seq
+    assert get_call(acme, call) == before
+    assert get_call(acme, call).next_seq == before.next_seq
     assert read_tags(acme, call) == set()
     assert list_actions() == []
 
@@ -332,7 +352,7 @@ def test_a_call_is_not_found_under_another_tenant(operator: Client, acme: Tenant
     call = submit(acme, due_at=after(60))
     fields = {**LATER, "on": "1", "add": "t"}
     assert post(operator, other, call, action, **fields).status_code == 404
-    assert status_of(acme, call) == "Scheduled"
+    assert get_status(acme, call) == "Scheduled"
     assert list_actions() == []
 
 
@@ -341,7 +361,7 @@ def test_the_same_id_in_another_tenant_has_its_own_history(operator: Client, acm
     call = submit(acme, due_at=after(60))
     submit(other, due_at=after(60), service_call_id=call)
     post(operator, acme, call, "cancel")
-    assert status_of(other, call) == "Scheduled"
+    assert get_status(other, call) == "Scheduled"
     get_page(operator, acme, call)
     assert "<h2>Audit log</h2>" not in get_page(operator, other, call).content.decode()
 
@@ -350,7 +370,7 @@ def test_nothing_happens_without_a_csrf_token(operator: Client, acme: Tenant) ->
     call = submit(acme, due_at=after(60))
     operator.handler.enforce_csrf_checks = True
     assert post(operator, acme, call, "cancel").status_code == 403
-    assert status_of(acme, call) == "Scheduled"
+    assert get_status(acme, call) == "Scheduled"
 
 
 def test_time_may_pass_between_confirmation_and_action(
@@ -360,4 +380,4 @@ def test_time_may_pass_between_confirmation_and_action(
     get_page(operator, acme, call, "call-run-now")
     with pin_time(after(120)):
         post(operator, acme, call, "run-now")
-        assert call_of(acme, call).due_at == after(120)
+        assert get_call(acme, call).due_at == after(120)

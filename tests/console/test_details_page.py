@@ -23,7 +23,15 @@ from orchestration.retries import RetryPolicy
 from orchestration.states import Delivery
 from outbox.models import OutboxEvent
 from tests.console.call_pages import BROWSER, CANARY, build_call_url, read_text
-from tests.orchestration.support import URL, Hand, after, errored, events_of, responded, submit
+from tests.orchestration.support import (
+    URL,
+    ManualEngine,
+    after,
+    build_error,
+    build_response,
+    list_events,
+    submit,
+)
 
 pytestmark = pytest.mark.django_db
 TABS = ("request", "response", "attempts", "events")
@@ -36,8 +44,8 @@ def acme(db: None) -> Tenant:
 
 
 @pytest.fixture
-def hand(db: None, at_noon: datetime) -> Hand:
-    return Hand()
+def manual_engine(db: None, at_noon: datetime) -> ManualEngine:
+    return ManualEngine()
 
 
 def get_page(client: Client, tenant: Tenant, service_call_id: Any, **query: str) -> Any:
@@ -56,9 +64,9 @@ def read_step_names(page: Any) -> list[str]:
     return re.findall(r"<strong>([^<]+)</strong>", timeline)
 
 
-def test_the_latest_replays_are_linked(viewer: Client, acme: Tenant, hand: Hand) -> None:
+def test_the_latest_replays_are_linked(viewer: Client, acme: Tenant, manual_engine: ManualEngine) -> None:
     origin = submit(acme)
-    hand.finish((hand.start_one(), errored()))
+    manual_engine.finish((manual_engine.start_one(), build_error()))
     replays = [lifecycle.replay(acme.tenant_id, origin, new_id()).service_call_id for _ in range(4)]
     page = get_page(viewer, acme, origin).content.decode()
     places = [page.find(build_call_url(acme.tenant_id, one)) for one in reversed(replays)]
@@ -70,12 +78,14 @@ def test_the_latest_replays_are_linked(viewer: Client, acme: Tenant, hand: Hand)
 # --- the timeline ---------------------------------------------------------------------------------------------
 
 
-def test_the_timeline_goes_from_submission_to_outcome(viewer: Client, acme: Tenant, hand: Hand) -> None:
+def test_the_timeline_goes_from_submission_to_outcome(
+    viewer: Client, acme: Tenant, manual_engine: ManualEngine
+) -> None:
     call = submit(acme, due_at=after(60))
     with pin_time(after(67)):
-        started = hand.start_one()
+        started = manual_engine.start_one()
     with pin_time(after(68)):
-        hand.finish((started, responded(started, 201)))
+        manual_engine.finish((started, build_response(started, 201)))
         page = get_page(viewer, acme, call)
     assert read_step_names(page) == ["Submitted", "Scheduled", "Due", "Started", "Attempt 1", "Succeeded"]
     submitted, scheduled, due, start, attempt, outcome = read_steps(page)
@@ -85,7 +95,7 @@ def test_the_timeline_goes_from_submission_to_outcome(viewer: Client, acme: Tena
     assert "7.0 s after the due time , on node" in start
     assert "201 in 12 ms" in attempt
     assert "now" in outcome
-    events = {event.event_id: event for event in events_of(acme, call)}
+    events = {event.event_id: event for event in list_events(acme, call)}
     for event, step in zip(events.values(), (submitted, scheduled, due, start, outcome), strict=True):
         assert f"event …{str(event.event_id)[-8:]}" in step
         if cause := event.causation_id:
@@ -93,20 +103,26 @@ def test_the_timeline_goes_from_submission_to_outcome(viewer: Client, acme: Tena
 
 
 def test_a_call_that_is_due_at_once_starts_with_its_submission(
-    viewer: Client, acme: Tenant, hand: Hand
+    viewer: Client, acme: Tenant, manual_engine: ManualEngine
 ) -> None:
     with pin_time(after(0.000789)):
         call = submit(acme)
-        hand.start_one()
+        manual_engine.start_one()
         page = get_page(viewer, acme, call)
     assert read_step_names(page)[:4] == ["Submitted", "Scheduled", "Due", "Started"]
 
 
-def test_each_attempt_is_shown_with_its_result(viewer: Client, acme: Tenant, hand: Hand) -> None:
+def test_each_attempt_is_shown_with_its_result(
+    viewer: Client, acme: Tenant, manual_engine: ManualEngine
+) -> None:
     call = submit(acme, retry_policy=RETRIES)
-    for outcome in (errored(kind=ErrorKind.TIMEOUT), responded(status=503), responded(status=400)):
-        started = hand.start_one()
-        hand.finish((started, outcome._replace(key=started.key.execution_id)))
+    for outcome in (
+        build_error(kind=ErrorKind.TIMEOUT),
+        build_response(status=503),
+        build_response(status=400),
+    ):
+        started = manual_engine.start_one()
+        manual_engine.finish((started, outcome._replace(key=started.key.execution_id)))
     page = get_page(viewer, acme, call)
     text = read_text(page)
     assert read_step_names(page)[3:] == [
@@ -123,13 +139,13 @@ def test_each_attempt_is_shown_with_its_result(viewer: Client, acme: Tenant, han
     assert "3 of at most 3" in text
 
 
-def test_the_cause_of_a_retry_is_linked(viewer: Client, acme: Tenant, hand: Hand) -> None:
+def test_the_cause_of_a_retry_is_linked(viewer: Client, acme: Tenant, manual_engine: ManualEngine) -> None:
     """The event is linked although it has no step in the timeline."""
     call = submit(acme, retry_policy=RETRIES)
-    first = hand.start_one()
-    hand.finish((first, responded(first, 503)))
-    second = hand.start_one()
-    (running,) = (event for event in events_of(acme, call) if event.event_id == second.key.execution_id)
+    first = manual_engine.start_one()
+    manual_engine.finish((first, build_response(first, 503)))
+    second = manual_engine.start_one()
+    (running,) = (event for event in list_events(acme, call) if event.event_id == second.key.execution_id)
     page = get_page(viewer, acme, call)
     assert f'caused by DueTimeReached <a href="?tab=events#event-{running.causation_id}">' in " ".join(
         page.content.decode().split()
@@ -137,10 +153,12 @@ def test_the_cause_of_a_retry_is_linked(viewer: Client, acme: Tenant, hand: Hand
     assert f'id="event-{running.causation_id}"' in get_page(viewer, acme, call, tab="events").content.decode()
 
 
-def test_a_deleted_cause_is_named_without_a_link(viewer: Client, acme: Tenant, hand: Hand) -> None:
+def test_a_deleted_cause_is_named_without_a_link(
+    viewer: Client, acme: Tenant, manual_engine: ManualEngine
+) -> None:
     call = submit(acme)
-    hand.start_one()
-    (running,) = (event for event in events_of(acme, call) if event.event_type == "ServiceCallRunning")
+    manual_engine.start_one()
+    (running,) = (event for event in list_events(acme, call) if event.event_type == "ServiceCallRunning")
     assert running.causation_id is not None
     OutboxEvent.objects.for_tenant(acme.tenant_id).filter(event_id=running.causation_id).delete()
     page = get_page(viewer, acme, call)
@@ -161,21 +179,21 @@ def test_rescheduling_and_canceling_are_steps(viewer: Client, acme: Tenant, at_n
     assert "before anything was sent" in read_text(page)
 
 
-def test_the_next_step_is_shown(viewer: Client, acme: Tenant, hand: Hand) -> None:
+def test_the_next_step_is_shown(viewer: Client, acme: Tenant, manual_engine: ManualEngine) -> None:
     call = submit(acme, retry_policy=RetryPolicy(max_attempts=3, initial_interval=60))
-    started = hand.start_one()
+    started = manual_engine.start_one()
     assert read_step_names(get_page(viewer, acme, call))[-1] == "Running"
-    hand.finish((started, responded(started, 503, headers={"Retry-After": "120"})))
+    manual_engine.finish((started, build_response(started, 503, headers={"Retry-After": "120"})))
     page = get_page(viewer, acme, call)
     assert read_steps(page)[-1].startswith("Due attempt 2 in 2 m")
     assert "1 of at most 3; next in 2 m" in read_text(page)
 
 
-def test_the_timeline_needs_no_events(viewer: Client, acme: Tenant, hand: Hand) -> None:
+def test_the_timeline_needs_no_events(viewer: Client, acme: Tenant, manual_engine: ManualEngine) -> None:
     call = submit(acme, due_at=after(60))
     with pin_time(after(67)):
-        started = hand.start_one()
-        hand.finish((started, responded(started)))
+        started = manual_engine.start_one()
+        manual_engine.finish((started, build_response(started)))
     OutboxEvent.objects.for_tenant(acme.tenant_id).delete()
     page = get_page(viewer, acme, call)
     assert read_step_names(page) == ["Submitted", "Scheduled", "Due", "Started", "Attempt 1", "Succeeded"]
@@ -184,37 +202,39 @@ def test_the_timeline_needs_no_events(viewer: Client, acme: Tenant, hand: Hand) 
     assert "This call's events have been deleted" in read_text(get_page(viewer, acme, call, tab="events"))
 
 
-def test_an_interruption_is_explained(viewer: Client, acme: Tenant, hand: Hand) -> None:
+def test_an_interruption_is_explained(viewer: Client, acme: Tenant, manual_engine: ManualEngine) -> None:
     call = submit(acme)
-    lifecycle.resolve_interrupted([hand.start_one().key])
+    lifecycle.resolve_interrupted([manual_engine.start_one().key])
     assert "It will be repeated with the same idempotency key." in read_text(get_page(viewer, acme, call))
-    second = hand.start_one()
-    hand.finish((second, responded(second)))
+    second = manual_engine.start_one()
+    manual_engine.finish((second, build_response(second)))
     text = read_text(get_page(viewer, acme, call))
     assert "The outcome of attempt 1 is unknown: node" in text
     assert "so it was repeated as attempt 2 with the same idempotency key." in text
     assert "1 of at most 1, 1 interrupted" in text
 
 
-def test_an_interruption_that_ends_a_call_is_explained(viewer: Client, acme: Tenant, hand: Hand) -> None:
+def test_an_interruption_that_ends_a_call_is_explained(
+    viewer: Client, acme: Tenant, manual_engine: ManualEngine
+) -> None:
     once = submit(acme, delivery=Delivery.AT_MOST_ONCE)
-    lifecycle.resolve_interrupted([hand.start_one().key])
+    lifecycle.resolve_interrupted([manual_engine.start_one().key])
     assert "The call is delivered at most once, so it was not attempted again." in read_text(
         get_page(viewer, acme, once)
     )
     often = submit(acme)
     for _ in range(MAX_INTERRUPTIONS + 1):
-        lifecycle.resolve_interrupted([hand.start_one().key])
+        lifecycle.resolve_interrupted([manual_engine.start_one().key])
     assert "It was interrupted too often to be attempted again." in read_text(get_page(viewer, acme, often))
 
 
 def test_the_timeline_has_the_first_and_last_of_many_attempts(
-    viewer: Client, acme: Tenant, hand: Hand
+    viewer: Client, acme: Tenant, manual_engine: ManualEngine
 ) -> None:
     call = submit(acme, retry_policy=RetryPolicy(max_attempts=20, initial_interval=0))
     for _ in range(20):
-        started = hand.start_one()
-        hand.finish((started, responded(started, 503)))
+        started = manual_engine.start_one()
+        manual_engine.finish((started, build_response(started, 503)))
     page = get_page(viewer, acme, call)
     assert "10 more attempts: see Attempts." in read_text(page)
     assert {"Attempt 3", "Attempt 14", "Attempt 20"} <= set(read_step_names(page))
@@ -228,12 +248,12 @@ def test_the_timeline_has_the_first_and_last_of_many_attempts(
 # --- secrets, escaping and bodies -----------------------------------------------------------------------------
 
 
-def test_secrets_are_never_shown(operator: Client, acme: Tenant, hand: Hand) -> None:
+def test_secrets_are_never_shown(operator: Client, acme: Tenant, manual_engine: ManualEngine) -> None:
     Tenant.objects.filter(pk=acme.tenant_id).update(secret_headers=["x-named-by-tenant"])
     secrets = {"Authorization": f"Bearer {CANARY}", "X-Api-Key": CANARY, "X-Named-By-Tenant": CANARY}
     call = submit(acme, request=RequestSpec("POST", URL, {**secrets, "X-Shown": "yes"}, {"n": 1}))
-    started = hand.start_one()
-    hand.finish((started, responded(started, headers={"Set-Cookie": CANARY})))
+    started = manual_engine.start_one()
+    manual_engine.finish((started, build_response(started, headers={"Set-Cookie": CANARY})))
     replayed = lifecycle.replay(acme.tenant_id, call, uuid.uuid4()).service_call_id
     pages = [get_page(operator, acme, call, tab=tab) for tab in TABS]
     pages += [get_page(operator, acme, replayed, tab=tab) for tab in TABS]
@@ -260,13 +280,15 @@ def test_a_value_that_is_not_secret_is_shown(operator: Client, acme: Tenant) -> 
     assert CANARY in read_text(get_page(operator, acme, call, tab="request"))
 
 
-def test_names_tags_and_bodies_are_escaped(operator: Client, acme: Tenant, hand: Hand) -> None:
+def test_names_tags_and_bodies_are_escaped(
+    operator: Client, acme: Tenant, manual_engine: ManualEngine
+) -> None:
     evil = "<script>alert(1)</script>"
     call = submit(
         acme, name=evil, tags=frozenset({evil}), request=RequestSpec("POST", URL, {"X-A": evil}, evil)
     )
-    started = hand.start_one()
-    hand.finish((started, responded(started, 200, evil.encode(), {"X-B": evil})))
+    started = manual_engine.start_one()
+    manual_engine.finish((started, build_response(started, 200, evil.encode(), {"X-B": evil})))
     for tab in TABS:
         assert "<script>alert" not in get_page(operator, acme, call, tab=tab).content.decode()
     download = operator.get(build_call_url(acme.tenant_id, call, "call-response-body"))
@@ -286,37 +308,41 @@ def test_a_large_body_is_cut_on_the_page_and_whole_in_the_download(viewer: Clien
     assert f"--data-binary @request-{call}.txt" in curl
 
 
-def test_a_response_that_was_not_stored_whole_says_so(viewer: Client, acme: Tenant, hand: Hand) -> None:
+def test_a_response_that_was_not_stored_whole_says_so(
+    viewer: Client, acme: Tenant, manual_engine: ManualEngine
+) -> None:
     call = submit(acme)
-    started = hand.start_one()
-    hand.finish((started, responded(started, 200, b"x" * 65536)._replace(body_size=3_000_000)))
+    started = manual_engine.start_one()
+    manual_engine.finish((started, build_response(started, 200, b"x" * 65536)._replace(body_size=3_000_000)))
     text = read_text(get_page(viewer, acme, call))
     assert "Showing the first 64.0 kB of 2.9 MB. The rest was not stored." in text
 
 
-def test_json_is_formatted_unless_that_would_change_it(viewer: Client, acme: Tenant, hand: Hand) -> None:
+def test_json_is_formatted_unless_that_would_change_it(
+    viewer: Client, acme: Tenant, manual_engine: ManualEngine
+) -> None:
     call = submit(acme)
-    started = hand.start_one()
-    hand.finish((started, responded(started, 200, b'{"a":1,"a":2}')))
+    started = manual_engine.start_one()
+    manual_engine.finish((started, build_response(started, 200, b'{"a":1,"a":2}')))
     assert "{&quot;a&quot;:1,&quot;a&quot;:2}" in get_page(viewer, acme, call).content.decode()
 
 
-def test_each_attempt_has_its_own_response(viewer: Client, acme: Tenant, hand: Hand) -> None:
+def test_each_attempt_has_its_own_response(viewer: Client, acme: Tenant, manual_engine: ManualEngine) -> None:
     call = submit(acme, retry_policy=RETRIES)
     keys = []
     for body in (b"first answer", b"second answer"):
-        started = hand.start_one()
+        started = manual_engine.start_one()
         keys.append(started.key.execution_id)
-        hand.finish((started, responded(started, 503, body)))
+        manual_engine.finish((started, build_response(started, 503, body)))
     assert "second answer" in read_text(get_page(viewer, acme, call))
     assert "first answer" in read_text(get_page(viewer, acme, call, attempt=str(keys[0])))
     assert get_page(viewer, acme, call, attempt=str(uuid.uuid4())).status_code == 404
 
 
-def test_related_calls_are_linked(viewer: Client, acme: Tenant, hand: Hand) -> None:
+def test_related_calls_are_linked(viewer: Client, acme: Tenant, manual_engine: ManualEngine) -> None:
     call = submit(acme)
-    started = hand.start_one()
-    hand.finish((started, responded(started)))
+    started = manual_engine.start_one()
+    manual_engine.finish((started, build_response(started)))
     replayed = lifecycle.replay(acme.tenant_id, call, uuid.uuid4()).service_call_id
     page = get_page(viewer, acme, replayed).content.decode()
     assert f'href="{build_call_url(acme.tenant_id, call)}"' in page
@@ -328,12 +354,14 @@ def test_related_calls_are_linked(viewer: Client, acme: Tenant, hand: Hand) -> N
 # --- refreshing and permissions ------------------------------------------------------------------------------------------
 
 
-def test_the_page_refreshes_until_the_call_has_ended(viewer: Client, acme: Tenant, hand: Hand) -> None:
+def test_the_page_refreshes_until_the_call_has_ended(
+    viewer: Client, acme: Tenant, manual_engine: ManualEngine
+) -> None:
     call = submit(acme)
     assert 'data-live="2"' in get_page(viewer, acme, call).content.decode()
-    started = hand.start_one()
+    started = manual_engine.start_one()
     assert 'data-live="2"' in get_page(viewer, acme, call).content.decode()
-    hand.finish((started, responded(started)))
+    manual_engine.finish((started, build_response(started)))
     assert "data-live" not in get_page(viewer, acme, call).content.decode()
 
 
@@ -373,12 +401,12 @@ def test_a_viewer_is_offered_no_actions(
 
 
 def test_a_page_needs_few_queries_for_any_number_of_attempts(
-    viewer: Client, acme: Tenant, hand: Hand, django_assert_max_num_queries: Any
+    viewer: Client, acme: Tenant, manual_engine: ManualEngine, django_assert_max_num_queries: Any
 ) -> None:
     call = submit(acme, retry_policy=RetryPolicy(max_attempts=20, initial_interval=0))
     for _ in range(10):
-        started = hand.start_one()
-        hand.finish((started, responded(started, 503)))
+        started = manual_engine.start_one()
+        manual_engine.finish((started, build_response(started, 503)))
     for tab in TABS:
         with django_assert_max_num_queries(24):
             get_page(viewer, acme, call, tab=tab)

@@ -16,7 +16,7 @@ from execution.outcome import ErrorKind
 from orchestration import lifecycle
 from orchestration.retries import RetryPolicy
 from tests.console.call_pages import NEW, build_call_url, read_text
-from tests.orchestration.support import Hand, after, errored, responded, submit
+from tests.orchestration.support import ManualEngine, after, build_error, build_response, submit
 
 pytestmark = pytest.mark.django_db
 HTMX = {"HX-Request": "true"}
@@ -28,8 +28,8 @@ def acme(db: None) -> Tenant:
 
 
 @pytest.fixture
-def hand(db: None, at_noon: datetime) -> Hand:
-    return Hand()
+def manual_engine(db: None, at_noon: datetime) -> ManualEngine:
+    return ManualEngine()
 
 
 def get_response(client: Client, tenant: Tenant, service_call_id: Any) -> Any:
@@ -43,18 +43,18 @@ def read_refresh_seconds(page: Any) -> int:
 
 
 def test_the_response_refreshes_every_second_until_the_call_has_ended(
-    operator: Client, acme: Tenant, hand: Hand
+    operator: Client, acme: Tenant, manual_engine: ManualEngine
 ) -> None:
     call = submit(acme)
     waiting = get_response(operator, acme, call)
     assert read_refresh_seconds(waiting) == 1
     assert "waiting for an engine" in read_text(waiting)
-    started = hand.start_one()
+    started = manual_engine.start_one()
     assert "Attempt 1 is running" in read_text(get_response(operator, acme, call))
-    hand.finish(
+    manual_engine.finish(
         (
             started,
-            responded(started, 200, b'{"ok":true,"n":[1]}', {"X-Answer": "yes", "Set-Cookie": "s3cret"}),
+            build_response(started, 200, b'{"ok":true,"n":[1]}', {"X-Answer": "yes", "Set-Cookie": "s3cret"}),
         )
     )
     ended = get_response(operator, acme, call)
@@ -65,7 +65,9 @@ def test_the_response_refreshes_every_second_until_the_call_has_ended(
     assert "{\n  &quot;ok&quot;: true,\n  &quot;n&quot;: [\n    1\n  ]\n}" in ended.content.decode()
 
 
-def test_only_the_whole_page_has_the_form(operator: Client, acme: Tenant, hand: Hand) -> None:
+def test_only_the_whole_page_has_the_form(
+    operator: Client, acme: Tenant, manual_engine: ManualEngine
+) -> None:
     call = submit(acme)
     assert 'id="request-form"' not in get_response(operator, acme, call).content.decode()
     page = operator.get(f"{NEW}?sent={acme.tenant_id}/{call}").content.decode()
@@ -89,15 +91,17 @@ def test_a_scheduled_call_counts_down_and_refreshes_less_often(
         assert read_refresh_seconds(get_response(operator, acme, call)) == 1
 
 
-def test_errors_are_explained_with_the_attempts_so_far(operator: Client, acme: Tenant, hand: Hand) -> None:
+def test_errors_are_explained_with_the_attempts_so_far(
+    operator: Client, acme: Tenant, manual_engine: ManualEngine
+) -> None:
     call = submit(acme, retry_policy=RetryPolicy(max_attempts=2, initial_interval=0))
-    first = hand.start_one()
-    hand.finish((first, errored(first, ErrorKind.DNS)))
+    first = manual_engine.start_one()
+    manual_engine.finish((first, build_error(first, ErrorKind.DNS)))
     text = read_text(get_response(operator, acme, call))
     assert "Attempt 1 did not succeed. The next attempt is due now" in text
     assert "The host name could not be resolved. It did not work." in text
-    second = hand.start_one()
-    hand.finish((second, responded(second, 503)))
+    second = manual_engine.start_one()
+    manual_engine.finish((second, build_response(second, 503)))
     text = read_text(get_response(operator, acme, call))
     assert "Failed now . The target answered with status 503. All 2 attempts were made." in text
     assert "Attempts so far" in text
@@ -112,20 +116,24 @@ def test_a_call_that_no_engine_starts_leads_to_the_nodes(
         assert "check Timers & nodes" in read_text(get_response(operator, acme, call))
 
 
-def test_a_response_is_escaped(operator: Client, acme: Tenant, hand: Hand) -> None:
+def test_a_response_is_escaped(operator: Client, acme: Tenant, manual_engine: ManualEngine) -> None:
     call = submit(acme)
-    started = hand.start_one()
-    hand.finish((started, responded(started, 200, b"<script>alert(1)</script>", {"X-<b>": "<img src=x>"})))
+    started = manual_engine.start_one()
+    manual_engine.finish(
+        (started, build_response(started, 200, b"<script>alert(1)</script>", {"X-<b>": "<img src=x>"}))
+    )
     page = get_response(operator, acme, call).content.decode()
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
     assert "<script>alert" not in page
     assert "<img src=x" not in page
 
 
-def test_the_raw_view_is_the_response_as_received(operator: Client, acme: Tenant, hand: Hand) -> None:
+def test_the_raw_view_is_the_response_as_received(
+    operator: Client, acme: Tenant, manual_engine: ManualEngine
+) -> None:
     call = submit(acme)
-    started = hand.start_one()
-    hand.finish((started, responded(started, 200, b'{"a":1.10}')))
+    started = manual_engine.start_one()
+    manual_engine.finish((started, build_response(started, 200, b'{"a":1.10}')))
     page = operator.get(f"{NEW}?sent={acme.tenant_id}/{call}&view=text").content.decode()
     assert "{&quot;a&quot;:1.10}" in page
 

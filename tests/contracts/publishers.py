@@ -15,7 +15,7 @@ from outbox.publisher import Publisher
 from outbox.publishers.log.publisher import LogPublisher
 from outbox.publishers.webhook.endpoints import create_endpoint
 from outbox.publishers.webhook.publisher import WebhookPublisher
-from tests.orchestration.support import database_away
+from tests.orchestration.support import database_unavailable
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def build_webhook_publisher(tenant_ids: Sequence[UUID]) -> PublisherUnderTest:
     for tenant_id in tenant_ids:
         create_endpoint(tenant_id, "http://example.test/")
     return PublisherUnderTest(
-        WebhookPublisher(), _list_deliveries, lambda: database_away("INSERT INTO webhook_deliveries")
+        WebhookPublisher(), _list_deliveries, lambda: database_unavailable("INSERT INTO webhook_deliveries")
     )
 
 

@@ -12,7 +12,7 @@ from django.db import OperationalError, transaction
 from eventservice.db.leases import Leases
 from eventservice.db.now import pin_time
 from eventservice.kernel.ids import new_id
-from tests.orchestration.support import database_away
+from tests.orchestration.support import database_unavailable
 from timers.models import TimerShard
 
 pytestmark = pytest.mark.django_db
@@ -110,7 +110,7 @@ def test_releasing_what_another_has_taken_changes_nothing(later: Later) -> None:
 def test_what_could_not_be_released_is_still_held(later: Later) -> None:
     ours = owner()
     ours.claim(1)
-    with database_away("UPDATE timer_shards"), pytest.raises(OperationalError), transaction.atomic():
+    with database_unavailable("UPDATE timer_shards"), pytest.raises(OperationalError), transaction.atomic():
         ours.release([1])
     assert ours.held == {1: 1}
     ours.release([1])

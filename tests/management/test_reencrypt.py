@@ -21,7 +21,7 @@ from orchestration.lifecycle import cancel, reencryption
 from orchestration.models import ServiceCall
 from outbox.models import WebhookEndpoint
 from outbox.publishers.webhook.endpoints import create_endpoint
-from tests.orchestration.support import everything, submit
+from tests.orchestration.support import read_all_rows, submit
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
 
@@ -77,7 +77,7 @@ def test_all_secrets_can_be_decrypted_without_the_old_key(acme: Tenant, keys: Ca
 
 def test_only_the_request_of_a_call_changes(acme: Tenant) -> None:
     def rows_without_requests() -> Any:
-        rows, *rest = everything()
+        rows, *rest = read_all_rows()
         return [{**row, "request_spec": None} for row in rows], rest
 
     before = rows_without_requests()
@@ -87,9 +87,9 @@ def test_only_the_request_of_a_call_changes(acme: Tenant) -> None:
 
 def test_a_second_run_writes_nothing(acme: Tenant) -> None:
     reencrypt()
-    before = everything()
+    before = read_all_rows()
     assert "0 tenants, 0 endpoints and 0 calls" in reencrypt()
-    assert everything() == before
+    assert read_all_rows() == before
 
 
 def test_an_interrupted_run_is_completed_by_the_next(

@@ -8,7 +8,7 @@ import pytest
 
 from eventservice.tenants.directory import create_tenant
 from eventservice.tenants.models import Tenant
-from tests.orchestration.support import Hand
+from tests.orchestration.support import ManualEngine
 
 
 @pytest.fixture
@@ -22,6 +22,6 @@ def intruder(db: None) -> Tenant:
 
 
 @pytest.fixture
-def hand(db: None, at_noon: datetime) -> Hand:
+def manual_engine(db: None, at_noon: datetime) -> ManualEngine:
     """Time stands still at noon."""
-    return Hand()
+    return ManualEngine()

@@ -21,12 +21,13 @@ from orchestration.outcome_rules import (
 )
 from orchestration.retries import RetryPolicy
 from orchestration.states import Delivery, ResponseContract
-from tests.orchestration.support import NOON, responded
+from tests.conftest import NOON
+from tests.orchestration.support import build_response
 
 
 def answered(body: Any) -> Verdict:
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return judge(ResponseContract.CALLBACK, responded(body=raw), NOON)
+    return judge(ResponseContract.CALLBACK, build_response(body=raw), NOON)
 
 
 def failed(body: Any) -> Failure:
@@ -127,7 +128,7 @@ def test_the_named_time_goes_before_the_policy_and_the_delivery(delivery: str) -
     terms = RetryTerms(
         ResponseContract.CALLBACK, delivery, RetryPolicy(max_attempts=1), 7, NOON - timedelta(days=9)
     )
-    assert compute_next_attempt(terms, verdict, responded(), NOON) == NOON + timedelta(hours=6)
+    assert compute_next_attempt(terms, verdict, build_response(), NOON) == NOON + timedelta(hours=6)
 
 
 @pytest.mark.parametrize(
@@ -145,7 +146,7 @@ def test_a_named_time_that_has_passed_means_the_policys_interval(
     verdict = failed({"ok": False, "nextExecuteAt": asked})
     terms = RetryTerms(ResponseContract.CALLBACK, Delivery.AT_LEAST_ONCE, RetryPolicy(), failures, NOON)
     for _ in range(50):
-        again_at = compute_next_attempt(terms, verdict, responded(), NOON)
+        again_at = compute_next_attempt(terms, verdict, build_response(), NOON)
         assert again_at is not None
         assert soonest <= (again_at - NOON).total_seconds() <= latest
 
@@ -154,9 +155,9 @@ def test_without_a_named_time_the_policy_decides() -> None:
     terms = RetryTerms(
         ResponseContract.CALLBACK, Delivery.AT_LEAST_ONCE, RetryPolicy(max_attempts=1), 1, NOON
     )
-    assert compute_next_attempt(terms, failed({"ok": False}), responded(), NOON) is None
+    assert compute_next_attempt(terms, failed({"ok": False}), build_response(), NOON) is None
 
 
 def test_at_most_once_a_no_is_final_as_it_was_surely_received() -> None:
     terms = RetryTerms(ResponseContract.CALLBACK, Delivery.AT_MOST_ONCE, RetryPolicy(max_attempts=5), 1, NOON)
-    assert compute_next_attempt(terms, failed({"ok": False}), responded(), NOON) is None
+    assert compute_next_attempt(terms, failed({"ok": False}), build_response(), NOON) is None

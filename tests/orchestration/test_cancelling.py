@@ -12,77 +12,79 @@ from eventservice.kernel.ids import new_id
 from orchestration import lifecycle
 from orchestration.retries import RetryPolicy
 from tests.orchestration.support import (
-    Hand,
-    call_of,
-    errored,
-    event_types,
-    everything,
-    responded,
-    status_of,
+    ManualEngine,
+    build_error,
+    build_response,
+    find_timer,
+    get_call,
+    get_status,
+    list_event_types,
+    read_all_rows,
     submit,
-    timer_of,
 )
 
 pytestmark = pytest.mark.django_db
 
 
 def test_a_waiting_call_is_canceled_at_once_and_its_timer_gone(
-    hand: Hand, tenant: Any, at_noon: datetime
+    manual_engine: ManualEngine, tenant: Any, at_noon: datetime
 ) -> None:
     service_call_id = submit(tenant)
     assert lifecycle.cancel(tenant.tenant_id, service_call_id) == "Canceled"
-    call = call_of(tenant, service_call_id)
+    call = get_call(tenant, service_call_id)
     assert (call.status, call.finished_at, call.attempt) == ("Canceled", at_noon, 0)
-    assert timer_of(tenant, service_call_id) is None
-    assert hand.start() == []
+    assert find_timer(tenant, service_call_id) is None
+    assert manual_engine.start() == []
 
 
-def test_a_running_call_goes_on_until_its_attempt_has_ended(hand: Hand, tenant: Any) -> None:
+def test_a_running_call_goes_on_until_its_attempt_has_ended(manual_engine: ManualEngine, tenant: Any) -> None:
     service_call_id = submit(tenant, retry_policy=RetryPolicy(max_attempts=5))
-    started = hand.start_one()
-    told = event_types(tenant, service_call_id)
+    started = manual_engine.start_one()
+    told = list_event_types(tenant, service_call_id)
 
     assert lifecycle.cancel(tenant.tenant_id, service_call_id) == "Running"
     assert lifecycle.cancel(tenant.tenant_id, service_call_id) == "Running"
 
-    assert event_types(tenant, service_call_id) == told
-    hand.finish((started, errored()))
-    assert status_of(tenant, service_call_id) == "Canceled"
-    assert event_types(tenant, service_call_id) == [*told, "ServiceCallCanceled"]
-    assert hand.start() == []
+    assert list_event_types(tenant, service_call_id) == told
+    manual_engine.finish((started, build_error()))
+    assert get_status(tenant, service_call_id) == "Canceled"
+    assert list_event_types(tenant, service_call_id) == [*told, "ServiceCallCanceled"]
+    assert manual_engine.start() == []
 
 
-def test_a_success_outdoes_the_cancel(hand: Hand, tenant: Any) -> None:
+def test_a_success_outdoes_the_cancel(manual_engine: ManualEngine, tenant: Any) -> None:
     service_call_id = submit(tenant)
-    started = hand.start_one()
+    started = manual_engine.start_one()
     lifecycle.cancel(tenant.tenant_id, service_call_id)
-    hand.finish((started, responded()))
-    assert status_of(tenant, service_call_id) == "Succeeded"
+    manual_engine.finish((started, build_response()))
+    assert get_status(tenant, service_call_id) == "Succeeded"
 
 
-def test_a_canceled_call_keeps_what_its_last_attempt_came_to(hand: Hand, tenant: Any) -> None:
+def test_a_canceled_call_keeps_what_its_last_attempt_came_to(
+    manual_engine: ManualEngine, tenant: Any
+) -> None:
     service_call_id = submit(tenant)
-    started = hand.start_one()
+    started = manual_engine.start_one()
     lifecycle.cancel(tenant.tenant_id, service_call_id)
-    hand.finish((started, responded(status=503)))
-    assert call_of(tenant, service_call_id).outcome_meta["responseMeta"]["status"] == 503
+    manual_engine.finish((started, build_response(status=503)))
+    assert get_call(tenant, service_call_id).outcome_meta["responseMeta"]["status"] == 503
 
 
-def test_between_two_attempts_it_is_canceled_at_once(hand: Hand, tenant: Any) -> None:
+def test_between_two_attempts_it_is_canceled_at_once(manual_engine: ManualEngine, tenant: Any) -> None:
     service_call_id = submit(tenant, retry_policy=RetryPolicy(max_attempts=5))
-    hand.finish((hand.start_one(), errored()))
+    manual_engine.finish((manual_engine.start_one(), build_error()))
     assert lifecycle.cancel(tenant.tenant_id, service_call_id) == "Canceled"
-    assert timer_of(tenant, service_call_id) is None
+    assert find_timer(tenant, service_call_id) is None
 
 
 def test_a_canceled_timers_id_can_be_used_again(tenant: Any, at_noon: datetime) -> None:
     lifecycle.cancel(tenant.tenant_id, submit(tenant, external_id="order-1"))
-    assert status_of(tenant, submit(tenant, external_id="order-1")) == "Scheduled"
+    assert get_status(tenant, submit(tenant, external_id="order-1")) == "Scheduled"
 
 
-def test_what_has_ended_cannot_be_canceled(hand: Hand, tenant: Any) -> None:
+def test_what_has_ended_cannot_be_canceled(manual_engine: ManualEngine, tenant: Any) -> None:
     service_call_id = submit(tenant)
-    hand.finish((hand.start_one(), responded()))
+    manual_engine.finish((manual_engine.start_one(), build_response()))
     with pytest.raises(Conflict) as refused:
         lifecycle.cancel(tenant.tenant_id, service_call_id)
     assert (refused.value.code, "Succeeded" in refused.value.message) == ("wrong_state", True)
@@ -92,8 +94,8 @@ def test_anothers_call_is_as_unknown_as_one_that_never_was(
     tenant: Any, intruder: Any, at_noon: datetime
 ) -> None:
     service_call_id = submit(tenant)
-    before = everything()
+    before = read_all_rows()
     for unknown in (service_call_id, new_id()):
         with pytest.raises(NotFound):
             lifecycle.cancel(intruder.tenant_id, unknown)
-    assert everything() == before
+    assert read_all_rows() == before

@@ -20,15 +20,15 @@ from orchestration.retries import RetryPolicy
 from orchestration.states import ResponseContract
 from tests.orchestration.support import (
     URL,
-    Hand,
+    ManualEngine,
     after,
-    call_of,
-    command,
-    errored,
-    event_types,
-    everything,
-    responded,
-    timer_of,
+    build_command,
+    build_error,
+    build_response,
+    find_timer,
+    get_call,
+    list_event_types,
+    read_all_rows,
 )
 
 pytestmark = pytest.mark.django_db
@@ -41,7 +41,7 @@ def asked(tenant: Any, **given: Any) -> SubmitServiceCall:
         "request": RequestSpec("POST", URL, {}, {"payload": 1}),
         "response_contract": ResponseContract.CALLBACK,
     }
-    return command(tenant, **{**values, **given})
+    return build_command(tenant, **{**values, **given})
 
 
 def calls(tenant: Any) -> list[ServiceCall]:
@@ -52,7 +52,7 @@ def test_a_new_one_is_a_call_like_any_other(tenant: Any, at_noon: datetime) -> N
     lifecycle.set_timer(asked(tenant))
     (call,) = calls(tenant)
     assert (call.status, call.external_id, call.due_at) == ("Scheduled", "order-1", after(60))
-    assert event_types(tenant, call.service_call_id) == ["ServiceCallSubmitted", "ServiceCallScheduled"]
+    assert list_event_types(tenant, call.service_call_id) == ["ServiceCallSubmitted", "ServiceCallScheduled"]
 
 
 def test_set_again_it_is_the_same_call_with_what_is_new(tenant: Any, at_noon: datetime) -> None:
@@ -70,7 +70,7 @@ def test_set_again_it_is_the_same_call_with_what_is_new(tenant: Any, at_noon: da
     assert (call.due_at, call.host, call.timeout_seconds) == (after(30), "other.test", 5.0)
     assert call.request_spec["body"] == {"payload": 2}
     assert RetryPolicy.from_stored(call.retry_policy) == policy
-    timer = timer_of(tenant, call.service_call_id)
+    timer = find_timer(tenant, call.service_call_id)
     assert timer is not None
     assert (timer.due_at, timer.host, timer.correlation_id) == (
         after(30),
@@ -79,39 +79,43 @@ def test_set_again_it_is_the_same_call_with_what_is_new(tenant: Any, at_noon: da
     )
 
 
-def test_its_callback_is_told_the_number_of_the_attempt(tenant: Any, hand: Hand) -> None:
+def test_its_callback_is_told_the_number_of_the_attempt(tenant: Any, manual_engine: ManualEngine) -> None:
     lifecycle.set_timer(
         asked(tenant, due_at=None, retry_policy=RetryPolicy(max_attempts=2, initial_interval=0))
     )
-    first = hand.start_one()
-    hand.finish((first, errored()))
-    assert [first.request.body, hand.start_one().request.body] == [
+    first = manual_engine.start_one()
+    manual_engine.finish((first, build_error()))
+    assert [first.request.body, manual_engine.start_one().request.body] == [
         {"payload": 1, "attempt": 1},
         {"payload": 1, "attempt": 2},
     ]
 
 
-def test_while_it_runs_it_cannot_be_set(tenant: Any, hand: Hand) -> None:
+def test_while_it_runs_it_cannot_be_set(tenant: Any, manual_engine: ManualEngine) -> None:
     lifecycle.set_timer(asked(tenant, due_at=None))
-    hand.start()
-    before = everything()
+    manual_engine.start()
+    before = read_all_rows()
     with pytest.raises(Conflict):
         lifecycle.set_timer(asked(tenant))
-    assert everything() == before
+    assert read_all_rows() == before
 
 
-def test_between_attempts_it_is_canceled_for_a_new_one_with_a_key_of_its_own(tenant: Any, hand: Hand) -> None:
+def test_between_attempts_it_is_canceled_for_a_new_one_with_a_key_of_its_own(
+    tenant: Any, manual_engine: ManualEngine
+) -> None:
     lifecycle.set_timer(
         asked(tenant, due_at=None, retry_policy=RetryPolicy(max_attempts=2, initial_interval=60))
     )
-    hand.finish((hand.start_one(), errored()))
+    manual_engine.finish((manual_engine.start_one(), build_error()))
     lifecycle.set_timer(asked(tenant))
     assert [call.status for call in calls(tenant)] == ["Canceled", "Scheduled"]
 
 
-def test_once_it_has_ended_its_id_is_free_and_its_history_stays(tenant: Any, hand: Hand) -> None:
+def test_once_it_has_ended_its_id_is_free_and_its_history_stays(
+    tenant: Any, manual_engine: ManualEngine
+) -> None:
     lifecycle.set_timer(asked(tenant, due_at=None))
-    hand.finish((hand.start_one(), responded()))
+    manual_engine.finish((manual_engine.start_one(), build_response()))
     lifecycle.set_timer(asked(tenant))
     assert [call.status for call in calls(tenant)] == ["Succeeded", "Scheduled"]
 
@@ -132,14 +136,14 @@ def test_a_change_is_made_to_what_is_there(tenant: Any, at_noon: datetime) -> No
         return replace(asked(tenant), due_at=after(90))
 
     lifecycle.change_timer(tenant.tenant_id, "default", "order-1", later)
-    assert call_of(tenant, before.service_call_id).due_at == after(90)
+    assert get_call(tenant, before.service_call_id).due_at == after(90)
 
 
-def test_what_is_not_there_cannot_be_changed(tenant: Any, intruder: Any, hand: Hand) -> None:
+def test_what_is_not_there_cannot_be_changed(tenant: Any, intruder: Any, manual_engine: ManualEngine) -> None:
     lifecycle.set_timer(asked(tenant, due_at=None))
     with pytest.raises(NotFound):
         lifecycle.change_timer(intruder.tenant_id, "default", "order-1", lambda call: asked(intruder))
-    hand.finish((hand.start_one(), responded()))
+    manual_engine.finish((manual_engine.start_one(), build_response()))
     with pytest.raises(NotFound):
         lifecycle.change_timer(tenant.tenant_id, "default", "order-1", lambda call: asked(tenant))
 
@@ -156,7 +160,7 @@ def test_of_many_that_set_it_at_the_same_moment_one_call_comes(
         future.result(30)
 
     (call,) = calls(tenant)
-    timer = timer_of(tenant, call.service_call_id)
+    timer = find_timer(tenant, call.service_call_id)
     assert timer is not None
     assert timer.due_at == call.due_at
-    assert len(event_types(tenant, call.service_call_id)) == 9
+    assert len(list_event_types(tenant, call.service_call_id)) == 9

@@ -11,7 +11,7 @@ from orchestration.commands import RequestSpec
 from orchestration.engine import engine as engine_module
 from orchestration.engine.engine import MAX_NAP_SECONDS, PassResult
 from orchestration.retries import RetryPolicy
-from tests.orchestration.support import FakeEgress, after, engine_on, look, responded, status_of, submit
+from tests.orchestration.support import FakeEgress, after, build_engine, build_response, get_status, submit
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
 
@@ -21,7 +21,7 @@ def test_a_due_call_is_sent_in_the_first_pass_and_recorded_in_the_next(tenant: A
         tenant, request=RequestSpec("PUT", "http://target.test/x", {}, "text"), timeout_seconds=3
     )
     egress = FakeEgress()
-    engine = engine_on(egress)
+    engine = build_engine(egress)
 
     assert engine.poll_once(0) == PassResult(started=1, recorded=0)
     (sent,) = egress.sent
@@ -31,42 +31,42 @@ def test_a_due_call_is_sent_in_the_first_pass_and_recorded_in_the_next(tenant: A
         b"text",
         3,
     )
-    assert status_of(tenant, service_call_id) == "Running"
+    assert get_status(tenant, service_call_id) == "Running"
 
     egress.answer()
     assert engine.poll_once(0) == PassResult(started=0, recorded=1)
-    assert status_of(tenant, service_call_id) == "Succeeded"
+    assert get_status(tenant, service_call_id) == "Succeeded"
 
 
 def test_what_is_not_due_is_not_sent(tenant: Any) -> None:
     submit(tenant, due_at=after(10))
     egress = FakeEgress()
-    engine = engine_on(egress)
+    engine = build_engine(egress)
     with pin_time(after(9.999)):
-        assert look(engine).started == 0
+        assert engine.poll_now().started == 0
     with pin_time(after(10)):
-        assert look(engine).started == 1
+        assert engine.poll_now().started == 1
 
 
 def test_outcomes_are_recorded_as_they_arrive_and_not_by_the_batch(tenant: Any) -> None:
     calls = [submit(tenant) for _ in range(3)]
     egress = FakeEgress()
-    engine = engine_on(egress)
+    engine = build_engine(egress)
     engine.poll_once(0)
     egress.answer(1)
     assert engine.poll_once(0).recorded == 1
     assert len(engine.in_flight) == 2
-    assert sorted(status_of(tenant, call) for call in calls) == ["Running", "Running", "Succeeded"]
+    assert sorted(get_status(tenant, call) for call in calls) == ["Running", "Running", "Succeeded"]
 
 
 def test_a_retry_goes_out_under_the_same_key_with_the_next_number(tenant: Any) -> None:
     service_call_id = submit(tenant, retry_policy=RetryPolicy(max_attempts=2, initial_interval=0))
     egress = FakeEgress()
-    engine = engine_on(egress)
+    engine = build_engine(egress)
     engine.poll_once(0)
     egress.answer(status=503)
     engine.poll_once(0)
-    look(engine)
+    engine.poll_now()
     headers = [dict(attempt.headers) for attempt in egress.sent]
     assert [h["X-Attempt"] for h in headers] == ["1", "2"]
     assert {h["Idempotency-Key"] for h in headers} == {str(service_call_id)}
@@ -76,24 +76,24 @@ def test_the_counts_of_what_is_under_way_follow_what_is(tenant: Any, intruder: A
     for whose in (tenant, tenant, intruder):
         submit(whose)
     egress = FakeEgress()
-    engine = engine_on(egress)
+    engine = build_engine(egress)
     engine.poll_once(0)
     assert len(engine.in_flight) == 3
-    assert engine.in_flight.calls.of == {tenant.tenant_id: 2, intruder.tenant_id: 1}
+    assert engine.in_flight.calls.by_tenant == {tenant.tenant_id: 2, intruder.tenant_id: 1}
     assert engine.in_flight.by_host == {"target.test": 3}
 
     egress.answer()
     engine.poll_once(0)
     assert not engine.in_flight
-    assert not engine.in_flight.calls.of
+    assert not engine.in_flight.calls.by_tenant
     assert not engine.in_flight.by_host
 
 
 def test_with_nothing_due_it_naps_until_something_is(tenant: Any) -> None:
     submit(tenant, due_at=after(0.2))
     egress = FakeEgress()
-    engine_on(egress).poll_once(10)
-    assert 0 <= egress.naps[0] <= 0.2
+    build_engine(egress).poll_once(10)
+    assert egress.naps[0] == pytest.approx(0.2)
 
 
 def test_a_retry_does_not_wait_for_the_next_timer(tenant: Any) -> None:
@@ -101,7 +101,7 @@ def test_a_retry_does_not_wait_for_the_next_timer(tenant: Any) -> None:
     submit(tenant, due_at=after(3600))
     submit(tenant, retry_policy=RetryPolicy(max_attempts=2, initial_interval=0))
     egress = FakeEgress()
-    engine = engine_on(egress)
+    engine = build_engine(egress)
     engine.poll_once(0)
     engine.poll_once(0)  # nothing is due, and the next timer is far off
     egress.answer(status=503)
@@ -114,7 +114,7 @@ def test_a_timer_far_off_is_not_slept_for_to_its_end(tenant: Any) -> None:
     """A machine that was suspended wakes with another time."""
     submit(tenant, due_at=after(3600))
     egress = FakeEgress()
-    engine_on(egress).poll_once(10_000)
+    build_engine(egress).poll_once(10_000)
     assert egress.naps[0] <= MAX_NAP_SECONDS
 
 
@@ -122,12 +122,12 @@ def test_many_outcomes_are_recorded_piece_by_piece(tenant: Any, monkeypatch: pyt
     monkeypatch.setattr(engine_module, "MAX_RECORDED_AT_ONCE", 2)
     calls = [submit(tenant) for _ in range(5)]
     egress = FakeEgress()
-    engine = engine_on(egress)
+    engine = build_engine(egress)
     engine.poll_once(0)
     egress.answer()
     assert [engine.poll_once(10).recorded for _ in range(3)] == [2, 2, 1]
     assert egress.naps[-2:] == [0.0, 0.0]
-    assert {status_of(tenant, call) for call in calls} == {"Succeeded"}
+    assert {get_status(tenant, call) for call in calls} == {"Succeeded"}
 
 
 def test_large_outcomes_are_recorded_in_smaller_pieces(tenant: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +135,7 @@ def test_large_outcomes_are_recorded_in_smaller_pieces(tenant: Any, monkeypatch:
     for _ in range(5):
         submit(tenant)
     egress = FakeEgress()
-    engine = engine_on(egress)
+    engine = build_engine(egress)
     engine.poll_once(0)
-    egress.arrived += [responded(attempt.key, body=b"x" * 100) for attempt in egress.sent]
+    egress.arrived += [build_response(attempt.key, body=b"x" * 100) for attempt in egress.sent]
     assert [engine.poll_once(0).recorded for _ in range(3)] == [2, 2, 1]

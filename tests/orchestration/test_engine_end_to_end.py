@@ -17,7 +17,7 @@ from orchestration.commands import RequestSpec
 from orchestration.engine.engine import Engine
 from orchestration.retries import RetryPolicy
 from orchestration.states import ResponseContract
-from tests.orchestration.support import call_of, event_types, log_of, status_of, submit
+from tests.orchestration.support import get_call, get_status, list_attempts, list_event_types, submit
 
 AT_ONCE = RetryPolicy(max_attempts=3, initial_interval=0)
 
@@ -42,10 +42,10 @@ def engine(transactional_db: None) -> Iterator[Engine]:
 
 def run_until_ended(engine: Engine, tenant: Tenant, *calls: uuid.UUID) -> list[str]:
     give_up = time.monotonic() + 30
-    while any(status_of(tenant, call) in ("Scheduled", "Running") for call in calls):
+    while any(get_status(tenant, call) in ("Scheduled", "Running") for call in calls):
         assert time.monotonic() < give_up
         engine.poll_once(0.05)
-    return [status_of(tenant, call) for call in calls]
+    return [get_status(tenant, call) for call in calls]
 
 
 def test_calls_go_from_submission_to_their_ends(engine: Engine, target: str, tenant: Tenant) -> None:
@@ -61,16 +61,16 @@ def test_calls_go_from_submission_to_their_ends(engine: Engine, target: str, ten
     ends = run_until_ended(engine, tenant, fine, missing, flaky, callback, echo)
 
     assert ends == ["Succeeded", "Failed", "Succeeded", "Succeeded", "Succeeded"]
-    assert [row.response_status for row in log_of(tenant, flaky)] == [503, 200]
-    assert call_of(tenant, callback).attempt == 2
-    assert event_types(tenant, fine) == [
+    assert [row.response_status for row in list_attempts(tenant, flaky)] == [503, 200]
+    assert get_call(tenant, callback).attempt == 2
+    assert list_event_types(tenant, fine) == [
         "ServiceCallSubmitted",
         "ServiceCallScheduled",
         "DueTimeReached",
         "ServiceCallRunning",
         "ServiceCallSucceeded",
     ]
-    echoed = log_of(tenant, echo)[0]
+    echoed = list_attempts(tenant, echo)[0]
     assert '"n\\":1' in echoed.response_body or '{\\"n\\":1}' in echoed.response_body
     assert str(echo) in echoed.response_body
-    assert all(row.latency_ms > 0 and row.finished_at for row in log_of(tenant, flaky))
+    assert all(row.latency_ms > 0 and row.finished_at for row in list_attempts(tenant, flaky))

@@ -11,18 +11,27 @@ from django.db.models import F
 from eventservice.db.now import pin_time
 from eventservice.kernel.ids import new_id
 from orchestration.engine import engine as engine_module
-from orchestration.engine.engine import Engine, PassResult
+from orchestration.engine.engine import HEARTBEAT_SECONDS, SWEEP_SECONDS, PassResult
 from orchestration.retries import RetryPolicy
-from tests.orchestration.support import FakeEgress, Hand, after, engine_on, log_of, look, status_of, submit
+from tests.orchestration.support import (
+    FakeEgress,
+    ManualEngine,
+    SteppedEngine,
+    after,
+    build_engine,
+    get_status,
+    list_attempts,
+    submit,
+)
 from timers.membership import reap_dead_node
 from timers.models import Node, TimerShard
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
 
 
-def one_under_way(tenant: Any, **terms: Any) -> tuple[Any, FakeEgress, Engine]:
+def one_under_way(tenant: Any, **terms: Any) -> tuple[Any, FakeEgress, SteppedEngine]:
     service_call_id, egress = submit(tenant, **terms), FakeEgress()
-    engine = engine_on(egress)
+    engine = build_engine(egress)
     assert engine.poll_once(0).started == 1
     return service_call_id, egress, engine
 
@@ -37,14 +46,14 @@ def test_a_reaped_node_begins_anew_and_its_late_results_only_close_log_rows(tena
         assert engine.membership.owner_id != former
         assert list(Node.objects.values_list("pk", flat=True)) == [engine.membership.owner_id]
 
-        look(engine)
-        assert log_of(tenant, service_call_id)[0].response_status == 201
-        assert status_of(tenant, service_call_id) == "Running"
+        engine.poll_now()
+        assert list_attempts(tenant, service_call_id)[0].response_status == 201
+        assert get_status(tenant, service_call_id) == "Running"
 
         egress.answer(1)
-        look(engine)
-    assert status_of(tenant, service_call_id) == "Succeeded"
-    assert [row.response_status for row in log_of(tenant, service_call_id)] == [201, 200]
+        engine.poll_now()
+    assert get_status(tenant, service_call_id) == "Succeeded"
+    assert [row.response_status for row in list_attempts(tenant, service_call_id)] == [201, 200]
     assert not engine.in_flight
 
 
@@ -55,7 +64,7 @@ def test_of_late_results_none_counts_against_the_policy(tenant: Any) -> None:
         egress.answer(status=500)
         engine.poll_once(0)
         engine.poll_once(0)
-        assert status_of(tenant, service_call_id) in ("Scheduled", "Running")
+        assert get_status(tenant, service_call_id) in ("Scheduled", "Running")
 
 
 def test_who_has_lost_some_shards_goes_on_as_the_node_that_it_is(tenant: Any) -> None:
@@ -67,51 +76,51 @@ def test_who_has_lost_some_shards_goes_on_as_the_node_that_it_is(tenant: Any) ->
     for _ in range(20):
         submit(tenant)
 
-    look(engine)
+    engine.poll_now()
     assert engine.membership.owner_id == former
     assert set(engine.membership.leases.held) == set(range(8, 16))
 
     egress.answer()
-    look(engine)
-    assert status_of(tenant, service_call_id) == "Succeeded"
+    engine.poll_now()
+    assert get_status(tenant, service_call_id) == "Succeeded"
 
 
 def test_attempts_of_a_node_that_is_no_more_are_made_again_by_the_next(tenant: Any) -> None:
     service_call_id, _, _dead = one_under_way(tenant)
     with pin_time(after(60)):
         egress = FakeEgress()
-        next_one = engine_on(egress)
+        next_one = build_engine(egress)
         next_one.poll_once(0)
-        look(next_one)
+        next_one.poll_now()
         assert [dict(attempt.headers)["X-Attempt"] for attempt in egress.sent] == ["2"]
-    assert log_of(tenant, service_call_id)[0].error_kind == "Interrupted"
+    assert list_attempts(tenant, service_call_id)[0].error_kind == "Interrupted"
 
 
 @pytest.mark.parametrize("gone", [True, False], ids=["their node is no more", "they are overdue"])
 def test_many_lost_attempts_are_resolved_a_batch_a_pass_and_the_heart_beats_on(
-    tenant: Any, hand: Hand, gone: bool, monkeypatch: pytest.MonkeyPatch
+    tenant: Any, manual_engine: ManualEngine, gone: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine_module, "WATCHDOG_BATCH_SIZE", 2)
     lost = [submit(tenant, timeout_seconds=3600 if gone else 1) for _ in range(5)]
-    hand.start()
+    manual_engine.start()
     with pin_time(after(20)):
-        (hand.membership.leave if gone else partial(hand.membership.heartbeat, 5))()
-        engine = engine_on(FakeEgress())
+        (manual_engine.membership.leave if gone else partial(manual_engine.membership.heartbeat, 5))()
+        engine = build_engine(FakeEgress())
         resolved: list[int] = []
         beats: list[int] = []
         monkeypatch.setattr(engine.membership, "heartbeat", beats.append)
         for _ in range(3):
-            engine._due.pop("beat", None)
+            engine.clock.advance(HEARTBEAT_SECONDS)
             engine.poll_once(0)
-            resolved.append(sum(log_of(tenant, one)[0].error_kind == "Interrupted" for one in lost))
+            resolved.append(sum(list_attempts(tenant, one)[0].error_kind == "Interrupted" for one in lost))
     assert (resolved, len(beats)) == ([2, 4, 5], 3)
 
 
 def test_its_own_attempts_are_not_taken_for_lost_however_long_they_take(tenant: Any) -> None:
     service_call_id, _, engine = one_under_way(tenant, timeout_seconds=1)
     for seconds in range(2, 22, 2):
-        engine._due.clear()
+        engine.clock.advance(max(SWEEP_SECONDS, HEARTBEAT_SECONDS))
         with pin_time(after(seconds)):
             engine.poll_once(0)
-    assert status_of(tenant, service_call_id) == "Running"
+    assert get_status(tenant, service_call_id) == "Running"
     assert len(engine.in_flight) == 1

@@ -10,7 +10,7 @@ from eventservice.tenants.directory import clear_profile_cache
 from eventservice.tenants.models import Tenant
 from orchestration.commands import RequestSpec
 from orchestration.models import ServiceCall
-from tests.orchestration.support import FakeEgress, call_of, engine_on, log_of, look, status_of, submit
+from tests.orchestration.support import FakeEgress, build_engine, get_call, get_status, list_attempts, submit
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
 
@@ -21,14 +21,14 @@ def test_a_host_that_the_tenant_may_not_call(tenant: Any) -> None:
     refused = submit(tenant, request=RequestSpec("GET", "http://else.test/"))
     allowed = submit(tenant, request=RequestSpec("GET", "http://FINE.test/"))
     egress = FakeEgress()
-    engine = engine_on(egress)
+    engine = build_engine(egress)
 
-    assert look(engine).recorded == 1
+    assert engine.poll_now().recorded == 1
 
     assert [attempt.url for attempt in egress.sent] == ["http://FINE.test/"]
-    assert call_of(tenant, refused).outcome_meta["errorMeta"]["kind"] == "Egress"
-    assert log_of(tenant, refused)[0].error_kind == "Egress"
-    assert (status_of(tenant, refused), status_of(tenant, allowed)) == ("Failed", "Running")
+    assert get_call(tenant, refused).outcome_meta["errorMeta"]["kind"] == "Egress"
+    assert list_attempts(tenant, refused)[0].error_kind == "Egress"
+    assert (get_status(tenant, refused), get_status(tenant, allowed)) == ("Failed", "Running")
     assert len(engine.in_flight) == 1
 
 
@@ -41,12 +41,12 @@ def test_a_secret_that_no_key_opens(tenant: Any) -> None:
     fine = submit(tenant)
     egress = FakeEgress()
 
-    look(engine_on(egress))
+    build_engine(egress).poll_now()
 
     assert len(egress.sent) == 1
-    meta = call_of(tenant, sealed).outcome_meta["errorMeta"]
+    meta = get_call(tenant, sealed).outcome_meta["errorMeta"]
     assert (meta["kind"], "ENCRYPTION_KEYS" in meta["message"]) == ("Egress", True)
-    assert (status_of(tenant, sealed), status_of(tenant, fine)) == ("Failed", "Running")
+    assert (get_status(tenant, sealed), get_status(tenant, fine)) == ("Failed", "Running")
 
 
 def forget_the_row(tenant: Tenant) -> None:
@@ -62,21 +62,21 @@ def test_a_tenant_that_cannot_be_read_holds_up_nobody_else(breaks: Any, tenant: 
     stuck, fine = [submit(tenant) for _ in range(3)], submit(intruder)
     breaks(tenant)
     clear_profile_cache()
-    engine = engine_on(FakeEgress())
-    assert look(engine).started == 1
-    assert look(engine).started == 0
-    assert status_of(intruder, fine) == "Running"
-    assert {status_of(tenant, call) for call in stuck} == {"Scheduled"}
+    engine = build_engine(FakeEgress())
+    assert engine.poll_now().started == 1
+    assert engine.poll_now().started == 0
+    assert get_status(intruder, fine) == "Running"
+    assert {get_status(tenant, call) for call in stuck} == {"Scheduled"}
 
 
 def test_a_tenant_that_cannot_be_read_any_more_does_not_keep_its_results_from_being_recorded(
     tenant: Any,
 ) -> None:
     service_call_id, egress = submit(tenant), FakeEgress()
-    engine = engine_on(egress)
-    look(engine)
+    engine = build_engine(egress)
+    engine.poll_now()
     lose_the_key(tenant)
     clear_profile_cache()
     egress.answer()
-    look(engine)
-    assert status_of(tenant, service_call_id) == "Succeeded"
+    engine.poll_now()
+    assert get_status(tenant, service_call_id) == "Succeeded"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.orchestration.support import FakeEgress, engine_on, log_of, status_of, submit
+from tests.orchestration.support import FakeEgress, build_engine, get_status, list_attempts, submit
 from timers.models import Node, NodeRole, TimerShard
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
 
 def test_an_idle_one_leaves_nothing_behind(tenant: Any) -> None:
     egress = FakeEgress()
-    engine = engine_on(egress)
+    engine = build_engine(egress)
     engine.take_shards()
     assert TimerShard.objects.filter(owner_id=engine.membership.owner_id).count() == 16
 
@@ -29,27 +29,27 @@ def test_an_idle_one_leaves_nothing_behind(tenant: Any) -> None:
 def test_what_has_come_is_recorded_whatever_the_grace(tenant: Any, grace_seconds: float) -> None:
     service_call_id = submit(tenant)
     egress = FakeEgress()
-    engine = engine_on(egress)
+    engine = build_engine(egress)
     engine.poll_once(0)
     egress.answer()
     engine.stop(grace_seconds)
-    assert status_of(tenant, service_call_id) == "Succeeded"
+    assert get_status(tenant, service_call_id) == "Succeeded"
     assert not Node.objects.exists()
 
 
 def test_with_attempts_that_outlast_the_grace_its_row_stays_so_that_they_are_found(tenant: Any) -> None:
     service_call_id = submit(tenant)
-    engine = engine_on(FakeEgress())
+    engine = build_engine(FakeEgress())
     engine.poll_once(0)
     engine.stop(grace_seconds=0)
-    assert status_of(tenant, service_call_id) == "Running"
-    assert log_of(tenant, service_call_id)[0].finished_at is None
+    assert get_status(tenant, service_call_id) == "Running"
+    assert list_attempts(tenant, service_call_id)[0].finished_at is None
     assert Node.objects.get().owner_id == engine.membership.owner_id
     assert not TimerShard.objects.exclude(owner_id=None).exists()
 
 
 def test_another_node_takes_the_shards_over_at_once(tenant: Any) -> None:
-    first, second = engine_on(FakeEgress()), engine_on(FakeEgress())
+    first, second = build_engine(FakeEgress()), build_engine(FakeEgress())
     for engine in (first, second):
         engine.take_shards()
     first.take_shards()
@@ -65,13 +65,14 @@ def test_another_node_takes_the_shards_over_at_once(tenant: Any) -> None:
 def test_one_that_is_reaped_while_it_stops_takes_no_share_of_the_shards_again(tenant: Any) -> None:
     submit(tenant)
     egress = FakeEgress()
-    engine = engine_on(egress)
+    engine = build_engine(egress)
     engine.poll_once(0)
     Node.objects.all().delete()
     roles: list[str] = []
 
     def collect(timeout: float) -> list[Any]:
         roles.extend(Node.objects.values_list("role", flat=True))
+        egress.clock.advance(timeout)
         return []
 
     egress.collect = collect  # type: ignore[method-assign]

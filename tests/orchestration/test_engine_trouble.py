@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import math
-import time
 import uuid
 from collections.abc import Iterator
 from datetime import datetime
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,32 +14,28 @@ from eventservice.db.now import pin_time
 from eventservice.tenants.directory import clear_profile_cache, create_tenant
 from eventservice.tenants.models import Tenant
 from orchestration.engine import engine as engine_module
-from orchestration.engine.engine import Engine, PassResult
+from orchestration.engine.engine import HEARTBEAT_SECONDS, REBALANCE_SECONDS, SWEEP_SECONDS, PassResult
+from tests.conftest import NOON
 from tests.orchestration.support import (
-    NOON,
     FakeEgress,
+    SteppedEngine,
     after,
-    database_away,
-    engine_on,
-    everything,
-    log_of,
-    look,
-    status_of,
+    build_engine,
+    database_unavailable,
+    get_status,
+    list_attempts,
+    read_all_rows,
     submit,
 )
-from timers.membership import NODE_LEASE, list_node_ids
+from timers.membership import NODE_LEASE, Membership, list_node_ids
 from timers.models import TimerShard
 
 AWAY_SECONDS = NODE_LEASE.total_seconds() * 1.5
+# By then, every periodic task of an engine is due.
+ALL_TASKS_SECONDS = max(SWEEP_SECONDS, HEARTBEAT_SECONDS)
 
 # Transactions of its own: in trouble the engine drops its connection, and with it a test's transaction around it.
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-@pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It waits before it tries again; here there is nothing to wait for."""
-    monkeypatch.setattr(engine_module, "RETRY_SECONDS", 0.0)
 
 
 @pytest.fixture(autouse=True)
@@ -56,14 +49,14 @@ def tenant(transactional_db: None) -> Tenant:
     return create_tenant("acme")
 
 
-def two_engines_at_work(tenant: Any) -> tuple[list[uuid.UUID], list[Engine], list[FakeEgress]]:
+def two_engines_at_work(tenant: Any) -> tuple[list[uuid.UUID], list[SteppedEngine], list[FakeEgress]]:
     calls = [submit(tenant, timeout_seconds=1.0) for _ in range(20)]
     egresses = [FakeEgress(), FakeEgress()]
-    engines = [engine_on(egress) for egress in egresses]
+    engines = [build_engine(egress) for egress in egresses]
     for engine in engines:
         engine.take_shards()
     for engine in engines:
-        look(engine)
+        engine.poll_now()
     assert [bool(engine.in_flight) for engine in engines] == [True, True]
     assert sum(len(engine.in_flight) for engine in engines) == len(calls)
     return calls, engines, egresses
@@ -71,10 +64,10 @@ def two_engines_at_work(tenant: Any) -> tuple[list[uuid.UUID], list[Engine], lis
 
 def test_outcomes_that_could_not_be_written_are_written_later(tenant: Any) -> None:
     service_call_id, egress = submit(tenant), FakeEgress()
-    engine = engine_on(egress)
+    engine = build_engine(egress)
     engine.poll_once(0)
     egress.answer()
-    before = everything()
+    before = read_all_rows()
 
     for statement in (
         "SELECT 1 FROM nodes",
@@ -82,50 +75,48 @@ def test_outcomes_that_could_not_be_written_are_written_later(tenant: Any) -> No
         "UPDATE http_execution_log",
         "INSERT INTO",
     ):
-        with database_away(statement):
+        with database_unavailable(statement):
             assert engine.poll_once(0) == PassResult(0, 0)
-        assert everything() == before
+        assert read_all_rows() == before
         assert len(engine.in_flight) == 1
 
     assert engine.poll_once(0).recorded == 1
-    assert status_of(tenant, service_call_id) == "Succeeded"
+    assert get_status(tenant, service_call_id) == "Succeeded"
     assert not engine.in_flight
 
 
 def test_outcomes_that_come_while_no_tenant_can_be_read_are_written_later(tenant: Any) -> None:
     service_call_id, egress = submit(tenant), FakeEgress()
-    engine = engine_on(egress)
-    look(engine)
-    look(engine)
+    engine = build_engine(egress)
+    engine.poll_now()
+    engine.poll_now()
     egress.answer()
     clear_profile_cache()
-    engine._look_in(60.0)
-    engine._watch.has_changed()
-    with database_away("SELECT tenants"):
+    with database_unavailable("SELECT tenants"):
         engine.poll_once(0)
     engine.poll_once(0)
-    assert status_of(tenant, service_call_id) == "Succeeded"
+    assert get_status(tenant, service_call_id) == "Succeeded"
     assert not engine.in_flight
 
 
 def test_a_node_that_cannot_free_its_shards_when_it_stops_is_reaped(tenant: Any) -> None:
-    stopped, egress = engine_on(FakeEgress()), FakeEgress()
+    stopped, egress = build_engine(FakeEgress()), FakeEgress()
     stopped.take_shards()
-    with database_away("UPDATE timer_shards"):
+    with database_unavailable("UPDATE timer_shards"):
         stopped.stop(grace_seconds=0)
     assert list_node_ids() == [stopped.membership.owner_id]
     submit(tenant)
     with pin_time(after(NODE_LEASE.total_seconds() + 1)):
-        engine = engine_on(egress)
+        engine = build_engine(egress)
         engine.take_shards()
-        assert look(engine).started == 1
+        assert engine.poll_now().started == 1
 
 
 def test_a_node_that_could_not_hand_over_at_first_does_so_while_its_attempts_end(tenant: Any) -> None:
     submit(tenant)
     egress, owned = FakeEgress(), []
-    engine = engine_on(egress)
-    look(engine)
+    engine = build_engine(egress)
+    engine.poll_now()
     egress.answer()
     collect, hand_over = egress.collect, engine.membership.hand_over
 
@@ -145,16 +136,13 @@ def test_a_node_that_could_not_hand_over_at_first_does_so_while_its_attempts_end
 
 
 def test_one_that_always_comes_late_takes_the_dead_for_dead_all_the_same(
-    tenant: Any, monkeypatch: pytest.MonkeyPatch
+    tenant: Any,
 ) -> None:
-    clock = SimpleNamespace(now=1000.0)
-    clock.monotonic, clock.sleep = (lambda: clock.now), (lambda seconds: None)
-    monkeypatch.setattr(engine_module, "time", clock)
-    engine = engine_on(FakeEgress())
-    engine_on(FakeEgress())
+    engine = build_engine(FakeEgress())
+    build_engine(FakeEgress())
     gap = NODE_LEASE.total_seconds() * 0.6
     for number in range(1, 5):
-        clock.now += gap
+        engine.clock.advance(gap)
         with pin_time(after(number * gap)):
             engine.poll_once(0)
     assert list_node_ids() == [engine.membership.owner_id]
@@ -162,44 +150,44 @@ def test_one_that_always_comes_late_takes_the_dead_for_dead_all_the_same(
 
 def test_a_start_that_could_not_be_written_sends_nothing_and_is_made_later(tenant: Any) -> None:
     egress = FakeEgress()
-    engine = engine_on(egress)
+    engine = build_engine(egress)
     engine.poll_once(0)
     submit(tenant)
-    before = everything()
+    before = read_all_rows()
 
     for statement in ("UPDATE timer_schedules", "UPDATE service_calls", "INSERT INTO"):
-        with database_away(statement):
-            assert look(engine) == PassResult(0, 0)
-        assert everything() == before
+        with database_unavailable(statement):
+            assert engine.poll_now() == PassResult(0, 0)
+        assert read_all_rows() == before
 
     assert egress.sent == []
-    assert look(engine).started == len(egress.sent) == 1
+    assert engine.poll_now().started == len(egress.sent) == 1
 
 
 def test_a_tenant_that_cannot_be_read_leaves_no_call_started_and_unsent(tenant: Any) -> None:
     submit(tenant)
     egress = FakeEgress()
-    engine = engine_on(egress)
+    engine = build_engine(egress)
     clear_profile_cache()
-    with database_away("SELECT tenants"):
-        assert look(engine) == PassResult(0, 0)
+    with database_unavailable("SELECT tenants"):
+        assert engine.poll_now() == PassResult(0, 0)
     assert not engine.in_flight
-    assert look(engine).started == len(egress.sent) == 1
+    assert engine.poll_now().started == len(egress.sent) == 1
 
 
-def test_what_is_committed_is_sent_when_the_database_is_back(tenant: Any) -> None:
-    submit(tenant)
+def test_what_is_committed_is_sent_when_the_database_is_back(
+    tenant: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     egress = FakeEgress()
-    engine = engine_on(egress)
-    engine.take_shards()
-    engine.membership._lease_ends_at = (
-        0.0  # as if the batch had waited for a lock longer than its node's lease lasts
-    )
-    engine._due["beat"] = math.inf
-    with database_away("UPDATE nodes"):
-        look(engine)
+    engine = build_engine(egress)
+    engine.poll_now()
+    submit(tenant)
+    # As if the batch had waited for a lock longer than its node's lease lasts.
+    monkeypatch.setattr(Membership, "lease_may_have_ended", True)
+    with database_unavailable("UPDATE nodes"):
+        engine.poll_now()
     assert egress.sent == []
-    look(engine)
+    engine.poll_now()
     assert len(egress.sent) == len(engine.in_flight) == 1
 
 
@@ -210,18 +198,17 @@ def test_after_longer_than_a_lease_no_engine_takes_itself_or_another_for_dead(
     """By their attempts' time-out they are overdue too: whoever made them may be about to write what came of them."""
     calls, engines, egresses = two_engines_at_work(tenant)
     with pin_time(after(AWAY_SECONDS)):
-        with database_away(""):
+        with database_unavailable(""):
             for engine in engines:
-                engine._due.clear()  # it is time for all that is done now and then
-                look(engine)
+                engine.poll_after(ALL_TASKS_SECONDS)
         for engine in (engines[first_back], engines[1 - first_back]):
-            look(engine)
-            look(engine)
+            engine.poll_now()
+            engine.poll_now()
         for engine, egress in zip(engines, egresses, strict=True):
             egress.answer()
-            look(engine)
-    assert {status_of(tenant, call) for call in calls} == {"Succeeded"}
-    assert [len(log_of(tenant, call)) for call in calls] == [1] * len(calls)
+            engine.poll_now()
+    assert {get_status(tenant, call) for call in calls} == {"Succeeded"}
+    assert [len(list_attempts(tenant, call)) for call in calls] == [1] * len(calls)
 
 
 @pytest.mark.parametrize("first", [0, 1])
@@ -231,24 +218,21 @@ def test_when_the_databases_clock_leaps_no_engine_takes_itself_or_another_for_de
     calls, engines, egresses = two_engines_at_work(tenant)
     with pin_time(after(AWAY_SECONDS)):
         for engine in (engines[first], engines[1 - first]):
-            engine._due.pop("rebalance")
-            look(engine)
+            engine.poll_after(REBALANCE_SECONDS)
         for engine, egress in zip(engines, egresses, strict=True):
-            engine._due.clear()
             egress.answer()
-            look(engine)
-    assert {status_of(tenant, call) for call in calls} == {"Succeeded"}
+            engine.poll_after(ALL_TASKS_SECONDS)
+    assert {get_status(tenant, call) for call in calls} == {"Succeeded"}
 
 
 def test_who_does_not_come_back_is_taken_for_dead_a_lease_later(tenant: Any) -> None:
     _, (back, dead), _ = two_engines_at_work(tenant)
     with pin_time(after(AWAY_SECONDS)):
-        back._due.clear()
-        look(back)
-        assert back._due["reap"] > time.monotonic() + NODE_LEASE.total_seconds() / 2
+        back.poll_after(ALL_TASKS_SECONDS)
+        back.poll_after(NODE_LEASE.total_seconds() / 2)
+        assert dead.membership.owner_id in list_node_ids()
     with pin_time(after(AWAY_SECONDS + 1)):
-        back._due.clear()
-        look(back)
+        back.poll_after(NODE_LEASE.total_seconds())
     assert list_node_ids() == [back.membership.owner_id]
     assert dead.in_flight
 
@@ -259,13 +243,13 @@ def test_its_own_overdue_attempts_do_not_hide_those_that_are_lost(
     monkeypatch.setattr(engine_module, "WATCHDOG_BATCH_SIZE", 1)
     for _ in range(3):
         submit(tenant, timeout_seconds=1.0)
-    engine = engine_on(FakeEgress())
-    look(engine)
+    engine = build_engine(FakeEgress())
+    engine.poll_now()
     lost = submit(tenant, timeout_seconds=2.0)
-    look(engine)
-    (attempt,) = log_of(tenant, lost)
+    engine.poll_now()
+    (attempt,) = list_attempts(tenant, lost)
     engine.in_flight.remove(attempt.execution_id)
     with pin_time(after(60)):
-        engine._due.pop("sweep")
-        look(engine)
-    assert log_of(tenant, lost)[0].error_kind == "Interrupted"
+        engine.poll_after(SWEEP_SECONDS)  # its heartbeat is late, so nothing is resolved before another lease
+        engine.poll_after(NODE_LEASE.total_seconds())
+    assert list_attempts(tenant, lost)[0].error_kind == "Interrupted"

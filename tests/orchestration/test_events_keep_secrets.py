@@ -16,7 +16,7 @@ from orchestration.commands import RequestSpec
 from orchestration.models import ServiceCall
 from orchestration.retries import RetryPolicy
 from outbox.models import OutboxEvent
-from tests.orchestration.support import URL, Hand, errored, responded, submit
+from tests.orchestration.support import URL, ManualEngine, build_error, build_response, submit
 
 pytestmark = pytest.mark.django_db
 
@@ -35,28 +35,28 @@ REQUEST = RequestSpec(
 )
 
 
-def live_through_everything(hand: Hand, tenant: Any) -> None:
+def live_through_everything(manual_engine: ManualEngine, tenant: Any) -> None:
     """Calls that are retried, fail, succeed, are interrupted and canceled; the target sends secrets back."""
     Tenant.objects.filter(pk=tenant.pk).update(secret_headers=["X-SESSION"])
     clear_profile_cache()
     policy = RetryPolicy(max_attempts=2, initial_interval=0)
     for _ in range(5):
         submit(tenant, request=REQUEST, retry_policy=policy)
-    again, failed, succeeded, interrupted, canceled = hand.start()
+    again, failed, succeeded, interrupted, canceled = manual_engine.start()
     lifecycle.cancel(tenant.tenant_id, canceled.key.service_call_id)
     shown = {"Set-Cookie": SECRET, "X-Auth-Token": SECRET}
-    hand.finish(
-        (again, errored()),
-        (failed, responded(status=400, body=CONTENT.encode(), headers=shown)),
-        (succeeded, responded(body=CONTENT.encode(), headers=shown)),
-        (canceled, responded(status=500, body=CONTENT.encode(), headers=shown)),
+    manual_engine.finish(
+        (again, build_error()),
+        (failed, build_response(status=400, body=CONTENT.encode(), headers=shown)),
+        (succeeded, build_response(body=CONTENT.encode(), headers=shown)),
+        (canceled, build_response(status=500, body=CONTENT.encode(), headers=shown)),
     )
     lifecycle.resolve_interrupted([interrupted.key])
     lifecycle.cancel(tenant.tenant_id, again.key.service_call_id)
 
 
-def test_events_show_neither_secrets_nor_bodies(hand: Hand, tenant: Any) -> None:
-    live_through_everything(hand, tenant)
+def test_events_show_neither_secrets_nor_bodies(manual_engine: ManualEngine, tenant: Any) -> None:
+    live_through_everything(manual_engine, tenant)
     events = OutboxEvent.objects.for_tenant(tenant.tenant_id)
     assert len(set(events.values_list("event_type", flat=True))) == 8
     told = json.dumps(list(events.values_list("event_payload", flat=True)), ensure_ascii=False)
@@ -64,19 +64,19 @@ def test_events_show_neither_secrets_nor_bodies(hand: Hand, tenant: Any) -> None
         assert word not in told
 
 
-def test_no_table_holds_a_secret_in_clear(hand: Hand, tenant: Any) -> None:
-    live_through_everything(hand, tenant)
+def test_no_table_holds_a_secret_in_clear(manual_engine: ManualEngine, tenant: Any) -> None:
+    live_through_everything(manual_engine, tenant)
     with connection.cursor() as cursor:
         for model in (ServiceCall, HttpExecution, OutboxEvent):
             cursor.execute(f"SELECT * FROM {model._meta.db_table}")
             assert SECRET not in str(cursor.fetchall())
 
 
-def test_the_stored_request_opens_only_to_be_sent(hand: Hand, tenant: Any) -> None:
+def test_the_stored_request_opens_only_to_be_sent(manual_engine: ManualEngine, tenant: Any) -> None:
     Tenant.objects.filter(pk=tenant.pk).update(secret_headers=["x-session"])
     clear_profile_cache()
     submit(tenant, request=REQUEST)
-    shown = hand.start_one().request.masked_headers
+    shown = manual_engine.start_one().request.masked_headers
     assert shown == dict.fromkeys(["Authorization", "Cookie", "X-Api-Key", "X-Session"], "••••••") | {
         "Accept": "a/b"
     }

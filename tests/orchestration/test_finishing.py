@@ -14,17 +14,17 @@ from execution.outcome import Outcome
 from orchestration import lifecycle
 from orchestration.retries import RetryPolicy
 from tests.orchestration.support import (
-    Hand,
+    ManualEngine,
     after,
-    call_of,
-    errored,
-    events_of,
-    everything,
-    log_of,
-    responded,
-    status_of,
+    build_error,
+    build_response,
+    find_timer,
+    get_call,
+    get_status,
+    list_attempts,
+    list_events,
+    read_all_rows,
     submit,
-    timer_of,
 )
 
 pytestmark = pytest.mark.django_db
@@ -32,14 +32,14 @@ pytestmark = pytest.mark.django_db
 TWICE = RetryPolicy(max_attempts=2, initial_interval=0)
 
 
-def test_a_success_ends_the_call_with_its_response(hand: Hand, tenant: Any) -> None:
+def test_a_success_ends_the_call_with_its_response(manual_engine: ManualEngine, tenant: Any) -> None:
     service_call_id = submit(tenant)
-    started = hand.start_one()
+    started = manual_engine.start_one()
 
     with pin_time(after(2)):
-        assert hand.finish((started, responded(headers={"X-Api-Key": "s3cret", "A": "b"}))) == 1
+        assert manual_engine.finish((started, build_response(headers={"X-Api-Key": "s3cret", "A": "b"}))) == 1
 
-    call = call_of(tenant, service_call_id)
+    call = get_call(tenant, service_call_id)
     assert (call.status, call.finished_at, call.deadline_at) == ("Succeeded", after(2), None)
     assert call.outcome_meta == {
         "responseMeta": {
@@ -49,14 +49,14 @@ def test_a_success_ends_the_call_with_its_response(hand: Hand, tenant: Any) -> N
             "latencyMs": 12.3,
         }
     }
-    (row,) = log_of(tenant, service_call_id)
+    (row,) = list_attempts(tenant, service_call_id)
     assert (row.finished_at, row.response_status) == (after(2), 200)
 
 
-def test_the_last_failure_ends_the_call_with_its_error(hand: Hand, tenant: Any) -> None:
+def test_the_last_failure_ends_the_call_with_its_error(manual_engine: ManualEngine, tenant: Any) -> None:
     service_call_id = submit(tenant)
-    hand.finish((hand.start_one(), errored()))
-    call = call_of(tenant, service_call_id)
+    manual_engine.finish((manual_engine.start_one(), build_error()))
+    call = get_call(tenant, service_call_id)
     assert call.status == "Failed"
     assert call.outcome_meta["errorMeta"] == {
         "kind": "Connect",
@@ -67,13 +67,13 @@ def test_the_last_failure_ends_the_call_with_its_error(hand: Hand, tenant: Any) 
 
 
 def test_a_passing_failure_is_tried_again_at_the_policys_time(
-    hand: Hand, tenant: Any, at_noon: datetime
+    manual_engine: ManualEngine, tenant: Any, at_noon: datetime
 ) -> None:
     service_call_id = submit(tenant, retry_policy=RetryPolicy(max_attempts=2, initial_interval=60))
 
-    hand.finish((hand.start_one(), errored()))
+    manual_engine.finish((manual_engine.start_one(), build_error()))
 
-    call, timer = call_of(tenant, service_call_id), timer_of(tenant, service_call_id)
+    call, timer = get_call(tenant, service_call_id), find_timer(tenant, service_call_id)
     assert (call.status, call.finished_at, call.deadline_at) == ("Scheduled", None, None)
     assert at_noon <= call.due_at <= after(60)
     assert timer is not None
@@ -81,19 +81,19 @@ def test_a_passing_failure_is_tried_again_at_the_policys_time(
     assert call.outcome_meta["errorMeta"]["kind"] == "Connect"
 
 
-def test_after_the_last_attempt_of_its_policy_it_has_failed(hand: Hand, tenant: Any) -> None:
+def test_after_the_last_attempt_of_its_policy_it_has_failed(manual_engine: ManualEngine, tenant: Any) -> None:
     service_call_id = submit(tenant, retry_policy=TWICE)
-    hand.finish((hand.start_one(), errored()))
-    hand.finish((hand.start_one(), errored()))
-    assert status_of(tenant, service_call_id) == "Failed"
-    assert len(log_of(tenant, service_call_id)) == 2
+    manual_engine.finish((manual_engine.start_one(), build_error()))
+    manual_engine.finish((manual_engine.start_one(), build_error()))
+    assert get_status(tenant, service_call_id) == "Failed"
+    assert len(list_attempts(tenant, service_call_id)) == 2
 
 
-def test_the_event_of_an_end_names_the_attempt_as_its_cause(hand: Hand, tenant: Any) -> None:
+def test_the_event_of_an_end_names_the_attempt_as_its_cause(manual_engine: ManualEngine, tenant: Any) -> None:
     service_call_id = submit(tenant)
-    started = hand.start_one()
-    hand.finish((started, responded(status=404)))
-    failed = events_of(tenant, service_call_id)[-1]
+    started = manual_engine.start_one()
+    manual_engine.finish((started, build_response(status=404)))
+    failed = list_events(tenant, service_call_id)[-1]
     assert failed.causation_id == started.key.execution_id
     assert failed.event_payload == {
         "attempt": 1,
@@ -104,83 +104,91 @@ def test_the_event_of_an_end_names_the_attempt_as_its_cause(hand: Hand, tenant: 
     }
 
 
-def test_a_batch_ends_each_call_in_its_own_way(hand: Hand, tenant: Any, intruder: Any) -> None:
+def test_a_batch_ends_each_call_in_its_own_way(
+    manual_engine: ManualEngine, tenant: Any, intruder: Any
+) -> None:
     calls = {
         name: submit(tenant, name=name, retry_policy=TWICE) for name in ("fine", "final", "again", "cancel")
     }
     theirs = submit(intruder)
-    by_call = {call.key.service_call_id: call for call in hand.start()}
+    by_call = {call.key.service_call_id: call for call in manual_engine.start()}
     lifecycle.cancel(tenant.tenant_id, calls["cancel"])
     outcomes: dict[str, Outcome] = {
-        "fine": responded(),
-        "final": responded(status=404),
-        "again": errored(),
-        "cancel": errored(),
+        "fine": build_response(),
+        "final": build_response(status=404),
+        "again": build_error(),
+        "cancel": build_error(),
     }
 
-    moved = hand.finish(
-        *((by_call[calls[name]], o) for name, o in outcomes.items()), (by_call[theirs], responded())
+    moved = manual_engine.finish(
+        *((by_call[calls[name]], o) for name, o in outcomes.items()), (by_call[theirs], build_response())
     )
 
     assert moved == 5
-    statuses = {name: status_of(tenant, service_call_id) for name, service_call_id in calls.items()}
+    statuses = {name: get_status(tenant, service_call_id) for name, service_call_id in calls.items()}
     assert statuses == {"fine": "Succeeded", "final": "Failed", "again": "Scheduled", "cancel": "Canceled"}
-    assert status_of(intruder, theirs) == "Succeeded"
+    assert get_status(intruder, theirs) == "Succeeded"
 
 
 def test_two_tenants_calls_of_one_id_end_in_one_batch_each_in_its_own_way(
-    hand: Hand, tenant: Any, intruder: Any
+    manual_engine: ManualEngine, tenant: Any, intruder: Any
 ) -> None:
     given = new_id()
     for whose in (tenant, intruder):
         submit(whose, service_call_id=given)
-    outcomes = {tenant.tenant_id: responded(), intruder.tenant_id: responded(status=404)}
+    outcomes = {tenant.tenant_id: build_response(), intruder.tenant_id: build_response(status=404)}
 
-    hand.finish(*((call, outcomes[call.key.tenant_id]) for call in hand.start()))
+    manual_engine.finish(*((call, outcomes[call.key.tenant_id]) for call in manual_engine.start()))
 
-    assert (status_of(tenant, given), status_of(intruder, given)) == ("Succeeded", "Failed")
+    assert (get_status(tenant, given), get_status(intruder, given)) == ("Succeeded", "Failed")
 
 
-def test_a_result_of_another_attempt_only_closes_that_attempts_log_row(hand: Hand, tenant: Any) -> None:
+def test_a_result_of_another_attempt_only_closes_that_attempts_log_row(
+    manual_engine: ManualEngine, tenant: Any
+) -> None:
     service_call_id = submit(tenant)
-    stale = hand.start_one()
+    stale = manual_engine.start_one()
     lifecycle.resolve_interrupted([stale.key])
-    hand.start_one()
-    before = everything()
+    manual_engine.start_one()
+    before = read_all_rows()
 
-    assert hand.finish((stale, responded())) == 0
+    assert manual_engine.finish((stale, build_response())) == 0
 
-    assert everything() == before
-    first, second = log_of(tenant, service_call_id)
+    assert read_all_rows() == before
+    first, second = list_attempts(tenant, service_call_id)
     assert (first.response_status, first.error_kind) == (200, None)
     assert second.finished_at is None
 
 
-def test_a_stale_result_beside_the_awaited_one_does_not_hide_it(hand: Hand, tenant: Any) -> None:
+def test_a_stale_result_beside_the_awaited_one_does_not_hide_it(
+    manual_engine: ManualEngine, tenant: Any
+) -> None:
     service_call_id = submit(tenant)
-    stale = hand.start_one()
+    stale = manual_engine.start_one()
     lifecycle.resolve_interrupted([stale.key])
-    present = hand.start_one()
-    hand.finish((present, responded()), (stale, errored()))
-    assert status_of(tenant, service_call_id) == "Succeeded"
+    present = manual_engine.start_one()
+    manual_engine.finish((present, build_response()), (stale, build_error()))
+    assert get_status(tenant, service_call_id) == "Succeeded"
 
 
-def test_the_same_result_twice_is_recorded_once(hand: Hand, tenant: Any) -> None:
+def test_the_same_result_twice_is_recorded_once(manual_engine: ManualEngine, tenant: Any) -> None:
     submit(tenant)
-    started = hand.start_one()
-    hand.finish((started, responded()))
-    before = everything()
-    hand.finish((started, responded(status=500)))
-    assert everything() == before
+    started = manual_engine.start_one()
+    manual_engine.finish((started, build_response()))
+    before = read_all_rows()
+    manual_engine.finish((started, build_response(status=500)))
+    assert read_all_rows() == before
 
 
-def test_a_result_for_a_key_of_another_tenant_moves_nothing(hand: Hand, tenant: Any, intruder: Any) -> None:
+def test_a_result_for_a_key_of_another_tenant_moves_nothing(
+    manual_engine: ManualEngine, tenant: Any, intruder: Any
+) -> None:
     submit(tenant)
-    started = hand.start_one()
-    before = everything()
+    started = manual_engine.start_one()
+    before = read_all_rows()
     forged = AttemptKey(intruder.tenant_id, started.key.service_call_id, started.key.execution_id)
-    assert lifecycle.finish([(forged, responded())], hand.membership.fence) == 0
-    assert everything() == before
+    assert lifecycle.finish([(forged, build_response())], manual_engine.membership.fence) == 0
+    assert read_all_rows() == before
 
 
 def test_nothing_to_record_asks_for_no_fence() -> None:

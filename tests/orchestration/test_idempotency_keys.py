@@ -17,25 +17,33 @@ from orchestration.lifecycle import Submitted
 from orchestration.models import ServiceCall
 from orchestration.retries import RetryPolicy
 from orchestration.states import Delivery, ResponseContract
-from tests.orchestration.support import URL, Hand, after, command, everything, responded, submit
+from tests.orchestration.support import (
+    URL,
+    ManualEngine,
+    after,
+    build_command,
+    build_response,
+    read_all_rows,
+    submit,
+)
 
 pytestmark = pytest.mark.django_db
 
 
 def keyed(tenant: Any, **given: Any) -> Submitted:
-    return lifecycle.submit([command(tenant, idempotency_key="k", **given)])[0]
+    return lifecycle.submit([build_command(tenant, idempotency_key="k", **given)])[0]
 
 
 def test_the_same_request_again_is_answered_with_the_first_call(tenant: Any) -> None:
     first = keyed(tenant)
-    before = everything()
+    before = read_all_rows()
     assert keyed(tenant) == Submitted(first.service_call_id, replayed=True)
-    assert everything() == before
+    assert read_all_rows() == before
 
 
-def test_also_when_that_call_has_ended(tenant: Any, hand: Hand) -> None:
+def test_also_when_that_call_has_ended(tenant: Any, manual_engine: ManualEngine) -> None:
     first = keyed(tenant)
-    hand.finish((hand.start_one(), responded()))
+    manual_engine.finish((manual_engine.start_one(), build_response()))
     assert keyed(tenant) == Submitted(first.service_call_id, replayed=True)
 
 
@@ -60,12 +68,12 @@ def test_also_when_that_call_has_ended(tenant: Any, hand: Hand) -> None:
 )
 def test_another_request_under_the_same_key_is_a_conflict(tenant: Any, other: dict[str, Any]) -> None:
     keyed(tenant)
-    before = everything()
+    before = read_all_rows()
     with pytest.raises(Conflict) as refused:
         keyed(tenant, **other)
     assert refused.value.code == "idempotency_conflict"
     assert "idempotencyKey" in refused.value.faults
-    assert everything() == before
+    assert read_all_rows() == before
 
 
 def test_ids_are_no_part_of_what_was_asked(tenant: Any) -> None:
@@ -78,7 +86,7 @@ def test_ids_are_no_part_of_what_was_asked(tenant: Any) -> None:
 
 def test_a_key_that_stands_twice_in_a_batch_makes_one_call(tenant: Any) -> None:
     first, second, other = lifecycle.submit(
-        [command(tenant, idempotency_key=key, name="call") for key in ("k", "k", "l")]
+        [build_command(tenant, idempotency_key=key, name="call") for key in ("k", "k", "l")]
     )
     assert second == Submitted(first.service_call_id, replayed=True)
     assert other.service_call_id != first.service_call_id
@@ -87,26 +95,31 @@ def test_a_key_that_stands_twice_in_a_batch_makes_one_call(tenant: Any) -> None:
 
 def test_a_key_that_stands_for_two_requests_in_a_batch_stores_nothing(tenant: Any) -> None:
     with pytest.raises(Conflict):
-        lifecycle.submit([command(tenant, idempotency_key="k", name=name) for name in ("a", "b")])
+        lifecycle.submit([build_command(tenant, idempotency_key="k", name=name) for name in ("a", "b")])
     assert not ServiceCall.objects.for_tenant(tenant.tenant_id).exists()
 
 
 def test_two_tenants_may_use_the_same_key_also_in_one_batch(tenant: Any, intruder: Any) -> None:
     theirs = keyed(intruder, name="theirs")
     ours, again = lifecycle.submit(
-        [command(tenant, idempotency_key="k"), command(intruder, idempotency_key="k", name="theirs")]
+        [
+            build_command(tenant, idempotency_key="k"),
+            build_command(intruder, idempotency_key="k", name="theirs"),
+        ]
     )
     assert not ours.replayed
     assert again == Submitted(theirs.service_call_id, replayed=True)
 
 
 def test_also_an_empty_key_is_a_key(tenant: Any) -> None:
-    first = lifecycle.submit([command(tenant, idempotency_key="")])[0]
-    assert lifecycle.submit([command(tenant, idempotency_key="")]) == [Submitted(first.service_call_id, True)]
+    first = lifecycle.submit([build_command(tenant, idempotency_key="")])[0]
+    assert lifecycle.submit([build_command(tenant, idempotency_key="")]) == [
+        Submitted(first.service_call_id, True)
+    ]
 
 
 def test_keys_are_told_apart_by_case(tenant: Any) -> None:
-    first, second = lifecycle.submit([command(tenant, idempotency_key=key) for key in ("k", "K")])
+    first, second = lifecycle.submit([build_command(tenant, idempotency_key=key) for key in ("k", "K")])
     assert not second.replayed
     assert first.service_call_id != second.service_call_id
 

@@ -8,7 +8,7 @@ import pytest
 
 from orchestration.models import ServiceCall
 from orchestration.states import TERMINAL, Status
-from tests.orchestration.support import Hand, call_of, everything
+from tests.orchestration.support import ManualEngine, get_call, read_all_rows
 from tests.orchestration.transitions import BEGINNINGS, DURABLE, MOVING, OTHERS, attempt_to
 
 pytestmark = pytest.mark.django_db
@@ -41,40 +41,44 @@ def name_of(function: Any) -> str:
 @pytest.mark.parametrize("status", Status)
 @pytest.mark.parametrize("function", [*MOVING, *OTHERS], ids=name_of)
 def test_a_legal_move_moves_and_an_illegal_one_changes_nothing(
-    function: Any, status: Status, hand: Hand, tenant: Any
+    function: Any, status: Status, manual_engine: ManualEngine, tenant: Any
 ) -> None:
-    call = BEGINNINGS[status](hand, tenant, **DURABLE)
-    before = everything()
+    call = BEGINNINGS[status](manual_engine, tenant, **DURABLE)
+    before = read_all_rows()
 
-    done = attempt_to(function, hand, call)
+    done = attempt_to(function, manual_engine, call)
 
     if (name_of(function), status) in LEGAL:
         assert done
         left = ServiceCall.objects.for_tenant(tenant.tenant_id).filter(service_call_id=call.service_call_id)
         assert left.values_list("status", flat=True).first() == LEGAL[name_of(function), status]
-        assert everything() != before
+        assert read_all_rows() != before
     else:
-        assert everything() == before
+        assert read_all_rows() == before
 
 
 @pytest.mark.parametrize("status", sorted(TERMINAL))
-def test_what_has_ended_stays_as_it_is_whatever_is_tried(status: Status, hand: Hand, tenant: Any) -> None:
-    call = BEGINNINGS[status](hand, tenant)
-    before = everything()
+def test_what_has_ended_stays_as_it_is_whatever_is_tried(
+    status: Status, manual_engine: ManualEngine, tenant: Any
+) -> None:
+    call = BEGINNINGS[status](manual_engine, tenant)
+    before = read_all_rows()
     for function in (*MOVING, *reversed(MOVING)):
-        attempt_to(function, hand, call)
-    assert everything() == before
+        attempt_to(function, manual_engine, call)
+    assert read_all_rows() == before
 
 
 @pytest.mark.parametrize("status", Status)
 @pytest.mark.parametrize("function", [*MOVING, *OTHERS], ids=name_of)
 def test_nothing_moves_a_call_of_another_tenant_with_the_same_ids(
-    function: Any, status: Status, hand: Hand, tenant: Any, intruder: Any
+    function: Any, status: Status, manual_engine: ManualEngine, tenant: Any, intruder: Any
 ) -> None:
-    theirs = BEGINNINGS[status](hand, intruder, **DURABLE)
-    ours = BEGINNINGS[Status.SCHEDULED](hand, tenant, service_call_id=theirs.service_call_id, **DURABLE)
-    before = vars(call_of(intruder, theirs.service_call_id)) | {"_state": None}
+    theirs = BEGINNINGS[status](manual_engine, intruder, **DURABLE)
+    ours = BEGINNINGS[Status.SCHEDULED](
+        manual_engine, tenant, service_call_id=theirs.service_call_id, **DURABLE
+    )
+    before = vars(get_call(intruder, theirs.service_call_id)) | {"_state": None}
 
-    attempt_to(function, hand, ours)
+    attempt_to(function, manual_engine, ours)
 
-    assert vars(call_of(intruder, theirs.service_call_id)) | {"_state": None} == before
+    assert vars(get_call(intruder, theirs.service_call_id)) | {"_state": None} == before

@@ -14,15 +14,15 @@ from orchestration.lifecycle import MAX_INTERRUPTIONS
 from orchestration.retries import RetryPolicy
 from orchestration.states import Delivery
 from tests.orchestration.support import (
-    Hand,
+    ManualEngine,
     after,
-    call_of,
-    errored,
-    events_of,
-    everything,
-    log_of,
-    responded,
-    status_of,
+    build_error,
+    build_response,
+    get_call,
+    get_status,
+    list_attempts,
+    list_events,
+    read_all_rows,
     submit,
 )
 
@@ -30,101 +30,107 @@ pytestmark = pytest.mark.django_db
 
 
 def test_at_least_once_it_is_made_again_at_once_with_a_higher_number(
-    hand: Hand, tenant: Any, at_noon: datetime
+    manual_engine: ManualEngine, tenant: Any, at_noon: datetime
 ) -> None:
     service_call_id = submit(tenant)
-    first = hand.start_one()
+    first = manual_engine.start_one()
 
     assert lifecycle.resolve_interrupted([first.key]) == 1
 
-    call = call_of(tenant, service_call_id)
+    call = get_call(tenant, service_call_id)
     assert (call.status, call.due_at, call.interruptions) == ("Scheduled", at_noon, 1)
     assert call.outcome_meta["errorMeta"]["kind"] == "Interrupted"
-    assert hand.start_one().attempt == 2
-    (interrupted, running) = log_of(tenant, service_call_id)
+    assert manual_engine.start_one().attempt == 2
+    (interrupted, running) = list_attempts(tenant, service_call_id)
     assert (interrupted.error_kind, interrupted.finished_at) == ("Interrupted", at_noon)
     assert running.finished_at is None
 
 
-def test_it_does_not_count_against_the_retry_policy(hand: Hand, tenant: Any) -> None:
+def test_it_does_not_count_against_the_retry_policy(manual_engine: ManualEngine, tenant: Any) -> None:
     service_call_id = submit(tenant, retry_policy=RetryPolicy(max_attempts=2, initial_interval=0))
     for _ in range(3):
-        lifecycle.resolve_interrupted([hand.start_one().key])
-    hand.finish((hand.start_one(), errored()))
-    assert status_of(tenant, service_call_id) == "Scheduled"
-    hand.finish((hand.start_one(), errored()))
-    assert (status_of(tenant, service_call_id), call_of(tenant, service_call_id).attempt) == ("Failed", 5)
+        lifecycle.resolve_interrupted([manual_engine.start_one().key])
+    manual_engine.finish((manual_engine.start_one(), build_error()))
+    assert get_status(tenant, service_call_id) == "Scheduled"
+    manual_engine.finish((manual_engine.start_one(), build_error()))
+    assert (get_status(tenant, service_call_id), get_call(tenant, service_call_id).attempt) == ("Failed", 5)
 
 
-def test_at_most_once_the_call_has_failed_as_interrupted(hand: Hand, tenant: Any) -> None:
+def test_at_most_once_the_call_has_failed_as_interrupted(manual_engine: ManualEngine, tenant: Any) -> None:
     service_call_id = submit(
         tenant, delivery=Delivery.AT_MOST_ONCE, retry_policy=RetryPolicy(max_attempts=9, initial_interval=0)
     )
-    lifecycle.resolve_interrupted([hand.start_one().key])
-    call = call_of(tenant, service_call_id)
+    lifecycle.resolve_interrupted([manual_engine.start_one().key])
+    call = get_call(tenant, service_call_id)
     assert (call.status, call.outcome_meta["errorMeta"]["kind"]) == ("Failed", "Interrupted")
-    assert events_of(tenant, service_call_id)[-1].event_payload["error"] == "Interrupted"
-    assert hand.start() == []
+    assert list_events(tenant, service_call_id)[-1].event_payload["error"] == "Interrupted"
+    assert manual_engine.start() == []
 
 
-def test_a_call_that_is_interrupted_too_often_has_failed(hand: Hand, tenant: Any) -> None:
+def test_a_call_that_is_interrupted_too_often_has_failed(manual_engine: ManualEngine, tenant: Any) -> None:
     service_call_id = submit(tenant)
     for _ in range(MAX_INTERRUPTIONS):
-        lifecycle.resolve_interrupted([hand.start_one().key])
-    assert status_of(tenant, service_call_id) == "Scheduled"
-    lifecycle.resolve_interrupted([hand.start_one().key])
-    assert status_of(tenant, service_call_id) == "Failed"
+        lifecycle.resolve_interrupted([manual_engine.start_one().key])
+    assert get_status(tenant, service_call_id) == "Scheduled"
+    lifecycle.resolve_interrupted([manual_engine.start_one().key])
+    assert get_status(tenant, service_call_id) == "Failed"
 
 
-def test_an_attempt_that_was_recorded_meanwhile_stays_as_it_was_recorded(hand: Hand, tenant: Any) -> None:
+def test_an_attempt_that_was_recorded_meanwhile_stays_as_it_was_recorded(
+    manual_engine: ManualEngine, tenant: Any
+) -> None:
     service_call_id = submit(tenant)
-    started = hand.start_one()
-    hand.finish((started, responded()))
-    before = everything()
+    started = manual_engine.start_one()
+    manual_engine.finish((started, build_response()))
+    before = read_all_rows()
 
     assert lifecycle.resolve_interrupted([started.key]) == 0
 
-    assert everything() == before
-    (row,) = log_of(tenant, service_call_id)
+    assert read_all_rows() == before
+    (row,) = list_attempts(tenant, service_call_id)
     assert (row.response_status, row.error_kind) == (200, None)
 
 
-def test_only_the_present_attempt_can_be_interrupted(hand: Hand, tenant: Any) -> None:
+def test_only_the_present_attempt_can_be_interrupted(manual_engine: ManualEngine, tenant: Any) -> None:
     service_call_id = submit(tenant)
-    first = hand.start_one()
+    first = manual_engine.start_one()
     lifecycle.resolve_interrupted([first.key])
-    hand.start_one()
+    manual_engine.start_one()
     assert lifecycle.resolve_interrupted([first.key]) == 0
-    assert status_of(tenant, service_call_id) == "Running"
+    assert get_status(tenant, service_call_id) == "Running"
 
 
 def test_a_batch_of_two_tenants_calls_with_one_id_is_resolved_whole(
-    hand: Hand, tenant: Any, intruder: Any
+    manual_engine: ManualEngine, tenant: Any, intruder: Any
 ) -> None:
     given = submit(tenant)
     submit(intruder, service_call_id=given)
-    assert lifecycle.resolve_interrupted([call.key for call in hand.start()]) == 2
-    assert status_of(tenant, given) == status_of(intruder, given) == "Scheduled"
+    assert lifecycle.resolve_interrupted([call.key for call in manual_engine.start()]) == 2
+    assert get_status(tenant, given) == get_status(intruder, given) == "Scheduled"
 
 
-def test_the_watchdog_finds_attempts_past_their_deadline_and_no_others(hand: Hand, tenant: Any) -> None:
+def test_the_watchdog_finds_attempts_past_their_deadline_and_no_others(
+    manual_engine: ManualEngine, tenant: Any
+) -> None:
     submit(tenant, timeout_seconds=10)
-    soon = hand.start_one()
+    soon = manual_engine.start_one()
     submit(tenant, timeout_seconds=100)
-    hand.start_one()
+    manual_engine.start_one()
     with pin_time(after(24.9)):
         assert lifecycle.list_overdue_attempts(10) == []
     with pin_time(after(25)):
         assert lifecycle.list_overdue_attempts(10) == [soon.key]
 
 
-def test_on_demand_what_is_overdue_or_of_a_node_that_is_no_more_is_resolved(hand: Hand, tenant: Any) -> None:
+def test_on_demand_what_is_overdue_or_of_a_node_that_is_no_more_is_resolved(
+    manual_engine: ManualEngine, tenant: Any
+) -> None:
     overdue, running = submit(tenant, timeout_seconds=1), submit(tenant, timeout_seconds=3600)
-    hand.start()
+    manual_engine.start()
     assert resolve_stuck_calls() == 0
     with pin_time(after(20)):
         assert resolve_stuck_calls() == 1
-        assert status_of(tenant, overdue) == "Scheduled"
-        hand.membership.leave()
+        assert get_status(tenant, overdue) == "Scheduled"
+        manual_engine.membership.leave()
         assert resolve_stuck_calls() == 1
-    assert status_of(tenant, running) == "Scheduled"
+    assert get_status(tenant, running) == "Scheduled"

@@ -13,7 +13,7 @@ from orchestration import lifecycle
 from orchestration.models import ServiceCall
 from orchestration.states import TERMINAL, TRANSITIONS, Status
 from tests.factories import ServiceCallFactory
-from tests.orchestration.support import Hand, event_types, status_of
+from tests.orchestration.support import ManualEngine, get_status, list_event_types
 from tests.orchestration.transitions import BEGINNINGS, MOVES
 
 pytestmark = pytest.mark.django_db
@@ -80,12 +80,14 @@ def test_every_line_of_the_table_has_its_move() -> None:
 
 
 @pytest.mark.parametrize("move", MOVES, ids=str)
-def test_each_move_ends_and_appends_as_the_table_says(move: Any, hand: Hand, tenant: Any) -> None:
-    begun = BEGINNINGS[move.origin](hand, tenant, **move.terms)
-    before = event_types(tenant, begun.service_call_id)
+def test_each_move_ends_and_appends_as_the_table_says(
+    move: Any, manual_engine: ManualEngine, tenant: Any
+) -> None:
+    begun = BEGINNINGS[move.origin](manual_engine, tenant, **move.terms)
+    before = list_event_types(tenant, begun.service_call_id)
     (line,) = [x for x in lines() if (x.origin, x.to, x.function) == (move.origin, move.to, move.function)]
 
-    move.make(hand, begun)
+    move.make(manual_engine, begun)
 
-    assert status_of(tenant, begun.service_call_id) == line.to
-    assert event_types(tenant, begun.service_call_id) == before + line.events
+    assert get_status(tenant, begun.service_call_id) == line.to
+    assert list_event_types(tenant, begun.service_call_id) == before + line.events

@@ -21,7 +21,8 @@ from orchestration.models import ServiceCall
 from orchestration.retries import RetryPolicy
 from orchestration.states import LIVE, TERMINAL, TRANSITIONS, Delivery, Status
 from outbox.models import OutboxEvent
-from tests.orchestration.support import NOON, Hand, command, errored, responded
+from tests.conftest import NOON
+from tests.orchestration.support import ManualEngine, build_command, build_error, build_response
 from timers.models import TimerSchedule
 
 pytestmark = pytest.mark.django_db
@@ -38,9 +39,9 @@ STATUS_OF_EVENT = {
 
 
 class Walk:
-    def __init__(self, seed: int, hand: Hand, tenants: list[Any]) -> None:
+    def __init__(self, seed: int, manual_engine: ManualEngine, tenants: list[Any]) -> None:
         self.chance = random.Random(seed)
-        self.hand = hand
+        self.manual_engine = manual_engine
         self.tenants = tenants
         self.now = NOON
         self.calls: list[tuple[uuid.UUID, uuid.UUID]] = []
@@ -65,7 +66,7 @@ class Walk:
 
     def submit(self) -> None:
         commands = [
-            command(
+            build_command(
                 self.chance.choice(self.tenants),
                 due_at=self.now + timedelta(seconds=self.chance.choice([0, 0, 1, 60])),
                 delivery=self.chance.choice(list(Delivery)),
@@ -79,7 +80,7 @@ class Walk:
             self.calls += [(c.tenant_id, s.service_call_id) for c, s in submitted if not s.replayed]
 
     def set_timer(self) -> None:
-        asked = command(
+        asked = build_command(
             self.chance.choice(self.tenants),
             external_id=self.chance.choice("xy"),
             due_at=self.now + timedelta(seconds=self.chance.choice([0, 1, 60])),
@@ -92,15 +93,15 @@ class Walk:
                 self.calls.append((live.tenant_id, live.service_call_id))
 
     def start(self) -> None:
-        self.attempts += self.hand.start(self.chance.randint(1, 5))
+        self.attempts += self.manual_engine.start(self.chance.randint(1, 5))
 
     def finish(self) -> None:
-        self.hand.finish(*((attempt, self.outcome(attempt)) for attempt in self.some_attempts()))
+        self.manual_engine.finish(*((attempt, self.outcome(attempt)) for attempt in self.some_attempts()))
 
     def outcome(self, attempt: StartedCall) -> Outcome:
         if self.chance.random() < 0.5:
-            return responded(attempt, self.chance.choice([200, 204, 404, 503]))
-        return errored(attempt, self.chance.choice(list(ErrorKind)), sent=self.chance.random() < 0.5)
+            return build_response(attempt, self.chance.choice([200, 204, 404, 503]))
+        return build_error(attempt, self.chance.choice(list(ErrorKind)), sent=self.chance.random() < 0.5)
 
     def interrupt(self) -> None:
         lifecycle.resolve_interrupted([attempt.key for attempt in self.some_attempts()])
@@ -169,10 +170,12 @@ class Walk:
 
 
 @pytest.mark.parametrize("round_", range(3))
-def test_every_promise_is_kept_after_every_step(round_: int, hand: Hand, tenant: Any, intruder: Any) -> None:
+def test_every_promise_is_kept_after_every_step(
+    round_: int, manual_engine: ManualEngine, tenant: Any, intruder: Any
+) -> None:
     seed = random.SystemRandom().randrange(10**9)
     print(f"seed {seed}")  # noqa: T201 (shown when it fails, so that the walk can be repeated)
-    walk = Walk(seed, hand, [tenant, intruder])
+    walk = Walk(seed, manual_engine, [tenant, intruder])
     for number in range(STEPS):
         walk.step()
         if number % 10 == 9:

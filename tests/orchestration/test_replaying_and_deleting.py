@@ -16,48 +16,50 @@ from orchestration.models import ServiceCall
 from orchestration.retries import RetryPolicy
 from tests.orchestration.support import (
     URL,
-    Hand,
+    ManualEngine,
     after,
-    call_of,
-    everything,
-    log_of,
-    responded,
+    build_response,
+    find_timer,
+    get_call,
+    list_attempts,
+    read_all_rows,
     submit,
-    timer_of,
 )
 
 pytestmark = pytest.mark.django_db
 
 
-def ended(hand: Hand, tenant: Any, **terms: Any) -> Any:
+def ended(manual_engine: ManualEngine, tenant: Any, **terms: Any) -> Any:
     service_call_id = submit(tenant, **terms)
-    hand.finish((hand.start_one(), responded()))
+    manual_engine.finish((manual_engine.start_one(), build_response()))
     return service_call_id
 
 
 def test_a_replay_asks_for_the_same_now_and_names_its_origin(
-    hand: Hand, tenant: Any, at_noon: datetime
+    manual_engine: ManualEngine, tenant: Any, at_noon: datetime
 ) -> None:
     request = RequestSpec("PUT", URL, {"Authorization": "s3cret", "A": "b"}, {"n": 1})
     policy = RetryPolicy(max_attempts=3)
     origin = ended(
-        hand, tenant, request=request, retry_policy=policy, timeout_seconds=7.0, tags=frozenset("ab")
+        manual_engine, tenant, request=request, retry_policy=policy, timeout_seconds=7.0, tags=frozenset("ab")
     )
-    first = call_of(tenant, origin)
+    first = get_call(tenant, origin)
 
     replayed = lifecycle.replay(tenant.tenant_id, origin, new_id())
 
-    call = call_of(tenant, replayed.service_call_id)
+    call = get_call(tenant, replayed.service_call_id)
     assert (call.status, call.due_at, call.replay_of) == ("Scheduled", at_noon, origin)
     assert (call.name, call.retry_policy, call.timeout_seconds) == (first.name, policy.to_stored(), 7.0)
     assert {tag.tag for tag in call.tags.all()} == {"a", "b"}
-    sent = hand.start_one().request
+    sent = manual_engine.start_one().request
     assert sent.masked_headers == {"Authorization": "••••••", "A": "b"}
     assert (sent.method, sent.body) == ("PUT", {"n": 1})
 
 
-def test_a_key_stands_for_the_replay_of_one_call_whatever_becomes_of_that(hand: Hand, tenant: Any) -> None:
-    origin, other = ended(hand, tenant, tags=frozenset("a")), ended(hand, tenant)
+def test_a_key_stands_for_the_replay_of_one_call_whatever_becomes_of_that(
+    manual_engine: ManualEngine, tenant: Any
+) -> None:
+    origin, other = ended(manual_engine, tenant, tags=frozenset("a")), ended(manual_engine, tenant)
     made = lifecycle.replay(tenant.tenant_id, origin, new_id(), "k")
     lifecycle.add_tag(tenant.tenant_id, origin, "later")
     again = lifecycle.replay(tenant.tenant_id, origin, new_id(), "k")
@@ -69,21 +71,21 @@ def test_a_key_stands_for_the_replay_of_one_call_whatever_becomes_of_that(hand: 
     assert lifecycle.replay(tenant.tenant_id, origin, new_id(), "k").service_call_id == made.service_call_id
 
 
-def test_the_key_of_a_submission_makes_no_replay_of_it(hand: Hand, tenant: Any) -> None:
-    origin = ended(hand, tenant, idempotency_key="k")
+def test_the_key_of_a_submission_makes_no_replay_of_it(manual_engine: ManualEngine, tenant: Any) -> None:
+    origin = ended(manual_engine, tenant, idempotency_key="k")
     with pytest.raises(Conflict, match="was used for another request"):
         lifecycle.replay(tenant.tenant_id, origin, new_id(), "k")
 
 
-def test_the_origin_stays_as_it_was(hand: Hand, tenant: Any) -> None:
-    origin = ended(hand, tenant)
-    before = vars(call_of(tenant, origin)) | {"_state": None}
+def test_the_origin_stays_as_it_was(manual_engine: ManualEngine, tenant: Any) -> None:
+    origin = ended(manual_engine, tenant)
+    before = vars(get_call(tenant, origin)) | {"_state": None}
     lifecycle.replay(tenant.tenant_id, origin, new_id())
-    assert vars(call_of(tenant, origin)) | {"_state": None} == before
+    assert vars(get_call(tenant, origin)) | {"_state": None} == before
 
 
-def test_a_retry_is_a_replay_that_there_is_once(hand: Hand, tenant: Any) -> None:
-    origin = ended(hand, tenant)
+def test_a_retry_is_a_replay_that_there_is_once(manual_engine: ManualEngine, tenant: Any) -> None:
+    origin = ended(manual_engine, tenant)
     first = lifecycle.retry(tenant.tenant_id, origin, new_id()).service_call_id
     with pytest.raises(Conflict, match="replayed before"):
         lifecycle.retry(tenant.tenant_id, origin, new_id())
@@ -92,22 +94,24 @@ def test_a_retry_is_a_replay_that_there_is_once(hand: Hand, tenant: Any) -> None
     assert lifecycle.retry(tenant.tenant_id, origin, new_id()).service_call_id != first
 
 
-def test_a_replay_under_a_key_is_made_once(hand: Hand, tenant: Any) -> None:
-    origin = ended(hand, tenant)
+def test_a_replay_under_a_key_is_made_once(manual_engine: ManualEngine, tenant: Any) -> None:
+    origin = ended(manual_engine, tenant)
     first, second = (lifecycle.replay(tenant.tenant_id, origin, new_id(), "again") for _ in range(2))
     assert (first.service_call_id, second.replayed) == (second.service_call_id, True)
 
 
-def test_a_deleted_call_takes_its_timer_tags_and_log_with_it(hand: Hand, tenant: Any) -> None:
-    gone, stays = ended(hand, tenant, tags=frozenset("a")), ended(hand, tenant)
+def test_a_deleted_call_takes_its_timer_tags_and_log_with_it(
+    manual_engine: ManualEngine, tenant: Any
+) -> None:
+    gone, stays = ended(manual_engine, tenant, tags=frozenset("a")), ended(manual_engine, tenant)
     lifecycle.delete(tenant.tenant_id, gone)
     assert [call.service_call_id for call in ServiceCall.objects.for_tenant(tenant.tenant_id)] == [stays]
-    assert (timer_of(tenant, gone), log_of(tenant, gone)) == (None, [])
+    assert (find_timer(tenant, gone), list_attempts(tenant, gone)) == (None, [])
 
 
 @pytest.mark.parametrize("what", ["replay", "delete"])
 def test_anothers_call_is_unknown_and_one_that_runs_is_left_alone(
-    what: str, hand: Hand, tenant: Any, intruder: Any
+    what: str, manual_engine: ManualEngine, tenant: Any, intruder: Any
 ) -> None:
     def ask(whose: Any) -> None:
         if what == "replay":
@@ -116,19 +120,21 @@ def test_anothers_call_is_unknown_and_one_that_runs_is_left_alone(
             lifecycle.delete(whose.tenant_id, running)
 
     running = submit(tenant)
-    hand.start()
-    before = everything()
+    manual_engine.start()
+    before = read_all_rows()
     with pytest.raises(NotFound):
         ask(intruder)
     with pytest.raises(Conflict):
         ask(tenant)
-    assert everything() == before
+    assert read_all_rows() == before
 
 
-def test_pruning_takes_what_ended_long_ago_and_nothing_else(hand: Hand, tenant: Any, intruder: Any) -> None:
-    old = [ended(hand, whose) for whose in (tenant, tenant, intruder)]
+def test_pruning_takes_what_ended_long_ago_and_nothing_else(
+    manual_engine: ManualEngine, tenant: Any, intruder: Any
+) -> None:
+    old = [ended(manual_engine, whose) for whose in (tenant, tenant, intruder)]
     with pin_time(after(3000)):
-        recent = ended(hand, tenant)
+        recent = ended(manual_engine, tenant)
         waiting = submit(tenant, due_at=after(1))
     with pin_time(after(3601)):
         assert lifecycle.prune_calls(timedelta(hours=1), limit=100) == len(old)
@@ -137,8 +143,8 @@ def test_pruning_takes_what_ended_long_ago_and_nothing_else(hand: Hand, tenant: 
     assert set(left) == {recent, waiting}
 
 
-def test_pruning_stops_at_its_limit(hand: Hand, tenant: Any) -> None:
+def test_pruning_stops_at_its_limit(manual_engine: ManualEngine, tenant: Any) -> None:
     for _ in range(5):
-        ended(hand, tenant)
+        ended(manual_engine, tenant)
     with pin_time(after(7200)):
         assert [lifecycle.prune_calls(timedelta(hours=1), limit=2) for _ in range(4)] == [2, 2, 1, 0]

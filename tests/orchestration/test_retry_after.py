@@ -8,13 +8,14 @@ from hypothesis import strategies as st
 
 from orchestration.outcome_rules import Failure, judge
 from orchestration.states import ResponseContract
-from tests.orchestration.support import NOON, responded
+from tests.conftest import NOON
+from tests.orchestration.support import build_response
 
 DAY = 86_400.0
 
 
 def asked(value: str, status: int = 503, name: str = "Retry-After") -> float | None:
-    verdict = judge(ResponseContract.STATUS, responded(status=status, headers={name: value}), NOON)
+    verdict = judge(ResponseContract.STATUS, build_response(status=status, headers={name: value}), NOON)
     assert isinstance(verdict, Failure)
     return verdict.retry_after
 
@@ -85,6 +86,6 @@ def test_it_is_not_with_one_that_is_final() -> None:
 
 def test_of_several_the_first_counts() -> None:
     both = {"Retry-After": "5", "retry-after": "9"}
-    verdict = judge(ResponseContract.STATUS, responded(status=503, headers=both), NOON)
+    verdict = judge(ResponseContract.STATUS, build_response(status=503, headers=both), NOON)
     assert isinstance(verdict, Failure)
     assert verdict.retry_after == 5.0

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestration.retries import RetryPolicy
-from tests.orchestration.support import NOON, after
+from tests.conftest import NOON
+from tests.orchestration.support import after
 
 seconds = st.floats(min_value=0, max_value=1e7)
 policies = st.builds(

@@ -13,7 +13,7 @@ from eventservice.db.now import pin_time
 from eventservice.tenants.models import Tenant
 from orchestration.lifecycle import prune_calls
 from orchestration.models import CallRollup, HostRollup, RollupMark, ServiceCall
-from orchestration.statistics import rollup
+from orchestration.statistics import aggregation, rollup
 from orchestration.statistics.recent_sample import LATENESS_BUCKETS_MS
 from orchestration.statistics.rollup import LATENESS_COLUMNS, forget_rollups, roll_up
 from tests.conftest import NOON
@@ -222,16 +222,16 @@ def test_a_round_that_another_has_overtaken_writes_nothing(
     tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     call(tenant, NOON)
-    counted = rollup.tally  # type: ignore[attr-defined]
+    counted = aggregation.count_ended_calls
 
     def meanwhile(*args: Any) -> Any:
         found = counted(*args)
-        monkeypatch.setattr(rollup, "tally", counted)
+        monkeypatch.setattr(rollup, "count_ended_calls", counted)
         call(tenant, NOON + MINUTE)
         assert roll_up(LONG)
         return found
 
-    monkeypatch.setattr(rollup, "tally", meanwhile)
+    monkeypatch.setattr(rollup, "count_ended_calls", meanwhile)
     roll_up(LONG)
     assert rows(tenant) == {NOON: [1, 0, 0], NOON + MINUTE: [1, 0, 0]}
 

@@ -24,12 +24,12 @@ from orchestration.retries import RetryPolicy
 from tests.orchestration.support import (
     UNQUOTED,
     after,
-    call_of,
-    command,
-    events_of,
-    everything,
+    build_command,
+    find_timer,
+    get_call,
+    list_events,
+    read_all_rows,
     submit,
-    timer_of,
 )
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
@@ -38,7 +38,7 @@ SOME_ID = uuid.UUID(int=7)
 
 
 def test_a_call_without_a_due_time_is_due_now(tenant: Any, at_noon: datetime) -> None:
-    call = call_of(tenant, submit(tenant))
+    call = get_call(tenant, submit(tenant))
     assert (call.status, call.attempt, call.execution_id, call.next_seq) == ("Scheduled", 0, None, 3)
     assert call.submitted_at == call.due_at == at_noon
     assert call.started_at is call.finished_at is call.outcome_meta is None
@@ -49,7 +49,7 @@ def test_what_was_asked_is_what_is_stored(tenant: Any) -> None:
     request = RequestSpec(
         "PUT", "https://Shop.test:8443/a?b=c", {"Accept": "text/plain"}, {"n": [1, None, "ü"]}
     )
-    call = call_of(
+    call = get_call(
         tenant, submit(tenant, name="Grüße", request=request, due_at=after(60), retry_policy=policy)
     )
 
@@ -65,7 +65,7 @@ def test_what_was_asked_is_what_is_stored(tenant: Any) -> None:
 
 def test_the_timer_has_the_calls_due_time_its_shard_and_its_lane(tenant: Any, at_noon: datetime) -> None:
     service_call_id = submit(tenant, due_at=after(60))
-    timer = timer_of(tenant, service_call_id)
+    timer = find_timer(tenant, service_call_id)
     assert timer is not None
     assert (timer.state, timer.due_at, timer.registered_at) == ("Scheduled", after(60), at_noon)
     assert timer.shard_id == compute_shard(tenant.tenant_id, str(service_call_id), 16)
@@ -73,7 +73,7 @@ def test_the_timer_has_the_calls_due_time_its_shard_and_its_lane(tenant: Any, at
 
 
 def test_a_durable_timers_shard_follows_from_its_own_id(tenant: Any) -> None:
-    timer = timer_of(tenant, submit(tenant, external_id="order-1"))
+    timer = find_timer(tenant, submit(tenant, external_id="order-1"))
     assert timer is not None
     assert timer.shard_id == compute_shard(tenant.tenant_id, "order-1", 16)
 
@@ -83,7 +83,7 @@ def test_two_events_tell_of_it_the_second_because_of_the_first(tenant: Any) -> N
     service_call_id = submit(
         tenant, due_at=after(60), tags=frozenset({"b", "a"}), correlation_id=correlation_id
     )
-    submitted, scheduled = events_of(tenant, service_call_id)
+    submitted, scheduled = list_events(tenant, service_call_id)
 
     assert (submitted.event_type, scheduled.event_type) == ("ServiceCallSubmitted", "ServiceCallScheduled")
     assert (submitted.causation_id, scheduled.causation_id) == (None, submitted.event_id)
@@ -94,13 +94,14 @@ def test_two_events_tell_of_it_the_second_because_of_the_first(tenant: Any) -> N
 
 def test_events_tell_the_time_in_utc_whatever_zone_it_was_given_in(tenant: Any) -> None:
     eastern = after(60).astimezone(timezone(timedelta(hours=-5)))
-    _, scheduled = events_of(tenant, submit(tenant, due_at=eastern))
+    _, scheduled = list_events(tenant, submit(tenant, due_at=eastern))
     assert scheduled.event_payload["dueAt"] == "2026-03-01T12:01:00.000Z"
 
 
 def test_a_batch_may_mix_tenants(tenant: Any, intruder: Any) -> None:
     commands = [
-        command(whose, name=str(n), tags=frozenset({"t"})) for n, whose in enumerate([tenant, intruder] * 3)
+        build_command(whose, name=str(n), tags=frozenset({"t"}))
+        for n, whose in enumerate([tenant, intruder] * 3)
     ]
 
     results = lifecycle.submit(commands)
@@ -111,7 +112,7 @@ def test_a_batch_may_mix_tenants(tenant: Any, intruder: Any) -> None:
         stored = ServiceCall.objects.for_tenant(whose.tenant_id)
         assert sorted(stored.values_list("service_call_id", flat=True)) == sorted(mine)
         assert ServiceCallTag.objects.for_tenant(whose.tenant_id).count() == 3
-        assert all(len(events_of(whose, service_call_id)) == 2 for service_call_id in mine)
+        assert all(len(list_events(whose, service_call_id)) == 2 for service_call_id in mine)
 
 
 def test_a_given_id_is_the_calls_and_two_tenants_may_give_the_same(tenant: Any, intruder: Any) -> None:
@@ -124,11 +125,11 @@ def test_a_given_id_is_the_calls_and_two_tenants_may_give_the_same(tenant: Any, 
 )
 def test_an_id_that_is_taken_is_a_conflict(tenant: Any, taken: dict[str, Any]) -> None:
     submit(tenant, **taken)
-    before = everything()
+    before = read_all_rows()
     with pytest.raises(Conflict) as refused:
-        lifecycle.submit([command(tenant), command(tenant, name="other", **taken)])
+        lifecycle.submit([build_command(tenant), build_command(tenant, name="other", **taken)])
     assert refused.value.code == "already_exists"
-    assert everything() == before
+    assert read_all_rows() == before
 
 
 @pytest.mark.parametrize(
@@ -143,20 +144,20 @@ def test_an_id_that_is_taken_is_a_conflict(tenant: Any, taken: dict[str, Any]) -
 def test_one_wrong_command_stores_none_of_the_batch(
     tenant: Tenant, wrong: dict[str, Any], error: type[Exception]
 ) -> None:
-    wrong_one = replace(command(tenant), **wrong)
-    before = everything()
+    wrong_one = replace(build_command(tenant), **wrong)
+    before = read_all_rows()
     with pytest.raises(error):
-        lifecycle.submit([command(tenant), wrong_one])
-    assert everything() == before
+        lifecycle.submit([build_command(tenant), wrong_one])
+    assert read_all_rows() == before
 
 
 def test_one_that_is_refused_takes_no_other_with_it_and_few_are_stored_one_by_one(tenant: Tenant) -> None:
     submit(tenant, service_call_id=SOME_ID)
     submit(tenant, idempotency_key="used")
-    commands = [command(tenant) for _ in range(200)]
-    commands[40] = command(tenant, service_call_id=SOME_ID)
-    commands[41] = command(tenant, idempotency_key="used", name="other")
-    commands[7] = commands[199] = command(tenant, idempotency_key="twice")
+    commands = [build_command(tenant) for _ in range(200)]
+    commands[40] = build_command(tenant, service_call_id=SOME_ID)
+    commands[41] = build_command(tenant, idempotency_key="used", name="other")
+    commands[7] = commands[199] = build_command(tenant, idempotency_key="twice")
     with CaptureQueriesContext(connection) as queries:
         results = lifecycle.submit_each(commands)
     told = [result.code if isinstance(result, DomainError) else result.service_call_id for result in results]
@@ -184,7 +185,7 @@ def test_a_batch_with_one_that_is_refused_goes_again_after_a_deadlock(
     monkeypatch.setattr(errors, "is_deadlock", lambda error: error.args == ("deadlock",))
     with connection.execute_wrapper(deadlock):
         results = lifecycle.submit_each(
-            [command(tenant, service_call_id=SOME_ID), command(tenant), command(tenant)]
+            [build_command(tenant, service_call_id=SOME_ID), build_command(tenant), build_command(tenant)]
         )
     assert next(inserts) > 5
     assert [isinstance(result, DomainError) for result in results] == [True, False, False]

@@ -10,7 +10,8 @@ from execution.outcome import ErrorKind, Outcome
 from orchestration.outcome_rules import Failure, RetryTerms, Success, Verdict, compute_next_attempt, judge
 from orchestration.retries import RetryPolicy
 from orchestration.states import Delivery, ResponseContract
-from tests.orchestration.support import NOON, errored, responded
+from tests.conftest import NOON
+from tests.orchestration.support import build_error, build_response
 
 AGAIN_KINDS = {"Timeout", "Dns", "Connect", "Tls", "Protocol"}
 SUCCESSES = (200, 201, 202, 204, 206, 226, 299)
@@ -36,14 +37,16 @@ def test_an_error_is_tried_again_when_it_may_pass_and_the_delivery_allows_it(
     kind: ErrorKind, contract: str, delivery: str
 ) -> None:
     passing = kind.value in AGAIN_KINDS
-    assert is_tried_again(errored(kind=kind, sent=False), contract, delivery) == passing
+    assert is_tried_again(build_error(kind=kind, sent=False), contract, delivery) == passing
     at_least_once = delivery == Delivery.AT_LEAST_ONCE
-    assert is_tried_again(errored(kind=kind, sent=True), contract, delivery) == (passing and at_least_once)
+    assert is_tried_again(build_error(kind=kind, sent=True), contract, delivery) == (
+        passing and at_least_once
+    )
 
 
 @pytest.mark.parametrize("kind", ErrorKind)
 def test_an_error_is_told_as_it_is(kind: ErrorKind) -> None:
-    assert verdict(errored(kind=kind)).meta == {
+    assert verdict(build_error(kind=kind)).meta == {
         "errorMeta": {
             "kind": kind.value,
             "message": "It did not work.",
@@ -55,7 +58,7 @@ def test_an_error_is_told_as_it_is(kind: ErrorKind) -> None:
 
 @pytest.mark.parametrize("status", SUCCESSES)
 def test_by_status_every_2xx_is_a_success(status: int) -> None:
-    judged = verdict(responded(status=status))
+    judged = verdict(build_response(status=status))
     assert isinstance(judged, Success)
     assert judged.meta["responseMeta"]["status"] == status
     assert "errorMeta" not in judged.meta
@@ -64,25 +67,25 @@ def test_by_status_every_2xx_is_a_success(status: int) -> None:
 @pytest.mark.parametrize("status", AGAIN_STATUSES)
 @pytest.mark.parametrize("contract", ResponseContract)
 def test_statuses_that_may_pass_are_tried_again(status: int, contract: str) -> None:
-    assert is_tried_again(responded(status=status), contract, Delivery.AT_LEAST_ONCE)
-    assert not is_tried_again(responded(status=status), contract, Delivery.AT_MOST_ONCE)
+    assert is_tried_again(build_response(status=status), contract, Delivery.AT_LEAST_ONCE)
+    assert not is_tried_again(build_response(status=status), contract, Delivery.AT_MOST_ONCE)
 
 
 @pytest.mark.parametrize("status", FINAL_STATUSES)
 def test_by_status_every_other_is_final(status: int) -> None:
-    assert not is_tried_again(responded(status=status), ResponseContract.STATUS, Delivery.AT_LEAST_ONCE)
+    assert not is_tried_again(build_response(status=status), ResponseContract.STATUS, Delivery.AT_LEAST_ONCE)
 
 
 @pytest.mark.parametrize("status", [*SUCCESSES[1:], *AGAIN_STATUSES, *FINAL_STATUSES])
 def test_as_a_callback_only_200_is_a_success_and_only_4xx_is_final(status: int) -> None:
     final = 400 <= status < 500 and status not in (408, 425, 429)
-    judged = verdict(responded(status=status), ResponseContract.CALLBACK)
+    judged = verdict(build_response(status=status), ResponseContract.CALLBACK)
     assert isinstance(judged, Failure)
     assert judged.retryable is not final
 
 
 def test_a_failed_response_is_told_with_both_its_response_and_its_error() -> None:
-    meta = verdict(responded(status=503, body=b"sorry", headers={"Set-Cookie": "s3cret"})).meta
+    meta = verdict(build_response(status=503, body=b"sorry", headers={"Set-Cookie": "s3cret"})).meta
     assert meta["responseMeta"] == {
         "status": 503,
         "headers": {"Set-Cookie": "••••••"},
@@ -93,12 +96,12 @@ def test_a_failed_response_is_told_with_both_its_response_and_its_error() -> Non
 
 
 def test_of_a_body_the_beginning_is_told_as_text_that_every_database_takes() -> None:
-    snippet = verdict(responded(body=b"\0\xff" + b"x" * 5000)).meta["responseMeta"]["bodySnippet"]
+    snippet = verdict(build_response(body=b"\0\xff" + b"x" * 5000)).meta["responseMeta"]["bodySnippet"]
     assert snippet == "\ufffd\ufffd" + "x" * 2046
 
 
 def test_without_attempts_left_nothing_is_tried_again() -> None:
     terms = RetryTerms(ResponseContract.STATUS, Delivery.AT_LEAST_ONCE, RetryPolicy(), 1, NOON)
-    failure = verdict(errored())
+    failure = verdict(build_error())
     assert isinstance(failure, Failure)
-    assert compute_next_attempt(terms, failure, errored(), NOON) is None
+    assert compute_next_attempt(terms, failure, build_error(), NOON) is None

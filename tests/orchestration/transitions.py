@@ -17,7 +17,14 @@ from orchestration import lifecycle
 from orchestration.lifecycle import StartedCall
 from orchestration.retries import RetryPolicy
 from orchestration.states import Delivery, Status
-from tests.orchestration.support import Hand, after, command, errored, responded, submit
+from tests.orchestration.support import (
+    ManualEngine,
+    after,
+    build_command,
+    build_error,
+    build_response,
+    submit,
+)
 from timers.schedule import Timer
 
 TIMER_ID = "order-1"
@@ -41,33 +48,33 @@ class Begun:
         )
 
 
-def scheduled(hand: Hand, tenant: Any, **terms: Any) -> Begun:
+def scheduled(manual_engine: ManualEngine, tenant: Any, **terms: Any) -> Begun:
     return Begun(tenant.tenant_id, submit(tenant, **terms))
 
 
-def running(hand: Hand, tenant: Any, *, to_be_canceled: bool = False, **terms: Any) -> Begun:
-    begun = scheduled(hand, tenant, **terms)
-    begun.attempt = hand.start_one()
+def running(manual_engine: ManualEngine, tenant: Any, *, to_be_canceled: bool = False, **terms: Any) -> Begun:
+    begun = scheduled(manual_engine, tenant, **terms)
+    begun.attempt = manual_engine.start_one()
     if to_be_canceled:
-        cancel(hand, begun)
+        cancel(manual_engine, begun)
     return begun
 
 
-def succeeded(hand: Hand, tenant: Any, **terms: Any) -> Begun:
-    begun = running(hand, tenant, **terms)
-    succeed(hand, begun)
+def succeeded(manual_engine: ManualEngine, tenant: Any, **terms: Any) -> Begun:
+    begun = running(manual_engine, tenant, **terms)
+    succeed(manual_engine, begun)
     return begun
 
 
-def failed(hand: Hand, tenant: Any, **terms: Any) -> Begun:
-    begun = running(hand, tenant, **terms)
-    fail(hand, begun)
+def failed(manual_engine: ManualEngine, tenant: Any, **terms: Any) -> Begun:
+    begun = running(manual_engine, tenant, **terms)
+    fail(manual_engine, begun)
     return begun
 
 
-def canceled(hand: Hand, tenant: Any, **terms: Any) -> Begun:
-    begun = scheduled(hand, tenant, **terms)
-    cancel(hand, begun)
+def canceled(manual_engine: ManualEngine, tenant: Any, **terms: Any) -> Begun:
+    begun = scheduled(manual_engine, tenant, **terms)
+    cancel(manual_engine, begun)
     return begun
 
 
@@ -83,58 +90,58 @@ BEGINNINGS: dict[str, Callable[..., Begun]] = {
 # --- what can be asked of any call, in whatever status it is ---
 
 
-def start(hand: Hand, call: Begun) -> None:
+def start(manual_engine: ManualEngine, call: Begun) -> None:
     due = Timer(call.tenant_id, call.service_call_id, new_id(), after(0), 0, "target.test")
     with transaction.atomic():
-        lifecycle.start([due], hand.membership.owner_id)
+        lifecycle.start([due], manual_engine.membership.owner_id)
 
 
-def succeed(hand: Hand, call: Begun) -> None:
-    lifecycle.finish([(call.key, responded())], hand.membership.fence)
+def succeed(manual_engine: ManualEngine, call: Begun) -> None:
+    lifecycle.finish([(call.key, build_response())], manual_engine.membership.fence)
 
 
-def fail(hand: Hand, call: Begun) -> None:
-    lifecycle.finish([(call.key, responded(status=404))], hand.membership.fence)
+def fail(manual_engine: ManualEngine, call: Begun) -> None:
+    lifecycle.finish([(call.key, build_response(status=404))], manual_engine.membership.fence)
 
 
-def fail_for_now(hand: Hand, call: Begun) -> None:
-    lifecycle.finish([(call.key, errored())], hand.membership.fence)
+def fail_for_now(manual_engine: ManualEngine, call: Begun) -> None:
+    lifecycle.finish([(call.key, build_error())], manual_engine.membership.fence)
 
 
-def interrupt(hand: Hand, call: Begun) -> None:
+def interrupt(manual_engine: ManualEngine, call: Begun) -> None:
     lifecycle.resolve_interrupted([call.key])
 
 
-def cancel(hand: Hand, call: Begun) -> None:
+def cancel(manual_engine: ManualEngine, call: Begun) -> None:
     lifecycle.cancel(call.tenant_id, call.service_call_id)
 
 
-def reschedule(hand: Hand, call: Begun) -> None:
+def reschedule(manual_engine: ManualEngine, call: Begun) -> None:
     lifecycle.reschedule(call.tenant_id, call.service_call_id, after(600))
 
 
-def run_now(hand: Hand, call: Begun) -> None:
+def run_now(manual_engine: ManualEngine, call: Begun) -> None:
     lifecycle.reschedule(call.tenant_id, call.service_call_id, None)
 
 
-def submit_again(hand: Hand, call: Begun) -> None:
+def submit_again(manual_engine: ManualEngine, call: Begun) -> None:
     submit(SimpleNamespace(tenant_id=call.tenant_id), service_call_id=call.service_call_id)
 
 
-def edit(hand: Hand, call: Begun) -> None:
+def edit(manual_engine: ManualEngine, call: Begun) -> None:
     lifecycle.edit(call.tenant_id, call.service_call_id, due_at=after(600))
 
 
-def set_timer(hand: Hand, call: Begun) -> None:
+def set_timer(manual_engine: ManualEngine, call: Begun) -> None:
     tenant = SimpleNamespace(tenant_id=call.tenant_id)
-    lifecycle.set_timer(command(tenant, external_id=TIMER_ID, due_at=after(600)))
+    lifecycle.set_timer(build_command(tenant, external_id=TIMER_ID, due_at=after(600)))
 
 
-def replay(hand: Hand, call: Begun) -> None:
+def replay(manual_engine: ManualEngine, call: Begun) -> None:
     lifecycle.replay(call.tenant_id, call.service_call_id, new_id())
 
 
-def delete(hand: Hand, call: Begun) -> None:
+def delete(manual_engine: ManualEngine, call: Begun) -> None:
     lifecycle.delete(call.tenant_id, call.service_call_id)
 
 
@@ -144,10 +151,12 @@ OTHERS = (set_timer, replay, delete)
 REFUSING = (cancel, reschedule, run_now, edit, submit_again, *OTHERS)
 
 
-def attempt_to(function: Callable[[Hand, Begun], None], hand: Hand, call: Begun) -> bool:
+def attempt_to(
+    function: Callable[[ManualEngine, Begun], None], manual_engine: ManualEngine, call: Begun
+) -> bool:
     """False when it was refused, which only a tenant's commands are: the engine's functions pass the call over."""
     try:
-        function(hand, call)
+        function(manual_engine, call)
     except Conflict:
         assert function in REFUSING
         return False
@@ -159,7 +168,7 @@ class Move:
     origin: Status
     to: Status
     function: str
-    make: Callable[[Hand, Begun], None]
+    make: Callable[[ManualEngine, Begun], None]
     terms: dict[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:

@@ -23,7 +23,7 @@ from eventservice.runtime.models import Slot
 from eventservice.runtime.slots import ROLE_LEASE
 from eventservice.runtime.worker import Worker
 from tests.database_connections import end_other_connections
-from tests.orchestration.support import database_away
+from tests.orchestration.support import database_unavailable
 
 
 class FailingRole:
@@ -139,7 +139,7 @@ def test_after_an_outage_the_standby_leaves_an_expired_lease_to_its_holder(
     start_chains()
     active, standby = Worker(), Worker()
     assert (holds_role(active), holds_role(standby)) == (True, False)
-    with database_away("UPDATE cluster_slots"), pytest.raises(OperationalError):
+    with database_unavailable("UPDATE cluster_slots"), pytest.raises(OperationalError):
         holds_role(standby)
     Slot.objects.update(lease_until=DbNow(-ROLE_LEASE))
     assert (holds_role(standby), holds_role(active)) == (False, True)

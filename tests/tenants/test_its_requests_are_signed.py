@@ -8,7 +8,7 @@ import pytest
 from cryptography.fernet import MultiFernet
 
 from eventservice.tenants.directory import clear_profile_cache, create_tenant
-from tests.orchestration.support import FakeEgress, engine_on, look, submit
+from tests.orchestration.support import FakeEgress, build_engine, submit
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
 
@@ -22,6 +22,6 @@ def test_the_engine_signs_and_opens_the_secret_once() -> None:
         submit(tenant)
     with patch.object(MultiFernet, "decrypt", autospec=True, side_effect=MultiFernet.decrypt) as opened:
         egress = FakeEgress()
-        look(engine_on(egress))
+        build_engine(egress).poll_now()
     assert [dict(attempt.headers)["webhook-signature"][:3] for attempt in egress.sent] == ["v1,"] * 3
     assert opened.call_count == 1
