@@ -50,7 +50,12 @@ def submit_calls(tenant: Tenant, count: int, **changes: Any) -> list[uuid.UUID]:
 def get_list_page(client: Client, query: str = "", status: int = 200) -> str:
     response = client.get(f"/calls/?{query}", HTTP_ACCEPT="text/html")
     assert response.status_code == status, response.content.decode()[:2000]
-    return str(response.content.decode())
+    return squeeze(response.content.decode())
+
+
+def squeeze(text: str) -> str:
+    """Return the text with single spaces, however its template is wrapped."""
+    return " ".join(text.split())
 
 
 def read_names(page: str) -> list[str]:
@@ -59,7 +64,7 @@ def read_names(page: str) -> list[str]:
 
 
 def read_chips(page: str) -> dict[str, str]:
-    found = re.findall(r'id="chip-(\w+)"[^>]*>\w+ <span class="count">([^<]*)</span>', page)
+    found = re.findall(r'id="chip-(\w+)"[^>]*> \w+ <span class="count">([^<]*)</span>', page)
     return dict(found)
 
 

@@ -12,7 +12,7 @@ from eventservice.db.now import pin_time
 from eventservice.tenants.models import Tenant
 from orchestration.models import ServiceCall
 from tests.conftest import NOON
-from tests.console.call_list import get_list_page, make_call, read_chips
+from tests.console.call_list import get_list_page, make_call, read_chips, squeeze
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
 
@@ -22,10 +22,6 @@ def read_updates_url(page: str) -> str:
     return unescape(found)
 
 
-def squeeze(text: str) -> str:
-    return " ".join(text.split())
-
-
 def list_shown_keys(page: str) -> list[str]:
     return re.findall(r'name="shown" value="([^"]*)"', page)
 
@@ -33,7 +29,7 @@ def list_shown_keys(page: str) -> list[str]:
 def fetch_updates(client: Client, page: str) -> str:
     response = client.post(read_updates_url(page), {"shown": list_shown_keys(page)}, HTTP_HX_REQUEST="true")
     assert response.status_code == 200
-    return str(response.content.decode())
+    return squeeze(response.content.decode())
 
 
 def test_new_calls_are_counted_and_not_inserted(viewer: Client, tenant: Tenant) -> None:
@@ -58,9 +54,7 @@ def test_a_row_is_refreshed_in_place(viewer: Client, tenant: Tenant) -> None:
         status="Canceled", finished_at=NOON
     )
     part = fetch_updates(viewer, page)
-    assert f'id="state-{call.service_call_id}" hx-swap-oob="true"> <span class="pill canceled">' in squeeze(
-        part
-    )
+    assert f'id="state-{call.service_call_id}" hx-swap-oob="true"> <span class="pill canceled">' in part
     assert f'id="execution-{call.service_call_id}" hx-swap-oob="true">' in part
     assert "Canceled <time" in part
     assert read_chips(part)["Scheduled"] == "0"

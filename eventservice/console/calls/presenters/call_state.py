@@ -59,7 +59,7 @@ def explain_final_failure(call: CallDetails) -> str:
         return "This error is not retried."
     attempts = call.attempt - call.interruptions
     if attempts >= policy.max_attempts:
-        return f"All {attempts} attempts were made." if attempts > 1 else "The call has no retry policy."
+        return f"All {attempts} attempts were made." if attempts > 1 else "Only one attempt was allowed."
     if call.delivery == Delivery.AT_MOST_ONCE:
         return "The call is delivered at most once, and its request may already have been sent."
     return "The time allowed for attempts is over."
