@@ -5,7 +5,7 @@ from __future__ import annotations
 import binascii
 import json
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 from eventservice.kernel.secrets import Undecipherable, decrypt_cached
 from eventservice.kernel.signing import build_signature_headers, decode_secret
 from execution.outcome import Attempt, Errored, ErrorKind, Timings
-from execution.redaction import decrypt_headers, mask_stored_headers
+from execution.redaction import StoredHeaders, decrypt_headers, mask_stored_headers
 from execution.url_rules import BadUrl, parse_target
 
 
@@ -23,7 +23,7 @@ class StoredRequest:
 
     method: str
     url: str
-    headers: Mapping[str, Any]
+    headers: StoredHeaders
     body: Any
 
     @classmethod
@@ -56,7 +56,7 @@ class Signer:
 def build_attempt(
     request: StoredRequest,
     *,
-    key: Any,
+    key: Hashable,
     tenant_id: uuid.UUID,
     service_call_id: uuid.UUID,
     attempt: int,
@@ -71,17 +71,19 @@ def build_attempt(
         own_headers = decrypt_headers(request.headers)
         signature = signer.headers(str(service_call_id), now, body or b"") if signer else {}
     except Undecipherable:
-        return _refused(
+        return _build_refusal(
             key,
             "The request cannot be sent: one of its secrets was encrypted with a key that is not in ENCRYPTION_KEYS.",
         )
     except binascii.Error:
-        return _refused(key, "The request cannot be signed: the tenant's signing secret is not valid base64.")
+        return _build_refusal(
+            key, "The request cannot be signed: the tenant's signing secret is not valid base64."
+        )
     # The caller's headers replace these defaults, an Idempotency-Key for example, but not those of the service.
     headers = {
         "Idempotency-Key": str(service_call_id),
         "User-Agent": "EventService/1",
-        **_content_type(request),
+        **_default_content_type(request),
         **_with_title_case(own_headers),
         "X-Service-Call-Id": str(service_call_id),
         "X-Attempt": str(attempt),
@@ -91,22 +93,22 @@ def build_attempt(
     return Attempt(key, request.method, request.url, lines, body, timeout_seconds, tenant_id)
 
 
-def check_target(url: str, allowed_hosts: Collection[str], key: Any) -> Errored | None:
+def check_target(url: str, allowed_hosts: Collection[str], key: Hashable) -> Errored | None:
     """Return the outcome of a request that must not be sent, whatever its host resolves to, or None if it may be."""
     try:
         host = parse_target(url).host
     except BadUrl as error:
-        return _refused(key, f"The request cannot be sent: {error}.")
+        return _build_refusal(key, f"The request cannot be sent: {error}.")
     if allowed_hosts and host not in allowed_hosts:
-        return _refused(key, f"The host {host} is not among the tenant's allowed hosts.")
+        return _build_refusal(key, f"The host {host} is not among the tenant's allowed hosts.")
     return None
 
 
-def _refused(key: Any, message: str) -> Errored:
+def _build_refusal(key: Hashable, message: str) -> Errored:
     return Errored(key, ErrorKind.EGRESS, message, {}, Timings(), may_have_been_sent=False)
 
 
-def _content_type(request: StoredRequest) -> dict[str, str]:
+def _default_content_type(request: StoredRequest) -> dict[str, str]:
     return (
         {} if request.body is None or isinstance(request.body, str) else {"Content-Type": "application/json"}
     )

@@ -7,28 +7,32 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from django.db.models import QuerySet
+
 from eventservice.db.bulk import insert_rows, update_rows
 from execution.models import HttpExecution
 from execution.outcome import Errored, ErrorKind, Outcome, Responded
 from execution.redaction import mask_response_headers
 
-OPENED = (
+_OPENED_COLUMNS = (
     "tenant_id", "service_call_id", "execution_id", "attempt", "node", "started_at",
     "request_url", "request_method", "request_headers", "request_body",
 )  # fmt: skip
 
-CLOSE = (
+_SET_OUTCOME = (
     "finished_at = {finished_at}, response_status = {response_status}, response_headers = {response_headers},"
     " response_body = {response_body}, response_size = {response_size}, error_kind = {error_kind},"
     " error_message = {error_message}, latency_ms = {latency_ms}, phases = {phases}"
 )
-ATTEMPT = "tenant_id = {tenant_id} AND service_call_id = {service_call_id} AND execution_id = {execution_id}"
+_IS_ATTEMPT = (
+    "tenant_id = {tenant_id} AND service_call_id = {service_call_id} AND execution_id = {execution_id}"
+)
 
 MAX_LOGGED_BODY_LENGTH = 64 * 1024
 
 # A call may have any number of attempts. A list shows this many of the first and of the last ones.
 FIRST_LISTED, LAST_LISTED = 4, 100
-HEAVY_COLUMNS = ("request_headers", "request_body", "response_headers", "response_body")
+_HEAVY_COLUMNS = ("request_headers", "request_body", "response_headers", "response_body")
 
 
 class AttemptKey(NamedTuple):
@@ -50,11 +54,11 @@ class OpenedAttempt(NamedTuple):
 def open_attempts(attempts: Iterable[OpenedAttempt], now: datetime) -> None:
     insert_rows(
         HttpExecution,
-        OPENED,
+        _OPENED_COLUMNS,
         [
             (
                 a.key.tenant_id, a.key.service_call_id, a.key.execution_id, a.attempt, a.node, now,
-                a.url, a.method, dict(a.headers), to_storable_text(a.body, MAX_LOGGED_BODY_LENGTH),
+                a.url, a.method, dict(a.headers), _to_storable_text(a.body, MAX_LOGGED_BODY_LENGTH),
             )
             for a in attempts
         ],
@@ -62,7 +66,12 @@ def open_attempts(attempts: Iterable[OpenedAttempt], now: datetime) -> None:
 
 
 def close_attempts(ended: Iterable[tuple[AttemptKey, Outcome]], now: datetime) -> None:
-    update_rows(HttpExecution, CLOSE, ATTEMPT, [(now, *_result(outcome), *key) for key, outcome in ended])
+    update_rows(
+        HttpExecution,
+        _SET_OUTCOME,
+        _IS_ATTEMPT,
+        [(now, *_to_outcome_values(outcome), *key) for key, outcome in ended],
+    )
 
 
 def interrupt_attempts(keys: Iterable[AttemptKey], now: datetime) -> None:
@@ -70,7 +79,7 @@ def interrupt_attempts(keys: Iterable[AttemptKey], now: datetime) -> None:
     update_rows(
         HttpExecution,
         "finished_at = {finished_at}, error_kind = {error_kind}, error_message = {error_message}",
-        f"{ATTEMPT} AND finished_at IS NULL",
+        f"{_IS_ATTEMPT} AND finished_at IS NULL",
         [
             (
                 now,
@@ -100,18 +109,18 @@ def list_orphaned_attempts(
     ]
 
 
-def _result(outcome: Outcome) -> tuple[Any, ...]:
+def _to_outcome_values(outcome: Outcome) -> tuple[Any, ...]:
     times = (outcome.timings.total_ms, outcome.timings.phases)
     match outcome:
         case Responded():
             headers = mask_response_headers(outcome.headers)
-            body = to_storable_text(outcome.body.decode(errors="replace"))
+            body = _to_storable_text(outcome.body.decode(errors="replace"))
             return outcome.status, headers, body, outcome.body_size, None, None, *times
         case Errored():
             return None, None, None, None, outcome.kind.value, outcome.message, *times
 
 
-def to_storable_text(text: str | None, max_length: int | None = None) -> str | None:
+def _to_storable_text(text: str | None, max_length: int | None = None) -> str | None:
     """Return the text truncated, and without the NUL characters that PostgreSQL cannot store."""
     return None if text is None else text[:max_length].replace("\0", "\ufffd")
 
@@ -120,19 +129,19 @@ def list_attempts_after(
     tenant_id: uuid.UUID, service_call_id: uuid.UUID, number: int, limit: int
 ) -> Sequence[HttpExecution]:
     """Return the attempts after this number, in order and with their bodies."""
-    attempts = HttpExecution.objects.for_tenant(tenant_id).filter(service_call_id=service_call_id)
+    attempts = _attempts_of(tenant_id, service_call_id)
     return list(attempts.filter(attempt__gt=number).order_by("attempt", "execution_id")[:limit])
 
 
 def find_last_attempt(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> HttpExecution | None:
-    attempts = HttpExecution.objects.for_tenant(tenant_id).filter(service_call_id=service_call_id)
-    return attempts.order_by("attempt", "execution_id").last()
+    return _attempts_of(tenant_id, service_call_id).order_by("attempt", "execution_id").last()
 
 
 def list_attempts_without_bodies(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> Sequence[HttpExecution]:
     """Return the attempts of a call for a list, in order. Of very many, those in the middle are left out."""
-    attempts = HttpExecution.objects.for_tenant(tenant_id).filter(service_call_id=service_call_id)
-    attempts = attempts.defer(*HEAVY_COLUMNS).order_by("attempt", "execution_id")
+    attempts = (
+        _attempts_of(tenant_id, service_call_id).defer(*_HEAVY_COLUMNS).order_by("attempt", "execution_id")
+    )
     last = list(attempts.reverse()[: FIRST_LISTED + LAST_LISTED])[::-1]
     if len(last) < FIRST_LISTED + LAST_LISTED:
         return last
@@ -142,5 +151,8 @@ def list_attempts_without_bodies(tenant_id: uuid.UUID, service_call_id: uuid.UUI
 def find_attempt(
     tenant_id: uuid.UUID, service_call_id: uuid.UUID, execution_id: uuid.UUID
 ) -> HttpExecution | None:
-    attempts = HttpExecution.objects.for_tenant(tenant_id).filter(service_call_id=service_call_id)
-    return attempts.filter(execution_id=execution_id).first()
+    return _attempts_of(tenant_id, service_call_id).filter(execution_id=execution_id).first()
+
+
+def _attempts_of(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> QuerySet[HttpExecution]:
+    return HttpExecution.objects.for_tenant(tenant_id).filter(service_call_id=service_call_id)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 METHODS: Final = ("GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS")
 
@@ -103,7 +103,7 @@ class Errored(NamedTuple):
     key: Hashable
     kind: ErrorKind
     message: str
-    details: Mapping[str, Any]
+    details: Mapping[str, str | int]
     timings: Timings
     may_have_been_sent: bool
 

@@ -8,13 +8,15 @@ import json
 import re
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from typing import Any
 from urllib.parse import urlsplit
 
 from eventservice.kernel.secrets import Undecipherable, decrypt, encrypt
 from execution.outcome import Outcome, Responded
 
 MASK = "••••••"
+# An encrypted value is an object with one member, so that no string of a caller is taken for one.
+StoredValue = str | dict[str, str]
+StoredHeaders = Mapping[str, StoredValue]
 # Names are compared in lower case, with `-` instead of `_`.
 SECRET_NAMES = frozenset(
     {
@@ -48,22 +50,22 @@ def _normalize(name: str) -> str:
     return name.lower().replace("_", "-")
 
 
-def encrypt_headers(headers: Mapping[str, str], tenant_names: Collection[str]) -> dict[str, Any]:
-    """Return the headers as they are stored. An encrypted value is an object, so that no string is taken for one."""
+def encrypt_headers(headers: Mapping[str, str], tenant_names: Collection[str]) -> dict[str, StoredValue]:
+    """Return the headers as they are stored, with their secret values encrypted."""
     return {
         name: {"encrypted": encrypt(value)} if is_secret_header(name, tenant_names) else value
         for name, value in headers.items()
     }
 
 
-def decrypt_headers(headers: Mapping[str, Any]) -> dict[str, str]:
+def decrypt_headers(headers: StoredHeaders) -> dict[str, str]:
     return {
         name: decrypt(value["encrypted"]) if isinstance(value, dict) else value
         for name, value in headers.items()
     }
 
 
-def reencrypt_headers(headers: Mapping[str, Any], reencrypt: Callable[[str], str]) -> dict[str, Any]:
+def reencrypt_headers(headers: StoredHeaders, reencrypt: Callable[[str], str]) -> dict[str, StoredValue]:
     """Return stored headers with each encrypted value replaced by what `reencrypt` makes of it."""
     return {
         name: {"encrypted": reencrypt(value["encrypted"])} if isinstance(value, dict) else value
@@ -85,12 +87,12 @@ def mask_url(url: str) -> str:
     return f"{parts.scheme}://{host}{parts.path}" + ("?…" if parts.query else "")
 
 
-def mask_stored_headers(headers: Mapping[str, Any]) -> dict[str, str]:
+def mask_stored_headers(headers: StoredHeaders) -> dict[str, str]:
     """Return stored headers as they may be shown."""
     return {name: MASK if isinstance(value, dict) else value for name, value in headers.items()}
 
 
-def redact_outcome(outcome: Outcome, tenant_names: Collection[str], sent: Mapping[str, Any]) -> Outcome:
+def redact_outcome(outcome: Outcome, tenant_names: Collection[str], sent: StoredHeaders) -> Outcome:
     """Return the outcome as it may be stored.
 
     It masks the response headers that the tenant calls secret, and every secret of the request that the server echoes in
@@ -116,7 +118,7 @@ def redact_outcome(outcome: Outcome, tenant_names: Collection[str], sent: Mappin
     return outcome._replace(body=body, headers=headers)
 
 
-def _list_echoes(headers: Mapping[str, Any]) -> list[bytes]:
+def _list_echoes(headers: StoredHeaders) -> list[bytes]:
     """Return the forms in which a server may echo the secrets among these stored headers, the longest first."""
     encrypted = {name: value for name, value in headers.items() if isinstance(value, dict)}
     try:

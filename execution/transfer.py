@@ -305,7 +305,7 @@ class Transfer:
     def time_out(self, now: float) -> Errored:
         return self.interrupt(*self.prepared.explain_timeout(self._phase()), now)
 
-    def _errored(self, kind: ErrorKind, message: str, details: dict[str, Any], now: float) -> Errored:
+    def _errored(self, kind: ErrorKind, message: str, details: dict[str, str | int], now: float) -> Errored:
         return Errored(self.prepared.attempt.key, kind, message, details, self._timings(now), self.sent)
 
     def _explain(self, code: int, reason: str) -> tuple[ErrorKind, str]:
