@@ -1,3 +1,5 @@
+"""The WSGI application of the web tier."""
+
 import os
 
 from django.core.wsgi import get_wsgi_application

@@ -1,8 +1,8 @@
-"""How gunicorn serves the web tier: `gunicorn -c python:eventservice.runtime.gunicorn_config eventservice.wsgi`.
+"""The configuration of gunicorn: `gunicorn -c python:eventservice.runtime.gunicorn_config eventservice.wsgi`.
 
-Sync workers, about one a core: with SQLite they are twice as fast as threads. One of them reads a request until it
-has it, so a connection on which nobody says anything (browsers open spare ones) would hold it. The kernel hands us
-only those that have something to say.
+Sync workers, about one for each core: with SQLite they are twice as fast as threads. A sync worker reads a request
+until it is complete, so a silent connection (browsers open spare ones) would block it. Therefore the kernel passes on
+only connections on which data has arrived.
 """
 
 import os
@@ -14,48 +14,48 @@ from gunicorn.util import write_nonblock
 from gunicorn.workers.sync import SyncWorker
 
 
-class Worker(SyncWorker):  # type: ignore[misc]  # gunicorn has no types
-    """What gunicorn itself refuses, such as a line that is too long, is a problem as from the API, and no page."""
+class ProblemWorker(SyncWorker):  # type: ignore[misc]  # gunicorn has no types
+    """Answers requests that gunicorn refuses, for example because a line is too long, with a problem as the API does."""
 
     def handle_error(self, req: Any, client: Any, addr: Any, exc: BaseException) -> None:
-        # Which needs Django's settings, and gunicorn reads this file before they are there.
+        # Imported here because it needs Django's settings, which do not exist when gunicorn reads this file.
         from eventservice.api.problems import refuse_unreadable
 
-        page = Page()
-        super().handle_error(req, page, addr, exc)
-        answer = refuse_unreadable(page.status)
-        answer["Content-Length"], answer["Connection"] = str(len(answer.content)), "close"
-        first = f"HTTP/1.1 {answer.status_code} {answer.reason_phrase}".encode()
+        default = DefaultResponse()
+        super().handle_error(req, default, addr, exc)
+        response = refuse_unreadable(default.status)
+        response["Content-Length"], response["Connection"] = str(len(response.content)), "close"
+        head = f"HTTP/1.1 {response.status_code} {response.reason_phrase}".encode()
         with suppress(OSError):
             write_nonblock(
-                client, b"%b\r\n%b\r\n\r\n%b" % (first, answer.serialize_headers(), answer.content)
+                client, b"%b\r\n%b\r\n\r\n%b" % (head, response.serialize_headers(), response.content)
             )
 
 
-class Page:
-    """Takes gunicorn's own answer in place of the connection: only its status is of use."""
+class DefaultResponse:
+    """Stands in for the connection while gunicorn writes its own response, of which only the status is used."""
 
     status = 500
 
     def gettimeout(self) -> float:
         return 0.0
 
-    def sendall(self, page: bytes) -> None:
-        self.status = int(page.split(maxsplit=2)[1])
+    def sendall(self, response: bytes) -> None:
+        self.status = int(response.split(maxsplit=2)[1])
 
 
-worker_class = Worker
+worker_class = ProblemWorker
 preload_app = True
-# The most that gunicorn can: the query of a list may have many filters, and a cursor.
+# The maximum of gunicorn: the query string of a list may have many filters and a cursor.
 limit_request_line = 8190
 loglevel = "warning"
-# A request that waits for a call (?wait=) must not be taken for one that hangs.
+# A request that waits for a call (?wait=) must not be killed as one that hangs.
 timeout = int(os.environ.get("API_MAX_WAIT_SECONDS") or 30) + 30
 
-SILENT_SECONDS = 60
+MAX_SILENCE_SECONDS = 60
 
 
 def when_ready(server: Any) -> None:
     for listener in server.LISTENERS:
         if listener.sock.family != socket.AF_UNIX and hasattr(socket, "TCP_DEFER_ACCEPT"):
-            listener.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, SILENT_SECONDS)
+            listener.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, MAX_SILENCE_SECONDS)

@@ -54,7 +54,7 @@ def test_its_page_shows_what_it_is_and_leads_to_its_call(viewer: Client, parked:
     page = viewer.get(f"/outbox/{parked.id}/").content.decode()
     assert f"/calls/{parked.tenant_id}/{parked.aggregate_id}/" in page
     assert "&quot;n&quot;: 1" in page
-    assert "remembering: too large" in page
+    assert "recording: too large" in page
     assert "2 events of this call wait behind it" in page
     for shown in (parked.event_id, parked.correlation_id):
         assert str(shown) in page

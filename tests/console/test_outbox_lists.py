@@ -55,7 +55,7 @@ def test_the_parked_event_is_shown_with_its_error_and_what_waits_behind_it(
     response = viewer.get("/outbox/")
     (row,) = response.context["parked"]
     assert (row["event"].id, row["behind"]) == (parked.id, 2)
-    assert "remembering: too large" in response.content.decode()
+    assert "recording: too large" in response.content.decode()
     assert response.context["status"].waiting_behind_parked == 2
 
 

@@ -1,4 +1,4 @@
-"""A receiver of webhooks, endpoints at it, and what delivers to them."""
+"""Fixtures of the webhook tests: a receiver, endpoints at it, and a deliverer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from execution.egress import Egress
 from outbox.models import WebhookEndpoint
 from outbox.publishers.webhook.deliverer import DeliveryResult, WebhookDeliverer
 from outbox.publishers.webhook.endpoints import create_endpoint
-from tests.outbox.receiver import Receiver, receiving
+from tests.outbox.receiver import Receiver, run_receiver
 from tests.outbox.support import TENANT
 
 Subscribe = Callable[..., WebhookEndpoint]
@@ -21,18 +21,18 @@ Subscribe = Callable[..., WebhookEndpoint]
 
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
-    with receiving() as running:
+    with run_receiver() as running:
         yield running
 
 
 @pytest.fixture
 def subscribe(receiver: Receiver) -> Subscribe:
-    """An endpoint at a path of the receiver, which is told its secret."""
+    """Create an endpoint at a path of the receiver, which learns its secret."""
 
     def subscribe(
         path: str = "/hook", tenant_id: UUID = TENANT, event_types: tuple[str, ...] = ()
     ) -> WebhookEndpoint:
-        endpoint, receiver.secrets[path] = create_endpoint(tenant_id, receiver.at(path), event_types)
+        endpoint, receiver.secrets[path] = create_endpoint(tenant_id, receiver.build_url(path), event_types)
         return endpoint
 
     return subscribe
@@ -53,10 +53,10 @@ def start_egress() -> Egress:
 
 @pytest.fixture
 def deliver(transport: EgressTransport) -> Callable[[], DeliveryResult]:
-    """Passes until nothing is due or in flight; the sum of what they did."""
+    """Make passes until nothing is due or in flight. Return the sum of what they did."""
     deliverer = WebhookDeliverer(transport)
 
-    def until_at_rest() -> DeliveryResult:
+    def deliver_all() -> DeliveryResult:
         total = [0, 0, 0]
         while True:
             done = deliverer.deliver_once()
@@ -64,4 +64,4 @@ def deliver(transport: EgressTransport) -> Callable[[], DeliveryResult]:
             if done.next_wait:
                 return DeliveryResult(total[0], total[1], total[2], done.next_wait)
 
-    return until_at_rest
+    return deliver_all

@@ -1,6 +1,6 @@
-"""A dispatcher in a process of its own, to be killed: `python -m tests.outbox.dispatcher_process OWNER LIVE WITNESS`.
+"""A dispatcher in a process of its own, to be killed: `python -m tests.outbox.dispatcher_process OWNER LIVE RECORD`.
 
-LIVE is a file that names the owners that are alive. Each event that it publishes is a line of WITNESS.
+LIVE is a file with the ids of the live owners. Each event that it publishes becomes a line of RECORD.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
     from outbox.envelope import Envelope
 
 
-class Witness:
-    name = "witness"
+class FilePublisher:
+    name = "file"
 
     def __init__(self, path: str) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
     def publish(self, events: Sequence[Envelope]) -> None:
-        # A write for each, so that a kill can fall between two.
+        # One write for each event, so that a kill can happen between two.
         for event in events:
             os.write(self._file, f"{event.aggregate_id} {event.sequence} {event.event_id}\n".encode())
 
 
-def main(owner: str, live: str, witness: str) -> None:
+def main(owner: str, live: str, record: str) -> None:
     import django
 
     django.setup()
@@ -40,7 +40,7 @@ def main(owner: str, live: str, witness: str) -> None:
         return [uuid.UUID(line) for line in Path(live).read_text().split()]
 
     dispatcher = Dispatcher(
-        uuid.UUID(owner), [Witness(witness)], live_owners=live_owners, lease_length=timedelta(seconds=1)
+        uuid.UUID(owner), [FilePublisher(record)], live_owners=live_owners, lease_length=timedelta(seconds=1)
     )
     while True:
         time.sleep(min(dispatcher.dispatch_once().next_wait, 0.02))

@@ -1,4 +1,4 @@
-"""The other side of webhooks: an HTTP server that checks signatures by itself and remembers what it saw."""
+"""The receiver of webhooks: an HTTP server that verifies signatures by itself and remembers what it accepted."""
 
 from __future__ import annotations
 
@@ -15,34 +15,35 @@ from typing import Any
 
 class Receiver:
     def __init__(self) -> None:
-        self.seen: list[dict[str, Any]] = []
+        self.accepted: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.secrets: dict[str, str] = {}
-        # Given the path and the event, the status to answer with.
-        self.answer: Callable[[str, dict[str, Any]], int] = lambda path, event: 204
+        # Returns the status of the response, given the path and the event.
+        self.respond: Callable[[str, dict[str, Any]], int] = lambda path, event: 204
         self.url = ""
         self._lock = threading.Lock()
 
-    def at(self, path: str) -> str:
+    def build_url(self, path: str) -> str:
         return self.url + path
 
     def sequences(self, path: str) -> list[int]:
-        return [int(event["sequence"]) for event in self.seen if event["path"] == path]
+        """Return the numbers of the events that were accepted at the path, in order."""
+        return [int(event["sequence"]) for event in self.accepted if event["path"] == path]
 
     def receive(self, path: str, headers: dict[str, str], body: bytes) -> int:
-        if path in self.secrets and not signed(self.secrets[path], headers, body):
+        if path in self.secrets and not is_signed(self.secrets[path], headers, body):
             return 401
         event = {**json.loads(body), "path": path}
-        status = self.answer(path, event)
+        status = self.respond(path, event)
         with self._lock:
             self.headers.append(headers)
             if status < 300:
-                self.seen.append(event)
+                self.accepted.append(event)
         return status
 
 
-def signed(secret: str, headers: dict[str, str], body: bytes) -> bool:
-    """As a receiver's library would check it, written apart from what is tested."""
+def is_signed(secret: str, headers: dict[str, str], body: bytes) -> bool:
+    """Verify the signature as a receiver's library would, independently of the code under test."""
     key = base64.b64decode(secret[len("whsec_") :])
     message = headers["webhook-id"].encode() + b"." + headers["webhook-timestamp"].encode() + b"." + body
     expected = base64.b64encode(hmac.digest(key, message, hashlib.sha256)).decode()
@@ -50,7 +51,7 @@ def signed(secret: str, headers: dict[str, str], body: bytes) -> bool:
 
 
 @contextmanager
-def receiving() -> Iterator[Receiver]:
+def run_receiver() -> Iterator[Receiver]:
     receiver = Receiver()
 
     class Handler(BaseHTTPRequestHandler):
@@ -65,7 +66,7 @@ def receiving() -> Iterator[Receiver]:
             pass
 
     class Server(ThreadingHTTPServer):
-        # The usual five make clients that come all at once wait a second.
+        # With the default of 5, clients that connect all at once wait for a second.
         request_queue_size = 128
 
     server = Server(("127.0.0.1", 0), Handler)

@@ -1,4 +1,4 @@
-"""A publisher that remembers, and the few moves that the tests of the outbox have in common."""
+"""A publisher that records, and helpers that the tests of the outbox share."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ from outbox.publisher import PoisonEvent, PublishError
 from outbox.writer import Event, append_events
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
-# Whose events they are, unless a test says otherwise.
+# The tenant of all events, unless a test says otherwise.
 TENANT = uuid.UUID(int=1)
 
 
 class RecordingPublisher:
-    """Takes all events but those it is told to refuse."""
+    """A publisher that accepts all events except those that it is told to refuse."""
 
-    name = "remembering"
+    name = "recording"
 
     def __init__(self) -> None:
-        self.taken: list[Envelope] = []
-        self.down = False
+        self.accepted: list[Envelope] = []
+        self.is_down = False
         self.fails_after: int | None = None
         self.poison: set[uuid.UUID] = set()
 
     def publish(self, events: Sequence[Envelope]) -> None:
         for number, event in enumerate(events):
-            if self.down or number == self.fails_after:
-                raise PublishError("the broker is away", accepted=number)
+            if self.is_down or number == self.fails_after:
+                raise PublishError("the broker is unavailable", accepted=number)
             if event.event_id in self.poison:
                 raise PoisonEvent("too large", accepted=number)
-            self.taken.append(event)
+            self.accepted.append(event)
 
     def sequences(self, aggregate_id: uuid.UUID) -> list[int]:
-        return [event.sequence for event in self.taken if event.aggregate_id == aggregate_id]
+        return [event.sequence for event in self.accepted if event.aggregate_id == aggregate_id]
 
 
 class Clock:
-    """Monotonic seconds that pass when a test says so."""
+    """A monotonic clock that a test sets."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -65,12 +65,14 @@ def build_event(aggregate_id: uuid.UUID, seq: int, **given: Any) -> Event:
 
 
 def store_events(*events: Event) -> list[Event]:
+    """Append the events in a transaction of their own."""
     with transaction.atomic():
         append_events(events)
     return list(events)
 
 
 def store_run(aggregate_id: uuid.UUID, count: int, first: int = 1, **given: Any) -> list[Event]:
+    """Append consecutive events of one aggregate."""
     return store_events(*(build_event(aggregate_id, seq, **given) for seq in range(first, first + count)))
 
 
@@ -79,7 +81,7 @@ def build_dispatcher(*publishers: Any, **given: Any) -> Dispatcher:
 
 
 def drain(dispatcher: Dispatcher, passes: int = 50) -> int:
-    """Passes until one has nothing more to do at once, then lets the next in; how many events they published."""
+    """Make passes until there is nothing more to do at once, and release the partitions. Return how many were published."""
     published = 0
     for _ in range(passes):
         done = dispatcher.dispatch_once()
@@ -87,4 +89,4 @@ def drain(dispatcher: Dispatcher, passes: int = 50) -> int:
         if done.next_wait:
             dispatcher.release()
             return published
-    raise AssertionError("the dispatcher does not come to rest")
+    raise AssertionError("the dispatcher never finishes")

@@ -1,4 +1,4 @@
-"""On the wire an event is CloudEvents 1.0 in JSON, the same on every database."""
+"""An event is published as CloudEvents 1.0 in JSON, identically on every database."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.outbox.support import build_dispatcher, build_event, store_events
 pytestmark = pytest.mark.django_db
 
 
-def _published(**given: object) -> tuple[object, dict[str, object]]:
+def _publish(**given: object) -> tuple[object, dict[str, object]]:
     written = store_events(build_event(new_id(), 7, **given))[0]
     stream = io.StringIO()
     build_dispatcher(LogPublisher(stream)).dispatch_once()
@@ -23,7 +23,7 @@ def _published(**given: object) -> tuple[object, dict[str, object]]:
 
 def test_it_carries_all_attributes() -> None:
     tenant, correlation, causation = new_id(), new_id(), new_id()
-    written, seen = _published(
+    written, seen = _publish(
         tenant_id=tenant,
         correlation_id=correlation,
         causation_id=causation,
@@ -45,6 +45,6 @@ def test_it_carries_all_attributes() -> None:
     }
 
 
-def test_an_event_without_a_cause_has_no_such_attribute() -> None:
-    _, seen = _published()
+def test_an_event_without_a_cause_has_no_causation_id() -> None:
+    _, seen = _publish()
     assert "causationid" not in seen

@@ -1,6 +1,6 @@
-"""Two dispatchers, killed again and again while events are appended: none is lost, none out of order.
+"""Two dispatchers are killed again and again while events are appended: no event is lost or out of order.
 
-The witness is the file to which they publish.
+The test judges by the file to which they publish.
 """
 
 from __future__ import annotations
@@ -13,16 +13,15 @@ import sys
 import time
 from collections import Counter, defaultdict
 from pathlib import Path
-from urllib.parse import quote
 from uuid import UUID
 
 import pytest
 from django.conf import settings
-from django.db import connection
 
 from eventservice.kernel.ids import new_id
 from outbox.models import OutboxEvent
 from tests.outbox.support import build_event, store_events
+from tests.process_harness import build_database_environment
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -39,13 +38,13 @@ def test_no_event_is_lost_or_out_of_order(seconds: int, tmp_path: Path) -> None:
     aggregates = [new_id() for _ in range(AGGREGATES)]
     try:
         written = _append_for(seconds, aggregates, pair)
-        pair.leave_alone()
+        pair.stop_killing()
         _wait_until_published()
     finally:
         pair.kill_all()
 
     expected = {aggregate: list(range(1, count + 1)) for aggregate, count in written.items()}
-    assert _first_seen(pair.witness) == expected, f"seed {seed}"
+    assert _list_first_published(pair.record) == expected, f"seed {seed}"
     assert pair.kills > seconds / 3
 
 
@@ -71,11 +70,11 @@ def _wait_until_published() -> None:
         time.sleep(0.05)
 
 
-def _first_seen(witness: Path) -> dict[UUID, list[int]]:
-    """Of each aggregate, the sequences in the order in which they were seen for the first time."""
+def _list_first_published(record: Path) -> dict[UUID, list[int]]:
+    """Return the event numbers of each aggregate in the order in which they were first published."""
     seen: defaultdict[UUID, list[int]] = defaultdict(list)
     ids = set()
-    for line in witness.read_text().splitlines():
+    for line in record.read_text().splitlines():
         aggregate, sequence, event_id = line.split()
         if event_id not in ids:
             ids.add(event_id)
@@ -84,19 +83,20 @@ def _first_seen(witness: Path) -> dict[UUID, list[int]]:
 
 
 class Pair:
-    """Two dispatcher processes: one that has died is started again, one that lives is killed at random times."""
+    """Two dispatcher processes. One that has died is restarted, and one that is alive is killed at random times."""
 
     def __init__(self, folder: Path, random: random.Random) -> None:
         self.random = random
-        self.witness = folder / "witness"
+        self.record = folder / "record"
         self.kills = 0
-        self._live = folder / "live"
+        self._live_file = folder / "live"
         self._running: dict[UUID, subprocess.Popen[bytes]] = {}
-        self._faulty = True
+        self._has_faults = True
         self._start_missing()
         self._next_kill = time.monotonic() + 1.5
 
     def tick(self) -> None:
+        """Count and replace those that have died, and kill one if it is time to."""
         dead = [owner for owner, process in self._running.items() if process.poll() is not None]
         for owner in dead:
             assert self._running.pop(owner).returncode == -signal.SIGKILL
@@ -106,9 +106,9 @@ class Pair:
             self._next_kill = time.monotonic() + self.random.uniform(0.3, 1.2)
         self._start_missing()
 
-    def leave_alone(self) -> None:
+    def stop_killing(self) -> None:
         self.tick()
-        self._faulty = False
+        self._has_faults = False
         self.kill_all()
         self._start_missing()
 
@@ -124,25 +124,22 @@ class Pair:
         while len(self._running) < 2:
             owner = new_id()
             self._running[owner] = self._start(owner)
-        draft = self._live.with_suffix(".new")
-        draft.write_text("\n".join(str(owner) for owner in self._running))
-        draft.replace(self._live)
+        new_file = self._live_file.with_suffix(".new")
+        new_file.write_text("\n".join(str(owner) for owner in self._running))
+        new_file.replace(self._live_file)
 
     def _start(self, owner: UUID) -> subprocess.Popen[bytes]:
-        fault = self.random.choice(FAULTS).format(self.random.randint(1, 40)) if self._faulty else ""
-        self._live.touch()
+        fault = self.random.choice(FAULTS).format(self.random.randint(1, 40)) if self._has_faults else ""
+        self._live_file.touch()
         return subprocess.Popen(
-            [sys.executable, "-m", "tests.outbox.dispatcher_process", str(owner), self._live, self.witness],
+            [
+                sys.executable,
+                "-m",
+                "tests.outbox.dispatcher_process",
+                str(owner),
+                self._live_file,
+                self.record,
+            ],
             cwd=settings.BASE_DIR,
-            env={**os.environ, "DATABASE_URL": _database_url(), "FAULTS": fault},
+            env={**os.environ, **build_database_environment(), "FAULTS": fault},
         )
-
-
-def _database_url() -> str:
-    database = connection.settings_dict
-    name = str(database["NAME"])
-    if connection.vendor == "sqlite":
-        return f"sqlite:///{name}"
-    scheme = {"postgresql": "postgres"}.get(connection.vendor, connection.vendor)
-    login = f"{quote(database['USER'])}:{quote(database['PASSWORD'])}".rstrip(":")
-    return f"{scheme}://{login}@{database['HOST']}:{database['PORT']}/{name}"

@@ -1,4 +1,4 @@
-"""Within an aggregate, events are published in the order in which they happened, and each once."""
+"""Within an aggregate, events are published in the order in which they happened, each of them once."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def test_what_is_published_is_marked_with_the_database_time_and_not_published_ag
     assert one.dispatch_once().published == 3
     assert one.dispatch_once().published == 0
 
-    assert len(publisher.taken) == 3
+    assert len(publisher.accepted) == 3
     assert not OutboxEvent.across_tenants.filter(published_at=None).exists()
 
 
-def test_an_event_counts_as_published_only_when_every_publisher_has_taken_it() -> None:
+def test_an_event_counts_as_published_only_when_every_publisher_has_accepted_it() -> None:
     aggregate = new_id()
     store_run(aggregate, 4)
     first, second = RecordingPublisher(), RecordingPublisher()
@@ -49,7 +49,7 @@ def test_an_event_counts_as_published_only_when_every_publisher_has_taken_it() -
     assert second.sequences(aggregate) == [1, 2]
 
 
-def test_a_hot_aggregate_comes_through_in_bounded_batches() -> None:
+def test_an_aggregate_with_many_events_is_published_in_bounded_batches() -> None:
     aggregate = new_id()
     store_run(aggregate, 300)
     publisher = RecordingPublisher()

@@ -1,4 +1,4 @@
-"""Each aggregate's events are numbered without repeats, each tenant's apart; ids grow as events are written."""
+"""The events of an aggregate have unique numbers, separately for each tenant, and ids increase as events are written."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tests.factories import OutboxEventFactory
 pytestmark = pytest.mark.django_db
 
 
-def test_an_aggregate_has_one_event_a_number() -> None:
+def test_an_aggregate_has_one_event_with_each_number() -> None:
     event = OutboxEventFactory(aggregate_seq=7)
     with pytest.raises(IntegrityError), transaction.atomic():
         OutboxEventFactory(tenant_id=event.tenant_id, aggregate_id=event.aggregate_id, aggregate_seq=7)
 
 
-def test_another_tenant_numbers_the_same_aggregate_id_for_itself() -> None:
+def test_the_same_aggregate_id_of_another_tenant_is_numbered_separately() -> None:
     event = OutboxEventFactory(aggregate_seq=7)
     OutboxEventFactory(tenant_id=new_id(), aggregate_id=event.aggregate_id, aggregate_seq=7)
     assert OutboxEvent.objects.for_tenant(event.tenant_id).count() == 1

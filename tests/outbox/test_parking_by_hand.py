@@ -1,4 +1,4 @@
-"""An operator parks an event that must not go out yet; the dispatcher, which may have it in hand, is shut out."""
+"""An operator parks an event that must not be published yet, and the dispatcher, which may be publishing it, is excluded."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from tests.outbox.support import TENANT, RecordingPublisher, build_dispatcher, d
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def first_of(aggregate_id: Any) -> OutboxEvent:
+def get_first(aggregate_id: Any) -> OutboxEvent:
     found: OutboxEvent = OutboxEvent.objects.for_tenant(TENANT).get(
         aggregate_id=aggregate_id, aggregate_seq=1
     )
     return found
 
 
-def test_its_aggregate_waits_and_others_flow() -> None:
+def test_its_aggregate_waits_and_others_are_published() -> None:
     held, other = new_id(), new_id()
     store_run(held, 2)
     store_run(other, 2)
-    assert park(first_of(held).id, "by hand")
+    assert park(get_first(held).id, "by hand")
     publisher = RecordingPublisher()
     drain(build_dispatcher(publisher))
     assert publisher.sequences(held) == []
@@ -37,34 +37,34 @@ def test_its_aggregate_waits_and_others_flow() -> None:
 def test_what_comes_later_waits_too() -> None:
     held = new_id()
     store_run(held, 1)
-    park(first_of(held).id, "by hand")
+    park(get_first(held).id, "by hand")
     store_run(held, 2, first=2)
     publisher = RecordingPublisher()
     drain(build_dispatcher(publisher))
-    assert publisher.taken == []
-    unpark(first_of(held).id)
+    assert publisher.accepted == []
+    unpark(get_first(held).id)
     drain(build_dispatcher(publisher))
     assert publisher.sequences(held) == [1, 2, 3]
 
 
-def test_skipping_it_lets_the_others_go() -> None:
+def test_skipping_it_publishes_the_others() -> None:
     held = new_id()
     store_run(held, 3)
-    park(first_of(held).id, "by hand")
-    assert skip(first_of(held).id)
+    park(get_first(held).id, "by hand")
+    assert skip(get_first(held).id)
     publisher = RecordingPublisher()
     drain(build_dispatcher(publisher))
     assert publisher.sequences(held) == [2, 3]
 
 
-@pytest.mark.parametrize("before", ["published", "parked", "held", "gone"])
+@pytest.mark.parametrize("before", ["published", "parked", "held", "deleted"])
 def test_it_is_refused_when_there_is_nothing_to_park(before: str) -> None:
     aggregate = new_id()
     store_run(aggregate, 2)
-    key = first_of(aggregate).id
+    key = get_first(aggregate).id
     if before == "published":
         drain(build_dispatcher(RecordingPublisher()))
-    elif before == "gone":
+    elif before == "deleted":
         OutboxEvent.objects.for_tenant(TENANT).delete()
     else:
         assert park(key, "by hand")
@@ -72,33 +72,33 @@ def test_it_is_refused_when_there_is_nothing_to_park(before: str) -> None:
     assert not park(key, "again")
 
 
-def test_what_comes_in_behind_a_parked_event_is_not_parked_by_itself() -> None:
+def test_an_event_behind_a_parked_one_cannot_be_parked() -> None:
     aggregate = new_id()
     store_run(aggregate, 1)
-    park(first_of(aggregate).id, "by hand")
+    park(get_first(aggregate).id, "by hand")
     store_run(aggregate, 1, first=2)
     later = OutboxEvent.objects.for_tenant(TENANT).get(aggregate_seq=2)
     assert not park(later.id, "too")
     assert list_parked_events().count() == 1
 
 
-def test_a_dispatcher_that_has_it_in_hand_marks_nothing_of_it() -> None:
-    """Marked as published it would be skipped for good, and those behind it would wait for nobody."""
+def test_a_dispatcher_that_is_publishing_it_marks_nothing() -> None:
+    """If it were marked as published, it would be skipped for good, and those behind it would wait for ever."""
     aggregate = new_id()
     store_run(aggregate, 3)
 
-    class HasItInHand(Dispatcher):
-        def _record(self, verdict: Any) -> tuple[int, int]:
-            assert park(first_of(aggregate).id, "by hand")
-            return super()._record(verdict)
+    class ParksWhilePublishing(Dispatcher):
+        def _record(self, outcome: Any) -> tuple[int, int]:
+            assert park(get_first(aggregate).id, "by hand")
+            return super()._record(outcome)
 
-    slow = HasItInHand(new_id(), [RecordingPublisher()])
+    slow = ParksWhilePublishing(new_id(), [RecordingPublisher()])
     assert slow.dispatch_once().published == 0
     slow.release()
     assert list_parked_events().get().aggregate_seq == 1
     assert OutboxEvent.objects.for_tenant(TENANT).filter(published_at=None).count() == 3
 
     publisher = RecordingPublisher()
-    unpark(first_of(aggregate).id)
+    unpark(get_first(aggregate).id)
     drain(build_dispatcher(publisher))
     assert publisher.sequences(aggregate) == [1, 2, 3]

@@ -1,4 +1,4 @@
-"""Each partition is published by one dispatcher at a time; one that has lost it marks nothing of it."""
+"""Each partition is published by one dispatcher at a time. A dispatcher that has lost it marks none of its events."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_a_lone_dispatcher_owns_all_partitions_from_its_first_pass() -> None:
     assert OutboxPartition.objects.count() == 16
 
 
-def test_two_share_them_and_the_one_that_was_first_gives_up_its_share() -> None:
+def test_two_dispatchers_share_them_and_the_first_releases_a_share() -> None:
     owners = [new_id(), new_id()]
     clock = Clock()
     live: list[uuid.UUID] = owners[:1]
@@ -46,7 +46,7 @@ def test_two_share_them_and_the_one_that_was_first_gives_up_its_share() -> None:
     assert second.partitions
 
 
-def test_a_released_dispatcher_is_followed_at_once() -> None:
+def test_released_partitions_are_claimed_at_once() -> None:
     first, publisher = build_dispatcher(), RecordingPublisher()
     first.dispatch_once()
     store_run(new_id(), 1)
@@ -56,7 +56,7 @@ def test_a_released_dispatcher_is_followed_at_once() -> None:
 
 
 class LosesItsLease(RecordingPublisher):
-    """While it publishes, another dispatcher takes over some partitions."""
+    """A publisher during whose call another dispatcher takes over some partitions."""
 
     def __init__(self, taken_over: Sequence[int]) -> None:
         super().__init__()
@@ -67,18 +67,18 @@ class LosesItsLease(RecordingPublisher):
         OutboxPartition.objects.filter(pk__in=self.taken_over).update(version=1000, owner_id=new_id())
 
 
-def test_who_has_lost_all_its_leases_marks_nothing() -> None:
+def test_a_dispatcher_that_has_lost_all_leases_marks_nothing() -> None:
     store_run(new_id(), 3)
     publisher = LosesItsLease(range(16))
 
     done = build_dispatcher(publisher).dispatch_once()
 
-    assert len(publisher.taken) == 3
+    assert len(publisher.accepted) == 3
     assert done.published == 0
     assert OutboxEvent.across_tenants.filter(published_at=None).count() == 3
 
 
-def test_who_has_lost_one_lease_marks_what_is_still_its_own() -> None:
+def test_a_dispatcher_that_has_lost_one_lease_marks_the_events_of_the_others() -> None:
     events = [store_run(uuid.UUID(int=16 + number), 2) for number in range(16)]
     assert len(events) == 16
 
@@ -90,18 +90,18 @@ def test_who_has_lost_one_lease_marks_what_is_still_its_own() -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_frozen_dispatcher_that_wakes_marks_nothing_of_what_another_has_taken(
+def test_a_dispatcher_that_was_frozen_marks_nothing_that_another_has_published(
     elsewhere: Callable[..., Future[Any]],
 ) -> None:
     aggregate = new_id()
     store_run(aggregate, 3)
-    witness = RecordingPublisher()
+    other_publisher = RecordingPublisher()
 
     class Freezes(RecordingPublisher):
         def publish(self, events: Sequence[Envelope]) -> None:
             super().publish(events)
             OutboxPartition.objects.update(lease_until="2026-01-01T00:00:00Z")
-            assert elsewhere(lambda: drain(build_dispatcher(witness))).result(10) == 3
+            assert elsewhere(lambda: drain(build_dispatcher(other_publisher))).result(10) == 3
 
     assert build_dispatcher(Freezes(), lease_length=timedelta(seconds=10)).dispatch_once().published == 0
-    assert witness.sequences(aggregate) == [1, 2, 3]
+    assert other_publisher.sequences(aggregate) == [1, 2, 3]

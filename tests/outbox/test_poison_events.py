@@ -1,4 +1,4 @@
-"""An event that the other side will never take is parked after five tries, and with it its aggregate alone."""
+"""An event that a publisher rejects is parked after five attempts, and only its own aggregate waits with it."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from tests.outbox.support import RecordingPublisher, build_dispatcher, drain, st
 pytestmark = pytest.mark.django_db
 
 
-def test_its_aggregate_waits_and_all_others_flow() -> None:
-    sick, well = new_id(), new_id()
-    second = store_run(sick, 4)[1]
-    store_run(well, 4)
+def test_its_aggregate_waits_and_all_others_are_published() -> None:
+    blocked, healthy = new_id(), new_id()
+    second = store_run(blocked, 4)[1]
+    store_run(healthy, 4)
     publisher = RecordingPublisher()
     publisher.poison = {second.event_id}
 
     drain(build_dispatcher(publisher))
 
-    assert publisher.sequences(sick) == [1]
-    assert publisher.sequences(well) == [1, 2, 3, 4]
+    assert publisher.sequences(blocked) == [1]
+    assert publisher.sequences(healthy) == [1, 2, 3, 4]
     parked = list_parked_events().get()
     assert (parked.event_id, parked.attempts) == (second.event_id, MAX_ATTEMPTS)
-    assert parked.last_error == "remembering: too large"
+    assert parked.last_error == "recording: too large"
 
 
-def test_it_is_given_five_tries() -> None:
+def test_it_is_attempted_five_times() -> None:
     poison = store_run(new_id(), 1)[0]
     publisher = RecordingPublisher()
     publisher.poison = {poison.event_id}
@@ -38,7 +38,7 @@ def test_it_is_given_five_tries() -> None:
     assert [one.dispatch_once().parked for _ in range(5)] == [0, 0, 0, 0, 1]
 
 
-def test_the_log_tells_whose_event_it_is_and_what_to_do(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_names_the_event_its_tenant_and_the_remedy(caplog: pytest.LogCaptureFixture) -> None:
     poison = store_run(new_id(), 1)[0]
     publisher = RecordingPublisher()
     publisher.poison = {poison.event_id}
@@ -54,7 +54,7 @@ def test_the_log_tells_whose_event_it_is_and_what_to_do(caplog: pytest.LogCaptur
     }.items() <= line.items()
 
 
-def test_it_flows_with_the_others_if_a_later_try_succeeds() -> None:
+def test_it_is_published_with_the_others_if_a_later_attempt_succeeds() -> None:
     aggregate = new_id()
     poison = store_run(aggregate, 3)[0]
     publisher = RecordingPublisher()
@@ -68,22 +68,22 @@ def test_it_flows_with_the_others_if_a_later_try_succeeds() -> None:
 
 
 def test_events_that_are_appended_behind_it_wait_too() -> None:
-    sick = new_id()
-    poison = store_run(sick, 1)[0]
+    blocked = new_id()
+    poison = store_run(blocked, 1)[0]
     publisher = RecordingPublisher()
     publisher.poison = {poison.event_id}
     one = build_dispatcher(publisher)
     drain(one)
-    store_run(sick, 3, first=2)
+    store_run(blocked, 3, first=2)
     drain(one)
 
-    assert publisher.taken == []
+    assert publisher.accepted == []
     assert OutboxEvent.across_tenants.filter(parked_at=None).count() == 0
 
 
-def test_what_is_parked_is_not_looked_at_again() -> None:
-    sick = new_id()
-    poison = store_run(sick, 3)[0]
+def test_parked_events_are_not_read_again() -> None:
+    blocked = new_id()
+    poison = store_run(blocked, 3)[0]
     publisher = RecordingPublisher()
     publisher.poison = {poison.event_id}
     drain(build_dispatcher(publisher))
@@ -91,7 +91,7 @@ def test_what_is_parked_is_not_looked_at_again() -> None:
     assert list_nonempty_partitions(range(16)) == []
 
 
-def test_the_same_aggregate_id_of_another_tenant_flows() -> None:
+def test_the_same_aggregate_id_of_another_tenant_is_published() -> None:
     shared, theirs = new_id(), new_id()
     poison = store_run(shared, 2)[0]
     store_run(shared, 2, tenant_id=theirs)
@@ -99,10 +99,10 @@ def test_the_same_aggregate_id_of_another_tenant_flows() -> None:
     publisher.poison = {poison.event_id}
     drain(build_dispatcher(publisher))
 
-    assert [event.tenant_id for event in publisher.taken] == [theirs, theirs]
+    assert [event.tenant_id for event in publisher.accepted] == [theirs, theirs]
 
 
-def _parked() -> tuple[RecordingPublisher, OutboxEvent]:
+def _park_one() -> tuple[RecordingPublisher, OutboxEvent]:
     poison = store_run(new_id(), 3)[0]
     publisher = RecordingPublisher()
     publisher.poison = {poison.event_id}
@@ -111,22 +111,22 @@ def _parked() -> tuple[RecordingPublisher, OutboxEvent]:
     return publisher, list_parked_events().get()
 
 
-def test_unparked_it_is_published_and_those_behind_it_follow() -> None:
-    publisher, parked = _parked()
+def test_an_unparked_event_is_published_with_those_behind_it() -> None:
+    publisher, parked = _park_one()
     assert unpark(parked.id)
     drain(build_dispatcher(publisher))
     assert publisher.sequences(parked.aggregate_id) == [1, 2, 3]
 
 
-def test_skipped_it_is_left_out_and_those_behind_it_follow() -> None:
-    publisher, parked = _parked()
+def test_a_skipped_event_is_left_out_and_those_behind_it_are_published() -> None:
+    publisher, parked = _park_one()
     assert skip(parked.id)
     drain(build_dispatcher(publisher))
     assert publisher.sequences(parked.aggregate_id) == [2, 3]
 
 
-def test_what_only_waits_can_be_neither_unparked_nor_skipped() -> None:
-    _, parked = _parked()
+def test_an_event_that_is_held_can_be_neither_unparked_nor_skipped() -> None:
+    _, parked = _park_one()
     waiting = OutboxEvent.objects.for_tenant(parked.tenant_id).get(aggregate_seq=2)
     assert not unpark(waiting.id)
     assert not skip(waiting.id)

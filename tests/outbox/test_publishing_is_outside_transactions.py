@@ -14,11 +14,11 @@ from tests.outbox.support import RecordingPublisher, build_dispatcher, store_run
 
 @pytest.mark.django_db(transaction=True)
 def test_no_transaction_is_open_while_a_publisher_works() -> None:
-    class Looks(RecordingPublisher):
+    class ChecksTransaction(RecordingPublisher):
         def publish(self, events: Sequence[Envelope]) -> None:
             assert not connection.in_atomic_block
             super().publish(events)
 
     store_run(new_id(), 2)
-    publisher = Looks()
+    publisher = ChecksTransaction()
     assert build_dispatcher(publisher).dispatch_once().published == 2

@@ -1,4 +1,4 @@
-"""The dispatcher's and the deliverer's reads use their indexes, however much has been published before."""
+"""The reads of the dispatcher and the deliverer use their indexes, however much has been published before."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from outbox.store import list_nonempty_partitions, read_heads
 from tests.factories import EARLIER, OutboxEventFactory
 from tests.outbox.support import TENANT, build_dispatcher, drain, store_run
 
-# Committed, because MariaDB commits when it analyses.
+# With commits, because ANALYZE commits on MariaDB.
 pytestmark = pytest.mark.django_db(transaction=True)
 
 PUBLISHED = 5_000
@@ -48,19 +48,19 @@ def _analyze(table: str) -> None:
 
 
 @contextmanager
-def _plans() -> Iterator[list[str]]:
-    """The plans of the reads within it, once it is over."""
+def _capture_plans() -> Iterator[list[str]]:
+    """Collect the plans of all SELECT statements in the block."""
     plans: list[str] = []
     with CaptureQueriesContext(connection) as queries:
         yield plans
     plans += [
-        _plan(query["sql"])
+        _explain(query["sql"])
         for query in queries.captured_queries
         if query["sql"].lstrip().startswith("SELECT")
     ]
 
 
-def _plan(sql: str) -> str:
+def _explain(sql: str) -> str:
     explain = {"sqlite": "EXPLAIN QUERY PLAN", "postgresql": "EXPLAIN"}.get(
         connection.vendor, "EXPLAIN FORMAT=JSON"
     )
@@ -72,7 +72,7 @@ def _plan(sql: str) -> str:
 @pytest.mark.usefixtures("_history")
 def test_reading_what_is_unpublished() -> None:
     unpublished = OutboxEvent.across_tenants.get(published_at=None, aggregate_seq=1)
-    with _plans() as plans:
+    with _capture_plans() as plans:
         list_nonempty_partitions(range(16))
         events, _ = read_heads(sorted({3, 4, unpublished.partition}), 30)
     assert len(events) == 20
@@ -87,7 +87,7 @@ def test_finding_due_deliveries() -> None:
         store_run(new_id(), 5)
     drain(build_dispatcher(WebhookPublisher()))
     _analyze("webhook_deliveries")
-    with _plans() as plans:
+    with _capture_plans() as plans:
         assert len(list_due_endpoints()[0]) == 1
         assert len(claim_deliveries(endpoint, 10)[0]) == 10
     assert WebhookDelivery.objects.for_tenant(TENANT).filter(next_attempt_at=None).count() == 120
@@ -102,7 +102,7 @@ def test_giving_up_what_waits_for_an_endpoint_that_is_gone() -> None:
     drain(build_dispatcher(WebhookPublisher()))
     WebhookEndpoint.objects.for_tenant(TENANT).update(active=False, disabled_reason=GONE_REASON)
     _analyze("webhook_deliveries")
-    with _plans() as plans:
+    with _capture_plans() as plans:
         assert give_up_gone_endpoint(10) == 10
     finding, _, _, reading, *_ = plans
     assert "idx_webhook_deliveries_queue" in finding

@@ -1,4 +1,4 @@
-"""Published events are deleted by the time of their publishing; nothing else is."""
+"""Published events are deleted by the time of publishing, and nothing else is."""
 
 from __future__ import annotations
 
@@ -26,60 +26,60 @@ def _noon(at_noon: object) -> None:
     pass
 
 
-def written(**given: Any) -> Any:
+def create_event(**given: Any) -> Any:
     return OutboxEventFactory(**given)
 
 
-def _left() -> list[int]:
+def _list_ids() -> list[int]:
     return list(OutboxEvent.across_tenants.order_by("id").values_list("id", flat=True))
 
 
 def test_it_deletes_what_was_published_before_that_age() -> None:
-    written(published_at=NOON - 31 * DAY)
-    kept = written(published_at=NOON - 29 * DAY)
+    create_event(published_at=NOON - 31 * DAY)
+    kept = create_event(published_at=NOON - 29 * DAY)
     assert prune(30 * DAY) == 1
-    assert _left() == [kept.id]
+    assert _list_ids() == [kept.id]
 
 
 def test_an_old_event_that_was_published_lately_is_kept() -> None:
-    late = written(created_at=NOON - 90 * DAY, published_at=NOON - DAY)
+    late = create_event(created_at=NOON - 90 * DAY, published_at=NOON - DAY)
     assert prune(30 * DAY) == 0
-    assert _left() == [late.id]
+    assert _list_ids() == [late.id]
 
 
-def test_unpublished_and_parked_events_are_kept_whatever_their_age_and_hide_no_others() -> None:
-    waiting = written(created_at=NOON - 90 * DAY)
-    parked = written(created_at=NOON - 90 * DAY, parked_at=NOON - 80 * DAY, attempts=5)
-    written(published_at=NOON - 31 * DAY)
+def test_old_unpublished_and_parked_events_are_kept_and_hide_no_others() -> None:
+    waiting = create_event(created_at=NOON - 90 * DAY)
+    parked = create_event(created_at=NOON - 90 * DAY, parked_at=NOON - 80 * DAY, attempts=5)
+    create_event(published_at=NOON - 31 * DAY)
     assert prune(30 * DAY) == 1
-    assert _left() == [waiting.id, parked.id]
+    assert _list_ids() == [waiting.id, parked.id]
 
 
 def test_the_oldest_go_first_and_not_more_than_the_limit() -> None:
-    events = [written(published_at=NOON - 40 * DAY) for _ in range(5)]
+    events = [create_event(published_at=NOON - 40 * DAY) for _ in range(5)]
     assert prune(30 * DAY, limit=2) == 2
-    assert _left() == [event.id for event in events[2:]]
+    assert _list_ids() == [event.id for event in events[2:]]
 
 
-def test_it_goes_on_over_many_batches() -> None:
+def test_it_works_in_many_batches() -> None:
     OutboxEvent.objects.bulk_create(
         OutboxEventFactory.build(published_at=NOON - 40 * DAY) for _ in range(1100)
     )
     assert prune(30 * DAY) == 1100
 
 
-def test_many_that_were_published_again_lately_hide_no_old_ones() -> None:
+def test_many_recently_replayed_events_hide_no_old_ones() -> None:
     OutboxEvent.objects.bulk_create(
         OutboxEventFactory.build(created_at=NOON - 60 * DAY, published_at=NOON - DAY) for _ in range(1100)
     )
-    again = _left()
+    again = _list_ids()
     for _ in range(3):
-        written(created_at=NOON - 60 * DAY, published_at=NOON - 60 * DAY)
+        create_event(created_at=NOON - 60 * DAY, published_at=NOON - 60 * DAY)
     assert prune(30 * DAY) == 3
-    assert _left() == again
+    assert _list_ids() == again
 
 
-def test_it_does_not_read_on_where_all_are_too_young_to_be_old() -> None:
+def test_it_stops_reading_where_all_events_are_too_young() -> None:
     OutboxEvent.objects.bulk_create(
         OutboxEventFactory.build(created_at=NOON - DAY, published_at=NOON - DAY) for _ in range(1100)
     )
@@ -88,7 +88,7 @@ def test_it_does_not_read_on_where_all_are_too_young_to_be_old() -> None:
     assert sum('FROM "outbox"' in query["sql"].replace("`", '"') for query in queries.captured_queries) == 1
 
 
-def test_finished_webhook_deliveries_go_by_the_time_at_which_they_ended() -> None:
+def test_webhook_deliveries_are_deleted_by_the_time_at_which_they_finished() -> None:
     store_run(new_id(), 3)
     create_endpoint(TENANT, "http://example.test/")
     drain(build_dispatcher(WebhookPublisher()))

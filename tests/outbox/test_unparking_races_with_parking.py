@@ -1,4 +1,4 @@
-"""While an operator lets an aggregate go, the dispatcher cannot park another of its events, which none would find."""
+"""While an operator unparks an event, the dispatcher cannot hold another event of its aggregate, which nothing would release."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ pytestmark = pytest.mark.django_db(transaction=True)
 def test_an_event_that_the_dispatcher_read_as_held_is_not_left_behind(
     elsewhere: Callable[..., Future[Any]],
 ) -> None:
-    sick = new_id()
-    poison = store_run(sick, 2)[0]
+    blocked = new_id()
+    poison = store_run(blocked, 2)[0]
     publisher = RecordingPublisher()
     publisher.poison = {poison.event_id}
     drain(build_dispatcher(publisher))
     publisher.poison = set()
-    store_run(sick, 1, first=3)
+    store_run(blocked, 1, first=3)
 
-    class ReadsBefore(Dispatcher):
-        """Has read that the aggregate is parked, and is about to park event 3, when the operator steps in."""
+    class UnparkedWhileRecording(Dispatcher):
+        """A dispatcher that has read that the aggregate is parked, and is about to hold event 3 when it is unparked."""
 
-        def _record(self, verdict: Any) -> tuple[int, int]:
+        def _record(self, outcome: Any) -> tuple[int, int]:
             unparked.append(elsewhere(_unpark_slowly, list_parked_events().get().id, unlocked))
             assert unlocked.wait(5)
-            return super()._record(verdict)
+            return super()._record(outcome)
 
     unlocked = threading.Event()
     unparked: list[Future[bool]] = []
-    racing = ReadsBefore(new_id(), [publisher])
+    racing = UnparkedWhileRecording(new_id(), [publisher])
     racing.dispatch_once()
     assert unparked[0].result(10)
     racing.release()
 
     drain(build_dispatcher(publisher))
-    assert publisher.sequences(sick) == [1, 2, 3]
+    assert publisher.sequences(blocked) == [1, 2, 3]
     assert not OutboxEvent.across_tenants.filter(published_at=None).exists()
 
 
@@ -54,6 +54,6 @@ def _unpark_slowly(key: int, unlocked: threading.Event) -> bool:
     with transaction.atomic():
         done = unpark(key)
         unlocked.set()
-        # Long enough for a dispatcher that is not kept out to look, and to find the event still parked.
+        # Long enough for a dispatcher that is not excluded to look, and to find the event still parked.
         threading.Event().wait(0.2)
     return done

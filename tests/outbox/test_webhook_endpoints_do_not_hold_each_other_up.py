@@ -1,4 +1,4 @@
-"""A slow or dead endpoint costs the others nothing, and the outbox nothing."""
+"""A slow or dead endpoint delays neither other endpoints nor the outbox."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ OTHER = uuid.UUID(int=2)
 
 
 class Hanging:
-    """Takes all requests and answers none."""
+    """A transport that accepts all requests and returns no result."""
 
     def __init__(self) -> None:
-        self.taken: Counter[uuid.UUID] = Counter()
+        self.accepted: Counter[uuid.UUID] = Counter()
 
     def send(self, requests: Sequence[WebhookRequest]) -> None:
-        self.taken.update(request.delivery.tenant_id for request in requests)
+        self.accepted.update(request.delivery.tenant_id for request in requests)
 
     def collect(self, timeout: float) -> list[WebhookResult]:
         return []
@@ -40,7 +40,7 @@ class Hanging:
 
 @pytest.fixture
 def release() -> Iterator[threading.Event]:
-    """What an endpoint waits for that hangs."""
+    """Return the event for which endpoints that hang wait."""
     release = threading.Event()
     yield release
     release.set()
@@ -56,7 +56,7 @@ def _publish_of_many_calls(count: int, tenant_id: uuid.UUID = TENANT) -> None:
     drain(build_dispatcher(WebhookPublisher()))
 
 
-def _until(deliverer: WebhookDeliverer, path: str, receiver: Receiver, count: int) -> None:
+def _deliver_until(deliverer: WebhookDeliverer, path: str, receiver: Receiver, count: int) -> None:
     for _ in range(200):
         if len(receiver.sequences(path)) == count:
             return
@@ -68,20 +68,20 @@ def test_a_hanging_endpoint_holds_up_no_other(
     subscribe: Subscribe, receiver: Receiver, transport: EgressTransport, release: threading.Event
 ) -> None:
     subscribe("/hangs")
-    subscribe("/well")
+    subscribe("/healthy")
 
-    def answer(path: str, event: object) -> int:
+    def respond(path: str, event: object) -> int:
         if path == "/hangs":
             release.wait(10)
         return 204
 
-    receiver.answer = answer
+    receiver.respond = respond
     _publish(5)
     deliverer = WebhookDeliverer(transport)
-    _until(deliverer, "/well", receiver, 5)
+    _deliver_until(deliverer, "/healthy", receiver, 5)
     assert receiver.sequences("/hangs") == []
     release.set()
-    _until(deliverer, "/hangs", receiver, 5)
+    _deliver_until(deliverer, "/hangs", receiver, 5)
 
 
 def test_many_slow_endpoints_of_a_tenant_hold_up_no_other_tenants(
@@ -89,24 +89,24 @@ def test_many_slow_endpoints_of_a_tenant_hold_up_no_other_tenants(
 ) -> None:
     for number in range(40):
         subscribe(f"/slow/{number}")
-    subscribe("/well", OTHER)
+    subscribe("/healthy", OTHER)
 
-    def answer(path: str, event: object) -> int:
-        if path != "/well":
+    def respond(path: str, event: object) -> int:
+        if path != "/healthy":
             release.wait(10)
         return 204
 
-    receiver.answer = answer
+    receiver.respond = respond
     _publish(1)
     deliverer = WebhookDeliverer(transport, max_in_flight=8)
     for _ in range(3):
         deliverer.deliver_once()
     _publish(3, OTHER)
-    _until(deliverer, "/well", receiver, 3)
-    assert {event["path"] for event in receiver.seen} == {"/well"}
+    _deliver_until(deliverer, "/healthy", receiver, 3)
+    assert {event["path"] for event in receiver.accepted} == {"/healthy"}
 
 
-def test_a_tenant_takes_no_more_places_than_it_leaves_free(subscribe: Subscribe) -> None:
+def test_a_tenant_takes_no_more_capacity_than_it_leaves_free(subscribe: Subscribe) -> None:
     for number in range(5):
         subscribe(f"/one/{number}")
         subscribe(f"/other/{number}", OTHER)
@@ -115,14 +115,14 @@ def test_a_tenant_takes_no_more_places_than_it_leaves_free(subscribe: Subscribe)
     _publish_of_many_calls(9)
     for _ in range(5):
         deliverer.deliver_once()
-    assert hanging.taken == {TENANT: 6}
+    assert hanging.accepted == {TENANT: 6}
     _publish_of_many_calls(9, OTHER)
     for _ in range(5):
         deliverer.deliver_once()
-    assert hanging.taken == {TENANT: 6, OTHER: 3}
+    assert hanging.accepted == {TENANT: 6, OTHER: 3}
 
 
-def test_an_endpoint_of_each_tenant_is_sent_to_before_the_second_of_any(
+def test_one_endpoint_of_each_tenant_comes_before_the_second_of_any(
     subscribe: Subscribe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(40):
@@ -133,21 +133,21 @@ def test_an_endpoint_of_each_tenant_is_sent_to_before_the_second_of_any(
     monkeypatch.setattr("outbox.publishers.webhook.deliverer.MAX_STARTS_PER_PASS", 2)
     hanging = Hanging()
     WebhookDeliverer(hanging).deliver_once()
-    assert hanging.taken == {TENANT: 1, OTHER: 1}
+    assert hanging.accepted == {TENANT: 1, OTHER: 1}
 
 
-def test_what_was_answered_is_recorded_while_others_of_its_batch_hang(
+def test_a_response_is_recorded_while_others_of_its_batch_hang(
     subscribe: Subscribe, receiver: Receiver, transport: EgressTransport, release: threading.Event
 ) -> None:
     subscribe()
     hangs = new_id()
 
-    def answer(path: str, event: dict[str, object]) -> int:
+    def respond(path: str, event: dict[str, object]) -> int:
         if event["subject"] == str(hangs):
             release.wait(10)
         return 204
 
-    receiver.answer = answer
+    receiver.respond = respond
     store_run(hangs, 1)
     _publish(1)
     deliverer = WebhookDeliverer(transport, collect_seconds=10)
@@ -155,17 +155,17 @@ def test_what_was_answered_is_recorded_while_others_of_its_batch_hang(
     assert WebhookDelivery.across_tenants.get(state="Pending").aggregate_id == hangs
 
 
-def test_many_failing_endpoints_leave_places_to_the_others(
+def test_many_failing_endpoints_leave_capacity_to_the_others(
     subscribe: Subscribe, receiver: Receiver, transport: EgressTransport, release: threading.Event
 ) -> None:
     for number in range(8):
         subscribe(f"/hangs/{number}")
-    subscribe("/well")
+    subscribe("/healthy")
     hanging = threading.Semaphore(0)
     failing = True
 
-    def answer(path: str, event: object) -> int:
-        if path == "/well":
+    def respond(path: str, event: object) -> int:
+        if path == "/healthy":
             return 204
         if failing:
             return 500
@@ -173,19 +173,19 @@ def test_many_failing_endpoints_leave_places_to_the_others(
         release.wait(10)
         return 204
 
-    receiver.answer = answer
+    receiver.respond = respond
     _publish(1)
     deliverer = WebhookDeliverer(transport, max_in_flight=8)
-    _until(deliverer, "/well", receiver, 1)
+    _deliver_until(deliverer, "/healthy", receiver, 1)
     while len(deliverer._failing) < 8:
         deliverer.deliver_once()
     failing = False
-    _due_now()
+    _make_all_due()
     deliverer.deliver_once()
     assert hanging.acquire(timeout=5)
     _publish(3)
-    _until(deliverer, "/well", receiver, 4)
+    _deliver_until(deliverer, "/healthy", receiver, 4)
 
 
-def _due_now() -> None:
+def _make_all_due() -> None:
     WebhookDelivery.across_tenants.filter(state="Pending").update(next_attempt_at=DbNow())

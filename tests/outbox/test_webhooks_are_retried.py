@@ -1,4 +1,4 @@
-"""What an endpoint does not take is sent again, later and later, until it is given up."""
+"""A delivery that an endpoint does not accept is sent again, at growing intervals, until it is given up."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def _publish(count: int = 1) -> None:
     drain(build_dispatcher(WebhookPublisher()))
 
 
-def _after_hours(hours: int, deliver: Deliver) -> DeliveryResult:
+def _deliver_after(hours: int, deliver: Deliver) -> DeliveryResult:
     with pin_time(NOON + timedelta(hours=hours)):
         return deliver()
 
 
-def _delivery(sequence: int = 1) -> WebhookDelivery:
+def _get_delivery(sequence: int = 1) -> WebhookDelivery:
     found: WebhookDelivery = WebhookDelivery.across_tenants.get(aggregate_seq=sequence)
     return found
 
@@ -49,18 +49,18 @@ def test_it_is_sent_again_after_a_wait(
     subscribe: Subscribe, receiver: Receiver, deliver: Deliver, at_noon: datetime
 ) -> None:
     subscribe()
-    receiver.answer = lambda path, event: 503
+    receiver.respond = lambda path, event: 503
     _publish()
 
     assert deliver().retried == 1
-    waiting = _delivery()
+    waiting = _get_delivery()
     assert (waiting.attempts, waiting.state, waiting.last_error) == (1, "Pending", "HTTP 503")
     assert waiting.next_attempt_at is not None
     assert at_noon <= waiting.next_attempt_at <= at_noon + timedelta(seconds=5)
 
-    receiver.answer = lambda path, event: 200
-    assert _after_hours(1, deliver).delivered == 1
-    assert _delivery().state == DeliveryState.DELIVERED
+    receiver.respond = lambda path, event: 200
+    assert _deliver_after(1, deliver).delivered == 1
+    assert _get_delivery().state == DeliveryState.DELIVERED
 
 
 @pytest.mark.usefixtures("at_noon")
@@ -69,22 +69,22 @@ def test_an_endpoint_that_cannot_be_reached_is_retried_too(subscribe: Subscribe,
     WebhookEndpoint.across_tenants.update(url="http://127.0.0.1:1/")
     _publish()
     assert deliver().retried == 1
-    assert "refused" in _delivery().last_error
+    assert "refused" in _get_delivery().last_error
 
 
 @pytest.mark.usefixtures("at_noon")
-def test_it_is_given_up_after_the_last_try_and_the_next_event_goes(
+def test_it_is_given_up_after_the_last_attempt_and_the_next_event_is_sent(
     subscribe: Subscribe, receiver: Receiver, deliver: Deliver
 ) -> None:
     subscribe()
-    receiver.answer = lambda path, event: 500 if event["sequence"].endswith("1") else 204
+    receiver.respond = lambda path, event: 500 if event["sequence"].endswith("1") else 204
     _publish(2)
-    results = [_after_hours(6 * attempt, deliver) for attempt in range(MAX_ATTEMPTS)]
+    results = [_deliver_after(6 * attempt, deliver) for attempt in range(MAX_ATTEMPTS)]
 
     assert [result.retried for result in results] == [1] * (MAX_ATTEMPTS - 1) + [0]
     assert results[-1].exhausted == 1
     assert results[-1].delivered == 1
-    assert _delivery(1).state == DeliveryState.EXHAUSTED
+    assert _get_delivery(1).state == DeliveryState.EXHAUSTED
     assert receiver.sequences("/hook") == [2]
 
 
@@ -93,13 +93,13 @@ def test_an_event_waits_for_the_one_before_it(
     subscribe: Subscribe, receiver: Receiver, deliver: Deliver
 ) -> None:
     subscribe()
-    receiver.answer = lambda path, event: 500 if event["sequence"].endswith("1") else 204
+    receiver.respond = lambda path, event: 500 if event["sequence"].endswith("1") else 204
     _publish(3)
     deliver()
-    assert receiver.seen == []
+    assert receiver.accepted == []
 
-    receiver.answer = lambda path, event: 204
-    _after_hours(1, deliver)
+    receiver.respond = lambda path, event: 204
+    _deliver_after(1, deliver)
     assert receiver.sequences("/hook") == [1, 2, 3]
 
 
@@ -108,19 +108,19 @@ def test_other_aggregates_of_the_endpoint_do_not_wait(
     subscribe: Subscribe, receiver: Receiver, deliver: Deliver
 ) -> None:
     subscribe()
-    sick = new_id()
-    receiver.answer = lambda path, event: 500 if event["subject"] == str(sick) else 204
-    store_run(sick, 2)
+    failing = new_id()
+    receiver.respond = lambda path, event: 500 if event["subject"] == str(failing) else 204
+    store_run(failing, 2)
     _publish(2)
 
     assert deliver().delivered == 2
 
 
-def test_gone_disables_the_endpoint_and_ends_what_is_on_its_way(
+def test_410_disables_the_endpoint_and_gives_up_what_waits_for_it(
     subscribe: Subscribe, receiver: Receiver, deliver: Deliver
 ) -> None:
     subscribe()
-    receiver.answer = lambda path, event: 410
+    receiver.respond = lambda path, event: 410
     _publish(3)
     done = deliver()
     assert (done.retried, done.exhausted) == (0, 3)
@@ -133,11 +133,11 @@ def test_gone_disables_the_endpoint_and_ends_what_is_on_its_way(
     assert WebhookDelivery.across_tenants.count() == 3
 
 
-def test_a_long_queue_of_an_endpoint_that_is_gone_is_given_up_a_batch_a_pass(
+def test_a_long_queue_of_a_gone_endpoint_is_given_up_one_batch_per_pass(
     subscribe: Subscribe, receiver: Receiver, transport: EgressTransport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     subscribe()
-    receiver.answer = lambda path, event: 410
+    receiver.respond = lambda path, event: 410
     _publish(6)
     monkeypatch.setattr(deliverer_module, "GIVE_UP_BATCH", 2)
     deliverer = WebhookDeliverer(transport, collect_seconds=60)
@@ -152,7 +152,7 @@ def test_a_long_queue_of_an_endpoint_that_is_gone_is_given_up_a_batch_a_pass(
 
 
 @pytest.mark.usefixtures("at_noon")
-def test_one_that_is_made_active_before_its_queue_is_given_up_is_sent_the_rest(
+def test_a_gone_endpoint_that_is_enabled_again_is_sent_the_rest_of_its_queue(
     subscribe: Subscribe, receiver: Receiver, deliver: Deliver
 ) -> None:
     endpoint = subscribe()
@@ -165,9 +165,7 @@ def test_one_that_is_made_active_before_its_queue_is_given_up_is_sent_the_rest(
 
 
 @pytest.mark.usefixtures("at_noon")
-def test_what_waits_for_one_that_was_made_inactive_by_hand_goes_on_waiting(
-    subscribe: Subscribe, deliver: Deliver
-) -> None:
+def test_what_waits_for_a_disabled_endpoint_goes_on_waiting(subscribe: Subscribe, deliver: Deliver) -> None:
     endpoint = subscribe()
     _publish(2)
     update_endpoint(endpoint.tenant_id, endpoint.endpoint_id, active=False)
@@ -175,7 +173,7 @@ def test_what_waits_for_one_that_was_made_inactive_by_hand_goes_on_waiting(
     assert {row.state for row in WebhookDelivery.across_tenants.all()} == {"Pending"}
 
 
-def test_deliveries_make_no_events_of_their_own(subscribe: Subscribe, deliver: Deliver) -> None:
+def test_deliveries_append_no_events(subscribe: Subscribe, deliver: Deliver) -> None:
     subscribe()
     _publish(2)
     deliver()

@@ -1,4 +1,4 @@
-"""What one process is sending, no other sends; what a dead one was sending is sent again."""
+"""What one process is sending, no other process sends. What a dead process was sending is sent again."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ from tests.outbox.support import NOON, TENANT, build_dispatcher, build_event, dr
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
 
 
-class Answering:
-    """Answers so many at a time with 200."""
+class RespondingTransport:
+    """A transport that returns so many results at a time, each with status 200."""
 
-    def __init__(self, answers: int = 100) -> None:
-        self.answers = answers
-        self.asked: list[WebhookRequest] = []
+    def __init__(self, max_results: int = 100) -> None:
+        self.max_results = max_results
+        self.requests: list[WebhookRequest] = []
 
     def send(self, requests: Sequence[WebhookRequest]) -> None:
-        self.asked += requests
+        self.requests += requests
 
     def collect(self, timeout: float) -> list[WebhookResult]:
-        ended, self.asked = self.asked[: self.answers], self.asked[self.answers :]
+        ended, self.requests = self.requests[: self.max_results], self.requests[self.max_results :]
         return [WebhookResult(request.delivery, 200) for request in ended]
 
 
@@ -56,18 +56,18 @@ def endpoint() -> WebhookEndpoint:
 def test_what_is_claimed_is_claimed_once(endpoint: WebhookEndpoint) -> None:
     first, _ = claim_deliveries(endpoint, 10)
     second, _ = claim_deliveries(endpoint, 10)
-    assert [taken.aggregate_seq for taken in first] == [1]
+    assert [delivery.aggregate_seq for delivery in first] == [1]
     assert second == []
 
 
-def test_what_a_dead_sender_had_claimed_is_due_when_its_lease_ends(endpoint: WebhookEndpoint) -> None:
+def test_what_a_dead_sender_had_claimed_is_due_when_its_lease_expires(endpoint: WebhookEndpoint) -> None:
     claim_deliveries(endpoint, 10)
     with pin_time(NOON + DELIVERY_LEASE):
         (again,) = claim_deliveries(endpoint, 10)[0]
     assert (again.aggregate_seq, again.attempts) == (1, 2)
 
 
-def test_a_sender_that_was_given_up_for_dead_records_nothing(endpoint: WebhookEndpoint) -> None:
+def test_a_sender_that_was_declared_dead_records_nothing(endpoint: WebhookEndpoint) -> None:
     (slow,), _ = claim_deliveries(endpoint, 10)
     with pin_time(NOON + DELIVERY_LEASE):
         claim_deliveries(endpoint, 10)
@@ -77,8 +77,8 @@ def test_a_sender_that_was_given_up_for_dead_records_nothing(endpoint: WebhookEn
     assert [(state, due is None) for state, due in states] == [("Pending", False), ("Pending", True)]
 
 
-def test_when_sending_breaks_down_the_deliveries_come_back(endpoint: WebhookEndpoint) -> None:
-    class Broken(Answering):
+def test_deliveries_that_could_not_be_sent_are_due_again(endpoint: WebhookEndpoint) -> None:
+    class Broken(RespondingTransport):
         def send(self, requests: Sequence[WebhookRequest]) -> None:
             raise RuntimeError("the egress is closed")
 
@@ -90,63 +90,63 @@ def test_when_sending_breaks_down_the_deliveries_come_back(endpoint: WebhookEndp
 def test_what_could_not_be_recorded_is_sent_again(
     endpoint: WebhookEndpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def locked(*_: object) -> None:
+    def raise_locked(*_: object) -> None:
         raise OperationalError("database is locked")
 
-    deliverer = WebhookDeliverer(Answering())
-    with monkeypatch.context() as trouble:
-        trouble.setattr(deliverer_module, "record_results", locked)
+    deliverer = WebhookDeliverer(RespondingTransport())
+    with monkeypatch.context() as patch:
+        patch.setattr(deliverer_module, "record_results", raise_locked)
         with pytest.raises(OperationalError):
             deliverer.deliver_once()
     with pin_time(NOON + DELIVERY_LEASE + timedelta(seconds=1)):
         assert deliverer.deliver_once().delivered == 1
 
 
-def test_a_stop_records_what_has_been_answered_and_waits_no_longer_than_it_may(
+def test_closing_records_the_results_so_far_and_waits_no_longer_than_its_grace_period(
     endpoint: WebhookEndpoint,
 ) -> None:
     store_events(build_event(new_id(), 1))
     drain(build_dispatcher(WebhookPublisher()))
-    answering = Answering(answers=0)
-    deliverer = WebhookDeliverer(answering)
+    transport = RespondingTransport(max_results=0)
+    deliverer = WebhookDeliverer(transport)
     deliverer.deliver_once()
-    answering.answers = 1
+    transport.max_results = 1
     deliverer.close(grace_seconds=0, heartbeat=lambda: None)
     states = WebhookDelivery.across_tenants.values_list("state", flat=True)
     assert sorted(states) == ["Delivered", "Pending", "Pending"]
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_stop_records_the_others_when_one_cannot_be_recorded(
+def test_closing_records_the_other_results_when_one_cannot_be_recorded(
     endpoint: WebhookEndpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(3):
         create_endpoint(TENANT, f"http://example.test/{number}")
     store_events(build_event(new_id(), 1))
     drain(build_dispatcher(WebhookPublisher()))
-    answering, troubles = Answering(answers=0), [OperationalError("lock wait timeout")]
-    deliverer = WebhookDeliverer(answering)
+    transport, failures = RespondingTransport(max_results=0), [OperationalError("lock wait timeout")]
+    deliverer = WebhookDeliverer(transport)
     deliverer.deliver_once()
-    answering.answers = 10
+    transport.max_results = 10
 
-    def record_in_trouble(*given: Any) -> Any:
-        if troubles:
-            raise troubles.pop()
+    def record_or_fail(*given: Any) -> Any:
+        if failures:
+            raise failures.pop()
         return record_results(*given)
 
-    monkeypatch.setattr(deliverer_module, "record_results", record_in_trouble)
+    monkeypatch.setattr(deliverer_module, "record_results", record_or_fail)
     monkeypatch.setattr(errors, "PAUSE_SECONDS", 0.0)
-    before = delivered()
+    before = count_delivered()
     deliverer.close(grace_seconds=10, heartbeat=lambda: None)
-    assert delivered() - before >= 3
+    assert count_delivered() - before >= 3
 
 
-def delivered() -> int:
+def count_delivered() -> int:
     return WebhookDelivery.across_tenants.filter(state="Delivered").count()
 
 
 @pytest.mark.django_db(transaction=True)
-def test_many_that_claim_at_once_share_what_is_due(elsewhere: Callable[..., Future[Any]]) -> None:
+def test_concurrent_claims_share_what_is_due(elsewhere: Callable[..., Future[Any]]) -> None:
     endpoint, _ = create_endpoint(TENANT, "http://example.test/")
     for _ in range(60):
         store_run(new_id(), 1)
@@ -157,7 +157,7 @@ def test_many_that_claim_at_once_share_what_is_due(elsewhere: Callable[..., Futu
         start.wait(5)
         claimed: list[Any] = []
         for _ in range(10):
-            claimed += [taken.delivery_id for taken in claim_deliveries(endpoint, 7)[0]]
+            claimed += [delivery.delivery_id for delivery in claim_deliveries(endpoint, 7)[0]]
         return claimed
 
     claims = [key for thread in [elsewhere(claim_all) for _ in range(4)] for key in thread.result(20)]

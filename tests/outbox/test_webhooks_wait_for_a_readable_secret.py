@@ -1,4 +1,4 @@
-"""An endpoint for which nothing can be signed waits, at no attempt's cost, and holds up nobody else."""
+"""Deliveries that cannot be signed wait without counting attempts, and delay no other endpoint."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ Deliver = Callable[[], DeliveryResult]
 OTHER = uuid.UUID(int=2)
 
 
-def _keep(secret: str, tenant_id: uuid.UUID = TENANT) -> None:
+def _store_secret(secret: str, tenant_id: uuid.UUID = TENANT) -> None:
     WebhookEndpoint.objects.for_tenant(tenant_id).update(secret=secret)
 
 
-def _lose_the_key(tenant_id: uuid.UUID = TENANT) -> None:
-    _keep("enc:v1:" + Fernet(Fernet.generate_key()).encrypt(b"whsec_").decode(), tenant_id)
+def _make_secret_unreadable(tenant_id: uuid.UUID = TENANT) -> None:
+    _store_secret("enc:v1:" + Fernet(Fernet.generate_key()).encrypt(b"whsec_").decode(), tenant_id)
 
 
 def _publish(*tenant_ids: uuid.UUID) -> None:
@@ -43,76 +43,74 @@ def _publish(*tenant_ids: uuid.UUID) -> None:
     drain(build_dispatcher(WebhookPublisher()))
 
 
-def _deliveries(tenant_id: uuid.UUID = TENANT) -> Any:
+def _filter_deliveries(tenant_id: uuid.UUID = TENANT) -> Any:
     return WebhookDelivery.objects.for_tenant(tenant_id)
 
 
 def test_it_holds_up_no_other_tenant(subscribe: Subscribe, receiver: Receiver, deliver: Deliver) -> None:
-    subscribe("/lost")
-    subscribe("/well", OTHER)
-    _lose_the_key()
+    subscribe("/unreadable")
+    subscribe("/healthy", OTHER)
+    _make_secret_unreadable()
     _publish(TENANT, OTHER)
     deliver()
-    assert receiver.sequences("/well") == [1]
+    assert receiver.sequences("/healthy") == [1]
 
 
-def test_the_only_place_is_soon_another_tenants(
+def test_the_only_capacity_is_soon_free_for_another_tenant(
     subscribe: Subscribe, receiver: Receiver, transport: EgressTransport
 ) -> None:
     for number in range(3):
-        subscribe(f"/lost/{number}")
-    subscribe("/well", OTHER)
-    _lose_the_key()
+        subscribe(f"/unreadable/{number}")
+    subscribe("/healthy", OTHER)
+    _make_secret_unreadable()
     _publish(TENANT, OTHER)
     deliverer = WebhookDeliverer(transport, max_in_flight=1)
     while not deliverer.deliver_once().next_wait:
         pass
-    assert receiver.sequences("/well") == [1]
+    assert receiver.sequences("/healthy") == [1]
 
 
-def test_its_deliveries_wait_and_say_why_and_no_attempt_is_counted(
+def test_its_deliveries_wait_with_the_reason_and_no_attempt_is_counted(
     subscribe: Subscribe, deliver: Deliver, at_noon: datetime
 ) -> None:
     subscribe()
-    _lose_the_key()
+    _make_secret_unreadable()
     _publish(TENANT)
     done = deliver()
 
     assert (done.delivered, done.retried, done.exhausted) == (0, 1, 0)
-    waiting = _deliveries().get()
+    waiting = _filter_deliveries().get()
     assert (waiting.state, waiting.attempts) == ("Pending", 0)
     assert waiting.next_attempt_at == at_noon + UNSIGNED_RETRY_DELAY
     assert "ENCRYPTION_KEYS" in waiting.last_error
 
 
-def test_a_secret_that_is_no_base64_waits_too(subscribe: Subscribe, deliver: Deliver) -> None:
+def test_deliveries_wait_for_a_secret_that_is_not_base64(subscribe: Subscribe, deliver: Deliver) -> None:
     subscribe()
-    _keep(encrypt("whsec_abcde"))
+    _store_secret(encrypt("whsec_abcde"))
     _publish(TENANT)
     deliver()
-    assert _deliveries().get().last_error == "The endpoint's secret is not base64."
+    assert _filter_deliveries().get().last_error == "The endpoint's secret is not base64."
 
 
 def test_they_are_sent_once_the_secret_can_be_read(
     subscribe: Subscribe, receiver: Receiver, deliver: Deliver
 ) -> None:
     subscribe()
-    _lose_the_key()
+    _make_secret_unreadable()
     _publish(TENANT)
     deliver()
 
     receiver.secrets["/hook"] = generate_secret()
-    _keep(encrypt(receiver.secrets["/hook"]))
+    _store_secret(encrypt(receiver.secrets["/hook"]))
     with pin_time(NOON + UNSIGNED_RETRY_DELAY + timedelta(seconds=1)):
         assert deliver().delivered == 1
     assert receiver.sequences("/hook") == [1]
 
 
-def test_more_than_are_put_off_at_once_are_put_off_in_several_passes(
-    subscribe: Subscribe, deliver: Deliver
-) -> None:
+def test_many_deliveries_are_postponed_in_several_passes(subscribe: Subscribe, deliver: Deliver) -> None:
     subscribe()
-    _lose_the_key()
+    _make_secret_unreadable()
     store_events(*(build_event(new_id(), 1) for _ in range(POSTPONE_BATCH + 3)))
     drain(build_dispatcher(WebhookPublisher()))
     assert deliver().retried == POSTPONE_BATCH + 3
@@ -122,11 +120,11 @@ def test_the_log_names_the_endpoint_once(
     subscribe: Subscribe, deliver: Deliver, caplog: pytest.LogCaptureFixture
 ) -> None:
     endpoint = subscribe()
-    _lose_the_key()
+    _make_secret_unreadable()
     _publish(TENANT)
     deliver()
     with pin_time(NOON + 2 * UNSIGNED_RETRY_DELAY):
         deliver()
-    told = [line for record in caplog.records if "webhooks_not_signed" in (line := record.getMessage())]
-    assert len(told) == 1
-    assert str(endpoint.endpoint_id) in told[0]
+    lines = [line for record in caplog.records if "webhooks_not_signed" in (line := record.getMessage())]
+    assert len(lines) == 1
+    assert str(endpoint.endpoint_id) in lines[0]

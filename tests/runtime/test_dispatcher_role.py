@@ -18,7 +18,7 @@ from outbox.models import OutboxEvent
 from outbox.publishers import build_publishers
 from outbox.publishers.webhook.endpoints import create_endpoint
 from tests.outbox.conftest import start_egress
-from tests.outbox.receiver import receiving
+from tests.outbox.receiver import run_receiver
 from tests.outbox.support import TENANT, store_run
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -74,8 +74,8 @@ def test_no_thread_of_the_egress_outlives_the_role(
     database_is_unavailable: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     role = build_role(start_egress)
-    with receiving() as receiver:
-        create_endpoint(TENANT, receiver.at("/hook"))
+    with run_receiver() as receiver:
+        create_endpoint(TENANT, receiver.build_url("/hook"))
         store_run(new_id(), 2)
         while receiver.sequences("/hook") != [1, 2]:
             role.step(0.0)

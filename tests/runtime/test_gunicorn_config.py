@@ -1,4 +1,4 @@
-"""The web tier as it is shipped: what nobody says holds no worker, and what it cannot read is a problem too."""
+"""The web tier as it is shipped: a silent connection blocks no worker, and gunicorn's refusals are problems, too."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def port() -> Iterator[int]:
         cwd=settings.BASE_DIR,
     )  # fmt: skip
     try:
-        wait_until(lambda: answers(port, 5), "it serves")
+        wait_until(lambda: is_serving(port, 5), "it serves")
         yield port
     finally:
         web.terminate()
         web.wait(15)
 
 
-def answers(port: int, seconds: float) -> bool:
+def is_serving(port: int, seconds: float) -> bool:
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/livez", timeout=seconds) as answer:
             return bool(answer.status == 200)
@@ -46,13 +46,11 @@ def answers(port: int, seconds: float) -> bool:
         return False
 
 
-@pytest.mark.skipif(
-    not hasattr(socket, "TCP_DEFER_ACCEPT"), reason="only Linux tells who has something to say"
-)
-def test_a_browsers_spare_connections_hold_nobody_up(port: int) -> None:
+@pytest.mark.skipif(not hasattr(socket, "TCP_DEFER_ACCEPT"), reason="only Linux defers silent connections")
+def test_spare_connections_of_a_browser_block_no_worker(port: int) -> None:
     spare = [socket.create_connection(("127.0.0.1", port)) for _ in range(2 * WORKERS)]
     try:
-        assert answers(port, 10)
+        assert is_serving(port, 10)
     finally:
         for connection in spare:
             connection.close()
@@ -68,18 +66,18 @@ UNREADABLE = {
 
 def test_what_gunicorn_refuses_is_a_problem_with_a_correlation_id(port: int) -> None:
     for (status, code), request in UNREADABLE.items():
-        answer, problem = said(port, request)
+        answer, problem = send(port, request)
         assert (answer.status, answer.getheader("Content-Type")) == (status, "application/problem+json")
         assert (problem["status"], problem["code"]) == (status, code)
         assert problem["correlationId"] == answer.getheader("X-Correlation-Id")
 
 
-def test_an_address_may_have_eight_thousand_characters(port: int) -> None:
-    answer, _ = said(port, b"GET /livez?%b HTTP/1.1\r\nHost: localhost\r\n\r\n" % (b"x" * 8000))
+def test_a_url_may_have_eight_thousand_characters(port: int) -> None:
+    answer, _ = send(port, b"GET /livez?%b HTTP/1.1\r\nHost: localhost\r\n\r\n" % (b"x" * 8000))
     assert answer.status == 200
 
 
-def said(port: int, request: bytes) -> tuple[http.client.HTTPResponse, Any]:
+def send(port: int, request: bytes) -> tuple[http.client.HTTPResponse, Any]:
     with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
         connection.sendall(request)
         answer = http.client.HTTPResponse(connection)

@@ -1,4 +1,4 @@
-"""docs/webhooks.md tells receivers what is true."""
+"""What docs/webhooks.md tells receivers is true."""
 
 from __future__ import annotations
 
@@ -30,28 +30,28 @@ def verify() -> Callable[..., None]:
     return found
 
 
-def signed(secret: str, ago: float = 0) -> dict[str, str]:
+def sign(secret: str, ago: float = 0) -> dict[str, str]:
     moment = datetime.fromtimestamp(time.time() - ago, UTC)
     return build_signature_headers(decode_secret(secret), "1", moment, BODY)
 
 
-def test_its_ten_lines_verify_what_we_sign(verify: Callable[..., None]) -> None:
+def test_its_example_verifies_our_signatures(verify: Callable[..., None]) -> None:
     secret = generate_secret()
-    verify(secret, signed(secret), BODY)
+    verify(secret, sign(secret), BODY)
 
 
 @pytest.mark.parametrize(
     ("ago", "body", "same"), [(0, b"other", True), (0, BODY, False), (3600, BODY, True), (-3600, BODY, True)]
 )
-def test_and_refuse_what_is_not_ours_or_old(
+def test_its_example_refuses_other_and_old_signatures(
     verify: Callable[..., None], ago: float, body: bytes, same: bool
 ) -> None:
     secret = generate_secret()
     with pytest.raises(ValueError, match=r"match|too old"):
-        verify(secret if same else generate_secret(), signed(secret, ago), body)
+        verify(secret if same else generate_secret(), sign(secret, ago), body)
 
 
-def test_it_names_every_type_and_every_limit() -> None:
+def test_it_names_every_event_type_and_every_limit() -> None:
     assert [str(event_type) for event_type in EventType if f"`{event_type}`" not in PAGE] == []
     assert f"after {MAX_ATTEMPTS} attempts" in PAGE
     assert f"up to {MAX_RETRY_SECONDS / 3600:.0f} hours" in PAGE

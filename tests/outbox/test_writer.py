@@ -19,7 +19,7 @@ def test_it_refuses_outside_a_transaction() -> None:
     assert not OutboxEvent.across_tenants.exists()
 
 
-def test_an_event_vanishes_with_the_change_that_is_rolled_back() -> None:
+def test_an_event_is_rolled_back_with_its_change() -> None:
     def change() -> None:
         with transaction.atomic():
             append_events([build_event(new_id(), 1)])

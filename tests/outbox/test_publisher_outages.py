@@ -1,4 +1,4 @@
-"""A broker that is away stops its partitions; nothing is lost, skipped or counted against an event."""
+"""A publisher that fails pauses its partitions. No event is lost or skipped, and no attempt of an event is counted."""
 
 from __future__ import annotations
 
@@ -32,28 +32,28 @@ def test_a_publisher_that_fails_half_way_is_given_the_rest_later() -> None:
     assert publisher.sequences(aggregate) == [1, 2, 3, 4, 5]
 
 
-def test_a_stopped_partition_is_left_alone_until_its_wait_is_over() -> None:
+def test_a_paused_partition_is_left_alone_until_its_pause_ends() -> None:
     aggregate = new_id()
     store_run(aggregate, 1)
     publisher, clock = RecordingPublisher(), Clock()
     one = build_dispatcher(publisher, clock=clock)
-    publisher.down = True
-    stopped = one.dispatch_once()
-    publisher.down = False
+    publisher.is_down = True
+    paused = one.dispatch_once()
+    publisher.is_down = False
 
-    assert 0.1 <= stopped.next_wait <= 0.2
+    assert 0.1 <= paused.next_wait <= 0.2
     assert one.dispatch_once().published == 0
-    clock.now += stopped.next_wait
+    clock.now += paused.next_wait
     assert one.dispatch_once().published == 1
     store_run(aggregate, 1, first=2)
     assert one.dispatch_once().published == 1
 
 
-def test_the_waits_grow_to_half_a_minute_and_consume_no_attempts() -> None:
+def test_pauses_grow_to_half_a_minute_and_count_no_attempts() -> None:
     store_run(new_id(), 1)
     publisher, clock = RecordingPublisher(), Clock()
     one = build_dispatcher(publisher, clock=clock)
-    publisher.down = True
+    publisher.is_down = True
     waits = []
     for _ in range(20):
         assert one.dispatch_once().published == 0
@@ -80,7 +80,7 @@ def test_a_bug_in_a_publisher_pauses_its_events_and_loses_none() -> None:
 
 def test_one_partition_that_always_fails_does_not_hold_up_the_others() -> None:
     class HalfDown(RecordingPublisher):
-        """The broker's node for partition 3 is down, say."""
+        """Fails from the first event of partition 3 on, as if the broker's node for it were down."""
 
         def publish(self, events: Sequence[Envelope]) -> None:
             numbers = [number for number, event in enumerate(events) if event.partition == 3]
@@ -92,9 +92,9 @@ def test_one_partition_that_always_fails_does_not_hold_up_the_others() -> None:
     for partition in range(16):
         store_run(uuid.UUID(int=16 + partition), 2)
     for _ in range(30):
-        # All are tried again together: what comes after the failing one in a pass fails with it.
+        # All partitions are attempted together: those after the failing one in a pass fail with it.
         clock.now += 60
         one.dispatch_once()
 
-    assert len(publisher.taken) == 30
-    assert {event.partition for event in publisher.taken} == set(range(16)) - {3}
+    assert len(publisher.accepted) == 30
+    assert {event.partition for event in publisher.accepted} == set(range(16)) - {3}
