@@ -25,7 +25,8 @@ from django.db.models import Count, Max  # noqa: E402
 
 from benchmarks.report import summarize_distribution  # noqa: E402
 from eventservice.db.now import pin_time  # noqa: E402
-from eventservice.tenants.directory import clear_profile_cache, create_tenant  # noqa: E402
+from eventservice.kernel.ttl_cache import clear_caches  # noqa: E402
+from eventservice.tenants.directory import create_tenant  # noqa: E402
 from eventservice.tenants.keys import create_key  # noqa: E402
 from eventservice.tenants.models import ApiKey, Tenant  # noqa: E402
 from execution.addresses import AddressPolicy  # noqa: E402
@@ -81,7 +82,7 @@ def ensure_tenant(name: str, limits: bool = True, **changes: Any) -> dict[str, s
         changes = {"requests_per_minute": UNLIMITED, "max_pending": UNLIMITED, **changes}
     if changes:
         Tenant.objects.filter(pk=tenant.pk).update(**changes)
-    clear_profile_cache()
+    clear_caches()
     key = create_key(tenant.tenant_id, list(ApiKey.Scope), name="benchmark")[1]
     return {"id": str(tenant.tenant_id), "key": key}
 

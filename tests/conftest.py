@@ -17,6 +17,7 @@ from hypothesis import settings as made_up
 
 from eventservice.db.dialects.sqlite.configuration import ENGINE as SQLITE
 from eventservice.db.now import pin_time
+from eventservice.kernel.ttl_cache import clear_caches
 from eventservice.tenants.models import Tenant
 from tests.factories import TenantFactory
 
@@ -53,6 +54,12 @@ def django_db_modify_db_settings(django_db_modify_db_settings_parallel_suffix: N
     if database["ENGINE"] == SQLITE:
         folder = tempfile.mkdtemp(prefix="eventservice-tests-")
         database["TEST"]["NAME"] = str(Path(folder) / "test.db")
+
+
+@pytest.fixture(autouse=True)
+def empty_caches() -> None:
+    """A process's caches outlive the rows of a test."""
+    clear_caches()
 
 
 @pytest.fixture

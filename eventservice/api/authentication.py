@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import time
 import uuid
 from dataclasses import dataclass
 from typing import Any
@@ -12,13 +11,13 @@ from rest_framework.authentication import SessionAuthentication, get_authorizati
 from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.request import Request
 
+from eventservice.kernel.ttl_cache import TTLCache
 from eventservice.operators.roles import role_of
 from eventservice.tenants.keys import find_key, record_use
 from eventservice.tenants.models import ApiKey
 
 # A key that is revoked goes on for at most this long; until then it costs no query.
-KEPT_SECONDS = 1.0
-MOST_KEPT = 10_000
+CACHE_SECONDS = 1.0
 CHALLENGE = 'Bearer realm="event-service"'
 
 Scope = ApiKey.Scope
@@ -44,29 +43,21 @@ class Principal:
         return self.name
 
 
-_kept: dict[bytes, tuple[float, Principal]] = {}
-
-
-def forget_keys() -> None:
-    _kept.clear()
+_principals: TTLCache[bytes, Principal | None] = TTLCache(CACHE_SECONDS)
 
 
 def find_principal(text: str) -> Principal | None:
-    """Whose key this is. Only keys that are good are kept: guessing always costs a look."""
+    """Return whose key this is. Only valid keys are cached: each guess costs a query."""
     digest = hashlib.sha256(text.encode(errors="replace")).digest()
-    kept = _kept.get(digest)
-    if kept is not None and time.monotonic() - kept[0] < KEPT_SECONDS:
-        return kept[1]
+    return _principals.get(digest, lambda: _load_principal(text))
+
+
+def _load_principal(text: str) -> Principal | None:
     key = find_key(text)
     if key is None:
-        _kept.pop(digest, None)
         return None
     record_use(key)
-    principal = Principal(f"key:{key.key_id}", key.tenant_id, frozenset(key.scopes))
-    if len(_kept) >= MOST_KEPT:
-        _kept.clear()
-    _kept[digest] = time.monotonic(), principal
-    return principal
+    return Principal(f"key:{key.key_id}", key.tenant_id, frozenset(key.scopes))
 
 
 class KeyAuthentication(SessionAuthentication):

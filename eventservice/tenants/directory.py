@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from django.db import IntegrityError, connection, transaction
 from eventservice.db.now import db_now
 from eventservice.kernel.errors import Invalid, NotFound
 from eventservice.kernel.secrets import Reencryption, encrypt
+from eventservice.kernel.ttl_cache import TTLCache
 from eventservice.tenants.models import DEFAULT_NAMESPACE, DEFAULT_SHARDS, Namespace, Tenant
 
 CACHE_SECONDS = 5.0
@@ -44,19 +44,11 @@ class TenantProfile:
         return self.num_shards[namespace]
 
 
-_kept: dict[uuid.UUID, tuple[float, TenantProfile]] = {}
+_profiles: TTLCache[uuid.UUID, TenantProfile] = TTLCache(CACHE_SECONDS, max_size=100_000)
 
 
 def get_profile(tenant_id: uuid.UUID) -> TenantProfile:
-    kept = _kept.get(tenant_id)
-    if kept is None or time.monotonic() - kept[0] > CACHE_SECONDS:
-        kept = time.monotonic(), _read(tenant_id)
-        _kept[tenant_id] = kept
-    return kept[1]
-
-
-def clear_profile_cache() -> None:
-    _kept.clear()
+    return _profiles.get(tenant_id, lambda: _read(tenant_id))
 
 
 def _read(tenant_id: uuid.UUID) -> TenantProfile:
@@ -131,7 +123,7 @@ def update_tenant(tenant_id: uuid.UUID, **changes: Any) -> Tenant:
     """Other processes see it within CACHE_SECONDS."""
     if changes:
         Tenant.objects.filter(pk=tenant_id).update(**_stored(changes))
-    clear_profile_cache()
+    _profiles.clear()
     return get_tenant(tenant_id)
 
 
@@ -167,7 +159,7 @@ def declare_namespace(tenant_id: uuid.UUID, name: str, num_shards: int | None = 
             if existing is None:
                 raise
         else:
-            clear_profile_cache()
+            _profiles.clear()
             return namespace
     if num_shards is not None:
         existing.num_shards = num_shards

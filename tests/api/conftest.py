@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 from django.test import Client
 
-from eventservice.api import authentication, metrics, throttling
-from eventservice.tenants.directory import clear_profile_cache, create_tenant
+from eventservice.api import throttling
+from eventservice.tenants.directory import create_tenant
 from eventservice.tenants.keys import create_key
 from eventservice.tenants.models import ApiKey, Tenant
 from orchestration import admission
@@ -83,18 +83,13 @@ def api_of(tenant: Tenant, scopes: Collection[str] = ALL) -> Api:
 
 
 @pytest.fixture(autouse=True)
-def nothing_kept() -> Iterator[None]:
+def nothing_kept() -> None:
     """What the processes keep for a moment would outlive a test's rows."""
     for forget in (
-        authentication.forget_keys,
-        clear_profile_cache,
         throttling.forget_turns,
-        metrics.forget_metrics,
         admission.forget_allowances,
     ):
         forget()
-    yield
-    clear_profile_cache()
 
 
 @pytest.fixture

@@ -10,16 +10,17 @@ from typing import Any
 import pytest
 from django.db import OperationalError, transaction
 
-from eventservice.api.authentication import forget_keys
 from eventservice.kernel.ids import new_id
+from eventservice.kernel.ttl_cache import clear_caches
 from eventservice.tenants.models import ApiKey
 from orchestration import lifecycle
 from orchestration.models import ServiceCall
 from tests.api.conftest import Api, submission
+from tests.database_errors import lock_timeout
 
 
 def busy(*_: Any) -> Any:
-    raise OperationalError(1205, "Lock wait timeout exceeded; try restarting transaction")
+    raise lock_timeout()
 
 
 @pytest.mark.django_db
@@ -99,7 +100,7 @@ def test_there_is_no_key_that_nobody_was_shown(
 
 @pytest.mark.django_db
 def test_metrics_say_that_the_database_is_away(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("eventservice.api.metrics.principal_of", busy)
+    monkeypatch.setattr("eventservice.api.metrics.find_principal", busy)
     monkeypatch.setattr("eventservice.api.metrics.settings.METRICS_OPEN", False)
     answer = client.get("/metrics", HTTP_AUTHORIZATION="Bearer es_live_x")
     assert (answer.status_code, answer.json()["code"]) == (503, "database_busy")
@@ -124,6 +125,6 @@ def test_a_key_opens_while_its_use_cannot_be_noted(acme: Api, elsewhere: Callabl
         done.set()
         holding.result(30)
     assert last_used(acme) is None
-    forget_keys()
+    clear_caches()
     acme.get("/service-calls")
     assert last_used(acme) is not None

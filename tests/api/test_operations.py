@@ -17,9 +17,9 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from prometheus_client.parser import text_string_to_metric_families
 
-from eventservice.api import metrics as metrics_module
 from eventservice.db.now import DbNow, db_now, pin_time
 from eventservice.kernel.ids import new_id
+from eventservice.kernel.ttl_cache import clear_caches
 from eventservice.tenants.directory import create_tenant
 from orchestration.models import ServiceCall
 from orchestration.statistics import recent_sample
@@ -226,7 +226,7 @@ def test_calls_of_the_past_do_not_make_statistics_slow(acme: Api, django_assert_
 def test_more_tenants_are_no_more_queries(operator: Api, settings: Any) -> None:
     def asked() -> list[int]:
         operator.get("/service-calls")
-        metrics_module.forget_metrics()
+        clear_caches()
         counts = []
         for path in ("/metrics", "/api/v1/stats"):
             with CaptureQueriesContext(connection) as queries:

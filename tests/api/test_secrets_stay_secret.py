@@ -11,7 +11,7 @@ from django.apps import apps
 from django.db import connection, transaction
 
 from eventservice.kernel.ids import new_id
-from eventservice.tenants.directory import clear_profile_cache
+from eventservice.kernel.ttl_cache import clear_caches
 from eventservice.tenants.models import Tenant
 from orchestration import lifecycle
 from orchestration.models import ServiceCall
@@ -58,7 +58,7 @@ def run(service_call_id: str) -> None:
 
 def everything_said(acme: Api, operator: Api) -> Iterator[bytes]:
     operator("PATCH", "", {"secretHeaders": ["x-named-by-tenant"], "signingSecret": SIGNING})
-    clear_profile_cache()
+    clear_caches()
     spec = {**SPEC, "headers": SECRET_HEADERS}
     made = acme.post("/service-calls", submission(requestSpec=spec, idempotencyKey="k"))
     yield made.content

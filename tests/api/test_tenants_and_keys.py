@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from eventservice.api.authentication import forget_keys
 from eventservice.db.now import db_now, pin_time
+from eventservice.kernel.ttl_cache import clear_caches
 from eventservice.tenants.directory import update_tenant
 from eventservice.tenants.models import ApiKey, Tenant
 from execution.redaction import MASK
@@ -119,7 +119,7 @@ def test_a_rotated_key_goes_on_for_the_overlap(acme: Api) -> None:
     assert new["scopes"] == ["read"]
 
     def answers(key: Any) -> int:
-        forget_keys()
+        clear_caches()
         return int(Api(acme.tenant, key["key"]).get("/service-calls").status_code)
 
     assert [answers(old), answers(new)] == [200, 200]
@@ -141,7 +141,7 @@ def test_who_lost_the_answer_to_a_rotation_is_told_the_successor(acme: Api) -> N
 def test_a_revoked_key_is_at_an_end(acme: Api) -> None:
     key = acme.post("/api-keys", {"scopes": ["read"]}).json()
     assert [acme.post(f"/api-keys/{key['keyId']}/revoke").status_code for _ in range(2)] == [204, 204]
-    forget_keys()
+    clear_caches()
     assert Api(acme.tenant, key["key"]).get("/service-calls").status_code == 401
     assert acme.post(f"/api-keys/{key['keyId']}/rotate").status_code == 409
 

@@ -10,7 +10,6 @@ from django.test import Client
 
 from eventservice.console.session import forget_failures
 from eventservice.operators.roles import Role
-from eventservice.tenants.directory import clear_profile_cache
 
 
 def signed_in(name: str, *, role: Role | None = None, staff: bool = True) -> Client:
@@ -31,7 +30,6 @@ def quick_passwords(settings: Any) -> None:
 
 @pytest.fixture(autouse=True)
 def nothing_remembered() -> None:
-    clear_profile_cache()
     forget_failures()
 
 

@@ -10,8 +10,9 @@ import pytest
 from django.test import Client
 
 from eventservice.db.now import pin_time
+from eventservice.kernel.ttl_cache import clear_caches
 from eventservice.operators.models import OperatorAction
-from eventservice.tenants.directory import clear_profile_cache, create_tenant, update_tenant
+from eventservice.tenants.directory import create_tenant, update_tenant
 from eventservice.tenants.models import Tenant
 from orchestration import admission, lifecycle
 from orchestration.models import ServiceCallTag
@@ -222,7 +223,7 @@ def test_a_replay_respects_the_pending_limit(
     call = end_call(manual_engine, acme)
     submit(acme, due_at=after(60))
     update_tenant(acme.tenant_id, max_pending=1)
-    clear_profile_cache()
+    clear_caches()
     admission.forget_allowances()
     post(operator, acme, call, "replay")
     assert "may have 1 calls pending" in read_text(get_page(operator, acme, call))

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from django.test import Client
 
+from eventservice.kernel.ttl_cache import clear_caches
 from eventservice.operators.models import OperatorAction
-from eventservice.tenants.directory import clear_profile_cache, create_tenant, update_tenant
+from eventservice.tenants.directory import create_tenant, update_tenant
 from eventservice.tenants.models import Tenant
 from execution.redaction import decrypt_headers
 from orchestration import admission
@@ -235,7 +236,7 @@ def test_an_empty_form_reports_all_errors_at_once(operator: Client, acme: Tenant
 
 def test_the_pending_limit_is_respected(operator: Client, acme: Tenant) -> None:
     update_tenant(acme.tenant_id, max_pending=1)
-    clear_profile_cache()
+    clear_caches()
     assert submit(operator, when="schedule", date="2031-01-01", time="10:00").status_code == 303
     admission.forget_allowances()
     refused = submit(operator, name="one too many")

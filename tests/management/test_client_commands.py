@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from django.core.management import BaseCommand, CommandError, call_command
 
-from eventservice.api.authentication import forget_keys
+from eventservice.kernel.ttl_cache import clear_caches
 from eventservice.management.commands.calls import Command as Calls
 from eventservice.management.terminal import Terminal
-from eventservice.tenants.directory import clear_profile_cache, create_tenant
+from eventservice.tenants.directory import create_tenant
 from eventservice.tenants.keys import create_key, find_key
 from eventservice.tenants.models import ApiKey, Tenant
 
@@ -56,8 +56,7 @@ class Run:
 
 @pytest.fixture
 def run(served: str) -> Run:
-    forget_keys()
-    clear_profile_cache()
+    clear_caches()
     tenant = create_tenant("acme")
     _, key = create_key(tenant.tenant_id, list(ApiKey.Scope))
     return Run(served, tenant, key)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from eventservice.db.now import pin_time
-from eventservice.tenants.directory import clear_profile_cache
+from eventservice.kernel.ttl_cache import clear_caches
 from eventservice.tenants.models import Tenant
 from orchestration.commands import RequestSpec
 from orchestration.engine import capacity
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
 
 def allow(tenant: Any, max_in_flight: int) -> None:
     Tenant.objects.filter(pk=tenant.pk).update(max_in_flight=max_in_flight)
-    clear_profile_cache()
+    clear_caches()
 
 
 def test_in_all(tenant: Any) -> None:
@@ -165,7 +165,7 @@ def test_a_changed_ceiling_counts_once_the_tenants_profile_is_read_again(tenant:
     assert engine.poll_now().started == 1
     Tenant.objects.filter(pk=tenant.pk).update(max_in_flight=3)
     assert engine.poll_now().started == 0
-    clear_profile_cache()
+    clear_caches()
     assert engine.poll_now().started == 2
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from eventservice.tenants.directory import clear_profile_cache
+from eventservice.kernel.ttl_cache import clear_caches
 from eventservice.tenants.models import Tenant
 from orchestration.commands import RequestSpec
 from orchestration.models import ServiceCall
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
 
 def test_a_host_that_the_tenant_may_not_call(tenant: Any) -> None:
     Tenant.objects.filter(pk=tenant.pk).update(allowed_hosts=["Fine.test"])
-    clear_profile_cache()
+    clear_caches()
     refused = submit(tenant, request=RequestSpec("GET", "http://else.test/"))
     allowed = submit(tenant, request=RequestSpec("GET", "http://FINE.test/"))
     egress = FakeEgress()
@@ -61,7 +61,7 @@ def lose_the_key(tenant: Tenant) -> None:
 def test_a_tenant_that_cannot_be_read_holds_up_nobody_else(breaks: Any, tenant: Any, intruder: Any) -> None:
     stuck, fine = [submit(tenant) for _ in range(3)], submit(intruder)
     breaks(tenant)
-    clear_profile_cache()
+    clear_caches()
     engine = build_engine(FakeEgress())
     assert engine.poll_now().started == 1
     assert engine.poll_now().started == 0
@@ -76,7 +76,7 @@ def test_a_tenant_that_cannot_be_read_any_more_does_not_keep_its_results_from_be
     engine = build_engine(egress)
     engine.poll_now()
     lose_the_key(tenant)
-    clear_profile_cache()
+    clear_caches()
     egress.answer()
     engine.poll_now()
     assert get_status(tenant, service_call_id) == "Succeeded"

@@ -11,7 +11,8 @@ import pytest
 from django.db import OperationalError
 
 from eventservice.db.now import pin_time
-from eventservice.tenants.directory import clear_profile_cache, create_tenant
+from eventservice.kernel.ttl_cache import clear_caches
+from eventservice.tenants.directory import create_tenant
 from eventservice.tenants.models import Tenant
 from orchestration.engine import engine as engine_module
 from orchestration.engine.engine import HEARTBEAT_SECONDS, REBALANCE_SECONDS, SWEEP_SECONDS, PassResult
@@ -91,7 +92,7 @@ def test_outcomes_that_come_while_no_tenant_can_be_read_are_written_later(tenant
     engine.poll_now()
     engine.poll_now()
     egress.answer()
-    clear_profile_cache()
+    clear_caches()
     with database_unavailable("SELECT tenants"):
         engine.poll_once(0)
     engine.poll_once(0)
@@ -168,7 +169,7 @@ def test_a_tenant_that_cannot_be_read_leaves_no_call_started_and_unsent(tenant: 
     submit(tenant)
     egress = FakeEgress()
     engine = build_engine(egress)
-    clear_profile_cache()
+    clear_caches()
     with database_unavailable("SELECT tenants"):
         assert engine.poll_now() == PassResult(0, 0)
     assert not engine.in_flight

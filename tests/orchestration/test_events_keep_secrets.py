@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from eventservice.tenants.directory import clear_profile_cache
+from eventservice.kernel.ttl_cache import clear_caches
 from eventservice.tenants.models import Tenant
 from execution.models import HttpExecution
 from orchestration import lifecycle
@@ -38,7 +38,7 @@ REQUEST = RequestSpec(
 def live_through_everything(manual_engine: ManualEngine, tenant: Any) -> None:
     """Calls that are retried, fail, succeed, are interrupted and canceled; the target sends secrets back."""
     Tenant.objects.filter(pk=tenant.pk).update(secret_headers=["X-SESSION"])
-    clear_profile_cache()
+    clear_caches()
     policy = RetryPolicy(max_attempts=2, initial_interval=0)
     for _ in range(5):
         submit(tenant, request=REQUEST, retry_policy=policy)
@@ -74,7 +74,7 @@ def test_no_table_holds_a_secret_in_clear(manual_engine: ManualEngine, tenant: A
 
 def test_the_stored_request_opens_only_to_be_sent(manual_engine: ManualEngine, tenant: Any) -> None:
     Tenant.objects.filter(pk=tenant.pk).update(secret_headers=["x-session"])
-    clear_profile_cache()
+    clear_caches()
     submit(tenant, request=REQUEST)
     shown = manual_engine.start_one().request.masked_headers
     assert shown == dict.fromkeys(["Authorization", "Cookie", "X-Api-Key", "X-Session"], "••••••") | {

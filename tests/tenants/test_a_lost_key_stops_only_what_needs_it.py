@@ -6,7 +6,8 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
-from eventservice.tenants.directory import clear_profile_cache, create_tenant
+from eventservice.kernel.ttl_cache import clear_caches
+from eventservice.tenants.directory import create_tenant
 from eventservice.tenants.keys import create_key
 from eventservice.tenants.models import ApiKey, Tenant
 from orchestration.commands import RequestSpec
@@ -22,7 +23,7 @@ LOST = "enc:v1:of-another-key"
 @pytest.fixture
 def acme() -> Tenant:
     """With a signing secret that no key opens."""
-    clear_profile_cache()
+    clear_caches()
     made = create_tenant("acme")
     Tenant.objects.filter(pk=made.pk).update(signing_secret=LOST)
     return made

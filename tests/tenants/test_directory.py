@@ -11,9 +11,9 @@ from django.db import IntegrityError, transaction
 from eventservice.kernel.errors import Conflict, Invalid, NotFound
 from eventservice.kernel.ids import new_id
 from eventservice.kernel.secrets import decrypt, encrypt
+from eventservice.kernel.ttl_cache import clear_caches
 from eventservice.tenants import directory
 from eventservice.tenants.directory import (
-    clear_profile_cache,
     create_tenant,
     declare_namespace,
     get_max_shards,
@@ -94,7 +94,7 @@ def test_a_change_is_seen_when_profiles_are_forgotten() -> None:
     get_profile(tenant.tenant_id)
     change(tenant, max_in_flight=3)
     assert get_profile(tenant.tenant_id).max_in_flight == 1000
-    clear_profile_cache()
+    clear_caches()
     assert get_profile(tenant.tenant_id).max_in_flight == 3
 
 
@@ -102,7 +102,7 @@ def test_a_change_is_seen_when_the_profile_has_grown_old(monkeypatch: pytest.Mon
     tenant = create_tenant("acme")
     get_profile(tenant.tenant_id)
     change(tenant, active=False)
-    monkeypatch.setattr(directory, "CACHE_SECONDS", -1.0)
+    monkeypatch.setattr(directory._profiles, "_seconds", 0.0)
     assert not get_profile(tenant.tenant_id).active
 
 

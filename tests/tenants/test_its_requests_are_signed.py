@@ -7,7 +7,8 @@ from unittest.mock import patch
 import pytest
 from cryptography.fernet import MultiFernet
 
-from eventservice.tenants.directory import clear_profile_cache, create_tenant
+from eventservice.kernel.ttl_cache import clear_caches
+from eventservice.tenants.directory import create_tenant
 from tests.orchestration.support import FakeEgress, build_engine, submit
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
@@ -16,7 +17,7 @@ SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
 
 def test_the_engine_signs_and_opens_the_secret_once() -> None:
-    clear_profile_cache()
+    clear_caches()
     tenant = create_tenant("acme", signing_secret=SECRET)
     for _ in range(3):
         submit(tenant)
