@@ -39,11 +39,9 @@ from eventservice.adminsite.columns import (
 from eventservice.adminsite.composite_pk import parse_uuid
 from eventservice.adminsite.model_admin import LargeTableAdmin, ReadOnlyAdmin
 from eventservice.kernel.errors import Conflict
-from eventservice.operators.replay import replay_once
 from eventservice.tenants.directory import list_tenant_ids
 from eventservice.tenants.models import Namespace
 from execution.redaction import mask_stored_headers
-from orchestration import lifecycle
 from orchestration.models import (
     CallRollup,
     HostRollup,
@@ -60,25 +58,34 @@ MOST_FOUND = 200
 MOST_VALUES = 20
 
 # --- actions -------------------------------------------------------------------------------
+# They import the lifecycle when they run: Django imports this module at the start of every command.
 
 
 def _cancel(request: HttpRequest, call: ServiceCall) -> str:
+    from orchestration import lifecycle
+
     status = lifecycle.cancel(call.tenant_id, call.service_call_id)
     return "canceled" if status == Status.CANCELED else "will be canceled unless the running attempt succeeds"
 
 
 def _run_now(request: HttpRequest, call: ServiceCall) -> str:
+    from orchestration import lifecycle
+
     lifecycle.reschedule(call.tenant_id, call.service_call_id, None)
     return "due now"
 
 
 def _replay(request: HttpRequest, call: ServiceCall) -> str:
+    from eventservice.operators.replay import replay_once
+
     key = f"{request.POST.get('confirmed')}-{call.service_call_id}"
     replay_once(request, call.tenant_id, call.service_call_id, key)
     return "replayed as new calls"
 
 
 def _add_favorite(request: HttpRequest, call: ServiceCall) -> str:
+    from orchestration import lifecycle
+
     if not lifecycle.add_tag(call.tenant_id, call.service_call_id, FAVORITE):
         raise Conflict("favorite", "It is already a favorite.")
     return "added to favorites"

@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from cryptography.fernet import Fernet
 from django.core.exceptions import ImproperlyConfigured
 
 T = TypeVar("T")
@@ -121,6 +120,8 @@ def _bounded(value: T, least: Any, most: Any) -> T:
 
 def encryption_key(text: str) -> None:
     """Raises without a word of it: a key that is nearly right is still nearly a secret."""
+    from cryptography.fernet import Fernet  # slow to import, and development needs no keys
+
     try:
         Fernet(text)
     except ValueError:

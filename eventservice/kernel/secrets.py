@@ -1,14 +1,22 @@
-"""Secrets at rest: Fernet under ENCRYPTION_KEYS, the first of which encrypts while all of them decrypt."""
+"""Secrets at rest: Fernet under ENCRYPTION_KEYS, the first of which encrypts while all of them decrypt.
+
+cryptography is imported on first use, because it is slow to import and most commands do not need it.
+"""
+
+from __future__ import annotations
 
 import base64
 import hashlib
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
+from typing import TYPE_CHECKING
 
-from cryptography.fernet import Fernet, InvalidToken, MultiFernet
 from django.conf import settings
 
 from eventservice.kernel.errors import Conflict
+
+if TYPE_CHECKING:
+    from cryptography.fernet import Fernet, MultiFernet
 
 MARK = "enc:v1:"
 MAX_EXAMPLES = 3
@@ -42,7 +50,7 @@ class Reencryption:
 
     closed: int = 0
     examples: list[str] = field(default_factory=list)
-    _first: Fernet = field(default_factory=lambda: Fernet(_keys()[0]))
+    _first: Fernet = field(default_factory=lambda: _build_fernet(_keys()[0]))
 
     def renewed(self, stored: str, what: str) -> str:
         """Under the first key. As it is, where it is so already or where no key opens it."""
@@ -63,6 +71,8 @@ class Reencryption:
 
 
 def _opened(fernet: Fernet | MultiFernet, stored: str) -> str:
+    from cryptography.fernet import InvalidToken
+
     try:
         return fernet.decrypt(stored.removeprefix(MARK).encode()).decode()
     except InvalidToken:
@@ -78,7 +88,15 @@ def is_encrypted(value: str) -> bool:
 
 @cache
 def _fernet() -> MultiFernet:
-    return MultiFernet([Fernet(key) for key in _keys()])
+    from cryptography.fernet import MultiFernet
+
+    return MultiFernet([_build_fernet(key) for key in _keys()])
+
+
+def _build_fernet(key: str) -> Fernet:
+    from cryptography.fernet import Fernet
+
+    return Fernet(key)
 
 
 def _keys() -> list[str]:

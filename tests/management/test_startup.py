@@ -14,8 +14,10 @@ pytestmark = pytest.mark.sqlite_only
 
 # Each takes several milliseconds to import. A command imports what it needs itself.
 HEAVY_PACKAGES = {
+    "cryptography",
     "drf_spectacular.openapi",
     "gunicorn",
+    "orchestration.lifecycle",
     "pycurl",
     "pydantic",
     "requests",
