@@ -98,7 +98,7 @@ class Desk:
 
 def sign_in(page: Page, name: str, password: str = PASSWORD) -> None:
     page.goto("/login/")
-    page.get_by_label("Name").fill(name)
+    page.get_by_label("Username").fill(name)
     page.get_by_label("Password").fill(password)
     page.get_by_role("button", name="Sign in").click()
     expect(page).not_to_have_url(re.compile("/login/"))

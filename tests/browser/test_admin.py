@@ -29,7 +29,7 @@ def test_what_is_confirmed_is_sent_once_however_often_it_is_pressed(page: Page, 
     page.locator("input.action-select").check()
     page.locator("select[name=action]").select_option("replay")
     page.locator(".actions button").click()
-    yes = page.get_by_role("button", name="Yes: Replay (retry)")
+    yes = page.get_by_role("button", name="Replay (retry)")
     expect(yes).to_be_visible()
     # The answer is still to come: the page stays.
     page.evaluate("""() => {

@@ -159,7 +159,7 @@ def test_a_fault_without_a_blank_stays_in_its_card(desk: Desk) -> None:
     page.goto("/calls/new/")
     page.get_by_label("Tags").fill("x" * 90)
     page.get_by_role("button", name="Submit").click()
-    expect(page.get_by_text("must be 1 to 64 characters long")).to_be_visible()
+    expect(page.get_by_text("must be at most 64 characters")).to_be_visible()
     assert page.evaluate(CUT) == []
 
 

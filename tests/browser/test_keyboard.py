@@ -27,7 +27,7 @@ def tab_to(page: Page, selector: str, max_tabs: int = 80) -> None:
 def test_from_signing_in_to_the_details_of_a_call_without_a_mouse(desk: Desk, system: System) -> None:
     page = desk.sit(None)
     page.goto("/login/?next=/calls/new/")
-    expect(page.get_by_label("Name")).to_be_focused()
+    expect(page.get_by_label("Username")).to_be_focused()
     page.keyboard.type("oscar")
     page.keyboard.press("Tab")
     page.keyboard.type(PASSWORD)

@@ -26,11 +26,11 @@ def test_whoever_is_not_signed_in_comes_back_to_where_they_wanted_to_go(desk: De
 def test_a_wrong_password_is_said_where_it_is_read_out(desk: Desk) -> None:
     page = desk.sit(None)
     page.goto("/login/")
-    page.get_by_label("Name").fill("vera")
+    page.get_by_label("Username").fill("vera")
     page.get_by_label("Password").fill("a guess")
     page.get_by_role("button", name="Sign in").click()
-    expect(page.get_by_role("alert")).to_contain_text("do not belong together")
-    expect(page.get_by_label("Name")).to_have_value("vera")
+    expect(page.get_by_role("alert")).to_contain_text("Wrong username or password")
+    expect(page.get_by_label("Username")).to_have_value("vera")
 
 
 def test_signing_out_is_a_click(desk: Desk) -> None:
@@ -43,7 +43,7 @@ def test_signing_out_is_a_click(desk: Desk) -> None:
 
 
 def sign_in_here(page: Page) -> None:
-    page.get_by_label("Name").fill("oscar")
+    page.get_by_label("Username").fill("oscar")
     page.get_by_label("Password").fill(PASSWORD)
     page.get_by_role("button", name="Sign in").click()
 
