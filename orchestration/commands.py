@@ -1,4 +1,4 @@
-"""What may be asked of service calls, parsed once at the edge."""
+"""The commands for service calls: what the API and the console parse a request into."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from execution.url_rules import parse_target
 from orchestration.retries import RetryPolicy
 from orchestration.states import Delivery, ResponseContract
 
-# What an idempotency key may look like: visible ASCII characters.
+# An idempotency key consists of visible ASCII characters.
 IDEMPOTENCY_KEY = re.compile(r"[\x21-\x7e]{1,255}")
 
 
 @dataclass(frozen=True, slots=True)
 class RequestSpec:
-    """The HTTP request to make. `body` is a text, sent as it is, or anything that JSON can say."""
+    """The HTTP request to make. A `body` that is a string is sent as it is, anything else as JSON."""
 
     method: str
     url: str
@@ -36,7 +36,7 @@ class RequestSpec:
 
     @property
     def body_bytes(self) -> int:
-        """About how many: of a text, its characters."""
+        """The approximate size: for a string, the number of its characters."""
         if self.body is None:
             return 0
         return len(self.body if isinstance(self.body, str) else to_json(self.body))
@@ -44,11 +44,13 @@ class RequestSpec:
 
 @dataclass(frozen=True, slots=True)
 class SubmitServiceCall:
+    """The command to submit one call. It is due at `due_at`, or after `delay`, or at once."""
+
     tenant_id: uuid.UUID
     name: str
     request: RequestSpec
-    due_at: datetime | None = None  # none, or a past one: now
-    delay: timedelta | None = None  # instead of due_at: from the moment of submission
+    due_at: datetime | None = None  # None, or a time in the past: at once
+    delay: timedelta | None = None  # instead of due_at: counted from the submission
     service_call_id: uuid.UUID = field(default_factory=new_id)
     id_was_given: bool = False
     tags: frozenset[str] = frozenset()
@@ -62,16 +64,16 @@ class SubmitServiceCall:
     delivery: Delivery = Delivery.AT_LEAST_ONCE
     replay_of: uuid.UUID | None = None
 
-    def due_from(self, now: datetime) -> datetime:
+    def compute_due_at(self, now: datetime) -> datetime:
         if self.delay is not None:
             return now + self.delay
         return max(now, self.due_at or now)
 
     @property
     def fingerprint(self) -> str:
-        """What must be the same for a repeated idempotency key to mean the same call. Of a replay that is its origin
-        alone, whose tags may be others by now."""
-        asked: list[Any] = [str(self.replay_of)] if self.replay_of else [
+        """A hash of what a repeat under the same idempotency key must have in common with the first submission. For a
+        replay that is the origin alone, because the origin's tags may have changed."""
+        content: list[Any] = [str(self.replay_of)] if self.replay_of else [
             self.id_was_given and str(self.service_call_id),
             self.name, self.request.method, self.request.url, self.request.headers, self.request.body,
             self.due_at and self.due_at.isoformat(), self.delay and self.delay.total_seconds(),
@@ -79,4 +81,4 @@ class SubmitServiceCall:
             self.retry_policy and self.retry_policy.to_stored(), self.timeout_seconds,
             self.response_contract, self.delivery,
         ]  # fmt: skip
-        return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

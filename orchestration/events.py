@@ -1,4 +1,4 @@
-"""The events of a service call: facts, without secrets and without full bodies."""
+"""The types of a service call's events. Their data are facts, without secrets and without bodies."""
 
 from __future__ import annotations
 

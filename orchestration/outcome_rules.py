@@ -1,4 +1,4 @@
-"""What an attempt's outcome means for its call: pure functions of the outcome, the contract and the policy."""
+"""Decide what an attempt's outcome means for its call. Pure functions of the outcome, the contract and the policy."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from execution.redaction import mask_response_headers
 from orchestration.retries import RetryPolicy
 from orchestration.states import Delivery, ResponseContract
 
-# Worth another attempt: the other side, or the way to it, may be well again later.
+# Another attempt may succeed: the target, or the network, may recover.
 RETRYABLE_ERRORS = frozenset(
     {ErrorKind.TIMEOUT, ErrorKind.DNS, ErrorKind.CONNECT, ErrorKind.TLS, ErrorKind.PROTOCOL}
 )
 RETRYABLE_STATUSES = frozenset({408, 425, 429})
 MAX_SNIPPET_LENGTH = 2048
 MAX_RETRY_AFTER_SECONDS = timedelta(days=1).total_seconds()
-# Ten years, of which three may be leap years.
+# Ten years, up to three of them leap years.
 MAX_DELAY = timedelta(days=3653)
 
 
@@ -33,8 +33,8 @@ class Success:
 class Failure:
     meta: dict[str, Any]
     retryable: bool = False
-    retry_after: float | None = None  # seconds that the other side asked for
-    again_at: datetime | None = None  # the moment that a callback asked for
+    retry_after: float | None = None  # the delay in seconds that the target asked for
+    requested_at: datetime | None = None  # the time that a callback asked for (nextExecuteAt)
 
 
 Verdict = Success | Failure
@@ -42,7 +42,7 @@ Verdict = Success | Failure
 
 @dataclass(frozen=True, slots=True)
 class RetryTerms:
-    """What was agreed for a call when it was submitted, and what became of it so far."""
+    """A call's terms as far as they decide on a retry, and its failures so far."""
 
     contract: str
     delivery: str
@@ -66,14 +66,14 @@ def judge(contract: str, outcome: Outcome, now: datetime) -> Verdict:
 def compute_next_attempt(
     terms: RetryTerms, failure: Failure, outcome: Outcome, now: datetime
 ) -> datetime | None:
-    """When to try again; None: the call has failed."""
-    if failure.again_at is not None:
-        return terms.policy.asked_at(now, failure.again_at, failures=terms.failures)
+    """Return when the call is attempted again, or None if it has failed."""
+    if failure.requested_at is not None:
+        return terms.policy.compute_requested_at(now, failure.requested_at, failures=terms.failures)
     if not failure.retryable:
         return None
     if terms.delivery == Delivery.AT_MOST_ONCE and not _is_surely_unsent(outcome):
         return None
-    return terms.policy.next_at(
+    return terms.policy.compute_next_at(
         now, failures=terms.failures, first_started_at=terms.first_started_at, not_before=failure.retry_after
     )
 
@@ -98,14 +98,15 @@ def _fail_by_status(response: Responded, meta: dict[str, Any], now: datetime) ->
     meta |= _build_error(
         ErrorKind.HTTP_STATUS, message, {"status": response.status}, response.timings.total_ms
     )
-    passing = response.status in RETRYABLE_STATUSES or response.status >= 500
+    retryable = response.status in RETRYABLE_STATUSES or response.status >= 500
     return Failure(
-        meta, retryable=passing, retry_after=_parse_retry_after(response, now) if passing else None
+        meta, retryable=retryable, retry_after=_parse_retry_after(response, now) if retryable else None
     )
 
 
 def _judge_callback(response: Responded, now: datetime) -> Verdict:
-    """200 {"ok": true} is done, 4xx is final, and everything else is tried again."""
+    """A 200 with {"ok": true} is a success, a 4xx is final (but for those in RETRYABLE_STATUSES), and everything else is
+    retried."""
     meta = _build_response_meta(response)
     if response.status != 200:
         failure = _fail_by_status(response, meta, now)
@@ -123,23 +124,23 @@ def _judge_callback(response: Responded, now: datetime) -> Verdict:
     return Failure(
         meta,
         retryable=True,
-        again_at=_parse_next_execute_at(answer, now) if answer.get("ok") is False else None,
+        requested_at=_parse_next_execute_at(answer, now) if answer.get("ok") is False else None,
     )
 
 
 def _parse_answer(body: bytes) -> dict[str, Any]:
     try:
         answer = json.loads(body)
-    except (ValueError, RecursionError):  # no JSON, or nested without end
+    except (ValueError, RecursionError):  # not JSON, or nested too deeply
         return {}
     return answer if isinstance(answer, dict) else {}
 
 
 def _parse_next_execute_at(answer: dict[str, Any], now: datetime) -> datetime | None:
     try:
-        asked = datetime.fromisoformat(answer["nextExecuteAt"])
-        return min(max(asked, now), now + MAX_DELAY).astimezone(UTC)
-    except (KeyError, ValueError, TypeError):  # absent, no time, or without a zone
+        requested = datetime.fromisoformat(answer["nextExecuteAt"])
+        return min(max(requested, now), now + MAX_DELAY).astimezone(UTC)
+    except (KeyError, ValueError, TypeError):  # absent, not a time, or without a zone
         return None
 
 
@@ -149,7 +150,7 @@ def _parse_retry_after(response: Responded, now: datetime) -> float | None:
         return min(float(value[:10]), MAX_RETRY_AFTER_SECONDS)
     try:
         return min(max((parsedate_to_datetime(value) - now).total_seconds(), 0.0), MAX_RETRY_AFTER_SECONDS)
-    except (ValueError, TypeError, OverflowError):  # no date, one without a zone, one beyond all calendars
+    except (ValueError, TypeError, OverflowError):  # not a date, without a zone, or out of range
         return None
 
 

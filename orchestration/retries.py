@@ -1,4 +1,4 @@
-"""When a failed attempt is made again: exponential backoff with full jitter, bounded in number and in time."""
+"""When a failed attempt is retried: exponential backoff with full jitter, bounded in number and in time."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 from eventservice.kernel.backoff import full_jitter
 
-# Seconds between attempts that the other side asks for.
+# Between attempts that the target asks for.
 MIN_PAUSE_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """Seconds throughout. By default a call has one attempt."""
+    """How often and how long a call is retried. All times are in seconds. By default a call has one attempt."""
 
     max_attempts: int = 1
     max_attempts_duration: float | None = None
@@ -30,30 +30,31 @@ class RetryPolicy:
     def to_stored(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__slots__}
 
-    def next_at(
+    def compute_next_at(
         self, now: datetime, *, failures: int, first_started_at: datetime, not_before: float | None = None
     ) -> datetime | None:
-        """The due time of the next attempt after `failures` failed ones; None: there is none.
+        """Return when the attempt after `failures` failed ones is due, or None if there is none.
 
-        `not_before` is what the other side asked for (Retry-After), in seconds.
+        `not_before` is the delay in seconds that the target asked for (Retry-After).
         """
         if failures >= self.max_attempts:
             return None
-        delay = max(self._jittered(failures), not_before or 0.0)
+        delay = max(self._compute_delay(failures), not_before or 0.0)
         due = now + timedelta(seconds=delay)
         ends = self.max_attempts_duration
         if ends is not None and due > first_started_at + timedelta(seconds=ends):
             return None
         return due
 
-    def asked_at(self, now: datetime, asked: datetime, *, failures: int) -> datetime:
-        """A time that the other side names goes before the policy, and has no limit in number.
+    def compute_requested_at(self, now: datetime, requested: datetime, *, failures: int) -> datetime:
+        """Return when an attempt that the target requested for a certain time is due. Such attempts are not limited in
+        number.
 
-        One that has passed says nothing about when: then it is the policy's interval, or a receiver with a wrong
-        clock would be called without pause for ever.
+        If that time has passed, the policy's interval is used: otherwise a target with a wrong clock would be called
+        without pause, forever.
         """
-        delay = (asked - now).total_seconds() if asked > now else self._jittered(failures)
+        delay = (requested - now).total_seconds() if requested > now else self._compute_delay(failures)
         return now + timedelta(seconds=max(delay, MIN_PAUSE_SECONDS))
 
-    def _jittered(self, failures: int) -> float:
+    def _compute_delay(self, failures: int) -> float:
         return full_jitter(failures, self.initial_interval, self.max_interval, self.backoff_multiplier)

@@ -1,4 +1,5 @@
-"""The life of a service call, as data. docs/lifecycle.md draws it; a test holds both and the CHECK together."""
+"""The states of a service call and the transitions between them. A test compares them with the diagram in
+docs/lifecycle.md and with the CHECK constraint."""
 
 from django.db import models
 
@@ -22,20 +23,20 @@ TRANSITIONS: dict[Status, frozenset[Status]] = {
 TERMINAL = frozenset(status for status, following in TRANSITIONS.items() if not following)
 LIVE = frozenset(TRANSITIONS) - TERMINAL
 
-# A favourite is a call with this tag, which is not counted with the others.
+# The tag of favorites. It does not count towards MAX_TAGS.
 FAVORITE = "favorite"
 MAX_TAGS = 20
 
 
 class Delivery(models.TextChoices):
-    """What becomes of an attempt whose end nobody saw."""
+    """What happens to a call when an attempt is interrupted, so that nobody knows whether it was sent."""
 
-    AT_LEAST_ONCE = "at_least_once"  # it is made again
+    AT_LEAST_ONCE = "at_least_once"  # the call is attempted again
     AT_MOST_ONCE = "at_most_once"  # the call fails as Interrupted
 
 
 class ResponseContract(models.TextChoices):
-    """Who judges a response."""
+    """What decides whether a response is a success."""
 
-    STATUS = "status"  # its status code: 2xx is success
+    STATUS = "status"  # its status code: 2xx
     CALLBACK = "callback"  # its body: {"ok": true}

@@ -85,7 +85,7 @@ def _result(command: SubmitServiceCall, result: Submitted | DomainError, path: s
         "status": 202,
         "serviceCallId": str(result.service_call_id),
         "location": f"{path}/{result.service_call_id}",
-        "replayed": result.replayed,
+        "replayed": result.is_repeat,
         "code": None,
         "detail": None,
         "errors": [],

@@ -225,7 +225,7 @@ class Replay(CallsView):
         if key is not None and not IDEMPOTENCY_KEY.fullmatch(key):
             raise InvalidRequest([FieldError("/headers/Idempotency-Key", f"must be {KEY_RULE}")])
         made = lifecycle.replay(tenant_id, service_call_id, self.correlation_id, key)
-        return self.accepted(_parent(request.path), made.service_call_id, replayed=made.replayed)
+        return self.accepted(_parent(request.path), made.service_call_id, replayed=made.is_repeat)
 
 
 def refuse_body(request: Request) -> None:

@@ -22,7 +22,7 @@ def replay(
     if key is not None and not IDEMPOTENCY_KEY.fullmatch(key):
         raise Invalid("invalid", "The form is damaged. Reload the page and try again.")
     submitted = lifecycle.replay(tenant_id, service_call_id, request.correlation_id, key)  # type: ignore[attr-defined]
-    if not submitted.replayed:
+    if not submitted.is_repeat:
         _record(request, tenant_id, service_call_id, submitted)
     return submitted
 
@@ -32,7 +32,7 @@ def replay_once(request: HttpRequest, tenant_id: uuid.UUID, service_call_id: uui
     if get_call(tenant_id, service_call_id).status == Status.FAILED:
         submitted = lifecycle.retry(tenant_id, service_call_id, request.correlation_id)  # type: ignore[attr-defined]
         _record(request, tenant_id, service_call_id, submitted)
-    elif replay(request, tenant_id, service_call_id, key).replayed:
+    elif replay(request, tenant_id, service_call_id, key).is_repeat:
         raise Conflict("replayed_before", "It has been replayed before.")
 
 

@@ -1,11 +1,12 @@
-"""The only writer of service calls. Every function is one transition, of one call or of a batch of them.
+"""The only writer of service calls. Each function is one transition, of one call or of a batch of calls.
 
-Each locks the rows it moves, writes them with an UPDATE that is guarded by what it has read, and appends the
-events in the same transaction. `next_seq` is both the number of the call's next event and the version that
-guards the write: it grows with every transition, so no writer can act on what another has changed.
+A transition locks the rows it moves, writes them with an UPDATE that is guarded by what was read, and appends the events
+in the same transaction. `next_seq` is both the number of the call's next event and the version that guards the write: it
+grows with every transition, so no writer can act on a row that another has changed.
 
-Locks are taken in one order everywhere, the timer before the call, so that writers wait and never deadlock. (The
-timer of a Running call has been reached: only who ends the call touches it, and holds the call by then.)
+Locks are always taken in the same order, the timer before the call, so that writers wait for each other and do not
+deadlock. (The timer of a Running call has been reached: only the writer that ends the call touches it, and that writer
+holds the call's lock by then.)
 """
 
 from orchestration.lifecycle.attempts import (

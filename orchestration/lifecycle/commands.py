@@ -1,4 +1,4 @@
-"""What a tenant may do with a call."""
+"""The commands of tenants and operators on one call."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ from timers.schedule import rearm, unschedule
 
 @retry_on_deadlock
 def cancel(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> Status:
-    """Canceled at once while Scheduled. A running attempt may have been sent, so it is let end first: Running."""
+    """Cancel a call and return its status. A Scheduled call is Canceled at once. A Running one stays Running until its
+    attempt ends, because the request may have been sent."""
     with transaction.atomic():
         row = lock_call_and_timer(tenant_id, service_call_id)
         if row.status == Status.RUNNING:
@@ -37,7 +38,7 @@ def cancel(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> Status:
                 cancel_requested=True
             )
             return Status.RUNNING
-        require_status(row, Status.SCHEDULED, "cancel")
+        require_status(row, Status.SCHEDULED, "be canceled")
         unschedule(tenant_id, service_call_id)
         now = db_now()
         move(Status.SCHEDULED, Status.CANCELED, "finished_at = {finished_at}", [(row, (now,))])
@@ -47,10 +48,10 @@ def cancel(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> Status:
 
 @retry_on_deadlock
 def reschedule(tenant_id: uuid.UUID, service_call_id: uuid.UUID, due_at: datetime | None) -> None:
-    """Another due time while Scheduled; None: now."""
+    """Give a Scheduled call another due time; None means now."""
     with transaction.atomic():
         row = lock_call_and_timer(tenant_id, service_call_id)
-        require_status(row, Status.SCHEDULED, "reschedule")
+        require_status(row, Status.SCHEDULED, "be rescheduled")
         now = db_now()
         due_at = due_at or now
         rearm([(tenant_id, service_call_id, due_at)])
@@ -67,7 +68,7 @@ def edit(
     tags: Collection[str] | None = None,
     due_at: datetime | None = None,
 ) -> None:
-    """What is None stays as it is; so does the favourite."""
+    """Change a call. What is None stays as it is, and so does the tag of favorites."""
     with transaction.atomic():
         if due_at is not None:
             reschedule(tenant_id, service_call_id, max(due_at, db_now()))
@@ -82,7 +83,7 @@ def edit(
 
 
 def add_tag(tenant_id: uuid.UUID, service_call_id: uuid.UUID, tag: str) -> bool:
-    """False: it has that tag."""
+    """Tag a call. Return False if it had the tag already."""
     with transaction.atomic():
         lock_call(tenant_id, service_call_id)
         others = _select_tags(tenant_id, service_call_id).exclude(tag__in=[tag, FAVORITE])
@@ -92,7 +93,7 @@ def add_tag(tenant_id: uuid.UUID, service_call_id: uuid.UUID, tag: str) -> bool:
 
 
 def remove_tag(tenant_id: uuid.UUID, service_call_id: uuid.UUID, tag: str) -> bool:
-    """False: it has no such tag."""
+    """Remove a tag. Return False if the call did not have it."""
     with transaction.atomic():
         lock_call(tenant_id, service_call_id)
         removed, _ = _select_tags(tenant_id, service_call_id).filter(tag=tag).delete()
@@ -115,18 +116,20 @@ def replay(
     correlation_id: uuid.UUID,
     idempotency_key: str | None = None,
 ) -> Submitted:
-    """A new call that asks for the same, due now, and names its origin."""
+    """Submit a new call with the request of one that has ended, due now. It names its origin in `replay_of`."""
     refuse_inactive(tenant_id)
     calls = ServiceCall.objects.for_tenant(tenant_id)
     if idempotency_key is not None:
         made = calls.filter(idempotency_key=idempotency_key, replay_of=service_call_id)
         for made_before in made.values_list("service_call_id", flat=True):
-            return Submitted(made_before, replayed=True)
+            return Submitted(made_before, is_repeat=True)
     origin = calls.filter(service_call_id=service_call_id).first()
     if origin is None:
         raise NotFound("service call")
     if origin.status not in TERMINAL:
-        raise Conflict("wrong_state", f"A call that is {origin.status} cannot replay: it must have ended.")
+        raise Conflict(
+            "wrong_state", f"A call that is {origin.status} cannot be replayed: it must have ended."
+        )
     spec = origin.request_spec
     (submitted,) = submit(
         [
@@ -154,7 +157,7 @@ def replay(
 
 @retry_on_deadlock
 def retry(tenant_id: uuid.UUID, service_call_id: uuid.UUID, correlation_id: uuid.UUID) -> Submitted:
-    """Replay it, if nobody has yet: of two who retry the same failures, one makes new calls."""
+    """Replay a call unless a replay of it exists that was not canceled: of two who retry it, only one makes a call."""
     with transaction.atomic():
         lock_call(tenant_id, service_call_id)
         replays = ServiceCall.objects.for_tenant(tenant_id).filter(replay_of=service_call_id)
@@ -165,7 +168,7 @@ def retry(tenant_id: uuid.UUID, service_call_id: uuid.UUID, correlation_id: uuid
 
 @retry_on_deadlock
 def delete(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> None:
-    """It, and by the database's cascades its tags, timer and attempts; its published events too."""
+    """Delete a call that is not Running with its tags, timer, attempts and published events."""
     with transaction.atomic():
         unschedule(tenant_id, service_call_id)
         row = lock_call(tenant_id, service_call_id)

@@ -1,4 +1,4 @@
-"""Durable timers: calls that go by the tenant's own ids, and are set rather than submitted."""
+"""Durable timers: calls that the tenant addresses by ids of its own, and sets instead of submitting them."""
 
 from __future__ import annotations
 
@@ -31,22 +31,24 @@ from orchestration.states import TERMINAL, Status
 from outbox.writer import append_events
 from timers.schedule import upsert_timers
 
-# Of one who sets a timer with others who set and delete it.
+# How often setting a timer is tried while others set and delete the same one.
 MAX_RACES = 10
 
 
 @retry_on_deadlock
 def set_timer(command: SubmitServiceCall) -> None:
-    """The upsert of a durable timer: a pending one of its namespace and id is overwritten."""
+    """Set a durable timer. A pending one of the same namespace and id is overwritten."""
     room = find_room([command.tenant_id])
     for _ in range(MAX_RACES):
         try:
             with transaction.atomic():
                 return _set_timer(command, room)
         except IntegrityError:
-            # Another request made the timer first: now it is there to be overwritten.
+            # Another request made the timer first: it is overwritten now.
             continue
-    raise Conflict("already_exists", "Others are setting and deleting this timer at this moment.")
+    raise Conflict(
+        "already_exists", "Other requests are setting and deleting this timer at the moment: try again."
+    )
 
 
 @retry_on_deadlock
@@ -54,21 +56,21 @@ def change_timer(
     tenant_id: uuid.UUID,
     namespace: str,
     timer_id: str,
-    changed: Callable[[ServiceCall], SubmitServiceCall],
+    build_command: Callable[[ServiceCall], SubmitServiceCall],
 ) -> None:
-    """The same for one that must be there: `changed` makes the command out of it as it stands, locked."""
+    """Change a pending timer; raise NotFound. `build_command` makes the command from the locked call."""
     refuse_inactive(tenant_id)
     with transaction.atomic():
         row = _lock_live(tenant_id, namespace, timer_id)
         if row is None:
             raise NotFound("timer")
         require_status(row, Status.SCHEDULED, "be changed")
-        _replace(row, changed(_get_stored(tenant_id, row.service_call_id)), db_now())
+        _replace(row, build_command(_get_stored(tenant_id, row.service_call_id)), db_now())
 
 
 @retry_on_deadlock
 def delete_timer(tenant_id: uuid.UUID, namespace: str, timer_id: str) -> None:
-    """It is cancelled: a callback under way is let end first."""
+    """Cancel a pending timer; raise NotFound. A callback in flight may finish."""
     with transaction.atomic():
         row = _lock_live(tenant_id, namespace, timer_id)
         if row is None:
@@ -83,22 +85,23 @@ def _set_timer(command: SubmitServiceCall, room: Mapping[uuid.UUID, int]) -> Non
     if row is None:
         submit_in_transaction([command], room)
         return
-    require_status(row, Status.SCHEDULED, "be set anew")
+    require_status(row, Status.SCHEDULED, "be set again")
     _replace(row, command, now)
 
 
 def _replace(row: LockedCall, command: SubmitServiceCall, now: datetime) -> None:
     if not row.attempt:
         return _overwrite(row, replace(command, service_call_id=row.service_call_id), now)
-    # It has been sent before, under an idempotency key that must not come with another payload. The new call takes the
-    # place of a pending one, so it needs no room.
+    # The callback has been sent before, under an idempotency key that must not carry another payload. The new call takes
+    # the place of a pending one, so it needs no room.
     cancel(row.tenant_id, row.service_call_id)
     store_calls([command], now)
     return None
 
 
 def _lock_live(tenant_id: uuid.UUID, namespace: str, timer_id: str) -> LockedCall | None:
-    """Locked. One that has ended, or was deleted, while it was waited for may have a successor by now."""
+    """Lock and return the live call of a timer. It is looked for again if it ended, or was deleted, while its lock was
+    waited for: the timer may have another call by now."""
     calls = ServiceCall.objects.for_tenant(tenant_id).filter(namespace=namespace, live_external_id=timer_id)
     while (found := calls.values_list("service_call_id", flat=True).first()) is not None:
         with suppress(NotFound):

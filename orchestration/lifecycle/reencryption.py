@@ -1,4 +1,4 @@
-"""The secret headers of calls under the first of the ENCRYPTION_KEYS, so that the others can go."""
+"""Re-encrypt the secret headers of calls with the first of the ENCRYPTION_KEYS, so that the others can be removed."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from orchestration.lifecycle.rows import lock_calls_with_requests
 from orchestration.models import ServiceCall
 
 READ_BATCH = 500
-# Whole requests, and locked: the engine may be waiting for one of them.
+# Small, because whole requests are read and locked, and the engine may be waiting for one of them.
 WRITE_BATCH = 20
 
 
 def reencrypt_calls(work: Reencryption) -> Iterator[int]:
-    """How many were changed, after each short transaction. Of all that are kept, because a call that has ended may be
-    replayed. What is under the first key is only read, so that a run that was broken off is soon where it was."""
+    """Yield how many calls were changed, after each short transaction. Calls that have ended count too: they may be
+    replayed. Headers that are under the first key already are only read, so a run that was interrupted soon catches up."""
     for tenant_id in list_tenant_ids():
         after = uuid.UUID(int=0)
         while batch := _read_headers_after(after, tenant_id):

@@ -1,4 +1,4 @@
-"""Calls that ended long ago."""
+"""Delete calls that ended long ago."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ PRUNE_BATCH_SIZE = 500
 
 
 def prune_calls(older_than: timedelta, limit: int) -> int:
-    """Delete calls that ended before that age, with all that hangs on them, in small transactions; how many."""
+    """Delete up to `limit` calls that ended longer ago than that, with their tags, timers and attempts, in small
+    transactions. Return how many."""
     before = db_now() - older_than
     pruned = 0
     for tenant_id in list_tenant_ids():
@@ -28,8 +29,8 @@ def prune_calls(older_than: timedelta, limit: int) -> int:
 
 
 def _prune_batch(tenant_id: uuid.UUID, status: Status, before: datetime, limit: int) -> int:
-    # The index by status and due time finds them: no call ends before it is due but a canceled one, and that is
-    # found when its time has passed as well.
+    # The index by status and due time finds them. Only a canceled call may end before it is due; it is deleted once its
+    # due time has passed, too.
     ended = ServiceCall.objects.for_tenant(tenant_id).filter(
         status=status, due_at__lt=before, finished_at__lt=before
     )

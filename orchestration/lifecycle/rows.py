@@ -1,4 +1,4 @@
-"""Calls as they stand: read under lock, written under guard."""
+"""Lock calls, and write them under guard."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from timers.schedule import lock_pending
 
 
 class LostRace(Exception):
-    """A row changed although it was locked: a writer other than this module. Nothing is committed."""
+    """Raised when a locked row was changed by a writer outside of this package. Nothing is committed."""
 
 
 class LockedCall(NamedTuple):
-    """A call as it stands, locked."""
+    """A locked call, with the columns that transitions need."""
 
     tenant_id: uuid.UUID
     service_call_id: uuid.UUID
@@ -54,10 +54,9 @@ def lock_call(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> LockedCall:
 
 
 def lock_call_and_timer(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> LockedCall:
-    """A call and, while it waits, its timer: the timer first, as everywhere.
+    """Lock a call's timer, if it is pending, and then the call.
 
-    The timer is to be written after this only: while the call was waited for, the end of an attempt may have armed
-    it again.
+    Write the timer only after this: while the call's lock was waited for, the end of an attempt may have armed it again.
     """
     lock_pending(tenant_id, service_call_id)
     return lock_call(tenant_id, service_call_id)
@@ -93,13 +92,13 @@ def move(
     rows: Sequence[tuple[LockedCall, tuple[Any, ...]]],
     events: int = 1,
 ) -> None:
-    """One guarded UPDATE for all `rows`; it must find each of them as it was read."""
+    """Move calls with one guarded UPDATE. Raise LostRace unless it finds each of them as it was read."""
     if to is not origin and to not in TRANSITIONS[origin]:
         raise ValueError(f"{origin} → {to} is no transition")
     touched = update_rows(
         ServiceCall,
         f"status = {{status}}, next_seq = next_seq + {{next_seq}}, {assignments}",
-        # IS TRUE hides the status from planners, which might look for a call among all that have the same one.
+        # IS TRUE hides the status from planners, which might search all calls of that status for this one.
         "tenant_id = {tenant_id} AND service_call_id = {service_call_id} AND (status = {status}) IS TRUE"
         " AND next_seq = {next_seq}",
         [

@@ -1,4 +1,4 @@
-"""What is sealed in calls that are still to be made."""
+"""Sample the encrypted headers of scheduled calls, to check that they can be decrypted."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from orchestration.models import ServiceCall
 from orchestration.states import Status
 
 
-def sample_scheduled_secrets(most: int) -> Iterator[tuple[str, str]]:
-    """What it is, and as it is stored. Of each tenant's calls those due next and those due last: among them are the
-    oldest, which are the first to be lost with an old key."""
+def sample_scheduled_secrets(limit: int) -> Iterator[tuple[str, str]]:
+    """Yield what each secret is, and its stored form. The sample takes the calls of each tenant that are due first and
+    last: they include the oldest, which are the first to be lost with an old key."""
     tenants = list_tenant_ids()
-    each = max(1, most // max(1, 2 * len(tenants)))
+    each = max(1, limit // max(1, 2 * len(tenants)))
     for tenant_id in tenants:
         for service_call_id, headers in _read_first_and_last(tenant_id, each).items():
             for name, value in (headers or {}).items():

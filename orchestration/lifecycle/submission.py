@@ -1,4 +1,4 @@
-"""New calls, with their timers and their first events."""
+"""Submit new calls, with their timers and their first events."""
 
 from __future__ import annotations
 
@@ -29,16 +29,17 @@ from timers.schedule import Timer, schedule
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
+    """The result of one submission. The times are those of a new call, which can so be shown without being read."""
+
     service_call_id: uuid.UUID
-    replayed: bool = False  # an earlier call with the same idempotency key
-    # Of a new call, so that it can be shown without being read again.
+    is_repeat: bool = False  # the call was submitted before, under the same idempotency key
     submitted_at: datetime | None = None
     due_at: datetime | None = None
 
 
-# A batch in which a call is refused is cut into pieces of so many: about the square root of the most that it may have.
+# A batch in which a call is refused is submitted in chunks: about the square root of the largest batch.
 CHUNK_SIZE = 32
-# A new call's own events are the first and the second.
+# A new call has two events.
 FIRST_FREE_SEQ = 3
 CALL_COLUMNS = (
     "tenant_id", "service_call_id", "name", "status", "submitted_at", "due_at", "request_spec", "namespace",
@@ -50,13 +51,18 @@ CALL_COLUMNS = (
 
 @retry_on_deadlock
 def submit(commands: Sequence[SubmitServiceCall]) -> list[Submitted]:
-    """Store new calls with their timers and events, all or none. A known idempotency key gives its call again."""
+    """Store new calls with their timers and events, all or none. A command whose idempotency key is known stores nothing:
+    its result is the call that was made before.
+
+    Raise Conflict if an id is taken or a key was used for another request, and AdmissionRefused if a tenant may have no
+    more calls.
+    """
     room = find_room(command.tenant_id for command in commands)
     try:
         with transaction.atomic():
             return submit_in_transaction(commands, room)
     except IntegrityError:
-        # Another request with the same key was faster: now its call is there to be found.
+        # Another request with the same key was faster: its call is found now.
         return _submit_again(commands, room)
 
 
@@ -69,7 +75,7 @@ def _submit_again(commands: Sequence[SubmitServiceCall], room: Mapping[uuid.UUID
 
 
 def _explain_conflict(commands: Sequence[SubmitServiceCall]) -> Conflict:
-    """Which id it is that the database has twice."""
+    """Return the Conflict for a violated constraint: find out which id is taken."""
     new = {"serviceCallId": "must be new"}
     for tenant_id in {command.tenant_id for command in commands}:
         ids = [command.service_call_id for command in commands if command.tenant_id == tenant_id]
@@ -84,7 +90,7 @@ def _explain_conflict(commands: Sequence[SubmitServiceCall]) -> Conflict:
 def submit_in_transaction(
     commands: Sequence[SubmitServiceCall], room: Mapping[uuid.UUID, int]
 ) -> list[Submitted]:
-    """Submit in the caller's transaction. `room` is that of find_room, which is best asked before it begins."""
+    """Submit in the caller's transaction, with the `room` that find_room returned before it began."""
     known = _find_known(commands)
     now = db_now()
     fresh: dict[Any, SubmitServiceCall] = {}
@@ -96,7 +102,9 @@ def submit_in_transaction(
             results.append(_build_repeat(command, known.get(key) or _to_known(fresh[key])))
         else:
             fresh[key] = command
-            results.append(Submitted(command.service_call_id, submitted_at=now, due_at=command.due_from(now)))
+            results.append(
+                Submitted(command.service_call_id, submitted_at=now, due_at=command.compute_due_at(now))
+            )
     if fresh:
         take_room((command.tenant_id for command in fresh.values()), room)
         store_calls(list(fresh.values()), now)
@@ -113,7 +121,7 @@ def _to_known(command: SubmitServiceCall) -> _Known:
 
 
 def _find_known(commands: Sequence[SubmitServiceCall]) -> dict[Any, _Known]:
-    """Calls that were stored before under the commands' idempotency keys."""
+    """Return the calls that were stored before under the commands' idempotency keys."""
     keys = defaultdict(list)
     for command in commands:
         if command.idempotency_key is not None:
@@ -132,7 +140,7 @@ def _build_repeat(command: SubmitServiceCall, known: _Known) -> Submitted:
         if command.idempotency_key is None:
             raise Conflict(
                 "already_exists",
-                f"Two different calls of this batch have the serviceCallId {command.service_call_id}.",
+                f"Two different calls in this batch have the serviceCallId {command.service_call_id}.",
                 faults={"serviceCallId": "must be new"},
             )
         raise Conflict(
@@ -142,7 +150,7 @@ def _build_repeat(command: SubmitServiceCall, known: _Known) -> Submitted:
                 "idempotencyKey": "must be new, or come with the very request that it was first used for"
             },
         )
-    return Submitted(known.service_call_id, replayed=True)
+    return Submitted(known.service_call_id, is_repeat=True)
 
 
 def store_calls(commands: Sequence[SubmitServiceCall], now: datetime) -> None:
@@ -172,7 +180,7 @@ def build_timer(command: SubmitServiceCall, tenant: TenantProfile, now: datetime
         command.tenant_id,
         command.service_call_id,
         command.correlation_id,
-        due_at=command.due_from(now),
+        due_at=command.compute_due_at(now),
         shard_id=compute_shard(command.tenant_id, timer_key, tenant.shards_of(command.namespace)),
         host=command.request.host,
         request_bytes=command.request.body_bytes,
@@ -226,8 +234,10 @@ def _build_submitted_events(command: SubmitServiceCall, timer: Timer, now: datet
 
 
 def submit_each(commands: Sequence[SubmitServiceCall]) -> list[Submitted | DomainError]:
-    """Like `submit`, but one that is refused takes none of the others with it. Raise AdmissionRefused if the tenant
-    may not have all of them: then none is stored."""
+    """Submit commands on their own: a refused one does not affect the others. Return its error in its place.
+
+    Raise AdmissionRefused, and store nothing, if the tenant may not have all the calls.
+    """
     try:
         return [*submit(commands)]
     except AdmissionRefused:
@@ -239,7 +249,8 @@ def submit_each(commands: Sequence[SubmitServiceCall]) -> list[Submitted | Domai
 @retry_on_deadlock
 @transaction.atomic
 def _submit_chunks(commands: Sequence[SubmitServiceCall]) -> list[Submitted | DomainError]:
-    """Only those beside one that is refused go one by one, which takes ten times as long."""
+    """Submit chunk by chunk. Only chunks with a refused command are submitted one by one, which takes ten times as
+    long."""
     size = CHUNK_SIZE if len(commands) > CHUNK_SIZE else 1
     pieces = [commands[start : start + size] for start in range(0, len(commands), size)]
     return [result for piece in pieces for result in submit_each(piece)]

@@ -65,7 +65,7 @@ def test_what_was_done_and_what_was_refused_is_told_for_each(operator: Client, t
     calls = submitted(tenant, 3)
     lifecycle.cancel(tenant.pk, calls[0].service_call_id)
     response = act_on(operator, CALLS, "cancel", calls)
-    refusal = "A call that is Canceled cannot cancel: it must be Scheduled."
+    refusal = "A call that is Canceled cannot be canceled: it must be Scheduled."
     assert told(response) == [f"2 canceled, 1 refused: “{refusal}”"]
     assert statuses(tenant) == ["Canceled"] * 3
 

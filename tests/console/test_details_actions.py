@@ -282,7 +282,7 @@ def test_an_action_that_the_state_forbids_is_refused_with_the_reason(
 def test_a_replay_of_a_live_call_is_refused(operator: Client, acme: Tenant) -> None:
     call = submit(acme, due_at=after(60))
     post(operator, acme, call, "replay")
-    assert "cannot replay: it must have ended" in read_text(get_page(operator, acme, call))
+    assert "cannot be replayed: it must have ended" in read_text(get_page(operator, acme, call))
     assert len(list_calls()) == 1
 
 

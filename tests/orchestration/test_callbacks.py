@@ -69,7 +69,7 @@ def test_ok_is_done(body: Any) -> None:
     ids=lambda body: str(body)[:20],
 )
 def test_what_is_not_an_answer_is_tried_again_by_the_policy(body: Any) -> None:
-    assert failed(body).again_at is None
+    assert failed(body).requested_at is None
 
 
 @given(st.binary(max_size=200))
@@ -91,7 +91,7 @@ def test_no_body_is_too_strange_to_be_judged(body: bytes) -> None:
     ],
 )
 def test_not_ok_may_name_the_time_of_the_next_attempt(asked: str, again_at: datetime) -> None:
-    named = failed({"ok": False, "nextExecuteAt": asked}).again_at
+    named = failed({"ok": False, "nextExecuteAt": asked}).requested_at
     assert named == again_at
     assert named is not None
     assert named.tzinfo is UTC
@@ -115,11 +115,11 @@ def test_not_ok_may_name_the_time_of_the_next_attempt(asked: str, again_at: date
     ids=str,
 )
 def test_a_time_that_is_none_or_has_no_zone_is_passed_over(asked: Any) -> None:
-    assert failed({"ok": False, "nextExecuteAt": asked}).again_at is None
+    assert failed({"ok": False, "nextExecuteAt": asked}).requested_at is None
 
 
 def test_only_a_clear_no_may_name_a_time() -> None:
-    assert failed({"nextExecuteAt": "2026-03-01T12:00:01Z"}).again_at is None
+    assert failed({"nextExecuteAt": "2026-03-01T12:00:01Z"}).requested_at is None
 
 
 @pytest.mark.parametrize("delivery", Delivery)

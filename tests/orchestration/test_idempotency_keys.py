@@ -37,14 +37,14 @@ def keyed(tenant: Any, **given: Any) -> Submitted:
 def test_the_same_request_again_is_answered_with_the_first_call(tenant: Any) -> None:
     first = keyed(tenant)
     before = read_all_rows()
-    assert keyed(tenant) == Submitted(first.service_call_id, replayed=True)
+    assert keyed(tenant) == Submitted(first.service_call_id, is_repeat=True)
     assert read_all_rows() == before
 
 
 def test_also_when_that_call_has_ended(tenant: Any, manual_engine: ManualEngine) -> None:
     first = keyed(tenant)
     manual_engine.finish((manual_engine.start_one(), build_response()))
-    assert keyed(tenant) == Submitted(first.service_call_id, replayed=True)
+    assert keyed(tenant) == Submitted(first.service_call_id, is_repeat=True)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_a_key_that_stands_twice_in_a_batch_makes_one_call(tenant: Any) -> None:
     first, second, other = lifecycle.submit(
         [build_command(tenant, idempotency_key=key, name="call") for key in ("k", "k", "l")]
     )
-    assert second == Submitted(first.service_call_id, replayed=True)
+    assert second == Submitted(first.service_call_id, is_repeat=True)
     assert other.service_call_id != first.service_call_id
     assert ServiceCall.objects.for_tenant(tenant.tenant_id).count() == 2
 
@@ -107,8 +107,8 @@ def test_two_tenants_may_use_the_same_key_also_in_one_batch(tenant: Any, intrude
             build_command(intruder, idempotency_key="k", name="theirs"),
         ]
     )
-    assert not ours.replayed
-    assert again == Submitted(theirs.service_call_id, replayed=True)
+    assert not ours.is_repeat
+    assert again == Submitted(theirs.service_call_id, is_repeat=True)
 
 
 def test_also_an_empty_key_is_a_key(tenant: Any) -> None:
@@ -120,7 +120,7 @@ def test_also_an_empty_key_is_a_key(tenant: Any) -> None:
 
 def test_keys_are_told_apart_by_case(tenant: Any) -> None:
     first, second = lifecycle.submit([build_command(tenant, idempotency_key=key) for key in ("k", "K")])
-    assert not second.replayed
+    assert not second.is_repeat
     assert first.service_call_id != second.service_call_id
 
 
@@ -134,4 +134,4 @@ def test_of_many_at_the_same_moment_one_makes_the_call(
 ) -> None:
     results = [future.result(30) for future in [elsewhere(keyed, tenant) for _ in range(8)]]
     assert len({result.service_call_id for result in results}) == 1
-    assert [result.replayed for result in results].count(False) == 1
+    assert [result.is_repeat for result in results].count(False) == 1

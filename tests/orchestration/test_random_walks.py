@@ -77,7 +77,7 @@ class Walk:
         ]
         with suppress(Conflict):
             submitted = zip(commands, lifecycle.submit(commands), strict=True)
-            self.calls += [(c.tenant_id, s.service_call_id) for c, s in submitted if not s.replayed]
+            self.calls += [(c.tenant_id, s.service_call_id) for c, s in submitted if not s.is_repeat]
 
     def set_timer(self) -> None:
         asked = build_command(

@@ -63,7 +63,7 @@ def test_a_key_stands_for_the_replay_of_one_call_whatever_becomes_of_that(
     made = lifecycle.replay(tenant.tenant_id, origin, new_id(), "k")
     lifecycle.add_tag(tenant.tenant_id, origin, "later")
     again = lifecycle.replay(tenant.tenant_id, origin, new_id(), "k")
-    assert (again.service_call_id, again.replayed) == (made.service_call_id, True)
+    assert (again.service_call_id, again.is_repeat) == (made.service_call_id, True)
 
     with pytest.raises(Conflict, match="was used for another request"):
         lifecycle.replay(tenant.tenant_id, other, new_id(), "k")
@@ -97,7 +97,7 @@ def test_a_retry_is_a_replay_that_there_is_once(manual_engine: ManualEngine, ten
 def test_a_replay_under_a_key_is_made_once(manual_engine: ManualEngine, tenant: Any) -> None:
     origin = ended(manual_engine, tenant)
     first, second = (lifecycle.replay(tenant.tenant_id, origin, new_id(), "again") for _ in range(2))
-    assert (first.service_call_id, second.replayed) == (second.service_call_id, True)
+    assert (first.service_call_id, second.is_repeat) == (second.service_call_id, True)
 
 
 def test_a_deleted_call_takes_its_timer_tags_and_log_with_it(

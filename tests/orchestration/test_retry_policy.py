@@ -26,7 +26,9 @@ policies = st.builds(
 
 
 def waits(policy: RetryPolicy, failures: int = 1, times: int = 300, **given: Any) -> list[float]:
-    dues = [policy.next_at(NOON, failures=failures, first_started_at=NOON, **given) for _ in range(times)]
+    dues = [
+        policy.compute_next_at(NOON, failures=failures, first_started_at=NOON, **given) for _ in range(times)
+    ]
     return [(due - NOON).total_seconds() for due in dues if due is not None]
 
 
@@ -35,7 +37,7 @@ def waits(policy: RetryPolicy, failures: int = 1, times: int = 300, **given: Any
 def test_whatever_the_policy_the_next_attempt_keeps_within_its_bounds(
     policy: RetryPolicy, failures: int, not_before: float | None
 ) -> None:
-    due = policy.next_at(NOON, failures=failures, first_started_at=after(-5), not_before=not_before)
+    due = policy.compute_next_at(NOON, failures=failures, first_started_at=after(-5), not_before=not_before)
     if due is None:
         return
     assert failures < policy.max_attempts
@@ -84,5 +86,5 @@ def test_no_attempt_is_begun_after_the_time_that_was_agreed() -> None:
 def test_that_time_counts_from_the_first_attempt() -> None:
     policy = RetryPolicy(max_attempts=9, initial_interval=0, max_attempts_duration=60)
     late = NOON + timedelta(seconds=61)
-    assert policy.next_at(late, failures=1, first_started_at=NOON) is None
-    assert policy.next_at(late, failures=1, first_started_at=after(10)) == late
+    assert policy.compute_next_at(late, failures=1, first_started_at=NOON) is None
+    assert policy.compute_next_at(late, failures=1, first_started_at=after(10)) == late

@@ -176,9 +176,9 @@ class ReplayCall(CallAction):
             lambda: replay(request, tenant_id, service_call_id, key),
             tenant_id=tenant_id,
             subject=service_call_id,
-            changed=lambda submitted: not submitted.replayed,
+            changed=lambda submitted: not submitted.is_repeat,
         )
-        if submitted.replayed:
+        if submitted.is_repeat:
             self.report_success("This form was already sent. This is the call that it created.")
         else:
             self.report_success("Call replayed. This is the new call.")

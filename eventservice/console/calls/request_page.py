@@ -162,11 +162,11 @@ class NewCall(RequestView):
             lambda: lifecycle.submit([command])[0],
             tenant_id=command.tenant_id,
             subject=command.service_call_id,
-            changed=lambda submitted: not submitted.replayed,
+            changed=lambda submitted: not submitted.is_repeat,
         )
 
     def _report(self, form: RequestForm, submitted: Submitted) -> None:
-        if submitted.replayed:
+        if submitted.is_repeat:
             self.report_success("This form was already sent. This is the call that it created.")
         elif form.local_time.resolved and submitted.due_at:
             note = form.local_time.resolved.note

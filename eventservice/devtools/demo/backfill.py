@@ -88,7 +88,7 @@ class Backfill:
             if plan.cancel_at:
                 self._at(plan.cancel_at, partial(self._cancel, key=key))
             else:
-                self._schedule_start(key, plan.command.due_from(now))
+                self._schedule_start(key, plan.command.compute_due_at(now))
 
     def _schedule_start(self, key: Key, due_at: datetime) -> None:
         """Schedule the start if the call is due in the past. All calls due at the same time start in one pass."""
