@@ -9,6 +9,8 @@ from execution.outcome import METHODS
 
 
 class HttpExecution(TenantScopedModel):
+    """One attempt to make a service call: the request, its node, and the response or error."""
+
     pk = models.CompositePrimaryKey("tenant_id", "service_call_id", "execution_id")
     tenant_id = models.UUIDField()
     service_call_id = models.UUIDField()

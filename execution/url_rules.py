@@ -67,7 +67,7 @@ class Origin(NamedTuple):
     authority: str
 
 
-class Target(NamedTuple):
+class TargetUrl(NamedTuple):
     """A parsed URL. `url` is rebuilt from the parts, without the fragment."""
 
     origin: Origin
@@ -78,7 +78,7 @@ class Target(NamedTuple):
         return self.origin.host
 
 
-def parse_target(url: str) -> Target:
+def parse_target(url: str) -> TargetUrl:
     """Parse the URL of a call. Raise BadUrl."""
     if len(url) > MAX_URL_LENGTH:
         raise BadUrl(f"the URL is longer than {MAX_URL_LENGTH} characters")
@@ -92,7 +92,7 @@ def parse_target(url: str) -> Target:
     scheme, authority, rest = parts.groups()
     origin = _parse_origin(scheme, authority)
     slash = "" if rest.startswith("/") else "/"
-    return Target(origin, f"{origin.scheme}://{origin.authority}{slash}{rest}")
+    return TargetUrl(origin, f"{origin.scheme}://{origin.authority}{slash}{rest}")
 
 
 @lru_cache(maxsize=4096)
@@ -116,7 +116,7 @@ def _origin(scheme: Scheme, host: str, port: int, is_literal: bool, authority: s
 
 
 def parse_host(text: str) -> str:
-    """Return a host in the form of `Target.host`. Raise BadUrl. An IPv6 address may have brackets or not."""
+    """Return a host in the form of `TargetUrl.host`. Raise BadUrl. An IPv6 address may have brackets or not."""
     if ":" in text:
         return _parse_ipv6(text if text.startswith("[") and text.endswith("]") else f"[{text}]")
     host = text.lower()
