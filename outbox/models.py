@@ -19,6 +19,13 @@ class EventState(models.TextChoices):
     SKIPPED = "Skipped"
 
 
+# The unpublished states as conditions of queries. `OutboxEvent.state` derives the same from one event.
+WAITING = Q(published_at__isnull=True, parked_at__isnull=True)  # or retrying
+OUT_OF_QUEUE = Q(published_at__isnull=True, parked_at__isnull=False)
+PARKED = OUT_OF_QUEUE & Q(attempts__gt=0)
+HELD = OUT_OF_QUEUE & Q(attempts=0)
+
+
 class OutboxEvent(TenantScopedModel):
     """An event, from the transaction of the change that it describes until retention deletes it."""
 
@@ -54,14 +61,14 @@ class OutboxEvent(TenantScopedModel):
             PollingIndex(
                 name="idx_outbox_unpublished",
                 fields=["partition", "id"],
-                condition=Q(published_at__isnull=True, parked_at__isnull=True),
+                condition=WAITING,
                 full=("published_at", "parked_at", "partition", "id"),
             ),
             # The dispatcher: whether an aggregate is parked. Operators: the list of parked events.
             PollingIndex(
                 name="idx_outbox_parked",
                 fields=["tenant_id", "aggregate_id"],
-                condition=Q(published_at__isnull=True, parked_at__isnull=False),
+                condition=OUT_OF_QUEUE,
                 full=("tenant_id", "aggregate_id", "parked_at"),
             ),
         ]

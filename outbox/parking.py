@@ -14,13 +14,12 @@ from django.db.models.functions import Greatest
 
 from eventservice.db.now import DbNow
 from outbox.envelope import Aggregate
-from outbox.models import OutboxEvent, OutboxPartition
+from outbox.models import PARKED, WAITING, OutboxEvent, OutboxPartition
 
 
 def list_parked_events() -> QuerySet[OutboxEvent]:
     """Select the parked events themselves, at most one for each aggregate. The events held behind them only wait."""
-    parked = OutboxEvent.across_tenants.filter(published_at=None, parked_at__isnull=False, attempts__gt=0)
-    return parked.order_by("parked_at", "id")
+    return OutboxEvent.across_tenants.filter(PARKED).order_by("parked_at", "id")
 
 
 def unpark(key: int) -> bool:
@@ -43,7 +42,7 @@ def park(key: int, reason: str) -> bool:
     Return False if it is published or parked already, or its aggregate is parked. What a publisher has just been given
     may be published all the same, and is published again if the event is tried again.
     """
-    waiting = OutboxEvent.across_tenants.filter(pk=key, published_at=None, parked_at=None)
+    waiting = OutboxEvent.across_tenants.filter(WAITING, pk=key)
     event = waiting.first()
     if event is None:
         return False

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from django.db.models import Case, Count, Q, QuerySet, When
 
 from outbox.envelope import Aggregate
-from outbox.models import OutboxEvent, WebhookDelivery, WebhookEndpoint
+from outbox.models import HELD, PARKED, WAITING, OutboxEvent, WebhookDelivery, WebhookEndpoint
 from outbox.writer import PARTITIONS
 
 # How many events a page scans when it has to look for those that it shows.
@@ -184,11 +184,11 @@ def _filter_state(events: QuerySet[OutboxEvent], state: StateFilter) -> QuerySet
         case StateFilter.ALL:
             return events
         case StateFilter.WAITING:
-            return events.filter(published_at=None, parked_at=None)
+            return events.filter(WAITING)
         case StateFilter.PARKED:
-            return events.filter(published_at=None, parked_at__isnull=False, attempts__gt=0)
+            return events.filter(PARKED)
         case StateFilter.HELD:
-            return events.filter(published_at=None, parked_at__isnull=False, attempts=0)
+            return events.filter(HELD)
 
 
 def _scan(events: QuerySet[OutboxEvent], wanted: EventFilter, max_scanned: int) -> list[_ScannedKey]:

@@ -12,7 +12,14 @@ from django.db.models import Count, Q
 
 from eventservice.db.now import db_now
 from eventservice.db.sql import as_uuid
-from outbox.models import DeliveryState, OutboxEvent, OutboxPartition, WebhookDelivery
+from outbox.models import (
+    OUT_OF_QUEUE,
+    WAITING,
+    DeliveryState,
+    OutboxEvent,
+    OutboxPartition,
+    WebhookDelivery,
+)
 from outbox.store import read_heads
 from outbox.writer import PARTITIONS
 
@@ -50,7 +57,7 @@ class WaitingGroup:
 def get_status(max_counted: int = MAX_COUNTED) -> OutboxStatus:
     """Return the status. A count above `max_counted` is one more than that."""
     now = db_now()
-    waiting = OutboxEvent.across_tenants.filter(published_at=None, parked_at=None)
+    waiting = OutboxEvent.across_tenants.filter(WAITING)
     pending = WebhookDelivery.across_tenants.filter(state=DeliveryState.PENDING)
     parked = _count_parked(max_counted)
     owned = OutboxPartition.objects.filter(lease_until__gte=now).values_list("owner_id").annotate(Count("pk"))
@@ -88,7 +95,7 @@ class _ParkedCounts(NamedTuple):
 
 
 def _count_parked(max_counted: int) -> _ParkedCounts:
-    events = OutboxEvent.across_tenants.filter(published_at=None, parked_at__isnull=False)
+    events = OutboxEvent.across_tenants.filter(OUT_OF_QUEUE)
     counted = events[: max_counted + 1].aggregate(
         all=Count("id"), parked=Count("id", filter=Q(attempts__gt=0))
     )

@@ -17,6 +17,7 @@ from tests.outbox.receiver import Receiver, run_receiver
 from tests.outbox.support import TENANT
 
 Subscribe = Callable[..., WebhookEndpoint]
+Deliver = Callable[[], DeliveryResult]
 
 
 @pytest.fixture
@@ -52,7 +53,7 @@ def start_egress() -> Egress:
 
 
 @pytest.fixture
-def deliver(transport: EgressTransport) -> Callable[[], DeliveryResult]:
+def deliver(transport: EgressTransport) -> Deliver:
     """Make passes until nothing is due or in flight. Return the sum of what they did."""
     deliverer = WebhookDeliverer(transport)
 

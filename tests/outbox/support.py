@@ -18,6 +18,7 @@ from outbox.writer import Event, append_events
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 # The tenant of all events, unless a test says otherwise.
 TENANT = uuid.UUID(int=1)
+OTHER_TENANT = uuid.UUID(int=2)
 
 
 class RecordingPublisher:

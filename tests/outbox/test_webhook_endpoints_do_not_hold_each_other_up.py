@@ -5,24 +5,30 @@ from __future__ import annotations
 import threading
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
 
 from eventservice.db.now import DbNow
 from eventservice.kernel.ids import new_id
 from eventservice.runtime.dispatcher import EgressTransport
-from outbox.models import WebhookDelivery, WebhookEndpoint
+from outbox.models import WebhookDelivery
 from outbox.publishers.webhook.deliverer import WebhookDeliverer, WebhookRequest
 from outbox.publishers.webhook.delivery_queue import WebhookResult
 from outbox.publishers.webhook.publisher import WebhookPublisher
+from tests.outbox.conftest import Subscribe
 from tests.outbox.receiver import Receiver
-from tests.outbox.support import TENANT, build_dispatcher, build_event, drain, store_events, store_run
+from tests.outbox.support import (
+    OTHER_TENANT,
+    TENANT,
+    build_dispatcher,
+    build_event,
+    drain,
+    store_events,
+    store_run,
+)
 
 pytestmark = pytest.mark.django_db
-
-Subscribe = Callable[..., WebhookEndpoint]
-OTHER = uuid.UUID(int=2)
 
 
 class Hanging:
@@ -89,7 +95,7 @@ def test_many_slow_endpoints_of_a_tenant_hold_up_no_other_tenants(
 ) -> None:
     for number in range(40):
         subscribe(f"/slow/{number}")
-    subscribe("/healthy", OTHER)
+    subscribe("/healthy", OTHER_TENANT)
 
     def respond(path: str, event: object) -> int:
         if path != "/healthy":
@@ -101,7 +107,7 @@ def test_many_slow_endpoints_of_a_tenant_hold_up_no_other_tenants(
     deliverer = WebhookDeliverer(transport, max_in_flight=8)
     for _ in range(3):
         deliverer.deliver_once()
-    _publish(3, OTHER)
+    _publish(3, OTHER_TENANT)
     _deliver_until(deliverer, "/healthy", receiver, 3)
     assert {event["path"] for event in receiver.accepted} == {"/healthy"}
 
@@ -109,17 +115,17 @@ def test_many_slow_endpoints_of_a_tenant_hold_up_no_other_tenants(
 def test_a_tenant_takes_no_more_capacity_than_it_leaves_free(subscribe: Subscribe) -> None:
     for number in range(5):
         subscribe(f"/one/{number}")
-        subscribe(f"/other/{number}", OTHER)
+        subscribe(f"/other/{number}", OTHER_TENANT)
     hanging = Hanging()
     deliverer = WebhookDeliverer(hanging, max_in_flight=12, collect_seconds=0)
     _publish_of_many_calls(9)
     for _ in range(5):
         deliverer.deliver_once()
     assert hanging.accepted == {TENANT: 6}
-    _publish_of_many_calls(9, OTHER)
+    _publish_of_many_calls(9, OTHER_TENANT)
     for _ in range(5):
         deliverer.deliver_once()
-    assert hanging.accepted == {TENANT: 6, OTHER: 3}
+    assert hanging.accepted == {TENANT: 6, OTHER_TENANT: 3}
 
 
 def test_one_endpoint_of_each_tenant_comes_before_the_second_of_any(
@@ -127,13 +133,13 @@ def test_one_endpoint_of_each_tenant_comes_before_the_second_of_any(
 ) -> None:
     for number in range(40):
         subscribe(f"/many/{number}")
-    subscribe("/one", OTHER)
+    subscribe("/one", OTHER_TENANT)
     _publish(1)
-    _publish(1, OTHER)
+    _publish(1, OTHER_TENANT)
     monkeypatch.setattr("outbox.publishers.webhook.deliverer.MAX_STARTS_PER_PASS", 2)
     hanging = Hanging()
     WebhookDeliverer(hanging).deliver_once()
-    assert hanging.accepted == {TENANT: 1, OTHER: 1}
+    assert hanging.accepted == {TENANT: 1, OTHER_TENANT: 1}
 
 
 def test_a_response_is_recorded_while_others_of_its_batch_hang(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import datetime, timedelta
 
 import pytest
@@ -21,13 +20,11 @@ from outbox.publishers.webhook.delivery_queue import (
 )
 from outbox.publishers.webhook.endpoints import update_endpoint
 from outbox.publishers.webhook.publisher import WebhookPublisher
+from tests.outbox.conftest import Deliver, Subscribe
 from tests.outbox.receiver import Receiver
 from tests.outbox.support import NOON, build_dispatcher, drain, store_run
 
 pytestmark = pytest.mark.django_db
-
-Subscribe = Callable[..., WebhookEndpoint]
-Deliver = Callable[[], DeliveryResult]
 
 
 def _publish(count: int = 1) -> None:

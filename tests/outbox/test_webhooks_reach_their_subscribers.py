@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from eventservice.kernel.ids import new_id
 from outbox.maintenance import replay
 from outbox.models import WebhookDelivery, WebhookEndpoint
-from outbox.publishers.webhook.deliverer import DeliveryResult
 from outbox.publishers.webhook.publisher import WebhookPublisher
+from tests.outbox.conftest import Deliver, Subscribe
 from tests.outbox.receiver import Receiver
 from tests.outbox.support import NOON, TENANT, build_dispatcher, build_event, drain, store_events, store_run
 
 pytestmark = pytest.mark.django_db
-
-Subscribe = Callable[..., WebhookEndpoint]
-Deliver = Callable[[], DeliveryResult]
 
 
 def test_all_endpoints_of_the_tenant_get_it(

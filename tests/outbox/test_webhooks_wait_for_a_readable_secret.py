@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -16,17 +15,23 @@ from eventservice.kernel.secrets import encrypt
 from eventservice.kernel.signing import generate_secret
 from eventservice.runtime.dispatcher import EgressTransport
 from outbox.models import WebhookDelivery, WebhookEndpoint
-from outbox.publishers.webhook.deliverer import POSTPONE_BATCH, DeliveryResult, WebhookDeliverer
+from outbox.publishers.webhook.deliverer import POSTPONE_BATCH, WebhookDeliverer
 from outbox.publishers.webhook.delivery_queue import UNSIGNED_RETRY_DELAY
 from outbox.publishers.webhook.publisher import WebhookPublisher
+from tests.outbox.conftest import Deliver, Subscribe
 from tests.outbox.receiver import Receiver
-from tests.outbox.support import NOON, TENANT, build_dispatcher, build_event, drain, store_events, store_run
+from tests.outbox.support import (
+    NOON,
+    OTHER_TENANT,
+    TENANT,
+    build_dispatcher,
+    build_event,
+    drain,
+    store_events,
+    store_run,
+)
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
-
-Subscribe = Callable[..., WebhookEndpoint]
-Deliver = Callable[[], DeliveryResult]
-OTHER = uuid.UUID(int=2)
 
 
 def _store_secret(secret: str, tenant_id: uuid.UUID = TENANT) -> None:
@@ -49,9 +54,9 @@ def _filter_deliveries(tenant_id: uuid.UUID = TENANT) -> Any:
 
 def test_it_holds_up_no_other_tenant(subscribe: Subscribe, receiver: Receiver, deliver: Deliver) -> None:
     subscribe("/unreadable")
-    subscribe("/healthy", OTHER)
+    subscribe("/healthy", OTHER_TENANT)
     _make_secret_unreadable()
-    _publish(TENANT, OTHER)
+    _publish(TENANT, OTHER_TENANT)
     deliver()
     assert receiver.sequences("/healthy") == [1]
 
@@ -61,9 +66,9 @@ def test_the_only_capacity_is_soon_free_for_another_tenant(
 ) -> None:
     for number in range(3):
         subscribe(f"/unreadable/{number}")
-    subscribe("/healthy", OTHER)
+    subscribe("/healthy", OTHER_TENANT)
     _make_secret_unreadable()
-    _publish(TENANT, OTHER)
+    _publish(TENANT, OTHER_TENANT)
     deliverer = WebhookDeliverer(transport, max_in_flight=1)
     while not deliverer.deliver_once().next_wait:
         pass
