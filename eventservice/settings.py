@@ -4,7 +4,8 @@ from pathlib import Path
 
 from eventservice.db.configuration import read_database
 from eventservice.db.dialects.configuration import SessionLimits
-from eventservice.kernel.env import Environment, encryption_key
+from eventservice.kernel.env import Environment, check_encryption_key
+from eventservice.kernel.faults import check_faults
 from eventservice.kernel.logging import build_logging_config
 from execution.addresses import AddressPolicy
 
@@ -17,20 +18,21 @@ PRODUCTION = ENVIRONMENT == "production"
 DEBUG = env.boolean("DEBUG", False)
 SECRET_KEY = env.secret("SECRET_KEY", "development-only-" + "k" * 40, production=PRODUCTION)
 # Comma separated, the newest first: it encrypts, all decrypt. Fernet keys, as `manage.py newkey` prints them.
-ENCRYPTION_KEYS = env.words("ENCRYPTION_KEYS", each=encryption_key)
-ALLOWED_HOSTS = env.words(
+ENCRYPTION_KEYS = env.strings("ENCRYPTION_KEYS", check=check_encryption_key)
+ALLOWED_HOSTS = env.strings(
     "ALLOWED_HOSTS", [] if PRODUCTION else ["localhost", "127.0.0.1", "[::1]", "testserver"]
 )
-CSRF_TRUSTED_ORIGINS = env.words("CSRF_TRUSTED_ORIGINS")
+CSRF_TRUSTED_ORIGINS = env.strings("CSRF_TRUSTED_ORIGINS")
 CSRF_FAILURE_VIEW = "eventservice.console.base.csrf.csrf_failure"
 if PRODUCTION:
-    env.demand("ENCRYPTION_KEYS", ENCRYPTION_KEYS, "what `ENVIRONMENT= manage.py newkey` prints")
-    env.demand("ALLOWED_HOSTS", ALLOWED_HOSTS, "the names that clients use, comma separated")
+    env.require("ENCRYPTION_KEYS", ENCRYPTION_KEYS, "the output of `ENVIRONMENT= manage.py newkey`")
+    env.require("ALLOWED_HOSTS", ALLOWED_HOSTS, "the host names that clients use, comma-separated")
     if DEBUG:
-        env.fault("DEBUG", "false, or nothing, where ENVIRONMENT is production")
+        env.refuse("DEBUG", "false or unset when ENVIRONMENT is production")
+check_faults(env, production=PRODUCTION)
 # Where `manage.py up` listens, and where the commands look for it.
-PORT = env.integer("PORT", 8000, least=1, most=65_535)
-TARGET_PORT = env.integer("TARGET_PORT", 9000, least=1, most=65_535)
+PORT = env.integer("PORT", 8000, minimum=1, maximum=65_535)
+TARGET_PORT = env.integer("TARGET_PORT", 9000, minimum=1, maximum=65_535)
 
 INSTALLED_APPS = [
     "eventservice.apps.ConsoleAdminConfig",  # django.contrib.admin
@@ -87,10 +89,10 @@ TEMPLATES = [
 ]
 
 # A frozen process must not hold its locks for ever: the database ends its transaction (seconds).
-IDLE_TRANSACTION_SECONDS = env.integer("DB_IDLE_TRANSACTION_SECONDS", 15, least=1, most=3600)
+IDLE_TRANSACTION_SECONDS = env.integer("DB_IDLE_TRANSACTION_SECONDS", 15, minimum=1, maximum=3600)
 # While an engine waits for one its heart does not beat: see NODE_LEASE_SECONDS. SQLite has a time-out of its own.
-LOCK_SECONDS = env.integer("DB_LOCK_SECONDS", 4, least=1, most=3600)
-STATEMENT_SECONDS = env.integer("DB_STATEMENT_SECONDS", 30, least=1, most=3600)
+LOCK_SECONDS = env.integer("DB_LOCK_SECONDS", 4, minimum=1, maximum=3600)
+STATEMENT_SECONDS = env.integer("DB_STATEMENT_SECONDS", 30, minimum=1, maximum=3600)
 
 DATABASES = {
     "default": read_database(
@@ -102,8 +104,8 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 # A slice (eventservice.runtime.cluster) runs for SLICE_SECONDS, and a step of it may wait for a lock. A worker that outstays
 # both is taken for frozen and killed (timeout), unless it says that it goes on; one that stops may take
 # SHUTDOWN_SECONDS more to let its attempts end. Its task must not be given out again before (retry).
-SLICE_SECONDS = env.integer("SLICE_SECONDS", 7, least=1, most=60)
-SHUTDOWN_SECONDS = env.integer("SHUTDOWN_SECONDS", 25, least=0, most=600)
+SLICE_SECONDS = env.integer("SLICE_SECONDS", 7, minimum=1, maximum=60)
+SHUTDOWN_SECONDS = env.integer("SHUTDOWN_SECONDS", 25, minimum=0, maximum=600)
 FROZEN_SECONDS = SLICE_SECONDS + LOCK_SECONDS + 5
 Q_CLUSTER = {
     "name": "eventservice",
@@ -185,31 +187,35 @@ SPECTACULAR_SETTINGS = {
 }
 
 # What the API takes: a call's own body, a request with one call, a batch; and how long an attempt may last.
-API_MAX_BODY_BYTES = env.integer("API_MAX_BODY_BYTES", 1_048_576, least=1024, most=64 * 1_048_576)
-API_MAX_REQUEST_BYTES = env.integer("API_MAX_REQUEST_BYTES", 2 * 1_048_576, least=1024, most=128 * 1_048_576)
-API_MAX_BATCH_BYTES = env.integer("API_MAX_BATCH_BYTES", 16 * 1_048_576, least=1024, most=256 * 1_048_576)
-API_MAX_BATCH = env.integer("API_MAX_BATCH", 1000, least=1, most=10_000)
-API_MAX_TIMEOUT_SECONDS = env.integer("API_MAX_TIMEOUT_SECONDS", 3600, least=1, most=86_400)
+API_MAX_BODY_BYTES = env.integer("API_MAX_BODY_BYTES", 1_048_576, minimum=1024, maximum=64 * 1_048_576)
+API_MAX_REQUEST_BYTES = env.integer(
+    "API_MAX_REQUEST_BYTES", 2 * 1_048_576, minimum=1024, maximum=128 * 1_048_576
+)
+API_MAX_BATCH_BYTES = env.integer(
+    "API_MAX_BATCH_BYTES", 16 * 1_048_576, minimum=1024, maximum=256 * 1_048_576
+)
+API_MAX_BATCH = env.integer("API_MAX_BATCH", 1000, minimum=1, maximum=10_000)
+API_MAX_TIMEOUT_SECONDS = env.integer("API_MAX_TIMEOUT_SECONDS", 3600, minimum=1, maximum=86_400)
 # A request that waits for a call to end (?wait=) holds a worker of the web tier.
-API_MAX_WAIT_SECONDS = env.integer("API_MAX_WAIT_SECONDS", 30, least=0, most=300)
+API_MAX_WAIT_SECONDS = env.integer("API_MAX_WAIT_SECONDS", 30, minimum=0, maximum=300)
 # So many may do so at a time, on one machine; the rest are answered at once. Fewer than there are web workers.
-API_MAX_WAITERS = env.integer("API_MAX_WAITERS", 1, least=0, most=1000)
+API_MAX_WAITERS = env.integer("API_MAX_WAITERS", 1, minimum=0, maximum=1000)
 # Whoever can reach /metrics may read it; otherwise it takes an operator's API key.
 METRICS_OPEN = env.boolean("METRICS_OPEN", not PRODUCTION)
 # Django's own limit, which would answer with a page, must not come first.
 DATA_UPLOAD_MAX_MEMORY_SIZE = max(API_MAX_REQUEST_BYTES, API_MAX_BATCH_BYTES)
 
 # How many calls one transaction starts, and how many one engine has under way: in all, and to one host.
-ENGINE_BATCH = env.integer("ENGINE_BATCH", 500, least=1, most=5000)
-ENGINE_IN_FLIGHT = env.integer("ENGINE_IN_FLIGHT", 20_000, least=1, most=100_000)
-ENGINE_PER_HOST = env.integer("ENGINE_PER_HOST", 5_000, least=1, most=100_000)
+ENGINE_BATCH = env.integer("ENGINE_BATCH", 500, minimum=1, maximum=5000)
+ENGINE_IN_FLIGHT = env.integer("ENGINE_IN_FLIGHT", 20_000, minimum=1, maximum=100_000)
+ENGINE_PER_HOST = env.integer("ENGINE_PER_HOST", 5_000, minimum=1, maximum=100_000)
 
 # A node that has not been heard of for so long is taken for dead and its calls are taken over. A shorter lease
 # recovers sooner, and takes a process for dead that was only paused.
-NODE_LEASE_SECONDS = env.seconds("NODE_LEASE_SECONDS", 8.0, least=1.0, most=30.0)
+NODE_LEASE_SECONDS = env.seconds("NODE_LEASE_SECONDS", 8.0, minimum=1.0, maximum=30.0)
 
 # Egress (docs/guarantees.md): which addresses a call may reach.
 EGRESS_ALLOW_PRIVATE = env.boolean("EGRESS_ALLOW_PRIVATE", False)
-EGRESS_ALLOW = env.words("EGRESS_ALLOW", each=lambda entry: AddressPolicy(allow=frozenset([entry])))
+EGRESS_ALLOW = env.strings("EGRESS_ALLOW", check=lambda entry: AddressPolicy(allow=frozenset([entry])))
 
 env.check()

@@ -200,7 +200,7 @@ def _of_domain(error: DomainError) -> Problem:
 
 
 def list_field_errors(error: DomainError) -> list[FieldError]:
-    return [FieldError("/" + name, rule) for name, rule in error.faults.items()]
+    return [FieldError("/" + name, rule) for name, rule in error.errors.items()]
 
 
 def _of_framework(raised: APIException) -> Problem:

@@ -98,7 +98,7 @@ def read_overlap(fields: Fields) -> timedelta:
 
 
 def name_taken(name: str) -> Conflict:
-    return Conflict("already_exists", f"A tenant {name!r} exists.", faults={"name": "must be new"})
+    return Conflict("already_exists", f"A tenant {name!r} exists.", errors={"name": "must be new"})
 
 
 def _read_scopes(fields: Fields) -> list[str]:

@@ -1,23 +1,25 @@
-"""The one exception of the domain's boundary: a rule that a command broke, in words a person can act on."""
+"""What a command refuses, in words that a person can act on. API, console and commands show it in their own ways."""
 
 from collections.abc import Mapping
-from typing import Any
 
 
 class DomainError(Exception):
-    """`code` is stable and for programs; the message and the faults name the field and the rule for people."""
+    """A rule that a command broke.
 
-    def __init__(
-        self, code: str, message: str, *, faults: Mapping[str, str] | None = None, **details: Any
-    ) -> None:
+    `code` is stable, for programs. `message` is a sentence for people. `errors` maps members of the command to the
+    rule that each breaks.
+    """
+
+    def __init__(self, code: str, message: str, *, errors: Mapping[str, str] | None = None) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
-        self.faults = dict(faults or {})
-        self.details = details
+        self.errors = dict(errors or {})
 
 
 class NotFound(DomainError):
+    """What the command names does not exist, or belongs to another tenant."""
+
     def __init__(self, what: str) -> None:
         super().__init__("not_found", f"No such {what}.")
 
@@ -27,4 +29,4 @@ class Conflict(DomainError):
 
 
 class Invalid(DomainError):
-    """The command itself breaks a rule; `faults` maps each field to the rule it breaks."""
+    """The command itself breaks a rule."""

@@ -39,7 +39,7 @@ class TenantProfile:
             raise Invalid(
                 "unknown_namespace",
                 f"Namespace {namespace!r} does not exist.",
-                faults={"namespace": "must exist"},
+                errors={"namespace": "must exist"},
             )
         return self.num_shards[namespace]
 

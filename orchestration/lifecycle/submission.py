@@ -80,11 +80,11 @@ def _explain_conflict(commands: Sequence[SubmitServiceCall]) -> Conflict:
     for tenant_id in {command.tenant_id for command in commands}:
         ids = [command.service_call_id for command in commands if command.tenant_id == tenant_id]
         if ServiceCall.objects.for_tenant(tenant_id).filter(service_call_id__in=ids).exists():
-            return Conflict("already_exists", "A call with this id exists.", faults=new)
+            return Conflict("already_exists", "A call with this id exists.", errors=new)
     if any(command.external_id is not None for command in commands):
         return Conflict("already_exists", "A pending timer of this id exists.")
     used = "A call with this id was deleted, and its events are still kept: it cannot be used again before they go."
-    return Conflict("already_used", used, faults=new)
+    return Conflict("already_used", used, errors=new)
 
 
 def submit_in_transaction(
@@ -141,12 +141,12 @@ def _build_repeat(command: SubmitServiceCall, known: _Known) -> Submitted:
             raise Conflict(
                 "already_exists",
                 f"Two different calls in this batch have the serviceCallId {command.service_call_id}.",
-                faults={"serviceCallId": "must be new"},
+                errors={"serviceCallId": "must be new"},
             )
         raise Conflict(
             "idempotency_conflict",
             f"The idempotency key {command.idempotency_key!r} was used for another request.",
-            faults={
+            errors={
                 "idempotencyKey": "must be new, or come with the very request that it was first used for"
             },
         )

@@ -1,4 +1,4 @@
-"""Seams that do nothing, until FAULTS says at which of them the process is to fail, and how."""
+"""Fault points do nothing until FAULTS says at which of them the process fails, and how."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import sys
 import time
 
 import pytest
+from django.core.exceptions import ImproperlyConfigured
 
 from eventservice.kernel import faults
+from eventservice.kernel.env import Environment
 
 PROGRAM = """
 from eventservice.kernel.faults import trigger_fault
@@ -44,7 +46,7 @@ def test_only_the_nth_pass_fails() -> None:
     assert output.splitlines() == ["before", "after"] * 2 + ["before"]
 
 
-def test_a_process_is_frozen_and_goes_on_when_it_is_woken() -> None:
+def test_a_process_is_stopped_and_goes_on_after_sigcont() -> None:
     process = run("here=stop@1")
     _, status = os.waitpid(process.pid, os.WUNTRACED)
     assert os.WIFSTOPPED(status)
@@ -54,14 +56,14 @@ def test_a_process_is_frozen_and_goes_on_when_it_is_woken() -> None:
     assert output.count("after") == 3
 
 
-def test_nothing_happens_unless_it_is_asked_for() -> None:
+def test_nothing_happens_without_faults() -> None:
     process = run("")
     output, _ = process.communicate(timeout=10)
     assert process.returncode == 0
     assert output.count("after") == 3
 
 
-def test_it_raises_each_time_at_the_named_point_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_point_raises_each_time_and_no_other_point_does(monkeypatch: pytest.MonkeyPatch) -> None:
     arm(monkeypatch, "here=raise, there=delay:0")
     faults.trigger_fault("there")
     faults.trigger_fault("elsewhere")
@@ -70,7 +72,7 @@ def test_it_raises_each_time_at_the_named_point_only(monkeypatch: pytest.MonkeyP
             faults.trigger_fault("here")
 
 
-def test_it_raises_on_the_second_pass_and_on_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_point_raises_on_its_second_pass_only(monkeypatch: pytest.MonkeyPatch) -> None:
     arm(monkeypatch, "here=raise@2")
     faults.trigger_fault("here")
     with pytest.raises(faults.InjectedFault):
@@ -78,7 +80,7 @@ def test_it_raises_on_the_second_pass_and_on_no_other(monkeypatch: pytest.Monkey
     faults.trigger_fault("here")
 
 
-def test_it_delays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_point_delays(monkeypatch: pytest.MonkeyPatch) -> None:
     arm(monkeypatch, "here=delay:0.05")
     begun = time.monotonic()
     faults.trigger_fault("here")
@@ -88,6 +90,17 @@ def test_it_delays(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "wrong", ["here", "here=explode", "here=", "=kill", "here=delay:soon", "here=kill@twice"]
 )
-def test_a_setting_that_makes_no_sense_is_refused_by_name(wrong: str) -> None:
-    with pytest.raises(ValueError, match="FAULTS: "):
-        faults._parse(wrong)
+def test_a_value_that_cannot_be_parsed_is_refused(wrong: str) -> None:
+    env = Environment({"FAULTS": wrong})
+    faults.check_faults(env, production=False)
+    with pytest.raises(ImproperlyConfigured, match=r"FAULTS: .* must be point=kill"):
+        env.check()
+
+
+def test_faults_are_refused_in_production() -> None:
+    env = Environment({"FAULTS": "start.sent=kill"})
+    faults.check_faults(env, production=False)
+    env.check()
+    faults.check_faults(env, production=True)
+    with pytest.raises(ImproperlyConfigured, match="FAULTS must be unset when ENVIRONMENT is production"):
+        env.check()

@@ -72,7 +72,7 @@ def test_another_request_under_the_same_key_is_a_conflict(tenant: Any, other: di
     with pytest.raises(Conflict) as refused:
         keyed(tenant, **other)
     assert refused.value.code == "idempotency_conflict"
-    assert "idempotencyKey" in refused.value.faults
+    assert "idempotencyKey" in refused.value.errors
     assert read_all_rows() == before
 
 

@@ -113,7 +113,7 @@ def test_each_namespace_has_its_own_shards_and_each_tenant_its_own_namespaces() 
     assert get_profile(ours.tenant_id).shards_of("default") == DEFAULT_SHARDS
     with pytest.raises(Invalid) as refused:
         get_profile(theirs.tenant_id).shards_of("orders")
-    assert (refused.value.code, list(refused.value.faults)) == ("unknown_namespace", ["namespace"])
+    assert (refused.value.code, list(refused.value.errors)) == ("unknown_namespace", ["namespace"])
 
 
 def test_a_namespace_that_another_process_has_just_declared_is_known_at_once() -> None:

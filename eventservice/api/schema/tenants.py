@@ -136,4 +136,4 @@ class RotationSchema(RequestModel):
 
 def name_taken(name: str) -> Conflict:
     """Return the error of a new tenant whose name another tenant has."""
-    return Conflict("already_exists", f"A tenant {name!r} already exists.", faults={"name": "must be new"})
+    return Conflict("already_exists", f"A tenant {name!r} already exists.", errors={"name": "must be new"})

@@ -53,8 +53,8 @@ class Form:
 
     def add_error(self, error: DomainError) -> None:
         """Add what the domain refused, at the fields that it names."""
-        self.faults += [FieldError(f"/{name}", rule) for name, rule in error.faults.items()]
-        if not error.faults:
+        self.faults += [FieldError(f"/{name}", rule) for name, rule in error.errors.items()]
+        if not error.errors:
             self.faults.append(FieldError("", error.message))
 
     @property

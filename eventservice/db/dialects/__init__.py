@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from django.core.exceptions import ImproperlyConfigured
-from django.db import connection as default_connection
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -22,6 +21,9 @@ def get_dialect(connection: BaseDatabaseWrapper | None = None) -> Dialect:
 
     Raises ImproperlyConfigured for a backend that has none.
     """
+    # Settings import this package, and must not import what needs settings.
+    from django.db import connection as default_connection
+
     on: Any = default_connection if connection is None else connection
     try:
         dialect: Dialect = on.dialect
