@@ -306,7 +306,9 @@ def test_a_favorite_is_added_and_removed(operator: Client, acme: Tenant) -> None
 def test_tags_are_added_and_removed(operator: Client, acme: Tenant) -> None:
     call = submit(acme, due_at=after(60), tags=frozenset({"old"}))
     post(operator, acme, call, "tags", add=" new ")
+    assert "Tag added." in read_text(get_page(operator, acme, call))
     post(operator, acme, call, "tags", remove="old")
+    assert "Tag removed." in read_text(get_page(operator, acme, call))
     assert read_tags(acme, call) == {"new"}
     assert [action for _, action, _ in list_actions()] == ["tag", "untag"]
 

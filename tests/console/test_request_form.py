@@ -296,6 +296,16 @@ def test_the_body_is_formatted_without_changing_its_numbers(operator: Client) ->
     assert "{\n  &quot;id&quot;: 12345678901234567890,\n  &quot;ä&quot;: [\n    1.5\n  ]\n}" in page
 
 
+@pytest.mark.parametrize("button", ["check", "format"])
+def test_an_invalid_body_is_reported_before_anything_is_sent(operator: Client, button: str) -> None:
+    form = fill_form(operator, do=button, name="", body='{\n  "a" 1\n}')
+    page = operator.post(NEW, form)
+    assert "expecting ':' delimiter at line 2" in read_text(page)
+    assert 'data-wrong-line="2"' in page.content.decode()
+    assert "&quot;a&quot; 1" in page.content.decode()
+    assert "Name must" not in read_text(page)  # the other fields are not validated yet
+
+
 def test_an_imported_curl_command_fills_in_the_form(operator: Client) -> None:
     line = "curl -k 'http://target.test/x' -H 'X-A: 1' --json '{\"a\":1}'"
     page = operator.post(NEW, fill_form(operator, do="import", curl=line, name=""))

@@ -14,19 +14,22 @@ from datetime import datetime
 from typing import Any
 
 from django import forms
+from django.conf import settings
 from django.http import QueryDict
+from django.utils.functional import cached_property
 
 from eventservice.api.formats import format_instant, parse_uuid
 from eventservice.api.parsers import parse_json
 from eventservice.api.problems import FieldError, Problem
 from eventservice.api.schema.calls import DEFAULT_TIMEOUT, parse_submission
 from eventservice.api.schema.types import CallContext
+from eventservice.console.base.tenant_select import list_tenant_options
 from eventservice.console.calls.local_time import LocalTimeForm
 from eventservice.console.calls.presenters.http_exchange import format_json
 from eventservice.kernel.errors import NotFound
 from eventservice.kernel.ids import new_id
 from eventservice.tenants.directory import TenantProfile, get_profile
-from eventservice.tenants.models import DEFAULT_NAMESPACE
+from eventservice.tenants.models import DEFAULT_NAMESPACE, Tenant
 from execution.outcome import METHODS
 from execution.redaction import is_secret_header
 from orchestration.commands import SubmitServiceCall
@@ -218,6 +221,24 @@ class RequestForm(BodyForm):
     @property
     def retry_fields(self) -> list[forms.BoundField]:
         return [self[name] for name in RETRY_FIELDS]
+
+    @cached_property
+    def tenants(self) -> list[Tenant]:
+        """The tenants to choose from."""
+        return list_tenant_options(parse_uuid(self._chosen_tenant), active=True)
+
+    @property
+    def needs_tenant(self) -> bool:
+        """Whether no tenant is chosen, or an unavailable one. It is not replaced by the only one there is."""
+        return self._chosen_tenant not in {str(tenant.pk) for tenant in self.tenants}
+
+    @property
+    def max_body_bytes(self) -> int:
+        return int(settings.API_MAX_BODY_BYTES)
+
+    @property
+    def _chosen_tenant(self) -> str:
+        return str(self["tenant"].value() or "")
 
     @property
     def has_errors(self) -> bool:

@@ -5,34 +5,25 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from django.conf import settings
 from django.db import OperationalError
 from django.http import HttpRequest, HttpResponse, QueryDict
 from django.urls import reverse
 
-from eventservice.api.formats import parse_uuid
 from eventservice.api.problems import find_problem
-from eventservice.console.base.tenant_select import list_tenant_options
 from eventservice.console.base.views import ConsoleView, redirect_see_other
-from eventservice.console.calls.curl import InvalidCurl, parse_curl
-from eventservice.console.calls.presenters.call_state import build_call_context
-from eventservice.console.calls.presenters.http_exchange import (
-    build_attempt_rows,
-    build_response_context,
-    get_hostnames,
-)
+from eventservice.console.calls.curl import InvalidCurl
+from eventservice.console.calls.presenters.http_exchange import build_exchange_context
 from eventservice.console.calls.presenters.list_row import parse_call_key
 from eventservice.console.calls.request_form import BodyForm, HeaderRow, RequestForm, new_key
 from eventservice.console.calls.request_prefill import (
-    build_changes_from_curl,
     build_initial_from_call,
+    find_only_tenant,
+    import_curl,
     list_header_rows_without_values,
 )
 from eventservice.db.now import db_now
 from eventservice.kernel.errors import DomainError, NotFound
 from eventservice.operators.roles import Role
-from eventservice.tenants.models import Tenant
-from execution.attempt_log import list_attempts_without_bodies
 from orchestration import lifecycle
 from orchestration.commands import SubmitServiceCall
 from orchestration.lifecycle import Submitted
@@ -57,7 +48,7 @@ class NewCall(RequestView):
             return self._show_sent(*sent)
         if copied := parse_call_key(request.GET.get("copy", "")):
             return self._show_copy(get_call(*copied))
-        return self._show_new({"tenant": request.GET.get("tenant") or _find_only_tenant()})
+        return self._show_new({"tenant": request.GET.get("tenant") or find_only_tenant()})
 
     def _show_copy(self, call: CallDetails) -> HttpResponse:
         is_callback = call.response_contract == ResponseContract.CALLBACK
@@ -112,8 +103,6 @@ class NewCall(RequestView):
             "header_rows": form.rows,
             "local_time": form.local_time,
             "now": form.now,
-            **_build_tenant_context(str(form["tenant"].value() or "")),
-            "max_body_bytes": settings.API_MAX_BODY_BYTES,
             "unsent": "unsent" in self.request.GET,
             **context,
         }
@@ -129,11 +118,10 @@ class NewCall(RequestView):
 
     def _import_curl(self) -> HttpResponse:
         try:
-            imported = parse_curl(self.request.POST.get("curl", ""))
+            changes, notes = import_curl(self.request.POST)
         except InvalidCurl as error:
             return self._show_typed(curl_error=str(error))
-        changes = build_changes_from_curl(self.request.POST, imported)
-        return self._show_typed(changes, imported=True, notes=imported.notes)
+        return self._show_typed(changes, imported=True, notes=notes)
 
     def _format_body(self) -> HttpResponse:
         body_form = BodyForm(self.request.POST, auto_id="%s")
@@ -186,22 +174,6 @@ class NewCall(RequestView):
         return self._show_typed(refused=problem.detail, status=problem.status_code)
 
 
-def _find_only_tenant() -> str:
-    active = list(Tenant.objects.filter(active=True).values_list("tenant_id", flat=True)[:2])
-    return str(active[0]) if len(active) == 1 else ""
-
-
-def _build_tenant_context(chosen: str) -> dict[str, Any]:
-    """Return the choice of a tenant. A copied call of another tenant is not sent as the only one there is."""
-    tenants = list_tenant_options(parse_uuid(chosen), active=True)
-    is_offered = chosen in {str(tenant.pk) for tenant in tenants}
-    return {
-        "tenants": tenants,
-        "tenant_is_decided": is_offered and len(tenants) == 1,
-        "tenant_is_unavailable": bool(chosen) and not is_offered,
-    }
-
-
 # --- the response -------------------------------------------------------------------------------------------------
 
 
@@ -210,13 +182,8 @@ def _build_sent_url(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> str:
 
 
 def _build_sent_context(call: CallDetails, parameters: QueryDict) -> dict[str, Any]:
-    attempts = list_attempts_without_bodies(*call.key)
-    return {
-        "sent": True,
-        "rows": build_attempt_rows(attempts, get_hostnames()) if len(attempts) > 1 else [],
-        **build_call_context(call, db_now(), refresh_fast=True),
-        **build_response_context(call, parameters, url=_build_sent_url(*call.key), fragment="#response"),
-    }
+    url = _build_sent_url(call.tenant_id, call.service_call_id)
+    return {"sent": True, **build_exchange_context(call, parameters, url=url, fragment="#response")}
 
 
 class NewCallResponse(RequestView):

@@ -11,15 +11,21 @@ from eventservice.api.formats import format_duration
 from eventservice.api.parsers import parse_json
 from eventservice.api.problems import Problem
 from eventservice.api.schema.calls import DEFAULT_TIMEOUT
-from eventservice.console.calls.curl import CurlRequest
+from eventservice.console.calls.curl import CurlRequest, parse_curl
 from eventservice.console.calls.local_time import split_instant
 from eventservice.console.calls.presenters.http_exchange import format_json
 from eventservice.console.calls.request_form import HeaderRow, read_header_rows
-from eventservice.tenants.models import DEFAULT_NAMESPACE
+from eventservice.tenants.models import DEFAULT_NAMESPACE, Tenant
 from execution.redaction import mask_stored_headers
 from orchestration.queries.calls import CallDetails
 from orchestration.retries import RetryPolicy
 from orchestration.states import FAVORITE, LIVE
+
+
+def find_only_tenant() -> str:
+    """Return the id of the active tenant if there is only one."""
+    active = list(Tenant.objects.filter(active=True).values_list("tenant_id", flat=True)[:2])
+    return str(active[0]) if len(active) == 1 else ""
 
 
 def build_initial_from_call(call: CallDetails, *, as_sent: bool = False) -> dict[str, Any]:
@@ -68,11 +74,12 @@ def _format_retry_policy(stored: Mapping[str, Any] | None) -> dict[str, str]:
     }
 
 
-def build_changes_from_curl(data: QueryDict, request: CurlRequest) -> dict[str, Any]:
-    """Return the values that an imported curl command changes in what was typed."""
+def import_curl(data: QueryDict) -> tuple[dict[str, Any], list[str]]:
+    """Return the values that the typed curl command changes, and notes about it. Raise InvalidCurl."""
+    request = parse_curl(data.get("curl", ""))
     host = request.url.split("://")[-1].split("/")[0].split("?")[0]
     body = _format_json_body(request)
-    return {
+    changes = {
         "name": data.get("name") or f"{request.method} {host}"[:200],
         "method": request.method,
         "url": request.url,
@@ -82,6 +89,7 @@ def build_changes_from_curl(data: QueryDict, request: CurlRequest) -> dict[str, 
         "timeout": request.timeout_seconds or data.get("timeout", ""),
         "curl": "",
     }
+    return changes, request.notes
 
 
 def _format_json_body(request: CurlRequest) -> str | None:

@@ -15,11 +15,12 @@ from django.urls import reverse
 from eventservice.api.call_presentation import show_policy
 from eventservice.api.parsers import parse_json
 from eventservice.api.problems import Problem
-from eventservice.console.calls.presenters.call_state import explain_error_kind
+from eventservice.console.calls.presenters.call_state import build_call_context, explain_error_kind
+from eventservice.db.now import db_now
 from eventservice.kernel.errors import NotFound
 from eventservice.tenants.directory import get_profile
 from execution.attempt_builder import StoredRequest
-from execution.attempt_log import find_attempt, find_last_attempt
+from execution.attempt_log import find_attempt, find_last_attempt, list_attempts_without_bodies
 from execution.egress import Limits
 from execution.models import HttpExecution
 from execution.outcome import ErrorKind
@@ -166,6 +167,18 @@ def build_response_context(
         "formatted_url": f"{url}{fragment}",
         "raw_url": f"{url}&view=text{fragment}",
         "download_url": f"{build_download_url(call, 'response')}?attempt={attempt.execution_id}",
+    }
+
+
+def build_exchange_context(
+    call: CallDetails, parameters: QueryDict, *, url: str, fragment: str
+) -> dict[str, Any]:
+    """Return the state of a call with its response, and its attempts if there are several. It refreshes fast."""
+    attempts = list_attempts_without_bodies(*call.key)
+    return {
+        "rows": build_attempt_rows(attempts, get_hostnames()) if len(attempts) > 1 else [],
+        **build_call_context(call, db_now(), refresh_fast=True),
+        **build_response_context(call, parameters, url=url, fragment=fragment),
     }
 
 
