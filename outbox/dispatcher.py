@@ -43,7 +43,7 @@ CLAIM_RETRY_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class DispatchResult:
-    """What one pass did, and in how many seconds the next is due if no event is appended meanwhile."""
+    """The result of one pass. The next is due in `next_wait` seconds, or when an event is appended."""
 
     published: int
     parked: int
@@ -60,7 +60,7 @@ class _Pause:
 
 @dataclass(slots=True)
 class _PassOutcome:
-    """What the publishers did with the events of a pass."""
+    """The events of a pass by what the publishers did with them."""
 
     accepted: list[Envelope] = field(default_factory=list)
     refused: list[tuple[Envelope, str]] = field(default_factory=list)

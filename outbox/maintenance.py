@@ -103,7 +103,7 @@ def replay(since: datetime, tenant_id: uuid.UUID | None = None, after: int = 0) 
 
 @dataclass(frozen=True, slots=True)
 class ReplayPreview:
-    """What a replay of only the latest events would publish again."""
+    """The result of counting what a replay of only the latest events would publish again."""
 
     count: int
     after: int  # the id of the last event that was not read; 0 if all were

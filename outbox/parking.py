@@ -1,7 +1,4 @@
-"""What operators can do about an event that no publisher accepts: try it again, or skip it.
-
-They can also park an event that must not be published yet.
-"""
+"""Parked events: operators try them again or skip them, and park events that must not be published yet."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ MAX_SCANNED = 10_000
 
 
 class StateFilter(StrEnum):
-    """Which events a list contains."""
+    """The states that a list contains."""
 
     ALL = "all"
     WAITING = "waiting"  # for the dispatcher
@@ -42,7 +42,7 @@ class EventFilter:
 
     @property
     def needs_scan(self) -> bool:
-        """Whether more events have to be read than are shown."""
+        """Return whether more events have to be read than are shown."""
         return self.tenant_id is not None or self.event_type is not None
 
     def build_match_flag(self) -> Case:

@@ -47,7 +47,7 @@ class OutboxStatus:
 
 @dataclass(frozen=True, slots=True)
 class WaitingGroup:
-    """How many events of one type and tenant wait for the dispatcher."""
+    """The number of events of one type and tenant that wait for the dispatcher."""
 
     tenant_id: uuid.UUID
     event_type: str

@@ -16,7 +16,7 @@ from outbox.envelope import Aggregate, Envelope
 from outbox.models import OutboxPartition
 from outbox.writer import PARTITIONS
 
-# After so many attempts an event that a publisher rejects is parked.
+# An event that a publisher rejects is parked after this many attempts.
 MAX_ATTEMPTS = 5
 
 # The partitions of a small backlog. If the backlog is large, the count says only that.

@@ -66,7 +66,7 @@ class DispatcherRole:
     def __init__(
         self, publishers: Sequence[Publisher], transport: EgressTransport, max_in_flight: int
     ) -> None:
-        """`max_in_flight` bounds the webhook deliveries that are under way."""
+        """`max_in_flight` bounds the webhook deliveries that are in flight."""
         self._publishers = publishers
         self._transport = transport
         self._deliverer = WebhookDeliverer(transport, max_in_flight=max_in_flight)

@@ -33,7 +33,7 @@ EXIT_GRACE_SECONDS = 5
 
 
 class ClusterProcess:
-    """What a process of the cluster knows about its own end. A forked process begins with a copy of its parent's."""
+    """The state of a process of the cluster that is about its own end. A forked process gets a copy of its parent's."""
 
     def __init__(self) -> None:
         # Shared by all processes of the cluster.

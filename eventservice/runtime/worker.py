@@ -24,7 +24,7 @@ STANDBY_POLL_SECONDS = 0.25
 
 
 class Role(Protocol):
-    """What a worker does, one step at a time."""
+    """The work of a worker, one step at a time."""
 
     def step(self, max_wait: float, /) -> object:
         """Do what there is to do. If there is nothing, wait for it, `max_wait` seconds at most."""

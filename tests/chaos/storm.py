@@ -37,7 +37,7 @@ FLAKY = RetryPolicy(max_attempts=3, initial_interval=0.5, max_interval=1.0)
 
 @dataclass
 class Plan:
-    """How a process is to end: at a fault point, or at a random moment."""
+    """The planned end of a process: at a fault point, or at a random moment."""
 
     point: str
     faults: str

@@ -29,8 +29,8 @@ def test_calls_flow_again_and_no_worker_is_replaced(harness: ProcessHarness) -> 
     target, tenant = harness.start_target(), create_tenant("acme").tenant_id
     cluster = harness.start_cluster(SLICE_SECONDS="1", DB_LOCK_SECONDS="1")
     engine = wait_until(lambda: find_role_process("engine", cluster), "a worker plays the engine")
-    begun = submit_calls([build_call(tenant, f"{target.url}/delay/3")])
-    wait_until(lambda: target.list_call_ids() == set(begun), "the attempt is in flight")
+    submitted = submit_calls([build_call(tenant, f"{target.url}/delay/3")])
+    wait_until(lambda: target.list_call_ids() == set(submitted), "the attempt is in flight")
 
     with transaction.atomic():
         list(Slot.objects.select_for_update())  # on SQLite this blocks all writes
@@ -43,4 +43,4 @@ def test_calls_flow_again_and_no_worker_is_replaced(harness: ProcessHarness) -> 
     outcomes = ServiceCall.objects.for_tenant(tenant).values_list("status", "attempt")
     assert set(outcomes) == {(Status.SUCCEEDED, 1)}
     harness.stop(cluster)
-    assert target.list_call_ids() == {*begun, *later}
+    assert target.list_call_ids() == {*submitted, *later}

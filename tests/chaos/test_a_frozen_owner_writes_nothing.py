@@ -71,10 +71,10 @@ class Takeovers:
     def take_over(self, at_once: int) -> None:
         victims = {self._start(point): point for point in [self._draw_point() for _ in range(at_once)]}
         owners = [wait_until(partial(find_node, victim), "the engine joins") for victim in victims]
-        begun = self._submit_until_frozen(victims)
+        submitted = self._submit_until_frozen(victims)
         wait_until(lambda: not Node.objects.filter(pk__in=owners).exists(), "the frozen owners are reaped")
         wait_until_all_ended()
-        before = self._read_state(begun)
+        before = self._read_state(submitted)
 
         for victim in victims:
             victim.thaw()
@@ -83,9 +83,9 @@ class Takeovers:
         # They exit once their last attempt has ended and is recorded.
         self.harness.stop(*victims)
 
-        assert self._read_state(begun) == before, f"frozen at {sorted(victims.values())}"
+        assert self._read_state(submitted) == before, f"frozen at {sorted(victims.values())}"
         self.done.update(victims.values())
-        self._count_late_results(begun, owners)
+        self._count_late_results(submitted, owners)
 
     def _draw_point(self) -> str:
         if not self.points:
@@ -98,17 +98,17 @@ class Takeovers:
         return self.harness.start_engine(f"{point}=stop@{nth}" if nth else "", **SHORT_TIMEOUTS)
 
     def _submit_until_frozen(self, victims: dict[Program, str]) -> list[str]:
-        begun: list[str] = []
+        submitted: list[str] = []
         running = dict(victims)
         wait_until(lambda: all(v.is_frozen or has_shards(v) for v in victims), "each engine owns shards")
         while running:
-            begun += submit_calls(self._build_call() for _ in range(CALLS_EACH * len(victims)))
+            submitted += submit_calls(self._build_call() for _ in range(CALLS_EACH * len(victims)))
             time.sleep(self.rng.uniform(0.01, 0.3))
             for victim, point in list(running.items()):
                 assert victim.is_running, victim.log[-3000:]
                 if victim.is_frozen or (point == AT_ANY_MOMENT and self._freeze(victim)):
                     del running[victim]
-        return begun
+        return submitted
 
     def _freeze(self, victim: Program) -> bool:
         victim.freeze()
@@ -120,12 +120,12 @@ class Takeovers:
     def _build_call(self) -> Any:
         return build_call(self.tenant, f"{self.target.url}/delay/0.1", namespace="wide")
 
-    def _count_late_results(self, begun: list[str], owners: list[UUID]) -> None:
+    def _count_late_results(self, submitted: list[str], owners: list[UUID]) -> None:
         """Count the attempts of frozen owners that were given up by others although the target had received them."""
         attempts = HttpExecution.objects.for_tenant(self.tenant).filter(
-            node__in=owners, service_call_id__in=begun
+            node__in=owners, service_call_id__in=submitted
         )
-        calls = ServiceCall.objects.for_tenant(self.tenant).filter(service_call_id__in=begun)
+        calls = ServiceCall.objects.for_tenant(self.tenant).filter(service_call_id__in=submitted)
         current = {execution for execution in calls.values_list("execution_id", flat=True) if execution}
         sent = {(request.call_id, request.attempt) for request in self.target.list_requests()}
         for attempt in attempts.exclude(execution_id__in=current):
@@ -133,11 +133,11 @@ class Takeovers:
             if (str(attempt.service_call_id), attempt.attempt) in sent:
                 self.late += attempt.response_status == 200
 
-    def _read_state(self, begun: list[str]) -> list[Any]:
+    def _read_state(self, submitted: list[str]) -> list[Any]:
         """Read everything that makes up the state of these calls. The execution log is not part of it."""
-        calls = ServiceCall.objects.for_tenant(self.tenant).filter(service_call_id__in=begun)
-        timers = TimerSchedule.objects.for_tenant(self.tenant).filter(service_call_id__in=begun)
-        events = OutboxEvent.objects.for_tenant(self.tenant).filter(aggregate_id__in=begun)
+        calls = ServiceCall.objects.for_tenant(self.tenant).filter(service_call_id__in=submitted)
+        timers = TimerSchedule.objects.for_tenant(self.tenant).filter(service_call_id__in=submitted)
+        events = OutboxEvent.objects.for_tenant(self.tenant).filter(aggregate_id__in=submitted)
         return [
             list(rows.values())
             for rows in (calls.order_by("pk"), timers.order_by("pk"), events.order_by("id"))

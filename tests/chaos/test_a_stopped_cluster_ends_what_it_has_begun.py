@@ -37,9 +37,9 @@ def test_a_stopped_cluster_ends_what_it_has_begun(
     stop: Callable[[Program], None], harness: ProcessHarness
 ) -> None:
     target, tenant = harness.start_target(), create_tenant("acme").tenant_id
-    begun = submit_calls(build_call(tenant, f"{target.url}/delay/2") for _ in range(20))
+    submitted = submit_calls(build_call(tenant, f"{target.url}/delay/2") for _ in range(20))
     cluster = harness.start_cluster()
-    wait_until(lambda: target.list_call_ids() == set(begun), "the attempts are in flight")
+    wait_until(lambda: target.list_call_ids() == set(submitted), "the attempts are in flight")
 
     stop(cluster)
     assert cluster.wait() == 0
@@ -53,16 +53,16 @@ def test_a_stopped_cluster_ends_what_it_has_begun(
     wait_until_all_ended()
     harness.stop(following)
     assert {name: [request.attempt for request in sent] for name, sent in target.group_by_call().items()} == {
-        name: [1] for name in [*begun, *later]
+        name: [1] for name in [*submitted, *later]
     }
 
 
 def test_an_attempt_may_outlast_a_slice_while_its_cluster_stops(harness: ProcessHarness) -> None:
     """An attempt may take up to SHUTDOWN_SECONDS, although django-q2 would kill a slice that takes so long."""
     target, tenant = harness.start_target(), create_tenant("acme").tenant_id
-    begun = submit_calls([build_call(tenant, f"{target.url}/delay/9")])
+    submitted = submit_calls([build_call(tenant, f"{target.url}/delay/9")])
     cluster = harness.start_cluster(SLICE_SECONDS="1", DB_LOCK_SECONDS="1", SHUTDOWN_SECONDS="30")
-    wait_until(lambda: target.list_call_ids() == set(begun), "the attempt is in flight")
+    wait_until(lambda: target.list_call_ids() == set(submitted), "the attempt is in flight")
 
     cluster.terminate()
     assert cluster.wait() == 0

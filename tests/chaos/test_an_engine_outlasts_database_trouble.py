@@ -54,12 +54,12 @@ def test_while_the_database_is_unavailable(engines: int, harness: ProcessHarness
     target, tenant = harness.start_target(), create_tenant("acme").tenant_id
     running = [harness.start_engine() for _ in range(engines)]
     wait_until_at_work(*running)
-    begun = submit_calls(
+    submitted = submit_calls(
         build_call(tenant, f"{target.url}/delay/15", delivery=delivery)
         for delivery in Delivery
         for _ in range(CALLS_EACH)
     )
-    wait_until(lambda: target.list_call_ids() == set(begun), "all attempts are in flight")
+    wait_until(lambda: target.list_call_ids() == set(submitted), "all attempts are in flight")
     with close_database():
         time.sleep(TROUBLE_SECONDS)
     wait_until_all_ended()

@@ -21,12 +21,12 @@ from tests.process_harness import build_call, submit_calls
 tenant, url, seconds = UUID(sys.argv[1]), sys.argv[2], float(sys.argv[3])
 accepted, refused, longest = 0, [], 0.0
 end = time.monotonic() + seconds
-while (begun := time.monotonic()) < end:
+while (started := time.monotonic()) < end:
     try:
         accepted += len(submit_calls([build_call(tenant, url)]))
     except DatabaseError as error:
         refused.append(str(error))
-    longest = max(longest, time.monotonic() - begun)
+    longest = max(longest, time.monotonic() - started)
     time.sleep(0.01)
 print(json.dumps([accepted, refused, longest]))
 """

@@ -1,4 +1,4 @@
-"""What the dispatcher relies on holds for every publisher: outbox.publisher.Publisher."""
+"""Every publisher keeps the contract of outbox.publisher.Publisher, on which the dispatcher relies."""
 
 from __future__ import annotations
 

@@ -27,10 +27,10 @@ def test_each_aggregate_keeps_its_order_over_many_passes() -> None:
 def test_what_is_published_is_marked_with_the_database_time_and_not_published_again() -> None:
     store_run(new_id(), 3)
     publisher = RecordingPublisher()
-    one = build_dispatcher(publisher)
+    dispatcher = build_dispatcher(publisher)
 
-    assert one.dispatch_once().published == 3
-    assert one.dispatch_once().published == 0
+    assert dispatcher.dispatch_once().published == 3
+    assert dispatcher.dispatch_once().published == 0
 
     assert len(publisher.accepted) == 3
     assert not OutboxEvent.across_tenants.filter(published_at=None).exists()
@@ -53,9 +53,9 @@ def test_an_aggregate_with_many_events_is_published_in_bounded_batches() -> None
     aggregate = new_id()
     store_run(aggregate, 300)
     publisher = RecordingPublisher()
-    one = build_dispatcher(publisher, batch=160)
+    dispatcher = build_dispatcher(publisher, batch=160)
 
-    assert one.dispatch_once().published == 10
-    drain(one)
+    assert dispatcher.dispatch_once().published == 10
+    drain(dispatcher)
 
     assert publisher.sequences(aggregate) == list(range(1, 301))

@@ -32,8 +32,8 @@ def parked() -> OutboxEvent:
 
 
 def test_status_shows_what_waits_and_the_live_dispatchers(parked: OutboxEvent) -> None:
-    one = build_dispatcher(RecordingPublisher())
-    one.dispatch_once()
+    dispatcher = build_dispatcher(RecordingPublisher())
+    dispatcher.dispatch_once()
     store_run(new_id(), 2)
     shown = run_outbox("status")
     assert "unpublished          2" in shown

@@ -20,9 +20,9 @@ pytestmark = pytest.mark.django_db
 
 
 def test_a_lone_dispatcher_owns_all_partitions_from_its_first_pass() -> None:
-    one = build_dispatcher(RecordingPublisher())
-    one.dispatch_once()
-    assert len(one.partitions) == 16
+    dispatcher = build_dispatcher(RecordingPublisher())
+    dispatcher.dispatch_once()
+    assert len(dispatcher.partitions) == 16
     assert OutboxPartition.objects.count() == 16
 
 

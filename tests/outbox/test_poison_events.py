@@ -33,9 +33,9 @@ def test_it_is_attempted_five_times() -> None:
     poison = store_run(new_id(), 1)[0]
     publisher = RecordingPublisher()
     publisher.poison = {poison.event_id}
-    one = build_dispatcher(publisher)
+    dispatcher = build_dispatcher(publisher)
 
-    assert [one.dispatch_once().parked for _ in range(5)] == [0, 0, 0, 0, 1]
+    assert [dispatcher.dispatch_once().parked for _ in range(5)] == [0, 0, 0, 0, 1]
 
 
 def test_the_log_names_the_event_its_tenant_and_the_remedy(caplog: pytest.LogCaptureFixture) -> None:
@@ -59,10 +59,10 @@ def test_it_is_published_with_the_others_if_a_later_attempt_succeeds() -> None:
     poison = store_run(aggregate, 3)[0]
     publisher = RecordingPublisher()
     publisher.poison = {poison.event_id}
-    one = build_dispatcher(publisher)
-    one.dispatch_once()
+    dispatcher = build_dispatcher(publisher)
+    dispatcher.dispatch_once()
     publisher.poison = set()
-    drain(one)
+    drain(dispatcher)
 
     assert publisher.sequences(aggregate) == [1, 2, 3]
 
@@ -72,10 +72,10 @@ def test_events_that_are_appended_behind_it_wait_too() -> None:
     poison = store_run(blocked, 1)[0]
     publisher = RecordingPublisher()
     publisher.poison = {poison.event_id}
-    one = build_dispatcher(publisher)
-    drain(one)
+    dispatcher = build_dispatcher(publisher)
+    drain(dispatcher)
     store_run(blocked, 3, first=2)
-    drain(one)
+    drain(dispatcher)
 
     assert publisher.accepted == []
     assert OutboxEvent.across_tenants.filter(parked_at=None).count() == 0

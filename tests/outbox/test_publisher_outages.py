@@ -19,16 +19,16 @@ def test_a_publisher_that_fails_half_way_is_given_the_rest_later() -> None:
     aggregate = new_id()
     store_run(aggregate, 5)
     publisher, clock = RecordingPublisher(), Clock()
-    one = build_dispatcher(publisher, clock=clock)
+    dispatcher = build_dispatcher(publisher, clock=clock)
     publisher.fails_after = 2
 
-    half = one.dispatch_once()
+    half = dispatcher.dispatch_once()
     assert half.published == 2
 
     publisher.fails_after = None
-    assert one.dispatch_once().published == 0
+    assert dispatcher.dispatch_once().published == 0
     clock.now += half.next_wait
-    assert one.dispatch_once().published == 3
+    assert dispatcher.dispatch_once().published == 3
     assert publisher.sequences(aggregate) == [1, 2, 3, 4, 5]
 
 
@@ -36,28 +36,28 @@ def test_a_paused_partition_is_left_alone_until_its_pause_ends() -> None:
     aggregate = new_id()
     store_run(aggregate, 1)
     publisher, clock = RecordingPublisher(), Clock()
-    one = build_dispatcher(publisher, clock=clock)
+    dispatcher = build_dispatcher(publisher, clock=clock)
     publisher.is_down = True
-    paused = one.dispatch_once()
+    paused = dispatcher.dispatch_once()
     publisher.is_down = False
 
     assert 0.1 <= paused.next_wait <= 0.2
-    assert one.dispatch_once().published == 0
+    assert dispatcher.dispatch_once().published == 0
     clock.now += paused.next_wait
-    assert one.dispatch_once().published == 1
+    assert dispatcher.dispatch_once().published == 1
     store_run(aggregate, 1, first=2)
-    assert one.dispatch_once().published == 1
+    assert dispatcher.dispatch_once().published == 1
 
 
 def test_pauses_grow_to_half_a_minute_and_count_no_attempts() -> None:
     store_run(new_id(), 1)
     publisher, clock = RecordingPublisher(), Clock()
-    one = build_dispatcher(publisher, clock=clock)
+    dispatcher = build_dispatcher(publisher, clock=clock)
     publisher.is_down = True
     waits = []
     for _ in range(20):
-        assert one.dispatch_once().published == 0
-        (pause,) = one._pauses.values()
+        assert dispatcher.dispatch_once().published == 0
+        (pause,) = dispatcher._pauses.values()
         waits.append(pause.until - clock.now)
         clock.now = pause.until
 
@@ -88,13 +88,13 @@ def test_one_partition_that_always_fails_does_not_hold_up_the_others() -> None:
             super().publish(events)
 
     clock, publisher = Clock(), HalfDown()
-    one = build_dispatcher(publisher, clock=clock)
+    dispatcher = build_dispatcher(publisher, clock=clock)
     for partition in range(16):
         store_run(uuid.UUID(int=16 + partition), 2)
     for _ in range(30):
         # All partitions are attempted together: those after the failing one in a pass fail with it.
         clock.now += 60
-        one.dispatch_once()
+        dispatcher.dispatch_once()
 
     assert len(publisher.accepted) == 30
     assert {event.partition for event in publisher.accepted} == set(range(16)) - {3}

@@ -1,4 +1,4 @@
-"""What docs/webhooks.md tells receivers is true."""
+"""The example and the limits in docs/webhooks.md are true."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
 
 
 class RespondingTransport:
-    """A transport that returns so many results at a time, each with status 200."""
+    """A transport that returns up to `max_results` results at a time, each with status 200."""
 
     def __init__(self, max_results: int = 100) -> None:
         self.max_results = max_results

@@ -14,7 +14,7 @@ from eventservice.runtime.worker import Worker
 
 @pytest.fixture
 def actions(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What was rolled up, and what was handed over to another worker."""
+    """Record what was rolled up, and what was handed over to another worker."""
     found: list[Any] = []
     monkeypatch.setattr(cluster, "roll_up", found.append)
     monkeypatch.setattr(cluster, "async_task", lambda task, handovers: found.append((task, handovers)))

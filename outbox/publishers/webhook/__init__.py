@@ -4,5 +4,5 @@
 - `delivery_queue`: the deliveries that wait, and every change of their state
 - `deliverer`: claims due deliveries, signs and sends them, and records the results
 - `endpoints`: creating, changing and removing endpoints
-- `recovery`: what operators see of endpoints, and retrying exhausted deliveries
+- `recovery`: the deliveries of each endpoint as operators see them, and retrying exhausted ones
 """

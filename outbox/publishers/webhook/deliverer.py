@@ -63,7 +63,7 @@ class Transport(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DeliveryResult:
-    """What one pass did, and in how many seconds the next is due if no event is published meanwhile."""
+    """The result of one pass. The next is due in `next_wait` seconds, or when an event is published."""
 
     delivered: int
     retried: int

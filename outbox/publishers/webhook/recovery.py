@@ -1,4 +1,4 @@
-"""What operators see of webhook endpoints, and retrying exhausted deliveries."""
+"""Webhook endpoints with their deliveries as operators see them, and the retrying of exhausted deliveries."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from outbox.models import DeliveryState, WebhookDelivery, WebhookEndpoint
 from outbox.publishers.webhook.delivery_queue import filter_pending, lock_endpoint, promote_next_deliveries
 from outbox.publishers.webhook.endpoints import find_endpoint
 
-# No index serves exhausted deliveries: they are looked for among so many of those that ended last.
+# No index serves exhausted deliveries: they are looked for among this many of those that ended last.
 MAX_SCANNED = 10_000
 
 
