@@ -103,21 +103,21 @@ def classify(ip: str) -> Refusal | None:
     if address is None:
         return Refusal(Tier.FORBIDDEN, "not an IP address")
     if isinstance(address, IPv4Address):
-        return _listed(address)
+        return _find_refusal(address)
     return _classify_ipv6(address)
 
 
-def _listed(address: Address) -> Refusal | None:
+def _find_refusal(address: Address) -> Refusal | None:
     return next((refusal for network, refusal in _NETWORKS if address in network), None)
 
 
 def _classify_ipv6(address: IPv6Address) -> Refusal | None:
     inner = [
         Refusal(found.tier, f"IPv6 form of {found.rule}")
-        for ip in _embedded(address)
-        if (found := _listed(ip))
+        for ip in _list_embedded(address)
+        if (found := _find_refusal(ip))
     ]
-    refusals = [refusal for refusal in (_listed(address), *inner) if refusal]
+    refusals = [refusal for refusal in (_find_refusal(address), *inner) if refusal]
     if refusals:
         return min(refusals, key=lambda refusal: refusal.tier is Tier.PRIVATE)
     if any(address in network for network in _TRANSLATED):
@@ -127,7 +127,7 @@ def _classify_ipv6(address: IPv6Address) -> Refusal | None:
     return None
 
 
-def _embedded(address: IPv6Address) -> Iterator[IPv4Address]:
+def _list_embedded(address: IPv6Address) -> Iterator[IPv4Address]:
     """Yield the IPv4 addresses that a translator or tunnel on the way would send the packets to."""
     bits = int(address)
     low = IPv4Address(bits & 0xFFFFFFFF)
@@ -157,7 +157,7 @@ class _AllowEntry:
 
 @dataclass(frozen=True)
 class AddressPolicy:
-    """Which addresses may be connected to: the public internet, private networks if allowed, others by explicit entry.
+    """The addresses that may be connected to: public ones, private ones if allowed, and others by explicit entry.
 
     Entries of `allow` are `ip:port`, `ip:*` or `network/prefix:port`, with IPv6 addresses in brackets. They are compared
     with the address in the form it is used: `127.0.0.1:80` does not allow `[::ffff:127.0.0.1]:80`.

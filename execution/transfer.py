@@ -148,8 +148,8 @@ class Transfer:
             (pycurl.MAXAGE_CONN, self._limits.idle_connection_seconds),
             (pycurl.HEADERFUNCTION, self._on_header),
             (pycurl.WRITEFUNCTION, self._on_body),
-            (pycurl.OPENSOCKETFUNCTION, self._on_open),
-            (pycurl.SOCKOPTFUNCTION, self._on_opened),
+            (pycurl.OPENSOCKETFUNCTION, self._on_open_socket),
+            (pycurl.SOCKOPTFUNCTION, self._on_socket_options),
             (pycurl.PREREQFUNCTION, self._on_ready),
         ]
 
@@ -204,7 +204,7 @@ class Transfer:
     #
     # An exception must not leave them: it would be raised by the multi handle, without a hint at the transfer.
 
-    def _on_open(self, _purpose: int, address: Any) -> Any:
+    def _on_open_socket(self, _purpose: int, address: Any) -> Any:
         try:
             return self._open(address)
         except OSError as error:
@@ -223,7 +223,7 @@ class Transfer:
         self._has_new_socket = self._is_lending = True
         return _LentSocket(socket.socket(address.family, address.socktype, address.protocol))
 
-    def _on_opened(self, fd: int, _purpose: int) -> int:
+    def _on_socket_options(self, fd: int, _purpose: int) -> int:
         self._is_lending = False
         self._on_new_socket(fd)
         os.set_inheritable(fd, False)  # otherwise child processes inherit pycurl's duplicate
@@ -295,17 +295,19 @@ class Transfer:
         # libcurl's message may quote what the server sent.
         reason = "".join(letter if letter.isprintable() else "?" for letter in reason[:200])
         kind, message = self._stopped or self._explain(code, reason)
-        return self._errored(
+        return self._build_error(
             kind, message, {"phase": self._phase(), "curl_code": code, "reason": reason}, now
         )
 
     def interrupt(self, kind: ErrorKind, message: str, now: float) -> Errored:
-        return self._errored(kind, message, {"phase": self._phase()}, now)
+        return self._build_error(kind, message, {"phase": self._phase()}, now)
 
     def time_out(self, now: float) -> Errored:
         return self.interrupt(*self.prepared.explain_timeout(self._phase()), now)
 
-    def _errored(self, kind: ErrorKind, message: str, details: dict[str, str | int], now: float) -> Errored:
+    def _build_error(
+        self, kind: ErrorKind, message: str, details: dict[str, str | int], now: float
+    ) -> Errored:
         return Errored(self.prepared.attempt.key, kind, message, details, self._timings(now), self.sent)
 
     def _explain(self, code: int, reason: str) -> tuple[ErrorKind, str]:

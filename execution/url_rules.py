@@ -36,17 +36,10 @@ _SERVICE_HEADERS = frozenset(
 # Framing, routing and hop-by-hop headers: they decide where a message ends and who reads it.
 _TRANSPORT_HEADERS = frozenset(
     {
-        "host",
-        "content-length",
-        "transfer-encoding",
-        "connection",
-        "keep-alive",
-        "te",
-        "upgrade",
-        "trailer",
+        "host", "content-length", "transfer-encoding", "connection", "keep-alive", "te", "upgrade", "trailer",
         "expect",
     }
-)
+)  # fmt: skip
 
 
 class BadUrl(ValueError):
@@ -206,8 +199,7 @@ def check_headers(headers: Iterable[tuple[str, str]]) -> None:
 
 
 def _check_name(name: str) -> None:
-    if not _TOKEN.fullmatch(name):
-        raise BadHeader(f"{name[:80]!r} is not a valid header name")
+    _require_token(name)
     lowered = name.lower()
     if lowered in _TRANSPORT_HEADERS or lowered.startswith("proxy-"):
         raise BadHeader(f"header {name} is set by the HTTP client and cannot be overridden")
@@ -224,14 +216,18 @@ def _check_value(name: str, value: str) -> None:
 
 def format_header_line(name: str, value: str) -> str | bytes:
     """Return the header line for libcurl. Raise BadHeader, because libcurl itself would even send a line break."""
-    if not is_header_name(name):
-        raise BadHeader(f"{name[:80]!r} is not a valid header name")
+    _require_token(name)
     if value.isascii() and value.isprintable() and value.strip():
         return f"{name}: {value}"
     _check_value(name, value)
     if not value or value.isspace():
         return f"{name};"  # libcurl would omit the header if it were given "Name:"
     return f"{name}: {value}".encode("latin-1")
+
+
+def _require_token(name: str) -> None:
+    if not is_header_name(name):
+        raise BadHeader(f"{name[:80]!r} is not a valid header name")
 
 
 @lru_cache(maxsize=1024)

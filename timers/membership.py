@@ -34,7 +34,7 @@ MAX_MOVES_PER_TICK = 512
 
 
 class Membership:
-    """This process as a node among the live nodes, with its share of the shards."""
+    """The node that this process is: its lease, its role, and its share of the shards."""
 
     def __init__(self, role: NodeRole = NodeRole.ENGINE) -> None:
         self.owner_id = new_id()

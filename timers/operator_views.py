@@ -1,4 +1,4 @@
-"""What operators see: which nodes run, who owns which shards, and what is overdue."""
+"""Reads for operators: which nodes run, who owns which shards, and what is overdue."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def running_with_names(
             names.over.set()
 
 
-def unanswered(count: int, tenant: str) -> list[Attempt]:
+def call_unanswered_names(count: int, tenant: str) -> list[Attempt]:
     return [
         attempt(f"http://{tenant}-{n}.dark/", timeout=30, key=(tenant, n), tenant=tenant)
         for n in range(count)
@@ -89,7 +89,7 @@ def kind_of(outcome: Outcome) -> ErrorKind:
 def test_unanswered_lookups_of_one_tenant_do_not_delay_another() -> None:
     names = FakeNames()
     with running_with_names(names) as (egress, port):
-        egress.send(unanswered(100, "a"))
+        egress.send(call_unanswered_names(100, "a"))
         names.wait_for(32)
         outcome = perform(egress, attempt(f"http://healthy.example:{port}/", tenant="b"))
         assert isinstance(outcome, Responded)
@@ -101,7 +101,7 @@ def test_unanswered_lookups_do_not_delay_a_name_that_was_resolved_before() -> No
     with running_with_names(names, NEVER_FRESH) as (egress, port):
         healthy = attempt(f"http://healthy.example:{port}/", tenant="a")
         assert isinstance(perform(egress, healthy), Responded)
-        egress.send(unanswered(100, "a"))
+        egress.send(call_unanswered_names(100, "a"))
         names.wait_for(33)
         assert keeps_responding(egress, healthy)
 
@@ -111,7 +111,7 @@ def test_a_name_that_was_resolved_before_is_looked_up_first() -> None:
     with running_with_names(names, Limits(dns_keep_seconds=0, dns_threads=4)) as (egress, port):
         healthy = attempt(f"http://healthy.example:{port}/", tenant="a")
         assert isinstance(perform(egress, healthy), Responded)
-        egress.send(unanswered(3, "a"))
+        egress.send(call_unanswered_names(3, "a"))
         assert keeps_responding(egress, healthy)
         names.over.set()
         gather(egress, 3)
@@ -122,7 +122,7 @@ def test_a_name_that_two_tenants_call_does_not_wait_in_the_queue_of_one() -> Non
     names = FakeNames()
     with running_with_names(names) as (egress, port):
         shared = f"http://shared.example:{port}/"
-        egress.send([*unanswered(100, "a"), attempt(shared, key="a", tenant="a")])
+        egress.send([*call_unanswered_names(100, "a"), attempt(shared, key="a", tenant="a")])
         names.wait_for(32)
         egress.send([attempt(shared, key="b", tenant="b")])
         outcomes = gather(egress, 2)
@@ -135,7 +135,7 @@ def test_the_tenant_with_the_fewest_threads_comes_next() -> None:
     names = FakeNames()
     with running_with_names(names, Limits(dns_threads=4)) as (egress, _port):
         for tenant in "abcde":
-            egress.send(unanswered(5, tenant))
+            egress.send(call_unanswered_names(5, tenant))
         names.wait_for(4)
         assert sorted(name[0] for name in names.asked) == ["a", "b", "c", "d"]
 
@@ -143,7 +143,7 @@ def test_the_tenant_with_the_fewest_threads_comes_next() -> None:
 def test_a_name_that_nobody_waits_for_is_not_looked_up() -> None:
     names = FakeNames()
     with running_with_names(names, Limits(dns_threads=4, dns_timeout=0.2)) as (egress, port):
-        egress.send(unanswered(100, "a"))
+        egress.send(call_unanswered_names(100, "a"))
         assert {kind_of(outcome) for outcome in gather(egress, 100)} == {ErrorKind.DNS}
         names.over.set()
         outcome = perform(egress, attempt(f"http://healthy.example:{port}/", tenant="a"))
@@ -155,7 +155,7 @@ def test_a_name_whose_lookup_was_given_up_is_looked_up_with_the_next_call() -> N
     names = FakeNames()
     with running_with_names(names, Limits(dns_threads=4, dns_timeout=0.2)) as (egress, port):
         late = attempt(f"http://late.example:{port}/", timeout=30, tenant="a")
-        egress.send(unanswered(1, "a"))
+        egress.send(call_unanswered_names(1, "a"))
         names.wait_for(1)
         egress.send([late])
         assert [kind_of(outcome) for outcome in gather(egress, 2)] == [ErrorKind.DNS] * 2
