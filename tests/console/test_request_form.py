@@ -186,6 +186,7 @@ def test_every_error_is_at_its_field_and_all_input_is_kept(operator: Client) -> 
         assert kept in page, kept
     assert 'data-wrong-line="2"' in page
     assert page.count('aria-invalid="true"') >= 10
+    assert text.count("Fix the highlighted headers.") == 1
     assert list_calls() == []
 
 

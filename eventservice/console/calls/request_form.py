@@ -36,7 +36,6 @@ from orchestration.commands import SubmitServiceCall
 from orchestration.states import FAVORITE, Delivery
 
 MIN_HEADER_ROWS = 2
-HEADERS_MESSAGE = "Fix the highlighted headers."
 RETRY_FIELDS = {
     "max_attempts": "maxAttempts",
     "max_attempts_duration": "maxAttemptsDuration",
@@ -155,11 +154,11 @@ class RequestForm(BodyForm):
     tags = _build_text_field("Tags", "Separated by commas.", placeholder="billing, nightly")
     favorite = forms.BooleanField(label="Favorite", required=False)
     timeout = _build_text_field("Timeout", f"In seconds. Default: {DEFAULT_TIMEOUT:g}.", inputmode="decimal")
-    max_attempts = _build_text_field("Max attempts", placeholder="5", inputmode="numeric")
-    max_attempts_duration = _build_text_field("Max duration", placeholder="24h")
-    initial_interval = _build_text_field("Initial delay", placeholder="30s")
-    backoff_multiplier = _build_text_field("Backoff factor", placeholder="2", inputmode="decimal")
-    max_interval = _build_text_field("Max delay", placeholder="1h")
+    max_attempts = _build_text_field("Max attempts", placeholder="e.g. 5", inputmode="numeric")
+    max_attempts_duration = _build_text_field("Max duration", placeholder="e.g. 24h")
+    initial_interval = _build_text_field("Initial delay", placeholder="e.g. 30s")
+    backoff_multiplier = _build_text_field("Backoff factor", placeholder="e.g. 2", inputmode="decimal")
+    max_interval = _build_text_field("Max delay", placeholder="e.g. 1h")
     namespace = _build_text_field("Namespace", placeholder=DEFAULT_NAMESPACE)
     delivery = _build_select(
         "Delivery",
@@ -310,16 +309,21 @@ class RequestForm(BodyForm):
             if row.is_empty:
                 continue
             if not name:
-                row.error = "This value needs a header name."
+                self._add_header_error(row, "This value needs a header name.")
             elif name in headers:
-                row.error = f"{name} is already in the list."
+                self._add_header_error(row, f"{name} is already in the list.")
             elif not value and is_secret_header(name, tenant.secret_headers if tenant else ()):
-                row.error = f"{name} needs a value: secrets are not copied. Enter it, or remove the header."
+                self._add_header_error(
+                    row, f"{name} needs a value: secrets are not copied. Enter or remove it."
+                )
             else:
                 headers[name] = value
-                continue
-            self.add_error("headers", HEADERS_MESSAGE)
         return headers
+
+    def _add_header_error(self, row: HeaderRow, text: str) -> None:
+        row.error = text
+        if not self.has_error("headers"):
+            self.add_error("headers", "Fix the highlighted headers.")
 
     def _list_tags(self) -> list[str]:
         tags = [tag.strip() for tag in str(self.cleaned_data.get("tags", "")).split(",")]
@@ -335,8 +339,7 @@ class RequestForm(BodyForm):
                 None,
             )
             if row := self._find_header_row(pointer):
-                row.error = f"{row.name.strip()} {rule}."
-                self.add_error("headers", HEADERS_MESSAGE)
+                self._add_header_error(row, f"{row.name.strip()} {rule}.")
             elif name is None:
                 self.add_error(None, f"{pointer} {rule}.")
             elif name == "tags" and parts[-1].isdecimal():
