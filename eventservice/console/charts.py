@@ -1,5 +1,6 @@
-"""Charts as geometry, which templates draw as SVG: what goes across is in percent, so that a chart fits any width
-and its texts stay as they are; what goes up is in pixels.
+"""The geometry of the charts, which templates draw as SVG.
+
+Horizontal positions are percentages, so that a chart fits any width without scaling its text. Vertical ones are pixels.
 """
 
 from __future__ import annotations
@@ -20,27 +21,27 @@ from eventservice.operators.formatting import (
 from orchestration.statistics.chart_data import ChartSlice, ChartSpan, Outcomes
 
 HEIGHT = 170
-# What is there can be seen, and be hit.
-LEAST_HEIGHT = 2
-MOST_GRID_LINES = 4
-# Of a slice's width.
-BAR = 0.82
+# Pixels: even one call is visible and can be clicked.
+MIN_HEIGHT = 2
+MAX_GRID_LINES = 4
+# The share of a slice's width that its bar takes.
+BAR_SHARE = 0.82
 
 DAY = timedelta(days=1)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
-# What a bar counts, and so what it leads to: in the present, other calls are due too.
-ENDED = urlencode([("status", status) for status in ("Succeeded", "Failed", "Canceled")])
+# Bars count ended calls and link to them: lists of current periods would also have others.
+ENDED_STATUSES = urlencode([("status", status) for status in ("Succeeded", "Failed", "Canceled")])
 
 PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
-LATE_FLOOR_MS, LATE_LOWEST_TOP_MS, LATE_TOP_MS = 1.0, 100.0, 100_000.0
+MIN_LATENESS_MS, MIN_TOP_LATENESS_MS, MAX_LATENESS_MS = 1.0, 100.0, 100_000.0
 
-Link = Callable[..., str]
+LinkToCalls = Callable[..., str]
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """A line across and its text; or, below the chart, a text alone."""
+    """A grid line with its text, or a text below the chart."""
 
     at: str
     text: str
@@ -99,19 +100,19 @@ class Bar:
     is_bad: bool = False
 
 
-# --- columns: what ended, by time -------------------------------------------------------------------------------
+# --- columns: ended calls by time -------------------------------------------------------------------------------
 
 
-def throughput(slices: Sequence[ChartSlice], span: ChartSpan, link: Link) -> Plot:
+def build_throughput_plot(slices: Sequence[ChartSlice], span: ChartSpan, link: LinkToCalls) -> Plot:
     most = max((one.outcomes.total for one in slices), default=0)
-    grid = nice_grid(most)
+    grid = list_grid_values(most)
     scale = HEIGHT / grid[-1]
     columns = [
-        _column(
+        _build_column(
             n, len(slices), one, span,
             title=format_outcomes(one.outcomes),
-            href=_ended(_of_slice(one, link)) if one.outcomes.total else "",
-            segments=list(_stacked(one, span, scale, link)),
+            href=_limit_to_ended(_link_to_slice(one, link)) if one.outcomes.total else "",
+            segments=list(_build_segments(one, span, scale, link)),
             values=[f"{one.outcomes.succeeded:,}", f"{one.outcomes.failed:,}", f"{one.outcomes.canceled:,}"],
         )
         for n, one in enumerate(slices)
@@ -124,15 +125,15 @@ def throughput(slices: Sequence[ChartSlice], span: ChartSpan, link: Link) -> Plo
         summary=f"{format_outcomes(whole)} in the last {format_period(span.length)}.",
         unit=f"calls per {format_period(span.slice)}, by when they were due",
         height=HEIGHT,
-        grid=[Tick(_px(HEIGHT - value * scale), format_short_number(value)) for value in grid],
-        labels=_labels(slices, span),
+        grid=[Tick(_format_pixels(HEIGHT - value * scale), format_short_number(value)) for value in grid],
+        labels=_build_labels(slices, span),
         columns=columns,
         head=["Succeeded", "Failed", "Canceled"],
         lines=[],
     )
 
 
-def _stacked(one: ChartSlice, span: ChartSpan, scale: float, link: Link) -> Iterator[Segment]:
+def _build_segments(one: ChartSlice, span: ChartSpan, scale: float, link: LinkToCalls) -> Iterator[Segment]:
     top = float(HEIGHT)
     for kind, count in (
         ("succeeded", one.outcomes.succeeded),
@@ -140,36 +141,42 @@ def _stacked(one: ChartSlice, span: ChartSpan, scale: float, link: Link) -> Iter
         ("failed", one.outcomes.failed),
     ):
         if count:
-            height = max(count * scale, LEAST_HEIGHT)
+            height = max(count * scale, MIN_HEIGHT)
             top -= height
             title = f"{format_slice_time(one, span)}: {count:,} {kind}"
-            yield Segment(kind, _px(top), _px(height), title, _of_slice(one, link, status=kind.capitalize()))
+            yield Segment(
+                kind,
+                _format_pixels(top),
+                _format_pixels(height),
+                title,
+                _link_to_slice(one, link, status=kind.capitalize()),
+            )
 
 
-def _ended(href: str) -> str:
-    return f"{href}&{ENDED}"
+def _limit_to_ended(href: str) -> str:
+    return f"{href}&{ENDED_STATUSES}"
 
 
-def _of_slice(one: ChartSlice, link: Link, **more: str) -> str:
+def _link_to_slice(one: ChartSlice, link: LinkToCalls, **more: str) -> str:
     return link(**more, **{"from": one.starts_at, "to": one.ends_at})
 
 
-# --- lines: how late ----------------------------------------------------------------------------------------------
+# --- lines: lateness by time ----------------------------------------------------------------------------------------------
 
 
-def lateness(slices: Sequence[ChartSlice], span: ChartSpan) -> Plot:
-    """By powers of ten: milliseconds are usual, and minutes are what is looked for."""
+def build_lateness_plot(slices: Sequence[ChartSlice], span: ChartSpan) -> Plot:
+    """Build the plot of percentiles of lateness, on a logarithmic scale from milliseconds to minutes."""
     found = {kind: [one.lateness(share) for one in slices] for kind, share in PERCENTILES.items()}
     known = [value for values in found.values() for value in values if value is not None]
-    highest = min(max([LATE_LOWEST_TOP_MS, *known]), LATE_TOP_MS)
+    highest = min(max([MIN_TOP_LATENESS_MS, *known]), MAX_LATENESS_MS)
     decades = math.ceil(math.log10(highest))
 
-    def up(value: float) -> float:
-        """From 0 to 100."""
-        return 100 * math.log10(min(max(value, LATE_FLOOR_MS), 10.0**decades)) / decades
+    def to_height(value: float) -> float:
+        """Return the height of a value, from 0 to 100."""
+        return 100 * math.log10(min(max(value, MIN_LATENESS_MS), 10.0**decades)) / decades
 
     columns = [
-        _column(
+        _build_column(
             n, len(slices), one, span,
             title=", ".join(f"{kind} {format_lateness(values[n])}" for kind, values in found.items()),
             href="", segments=[], values=[format_lateness(values[n]) for values in found.values()],
@@ -179,33 +186,36 @@ def lateness(slices: Sequence[ChartSlice], span: ChartSpan) -> Plot:
     ]  # fmt: skip
     return Plot(
         title="Lateness",
-        summary=_worst(found["p99"], span),
+        summary=_summarize_lateness(found["p99"], span),
         unit="from due to started, of first attempts",
         height=HEIGHT,
         grid=[
-            Tick(_px(HEIGHT - HEIGHT * n / decades), format_milliseconds(10.0**n).replace(".0", ""))
+            Tick(
+                _format_pixels(HEIGHT - HEIGHT * n / decades), format_milliseconds(10.0**n).replace(".0", "")
+            )
             for n in range(decades + 1)
         ],
-        labels=_labels(slices, span),
+        labels=_build_labels(slices, span),
         columns=columns,
         head=list(PERCENTILES),
-        lines=[(kind, line) for kind, values in found.items() for line in _lines(values, up)],
+        lines=[(kind, line) for kind, values in found.items() for line in _build_lines(values, to_height)],
     )
 
 
-def _worst(p99: Sequence[float | None], span: ChartSpan) -> str:
+def _summarize_lateness(p99: Sequence[float | None], span: ChartSpan) -> str:
     known = [value for value in p99 if value is not None]
     if not known:
-        return f"No call was started in the last {format_period(span.length)}."
-    return f"In the last {format_period(span.length)} p99 was {format_lateness(max(known))} at its worst, and is {format_lateness(known[-1])} now."
+        return f"No calls started in the last {format_period(span.length)}."
+    highest, latest = format_lateness(max(known)), format_lateness(known[-1])
+    return f"In the last {format_period(span.length)}, p99 was at most {highest}; it is {latest} now."
 
 
-def _lines(values: Sequence[float | None], up: Callable[[float], float]) -> Iterator[str]:
-    """Broken where nothing is known. A lone value is a short line."""
+def _build_lines(values: Sequence[float | None], to_height: Callable[[float], float]) -> Iterator[str]:
+    """Yield the points of each line, which ends where no value is known. A single value is a short line."""
     width, run, last = 100 / len(values), list[str](), ""
     for n, value in enumerate([*values, None]):
         if value is not None:
-            y = 100 - up(value)
+            y = 100 - to_height(value)
             if not run:
                 run.append(f"{(n + 0.2) * width:.2f},{y:.2f}")
             run.append(f"{(n + 0.5) * width:.2f},{y:.2f}")
@@ -218,59 +228,66 @@ def _lines(values: Sequence[float | None], up: Callable[[float], float]) -> Iter
 # --- bars: by tenant, by host, by due time ------------------------------------------------------------------------
 
 
-def outcome_bars(named: Sequence[tuple[str, str, Outcomes]]) -> list[Bar]:
-    """Name, address, outcomes."""
+def build_outcome_bars(named: Sequence[tuple[str, str, Outcomes]]) -> list[Bar]:
+    """Build bars of names, addresses and outcomes, all to the same scale."""
     most = max((outcomes.total for _, _, outcomes in named), default=1)
-    return [_outcome_bar(name, href, outcomes, most) for name, href, outcomes in named]
+    return [_build_outcome_bar(name, href, outcomes, most) for name, href, outcomes in named]
 
 
-def _outcome_bar(name: str, href: str, outcomes: Outcomes, most: int) -> Bar:
+def _build_outcome_bar(name: str, href: str, outcomes: Outcomes, most: int) -> Bar:
     parts, x = [], 0.0
     for kind in ("succeeded", "canceled", "failed"):
         count = getattr(outcomes, kind)
         width = 100 * count / most
         if count:
-            parts.append(Part(kind, _percent(x), _percent(max(width, 0.4)), f"{count:,} {kind}"))
+            parts.append(
+                Part(kind, _format_percent(x), _format_percent(max(width, 0.4)), f"{count:,} {kind}")
+            )
         x += width
     success = outcomes.success
     failing = success is not None and outcomes.failed > 0
     note = f"{format_share(1 - success)} failed" if failing and success is not None else ""
     return Bar(
-        name, href and _ended(href), f"{outcomes.total:,}", note, parts, failing and (success or 0) < 0.9
+        name,
+        href and _limit_to_ended(href),
+        f"{outcomes.total:,}",
+        note,
+        parts,
+        failing and (success or 0) < 0.9,
     )
 
 
-def count_bars(counts: Sequence[tuple[str, str, str, int, str]]) -> list[Bar]:
-    """Name, kind, address, count, and the count as it is said."""
+def build_count_bars(counts: Sequence[tuple[str, str, str, int, str]]) -> list[Bar]:
+    """Build bars of names, kinds, addresses, counts and formatted counts, all to the same scale."""
     most = max((count for *_, count, _ in counts), default=1) or 1
     return [
-        Bar(name, href if count else "", said, "",
-            [Part(kind, "0%", _percent(max(100 * count / most, 0.4)), said)] if count else [])
-        for name, kind, href, count, said in counts
+        Bar(name, href if count else "", text, "",
+            [Part(kind, "0%", _format_percent(max(100 * count / most, 0.4)), text)] if count else [])
+        for name, kind, href, count, text in counts
     ]  # fmt: skip
 
 
 # --- scales -------------------------------------------------------------------------------------------------------
 
 
-def nice_grid(most: float) -> list[int]:
-    """From 0 to at least `most`, in steps of 1, 2 or 5 times a power of ten."""
+def list_grid_values(highest: float) -> list[int]:
+    """Return the grid lines from 0 to at least `highest`, in steps of 1, 2 or 5 times a power of ten."""
     step = 1
-    while step * MOST_GRID_LINES < most:
+    while step * MAX_GRID_LINES < highest:
         step = _next_nice(step)
-    return [n * step for n in range(max(2, math.ceil(most / step) + 1))]
+    return [n * step for n in range(max(2, math.ceil(highest / step) + 1))]
 
 
 def _next_nice(step: int) -> int:
     return step * 5 // 2 if str(step).startswith("2") else step * 2
 
 
-def _labels(slices: Sequence[ChartSlice], span: ChartSpan) -> list[Tick]:
+def _build_labels(slices: Sequence[ChartSlice], span: ChartSpan) -> list[Tick]:
     apart, width = span.label_interval, 100 / len(slices)
     ticks = []
     for n, one in enumerate(slices):
         if (one.starts_at - EPOCH) % apart == timedelta():
-            ticks.append(Tick(_percent(n * width), one.starts_at.strftime(_label_format(span))))
+            ticks.append(Tick(_format_percent(n * width), one.starts_at.strftime(_label_format(span))))
     return ticks
 
 
@@ -280,26 +297,28 @@ def _label_format(span: ChartSpan) -> str:
     return "%a" if span.length <= 7 * DAY else "%-d %b"
 
 
-def _column(n: int, count: int, one: ChartSlice, span: ChartSpan, *, title: str, **rest: object) -> Column:
+def _build_column(
+    n: int, count: int, one: ChartSlice, span: ChartSpan, *, title: str, **rest: object
+) -> Column:
     width = 100 / count
-    bar = width * BAR
+    bar = width * BAR_SHARE
     when = format_slice_time(one, span)
     return Column(
-        x=_percent(n * width), width=_percent(width),
-        bar_x=_percent(n * width + (width - bar) / 2), bar_width=_percent(bar),
+        x=_format_percent(n * width), width=_format_percent(width),
+        bar_x=_format_percent(n * width + (width - bar) / 2), bar_width=_format_percent(bar),
         when=when, title=f"{when}: {title}", **rest,  # type: ignore[arg-type]
     )  # fmt: skip
 
 
-def _percent(value: float) -> str:
+def _format_percent(value: float) -> str:
     return f"{value:.3f}".rstrip("0").rstrip(".") + "%"
 
 
-def _px(value: float) -> str:
+def _format_pixels(value: float) -> str:
     return f"{value:.2f}".rstrip("0").rstrip(".")
 
 
-# --- words --------------------------------------------------------------------------------------------------------
+# --- texts --------------------------------------------------------------------------------------------------------
 
 
 def format_slice_time(one: ChartSlice, span: ChartSpan) -> str:

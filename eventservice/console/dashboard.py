@@ -299,20 +299,20 @@ class Figures:
         is_empty = not any(one.outcomes.total for one in self.in_span)
         return {
             "plots": [
-                ("throughput", charts.throughput(self.in_span, span, query.link_to_calls)),
-                ("lateness", charts.lateness(self.in_span, span)),
+                ("throughput", charts.build_throughput_plot(self.in_span, span, query.link_to_calls)),
+                ("lateness", charts.build_lateness_plot(self.in_span, span)),
             ],
             "is_empty": is_empty,
             "longer_range": _find_longer_range(query) if is_empty else "",
             "range_name": format_period(span.length),
             "by_tenant": None if query.tenant_id else self._build_tenant_bars(begin),
-            "by_host": charts.outcome_bars(
+            "by_host": charts.build_outcome_bars(
                 [
                     _name_share(share, share.key, query, begin, "host")
                     for share in list_host_shares(query.tenant_id, span, query.now)
                 ]
             ),
-            "backlog": charts.count_bars(_build_backlog(query, live)),
+            "backlog": charts.build_count_bars(_build_backlog(query, live)),
             "counted": self.counted,
             "is_stale": self.counted.until is not None and self.counted.until < query.now - STALE_AFTER,
             "is_partial": self.counted.history_until is not None and self.counted.history_until > begin,
@@ -321,7 +321,7 @@ class Figures:
     def _build_tenant_bars(self, begin: datetime) -> list[charts.Bar]:
         shares = list_tenant_shares(self.query.span, self.query.now)
         names = dict(Tenant.objects.filter(pk__in=[s.key for s in shares if s.key]).values_list("pk", "name"))
-        return charts.outcome_bars(
+        return charts.build_outcome_bars(
             [_name_share(share, names.get(share.key), self.query, begin, "tenant") for share in shares]
         )
 

@@ -1,4 +1,4 @@
-"""An action of the admin is the domain's command for each row: asked first, in the action log, told as it went."""
+"""An action of the admin is the domain's command for each row: asked first, in the audit log, told as it went."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_what_was_done_and_what_was_refused_is_told_for_each(operator: Client, t
     assert statuses(tenant) == ["Canceled"] * 3
 
 
-def test_what_was_done_is_in_the_action_log_and_what_was_refused_is_not(
+def test_what_was_done_is_in_the_audit_log_and_what_was_refused_is_not(
     operator: Client, tenant: Tenant
 ) -> None:
     calls = submitted(tenant, 2)

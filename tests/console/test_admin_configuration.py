@@ -1,4 +1,4 @@
-"""Configuration is written as the API writes it, and is remembered in the action log and in Django's history."""
+"""Configuration is written as the API writes it, and is remembered in the audit log and in Django's history."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_what_another_has_changed_since_the_page_was_opened_is_not_written_over(
     assert tenant.allowed_hosts == ["good.test", "evil.test"]
 
 
-def test_what_is_sent_as_it_is_is_not_in_the_action_log(admin: Client, tenant: Tenant) -> None:
+def test_what_is_sent_as_it_is_is_not_in_the_audit_log(admin: Client, tenant: Tenant) -> None:
     same = {"max_in_flight": "1000", "max_pending": "1000000", "requests_per_minute": "60000"}
     assert admin.post(page_of(TENANT, tenant), with_shown(admin, tenant, **same)).status_code == 302
     assert OperatorAction.across_tenants.count() == 0
@@ -191,7 +191,7 @@ def test_a_role_is_neither_renamed_nor_deleted(admin: Client) -> None:
     assert admin.post(page_of("auth_group", other, "delete"), {"post": "yes"}).status_code == 302
 
 
-def test_a_password_that_is_set_for_another_is_in_the_action_log(admin: Client) -> None:
+def test_a_password_that_is_set_for_another_is_in_the_audit_log(admin: Client) -> None:
     olga = User.objects.create_user("olga", password="something long enough")
     given = {
         "usable_password": "true",

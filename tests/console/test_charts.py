@@ -35,20 +35,20 @@ def link(**filters: Any) -> str:
     ],
 )  # fmt: skip
 def test_grid_lines_are_at_round_numbers_and_reach_above_all_bars(most: int, grid: list[int]) -> None:
-    assert charts.nice_grid(most) == grid
+    assert charts.list_grid_values(most) == grid
 
 
 @pytest.mark.parametrize("span", SPANS.values(), ids=list(SPANS))
 def test_a_chart_has_few_bars_and_few_times(span: ChartSpan) -> None:
-    plot = charts.throughput(slices_of(span), span, link)
+    plot = charts.build_throughput_plot(slices_of(span), span, link)
     assert len(plot.columns) <= 60
     assert 4 <= len(plot.labels) <= 8
-    assert len(plot.grid) <= charts.MOST_GRID_LINES + 1
+    assert len(plot.grid) <= charts.MAX_GRID_LINES + 1
 
 
 def test_a_bar_is_stacked_within_the_chart_and_each_part_leads_to_its_calls() -> None:
     span = SPANS["1h"]
-    plot = charts.throughput(slices_of(span, {5: Outcomes(60, 40, 0)}), span, link)
+    plot = charts.build_throughput_plot(slices_of(span, {5: Outcomes(60, 40, 0)}), span, link)
     good, bad = plot.columns[5].segments
     assert (good.kind, float(good.height)) == ("succeeded", 0.6 * charts.HEIGHT)
     assert (bad.kind, float(bad.y)) == ("failed", 0)
@@ -61,22 +61,26 @@ def test_a_bar_is_stacked_within_the_chart_and_each_part_leads_to_its_calls() ->
 
 def test_a_bar_leads_to_what_it_counts_and_not_to_calls_that_wait() -> None:
     span = SPANS["1h"]
-    of_time = charts.throughput(slices_of(span, {5: Outcomes(3, 2, 1)}), span, link).columns[5].href
-    (of_tenant,) = charts.outcome_bars([("a", "/calls/?tenant=a", Outcomes(3, 2, 1))])
+    of_time = (
+        charts.build_throughput_plot(slices_of(span, {5: Outcomes(3, 2, 1)}), span, link).columns[5].href
+    )
+    (of_tenant,) = charts.build_outcome_bars([("a", "/calls/?tenant=a", Outcomes(3, 2, 1))])
     for href in (of_time, of_tenant.href):
         assert href.endswith("&status=Succeeded&status=Failed&status=Canceled")
 
 
 def test_a_single_failure_among_thousands_is_seen() -> None:
     span = SPANS["15m"]
-    plot = charts.throughput(slices_of(span, {0: Outcomes(100_000, 1, 0)}), span, link)
-    assert float(plot.columns[0].segments[-1].height) >= charts.LEAST_HEIGHT
+    plot = charts.build_throughput_plot(slices_of(span, {0: Outcomes(100_000, 1, 0)}), span, link)
+    assert float(plot.columns[0].segments[-1].height) >= charts.MIN_HEIGHT
 
 
 def test_where_nothing_was_there_is_nothing_to_follow() -> None:
     span = SPANS["15m"]
-    assert charts.outcome_bars([("All others", "", Outcomes(1, 0, 0))])[0].href == ""
-    assert all(column.href == "" for column in charts.throughput(slices_of(span), span, link).columns)
+    assert charts.build_outcome_bars([("All others", "", Outcomes(1, 0, 0))])[0].href == ""
+    assert all(
+        column.href == "" for column in charts.build_throughput_plot(slices_of(span), span, link).columns
+    )
 
 
 def test_lateness_is_drawn_by_powers_of_ten_and_broken_where_nothing_was() -> None:
@@ -84,7 +88,7 @@ def test_lateness_is_drawn_by_powers_of_ten_and_broken_where_nothing_was() -> No
     slices = slices_of(span)
     for n in (0, 1, 5):
         slices[n].late[1] = 10  # 5 to 10 ms
-    plot = charts.lateness(slices, span)
+    plot = charts.build_lateness_plot(slices, span)
     assert [tick.text for tick in plot.grid] == ["1 ms", "10 ms", "100 ms"]
     assert [kind for kind, _ in plot.lines] == ["p50", "p50", "p95", "p95", "p99", "p99"]
     assert len(plot.columns) == 3
@@ -95,7 +99,7 @@ def test_lateness_beyond_a_minute_stays_in_the_chart_and_is_said() -> None:
     span = SPANS["15m"]
     slices = slices_of(span)
     slices[0].late[-1] = 1
-    plot = charts.lateness(slices, span)
+    plot = charts.build_lateness_plot(slices, span)
     assert plot.columns[0].values == ["more than 1 m"] * 3
     heights = [float(point.split(",")[1]) for _, points in plot.lines for point in points.split()]
     assert all(0 <= height <= 100 and not math.isnan(height) for height in heights)
@@ -118,7 +122,7 @@ def test_a_share_is_whole_only_if_it_is(share: float, said: str) -> None:
 
 def test_bars_are_measured_by_the_longest() -> None:
     named = [("a", "/a", Outcomes(150, 50, 0)), ("b", "/b", Outcomes(0, 100, 0))]
-    first, second = charts.outcome_bars(named)
+    first, second = charts.build_outcome_bars(named)
     assert [(part.kind, part.x, part.width) for part in first.parts] == [
         ("succeeded", "0%", "75%"),
         ("failed", "75%", "25%"),

@@ -1,10 +1,10 @@
-// What all pages share: the dialog, parts that renew themselves, copying, the theme, the menu.
+// Shared by all pages: the dialog, live parts, copy buttons, the theme, the menu.
 (() => {
   "use strict";
   const root = document.documentElement;
   const all = (selector, within = document) => within.querySelectorAll(selector);
 
-  // --- theme: the system's, until somebody chooses ------------------------------------------------------------
+  // --- theme: the system's by default ------------------------------------------------------------
   const themes = ["auto", "light", "dark"];
   const theme = () => localStorage.getItem("theme") || "auto";
   const dress = () => {
@@ -18,7 +18,7 @@
   };
   dress();
 
-  // --- one click handler for all pages, also for what arrives later ------------------------------------------------
+  // --- one click handler, which also serves content that is loaded later ------------------------------------------------
   document.addEventListener("click", (event) => {
     const target = event.target.closest("[data-theme-switch], [data-menu], [data-copy], [data-close], [data-pause]");
     if (!target) {
@@ -63,21 +63,21 @@
     setTimeout(() => button.classList.remove("copied"), 1200);
   };
 
-  // --- the dialog: whatever htmx loads into it is shown --------------------------------------------------------------
+  // --- the dialog opens when htmx has loaded content into it --------------------------------------------------------------
   document.addEventListener("htmx:afterSwap", (event) => {
     const dialog = event.detail.target.closest("dialog");
     if (dialog && !dialog.open) dialog.showModal();
   });
 
-  // A typed confirmation: the button waits for the word.
+  // The button stays disabled until the confirmation word is typed.
   document.addEventListener("input", (event) => {
     const word = event.target.dataset && event.target.dataset.word;
     if (!word) return;
-    const guarded = event.target.form.querySelector("[data-guarded]"); // on a page of its own the server asks
+    const guarded = event.target.form.querySelector("[data-guarded]"); // without the dialog, the server checks
     if (guarded) guarded.disabled = event.target.value.trim() !== word;
   });
 
-  // Whoever signs in, in any tab, gets another token: what is sent carries the newest, not the one of its page.
+  // A sign-in in any tab replaces the CSRF token: requests carry the newest, not the one of their page.
   const token = () => (document.cookie.match(/(?:^|; )csrftoken=([^;]+)/) || [])[1];
   document.addEventListener("submit", (event) => {
     const field = event.target.elements.csrfmiddlewaretoken;
@@ -90,7 +90,7 @@
     if (parameters.csrfmiddlewaretoken) parameters.csrfmiddlewaretoken = token();
   });
 
-  // --- live parts: data-live="seconds". The next look begins after the last has ended, and none in a hidden tab ------
+  // --- live parts: data-live="seconds" between two requests, none while the tab is hidden ------
   let paused = false;
   let broken = false;
   const timers = new WeakMap();
@@ -112,7 +112,7 @@
       const box = button.closest(".live");
       box.classList.toggle("paused", paused);
       box.classList.toggle("broken", broken && !paused);
-      box.querySelector("[data-state]").textContent = paused ? "Paused" : broken ? "No answer — trying again" : "Live";
+      box.querySelector("[data-state]").textContent = paused ? "Paused" : broken ? "Reconnecting…" : "Live";
       button.textContent = paused ? "Resume" : "Pause";
       button.setAttribute("aria-pressed", String(paused));
     });
@@ -134,7 +134,7 @@
     if (!document.hidden && !paused) all("[data-live]").forEach(look);
   });
 
-  // An error never looks like an empty list: what is shown stays, and a banner says that it is old.
+  // After an error the content stays, and a banner says that it may be outdated.
   const failed = (yes, text) => {
     broken = yes;
     const banner = document.getElementById("connection");
@@ -145,20 +145,20 @@
     show();
   };
   document.addEventListener("htmx:sendError", (event) => {
-    failed(true, "The server does not answer. What you see may be old.");
+    failed(true, "The server is not responding. This page may be outdated.");
     wait(event.detail.elt);
   });
   document.addEventListener("htmx:timeout", (event) => wait(event.detail.elt));
   document.addEventListener("htmx:responseError", (event) => {
     const status = event.detail.xhr.status;
-    failed(true, "The server answered with an error (" + status + "). What you see may be old.");
+    failed(true, "The server returned an error (" + status + "). This page may be outdated.");
     wait(event.detail.elt);
   });
   document.addEventListener("htmx:afterRequest", (event) => {
     if (event.detail.successful && broken) failed(false);
   });
 
-  // --- times: said relatively, and kept true -----------------------------------------------------------------------
+  // --- relative times are kept current -----------------------------------------------------------------------
   const units = [[86400, "d"], [3600, "h"], [60, "m"], [1, "s"]];
   const said = (seconds) => {
     const past = seconds < 0;
@@ -183,7 +183,7 @@
   };
   setInterval(tell, 1000);
 
-  // --- a choice that is made at once needs no button -----------------------------------------------------------------
+  // --- selects that submit their form when changed -----------------------------------------------------------------
   document.addEventListener("change", (event) => {
     if ("atOnce" in event.target.dataset) event.target.form.requestSubmit();
   });

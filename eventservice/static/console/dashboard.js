@@ -1,4 +1,4 @@
-// A table that is open stays open when the figures are renewed.
+// Keep open tables open when the figures are refreshed.
 (() => {
   "use strict";
   let open = [];

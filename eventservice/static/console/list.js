@@ -1,9 +1,9 @@
-// The list of calls: selecting rows, forms whose addresses say no more than they must, a bulk that goes on by itself.
+// The list of calls: selecting rows, short URLs of filters, bulk actions that continue by themselves.
 (() => {
   "use strict";
   const all = (selector, within = document) => [...within.querySelectorAll(selector)];
   const PHONE = 720;
-  let last = null; // the box that was ticked before, for a range
+  let last = null; // the checkbox of the previous click, to select a range
 
   const boxes = () => all('input[name="call"]');
 
@@ -19,7 +19,7 @@
     const none = form.of.value === "selected" && chosen === 0;
     all("button", form).forEach((button) => {
       button.disabled = none;
-      button.title = none ? "Select calls first, or choose all that match" : "";
+      button.title = none ? "Select calls first, or select all that match" : "";
     });
   };
 
@@ -31,7 +31,7 @@
       list.slice(from, to + 1).forEach((one) => { one.checked = box.checked; });
     }
     if (box) last = box;
-    // A menu closes when something else is pressed.
+    // Menus close when something else is clicked.
     all("details.menu[open]").forEach((menu) => {
       if (!menu.contains(event.target)) menu.open = false;
     });
@@ -50,7 +50,7 @@
     tell();
   });
 
-  // What is empty says nothing, and need not be in the address.
+  // Leave empty fields out of the URL.
   document.addEventListener("submit", (event) => {
     if (!("sparse" in event.target.dataset)) return;
     const dates = ["from", "to"].some((name) => event.target.elements[name] && event.target.elements[name].value);
@@ -59,7 +59,7 @@
     });
   });
 
-  // Back from the next page, the browser shows this one as it was left.
+  // When the user navigates back, the browser restores this page as it was left.
   window.addEventListener("pageshow", () => {
     all("form[data-sparse] :disabled").forEach((field) => { field.disabled = false; });
     tell();

@@ -1,4 +1,4 @@
-// A form is sent once, however often its button is pressed. The admin's pages take this too.
+// Submit a form only once, however often its button is clicked. The admin uses this too.
 (() => {
   "use strict";
   document.addEventListener("submit", (event) => {

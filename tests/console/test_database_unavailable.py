@@ -1,4 +1,4 @@
-"""While the database does not answer, a page says so; also where it cannot even say who asks."""
+"""While the database is unavailable, pages say so, even though the user is unknown."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BROWSER = {"Accept": "text/html"}
 
 
 @contextmanager
-def database_away() -> Iterator[None]:
+def database_unavailable() -> Iterator[None]:
     def refuse(*query: Any) -> None:
         raise OperationalError("gone away")
 
@@ -26,21 +26,21 @@ def database_away() -> Iterator[None]:
 
 @pytest.mark.parametrize("path", ["/", "/calls/", "/timers/", "/tenants/"])
 def test_a_page_says_that_the_database_did_not_answer(operator: Client, path: str) -> None:
-    with database_away():
+    with database_unavailable():
         response = operator.get(path, headers=BROWSER)
     assert response.status_code == 503
     assert "The database did not answer in time" in response.content.decode()
 
 
 def test_a_part_of_a_page_says_it_too(operator: Client) -> None:
-    with database_away():
+    with database_unavailable():
         response = operator.get("/calls/", headers={**BROWSER, "HX-Request": "true"})
     assert response.status_code == 503
     assert "<html" not in response.content.decode()
 
 
 def test_what_is_sent_changes_nothing_and_is_told_so(operator: Client) -> None:
-    with database_away():
+    with database_unavailable():
         response = operator.post("/calls/bulk/", {"do": "cancel"}, headers=BROWSER)
     assert response.status_code == 503
     assert "Nothing has been changed" in response.content.decode()

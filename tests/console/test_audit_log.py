@@ -1,4 +1,4 @@
-"""The action log: who did what, when, on what; filtered by the address, read by anybody who may look."""
+"""The audit log: who did what, when, on what; filtered by the address, read by anybody who may look."""
 
 from __future__ import annotations
 
