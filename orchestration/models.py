@@ -1,4 +1,4 @@
-"""The ServiceCall aggregate, whose only writer is orchestration.lifecycle; and what orchestration.statistics.rollup counts."""
+"""Service calls, which only orchestration.lifecycle writes, and the rollups of orchestration.statistics.rollup."""
 
 from django.db import models
 from django.db.models import Case, F, Q, Value, When
@@ -15,16 +15,16 @@ class ServiceCall(TenantScopedModel):
     name = models.CharField(max_length=200)
     status = models.CharField(max_length=16, choices=Status.choices)
     submitted_at = models.DateTimeField()
-    # When its next attempt is due; after the last, when that was due.
+    # When the next attempt is due; after the last attempt, when that was due.
     due_at = models.DateTimeField()
-    # The start of the first attempt: retries count their time from it. Each attempt has its own in the log.
+    # The start of the first attempt, from which max_attempts_duration counts. The attempt log has that of each attempt.
     started_at = models.DateTimeField(null=True)
     finished_at = models.DateTimeField(null=True)
     request_spec = models.JSONField()
     outcome_meta = models.JSONField(null=True)
 
     namespace = models.CharField(max_length=64)
-    # The durable timer's id. It is unique among the namespace's live calls: a finished timer's may be used again.
+    # The durable timer's id, unique among the namespace's live calls: the id of a finished timer can be used again.
     external_id = models.CharField(max_length=255, null=True)
     live_external_id = models.GeneratedField(
         expression=Case(When(status__in=sorted(LIVE), then=F("external_id")), default=Value(None)),
@@ -44,10 +44,10 @@ class ServiceCall(TenantScopedModel):
     )
     delivery = models.CharField(max_length=16, choices=Delivery.choices, default=Delivery.AT_LEAST_ONCE)
 
-    # The attempt now running, or the last one; a result that carries another execution_id comes too late.
+    # The current attempt, or the last one. An outcome with another execution_id comes too late.
     attempt = models.PositiveIntegerField(default=0)
     execution_id = models.UUIDField(null=True)
-    # Attempts whose end nobody saw. They do not count against the retry policy.
+    # Attempts whose outcome was never recorded. They do not count against the retry policy.
     interruptions = models.PositiveIntegerField(default=0)
     deadline_at = models.DateTimeField(null=True)
     cancel_requested = models.BooleanField(default=False)
@@ -73,30 +73,30 @@ class ServiceCall(TenantScopedModel):
         indexes = [
             # Lists by status, soonest or latest due first.
             LongNamedIndex(name="idx_service_calls_status", fields=["tenant_id", "status", "due_at"]),
-            # Lists by submission: all, of a host, of a name; and what one request made. Their columns never change,
-            # so on SQLite and MariaDB only the insert writes them. PostgreSQL, whose updates write every index
-            # of a row once one indexed column changes, appends to each of them again.
-            # (The status is not in it: an index that holds id and status is one that SQLite, which expects ten rows
-            # of a tenant, prefers to better ones.)
+            # Lists in the order of submission (all calls, those of a host, those of a name), and the calls of one
+            # request. These columns never change, so on SQLite and MariaDB only the insert writes the indexes.
+            # PostgreSQL writes every index of a row when one indexed column changes.
+            # (The status is not part of them: SQLite expects ten rows of a tenant, and would prefer an index with id
+            # and status to better ones.)
             LongNamedIndex(name="idx_service_calls_submitted", fields=["tenant_id", "submitted_at"]),
             LongNamedIndex(name="idx_service_calls_host", fields=["tenant_id", "host", "submitted_at"]),
             LongNamedIndex(name="idx_service_calls_name", fields=["tenant_id", "name", "submitted_at"]),
             LongNamedIndex(name="idx_service_calls_correlation", fields=["tenant_id", "correlation_id"]),
-            # What has been made of a call again. Most calls are no replay, and not in it.
+            # The replays of a call. Calls that are no replays are not in it.
             PollingIndex(
                 name="idx_service_calls_replay",
                 fields=["tenant_id", "replay_of"],
                 condition=Q(replay_of__isnull=False),
                 full=("tenant_id", "replay_of"),
             ),
-            # All calls that a durable timer's id has had, and lists of timers. Plain calls are not in it.
+            # All calls of a durable timer's id, and lists of timers. Other calls are not in it.
             PollingIndex(
                 name="idx_service_calls_timer",
                 fields=["tenant_id", "namespace", "external_id"],
                 condition=Q(external_id__isnull=False),
                 full=("tenant_id", "namespace", "external_id"),
             ),
-            # The watchdog: attempts that should have ended.
+            # The watchdog: attempts past their deadline.
             PollingIndex(
                 name="idx_service_calls_deadline",
                 fields=["deadline_at"],
@@ -147,7 +147,7 @@ class Resolution(models.TextChoices):
 
 
 class CallRollup(TenantScopedModel):
-    """What has become of a tenant's calls that were due within a minute or an hour. Retention of calls leaves it."""
+    """How a tenant's calls that were due in a minute or an hour ended. It outlives the calls."""
 
     pk = models.CompositePrimaryKey("tenant_id", "resolution", "starts_at")
     tenant_id = models.UUIDField()
@@ -156,8 +156,8 @@ class CallRollup(TenantScopedModel):
     succeeded = models.PositiveIntegerField()
     failed = models.PositiveIntegerField()
     canceled = models.PositiveIntegerField()
-    # How many first attempts of calls that succeeded or failed were started within so many milliseconds of their
-    # due time (and not within the next smaller bound): orchestration.statistics.recent_sample.LATENESS_BUCKETS_MS.
+    # How many calls that succeeded or failed started their first attempt within this many milliseconds of their due
+    # time, and not within the next smaller bound: orchestration.statistics.aggregation.LATENESS_BUCKETS_MS.
     late_5 = models.PositiveIntegerField()
     late_10 = models.PositiveIntegerField()
     late_25 = models.PositiveIntegerField()
@@ -171,7 +171,7 @@ class CallRollup(TenantScopedModel):
     late_10000 = models.PositiveIntegerField()
     late_60000 = models.PositiveIntegerField()
     late_more = models.PositiveIntegerField()
-    # Some of its calls were Scheduled or Running when it was counted: it is to be counted again.
+    # Some of its calls were Scheduled or Running when it was counted: it will be counted again.
     is_open = models.BooleanField()
     counted_at = models.DateTimeField()
 
@@ -183,9 +183,9 @@ class CallRollup(TenantScopedModel):
             )
         ]
         indexes = [
-            # Charts of all tenants together, and what is too old to keep.
+            # Charts of all tenants together, and retention.
             LongNamedIndex(name="idx_call_rollups_starts_at", fields=["resolution", "starts_at"]),
-            # What is to be counted again.
+            # Rollups that will be counted again.
             PollingIndex(
                 name="idx_call_rollups_open",
                 fields=["tenant_id", "resolution", "starts_at"],
@@ -199,7 +199,7 @@ class CallRollup(TenantScopedModel):
 
 
 class HostRollup(TenantScopedModel):
-    """Of the same calls, those to one host. A minute or an hour keeps the hosts that matter most in it."""
+    """The same for the calls to one host. Each minute or hour keeps only the hosts with the most calls or failures."""
 
     pk = models.CompositePrimaryKey("tenant_id", "resolution", "starts_at", "host")
     tenant_id = models.UUIDField()
@@ -218,7 +218,7 @@ class HostRollup(TenantScopedModel):
             )
         ]
         indexes = [
-            # Charts of all tenants together, and what is too old to keep.
+            # Charts of all tenants together, and retention.
             LongNamedIndex(name="idx_host_rollups_starts_at", fields=["resolution", "starts_at"]),
         ]
 
@@ -227,16 +227,16 @@ class HostRollup(TenantScopedModel):
 
 
 class RollupMark(TenantScopedModel):
-    """How far a tenant's calls have been counted."""
+    """How far a tenant's calls have been counted into rollups."""
 
     tenant_id = models.UUIDField(primary_key=True)
-    # Whoever writes what it has counted raises this; whoever finds it raised has counted in vain.
+    # A round increments this when it writes; a round that finds it incremented by another drops its counts.
     version = models.BigIntegerField(default=0)
-    # Minutes before this are counted again only where they are open.
+    # Minutes before this are counted again only if they are open.
     covered_until = models.DateTimeField()
-    # What had ended by then is in.
+    # Calls that had ended by then are counted.
     counted_until = models.DateTimeField()
-    # Of what was there before the first count, the hours before this are still to be counted. Null: none.
+    # Calls from before the first round that were due before this are still to be counted. Null: there are none.
     history_until = models.DateTimeField(null=True)
 
     class Meta:

@@ -51,13 +51,14 @@ from orchestration.statistics.chart_data import (
     ChartSpan,
     Coverage,
     Outcomes,
+    add_uncounted,
     estimate_lateness,
     list_host_shares,
     list_tenant_shares,
     read_coverage,
     read_slices,
 )
-from orchestration.statistics.live_counts import LiveCounts, add_uncounted, has_calls, read_live_counts
+from orchestration.statistics.live_counts import LiveCounts, has_calls, read_live_counts
 from outbox.status import OutboxStatus
 from outbox.status import get_status as get_outbox_status
 

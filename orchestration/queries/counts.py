@@ -1,10 +1,11 @@
-"""How many calls a list has. No count reads more than so many entries of an index, or so many rows."""
+"""Count the calls of a list, in all and by status. No count reads more than a limited number of index entries or rows."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
 from django.db import connection
@@ -26,47 +27,49 @@ from orchestration.queries.call_lists import (
 )
 from orchestration.states import Status
 
-# Beyond, nobody needs to know how many exactly: one more says "and more".
-# When no index knows: the latest calls, of which those that pass are counted.
+# Where no index has the answer, the matching calls among this many of the latest are counted.
 MAX_ROWS_SCANNED = 5_000
-# Of one statement. Each of them is a subquery.
+# Each count is a subquery of one statement.
 MAX_COUNTS_PER_STATEMENT = 100
 
 
 @dataclass(frozen=True, slots=True)
 class CallCounts:
+    """Counts above MAX_COUNTED are MAX_COUNTED + 1."""
+
     by_status: Mapping[str, int]
-    # Whether `by_status` is within the other filters; if not, it is of all calls of the tenants.
+    # Whether `by_status` counts the calls that match the other filters. If not, it counts all calls of the tenants.
     filtered: bool
     total: int
-    # If not, there are at least so many.
-    exact: bool
+    exact: bool  # whether `total` is exact, or a lower bound
 
 
-def count_calls(wanted: Sequence[CallFilter]) -> CallCounts:
-    """One filter for several tenants."""
-    by_status = _count_by_status(wanted)
+def count_calls(filters: Sequence[CallFilter]) -> CallCounts:
+    """Count the calls of a list. Several filters must differ in their tenants alone."""
+    by_status = _count_by_status(filters)
     if by_status is not None:
-        total = sum(by_status[status] for status in wanted[0].statuses or Status.values) if wanted else 0
+        total = sum(by_status[status] for status in filters[0].statuses or Status.values) if filters else 0
         return CallCounts(by_status, filtered=True, total=total, exact=True)
-    alone = [CallFilter(one.tenant_id) for one in wanted]
-    total, exact = _count_all(wanted)
+    alone = [CallFilter(one.tenant_id) for one in filters]
+    total, exact = _count_all(filters)
     return CallCounts(_count_statuses_by_index(alone), filtered=False, total=total, exact=exact)
 
 
-def count_submitted_since(wanted: Sequence[CallFilter], since: Any, most: int) -> int:
-    """How many of these calls have been submitted since, counted up to `most`."""
-    later = [replace(one, submitted_from=max(filter(None, (since, one.submitted_from)))) for one in wanted]
-    return len(list_keys(later, Order("submitted_at", descending=False), most))
+def count_submitted_since(filters: Sequence[CallFilter], since: datetime, max_count: int) -> int:
+    """Count the calls of a list that have been submitted since then, up to `max_count`."""
+    since_then = [
+        replace(one, submitted_from=max(filter(None, (since, one.submitted_from)))) for one in filters
+    ]
+    return len(list_keys(since_then, Order("submitted_at", descending=False), max_count))
 
 
-def count_by_tenant(wanted: Sequence[CallFilter]) -> Sequence[int | None]:
-    """How many calls each tenant has; None: no one index knows."""
+def count_by_tenant(filters: Sequence[CallFilter]) -> Sequence[int | None]:
+    """Return the number of each tenant's calls, or None where it takes more than one index to tell."""
     rows: list[QuerySet[Any]] = []
-    for one in wanted:
+    for one in filters:
         indexed = list(select_by_each_part(one)) or [ServiceCall.objects.for_tenant(one.tenant_id)]
         if len(indexed) > 1 or one.namespace is not None or select_by_rare_id(one) is not None:
-            return [None] * len(wanted)
+            return [None] * len(filters)
         rows += indexed
     return _count_each(rows)
 
@@ -74,9 +77,9 @@ def count_by_tenant(wanted: Sequence[CallFilter]) -> Sequence[int | None]:
 # --- by status --------------------------------------------------------------------------------------------------
 
 
-def _count_by_status(wanted: Sequence[CallFilter]) -> Counter[str] | None:
-    """Within all filters but that of the status; None: there is no cheap way to know."""
-    free = [replace(one, statuses=frozenset()) for one in wanted]
+def _count_by_status(filters: Sequence[CallFilter]) -> Counter[str] | None:
+    """Count by status the calls that match all other filters. Return None if there is no cheap way."""
+    free = [replace(one, statuses=frozenset()) for one in filters]
     if all(_is_by_due_time(one) for one in free):
         return _count_statuses_by_index(free)
     if any(select_by_rare_id(one) is None and select_few(one) is None for one in free):
@@ -93,25 +96,25 @@ def _is_by_due_time(free: CallFilter) -> bool:
 
 
 def _count_statuses_by_index(free: Sequence[CallFilter]) -> Counter[str]:
-    asked = [(one, status) for one in free for status in Status.values]
+    pairs = [(one, status) for one in free for status in Status.values]
     counts = _count_each(
         [
             ServiceCall.objects.for_tenant(one.tenant_id).filter(
                 status=status, **build_range("due_at", one.due_from, one.due_to)
             )
-            for one, status in asked
+            for one, status in pairs
         ]
     )
     found: Counter[str] = Counter()
-    for (_, status), count in zip(asked, counts, strict=True):
+    for (_, status), count in zip(pairs, counts, strict=True):
         found[status] += count
     return found
 
 
 def _select_few(free: CallFilter) -> QuerySet[Any] | None:
-    narrow = select_by_rare_id(free)
-    if narrow is not None:
-        return narrow[: MAX_COUNTED + 1]
+    rare = select_by_rare_id(free)
+    if rare is not None:
+        return rare[: MAX_COUNTED + 1]
     few = list_few_ids(free)
     calls = ServiceCall.objects.for_tenant(free.tenant_id).order_by()
     return None if few is None else calls.filter(match_without_index(free), service_call_id__in=few)
@@ -120,9 +123,9 @@ def _select_few(free: CallFilter) -> QuerySet[Any] | None:
 # --- all ----------------------------------------------------------------------------------------------------------
 
 
-def _count_all(wanted: Sequence[CallFilter]) -> tuple[int, bool]:
+def _count_all(filters: Sequence[CallFilter]) -> tuple[int, bool]:
     total, exact = 0, True
-    for one in wanted:
+    for one in filters:
         count, is_all = _count_of_tenant(one)
         total, exact = total + count, exact and is_all
         if total > MAX_COUNTED:
@@ -141,18 +144,18 @@ def _count_of_tenant(wanted: CallFilter) -> tuple[int, bool]:
 
 
 def _count_latest(wanted: CallFilter) -> tuple[int, bool]:
-    """At least so many: of the latest calls, however many there are before them."""
-    passes = Case(
+    """Count the matching calls among the latest ones. Return whether those are all calls, too."""
+    matches = Case(
         When(match_without_index(wanted), then=Value(1)), default=Value(0), output_field=IntegerField()
     )
     latest = ServiceCall.objects.for_tenant(wanted.tenant_id).order_by("-submitted_at")
-    looked = latest.annotate(passes=passes).values("passes")[:MAX_ROWS_SCANNED]
-    found = looked.aggregate(passed=Sum("passes"), seen=Count("*"))
-    return found["passed"] or 0, found["seen"] < MAX_ROWS_SCANNED
+    scanned = latest.annotate(matches=matches).values("matches")[:MAX_ROWS_SCANNED]
+    found = scanned.aggregate(matching=Sum("matches"), seen=Count("*"))
+    return found["matching"] or 0, found["seen"] < MAX_ROWS_SCANNED
 
 
 def _count_each(rows: Sequence[QuerySet[Any]]) -> list[int]:
-    """How many each has, up to one more than MAX_COUNTED: in one statement, for there are many to ask for."""
+    """Count each up to MAX_COUNTED + 1, many in one statement."""
     counts: list[int] = []
     for start in range(0, len(rows), MAX_COUNTS_PER_STATEMENT):
         counts += _count_in_one_statement(rows[start : start + MAX_COUNTS_PER_STATEMENT])

@@ -1,4 +1,4 @@
-"""Which tenants have calls like these. Each has indexes of its own: one look at them tells, however many calls there are."""
+"""Find the tenants that have certain calls, by index lookups for each tenant, however many calls there are."""
 
 from __future__ import annotations
 
@@ -15,28 +15,31 @@ from orchestration.models import ServiceCall, ServiceCallTag
 from orchestration.queries.call_lists import RARE_ID_COLUMNS, CallFilter, build_range
 from orchestration.states import Status
 
-OF_EACH: Any = OuterRef("pk")
+EACH_TENANT: Any = OuterRef("pk")
 
 
-def list_tenants_with_calls(wanted: CallFilter, most: int) -> dict[uuid.UUID, str]:
-    """Those that have calls which pass each of the filters, if not all at once: no other has any. By name."""
-    return _filter_tenants(Tenant.objects.all(), _build_index_lookups(wanted), most)
+def list_tenants_with_calls(wanted: CallFilter, limit: int) -> dict[uuid.UUID, str]:
+    """Return the names of tenants that may have matching calls, by id, in the order of their names. Each part of the
+    filter is checked on its own, so this is an upper bound."""
+    return _filter_tenants(Tenant.objects.all(), _build_index_lookups(wanted), limit)
 
 
 def list_tenants_with_id(
-    column: str, value: uuid.UUID, tenant: uuid.UUID | None, most: int
+    column: str, value: uuid.UUID, tenant: uuid.UUID | None, limit: int
 ) -> dict[uuid.UUID, str]:
-    """Those that have calls with this value, which is rare; or the one tenant, if it has."""
+    """Return the names of the tenants, or of the one `tenant`, that have a call with this value in an id column."""
     tenants = Tenant.objects.all() if tenant is None else Tenant.objects.filter(pk=tenant)
-    calls = ServiceCall.objects.for_tenant(OF_EACH)
-    return _filter_tenants(tenants, [[calls.filter(**{column: value})]], most)
+    calls = ServiceCall.objects.for_tenant(EACH_TENANT)
+    return _filter_tenants(tenants, [[calls.filter(**{column: value})]], limit)
 
 
 def _build_index_lookups(wanted: CallFilter) -> Iterator[list[QuerySet[Any]]]:
-    """For each filter, where its calls are: in one of these. In the order of the index, which is there for that: to
-    find none, a planner that hopes to find one soon would read all.
+    """Yield for each part of the filter the queries one of which must find a call.
+
+    They are in the order of their index. Without it, a planner that expects to find a row soon reads all rows if there is
+    none.
     """
-    calls, tags = ServiceCall.objects.for_tenant(OF_EACH), ServiceCallTag.objects.for_tenant(OF_EACH)
+    calls, tags = ServiceCall.objects.for_tenant(EACH_TENANT), ServiceCallTag.objects.for_tenant(EACH_TENANT)
     for tag in sorted(wanted.tags):
         yield [tags.filter(tag=tag).order_by("service_call_id")]
     due = build_range("due_at", wanted.due_from, wanted.due_to)
@@ -49,17 +52,17 @@ def _build_index_lookups(wanted: CallFilter) -> Iterator[list[QuerySet[Any]]]:
     for column in RARE_ID_COLUMNS:
         if (value := getattr(wanted, column)) is not None:
             yield [calls.filter(**{column: value})]
-    if wanted.namespace is not None:  # no index of calls has it
-        yield [Namespace.objects.for_tenant(OF_EACH).filter(name=wanted.namespace)]
+    if wanted.namespace is not None:  # not in any index of calls
+        yield [Namespace.objects.for_tenant(EACH_TENANT).filter(name=wanted.namespace)]
     submitted = build_range("submitted_at", wanted.submitted_from, wanted.submitted_to)
     yield [calls.filter(**submitted).order_by("submitted_at")]
 
 
 def _filter_tenants(
-    tenants: QuerySet[Any], looks: Iterable[list[QuerySet[Any]]], most: int
+    tenants: QuerySet[Any], looks: Iterable[list[QuerySet[Any]]], limit: int
 ) -> dict[uuid.UUID, str]:
     for places in looks:
-        # Of an Exists a planner may make a join, which reads all that there is of all tenants.
+        # Not Exists: a planner may turn it into a join, which reads the calls of all tenants.
         firsts = [Subquery(rows.values("tenant_id")[:1]) for rows in places]
         tenants = tenants.filter(reduce(or_, (Q(lookups.IsNull(first, False)) for first in firsts)))
-    return dict(tenants.order_by("name").values_list("pk", "name")[:most])
+    return dict(tenants.order_by("name").values_list("pk", "name")[:limit])

@@ -1,9 +1,11 @@
-"""How it went, for charts: read from the figures that orchestration.statistics.rollup keeps, and never from a month of calls."""
+"""What the charts show. It is read from rollups, never from a month of calls, and completed by the latest minutes."""
 
 from __future__ import annotations
 
 import math
 import uuid
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -11,26 +13,30 @@ from typing import Any
 
 from django.db.models import F, Min, QuerySet, Sum
 
-from orchestration.models import CallRollup, HostRollup, Resolution, RollupMark
-from orchestration.statistics.aggregation import STEP, round_down, round_up
-from orchestration.statistics.recent_sample import LATENESS_BUCKETS_MS
+from eventservice.db.bounded_count import MAX_COUNTED, count_capped
+from orchestration.models import CallRollup, HostRollup, Resolution, RollupMark, ServiceCall
+from orchestration.states import Status
+from orchestration.statistics.aggregation import LATENESS_BUCKETS_MS, STEP, round_down, round_up
+from orchestration.statistics.live_counts import select_calls
 from orchestration.statistics.rollup import COUNTERS, LATENESS_COLUMNS, OUTCOME_COLUMNS
 
 MINUTE, HOUR = Resolution.MINUTE, Resolution.HOUR
-# As many tenants or hosts as a chart can show; the rest is one.
+# What was due since the last rollup: sampled for each slice and status.
+MAX_LATENESS_SAMPLE = 300
+# A chart shows this many tenants or hosts; the others are added up.
 MAX_SHARES = 8
 SUM_OF_ENDED = Sum(F("succeeded") + F("failed") + F("canceled"))
 
 
 @dataclass(frozen=True, slots=True)
 class ChartSpan:
-    """A range that ends now, in slices that a chart shows as one bar each."""
+    """A time range that ends now, in slices. A chart shows one bar for each slice."""
 
     name: str
     length: timedelta
     slice: timedelta
     resolution: Resolution
-    # Rows by host are many: long ranges take those of hours.
+    # For shares of hosts. They have many rows, so long ranges read hours.
     hosts: Resolution
     # How far apart the times below a chart are: no more than six fit on a phone.
     label_interval: timedelta
@@ -61,7 +67,7 @@ class Outcomes:
 
     @property
     def success(self) -> float | None:
-        """The share of those that came to an end of their own."""
+        """The share of successes among the calls that were not canceled."""
         ended = self.succeeded + self.failed
         return self.succeeded / ended if ended else None
 
@@ -76,7 +82,9 @@ class ChartSlice:
     starts_at: datetime
     ends_at: datetime
     outcomes: Outcomes = field(default_factory=Outcomes)
-    late: list[int] = field(default_factory=lambda: [0] * len(LATENESS_COLUMNS))  # by BUCKETS_MS, and beyond
+    late: list[int] = field(
+        default_factory=lambda: [0] * len(LATENESS_COLUMNS)
+    )  # by LATENESS_BUCKETS_MS, and beyond
 
     def lateness(self, share: float) -> float | None:
         return estimate_lateness(self.late, share)
@@ -84,7 +92,7 @@ class ChartSlice:
 
 @dataclass(frozen=True, slots=True)
 class ChartShare:
-    """Of a tenant, of a host; `key` None: of all others."""
+    """The outcomes of one tenant or host; with `key` None, those of all others."""
 
     key: Any
     outcomes: Outcomes
@@ -99,10 +107,10 @@ class FailingHost:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """What had ended by `until` is in the figures; None: nothing has been counted yet."""
+    """How far the rollups reach: they contain what had ended by `until`. None: nothing has been counted yet."""
 
     until: datetime | None
-    # What was there before the first count, and before this, is not in them yet.
+    # Calls from before the first rollup that were due before this are not in them yet.
     history_until: datetime | None
 
 
@@ -112,7 +120,7 @@ def read_coverage(tenant_id: uuid.UUID | None) -> Coverage:
 
 
 def read_slices(tenant_id: uuid.UUID | None, span: ChartSpan, now: datetime) -> list[ChartSlice]:
-    """All of the span, also where nothing was; the last one has only begun."""
+    """Return all slices of the span, empty ones too. The last one is not over."""
     end = round_up(now, span.slice)
     begin = end - span.length
     found = [
@@ -128,6 +136,35 @@ def read_slices(tenant_id: uuid.UUID | None, span: ChartSpan, now: datetime) -> 
     return found
 
 
+def add_uncounted(
+    slices: Sequence[ChartSlice], tenant_id: uuid.UUID | None, since: datetime, now: datetime
+) -> None:
+    """Add the calls that were due since then to their slices: they are not in the rollups yet."""
+    begin = since
+    calls = select_calls(tenant_id)
+    for one in slices:
+        if one.ends_at <= begin:
+            continue
+        end = min(one.ends_at, now)
+        within = calls.filter(due_at__gte=begin, due_at__lt=end)
+        counts: Counter[str] = Counter()
+        for status, name in OUTCOME_COLUMNS.items():
+            counts[name] = min(count_capped(within.filter(status=status)), MAX_COUNTED)
+        one.outcomes.add(**counts)
+        if counts.total():
+            _sample_lateness(one, within)
+        begin = end
+
+
+def _sample_lateness(one: ChartSlice, calls: QuerySet[ServiceCall]) -> None:
+    for status in (Status.SUCCEEDED, Status.FAILED):
+        rows = calls.filter(status=status).values_list("attempt", "due_at", "started_at")
+        for attempt, due_at, started_at in rows[:MAX_LATENESS_SAMPLE]:
+            if attempt == 1 and started_at is not None:
+                late = (started_at - due_at) / timedelta(milliseconds=1)
+                one.late[bisect_left(LATENESS_BUCKETS_MS, late)] += 1
+
+
 def list_tenant_shares(span: ChartSpan, now: datetime) -> list[ChartShare]:
     rows = _within(CallRollup, None, span.resolution, *_ends(span, now))
     return _shares(rows, "tenant_id", _sum(rows))
@@ -135,7 +172,6 @@ def list_tenant_shares(span: ChartSpan, now: datetime) -> list[ChartShare]:
 
 def list_host_shares(tenant_id: uuid.UUID | None, span: ChartSpan, now: datetime) -> list[ChartShare]:
     begin, end = _ends(span, now)
-    # From where the hour begins.
     begin = round_down(begin, STEP[span.hosts])
     rows = _within(HostRollup, tenant_id, span.hosts, begin, end)
     return _shares(rows, "host", _sum(_within(CallRollup, tenant_id, span.hosts, begin, end)))
@@ -150,7 +186,7 @@ def list_hosts_with_failures(
     min_share: float,
     limit: int,
 ) -> list[FailingHost]:
-    """To which at least so many calls failed, and at least that share of them; the worst first."""
+    """Return the hosts where at least `min_failed` calls failed, and at least that share of them, the worst first."""
     rows = _within(HostRollup, tenant_id, MINUTE, round_down(since, STEP[MINUTE]), now)
     sums = rows.values_list("tenant_id", "host").annotate(
         good=Sum("succeeded"), bad=Sum("failed"), gone=Sum("canceled")
@@ -167,7 +203,8 @@ def list_hosts_with_failures(
 
 
 def estimate_lateness(late: Sequence[int], share: float) -> float | None:
-    """In milliseconds, about: as if all between two bounds were spread evenly. Infinite: beyond the last one."""
+    """Estimate a quantile of lateness in milliseconds, by interpolation within its bucket. Return infinity beyond the
+    last bound, and None if there are no counts."""
     wanted = sum(late) * share
     if not wanted:
         return None
@@ -201,7 +238,7 @@ def _sum(rows: QuerySet[Any]) -> Outcomes:
 
 
 def _shares(rows: QuerySet[Any], key: str, whole: Outcomes) -> list[ChartShare]:
-    """The largest first, and what is left of the whole."""
+    """Return the largest shares, and what is left of `whole`."""
     sums = rows.values_list(key).annotate(
         *(Sum(name) for name in OUTCOME_COLUMNS.values()), total=SUM_OF_ENDED
     )

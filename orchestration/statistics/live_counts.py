@@ -1,32 +1,33 @@
-"""How it stands at this moment: what waits, what runs, what has just ended. Each count stops, as kernel/capped.py says."""
+"""Counts of what is scheduled and running now, for the dashboard, doctor and metrics. Every count stops at a maximum."""
 
 from __future__ import annotations
 
 import uuid
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db.models import QuerySet
+from django.db.models import Min, OuterRef, QuerySet, Subquery
 
-from eventservice.db.bounded_count import MAX_COUNTED, count_capped
+from eventservice.db.bounded_count import count_capped
 from eventservice.tenants.directory import list_tenant_ids
+from eventservice.tenants.models import Tenant
 from orchestration.models import ServiceCall
 from orchestration.states import Status
-from orchestration.statistics.chart_data import ChartSlice
-from orchestration.statistics.recent_sample import LATENESS_BUCKETS_MS, count_backlog, find_oldest_overdue
-from orchestration.statistics.rollup import OUTCOME_COLUMNS
 
-# One more says "and more".
-MAX_LATENESS_SAMPLE = 300
-MAX_OVERRUN_LISTED = 3
+MAX_LOST_LISTED = 3
+BACKLOG_HORIZONS = {
+    "within1m": timedelta(minutes=1),
+    "within5m": timedelta(minutes=5),
+    "within1h": timedelta(hours=1),
+    "within24h": timedelta(hours=24),
+}
 
 
 @dataclass(frozen=True, slots=True)
-class OverrunCall:
-    """Its attempt should have ended by then, whatever came of it."""
+class LostCall:
+    """A Running call whose deadline has passed: the end of its attempt was not recorded."""
 
     tenant_id: uuid.UUID
     service_call_id: uuid.UUID
@@ -37,9 +38,9 @@ class OverrunCall:
 @dataclass(frozen=True, slots=True)
 class LiveCounts:
     running: int
-    backlog: dict[str, int]  # overdue, by HORIZONS, later
+    backlog: dict[str, int]  # as count_backlog returns it
     oldest_overdue: timedelta
-    lost: list[OverrunCall]
+    lost: list[LostCall]  # the first MAX_LOST_LISTED
     lost_count: int
 
     @property
@@ -48,53 +49,50 @@ class LiveCounts:
 
 
 def read_live_counts(tenant_id: uuid.UUID | None, now: datetime) -> LiveCounts:
-    calls = _calls(tenant_id)
+    """Count the calls of one tenant, or of all."""
+    calls = select_calls(tenant_id)
     lost = calls.filter(status=Status.RUNNING, deadline_at__lt=now).order_by("deadline_at")
-    named = lost.values_list("tenant_id", "service_call_id", "name", "deadline_at")[:MAX_OVERRUN_LISTED]
+    listed = lost.values_list("tenant_id", "service_call_id", "name", "deadline_at")[:MAX_LOST_LISTED]
     return LiveCounts(
         running=count_capped(calls.filter(status=Status.RUNNING)),
         backlog=count_backlog(calls.filter(status=Status.SCHEDULED), now, count_capped),
         oldest_overdue=find_oldest_overdue(list_tenant_ids() if tenant_id is None else [tenant_id], now),
-        lost=[OverrunCall(*row) for row in named],
+        lost=[LostCall(tenant, call, name, at) for tenant, call, name, at in listed if at is not None],
         lost_count=count_capped(lost),
     )
 
 
 def has_calls(tenant_id: uuid.UUID | None) -> bool:
-    return _calls(tenant_id).exists()
+    return select_calls(tenant_id).exists()
 
 
-def add_uncounted(
-    slices: Sequence[ChartSlice], tenant_id: uuid.UUID | None, since: datetime, now: datetime
-) -> None:
-    """To the slices into which they fall: calls that were due since, for as long as these are in no figures yet."""
-    begin = since
-    calls = _calls(tenant_id)
-    for one in slices:
-        if one.ends_at <= begin:
-            continue
-        end = min(one.ends_at, now)
-        within = calls.filter(due_at__gte=begin, due_at__lt=end)
-        counts: Counter[str] = Counter()
-        for status, name in OUTCOME_COLUMNS.items():
-            counts[name] = min(count_capped(within.filter(status=status)), MAX_COUNTED)
-        one.outcomes.add(**counts)
-        if counts.total():
-            _sample_lateness(one, within)
-        begin = end
-
-
-def _sample_lateness(one: ChartSlice, calls: QuerySet[Any]) -> None:
-    for status in (Status.SUCCEEDED, Status.FAILED):
-        rows = calls.filter(status=status).values_list("attempt", "due_at", "started_at")
-        for attempt, due_at, started_at in rows[:MAX_LATENESS_SAMPLE]:
-            if attempt == 1 and started_at is not None:
-                late = (started_at - due_at) / timedelta(milliseconds=1)
-                one.late[sum(late > bound for bound in LATENESS_BUCKETS_MS)] += 1
-
-
-def _calls(tenant_id: uuid.UUID | None) -> QuerySet[Any]:
-    """Of all tenants by their ids, because the indexes begin with these."""
+def select_calls(tenant_id: uuid.UUID | None) -> QuerySet[ServiceCall]:
+    """Select the calls of one tenant, or of all by their ids, because the indexes begin with the tenant's id."""
     if tenant_id is not None:
         return ServiceCall.objects.for_tenant(tenant_id).order_by()
     return ServiceCall.across_tenants.filter(tenant_id__in=list_tenant_ids()).order_by()
+
+
+def count_backlog(
+    scheduled: QuerySet[Any], now: datetime, count: Callable[[QuerySet[Any]], int]
+) -> dict[str, int]:
+    """Return how many calls are overdue, are due within each of BACKLOG_HORIZONS but not within the one before, and
+    later."""
+    counts = {"overdue": count(scheduled.filter(due_at__lte=now))}
+    begin = now
+    for name, horizon in BACKLOG_HORIZONS.items():
+        counts[name] = count(scheduled.filter(due_at__gt=begin, due_at__lte=now + horizon))
+        begin = now + horizon
+    return {**counts, "later": count(scheduled.filter(due_at__gt=begin))}
+
+
+def find_oldest_overdue(tenant_ids: Collection[uuid.UUID], now: datetime) -> timedelta:
+    """Return for how long the oldest overdue call of these tenants has been due.
+
+    It takes one index lookup per tenant. A planner would search for the minimum among everything that is overdue.
+    """
+    calls = ServiceCall.objects.for_tenant(OuterRef("pk"))  # type: ignore[arg-type]
+    overdue = calls.filter(status=Status.SCHEDULED, due_at__lte=now)
+    first = Subquery(overdue.order_by("due_at").values("due_at")[:1])
+    found = Tenant.objects.filter(pk__in=tenant_ids).annotate(first=first).aggregate(oldest=Min("first"))
+    return now - (found["oldest"] or now)

@@ -1,36 +1,27 @@
-"""What has become of the calls of the last minutes, and what waits: from indexes and a sample, whatever the history.
+"""Statistics of the last minutes, for the API and /metrics: counted in indexes, and told from a sample of the latest calls.
 
-A call counts to the window by when it was due, because the index that is by status is also by due time.
+A call belongs to the window in which it was due, because the index by status is also by due time.
 """
 
 from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db.models import Min, OuterRef, QuerySet, Subquery
-
 from eventservice.db.now import db_now
-from eventservice.tenants.models import Tenant
 from orchestration.models import ServiceCall
 from orchestration.states import TERMINAL, Status
+from orchestration.statistics.live_counts import count_backlog, find_oldest_overdue
 
-# Lateness and kinds of errors are told from the latest calls: at least so many, if there are, and at most MOST_READ.
+# Lateness and error kinds are told from the latest calls: at least MIN_SAMPLE if there are that many.
 MIN_SAMPLE = 1000
 MAX_SAMPLE = 4 * MIN_SAMPLE
-# A count stops here, for each tenant: "more than that" is all that anybody needs to know.
+# A count stops here, for each tenant.
 MAX_COUNTED_PER_TENANT = 100_000
-LATENESS_BUCKETS_MS = (5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000, 60_000)
-BACKLOG_HORIZONS = {
-    "within1m": timedelta(minutes=1),
-    "within5m": timedelta(minutes=5),
-    "within1h": timedelta(hours=1),
-    "within24h": timedelta(hours=24),
-}
 
 
 @dataclass(slots=True)
@@ -54,7 +45,7 @@ class RecentStatistics:
 
 
 def read_recent_statistics(tenant_ids: Collection[uuid.UUID], window: timedelta) -> RecentStatistics:
-    """Of these tenants together, by as many queries for all of them as for one."""
+    """Return the statistics of these tenants together. It takes as many queries for all of them as for one."""
     now = db_now()
     gathered = RecentStatistics(window)
     calls = _Calls(ServiceCall.across_tenants.filter(tenant_id__in=tenant_ids), len(tenant_ids), now)
@@ -70,37 +61,16 @@ def read_recent_statistics(tenant_ids: Collection[uuid.UUID], window: timedelta)
     return gathered
 
 
-def count_backlog(
-    scheduled: QuerySet[Any], now: datetime, count: Callable[[QuerySet[Any]], int]
-) -> dict[str, int]:
-    """What is overdue, what is due within each of the HORIZONS after the one before, and later."""
-    counts = {"overdue": count(scheduled.filter(due_at__lte=now))}
-    begin = now
-    for name, horizon in BACKLOG_HORIZONS.items():
-        counts[name] = count(scheduled.filter(due_at__gt=begin, due_at__lte=now + horizon))
-        begin = now + horizon
-    return {**counts, "later": count(scheduled.filter(due_at__gt=begin))}
-
-
-def find_oldest_overdue(tenant_ids: Collection[uuid.UUID], now: datetime) -> timedelta:
-    """One look at the index for each tenant: the first of all of them would be sought among all that is overdue."""
-    calls = ServiceCall.objects.for_tenant(OuterRef("pk"))  # type: ignore[arg-type]
-    overdue = calls.filter(status=Status.SCHEDULED, due_at__lte=now)
-    first = Subquery(overdue.order_by("due_at").values("due_at")[:1])
-    found = Tenant.objects.filter(pk__in=tenant_ids).annotate(first=first).aggregate(oldest=Min("first"))
-    return now - (found["oldest"] or now)
-
-
 @dataclass(frozen=True, slots=True)
 class _Calls:
-    """By their tenants' ids, also when it is all of them, because the indexes begin with these."""
+    """The tenants' calls, selected by the tenants' ids even if those are all, because the indexes begin with them."""
 
     rows: Any
     tenants: int
     now: datetime
 
     def ended(self, status: Status, length: timedelta) -> Any:
-        """Those that were due within the time before now."""
+        """Select the calls of this status that were due within the last `length`."""
         return self.rows.filter(status=status, due_at__gt=self.now - length, due_at__lte=self.now)
 
     def count(self, rows: Any) -> int:
@@ -109,12 +79,12 @@ class _Calls:
 
 def _sample(calls: _Calls, status: Status, gathered: RecentStatistics) -> None:
     length, there = gathered.window, gathered.ended[status.value]
-    # No index is by the due time alone: sorted, all of the window would be read. A shorter time has the latest.
+    # No index is by the due time alone, so sorting would read the whole window. A shorter window has the latest calls.
     while there > MAX_SAMPLE and (fewer := calls.count(calls.ended(status, length / 4))) >= MIN_SAMPLE:
         length, there = length / 4, fewer
     rows = calls.ended(status, length).values_list("attempt", "due_at", "started_at", "outcome_meta")
     for attempt, due_at, started_at, outcome in rows.order_by()[:MAX_SAMPLE] if there else ():
-        # `started_at` is that of the first attempt, and `due_at` that of the last.
+        # `started_at` is that of the first attempt, `due_at` that of the last.
         if attempt == 1 and started_at is not None:
             gathered.lateness_ms.append((started_at - due_at) / timedelta(milliseconds=1))
         if error := (outcome or {}).get("errorMeta"):

@@ -1,16 +1,16 @@
-"""The figures that charts are drawn from: what has become of the calls that were due in each minute and each hour.
+"""The job that keeps rollups: how the calls that were due in each minute and each hour ended.
 
 A chart of a month cannot read a month's calls, so they are counted as they end. Each round (`roll_up`) goes through
-the tenants, one piece of work at a time, for as long as it may:
+the tenants, one piece of work at a time, until its time is up:
 
-1. *Forward*: the minutes since the last round, which are then *covered*. Those that have calls which are still
-   Scheduled or Running are noted as open.
-2. *Again*: covered minutes that are open, when more of their calls have ended. With the last of these they close:
-   a call that has ended never moves, so that a closed minute is final, and retention may take the calls.
-3. *Back*: what was there before the first round, hour by hour into the past.
+1. *Forward*: count the minutes since the last round. They are then *covered*. Minutes with calls that are still
+   Scheduled or Running are marked as open.
+2. *Again*: count open minutes again when more of their calls have ended. When the last one has, the minute closes:
+   a call that has ended never changes, so a closed minute is final, and retention may delete the calls.
+3. *Back*: count what was there before the first round, hour by hour into the past.
 
-An hour is the sum of its minutes, which are kept for a day. Two rounds at once do no harm: a piece is written only
-if nobody else has written one of the same tenant since its mark was read.
+An hour is the sum of its minutes, which are kept for a day. Two rounds may run at once: a piece is written only if no
+other round has written one of the same tenant since the tenant's mark was read.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from eventservice.tenants.directory import list_tenant_ids
 from orchestration.models import CallRollup, HostRollup, Resolution, RollupMark, ServiceCall
 from orchestration.states import LIVE, TERMINAL, Status
 from orchestration.statistics.aggregation import (
+    LATENESS_BUCKETS_MS,
     STEP,
     EndedCalls,
     count_ended_calls,
@@ -39,23 +40,23 @@ from orchestration.statistics.aggregation import (
     round_up,
     select_ended,
 )
-from orchestration.statistics.recent_sample import LATENESS_BUCKETS_MS
 
 log = get_logger(__name__)
 
 MINUTE, HOUR = Resolution.MINUTE, Resolution.HOUR
 MINUTES_KEPT = timedelta(hours=25)
 HOURS_KEPT = timedelta(days=90)
-# How far back the first round goes.
+# How far back history is counted.
 HISTORY_COUNTED = timedelta(days=30)
-# A minute is covered so long after its end: what was submitted in it has been committed by then.
+# A minute is covered this long after its end: whatever was submitted in it has been committed by then.
 SETTLING_TIME = timedelta(seconds=15)
-# A piece of work has about so many calls, unless one minute has more.
+# The approximate number of calls in a piece of work. One minute may have more.
 CHUNK_CALLS = 20_000
-# Open minutes of a tenant that one round looks at; a large one waits until it is worth its price.
+# How many open minutes of a tenant one round looks at. The more calls a minute has, the longer it waits to be counted
+# again: a minute for each CALLS_PER_MINUTE_WAITED calls.
 MAX_OPEN_PER_ROUND = 100
 CALLS_PER_MINUTE_WAITED = 50_000
-# An hour or minute keeps so many hosts that failed most, and so many that were called most.
+# A minute or hour keeps the hosts with the most failures and those with the most calls: this many of each.
 MAX_RANKED_HOSTS = 10
 
 OUTCOME_COLUMNS = {Status.SUCCEEDED: "succeeded", Status.FAILED: "failed", Status.CANCELED: "canceled"}
@@ -66,22 +67,22 @@ ENDED = F("succeeded") + F("failed") + F("canceled")
 
 
 class OvertakenError(Exception):
-    """Another round has written figures of this tenant; what was counted here is dropped."""
+    """Raised when another round has written rollups of this tenant meanwhile: what was counted here is dropped."""
 
 
 def roll_up(seconds: float) -> bool:
-    """One round of that length, or a little longer; whether all that had ended is in."""
+    """Run one round of about that length. Return whether everything that had ended is counted."""
     deadline = time.monotonic() + seconds
     now = db_now()
     marks = _read_marks(now)
-    minutes_from = _oldest_minute_kept(now, marks)
+    minutes_from = _find_oldest_minute_kept(now, marks)
     counts = [_TenantRound(mark, now, minutes_from) for mark in marks]
-    jobs = deque((count, count.pieces()) for count in counts)
+    jobs = deque((count, count.iter_pieces()) for count in counts)
     while jobs:
         count, pieces = jobs.popleft()
         if _run_piece(count, pieces):
             jobs.append((count, pieces))
-        # At the end: a round that has had no time for any would have none the next time.
+        # Checked after the piece: a round always does some work, however short its time is.
         if time.monotonic() >= deadline:
             break
     quiet = [count.mark.pk for count in counts if count.quiet]
@@ -92,14 +93,14 @@ def roll_up(seconds: float) -> bool:
 
 
 def forget_rollups(tenant_id: uuid.UUID) -> None:
-    """Let the next rounds count all calls that are there: for whoever writes calls into the past."""
+    """Delete a tenant's rollups, so that the next rounds count all its calls: for calls written into the past."""
     with transaction.atomic():
         for model in (RollupMark, CallRollup, HostRollup):
             model.objects.for_tenant(tenant_id).delete()
 
 
 def _read_marks(now: datetime) -> list[Any]:
-    """Those first that are furthest behind."""
+    """Return the tenants' marks, those furthest behind first. New tenants get one."""
     known = set(RollupMark.across_tenants.values_list("pk", flat=True))
     begin = round_down(now - MINUTES_KEPT, STEP[HOUR])
     fresh = [
@@ -111,13 +112,13 @@ def _read_marks(now: datetime) -> list[Any]:
     return list(RollupMark.across_tenants.order_by("counted_until", "pk"))
 
 
-def _oldest_minute_kept(now: datetime, marks: list[Any]) -> datetime:
-    """Minutes before this have been summed, and may go; these are whole hours."""
+def _find_oldest_minute_kept(now: datetime, marks: list[Any]) -> datetime:
+    """Return the hour before which all minutes have been summed up, and may be deleted."""
     return round_down(min([now - MINUTES_KEPT, *(mark.covered_until for mark in marks)]), STEP[HOUR])
 
 
 def _run_piece(count: _TenantRound, pieces: Iterator[None]) -> bool:
-    """Whether there may be another."""
+    """Run one piece of work. Return whether there may be more."""
     try:
         return next(pieces, count) is not count
     except OvertakenError:
@@ -128,13 +129,13 @@ def _run_piece(count: _TenantRound, pieces: Iterator[None]) -> bool:
 
 
 def _advance_quiet(quiet: list[uuid.UUID], now: datetime) -> None:
-    """Where nothing has ended and nothing was about to, in one go."""
-    marks, settled = RollupMark.across_tenants.filter(pk__in=quiet), _settled(now)
+    """Move the marks of all tenants that have nothing to count, in one statement."""
+    marks, settled = RollupMark.across_tenants.filter(pk__in=quiet), _compute_settled(now)
     marks.update(counted_until=now)
     marks.filter(covered_until__lt=settled).update(covered_until=settled)
 
 
-def _settled(now: datetime) -> datetime:
+def _compute_settled(now: datetime) -> datetime:
     return round_down(now - SETTLING_TIME, STEP[MINUTE])
 
 
@@ -144,7 +145,7 @@ def _prune_rollups(resolution: Resolution, before: datetime) -> None:
 
 
 class _TenantRound:
-    """One tenant's share of a round."""
+    """The work of one round for one tenant."""
 
     def __init__(self, mark: Any, now: datetime, minutes_from: datetime) -> None:
         self.mark = mark
@@ -152,19 +153,19 @@ class _TenantRound:
         self.minutes_from = minutes_from
         self.quiet = False
 
-    def pieces(self) -> Iterator[None]:
+    def iter_pieces(self) -> Iterator[None]:
         yield from self._forward()
         yield from self._again()
         yield from self._back()
 
     def _forward(self) -> Iterator[None]:
         begin, horizon = self.mark.covered_until, round_up(self.now, STEP[MINUTE])
-        settled = _settled(self.now)
+        settled = _compute_settled(self.now)
         if not self._has_grown(MINUTE, begin, horizon) and not self._is_unsettled(begin, settled):
             self.quiet = True
             return
         while begin < horizon:
-            end = self._end_of_chunk(begin, horizon)
+            end = self._find_end_of_chunk(begin, horizon)
             self._count(
                 MINUTE, begin, end,
                 covered_until=max(self.mark.covered_until, min(end, settled)),
@@ -174,12 +175,12 @@ class _TenantRound:
             begin = end
 
     def _is_unsettled(self, begin: datetime, settled: datetime) -> bool:
-        """Whether these minutes have figures, or calls that are under way, and so are to be covered one by one."""
-        return self._rows(CallRollup, MINUTE, begin, settled).exists() or bool(
-            self._live(MINUTE, begin, settled)
+        """Return whether these minutes have rollups or live calls, and so have to be covered one by one."""
+        return self._select(CallRollup, MINUTE, begin, settled).exists() or bool(
+            self._find_live(MINUTE, begin, settled)
         )
 
-    def _end_of_chunk(self, begin: datetime, horizon: datetime) -> datetime:
+    def _find_end_of_chunk(self, begin: datetime, horizon: datetime) -> datetime:
         calls = ServiceCall.objects.for_tenant(self.mark.pk).filter(due_at__gte=begin, due_at__lt=horizon)
         for status in sorted(TERMINAL):
             dues = calls.filter(status=status).order_by("due_at").values_list("due_at", flat=True)
@@ -188,12 +189,12 @@ class _TenantRound:
         return horizon
 
     def _again(self) -> Iterator[None]:
-        for resolution, starts_at, count, counted_at in self._open_ones():
+        for resolution, starts_at, count, counted_at in self._list_open():
             if self.now - counted_at < timedelta(minutes=1) * count / CALLS_PER_MINUTE_WAITED:
                 continue
             end = starts_at + STEP[resolution]
-            # First what is live: what ends meanwhile is then counted, or looked for again.
-            is_open = bool(self._live(resolution, starts_at, end))
+            # Live calls first: what ends in between is either counted now or, as its minute stays open, later.
+            is_open = bool(self._find_live(resolution, starts_at, end))
             if self._has_grown(resolution, starts_at, end):
                 self._count(resolution, starts_at, end)
             else:
@@ -203,10 +204,10 @@ class _TenantRound:
                 row.update(is_open=is_open, counted_at=self.now)
             yield
 
-    def _open_ones(self) -> list[Any]:
+    def _list_open(self) -> list[Any]:
         minutes = Q(starts_at__gte=self.minutes_from, starts_at__lt=self.mark.covered_until)
         rows = CallRollup.objects.for_tenant(self.mark.pk).filter(
-            # Hours follow their minutes, while there are any.
+            # While an hour has minutes, it is computed from them.
             Q(minutes, resolution=MINUTE) | Q(resolution=HOUR, starts_at__lt=self.minutes_from),
             is_open=True,
         )
@@ -215,7 +216,7 @@ class _TenantRound:
 
     def _back(self) -> Iterator[None]:
         while self.mark.history_until is not None:
-            last = self._last_due(self.now - HISTORY_COUNTED, self.mark.history_until)
+            last = self._find_last_due(self.now - HISTORY_COUNTED, self.mark.history_until)
             if last is None:
                 with transaction.atomic():
                     self._claim(history_until=None)
@@ -224,7 +225,7 @@ class _TenantRound:
             self._count(HOUR, begin, begin + STEP[HOUR], history_until=begin)
             yield
 
-    def _last_due(self, begin: datetime, end: datetime) -> datetime | None:
+    def _find_last_due(self, begin: datetime, end: datetime) -> datetime | None:
         calls = ServiceCall.objects.for_tenant(self.mark.pk).filter(due_at__gte=begin, due_at__lt=end)
         latest = calls.order_by("-due_at").values_list("due_at", flat=True)
         return max((due for status in Status for due in latest.filter(status=status)[:1]), default=None)
@@ -232,13 +233,13 @@ class _TenantRound:
     # --- one piece --------------------------------------------------------------------------------------------
 
     def _has_grown(self, resolution: Resolution, begin: datetime, end: datetime) -> bool:
-        """Whether more calls have ended than are counted: indexes tell. Fewer means that some were deleted."""
-        rows = self._rows(CallRollup, resolution, begin, end)
+        """Return whether more calls have ended than are counted. (There are fewer once calls have been deleted.)"""
+        rows = self._select(CallRollup, resolution, begin, end)
         known = int(rows.aggregate(known=Sum(ENDED))["known"] or 0)
         return select_ended(self.mark.pk, begin, end).values_list("tenant_id")[: known + 1].count() > known
 
-    def _live(self, resolution: Resolution, begin: datetime, end: datetime) -> set[datetime]:
-        """The minutes or hours of calls that have not ended: a look at the index for each."""
+    def _find_live(self, resolution: Resolution, begin: datetime, end: datetime) -> set[datetime]:
+        """Return the minutes or hours that have live calls, by one index lookup for each."""
         found = set()
         calls = ServiceCall.objects.for_tenant(self.mark.pk).order_by("due_at").filter(due_at__lt=end)
         dues = calls.values_list("due_at", flat=True)
@@ -250,14 +251,14 @@ class _TenantRound:
         return found
 
     def _count(self, resolution: Resolution, begin: datetime, end: datetime, **moved: Any) -> None:
-        # First what is live: what ends meanwhile is then counted, or looked for again.
-        live = self._live(resolution, begin, end)
-        tallies = count_ended_calls(self.mark.pk, resolution, begin, end)
-        tallies |= {starts_at: EndedCalls() for starts_at in live - tallies.keys()}
+        # Live calls first: see _again.
+        live = self._find_live(resolution, begin, end)
+        ended = count_ended_calls(self.mark.pk, resolution, begin, end)
+        ended |= {starts_at: EndedCalls() for starts_at in live - ended.keys()}
         with transaction.atomic():
             self._claim(**moved)
-            self._replace(resolution, begin, end, tallies, live)
-            for hour in {round_down(starts_at, STEP[HOUR]) for starts_at in tallies if resolution == MINUTE}:
+            self._replace(resolution, begin, end, ended, live)
+            for hour in {round_down(starts_at, STEP[HOUR]) for starts_at in ended if resolution == MINUTE}:
                 self._sum_minutes(hour)
 
     def _claim(self, **moved: Any) -> None:
@@ -273,50 +274,50 @@ class _TenantRound:
         resolution: Resolution,
         begin: datetime,
         end: datetime,
-        tallies: Mapping[datetime, EndedCalls],
+        ended: Mapping[datetime, EndedCalls],
         live: set[datetime],
     ) -> None:
         for model in (CallRollup, HostRollup):
-            self._rows(model, resolution, begin, end).delete()
+            self._select(model, resolution, begin, end).delete()
         rows, hosts = [], []
-        for starts_at, found in tallies.items():
+        for starts_at, calls in ended.items():
             key = (self.mark.pk, resolution.value, starts_at)
-            outcomes = [found.ended[status] for status in OUTCOME_COLUMNS]
-            rows.append((*key, *outcomes, *found.late, starts_at in live, self.now))
-            by_host = {host: [by[status] for status in OUTCOME_COLUMNS] for host, by in found.hosts.items()}
+            outcomes = [calls.ended[status] for status in OUTCOME_COLUMNS]
+            rows.append((*key, *outcomes, *calls.late, starts_at in live, self.now))
+            by_host = {host: [by[status] for status in OUTCOME_COLUMNS] for host, by in calls.hosts.items()}
             hosts += [(*key, host, *by_host[host]) for host in _select_hosts(by_host)]
         insert_rows(CallRollup, (*KEY, *COUNTERS, "is_open", "counted_at"), rows)
         insert_rows(HostRollup, (*KEY, "host", *OUTCOME_COLUMNS.values()), hosts)
 
     def _sum_minutes(self, hour: datetime) -> None:
         whole = (hour, hour + STEP[HOUR])
-        minutes = self._rows(CallRollup, MINUTE, *whole)
+        minutes = self._select(CallRollup, MINUTE, *whole)
         sums = minutes.aggregate(
             **{name: Sum(name) for name in COUNTERS},
-            open_ones=Count("starts_at", filter=Q(is_open=True)),
+            open_minutes=Count("starts_at", filter=Q(is_open=True)),
         )
         key = (self.mark.pk, HOUR.value, hour)
         counters = [int(sums[name]) for name in COUNTERS]
         by_host = {
             host: [int(count) for count in counts]
-            for host, *counts in self._rows(HostRollup, MINUTE, *whole)
+            for host, *counts in self._select(HostRollup, MINUTE, *whole)
             .values_list("host")
             .annotate(*(Sum(name) for name in OUTCOME_COLUMNS.values()))
         }
         for model in (CallRollup, HostRollup):
-            self._rows(model, HOUR, *whole).delete()
-        row = (*key, *counters, sums["open_ones"] > 0, self.now)
+            self._select(model, HOUR, *whole).delete()
+        row = (*key, *counters, sums["open_minutes"] > 0, self.now)
         insert_rows(CallRollup, (*KEY, *COUNTERS, "is_open", "counted_at"), [row])
         hosts = [(*key, host, *by_host[host]) for host in _select_hosts(by_host)]
         insert_rows(HostRollup, (*KEY, "host", *OUTCOME_COLUMNS.values()), hosts)
 
-    def _rows(self, model: Any, resolution: Resolution, begin: datetime, end: datetime) -> Any:
+    def _select(self, model: Any, resolution: Resolution, begin: datetime, end: datetime) -> Any:
         rows = model.objects.for_tenant(self.mark.pk)
         return rows.filter(resolution=resolution, starts_at__gte=begin, starts_at__lt=end)
 
 
 def _select_hosts(by_host: Mapping[str, list[int]]) -> list[str]:
-    """By their [succeeded, failed, canceled]."""
+    """Return the hosts to keep, given [succeeded, failed, canceled] of each."""
     failing = sorted((host for host in by_host if by_host[host][1]), key=lambda host: -by_host[host][1])
     busiest = sorted(by_host, key=lambda host: -sum(by_host[host]))
     return sorted({*failing[:MAX_RANKED_HOSTS], *busiest[:MAX_RANKED_HOSTS]})

@@ -14,7 +14,7 @@ from eventservice.tenants.models import Tenant
 from orchestration.lifecycle import prune_calls
 from orchestration.models import CallRollup, HostRollup, RollupMark, ServiceCall
 from orchestration.statistics import aggregation, rollup
-from orchestration.statistics.recent_sample import LATENESS_BUCKETS_MS
+from orchestration.statistics.aggregation import LATENESS_BUCKETS_MS
 from orchestration.statistics.rollup import LATENESS_COLUMNS, forget_rollups, roll_up
 from tests.conftest import NOON
 from tests.factories import ServiceCallFactory
