@@ -8,7 +8,8 @@ class EventServiceConfig(AppConfig):
     default = True
 
     def ready(self) -> None:
-        from eventservice.db import checks  # noqa: F401
+        from eventservice.db import checks as db_checks  # noqa: F401
+        from eventservice.runtime import checks as runtime_checks  # noqa: F401
 
 
 class ConsoleAdminConfig(admin.AdminConfig):

@@ -1,4 +1,4 @@
-"""Everything a deployment may choose, read from the environment and checked at boot (docs/operations.md)."""
+"""Django's settings. A deployment configures them by environment variables (docs/operations.md), checked at start."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ ENVIRONMENT = env.choice("ENVIRONMENT", "development", ("development", "producti
 PRODUCTION = ENVIRONMENT == "production"
 DEBUG = env.boolean("DEBUG", False)
 SECRET_KEY = env.secret("SECRET_KEY", "development-only-" + "k" * 40, production=PRODUCTION)
-# Comma separated, the newest first: it encrypts, all decrypt. Fernet keys, as `manage.py newkey` prints them.
+# Fernet keys, as `manage.py newkey` prints them, the newest first: the first encrypts, and all of them decrypt.
 ENCRYPTION_KEYS = env.strings("ENCRYPTION_KEYS", check=check_encryption_key)
 ALLOWED_HOSTS = env.strings(
     "ALLOWED_HOSTS", [] if PRODUCTION else ["localhost", "127.0.0.1", "[::1]", "testserver"]
@@ -30,7 +30,7 @@ if PRODUCTION:
     if DEBUG:
         env.refuse("DEBUG", "false or unset when ENVIRONMENT is production")
 check_faults(env, production=PRODUCTION)
-# Where `manage.py up` listens, and where the commands look for it.
+# The ports on which `manage.py up` listens.
 PORT = env.integer("PORT", 8000, minimum=1, maximum=65_535)
 TARGET_PORT = env.integer("TARGET_PORT", 9000, minimum=1, maximum=65_535)
 
@@ -88,9 +88,9 @@ TEMPLATES = [
     }
 ]
 
-# A frozen process must not hold its locks for ever: the database ends its transaction (seconds).
+# The database ends the transaction of a frozen process after this time, so that its locks are released.
 IDLE_TRANSACTION_SECONDS = env.integer("DB_IDLE_TRANSACTION_SECONDS", 15, minimum=1, maximum=3600)
-# While an engine waits for one its heart does not beat: see NODE_LEASE_SECONDS. SQLite has a time-out of its own.
+# An engine that waits for a lock sends no heartbeat: see NODE_LEASE_SECONDS. SQLite has a time-out of its own.
 LOCK_SECONDS = env.integer("DB_LOCK_SECONDS", 4, minimum=1, maximum=3600)
 STATEMENT_SECONDS = env.integer("DB_STATEMENT_SECONDS", 30, minimum=1, maximum=3600)
 
@@ -101,15 +101,15 @@ DATABASES = {
 }
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
-# A slice (eventservice.runtime.cluster) runs for SLICE_SECONDS, and a step of it may wait for a lock. A worker that outstays
-# both is taken for frozen and killed (timeout), unless it says that it goes on; one that stops may take
-# SHUTDOWN_SECONDS more to let its attempts end. Its task must not be given out again before (retry).
+# A slice (eventservice.runtime.cluster) runs for SLICE_SECONDS, and one of its steps may wait for a lock. A worker that
+# takes longer is considered frozen and killed (timeout), unless it extends its time. A worker that stops may take
+# SHUTDOWN_SECONDS more for its attempts to finish. Its task must not be given to another worker before (retry).
 SLICE_SECONDS = env.integer("SLICE_SECONDS", 7, minimum=1, maximum=60)
 SHUTDOWN_SECONDS = env.integer("SHUTDOWN_SECONDS", 25, minimum=0, maximum=600)
 FROZEN_SECONDS = SLICE_SECONDS + LOCK_SECONDS + 5
 Q_CLUSTER = {
     "name": "eventservice",
-    # The name of the queue, and of the seats (40 characters with the role): see docs/decisions/0001.
+    # Also part of the names of slots, which have 40 characters with the role: see docs/decisions/0001.
     "cluster_name": env.string("CLUSTER_NAME", "eventservice", max_length=29),
     "orm": "default",
     "workers": 2,
@@ -186,7 +186,7 @@ SPECTACULAR_SETTINGS = {
     "REDOC_DIST": "SIDECAR",
 }
 
-# What the API takes: a call's own body, a request with one call, a batch; and how long an attempt may last.
+# Limits of the API: the body of a call, a request with one call, a batch, and the time-out of an attempt.
 API_MAX_BODY_BYTES = env.integer("API_MAX_BODY_BYTES", 1_048_576, minimum=1024, maximum=64 * 1_048_576)
 API_MAX_REQUEST_BYTES = env.integer(
     "API_MAX_REQUEST_BYTES", 2 * 1_048_576, minimum=1024, maximum=128 * 1_048_576
@@ -196,25 +196,26 @@ API_MAX_BATCH_BYTES = env.integer(
 )
 API_MAX_BATCH = env.integer("API_MAX_BATCH", 1000, minimum=1, maximum=10_000)
 API_MAX_TIMEOUT_SECONDS = env.integer("API_MAX_TIMEOUT_SECONDS", 3600, minimum=1, maximum=86_400)
-# A request that waits for a call to end (?wait=) holds a worker of the web tier.
+# A request that waits for a call to end (?wait=) occupies a web worker.
 API_MAX_WAIT_SECONDS = env.integer("API_MAX_WAIT_SECONDS", 30, minimum=0, maximum=300)
-# So many may do so at a time, on one machine; the rest are answered at once. Fewer than there are web workers.
+# The number of such requests at a time on one machine, which must be smaller than that of web workers. Others are
+# answered at once.
 API_MAX_WAITERS = env.integer("API_MAX_WAITERS", 1, minimum=0, maximum=1000)
-# Whoever can reach /metrics may read it; otherwise it takes an operator's API key.
+# If true, anybody who can reach /metrics may read it. Otherwise it requires an operator's API key.
 METRICS_OPEN = env.boolean("METRICS_OPEN", not PRODUCTION)
-# Django's own limit, which would answer with a page, must not come first.
+# Django's own limit answers with an HTML page, so it must not be the lower one.
 DATA_UPLOAD_MAX_MEMORY_SIZE = max(API_MAX_REQUEST_BYTES, API_MAX_BATCH_BYTES)
 
-# How many calls one transaction starts, and how many one engine has under way: in all, and to one host.
+# The number of calls that one transaction starts, and that one engine has in flight: in all, and to one host.
 ENGINE_BATCH = env.integer("ENGINE_BATCH", 500, minimum=1, maximum=5000)
 ENGINE_IN_FLIGHT = env.integer("ENGINE_IN_FLIGHT", 20_000, minimum=1, maximum=100_000)
 ENGINE_PER_HOST = env.integer("ENGINE_PER_HOST", 5_000, minimum=1, maximum=100_000)
 
-# A node that has not been heard of for so long is taken for dead and its calls are taken over. A shorter lease
-# recovers sooner, and takes a process for dead that was only paused.
+# A node without a heartbeat for this time is declared dead, and its calls are taken over. A shorter lease recovers
+# sooner, but declares processes dead that were only paused.
 NODE_LEASE_SECONDS = env.seconds("NODE_LEASE_SECONDS", 8.0, minimum=1.0, maximum=30.0)
 
-# Egress (docs/guarantees.md): which addresses a call may reach.
+# The addresses that a call may reach (docs/guarantees.md).
 EGRESS_ALLOW_PRIVATE = env.boolean("EGRESS_ALLOW_PRIVATE", False)
 EGRESS_ALLOW = env.strings("EGRESS_ALLOW", check=lambda entry: AddressPolicy(allow=frozenset([entry])))
 

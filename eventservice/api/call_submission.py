@@ -203,7 +203,7 @@ def read_namespace(fields: Fields, tenant: TenantProfile, default: Any = DEFAULT
     if namespace is MISSING:
         return DEFAULT_NAMESPACE
     try:
-        tenant.shards_of(namespace)
+        tenant.get_num_shards(namespace)
     except Invalid:
         fields.fault("namespace", "must be a namespace of this tenant: this one does not exist")
     return str(namespace)

@@ -1,4 +1,4 @@
-"""Counts that stop: nobody needs to know a million exactly, and to count it takes longer than a page may."""
+"""Counts up to a maximum: nobody needs to know a million exactly, and counting it would take too long for a page."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ MAX_COUNTED = 10_000
 
 
 def count_capped(rows: QuerySet[Any], key: str = "tenant_id") -> int:
-    """One more than MAX_COUNTED: there are more. `key` begins the indexes, so that one of them alone tells."""
+    """Count rows; MAX_COUNTED + 1 means "more than MAX_COUNTED".
+
+    `key` is the first column of the table's indexes, so that an index alone answers.
+    """
     return rows.order_by().values_list(key)[: MAX_COUNTED + 1].count()
 
 

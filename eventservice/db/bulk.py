@@ -21,7 +21,7 @@ from eventservice.db.dialects.base import BulkWriter
 
 Row = Sequence[Any]
 Model = type[models.Model]
-# A single call's rows, say: not worth the detour by columns.
+# Fewer rows than this, such as those of a single call, are prepared value by value.
 MIN_ROWS_BY_COLUMN = 4
 
 
@@ -31,10 +31,10 @@ def insert_rows(model: Model, columns: Sequence[str], rows: Iterable[Row]) -> in
 
 
 def update_rows(model: Model, assignments: str, condition: str, rows: Iterable[Row]) -> int:
-    """`UPDATE model SET assignments WHERE condition`, once a row; how many rows it touched in all.
+    """Execute `UPDATE model SET assignments WHERE condition` once a row, and return how many rows it changed.
 
-    Both are SQL in which `{column}` stands for a value of that column's type. A row gives these values in the
-    order in which they are written, and each of the table's rows is touched by one of them at the most.
+    Both are SQL in which `{column}` stands for a value of that column's type. A row has these values in the order in
+    which they are written. No two rows may change the same row of the table.
     """
     return _write(_update_sql(get_dialect().writer, model, assignments, condition), rows)
 
@@ -54,7 +54,7 @@ def upsert_rows(
 
 
 def execute_rows(sql: str, rows: Iterable[Row]) -> int:
-    """Any other statement, once a row; how many rows it touched in all."""
+    """Execute any other statement once a row, and return how many rows it changed."""
     prepared = _prepared(rows)
     if not prepared:
         return 0
@@ -92,9 +92,9 @@ def _update_sql(writer: BulkWriter, model: Model, assignments: str, condition: s
 
 # --- values ---------------------------------------------------------------------------------------------------
 
-# One encoder for all: json.dumps() would make one for each value.
+# One encoder for all: json.dumps() would create one for each value.
 to_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
-# PostgreSQL reads ids and instants from their texts.
+# Ids and moments are read from their strings.
 _to_json_record = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, default=str).encode
 
 
@@ -103,7 +103,7 @@ def _prepared(rows: Iterable[Row]) -> list[Row]:
     rows = list(rows)
     if len(rows) < MIN_ROWS_BY_COLUMN:
         return [[preparers.get(type(value), _as_is)(value) for value in row] for row in rows]
-    # Column by column, each of one type: to look at every value by itself would take as long as the writing.
+    # Column by column, each of one type: looking at every value by itself would take as long as writing them.
     columns = []
     for column in zip(*rows, strict=True):
         sample = next((value for value in column if value is not None), None)
@@ -122,7 +122,7 @@ def _digits(value: uuid.UUID) -> str:
 
 @cache
 def _preparers(writer: BulkWriter) -> dict[type, Callable[[Any], Any]]:
-    # All three databases read a UUID from its 32 digits; SQLite stores them.
+    # Every database reads a UUID from its 32 digits, and SQLite stores them.
     prepare: dict[type, Callable[[Any], Any]] = {
         uuid.UUID: _digits,
         uuid6.UUID: _digits,
@@ -130,6 +130,6 @@ def _preparers(writer: BulkWriter) -> dict[type, Callable[[Any], Any]]:
         list: to_json,
     }
     if writer.adapts_datetimes:
-        # A batch writes the same few instants many times.
+        # A batch writes the same few moments many times.
         prepare[datetime] = lru_cache(1024)(connection.ops.adapt_datetimefield_value)
     return prepare

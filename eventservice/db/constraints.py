@@ -1,4 +1,4 @@
-"""Two things that Django's schema lacks: a composite foreign key, and a polling index on every database."""
+"""Two additions to Django's schema: a composite foreign key, and a polling index on every database."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from django.db.models.constraints import BaseConstraint
 
 
 class CompositeForeignKey(BaseConstraint):
-    """FOREIGN KEY (fields) REFERENCES to (to_fields) ON DELETE CASCADE, held by the database itself.
+    """FOREIGN KEY (fields) REFERENCES to (to_fields) ON DELETE CASCADE, enforced by the database.
 
-    The target is a model's label, so that an app can point at another's table without importing it. The ORM's
-    side of the same relation is a `ForeignObject` with `DO_NOTHING`.
+    The target is a model's label, so that an app can refer to another's table without importing it. In the ORM the
+    relation is a `ForeignObject` with `DO_NOTHING`.
     """
 
     def __init__(self, *, fields: tuple[str, ...], to: str, to_fields: tuple[str, ...], name: str) -> None:
@@ -42,7 +42,7 @@ class CompositeForeignKey(BaseConstraint):
         try:
             return model._meta.apps.get_model(self.to)
         except LookupError:
-            # SQLite alters a table by making it anew, as a model in a registry that has no other model.
+            # To alter a table, SQLite creates it again, as a model in a registry that has no other model.
             return apps.get_model(self.to)
 
     def create_sql(  # type: ignore[override]
@@ -64,7 +64,7 @@ class CompositeForeignKey(BaseConstraint):
         )
 
     def validate(self, *args: Any, **kwargs: Any) -> None:
-        """The database refuses a wrong reference; a form has nothing to add."""
+        """Do nothing: the database refuses a wrong reference, and a form has nothing to add."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, CompositeForeignKey) and self.deconstruct() == other.deconstruct()
@@ -78,15 +78,15 @@ class CompositeForeignKey(BaseConstraint):
 
 
 class LongNamedIndex(models.Index):
-    """An index that may keep the spec's name: Django's limit of 30 is for databases that we do not serve."""
+    """An index that may have the name from the spec. Django's limit of 30 characters is for databases we do not support."""
 
     max_name_length = 63
 
 
 class PollingIndex(LongNamedIndex):
-    """A partial index, as small as the backlog that it serves; where the database has none, a full one.
+    """A partial index, as small as the backlog; a full index where the database has no partial ones.
 
-    `full` names the columns for that case: the condition's own columns come first.
+    `full` names the columns of the full index: those of the condition come first.
     """
 
     def __init__(self, *, full: tuple[str, ...], **kwargs: Any) -> None:

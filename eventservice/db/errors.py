@@ -1,4 +1,4 @@
-"""What a database error means: is it a deadlock to retry, is the outcome unknown, is the database unavailable?"""
+"""The meaning of a database error: a deadlock to retry, an unknown outcome, or an unavailable database."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Versioned leases: who owns a shard or a partition now, told by the database's clock.
+"""Versioned leases on shards and partitions, by the database's clock.
 
-A claim raises the version; whoever holds an older version has lost it, however sure it is of itself. The rows
-are the spec's ownership records (version, owner, claimed at, metadata) with the lease that ends them.
+A claim raises the version. An owner that holds an older version has lost the lease, even if it does not know yet. The
+rows are the ownership records of the spec (version, owner, claimed at, metadata) and the time at which the lease ends.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class Lease(models.Model):
 
 
 class Fenced(Exception):
-    """The writer's leases are not its own any more: nothing of what it was about to write may land."""
+    """Raised when a writer has lost its leases: its transaction must not commit."""
 
 
 class Leases:
-    """The leases of one table as one owner sees them. Every write is guarded by the version that was read."""
+    """One owner's leases on the rows of a table. Every write is guarded by the version that was read."""
 
     def __init__(
         self, model: type[Any], owner_id: uuid.UUID, length: timedelta, metadata: dict[str, Any] | None = None
@@ -48,7 +48,7 @@ class Leases:
         self.held: dict[int, int] = {}
 
     def claim(self, key: int) -> bool:
-        """Take the lease if it is free or has run out; False when another was faster."""
+        """Take the lease if it is free or has expired. Return False if another owner has it."""
         free = Q(owner_id=None) | Q(lease_until__lt=DbNow())
         seen = self.model.objects.filter(free, pk=key).values_list("version", flat=True).first()
         if seen is None:
@@ -65,9 +65,9 @@ class Leases:
         return bool(won)
 
     def renew(self) -> set[int]:
-        """Push all leases on; forget, and return, those that another owner has taken meanwhile.
+        """Extend all leases, and return the keys of those that another owner has taken.
 
-        What the rows say is what is held: also what a release or a claim left that broke off on its way.
+        The rows decide what is held. A release or a claim that failed halfway is corrected here.
         """
         mine = self.model.objects.filter(owner_id=self.owner_id)
         with transaction.atomic():
@@ -88,10 +88,10 @@ class Leases:
             del self.held[key]
 
     def fence(self, keys: Collection[int]) -> None:
-        """Inside the writer's transaction: hold these leases' rows as they are until it ends, or raise.
+        """Lock these leases until the writer's transaction ends, or raise Fenced if one of them is lost.
 
-        A plain SELECT would not do: a claim could commit between it and the writes. The share lock makes the
-        claim wait, and shows one that has already happened. SQLite's transaction is IMMEDIATE and alone.
+        A plain SELECT is not enough: a claim could commit between it and the writes. The share lock makes the claim
+        wait, and shows one that has already committed. A transaction on SQLite is the only writer anyway.
         """
         versions = lock_versions(self.model, keys)
         if any(versions.get(key) != self.held.get(key, -1) for key in keys):
@@ -111,7 +111,10 @@ def lock_versions(model: type[Any], keys: Collection[int]) -> dict[int, int]:
 
 
 def pick_share(keys: Collection[int], owner: uuid.UUID, live: Collection[uuid.UUID]) -> set[int]:
-    """The keys that fall to `owner` among the live ones: rendezvous hashing, so few move when one comes or goes."""
+    """Return the keys that belong to `owner` among the live owners.
+
+    Rendezvous hashing moves few keys when an owner joins or leaves.
+    """
 
     def weight(node: uuid.UUID, key: int) -> bytes:
         return hashlib.blake2b(node.bytes + key.to_bytes(4, "big"), digest_size=8).digest()

@@ -1,7 +1,7 @@
 """Database time: one instant per mutation transaction, in SQL (`DbNow`) and in Python (`db_now`) alike.
 
-Every process of a deployment agrees on the database's clock and on no other, so it alone decides what is due,
-what a lease is worth and what a timestamp says. Each dialect's `clock` renders it (eventservice.db.dialects):
+All processes of a deployment share the database's clock and no other. It alone decides what is due, when a lease
+ends and what a timestamp says. Each dialect's `clock` renders it (eventservice.db.dialects):
 
 | database   | inside a transaction                                    | outside one        |
 |------------|---------------------------------------------------------|--------------------|
@@ -44,7 +44,7 @@ class DbNow(Expression):
 
 
 def db_now() -> datetime:
-    """The same instant for Python."""
+    """Return the transaction's time."""
     sql, params = render_now()
     with connection.cursor() as cursor:
         cursor.execute(f"SELECT {sql}", params)
@@ -52,13 +52,13 @@ def db_now() -> datetime:
 
 
 def render_now() -> Sql:
-    """The same for a statement in SQL, with its parameters."""
+    """Return the transaction's time as SQL, with its parameters."""
     return _render(connection, timedelta())
 
 
 @contextmanager
 def pin_time(instant: datetime) -> Iterator[None]:
-    """For tests: within it, database time stands still at `instant`."""
+    """Make database time stand still at `instant`, in tests."""
     token = _pinned.set(instant)
     try:
         yield
@@ -75,7 +75,7 @@ def _render(connection: BaseDatabaseWrapper, offset: timedelta) -> Sql:
 
 
 def as_utc(value: Any) -> datetime:
-    """A timestamp as a raw cursor gives it: a text on SQLite, naive on MariaDB."""
+    """Return a timestamp that a raw cursor has read: a string on SQLite, a naive datetime on MariaDB."""
     if isinstance(value, str):
         value = parse_datetime(value)
     if value.tzinfo is None:
@@ -84,5 +84,5 @@ def as_utc(value: Any) -> datetime:
 
 
 def to_rfc3339(moment: datetime) -> str:
-    """UTC, in milliseconds: how the outside sees every time."""
+    """Return a moment in UTC with milliseconds, as API and events show it."""
     return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -12,7 +12,7 @@ from eventservice.db.dialects import get_dialect
 
 
 class Unindexed(Func):
-    """A column that no index shall be chosen for."""
+    """A column that must not make the planner choose its index."""
 
     arity = 1
 
@@ -36,7 +36,7 @@ class TimestampPrefix(Func):
 
 
 class ElapsedSteps(Func):
-    """How many steps of `step_ms` milliseconds have begun from `start` to `end`: 0 to `max_steps`."""
+    """The number of steps of `step_ms` milliseconds that have begun from `start` to `end`, up to `max_steps`."""
 
     arity = 2
     output_field = IntegerField()
@@ -57,5 +57,5 @@ def placeholders(values: Collection[Any]) -> str:
 
 
 def as_uuid(value: Any) -> UUID:
-    """Digits on SQLite and MariaDB."""
+    """Return the UUID that a raw cursor has read: a string of digits on SQLite and MariaDB."""
     return value if isinstance(value, UUID) else UUID(value)

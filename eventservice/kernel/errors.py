@@ -1,4 +1,4 @@
-"""What a command refuses, in words that a person can act on. API, console and commands show it in their own ways."""
+"""The errors of commands, in words that a person can act on. API, console and CLI render them in their own ways."""
 
 from collections.abc import Mapping
 
@@ -18,7 +18,7 @@ class DomainError(Exception):
 
 
 class NotFound(DomainError):
-    """What the command names does not exist, or belongs to another tenant."""
+    """Something that the command names does not exist, or belongs to another tenant."""
 
     def __init__(self, what: str) -> None:
         super().__init__("not_found", f"No such {what}.")

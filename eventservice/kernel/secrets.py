@@ -1,4 +1,4 @@
-"""Secrets at rest: Fernet under ENCRYPTION_KEYS, the first of which encrypts while all of them decrypt.
+"""Secrets at rest: Fernet with the ENCRYPTION_KEYS. The first key encrypts, and all of them decrypt.
 
 cryptography is imported on first use, because it is slow to import and most commands do not need it.
 """
@@ -23,7 +23,7 @@ MAX_EXAMPLES = 3
 
 
 class Undecipherable(Conflict):
-    """None of the ENCRYPTION_KEYS opens this value."""
+    """None of the ENCRYPTION_KEYS decrypts this value."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -36,41 +36,44 @@ def encrypt(plain: str) -> str:
 
 
 def decrypt(stored: str) -> str:
-    return _opened(_fernet(), stored)
+    return _decrypt_with(_fernet(), stored)
 
 
 def decrypt_cached(stored: str) -> str:
-    """And keep it in this process: for what many requests share."""
-    return _kept_open(_fernet(), stored)
+    """Decrypt a secret that many requests share, and cache it in this process."""
+    return _decrypt_cached(_fernet(), stored)
 
 
 @dataclass(slots=True)
 class Reencryption:
-    """Of all that is stored, so that the keys behind the first one can go; and what none of them opens."""
+    """Encrypts stored secrets again with the first key, so that older keys can be removed.
 
-    closed: int = 0
+    It counts the secrets that no key decrypts, and names the first of them.
+    """
+
+    unreadable: int = 0
     examples: list[str] = field(default_factory=list)
     _first: Fernet = field(default_factory=lambda: _build_fernet(_keys()[0]))
 
-    def renewed(self, stored: str, what: str) -> str:
-        """Under the first key. As it is, where it is so already or where no key opens it."""
+    def reencrypt(self, stored: str, description: str) -> str:
+        """Return the secret encrypted with the first key, or unchanged if it already is or if no key decrypts it."""
         try:
-            _opened(self._first, stored)
+            _decrypt_with(self._first, stored)
         except Undecipherable:
-            return self._anew(stored, what)
+            return self._encrypt_again(stored, description)
         return stored
 
-    def _anew(self, stored: str, what: str) -> str:
+    def _encrypt_again(self, stored: str, description: str) -> str:
         try:
             return encrypt(decrypt(stored))
         except Undecipherable:
-            self.closed += 1
+            self.unreadable += 1
             if len(self.examples) < MAX_EXAMPLES:
-                self.examples.append(what)
+                self.examples.append(description)
             return stored
 
 
-def _opened(fernet: Fernet | MultiFernet, stored: str) -> str:
+def _decrypt_with(fernet: Fernet | MultiFernet, stored: str) -> str:
     from cryptography.fernet import InvalidToken
 
     try:
@@ -79,7 +82,7 @@ def _opened(fernet: Fernet | MultiFernet, stored: str) -> str:
         raise Undecipherable from None
 
 
-_kept_open = lru_cache(maxsize=1024)(_opened)
+_decrypt_cached = lru_cache(maxsize=1024)(_decrypt_with)
 
 
 def is_encrypted(value: str) -> bool:
@@ -104,5 +107,5 @@ def _keys() -> list[str]:
 
 
 def _development_key() -> str:
-    # Only outside production, where the settings refuse a boot without keys.
+    # Settings refuse to start without keys in production.
     return base64.urlsafe_b64encode(hashlib.sha256(settings.SECRET_KEY.encode()).digest()).decode()

@@ -1,4 +1,4 @@
-"""Which shard a timer belongs to, and which partition an aggregate's events: the same on every machine, for ever."""
+"""The shard of a timer, and the partition of an aggregate's events: the same on every machine, for ever."""
 
 import uuid
 import zlib

@@ -1,4 +1,4 @@
-"""Standard Webhooks: an HMAC over id, time and body, by which a receiver knows that a request is ours, and recent."""
+"""Standard Webhooks: an HMAC over id, time and body, which proves to a receiver that a request is ours and recent."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def generate_secret() -> str:
 
 
 def decode_secret(secret: str) -> bytes:
-    """Raises binascii.Error where the secret is not base64. Its prefix may be missing."""
+    """Return the key of a secret, with or without its prefix. Raise binascii.Error if it is not base64."""
     return base64.b64decode(secret.removeprefix(PREFIX))
 
 

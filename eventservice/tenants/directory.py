@@ -1,4 +1,4 @@
-"""What the engine and the edge must know of a tenant at every call, kept for a few seconds."""
+"""Tenants and namespaces, and the cached profile of a tenant that every call needs."""
 
 from __future__ import annotations
 
@@ -28,13 +28,14 @@ class TenantProfile:
     requests_per_minute: int
     secret_headers: frozenset[str]
     allowed_hosts: frozenset[str]
-    signing_secret: str  # as it is stored: whoever only reads needs no key for it
+    signing_secret: str  # encrypted, as it is stored: reading a profile needs no key
     num_shards: dict[str, int]
 
-    def shards_of(self, namespace: str) -> int:
+    def get_num_shards(self, namespace: str) -> int:
+        """Return the number of shards of a namespace. Raise Invalid if it does not exist."""
         if namespace not in self.num_shards:
-            # Another process may have declared it since.
-            self.num_shards.update(_shards(self.tenant_id))
+            # Another process may have declared it since the profile was read.
+            self.num_shards.update(_read_num_shards(self.tenant_id))
         if namespace not in self.num_shards:
             raise Invalid(
                 "unknown_namespace",
@@ -48,10 +49,10 @@ _profiles: TTLCache[uuid.UUID, TenantProfile] = TTLCache(CACHE_SECONDS, max_size
 
 
 def get_profile(tenant_id: uuid.UUID) -> TenantProfile:
-    return _profiles.get(tenant_id, lambda: _read(tenant_id))
+    return _profiles.get(tenant_id, lambda: _read_profile(tenant_id))
 
 
-def _read(tenant_id: uuid.UUID) -> TenantProfile:
+def _read_profile(tenant_id: uuid.UUID) -> TenantProfile:
     tenant = get_tenant(tenant_id)
     return TenantProfile(
         tenant_id=tenant_id,
@@ -63,11 +64,11 @@ def _read(tenant_id: uuid.UUID) -> TenantProfile:
         secret_headers=frozenset(name.lower() for name in tenant.secret_headers),
         allowed_hosts=frozenset(host.lower() for host in tenant.allowed_hosts),
         signing_secret=tenant.signing_secret,
-        num_shards=_shards(tenant_id),
+        num_shards=_read_num_shards(tenant_id),
     )
 
 
-def _shards(tenant_id: uuid.UUID) -> dict[str, int]:
+def _read_num_shards(tenant_id: uuid.UUID) -> dict[str, int]:
     return dict(Namespace.objects.for_tenant(tenant_id).values_list("name", "num_shards"))
 
 
@@ -87,31 +88,31 @@ def list_namespaces(tenant_id: uuid.UUID) -> list[Namespace]:
 
 
 def list_tenants(limit: int, after: str = "") -> list[Tenant]:
-    """By name, those that follow the name `after`."""
+    """Return tenants in the order of their names, beginning after the name `after`."""
     return list(Tenant.objects.filter(name__gt=after).order_by("name")[:limit])
 
 
 def find_tenant_names(tenant_ids: Collection[uuid.UUID | None]) -> dict[uuid.UUID, str]:
-    """For a list: of those that there are."""
+    """Return the names of those of the tenants that exist."""
     return dict(Tenant.objects.filter(pk__in=[t for t in tenant_ids if t]).values_list("pk", "name"))
 
 
 def list_all_namespaces(limit: int) -> list[Namespace]:
-    """Of all tenants, by the tenant's name, each with its tenant."""
+    """Return the first namespaces of all tenants, each with its tenant, in the order of the tenants' names."""
     spaces = Namespace.across_tenants.select_related("tenant")
     return list(spaces.order_by("tenant__name", "name")[:limit])
 
 
 def get_max_shards() -> int:
-    """How many shards the largest namespace has: all namespaces share the ids from 0."""
+    """Return the number of shards of the largest namespace. All namespaces share the shard ids from 0."""
     with connection.cursor() as cursor:
-        cursor.execute("SELECT MAX(num_shards) FROM namespaces")  # each second, by each engine
+        cursor.execute("SELECT MAX(num_shards) FROM namespaces")  # every engine asks each second
         return cursor.fetchone()[0] or DEFAULT_SHARDS
 
 
 def create_tenant(name: str, **limits: Any) -> Tenant:
-    """A tenant with its `default` namespace."""
-    tenant = Tenant(name=name, created_at=db_now(), **_stored(limits))
+    """Create a tenant with its `default` namespace."""
+    tenant = Tenant(name=name, created_at=db_now(), **_encrypt_signing_secret(limits))
     tenant.full_clean(validate_unique=False)
     with transaction.atomic():
         tenant.save(force_insert=True)
@@ -120,32 +121,35 @@ def create_tenant(name: str, **limits: Any) -> Tenant:
 
 
 def update_tenant(tenant_id: uuid.UUID, **changes: Any) -> Tenant:
-    """Other processes see it within CACHE_SECONDS."""
+    """Change a tenant. Other processes see it within CACHE_SECONDS."""
     if changes:
-        Tenant.objects.filter(pk=tenant_id).update(**_stored(changes))
+        Tenant.objects.filter(pk=tenant_id).update(**_encrypt_signing_secret(changes))
     _profiles.clear()
     return get_tenant(tenant_id)
 
 
-def _stored(changes: dict[str, Any]) -> dict[str, Any]:
+def _encrypt_signing_secret(changes: dict[str, Any]) -> dict[str, Any]:
     secret = changes.get("signing_secret")
     return {**changes, "signing_secret": encrypt(secret)} if secret else changes
 
 
 def reencrypt_signing_secrets(work: Reencryption) -> int:
-    """How many were changed. One that somebody sets meanwhile stays."""
+    """Encrypt all signing secrets with the first key, and return how many changed. A secret set meanwhile is kept."""
     changed = 0
     signing = Tenant.objects.exclude(signing_secret="")
     for tenant_id, name, stored in signing.values_list("pk", "name", "signing_secret"):
-        fresh = work.renewed(stored, f"signing secret of tenant {name}")
+        fresh = work.reencrypt(stored, f"signing secret of tenant {name}")
         if fresh != stored:
             changed += signing.filter(pk=tenant_id, signing_secret=stored).update(signing_secret=fresh)
     return changed
 
 
 def declare_namespace(tenant_id: uuid.UUID, name: str, num_shards: int | None = None) -> Namespace:
-    """Make it, or find it as it is; another number of shards is refused, but none is no wish."""
-    existing = _namespace(tenant_id, name)
+    """Return the namespace, which is created if it does not exist. Raise Conflict if it has another number of shards.
+
+    Without a number, a new namespace has DEFAULT_SHARDS and an existing one keeps its own.
+    """
+    existing = _find_namespace(tenant_id, name)
     if existing is None:
         shards = DEFAULT_SHARDS if num_shards is None else num_shards
         namespace = Namespace(tenant_id=tenant_id, name=name, num_shards=shards, created_at=db_now())
@@ -154,8 +158,8 @@ def declare_namespace(tenant_id: uuid.UUID, name: str, num_shards: int | None = 
             with transaction.atomic():
                 namespace.save(force_insert=True)
         except IntegrityError:
-            # Another request was faster: now it is there to be found.
-            existing = _namespace(tenant_id, name)
+            # Another request has created it meanwhile.
+            existing = _find_namespace(tenant_id, name)
             if existing is None:
                 raise
         else:
@@ -167,5 +171,5 @@ def declare_namespace(tenant_id: uuid.UUID, name: str, num_shards: int | None = 
     return existing
 
 
-def _namespace(tenant_id: uuid.UUID, name: str) -> Namespace | None:
+def _find_namespace(tenant_id: uuid.UUID, name: str) -> Namespace | None:
     return Namespace.objects.for_tenant(tenant_id).filter(name=name).first()

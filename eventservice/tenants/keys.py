@@ -1,4 +1,4 @@
-"""API keys: made, shown once, and recognised by a keyed hash."""
+"""API keys. A key is shown once, when it is created, and recognized by a keyed hash."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from eventservice.kernel.errors import Conflict, NotFound
 from eventservice.tenants.models import ApiKey
 
 PREFIX = "es"
-ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"  # nothing that a person could misread
+ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"  # without characters that are easily confused
 ID_LENGTH = 12
 SECRET_LENGTH = 40
 USE_RECORD_INTERVAL = timedelta(hours=1)
 EXPIRES_SOON = timedelta(days=14)
-# A successor lives as long again, and the calendar ends with the year 9999. Older keys may have been given more.
+# A successor lives as long again, and the calendar ends with the year 9999. Older keys may have a longer life.
 MAX_LIFETIME = timedelta(days=36_500)
 
 
@@ -38,7 +38,7 @@ def create_key(
     name: str = "",
     expires_at: datetime | None = None,
 ) -> tuple[ApiKey, str]:
-    """A new key and its full text, which nobody will see again. No tenant: an operator's key."""
+    """Create a key, and return it with its full text, which cannot be read again. An operator's key has no tenant."""
     key_id, secret = _random(ID_LENGTH), _random(SECRET_LENGTH)
     key = ApiKey.objects.create(
         key_id=key_id,
@@ -53,7 +53,7 @@ def create_key(
 
 
 def find_key(text: str) -> ApiKey | None:
-    """The valid key that this text is; None for anything else, in the same time."""
+    """Return the valid key with this text, or None. Both take the same time."""
     parts = text.split("_")
     well_formed = len(parts) == 4 and parts[0] == PREFIX and parts[2].isalnum()
     key_id, secret = (parts[2], parts[3]) if well_formed else ("", "")
@@ -68,12 +68,12 @@ def _usable() -> Q:
 
 
 def find_active_key(key_id: str) -> ApiKey | None:
-    """Operators name a key by its id alone."""
+    """Return the key with this id, of whichever tenant, if it is not revoked. Operators name keys by id."""
     return ApiKey.across_tenants.filter(pk=key_id, revoked_at=None).first()
 
 
 def list_keys(tenant_id: uuid.UUID | None) -> list[ApiKey]:
-    """A tenant's keys, or the operators' own."""
+    """Return a tenant's keys, or those of operators."""
     return list(_owned_by(tenant_id).order_by("created_at", "key_id"))
 
 
@@ -85,7 +85,7 @@ def _owned_by(tenant_id: uuid.UUID | None) -> QuerySet[ApiKey]:
 
 class KeyState(StrEnum):
     ACTIVE = "active"
-    ENDING = "ending"  # active, and it ends soon
+    ENDING = "ending"  # active, and about to expire
     EXPIRED = "expired"
     REVOKED = "revoked"
 
@@ -101,13 +101,13 @@ def get_key_state(key: ApiKey, now: datetime) -> KeyState:
 
 
 def list_keys_with_state(tenant_id: uuid.UUID | None, now: datetime) -> list[tuple[ApiKey, KeyState]]:
-    """Those that work first, the newest first."""
+    """Return keys with their states: usable keys first, and the newest first among these and among the others."""
     described = [(key, get_key_state(key, now)) for key in reversed(list_keys(tenant_id))]
     return sorted(described, key=lambda pair: pair[1] in (KeyState.EXPIRED, KeyState.REVOKED))
 
 
 def get_key(tenant_id: uuid.UUID | None, key_id: str) -> ApiKey:
-    """A key of this tenant, or one of the operators' own; another's is not found."""
+    """Return a key of this tenant, or of operators. Raise NotFound for any other."""
     key = _owned_by(tenant_id).filter(pk=key_id).first()
     if key is None:
         raise NotFound("API key")
@@ -115,9 +115,9 @@ def get_key(tenant_id: uuid.UUID | None, key_id: str) -> ApiKey:
 
 
 def require_rotatable(key: ApiKey) -> None:
-    """Neither an ended key is rotated, nor one that has been: that would give its rights anew."""
+    """Raise Conflict for a key that has ended or was rotated: rotating it would grant its rights again."""
     if key.successor_id is not None:
-        rotated = f"This key has been rotated already, into {key.successor_id}: rotate that one."
+        rotated = f"This key was already rotated into {key.successor_id}: rotate that one."
         raise Conflict("already_rotated", rotated)
     if key.revoked_at is not None:
         raise Conflict("wrong_state", "This key has been revoked.")
@@ -126,15 +126,15 @@ def require_rotatable(key: ApiKey) -> None:
 
 
 def count_usable_keys(tenant_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, int]:
-    """How many keys of each tenant are neither revoked nor expired."""
+    """Return the number of keys of each tenant that are neither revoked nor expired."""
     keys = ApiKey.across_tenants.filter(_usable(), tenant_id__in=tenant_ids)
     return dict(keys.order_by().values_list("tenant_id").annotate(Count("key_id")))
 
 
 def record_use(key: ApiKey) -> None:
-    """To the hour: enough to find keys that nobody uses, and not a write for every request.
+    """Record when a key was used, to the hour: enough to find unused keys, without a write for every request.
 
-    Whoever asks neither waits for it nor is refused because of it: the next request makes up for it.
+    The request neither waits for this nor fails because of it: the next one records it instead.
     """
     if key.last_used_at is not None and key.last_used_at > db_now() - USE_RECORD_INTERVAL:
         return
@@ -145,9 +145,9 @@ def record_use(key: ApiKey) -> None:
 
 
 def rotate_key(key: ApiKey, overlap: timedelta) -> tuple[ApiKey, str]:
-    """A successor with the same rights and as long a life; the old key goes on for the overlap and then ends.
+    """Create a successor with the same rights and lifetime. The old key keeps working for the overlap.
 
-    Once: a second successor would have the rights a second time, and its life from an end that is not the key's own.
+    A key is rotated once: a second successor would double its rights.
     """
     life = min(key.expires_at - key.created_at, MAX_LIFETIME) if key.expires_at else None
     ends = Least(Coalesce(F("expires_at"), DbNow(overlap)), DbNow(overlap))
@@ -159,7 +159,7 @@ def rotate_key(key: ApiKey, overlap: timedelta) -> tuple[ApiKey, str]:
         rotatable = keys.filter(_usable(), successor_id=None)
         if not rotatable.update(expires_at=ends, successor_id=successor.key_id):
             require_rotatable(keys.get())
-            raise Conflict("wrong_state", "This key has just been changed by somebody else.")
+            raise Conflict("wrong_state", "This key was changed at the same time. Try again.")
     return successor, text
 
 

@@ -1,4 +1,4 @@
-"""Who may use the system, and where their calls live."""
+"""Tenants, their namespaces and their API keys."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Tenant(models.Model):
     name = models.CharField(max_length=64, unique=True, validators=[name_rule])
     created_at = models.DateTimeField()
     active = models.BooleanField(default=True)
-    # Encrypted; when set, every outbound request is signed with it (Standard Webhooks).
+    # Encrypted. If it is set, every outbound request is signed with it (Standard Webhooks).
     signing_secret = models.TextField(blank=True, default="")
-    # Beside the built-in ones (execution.redaction): headers whose values are secret.
+    # Headers whose values are secret, in addition to the built-in ones (execution.redaction).
     secret_headers = models.JSONField(default=list, blank=True)
-    # Hosts that this tenant may call; empty means any that the deployment allows.
+    # Hosts that this tenant may call. Empty means all that the deployment allows.
     allowed_hosts = models.JSONField(default=list, blank=True)
     max_in_flight = models.PositiveIntegerField(default=1000)
     max_pending = models.PositiveIntegerField(default=1_000_000)
@@ -66,8 +66,8 @@ class Namespace(TenantScopedModel):
         return self.name
 
     def save(self, *args: Any, **kwargs: Any) -> None:
-        # A timer's shard is found by its number of shards: another number would lose the timers of this one.
-        # Also a new object may stand for an old row: Django's save() tries an UPDATE first.
+        # A timer's shard depends on the number of shards: timers would be lost if it changed. A new object may stand
+        # for an existing row, too, because Django's save() tries an UPDATE first.
         if not kwargs.get("force_insert"):
             self.refuse_other_shards()
         super().save(*args, **kwargs)
@@ -81,7 +81,7 @@ class Namespace(TenantScopedModel):
 
 
 class ApiKey(TenantScopedModel):
-    """A credential: `es_<env>_<id>_<secret>`. The secret is shown once; a keyed hash of it is what is kept."""
+    """A credential: `es_<env>_<id>_<secret>`. The secret is shown once, and only its keyed hash is stored."""
 
     class Scope(models.TextChoices):
         READ = "read"
@@ -89,7 +89,7 @@ class ApiKey(TenantScopedModel):
         ADMIN = "admin"
 
     key_id = models.CharField(primary_key=True, max_length=16)
-    # Null: an operator's key, which is bound to no tenant.
+    # Null for an operator's key, which belongs to no tenant.
     tenant = models.ForeignKey(Tenant, models.CASCADE, null=True, blank=True)
     name = models.CharField(max_length=100, default="")
     secret_hash = models.CharField(max_length=64)
@@ -98,7 +98,7 @@ class ApiKey(TenantScopedModel):
     expires_at = models.DateTimeField(null=True, blank=True)
     revoked_at = models.DateTimeField(null=True, blank=True)
     last_used_at = models.DateTimeField(null=True, blank=True)
-    # The key that it was rotated into: it is rotated once.
+    # The key that replaced this one. A key is rotated once.
     successor_id = models.CharField(max_length=16, null=True, blank=True)
 
     class Meta:

@@ -59,5 +59,5 @@ def _write(tenant_id: uuid.UUID, keys: Sequence[uuid.UUID]) -> int:
 
 def _reencrypt(headers: dict[str, Any], work: Reencryption, service_call_id: uuid.UUID) -> dict[str, Any]:
     return reencrypt_headers(
-        headers, lambda stored: work.renewed(stored, f"a header of call {service_call_id}")
+        headers, lambda stored: work.reencrypt(stored, f"a header of call {service_call_id}")
     )

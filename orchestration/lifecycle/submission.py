@@ -181,7 +181,7 @@ def build_timer(command: SubmitServiceCall, tenant: TenantProfile, now: datetime
         command.service_call_id,
         command.correlation_id,
         due_at=command.compute_due_at(now),
-        shard_id=compute_shard(command.tenant_id, timer_key, tenant.shards_of(command.namespace)),
+        shard_id=compute_shard(command.tenant_id, timer_key, tenant.get_num_shards(command.namespace)),
         host=command.request.host,
         request_bytes=command.request.body_bytes,
     )

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 from pytest_django import Settings
 
-from eventservice.db.checks import slices
+from eventservice.runtime.checks import check_slices
 
 
 def test_the_shipped_settings_are_valid() -> None:
-    assert slices() == []
+    assert check_slices() == []
 
 
 @pytest.mark.parametrize(
@@ -24,4 +24,6 @@ def test_the_shipped_settings_are_valid() -> None:
 )
 def test_each_wrong_setting_is_named(settings: Settings, change: dict[str, Any], named: str) -> None:
     settings.Q_CLUSTER = {**settings.Q_CLUSTER, **change}
-    assert [error.id for error in slices() if f"Q_CLUSTER: {named}" in error.msg] == ["eventservice.E004"]
+    assert [error.id for error in check_slices() if f"Q_CLUSTER: {named}" in error.msg] == [
+        "eventservice.E004"
+    ]

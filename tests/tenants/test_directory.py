@@ -109,10 +109,10 @@ def test_a_change_is_seen_when_the_profile_has_grown_old(monkeypatch: pytest.Mon
 def test_each_namespace_has_its_own_shards_and_each_tenant_its_own_namespaces() -> None:
     ours, theirs = create_tenant("acme"), create_tenant("intruder")
     declare_namespace(ours.tenant_id, "orders", 64)
-    assert get_profile(ours.tenant_id).shards_of("orders") == 64
-    assert get_profile(ours.tenant_id).shards_of("default") == DEFAULT_SHARDS
+    assert get_profile(ours.tenant_id).get_num_shards("orders") == 64
+    assert get_profile(ours.tenant_id).get_num_shards("default") == DEFAULT_SHARDS
     with pytest.raises(Invalid) as refused:
-        get_profile(theirs.tenant_id).shards_of("orders")
+        get_profile(theirs.tenant_id).get_num_shards("orders")
     assert (refused.value.code, list(refused.value.errors)) == ("unknown_namespace", ["namespace"])
 
 
@@ -120,7 +120,7 @@ def test_a_namespace_that_another_process_has_just_declared_is_known_at_once() -
     tenant = create_tenant("acme")
     get_profile(tenant.tenant_id)
     NamespaceFactory(tenant=tenant, name="orders", num_shards=8)
-    assert get_profile(tenant.tenant_id).shards_of("orders") == 8
+    assert get_profile(tenant.tenant_id).get_num_shards("orders") == 8
 
 
 def test_to_declare_a_namespace_again_finds_it_as_it_is() -> None:

@@ -204,7 +204,7 @@ class CallContext:
 def _check_namespace(name: str, info: ValidationInfo) -> str:
     context: CallContext = info.context  # type: ignore[assignment]  # always given: see CallContext
     try:
-        context.tenant.shards_of(name)
+        context.tenant.get_num_shards(name)
     except Invalid:
         raise rule_error("must be a namespace of this tenant: this one does not exist") from None
     return name

@@ -1,4 +1,4 @@
-"""The databases that the service runs on, a package each. Nothing outside asks which one it is.
+"""The supported databases, a package each. Code outside never asks which one it runs on.
 
 A package is a Django database backend (`base.py`) that carries its dialect, and says how DATABASE_URL names it
 (`configuration.py`). To add a database: write its package, and add it to `eventservice.db.configuration.DATABASES`.
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 def get_dialect(connection: BaseDatabaseWrapper | None = None) -> Dialect:
     """Return the dialect of this connection's database, or of the default one's.
 
-    Raises ImproperlyConfigured for a backend that has none.
+    Raise ImproperlyConfigured for a backend that has none.
     """
-    # Settings import this package, and must not import what needs settings.
-    from django.db import connection as default_connection
-
-    on: Any = default_connection if connection is None else connection
+    on: Any = connection
+    if on is None:
+        # Settings import this package, and must not import what needs settings.
+        from django.db import connection as on
     try:
         dialect: Dialect = on.dialect
     except AttributeError:

@@ -1,4 +1,4 @@
-"""What every dialect offers: one facade over a few small objects, which hold all differences between databases."""
+"""The interface of a dialect: one facade over a few small objects, which hold all differences between databases."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def _insert_values(model: Model, columns: Sequence[str]) -> str:
 
 
 class ErrorCodes(ABC):
-    """What the driver's errors mean (eventservice.db.errors)."""
+    """The meaning of the driver's errors (eventservice.db.errors)."""
 
     @abstractmethod
     def is_deadlock(self, error: OperationalError) -> bool:
@@ -139,7 +139,7 @@ class Dialect:
     health_checks: Sequence[Callable[[], Iterable[Finding]]] = ()
 
     def watch_changes(self, wake: Callable[[], None], max_interval: float) -> ChangeWatch:
-        """Return a watch on what other processes write. It may call `wake`, from another thread."""
+        """Return a watch for the writes of other processes. It may call `wake` from another thread."""
         return PollingChangeWatch(max_interval)
 
     def relax_durability(self) -> None:
@@ -150,7 +150,7 @@ class Dialect:
         """
 
     def list_tables_without_statistics(self) -> list[str]:
-        """Return the tables that hold something and that the planner knows nothing of."""
+        """Return the tables that have rows and no planner statistics."""
         return []
 
     def gather_first_statistics(self, tables: Collection[str]) -> list[str]:
@@ -158,5 +158,5 @@ class Dialect:
         return []
 
     def run_system_checks(self) -> list[CheckMessage]:
-        """Return what is wrong with the driver or its library; it is called without a connection."""
+        """Return problems of the driver or its library. It is called without a connection."""
         return []

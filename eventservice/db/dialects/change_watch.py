@@ -1,4 +1,4 @@
-"""How a loop learns that another process has written, without asking the tables.
+"""Noticing that another process has written, without querying the tables.
 
 Where the database cannot be asked cheaply, the answer is "perhaps": often while there is work, and seldom while there
 is none.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 
-# How often to look while there is work, where looking is the only way.
+# The interval between looks while there is work.
 MIN_INTERVAL_SECONDS = 0.02
 
 

@@ -1,4 +1,4 @@
-"""How a database is named in DATABASE_URL, and what Django's DATABASES must say of it. Settings import this."""
+"""A database in DATABASE_URL and in Django's DATABASES. Settings import this."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote
 
 @dataclass(frozen=True, slots=True)
 class SessionLimits:
-    """After how many seconds the database ends what a session does, so that a frozen process holds no locks."""
+    """Time-outs of a session: the database ends what takes longer, so that a frozen process does not keep its locks."""
 
     idle_transaction_seconds: int
     lock_seconds: int
@@ -29,7 +29,7 @@ class DatabaseConfiguration(ABC):
 
     @abstractmethod
     def configure(self, database: dict[str, Any], limits: SessionLimits) -> None:
-        """Add to the entry what each session has to be set up with."""
+        """Add the options of a session to the entry."""
 
 
 class ServerConfiguration(DatabaseConfiguration):

@@ -1,4 +1,4 @@
-"""What the health checks of the databases share."""
+"""Parts that the health checks of several databases share."""
 
 from __future__ import annotations
 

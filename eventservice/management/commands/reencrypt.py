@@ -31,10 +31,10 @@ class Command(BaseCommand):
         self.stdout.write(
             f"Encrypted again: secrets of {tenants} tenants, {endpoints} endpoints and {calls} calls."
         )
-        if work.closed:
+        if work.unreadable:
             raise CommandError(
-                f"{work.closed} secrets cannot be decrypted with any of the ENCRYPTION_KEYS: {', '.join(work.examples)}"
-                f"{', …' if work.closed > len(work.examples) else ''}. Append the key that"
+                f"{work.unreadable} secrets cannot be decrypted with any of the ENCRYPTION_KEYS: {', '.join(work.examples)}"
+                f"{', …' if work.unreadable > len(work.examples) else ''}. Append the key that"
                 " encrypted them, and run this command again."
             )
         self.stdout.write(

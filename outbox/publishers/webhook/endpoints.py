@@ -84,7 +84,7 @@ def reencrypt_endpoint_secrets(work: Reencryption) -> int:
     changed = 0
     endpoints = WebhookEndpoint.across_tenants.values_list("tenant_id", "endpoint_id", "secret")
     for tenant_id, endpoint_id, stored in endpoints:
-        fresh = work.renewed(stored, f"secret of webhook endpoint {endpoint_id}")
+        fresh = work.reencrypt(stored, f"secret of webhook endpoint {endpoint_id}")
         if fresh != stored:
             changed += _filter_endpoint(tenant_id, endpoint_id).filter(secret=stored).update(secret=fresh)
     return changed

@@ -1,4 +1,4 @@
-"""How MariaDB differs: its time is per statement, and it locks what it passes in an index."""
+"""The MariaDB dialect: time is per statement, and index entries that a statement passes are locked."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class MariaDBLocks(Locks):
 
 
 class MariaDBWriter(BulkWriter):
-    # Rows are named by their keys. MariaDB may think of another index, and then locks what it passes.
+    # Rows are named by their keys. MariaDB may choose another index, and then locks the entries that it passes.
     update_hint = " FORCE INDEX (PRIMARY)"
 
     def upsert_sql(

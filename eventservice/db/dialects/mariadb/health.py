@@ -1,4 +1,4 @@
-"""What `manage.py doctor` checks in MariaDB: the tables' collation and the session's time-outs."""
+"""Checks of MariaDB for `manage.py doctor`: the tables' collation and the session's time-outs."""
 
 from __future__ import annotations
 

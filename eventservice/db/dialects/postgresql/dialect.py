@@ -1,4 +1,4 @@
-"""How PostgreSQL differs: batches are one statement each, and its planner has to be given its first statistics."""
+"""The PostgreSQL dialect: a batch is one statement, and a new table needs its first statistics."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Django's SQLite backend made strict: STRICT tables, IMMEDIATE transactions, one time per transaction.
 
 - Every table, of every app, is STRICT: a wrong type is an error and not a silent conversion.
-- Transactions begin IMMEDIATE: a writer waits its turn at the start, where waiting is safe, and not in the
-  middle, where SQLite can only answer "database is locked".
+- Transactions are IMMEDIATE: a writer waits at the start, where waiting is safe. In the middle of a transaction SQLite
+  could only answer "database is locked".
 - Each transaction seeds the connection's `stable_now` table, which `DbNow` reads (eventservice.db.now).
 - `synchronous` follows the role of the process (SQLiteDialect.relax_durability).
 """
@@ -52,7 +52,7 @@ class StrictSchemaEditor(schema.DatabaseSchemaEditor):
 class StrictOperations(operations.DatabaseOperations):
     def adapt_datetimefield_value(self, value: Any) -> Any:
         adapted = super().adapt_datetimefield_value(value)
-        # Python leaves out a zero fraction; texts must be of one width to compare as the instants do.
+        # Python omits a zero fraction, but texts must have one width to sort as the moments do.
         if isinstance(adapted, str) and "." not in adapted:
             adapted += ".000000"
         return adapted

@@ -1,4 +1,4 @@
-"""How SQLite differs: it has one writer at a time, no types for time, and changes are noticed by its log."""
+"""The SQLite dialect: one writer at a time, moments are texts, and the log shows that something was written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `manage.py doctor` checks in SQLite: the library, the connection and the disk."""
+"""Checks of SQLite for `manage.py doctor`: the library, the connection and the disk."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""Which SQLite the process uses: the fixed one that pysqlite3 bundles, where Python's own has the WAL-reset bug.
+"""The choice of the SQLite library: the one that pysqlite3 bundles, where Python's own has the WAL-reset bug.
 
-Must be called before Django's SQLite backend is imported, for that binds the module's names.
+It has to be made before Django's SQLite backend is imported, because that binds the module's names.
 """
 
 import sqlite3
 import sys
 
-# From here on the bug is fixed (older versions may lose committed pages when a checkpoint resets the WAL).
+# The first version without the bug. Older ones may lose committed pages when a checkpoint resets the WAL.
 FIXED = (3, 51, 3)
 
 
@@ -15,7 +15,7 @@ def prefer_fixed_library() -> None:
         return
     try:
         import pysqlite3
-    except ImportError:  # no wheel for this platform: eventservice.W001 tells the operator
+    except ImportError:  # no wheel for this platform: the check eventservice.W001 warns
         return
     sys.modules["sqlite3"] = pysqlite3
     sys.modules["sqlite3.dbapi2"] = pysqlite3.dbapi2
