@@ -26,13 +26,13 @@ Column = Callable[[Any], Any]
 def column(label: str, show: Column, empty: str = NOTHING) -> Column:
     """Return a read-only column for `list_display` and `fields`."""
 
-    def shown(row: Any) -> Any:
+    def render(row: Any) -> Any:
         return show(row)
 
-    shown.__name__ = label.replace(" ", "_")
-    shown.short_description = label  # type: ignore[attr-defined]
-    shown.empty_value_display = empty  # type: ignore[attr-defined]
-    return shown
+    render.__name__ = label.replace(" ", "_")
+    render.short_description = label  # type: ignore[attr-defined]
+    render.empty_value_display = empty  # type: ignore[attr-defined]
+    return render
 
 
 def time_column(name: str) -> Column:

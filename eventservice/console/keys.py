@@ -43,7 +43,7 @@ OPERATOR_SCOPES = (
     ("write", "submit, cancel, reschedule and replay calls of every tenant"),
     ("admin", "manage tenants and their limits, namespaces and keys"),
 )
-LIVES = (("", "Never"), ("30d", "In 30 days"), ("90d", "In 90 days"), ("365d", "In a year"))
+LIFETIMES = (("", "Never"), ("30d", "In 30 days"), ("90d", "In 90 days"), ("365d", "In a year"))
 OVERLAPS = (
     ("0s", "No time: it expires now"),
     ("1h", "1 hour"),
@@ -73,19 +73,19 @@ class KeyView(ConfirmView):
             return reverse("console:operator-keys")
         return reverse("console:tenant", args=[tenant_id]) + "#keys"
 
-    def make_key(
+    def create_and_record(
         self, action: str, command: Callable[[], tuple[ApiKey, str]], **detail: Any
     ) -> tuple[ApiKey, str]:
         """Create a key and record it in the audit log by its id, never with its text."""
         with transaction.atomic():
             key, text = command()
-            said = {
+            entry = {
                 "name": key.name,
                 "scopes": key.scopes,
                 "expires": format_instant(key.expires_at),
                 **detail,
             }
-            record_action(self.request.user, action, tenant_id=key.tenant_id, subject=key.key_id, **said)
+            record_action(self.request.user, action, tenant_id=key.tenant_id, subject=key.key_id, **entry)
         return key, text
 
     def show_once(self, tenant: Tenant | None, key: ApiKey, text: str, replaced: str = "") -> HttpResponse:
@@ -116,7 +116,7 @@ class CreateKey(KeyView):
             "given": given,
             "wrong": wrong,
             "scopes": SCOPES if tenant_id else OPERATOR_SCOPES,
-            "lives": LIVES,
+            "lives": LIFETIMES,
             "back_to": self.list_address(tenant_id),
         }
         return self.render(context, status=status)
@@ -131,7 +131,7 @@ class CreateKey(KeyView):
             given = {**request.POST.dict(), "scopes": request.POST.getlist("scopes")}
             return self._show_form(tenant_id, given, form.wrong, 400)
 
-        key, text = self.make_key(
+        key, text = self.create_and_record(
             "key-create",
             lambda: create_key(
                 tenant_id, asked.scope_names, name=asked.name or "", expires_at=asked.expires_at
@@ -167,7 +167,7 @@ class RotateKey(KeyView):
             require_rotatable(key)
             return rotate_key(key, overlap)
 
-        key, text = self.make_key("key-rotate", rotate, replaces=key_id, overlap=str(overlap))
+        key, text = self.create_and_record("key-rotate", rotate, replaces=key_id, overlap=str(overlap))
         return self.show_once(tenant, key, text, replaced=key_id)
 
 

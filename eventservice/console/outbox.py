@@ -40,12 +40,12 @@ from outbox.status import count_waiting_by_type, get_status
 from timers.models import NodeRole
 from timers.operator_views import list_nodes
 
-LISTED = 25
-LARGEST_KEY = 2**63 - 1
-PARKED_SHOWN = 5
-KINDS_SHOWN = 20
-TIMELINE_SHOWN = 100
-BY_HAND = "Parked by an operator."
+PAGE_SIZE = 25
+MAX_EVENT_ID = 2**63 - 1
+MAX_PARKED_SHOWN = 5
+MAX_KINDS_SHOWN = 20
+MAX_EVENTS_OF_CALL = 100
+PARKED_BY_OPERATOR = "Parked by an operator."
 
 
 class OutboxPage(ConsoleView):
@@ -55,8 +55,8 @@ class OutboxPage(ConsoleView):
     def get(self, request: HttpRequest) -> HttpResponse:
         faults: list[FieldError] = []
         wanted, cursor, seen = _read(request, faults)
-        page = EventPage([], None) if faults else list_events(wanted, cursor, LISTED)
-        parked = list_events(EventFilter(StateFilter.PARKED), None, PARKED_SHOWN).events
+        page = EventPage([], None) if faults else list_events(wanted, cursor, PAGE_SIZE)
+        parked = list_events(EventFilter(StateFilter.PARKED), None, MAX_PARKED_SHOWN).events
         now = db_now()
         found = get_status(MAX_COUNTED)
         lag = check_outbox_lag(found)
@@ -71,7 +71,7 @@ class OutboxPage(ConsoleView):
             "status": found,
             "lag_severity": lag.severity,
             "problems": select_problems([check_role(list_nodes(), NodeRole.DISPATCHER, now), lag]),
-            "kinds": [(kind, names.get(kind.tenant_id, "")) for kind in kinds[:KINDS_SHOWN]],
+            "kinds": [(kind, names.get(kind.tenant_id, "")) for kind in kinds[:MAX_KINDS_SHOWN]],
             "sampled": found.unpublished > MAX_COUNTED,
             "parked": _rows(parked, names, count_unpublished_by_aggregate(parked)),
             "rows": _rows(page.events, names, {}),
@@ -112,7 +112,7 @@ def _read(request: HttpRequest, faults: list[FieldError]) -> tuple[EventFilter, 
 
 def _key(query: Query, name: str) -> int:
     text = query.text(name) or "0"
-    if text.isascii() and text.isdecimal() and len(text) < len(str(LARGEST_KEY)):
+    if text.isascii() and text.isdecimal() and len(text) < len(str(MAX_EVENT_ID)):
         return int(text)
     query.fault(name, "must be the number of an event")
     return 0
@@ -147,7 +147,7 @@ class EventDetailsPage(ConsoleView):
 
     def get(self, request: HttpRequest, key: int) -> HttpResponse:
         event = _event(key)
-        around = list_aggregate_events(event.tenant_id, event.aggregate_id, 0, TIMELINE_SHOWN)
+        around = list_aggregate_events(event.tenant_id, event.aggregate_id, 0, MAX_EVENTS_OF_CALL)
         names = find_tenant_names([event.tenant_id])
         context = {
             "now": db_now(),
@@ -164,7 +164,7 @@ class EventDetailsPage(ConsoleView):
 
 
 def _event(key: int) -> OutboxEvent:
-    event = find_event(key) if key <= LARGEST_KEY else None
+    event = find_event(key) if key <= MAX_EVENT_ID else None
     if event is None:
         raise NotFound("event")
     return event
@@ -176,17 +176,17 @@ class EventAction(ConfirmView):
     nav = "outbox"
 
     def decide(
-        self, action: str, key: int, command: Callable[[], bool], *, otherwise: str, said: str
+        self, action: str, key: int, command: Callable[[], bool], *, reason: str, message: str
     ) -> HttpResponse:
-        """Run a command on an event. `otherwise` says why the command may have found nothing to do."""
+        """Run a command on an event. `reason` says why the command may have found nothing to do."""
 
         def done() -> None:
             if not command():
-                raise Conflict("wrong_state", f"Nothing was changed. {otherwise}")
+                raise Conflict("wrong_state", f"Nothing was changed. {reason}")
 
         event = _event(key)
         self.run_audited(action, done, tenant_id=event.tenant_id, subject=key, type=event.event_type)
-        self.report_success(said)
+        self.report_success(message)
         return self.redirect_back(reverse("console:event", args=[key]))
 
 
@@ -196,8 +196,8 @@ class RetryEvent(EventAction):
             "event-retry",
             key,
             lambda: unpark(key),
-            otherwise="The event is no longer parked.",
-            said="The event will be published again; the events held behind it follow.",
+            reason="The event is no longer parked.",
+            message="The event will be published again; the events held behind it follow.",
         )
 
 
@@ -222,8 +222,8 @@ class SkipEvent(EventAction):
             "event-skip",
             key,
             lambda: skip(key),
-            otherwise="The event is no longer parked.",
-            said="Event skipped. The events held behind it will be published.",
+            reason="The event is no longer parked.",
+            message="Event skipped. The events held behind it will be published.",
         )
 
 
@@ -242,9 +242,9 @@ class ParkEvent(EventAction):
         return self.decide(
             "event-park",
             key,
-            lambda: park(key, BY_HAND),
-            otherwise="The event, or another one of its call, is already published or parked.",
-            said="Event parked. Later events of its call wait.",
+            lambda: park(key, PARKED_BY_OPERATOR),
+            reason="The event, or another one of its call, is already published or parked.",
+            message="Event parked. Later events of its call wait.",
         )
 
 

@@ -40,7 +40,7 @@ from eventservice.tenants.keys import count_usable_keys, list_keys_with_state
 from eventservice.tenants.models import DEFAULT_SHARDS, Tenant
 from orchestration.queries.calls import count_pending
 
-LISTED = 25
+PAGE_SIZE = 25
 # The fields of the settings form, and their columns.
 NUMBERS = {
     "maxInFlight": "max_in_flight",
@@ -58,13 +58,13 @@ class TenantsPage(ConsoleView):
     def get(self, request: HttpRequest) -> HttpResponse:
         faults: list[FieldError] = []
         after = Query(request.GET, faults).text("after", most=64) or "" if request.GET.get("after") else ""
-        found = list_tenants(LISTED + 1, after)
-        keys = count_usable_keys([tenant.tenant_id for tenant in found[:LISTED]])
+        found = list_tenants(PAGE_SIZE + 1, after)
+        keys = count_usable_keys([tenant.tenant_id for tenant in found[:PAGE_SIZE]])
         rows = [
             (tenant, count_pending(tenant.tenant_id, MAX_COUNTED + 1), keys.get(tenant.tenant_id, 0))
-            for tenant in found[:LISTED]
+            for tenant in found[:PAGE_SIZE]
         ]
-        more = len(found) > LISTED
+        more = len(found) > PAGE_SIZE
         return self.render({"rows": rows, "after": after, "next_after": rows[-1][0].name if more else None})
 
 
@@ -153,10 +153,10 @@ class UpdateLimits(TenantPage):
         changed = {
             column: value for column, value in settings.changes().items() if getattr(tenant, column) != value
         }
-        told = "Settings saved. They take effect everywhere within 5 seconds."
+        message = "Settings saved. They take effect everywhere within 5 seconds."
         try:
             return _change(
-                self, "tenant-change", tenant_id, changed, told, request.POST.get("shown", ""), **changed
+                self, "tenant-change", tenant_id, changed, message, request.POST.get("shown", ""), **changed
             )
         except EditConflict:
             return self.show_tenant(get_tenant(tenant_id), request.POST, 409, outdated=True)
@@ -172,9 +172,9 @@ class SetSecret(TenantPage):
         if settings is None or form.faults:
             return self.show_tenant(tenant, None, 400, wrong_secret=form.wrong)
         action = "tenant-secret-rotate" if tenant.signing_secret else "tenant-secret-set"
-        told = "Signing secret saved. It takes effect everywhere within 5 seconds."
+        message = "Signing secret saved. It takes effect everywhere within 5 seconds."
         # The secret must not appear in the audit log.
-        return _change(self, action, tenant_id, settings.changes(), told)
+        return _change(self, action, tenant_id, settings.changes(), message)
 
 
 class ClearSecret(ConfirmView):
@@ -192,8 +192,8 @@ class ClearSecret(ConfirmView):
         )
 
     def post(self, request: HttpRequest, tenant_id: uuid.UUID) -> HttpResponse:
-        told = "Signing secret cleared. Requests are no longer signed."
-        return _change(self, "tenant-secret-clear", tenant_id, {"signing_secret": ""}, told)
+        message = "Signing secret cleared. Requests are no longer signed."
+        return _change(self, "tenant-secret-clear", tenant_id, {"signing_secret": ""}, message)
 
 
 class ActivateTenant(ConsoleView):
@@ -201,8 +201,8 @@ class ActivateTenant(ConsoleView):
     write_role = Role.ADMIN
 
     def post(self, request: HttpRequest, tenant_id: uuid.UUID) -> HttpResponse:
-        told = "Tenant activated. Its keys are accepted again."
-        return _change(self, "tenant-activate", tenant_id, {"active": True}, told)
+        message = "Tenant activated. Its keys are accepted again."
+        return _change(self, "tenant-activate", tenant_id, {"active": True}, message)
 
 
 class DeactivateTenant(ConfirmView):
@@ -224,8 +224,8 @@ class DeactivateTenant(ConfirmView):
 
     def post(self, request: HttpRequest, tenant_id: uuid.UUID) -> HttpResponse:
         self.require_typed_word(get_tenant(tenant_id).name)
-        told = "Tenant deactivated. Its keys are refused."
-        return _change(self, "tenant-deactivate", tenant_id, {"active": False}, told)
+        message = "Tenant deactivated. Its keys are refused."
+        return _change(self, "tenant-deactivate", tenant_id, {"active": False}, message)
 
 
 class CreateNamespace(TenantPage):
@@ -249,8 +249,8 @@ class CreateNamespace(TenantPage):
             except DomainError as error:
                 form.add_error(error)
             else:
-                said = "created" if is_new else "already exists"
-                self.report_success(f"Namespace {name} {said} with {num_shards} shards.")
+                outcome = "created" if is_new else "already exists"
+                self.report_success(f"Namespace {name} {outcome} with {num_shards} shards.")
                 return self.redirect_to("console:tenant", tenant_id)
         return self.show_tenant(tenant, None, 400, wrong_namespace=form.wrong, namespace=request.POST)
 
@@ -267,7 +267,7 @@ def _change(
     action: str,
     tenant_id: uuid.UUID,
     changes: Mapping[str, Any],
-    told: str,
+    message: str,
     shown: str | None = None,
     **detail: Any,
 ) -> HttpResponse:
@@ -288,7 +288,7 @@ def _change(
         return True
 
     changed = page.run_audited(action, change, tenant_id=tenant_id, subject=tenant_id, changed=bool, **detail)
-    page.report_success(told if changed else "Nothing to change.")
+    page.report_success(message if changed else "Nothing to change.")
     return page.redirect_to("console:tenant", tenant_id)
 
 

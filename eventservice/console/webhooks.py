@@ -36,9 +36,9 @@ from outbox.publishers.webhook.recovery import list_endpoint_queues, retry_exhau
 
 R = TypeVar("R")
 
-LISTED = 50
-MOST_COUNTED = 1000
-MOST_SENT_AGAIN = 1000
+PAGE_SIZE = 50
+MAX_PENDING_COUNTED = 1000
+MAX_RESENT = 1000
 
 
 class WebhooksPage(ConsoleView):
@@ -48,15 +48,15 @@ class WebhooksPage(ConsoleView):
     def get(self, request: HttpRequest) -> HttpResponse:
         faults: list[FieldError] = []
         tenant_id = Query(drop_empty_params(request.GET), faults).identifier("tenant")
-        found = [] if faults else list_endpoint_queues(tenant_id, LISTED + 1, MOST_COUNTED)
+        found = [] if faults else list_endpoint_queues(tenant_id, PAGE_SIZE + 1, MAX_PENDING_COUNTED)
         names = find_tenant_names([queue.endpoint.tenant_id for queue in found])
         context = {
             "faults": faults,
             "rows": [
                 (queue, names.get(queue.endpoint.tenant_id, ""), mask_url(queue.endpoint.url))
-                for queue in found[:LISTED]
+                for queue in found[:PAGE_SIZE]
             ],
-            "more": len(found) > LISTED,
+            "more": len(found) > PAGE_SIZE,
             "tenant_id": tenant_id,
             "tenants": list_tenant_options(tenant_id),
             "back": "?" + urlencode({"next": request.get_full_path()}),
@@ -106,8 +106,8 @@ class CreateEndpoint(ConsoleView):
             events=types,
         )
         # The secret is shown in the response to the form and nowhere else, like a new key.
-        shown = {"tenant": tenant, "endpoint": endpoint, "url": mask_url(url), "secret": secret}
-        return self.render(shown, "console/outbox/endpoint_created.html", status=201)
+        context = {"tenant": tenant, "endpoint": endpoint, "url": mask_url(url), "secret": secret}
+        return self.render(context, "console/outbox/endpoint_created.html", status=201)
 
 
 class EnableEndpoint(ConsoleView):
@@ -184,7 +184,7 @@ class ResendDeliveries(ConfirmView):
             "Resend failed deliveries?",
             "Resend",
             back_to=reverse("console:webhooks"),
-            text=f"Up to {MOST_SENT_AGAIN:,} deliveries to {mask_url(endpoint.url)} that failed recently "
+            text=f"Up to {MAX_RESENT:,} deliveries to {mask_url(endpoint.url)} that failed recently "
             "are sent again. The receiver may get them after later events of the same call.",
         )
 
@@ -210,4 +210,4 @@ def _endpoint(tenant_id: uuid.UUID, endpoint_id: uuid.UUID) -> WebhookEndpoint:
 def _send_again(endpoint: WebhookEndpoint) -> int:
     if not endpoint.active:
         raise Conflict("wrong_state", "This endpoint is disabled. Enable it first.")
-    return retry_exhausted_deliveries(endpoint.tenant_id, endpoint.endpoint_id, MOST_SENT_AGAIN)
+    return retry_exhausted_deliveries(endpoint.tenant_id, endpoint.endpoint_id, MAX_RESENT)

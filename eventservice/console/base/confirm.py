@@ -19,7 +19,7 @@ class ConfirmView(ConsoleView):
             "title": title,
             "button": button,
             "action": self.request.path,
-            "next": self.next_url(back_to),
+            "next": self.get_next_url(back_to),
             **more,
         }
         return self.render(context, template)

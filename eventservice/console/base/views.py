@@ -27,7 +27,7 @@ log = get_logger(__name__)
 
 R = TypeVar("R")
 
-READING = frozenset({"GET", "HEAD", "OPTIONS"})
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 SESSION_ENDED = "Your session has ended, so nothing was changed. Sign in and try again."
 OUTDATED = "Nothing was changed, because that page was out of date. It is current now; please try again."
 
@@ -48,41 +48,43 @@ class ConsoleView(View):
 
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         try:
-            return self._turned_away(request) or super().dispatch(request, *args, **kwargs)
+            return self._refuse_unauthorized(request) or super().dispatch(request, *args, **kwargs)
         except (DomainError, Problem, OperationalError) as error:
-            return self._answer(error)
+            return self._handle_error(error)
 
-    def _turned_away(self, request: HttpRequest) -> HttpResponse | None:
+    def _refuse_unauthorized(self, request: HttpRequest) -> HttpResponse | None:
         role = role_of(request.user) if request.user.is_authenticated else None
         if role is None:
-            return self._to_login(request)
+            return self._send_to_sign_in(request)
         self.role = role
-        needed = self.read_role if request.method in READING else self.write_role
+        needed = self.read_role if request.method in SAFE_METHODS else self.write_role
         if role < needed:
             return self.render_error(
                 403, f"You need the {needed.group} role (you are {_article(role.group)} {role.group})."
             )
         return None
 
-    def _to_login(self, request: HttpRequest) -> HttpResponse:
+    def _send_to_sign_in(self, request: HttpRequest) -> HttpResponse:
         """Redirect to the sign-in page, which leads back. For a fragment, htmx redirects the whole page."""
         login = reverse("console:login")
         if self.is_fragment:
-            on_show = _ours(_path(request.headers.get("HX-Current-URL")))
-            address = redirect_to_login(self.url_after_login(on_show), login).url if on_show else login
+            on_show = _find_own_url(_get_path(request.headers.get("HX-Current-URL")))
+            address = redirect_to_login(self.get_url_after_login(on_show), login).url if on_show else login
             return HttpResponse(status=401, headers={"HX-Redirect": address})
-        if request.method in READING:
+        if request.method in SAFE_METHODS:
             return redirect_to_login(request.get_full_path(), login)
         messages.warning(request, SESSION_ENDED)
-        return redirect_to_login(self.url_after_login(self.previous_url() or request.get_full_path()), login)
+        return redirect_to_login(
+            self.get_url_after_login(self.find_previous_url() or request.get_full_path()), login
+        )
 
-    def url_after_login(self, on_show: str) -> str:
+    def get_url_after_login(self, on_show: str) -> str:
         """Return where to continue after a sign-in that interrupted the request."""
         return on_show
 
     def handle_csrf_failure(self) -> HttpResponse:
         """Answer a request whose CSRF token is no longer valid because somebody has signed in since."""
-        return self._turned_away(self.request) or self.respond_to_outdated_form()
+        return self._refuse_unauthorized(self.request) or self.respond_to_outdated_form()
 
     def respond_to_outdated_form(self) -> HttpResponse:
         if self.is_fragment:
@@ -90,18 +92,18 @@ class ConsoleView(View):
         self.report_error(OUTDATED)
         return self.redirect_back()
 
-    def _answer(self, error: DomainError | Problem | OperationalError) -> HttpResponse:
+    def _handle_error(self, error: DomainError | Problem | OperationalError) -> HttpResponse:
         problem = find_problem(error)
         if problem is None:
             raise error
         if not self.has_role:
             return self.render_error(problem.status_code, DATABASE_BUSY)  # nothing has been done yet
-        if self.request.method in READING or problem.status_code == 404 or self.is_fragment:
+        if self.request.method in SAFE_METHODS or problem.status_code == 404 or self.is_fragment:
             return self.render_error(problem.status_code, problem.detail, problem.errors)
         self.report_error(" ".join([problem.detail, *(f"{f.pointer} {f.detail}." for f in problem.errors)]))
         return self.redirect_back()
 
-    # --- answers ----------------------------------------------------------------------------------------------
+    # --- responses ----------------------------------------------------------------------------------------------
 
     @property
     def has_role(self) -> bool:
@@ -133,28 +135,28 @@ class ConsoleView(View):
         return response
 
     def render_error(self, status: int, text: str, faults: Any = ()) -> HttpResponse:
-        said = {"text": text, "faults": faults, "code": status}
+        context = {"text": text, "faults": faults, "code": status}
         if self.has_role:
-            return self.render(said, "console/error.html", status)
+            return self.render(context, "console/error.html", status)
         # Without the frame, which shows the user.
         base = "console/base_fragment.html" if self.is_fragment else "standalone.html"
-        return render(self.request, "console/error.html", {"base": base, **said}, status=status)
+        return render(self.request, "console/error.html", {"base": base, **context}, status=status)
 
-    def next_url(self, otherwise: str) -> str:
+    def get_next_url(self, default: str) -> str:
         """Return the `next` parameter of the form or link if it is a URL of this site, otherwise the default."""
-        return _ours(self.request.POST.get("next"), self.request.GET.get("next")) or otherwise
+        return _find_own_url(self.request.POST.get("next"), self.request.GET.get("next")) or default
 
-    def redirect_back(self, otherwise: str = "") -> HttpResponseRedirect:
+    def redirect_back(self, default: str = "") -> HttpResponseRedirect:
         """Redirect to the page that the operator came from. Its state is in its URL."""
-        return redirect_see_other(self.previous_url() or otherwise or reverse("console:dashboard"))
+        return redirect_see_other(self.find_previous_url() or default or reverse("console:dashboard"))
 
-    def previous_url(self) -> str | None:
-        return _ours(self.request.POST.get("next"), _path(self.request.headers.get("Referer")))
+    def find_previous_url(self) -> str | None:
+        return _find_own_url(self.request.POST.get("next"), _get_path(self.request.headers.get("Referer")))
 
     def redirect_to(self, name: str, *args: Any) -> HttpResponseRedirect:
         return redirect_see_other(reverse(name, args=args))
 
-    # --- acting -----------------------------------------------------------------------------------------------
+    # --- commands -----------------------------------------------------------------------------------------------
 
     def run_audited(
         self,
@@ -184,12 +186,12 @@ class ConsoleView(View):
         messages.error(self.request, text)
 
 
-def _ours(*addresses: str | None) -> str | None:
-    """The first that stays on this site."""
+def _find_own_url(*addresses: str | None) -> str | None:
+    """Return the first address that is on this site, or None."""
     return next((a for a in addresses if a and url_has_allowed_host_and_scheme(a, allowed_hosts=None)), None)
 
 
-def _path(address: str | None) -> str | None:
+def _get_path(address: str | None) -> str | None:
     if not address:
         return None
     try:

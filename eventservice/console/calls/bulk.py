@@ -258,7 +258,7 @@ class BulkView(ConsoleView):
     @property
     def list_url(self) -> str:
         """The list on which the action was started."""
-        return self.next_url(reverse("console:calls"))
+        return self.get_next_url(reverse("console:calls"))
 
     def render_preview(
         self,

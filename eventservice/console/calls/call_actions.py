@@ -60,7 +60,7 @@ class CallAction(ConfirmView):
         context = {
             "call": call,
             "text": f"This call is now {call.status} and can no longer be {self.past_participle}.",
-            "next": self.next_url(build_call_url(call.tenant_id, call.service_call_id)),
+            "next": self.get_next_url(build_call_url(call.tenant_id, call.service_call_id)),
         }
         return self.render(context, "console/calls/too_late.html", 200 if self.is_fragment else 409)
 

@@ -34,7 +34,7 @@ from orchestration.states import ResponseContract
 class RequestView(ConsoleView):
     nav = "new-call"
 
-    def url_after_login(self, on_show: str) -> str:
+    def get_url_after_login(self, on_show: str) -> str:
         """Return to the form, which then says that nothing was sent and restores what the browser kept."""
         return on_show + ("&" if "?" in on_show else "?") + "unsent=1"
 
