@@ -1,4 +1,4 @@
-"""A hundred thousand calls with their timers, tags and events, and what each database says it would do with a query."""
+"""Load a hundred thousand calls with their timers, tags and events, and read each database's query plans."""
 
 from __future__ import annotations
 
@@ -22,13 +22,15 @@ from outbox.models import OutboxEvent
 from timers.models import TimerSchedule
 
 ROWS = 100_000
-BATCH = 10_000
+BATCH_SIZE = 10_000
 SHARDS = PARTITIONS = 16
-# Of twenty calls: what has ended is most of a table's rows, and what is due or runs now is the least.
+# Of twenty calls: most have ended, and few are due or running.
 STATUSES = ["Succeeded"] * 11 + ["Failed", "Canceled"] + ["Scheduled"] * 6 + ["Running"]
 TENANTS = [uuid.UUID(int=(0x0190_0000_0000_7000_8000 << 48) + n) for n in range(5)]
 MODELS: tuple[type[models.Model], ...] = (ServiceCall, ServiceCallTag, TimerSchedule, OutboxEvent)
-POLLING = {index.name for model in MODELS for index in model._meta.indexes if isinstance(index, PollingIndex)}
+POLLING_INDEXES = {
+    index.name for model in MODELS for index in model._meta.indexes if isinstance(index, PollingIndex)
+}
 
 
 class Call:
@@ -38,13 +40,13 @@ class Call:
         self.id = uuid.UUID(int=(0x0190_0001_0000_7000_8000 << 48) + number)
         self.tenant = TENANTS[number % len(TENANTS)]
         self.status = STATUSES[number // len(TENANTS) % len(STATUSES)]
-        # Of what is still scheduled one in a hundred is due, and no more while the tests last.
+        # One in a hundred scheduled calls is due; no others become due while the tests run.
         moment = timedelta(seconds=number % 1801)
         late = self.status != "Scheduled" or number % 101 == 0
         self.due_at = now - moment if late else now + timedelta(hours=1) + moment
 
 
-def call_row(call: Call) -> dict[str, Any]:
+def build_call_row(call: Call) -> dict[str, Any]:
     return {
         "tenant_id": call.tenant, "service_call_id": call.id, "name": "call", "status": call.status,
         "submitted_at": call.due_at, "due_at": call.due_at, "request_spec": {}, "namespace": "default",
@@ -55,12 +57,12 @@ def call_row(call: Call) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def tag_row(call: Call) -> dict[str, Any]:
+def build_tag_row(call: Call) -> dict[str, Any]:
     tag = "urgent" if call.number % 1000 < 5 else f"team-{call.number % 97}"
     return {"tenant_id": call.tenant, "service_call_id": call.id, "tag": tag}
 
 
-def timer_row(call: Call) -> dict[str, Any]:
+def build_timer_row(call: Call) -> dict[str, Any]:
     pending = call.status == "Scheduled"
     return {
         "tenant_id": call.tenant, "service_call_id": call.id, "correlation_id": call.id, "due_at": call.due_at,
@@ -69,7 +71,7 @@ def timer_row(call: Call) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def event_row(call: Call) -> dict[str, Any]:
+def build_event_row(call: Call) -> dict[str, Any]:
     parked = call.number % 1000 == 13
     return {
         "tenant_id": call.tenant, "aggregate_id": TENANTS[0] if call.number % 1000 == 0 else call.id,
@@ -79,17 +81,19 @@ def event_row(call: Call) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def load() -> None:
+def load_rows() -> None:
     now = db_now()
-    # All of them are there, and to look each up takes as long as to write it.
+    # All referenced rows exist, and checking each takes as long as writing it.
     with connection.constraint_checks_disabled(), transaction.atomic():
-        for start in range(0, ROWS, BATCH):
-            calls = [Call(number, now) for number in range(start, start + BATCH)]
-            for model, make in zip(MODELS, (call_row, tag_row, timer_row, event_row), strict=True):
+        for start in range(0, ROWS, BATCH_SIZE):
+            calls = [Call(number, now) for number in range(start, start + BATCH_SIZE)]
+            for model, make in zip(
+                MODELS, (build_call_row, build_tag_row, build_timer_row, build_event_row), strict=True
+            ):
                 rows = [make(call) for call in calls]
                 _insert(model, list(rows[0]), [list(row.values()) for row in rows])
                 if start == 0 and connection.vendor == "postgresql":
-                    # Without statistics each foreign key is looked up among all rows of the tenant.
+                    # Without statistics, each foreign key is searched among all rows of the tenant.
                     _run(f"ANALYZE {model._meta.db_table}")
     tables = ", ".join(model._meta.db_table for model in MODELS)
     analyze = {"sqlite": "ANALYZE", "postgresql": f"ANALYZE {tables}", "mysql": f"ANALYZE TABLE {tables}"}
@@ -114,7 +118,7 @@ def _insert(model: type[models.Model], columns: list[str], rows: list[list[Any]]
             copy.write_row(["{}" if value == {} else value for value in row])
 
 
-def clear() -> None:
+def delete_rows() -> None:
     tables = [model._meta.db_table for model in MODELS]
     with connection.constraint_checks_disabled():
         connection.ops.execute_sql_flush(connection.ops.sql_flush(no_style(), tables, allow_cascade=True))
@@ -122,15 +126,15 @@ def clear() -> None:
 
 @dataclass
 class Plan:
-    """Which indexes a query is answered by, and which tables it would read from one end to the other."""
+    """The indexes that a query uses, and the tables that it scans."""
 
     text: str
     indexes: set[str] = field(default_factory=set)
     scanned: set[str] = field(default_factory=set)
 
 
-def plans_of(run: Callable[[], Any], containing: str) -> list[Plan]:
-    """The plans of the statements with `containing` in them that `run` makes, as it makes them. It leaves no trace."""
+def list_plans(run: Callable[[], Any], containing: str) -> list[Plan]:
+    """Run `run`, roll it back, and return the plans of its statements that contain `containing`."""
     statements: list[tuple[str, Any]] = []
 
     def note(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
@@ -142,10 +146,10 @@ def plans_of(run: Callable[[], Any], containing: str) -> list[Plan]:
         with connection.execute_wrapper(note):
             run()
         transaction.set_rollback(True)
-    return [explain(sql, params) for sql, params in statements]
+    return [read_plan(sql, params) for sql, params in statements]
 
 
-def explain(sql: str, params: Any) -> Plan:
+def read_plan(sql: str, params: Any) -> Plan:
     prefix = {
         "sqlite": "EXPLAIN QUERY PLAN",
         "postgresql": "EXPLAIN (FORMAT JSON)",
@@ -156,27 +160,27 @@ def explain(sql: str, params: Any) -> Plan:
         rows = cursor.fetchall()
     match connection.vendor:
         case "sqlite":
-            return _of_sqlite([row[-1] for row in rows])
+            return _parse_sqlite_plan([row[-1] for row in rows])
         case "postgresql":
             document = rows[0][0] if isinstance(rows[0][0], list) else json.loads(rows[0][0])
-            return _of_postgresql(document)
+            return _parse_postgresql_plan(document)
         case _:
-            return _of_mariadb(json.loads(rows[0][0]))
+            return _parse_mariadb_plan(json.loads(rows[0][0]))
 
 
-def _of_sqlite(lines: list[str]) -> Plan:
+def _parse_sqlite_plan(lines: list[str]) -> Plan:
     plan = Plan("\n".join(lines))
     made = {match[1] for line in lines if (match := re.match(r"(?:CO-ROUTINE|MATERIALIZE) (\S+)", line))}
     for line in lines:
         if match := re.match(r"SCAN (\S+)", line):
             plan.scanned |= {match[1]} - made - {NOW_TABLE}
         elif match := re.search(r"USING (?:COVERING )?INDEX (\S+)", line):
-            plan.indexes.add(_unique_constraint(match[1]) or match[1])
+            plan.indexes.add(_find_unique_constraint(match[1]) or match[1])
     return plan
 
 
-def _unique_constraint(index: str) -> str | None:
-    """SQLite forgets the name of a UNIQUE constraint: its index is known by its columns."""
+def _find_unique_constraint(index: str) -> str | None:
+    """Return the UNIQUE constraint with the index's columns: SQLite does not keep its name."""
     with connection.cursor() as cursor:
         cursor.execute(f"PRAGMA index_info({index})")
         columns = [name for _, _, name in cursor.fetchall()]
@@ -186,13 +190,13 @@ def _unique_constraint(index: str) -> str | None:
     return None
 
 
-def _of_postgresql(document: Any) -> Plan:
+def _parse_postgresql_plan(document: Any) -> Plan:
     plan = Plan(json.dumps(document, indent=1))
-    for node in _dicts(document):
+    for node in _iter_dicts(document):
         index = node.get("Index Name")
-        # Read whole, an index is a table; but a polling index is just the backlog.
+        # Reading a whole index counts as a scan, except for a polling index, which contains only the backlog.
         if node.get("Node Type") == "Seq Scan" or (
-            index and "Index Cond" not in node and index not in POLLING
+            index and "Index Cond" not in node and index not in POLLING_INDEXES
         ):
             plan.scanned.add(node["Alias"])
         elif index:
@@ -200,9 +204,9 @@ def _of_postgresql(document: Any) -> Plan:
     return plan
 
 
-def _of_mariadb(document: Any) -> Plan:
+def _parse_mariadb_plan(document: Any) -> Plan:
     plan = Plan(json.dumps(document, indent=1))
-    for table in _dicts(document):
+    for table in _iter_dicts(document):
         if "access_type" not in table or table["table_name"].startswith("<"):
             continue
         if table["access_type"] in ("ALL", "index"):
@@ -212,10 +216,10 @@ def _of_mariadb(document: Any) -> Plan:
     return plan
 
 
-def _dicts(document: Any) -> Iterator[dict[str, Any]]:
+def _iter_dicts(document: Any) -> Iterator[dict[str, Any]]:
     if isinstance(document, dict):
         yield document
         document = list(document.values())
     if isinstance(document, list):
         for part in document:
-            yield from _dicts(part)
+            yield from _iter_dicts(part)

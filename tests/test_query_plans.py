@@ -1,4 +1,4 @@
-"""At a hundred thousand rows each of the real queries goes through its index and reads no table from end to end."""
+"""At a hundred thousand rows each query uses its index, and none scans a table."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from orchestration.queries.tenants_with_calls import list_tenants_with_calls, li
 from outbox import store
 from outbox.models import OutboxEvent
 from outbox.queries import EventFilter, StateFilter, list_events
-from tests.explain import PARTITIONS, SHARDS, TENANTS, clear, load, plans_of
+from tests.explain import PARTITIONS, SHARDS, TENANTS, delete_rows, list_plans, load_rows
 from timers import operator_views, schedule
 from timers.models import TimerShard
 from timers.poller import HeldBack, Poller
 
-# With pytest-xdist's --dist loadgroup one worker loads the rows, and not each of them.
+# With pytest-xdist's --dist loadgroup, only one worker loads the rows.
 pytestmark = [pytest.mark.django_db, pytest.mark.xdist_group("query plans")]
 
 TENANT = TENANTS[1]
@@ -39,11 +39,11 @@ URGENT, DUE = frozenset({"urgent"}), frozenset({"Scheduled"})
 @pytest.fixture(scope="module", autouse=True)
 def rows(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
     with django_db_blocker.unblock():
-        load()
+        load_rows()
         TimerShard.objects.bulk_create([TimerShard(shard_id=n) for n in range(SHARDS)])
         yield
         TimerShard.objects.all().delete()
-        clear()
+        delete_rows()
 
 
 def calls(**conditions: Any) -> Any:
@@ -79,7 +79,7 @@ def admin_page(model: str, **query: Any) -> Any:
     return response
 
 
-# query: (what makes it, what tells its statement from others, the indexes it must go through)
+# query: (what makes it, a text that only its statement contains, the indexes it must use)
 QUERIES: dict[str, tuple[Callable[[], Any], str, set[str]]] = {
     "what is due in the owned shards": (
         lambda: poller().claim_due(1000),
@@ -263,13 +263,13 @@ QUERIES: dict[str, tuple[Callable[[], Any], str, set[str]]] = {
         {"uq_outbox_aggregate_seq"},
     ),
 }
-# A row a shard: there a scan is the best plan.
+# Tables with a row for each shard or tenant: a scan is the best plan.
 TINY = {"timer_shards", "s", "tenants"}
 
 
 @pytest.mark.parametrize(("run", "containing", "indexes"), QUERIES.values(), ids=QUERIES)
-def test_it_goes_through_its_index(run: Callable[[], Any], containing: str, indexes: set[str]) -> None:
-    plans = plans_of(run, containing)
+def test_each_query_uses_its_index(run: Callable[[], Any], containing: str, indexes: set[str]) -> None:
+    plans = list_plans(run, containing)
     assert plans
     for plan in plans:
         assert indexes <= plan.indexes, plan.text
@@ -278,5 +278,5 @@ def test_it_goes_through_its_index(run: Callable[[], Any], containing: str, inde
 
 def test_a_scan_would_be_noticed() -> None:
     everywhere = ServiceCall.across_tenants.filter(request_fingerprint="no index has it")
-    (plan,) = plans_of(everywhere.count, "service_calls")
+    (plan,) = list_plans(everywhere.count, "service_calls")
     assert plan.scanned == {"service_calls"}, plan.text

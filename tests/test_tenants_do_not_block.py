@@ -1,4 +1,4 @@
-"""A tenant's open transaction makes no other tenant wait, not even for a row with the same ids."""
+"""A tenant's open transaction does not block another tenant, not even for a row with the same ids."""
 
 from __future__ import annotations
 

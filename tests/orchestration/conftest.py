@@ -1,4 +1,4 @@
-"""The tenants have their default namespace here, and a node stands by."""
+"""Tenants with their default namespace, and an engine to be driven by hand."""
 
 from __future__ import annotations
 
@@ -23,5 +23,5 @@ def intruder(db: None) -> Tenant:
 
 @pytest.fixture
 def manual_engine(db: None, at_noon: datetime) -> ManualEngine:
-    """Time stands still at noon."""
+    """An engine at a time that stands still at noon."""
     return ManualEngine()

@@ -56,9 +56,7 @@ MAKERS: dict[str, Maker] = {
 
 
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
-def test_nothing_new_is_taken_for_an_inactive_tenant(
-    tenant: Any, manual_engine: ManualEngine, make: Maker
-) -> None:
+def test_an_inactive_tenant_gets_no_new_calls(tenant: Any, manual_engine: ManualEngine, make: Maker) -> None:
     failed = fail_one(tenant, manual_engine)
     change(tenant, active=False)
     with pytest.raises(TenantInactive):

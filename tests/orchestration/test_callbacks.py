@@ -1,4 +1,4 @@
-"""A callback decides by its body: done, again by the policy, or again at the time that it names."""
+"""A callback's body decides: success, a retry by the policy, or an attempt at a requested time."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from tests.conftest import NOON
 from tests.orchestration.support import build_response
 
 
-def answered(body: Any) -> Verdict:
+def judge_answer(body: Any) -> Verdict:
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
     return judge(ResponseContract.CALLBACK, build_response(body=raw), NOON)
 
 
-def failed(body: Any) -> Failure:
-    verdict = answered(body)
+def judge_failure(body: Any) -> Failure:
+    verdict = judge_answer(body)
     assert isinstance(verdict, Failure)
     assert verdict.retryable
     assert verdict.meta["errorMeta"]["kind"] == "Rejected"
@@ -41,8 +41,8 @@ def failed(body: Any) -> Failure:
 @pytest.mark.parametrize(
     "body", [{"ok": True}, {"ok": True, "nextExecuteAt": "2027-01-01T00:00:00Z"}], ids=str
 )
-def test_ok_is_done(body: Any) -> None:
-    assert isinstance(answered(body), Success)
+def test_an_ok_is_a_success(body: Any) -> None:
+    assert isinstance(judge_answer(body), Success)
 
 
 @pytest.mark.parametrize(
@@ -68,13 +68,13 @@ def test_ok_is_done(body: Any) -> None:
     ],
     ids=lambda body: str(body)[:20],
 )
-def test_what_is_not_an_answer_is_tried_again_by_the_policy(body: Any) -> None:
-    assert failed(body).requested_at is None
+def test_an_unclear_answer_is_retried_by_the_policy(body: Any) -> None:
+    assert judge_failure(body).requested_at is None
 
 
 @given(st.binary(max_size=200))
-def test_no_body_is_too_strange_to_be_judged(body: bytes) -> None:
-    assert isinstance(answered(body), Success | Failure)
+def test_every_body_can_be_judged(body: bytes) -> None:
+    assert isinstance(judge_answer(body), Success | Failure)
 
 
 @pytest.mark.parametrize(
@@ -90,8 +90,8 @@ def test_no_body_is_too_strange_to_be_judged(body: bytes) -> None:
         ("9999-12-31T23:59:59-23:59", NOON + MAX_DELAY),
     ],
 )
-def test_not_ok_may_name_the_time_of_the_next_attempt(asked: str, again_at: datetime) -> None:
-    named = failed({"ok": False, "nextExecuteAt": asked}).requested_at
+def test_a_not_ok_may_request_the_time_of_the_next_attempt(asked: str, again_at: datetime) -> None:
+    named = judge_failure({"ok": False, "nextExecuteAt": asked}).requested_at
     assert named == again_at
     assert named is not None
     assert named.tzinfo is UTC
@@ -114,17 +114,17 @@ def test_not_ok_may_name_the_time_of_the_next_attempt(asked: str, again_at: date
     ],
     ids=str,
 )
-def test_a_time_that_is_none_or_has_no_zone_is_passed_over(asked: Any) -> None:
-    assert failed({"ok": False, "nextExecuteAt": asked}).requested_at is None
+def test_an_invalid_time_or_one_without_a_zone_is_ignored(asked: Any) -> None:
+    assert judge_failure({"ok": False, "nextExecuteAt": asked}).requested_at is None
 
 
-def test_only_a_clear_no_may_name_a_time() -> None:
-    assert failed({"nextExecuteAt": "2026-03-01T12:00:01Z"}).requested_at is None
+def test_only_a_not_ok_may_request_a_time() -> None:
+    assert judge_failure({"nextExecuteAt": "2026-03-01T12:00:01Z"}).requested_at is None
 
 
 @pytest.mark.parametrize("delivery", Delivery)
-def test_the_named_time_goes_before_the_policy_and_the_delivery(delivery: str) -> None:
-    verdict = failed({"ok": False, "nextExecuteAt": "2026-03-01T18:00:00Z"})
+def test_a_requested_time_overrides_the_policy_and_the_delivery(delivery: str) -> None:
+    verdict = judge_failure({"ok": False, "nextExecuteAt": "2026-03-01T18:00:00Z"})
     terms = RetryTerms(
         ResponseContract.CALLBACK, delivery, RetryPolicy(max_attempts=1), 7, NOON - timedelta(days=9)
     )
@@ -140,10 +140,10 @@ def test_the_named_time_goes_before_the_policy_and_the_delivery(delivery: str) -
         ("0001-01-01T00:00:00+23:59", 99, 1, 3600),
     ],
 )
-def test_a_named_time_that_has_passed_means_the_policys_interval(
+def test_a_requested_time_in_the_past_means_the_policys_interval(
     asked: str, failures: int, soonest: float, latest: float
 ) -> None:
-    verdict = failed({"ok": False, "nextExecuteAt": asked})
+    verdict = judge_failure({"ok": False, "nextExecuteAt": asked})
     terms = RetryTerms(ResponseContract.CALLBACK, Delivery.AT_LEAST_ONCE, RetryPolicy(), failures, NOON)
     for _ in range(50):
         again_at = compute_next_attempt(terms, verdict, build_response(), NOON)
@@ -151,13 +151,13 @@ def test_a_named_time_that_has_passed_means_the_policys_interval(
         assert soonest <= (again_at - NOON).total_seconds() <= latest
 
 
-def test_without_a_named_time_the_policy_decides() -> None:
+def test_without_a_requested_time_the_policy_decides() -> None:
     terms = RetryTerms(
         ResponseContract.CALLBACK, Delivery.AT_LEAST_ONCE, RetryPolicy(max_attempts=1), 1, NOON
     )
-    assert compute_next_attempt(terms, failed({"ok": False}), build_response(), NOON) is None
+    assert compute_next_attempt(terms, judge_failure({"ok": False}), build_response(), NOON) is None
 
 
-def test_at_most_once_a_no_is_final_as_it_was_surely_received() -> None:
+def test_at_most_once_a_not_ok_is_final_because_it_was_received() -> None:
     terms = RetryTerms(ResponseContract.CALLBACK, Delivery.AT_MOST_ONCE, RetryPolicy(max_attempts=5), 1, NOON)
-    assert compute_next_attempt(terms, failed({"ok": False}), build_response(), NOON) is None
+    assert compute_next_attempt(terms, judge_failure({"ok": False}), build_response(), NOON) is None

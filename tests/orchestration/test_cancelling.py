@@ -1,4 +1,4 @@
-"""A tenant's cancel ends a waiting call at once, and a running one as soon as its attempt has ended."""
+"""Canceling ends a Scheduled call at once, and a Running one when its attempt has ended."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.orchestration.support import (
 pytestmark = pytest.mark.django_db
 
 
-def test_a_waiting_call_is_canceled_at_once_and_its_timer_gone(
+def test_a_scheduled_call_is_canceled_at_once_with_its_timer(
     manual_engine: ManualEngine, tenant: Any, at_noon: datetime
 ) -> None:
     service_call_id = submit(tenant)
@@ -37,7 +37,9 @@ def test_a_waiting_call_is_canceled_at_once_and_its_timer_gone(
     assert manual_engine.start() == []
 
 
-def test_a_running_call_goes_on_until_its_attempt_has_ended(manual_engine: ManualEngine, tenant: Any) -> None:
+def test_a_running_call_is_canceled_when_its_attempt_has_ended(
+    manual_engine: ManualEngine, tenant: Any
+) -> None:
     service_call_id = submit(tenant, retry_policy=RetryPolicy(max_attempts=5))
     started = manual_engine.start_one()
     told = list_event_types(tenant, service_call_id)
@@ -52,7 +54,7 @@ def test_a_running_call_goes_on_until_its_attempt_has_ended(manual_engine: Manua
     assert manual_engine.start() == []
 
 
-def test_a_success_outdoes_the_cancel(manual_engine: ManualEngine, tenant: Any) -> None:
+def test_a_success_wins_over_the_cancel(manual_engine: ManualEngine, tenant: Any) -> None:
     service_call_id = submit(tenant)
     started = manual_engine.start_one()
     lifecycle.cancel(tenant.tenant_id, service_call_id)
@@ -60,7 +62,7 @@ def test_a_success_outdoes_the_cancel(manual_engine: ManualEngine, tenant: Any) 
     assert get_status(tenant, service_call_id) == "Succeeded"
 
 
-def test_a_canceled_call_keeps_what_its_last_attempt_came_to(
+def test_a_canceled_call_keeps_the_outcome_of_its_last_attempt(
     manual_engine: ManualEngine, tenant: Any
 ) -> None:
     service_call_id = submit(tenant)
@@ -70,7 +72,7 @@ def test_a_canceled_call_keeps_what_its_last_attempt_came_to(
     assert get_call(tenant, service_call_id).outcome_meta["responseMeta"]["status"] == 503
 
 
-def test_between_two_attempts_it_is_canceled_at_once(manual_engine: ManualEngine, tenant: Any) -> None:
+def test_a_call_between_two_attempts_is_canceled_at_once(manual_engine: ManualEngine, tenant: Any) -> None:
     service_call_id = submit(tenant, retry_policy=RetryPolicy(max_attempts=5))
     manual_engine.finish((manual_engine.start_one(), build_error()))
     assert lifecycle.cancel(tenant.tenant_id, service_call_id) == "Canceled"
@@ -82,7 +84,7 @@ def test_a_canceled_timers_id_can_be_used_again(tenant: Any, at_noon: datetime) 
     assert get_status(tenant, submit(tenant, external_id="order-1")) == "Scheduled"
 
 
-def test_what_has_ended_cannot_be_canceled(manual_engine: ManualEngine, tenant: Any) -> None:
+def test_a_call_that_has_ended_cannot_be_canceled(manual_engine: ManualEngine, tenant: Any) -> None:
     service_call_id = submit(tenant)
     manual_engine.finish((manual_engine.start_one(), build_response()))
     with pytest.raises(Conflict) as refused:
@@ -90,9 +92,7 @@ def test_what_has_ended_cannot_be_canceled(manual_engine: ManualEngine, tenant: 
     assert (refused.value.code, "Succeeded" in refused.value.message) == ("wrong_state", True)
 
 
-def test_anothers_call_is_as_unknown_as_one_that_never_was(
-    tenant: Any, intruder: Any, at_noon: datetime
-) -> None:
+def test_another_tenants_call_is_not_found(tenant: Any, intruder: Any, at_noon: datetime) -> None:
     service_call_id = submit(tenant)
     before = read_all_rows()
     for unknown in (service_call_id, new_id()):

@@ -1,4 +1,4 @@
-"""A durable timer is set by its namespace and id: again while it waits, anew once it has ended."""
+"""A durable timer is addressed by its namespace and id, and can be set again while it is pending and after it has ended."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.orchestration.support import (
 pytestmark = pytest.mark.django_db
 
 
-def asked(tenant: Any, **given: Any) -> SubmitServiceCall:
+def build_timer_command(tenant: Any, **given: Any) -> SubmitServiceCall:
     values = {
         "external_id": "order-1",
         "due_at": after(60),
@@ -44,28 +44,30 @@ def asked(tenant: Any, **given: Any) -> SubmitServiceCall:
     return build_command(tenant, **{**values, **given})
 
 
-def calls(tenant: Any) -> list[ServiceCall]:
+def list_calls(tenant: Any) -> list[ServiceCall]:
     return list(ServiceCall.objects.for_tenant(tenant.tenant_id).order_by("service_call_id"))
 
 
-def test_a_new_one_is_a_call_like_any_other(tenant: Any, at_noon: datetime) -> None:
-    lifecycle.set_timer(asked(tenant))
-    (call,) = calls(tenant)
+def test_a_new_timer_is_a_call_like_any_other(tenant: Any, at_noon: datetime) -> None:
+    lifecycle.set_timer(build_timer_command(tenant))
+    (call,) = list_calls(tenant)
     assert (call.status, call.external_id, call.due_at) == ("Scheduled", "order-1", after(60))
     assert list_event_types(tenant, call.service_call_id) == ["ServiceCallSubmitted", "ServiceCallScheduled"]
 
 
-def test_set_again_it_is_the_same_call_with_what_is_new(tenant: Any, at_noon: datetime) -> None:
-    lifecycle.set_timer(asked(tenant))
-    (before,) = calls(tenant)
+def test_a_timer_that_is_set_again_stays_the_same_call(tenant: Any, at_noon: datetime) -> None:
+    lifecycle.set_timer(build_timer_command(tenant))
+    (before,) = list_calls(tenant)
     request = RequestSpec("POST", "http://other.test/", {}, {"payload": 2})
     policy = RetryPolicy(max_attempts=3)
 
     lifecycle.set_timer(
-        asked(tenant, due_at=after(30), request=request, retry_policy=policy, timeout_seconds=5.0)
+        build_timer_command(
+            tenant, due_at=after(30), request=request, retry_policy=policy, timeout_seconds=5.0
+        )
     )
 
-    (call,) = calls(tenant)
+    (call,) = list_calls(tenant)
     assert call.service_call_id == before.service_call_id
     assert (call.due_at, call.host, call.timeout_seconds) == (after(30), "other.test", 5.0)
     assert call.request_spec["body"] == {"payload": 2}
@@ -79,9 +81,9 @@ def test_set_again_it_is_the_same_call_with_what_is_new(tenant: Any, at_noon: da
     )
 
 
-def test_its_callback_is_told_the_number_of_the_attempt(tenant: Any, manual_engine: ManualEngine) -> None:
+def test_the_callback_gets_the_number_of_the_attempt(tenant: Any, manual_engine: ManualEngine) -> None:
     lifecycle.set_timer(
-        asked(tenant, due_at=None, retry_policy=RetryPolicy(max_attempts=2, initial_interval=0))
+        build_timer_command(tenant, due_at=None, retry_policy=RetryPolicy(max_attempts=2, initial_interval=0))
     )
     first = manual_engine.start_one()
     manual_engine.finish((first, build_error()))
@@ -91,75 +93,83 @@ def test_its_callback_is_told_the_number_of_the_attempt(tenant: Any, manual_engi
     ]
 
 
-def test_while_it_runs_it_cannot_be_set(tenant: Any, manual_engine: ManualEngine) -> None:
-    lifecycle.set_timer(asked(tenant, due_at=None))
+def test_a_running_timer_cannot_be_set(tenant: Any, manual_engine: ManualEngine) -> None:
+    lifecycle.set_timer(build_timer_command(tenant, due_at=None))
     manual_engine.start()
     before = read_all_rows()
     with pytest.raises(Conflict):
-        lifecycle.set_timer(asked(tenant))
+        lifecycle.set_timer(build_timer_command(tenant))
     assert read_all_rows() == before
 
 
-def test_between_attempts_it_is_canceled_for_a_new_one_with_a_key_of_its_own(
-    tenant: Any, manual_engine: ManualEngine
-) -> None:
+def test_a_timer_between_attempts_is_replaced_by_a_new_call(tenant: Any, manual_engine: ManualEngine) -> None:
     lifecycle.set_timer(
-        asked(tenant, due_at=None, retry_policy=RetryPolicy(max_attempts=2, initial_interval=60))
+        build_timer_command(
+            tenant, due_at=None, retry_policy=RetryPolicy(max_attempts=2, initial_interval=60)
+        )
     )
     manual_engine.finish((manual_engine.start_one(), build_error()))
-    lifecycle.set_timer(asked(tenant))
-    assert [call.status for call in calls(tenant)] == ["Canceled", "Scheduled"]
+    lifecycle.set_timer(build_timer_command(tenant))
+    assert [call.status for call in list_calls(tenant)] == ["Canceled", "Scheduled"]
 
 
-def test_once_it_has_ended_its_id_is_free_and_its_history_stays(
+def test_the_id_of_an_ended_timer_is_free_and_its_history_stays(
     tenant: Any, manual_engine: ManualEngine
 ) -> None:
-    lifecycle.set_timer(asked(tenant, due_at=None))
+    lifecycle.set_timer(build_timer_command(tenant, due_at=None))
     manual_engine.finish((manual_engine.start_one(), build_response()))
-    lifecycle.set_timer(asked(tenant))
-    assert [call.status for call in calls(tenant)] == ["Succeeded", "Scheduled"]
+    lifecycle.set_timer(build_timer_command(tenant))
+    assert [call.status for call in list_calls(tenant)] == ["Succeeded", "Scheduled"]
 
 
 def test_namespaces_and_tenants_do_not_share_ids(tenant: Any, intruder: Any, at_noon: datetime) -> None:
     declare_namespace(tenant.tenant_id, "orders", 4)
-    for one in (asked(tenant), asked(tenant, namespace="orders"), asked(intruder)):
+    for one in (
+        build_timer_command(tenant),
+        build_timer_command(tenant, namespace="orders"),
+        build_timer_command(intruder),
+    ):
         lifecycle.set_timer(one)
-    assert (len(calls(tenant)), len(calls(intruder))) == (2, 1)
+    assert (len(list_calls(tenant)), len(list_calls(intruder))) == (2, 1)
 
 
-def test_a_change_is_made_to_what_is_there(tenant: Any, at_noon: datetime) -> None:
-    lifecycle.set_timer(asked(tenant))
-    (before,) = calls(tenant)
+def test_a_change_starts_from_the_stored_timer(tenant: Any, at_noon: datetime) -> None:
+    lifecycle.set_timer(build_timer_command(tenant))
+    (before,) = list_calls(tenant)
 
     def later(call: ServiceCall) -> SubmitServiceCall:
         assert call.due_at == after(60)
-        return replace(asked(tenant), due_at=after(90))
+        return replace(build_timer_command(tenant), due_at=after(90))
 
     lifecycle.change_timer(tenant.tenant_id, "default", "order-1", later)
     assert get_call(tenant, before.service_call_id).due_at == after(90)
 
 
-def test_what_is_not_there_cannot_be_changed(tenant: Any, intruder: Any, manual_engine: ManualEngine) -> None:
-    lifecycle.set_timer(asked(tenant, due_at=None))
+def test_only_a_pending_timer_can_be_changed(tenant: Any, intruder: Any, manual_engine: ManualEngine) -> None:
+    lifecycle.set_timer(build_timer_command(tenant, due_at=None))
     with pytest.raises(NotFound):
-        lifecycle.change_timer(intruder.tenant_id, "default", "order-1", lambda call: asked(intruder))
+        lifecycle.change_timer(
+            intruder.tenant_id, "default", "order-1", lambda call: build_timer_command(intruder)
+        )
     manual_engine.finish((manual_engine.start_one(), build_response()))
     with pytest.raises(NotFound):
-        lifecycle.change_timer(tenant.tenant_id, "default", "order-1", lambda call: asked(tenant))
+        lifecycle.change_timer(
+            tenant.tenant_id, "default", "order-1", lambda call: build_timer_command(tenant)
+        )
 
 
 @pytest.mark.django_db(transaction=True)
-def test_of_many_that_set_it_at_the_same_moment_one_call_comes(
+def test_setting_a_timer_many_times_at_once_makes_one_call(
     tenant: Any, elsewhere: Callable[..., Future[Any]]
 ) -> None:
     def set_it(number: int) -> None:
         with pin_time(after(0)):
-            lifecycle.set_timer(asked(tenant, due_at=after(number + 1)))
+            lifecycle.set_timer(build_timer_command(tenant, due_at=after(number + 1)))
 
     for future in [elsewhere(set_it, number) for number in range(8)]:
         future.result(30)
 
-    (call,) = calls(tenant)
+    (call,) = list_calls(tenant)
     timer = find_timer(tenant, call.service_call_id)
     assert timer is not None
     assert timer.due_at == call.due_at

@@ -1,4 +1,4 @@
-"""A pass of the engine: due calls go out, their outcomes come in, and the counts of what is under way are right."""
+"""A pass of the engine sends due calls, records outcomes, and counts correctly what is in flight."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_due_call_is_sent_in_the_first_pass_and_recorded_in_the_next(tenant: A
     assert get_status(tenant, service_call_id) == "Succeeded"
 
 
-def test_what_is_not_due_is_not_sent(tenant: Any) -> None:
+def test_a_call_that_is_not_due_is_not_sent(tenant: Any) -> None:
     submit(tenant, due_at=after(10))
     egress = FakeEgress()
     engine = build_engine(egress)
@@ -48,7 +48,7 @@ def test_what_is_not_due_is_not_sent(tenant: Any) -> None:
         assert engine.poll_now().started == 1
 
 
-def test_outcomes_are_recorded_as_they_arrive_and_not_by_the_batch(tenant: Any) -> None:
+def test_outcomes_are_recorded_as_they_arrive(tenant: Any) -> None:
     calls = [submit(tenant) for _ in range(3)]
     egress = FakeEgress()
     engine = build_engine(egress)
@@ -59,7 +59,7 @@ def test_outcomes_are_recorded_as_they_arrive_and_not_by_the_batch(tenant: Any) 
     assert sorted(get_status(tenant, call) for call in calls) == ["Running", "Running", "Succeeded"]
 
 
-def test_a_retry_goes_out_under_the_same_key_with_the_next_number(tenant: Any) -> None:
+def test_a_retry_has_the_same_key_and_the_next_number(tenant: Any) -> None:
     service_call_id = submit(tenant, retry_policy=RetryPolicy(max_attempts=2, initial_interval=0))
     egress = FakeEgress()
     engine = build_engine(egress)
@@ -72,7 +72,7 @@ def test_a_retry_goes_out_under_the_same_key_with_the_next_number(tenant: Any) -
     assert {h["Idempotency-Key"] for h in headers} == {str(service_call_id)}
 
 
-def test_the_counts_of_what_is_under_way_follow_what_is(tenant: Any, intruder: Any) -> None:
+def test_the_counts_of_calls_in_flight_are_right(tenant: Any, intruder: Any) -> None:
     for whose in (tenant, tenant, intruder):
         submit(whose)
     egress = FakeEgress()
@@ -89,7 +89,7 @@ def test_the_counts_of_what_is_under_way_follow_what_is(tenant: Any, intruder: A
     assert not engine.in_flight.by_host
 
 
-def test_with_nothing_due_it_naps_until_something_is(tenant: Any) -> None:
+def test_an_idle_engine_naps_until_the_next_call_is_due(tenant: Any) -> None:
     submit(tenant, due_at=after(0.2))
     egress = FakeEgress()
     build_engine(egress).poll_once(10)
@@ -97,7 +97,7 @@ def test_with_nothing_due_it_naps_until_something_is(tenant: Any) -> None:
 
 
 def test_a_retry_does_not_wait_for_the_next_timer(tenant: Any) -> None:
-    """Its own writes wake nobody: it has to remember that there may be something sooner."""
+    """The change watch does not report an engine's own writes, so it has to look again after a retry."""
     submit(tenant, due_at=after(3600))
     submit(tenant, retry_policy=RetryPolicy(max_attempts=2, initial_interval=0))
     egress = FakeEgress()
@@ -110,15 +110,15 @@ def test_a_retry_does_not_wait_for_the_next_timer(tenant: Any) -> None:
     assert len(egress.sent) == 2
 
 
-def test_a_timer_far_off_is_not_slept_for_to_its_end(tenant: Any) -> None:
-    """A machine that was suspended wakes with another time."""
+def test_a_nap_is_short_even_if_the_next_timer_is_far_off(tenant: Any) -> None:
+    """The clock of a machine that was suspended jumps when it wakes."""
     submit(tenant, due_at=after(3600))
     egress = FakeEgress()
     build_engine(egress).poll_once(10_000)
     assert egress.naps[0] <= MAX_NAP_SECONDS
 
 
-def test_many_outcomes_are_recorded_piece_by_piece(tenant: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_outcomes_are_recorded_in_batches(tenant: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_module, "MAX_RECORDED_AT_ONCE", 2)
     calls = [submit(tenant) for _ in range(5)]
     egress = FakeEgress()
@@ -130,7 +130,7 @@ def test_many_outcomes_are_recorded_piece_by_piece(tenant: Any, monkeypatch: pyt
     assert {get_status(tenant, call) for call in calls} == {"Succeeded"}
 
 
-def test_large_outcomes_are_recorded_in_smaller_pieces(tenant: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_outcomes_are_recorded_in_smaller_batches(tenant: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_module, "MAX_RECORDED_BYTES_AT_ONCE", 150)
     for _ in range(5):
         submit(tenant)

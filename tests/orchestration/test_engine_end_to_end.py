@@ -1,4 +1,4 @@
-"""From submission to outcome with the real egress, against a real server in a process of its own."""
+"""Calls go from submission to outcome with the real egress, against a server in another process."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def run_until_ended(engine: Engine, tenant: Tenant, *calls: uuid.UUID) -> list[s
     return [get_status(tenant, call) for call in calls]
 
 
-def test_calls_go_from_submission_to_their_ends(engine: Engine, target: str, tenant: Tenant) -> None:
+def test_calls_go_from_submission_to_outcome(engine: Engine, target: str, tenant: Tenant) -> None:
     def call(path: str, **terms: object) -> uuid.UUID:
         return submit(
             tenant, request=RequestSpec("POST", f"{target}{path}", {"X-Api-Key": "k"}, {"n": 1}), **terms

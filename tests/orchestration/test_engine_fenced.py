@@ -1,4 +1,4 @@
-"""Another node takes this one for dead, or some of its shards: no outcome is lost, and none lands twice."""
+"""When a node is declared dead, or loses shards, no outcome is lost and none is recorded twice."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from timers.models import Node, TimerShard
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
 
 
-def one_under_way(tenant: Any, **terms: Any) -> tuple[Any, FakeEgress, SteppedEngine]:
+def start_one_call(tenant: Any, **terms: Any) -> tuple[Any, FakeEgress, SteppedEngine]:
     service_call_id, egress = submit(tenant, **terms), FakeEgress()
     engine = build_engine(egress)
     assert engine.poll_once(0).started == 1
     return service_call_id, egress, engine
 
 
-def test_a_reaped_node_begins_anew_and_its_late_results_only_close_log_rows(tenant: Any) -> None:
-    service_call_id, egress, engine = one_under_way(tenant)
+def test_a_reaped_node_joins_again_and_its_late_outcomes_only_close_log_rows(tenant: Any) -> None:
+    service_call_id, egress, engine = start_one_call(tenant)
     former = engine.membership.owner_id
     with pin_time(after(60)):
         assert reap_dead_node() == former
@@ -57,8 +57,8 @@ def test_a_reaped_node_begins_anew_and_its_late_results_only_close_log_rows(tena
     assert not engine.in_flight
 
 
-def test_of_late_results_none_counts_against_the_policy(tenant: Any) -> None:
-    service_call_id, egress, engine = one_under_way(tenant, retry_policy=RetryPolicy(max_attempts=1))
+def test_a_late_outcome_does_not_count_against_the_retry_policy(tenant: Any) -> None:
+    service_call_id, egress, engine = start_one_call(tenant, retry_policy=RetryPolicy(max_attempts=1))
     with pin_time(after(60)):
         reap_dead_node()
         egress.answer(status=500)
@@ -67,8 +67,8 @@ def test_of_late_results_none_counts_against_the_policy(tenant: Any) -> None:
         assert get_status(tenant, service_call_id) in ("Scheduled", "Running")
 
 
-def test_who_has_lost_some_shards_goes_on_as_the_node_that_it_is(tenant: Any) -> None:
-    service_call_id, egress, engine = one_under_way(tenant)
+def test_a_node_that_has_lost_some_shards_goes_on_with_the_others(tenant: Any) -> None:
+    service_call_id, egress, engine = start_one_call(tenant)
     former = engine.membership.owner_id
     TimerShard.objects.filter(pk__lt=8).update(
         version=F("version") + 1, owner_id=new_id(), lease_until=after(99)
@@ -85,8 +85,8 @@ def test_who_has_lost_some_shards_goes_on_as_the_node_that_it_is(tenant: Any) ->
     assert get_status(tenant, service_call_id) == "Succeeded"
 
 
-def test_attempts_of_a_node_that_is_no_more_are_made_again_by_the_next(tenant: Any) -> None:
-    service_call_id, _, _dead = one_under_way(tenant)
+def test_attempts_of_a_reaped_node_are_repeated_by_another(tenant: Any) -> None:
+    service_call_id, _, _dead = start_one_call(tenant)
     with pin_time(after(60)):
         egress = FakeEgress()
         next_one = build_engine(egress)
@@ -97,7 +97,7 @@ def test_attempts_of_a_node_that_is_no_more_are_made_again_by_the_next(tenant: A
 
 
 @pytest.mark.parametrize("gone", [True, False], ids=["their node is no more", "they are overdue"])
-def test_many_lost_attempts_are_resolved_a_batch_a_pass_and_the_heart_beats_on(
+def test_many_lost_attempts_are_resolved_one_batch_a_pass_between_heartbeats(
     tenant: Any, manual_engine: ManualEngine, gone: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine_module, "WATCHDOG_BATCH_SIZE", 2)
@@ -116,8 +116,8 @@ def test_many_lost_attempts_are_resolved_a_batch_a_pass_and_the_heart_beats_on(
     assert (resolved, len(beats)) == ([2, 4, 5], 3)
 
 
-def test_its_own_attempts_are_not_taken_for_lost_however_long_they_take(tenant: Any) -> None:
-    service_call_id, _, engine = one_under_way(tenant, timeout_seconds=1)
+def test_an_engine_does_not_consider_its_own_attempts_lost(tenant: Any) -> None:
+    service_call_id, _, engine = start_one_call(tenant, timeout_seconds=1)
     for seconds in range(2, 22, 2):
         engine.clock.advance(max(SWEEP_SECONDS, HEARTBEAT_SECONDS))
         with pin_time(after(seconds)):

@@ -1,4 +1,4 @@
-"""What must not be sent is not sent: it fails as Egress, and nothing else suffers from it."""
+"""A call that must not be sent fails with an Egress error, and affects nothing else."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.orchestration.support import FakeEgress, build_engine, get_call, get_
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
 
 
-def test_a_host_that_the_tenant_may_not_call(tenant: Any) -> None:
+def test_a_call_to_a_host_that_is_not_allowed_fails(tenant: Any) -> None:
     Tenant.objects.filter(pk=tenant.pk).update(allowed_hosts=["Fine.test"])
     clear_caches()
     refused = submit(tenant, request=RequestSpec("GET", "http://else.test/"))
@@ -32,7 +32,7 @@ def test_a_host_that_the_tenant_may_not_call(tenant: Any) -> None:
     assert len(engine.in_flight) == 1
 
 
-def test_a_secret_that_no_key_opens(tenant: Any) -> None:
+def test_a_call_with_a_secret_that_cannot_be_decrypted_fails(tenant: Any) -> None:
     sealed = submit(tenant, request=RequestSpec("GET", "http://target.test/", {"Authorization": "s3cret"}))
     call = ServiceCall.objects.for_tenant(tenant.tenant_id).filter(service_call_id=sealed)
     spec = call.get().request_spec
@@ -49,16 +49,18 @@ def test_a_secret_that_no_key_opens(tenant: Any) -> None:
     assert (get_status(tenant, sealed), get_status(tenant, fine)) == ("Failed", "Running")
 
 
-def forget_the_row(tenant: Tenant) -> None:
+def delete_tenant_row(tenant: Tenant) -> None:
     Tenant.objects.filter(pk=tenant.pk).delete()
 
 
-def lose_the_key(tenant: Tenant) -> None:
+def lose_encryption_key(tenant: Tenant) -> None:
     Tenant.objects.filter(pk=tenant.pk).update(signing_secret="enc:v1:of-another-key")
 
 
-@pytest.mark.parametrize("breaks", [forget_the_row, lose_the_key], ids=lambda breaks: str(breaks.__name__))
-def test_a_tenant_that_cannot_be_read_holds_up_nobody_else(breaks: Any, tenant: Any, intruder: Any) -> None:
+@pytest.mark.parametrize(
+    "breaks", [delete_tenant_row, lose_encryption_key], ids=lambda breaks: str(breaks.__name__)
+)
+def test_an_unreadable_tenant_does_not_hold_up_others(breaks: Any, tenant: Any, intruder: Any) -> None:
     stuck, fine = [submit(tenant) for _ in range(3)], submit(intruder)
     breaks(tenant)
     clear_caches()
@@ -69,13 +71,13 @@ def test_a_tenant_that_cannot_be_read_holds_up_nobody_else(breaks: Any, tenant: 
     assert {get_status(tenant, call) for call in stuck} == {"Scheduled"}
 
 
-def test_a_tenant_that_cannot_be_read_any_more_does_not_keep_its_results_from_being_recorded(
+def test_outcomes_of_a_tenant_that_became_unreadable_are_recorded(
     tenant: Any,
 ) -> None:
     service_call_id, egress = submit(tenant), FakeEgress()
     engine = build_engine(egress)
     engine.poll_now()
-    lose_the_key(tenant)
+    lose_encryption_key(tenant)
     clear_caches()
     egress.answer()
     engine.poll_now()

@@ -1,4 +1,4 @@
-"""A node that stops hands its shards on at once, lets its attempts end, and leaves."""
+"""A node that stops releases its shards at once, waits for its attempts, and leaves."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from timers.models import Node, NodeRole, TimerShard
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
 
 
-def test_an_idle_one_leaves_nothing_behind(tenant: Any) -> None:
+def test_an_idle_node_leaves_nothing_behind(tenant: Any) -> None:
     egress = FakeEgress()
     engine = build_engine(egress)
     engine.take_shards()
@@ -26,7 +26,9 @@ def test_an_idle_one_leaves_nothing_behind(tenant: Any) -> None:
 
 
 @pytest.mark.parametrize("grace_seconds", [5, 0])
-def test_what_has_come_is_recorded_whatever_the_grace(tenant: Any, grace_seconds: float) -> None:
+def test_outcomes_that_have_arrived_are_recorded_whatever_the_grace(
+    tenant: Any, grace_seconds: float
+) -> None:
     service_call_id = submit(tenant)
     egress = FakeEgress()
     engine = build_engine(egress)
@@ -37,7 +39,7 @@ def test_what_has_come_is_recorded_whatever_the_grace(tenant: Any, grace_seconds
     assert not Node.objects.exists()
 
 
-def test_with_attempts_that_outlast_the_grace_its_row_stays_so_that_they_are_found(tenant: Any) -> None:
+def test_the_nodes_row_stays_if_attempts_outlast_the_grace(tenant: Any) -> None:
     service_call_id = submit(tenant)
     engine = build_engine(FakeEgress())
     engine.poll_once(0)
@@ -48,7 +50,7 @@ def test_with_attempts_that_outlast_the_grace_its_row_stays_so_that_they_are_fou
     assert not TimerShard.objects.exclude(owner_id=None).exists()
 
 
-def test_another_node_takes_the_shards_over_at_once(tenant: Any) -> None:
+def test_another_node_takes_over_the_shards_at_once(tenant: Any) -> None:
     first, second = build_engine(FakeEgress()), build_engine(FakeEgress())
     for engine in (first, second):
         engine.take_shards()
@@ -62,7 +64,7 @@ def test_another_node_takes_the_shards_over_at_once(tenant: Any) -> None:
     assert len(second.membership.leases.held) == 16
 
 
-def test_one_that_is_reaped_while_it_stops_takes_no_share_of_the_shards_again(tenant: Any) -> None:
+def test_a_node_that_is_reaped_while_it_stops_takes_no_shards_again(tenant: Any) -> None:
     submit(tenant)
     egress = FakeEgress()
     engine = build_engine(egress)

@@ -1,4 +1,4 @@
-"""No event, and nothing stored, shows the value of a secret header; no event carries a body."""
+"""Secret header values are in no event and in no table in plain text; no event has a body."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ REQUEST = RequestSpec(
 )
 
 
-def live_through_everything(manual_engine: ManualEngine, tenant: Any) -> None:
-    """Calls that are retried, fail, succeed, are interrupted and canceled; the target sends secrets back."""
+def run_calls_to_every_end(manual_engine: ManualEngine, tenant: Any) -> None:
+    """Let calls be retried, fail, succeed, be interrupted and canceled; the target sends secrets back."""
     Tenant.objects.filter(pk=tenant.pk).update(secret_headers=["X-SESSION"])
     clear_caches()
     policy = RetryPolicy(max_attempts=2, initial_interval=0)
@@ -56,7 +56,7 @@ def live_through_everything(manual_engine: ManualEngine, tenant: Any) -> None:
 
 
 def test_events_show_neither_secrets_nor_bodies(manual_engine: ManualEngine, tenant: Any) -> None:
-    live_through_everything(manual_engine, tenant)
+    run_calls_to_every_end(manual_engine, tenant)
     events = OutboxEvent.objects.for_tenant(tenant.tenant_id)
     assert len(set(events.values_list("event_type", flat=True))) == 8
     told = json.dumps(list(events.values_list("event_payload", flat=True)), ensure_ascii=False)
@@ -64,15 +64,15 @@ def test_events_show_neither_secrets_nor_bodies(manual_engine: ManualEngine, ten
         assert word not in told
 
 
-def test_no_table_holds_a_secret_in_clear(manual_engine: ManualEngine, tenant: Any) -> None:
-    live_through_everything(manual_engine, tenant)
+def test_no_table_holds_a_secret_in_plain_text(manual_engine: ManualEngine, tenant: Any) -> None:
+    run_calls_to_every_end(manual_engine, tenant)
     with connection.cursor() as cursor:
         for model in (ServiceCall, HttpExecution, OutboxEvent):
             cursor.execute(f"SELECT * FROM {model._meta.db_table}")
             assert SECRET not in str(cursor.fetchall())
 
 
-def test_the_stored_request_opens_only_to_be_sent(manual_engine: ManualEngine, tenant: Any) -> None:
+def test_the_stored_request_is_decrypted_only_to_be_sent(manual_engine: ManualEngine, tenant: Any) -> None:
     Tenant.objects.filter(pk=tenant.pk).update(secret_headers=["x-session"])
     clear_caches()
     submit(tenant, request=REQUEST)

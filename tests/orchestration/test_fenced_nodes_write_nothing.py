@@ -1,4 +1,4 @@
-"""A node that another has taken for dead records nothing, however sure of itself it is."""
+"""A node that was declared dead can record nothing any more."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ from timers.models import TimerShard
 pytestmark = pytest.mark.django_db
 
 
-def test_its_results_change_neither_call_nor_event_nor_log(manual_engine: ManualEngine, tenant: Any) -> None:
+def test_its_outcomes_change_no_call_no_event_and_no_log_row(
+    manual_engine: ManualEngine, tenant: Any
+) -> None:
     service_call_id = submit(tenant)
     started = manual_engine.start_one()
     with pin_time(after(60)):
@@ -41,7 +43,7 @@ def test_its_results_change_neither_call_nor_event_nor_log(manual_engine: Manual
     assert list_attempts(tenant, service_call_id)[0].finished_at is None
 
 
-def test_its_late_results_are_still_told_by_the_log(manual_engine: ManualEngine, tenant: Any) -> None:
+def test_its_late_outcomes_still_reach_the_attempt_log(manual_engine: ManualEngine, tenant: Any) -> None:
     service_call_id = submit(tenant)
     started = manual_engine.start_one()
     lifecycle.resolve_interrupted([started.key])
@@ -54,7 +56,7 @@ def test_its_late_results_are_still_told_by_the_log(manual_engine: ManualEngine,
     assert (row.response_status, row.error_kind) == (201, None)
 
 
-def test_it_starts_nothing_in_a_shard_that_it_has_lost(manual_engine: ManualEngine, tenant: Any) -> None:
+def test_it_starts_no_call_of_a_lost_shard(manual_engine: ManualEngine, tenant: Any) -> None:
     submit(tenant)
     TimerShard.objects.update(version=F("version") + 1, owner_id=new_id())
     before = read_all_rows()
@@ -66,7 +68,7 @@ def test_it_starts_nothing_in_a_shard_that_it_has_lost(manual_engine: ManualEngi
     assert not HttpExecution.across_tenants.exists()
 
 
-def test_it_goes_on_in_the_shards_that_are_still_its_own(manual_engine: ManualEngine, tenant: Any) -> None:
+def test_it_goes_on_with_the_shards_it_still_owns(manual_engine: ManualEngine, tenant: Any) -> None:
     submit(tenant)
     mine = manual_engine.poller.claim_due(1)[0].shard_id
     manual_engine.poller.crowded = False

@@ -1,4 +1,4 @@
-"""What an attempt came to is recorded once, for the attempt that the call is waiting for."""
+"""An outcome is recorded once, for the call's current attempt."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_the_last_failure_ends_the_call_with_its_error(manual_engine: ManualEngi
     }
 
 
-def test_a_passing_failure_is_tried_again_at_the_policys_time(
+def test_a_retryable_failure_is_retried_at_the_policys_time(
     manual_engine: ManualEngine, tenant: Any, at_noon: datetime
 ) -> None:
     service_call_id = submit(tenant, retry_policy=RetryPolicy(max_attempts=2, initial_interval=60))
@@ -81,7 +81,7 @@ def test_a_passing_failure_is_tried_again_at_the_policys_time(
     assert call.outcome_meta["errorMeta"]["kind"] == "Connect"
 
 
-def test_after_the_last_attempt_of_its_policy_it_has_failed(manual_engine: ManualEngine, tenant: Any) -> None:
+def test_a_call_fails_after_the_last_attempt_of_its_policy(manual_engine: ManualEngine, tenant: Any) -> None:
     service_call_id = submit(tenant, retry_policy=TWICE)
     manual_engine.finish((manual_engine.start_one(), build_error()))
     manual_engine.finish((manual_engine.start_one(), build_error()))
@@ -89,7 +89,7 @@ def test_after_the_last_attempt_of_its_policy_it_has_failed(manual_engine: Manua
     assert len(list_attempts(tenant, service_call_id)) == 2
 
 
-def test_the_event_of_an_end_names_the_attempt_as_its_cause(manual_engine: ManualEngine, tenant: Any) -> None:
+def test_the_terminal_event_names_the_attempt_as_its_cause(manual_engine: ManualEngine, tenant: Any) -> None:
     service_call_id = submit(tenant)
     started = manual_engine.start_one()
     manual_engine.finish((started, build_response(status=404)))
@@ -104,7 +104,7 @@ def test_the_event_of_an_end_names_the_attempt_as_its_cause(manual_engine: Manua
     }
 
 
-def test_a_batch_ends_each_call_in_its_own_way(
+def test_each_call_of_a_batch_ends_with_its_own_outcome(
     manual_engine: ManualEngine, tenant: Any, intruder: Any
 ) -> None:
     calls = {
@@ -130,7 +130,7 @@ def test_a_batch_ends_each_call_in_its_own_way(
     assert get_status(intruder, theirs) == "Succeeded"
 
 
-def test_two_tenants_calls_of_one_id_end_in_one_batch_each_in_its_own_way(
+def test_calls_of_two_tenants_with_one_id_end_with_their_own_outcomes(
     manual_engine: ManualEngine, tenant: Any, intruder: Any
 ) -> None:
     given = new_id()
@@ -143,7 +143,7 @@ def test_two_tenants_calls_of_one_id_end_in_one_batch_each_in_its_own_way(
     assert (get_status(tenant, given), get_status(intruder, given)) == ("Succeeded", "Failed")
 
 
-def test_a_result_of_another_attempt_only_closes_that_attempts_log_row(
+def test_an_outcome_of_another_attempt_only_closes_its_log_row(
     manual_engine: ManualEngine, tenant: Any
 ) -> None:
     service_call_id = submit(tenant)
@@ -160,9 +160,7 @@ def test_a_result_of_another_attempt_only_closes_that_attempts_log_row(
     assert second.finished_at is None
 
 
-def test_a_stale_result_beside_the_awaited_one_does_not_hide_it(
-    manual_engine: ManualEngine, tenant: Any
-) -> None:
+def test_a_stale_outcome_does_not_hide_the_current_one(manual_engine: ManualEngine, tenant: Any) -> None:
     service_call_id = submit(tenant)
     stale = manual_engine.start_one()
     lifecycle.resolve_interrupted([stale.key])
@@ -171,7 +169,7 @@ def test_a_stale_result_beside_the_awaited_one_does_not_hide_it(
     assert get_status(tenant, service_call_id) == "Succeeded"
 
 
-def test_the_same_result_twice_is_recorded_once(manual_engine: ManualEngine, tenant: Any) -> None:
+def test_an_outcome_that_arrives_twice_is_recorded_once(manual_engine: ManualEngine, tenant: Any) -> None:
     submit(tenant)
     started = manual_engine.start_one()
     manual_engine.finish((started, build_response()))
@@ -180,7 +178,7 @@ def test_the_same_result_twice_is_recorded_once(manual_engine: ManualEngine, ten
     assert read_all_rows() == before
 
 
-def test_a_result_for_a_key_of_another_tenant_moves_nothing(
+def test_an_outcome_under_another_tenants_key_moves_nothing(
     manual_engine: ManualEngine, tenant: Any, intruder: Any
 ) -> None:
     submit(tenant)
@@ -191,5 +189,5 @@ def test_a_result_for_a_key_of_another_tenant_moves_nothing(
     assert read_all_rows() == before
 
 
-def test_nothing_to_record_asks_for_no_fence() -> None:
+def test_recording_nothing_checks_no_fence() -> None:
     assert lifecycle.finish([], fence=lambda: pytest.fail("asked")) == 0

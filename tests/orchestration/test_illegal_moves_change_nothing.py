@@ -1,4 +1,4 @@
-"""Every status × everything that can be asked of a call: what is not allowed changes no row and tells nobody."""
+"""Every status × every function: what is not allowed changes no row and appends no event."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from orchestration.models import ServiceCall
 from orchestration.states import TERMINAL, Status
 from tests.orchestration.support import ManualEngine, get_call, read_all_rows
-from tests.orchestration.transitions import BEGINNINGS, DURABLE, MOVING, OTHERS, attempt_to
+from tests.orchestration.transitions import DURABLE, MAKE_CALL_IN, MOVING, OTHERS, is_accepted
 
 pytestmark = pytest.mark.django_db
 
@@ -34,51 +34,51 @@ LEGAL: dict[tuple[str, Status], Status | None] = {
 }
 
 
-def name_of(function: Any) -> str:
+def get_name(function: Any) -> str:
     return str(function.__name__)
 
 
 @pytest.mark.parametrize("status", Status)
-@pytest.mark.parametrize("function", [*MOVING, *OTHERS], ids=name_of)
-def test_a_legal_move_moves_and_an_illegal_one_changes_nothing(
+@pytest.mark.parametrize("function", [*MOVING, *OTHERS], ids=get_name)
+def test_an_illegal_move_changes_nothing(
     function: Any, status: Status, manual_engine: ManualEngine, tenant: Any
 ) -> None:
-    call = BEGINNINGS[status](manual_engine, tenant, **DURABLE)
+    call = MAKE_CALL_IN[status](manual_engine, tenant, **DURABLE)
     before = read_all_rows()
 
-    done = attempt_to(function, manual_engine, call)
+    done = is_accepted(function, manual_engine, call)
 
-    if (name_of(function), status) in LEGAL:
+    if (get_name(function), status) in LEGAL:
         assert done
         left = ServiceCall.objects.for_tenant(tenant.tenant_id).filter(service_call_id=call.service_call_id)
-        assert left.values_list("status", flat=True).first() == LEGAL[name_of(function), status]
+        assert left.values_list("status", flat=True).first() == LEGAL[get_name(function), status]
         assert read_all_rows() != before
     else:
         assert read_all_rows() == before
 
 
 @pytest.mark.parametrize("status", sorted(TERMINAL))
-def test_what_has_ended_stays_as_it_is_whatever_is_tried(
+def test_a_call_that_has_ended_never_changes(
     status: Status, manual_engine: ManualEngine, tenant: Any
 ) -> None:
-    call = BEGINNINGS[status](manual_engine, tenant)
+    call = MAKE_CALL_IN[status](manual_engine, tenant)
     before = read_all_rows()
     for function in (*MOVING, *reversed(MOVING)):
-        attempt_to(function, manual_engine, call)
+        is_accepted(function, manual_engine, call)
     assert read_all_rows() == before
 
 
 @pytest.mark.parametrize("status", Status)
-@pytest.mark.parametrize("function", [*MOVING, *OTHERS], ids=name_of)
+@pytest.mark.parametrize("function", [*MOVING, *OTHERS], ids=get_name)
 def test_nothing_moves_a_call_of_another_tenant_with_the_same_ids(
     function: Any, status: Status, manual_engine: ManualEngine, tenant: Any, intruder: Any
 ) -> None:
-    theirs = BEGINNINGS[status](manual_engine, intruder, **DURABLE)
-    ours = BEGINNINGS[Status.SCHEDULED](
+    theirs = MAKE_CALL_IN[status](manual_engine, intruder, **DURABLE)
+    ours = MAKE_CALL_IN[Status.SCHEDULED](
         manual_engine, tenant, service_call_id=theirs.service_call_id, **DURABLE
     )
     before = vars(get_call(intruder, theirs.service_call_id)) | {"_state": None}
 
-    attempt_to(function, manual_engine, ours)
+    is_accepted(function, manual_engine, ours)
 
     assert vars(get_call(intruder, theirs.service_call_id)) | {"_state": None} == before

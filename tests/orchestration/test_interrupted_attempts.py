@@ -1,4 +1,4 @@
-"""An attempt whose process died: its call goes on by what was agreed about delivery."""
+"""When an attempt is interrupted, its call goes on as its delivery mode says."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.orchestration.support import (
 pytestmark = pytest.mark.django_db
 
 
-def test_at_least_once_it_is_made_again_at_once_with_a_higher_number(
+def test_an_at_least_once_call_is_attempted_again_at_once(
     manual_engine: ManualEngine, tenant: Any, at_noon: datetime
 ) -> None:
     service_call_id = submit(tenant)
@@ -46,7 +46,9 @@ def test_at_least_once_it_is_made_again_at_once_with_a_higher_number(
     assert running.finished_at is None
 
 
-def test_it_does_not_count_against_the_retry_policy(manual_engine: ManualEngine, tenant: Any) -> None:
+def test_an_interruption_does_not_count_against_the_retry_policy(
+    manual_engine: ManualEngine, tenant: Any
+) -> None:
     service_call_id = submit(tenant, retry_policy=RetryPolicy(max_attempts=2, initial_interval=0))
     for _ in range(3):
         lifecycle.resolve_interrupted([manual_engine.start_one().key])
@@ -56,7 +58,7 @@ def test_it_does_not_count_against_the_retry_policy(manual_engine: ManualEngine,
     assert (get_status(tenant, service_call_id), get_call(tenant, service_call_id).attempt) == ("Failed", 5)
 
 
-def test_at_most_once_the_call_has_failed_as_interrupted(manual_engine: ManualEngine, tenant: Any) -> None:
+def test_an_at_most_once_call_fails_as_interrupted(manual_engine: ManualEngine, tenant: Any) -> None:
     service_call_id = submit(
         tenant, delivery=Delivery.AT_MOST_ONCE, retry_policy=RetryPolicy(max_attempts=9, initial_interval=0)
     )
@@ -67,7 +69,7 @@ def test_at_most_once_the_call_has_failed_as_interrupted(manual_engine: ManualEn
     assert manual_engine.start() == []
 
 
-def test_a_call_that_is_interrupted_too_often_has_failed(manual_engine: ManualEngine, tenant: Any) -> None:
+def test_a_call_that_is_interrupted_too_often_fails(manual_engine: ManualEngine, tenant: Any) -> None:
     service_call_id = submit(tenant)
     for _ in range(MAX_INTERRUPTIONS):
         lifecycle.resolve_interrupted([manual_engine.start_one().key])
@@ -76,7 +78,7 @@ def test_a_call_that_is_interrupted_too_often_has_failed(manual_engine: ManualEn
     assert get_status(tenant, service_call_id) == "Failed"
 
 
-def test_an_attempt_that_was_recorded_meanwhile_stays_as_it_was_recorded(
+def test_an_attempt_that_was_recorded_meanwhile_is_not_interrupted(
     manual_engine: ManualEngine, tenant: Any
 ) -> None:
     service_call_id = submit(tenant)
@@ -91,7 +93,7 @@ def test_an_attempt_that_was_recorded_meanwhile_stays_as_it_was_recorded(
     assert (row.response_status, row.error_kind) == (200, None)
 
 
-def test_only_the_present_attempt_can_be_interrupted(manual_engine: ManualEngine, tenant: Any) -> None:
+def test_only_the_current_attempt_can_be_interrupted(manual_engine: ManualEngine, tenant: Any) -> None:
     service_call_id = submit(tenant)
     first = manual_engine.start_one()
     lifecycle.resolve_interrupted([first.key])
@@ -100,7 +102,7 @@ def test_only_the_present_attempt_can_be_interrupted(manual_engine: ManualEngine
     assert get_status(tenant, service_call_id) == "Running"
 
 
-def test_a_batch_of_two_tenants_calls_with_one_id_is_resolved_whole(
+def test_calls_of_two_tenants_with_one_id_are_all_resolved(
     manual_engine: ManualEngine, tenant: Any, intruder: Any
 ) -> None:
     given = submit(tenant)
@@ -122,7 +124,7 @@ def test_the_watchdog_finds_attempts_past_their_deadline_and_no_others(
         assert lifecycle.list_overdue_attempts(10) == [soon.key]
 
 
-def test_on_demand_what_is_overdue_or_of_a_node_that_is_no_more_is_resolved(
+def test_overdue_and_orphaned_attempts_are_resolved_on_demand(
     manual_engine: ManualEngine, tenant: Any
 ) -> None:
     overdue, running = submit(tenant, timeout_seconds=1), submit(tenant, timeout_seconds=3600)

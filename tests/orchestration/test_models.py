@@ -1,4 +1,4 @@
-"""What the database itself refuses of a service call."""
+"""The constraints of service calls."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.django_db
 TENANT = uuid.UUID("01900000-0000-7000-8000-00000000000a")
 
 
-def refused(**values: Any) -> None:
+def assert_refused(**values: Any) -> None:
     with pytest.raises(IntegrityError), transaction.atomic():
         ServiceCallFactory(**{"tenant_id": TENANT, **values})
 
@@ -38,14 +38,14 @@ def refused(**values: Any) -> None:
     ],
     ids=str,
 )
-def test_it_refuses_a_bad_value(bad: dict[str, Any]) -> None:
-    refused(**bad)
+def test_a_bad_value_is_refused(bad: dict[str, Any]) -> None:
+    assert_refused(**bad)
 
 
 @pytest.mark.parametrize("status", Status.values)
 @pytest.mark.parametrize("delivery", Delivery.values)
 @pytest.mark.parametrize("contract", ResponseContract.values)
-def test_it_takes_every_value_that_the_code_knows(status: str, delivery: str, contract: str) -> None:
+def test_every_value_of_the_code_is_accepted(status: str, delivery: str, contract: str) -> None:
     ServiceCallFactory(status=status, delivery=delivery, response_contract=contract)
 
 
@@ -53,7 +53,7 @@ def test_it_takes_every_value_that_the_code_knows(status: str, delivery: str, co
 @pytest.mark.parametrize("second", sorted(LIVE))
 def test_an_external_id_is_unique_among_the_live_calls_of_a_namespace(first: Status, second: Status) -> None:
     ServiceCallFactory(tenant_id=TENANT, namespace="orders", external_id="o-1", status=first)
-    refused(namespace="orders", external_id="o-1", status=second)
+    assert_refused(namespace="orders", external_id="o-1", status=second)
 
 
 def test_another_namespace_and_another_tenant_have_their_own_external_ids() -> None:
@@ -72,16 +72,16 @@ def test_an_external_id_is_free_again_when_its_call_has_ended(status: Status) ->
     ServiceCallFactory(tenant_id=TENANT, namespace="orders", external_id="o-1")
 
     assert ServiceCall.objects.for_tenant(TENANT).filter(external_id="o-1").count() == 2
-    refused(namespace="orders", external_id="o-1")
+    assert_refused(namespace="orders", external_id="o-1")
 
 
-def test_calls_without_an_external_id_are_not_in_each_others_way() -> None:
+def test_calls_without_an_external_id_do_not_conflict() -> None:
     ServiceCallFactory.create_batch(2, tenant_id=TENANT, external_id=None)
 
 
-def test_an_idempotency_key_is_used_once_a_tenant_also_by_a_call_that_has_ended() -> None:
+def test_an_idempotency_key_is_unique_in_a_tenant_even_after_its_call_has_ended() -> None:
     ServiceCallFactory(tenant_id=TENANT, idempotency_key="k", status=Status.SUCCEEDED)
     ServiceCallFactory(tenant_id=new_id(), idempotency_key="k")
     ServiceCallFactory(tenant_id=TENANT, idempotency_key="K")
     ServiceCallFactory.create_batch(2, tenant_id=TENANT, idempotency_key=None)
-    refused(idempotency_key="k")
+    assert_refused(idempotency_key="k")

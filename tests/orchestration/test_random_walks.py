@@ -1,4 +1,4 @@
-"""Whatever is done to calls, in whatever order: their history has no gap, no end is undone, every row agrees."""
+"""After any sequence of operations, histories have no gaps, no ended call has changed, and all rows agree."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ class Walk:
 
 
 @pytest.mark.parametrize("round_", range(3))
-def test_every_promise_is_kept_after_every_step(
+def test_every_invariant_holds_after_every_step(
     round_: int, manual_engine: ManualEngine, tenant: Any, intruder: Any
 ) -> None:
     seed = random.SystemRandom().randrange(10**9)

@@ -1,4 +1,4 @@
-"""What has ended can be asked for again beside it, and be deleted; old ends are pruned in bounded bites."""
+"""A call that has ended can be replayed, retried and deleted; old ones are pruned in small batches."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from tests.orchestration.support import (
 pytestmark = pytest.mark.django_db
 
 
-def ended(manual_engine: ManualEngine, tenant: Any, **terms: Any) -> Any:
+def create_ended_call(manual_engine: ManualEngine, tenant: Any, **terms: Any) -> Any:
     service_call_id = submit(tenant, **terms)
     manual_engine.finish((manual_engine.start_one(), build_response()))
     return service_call_id
 
 
-def test_a_replay_asks_for_the_same_now_and_names_its_origin(
+def test_a_replay_has_the_same_request_is_due_now_and_names_its_origin(
     manual_engine: ManualEngine, tenant: Any, at_noon: datetime
 ) -> None:
     request = RequestSpec("PUT", URL, {"Authorization": "s3cret", "A": "b"}, {"n": 1})
     policy = RetryPolicy(max_attempts=3)
-    origin = ended(
+    origin = create_ended_call(
         manual_engine, tenant, request=request, retry_policy=policy, timeout_seconds=7.0, tags=frozenset("ab")
     )
     first = get_call(tenant, origin)
@@ -56,10 +56,11 @@ def test_a_replay_asks_for_the_same_now_and_names_its_origin(
     assert (sent.method, sent.body) == ("PUT", {"n": 1})
 
 
-def test_a_key_stands_for_the_replay_of_one_call_whatever_becomes_of_that(
-    manual_engine: ManualEngine, tenant: Any
-) -> None:
-    origin, other = ended(manual_engine, tenant, tags=frozenset("a")), ended(manual_engine, tenant)
+def test_a_key_stands_for_the_replay_of_one_call(manual_engine: ManualEngine, tenant: Any) -> None:
+    origin, other = (
+        create_ended_call(manual_engine, tenant, tags=frozenset("a")),
+        create_ended_call(manual_engine, tenant),
+    )
     made = lifecycle.replay(tenant.tenant_id, origin, new_id(), "k")
     lifecycle.add_tag(tenant.tenant_id, origin, "later")
     again = lifecycle.replay(tenant.tenant_id, origin, new_id(), "k")
@@ -71,21 +72,23 @@ def test_a_key_stands_for_the_replay_of_one_call_whatever_becomes_of_that(
     assert lifecycle.replay(tenant.tenant_id, origin, new_id(), "k").service_call_id == made.service_call_id
 
 
-def test_the_key_of_a_submission_makes_no_replay_of_it(manual_engine: ManualEngine, tenant: Any) -> None:
-    origin = ended(manual_engine, tenant, idempotency_key="k")
+def test_the_key_of_a_submission_cannot_be_used_to_replay_it(
+    manual_engine: ManualEngine, tenant: Any
+) -> None:
+    origin = create_ended_call(manual_engine, tenant, idempotency_key="k")
     with pytest.raises(Conflict, match="was used for another request"):
         lifecycle.replay(tenant.tenant_id, origin, new_id(), "k")
 
 
-def test_the_origin_stays_as_it_was(manual_engine: ManualEngine, tenant: Any) -> None:
-    origin = ended(manual_engine, tenant)
+def test_a_replay_does_not_change_its_origin(manual_engine: ManualEngine, tenant: Any) -> None:
+    origin = create_ended_call(manual_engine, tenant)
     before = vars(get_call(tenant, origin)) | {"_state": None}
     lifecycle.replay(tenant.tenant_id, origin, new_id())
     assert vars(get_call(tenant, origin)) | {"_state": None} == before
 
 
-def test_a_retry_is_a_replay_that_there_is_once(manual_engine: ManualEngine, tenant: Any) -> None:
-    origin = ended(manual_engine, tenant)
+def test_a_call_is_retried_once(manual_engine: ManualEngine, tenant: Any) -> None:
+    origin = create_ended_call(manual_engine, tenant)
     first = lifecycle.retry(tenant.tenant_id, origin, new_id()).service_call_id
     with pytest.raises(Conflict, match="replayed before"):
         lifecycle.retry(tenant.tenant_id, origin, new_id())
@@ -95,7 +98,7 @@ def test_a_retry_is_a_replay_that_there_is_once(manual_engine: ManualEngine, ten
 
 
 def test_a_replay_under_a_key_is_made_once(manual_engine: ManualEngine, tenant: Any) -> None:
-    origin = ended(manual_engine, tenant)
+    origin = create_ended_call(manual_engine, tenant)
     first, second = (lifecycle.replay(tenant.tenant_id, origin, new_id(), "again") for _ in range(2))
     assert (first.service_call_id, second.is_repeat) == (second.service_call_id, True)
 
@@ -103,14 +106,17 @@ def test_a_replay_under_a_key_is_made_once(manual_engine: ManualEngine, tenant: 
 def test_a_deleted_call_takes_its_timer_tags_and_log_with_it(
     manual_engine: ManualEngine, tenant: Any
 ) -> None:
-    gone, stays = ended(manual_engine, tenant, tags=frozenset("a")), ended(manual_engine, tenant)
+    gone, stays = (
+        create_ended_call(manual_engine, tenant, tags=frozenset("a")),
+        create_ended_call(manual_engine, tenant),
+    )
     lifecycle.delete(tenant.tenant_id, gone)
     assert [call.service_call_id for call in ServiceCall.objects.for_tenant(tenant.tenant_id)] == [stays]
     assert (find_timer(tenant, gone), list_attempts(tenant, gone)) == (None, [])
 
 
 @pytest.mark.parametrize("what", ["replay", "delete"])
-def test_anothers_call_is_unknown_and_one_that_runs_is_left_alone(
+def test_another_tenants_call_and_a_running_one_cannot_be_deleted(
     what: str, manual_engine: ManualEngine, tenant: Any, intruder: Any
 ) -> None:
     def ask(whose: Any) -> None:
@@ -129,12 +135,12 @@ def test_anothers_call_is_unknown_and_one_that_runs_is_left_alone(
     assert read_all_rows() == before
 
 
-def test_pruning_takes_what_ended_long_ago_and_nothing_else(
+def test_pruning_deletes_only_calls_that_ended_long_ago(
     manual_engine: ManualEngine, tenant: Any, intruder: Any
 ) -> None:
-    old = [ended(manual_engine, whose) for whose in (tenant, tenant, intruder)]
+    old = [create_ended_call(manual_engine, whose) for whose in (tenant, tenant, intruder)]
     with pin_time(after(3000)):
-        recent = ended(manual_engine, tenant)
+        recent = create_ended_call(manual_engine, tenant)
         waiting = submit(tenant, due_at=after(1))
     with pin_time(after(3601)):
         assert lifecycle.prune_calls(timedelta(hours=1), limit=100) == len(old)
@@ -145,6 +151,6 @@ def test_pruning_takes_what_ended_long_ago_and_nothing_else(
 
 def test_pruning_stops_at_its_limit(manual_engine: ManualEngine, tenant: Any) -> None:
     for _ in range(5):
-        ended(manual_engine, tenant)
+        create_ended_call(manual_engine, tenant)
     with pin_time(after(7200)):
         assert [lifecycle.prune_calls(timedelta(hours=1), limit=2) for _ in range(4)] == [2, 2, 1, 0]

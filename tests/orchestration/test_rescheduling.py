@@ -1,4 +1,4 @@
-"""A waiting call may be given another due time, or run now; no other call may."""
+"""Only a Scheduled call can get another due time or be made due now."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.orchestration.support import (
 pytestmark = pytest.mark.django_db
 
 
-def due_times(tenant: Any, service_call_id: Any) -> set[datetime]:
+def read_due_times(tenant: Any, service_call_id: Any) -> set[datetime]:
     timer = find_timer(tenant, service_call_id)
     assert timer is not None
     return {get_call(tenant, service_call_id).due_at, timer.due_at}
@@ -35,7 +35,7 @@ def test_call_timer_and_event_get_the_new_due_time(manual_engine: ManualEngine, 
     service_call_id = submit(tenant, due_at=after(60))
     lifecycle.reschedule(tenant.tenant_id, service_call_id, after(600))
 
-    assert due_times(tenant, service_call_id) == {after(600)}
+    assert read_due_times(tenant, service_call_id) == {after(600)}
     told = list_events(tenant, service_call_id)[-1]
     assert (told.event_type, told.event_payload) == (
         "ServiceCallRescheduled",
@@ -47,28 +47,30 @@ def test_call_timer_and_event_get_the_new_due_time(manual_engine: ManualEngine, 
         assert len(manual_engine.start()) == 1
 
 
-def test_an_earlier_time_is_as_good(manual_engine: ManualEngine, tenant: Any) -> None:
+def test_a_call_can_be_rescheduled_to_an_earlier_time(manual_engine: ManualEngine, tenant: Any) -> None:
     service_call_id = submit(tenant, due_at=after(600))
     lifecycle.reschedule(tenant.tenant_id, service_call_id, after(60))
     with pin_time(after(60)):
         assert len(manual_engine.start()) == 1
 
 
-def test_without_a_time_it_runs_now(manual_engine: ManualEngine, tenant: Any, at_noon: datetime) -> None:
+def test_a_call_without_a_new_time_is_due_now(
+    manual_engine: ManualEngine, tenant: Any, at_noon: datetime
+) -> None:
     service_call_id = submit(tenant, due_at=after(600))
     lifecycle.reschedule(tenant.tenant_id, service_call_id, None)
-    assert due_times(tenant, service_call_id) == {at_noon}
+    assert read_due_times(tenant, service_call_id) == {at_noon}
     assert len(manual_engine.start()) == 1
 
 
-def test_a_call_that_waits_for_its_next_attempt_may_run_now(manual_engine: ManualEngine, tenant: Any) -> None:
+def test_a_call_that_waits_for_a_retry_can_be_made_due_now(manual_engine: ManualEngine, tenant: Any) -> None:
     service_call_id = submit(tenant, retry_policy=RetryPolicy(max_attempts=2, initial_interval=3600))
     manual_engine.finish((manual_engine.start_one(), build_error()))
     lifecycle.reschedule(tenant.tenant_id, service_call_id, None)
     assert manual_engine.start_one().attempt == 2
 
 
-def test_while_it_runs_it_has_no_other_due_time(manual_engine: ManualEngine, tenant: Any) -> None:
+def test_a_running_call_cannot_be_rescheduled(manual_engine: ManualEngine, tenant: Any) -> None:
     service_call_id = submit(tenant)
     manual_engine.start()
     before = read_all_rows()
@@ -78,7 +80,7 @@ def test_while_it_runs_it_has_no_other_due_time(manual_engine: ManualEngine, ten
     assert read_all_rows() == before
 
 
-def test_anothers_call_is_unknown(tenant: Any, intruder: Any, at_noon: datetime) -> None:
+def test_another_tenants_call_cannot_be_rescheduled(tenant: Any, intruder: Any, at_noon: datetime) -> None:
     service_call_id = submit(tenant)
     before = read_all_rows()
     with pytest.raises(NotFound):

@@ -1,4 +1,4 @@
-"""Retry-After: seconds or a date are heeded up to a day, and nonsense is as good as nothing."""
+"""Retry-After takes seconds or a date, up to a day. Invalid values are ignored."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.orchestration.support import build_response
 DAY = 86_400.0
 
 
-def asked(value: str, status: int = 503, name: str = "Retry-After") -> float | None:
+def parse_delay(value: str, status: int = 503, name: str = "Retry-After") -> float | None:
     verdict = judge(ResponseContract.STATUS, build_response(status=status, headers={name: value}), NOON)
     assert isinstance(verdict, Failure)
     return verdict.retry_after
@@ -38,8 +38,8 @@ def asked(value: str, status: int = 503, name: str = "Retry-After") -> float | N
         ("Fri, 31 Dec 9999 23:59:59 GMT", DAY),
     ],
 )
-def test_it_is_understood(value: str, seconds: float) -> None:
-    assert asked(value) == seconds
+def test_seconds_and_dates_are_understood(value: str, seconds: float) -> None:
+    assert parse_delay(value) == seconds
 
 
 @pytest.mark.parametrize(
@@ -62,29 +62,34 @@ def test_it_is_understood(value: str, seconds: float) -> None:
         "2026-03-01T12:00:30Z",
     ],
 )
-def test_nonsense_is_as_good_as_nothing(value: str) -> None:
-    assert asked(value) is None
+def test_an_invalid_value_is_ignored(value: str) -> None:
+    assert parse_delay(value) is None
 
 
 @given(
     st.text(max_size=60)
     | st.from_regex(r"\w{3}, \d+ (Mar|May) \d+ \d+:\d+:\d+ ([+-]\d+|GMT)", fullmatch=True)
 )
-def test_whatever_a_server_says_the_answer_is_nothing_or_up_to_a_day(value: str) -> None:
-    seconds = asked(value)
+def test_any_value_means_no_delay_or_up_to_a_day(value: str) -> None:
+    seconds = parse_delay(value)
     assert seconds is None or 0 <= seconds <= DAY
 
 
 @pytest.mark.parametrize("status", [408, 425, 429, 500, 503])
-def test_it_is_heeded_with_every_status_that_may_pass_and_in_any_spelling(status: int) -> None:
-    assert asked("5", status) == asked("5", status, "RETRY-AFTER") == asked("5", status, "retry-after") == 5.0
+def test_it_applies_to_every_retryable_status_in_any_spelling(status: int) -> None:
+    assert (
+        parse_delay("5", status)
+        == parse_delay("5", status, "RETRY-AFTER")
+        == parse_delay("5", status, "retry-after")
+        == 5.0
+    )
 
 
-def test_it_is_not_with_one_that_is_final() -> None:
-    assert asked("5", status=404) is None
+def test_it_is_ignored_with_a_final_status() -> None:
+    assert parse_delay("5", status=404) is None
 
 
-def test_of_several_the_first_counts() -> None:
+def test_the_first_of_several_headers_counts() -> None:
     both = {"Retry-After": "5", "retry-after": "9"}
     verdict = judge(ResponseContract.STATUS, build_response(status=503, headers=both), NOON)
     assert isinstance(verdict, Failure)

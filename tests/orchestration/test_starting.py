@@ -1,4 +1,4 @@
-"""A call whose time has come becomes Running, with an attempt that is on record before it is sent."""
+"""A due call becomes Running, and its attempt is recorded before it is sent."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.orchestration.support import (
 pytestmark = pytest.mark.django_db
 
 
-def test_the_call_knows_its_attempt_and_when_it_must_have_ended(
+def test_a_started_call_has_its_attempt_and_a_deadline(
     manual_engine: ManualEngine, tenant: Any, at_noon: datetime
 ) -> None:
     service_call_id = submit(tenant, timeout_seconds=7.5)
@@ -45,7 +45,7 @@ def test_the_call_knows_its_attempt_and_when_it_must_have_ended(
     assert timer.state == "Reached"
 
 
-def test_what_is_started_has_all_that_its_attempt_needs(manual_engine: ManualEngine, tenant: Any) -> None:
+def test_a_started_call_has_all_that_its_attempt_needs(manual_engine: ManualEngine, tenant: Any) -> None:
     request = RequestSpec("PUT", "http://target.test/x", {"A": "b"}, {"n": 1})
     service_call_id = submit(tenant, request=request, timeout_seconds=3.0)
     started = manual_engine.start_one()
@@ -54,7 +54,7 @@ def test_what_is_started_has_all_that_its_attempt_needs(manual_engine: ManualEng
     assert (started.request.method, started.request.body_text) == ("PUT", '{"n":1}')
 
 
-def test_its_log_row_is_open_and_names_the_node(
+def test_the_attempts_log_row_is_open_and_names_the_node(
     manual_engine: ManualEngine, tenant: Any, at_noon: datetime
 ) -> None:
     service_call_id = submit(
@@ -72,7 +72,7 @@ def test_its_log_row_is_open_and_names_the_node(
     assert row.request_headers == {"X-Api-Key": "••••••"}
 
 
-def test_two_events_lead_from_the_due_time_to_the_attempt(manual_engine: ManualEngine, tenant: Any) -> None:
+def test_starting_appends_two_events(manual_engine: ManualEngine, tenant: Any) -> None:
     service_call_id = submit(tenant)
     started = manual_engine.start_one()
     reached, running = list_events(tenant, service_call_id)[2:]
@@ -85,7 +85,7 @@ def test_two_events_lead_from_the_due_time_to_the_attempt(manual_engine: ManualE
     }
 
 
-def test_a_later_attempt_counts_on_and_keeps_the_first_start(
+def test_a_later_attempt_has_the_next_number_and_keeps_the_first_start(
     manual_engine: ManualEngine, tenant: Any, at_noon: datetime
 ) -> None:
     service_call_id = submit(tenant, retry_policy=RetryPolicy(max_attempts=3, initial_interval=1))
@@ -116,7 +116,7 @@ def test_a_batch_of_many_tenants_starts_together(
     )
 
 
-def test_a_call_that_was_cancelled_since_its_timer_was_read_is_left_out(
+def test_a_call_that_was_canceled_after_its_timer_was_read_is_skipped(
     manual_engine: ManualEngine, tenant: Any
 ) -> None:
     gone, stays = submit(tenant), submit(tenant)

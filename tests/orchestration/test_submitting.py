@@ -1,4 +1,4 @@
-"""Submitting stores the call, its tags, its timer and its first events together, or nothing at all."""
+"""Submitting stores a call with its tags, timer and first events, or nothing."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_call_without_a_due_time_is_due_now(tenant: Any, at_noon: datetime) ->
     assert call.started_at is call.finished_at is call.outcome_meta is None
 
 
-def test_what_was_asked_is_what_is_stored(tenant: Any) -> None:
+def test_the_call_is_stored_as_submitted(tenant: Any) -> None:
     policy = RetryPolicy(max_attempts=4, initial_interval=1.5)
     request = RequestSpec(
         "PUT", "https://Shop.test:8443/a?b=c", {"Accept": "text/plain"}, {"n": [1, None, "ü"]}
@@ -63,7 +63,7 @@ def test_what_was_asked_is_what_is_stored(tenant: Any) -> None:
     assert RetryPolicy.from_stored(call.retry_policy) == policy
 
 
-def test_the_timer_has_the_calls_due_time_its_shard_and_its_lane(tenant: Any, at_noon: datetime) -> None:
+def test_the_timer_has_the_calls_due_time_shard_and_host(tenant: Any, at_noon: datetime) -> None:
     service_call_id = submit(tenant, due_at=after(60))
     timer = find_timer(tenant, service_call_id)
     assert timer is not None
@@ -72,13 +72,13 @@ def test_the_timer_has_the_calls_due_time_its_shard_and_its_lane(tenant: Any, at
     assert timer.host == "target.test"
 
 
-def test_a_durable_timers_shard_follows_from_its_own_id(tenant: Any) -> None:
+def test_a_durable_timers_shard_is_computed_from_its_id(tenant: Any) -> None:
     timer = find_timer(tenant, submit(tenant, external_id="order-1"))
     assert timer is not None
     assert timer.shard_id == compute_shard(tenant.tenant_id, "order-1", 16)
 
 
-def test_two_events_tell_of_it_the_second_because_of_the_first(tenant: Any) -> None:
+def test_submitting_appends_two_events_the_second_caused_by_the_first(tenant: Any) -> None:
     correlation_id = new_id()
     service_call_id = submit(
         tenant, due_at=after(60), tags=frozenset({"b", "a"}), correlation_id=correlation_id
@@ -92,7 +92,7 @@ def test_two_events_tell_of_it_the_second_because_of_the_first(tenant: Any) -> N
     assert submitted.event_payload["dueAt"] == scheduled.event_payload["dueAt"] == "2026-03-01T12:01:00.000Z"
 
 
-def test_events_tell_the_time_in_utc_whatever_zone_it_was_given_in(tenant: Any) -> None:
+def test_events_have_times_in_utc(tenant: Any) -> None:
     eastern = after(60).astimezone(timezone(timedelta(hours=-5)))
     _, scheduled = list_events(tenant, submit(tenant, due_at=eastern))
     assert scheduled.event_payload["dueAt"] == "2026-03-01T12:01:00.000Z"
@@ -115,7 +115,7 @@ def test_a_batch_may_mix_tenants(tenant: Any, intruder: Any) -> None:
         assert all(len(list_events(whose, service_call_id)) == 2 for service_call_id in mine)
 
 
-def test_a_given_id_is_the_calls_and_two_tenants_may_give_the_same(tenant: Any, intruder: Any) -> None:
+def test_clients_may_choose_ids_and_two_tenants_the_same_one(tenant: Any, intruder: Any) -> None:
     given = new_id()
     assert submit(tenant, service_call_id=given) == submit(intruder, service_call_id=given) == given
 
@@ -141,7 +141,7 @@ def test_an_id_that_is_taken_is_a_conflict(tenant: Any, taken: dict[str, Any]) -
     ],
     ids=["namespace", "url", "tenant"],
 )
-def test_one_wrong_command_stores_none_of_the_batch(
+def test_a_batch_with_a_wrong_command_stores_nothing(
     tenant: Tenant, wrong: dict[str, Any], error: type[Exception]
 ) -> None:
     wrong_one = replace(build_command(tenant), **wrong)
@@ -151,7 +151,7 @@ def test_one_wrong_command_stores_none_of_the_batch(
     assert read_all_rows() == before
 
 
-def test_one_that_is_refused_takes_no_other_with_it_and_few_are_stored_one_by_one(tenant: Tenant) -> None:
+def test_a_refused_command_affects_no_other_and_only_its_chunk_is_stored_one_by_one(tenant: Tenant) -> None:
     submit(tenant, service_call_id=SOME_ID)
     submit(tenant, idempotency_key="used")
     commands = [build_command(tenant) for _ in range(200)]
@@ -170,7 +170,7 @@ def test_one_that_is_refused_takes_no_other_with_it_and_few_are_stored_one_by_on
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_batch_with_one_that_is_refused_goes_again_after_a_deadlock(
+def test_a_batch_with_a_refused_command_is_repeated_after_a_deadlock(
     tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     submit(tenant, service_call_id=SOME_ID)

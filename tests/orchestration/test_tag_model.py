@@ -1,4 +1,4 @@
-"""Tags are compared by their bytes, and a call carries each once."""
+"""Tags are compared byte by byte, and a call has each tag once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.factories import ServiceCallFactory, ServiceCallTagFactory
 pytestmark = pytest.mark.django_db
 
 
-def test_a_call_carries_a_tag_once() -> None:
+def test_a_call_has_each_tag_once() -> None:
     call = ServiceCallFactory()
     of_call = {"tenant_id": call.tenant_id, "service_call_id": call.service_call_id}
     ServiceCallTagFactory(**of_call, tag="urgent")

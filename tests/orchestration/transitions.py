@@ -1,4 +1,4 @@
-"""How a call comes into each status, and every move there is from it."""
+"""How to get a call into each status, and every move that exists from there."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ AT_MOST_ONCE = {"delivery": Delivery.AT_MOST_ONCE}
 
 
 @dataclass
-class Begun:
-    """A call in some status, and its last attempt if it has had one."""
+class CallInStatus:
+    """A call in some status, with its last attempt if it has had one."""
 
     tenant_id: uuid.UUID
     service_call_id: uuid.UUID
@@ -48,37 +48,39 @@ class Begun:
         )
 
 
-def scheduled(manual_engine: ManualEngine, tenant: Any, **terms: Any) -> Begun:
-    return Begun(tenant.tenant_id, submit(tenant, **terms))
+def scheduled(manual_engine: ManualEngine, tenant: Any, **terms: Any) -> CallInStatus:
+    return CallInStatus(tenant.tenant_id, submit(tenant, **terms))
 
 
-def running(manual_engine: ManualEngine, tenant: Any, *, to_be_canceled: bool = False, **terms: Any) -> Begun:
-    begun = scheduled(manual_engine, tenant, **terms)
-    begun.attempt = manual_engine.start_one()
+def running(
+    manual_engine: ManualEngine, tenant: Any, *, to_be_canceled: bool = False, **terms: Any
+) -> CallInStatus:
+    call = scheduled(manual_engine, tenant, **terms)
+    call.attempt = manual_engine.start_one()
     if to_be_canceled:
-        cancel(manual_engine, begun)
-    return begun
+        cancel(manual_engine, call)
+    return call
 
 
-def succeeded(manual_engine: ManualEngine, tenant: Any, **terms: Any) -> Begun:
-    begun = running(manual_engine, tenant, **terms)
-    succeed(manual_engine, begun)
-    return begun
+def succeeded(manual_engine: ManualEngine, tenant: Any, **terms: Any) -> CallInStatus:
+    call = running(manual_engine, tenant, **terms)
+    succeed(manual_engine, call)
+    return call
 
 
-def failed(manual_engine: ManualEngine, tenant: Any, **terms: Any) -> Begun:
-    begun = running(manual_engine, tenant, **terms)
-    fail(manual_engine, begun)
-    return begun
+def failed(manual_engine: ManualEngine, tenant: Any, **terms: Any) -> CallInStatus:
+    call = running(manual_engine, tenant, **terms)
+    fail(manual_engine, call)
+    return call
 
 
-def canceled(manual_engine: ManualEngine, tenant: Any, **terms: Any) -> Begun:
-    begun = scheduled(manual_engine, tenant, **terms)
-    cancel(manual_engine, begun)
-    return begun
+def canceled(manual_engine: ManualEngine, tenant: Any, **terms: Any) -> CallInStatus:
+    call = scheduled(manual_engine, tenant, **terms)
+    cancel(manual_engine, call)
+    return call
 
 
-BEGINNINGS: dict[str, Callable[..., Begun]] = {
+MAKE_CALL_IN: dict[str, Callable[..., CallInStatus]] = {
     Status.SCHEDULED: scheduled,
     Status.RUNNING: running,
     Status.SUCCEEDED: succeeded,
@@ -87,74 +89,74 @@ BEGINNINGS: dict[str, Callable[..., Begun]] = {
 }
 
 
-# --- what can be asked of any call, in whatever status it is ---
+# --- what can be tried on a call in any status ---
 
 
-def start(manual_engine: ManualEngine, call: Begun) -> None:
+def start(manual_engine: ManualEngine, call: CallInStatus) -> None:
     due = Timer(call.tenant_id, call.service_call_id, new_id(), after(0), 0, "target.test")
     with transaction.atomic():
         lifecycle.start([due], manual_engine.membership.owner_id)
 
 
-def succeed(manual_engine: ManualEngine, call: Begun) -> None:
+def succeed(manual_engine: ManualEngine, call: CallInStatus) -> None:
     lifecycle.finish([(call.key, build_response())], manual_engine.membership.fence)
 
 
-def fail(manual_engine: ManualEngine, call: Begun) -> None:
+def fail(manual_engine: ManualEngine, call: CallInStatus) -> None:
     lifecycle.finish([(call.key, build_response(status=404))], manual_engine.membership.fence)
 
 
-def fail_for_now(manual_engine: ManualEngine, call: Begun) -> None:
+def fail_for_now(manual_engine: ManualEngine, call: CallInStatus) -> None:
     lifecycle.finish([(call.key, build_error())], manual_engine.membership.fence)
 
 
-def interrupt(manual_engine: ManualEngine, call: Begun) -> None:
+def interrupt(manual_engine: ManualEngine, call: CallInStatus) -> None:
     lifecycle.resolve_interrupted([call.key])
 
 
-def cancel(manual_engine: ManualEngine, call: Begun) -> None:
+def cancel(manual_engine: ManualEngine, call: CallInStatus) -> None:
     lifecycle.cancel(call.tenant_id, call.service_call_id)
 
 
-def reschedule(manual_engine: ManualEngine, call: Begun) -> None:
+def reschedule(manual_engine: ManualEngine, call: CallInStatus) -> None:
     lifecycle.reschedule(call.tenant_id, call.service_call_id, after(600))
 
 
-def run_now(manual_engine: ManualEngine, call: Begun) -> None:
+def run_now(manual_engine: ManualEngine, call: CallInStatus) -> None:
     lifecycle.reschedule(call.tenant_id, call.service_call_id, None)
 
 
-def submit_again(manual_engine: ManualEngine, call: Begun) -> None:
+def submit_again(manual_engine: ManualEngine, call: CallInStatus) -> None:
     submit(SimpleNamespace(tenant_id=call.tenant_id), service_call_id=call.service_call_id)
 
 
-def edit(manual_engine: ManualEngine, call: Begun) -> None:
+def edit(manual_engine: ManualEngine, call: CallInStatus) -> None:
     lifecycle.edit(call.tenant_id, call.service_call_id, due_at=after(600))
 
 
-def set_timer(manual_engine: ManualEngine, call: Begun) -> None:
+def set_timer(manual_engine: ManualEngine, call: CallInStatus) -> None:
     tenant = SimpleNamespace(tenant_id=call.tenant_id)
     lifecycle.set_timer(build_command(tenant, external_id=TIMER_ID, due_at=after(600)))
 
 
-def replay(manual_engine: ManualEngine, call: Begun) -> None:
+def replay(manual_engine: ManualEngine, call: CallInStatus) -> None:
     lifecycle.replay(call.tenant_id, call.service_call_id, new_id())
 
 
-def delete(manual_engine: ManualEngine, call: Begun) -> None:
+def delete(manual_engine: ManualEngine, call: CallInStatus) -> None:
     lifecycle.delete(call.tenant_id, call.service_call_id)
 
 
-# What moves a call, and what makes another or takes one away.
+# What moves a call, and what makes another call or deletes one.
 MOVING = (start, succeed, fail, fail_for_now, interrupt, cancel, reschedule, run_now, edit, submit_again)
 OTHERS = (set_timer, replay, delete)
 REFUSING = (cancel, reschedule, run_now, edit, submit_again, *OTHERS)
 
 
-def attempt_to(
-    function: Callable[[ManualEngine, Begun], None], manual_engine: ManualEngine, call: Begun
+def is_accepted(
+    function: Callable[[ManualEngine, CallInStatus], None], manual_engine: ManualEngine, call: CallInStatus
 ) -> bool:
-    """False when it was refused, which only a tenant's commands are: the engine's functions pass the call over."""
+    """Return False if it was refused. Only commands are refused; the engine's functions skip the call."""
     try:
         function(manual_engine, call)
     except Conflict:
@@ -168,7 +170,7 @@ class Move:
     origin: Status
     to: Status
     function: str
-    make: Callable[[ManualEngine, Begun], None]
+    make: Callable[[ManualEngine, CallInStatus], None]
     terms: dict[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:

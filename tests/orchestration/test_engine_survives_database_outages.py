@@ -1,4 +1,4 @@
-"""The database goes away for a while: no outcome is lost, and nothing is sent that is not on record."""
+"""While the database is unavailable no outcome is lost, and nothing is sent that is not recorded."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ AWAY_SECONDS = NODE_LEASE.total_seconds() * 1.5
 # By then, every periodic task of an engine is due.
 ALL_TASKS_SECONDS = max(SWEEP_SECONDS, HEARTBEAT_SECONDS)
 
-# Transactions of its own: in trouble the engine drops its connection, and with it a test's transaction around it.
+# With transactions of its own: an engine in trouble closes its connection, which would end a test's transaction.
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
@@ -50,7 +50,7 @@ def tenant(transactional_db: None) -> Tenant:
     return create_tenant("acme")
 
 
-def two_engines_at_work(tenant: Any) -> tuple[list[uuid.UUID], list[SteppedEngine], list[FakeEgress]]:
+def start_two_engines(tenant: Any) -> tuple[list[uuid.UUID], list[SteppedEngine], list[FakeEgress]]:
     calls = [submit(tenant, timeout_seconds=1.0) for _ in range(20)]
     egresses = [FakeEgress(), FakeEgress()]
     engines = [build_engine(egress) for egress in egresses]
@@ -63,7 +63,7 @@ def two_engines_at_work(tenant: Any) -> tuple[list[uuid.UUID], list[SteppedEngin
     return calls, engines, egresses
 
 
-def test_outcomes_that_could_not_be_written_are_written_later(tenant: Any) -> None:
+def test_outcomes_that_cannot_be_written_are_written_later(tenant: Any) -> None:
     service_call_id, egress = submit(tenant), FakeEgress()
     engine = build_engine(egress)
     engine.poll_once(0)
@@ -86,7 +86,7 @@ def test_outcomes_that_could_not_be_written_are_written_later(tenant: Any) -> No
     assert not engine.in_flight
 
 
-def test_outcomes_that_come_while_no_tenant_can_be_read_are_written_later(tenant: Any) -> None:
+def test_outcomes_that_arrive_while_no_tenant_can_be_read_are_written(tenant: Any) -> None:
     service_call_id, egress = submit(tenant), FakeEgress()
     engine = build_engine(egress)
     engine.poll_now()
@@ -100,7 +100,7 @@ def test_outcomes_that_come_while_no_tenant_can_be_read_are_written_later(tenant
     assert not engine.in_flight
 
 
-def test_a_node_that_cannot_free_its_shards_when_it_stops_is_reaped(tenant: Any) -> None:
+def test_a_node_that_cannot_release_its_shards_when_it_stops_is_reaped(tenant: Any) -> None:
     stopped, egress = build_engine(FakeEgress()), FakeEgress()
     stopped.take_shards()
     with database_unavailable("UPDATE timer_shards"):
@@ -113,7 +113,7 @@ def test_a_node_that_cannot_free_its_shards_when_it_stops_is_reaped(tenant: Any)
         assert engine.poll_now().started == 1
 
 
-def test_a_node_that_could_not_hand_over_at_first_does_so_while_its_attempts_end(tenant: Any) -> None:
+def test_a_failed_handover_is_repeated_while_the_attempts_end(tenant: Any) -> None:
     submit(tenant)
     egress, owned = FakeEgress(), []
     engine = build_engine(egress)
@@ -136,7 +136,7 @@ def test_a_node_that_could_not_hand_over_at_first_does_so_while_its_attempts_end
     assert not list_node_ids()
 
 
-def test_one_that_always_comes_late_takes_the_dead_for_dead_all_the_same(
+def test_an_engine_whose_heartbeats_are_always_late_reaps_dead_nodes(
     tenant: Any,
 ) -> None:
     engine = build_engine(FakeEgress())
@@ -149,7 +149,7 @@ def test_one_that_always_comes_late_takes_the_dead_for_dead_all_the_same(
     assert list_node_ids() == [engine.membership.owner_id]
 
 
-def test_a_start_that_could_not_be_written_sends_nothing_and_is_made_later(tenant: Any) -> None:
+def test_a_start_that_cannot_be_written_sends_nothing_and_is_repeated(tenant: Any) -> None:
     egress = FakeEgress()
     engine = build_engine(egress)
     engine.poll_once(0)
@@ -165,7 +165,7 @@ def test_a_start_that_could_not_be_written_sends_nothing_and_is_made_later(tenan
     assert engine.poll_now().started == len(egress.sent) == 1
 
 
-def test_a_tenant_that_cannot_be_read_leaves_no_call_started_and_unsent(tenant: Any) -> None:
+def test_no_call_is_started_and_unsent_when_its_tenant_cannot_be_read(tenant: Any) -> None:
     submit(tenant)
     egress = FakeEgress()
     engine = build_engine(egress)
@@ -176,7 +176,7 @@ def test_a_tenant_that_cannot_be_read_leaves_no_call_started_and_unsent(tenant: 
     assert engine.poll_now().started == len(egress.sent) == 1
 
 
-def test_what_is_committed_is_sent_when_the_database_is_back(
+def test_committed_starts_are_sent_when_the_database_is_back(
     tenant: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     egress = FakeEgress()
@@ -193,11 +193,11 @@ def test_what_is_committed_is_sent_when_the_database_is_back(
 
 
 @pytest.mark.parametrize("first_back", [0, 1])
-def test_after_longer_than_a_lease_no_engine_takes_itself_or_another_for_dead(
+def test_after_an_outage_of_more_than_a_lease_no_engine_is_declared_dead(
     tenant: Any, first_back: int
 ) -> None:
-    """By their attempts' time-out they are overdue too: whoever made them may be about to write what came of them."""
-    calls, engines, egresses = two_engines_at_work(tenant)
+    """By then the attempts are overdue too, but their engines may be about to record the outcomes."""
+    calls, engines, egresses = start_two_engines(tenant)
     with pin_time(after(AWAY_SECONDS)):
         with database_unavailable(""):
             for engine in engines:
@@ -213,10 +213,8 @@ def test_after_longer_than_a_lease_no_engine_takes_itself_or_another_for_dead(
 
 
 @pytest.mark.parametrize("first", [0, 1])
-def test_when_the_databases_clock_leaps_no_engine_takes_itself_or_another_for_dead(
-    tenant: Any, first: int
-) -> None:
-    calls, engines, egresses = two_engines_at_work(tenant)
+def test_when_the_databases_clock_jumps_no_engine_is_declared_dead(tenant: Any, first: int) -> None:
+    calls, engines, egresses = start_two_engines(tenant)
     with pin_time(after(AWAY_SECONDS)):
         for engine in (engines[first], engines[1 - first]):
             engine.poll_after(REBALANCE_SECONDS)
@@ -226,8 +224,8 @@ def test_when_the_databases_clock_leaps_no_engine_takes_itself_or_another_for_de
     assert {get_status(tenant, call) for call in calls} == {"Succeeded"}
 
 
-def test_who_does_not_come_back_is_taken_for_dead_a_lease_later(tenant: Any) -> None:
-    _, (back, dead), _ = two_engines_at_work(tenant)
+def test_an_engine_that_does_not_come_back_is_declared_dead_a_lease_later(tenant: Any) -> None:
+    _, (back, dead), _ = start_two_engines(tenant)
     with pin_time(after(AWAY_SECONDS)):
         back.poll_after(ALL_TASKS_SECONDS)
         back.poll_after(NODE_LEASE.total_seconds() / 2)
@@ -238,7 +236,7 @@ def test_who_does_not_come_back_is_taken_for_dead_a_lease_later(tenant: Any) -> 
     assert dead.in_flight
 
 
-def test_its_own_overdue_attempts_do_not_hide_those_that_are_lost(
+def test_an_engines_own_overdue_attempts_do_not_hide_lost_ones(
     tenant: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine_module, "WATCHDOG_BATCH_SIZE", 1)

@@ -1,4 +1,4 @@
-"""docs/lifecycle.md, the TRANSITIONS and the database's CHECK tell the same story, and it is what happens."""
+"""docs/lifecycle.md, TRANSITIONS and the CHECK constraint agree, and the lifecycle does what they say."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from orchestration.models import ServiceCall
 from orchestration.states import TERMINAL, TRANSITIONS, Status
 from tests.factories import ServiceCallFactory
 from tests.orchestration.support import ManualEngine, get_status, list_event_types
-from tests.orchestration.transitions import BEGINNINGS, MOVES
+from tests.orchestration.transitions import MAKE_CALL_IN, MOVES
 
 pytestmark = pytest.mark.django_db
 
@@ -29,11 +29,11 @@ class Line(NamedTuple):
     events: list[str]
 
 
-def drawn() -> set[tuple[str, str]]:
+def parse_diagram() -> set[tuple[str, str]]:
     return set(re.findall(r"^    (\S+) --> (\S+)", PAGE, re.MULTILINE))
 
 
-def lines() -> list[Line]:
+def parse_table() -> list[Line]:
     rows = [line.strip("|").split("|") for line in PAGE.splitlines() if line.startswith("|")][2:]
     cells = [[cell.strip() for cell in row] for row in rows]
     return [
@@ -42,21 +42,21 @@ def lines() -> list[Line]:
     ]
 
 
-def allowed() -> set[tuple[str, str]]:
+def list_transitions() -> set[tuple[str, str]]:
     return {(origin.value, to.value) for origin, following in TRANSITIONS.items() for to in following}
 
 
-def test_the_picture_shows_the_transitions() -> None:
+def test_the_diagram_shows_the_transitions() -> None:
     ends = {(status.value, "[*]") for status in TERMINAL}
-    assert drawn() == allowed() | ends | {("[*]", "Scheduled")}
+    assert parse_diagram() == list_transitions() | ends | {("[*]", "Scheduled")}
 
 
 def test_the_table_shows_the_transitions() -> None:
-    within = {(line.origin, line.to) for line in lines() if line.origin not in ("–", line.to)}
-    assert within == allowed()
+    within = {(line.origin, line.to) for line in parse_table() if line.origin not in ("–", line.to)}
+    assert within == list_transitions()
 
 
-def stored(status: str) -> bool:
+def is_stored(status: str) -> bool:
     try:
         with transaction.atomic():
             ServiceCallFactory(status=status)
@@ -65,27 +65,29 @@ def stored(status: str) -> bool:
     return True
 
 
-def test_the_database_takes_these_statuses_and_no_other() -> None:
+def test_the_database_accepts_these_statuses_and_no_other() -> None:
     others = {"", "Bogus", "Paused", "scheduled", "RUNNING", "Reached"}
-    assert {status for status in {*Status.values, *others} if stored(status)} == set(Status.values)
+    assert {status for status in {*Status.values, *others} if is_stored(status)} == set(Status.values)
     assert {origin.value for origin in TRANSITIONS} == set(Status.values)
     assert ServiceCall.across_tenants.count() == len(Status)
 
 
-def test_every_line_of_the_table_has_its_move() -> None:
-    assert sorted((line.origin, line.to, line.function) for line in lines() if line.origin != "–") == sorted(
-        (move.origin.value, move.to.value, move.function) for move in MOVES
-    )
-    assert all(hasattr(lifecycle, line.function) for line in lines())
+def test_every_line_of_the_table_has_a_move() -> None:
+    assert sorted(
+        (line.origin, line.to, line.function) for line in parse_table() if line.origin != "–"
+    ) == sorted((move.origin.value, move.to.value, move.function) for move in MOVES)
+    assert all(hasattr(lifecycle, line.function) for line in parse_table())
 
 
 @pytest.mark.parametrize("move", MOVES, ids=str)
-def test_each_move_ends_and_appends_as_the_table_says(
+def test_each_move_has_the_status_and_the_events_of_the_table(
     move: Any, manual_engine: ManualEngine, tenant: Any
 ) -> None:
-    begun = BEGINNINGS[move.origin](manual_engine, tenant, **move.terms)
+    begun = MAKE_CALL_IN[move.origin](manual_engine, tenant, **move.terms)
     before = list_event_types(tenant, begun.service_call_id)
-    (line,) = [x for x in lines() if (x.origin, x.to, x.function) == (move.origin, move.to, move.function)]
+    (line,) = [
+        x for x in parse_table() if (x.origin, x.to, x.function) == (move.origin, move.to, move.function)
+    ]
 
     move.make(manual_engine, begun)
 
