@@ -158,23 +158,23 @@ LOGGING = build_logging_config(LOG_LEVEL, LOG_FORMAT)
 
 REST_FRAMEWORK = {
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
-    "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
-    "DEFAULT_PARSER_CLASSES": ["eventservice.api.parsers.Unread"],
+    "DEFAULT_RENDERER_CLASSES": ["eventservice.api.renderers.ModelRenderer"],
+    "DEFAULT_PARSER_CLASSES": ["eventservice.api.parsers.StrictJSONParser"],
     "EXCEPTION_HANDLER": "eventservice.api.problems.handle_exception",
     "UNAUTHENTICATED_USER": "django.contrib.auth.models.AnonymousUser",
 }
 SPECTACULAR_SETTINGS = {
     "TITLE": "Event Service",
-    "VERSION": "1.0.0",
     "OAS_VERSION": "3.1.0",
     "DESCRIPTION": "A durable, multi-tenant scheduler of HTTP calls.",
     "SERVE_INCLUDE_SCHEMA": False,
-    "PREPROCESSING_HOOKS": ["eventservice.api.openapi.only_the_api"],
+    "PREPROCESSING_HOOKS": ["eventservice.api.openapi.select_api_endpoints"],
     "POSTPROCESSING_HOOKS": [
         "drf_spectacular.hooks.postprocess_schema_enums",
-        "eventservice.api.openapi.complete",
+        "eventservice.api.openapi.complete_document",
     ],
     "SORT_OPERATIONS": False,
+    "COMPONENT_SPLIT_PATCH": False,
     "PATH_CONVERTER_OVERRIDES": {"id": {"type": "string", "format": "uuid"}},
     "CAMELIZE_NAMES": True,
     "ENUM_NAME_OVERRIDES": {

@@ -1,4 +1,4 @@
-"""Who asks: a tenant's key, an operator's key, or an operator who is signed in."""
+"""Authentication by the API key of a tenant or an operator, or by the session of an operator who is signed in."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import uuid
 from dataclasses import dataclass
 from typing import Any
 
+from django.http import QueryDict
+from django.utils.datastructures import MultiValueDict
 from rest_framework.authentication import SessionAuthentication, get_authorization_header
 from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.request import Request
@@ -16,7 +18,7 @@ from eventservice.operators.roles import role_of
 from eventservice.tenants.keys import find_key, record_use
 from eventservice.tenants.models import ApiKey
 
-# A key that is revoked goes on for at most this long; until then it costs no query.
+# A key is looked up at most once in this time, so a revoked key stays valid for as long.
 CACHE_SECONDS = 1.0
 CHALLENGE = 'Bearer realm="event-service"'
 
@@ -25,7 +27,7 @@ Scope = ApiKey.Scope
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """`tenant_id` is None for an operator, who may act in every tenant."""
+    """Who sends a request. `tenant_id` is None for an operator, who may act in every tenant."""
 
     name: str
     tenant_id: uuid.UUID | None
@@ -36,7 +38,7 @@ class Principal:
     def is_operator(self) -> bool:
         return self.tenant_id is None
 
-    # Django REST framework takes a principal for a user, and so does the action log.
+    # It stands for a user in Django REST framework and in the audit log.
     is_authenticated = True
 
     def get_username(self) -> str:
@@ -60,25 +62,31 @@ def _load_principal(text: str) -> Principal | None:
     return Principal(f"key:{key.key_id}", key.tenant_id, frozenset(key.scopes))
 
 
-class KeyAuthentication(SessionAuthentication):
-    """`Authorization: Bearer es_…`; without that header, the session of a signed-in operator."""
+class ApiKeyAuthentication(SessionAuthentication):
+    """`Authorization: Bearer es_…`, or without that header the session of a signed-in operator."""
 
     def authenticate(self, request: Request) -> tuple[Any, Any] | None:
         header = get_authorization_header(request)
         if not header:
-            return _of_session(super().authenticate(request))
+            return _from_session(super().authenticate(request))
         scheme, _, text = header.partition(b" ")
         principal = find_principal(text.strip().decode("latin-1")) if scheme.lower() == b"bearer" else None
         if principal is None:
-            raise AuthenticationFailed("The API key is not valid: unknown, expired or revoked.")
+            raise AuthenticationFailed("The API key is not valid: it is unknown, expired or revoked.")
         return principal, None
+
+    def enforce_csrf(self, request: Request) -> None:
+        """Look for the token in the header only: a body that is not a form must not be parsed as one."""
+        django_request: Any = request._request
+        django_request._post, django_request._files = QueryDict(), MultiValueDict()
+        super().enforce_csrf(django_request)
 
     def authenticate_header(self, request: Request) -> str:
         return CHALLENGE
 
 
-def _of_session(authenticated: tuple[Any, Any] | None) -> tuple[Any, Any] | None:
-    """It only reads: what an operator does is noted, and it is the console that notes it."""
+def _from_session(authenticated: tuple[Any, Any] | None) -> tuple[Any, Any] | None:
+    """Return an operator who may only read: what operators change goes through the console, which records it."""
     if authenticated is None or role_of(authenticated[0]) is None:
         return None
     name = f"user:{authenticated[0].get_username()}"

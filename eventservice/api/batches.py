@@ -1,104 +1,88 @@
-"""/api/v1/tenants/{tenantId}/service-calls/batch: many calls in one transaction."""
+"""Batches of service calls: /api/v1/tenants/{tenantId}/service-calls/batch"""
 
 from __future__ import annotations
 
 import uuid
-from typing import Any
+from collections.abc import Sequence
 
 from django.conf import settings
-from django.http import HttpResponse
 from rest_framework.request import Request
+from rest_framework.response import Response
 
-from eventservice.api import call_serializers as shapes
-from eventservice.api.call_submission import Asking, read_submission
-from eventservice.api.calls import CallsView
-from eventservice.api.fields import MISSING, Fields, raise_if_invalid
-from eventservice.api.openapi import described
-from eventservice.api.parsers import read_object
+from eventservice.api.calls import TAG, CallsView
+from eventservice.api.openapi import describe
 from eventservice.api.problems import FieldError, InvalidRequest, list_field_errors, truncate_errors
-from eventservice.api.views import reply
+from eventservice.api.schema.calls import BatchItemSchema, BatchSchema
+from eventservice.api.schema.problems import FieldErrorSchema
+from eventservice.api.schema.submissions import BatchInputSchema, validate_submission
 from eventservice.kernel.errors import DomainError
 from orchestration import lifecycle
 from orchestration.commands import SubmitServiceCall
 from orchestration.lifecycle import Submitted
 
 
-class Batch(CallsView):
-    @described(
+class BatchView(CallsView):
+    @property
+    def max_body_bytes(self) -> int:
+        return int(settings.API_MAX_BATCH_BYTES)
+
+    @describe(
         "submitServiceCalls",
-        "service calls",
-        takes=shapes.BatchInputSerializer,
-        gives=shapes.BatchSerializer,
+        TAG,
+        "Submit many calls in one transaction. To be able to repeat the request safely, give each item its own "
+        "`idempotencyKey`. The header `Idempotency-Key` is refused, because it would be one key for all items.",
+        request=BatchInputSchema,
+        response=BatchSchema,
         status=202,
-        about="Submit many calls in one transaction. To be able to repeat it safely, give each item its "
-        "`idempotencyKey`: the header `Idempotency-Key`, which would be one key for all of them, is refused.",
     )
-    def post(self, request: Request, tenant_id: uuid.UUID) -> HttpResponse:
+    def post(self, request: Request, tenant_id: uuid.UUID) -> Response:
         if "Idempotency-Key" in request.headers:
-            rule = "must not be given for a batch: give each item its idempotencyKey"
+            rule = "must not be sent with a batch: give each item its own idempotencyKey"
             raise InvalidRequest([FieldError("/headers/Idempotency-Key", rule)])
-        document = read_object(request, settings.API_MAX_BATCH_BYTES)
-        items, atomic = _batch_items(document)
-        asking = Asking(self.tenant, self.correlation_id)
-        read = [_read_item(item, asking, index) for index, item in enumerate(items)]
-        commands = [command for command, _ in read if command is not None]
-        if atomic and len(commands) < len(items):
-            raise InvalidRequest([fault for _, faults in read for fault in faults])
-        results = iter(self._submit(commands, atomic=atomic))
-        path = request.path.removesuffix("/batch")
-        shown = [
-            _refused(400, "invalid", faults) if command is None else _result(command, next(results), path)
-            for command, faults in read
+        batch, context = self.parse_body(BatchInputSchema), self.context
+        parsed = [
+            validate_submission(item, context, f"/items/{index}") for index, item in enumerate(batch.items)
         ]
-        accepted = sum(item["status"] == 202 for item in shown)
-        return reply({"items": shown, "accepted": accepted, "refused": len(shown) - accepted}, 202)
-
-    def _submit(self, commands: list[SubmitServiceCall], *, atomic: bool) -> list[Submitted | DomainError]:
-        if atomic:
-            return [*lifecycle.submit(commands)]
-        return lifecycle.submit_each(commands)
-
-
-def _batch_items(document: dict[str, Any]) -> tuple[list[Any], bool]:
-    faults: list[FieldError] = []
-    fields = Fields(document, faults)
-    items = fields.value("items")
-    if items is not MISSING and not isinstance(items, list):
-        fields.fault("items", "must be an array")
-    elif items is not MISSING and not 1 <= len(items) <= settings.API_MAX_BATCH:
-        fields.fault("items", f"must have 1 to {settings.API_MAX_BATCH} items")
-    atomic = fields.boolean("atomic", False)
-    fields.no_others()
-    raise_if_invalid(faults)
-    return items, atomic
+        commands = [command for command, _ in parsed if command is not None]
+        if batch.atomic and len(commands) < len(parsed):
+            raise InvalidRequest([error for _, errors in parsed for error in errors])
+        results = iter(_submit(commands, atomic=bool(batch.atomic)))
+        path = request.path.removesuffix("/batch")
+        items = [
+            _refused("invalid", InvalidRequest(errors).detail, errors)
+            if command is None
+            else _describe_result(next(results), path)
+            for command, errors in parsed
+        ]
+        accepted = sum(item.status == 202 for item in items)
+        return Response(BatchSchema(items=items, accepted=accepted, refused=len(items) - accepted), 202)
 
 
-def _read_item(item: Any, asking: Asking, index: int) -> tuple[SubmitServiceCall | None, list[FieldError]]:
-    faults: list[FieldError] = []
-    return read_submission(item, asking, faults, f"/items/{index}"), faults
+def _submit(commands: list[SubmitServiceCall], *, atomic: bool) -> Sequence[Submitted | DomainError]:
+    return lifecycle.submit(commands) if atomic else lifecycle.submit_each(commands)
 
 
-def _result(command: SubmitServiceCall, result: Submitted | DomainError, path: str) -> dict[str, Any]:
+def _describe_result(result: Submitted | DomainError, path: str) -> BatchItemSchema:
     if isinstance(result, DomainError):
-        return _refused(409, result.code, list_field_errors(result), result.message)
-    return {
-        "status": 202,
-        "serviceCallId": str(result.service_call_id),
-        "location": f"{path}/{result.service_call_id}",
-        "replayed": result.is_repeat,
-        "code": None,
-        "detail": None,
-        "errors": [],
-    }
+        return _refused(result.code, result.message, list_field_errors(result), status=409)
+    return BatchItemSchema(
+        status=202,
+        service_call_id=result.service_call_id,
+        location=f"{path}/{result.service_call_id}",
+        replayed=result.is_repeat,
+        code=None,
+        detail=None,
+        errors=[],
+    )
 
 
-def _refused(status: int, code: str, faults: list[FieldError], detail: str | None = None) -> dict[str, Any]:
-    return {
-        "status": status,
-        "serviceCallId": None,
-        "location": None,
-        "replayed": False,
-        "code": code,
-        "detail": detail or InvalidRequest(faults).detail,
-        "errors": truncate_errors(sorted(faults)),
-    }
+def _refused(code: str, detail: str, errors: Sequence[FieldError], status: int = 400) -> BatchItemSchema:
+    return BatchItemSchema(
+        status=status,
+        service_call_id=None,
+        location=None,
+        replayed=False,
+        code=code,
+        detail=detail,
+        errors=[FieldErrorSchema(**error) for error in truncate_errors(sorted(errors))],
+    )

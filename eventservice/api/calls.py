@@ -1,317 +1,337 @@
-"""/api/v1/tenants/{tenantId}/service-calls"""
+"""Service calls: /api/v1/tenants/{tenantId}/service-calls"""
 
 from __future__ import annotations
 
 import hashlib
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import Any
 
-from django.conf import settings
 from django.http import HttpResponse
 from django.utils.http import parse_etags
 from rest_framework.request import Request
+from rest_framework.response import Response
 
-from eventservice.api import call_serializers as shapes
-from eventservice.api.call_details import show_details
-from eventservice.api.call_filters import parse_list
-from eventservice.api.call_parameters import IF_NONE_MATCH, LIST, WAIT
-from eventservice.api.call_presentation import show_attempt, show_event, show_listed, show_submitted
-from eventservice.api.call_submission import (
-    KEY_RULE,
-    LONGEST_NAME,
-    Asking,
-    parse_submission,
-    read_due,
-    read_tags,
-    wrong_tag,
-)
-from eventservice.api.fields import MISSING, Fields, raise_if_invalid
 from eventservice.api.long_poll import reserve_waiting_slot
-from eventservice.api.openapi import IDEMPOTENCY, PAGING, described
-from eventservice.api.pagination import Query, listed, make_cursor
-from eventservice.api.parsers import has_body, read_json, read_object
-from eventservice.api.problems import FieldError, InvalidRequest, reading_after_commit
-from eventservice.api.views import ApiView, no_content, reply
-from eventservice.db.bulk import to_json
-from execution.attempt_log import list_attempts_after
+from eventservice.api.openapi import IDEMPOTENCY_KEY_HEADER, IF_NONE_MATCH, describe
+from eventservice.api.pagination import make_cursor, read_cursor
+from eventservice.api.problems import FieldError, InvalidRequest, raise_for_errors, reading_after_commit
+from eventservice.api.renderers import ModelRenderer
+from eventservice.api.schema.calls import (
+    AttemptPageSchema,
+    AttemptSchema,
+    EventPageSchema,
+    EventSchema,
+    ListedCallSchema,
+    ServiceCallPageSchema,
+    ServiceCallSchema,
+)
+from eventservice.api.schema.queries import (
+    CallListQuery,
+    PageQuery,
+    TimerListQuery,
+    WaitQuery,
+    parse_query,
+)
+from eventservice.api.schema.submissions import (
+    CallChangesSchema,
+    SubmissionSchema,
+    find_bad_key,
+    find_tag_error,
+    parse_submission,
+)
+from eventservice.api.schema.types import CallContext
+from eventservice.api.views import ApiView, no_content
+from execution.attempt_log import find_last_attempt, list_attempts_after
+from execution.models import HttpExecution
 from orchestration import lifecycle
-from orchestration.commands import IDEMPOTENCY_KEY
-from orchestration.queries import calls as call_queries
+from orchestration.queries.call_lists import CallListPage, list_calls
+from orchestration.queries.calls import get_call, get_status
 from orchestration.states import FAVORITE, TERMINAL
+from outbox.models import OutboxEvent
 from outbox.queries import list_aggregate_events
+from timers.schedule import find_timer
 
-LOOK_AGAIN_SECONDS = (0.02, 0.25)
+# How long a request that waits for a call pauses before it looks again: at first, and at most.
+MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.02, 0.25
+
+TAG = "service calls"
+
+
+def read_call(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> ServiceCallSchema:
+    """Return a call with its timer and its last attempt; raise NotFound."""
+    call = get_call(tenant_id, service_call_id)
+    last_attempt = find_last_attempt(tenant_id, service_call_id) if call.attempt else None
+    return ServiceCallSchema.from_call(call, find_timer(tenant_id, service_call_id), last_attempt)
+
+
+def read_list(query: TimerListQuery, tenant_id: uuid.UUID) -> tuple[CallListPage, str | None]:
+    """Return the page of calls that a query asks for, and the cursor of the next one."""
+    list_id = query.list_id(tenant_id)
+    after = _to_position(read_cursor(query.cursor, list_id))
+    page = list_calls([query.to_filter(tenant_id)], query.order, query.limit, after=after)
+    return page, None if page.following is None else make_cursor(list_id, page.following)
+
+
+def wait_until(is_done: Callable[[], bool], seconds: float) -> None:
+    """Wait for a condition, at most for so long. The first pauses are short: a call that is due now ends soon."""
+    pause = MIN_PAUSE_SECONDS
+    deadline = time.monotonic() + seconds
+    while not is_done() and (left := deadline - time.monotonic()) > 0:
+        time.sleep(min(pause, left))
+        pause = min(pause * 1.5, MAX_PAUSE_SECONDS)
 
 
 class CallsView(ApiView):
-    """What the endpoints of calls share."""
+    """The base of the views of calls and timers."""
 
     @property
-    def asking(self) -> Asking:
-        return Asking(self.tenant, self.correlation_id, self.request.headers.get("Idempotency-Key"))
+    def context(self) -> CallContext:
+        return CallContext(self.tenant, self.correlation_id, self.request.headers.get("Idempotency-Key"))
 
-    def accepted(self, path: str, service_call_id: uuid.UUID, *, replayed: bool = False) -> HttpResponse:
+    def accept(self, path: str, service_call_id: uuid.UUID, *, replayed: bool = False) -> Response:
         headers = {"Location": f"{path}/{service_call_id}"}
         if replayed:
             headers["Idempotent-Replayed"] = "true"
         with reading_after_commit():
-            return reply(show_details(self.tenant.tenant_id, service_call_id), 202, headers)
+            return Response(read_call(self.tenant.tenant_id, service_call_id), 202, headers=headers)
 
 
-class ServiceCalls(CallsView):
-    @described(
+class ServiceCallsView(CallsView):
+    @describe(
         "listServiceCalls",
-        "service calls",
-        gives=shapes.CallPage,
-        parameters=LIST,
-        about="Calls, without bodies.",
+        TAG,
+        "List calls. Headers and bodies are left out.",
+        query=CallListQuery,
+        response=ServiceCallPageSchema,
     )
-    def get(self, request: Request, tenant_id: uuid.UUID) -> HttpResponse:
-        asked = parse_list(request._request.GET, tenant_id)
-        page = asked.read()
-        return reply(asked.answer(page, [show_listed(call) for call in page.calls]))
+    def get(self, request: Request, tenant_id: uuid.UUID) -> Response:
+        page, cursor = read_list(parse_query(CallListQuery, request.query_params), tenant_id)
+        items = [ListedCallSchema.from_call(call) for call in page.calls]
+        return Response({"items": items, "nextCursor": cursor})
 
-    @described(
+    @describe(
         "submitServiceCall",
-        "service calls",
-        takes=shapes.SubmissionSerializer,
-        gives=shapes.ServiceCallSerializer,
+        TAG,
+        "Submit a call. It is due now, at `dueAt` or after `delay`.",
+        request=SubmissionSchema,
+        response=ServiceCallSchema,
         status=202,
-        parameters=[IDEMPOTENCY],
-        sends=["Location", "Idempotent-Replayed"],
-        about="Submit a call, due now or later.",
+        parameters=[IDEMPOTENCY_KEY_HEADER],
+        response_headers=["Location", "Idempotent-Replayed"],
     )
-    def post(self, request: Request, tenant_id: uuid.UUID) -> HttpResponse:
-        command = parse_submission(read_json(request, self.most_bytes), self.asking)
+    def post(self, request: Request, tenant_id: uuid.UUID) -> Response:
+        command = parse_submission(self.get_document(), self.context)
         (submitted,) = lifecycle.submit([command])
         if submitted.submitted_at is None or submitted.due_at is None:
-            return self.accepted(request.path, submitted.service_call_id, replayed=True)
-        shown = show_submitted(command, submitted.submitted_at, submitted.due_at, self.tenant.secret_headers)
-        return reply(shown, 202, {"Location": f"{request.path}/{submitted.service_call_id}"})
+            return self.accept(request.path, submitted.service_call_id, replayed=True)
+        call = ServiceCallSchema.from_command(
+            command, submitted.submitted_at, submitted.due_at, self.tenant.secret_headers
+        )
+        headers = {"Location": f"{request.path}/{submitted.service_call_id}"}
+        return Response(call, 202, headers=headers)
 
 
-# --- one call -------------------------------------------------------------------------------------------------
+# --- one call -----------------------------------------------------------------------------------------------------
 
 
-class ServiceCall(CallsView):
-    @described(
+class ServiceCallView(CallsView):
+    @describe(
         "getServiceCall",
-        "service calls",
-        gives=shapes.ServiceCallSerializer,
+        TAG,
+        "Get a call with its timer and its last attempt. With `wait`, the response comes when the call has ended, or "
+        "after that time.",
+        query=WaitQuery,
+        response=ServiceCallSchema,
         status=(200, 304),
-        parameters=[WAIT, IF_NONE_MATCH],
-        sends=["ETag", "Retry-After"],
-        about="A call with its timer and its last attempt.",
+        parameters=[IF_NONE_MATCH],
+        response_headers=["ETag", "Retry-After"],
     )
     def get(self, request: Request, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> HttpResponse:
         waited = self._wait(request, tenant_id, service_call_id)
-        body = to_json(show_details(tenant_id, service_call_id)).encode()
+        body = ModelRenderer().render(read_call(tenant_id, service_call_id))
         tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
         headers = {"ETag": tag, "Cache-Control": "no-cache"} | ({} if waited else {"Retry-After": "1"})
-        if not {tag, "*"}.isdisjoint(_entity_tags(request)):
+        if not {tag, "*"}.isdisjoint(_read_entity_tags(request)):
             return HttpResponse(status=304, headers=headers)
         return HttpResponse(body, "application/json", headers=headers)
 
     def _wait(self, request: Request, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> bool:
-        """False: all places are taken, so the answer comes at once."""
-        faults: list[FieldError] = []
-        query = Query(request._request.GET, faults)
-        seconds = query.duration("wait", most=float(settings.API_MAX_WAIT_SECONDS))
-        query.no_others()
-        raise_if_invalid(faults)
+        """Return False if too many other requests are waiting."""
+        seconds = parse_query(WaitQuery, request.query_params).wait
         if not seconds:
             return True
-        with reserve_waiting_slot() as there_is_one:
-            if there_is_one:
-                wait_until(lambda: call_queries.get_status(tenant_id, service_call_id) in TERMINAL, seconds)
-        return there_is_one
+        with reserve_waiting_slot() as reserved:
+            if reserved:
+                wait_until(lambda: get_status(tenant_id, service_call_id) in TERMINAL, seconds)
+        return reserved
 
-    @described(
+    @describe(
         "changeServiceCall",
-        "service calls",
-        takes=shapes.ChangesSerializer,
-        needs_body=True,
-        gives=shapes.ServiceCallSerializer,
-        about="Change its name or tags, or, while it is Scheduled, its due time. Whether it is a favourite stays as it "
-        "is.",
+        TAG,
+        "Change the name or the tags of a call, or its due time while it is Scheduled. Members that are left out stay "
+        "as they are, and so does whether the call is a favorite.",
+        request=CallChangesSchema,
+        response=ServiceCallSchema,
     )
-    def patch(self, request: Request, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> HttpResponse:
-        faults: list[FieldError] = []
-        fields = Fields(read_object(request, self.most_bytes), faults)
-        changes: dict[str, Any] = {}
-        if "name" in fields:
-            changes["name"] = fields.text("name", most=LONGEST_NAME)
-        if "tags" in fields:
-            # Which its own address sets.
-            changes["tags"] = read_tags(fields, required=True) - {FAVORITE}
-        if "dueAt" in fields:
-            changes["due_at"] = read_due(fields, "dueAt", MISSING)
-        fields.no_others()
-        raise_if_invalid(faults)
+    def patch(self, request: Request, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> Response:
+        changes = self.parse_body(CallChangesSchema).changes()
+        if "tags" in changes:
+            # The favorite tag has an endpoint of its own.
+            changes["tags"] = frozenset(changes["tags"]) - {FAVORITE}
         lifecycle.edit(tenant_id, service_call_id, **changes)
         with reading_after_commit():
-            return reply(show_details(tenant_id, service_call_id))
+            return Response(read_call(tenant_id, service_call_id))
 
-    @described(
+    @describe(
         "deleteServiceCall",
-        "service calls",
+        TAG,
+        "Delete a call that is not Running, with its attempts, its timer and its published events.",
         status=204,
-        about="Remove a call that is not Running, and all that hangs on it.",
     )
-    def delete(self, request: Request, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> HttpResponse:
+    def delete(self, request: Request, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> Response:
         lifecycle.delete(tenant_id, service_call_id)
         return no_content()
 
 
-def wait_until(reached: Callable[[], bool], seconds: float) -> None:
-    """Looks again and again, at first often: a call that is due now ends soon."""
-    pause, longest = LOOK_AGAIN_SECONDS
-    deadline = time.monotonic() + seconds
-    while not reached() and (left := deadline - time.monotonic()) > 0:
-        time.sleep(min(pause, left))
-        pause = min(pause * 1.5, longest)
-
-
-def _entity_tags(request: Request) -> list[str]:
-    """A `*` alone is any that there is."""
-    return [tag.removeprefix("W/") for tag in parse_etags(request.headers.get("If-None-Match", ""))]
-
-
-class Cancel(CallsView):
-    @described(
+class CancelView(CallsView):
+    @describe(
         "cancelServiceCall",
-        "service calls",
-        gives=shapes.ServiceCallSerializer,
+        TAG,
+        "Cancel a call. A running attempt may finish; no further attempt is made.",
+        response=ServiceCallSchema,
         status=202,
-        sends=["Location"],
-        about="Cancel a call. A running attempt is let end first.",
+        response_headers=["Location"],
     )
-    def post(self, request: Request, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> HttpResponse:
-        refuse_body(request)
+    def post(self, request: Request, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> Response:
+        self.refuse_body()
         lifecycle.cancel(tenant_id, service_call_id)
-        return self.accepted(_parent(request.path), service_call_id)
+        return self.accept(_parent_of(request.path), service_call_id)
 
 
-class RunNow(CallsView):
-    @described(
+class RunNowView(CallsView):
+    @describe(
         "runServiceCallNow",
-        "service calls",
-        gives=shapes.ServiceCallSerializer,
+        TAG,
+        "Make a Scheduled call due now.",
+        response=ServiceCallSchema,
         status=202,
-        sends=["Location"],
-        about="Make a Scheduled call due now.",
+        response_headers=["Location"],
     )
-    def post(self, request: Request, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> HttpResponse:
-        refuse_body(request)
+    def post(self, request: Request, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> Response:
+        self.refuse_body()
         lifecycle.reschedule(tenant_id, service_call_id, None)
-        return self.accepted(_parent(request.path), service_call_id)
+        return self.accept(_parent_of(request.path), service_call_id)
 
 
-class Replay(CallsView):
-    @described(
+class ReplayView(CallsView):
+    @describe(
         "replayServiceCall",
-        "service calls",
-        gives=shapes.ServiceCallSerializer,
+        TAG,
+        "Replay a call that has ended. This submits a new call with the same request, due now.",
+        response=ServiceCallSchema,
         status=202,
-        parameters=[IDEMPOTENCY],
-        sends=["Location", "Idempotent-Replayed"],
-        about="A new call that asks for the same as one that has ended.",
+        parameters=[IDEMPOTENCY_KEY_HEADER],
+        response_headers=["Location", "Idempotent-Replayed"],
     )
-    def post(self, request: Request, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> HttpResponse:
-        refuse_body(request)
+    def post(self, request: Request, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> Response:
+        self.refuse_body()
         key = request.headers.get("Idempotency-Key")
-        if key is not None and not IDEMPOTENCY_KEY.fullmatch(key):
-            raise InvalidRequest([FieldError("/headers/Idempotency-Key", f"must be {KEY_RULE}")])
-        made = lifecycle.replay(tenant_id, service_call_id, self.correlation_id, key)
-        return self.accepted(_parent(request.path), made.service_call_id, replayed=made.is_repeat)
+        raise_for_errors(find_bad_key(key))
+        replay = lifecycle.replay(tenant_id, service_call_id, self.correlation_id, key)
+        return self.accept(_parent_of(request.path), replay.service_call_id, replayed=replay.is_repeat)
 
 
-def refuse_body(request: Request) -> None:
-    """These take nothing; an empty object is nothing too."""
-    if has_body(request) and read_json(request, 1024) not in ({}, None):
-        raise InvalidRequest([FieldError("", "must be empty: this takes no body")])
-
-
-def _parent(path: str) -> str:
-    """…/service-calls of …/service-calls/{id}/{action}."""
-    return path.rsplit("/", 2)[0]
-
-
-class Tag(CallsView):
-    @described("addTag", "service calls", status=204, about="Tag a call.")
-    def put(
-        self, request: Request, tenant_id: uuid.UUID, service_call_id: uuid.UUID, tag: str
-    ) -> HttpResponse:
-        refuse_body(request)
-        lifecycle.add_tag(tenant_id, service_call_id, _checked_tag(tag))
+class TagView(CallsView):
+    @describe("addTag", TAG, "Add a tag to a call.", status=204)
+    def put(self, request: Request, tenant_id: uuid.UUID, service_call_id: uuid.UUID, tag: str) -> Response:
+        self.refuse_body()
+        lifecycle.add_tag(tenant_id, service_call_id, _check_tag(tag))
         return no_content()
 
-    @described("removeTag", "service calls", status=204, about="Take a tag off.")
+    @describe("removeTag", TAG, "Remove a tag from a call.", status=204)
     def delete(
         self, request: Request, tenant_id: uuid.UUID, service_call_id: uuid.UUID, tag: str
-    ) -> HttpResponse:
-        lifecycle.remove_tag(tenant_id, service_call_id, _checked_tag(tag))
+    ) -> Response:
+        lifecycle.remove_tag(tenant_id, service_call_id, _check_tag(tag))
         return no_content()
 
 
-def _checked_tag(tag: str) -> str:
-    if wrong := wrong_tag(tag):
-        raise InvalidRequest([FieldError("/path/tag", wrong)])
-    return tag
-
-
-class Favorite(CallsView):
-    @described("addFavorite", "service calls", status=204, about="Tag a call as a favourite.")
-    def put(self, request: Request, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> HttpResponse:
-        refuse_body(request)
+class FavoriteView(CallsView):
+    @describe("addFavorite", TAG, "Mark a call as a favorite.", status=204)
+    def put(self, request: Request, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> Response:
+        self.refuse_body()
         lifecycle.add_tag(tenant_id, service_call_id, FAVORITE)
         return no_content()
 
-    @described("removeFavorite", "service calls", status=204, about="Not a favourite any more.")
-    def delete(self, request: Request, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> HttpResponse:
+    @describe("removeFavorite", TAG, "Remove a call from the favorites.", status=204)
+    def delete(self, request: Request, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> Response:
         lifecycle.remove_tag(tenant_id, service_call_id, FAVORITE)
         return no_content()
 
 
-class Executions(CallsView):
-    @described(
+class ExecutionsView(CallsView):
+    @property
+    def list_id(self) -> str:
+        return f"executions {self.kwargs['service_call_id']}"
+
+    @describe(
         "listExecutions",
-        "service calls",
-        gives=shapes.AttemptPage,
-        parameters=PAGING,
-        about="Its attempts, the first one first.",
+        TAG,
+        "List the attempts of a call, the first one first.",
+        query=PageQuery,
+        response=AttemptPageSchema,
     )
-    def get(self, request: Request, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> HttpResponse:
-        after, limit = self.page_of("executions", service_call_id)
-        call_queries.get_status(tenant_id, service_call_id)
-        attempts = list_attempts_after(tenant_id, service_call_id, after, limit + 1)
-        more = len(attempts) > limit
-        cursor = make_cursor(f"executions {service_call_id}", [attempts[limit - 1].attempt]) if more else None
-        return reply(listed([show_attempt(attempt) for attempt in attempts[:limit]], cursor))
+    def get(self, request: Request, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> Response:
+        def fetch(after: int | None, limit: int) -> Sequence[HttpExecution]:
+            return list_attempts_after(tenant_id, service_call_id, after or 0, limit)
 
-    def page_of(self, what: str, service_call_id: uuid.UUID) -> tuple[int, int]:
-        faults: list[FieldError] = []
-        query = Query(self.request._request.GET, faults)
-        limit, position = query.limit(), query.cursor(f"{what} {service_call_id}")
-        query.no_others()
-        raise_if_invalid(faults)
-        return (position[0] if position else 0), limit
+        get_status(tenant_id, service_call_id)  # raises NotFound
+        attempts = self.paginator.paginate_rows(fetch, "attempt", request, self)
+        return self.get_paginated_response([AttemptSchema.from_attempt(attempt) for attempt in attempts])
 
 
-class Events(Executions):
-    @described(
+class EventsView(CallsView):
+    @property
+    def list_id(self) -> str:
+        return f"events {self.kwargs['service_call_id']}"
+
+    @describe(
         "listEvents",
-        "service calls",
-        gives=shapes.EventPage,
-        parameters=PAGING,
-        about="Its events, in order, as long as the outbox keeps them.",
+        TAG,
+        "List the events of a call in order, as long as the outbox keeps them.",
+        query=PageQuery,
+        response=EventPageSchema,
     )
-    def get(self, request: Request, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> HttpResponse:
-        after, limit = self.page_of("events", service_call_id)
-        call_queries.get_status(tenant_id, service_call_id)
-        events = list_aggregate_events(tenant_id, service_call_id, after, limit + 1)
-        more = len(events) > limit
-        cursor = make_cursor(f"events {service_call_id}", [events[limit - 1].aggregate_seq]) if more else None
-        return reply(listed([show_event(event) for event in events[:limit]], cursor))
+    def get(self, request: Request, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> Response:
+        def fetch(after: int | None, limit: int) -> Sequence[OutboxEvent]:
+            return list_aggregate_events(tenant_id, service_call_id, after or 0, limit)
+
+        get_status(tenant_id, service_call_id)  # raises NotFound
+        events = self.paginator.paginate_rows(fetch, "aggregate_seq", request, self)
+        return self.get_paginated_response([EventSchema.from_event(event) for event in events])
+
+
+def _to_position(position: list[Any] | None) -> tuple[Any, ...] | None:
+    if position is None:
+        return None
+    *values, service_call_id = position
+    return *(datetime.fromisoformat(value) for value in values), uuid.UUID(service_call_id)
+
+
+def _read_entity_tags(request: Request) -> list[str]:
+    """Return the tags of If-None-Match, of which `*` matches any."""
+    return [tag.removeprefix("W/") for tag in parse_etags(request.headers.get("If-None-Match", ""))]
+
+
+def _parent_of(path: str) -> str:
+    """Return …/service-calls of …/service-calls/{id}/{action}."""
+    return path.rsplit("/", 2)[0]
+
+
+def _check_tag(tag: str) -> str:
+    if rule := find_tag_error(tag):
+        raise InvalidRequest([FieldError("/path/tag", rule)])
+    return tag

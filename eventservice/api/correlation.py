@@ -1,15 +1,18 @@
-"""Every request carries a correlation id: the caller's, when it is a UUIDv7, or a new one.
+"""Every request has a correlation id: the caller's, if it is a UUIDv7, or a new one.
 
-What is logged meanwhile carries it, and the tenant of the path.
+Everything that is logged during the request carries it, and the tenant of the path.
 """
+
+from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import structlog
 from django.http import HttpRequest, HttpResponse
 from django.utils.log import log_response
+from rest_framework.request import Request
 
 from eventservice.kernel.ids import new_id
 
@@ -21,12 +24,12 @@ class CorrelationMiddleware:
         self.get_response = get_response
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
-        correlation_id = accepted(request.headers.get(HEADER)) or new_id()
+        correlation_id = _parse_correlation_id(request.headers.get(HEADER)) or new_id()
         request.correlation_id = correlation_id  # type: ignore[attr-defined]
         structlog.contextvars.bind_contextvars(correlation_id=str(correlation_id))
         try:
             response = self.get_response(request)
-            # Django would do it too, once this line and its correlation id are left.
+            # Django would log it too, but after this line, when the correlation id is gone.
             if response.status_code >= 400:
                 log_response(
                     "%s: %s", response.reason_phrase, request.path, response=response, request=request
@@ -41,9 +44,13 @@ class CorrelationMiddleware:
             structlog.contextvars.bind_contextvars(tenant_id=str(kwargs["tenant_id"]))
 
 
-def accepted(given: str | None) -> uuid.UUID | None:
+def get_correlation_id(request: HttpRequest | Request) -> uuid.UUID:
+    return cast("uuid.UUID", request.correlation_id)  # type: ignore[union-attr]
+
+
+def _parse_correlation_id(text: str | None) -> uuid.UUID | None:
     try:
-        parsed = uuid.UUID(given or "")
+        parsed = uuid.UUID(text or "")
     except ValueError:
         return None
     return parsed if parsed.version == 7 else None

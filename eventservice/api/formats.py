@@ -6,6 +6,7 @@ import math
 import re
 import uuid
 from datetime import UTC, datetime
+from typing import overload
 
 from eventservice.db.now import to_rfc3339
 
@@ -48,9 +49,25 @@ def parse_uuid(text: str) -> uuid.UUID | None:
     return uuid.UUID(text) if _UUID.fullmatch(text) else None
 
 
+@overload
+def format_instant(moment: datetime) -> str: ...
+@overload
+def format_instant(moment: None) -> None: ...
+@overload
+def format_instant(moment: datetime | None) -> str | None: ...
+
+
 def format_instant(moment: datetime | None) -> str | None:
     """Return the time as RFC 3339 in UTC with milliseconds."""
     return None if moment is None else to_rfc3339(moment)
+
+
+@overload
+def format_duration(seconds: float) -> str: ...
+@overload
+def format_duration(seconds: None) -> None: ...
+@overload
+def format_duration(seconds: float | None) -> str | None: ...
 
 
 def format_duration(seconds: float | None) -> str | None:

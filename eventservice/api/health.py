@@ -7,12 +7,11 @@ from functools import cache
 
 from django.db import DatabaseError, connection
 from django.db.migrations.executor import MigrationExecutor
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_safe
 
 from eventservice.api.problems import FieldError, Problem, build_problem_response
-from eventservice.api.views import reply
 from eventservice.db.now import db_now
 from eventservice.operators.health import check_role
 from timers.models import NodeRole
@@ -22,7 +21,7 @@ from timers.operator_views import list_nodes
 @csrf_exempt
 @require_safe
 def livez(request: HttpRequest) -> HttpResponse:
-    return reply({"status": "ok"})
+    return JsonResponse({"status": "ok"})
 
 
 @csrf_exempt
@@ -35,7 +34,7 @@ def readyz(request: HttpRequest) -> HttpResponse:
         names = ", ".join(fault.pointer.removeprefix("/checks/") for fault in faults)
         problem = Problem(503, "not_ready", f"Not ready: {names}.", faults, {"Retry-After": "2"})
         return build_problem_response(problem, request.correlation_id)  # type: ignore[attr-defined]
-    return reply({"status": "ok", "checks": dict.fromkeys(CHECKS, "ok")})
+    return JsonResponse({"status": "ok", "checks": dict.fromkeys(CHECKS, "ok")})
 
 
 def _made(check: Callable[[], str | None]) -> str | None:

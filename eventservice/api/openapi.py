@@ -1,204 +1,248 @@
-"""How the API describes itself: what every operation has in common, and the document at /api/v1/openapi.json.
+"""The OpenAPI document at /api/v1/openapi.json: what the operations have in common, and how models are described.
 
-The serializers here and in orchestration.api only describe. What is valid is decided where it is read
-(eventservice.api.fields), and tests hold the two together.
+A view describes each of its methods with `describe`. The models of eventservice.api.schema, which also validate, become
+the components of the document.
 """
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
+from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_safe
+from drf_spectacular.contrib.pydantic import PydanticExtension
 from drf_spectacular.extensions import OpenApiAuthenticationExtension
 from drf_spectacular.generators import SchemaGenerator
+from drf_spectacular.plumbing import ResolvedComponent
 from drf_spectacular.renderers import OpenApiJsonRenderer
 from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
 from drf_spectacular.views import SpectacularSwaggerSplitView
-from rest_framework import serializers
+from pydantic import BaseModel
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode, JsonSchemaValue
+from pydantic_core import core_schema
 
+from eventservice.api.schema.problems import ProblemSchema
 from eventservice.tenants.models import ApiKey
+from orchestration.commands import IDEMPOTENCY_KEY
 
+SUFFIX = "Schema"
+REF_TEMPLATE = "#/components/schemas/{model}"
 PROBLEM = ("default", "application/problem+json")
-KEY_PATTERN = r"^[!-~]{1,255}$"
 
-
-class FaultSerializer(serializers.Serializer[Any]):
-    pointer = serializers.CharField(
-        help_text="JSON pointer into the body; /query/…, /headers/… and /path/… for other places",
-        allow_blank=True,
-    )
-    detail = serializers.CharField()
-
-
-class ProblemSerializer(serializers.Serializer[Any]):
-    """RFC 9457."""
-
-    type = serializers.CharField()
-    title = serializers.CharField()
-    status = serializers.IntegerField()
-    detail = serializers.CharField()
-    instance = serializers.CharField(help_text="urn:uuid: and the correlation id")
-    code = serializers.CharField(help_text="Stable, for programs")
-    correlationId = serializers.UUIDField()
-    errors = FaultSerializer(many=True)  # type: ignore[assignment]  # a serializer has an `errors` of its own
-
-
-class KeyScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]
-    target_class = "eventservice.api.authentication.KeyAuthentication"
-    name = ["apiKey", "session"]
-
-    def get_security_definition(self, auto_schema: Any) -> Any:
-        key = {"type": "http", "scheme": "bearer", "bearerFormat": "es_<env>_<id>_<secret>"}
-        session = {"type": "apiKey", "in": "cookie", "name": "sessionid"}
-        return [
-            key,
-            {
-                **session,
-                "description": "A signed-in operator, who only reads here: else `session_reads_only`.",
-            },
-        ]
-
-    def get_security_requirement(self, auto_schema: Any) -> Any:
-        reads = auto_schema.method == "GET" or auto_schema.view.scope == ApiKey.Scope.READ
-        return [{"apiKey": []}, {"session": []}] if reads else [{"apiKey": []}]
-
-
-CORRELATION = OpenApiParameter(
-    "X-Correlation-Id", {"type": "string"}, OpenApiParameter.HEADER, description="A UUIDv7; else one is made."
-)
-IDEMPOTENCY = OpenApiParameter(
-    "Idempotency-Key",
-    {"type": "string", "pattern": KEY_PATTERN},
+CORRELATION_ID = OpenApiParameter(
+    "X-Correlation-Id",
+    {"type": "string"},
     OpenApiParameter.HEADER,
-    description="A repeat with the same key and payload gives the same call; with another payload 409. So what had no "
-    "answer, or a 503 `outcome_unknown`, can be sent again.",
+    description="A UUIDv7. By default one is generated.",
 )
-
-
-def parameter(name: str, kind: Any = str, description: str = "", **more: Any) -> OpenApiParameter:
-    return OpenApiParameter(name, kind, OpenApiParameter.QUERY, description=description, **more)
-
-
-LIMIT = parameter("limit", {"type": "integer", "minimum": 1, "maximum": 200, "default": 50})
-CURSOR = parameter(
-    "cursor", {"type": "string"}, "The `nextCursor` of the page before, with the same filters."
+IDEMPOTENCY_KEY_HEADER = OpenApiParameter(
+    "Idempotency-Key",
+    {"type": "string", "pattern": f"^{IDEMPOTENCY_KEY.pattern}$"},
+    OpenApiParameter.HEADER,
+    description="Makes it safe to repeat the request, for example after a timeout or a 503 `outcome_unknown`. A repeat "
+    "with the same key and the same payload returns the same call; with another payload it is refused with 409.",
 )
-PAGING = [LIMIT, CURSOR]
-
-
-def described(
-    operation_id: str,
-    tag: str,
-    *,
-    takes: Any = None,
-    gives: Any = None,
-    status: int | Sequence[int] = 200,
-    parameters: Sequence[OpenApiParameter] = (),
-    sends: Sequence[str] = (),
-    needs_body: bool = False,
-    about: str = "",
-) -> Callable[[Any], Any]:
-    """One operation, with what all have: the problem as the answer to whatever goes wrong.
-
-    `sends`: of HEADERS, those that its other answers have beside those of all. A body that has nothing that must be
-    there is taken for one that may be left out, unless it `needs_body`.
-    """
-    statuses = [status] if isinstance(status, int) else status
-    responses: dict[Any, Any] = {
-        one: gives if gives and one not in (204, 304) else OpenApiResponse(description="No content")
-        for one in statuses
-    }
-    responses[PROBLEM] = OpenApiResponse(
-        ProblemSerializer, description="Whatever goes wrong, as a problem (RFC 9457)"
-    )
-    return extend_schema(
-        operation_id=operation_id,
-        tags=[tag],
-        summary=about.partition(".")[0] or None,
-        description=about or None,
-        request=takes,
-        responses=responses,
-        parameters=[CORRELATION, *parameters],
-        extensions={"x-sends": sends, "x-needs-body": needs_body},
-    )
-
-
-def page_of(serializer: type[serializers.Serializer[Any]], name: str) -> Any:
-    """{items, nextCursor}."""
-    fields = {
-        "items": serializer(many=True),
-        "nextCursor": serializers.CharField(allow_null=True),
-    }
-    return type(f"{name}PageSerializer", (serializers.Serializer,), fields)
+IF_NONE_MATCH = OpenApiParameter(
+    "If-None-Match",
+    {"type": "string"},
+    OpenApiParameter.HEADER,
+    description="The `ETag` of an earlier response. If the call has not changed, the response is 304 without a body.",
+)
 
 
 def _header(description: str, *, required: bool = False, **schema: Any) -> dict[str, Any]:
     return {"description": description, "required": required, "schema": {"type": "string", **schema}}
 
 
-HEADERS = {
-    "X-Correlation-Id": _header("The request's, or the one that was made.", required=True, format="uuid"),
+RESPONSE_HEADERS = {
+    "X-Correlation-Id": _header("The one of the request, or a generated one.", required=True, format="uuid"),
     "RateLimit": _header(
-        "With a tenant's key: how many requests are left (`r`), and in how many seconds all will be (`t`)."
+        "With a tenant's key: the number of requests that are left (`r`), and the seconds until the limit is full again "
+        "(`t`)."
     ),
     "RateLimit-Policy": _header(
-        "With a tenant's key: whether `tenant` or `administration` is counted, and how many requests there may be (`q`) "
-        "in how many seconds (`w`)."
+        "With a tenant's key: the limit that counted this request (`tenant` or `administration`), with its number of "
+        "requests (`q`) in a number of seconds (`w`)."
     ),
-    "Retry-After": _header("In so many seconds another try may do better.", type="integer"),
-    "Location": _header("Of what was made or changed.", required=True, format="uri-reference"),
-    "Idempotent-Replayed": _header("It is the call of an earlier request.", enum=["true"]),
+    "Retry-After": _header("The seconds after which to try again.", type="integer"),
+    "Location": _header("The address of what was created or changed.", required=True, format="uri-reference"),
+    "Idempotent-Replayed": _header("Present if the call is that of an earlier request.", enum=["true"]),
     "ETag": _header("For `If-None-Match`.", required=True),
 }
 
 
-def complete(result: dict[str, Any], **_: Any) -> dict[str, Any]:
-    """A postprocessing hook: what drf-spectacular has no words for."""
-    result["components"]["headers"] = HEADERS
+def describe(
+    operation_id: str,
+    tag: str,
+    description: str,
+    *,
+    query: type[BaseModel] | None = None,
+    request: type[BaseModel] | None = None,
+    response: type[BaseModel] | None = None,
+    status: int | Sequence[int] = 200,
+    parameters: Sequence[OpenApiParameter] = (),
+    response_headers: Sequence[str] = (),
+    body_required: bool = True,
+) -> Callable[[Any], Any]:
+    """Describe one operation. Every operation has the correlation id, and a problem as its response to errors.
+
+    The first sentence of the description is its summary. `response_headers` names those of RESPONSE_HEADERS that a
+    successful response has beside the common ones.
+    """
+    statuses = [status] if isinstance(status, int) else status
+    responses: dict[Any, Any] = {
+        one: response if response and one not in (204, 304) else OpenApiResponse(description="No content")
+        for one in statuses
+    }
+    responses[PROBLEM] = OpenApiResponse(ProblemSchema, description="An error, as a problem (RFC 9457).")
+    return extend_schema(
+        operation_id=operation_id,
+        tags=[tag],
+        summary=description.partition(".")[0],
+        description=description,
+        request=request,
+        responses=responses,
+        parameters=[CORRELATION_ID, *parameters, *(describe_query(query) if query else [])],
+        extensions={"x-response-headers": response_headers, "x-body-required": body_required},
+    )
+
+
+# --- models -------------------------------------------------------------------------------------------------------
+
+
+class _JsonSchema(GenerateJsonSchema):
+    """Names components after their models, without the suffix, and leaves out what repeats the names or says nothing."""
+
+    def normalize_name(self, name: str) -> str:
+        return super().normalize_name(name.removesuffix(SUFFIX))
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+    def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
+        return _without(super().model_schema(schema), "title")
+
+    def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
+        """Without null as the default: it stands for a default that the description names."""
+        result = super().default_schema(schema)
+        return _without(result, "default") if result.get("default", ...) is None else result
+
+
+def _without(schema: JsonSchemaValue, *names: str) -> JsonSchemaValue:
+    return {name: value for name, value in schema.items() if name not in names}
+
+
+def _generate_schema(model: type[BaseModel], mode: JsonSchemaMode) -> dict[str, Any]:
+    return model.model_json_schema(ref_template=REF_TEMPLATE, schema_generator=_JsonSchema, mode=mode)
+
+
+class ModelExtension(PydanticExtension):  # type: ignore[no-untyped-call]
+    """Describes what a request may be by what validates it, where drf-spectacular would describe a response."""
+
+    priority = 1
+
+    def get_name(self, auto_schema: Any, direction: Any) -> str:
+        name = super().get_name(auto_schema, direction)  # type: ignore[no-untyped-call]
+        return str(name).removesuffix(SUFFIX)
+
+    def map_serializer(self, auto_schema: Any, direction: Any) -> dict[str, Any]:
+        schema = _generate_schema(self.target, "validation" if direction == "request" else "serialization")
+        for name, definition in schema.pop("$defs", {}).items():
+            if "enum" in definition:
+                definition = _without(definition, "title", "description")  # its docstring is for developers
+            component = ResolvedComponent(  # type: ignore[no-untyped-call]
+                name=name, type=ResolvedComponent.SCHEMA, object=name, schema=definition
+            )
+            auto_schema.registry.register_on_missing(component)
+        return schema
+
+
+def describe_query(model: type[BaseModel]) -> list[OpenApiParameter]:
+    """Return the parameters of a query that is declared as a model."""
+    schema = _generate_schema(model, "validation")
+    return [_describe_parameter(name, member) for name, member in schema.get("properties", {}).items()]
+
+
+def _describe_parameter(name: str, member: dict[str, Any]) -> OpenApiParameter:
+    """A query cannot be null: leaving the parameter out is what the default of None means."""
+    options = [option for option in member.get("anyOf", []) if option != {"type": "null"}]
+    merged = {**member, **options[0]} if options else member
+    description = member.get("description") or merged.get("description", "")
+    merged = _without(merged, "anyOf", "description", *(["default"] if merged.get("default") == [] else []))
+    return OpenApiParameter(name, merged, OpenApiParameter.QUERY, description=description)
+
+
+class ApiKeyScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]
+    target_class = "eventservice.api.authentication.ApiKeyAuthentication"
+    name = ["apiKey", "session"]
+
+    def get_security_definition(self, auto_schema: Any) -> Any:
+        key = {"type": "http", "scheme": "bearer", "bearerFormat": "es_<env>_<id>_<secret>"}
+        session = {"type": "apiKey", "in": "cookie", "name": "sessionid"}
+        about = (
+            "The session of a signed-in operator. It may only read; other requests get `session_reads_only`."
+        )
+        return [key, {**session, "description": about}]
+
+    def get_security_requirement(self, auto_schema: Any) -> Any:
+        reads = auto_schema.view.get_required_scope(auto_schema.method) == ApiKey.Scope.READ
+        return [{"apiKey": []}, {"session": []}] if reads else [{"apiKey": []}]
+
+
+# --- the document -------------------------------------------------------------------------------------------------
+
+
+def select_api_endpoints(endpoints: list[Any]) -> list[Any]:
+    """Return the endpoints that the document describes: a preprocessing hook of drf-spectacular."""
+    return [endpoint for endpoint in endpoints if endpoint[0].startswith("/api/v1/")]
+
+
+def complete_document(result: dict[str, Any], **_: Any) -> dict[str, Any]:
+    """Add what drf-spectacular has no words for, such as headers of responses: a postprocessing hook."""
+    result["info"]["version"] = _read_version()
+    result["components"]["headers"] = RESPONSE_HEADERS
     for path, operations in result["paths"].items():
         for operation in operations.values():
-            _complete(operation, limited="{tenantId}" in path or path.endswith("/stats"))
+            _complete_operation(operation, limited="{tenantId}" in path or path.endswith("/stats"))
     return result
 
 
-def _complete(operation: dict[str, Any], *, limited: bool) -> None:
-    sends, needs_body = operation.pop("x-sends"), operation.pop("x-needs-body")
-    if needs_body:
-        operation["requestBody"]["required"] = True
-    of_all = ["X-Correlation-Id", *(["RateLimit", "RateLimit-Policy"] if limited else [])]
+def _read_version() -> str:
+    project = tomllib.loads((settings.BASE_DIR / "pyproject.toml").read_text())
+    return str(project["project"]["version"])
+
+
+def _complete_operation(operation: dict[str, Any], *, limited: bool) -> None:
+    own_headers, body_required = operation.pop("x-response-headers"), operation.pop("x-body-required")
+    if "requestBody" in operation:
+        operation["requestBody"]["required"] = body_required
+    common = ["X-Correlation-Id", *(["RateLimit", "RateLimit-Policy"] if limited else [])]
     for status, response in operation["responses"].items():
-        names = [*of_all, *(["Retry-After"] if status == "default" else sends)]
+        names = [*common, *(["Retry-After"] if status == "default" else own_headers)]
         response["headers"] = {name: {"$ref": f"#/components/headers/{name}"} for name in names}
-
-
-# --- the document ---------------------------------------------------------------------------------------------
 
 
 @csrf_exempt
 @require_safe
 def openapi(request: HttpRequest) -> HttpResponse:
     return HttpResponse(
-        _document(), "application/vnd.oai.openapi+json", headers={"Cache-Control": "max-age=300"}
+        _render_document(), "application/vnd.oai.openapi+json", headers={"Cache-Control": "max-age=300"}
     )
 
 
 @cache
-def _document() -> bytes:
+def _render_document() -> bytes:
     generator = SchemaGenerator()  # type: ignore[no-untyped-call]
     document = generator.get_schema(request=None, public=True)  # type: ignore[no-untyped-call]
     return bytes(OpenApiJsonRenderer().render(document, renderer_context={}))
 
 
-class Docs(SpectacularSwaggerSplitView):
+class DocsView(SpectacularSwaggerSplitView):
     def options(self, request: Any, *args: Any, **kwargs: Any) -> Any:
-        """Django REST framework would describe the page, by a template that there is not."""
+        """Django REST framework would describe the page, using a template that does not exist."""
         return HttpResponse(status=204, headers={"Allow": ", ".join(self.allowed_methods)})
-
-
-def only_the_api(endpoints: list[Any]) -> list[Any]:
-    """A preprocessing hook."""
-    return [endpoint for endpoint in endpoints if endpoint[0].startswith("/api/v1/")]

@@ -1,127 +1,76 @@
-"""Reading a request's query, and the cursors of lists."""
+"""Pages of lists: a `limit`, and an opaque, signed `cursor` that says after which row the next page begins."""
 
 from __future__ import annotations
 
-import re
 import uuid
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from django.core import signing
-from django.http import QueryDict
+from django.db.models import QuerySet
+from rest_framework.pagination import BasePagination
+from rest_framework.request import Request
+from rest_framework.response import Response
 
-from eventservice.api.formats import parse_duration, parse_instant, parse_uuid
-from eventservice.api.parsers import is_storable
-from eventservice.api.problems import FieldError
+from eventservice.api.problems import FieldError, InvalidRequest
+from eventservice.api.schema.queries import PageQuery, parse_query
 
-DEFAULT_LIMIT = 50
-MOST_LISTED = 200
-LONGEST_TEXT = 2000
-_NUMBER = re.compile(r"[0-9]{1,9}", re.ASCII)
+Row = TypeVar("Row")
+
 _signer = signing.Signer(salt="eventservice.api.cursor")
 
 
-class Query:
-    """The parameters of one request. Like the members of a body: every fault is noted, and none raised."""
+class CursorPagination(BasePagination):
+    """Reads one row more than a page has, to know whether another page follows.
 
-    def __init__(self, parameters: QueryDict, faults: list[FieldError]) -> None:
-        self._parameters = parameters
-        self._known: set[str] = set()
-        self.faults = faults
+    A view names its list (`list_id`), for which alone its cursors are valid, and the unique column that orders it
+    (`ordering`).
+    """
 
-    def fault(self, name: str, rule: str) -> None:
-        self.faults.append(FieldError(f"/query/{name[:200]}", rule))
+    next_cursor: str | None = None
 
-    def texts(self, name: str) -> list[str]:
-        self._known.add(name)
-        values = self._parameters.getlist(name)
-        if any(not value or not is_storable(value) or len(value) > LONGEST_TEXT for value in values):
-            self.fault(name, "must be a text, and not empty")
-            return []
-        return values
+    def paginate_queryset(self, queryset: Any, request: Request, view: Any = None) -> list[Any]:
+        column = view.ordering
 
-    def text(self, name: str, most: int = LONGEST_TEXT) -> str | None:
-        values = self.texts(name)
-        if len(values) > 1:
-            self.fault(name, "must be given once")
-        if values and len(values[0]) > most:
-            self.fault(name, f"must be at most {most} characters long")
-        return values[0] if values else None
+        def fetch(after: Any, limit: int) -> QuerySet[Any]:
+            rows: QuerySet[Any] = queryset if after is None else queryset.filter(**{f"{column}__gt": after})
+            return rows.order_by(column)[:limit]
 
-    def choices(self, name: str, choices: Collection[str]) -> frozenset[str]:
-        values = self.texts(name)
-        if not set(values) <= set(choices):
-            self.fault(name, "must be one of " + ", ".join(choices))
-        return frozenset(values) & frozenset(choices)
+        return self.paginate_rows(fetch, column, request, view)
 
-    def choice(self, name: str, choices: Collection[str], default: str) -> str:
-        value = self.text(name)
-        if value is None or value in choices:
-            return value or default
-        self.fault(name, "must be one of " + ", ".join(choices))
-        return default
+    def paginate_rows(
+        self, fetch: Callable[[Any, int], Iterable[Row]], column: str, request: Request, view: Any
+    ) -> list[Row]:
+        """Return a page of the rows that `fetch` reads, given the last value of the column before them, and a limit."""
+        query = parse_query(PageQuery, request.query_params)
+        position = read_cursor(query.cursor, view.list_id)
+        rows = list(fetch(position and position[0], query.limit + 1))
+        if len(rows) > query.limit:
+            rows = rows[: query.limit]
+            self.next_cursor = make_cursor(view.list_id, [getattr(rows[-1], column)])
+        return rows
 
-    def instant(self, name: str) -> datetime | None:
-        # In a query a `+` that nobody encoded is a space.
-        moment: datetime | None = self._parsed(
-            name, lambda text: parse_instant(text.replace(" ", "+")), "a time with an offset"
-        )
-        return moment
-
-    def identifier(self, name: str) -> uuid.UUID | None:
-        found: uuid.UUID | None = self._parsed(name, parse_uuid, "a UUID")
-        return found
-
-    def duration(self, name: str, *, most: float) -> float | None:
-        seconds: float | None = self._parsed(name, parse_duration, 'a duration, such as "30s"')
-        return None if seconds is None else min(seconds, most)
-
-    def number(self, name: str, default: int, *, least: int, most: int) -> int:
-        value = self.text(name)
-        if value is None:
-            return default
-        if _NUMBER.fullmatch(value) and least <= int(value) <= most:
-            return int(value)
-        self.fault(name, f"must be a whole number from {least} to {most}")
-        return default
-
-    def limit(self) -> int:
-        return self.number("limit", DEFAULT_LIMIT, least=1, most=MOST_LISTED)
-
-    def cursor(self, list_id: str) -> list[Any] | None:
-        """Where the page begins. A cursor is good for the very list that it came from, and nobody can make one up."""
-        text = self.text("cursor")
-        if text is None:
-            return None
-        try:
-            made_for, position = _signer.unsign_object(text)
-        except (signing.BadSignature, ValueError, TypeError):
-            made_for, position = None, None
-        if made_for != list_id:
-            self.fault("cursor", "must be a nextCursor of this list, with the same filters and sort")
-            return None
-        return list(position)
-
-    def no_others(self) -> None:
-        for name in self._parameters.keys() - self._known:
-            self.fault(name, "is not known here")
-
-    def _parsed(self, name: str, parse: Callable[[str], Any], rule: str) -> Any:
-        value = self.text(name)
-        if value is None:
-            return None
-        parsed = parse(value)
-        if parsed is None:
-            self.fault(name, f"must be {rule}")
-        return parsed
+    def get_paginated_response(self, data: Any) -> Response:
+        return Response({"items": data, "nextCursor": self.next_cursor})
 
 
-def make_cursor(list_id: str, position: Any) -> str:
+def make_cursor(list_id: str, position: Sequence[Any]) -> str:
+    """Return the cursor of the page that begins after a position in this list."""
     plain = [value.isoformat() if isinstance(value, datetime) else value for value in position]
     plain = [str(value) if isinstance(value, uuid.UUID) else value for value in plain]
     return _signer.sign_object([list_id, plain])
 
 
-def listed(items: list[Any], next_cursor: str | None) -> dict[str, Any]:
-    return {"items": items, "nextCursor": next_cursor}
+def read_cursor(cursor: str | None, list_id: str) -> list[Any] | None:
+    """Return the position, or None for the first page; raise InvalidRequest if the cursor is not one of this list."""
+    if cursor is None:
+        return None
+    try:
+        made_for, position = _signer.unsign_object(cursor)
+    except (signing.BadSignature, ValueError, TypeError):
+        made_for, position = None, None
+    if made_for != list_id:
+        rule = "must be a nextCursor of this list, with the same filters and sort"
+        raise InvalidRequest([FieldError("/query/cursor", rule)])
+    return list(position)

@@ -1,58 +1,61 @@
-"""Reading a JSON body: strictly, within limits, and with an answer of its own for everything that can be wrong."""
+"""Parsing JSON strictly and within limits. Everything that can be wrong has a problem of its own."""
 
 from __future__ import annotations
 
 import json
 import math
-from typing import Any
+import re
+from collections.abc import Mapping
+from typing import IO, Any
 
 from rest_framework.parsers import BaseParser
 from rest_framework.request import Request
 
-from eventservice.api.problems import FieldError, InvalidRequest, Problem
+from eventservice.api.problems import Problem
 
-# MariaDB's JSON functions know no more than 32 levels, and what is stored is wrapped in one more.
+# MariaDB's JSON functions support 32 levels, and what is stored is wrapped in one more.
 MAX_DEPTH = 30
-UNSUPPORTED = "The body must be JSON: Content-Type: application/json, in UTF-8 and not compressed."
+UNSUPPORTED = "The body must be JSON in UTF-8, not compressed: Content-Type: application/json."
+
+# A NUL character, which some databases do not store, or half a surrogate pair, which is no character.
+_UNSTORABLE_ESCAPE = re.compile(
+    r"\\u(?:0000|[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F]))"
+    r"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F]"
+)
 
 
-class Unread(BaseParser):
-    """Nothing is read on the way here, nor refused in other words: a session's CSRF check would look into the body."""
+class StrictJSONParser(BaseParser):
+    """Parses `request.data`. The view says how long a body may be (`max_body_bytes`)."""
 
     media_type = "application/json"
 
-    def parse(self, stream: Any, media_type: str | None = None, parser_context: Any = None) -> dict[str, Any]:
-        return {}
-
-
-def read_json(request: Request, most_bytes: int) -> Any:
-    """The document that the request carries; raises Refusal."""
-    _check_head(request.META, most_bytes)
-    raw = request._request.body
-    try:
-        text = raw.decode()
-    except UnicodeDecodeError:
-        raise _malformed("The body is not UTF-8.") from None
-    return parse_json(text)
+    def parse(
+        self,
+        stream: IO[bytes],
+        media_type: str | None = None,
+        parser_context: Mapping[str, Any] | None = None,
+    ) -> Any:
+        context = parser_context or {}
+        check_body_headers(context["request"].META, context["view"].max_body_bytes)
+        try:
+            text = stream.read().decode()
+        except UnicodeDecodeError:
+            raise _malformed("The body is not UTF-8.") from None
+        return parse_json(text)
 
 
 def parse_json(text: str) -> Any:
-    """Strictly; raises Refusal."""
+    """Return the document; raise Problem unless it is JSON without repeated names, NUL or half surrogate pairs."""
     try:
         document = _decode(text)
-    except ValueError as wrong:
-        raise _malformed(f"The body is not JSON: {_reason(wrong)}.") from None
+    except ValueError as error:
+        raise _malformed(f"The body is not JSON: {_explain(error)}.") from None
     except RecursionError:
         raise _malformed("The body is nested too deeply.") from None
-    if "\\u" in text:
-        _check_texts(document)
-    return document
-
-
-def read_object(request: Request, most_bytes: int) -> dict[str, Any]:
-    document = read_json(request, most_bytes)
-    if not isinstance(document, dict):
-        raise InvalidRequest([FieldError("", "must be an object")])
+    if "\\u" in text and _UNSTORABLE_ESCAPE.search(text.replace(r"\\", "  ")):
+        raise _malformed(
+            "The body contains a NUL character or half of a surrogate pair (such as \\u0000 or \\ud800)."
+        )
     return document
 
 
@@ -62,7 +65,8 @@ def has_body(request: Request) -> bool:
     )
 
 
-def _check_head(meta: dict[str, Any], most_bytes: int) -> None:
+def check_body_headers(meta: Mapping[str, Any], max_bytes: int) -> None:
+    """Raise Problem if the headers describe a body that is not accepted."""
     media_type, _, parameters = meta.get("CONTENT_TYPE", "").partition(";")
     charset = parameters.replace(" ", "").lower()
     if media_type.strip().lower() != "application/json" or charset not in (
@@ -74,35 +78,37 @@ def _check_head(meta: dict[str, Any], most_bytes: int) -> None:
     if meta.get("HTTP_CONTENT_ENCODING", "identity").lower() != "identity":
         raise Problem(415, "unsupported_media_type", UNSUPPORTED)
     if "HTTP_TRANSFER_ENCODING" in meta and not meta.get("CONTENT_LENGTH"):
-        raise Problem(411, "length_required", "The body must come with its Content-Length.")
+        raise Problem(411, "length_required", "Send the length of the body: Content-Length.")
     length = meta.get("CONTENT_LENGTH") or "0"
-    if not length.isdecimal() or int(length[:20]) > most_bytes:
-        raise Problem(413, "too_large", f"The body is larger than {most_bytes} bytes.")
+    if not length.isdecimal() or int(length[:20]) > max_bytes:
+        raise Problem(413, "too_large", f"The body is larger than {max_bytes} bytes.")
 
 
 def _malformed(detail: str) -> Problem:
     return Problem(400, "malformed_json", detail)
 
 
-def _reason(wrong: ValueError) -> str:
-    if isinstance(wrong, json.JSONDecodeError):
-        return f"{wrong.msg.lower()} at line {wrong.lineno}, column {wrong.colno}"
-    return str(wrong) if isinstance(wrong, _Unacceptable) else "a number is too long"
+def _explain(error: ValueError) -> str:
+    if isinstance(error, json.JSONDecodeError):
+        return f"{error.msg.lower()} at line {error.lineno}, column {error.colno}"
+    return str(error) if isinstance(error, _Unacceptable) else "a number is too long"
 
 
 class _Unacceptable(ValueError):
-    """Valid for Python's parser, and not for us."""
+    """What Python's parser accepts and this one does not."""
 
 
-def _no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) != len(pairs):
-        raise _Unacceptable(f"the name {json.dumps(_repeated(pairs)[:80])} is there twice in one object")
-    return made
+def _refuse_repeated_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        raise _Unacceptable(
+            f"the name {json.dumps(_find_repeated_name(pairs)[:80])} is given twice in one object"
+        )
+    return members
 
 
-def _repeated(pairs: list[tuple[str, Any]]) -> str:
-    """In one pass: an object may have as many names as a body has bytes for."""
+def _find_repeated_name(pairs: list[tuple[str, Any]]) -> str:
+    """In one pass: an object can have as many names as fit into the body."""
     seen: set[str] = set()
     for name, _ in pairs:
         if name in seen:
@@ -111,43 +117,29 @@ def _repeated(pairs: list[tuple[str, Any]]) -> str:
     return name
 
 
-def _finite(text: str) -> float:
+def _parse_finite(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
         raise _Unacceptable("a number is too large")
     return number
 
 
-def _no_constant(name: str) -> Any:
-    raise _Unacceptable(f"{name} is no JSON value")
+def _refuse_constant(name: str) -> Any:
+    raise _Unacceptable(f"{name} is not a JSON value")
 
 
 _decode = json.JSONDecoder(
-    object_pairs_hook=_no_repeats, parse_float=_finite, parse_constant=_no_constant
+    object_pairs_hook=_refuse_repeated_names, parse_float=_parse_finite, parse_constant=_refuse_constant
 ).decode
 
 
-def _check_texts(document: Any) -> None:
-    """No database of ours stores a NUL in a text everywhere, and half a surrogate pair is no text at all."""
-    rest = [document]
-    while rest:
-        value = rest.pop()
-        if isinstance(value, dict):
-            rest += value.keys()
-            rest += value.values()
-        elif isinstance(value, list):
-            rest += value
-        elif isinstance(value, str) and not is_storable(value):
-            raise _malformed(
-                "The body has a text with a NUL character or half a surrogate pair (\\u0000, \\ud800)."
-            )
-
-
 def is_storable(text: str) -> bool:
+    """Return whether every database can store the string: without NUL characters and half surrogate pairs."""
     return "\0" not in text and not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def is_too_deep(value: Any, levels: int = MAX_DEPTH) -> bool:
+    """Return whether a value is nested more than so many levels deep."""
     if isinstance(value, dict):
         return levels == 0 or any(is_too_deep(member, levels - 1) for member in value.values())
     if isinstance(value, list):

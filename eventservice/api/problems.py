@@ -1,8 +1,13 @@
-"""Every error is an RFC 9457 problem: what the API raises, what Django makes by itself, and what nobody foresaw."""
+"""Every error is a problem (RFC 9457): those that views raise, those of Django and DRF, and those nobody foresaw.
+
+Problems are rendered without DRF's `Response`, because the same function also answers where there is no DRF view:
+in the middleware, for unreadable requests, and for /readyz and /metrics.
+"""
 
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http import HTTPStatus
@@ -13,9 +18,9 @@ from django.db import OperationalError
 from django.http import Http404, HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.views.defaults import bad_request
-from rest_framework.exceptions import APIException, MethodNotAllowed
+from rest_framework.exceptions import APIException, MethodNotAllowed, PermissionDenied
 
-from eventservice.api.correlation import HEADER
+from eventservice.api.correlation import HEADER, get_correlation_id
 from eventservice.db.errors import is_outcome_unknown
 from eventservice.kernel.errors import Conflict, DomainError, NotFound
 from eventservice.kernel.ids import new_id
@@ -25,9 +30,9 @@ from orchestration.admission import PendingLimitReached
 log = get_logger(__name__)
 
 MEDIA_TYPE = "application/problem+json"
-# Of the faults of one request, or of one item of a batch: an answer is no larger than what it answers.
+# Of one request, or of one item of a batch: a response must not be much larger than its request.
 MAX_ERRORS = 100
-# What programs call; elsewhere a browser may be given a page.
+# Programs call these. Elsewhere a browser gets a page.
 MACHINE_PATHS = ("/api/", "/livez", "/readyz", "/metrics")
 
 CODES = {
@@ -46,26 +51,27 @@ CODES = {
     503: "unavailable",
 }
 DETAILS = {
-    400: "The request cannot be understood.",
-    403: "The request is refused.",
-    404: "There is nothing at this address.",
-    405: "This address does not know that method.",
-    413: "The request is larger than what is taken.",
-    414: "The address is longer than what is taken.",
-    431: "The headers are larger than what is taken.",
-    500: "Something went wrong here. The correlation id leads to what it was.",
+    400: "The request could not be understood.",
+    403: "The request was refused.",
+    404: "Nothing was found at this address.",
+    405: "Method not allowed.",
+    413: "The request is too large.",
+    414: "The address is too long.",
+    431: "The headers are too large.",
+    500: "An unexpected error occurred. The log has its details under the correlation id.",
 }
-DATABASE_BUSY = "The database did not answer in time. Nothing has been changed; try again."
+DATABASE_BUSY = "The database did not answer in time. Nothing was changed; try again."
 OUTCOME_UNKNOWN = (
-    "The database did not answer. If this was to change something, it is not known whether it has: look, or send it "
-    "again under the same idempotency key."
+    "The database did not answer. If the request was to change something, it is unknown whether it did: look it up, or "
+    "send the request again with the same idempotency key."
 )
 
 
 class FieldError(NamedTuple):
-    """One thing that is wrong with a request, and where: a JSON pointer into its body.
+    """A value of the request that breaks a rule.
 
-    A fault of the query or of a header has a pointer too: `/query/<parameter>`, `/headers/<name>`.
+    The pointer is a JSON pointer into the body, or `/query/<parameter>`, `/headers/<name>` or `/path/<parameter>`. The
+    detail completes a sentence that begins with the name of the value: "must be a string".
     """
 
     pointer: str
@@ -75,7 +81,7 @@ class FieldError(NamedTuple):
 class Problem(APIException):
     """An answer other than success. Raise it: the exception handler renders it as application/problem+json."""
 
-    detail: str  # type: ignore[assignment]  # a plain text, where APIException has nested lists of them too
+    detail: str  # type: ignore[assignment]  # always a string
 
     def __init__(
         self,
@@ -92,7 +98,7 @@ class Problem(APIException):
 
 
 class InvalidRequest(Problem):
-    """A request with fields that break a rule: all of them at once."""
+    """A request with everything that is wrong with it."""
 
     def __init__(self, errors: Sequence[FieldError]) -> None:
         count = "1 field is" if len(errors) == 1 else f"{len(errors)} fields are"
@@ -105,18 +111,19 @@ def raise_for_errors(errors: Sequence[FieldError]) -> None:
         raise InvalidRequest(sorted(errors))
 
 
-def truncate_errors(faults: Sequence[FieldError]) -> list[dict[str, str]]:
-    """The first ones, and how many more there are."""
-    shown = [fault._asdict() for fault in faults[:MAX_ERRORS]]
-    if left := len(faults) - len(shown):
-        shown.append(FieldError("", f"and {left} more")._asdict())
-    return shown
+def truncate_errors(errors: Sequence[FieldError]) -> list[dict[str, str]]:
+    """Return the first errors, and one that says how many were omitted."""
+    listed = [error._asdict() for error in errors[:MAX_ERRORS]]
+    if omitted := len(errors) - len(listed):
+        listed.append(FieldError("", f"and {omitted} more")._asdict())
+    return listed
 
 
-def render_problem(problem: Problem, correlation_id: Any) -> dict[str, Any]:
-    """`instance` is the occurrence's name, which it shares with all that is logged of it.
+def problem_to_json(problem: Problem, correlation_id: uuid.UUID) -> dict[str, Any]:
+    """Return the members of the problem.
 
-    It is not the path: for a tenant's own eyes and an intruder's the same 404 is the same, byte for byte.
+    `instance` names this occurrence, like everything that is logged of it. It is not the path: a 404 for an object of
+    another tenant must not differ from one for an object that does not exist.
     """
     return {
         "type": f"urn:event-service:problem:{problem.code}",
@@ -130,27 +137,29 @@ def render_problem(problem: Problem, correlation_id: Any) -> dict[str, Any]:
     }
 
 
-def build_problem_response(problem: Problem, correlation_id: Any) -> HttpResponse:
-    body = json.dumps(render_problem(problem, correlation_id), ensure_ascii=False)
+def build_problem_response(problem: Problem, correlation_id: uuid.UUID) -> HttpResponse:
+    body = json.dumps(problem_to_json(problem, correlation_id), ensure_ascii=False)
     return HttpResponse(body.encode(), MEDIA_TYPE, problem.status_code, headers=problem.headers)
 
 
 def handle_exception(raised: Exception, context: Mapping[str, Any]) -> HttpResponse:
-    """Django REST framework's exception handler: nothing passes it."""
+    """Return the response to any exception: the EXCEPTION_HANDLER of Django REST framework."""
     problem = find_problem(raised)
+    correlation_id = get_correlation_id(context["request"])
     if problem is not None:
-        return build_problem_response(problem, context["request"].correlation_id)
+        return build_problem_response(problem, correlation_id)
     log.error("request_failed", exc_info=raised)
-    return mark_as_logged(build_problem_response(_by_status(500), context["request"].correlation_id))
+    return mark_as_logged(build_problem_response(_by_status(500), correlation_id))
 
 
 def mark_as_logged(response: HttpResponse) -> HttpResponse:
-    """One that Django need not log: it has been."""
+    """Keep Django from logging a response that has been logged."""
     response._has_been_logged = True  # type: ignore[attr-defined]
     return response
 
 
 def find_problem(raised: Exception) -> Problem | None:
+    """Return the problem that an expected exception stands for."""
     match raised:
         case Problem():
             return raised
@@ -180,14 +189,14 @@ def _of_database(error: OperationalError) -> Problem:
 
 
 def _outcome_unknown(error: OperationalError) -> Problem:
-    """Nobody is asked to try again: of a submission without a key that could make a second call."""
+    """There is no Retry-After: without an idempotency key, a second submission could make a second call."""
     log.warning("database_lost", error=str(error))
     return Problem(503, "outcome_unknown", OUTCOME_UNKNOWN)
 
 
 @contextmanager
 def reading_after_commit() -> Iterator[None]:
-    """Nothing was undone, whatever the error of such a read says: what was asked for has been done."""
+    """Report a database error as an unknown outcome: what was to be written has been committed before."""
     try:
         yield
     except OperationalError as lost:
@@ -200,17 +209,20 @@ def _of_domain(error: DomainError) -> Problem:
 
 
 def list_field_errors(error: DomainError) -> list[FieldError]:
+    """Return the fields that a rule of the domain names, as errors of the body."""
     return [FieldError("/" + name, rule) for name, rule in error.errors.items()]
 
 
 def _of_framework(raised: APIException) -> Problem:
-    status = raised.status_code
-    headers = {}
+    status, code = raised.status_code, raised.get_codes()
     if isinstance(raised, MethodNotAllowed):
         return _by_status(405)
-    if challenge := getattr(raised, "auth_header", None):
-        headers["WWW-Authenticate"] = challenge
-    return Problem(status, CODES.get(status, CODES[400]), str(raised.detail), headers=headers)
+    if not isinstance(raised, PermissionDenied) or code == PermissionDenied.default_code:
+        code = CODES.get(status, CODES[400])  # otherwise it is that of the permission class
+    challenge = getattr(raised, "auth_header", None)
+    return Problem(
+        status, str(code), str(raised.detail), headers={"WWW-Authenticate": challenge} if challenge else None
+    )
 
 
 def _by_status(status: int) -> Problem:
@@ -220,18 +232,18 @@ def _by_status(status: int) -> Problem:
 
 
 def refuse_unreadable(status: int) -> HttpResponse:
-    """What the web server cannot take for a request, so that it reaches no middleware."""
+    """Return the response to what the web server cannot parse, so that it reaches no middleware."""
     correlation_id = new_id()
     log.warning("request_refused_unread", status=status, correlation_id=str(correlation_id))
-    answer = build_problem_response(_by_status(status), correlation_id)
-    answer[HEADER] = str(correlation_id)
-    return answer
+    response = build_problem_response(_by_status(status), correlation_id)
+    response[HEADER] = str(correlation_id)
+    return response
 
 
 class ProblemMiddleware:
-    """What Django itself refuses (an unknown path, a host, a CSRF token), and what breaks outside the API's views.
+    """Turns errors outside the API's views into problems: an unknown path, a bad host, a CSRF failure, a bug.
 
-    It refuses a NUL itself, in a path, a query or a cookie: nothing has one in its name, and PostgreSQL takes none.
+    It also refuses NUL characters in a path, query or cookie: no name contains one, and PostgreSQL accepts none.
     """
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
@@ -245,17 +257,17 @@ class ProblemMiddleware:
             or not is_for_machines(request)
         ):
             return response
-        made = build_problem_response(_by_status(response.status_code), request.correlation_id)  # type: ignore[attr-defined]
+        problem = build_problem_response(_by_status(response.status_code), get_correlation_id(request))
         for kept in ("Allow", "Retry-After"):
             if kept in response:
-                made[kept] = response[kept]
-        return mark_as_logged(made) if getattr(response, "_has_been_logged", False) else made
+                problem[kept] = response[kept]
+        return mark_as_logged(problem) if getattr(response, "_has_been_logged", False) else problem
 
     def process_view(self, request: HttpRequest, *_: Any) -> HttpResponse | None:
         if "\0" in request.path:
             raise Http404
         query = request.META.get("QUERY_STRING", "")
-        # The API says itself which parameter it is.
+        # The API reports which parameter it is.
         if ("%00" in query or "\0" in query) and not request.path.startswith("/api/"):
             return bad_request(request, BadRequest())
         if any("\0" in value for value in request.COOKIES.values()):
@@ -264,5 +276,6 @@ class ProblemMiddleware:
 
 
 def is_for_machines(request: HttpRequest) -> bool:
+    """Return whether the client is a program, which gets a problem, and not a browser, which gets a page."""
     shows_pages = "text/html" in request.headers.get("Accept", "") or "HX-Request" in request.headers
     return request.path.startswith(MACHINE_PATHS) or not shows_pages

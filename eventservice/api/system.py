@@ -1,145 +1,89 @@
-"""For operators: what has become of the calls, who owns the shards, which nodes live."""
+"""The state of the whole system: /api/v1/stats, /shards and /nodes"""
 
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
 
-from django.http import HttpResponse
 from rest_framework.request import Request
+from rest_framework.response import Response
 
-from eventservice.api import serializers as shapes
-from eventservice.api.fields import raise_if_invalid
-from eventservice.api.formats import format_instant
-from eventservice.api.openapi import PAGING, described, parameter
-from eventservice.api.pagination import Query, listed, make_cursor
-from eventservice.api.problems import FieldError
-from eventservice.api.views import ApiView, reply
+from eventservice.api.openapi import describe
+from eventservice.api.permissions import HasScope, IsAuthenticated, IsOperator
+from eventservice.api.schema.queries import EmptyQuery, PageQuery, StatsQuery, parse_query
+from eventservice.api.schema.system import (
+    NodePageSchema,
+    NodeSchema,
+    ShardPageSchema,
+    ShardSchema,
+    StatsSchema,
+)
+from eventservice.api.views import ApiView
 from eventservice.db.now import db_now
 from eventservice.kernel.errors import NotFound
 from eventservice.tenants.directory import get_profile, list_tenant_ids
-from orchestration.statistics.recent_sample import RecentStatistics, read_recent_statistics
+from orchestration.statistics.recent_sample import read_recent_statistics
+from timers.models import TimerShard
 from timers.operator_views import list_nodes, list_shards
 
-DEFAULT_WINDOW = 900.0
-LONGEST_WINDOW = 86_400.0
-STATS = [
-    parameter("tenantId", {"type": "string", "format": "uuid"}),
-    parameter("window", {"type": "string"}, "Such as `15m`, longer than `0s`; at most a day."),
-]
+TAG = "operations"
 
 
 class StatsView(ApiView):
-    """A tenant sees its own; an operator those of all tenants, or of one."""
-
-    @described(
+    @describe(
         "getStats",
-        "operations",
-        gives=shapes.StatsSerializer,
-        parameters=STATS,
-        about="What has become of the calls of a window.",
+        TAG,
+        "Summarize the calls of the last minutes: throughput, outcomes, lateness and backlog. A tenant sees its own "
+        "calls, an operator those of all tenants or of one.",
+        query=StatsQuery,
+        response=StatsSchema,
     )
-    def get(self, request: Request) -> HttpResponse:
-        faults: list[FieldError] = []
-        query = Query(request._request.GET, faults)
-        tenant_id = query.identifier("tenantId")
-        window = query.duration("window", most=LONGEST_WINDOW)
-        if window == 0:
-            query.fault("window", "must be longer than 0s")
-        query.no_others()
-        raise_if_invalid(faults)
-        return reply(
-            show_statistics(
-                read_recent_statistics(self._tenants(tenant_id), timedelta(seconds=window or DEFAULT_WINDOW))
-            )
-        )
+    def get(self, request: Request) -> Response:
+        query = parse_query(StatsQuery, request.query_params)
+        tenant_ids = self._list_visible_tenants(query.tenant_id)
+        found = read_recent_statistics(tenant_ids, timedelta(seconds=query.window))
+        return Response(StatsSchema.from_statistics(found))
 
-    def _tenants(self, asked: uuid.UUID | None) -> list[uuid.UUID]:
+    def _list_visible_tenants(self, tenant_id: uuid.UUID | None) -> list[uuid.UUID]:
         if not self.principal.is_operator:
-            if asked not in (None, self.principal.tenant_id):
+            if tenant_id not in (None, self.principal.tenant_id):
                 raise NotFound("tenant")
-            asked = self.principal.tenant_id
-        if asked is None:
-            return list_tenant_ids()
-        self._enter(asked)
-        return [get_profile(asked).tenant_id]
-
-
-def show_statistics(found: RecentStatistics) -> dict[str, Any]:
-    return {
-        "windowSeconds": found.window.total_seconds(),
-        "throughput": {"perSecond": round(found.per_second, 3), "ended": sum(found.ended.values())},
-        "outcomes": {"byStatus": dict(found.ended), "byErrorKind": dict(found.error_kinds)},
-        "latenessMs": {
-            "p50": found.lateness(0.5),
-            "p95": found.lateness(0.95),
-            "p99": found.lateness(0.99),
-            "sampled": len(found.lateness_ms),
-        },
-        "running": found.running,
-        "backlog": dict(found.backlog),
-        "oldestOverdueSeconds": found.oldest_overdue.total_seconds(),
-    }
+            tenant_id = self.principal.tenant_id
+        return list_tenant_ids() if tenant_id is None else [get_profile(tenant_id).tenant_id]
 
 
 class ShardsView(ApiView):
-    for_operators = True
+    permission_classes = [IsAuthenticated, IsOperator, HasScope]
+    list_id = "shards"
 
-    @described(
+    @describe(
         "listShards",
-        "operations",
-        gives=shapes.ShardPage,
-        parameters=PAGING,
-        about="Shards and their owners. For operators.",
+        TAG,
+        "List the shards with their owners. For operators.",
+        query=PageQuery,
+        response=ShardPageSchema,
     )
-    def get(self, request: Request) -> HttpResponse:
-        faults: list[FieldError] = []
-        query = Query(request._request.GET, faults)
-        limit, position = query.limit(), query.cursor("shards")
-        query.no_others()
-        raise_if_invalid(faults)
+    def get(self, request: Request) -> Response:
+        def fetch(after: int | None, limit: int) -> Sequence[TimerShard]:
+            return list_shards(-1 if after is None else after, limit)
+
         now = db_now()
-        rows = list_shards(position[0] if position else -1, limit + 1)
-        cursor = make_cursor("shards", [rows[limit - 1].shard_id]) if len(rows) > limit else None
-        return reply(listed([_show_shard(row, now) for row in rows[:limit]], cursor))
+        shards = self.paginator.paginate_rows(fetch, "shard_id", request, self)
+        return self.get_paginated_response([ShardSchema.from_shard(shard, now) for shard in shards])
 
 
 class NodesView(ApiView):
-    for_operators = True
+    permission_classes = [IsAuthenticated, IsOperator, HasScope]
 
-    @described(
-        "listNodes", "operations", gives=shapes.NodePage, about="The processes at work. For operators."
+    @describe(
+        "listNodes",
+        TAG,
+        "List the processes that run an engine or a dispatcher. For operators.",
+        response=NodePageSchema,
     )
-    def get(self, request: Request) -> HttpResponse:
-        faults: list[FieldError] = []
-        query = Query(request._request.GET, faults)
-        query.no_others()
-        raise_if_invalid(faults)
+    def get(self, request: Request) -> Response:
+        parse_query(EmptyQuery, request.query_params)
         now = db_now()
-        return reply(listed([_show_node(node, now) for node in list_nodes()], None))
-
-
-def _show_shard(shard: Any, now: Any) -> dict[str, Any]:
-    return {
-        "shardId": shard.shard_id,
-        "version": shard.version,
-        "ownerId": shard.owner_id and str(shard.owner_id),
-        "claimedAt": format_instant(shard.claimed_at),
-        "leaseUntil": format_instant(shard.lease_until),
-        "owned": shard.owner_id is not None and shard.lease_until > now,
-        "metadata": shard.metadata,
-    }
-
-
-def _show_node(node: Any, now: Any) -> dict[str, Any]:
-    return {
-        "nodeId": str(node.owner_id),
-        "role": node.role,
-        "hostname": node.hostname,
-        "processId": node.process_id,
-        "startedAt": format_instant(node.started_at),
-        "leaseUntil": format_instant(node.lease_until),
-        "live": node.is_alive(now),
-        "inFlight": node.in_flight,
-    }
+        nodes = [NodeSchema.from_node(node, now) for node in list_nodes()]
+        return Response(NodePageSchema(items=nodes, next_cursor=None))

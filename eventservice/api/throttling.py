@@ -1,4 +1,4 @@
-"""How often a tenant may ask. Each process counts for itself: with n of them a tenant has up to n times its rate."""
+"""The rate limit of a tenant. Each process counts for itself: n processes together allow up to n times the rate."""
 
 from __future__ import annotations
 
@@ -6,17 +6,21 @@ import math
 import time
 import uuid
 from dataclasses import dataclass
+from typing import Any
 
-from eventservice.api.problems import Problem
-from eventservice.tenants.directory import TenantProfile
+from rest_framework.request import Request
+from rest_framework.throttling import BaseThrottle
+
+from eventservice.api.authentication import Principal
+from eventservice.tenants.directory import get_profile
 
 WINDOW_SECONDS = 60.0
-MOST_BUCKETS = 10_000
+MAX_BUCKETS = 10_000
 
 
 @dataclass(slots=True)
 class Bucket:
-    """It fills evenly up to a minute's worth, and each request takes one."""
+    """A token bucket. It refills evenly, up to the tokens of one minute, and each request takes one."""
 
     tokens: float
     filled_at: float
@@ -30,34 +34,47 @@ class Bucket:
         self.tokens -= 1.0
         return True
 
+    def seconds_until(self, tokens: float, per_minute: int) -> int:
+        return math.ceil((tokens - self.tokens) * WINDOW_SECONDS / max(1, per_minute))
+
 
 _buckets: dict[tuple[uuid.UUID, str], Bucket] = {}
 
 
-def take_turn(tenant: TenantProfile, policy: str) -> dict[str, str]:
-    """The headers that tell what is left; raises Refusal when nothing is. Each policy has a bucket of its own."""
-    now = time.monotonic()
-    rate = tenant.requests_per_minute
-    bucket = _buckets.get((tenant.tenant_id, policy))
-    if bucket is None:
-        if len(_buckets) >= MOST_BUCKETS:
-            _buckets.clear()
-        bucket = _buckets[tenant.tenant_id, policy] = Bucket(rate, now)
-    taken = bucket.take(rate, now)
-    headers = {
-        "RateLimit-Policy": f'"{policy}";q={rate};w={WINDOW_SECONDS:.0f}',
-        "RateLimit": f'"{policy}";r={max(0, math.floor(bucket.tokens))};t={_seconds_until_full(bucket, rate)}',
-    }
-    if not taken:
-        wait = math.ceil((1.0 - bucket.tokens) * WINDOW_SECONDS / max(1, rate))
-        refused = f"This tenant may ask {rate} times a minute."
-        raise Problem(429, "too_many_requests", refused, headers={**headers, "Retry-After": str(wait)})
-    return headers
-
-
-def _seconds_until_full(bucket: Bucket, rate: int) -> int:
-    return math.ceil((rate - bucket.tokens) * WINDOW_SECONDS / max(1, rate))
-
-
-def forget_turns() -> None:
+def clear_buckets() -> None:
     _buckets.clear()
+
+
+class TenantRateThrottle(BaseThrottle):
+    """Limits the requests of a tenant's keys together. Operators, who set the rate, are not limited.
+
+    A view names its policy. Each policy has a bucket of its own.
+    """
+
+    _wait = 0
+
+    def allow_request(self, request: Request, view: Any) -> bool:
+        principal: Any = request.user
+        if not isinstance(principal, Principal) or principal.tenant_id is None:
+            return True
+        rate, policy = get_profile(principal.tenant_id).requests_per_minute, view.rate_policy
+        bucket = _find_bucket((principal.tenant_id, policy), rate)
+        is_allowed = bucket.take(rate, time.monotonic())
+        view.rate_headers = {
+            "RateLimit-Policy": f'"{policy}";q={rate};w={WINDOW_SECONDS:.0f}',
+            "RateLimit": f'"{policy}";r={max(0, math.floor(bucket.tokens))};t={bucket.seconds_until(rate, rate)}',
+        }
+        self._wait = bucket.seconds_until(1.0, rate)
+        return is_allowed
+
+    def wait(self) -> int:
+        return self._wait
+
+
+def _find_bucket(key: tuple[uuid.UUID, str], rate: int) -> Bucket:
+    bucket = _buckets.get(key)
+    if bucket is None:
+        if len(_buckets) >= MAX_BUCKETS:
+            _buckets.clear()
+        bucket = _buckets[key] = Bucket(rate, time.monotonic())
+    return bucket

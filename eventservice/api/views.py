@@ -1,33 +1,37 @@
-"""What every endpoint does before it does its own: who asks, may they, how often, and in which tenant."""
+"""What all endpoints have in common. Views subclass ApiView, and describe themselves with openapi.describe."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from typing import Any
+from functools import cached_property
+from typing import Any, NoReturn, TypeVar
 
 from django.conf import settings
-from django.http import HttpResponse
-from rest_framework.exceptions import NotAuthenticated
+from rest_framework.generics import GenericAPIView
 from rest_framework.negotiation import BaseContentNegotiation
+from rest_framework.permissions import SAFE_METHODS
 from rest_framework.request import Request
-from rest_framework.views import APIView
+from rest_framework.response import Response
 
-from eventservice.api.authentication import KeyAuthentication, Principal, Scope
-from eventservice.api.problems import Problem
-from eventservice.api.throttling import take_turn
-from eventservice.db.bulk import to_json
-from eventservice.kernel.errors import NotFound
+from eventservice.api.authentication import ApiKeyAuthentication, Principal, Scope
+from eventservice.api.correlation import get_correlation_id
+from eventservice.api.pagination import CursorPagination
+from eventservice.api.parsers import StrictJSONParser, check_body_headers, has_body
+from eventservice.api.permissions import HasScope, IsAuthenticated, IsInOwnTenant
+from eventservice.api.problems import FieldError, InvalidRequest, Problem
+from eventservice.api.renderers import ModelRenderer
+from eventservice.api.schema.base import RequestModel, parse
+from eventservice.api.throttling import TenantRateThrottle
 from eventservice.tenants.directory import TenantProfile, get_profile
 
-READING = frozenset({"GET", "HEAD", "OPTIONS"})
-SESSION_READS = (
-    "A session only reads here: use an API key, or the console, which notes what an operator does."
-)
+M = TypeVar("M", bound=RequestModel)
+
+MAX_NO_BODY_BYTES = 1024
 
 
-class OnlyJson(BaseContentNegotiation):
-    """Whatever a client would rather have, this is what there is."""
+class IgnoreClientContentNegotiation(BaseContentNegotiation):
+    """Requests and responses are JSON, whatever a client would prefer."""
 
     def select_parser(self, request: Request, parsers: Any) -> Any:
         return parsers[0]
@@ -36,73 +40,106 @@ class OnlyJson(BaseContentNegotiation):
         return renderers[0], renderers[0].media_type
 
 
-class ApiView(APIView):
-    authentication_classes = [KeyAuthentication]
-    permission_classes = []
-    content_negotiation_class = OnlyJson
-    # What it takes beside `read` for reading and `write` for everything else.
-    scope: Scope | None = None
-    for_operators = False
+class ApiView(GenericAPIView[Any]):
+    authentication_classes = [ApiKeyAuthentication]
+    permission_classes: list[Any] = [IsAuthenticated, IsInOwnTenant, HasScope]
+    throttle_classes = [TenantRateThrottle]
+    pagination_class = CursorPagination
+    parser_classes = [StrictJSONParser]
+    renderer_classes = [ModelRenderer]
+    content_negotiation_class = IgnoreClientContentNegotiation
 
-    principal: Principal
-    tenant: TenantProfile
+    # Set by the throttle.
+    rate_headers: Mapping[str, str] | None = None
+
+    @property
+    def principal(self) -> Principal:
+        principal: Principal = self.request.user  # type: ignore[assignment]  # by IsAuthenticated
+        return principal
+
+    @cached_property
+    def tenant(self) -> TenantProfile:
+        """The tenant of the path."""
+        return get_profile(self.kwargs["tenant_id"])
+
+    @property
+    def correlation_id(self) -> uuid.UUID:
+        return get_correlation_id(self.request)
 
     @property
     def rate_policy(self) -> str:
+        """The name of the rate limit that counts this request."""
         return "tenant"
 
+    @property
+    def max_body_bytes(self) -> int:
+        return int(settings.API_MAX_REQUEST_BYTES)
+
+    @property
+    def paginator(self) -> CursorPagination:
+        paginator = super().paginator
+        assert isinstance(paginator, CursorPagination)  # noqa: S101 (see pagination_class)
+        return paginator
+
+    def get_required_scope(self, method: str) -> Scope:
+        return Scope.READ if method in SAFE_METHODS else Scope.WRITE
+
+    # --- bodies -----------------------------------------------------------------------------------------------
+
+    def get_document(self) -> Any:
+        """Return the JSON document of the body; raise Problem if there is none."""
+        if not has_body(self.request) or not self.request.META.get("CONTENT_LENGTH"):
+            check_body_headers(self.request.META, self.max_body_bytes)
+            raise Problem(400, "malformed_json", "The body is empty: send a JSON document.")
+        return self.request.data
+
+    def parse_body(self, model: type[M], *, context: Any = None) -> M:
+        """Return the body as its model; raise Problem with everything that is wrong."""
+        return parse(model, self.get_document(), context=context)
+
+    def parse_optional_body(self, model: type[M]) -> M:
+        """Return the body as its model. A request without a body is one with an empty object."""
+        return self.parse_body(model) if has_body(self.request) else parse(model, {})
+
+    def refuse_body(self) -> None:
+        """Raise Problem if the request has a body. An empty object counts as none."""
+        if not has_body(self.request):
+            return
+        check_body_headers(self.request.META, MAX_NO_BODY_BYTES)
+        if self.request.data not in ({}, None):
+            raise InvalidRequest([FieldError("", "must be empty: this endpoint takes no body")])
+
+    # --- what APIView does with each request -----------------------------------------------------------------
+
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
-        if not request.user.is_authenticated:
-            raise NotAuthenticated("Give an API key: Authorization: Bearer es_….")
-        self.principal = request.user  # type: ignore[assignment]
-        if "tenant_id" in kwargs:
-            self._enter(kwargs["tenant_id"])
-        self._require_scope(request.method or "")
+        """Prepare like APIView, but throttle first: requests that are not permitted count against the rate limit."""
+        self.format_kwarg = None
+        request.accepted_renderer, request.accepted_media_type = self.perform_content_negotiation(request)
+        self.perform_authentication(request)
+        self.check_throttles(request)
+        self.check_permissions(request)
 
-    def _enter(self, tenant_id: uuid.UUID) -> None:
-        """Another tenant and none at all are the same."""
-        if self.principal.tenant_id not in (None, tenant_id):
-            raise NotFound("tenant")
-        self.tenant = get_profile(tenant_id)
-        # Whoever can raise the rate is not stopped by it.
-        if not self.principal.is_operator:
-            self.rate = take_turn(self.tenant, self.rate_policy)
-
-    def _require_scope(self, method: str) -> None:
-        if self.for_operators and not self.principal.is_operator:
-            raise Problem(403, "operators_only", "Only operators may ask this.")
-        scope = self.scope or (Scope.READ if method in READING else Scope.WRITE)
-        if scope not in self.principal.scopes:
-            if self.principal.by_session:
-                raise Problem(403, "session_reads_only", SESSION_READS)
-            raise Problem(
-                403, "scope_missing", f"This key has not the scope {scope.value!r} that this takes."
-            )
+    def throttled(self, request: Request, wait: float | None) -> NoReturn:
+        rate = get_profile(self.principal.tenant_id).requests_per_minute  # type: ignore[arg-type]
+        detail = f"This tenant is limited to {rate} requests per minute."
+        raise Problem(429, "too_many_requests", detail, headers={"Retry-After": f"{wait:.0f}"})
 
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
+        response = super().finalize_response(request, response, *args, **kwargs)
         response.headers.setdefault("Cache-Control", "no-store")
-        if rate := getattr(self, "rate", None):
-            for name, value in rate.items():
-                response[name] = value
+        for name, value in (self.rate_headers or {}).items():
+            response[name] = value
         if response.status_code == 405:
             response["Allow"] = ", ".join(self.allowed_methods)
         return response
 
-    def options(self, request: Any, *args: Any, **kwargs: Any) -> Any:
-        return HttpResponse(status=204, headers={"Allow": ", ".join(self.allowed_methods)})
-
     @property
-    def correlation_id(self) -> uuid.UUID:
-        return self.request.correlation_id  # type: ignore[no-any-return, attr-defined]
+    def default_response_headers(self) -> dict[str, str]:
+        return {}
 
-    @property
-    def most_bytes(self) -> int:
-        return int(settings.API_MAX_REQUEST_BYTES)
-
-
-def reply(data: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> HttpResponse:
-    return HttpResponse(to_json(data).encode(), "application/json", status, headers=headers)
+    def options(self, request: Any, *args: Any, **kwargs: Any) -> Response:
+        return Response(status=204, headers={"Allow": ", ".join(self.allowed_methods)})
 
 
-def no_content() -> HttpResponse:
-    return HttpResponse(status=204)
+def no_content() -> Response:
+    return Response(status=204)

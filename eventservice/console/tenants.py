@@ -10,7 +10,6 @@ from django.db import IntegrityError
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 
-from eventservice.api.pagination import Query
 from eventservice.api.problems import FieldError
 from eventservice.api.schema.tenants import (
     NamespaceInputSchema,
@@ -21,6 +20,7 @@ from eventservice.api.schema.tenants import (
 from eventservice.console.base.confirm import ConfirmView
 from eventservice.console.base.edit_token import EditConflict, compute_edit_token, require_unchanged
 from eventservice.console.base.forms import Form
+from eventservice.console.base.query import Query
 from eventservice.console.base.views import ConsoleView
 from eventservice.db.bounded_count import MAX_COUNTED
 from eventservice.db.now import db_now

@@ -8,8 +8,8 @@ from typing import Any
 
 from django.http import HttpRequest, HttpResponse
 
-from eventservice.api.pagination import Query
 from eventservice.api.problems import FieldError, raise_for_errors
+from eventservice.console.base.query import Query
 from eventservice.console.base.views import ConsoleView
 from eventservice.db.bounded_count import MAX_COUNTED
 from eventservice.db.now import db_now

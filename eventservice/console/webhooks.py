@@ -11,12 +11,12 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 
 from eventservice.api.formats import parse_uuid
-from eventservice.api.pagination import Query
 from eventservice.api.problems import FieldError
 from eventservice.api.schema.types import Id
 from eventservice.api.schema.webhooks import EVENT_TYPES, WebhookEndpointSchema
 from eventservice.console.base.confirm import ConfirmView
 from eventservice.console.base.forms import Form, drop_empty_params
+from eventservice.console.base.query import Query
 from eventservice.console.base.tenant_select import list_tenant_options
 from eventservice.console.base.views import ConsoleView
 from eventservice.kernel.errors import Conflict, NotFound

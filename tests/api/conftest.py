@@ -86,7 +86,7 @@ def api_of(tenant: Tenant, scopes: Collection[str] = ALL) -> Api:
 def nothing_kept() -> None:
     """What the processes keep for a moment would outlive a test's rows."""
     for forget in (
-        throttling.forget_turns,
+        throttling.clear_buckets,
         admission.forget_allowances,
     ):
         forget()

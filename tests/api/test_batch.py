@@ -98,6 +98,6 @@ def test_it_has_one_to_a_thousand_items(acme: Api, document: Any) -> None:
 def test_a_key_for_all_of_them_is_refused_and_not_ignored(acme: Api) -> None:
     items = {"items": [submission()]}
     refused = acme.post("/service-calls/batch", items, headers={"Idempotency-Key": "order-17"})
-    rule = "must not be given for a batch: give each item its idempotencyKey"
+    rule = "must not be sent with a batch: give each item its own idempotencyKey"
     assert faults(refused) == {"/headers/Idempotency-Key": rule}
     assert stored(acme) == 0

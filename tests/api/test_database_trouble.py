@@ -28,7 +28,7 @@ def test_who_was_kept_waiting_may_try_again(acme: Api, monkeypatch: pytest.Monke
     monkeypatch.setattr(lifecycle, "submit", busy)
     answer = acme.post("/service-calls", submission())
     assert (answer.status_code, answer.json()["code"], answer["Retry-After"]) == (503, "database_busy", "1")
-    assert "Nothing has been changed" in answer.json()["detail"]
+    assert "Nothing was changed" in answer.json()["detail"]
 
 
 @pytest.mark.django_db
@@ -42,7 +42,7 @@ def test_a_call_that_was_stored_is_not_said_to_be_none(acme: Api, monkeypatch: p
     monkeypatch.setattr(lifecycle, "submit", lost)
     answer = acme.post("/service-calls", submission())
     assert (answer.status_code, answer.json()["code"]) == (503, "outcome_unknown")
-    assert "Nothing has been changed" not in answer.json()["detail"]
+    assert "Nothing was changed" not in answer.json()["detail"]
     assert "idempotency key" in answer.json()["detail"]
     assert "Retry-After" not in answer
     assert ServiceCall.objects.for_tenant(acme.tenant.tenant_id).count() == 1
@@ -68,7 +68,7 @@ def test_what_was_done_is_not_said_to_be_undone_when_it_cannot_be_shown(
     acme: Api, monkeypatch: pytest.MonkeyPatch, method: str, action: str, body: Any, done: dict[str, str]
 ) -> None:
     call = acme.submit()["serviceCallId"]
-    monkeypatch.setattr("eventservice.api.calls.show_details", busy)
+    monkeypatch.setattr("eventservice.api.calls.read_call", busy)
     answer = acme(method, f"/service-calls/{call}{action}", body)
     assert (answer.status_code, answer.json()["code"]) == (503, "outcome_unknown")
     assert {name: getattr(the_call(acme), name) for name in done} == done

@@ -115,7 +115,7 @@ def test_the_id_of_one_that_has_ended_may_be_used_again(acme: Api, status: str) 
     for action, body in (("update", {**KEY, "payload": 1}), ("delete", KEY)):
         refused = acme.post(f"/timers/{action}", body)
         assert (refused.status_code, refused.json()["code"]) == (404, "not_found")
-        assert refused.json()["detail"] == "No pending timer of that id."
+        assert refused.json()["detail"] == "There is no pending timer with this id."
     assert create(acme)["status"] == "Scheduled"
     assert stored(acme).count() == 2
 

@@ -278,7 +278,7 @@ def test_a_replay_with_a_key_is_made_once(acme: Api, path: str) -> None:
 def test_these_take_no_body(acme: Api, path: str) -> None:
     for action in ("cancel", "run-now", "replay"):
         assert faults(acme.post(f"{path}/{action}", {"force": True})) == {
-            "": "must be empty: this takes no body"
+            "": "must be empty: this endpoint takes no body"
         }
 
 

@@ -96,7 +96,7 @@ def test_what_cannot_be_noted_is_not_done(operator: Api, monkeypatch: pytest.Mon
     def broken(*_: Any, **__: Any) -> None:
         raise RuntimeError
 
-    monkeypatch.setattr(tenants, "note", broken)
+    monkeypatch.setattr(tenants, "record_action", broken)
     keys = ApiKey.objects.for_tenant(operator.tenant.tenant_id)
     there = set(keys.values_list("pk", "revoked_at"))
     (key,) = keys

@@ -43,4 +43,4 @@ def test_what_is_sent_changes_nothing_and_is_told_so(operator: Client) -> None:
     with database_unavailable():
         response = operator.post("/calls/bulk/", {"do": "cancel"}, headers=BROWSER)
     assert response.status_code == 503
-    assert "Nothing has been changed" in response.content.decode()
+    assert "Nothing was changed" in response.content.decode()

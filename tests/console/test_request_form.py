@@ -193,10 +193,10 @@ def test_every_error_is_at_its_field_and_all_input_is_kept(operator: Client) -> 
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ('{"a": 1, "a": 2}', "there twice in one object"),
+        ('{"a": 1, "a": 2}', "given twice in one object"),
         ('"just a text"', "choose Text"),
         ("null", "choose Text"),
-        ("NaN", "no JSON value"),
+        ("NaN", "not a JSON value"),
         ('{"a": "\\u0000"}', "NUL"),
         ("[" * 40 + "]" * 40, "levels"),
         ('"' + "x" * 1_100_000 + '"', "choose Text"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
@@ -18,6 +18,7 @@ from eventservice.api.formats import escape_pointer, format_number
 from eventservice.api.problems import FieldError, InvalidRequest
 
 M = TypeVar("M", bound="RequestModel")
+T = TypeVar("T")
 
 # An object with more members is refused as a whole: to report each of them would cost more than it cost to send them.
 MAX_MEMBERS = 100
@@ -46,9 +47,20 @@ class RequestModel(BaseModel):
 
 
 class ResponseModel(BaseModel):
-    """A document that the API sends."""
+    """A document that the API sends. It is built by its Python names and sent with camelCase names."""
 
-    model_config = ConfigDict(alias_generator=to_camel, validate_by_name=True, serialize_by_alias=True)
+    model_config = ConfigDict(
+        alias_generator=to_camel, validate_by_name=True, validate_by_alias=False, serialize_by_alias=True
+    )
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the document as JSON values."""
+        return self.model_dump(mode="json", by_alias=True)
+
+
+class Page(ResponseModel, Generic[T]):
+    items: list[T]
+    next_cursor: str | None = Field(description="For the next page. Null on the last page.")
 
 
 def omittable(**options: Any) -> Any:

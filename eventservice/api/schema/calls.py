@@ -1,217 +1,354 @@
-"""Service calls: what is submitted, and what is shown of them."""
+"""Service calls as responses show them: secrets masked, times in UTC with milliseconds."""
 
 from __future__ import annotations
 
-from datetime import timedelta
-from typing import Annotated, Any
+import uuid
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Literal
 
-from django.conf import settings
-from pydantic import AfterValidator, Field, TypeAdapter, ValidationError, ValidationInfo, field_validator
+from pydantic import Field
 
-from eventservice.api.problems import FieldError, InvalidRequest
-from eventservice.api.schema.base import RequestModel, list_errors, omittable, rule_error, validate
-from eventservice.api.schema.types import (
-    IDEMPOTENCY_KEY_RULE,
-    LONGEST_INTERVAL,
-    CallContext,
-    DueTime,
-    Duration,
-    Headers,
-    Id,
-    IdempotencyKey,
-    JsonBody,
-    Label,
-    Method,
-    NamespaceName,
-    OneLine,
-    Timeout,
-    Url,
-)
-from eventservice.kernel.ids import new_id
-from eventservice.tenants.models import DEFAULT_NAMESPACE
-from orchestration.commands import IDEMPOTENCY_KEY, RequestSpec, SubmitServiceCall
-from orchestration.outcome_rules import MAX_DELAY
+from eventservice.api.formats import format_duration
+from eventservice.api.schema.base import Page, ResponseModel
+from eventservice.api.schema.problems import FieldErrorSchema
+from eventservice.api.schema.types import Method, UtcTime
+from execution.models import HttpExecution
+from execution.outcome import ErrorKind
+from execution.redaction import mask_headers, mask_stored_headers
+from orchestration.commands import RequestSpec, SubmitServiceCall
+from orchestration.queries.calls import CallDetails, CallSummary
 from orchestration.retries import RetryPolicy
-from orchestration.states import FAVORITE, MAX_TAGS, Delivery
+from orchestration.states import FAVORITE, Delivery, ResponseContract, Status
+from outbox.models import OutboxEvent
+from timers.models import TimerSchedule, TimerState
 
-MAX_NAME_LENGTH = 200
-MAX_TAG_LENGTH = 64
-MAX_ATTEMPTS = 100
-DEFAULT_TIMEOUT = 30.0
-
-
-# --- requests -----------------------------------------------------------------------------------------------------
+# --- parts of a call ----------------------------------------------------------------------------------------------
 
 
-def _check_tags(tags: list[str]) -> list[str]:
-    """The favorite tag is not counted, so that what a response shows can be sent back."""
-    if len(tags) - (FAVORITE in tags) > MAX_TAGS:
-        raise rule_error(f"must have at most {MAX_TAGS} items")
-    return tags
+class RetryPolicySchema(ResponseModel):
+    max_attempts: int
+    max_attempts_duration: str | None
+    initial_interval: str
+    backoff_multiplier: float
+    max_interval: str
 
-
-Tag = Annotated[Label, Field(max_length=MAX_TAG_LENGTH)]
-Tags = Annotated[
-    list[Tag],
-    Field(
-        max_length=MAX_TAGS + 1,
-        description=f"At most {MAX_TAGS} tags. The tag `{FAVORITE}` marks a favorite and does not count.",
-    ),
-    AfterValidator(_check_tags),
-]
-_TAG: TypeAdapter[str] = TypeAdapter(Tag)
-CallName = Annotated[OneLine, Field(max_length=MAX_NAME_LENGTH, examples=["Remind customer 42"])]
-DeliveryChoice = Annotated[Delivery, Field(strict=False)]
-Interval = Annotated[float, Duration(0.001, LONGEST_INTERVAL)]
-
-
-class RetryPolicyInputSchema(RequestModel):
-    max_attempts: Annotated[int, Field(ge=1, le=MAX_ATTEMPTS)] | None = Field(
-        default=None, description=f"Attempts in all, the first included. Defaults to {MAX_ATTEMPTS}."
-    )
-    max_attempts_duration: Annotated[float, Duration(1, LONGEST_INTERVAL)] | None = Field(
-        default=None, description="No attempt starts later than this after the first one."
-    )
-    initial_interval: Interval | None = Field(
-        default=None, description="The longest pause before the second attempt. Defaults to `30s`."
-    )
-    backoff_multiplier: Annotated[float, Field(ge=1, le=100)] | None = Field(
-        default=None, description="The factor from one pause to the next. Defaults to 2."
-    )
-    max_interval: Interval | None = Field(
-        default=None, description="The longest pause between two attempts. Defaults to `1h`."
-    )
-
-    def to_policy(self) -> RetryPolicy:
-        given = {name: value for name, value in self if value is not None}
-        # Whoever sends a policy wants retries: without a number they go on for as long as possible.
-        return RetryPolicy(**{"max_attempts": MAX_ATTEMPTS, **given})
-
-
-class RequestSpecInputSchema(RequestModel):
-    method: Method
-    url: Url
-    headers: Headers | None = None
-    body: JsonBody = Field(
-        default=None,
-        description="Any JSON value, sent as JSON. A string is sent as it is.",
-        examples=[{"order": 42}],
-    )
-
-    def to_spec(self) -> RequestSpec:
-        return RequestSpec(self.method, self.url, self.headers or {}, self.body)
-
-
-class SubmissionSchema(RequestModel):
-    name: CallName
-    request_spec: RequestSpecInputSchema
-    due_at: DueTime | None = Field(
-        default=None, description="When to send the request. A time in the past, or none, means now."
-    )
-    delay: Annotated[float, Duration(0, MAX_DELAY.total_seconds())] | None = Field(
-        default=None, description="Instead of `dueAt`: how long after the submission to send the request."
-    )
-    service_call_id: Id | None = Field(default=None, description="Your own id. By default one is generated.")
-    tags: Tags | None = None
-    namespace: NamespaceName | None = Field(
-        default=None, description=f"A namespace of the tenant. Defaults to `{DEFAULT_NAMESPACE}`."
-    )
-    idempotency_key: IdempotencyKey | None = Field(
-        default=None, description="The same as the header `Idempotency-Key`."
-    )
-    retry_policy: RetryPolicyInputSchema | None = Field(
-        default=None, description="When to repeat a failed attempt. By default a call has one attempt."
-    )
-    timeout_seconds: Timeout | None = Field(
-        default=None, description=f"How long one attempt may take. Defaults to {DEFAULT_TIMEOUT:.0f}."
-    )
-    delivery: DeliveryChoice | None = Field(
-        default=None,
-        description="What happens to an attempt whose outcome is unknown, because the process that made it died: "
-        "`at_least_once` (the default) repeats it, `at_most_once` fails the call.",
-    )
-
-    @field_validator("delay")
     @classmethod
-    def _exclude_due_time(cls, delay: float | None, info: ValidationInfo) -> float | None:
-        # A due time that is invalid itself is absent from the data.
-        if delay is not None and info.data.get("due_at", ...) is not None:
-            raise rule_error("must not be given together with dueAt")
-        return delay
+    def from_policy(cls, policy: RetryPolicy) -> RetryPolicySchema:
+        return cls(
+            max_attempts=policy.max_attempts,
+            max_attempts_duration=format_duration(policy.max_attempts_duration),
+            initial_interval=format_duration(policy.initial_interval),
+            backoff_multiplier=policy.backoff_multiplier,
+            max_interval=format_duration(policy.max_interval),
+        )
 
-    def to_command(self, context: CallContext) -> SubmitServiceCall:
-        given_id = self.service_call_id
-        return SubmitServiceCall(
-            tenant_id=context.tenant.tenant_id,
-            name=self.name,
-            request=self.request_spec.to_spec(),
-            due_at=self.due_at,
-            delay=None if self.delay is None else timedelta(seconds=self.delay),
-            service_call_id=given_id or new_id(),
-            id_was_given=given_id is not None,
-            tags=frozenset(self.tags or ()),
-            namespace=self.namespace or DEFAULT_NAMESPACE,
-            idempotency_key=context.idempotency_key or self.idempotency_key,
-            correlation_id=context.correlation_id,
-            retry_policy=None if self.retry_policy is None else self.retry_policy.to_policy(),
-            timeout_seconds=DEFAULT_TIMEOUT if self.timeout_seconds is None else self.timeout_seconds,
-            delivery=self.delivery or Delivery.AT_LEAST_ONCE,
+    @classmethod
+    def from_stored(cls, stored: Mapping[str, Any] | None) -> RetryPolicySchema | None:
+        return None if stored is None else cls.from_policy(RetryPolicy.from_stored(stored))
+
+
+class RequestSpecSchema(ResponseModel):
+    method: Method
+    url: str
+    headers: dict[str, str] = Field(description="The values of secret headers are masked.")
+    body: Any
+
+    @classmethod
+    def from_stored(cls, spec: Mapping[str, Any]) -> RequestSpecSchema:
+        headers = mask_stored_headers(spec.get("headers") or {})
+        return cls(method=spec["method"], url=spec["url"], headers=headers, body=spec.get("body"))
+
+    @classmethod
+    def from_spec(cls, spec: RequestSpec, secret_headers: frozenset[str]) -> RequestSpecSchema:
+        headers = mask_headers(spec.headers, secret_headers)
+        return cls(method=spec.method, url=spec.url, headers=headers, body=spec.body)
+
+
+class CallTimerSchema(ResponseModel):
+    state: TimerState
+    due_at: UtcTime
+    reached_at: UtcTime | None
+
+    @classmethod
+    def from_timer(cls, timer: TimerSchedule) -> CallTimerSchema:
+        return cls(state=TimerState(timer.state), due_at=timer.due_at, reached_at=timer.reached_at)
+
+
+class OutcomeSummarySchema(ResponseModel):
+    status: int | None = Field(description="The status code of the response, if there was one.")
+    error_kind: ErrorKind | None
+    latency_ms: float | None
+
+    @classmethod
+    def from_stored(cls, outcome: Mapping[str, Any] | None) -> OutcomeSummarySchema | None:
+        if outcome is None:
+            return None
+        response, error = outcome.get("responseMeta") or {}, outcome.get("errorMeta") or {}
+        return cls(
+            status=response.get("status"),
+            error_kind=error.get("kind"),
+            latency_ms=response.get("latencyMs", error.get("latencyMs")),
         )
 
 
-class BatchInputSchema(RequestModel):
-    """Items are validated one by one: one that is invalid does not keep the others from being accepted."""
+# --- attempts -----------------------------------------------------------------------------------------------------
 
-    items: Annotated[
-        list[Any],
-        Field(
-            min_length=1,
-            max_length=settings.API_MAX_BATCH,
-            json_schema_extra={"items": {"$ref": "#/components/schemas/Submission"}},
-        ),
-    ]
-    atomic: bool | None = Field(
-        default=None,
-        description="Accept all items or none. By default each is accepted or refused on its own.",
+
+class AttemptRequestSchema(ResponseModel):
+    method: Method
+    url: str
+    headers: dict[str, str] = Field(description="The values of secret headers are masked.")
+    body: str | None
+
+
+class AttemptResponseSchema(ResponseModel):
+    status: int
+    headers: dict[str, str] | None
+    body: str | None = Field(description="The beginning of the body, up to 64 KiB.")
+    size: int | None = Field(description="The length of the whole body in bytes.")
+
+
+class AttemptErrorSchema(ResponseModel):
+    kind: ErrorKind
+    message: str | None
+
+
+class AttemptSchema(ResponseModel):
+    execution_id: uuid.UUID
+    attempt: int = Field(description="1 for the first attempt.")
+    node: uuid.UUID = Field(description="The engine that made the attempt.")
+    started_at: UtcTime
+    finished_at: UtcTime | None
+    request: AttemptRequestSchema
+    response: AttemptResponseSchema | None
+    error: AttemptErrorSchema | None
+    latency_ms: float | None
+    phases: dict[Literal["dnsMs", "connectMs", "tlsMs", "firstByteMs"], float] | None = Field(
+        description="Where that time went, by phase: `dnsMs`, `connectMs` and `tlsMs` are lengths, `firstByteMs` counts "
+        "from the start. Only phases that took place are present."
     )
 
-
-class CallChangesSchema(RequestModel):
-    name: CallName = omittable()
-    tags: Tags = omittable()
-    due_at: DueTime = omittable(description="Only while the call is Scheduled.")
-
-
-def parse_submission(document: Any, context: CallContext, at: str = "") -> SubmitServiceCall:
-    """Return the command that a document asks for; raise InvalidRequest with everything that is wrong."""
-    command, errors = validate_submission(document, context, at)
-    if command is None:
-        raise InvalidRequest(errors)
-    return command
-
-
-def validate_submission(
-    document: Any, context: CallContext, at: str = ""
-) -> tuple[SubmitServiceCall | None, list[FieldError]]:
-    """Return the command that a document asks for, or None and everything that is wrong."""
-    submission, errors = validate(SubmissionSchema, document, context=context, at=at)
-    errors += find_bad_key(context.idempotency_key)
-    if submission is None or errors:
-        return None, sorted(errors)
-    return submission.to_command(context), []
-
-
-def find_tag_error(tag: str) -> str | None:
-    """Return the rule that a tag breaks, or None."""
-    try:
-        _TAG.validate_python(tag)
-    except ValidationError as failure:
-        return list_errors(failure)[0].detail
-    return None
+    @classmethod
+    def from_attempt(cls, attempt: HttpExecution) -> AttemptSchema:
+        return cls(
+            execution_id=attempt.execution_id,
+            attempt=attempt.attempt,
+            node=attempt.node,
+            started_at=attempt.started_at,
+            finished_at=attempt.finished_at,
+            request=AttemptRequestSchema(
+                method=attempt.request_method,
+                url=attempt.request_url,
+                headers=attempt.request_headers,
+                body=attempt.request_body,
+            ),
+            response=None
+            if attempt.response_status is None
+            else AttemptResponseSchema(
+                status=attempt.response_status,
+                headers=attempt.response_headers,
+                body=attempt.response_body,
+                size=attempt.response_size,
+            ),
+            error=None
+            if attempt.error_kind is None
+            else AttemptErrorSchema(kind=ErrorKind(attempt.error_kind), message=attempt.error_message),
+            latency_ms=None if attempt.latency_ms is None else round(attempt.latency_ms, 1),
+            phases=attempt.phases,
+        )
 
 
-def find_bad_key(key: str | None) -> list[FieldError]:
-    """Return the error of a header Idempotency-Key, if it has one."""
-    if key is None or IDEMPOTENCY_KEY.fullmatch(key):
-        return []
-    return [FieldError("/headers/Idempotency-Key", f"must be {IDEMPOTENCY_KEY_RULE}")]
+# --- calls --------------------------------------------------------------------------------------------------------
+
+
+class CallSchema(ResponseModel):
+    """The members that calls have everywhere."""
+
+    service_call_id: uuid.UUID
+    tenant_id: uuid.UUID
+    name: str
+    status: Status
+    namespace: str
+    timer_id: str | None = Field(description="The id of a durable timer, otherwise null.")
+    submitted_at: UtcTime
+    due_at: UtcTime
+    started_at: UtcTime | None
+    finished_at: UtcTime | None
+    tags: list[str]
+    favorite: bool
+    correlation_id: uuid.UUID
+    replay_of: uuid.UUID | None = Field(description="The call that this one replays.")
+    attempts: int = Field(description="Attempts made so far, including the one that is running.")
+
+
+class ListedRequestSchema(ResponseModel):
+    method: Method
+    url: str
+    host: str
+
+
+class ListedCallSchema(CallSchema):
+    """A call as lists show it: without headers and bodies."""
+
+    request: ListedRequestSchema
+    outcome: OutcomeSummarySchema | None
+
+    @classmethod
+    def from_call(cls, call: CallSummary) -> ListedCallSchema:
+        return cls(
+            service_call_id=call.service_call_id,
+            tenant_id=call.tenant_id,
+            name=call.name,
+            status=Status(call.status),
+            namespace=call.namespace,
+            timer_id=call.external_id,
+            submitted_at=call.submitted_at,
+            due_at=call.due_at,
+            started_at=call.started_at,
+            finished_at=call.finished_at,
+            tags=sorted(call.tags),
+            favorite=FAVORITE in call.tags,
+            correlation_id=call.correlation_id,
+            replay_of=call.replay_of,
+            attempts=call.attempt,
+            request=ListedRequestSchema(method=call.method, url=call.url, host=call.host),
+            outcome=OutcomeSummarySchema.from_stored(call.outcome_meta),
+        )
+
+
+class ServiceCallSchema(CallSchema):
+    """A call with its timer and its last attempt."""
+
+    request_spec: RequestSpecSchema
+    outcome: dict[str, Any] | None = Field(
+        description="The result of the last attempt: `responseMeta`, `errorMeta` or both."
+    )
+    idempotency_key: str | None
+    retry_policy: RetryPolicySchema | None
+    timeout_seconds: float
+    response_contract: ResponseContract
+    delivery: Delivery
+    cancel_requested: bool = Field(description="The call is canceled once its running attempt has ended.")
+    timer: CallTimerSchema | None
+    last_attempt: AttemptSchema | None
+
+    @classmethod
+    def from_call(
+        cls, call: CallDetails, timer: TimerSchedule | None, last_attempt: HttpExecution | None
+    ) -> ServiceCallSchema:
+        return cls(
+            service_call_id=call.service_call_id,
+            tenant_id=call.tenant_id,
+            name=call.name,
+            status=Status(call.status),
+            namespace=call.namespace,
+            timer_id=call.external_id,
+            submitted_at=call.submitted_at,
+            due_at=call.due_at,
+            started_at=call.started_at,
+            finished_at=call.finished_at,
+            tags=sorted(call.tags),
+            favorite=FAVORITE in call.tags,
+            correlation_id=call.correlation_id,
+            replay_of=call.replay_of,
+            attempts=call.attempt,
+            request_spec=RequestSpecSchema.from_stored(call.request_spec),
+            outcome=call.outcome_meta,
+            idempotency_key=call.idempotency_key,
+            retry_policy=RetryPolicySchema.from_stored(call.retry_policy),
+            timeout_seconds=call.timeout_seconds,
+            response_contract=ResponseContract(call.response_contract),
+            delivery=Delivery(call.delivery),
+            cancel_requested=bool(call.cancel_requested),
+            timer=None if timer is None else CallTimerSchema.from_timer(timer),
+            last_attempt=None if last_attempt is None else AttemptSchema.from_attempt(last_attempt),
+        )
+
+    @classmethod
+    def from_command(
+        cls,
+        command: SubmitServiceCall,
+        submitted_at: datetime,
+        due_at: datetime,
+        secret_headers: frozenset[str],
+    ) -> ServiceCallSchema:
+        """Return a call that has just been stored, as `from_call` would show it, without reading it again."""
+        policy = command.retry_policy
+        return cls(
+            service_call_id=command.service_call_id,
+            tenant_id=command.tenant_id,
+            name=command.name,
+            status=Status.SCHEDULED,
+            namespace=command.namespace,
+            timer_id=command.external_id,
+            submitted_at=submitted_at,
+            due_at=due_at,
+            started_at=None,
+            finished_at=None,
+            tags=sorted(command.tags),
+            favorite=FAVORITE in command.tags,
+            correlation_id=command.correlation_id,
+            replay_of=command.replay_of,
+            attempts=0,
+            request_spec=RequestSpecSchema.from_spec(command.request, secret_headers),
+            outcome=None,
+            idempotency_key=command.idempotency_key,
+            retry_policy=None if policy is None else RetryPolicySchema.from_policy(policy),
+            timeout_seconds=command.timeout_seconds,
+            response_contract=command.response_contract,
+            delivery=command.delivery,
+            cancel_requested=False,
+            timer=CallTimerSchema(state=TimerState.SCHEDULED, due_at=due_at, reached_at=None),
+            last_attempt=None,
+        )
+
+
+class EventSchema(ResponseModel):
+    id: uuid.UUID
+    type: str
+    seq: int = Field(description="Counts the events of one call, starting with 1.")
+    occurred_at: UtcTime
+    correlation_id: uuid.UUID
+    causation_id: uuid.UUID | None = Field(description="The event that led to this one.")
+    data: dict[str, Any]
+
+    @classmethod
+    def from_event(cls, event: OutboxEvent) -> EventSchema:
+        return cls(
+            id=event.event_id,
+            type=event.event_type,
+            seq=event.aggregate_seq,
+            occurred_at=event.created_at,
+            correlation_id=event.correlation_id,
+            causation_id=event.causation_id,
+            data=event.event_payload,
+        )
+
+
+class BatchItemSchema(ResponseModel):
+    status: int = Field(description="202 if the item was accepted, otherwise 400 or 409.")
+    service_call_id: uuid.UUID | None
+    location: str | None
+    replayed: bool = Field(description="The call of an earlier request with the same idempotency key.")
+    code: str | None
+    detail: str | None
+    errors: list[FieldErrorSchema]
+
+
+class BatchSchema(ResponseModel):
+    items: list[BatchItemSchema] = Field(description="In the order of the request.")
+    accepted: int
+    refused: int
+
+
+class ServiceCallPageSchema(Page[ListedCallSchema]):
+    pass
+
+
+class AttemptPageSchema(Page[AttemptSchema]):
+    pass
+
+
+class EventPageSchema(Page[EventSchema]):
+    pass

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import uuid
 from datetime import datetime, timedelta
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, ConfigDict, Field
 
-from eventservice.api.schema.base import RequestModel, omittable, pattern, rule_error
-from eventservice.api.schema.types import Duration, Instant, Label, OneLine
+from eventservice.api.schema.base import Page, RequestModel, ResponseModel, omittable, pattern, rule_error
+from eventservice.api.schema.types import Duration, Instant, Label, OneLine, UtcTime
 from eventservice.db.now import db_now
 from eventservice.kernel.errors import Conflict
 from eventservice.kernel.sharding import MAX_SHARDS
 from eventservice.tenants.keys import MAX_LIFETIME
-from eventservice.tenants.models import DEFAULT_SHARDS, ApiKey, name_rule
+from eventservice.tenants.models import DEFAULT_SHARDS, ApiKey, Namespace, Tenant, name_rule
 from execution.url_rules import BadUrl, is_header_name, parse_host
 
 MAX_LISTED = 200
@@ -59,6 +60,10 @@ Scope = Annotated[ApiKey.Scope, Field(strict=False)]
 class TenantSettingsSchema(RequestModel):
     """The settings of a tenant. `changes()` has those that were given, by their columns."""
 
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"maxInFlight": 500, "requestsPerMinute": 6000}]}
+    )
+
     active: bool = omittable(description="The keys of an inactive tenant are refused.")
     max_in_flight: Annotated[int, Field(ge=1, le=100_000)] = omittable(
         description="How many requests may be under way at a time."
@@ -94,6 +99,12 @@ class TenantSettingsSchema(RequestModel):
 
 
 class TenantInputSchema(TenantSettingsSchema):
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"name": "acme", "allowedHosts": ["example.com"], "maxInFlight": 500}]
+        }
+    )
+
     name: Name
 
     @property
@@ -103,6 +114,8 @@ class TenantInputSchema(TenantSettingsSchema):
 
 
 class NamespaceInputSchema(RequestModel):
+    model_config = ConfigDict(json_schema_extra={"examples": [{"name": "billing", "numShards": 32}]})
+
     name: Name
     num_shards: Annotated[int, Field(ge=1, le=MAX_SHARDS)] | None = Field(
         default=None, description=f"Fixed once the namespace exists. Defaults to {DEFAULT_SHARDS}."
@@ -110,6 +123,8 @@ class NamespaceInputSchema(RequestModel):
 
 
 class ApiKeyInputSchema(RequestModel):
+    model_config = ConfigDict(json_schema_extra={"examples": [{"name": "shop", "scopes": ["read", "write"]}]})
+
     name: Annotated[OneLine | None, Field(max_length=MAX_KEY_NAME_LENGTH)] = Field(
         default=None, description="What the key is for."
     )
@@ -125,6 +140,8 @@ class ApiKeyInputSchema(RequestModel):
 
 
 class RotationSchema(RequestModel):
+    model_config = ConfigDict(json_schema_extra={"examples": [{"overlap": "24h"}]})
+
     overlap: Annotated[float, Duration(0, MAX_OVERLAP.total_seconds())] | None = Field(
         default=None, description="How long the old key stays valid. Defaults to `24h`."
     )
@@ -137,3 +154,92 @@ class RotationSchema(RequestModel):
 def name_taken(name: str) -> Conflict:
     """Return the error of a new tenant whose name another tenant has."""
     return Conflict("already_exists", f"A tenant {name!r} already exists.", errors={"name": "must be new"})
+
+
+# --- responses ----------------------------------------------------------------------------------------------------
+
+
+class TenantSchema(ResponseModel):
+    tenant_id: uuid.UUID
+    name: str
+    active: bool
+    created_at: UtcTime
+    max_in_flight: int
+    max_pending: int
+    requests_per_minute: int
+    allowed_hosts: list[str]
+    secret_headers: list[str]
+    signs: bool = Field(description="Whether requests are signed: the tenant has a signing secret.")
+
+    @classmethod
+    def from_tenant(cls, tenant: Tenant) -> TenantSchema:
+        return cls(
+            tenant_id=tenant.tenant_id,
+            name=tenant.name,
+            active=tenant.active,
+            created_at=tenant.created_at,
+            max_in_flight=tenant.max_in_flight,
+            max_pending=tenant.max_pending,
+            requests_per_minute=tenant.requests_per_minute,
+            allowed_hosts=tenant.allowed_hosts,
+            secret_headers=tenant.secret_headers,
+            signs=bool(tenant.signing_secret),
+        )
+
+
+class NamespaceSchema(ResponseModel):
+    name: str
+    num_shards: int
+    created_at: UtcTime
+
+    @classmethod
+    def from_namespace(cls, namespace: Namespace) -> NamespaceSchema:
+        return cls(name=namespace.name, num_shards=namespace.num_shards, created_at=namespace.created_at)
+
+
+class ApiKeySchema(ResponseModel):
+    key_id: str
+    name: str
+    scopes: list[ApiKey.Scope]
+    created_at: UtcTime
+    expires_at: UtcTime | None
+    revoked_at: UtcTime | None
+    last_used_at: UtcTime | None = Field(description="To the hour.")
+    successor: str | None = Field(description="The `keyId` of the key that replaces this one.")
+
+    @classmethod
+    def from_key(cls, key: ApiKey) -> ApiKeySchema:
+        return cls(**_key_members(key))
+
+
+class NewApiKeySchema(ApiKeySchema):
+    key: str = Field(description="The key itself. It is shown only in this response.")
+
+    @classmethod
+    def from_new_key(cls, key: ApiKey, text: str) -> NewApiKeySchema:
+        return cls(**_key_members(key), key=text)
+
+
+class TenantPageSchema(Page[TenantSchema]):
+    pass
+
+
+class NamespacePageSchema(Page[NamespaceSchema]):
+    pass
+
+
+class ApiKeyPageSchema(Page[ApiKeySchema]):
+    pass
+
+
+def _key_members(key: ApiKey) -> dict[str, Any]:
+    return {
+        "key_id": key.key_id,
+        "name": key.name,
+        "scopes": key.scopes,
+        "created_at": key.created_at,
+        "expires_at": key.expires_at,
+        "revoked_at": key.revoked_at,
+        "last_used_at": key.last_used_at,
+        "successor": key.successor_id,
+    }

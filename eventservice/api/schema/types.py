@@ -10,9 +10,11 @@ from typing import Annotated, Any, Literal
 from django.conf import settings
 from pydantic import (
     AfterValidator,
+    BaseModel,
     Field,
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
+    PlainSerializer,
     PlainValidator,
     ValidationInfo,
     WithJsonSchema,
@@ -24,7 +26,7 @@ from eventservice.api.formats import format_duration, parse_duration, parse_inst
 from eventservice.api.parsers import MAX_DEPTH, is_too_deep
 from eventservice.api.schema.base import pattern, raise_for_members, rule_error
 from eventservice.db.bulk import to_json
-from eventservice.db.now import db_now
+from eventservice.db.now import db_now, to_rfc3339
 from eventservice.kernel.errors import Invalid
 from eventservice.tenants.directory import TenantProfile
 from execution.outcome import METHODS
@@ -83,6 +85,11 @@ Instant = Annotated[
     PlainValidator(_parse_instant),
     WithJsonSchema({"type": "string", "format": "date-time", "examples": ["2026-03-01T12:00:00Z"]}),
 ]
+UtcTime = Annotated[
+    datetime,
+    PlainSerializer(to_rfc3339, return_type=str),
+    WithJsonSchema({"type": "string", "format": "date-time"}),
+]
 DueTime = Annotated[Instant, AfterValidator(_check_due)]
 Id = Annotated[uuid.UUID, PlainValidator(_parse_uuid), WithJsonSchema({"type": "string", "format": "uuid"})]
 
@@ -93,17 +100,20 @@ class Duration:
 
     minimum: float
     maximum: float
+    clamped: bool = False  # longer ones are taken for the maximum
 
     def parse(self, value: Any) -> float:
         seconds = parse_duration(value) if isinstance(value, str) else None
         if seconds is None:
             raise rule_error('must be a duration, such as "90s", "2h" or "PT90S"')
+        if self.clamped:
+            seconds = min(seconds, self.maximum)
         if not self.minimum <= seconds <= self.maximum:
-            raise rule_error(f"must be from {self._range(' to ')}")
+            raise rule_error(f"must be from {self._range()}")
         return seconds
 
-    def _range(self, between: str) -> str:
-        return f"{format_duration(self.minimum)}{between}{format_duration(self.maximum)}"
+    def _range(self) -> str:
+        return f"{format_duration(self.minimum)} to {format_duration(self.maximum)}"
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_plain_validator_function(self.parse)
@@ -111,8 +121,22 @@ class Duration:
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
-        about = f"A duration from {self._range(' to ')}, such as `90s`, `5m`, `1d12h` or `PT90S`."
+        about = f"A duration from {self._range()}, such as `90s`, `5m`, `1d12h` or `PT90S`."
+        if self.clamped:
+            about += " A longer one is shortened."
         return {"type": "string", "minLength": 2, "pattern": DURATION_PATTERN, "description": about}
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedAs:
+    """Annotates a value that is validated later: OpenAPI describes it as this model."""
+
+    model: type[BaseModel]
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        return handler(self.model.__pydantic_core_schema__)
 
 
 # --- requests -----------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 
 from eventservice.api.problems import FieldError, InvalidRequest, find_problem
-from eventservice.api.schema.calls import find_tag_error
+from eventservice.api.schema.submissions import find_tag_error
 from eventservice.console.base.views import ConsoleView, redirect_see_other
 from eventservice.console.calls.list_query import parse_list_query
 from eventservice.console.calls.presenters.list_row import build_list_rows, parse_call_keys

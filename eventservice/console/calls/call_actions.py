@@ -9,7 +9,7 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 
 from eventservice.api.formats import format_instant
-from eventservice.api.schema.calls import find_tag_error
+from eventservice.api.schema.submissions import find_tag_error
 from eventservice.console.base.confirm import ConfirmView
 from eventservice.console.base.views import ConsoleView
 from eventservice.console.calls.local_time import LocalTimeForm

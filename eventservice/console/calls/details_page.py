@@ -8,7 +8,6 @@ from typing import Any
 
 from django.http import HttpRequest, HttpResponse
 
-from eventservice.api.call_presentation import show_request
 from eventservice.console.base.views import ConsoleView
 from eventservice.console.calls.curl import format_curl
 from eventservice.console.calls.presenters.call_state import build_call_context
@@ -32,6 +31,7 @@ from eventservice.kernel.errors import NotFound
 from eventservice.operators.audit_log import list_actions_on
 from execution.attempt_log import list_attempts_without_bodies
 from execution.models import HttpExecution
+from execution.redaction import mask_stored_headers
 from orchestration.queries.calls import CallDetails, get_call, list_replays
 from outbox.queries import list_aggregate_events
 
@@ -132,7 +132,7 @@ class CurlCommand(ConsoleView):
     def get(self, request: HttpRequest, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> HttpResponse:
         call = get_call(tenant_id, service_call_id)
         spec = call.request_spec
-        body, headers = get_request_body(spec), show_request(spec)["headers"]
+        body, headers = get_request_body(spec), mask_stored_headers(spec.get("headers") or {})
         stored_headers = spec.get("headers") or {}
         is_json = body is not None and not isinstance(spec.get("body"), str)
         if is_json and not any(name.lower() == "content-type" for name in headers):

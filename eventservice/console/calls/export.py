@@ -10,7 +10,7 @@ from typing import Any
 from django.http import HttpRequest, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 
-from eventservice.api.call_presentation import show_listed
+from eventservice.api.schema.calls import ListedCallSchema
 from eventservice.console.base.views import ConsoleView
 from eventservice.console.calls.list_query import ListQuery, parse_list_query
 from eventservice.db.bulk import to_json
@@ -76,7 +76,10 @@ def _iterate_calls(query: ListQuery) -> Iterator[ExportedCall]:
     while True:
         page = list_calls(filters, order, BATCH_SIZE, after=position)
         for call in page.calls:
-            yield {**show_listed(call), "tenant": query.listed.get(call.tenant_id)}
+            yield {
+                **ListedCallSchema.from_call(call).to_document(),
+                "tenant": query.listed.get(call.tenant_id),
+            }
         written += len(page.calls)
         position = page.following
         if position is None:

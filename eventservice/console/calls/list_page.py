@@ -10,8 +10,8 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 
 from eventservice.api.formats import format_instant, parse_instant
-from eventservice.api.pagination import MOST_LISTED
 from eventservice.api.problems import FieldError, InvalidRequest
+from eventservice.api.schema.queries import MAX_LIMIT
 from eventservice.console.base.views import ConsoleView, redirect_see_other
 from eventservice.console.calls.export import MAX_EXPORTED_CALLS
 from eventservice.console.calls.list_query import (
@@ -93,7 +93,7 @@ class CallListUpdates(ConsoleView):
         query = parse_list_query(parameters)
         query.raise_if_invalid()
         now = db_now()
-        keys = parse_call_keys(request.POST.getlist("shown")[:MOST_LISTED])
+        keys = parse_call_keys(request.POST.getlist("shown")[:MAX_LIMIT])
         context = {
             **build_counts_context(query, count_calls(query.filters), since=since),
             "new": count_submitted_since(query.filters, since, MAX_NEW_COUNTED + 1),

@@ -12,12 +12,12 @@ from typing import Any
 from django.http import QueryDict
 from django.urls import reverse
 
-from eventservice.api.call_filters import SORTS
-from eventservice.api.fields import raise_if_invalid
 from eventservice.api.formats import parse_instant
-from eventservice.api.pagination import Query, make_cursor
-from eventservice.api.problems import FieldError
+from eventservice.api.pagination import make_cursor
+from eventservice.api.problems import FieldError, raise_for_errors
+from eventservice.api.schema.queries import SORTS
 from eventservice.console.base.forms import drop_empty_params
+from eventservice.console.base.query import Query
 from eventservice.console.base.tenant_select import list_tenant_options
 from orchestration.queries.call_lists import CallFilter, CallListPage, Order, Position, list_calls
 from orchestration.queries.tenants_with_calls import list_tenants_with_calls, list_tenants_with_id
@@ -90,7 +90,7 @@ class ListQuery:
             errors = [FieldError("/query/id", "is a lookup, not a filter")]
         if not errors and self.has_too_many_tenants:
             errors = [FieldError("/query/tenant", "is required: there are too many tenants for one list")]
-        raise_if_invalid(errors)
+        raise_for_errors(errors)
 
     def fetch_page(self) -> CallListPage:
         if self.cursor is None:

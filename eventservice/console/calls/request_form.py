@@ -21,7 +21,7 @@ from django.utils.functional import cached_property
 from eventservice.api.formats import format_instant, parse_uuid
 from eventservice.api.parsers import parse_json
 from eventservice.api.problems import FieldError, Problem
-from eventservice.api.schema.calls import DEFAULT_TIMEOUT, parse_submission
+from eventservice.api.schema.submissions import DEFAULT_TIMEOUT, parse_submission
 from eventservice.api.schema.types import CallContext
 from eventservice.console.base.tenant_select import list_tenant_options
 from eventservice.console.calls.local_time import LocalTimeForm

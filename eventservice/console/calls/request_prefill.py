@@ -10,7 +10,7 @@ from django.http import QueryDict
 from eventservice.api.formats import format_duration
 from eventservice.api.parsers import parse_json
 from eventservice.api.problems import Problem
-from eventservice.api.schema.calls import DEFAULT_TIMEOUT
+from eventservice.api.schema.submissions import DEFAULT_TIMEOUT
 from eventservice.console.calls.curl import CurlRequest, parse_curl
 from eventservice.console.calls.local_time import split_instant
 from eventservice.console.calls.presenters.http_exchange import format_json

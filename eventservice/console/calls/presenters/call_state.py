@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
-from eventservice.api.call_presentation import show_request
+from eventservice.api.schema.calls import RequestSpecSchema
 from execution.outcome import ErrorKind
 from orchestration.outcome_rules import RETRYABLE_ERRORS, RETRYABLE_STATUSES
 from orchestration.queries.calls import CallDetails
@@ -78,7 +78,7 @@ def build_call_context(call: CallDetails, now: datetime, *, refresh_fast: bool =
     return {
         "now": now,
         "call": call,
-        "spec": show_request(call.request_spec),
+        "spec": RequestSpecSchema.from_stored(call.request_spec),
         "tenant_id": call.tenant_id,
         "service_call_id": call.service_call_id,
         "favorite": FAVORITE in call.tags,

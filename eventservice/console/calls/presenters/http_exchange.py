@@ -12,9 +12,9 @@ from typing import Any
 from django.http import QueryDict
 from django.urls import reverse
 
-from eventservice.api.call_presentation import show_policy
 from eventservice.api.parsers import parse_json
 from eventservice.api.problems import Problem
+from eventservice.api.schema.calls import RetryPolicySchema
 from eventservice.console.calls.presenters.call_state import build_call_context, explain_error_kind
 from eventservice.db.now import db_now
 from eventservice.kernel.errors import NotFound
@@ -90,7 +90,7 @@ def build_request_context(call: CallDetails, *, raw: bool) -> dict[str, Any]:
     return {
         "body": build_body_view(get_request_body(call.request_spec), raw=raw),
         "raw": raw,
-        "policy": show_policy(call.retry_policy),
+        "policy": RetryPolicySchema.from_stored(call.retry_policy),
         "has_own_idempotency_key": any(name.lower() == "idempotency-key" for name in headers),
         "signs": bool(get_profile(call.tenant_id).signing_secret),
         "download_url": build_download_url(call, "request"),

@@ -6,10 +6,9 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
-from eventservice.api.call_presentation import show_summary
 from eventservice.api.formats import parse_uuid
+from eventservice.api.schema.calls import OutcomeSummarySchema
 from eventservice.console.calls.presenters.call_state import NOTICEABLE_DELAY
 from execution.outcome import ErrorKind
 from orchestration.queries.calls import CallKey, CallSummary, list_replayed
@@ -55,7 +54,7 @@ def build_list_rows(
 
 
 def _build_row(call: CallSummary, tenant: str, now: datetime, *, is_retried: bool) -> ListRow:
-    summary = show_summary(call.outcome_meta) or {}
+    summary = OutcomeSummarySchema.from_stored(call.outcome_meta)
     tags = sorted(tag for tag in call.tags if tag != FAVORITE)
     verb, moment = _choose_moment(call)
     return ListRow(
@@ -68,7 +67,7 @@ def _build_row(call: CallSummary, tenant: str, now: datetime, *, is_retried: boo
         moment=moment,
         is_overdue=call.status == Status.SCHEDULED and call.due_at < now - NOTICEABLE_DELAY,
         lateness=_compute_lateness(call),
-        latency_ms=summary.get("latencyMs") if call.finished_at else None,
+        latency_ms=summary.latency_ms if summary and call.finished_at else None,
         attempts=_format_attempts(call),
         reason=_format_reason(call, summary),
         is_retried=is_retried,
@@ -100,12 +99,14 @@ def _format_attempts(call: CallSummary) -> str:
     return f"{made} attempts" if made > 1 else ""
 
 
-def _format_reason(call: CallSummary, summary: Mapping[str, Any]) -> str:
+def _format_reason(call: CallSummary, summary: OutcomeSummarySchema | None) -> str:
     if call.status in LIVE and call.cancel_requested:
         return "cancel requested"
     if call.status == Status.SUCCEEDED:
         return ""
-    kind, status = summary.get("errorKind"), summary.get("status")
+    if summary is None:
+        return ""
+    kind, status = summary.error_kind, summary.status
     return f"HTTP {status}" if status and kind in (None, ErrorKind.HTTP_STATUS) else str(kind or "")
 
 

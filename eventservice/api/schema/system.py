@@ -1,0 +1,116 @@
+"""The state of the whole system, for operators: statistics, shards and nodes."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import datetime
+from typing import Any
+
+from pydantic import Field
+
+from eventservice.api.schema.base import Page, ResponseModel
+from eventservice.api.schema.types import UtcTime
+from orchestration.statistics.recent_sample import RecentStatistics
+from timers.models import Node, TimerShard
+
+
+class ThroughputSchema(ResponseModel):
+    per_second: float
+    ended: int
+
+
+class OutcomesSchema(ResponseModel):
+    by_status: dict[str, int]
+    by_error_kind: dict[str, int] = Field(description="Of a sample of the failed calls.")
+
+
+class LatenessSchema(ResponseModel):
+    """How long after their due time calls were started, in milliseconds."""
+
+    p50: float | None
+    p95: float | None
+    p99: float | None
+    sampled: int = Field(description="The number of calls that were measured.")
+
+
+class StatsSchema(ResponseModel):
+    window_seconds: float
+    throughput: ThroughputSchema
+    outcomes: OutcomesSchema
+    lateness_ms: LatenessSchema
+    running: int
+    backlog: dict[str, int] = Field(description="Scheduled calls by when they are due.")
+    oldest_overdue_seconds: float
+
+    @classmethod
+    def from_statistics(cls, found: RecentStatistics) -> StatsSchema:
+        return cls(
+            window_seconds=found.window.total_seconds(),
+            throughput=ThroughputSchema(
+                per_second=round(found.per_second, 3), ended=sum(found.ended.values())
+            ),
+            outcomes=OutcomesSchema(by_status=dict(found.ended), by_error_kind=dict(found.error_kinds)),
+            lateness_ms=LatenessSchema(
+                p50=found.lateness(0.5),
+                p95=found.lateness(0.95),
+                p99=found.lateness(0.99),
+                sampled=len(found.lateness_ms),
+            ),
+            running=found.running,
+            backlog=dict(found.backlog),
+            oldest_overdue_seconds=found.oldest_overdue.total_seconds(),
+        )
+
+
+class ShardSchema(ResponseModel):
+    shard_id: int
+    version: int = Field(description="Increases with each change of owner: the fence of its lease.")
+    owner_id: uuid.UUID | None
+    claimed_at: UtcTime | None
+    lease_until: UtcTime | None
+    owned: bool = Field(description="Whether the lease of the owner is valid now.")
+    metadata: dict[str, Any]
+
+    @classmethod
+    def from_shard(cls, shard: TimerShard, now: datetime) -> ShardSchema:
+        return cls(
+            shard_id=shard.shard_id,
+            version=shard.version,
+            owner_id=shard.owner_id,
+            claimed_at=shard.claimed_at,
+            lease_until=shard.lease_until,
+            owned=shard.owner_id is not None and shard.lease_until is not None and shard.lease_until > now,
+            metadata=shard.metadata,
+        )
+
+
+class NodeSchema(ResponseModel):
+    node_id: uuid.UUID
+    role: str
+    hostname: str
+    process_id: int
+    started_at: UtcTime
+    lease_until: UtcTime
+    live: bool = Field(description="Whether the lease of the node is valid now.")
+    in_flight: int = Field(description="Requests under way.")
+
+    @classmethod
+    def from_node(cls, node: Node, now: datetime) -> NodeSchema:
+        return cls(
+            node_id=node.owner_id,
+            role=node.role,
+            hostname=node.hostname,
+            process_id=node.process_id,
+            started_at=node.started_at,
+            lease_until=node.lease_until,
+            live=node.is_alive(now),
+            in_flight=node.in_flight,
+        )
+
+
+class ShardPageSchema(Page[ShardSchema]):
+    pass
+
+
+class NodePageSchema(Page[NodeSchema]):
+    pass
