@@ -1,4 +1,4 @@
-"""The cast and the stage: two tenants of which neither may see the other, and a database of files."""
+"""The cast, two tenants of which neither may see the other, and the stage, a database in a file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from django.conf import settings
 from django.db import connection
-from hypothesis import settings as made_up
+from hypothesis import settings as hypothesis_settings
 
 from eventservice.db.dialects.sqlite.configuration import ENGINE as SQLITE
 from eventservice.db.now import pin_time
@@ -21,16 +21,16 @@ from eventservice.kernel.ttl_cache import clear_caches
 from eventservice.tenants.models import Tenant
 from tests.factories import TenantFactory
 
-# How long an example takes says more about the machine than about the code.
-# Where a change is judged, it is by the same examples each time; new ones are looked for everywhere else.
-made_up.register_profile(
-    "whatever it takes", deadline=None, derandomize=os.environ.get("REQUIRE_SERVICES") == "1"
+# No deadline: the time of an example says more about the machine than about the code. Where a change is judged, the
+# examples are the same each time; elsewhere new ones are searched for.
+hypothesis_settings.register_profile(
+    "no deadline", deadline=None, derandomize=os.environ.get("REQUIRE_SERVICES") == "1"
 )
-made_up.load_profile("whatever it takes")
+hypothesis_settings.load_profile("no deadline")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What touches no database is run once, on SQLite; but for the kernel, which writes each one's SQL."""
+    """Deselect tests that use no database on PostgreSQL and MariaDB: they have run on SQLite. Those of `db` write SQL."""
     if settings.DATABASES["default"]["ENGINE"] != SQLITE:
         once = [item for item in items if not _may_differ(item)]
         config.hook.pytest_deselected(items=once)
@@ -43,13 +43,13 @@ def _may_differ(item: pytest.Item) -> bool:
         bool(item.get_closest_marker("django_db"))
         or "db" in fixtures
         or "transactional_db" in fixtures
-        or "kernel" in item.path.parts
+        or "db" in item.path.parts
     )
 
 
 @pytest.fixture(scope="session")
 def django_db_modify_db_settings(django_db_modify_db_settings_parallel_suffix: None) -> None:
-    """A file, as in production: an in-memory database has neither WAL nor other connections."""
+    """Use a file, as in production: an in-memory database has neither WAL nor other connections."""
     database = settings.DATABASES["default"]
     if database["ENGINE"] == SQLITE:
         folder = tempfile.mkdtemp(prefix="eventservice-tests-")
@@ -58,13 +58,13 @@ def django_db_modify_db_settings(django_db_modify_db_settings_parallel_suffix: N
 
 @pytest.fixture(autouse=True)
 def empty_caches() -> None:
-    """A process's caches outlive the rows of a test."""
+    """Clear the caches of this process, which outlive the rows of a test."""
     clear_caches()
 
 
 @pytest.fixture
 def served(live_server: Any) -> Iterator[str]:
-    """The address of a running server. Its threads keep no connection, which would be in the way of the teardown."""
+    """Return the URL of a running server. Its threads keep no connection, which would block the teardown."""
     connection.settings_dict["CONN_MAX_AGE"], kept = 0, connection.settings_dict["CONN_MAX_AGE"]
     yield live_server.url
     connection.settings_dict["CONN_MAX_AGE"] = kept
@@ -72,7 +72,7 @@ def served(live_server: Any) -> Iterator[str]:
 
 @pytest.fixture(scope="session", autouse=True)
 def static_folder() -> None:
-    """Whitenoise warns of one that is missing, as it is in a fresh clone; warnings are errors here."""
+    """Create the folder, because Whitenoise warns if it is missing, and warnings are errors here."""
     settings.STATIC_ROOT.mkdir(parents=True, exist_ok=True)
 
 
@@ -83,7 +83,7 @@ def tenant(db: None) -> Tenant:
 
 @pytest.fixture
 def intruder(db: None) -> Tenant:
-    """The tenant who must see nothing of the other's."""
+    """Return the tenant that must see nothing of the other's."""
     return TenantFactory(name="intruder")
 
 
@@ -92,20 +92,20 @@ NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 @pytest.fixture
 def at_noon() -> Iterator[datetime]:
-    """Database time stands still."""
+    """Make database time stand still."""
     with pin_time(NOON):
         yield NOON
 
 
 @pytest.fixture
 def elsewhere() -> Iterator[Callable[..., Future[Any]]]:
-    """Runs a function in a thread of its own, and so on a database connection of its own."""
+    """Return a function that calls another in a thread of its own, and so on a database connection of its own."""
 
-    def on_own_connection(function: Callable[..., Any], *args: Any) -> Any:
+    def call_on_own_connection(function: Callable[..., Any], *args: Any) -> Any:
         try:
             return function(*args)
         finally:
             connection.close()
 
     with ThreadPoolExecutor(max_workers=16) as pool:
-        yield lambda function, *args: pool.submit(on_own_connection, function, *args)
+        yield lambda function, *args: pool.submit(call_on_own_connection, function, *args)

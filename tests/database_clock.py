@@ -19,23 +19,23 @@ RUNNING = {
 }
 
 
-# Beside other tests, on the same cores, a duration shows little: there only what is far off is wrong.
-# `make chaos` runs its tests one at a time, and takes the promises at their word.
+# While other tests run on the same cores, only durations that are far off are wrong. `make chaos` runs one test at a
+# time, and allows nothing.
 BESIDE_OTHERS = 3.0 if "PYTEST_XDIST_WORKER" in os.environ else 1.0
 
 
-def promised(seconds: float) -> float:
+def allow_for_load(seconds: float) -> float:
     return seconds * BESIDE_OTHERS
 
 
-def running_clock() -> datetime:
+def read_running_clock() -> datetime:
     with connection.cursor() as cursor:
-        # Without parameters, so that the % of SQLite's format are its own.
+        # Without parameters, so that % in SQLite's format is not a placeholder.
         cursor.execute(RUNNING[connection.vendor], None)
         return as_utc(cursor.fetchone()[0])
 
 
-def until_the_clock_has_moved() -> None:
-    begun = running_clock()
-    while running_clock() <= begun:
+def wait_until_the_clock_moves() -> None:
+    begun = read_running_clock()
+    while read_running_clock() <= begun:
         pass

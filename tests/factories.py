@@ -1,4 +1,4 @@
-"""Rows as the system would have written them, for tests of what reads them."""
+"""Rows as the system writes them, for tests of what reads them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from orchestration.models import ServiceCall, ServiceCallTag
 from outbox.models import OutboxEvent
 from timers.models import TimerSchedule
 
-# As anything: mypy would take what a factory makes for the factory itself.
+# Any, because mypy takes what a factory creates for the factory itself.
 Factory: Any = factory.django.DjangoModelFactory
 declare: Any = factory.declarations
 

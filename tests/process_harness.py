@@ -33,7 +33,7 @@ from orchestration.commands import RequestSpec, SubmitServiceCall
 from orchestration.lifecycle import submit
 from orchestration.models import ServiceCall
 from orchestration.states import TERMINAL
-from tests.database_clock import running_clock
+from tests.database_clock import read_running_clock
 from timers.models import Node, TimerShard
 
 T = TypeVar("T")
@@ -294,7 +294,7 @@ def _parse_record(line: dict[str, Any]) -> ReceivedRequest:
 
 
 def build_call(tenant_id: UUID, url: str, due_in: float | None = None, **terms: Any) -> SubmitServiceCall:
-    due_at = None if due_in is None else running_clock() + timedelta(seconds=due_in)
+    due_at = None if due_in is None else read_running_clock() + timedelta(seconds=due_in)
     return SubmitServiceCall(
         tenant_id, "chaos", RequestSpec("POST", url, {}, {"x": 1}), due_at=due_at, **terms
     )

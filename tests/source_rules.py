@@ -31,12 +31,20 @@ class Source:
         return f"{self.name}, line {getattr(node, 'lineno', '?')}: {what}"
 
 
-def sources() -> list[Source]:
+def list_sources() -> list[Source]:
     files = (path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py")))
-    return [Source(_module(path), path.read_text()) for path in files if "migrations" not in path.parts]
+    return [
+        Source(_get_module_name(path), path.read_text()) for path in files if "migrations" not in path.parts
+    ]
 
 
-def _module(path: Path) -> str:
+def list_test_sources() -> list[Source]:
+    return [
+        Source(_get_module_name(path), path.read_text()) for path in sorted((ROOT / "tests").rglob("*.py"))
+    ]
+
+
+def _get_module_name(path: Path) -> str:
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
@@ -47,8 +55,8 @@ def is_within(module: str, package: str) -> bool:
 # --- imports --------------------------------------------------------------------------------------------------
 
 
-def imports(source: Source) -> Iterator[tuple[ast.stmt, str]]:
-    """What it imports of this project, wherever in the text: as the module, where that is one, of its file."""
+def find_imports(source: Source) -> Iterator[tuple[ast.stmt, str]]:
+    """Return the modules of this project that a module imports, at its top or anywhere else in it."""
     for node in ast.walk(source.tree):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -67,10 +75,10 @@ def _is_module(name: str) -> bool:
     return path.is_dir() or path.with_suffix(".py").is_file()
 
 
-def forbidden_imports(source: Source, allowed: Callable[[str, str], bool]) -> list[str]:
+def find_forbidden_imports(source: Source, allowed: Callable[[str, str], bool]) -> list[str]:
     return [
         source.complaint(node, f"imports {name}")
-        for node, name in imports(source)
+        for node, name in find_imports(source)
         if not allowed(source.name, name)
     ]
 
@@ -79,8 +87,8 @@ def is_admin(unit: str) -> bool:
     return unit.endswith(".admin")
 
 
-def unit_of(module: str) -> str:
-    """The unit of the architecture that a module belongs to: an app, a package or top module of eventservice, or the
+def get_unit(module: str) -> str:
+    """Return the unit of the architecture that a module belongs to: an app, a package or top module of eventservice, or the
     admin module of one of these.
     """
     parts = module.split(".")
@@ -88,13 +96,13 @@ def unit_of(module: str) -> str:
     return f"{unit}.admin" if parts[-1] == "admin" and not unit.endswith("admin") else unit
 
 
-def import_cycles(sources: Iterable[Source]) -> list[list[str]]:
-    """The groups of units that import each other, directly or through others."""
+def find_import_cycles(sources: Iterable[Source]) -> list[list[str]]:
+    """Return the groups of units that import each other, directly or through others."""
     graph: dict[str, set[str]] = {}
     for source in sources:
-        targets = {unit_of(name) for _, name in imports(source)}
-        graph.setdefault(unit_of(source.name), set()).update(targets)
-    reachable = {unit: _reachable(graph, unit) for unit in graph}
+        targets = {get_unit(name) for _, name in find_imports(source)}
+        graph.setdefault(get_unit(source.name), set()).update(targets)
+    reachable = {unit: _find_reachable(graph, unit) for unit in graph}
     groups = {
         tuple(sorted(other for other in above if unit in reachable.get(other, set())))
         for unit, above in reachable.items()
@@ -103,7 +111,7 @@ def import_cycles(sources: Iterable[Source]) -> list[list[str]]:
     return [list(group) for group in sorted(groups)]
 
 
-def _reachable(graph: dict[str, set[str]], start: str) -> set[str]:
+def _find_reachable(graph: dict[str, set[str]], start: str) -> set[str]:
     found: set[str] = set()
     waiting = [start]
     while waiting:
@@ -114,8 +122,8 @@ def _reachable(graph: dict[str, set[str]], start: str) -> set[str]:
     return found
 
 
-def foreign_private_imports(source: Source) -> list[str]:
-    """Imports of a name that begins with an underscore from another package."""
+def find_foreign_private_imports(source: Source) -> list[str]:
+    """Return imports of a name that begins with an underscore from another package."""
     home = source.name.rsplit(".", 1)[0]
     return [
         source.complaint(node, f"imports {node.module}.{alias.name}")
@@ -126,7 +134,7 @@ def foreign_private_imports(source: Source) -> list[str]:
     ]
 
 
-# --- what is written, and read, of whose tables -----------------------------------------------------------------
+# --- reads and writes of tables -------------------------------------------------------------------------------
 
 WRITES = {
     "create",
@@ -143,69 +151,71 @@ BULK_WRITES = {"insert_rows", "update_rows", "upsert_rows"}
 WRITE_VERBS = r"\b(?:INSERT\s+INTO|REPLACE\s+INTO|UPDATE|DELETE\s+FROM|TRUNCATE(?:\s+TABLE)?)\s+[\"`]?"
 
 
-def chain(node: ast.AST) -> list[str]:
-    """The names along `a.b(…).c[…]`, from left to right."""
+def get_name_chain(node: ast.AST) -> list[str]:
+    """Return the names along `a.b(…).c[…]`, from left to right."""
     match node:
         case ast.Name(id=name):
             return [name]
         case ast.Attribute(value=value, attr=attr):
-            return [*chain(value), attr]
+            return [*get_name_chain(value), attr]
         case (
             ast.Call(func=inner)
             | ast.Subscript(value=inner)
             | ast.Await(value=inner)
             | ast.NamedExpr(value=inner)
         ):
-            return chain(inner)
+            return get_name_chain(inner)
     return []
 
 
-def writes(source: Source, models: set[str], tables: set[str]) -> list[str]:
-    """Writes of these models, by the ORM, by `insert_rows` or in SQL, as far as the text shows them."""
-    theirs = models | _names_of(source, models)
+def find_writes(source: Source, models: set[str], tables: set[str]) -> list[str]:
+    """Return writes of these models, by the ORM, in bulk or in SQL, as far as the text shows them."""
+    theirs = models | _find_aliases(source, models)
     found = []
     for node in ast.walk(source.tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in WRITES:
-            if theirs & set(chain(node.func)[:-1]):
-                found.append(source.complaint(node, f"writes: {'.'.join(chain(node.func))}"))
-        elif isinstance(node, ast.Call) and node.args and BULK_WRITES & set(chain(node.func)[-1:]):
-            found += [source.complaint(node, "writes in bulk")] * bool(models & set(chain(node.args[0])))
-    for node, text in sql_texts(source):
+            if theirs & set(get_name_chain(node.func)[:-1]):
+                found.append(source.complaint(node, f"writes: {'.'.join(get_name_chain(node.func))}"))
+        elif isinstance(node, ast.Call) and node.args and BULK_WRITES & set(get_name_chain(node.func)[-1:]):
+            found += [source.complaint(node, "writes in bulk")] * bool(
+                models & set(get_name_chain(node.args[0]))
+            )
+    for node, text in find_sql_texts(source):
         names_table = re.search(WRITE_VERBS + f"(?:{'|'.join(sorted(tables))})\\b", text, re.IGNORECASE)
-        is_open = re.search(WRITE_VERBS + r"\{\}", text, re.IGNORECASE) and models & _all_names(source)
+        is_open = re.search(WRITE_VERBS + r"\{\}", text, re.IGNORECASE) and models & _find_names(source)
         if names_table or is_open:
             found.append(source.complaint(node, f"writes in SQL: {' '.join(text.split())[:60]}"))
     return found
 
 
-def _names_of(source: Source, models: set[str]) -> set[str]:
-    """Names that stand for rows or queries of these models: annotated, assigned from them, or looped over them."""
+def _find_aliases(source: Source, models: set[str]) -> set[str]:
+    """Return names of rows or queries of these models: annotated, assigned from them, or looped over them."""
     names: set[str] = set()
     for _ in range(2):  # once more for what was assigned from a name found later in the text
         for node in ast.walk(source.tree):
             match node:
                 case ast.arg(arg=name, annotation=ast.AST() as said) if models & {
-                    n for e in ast.walk(said) for n in chain(e)
+                    n for e in ast.walk(said) for n in get_name_chain(e)
                 }:
                     names.add(name)
                 case ast.Assign(targets=[ast.Name(id=name)], value=value) if (models | names) & set(
-                    chain(value)
+                    get_name_chain(value)
                 ):
                     names.add(name)
                 case (
                     ast.For(target=ast.Name(id=name), iter=value)
                     | ast.comprehension(target=ast.Name(id=name), iter=value)
-                ) if (models | names) & set(chain(value)):
+                ) if (models | names) & set(get_name_chain(value)):
                     names.add(name)
     return names
 
 
-def _all_names(source: Source) -> set[str]:
+def _find_names(source: Source) -> set[str]:
     return {node.id for node in ast.walk(source.tree) if isinstance(node, ast.Name)}
 
 
-def sql_texts(source: Source) -> Iterator[tuple[ast.expr, str]]:
-    """Every text, with {} where something is put into it; docstrings too, for nobody can tell."""
+def find_sql_texts(source: Source) -> Iterator[tuple[ast.expr, str]]:
+    """Yield every string, docstrings too, with {} for each value of a formatted one."""
     inner = {
         part for node in ast.walk(source.tree) if isinstance(node, ast.JoinedStr) for part in node.values
     }
@@ -216,35 +226,35 @@ def sql_texts(source: Source) -> Iterator[tuple[ast.expr, str]]:
             yield node, node.value
 
 
-def tenant_models(all_sources: Iterable[Source]) -> set[str]:
-    """The names of all classes that derive from TenantScopedModel."""
+def find_tenant_models(all_sources: Iterable[Source]) -> set[str]:
+    """Return the names of all classes that derive from TenantScopedModel."""
     return {
         node.name
         for source in all_sources
         for node in ast.walk(source.tree)
         if isinstance(node, ast.ClassDef)
-        and any(chain(base)[-1:] == ["TenantScopedModel"] for base in node.bases)
+        and any(get_name_chain(base)[-1:] == ["TenantScopedModel"] for base in node.bases)
     }
 
 
-def unscoped(source: Source, models: set[str]) -> list[str]:
-    """Uses of a tenant model's managers that neither begin with a tenant nor name `across_tenants`."""
+def find_unscoped_reads(source: Source, models: set[str]) -> list[str]:
+    """Return uses of a tenant model's managers that neither begin with a tenant nor name `across_tenants`."""
     found = []
     for node in ast.walk(source.tree):
-        if isinstance(node, ast.Attribute) and models & set(chain(node.value)[-1:]):
+        if isinstance(node, ast.Attribute) and models & set(get_name_chain(node.value)[-1:]):
             is_raw = node.attr in {"_default_manager", "_base_manager"}
-            if is_raw or (node.attr == "objects" and not _begins_scoped(source, node)):
-                found.append(source.complaint(node, f"unscoped: {'.'.join(chain(node))}"))
+            if is_raw or (node.attr == "objects" and not _is_scoped(source, node)):
+                found.append(source.complaint(node, f"unscoped: {'.'.join(get_name_chain(node))}"))
     return found
 
 
-def _begins_scoped(source: Source, manager: ast.expr) -> bool:
+def _is_scoped(source: Source, manager: ast.expr) -> bool:
     match source.parents.get(manager):
         case ast.Attribute(attr=attr):
             return attr in SCOPED
         case ast.Assign(targets=[ast.Name(id=alias)]):
             uses = [n for n in ast.walk(source.tree) if isinstance(n, ast.Name) and n.id == alias]
-            return all(_begins_scoped(source, n) for n in uses if isinstance(n.ctx, ast.Load))
+            return all(_is_scoped(source, n) for n in uses if isinstance(n.ctx, ast.Load))
     return False
 
 
@@ -256,21 +266,22 @@ def reads_across_tenants(source: Source) -> bool:
     return any(isinstance(n, ast.Attribute) and n.attr == "across_tenants" for n in ast.walk(source.tree))
 
 
-def raw_sql(source: Source, tables: set[str]) -> bool:
+def has_sql_on(source: Source, tables: set[str]) -> bool:
     names = "|".join(sorted(tables))
     pattern = re.compile(
         rf"\b(?:SELECT|INSERT|UPDATE|DELETE)\b.*?\b(?:FROM|JOIN|INTO|UPDATE)\s+[\"`]?(?:{names})\b", re.DOTALL
     )
     return any(
-        pattern.search(text) or re.match(rf"\s*UPDATE (?:{names})\b", text) for _, text in sql_texts(source)
+        pattern.search(text) or re.match(rf"\s*UPDATE (?:{names})\b", text)
+        for _, text in find_sql_texts(source)
     )
 
 
 # --- databases ------------------------------------------------------------------------------------------------
 
 
-def vendor_branches(source: Source) -> list[str]:
-    """Places that ask which database this is: `.vendor`, and Django's `as_<vendor>` methods of expressions."""
+def find_vendor_branches(source: Source) -> list[str]:
+    """Return places that ask which database this is: `.vendor`, and Django's `as_<vendor>` methods of expressions."""
     return [
         source.complaint(node, "asks which database this is")
         for node in ast.walk(source.tree)
@@ -296,12 +307,12 @@ CLOCK_IMPORTS = {
 }
 
 
-def clocks(source: Source) -> list[str]:
-    """Reads of a clock that is not the database's (and of the database's own, without the transaction's time)."""
+def find_clocks(source: Source) -> list[str]:
+    """Return reads of a clock other than the database's, or of the database's without the transaction's time."""
     found = []
     for node in ast.walk(source.tree):
-        if isinstance(node, ast.Attribute) and tuple(chain(node)[-2:]) in CLOCKS:
-            found.append(source.complaint(node, ".".join(chain(node))))
+        if isinstance(node, ast.Attribute) and tuple(get_name_chain(node)[-2:]) in CLOCKS:
+            found.append(source.complaint(node, ".".join(get_name_chain(node))))
         elif isinstance(node, ast.ImportFrom):
             names = {(node.module or "", alias.name) for alias in node.names} & CLOCK_IMPORTS
             found += [source.complaint(node, f"imports {module}.{name}") for module, name in sorted(names)]

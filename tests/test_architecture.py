@@ -1,4 +1,4 @@
-"""The architecture as rules that fail: who imports whom, who writes what, whose rows a query may see, whose clock counts.
+"""The rules of the architecture: imports, writes, reads across tenants, databases and clocks.
 
 An exception is named here, with its reason, or it does not exist.
 """
@@ -11,7 +11,7 @@ from django.apps import apps as django_apps
 from tests import source_rules as rules
 from tests.source_rules import Source
 
-SOURCES = rules.sources()
+SOURCES = rules.list_sources()
 
 # Layers, from the base upwards. A unit imports only units of lower layers; on the outside also other units of the
 # outside, as long as no cycle forms. Every unit that is not named here (the packages and top modules of eventservice
@@ -24,7 +24,7 @@ CALLS = {"ServiceCall", "ServiceCallTag"}
 CALL_TABLES = {"service_calls", "service_call_tags"}
 THE_WRITER = "orchestration.lifecycle."  # all of the package
 
-TENANT_MODELS = rules.tenant_models(SOURCES)
+TENANT_MODELS = rules.find_tenant_models(SOURCES)
 TENANT_TABLES = CALL_TABLES | {
     "timer_schedules", "http_execution_log", "outbox", "namespaces", "api_keys", "webhook_endpoints", "webhook_deliveries",
     "operator_actions", "call_rollups", "host_rollups", "rollup_marks",
@@ -87,7 +87,7 @@ def layer_of(unit: str) -> int:
 
 
 def may_import(importer: str, imported: str) -> bool:
-    source, target = rules.unit_of(importer), rules.unit_of(imported)
+    source, target = rules.get_unit(importer), rules.get_unit(imported)
     if source == target:
         return True
     if rules.is_admin(target):
@@ -100,17 +100,17 @@ def may_import(importer: str, imported: str) -> bool:
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.name)
-def test_it_imports_only_what_it_may(source: Source) -> None:
-    assert rules.forbidden_imports(source, may_import) == []
+def test_a_module_imports_only_from_lower_layers(source: Source) -> None:
+    assert rules.find_forbidden_imports(source, may_import) == []
 
 
 def test_no_units_import_each_other_in_a_cycle() -> None:
-    assert rules.import_cycles(SOURCES) == []
+    assert rules.find_import_cycles(SOURCES) == []
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.name)
-def test_a_name_with_an_underscore_stays_in_its_package(source: Source) -> None:
-    assert rules.foreign_private_imports(source) == []
+def test_private_names_stay_in_their_package(source: Source) -> None:
+    assert rules.find_foreign_private_imports(source) == []
 
 
 def test_only_the_lifecycle_writes_calls() -> None:
@@ -118,29 +118,29 @@ def test_only_the_lifecycle_writes_calls() -> None:
         w
         for source in SOURCES
         if not source.name.startswith(THE_WRITER)
-        for w in rules.writes(source, CALLS, CALL_TABLES)
+        for w in rules.find_writes(source, CALLS, CALL_TABLES)
     ]
     assert found == []
 
 
-def test_the_lifecycle_does_write_calls() -> None:
+def test_the_lifecycle_writes_calls() -> None:
     writers = [source for source in SOURCES if source.name.startswith(THE_WRITER)]
-    assert any(rules.writes(writer, CALLS, CALL_TABLES) for writer in writers)
+    assert any(rules.find_writes(writer, CALLS, CALL_TABLES) for writer in writers)
 
 
 def test_every_read_of_a_tenants_table_begins_with_a_tenant_or_names_across_tenants() -> None:
     assert {"ServiceCall", "ServiceCallTag", "TimerSchedule", "HttpExecution", "OutboxEvent"} <= TENANT_MODELS
-    assert [found for source in SOURCES for found in rules.unscoped(source, TENANT_MODELS)] == []
+    assert [found for source in SOURCES for found in rules.find_unscoped_reads(source, TENANT_MODELS)] == []
 
 
-def test_only_named_modules_read_across_tenants() -> None:
+def test_only_listed_modules_read_across_tenants() -> None:
     readers = {source.name for source in SOURCES if rules.reads_across_tenants(source)}
     allowed = {place: {name for name in readers if rules.is_within(name, place)} for place in ACROSS_TENANTS}
     assert readers - set().union(*allowed.values()) == set()
     assert [place for place, found in allowed.items() if not found] == []  # an entry that nothing needs goes
 
 
-def test_every_table_with_a_tenant_has_managers_that_ask_for_it() -> None:
+def test_every_table_with_a_tenant_has_scoped_managers() -> None:
     with_tenant = {
         model.__name__
         for model in django_apps.get_models()
@@ -149,21 +149,21 @@ def test_every_table_with_a_tenant_has_managers_that_ask_for_it() -> None:
     assert with_tenant - {"Tenant"} == TENANT_MODELS
 
 
-def test_only_named_modules_reach_tenants_tables_in_sql() -> None:
-    assert {source.name for source in SOURCES if rules.raw_sql(source, TENANT_TABLES)} == IN_SQL
+def test_only_listed_modules_read_tenants_tables_in_sql() -> None:
+    assert {source.name for source in SOURCES if rules.has_sql_on(source, TENANT_TABLES)} == IN_SQL
 
 
-def test_only_the_dialects_ask_which_database_it_is() -> None:
+def test_only_the_dialects_branch_by_database() -> None:
     outside = [source for source in SOURCES if not rules.is_within(source.name, DIALECTS)]
-    assert [found for source in outside for found in rules.vendor_branches(source)] == []
+    assert [found for source in outside for found in rules.find_vendor_branches(source)] == []
 
 
-def test_nobody_imports_the_dialect_of_one_database() -> None:
+def test_no_other_package_imports_the_dialect_of_a_database() -> None:
     def allowed(importer: str, imported: str) -> bool:
         inside = importer in {"eventservice.db.configuration"} or rules.is_within(importer, DIALECTS)
         return inside or not any(rules.is_within(imported, f"{DIALECTS}.{name}") for name in DATABASES)
 
-    assert [found for source in SOURCES for found in rules.forbidden_imports(source, allowed)] == []
+    assert [found for source in SOURCES for found in rules.find_forbidden_imports(source, allowed)] == []
 
 
 def test_the_dialects_of_two_databases_do_not_import_each_other() -> None:
@@ -173,11 +173,13 @@ def test_the_dialects_of_two_databases_do_not_import_each_other() -> None:
             rules.is_within(imported, f"{DIALECTS}.{name}") for name in DATABASES - homes
         )
 
-    assert [found for source in SOURCES for found in rules.forbidden_imports(source, allowed)] == []
+    assert [found for source in SOURCES for found in rules.find_forbidden_imports(source, allowed)] == []
 
 
-def test_no_clock_counts_but_the_databases() -> None:
-    found = [clock for source in SOURCES if source.name not in OTHER_CLOCKS for clock in rules.clocks(source)]
+def test_only_the_databases_clock_is_read() -> None:
+    found = [
+        clock for source in SOURCES if source.name not in OTHER_CLOCKS for clock in rules.find_clocks(source)
+    ]
     assert found == []
 
 

@@ -1,4 +1,4 @@
-"""What holds for each of the five domain tables: tenants apart, references inside a tenant, cascades."""
+"""The five domain tables keep tenants apart: keys and references stay inside a tenant, and deletions cascade there."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ ALL: list[Any] = [ServiceCallFactory, *OF_A_CALL, OutboxEventFactory]
 SHARED_ID = uuid.UUID("01900000-0000-7000-8000-000000000001")
 
 
-def named(factory: Any) -> str:
+def get_table(factory: Any) -> str:
     return str(factory._meta.model._meta.db_table)
 
 
 def write(factory: Any, tenant_id: uuid.UUID) -> Any:
-    """A row whose every id but the tenant's is SHARED_ID."""
+    """Create a row whose every id but the tenant's is SHARED_ID."""
     if factory is OutboxEventFactory:
         return factory(tenant_id=tenant_id, aggregate_id=SHARED_ID, event_id=SHARED_ID, aggregate_seq=1)
     if factory in OF_A_CALL:
@@ -43,7 +43,7 @@ def two_tenants() -> tuple[uuid.UUID, uuid.UUID]:
     return new_id(), new_id()
 
 
-@pytest.mark.parametrize("factory", ALL, ids=named)
+@pytest.mark.parametrize("factory", ALL, ids=get_table)
 def test_two_tenants_may_hold_the_same_id_and_each_reads_only_its_own(factory: Any, two_tenants: Any) -> None:
     ours, theirs = two_tenants
     write(factory, ours)
@@ -56,8 +56,8 @@ def test_two_tenants_may_hold_the_same_id_and_each_reads_only_its_own(factory: A
     assert not model.objects.for_tenant(new_id()).exists()
 
 
-@pytest.mark.parametrize("factory", ALL, ids=named)
-def test_what_one_tenant_deletes_the_other_keeps(factory: Any, two_tenants: Any) -> None:
+@pytest.mark.parametrize("factory", ALL, ids=get_table)
+def test_a_deletion_leaves_the_other_tenants_rows(factory: Any, two_tenants: Any) -> None:
     ours, theirs = two_tenants
     write(factory, ours)
     write(factory, theirs)
@@ -68,8 +68,8 @@ def test_what_one_tenant_deletes_the_other_keeps(factory: Any, two_tenants: Any)
     assert [row.tenant_id for row in model.across_tenants.all()] == [theirs]
 
 
-@pytest.mark.parametrize("factory", ALL, ids=named)
-def test_a_tenants_key_is_its_own_once_only(factory: Any, two_tenants: Any) -> None:
+@pytest.mark.parametrize("factory", ALL, ids=get_table)
+def test_a_key_is_unique_within_its_tenant(factory: Any, two_tenants: Any) -> None:
     row = write(factory, two_tenants[0])
     again = factory.build(
         **{
@@ -82,8 +82,8 @@ def test_a_tenants_key_is_its_own_once_only(factory: Any, two_tenants: Any) -> N
         again.save(force_insert=True)
 
 
-@pytest.mark.parametrize("factory", OF_A_CALL, ids=named)
-def test_it_goes_with_its_call(factory: Any, two_tenants: Any) -> None:
+@pytest.mark.parametrize("factory", OF_A_CALL, ids=get_table)
+def test_a_row_is_deleted_with_its_call(factory: Any, two_tenants: Any) -> None:
     ours, theirs = two_tenants
     write(factory, ours)
     write(factory, theirs)
@@ -93,7 +93,7 @@ def test_it_goes_with_its_call(factory: Any, two_tenants: Any) -> None:
     assert [row.tenant_id for row in factory._meta.model.across_tenants.all()] == [theirs]
 
 
-@pytest.mark.parametrize("factory", OF_A_CALL, ids=named)
+@pytest.mark.parametrize("factory", OF_A_CALL, ids=get_table)
 def test_the_database_refuses_a_reference_to_another_tenants_call(factory: Any, two_tenants: Any) -> None:
     ours, theirs = two_tenants
     ServiceCallFactory(tenant_id=theirs, service_call_id=SHARED_ID)

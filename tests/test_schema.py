@@ -1,4 +1,4 @@
-"""The spec's schema as SQLite holds it: tables, columns, keys, CHECKs, indexes by name, and every table STRICT."""
+"""The schema of the spec on SQLite: tables, columns, keys, CHECKs, indexes by name, and every table STRICT."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.factories import EARLIER, ServiceCallFactory, TenantFactory
 
 pytestmark = [pytest.mark.sqlite_only, pytest.mark.django_db]
 
-# As in the spec (ours come on top). A trailing "?" marks a column that may be null, "*" the primary key, in order.
+# The columns of the spec, to which ours are added. A trailing "?" marks a nullable column, "*" the primary key, in order.
 COLUMNS = {
     "service_calls": (
         "tenant_id* service_call_id* name status submitted_at due_at started_at? finished_at? request_spec outcome_meta?"
@@ -24,7 +24,7 @@ COLUMNS = {
     ),
     "outbox": "id* tenant_id aggregate_id event_type event_payload created_at published_at?",
 }
-# The spec keeps response_status as a text; ours is the number that it is.
+# In the spec response_status is a string; ours is a number.
 INTEGERS = {("outbox", "id"), ("http_execution_log", "response_status")}
 
 INDEXES = {
@@ -45,7 +45,7 @@ def rows(sql: str) -> list[tuple[Any, ...]]:
         return list(cursor.fetchall())
 
 
-def test_every_table_is_strict_also_djangos_and_the_task_queues() -> None:
+def test_every_table_is_strict_even_those_of_django_and_the_task_queue() -> None:
     tables = rows("SELECT name, strict FROM pragma_table_list WHERE schema = 'main' AND type = 'table'")
     loose = {name for name, strict in tables if not strict and not name.startswith("sqlite_")}
     assert loose == set()
@@ -53,8 +53,8 @@ def test_every_table_is_strict_also_djangos_and_the_task_queues() -> None:
 
 
 @pytest.mark.parametrize("table", COLUMNS)
-def test_the_specs_columns_are_there(table: str) -> None:
-    # hidden = 0: without the generated ones.
+def test_the_columns_of_the_spec_exist(table: str) -> None:
+    # hidden = 0 excludes generated columns.
     found = {
         name: (kind, notnull, pk) for _, name, kind, notnull, _, pk in rows(f"PRAGMA table_info({table})")
     }
@@ -68,7 +68,7 @@ def test_the_specs_columns_are_there(table: str) -> None:
 
 
 @pytest.mark.parametrize("table", ["service_call_tags", "timer_schedules", "http_execution_log"])
-def test_a_calls_rows_refer_to_it_within_their_tenant_and_go_with_it(table: str) -> None:
+def test_rows_of_a_call_refer_to_it_within_their_tenant_and_are_deleted_with_it(table: str) -> None:
     found = {
         (to, source, target, delete)
         for _, _, to, source, target, _, delete, _ in rows(f"PRAGMA foreign_key_list({table})")
@@ -79,12 +79,12 @@ def test_a_calls_rows_refer_to_it_within_their_tenant_and_go_with_it(table: str)
     }
 
 
-def test_the_outbox_refers_to_nothing() -> None:
+def test_the_outbox_has_no_foreign_keys() -> None:
     assert rows("PRAGMA foreign_key_list(outbox)") == []
 
 
 @pytest.mark.parametrize("table", CHECKS)
-def test_the_specs_checks_are_there(table: str) -> None:
+def test_the_checks_of_the_spec_exist(table: str) -> None:
     ((sql,),) = rows(f"SELECT sql FROM sqlite_schema WHERE name = '{table}'")
     checks = sql[sql.index("CHECK") :]
     for word in CHECKS[table]:
@@ -92,13 +92,13 @@ def test_the_specs_checks_are_there(table: str) -> None:
 
 
 @pytest.mark.parametrize("index", INDEXES)
-def test_the_specs_indexes_are_there_by_name(index: str) -> None:
+def test_the_indexes_of_the_spec_exist_by_name(index: str) -> None:
     table, columns = INDEXES[index]
     assert rows(f"SELECT tbl_name FROM sqlite_schema WHERE name = '{index}'") == [(table,)]
     assert [name for _, _, name in rows(f"PRAGMA index_info({index})")] == columns
 
 
-def test_the_outboxs_polling_index_holds_only_what_is_unpublished() -> None:
+def test_the_polling_index_of_the_outbox_holds_only_unpublished_events() -> None:
     partial = rows(
         "SELECT sql FROM sqlite_schema WHERE tbl_name = 'outbox' AND sql LIKE '%WHERE%published_at%IS NULL%'"
     )

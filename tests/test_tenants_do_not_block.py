@@ -8,12 +8,12 @@ import pytest
 from django.db import connection, transaction
 
 from eventservice.kernel.ids import new_id
-from tests.test_data_model import ALL, named, write
+from tests.test_data_model import ALL, get_table, write
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-@pytest.mark.parametrize("factory", ALL, ids=named)
+@pytest.mark.parametrize("factory", ALL, ids=get_table)
 def test_a_tenant_writes_while_another_has_an_open_transaction(factory: Any, elsewhere: Any) -> None:
     if connection.vendor == "sqlite":
         pytest.skip("SQLite has one writer at a time")

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from eventservice.tenants.directory import create_tenant
-from tests.database_clock import promised
+from tests.database_clock import allow_for_load
 from tests.process_harness import (
     ProcessHarness,
     build_call,
@@ -22,7 +22,7 @@ from tests.process_harness import (
     wait_until_all_ended,
 )
 
-PROMISED = promised(30.0)
+PROMISED = allow_for_load(30.0)
 
 
 @pytest.mark.chaos

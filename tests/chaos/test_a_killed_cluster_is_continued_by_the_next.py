@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from eventservice.tenants.directory import create_tenant
-from tests.database_clock import promised
+from tests.database_clock import allow_for_load
 from tests.process_harness import (
     ProcessHarness,
     compute_lateness,
@@ -13,7 +13,7 @@ from tests.process_harness import (
     wait_until_all_ended,
 )
 
-PROMISED = promised(15.0)
+PROMISED = allow_for_load(15.0)
 
 
 def test_a_killed_cluster_is_continued_by_the_next(harness: ProcessHarness) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from eventservice.tenants.directory import create_tenant
-from tests.database_clock import promised
+from tests.database_clock import allow_for_load
 from tests.process_harness import (
     ProcessHarness,
     compute_lateness,
@@ -15,7 +15,7 @@ from tests.process_harness import (
 )
 
 # Shards that are not handed over wait for NODE_LEASE_SECONDS, which is more in any case.
-MAX_GAP_SECONDS = promised(2.0)
+MAX_GAP_SECONDS = allow_for_load(2.0)
 
 
 def test_a_stopped_engine_hands_over_without_a_gap(harness: ProcessHarness) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from eventservice.tenants.directory import create_tenant
-from tests.database_clock import promised
+from tests.database_clock import allow_for_load
 from tests.process_harness import (
     ProcessHarness,
     compute_lateness,
@@ -16,7 +16,7 @@ from tests.process_harness import (
     wait_until_at_work,
 )
 
-PROMISED = promised(15.0)
+PROMISED = allow_for_load(15.0)
 
 
 def test_due_calls_flow_again_after_a_kill(harness: ProcessHarness) -> None:

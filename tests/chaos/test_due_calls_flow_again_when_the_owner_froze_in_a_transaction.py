@@ -6,7 +6,7 @@ import pytest
 from django.db import connection
 
 from eventservice.tenants.directory import create_tenant
-from tests.database_clock import promised
+from tests.database_clock import allow_for_load
 from tests.process_harness import (
     ProcessHarness,
     Program,
@@ -20,8 +20,8 @@ from tests.process_harness import (
 )
 from timers.models import TimerSchedule, TimerShard
 
-PROMISED = promised(30.0)
-MAX_GAP_SECONDS = promised(2.0)
+PROMISED = allow_for_load(30.0)
+MAX_GAP_SECONDS = allow_for_load(2.0)
 
 
 @pytest.mark.parametrize("point", ["start.before_commit", "finish.before_commit"])

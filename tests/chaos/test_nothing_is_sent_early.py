@@ -8,7 +8,7 @@ import pytest
 from django.db import connection
 
 from eventservice.tenants.directory import create_tenant
-from tests.database_clock import running_clock
+from tests.database_clock import read_running_clock
 from tests.process_harness import (
     ProcessHarness,
     compute_lateness,
@@ -42,7 +42,7 @@ def test_nothing_is_sent_early(per_second: float, seconds: float, harness: Proce
 def measure_clock_difference() -> float:
     """Return how far the database's clock is ahead of the target's, at most. Both run on this machine."""
     before = time.time()
-    database_time = running_clock().timestamp()
+    database_time = read_running_clock().timestamp()
     after = time.time()
     # SQLite and MariaDB truncate their clock to its precision, so that it is a little behind.
     ahead = database_time - after

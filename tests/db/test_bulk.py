@@ -1,4 +1,4 @@
-"""Many rows in one statement arrive as single ones would, on every database."""
+"""Rows that are written in bulk are stored as single rows are, on every database."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ def row(seq: int, **changes: Any) -> list[Any]:
         ("attempts", 2**31 - 1),
     ],
 )
-def test_a_value_comes_back_through_the_orm_as_it_went_in(column: str, value: Any) -> None:
+def test_the_orm_reads_a_value_as_it_was_written(column: str, value: Any) -> None:
     assert insert_rows(OutboxEvent, COLUMNS, [row(1, **{column: value})]) == 1
     assert getattr(OutboxEvent.objects.for_tenant(TENANT).get(), column) == value
 
 
-def test_it_is_stored_as_the_orm_would_store_it() -> None:
+def test_a_value_is_stored_as_the_orm_stores_it() -> None:
     insert_rows(OutboxEvent, COLUMNS, [row(1, event_payload={"a": 1}, created_at=WHOLE_SECOND)])
     same = {"tenant_id": TENANT, "aggregate_id": TENANT, "created_at": WHOLE_SECOND}
     OutboxEventFactory(**same, aggregate_seq=2, event_payload={"a": 1})
@@ -69,7 +69,7 @@ def test_many_rows_keep_their_order() -> None:
     assert list(numbers) == list(range(2500))
 
 
-def test_an_update_counts_the_rows_that_its_guard_let_through() -> None:
+def test_an_update_counts_the_rows_that_match_its_condition() -> None:
     insert_rows(OutboxEvent, COLUMNS, [row(n, attempts=n % 2) for n in range(10)])
     guarded = "UPDATE outbox SET attempts = %s WHERE tenant_id = %s AND aggregate_seq = %s AND attempts = 0"
     assert execute_rows(guarded, [(0, TENANT, n) for n in range(10)]) == 5  # also those that stay as they are
@@ -77,12 +77,12 @@ def test_an_update_counts_the_rows_that_its_guard_let_through() -> None:
     assert execute_rows(guarded, [(8, TENANT, n) for n in range(10)]) == 0
 
 
-def test_no_rows_are_no_statement() -> None:
+def test_no_statement_is_executed_for_no_rows() -> None:
     assert insert_rows(OutboxEvent, COLUMNS, []) == 0
     assert execute_rows("not even SQL", iter(())) == 0
 
 
-def test_one_bad_row_and_none_arrives() -> None:
+def test_one_bad_row_stores_none_of_the_batch() -> None:
     with pytest.raises(IntegrityError), transaction.atomic():
         insert_rows(OutboxEvent, COLUMNS, [row(1), row(2), row(1)])
     assert not OutboxEvent.objects.for_tenant(TENANT).exists()

@@ -1,4 +1,4 @@
-"""What must be right before the system runs is asked at boot, and refused with what to do about it."""
+"""Invalid settings are refused at start, with what to do about them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def check(folder: Path, variables: dict[str, str]) -> subprocess.CompletedProces
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
 
 
-def test_a_complete_production_environment_boots(tmp_path: Path) -> None:
+def test_a_complete_production_environment_is_accepted(tmp_path: Path) -> None:
     done = check(tmp_path, COMPLETE)
     assert done.returncode == 0, done.stderr
 
@@ -34,7 +34,7 @@ def test_development_needs_nothing(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_production_without_what_it_needs_does_not_boot_and_names_all_of_it(tmp_path: Path) -> None:
+def test_production_is_refused_with_every_variable_that_is_missing_or_wrong(tmp_path: Path) -> None:
     done = check(
         tmp_path,
         {"ENVIRONMENT": "production", "DEBUG": "1", "DB_LOCK_SECONDS": "soon", "FAULTS": "start.sent=kill"},
@@ -47,13 +47,13 @@ def test_production_without_what_it_needs_does_not_boot_and_names_all_of_it(tmp_
     assert "  FAULTS must be unset when ENVIRONMENT is production, not 'start.sent=kill'" in done.stderr
 
 
-def test_an_entry_of_the_allow_list_that_is_none_does_not_boot(tmp_path: Path) -> None:
+def test_an_invalid_entry_of_the_allow_list_is_refused(tmp_path: Path) -> None:
     done = check(tmp_path, {"EGRESS_ALLOW": "127.0.0.1:9000, foo"})
     assert done.returncode != 0
     assert "EGRESS_ALLOW, item 2: allow-list entry 'foo' must end in a port" in done.stderr
 
 
-def test_a_key_that_is_none_is_told_by_its_place_and_never_shown(tmp_path: Path) -> None:
+def test_an_invalid_key_is_reported_by_its_position_and_never_shown(tmp_path: Path) -> None:
     keys = f"{COMPLETE['ENCRYPTION_KEYS']},nearly-a-secret"
     done = check(tmp_path, {**COMPLETE, "ENCRYPTION_KEYS": keys})
     assert done.returncode != 0
@@ -61,16 +61,16 @@ def test_a_key_that_is_none_is_told_by_its_place_and_never_shown(tmp_path: Path)
     assert "nearly-a-secret" not in done.stderr
 
 
-POSTGRESQL = {"DATABASE_URL": "postgres://nobody@127.0.0.1:1/none"}  # it is not asked
+POSTGRESQL = {"DATABASE_URL": "postgres://nobody@127.0.0.1:1/none"}  # nothing connects
 
 
-def test_waiting_for_a_lock_longer_than_half_a_lease_is_warned_of(tmp_path: Path) -> None:
+def test_a_lock_timeout_of_more_than_half_a_lease_is_warned_of(tmp_path: Path) -> None:
     wrong = check(tmp_path, {**POSTGRESQL, "DB_LOCK_SECONDS": "10"})
     assert "eventservice.W002" in wrong.stderr
     assert "eventservice.W002" not in check(tmp_path, POSTGRESQL).stderr
 
 
-def test_a_port_that_is_none_does_not_boot(tmp_path: Path) -> None:
+def test_an_invalid_port_is_refused(tmp_path: Path) -> None:
     done = check(tmp_path, {"PORT": "abc", "TARGET_PORT": "70000"})
     assert "PORT must be an integer between 1 and 65535, not 'abc'" in done.stderr
     assert "TARGET_PORT must be an integer between 1 and 65535, not '70000'" in done.stderr

@@ -1,4 +1,4 @@
-"""Our constraint and index survive a migration file: written out, read in, compared, and nothing has changed."""
+"""Constraints and indexes of our own are the same after they were written to a migration and read again."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def polling_index(**changes: Any) -> PollingIndex:
 
 
 @pytest.mark.parametrize("made", [foreign_key(), polling_index()], ids=["foreign key", "index"])
-def test_it_is_the_same_after_it_was_written_to_a_migration(made: Any) -> None:
+def test_a_constraint_is_the_same_after_it_was_written_to_a_migration(made: Any) -> None:
     text, imports = serializer_factory(made).serialize()
     names: dict[str, Any] = {}
     exec("\n".join(imports), names)
@@ -47,13 +47,13 @@ def test_it_is_the_same_after_it_was_written_to_a_migration(made: Any) -> None:
 @pytest.mark.parametrize(
     "change", [{"name": "x"}, {"fields": ("a",)}, {"to": "app.X"}, {"to_fields": ("c",)}], ids=str
 )
-def test_a_foreign_key_that_differs_is_another(change: dict[str, Any]) -> None:
+def test_foreign_keys_that_differ_are_not_equal(change: dict[str, Any]) -> None:
     assert foreign_key(**change) != foreign_key()
     assert len({foreign_key(**change), foreign_key(), foreign_key()}) == 2
 
 
 @pytest.mark.parametrize("change", [{"name": "x"}, {"condition": Q(a=2)}, {"full": ("b", "a")}], ids=str)
-def test_an_index_that_differs_is_another(change: dict[str, Any]) -> None:
+def test_indexes_that_differ_are_not_equal(change: dict[str, Any]) -> None:
     assert polling_index(**change) != polling_index()
 
 
@@ -65,7 +65,7 @@ def test_the_models_and_the_migrations_agree() -> None:
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("model", [TimerSchedule, OutboxEvent, ServiceCall])
-def test_a_polling_index_is_partial_where_that_exists_and_full_elsewhere(model: type[models.Model]) -> None:
+def test_a_polling_index_is_partial_where_the_database_has_partial_indexes(model: type[models.Model]) -> None:
     partial = connection.features.supports_partial_indexes
     with connection.cursor() as cursor:
         found = connection.introspection.get_constraints(cursor, model._meta.db_table)
@@ -85,7 +85,7 @@ def migrate(operation: Operation, state: ProjectState) -> ProjectState:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_migration_can_take_a_foreign_key_away_and_put_it_back() -> None:
+def test_a_migration_can_remove_a_foreign_key_and_add_it_again() -> None:
     key = next(c for c in TimerSchedule._meta.constraints if isinstance(c, CompositeForeignKey))
 
     without = migrate(RemoveConstraint("TimerSchedule", key.name), ProjectState.from_apps(apps))

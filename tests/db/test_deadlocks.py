@@ -28,7 +28,7 @@ class Command:
 
 @pytest.fixture(autouse=True)
 def deadlocks_are_recognized(monkeypatch: pytest.MonkeyPatch) -> None:
-    """SQLite has none (tests/db/test_error_codes.py has what the others say)."""
+    """Recognize one error as a deadlock: SQLite has none (tests/db/test_error_codes.py tests the others)."""
     monkeypatch.setattr(errors, "is_deadlock", lambda error: error is DEADLOCK)
 
 

@@ -1,4 +1,4 @@
-"""What each driver's errors mean: a deadlock, a transaction that wrote nothing, or an unknown outcome."""
+"""The errors of each driver are told apart: deadlocks, transactions that wrote nothing, and unknown outcomes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from eventservice.tenants.models import Tenant
 
 
 class DriverError(Exception):
-    """What a driver raises, with its attributes."""
+    """An error of a driver, with its attributes."""
 
     def __init__(self, text: str, **codes: Any) -> None:
         super().__init__(text)
@@ -121,7 +121,7 @@ LOCK_TIMEOUTS = {
 
 @contextmanager
 def short_lock_timeout() -> Iterator[None]:
-    """Wait for locks less long than usual."""
+    """Shorten the time that a transaction waits for a lock."""
     short, usual = LOCK_TIMEOUTS[connection.vendor]
     with connection.cursor() as cursor:
         cursor.execute(short)

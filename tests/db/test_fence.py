@@ -1,4 +1,4 @@
-"""The fence: a writer whose lease another has taken writes nothing, however sure of itself it is."""
+"""A writer whose lease another owner has taken writes nothing, even if it does not know that."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def later(at_noon: datetime) -> Later:
     return lambda passed: pin_time(at_noon + passed)
 
 
-def test_the_fence_lets_an_owner_pass(later: object) -> None:
+def test_an_owner_passes_the_fence(later: object) -> None:
     ours = owner()
     for key in (1, 2):
         ours.claim(key)
@@ -40,14 +40,14 @@ def test_the_fence_lets_an_owner_pass(later: object) -> None:
 
 
 @pytest.mark.parametrize("keys", [[3], [1, 3], [99]], ids=str)
-def test_the_fence_stops_who_never_owned(keys: list[int], later: object) -> None:
+def test_the_fence_stops_a_writer_that_never_owned_the_lease(keys: list[int], later: object) -> None:
     ours = owner()
     ours.claim(1)
     with pytest.raises(Fenced), transaction.atomic():
         ours.fence(keys)
 
 
-def test_the_fence_stops_a_former_owner_that_believes_itself_one(later: Later) -> None:
+def test_the_fence_stops_a_former_owner(later: Later) -> None:
     ours, theirs = owner(), owner()
     ours.claim(1)
     with later(LENGTH * 2):
@@ -57,7 +57,7 @@ def test_the_fence_stops_a_former_owner_that_believes_itself_one(later: Later) -
         ours.fence([1])
 
 
-def test_a_lease_that_ran_out_and_that_nobody_took_still_passes_the_fence(
+def test_an_expired_lease_that_nobody_has_claimed_passes_the_fence(
     later: Later,
 ) -> None:
     ours = owner()

@@ -1,4 +1,4 @@
-"""Claims and fences of several owners at the same time, each on a connection of its own."""
+"""Several owners claim and fence at the same time, each on a connection of its own."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ CONNECTION_ID = {
     "sqlite": "SELECT 0",
 }
 IS_WAITING = {
-    # Not pg_stat_activity: within a transaction that stays as it was at the first look.
+    # Not pg_stat_activity, which does not change within a transaction.
     "postgresql": "SELECT count(*) FROM pg_locks WHERE NOT granted AND pid = %s",
-    # Not innodb_trx: it shows what it showed last to whoever asks more often than ten times a second.
+    # Not innodb_trx, which is refreshed ten times a second at most.
     "mysql": (
         "SELECT count(*) FROM information_schema.processlist p, information_schema.global_status s"
         " WHERE p.id = %s AND p.state = 'Updating'"
@@ -50,7 +50,7 @@ def ask(sql: str, *values: Any) -> Any:
 
 
 class Claim:
-    """A claim under way on another connection."""
+    """A claim that runs on another connection."""
 
     def __init__(self, claimer: Leases, elsewhere: Elsewhere) -> None:
         self._began = threading.Event()
@@ -62,7 +62,7 @@ class Claim:
         self._began.set()
         return claimer.claim(1)
 
-    def until_it_waits(self) -> None:
+    def wait_until_it_waits(self) -> None:
         self._began.wait(timeout=5)
         while not ask(IS_WAITING[connection.vendor], self._id):
             assert not self.result.done(), "the claim did not wait"
@@ -73,14 +73,14 @@ class Claim:
 
 @pytest.fixture
 def ours() -> Leases:
-    """An owner whose lease has run out already."""
+    """Return an owner whose lease has expired."""
     TimerShard.objects.create(shard_id=1)
     leases = owner(RUN_OUT)
     assert leases.claim(1)
     return leases
 
 
-def test_of_many_claims_at_once_one_wins(elsewhere: Elsewhere) -> None:
+def test_one_of_many_simultaneous_claims_wins(elsewhere: Elsewhere) -> None:
     TimerShard.objects.create(shard_id=1)
     claimers = [owner(LONG) for _ in range(8)]
     start = threading.Barrier(len(claimers))
@@ -99,14 +99,12 @@ def test_of_many_claims_at_once_one_wins(elsewhere: Elsewhere) -> None:
     assert (stored.owner_id, stored.version) == (won[0].owner_id, 1)
 
 
-def test_a_claim_waits_for_the_transaction_that_fenced_and_then_wins(
-    ours: Leases, elsewhere: Elsewhere
-) -> None:
+def test_a_claim_waits_for_a_fenced_transaction_and_then_wins(ours: Leases, elsewhere: Elsewhere) -> None:
     theirs = owner(LONG)
     with transaction.atomic():
         ours.fence([1])
         claim = Claim(theirs, elsewhere)
-        claim.until_it_waits()
+        claim.wait_until_it_waits()
         ours.fence([1])  # still ours: nothing has landed meanwhile
     assert claim.won()
     assert theirs.held == {1: 2}
@@ -118,23 +116,23 @@ def test_a_claim_waits_for_the_transaction_that_fenced_and_then_wins(
 def test_a_claim_that_waited_loses_to_a_renewal(ours: Leases, elsewhere: Elsewhere) -> None:
     ours.length = LONG
     with transaction.atomic():
-        # Not after a fence: on MariaDB, to write a row that one has a share lock on, while another waits to
-        # write it, is a deadlock.
+        # Not after a fence: on MariaDB it is a deadlock to write a row under one's share lock while another waits to
+        # write it.
         assert ours.renew() == set()
         claim = Claim(owner(LONG), elsewhere)
-        claim.until_it_waits()
+        claim.wait_until_it_waits()
     assert not claim.won()
 
     with transaction.atomic():
         ours.fence([1])
 
 
-def test_of_two_claims_that_waited_one_wins(ours: Leases, elsewhere: Elsewhere) -> None:
+def test_one_of_two_waiting_claims_wins(ours: Leases, elsewhere: Elsewhere) -> None:
     with transaction.atomic():
         ours.fence([1])
         claims = [Claim(owner(LONG), elsewhere) for _ in range(2)]
         for claim in claims:
-            claim.until_it_waits()
+            claim.wait_until_it_waits()
     assert sorted(claim.won() for claim in claims) == [False, True]
 
 

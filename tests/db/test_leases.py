@@ -1,4 +1,4 @@
-"""A lease is owned by one at a time, until the database's clock says that it has run out."""
+"""A lease has one owner at a time, until it expires by the database's clock."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_free_lease_is_claimed_with_a_new_version(at_noon: datetime, later: ob
     assert (taken.claimed_at, taken.lease_until) == (at_noon, at_noon + LENGTH)
 
 
-def test_a_lease_that_runs_is_not_given_to_another(later: Later) -> None:
+def test_a_running_lease_is_not_given_to_another_owner(later: Later) -> None:
     ours, theirs = owner(), owner()
     ours.claim(1)
     with later(LENGTH):  # its last instant
@@ -53,7 +53,7 @@ def test_a_lease_that_runs_is_not_given_to_another(later: Later) -> None:
     assert row().owner_id == ours.owner_id
 
 
-def test_a_lease_that_has_run_out_is(later: Later) -> None:
+def test_an_expired_lease_is_given_to_another_owner(later: Later) -> None:
     ours, theirs = owner(), owner()
     ours.claim(1)
     with later(LENGTH + timedelta(microseconds=1)):
@@ -65,7 +65,7 @@ def test_nobody_claims_a_lease_that_does_not_exist(later: object) -> None:
     assert not owner().claim(99)
 
 
-def test_renewing_pushes_every_lease_on(at_noon: datetime, later: Later) -> None:
+def test_a_renewal_extends_every_lease(at_noon: datetime, later: Later) -> None:
     ours = owner()
     for key in (1, 2):
         ours.claim(key)
@@ -76,7 +76,7 @@ def test_renewing_pushes_every_lease_on(at_noon: datetime, later: Later) -> None
     assert ours.held == {1: 1, 2: 1}
 
 
-def test_renewing_tells_which_leases_were_lost_and_leaves_them_alone(later: Later) -> None:
+def test_a_renewal_returns_lost_leases_and_does_not_change_them(later: Later) -> None:
     ours, theirs = owner(), owner()
     for key in (1, 2):
         ours.claim(key)
@@ -88,7 +88,7 @@ def test_renewing_tells_which_leases_were_lost_and_leaves_them_alone(later: Late
     assert row(2).lease_until == before
 
 
-def test_a_released_lease_is_free_at_once_and_its_old_version_worthless(later: object) -> None:
+def test_a_released_lease_is_free_at_once_under_a_new_version(later: object) -> None:
     ours, theirs = owner(), owner()
     ours.claim(1)
     ours.release([1, 2])
@@ -98,7 +98,7 @@ def test_a_released_lease_is_free_at_once_and_its_old_version_worthless(later: o
     assert theirs.held == {1: 3}
 
 
-def test_releasing_what_another_has_taken_changes_nothing(later: Later) -> None:
+def test_releasing_a_lost_lease_changes_nothing(later: Later) -> None:
     ours, theirs = owner(), owner()
     ours.claim(1)
     with later(LENGTH * 2):
@@ -107,7 +107,7 @@ def test_releasing_what_another_has_taken_changes_nothing(later: Later) -> None:
     assert (row().owner_id, row().version) == (theirs.owner_id, 2)
 
 
-def test_what_could_not_be_released_is_still_held(later: Later) -> None:
+def test_a_lease_that_could_not_be_released_is_still_held(later: Later) -> None:
     ours = owner()
     ours.claim(1)
     with database_unavailable("UPDATE timer_shards"), pytest.raises(OperationalError), transaction.atomic():
@@ -117,8 +117,8 @@ def test_what_could_not_be_released_is_still_held(later: Later) -> None:
     assert (ours.held, row().owner_id) == ({}, None)
 
 
-def test_a_claim_whose_answer_was_lost_is_held_with_the_next_renewal(later: Later) -> None:
-    """Else its row would name this owner, who renews it for ever, and nobody would do what it stands for."""
+def test_a_claim_whose_response_was_lost_is_held_after_the_next_renewal(later: Later) -> None:
+    """Its row names this owner, who would otherwise renew it for ever without doing the work."""
     ours = owner()
     ours.claim(1)
     ours.held.clear()

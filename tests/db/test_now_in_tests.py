@@ -1,4 +1,4 @@
-"""Tests may pin the database's time: statements and Python see the instant that was asked for."""
+"""Tests can pin the database's time: statements and Python see the pinned instant."""
 
 from __future__ import annotations
 

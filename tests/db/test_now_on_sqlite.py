@@ -26,7 +26,7 @@ MUTATIONS: dict[str, Callable[[], Any]] = {
 }
 
 
-def sql_of(mutation: Callable[[], Any]) -> str:
+def capture_sql(mutation: Callable[[], Any]) -> str:
     with CaptureQueriesContext(connection) as queries:
         mutation()
     statements = [str(query["sql"]) for query in queries if "tenants" in query["sql"]]
@@ -35,32 +35,32 @@ def sql_of(mutation: Callable[[], Any]) -> str:
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS.values(), ids=MUTATIONS)
-def test_in_a_transaction_a_mutation_reads_the_temp_table_and_no_clock(mutation: Callable[[], Any]) -> None:
+def test_a_mutation_in_a_transaction_reads_the_temp_table_and_no_clock(mutation: Callable[[], Any]) -> None:
     with transaction.atomic():
-        sql = sql_of(mutation)
+        sql = capture_sql(mutation)
     assert NOW_TABLE in sql
     assert "'now'" not in sql
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS.values(), ids=MUTATIONS)
-def test_outside_a_transaction_it_reads_the_clock(mutation: Callable[[], Any]) -> None:
-    sql = sql_of(mutation)
+def test_a_mutation_outside_a_transaction_reads_the_clock(mutation: Callable[[], Any]) -> None:
+    sql = capture_sql(mutation)
     assert NOW_TABLE not in sql
     assert "'now'" in sql
 
 
 def test_each_connection_has_its_own_temp_table(elsewhere: Any) -> None:
-    def rows_seeded() -> Any:
+    def count_seeded_rows() -> Any:
         with connection.cursor() as cursor:
             cursor.execute(f"SELECT count(*) FROM {NOW_TABLE}")
             return cursor.fetchone()[0]
 
     with transaction.atomic():
-        assert rows_seeded() == 1
-        assert elsewhere(rows_seeded).result() == 0
+        assert count_seeded_rows() == 1
+        assert elsewhere(count_seeded_rows).result() == 0
 
 
-def test_stored_times_are_of_one_width_so_that_they_sort_as_texts() -> None:
+def test_stored_times_have_one_width_so_that_they_sort_as_strings() -> None:
     with transaction.atomic():
         for offset in (timedelta(), timedelta(days=1), timedelta(seconds=-0.5), timedelta(milliseconds=1)):
             TenantFactory(created_at=DbNow(offset))

@@ -1,4 +1,4 @@
-"""How the strict SQLite backend opens a connection and begins a transaction."""
+"""The strict SQLite backend sets up its connections and begins its transactions IMMEDIATE."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def library() -> Any:
     return connection.Database  # type: ignore[attr-defined]
 
 
-def pragma(name: str) -> Any:
+def read_pragma(name: str) -> Any:
     with connection.cursor() as cursor:
         cursor.execute(f"PRAGMA {name}")
         return cursor.fetchone()[0]
@@ -31,7 +31,7 @@ def pragma(name: str) -> Any:
 
 @pytest.fixture
 def another() -> Iterator[Any]:
-    """A connection that is not Django's and waits for nobody."""
+    """Return a connection that is not Django's and does not wait for locks."""
     opened = library().connect(connection.settings_dict["NAME"], timeout=0, isolation_level=None)
     yield opened
     opened.close()
@@ -47,34 +47,34 @@ def another() -> Iterator[Any]:
         ("temp_store", 2),
     ],
 )
-def test_a_connection_is_set_up_with(name: str, value: Any) -> None:
+def test_a_connection_is_set_up_with_the_pragma(name: str, value: Any) -> None:
     connection.close()
-    assert pragma(name) == value
+    assert read_pragma(name) == value
 
 
-def test_a_process_that_acknowledges_nothing_syncs_less(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_with_relaxed_durability_syncs_less(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(get_dialect(), "synchronous", "FULL")
     get_dialect().relax_durability()
     connection.close()
     try:
-        assert pragma("synchronous") == NORMAL
+        assert read_pragma("synchronous") == NORMAL
     finally:
         monkeypatch.undo()
         connection.close()
-    assert pragma("synchronous") == FULL
+    assert read_pragma("synchronous") == FULL
 
 
-def test_a_transaction_has_the_write_lock_from_its_beginning(another: Any) -> None:
+def test_a_transaction_has_the_write_lock_from_the_beginning(another: Any) -> None:
     with transaction.atomic():
         with pytest.raises(library().OperationalError, match="locked"):
             another.execute("BEGIN IMMEDIATE")
-        # Whoever only reads is not in its way.
+        # Readers do not wait for it.
         assert another.execute("SELECT count(*) FROM tenants").fetchone() == (0,)
     another.execute("BEGIN IMMEDIATE")
     another.execute("ROLLBACK")
 
 
-def test_while_another_writes_it_is_the_beginning_that_waits(another: Any) -> None:
+def test_a_transaction_waits_for_another_writer_at_its_beginning(another: Any) -> None:
     another.execute("BEGIN IMMEDIATE")
     with connection.cursor() as cursor:
         cursor.execute("PRAGMA busy_timeout = 50")
@@ -88,7 +88,7 @@ def test_while_another_writes_it_is_the_beginning_that_waits(another: Any) -> No
     assert time.monotonic() - begun >= 0.05
 
 
-def test_a_reader_sees_what_was_committed_before_and_nothing_else(another: Any) -> None:
+def test_a_reader_sees_only_what_is_committed(another: Any) -> None:
     with transaction.atomic():
         TenantFactory()
         assert another.execute("SELECT count(*) FROM tenants").fetchone() == (0,)

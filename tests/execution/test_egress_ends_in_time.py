@@ -9,12 +9,12 @@ import pytest
 
 from execution.egress import Limits
 from execution.outcome import Errored, ErrorKind, Outcome, Responded
-from tests.database_clock import promised
+from tests.database_clock import allow_for_load
 from tests.execution import hostile
 from tests.execution.hostile import attempt, gather, perform, running, serving
 
 TIMEOUT = 0.4
-TOLERANCE = promised(0.5)
+TOLERANCE = allow_for_load(0.5)
 MAX_SECONDS = TIMEOUT + TOLERANCE
 LONG_TIMEOUT = 5.0  # for attempts that the server ends: its thread may be slow on a busy machine
 

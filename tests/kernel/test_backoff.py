@@ -1,4 +1,4 @@
-"""Waits grow with the failures in a row, are spread, and never exceed their maximum."""
+"""Delays grow with consecutive failures, are spread, and never exceed their maximum."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from eventservice.kernel.backoff import equal_jitter, full_jitter
 
 
 @pytest.fixture(autouse=True)
-def longest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chance gives its most."""
+def max_chance(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make chance return its maximum."""
     monkeypatch.setattr(random, "random", lambda: 1.0)
     monkeypatch.setattr(random, "uniform", lambda least, most: most)
 
 
 @pytest.mark.parametrize(("failures", "seconds"), [(1, 5), (2, 10), (3, 20), (4, 30), (10**6, 30)])
-def test_it_doubles_up_to_the_most(failures: int, seconds: float) -> None:
+def test_a_delay_doubles_up_to_the_maximum(failures: int, seconds: float) -> None:
     assert full_jitter(failures, 5, 30) == equal_jitter(failures, 5, 30) == seconds
 
 
 @pytest.mark.parametrize(("multiplier", "third"), [(1, 5), (1.5, 11.25), (3, 30), (10**400, 30)])
-def test_another_factor_may_be_given(multiplier: float, third: float) -> None:
+def test_another_factor_is_possible(multiplier: float, third: float) -> None:
     assert full_jitter(3, 5, 30, multiplier) == third
 
 

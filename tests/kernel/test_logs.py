@@ -1,4 +1,4 @@
-"""A log line is one JSON object that tells what it was about, whoever wrote it: our code or a library."""
+"""A log line is one JSON object with its context, whether our code or a library has written it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from eventservice.kernel.logging import build_logging_config, get_logger
 
 @pytest.fixture
 def lines() -> Iterator[Callable[[], list[dict[str, Any]]]]:
-    """What is logged as JSON while the test runs."""
+    """Return what has been logged as JSON while the test runs."""
     config = build_logging_config("INFO", "json")["formatters"]["structured"]
     written = io.StringIO()
     handler = logging.StreamHandler(written)
@@ -72,7 +72,7 @@ def test_lines_below_the_level_are_not_written(lines: Callable[[], Any]) -> None
     assert lines() == []
 
 
-def test_the_console_form_is_for_eyes() -> None:
+def test_the_console_format_is_for_people() -> None:
     config = build_logging_config("INFO", "console")["formatters"]["structured"]
     formatter = config.pop("()")(**config)
     record = logging.LogRecord("here", logging.INFO, __file__, 1, "hello %s", ("you",), None)

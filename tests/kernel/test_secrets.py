@@ -1,4 +1,4 @@
-"""Secrets at rest: what is stored tells nothing, and keys can be changed without losing what older ones closed."""
+"""Secrets are encrypted at rest, and keys can be changed without losing what older ones encrypted."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def test_a_secret_comes_back_as_it_was(plain: str, keys: Callable[..., None]) ->
     assert decrypt(stored) == plain
 
 
-def test_the_same_secret_is_never_stored_alike(keys: Callable[..., None]) -> None:
+def test_the_same_secret_is_stored_differently_each_time(keys: Callable[..., None]) -> None:
     keys(NEW)
     assert encrypt("s3cret") != encrypt("s3cret")
 
 
-def test_after_a_rotation_old_secrets_still_open_and_new_ones_need_the_new_key(
+def test_after_a_rotation_old_secrets_are_readable_and_new_ones_need_the_new_key(
     keys: Callable[..., None],
 ) -> None:
     keys(OLD)
@@ -55,7 +55,7 @@ def test_after_a_rotation_old_secrets_still_open_and_new_ones_need_the_new_key(
 @pytest.mark.parametrize(
     "damage", [lambda s: s[:-4], lambda s: s.swapcase(), lambda s: "plain", lambda s: "ü"]
 )
-def test_what_no_key_opens_is_said_so_without_its_content(
+def test_a_secret_that_no_key_decrypts_is_refused_without_its_content(
     damage: Callable[[str], str], keys: Callable[..., None]
 ) -> None:
     keys(NEW)
@@ -65,7 +65,7 @@ def test_what_no_key_opens_is_said_so_without_its_content(
     assert damaged not in str(refusal.value)
 
 
-def test_a_foreign_key_opens_nothing(keys: Callable[..., None]) -> None:
+def test_a_foreign_key_decrypts_nothing(keys: Callable[..., None]) -> None:
     keys(FOREIGN)
     stored = encrypt("s3cret")
     keys(NEW, OLD)
@@ -73,7 +73,7 @@ def test_a_foreign_key_opens_nothing(keys: Callable[..., None]) -> None:
         decrypt(stored)
 
 
-def test_without_keys_development_has_one_of_its_own(keys: Callable[..., None], settings: Any) -> None:
+def test_development_without_keys_derives_one(keys: Callable[..., None], settings: Any) -> None:
     keys()
     stored = encrypt("s3cret")
     assert decrypt(stored) == "s3cret"
@@ -83,5 +83,5 @@ def test_without_keys_development_has_one_of_its_own(keys: Callable[..., None], 
         decrypt(stored)
 
 
-def test_a_plain_value_is_not_taken_for_a_secret() -> None:
+def test_a_plain_value_is_not_an_encrypted_secret() -> None:
     assert not is_encrypted("s3cret")

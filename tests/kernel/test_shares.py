@@ -1,4 +1,4 @@
-"""Live nodes share the keys evenly without talking to each other, and few keys move when one comes or goes."""
+"""Live nodes share the keys evenly without talking to each other, and few keys move when a node joins or leaves."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ def shares(live: list[uuid.UUID]) -> dict[uuid.UUID, set[int]]:
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5])
-def test_every_key_falls_to_exactly_one_node(count: int) -> None:
+def test_every_key_belongs_to_exactly_one_node(count: int) -> None:
     held = shares(NODES[:count])
     assert sorted(key for keys in held.values() for key in keys) == list(KEYS)
 
 
-def test_the_shares_are_alike() -> None:
+def test_the_shares_are_of_similar_size() -> None:
     sizes = [len(keys) for keys in shares(NODES).values()]
     assert min(sizes) > 0.75 * len(KEYS) / 5
     assert max(sizes) < 1.25 * len(KEYS) / 5
 
 
-def test_when_a_node_goes_only_its_own_keys_move() -> None:
+def test_only_the_keys_of_a_node_that_leaves_move() -> None:
     before, after = shares(NODES), shares(NODES[:-1])
     for node in NODES[:-1]:
         assert before[node] <= after[node]
 
 
-def test_when_a_node_comes_keys_move_to_it_only() -> None:
+def test_keys_move_only_to_a_node_that_joins() -> None:
     before, after = shares(NODES[:-1]), shares(NODES)
     for node in NODES[:-1]:
         assert after[node] <= before[node]
 
 
-def test_the_order_in_which_the_nodes_are_listed_does_not_matter() -> None:
+def test_the_order_of_the_nodes_does_not_matter() -> None:
     assert shares(NODES) == shares(NODES[::-1])

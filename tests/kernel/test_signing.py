@@ -1,4 +1,4 @@
-"""The signatures of Standard Webhooks; that receivers can verify what is sent is shown where it is sent."""
+"""Signatures follow Standard Webhooks. Tests of what is sent show that receivers can verify them."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def test_the_published_example_is_signed_as_published() -> None:
     }
 
 
-def test_each_new_secret_is_a_key_of_its_own_of_32_bytes() -> None:
+def test_each_new_secret_is_a_different_key_of_32_bytes() -> None:
     first, second = generate_secret(), generate_secret()
     assert first.startswith("whsec_")
     assert decode_secret(first) != decode_secret(second)
     assert len(decode_secret(first)) == 32
 
 
-def test_what_is_not_base64_is_no_key() -> None:
+def test_a_secret_that_is_not_base64_is_refused() -> None:
     with pytest.raises(binascii.Error):
         decode_secret("whsec_abcde")

@@ -1,4 +1,4 @@
-"""A tenant's rows are read by their tenant, or across tenants by name; Django's own machinery reads across tenants."""
+"""Reads begin with a tenant or name `across_tenants`, which Django's own machinery uses."""
 
 from __future__ import annotations
 

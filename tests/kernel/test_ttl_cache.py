@@ -1,4 +1,4 @@
-"""A cached value is loaded once in a while, and no more than so many are kept."""
+"""A cached value is loaded again when it is too old, and the number of values is bounded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""After a botched change of ENCRYPTION_KEYS: what only reads goes on, and what needs the secret says which key is missing."""
+"""A key that is missing from ENCRYPTION_KEYS stops only what needs it, with an error that says so."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LOST = "enc:v1:of-another-key"
 
 @pytest.fixture
 def acme() -> Tenant:
-    """With a signing secret that no key opens."""
+    """Return a tenant whose signing secret no key decrypts."""
     clear_caches()
     made = create_tenant("acme")
     Tenant.objects.filter(pk=made.pk).update(signing_secret=LOST)
@@ -31,7 +31,7 @@ def acme() -> Tenant:
 
 @pytest.fixture
 def sealed(acme: Tenant) -> str:
-    """A call that has ended, and whose header no key opens."""
+    """Return a call that has ended, and whose header no key decrypts."""
     made = submit(acme, request=RequestSpec("GET", "http://target.test/", {"Authorization": "s3cret"}))
     cancel(acme.tenant_id, made)
     call = ServiceCall.objects.for_tenant(acme.tenant_id).get()
@@ -53,7 +53,7 @@ def console() -> Client:
     return client
 
 
-def test_the_api_reads_and_takes_calls_as_ever(api: Client, acme: Tenant) -> None:
+def test_the_api_reads_and_accepts_calls(api: Client, acme: Tenant) -> None:
     calls = f"/api/v1/tenants/{acme.pk}/service-calls"
     asked = {"name": "greet", "requestSpec": {"method": "GET", "url": "http://target.test/"}}
     assert api.post(calls, asked, content_type="application/json").status_code == 202
@@ -66,7 +66,7 @@ def test_the_console_shows_its_calls(console: Client, acme: Tenant, sealed: str)
         assert (response.status_code, "acme" in response.content.decode()) == (200, True), page
 
 
-def test_a_replay_of_what_cannot_be_opened_is_refused_with_the_reason(
+def test_a_replay_of_an_unreadable_call_is_refused_with_the_reason(
     api: Client, acme: Tenant, sealed: str
 ) -> None:
     refused = api.post(
@@ -76,6 +76,6 @@ def test_a_replay_of_what_cannot_be_opened_is_refused_with_the_reason(
     assert "ENCRYPTION_KEYS" in refused.json()["detail"]
 
 
-def test_the_console_tells_the_reason_too(console: Client, acme: Tenant, sealed: str) -> None:
+def test_the_console_shows_the_reason(console: Client, acme: Tenant, sealed: str) -> None:
     page = console.post(f"/calls/{acme.pk}/{sealed}/replay/", follow=True)
     assert (page.status_code, "ENCRYPTION_KEYS" in page.content.decode()) == (200, True)

@@ -1,4 +1,4 @@
-"""What is known of a tenant at every call: read once, kept for seconds, and never another's."""
+"""A tenant's profile is cached for seconds and never mixed up with another's; tenants and namespaces are validated."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
 
 
 def change(tenant: Tenant, **values: Any) -> None:
-    """As another process would: this one's profiles know nothing of it."""
+    """Change a tenant as another process does: the profiles of this one do not know."""
     Tenant.objects.filter(pk=tenant.pk).update(**values)
 
 
@@ -38,7 +38,7 @@ def test_a_new_tenant_has_its_default_namespace() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "Acme", "a b", "-a", "a" * 65, "ü"])
-def test_a_name_that_breaks_the_rule_makes_no_tenant(name: str) -> None:
+def test_an_invalid_name_creates_no_tenant(name: str) -> None:
     with pytest.raises(ValidationError):
         create_tenant(name)
     assert not Tenant.objects.exists()
@@ -65,19 +65,19 @@ def test_a_profile_is_ready_for_use() -> None:
     assert get_profile(TenantFactory().tenant_id).signing_secret == ""
 
 
-def test_nobody_is_not_found() -> None:
+def test_an_unknown_tenant_is_not_found() -> None:
     with pytest.raises(NotFound):
         get_profile(new_id())
 
 
-def test_it_is_read_once(django_assert_num_queries: Any) -> None:
+def test_a_profile_is_read_once(django_assert_num_queries: Any) -> None:
     tenant = create_tenant("acme")
     get_profile(tenant.tenant_id)
     with django_assert_num_queries(0):
         assert get_profile(tenant.tenant_id).name == "acme"
 
 
-def test_who_changes_a_tenant_sees_the_change_at_once_and_the_secret_is_stored_sealed() -> None:
+def test_a_change_is_seen_at_once_in_its_process_and_the_secret_is_stored_encrypted() -> None:
     tenant = create_tenant("acme", max_pending=5)
     assert get_profile(tenant.tenant_id).max_pending == 5
     changed = update_tenant(tenant.tenant_id, max_in_flight=3, signing_secret="whsec_x")
@@ -89,7 +89,7 @@ def test_who_changes_a_tenant_sees_the_change_at_once_and_the_secret_is_stored_s
         update_tenant(new_id(), max_in_flight=3)
 
 
-def test_a_change_is_seen_when_profiles_are_forgotten() -> None:
+def test_a_change_is_seen_when_the_cache_is_cleared() -> None:
     tenant = create_tenant("acme")
     get_profile(tenant.tenant_id)
     change(tenant, max_in_flight=3)
@@ -98,7 +98,7 @@ def test_a_change_is_seen_when_profiles_are_forgotten() -> None:
     assert get_profile(tenant.tenant_id).max_in_flight == 3
 
 
-def test_a_change_is_seen_when_the_profile_has_grown_old(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_is_seen_when_the_profile_is_too_old(monkeypatch: pytest.MonkeyPatch) -> None:
     tenant = create_tenant("acme")
     get_profile(tenant.tenant_id)
     change(tenant, active=False)
@@ -116,14 +116,14 @@ def test_each_namespace_has_its_own_shards_and_each_tenant_its_own_namespaces() 
     assert (refused.value.code, list(refused.value.errors)) == ("unknown_namespace", ["namespace"])
 
 
-def test_a_namespace_that_another_process_has_just_declared_is_known_at_once() -> None:
+def test_a_namespace_that_another_process_has_declared_is_found_at_once() -> None:
     tenant = create_tenant("acme")
     get_profile(tenant.tenant_id)
     NamespaceFactory(tenant=tenant, name="orders", num_shards=8)
     assert get_profile(tenant.tenant_id).get_num_shards("orders") == 8
 
 
-def test_to_declare_a_namespace_again_finds_it_as_it_is() -> None:
+def test_declaring_a_namespace_again_returns_it_unchanged() -> None:
     tenant = create_tenant("acme")
     first = declare_namespace(tenant.tenant_id, "orders", 8)
     assert declare_namespace(tenant.tenant_id, "orders", 8) == first
@@ -133,14 +133,14 @@ def test_to_declare_a_namespace_again_finds_it_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(("name", "num_shards"), [("Orders", 8), ("orders", 0), ("orders", 4097)])
-def test_a_namespace_that_breaks_a_rule_is_not_declared(name: str, num_shards: int) -> None:
+def test_an_invalid_namespace_is_not_declared(name: str, num_shards: int) -> None:
     tenant = create_tenant("acme")
     with pytest.raises(ValidationError):
         declare_namespace(tenant.tenant_id, name, num_shards)
     assert Namespace.objects.for_tenant(tenant.tenant_id).count() == 1
 
 
-def test_as_many_shards_are_needed_as_the_largest_namespace_has() -> None:
+def test_the_largest_namespace_decides_the_number_of_shards() -> None:
     assert get_max_shards() == DEFAULT_SHARDS
     tenant = create_tenant("acme")
     declare_namespace(tenant.tenant_id, "large", 128)

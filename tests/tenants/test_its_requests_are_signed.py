@@ -1,4 +1,4 @@
-"""A tenant's signing secret is opened where a request of its is made, and nowhere before."""
+"""A tenant's signing secret is decrypted when a request is built, and not before."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
 
-def test_the_engine_signs_and_opens_the_secret_once() -> None:
+def test_the_engine_signs_and_decrypts_the_secret_once() -> None:
     clear_caches()
     tenant = create_tenant("acme", signing_secret=SECRET)
     for _ in range(3):

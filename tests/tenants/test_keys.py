@@ -1,4 +1,4 @@
-"""API keys: their form, how one is found, and that a wrong, expired or revoked one is not."""
+"""An API key is found by its text, unless it is wrong, expired or revoked."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def test_a_key_names_its_environment_and_its_id(tenant: Tenant) -> None:
     assert form[1] == key.key_id
 
 
-def test_in_production_it_says_so(tenant: Tenant, settings: Any) -> None:
+def test_a_key_of_production_says_so(tenant: Tenant, settings: Any) -> None:
     settings.PRODUCTION = True
     assert create_key(tenant.tenant_id, ["read"])[1].startswith("es_live_")
 
 
-def test_its_secret_is_not_kept(tenant: Tenant) -> None:
+def test_the_secret_is_not_stored(tenant: Tenant) -> None:
     key, text = create_key(tenant.tenant_id, ["read"])
     secret = text.rpartition("_")[2]
     stored = str(ApiKey.objects.for_tenant(tenant.tenant_id).values().get())
@@ -41,7 +41,7 @@ def test_its_secret_is_not_kept(tenant: Tenant) -> None:
     )  # keyed: worthless without SECRET_KEY
 
 
-def test_what_was_given_is_found_with_all_its_rights(tenant: Tenant, at_noon: datetime) -> None:
+def test_a_key_is_found_with_all_its_rights(tenant: Tenant, at_noon: datetime) -> None:
     key, text = create_key(tenant.tenant_id, ["write", "read"], name="ci")
     found = find_key(text)
     assert found == key
@@ -60,7 +60,7 @@ def test_an_operators_key_belongs_to_no_tenant(db: None) -> None:
     assert found.tenant_id is None
 
 
-def test_a_scope_that_there_is_not_makes_no_key(tenant: Tenant) -> None:
+def test_an_unknown_scope_creates_no_key(tenant: Tenant) -> None:
     with pytest.raises(ValueError, match="everything"):
         create_key(tenant.tenant_id, ["read", "everything"])
     assert not ApiKey.across_tenants.exists()
@@ -95,19 +95,19 @@ def test_a_wrong_secret_finds_nothing(tenant: Tenant) -> None:
         "x" * 9999,
     ],
 )
-def test_nonsense_finds_nothing_and_breaks_nothing(text: str, tenant: Tenant) -> None:
+def test_malformed_text_finds_nothing_and_raises_nothing(text: str, tenant: Tenant) -> None:
     create_key(tenant.tenant_id, ["read"])
     assert find_key(text) is None
 
 
-def test_letters_of_another_case_are_another_key(tenant: Tenant) -> None:
+def test_keys_are_case_sensitive(tenant: Tenant) -> None:
     text = create_key(tenant.tenant_id, ["read"])[1]
     head, key_id, secret = text.rsplit("_", 2)
     assert find_key(f"{head}_{key_id.upper()}_{secret}") is None
     assert find_key(f"{head}_{key_id}_{secret.upper()}") is None
 
 
-def test_a_key_ends_at_its_time_and_not_before(tenant: Tenant, at_noon: datetime) -> None:
+def test_a_key_expires_at_its_time_and_not_before(tenant: Tenant, at_noon: datetime) -> None:
     ends = at_noon + timedelta(hours=1)
     text = create_key(tenant.tenant_id, ["read"], expires_at=ends)[1]
     with pin_time(ends - timedelta(microseconds=1)):
@@ -116,7 +116,7 @@ def test_a_key_ends_at_its_time_and_not_before(tenant: Tenant, at_noon: datetime
         assert find_key(text) is None
 
 
-def test_a_revoked_key_is_none_and_is_revoked_once(tenant: Tenant, at_noon: datetime) -> None:
+def test_a_revoked_key_is_not_found_and_is_revoked_once(tenant: Tenant, at_noon: datetime) -> None:
     (key, text), (_, other) = (create_key(tenant.tenant_id, ["read"]) for _ in range(2))
     assert revoke_key(key.key_id)
     assert find_key(text) is None
@@ -128,10 +128,10 @@ def test_a_revoked_key_is_none_and_is_revoked_once(tenant: Tenant, at_noon: date
 
 
 @pytest.mark.parametrize("wrong", ["id", "secret", "form"])
-def test_every_failure_asks_the_database_the_same(
+def test_every_failure_makes_the_same_queries(
     wrong: str, tenant: Tenant, django_assert_num_queries: Any
 ) -> None:
-    """What a wrong key is told, and after how long, says nothing of whether its id exists."""
+    """Neither the response to a wrong key nor its time shows whether the id exists."""
     key_id, secret = create_key(tenant.tenant_id, ["read"])[1].split("_")[2:]
     text = {
         "id": f"es_dev_{'a' * 12}_{secret}",
@@ -142,7 +142,7 @@ def test_every_failure_asks_the_database_the_same(
         assert find_key(text) is None
 
 
-def test_a_revoked_key_is_not_revived_by_rotating_it(tenant: Tenant) -> None:
+def test_a_revoked_key_is_not_rotated(tenant: Tenant) -> None:
     key, text = create_key(tenant.tenant_id, ["read"])
     revoke_key(key.key_id)
     with pytest.raises(Conflict):
@@ -158,23 +158,23 @@ def test_a_successor_lives_as_long_as_its_predecessor_would_have(tenant: Tenant,
     assert successor.expires_at == at_noon + timedelta(days=30)
 
 
-def test_a_key_of_a_tenant_that_is_not_active_opens_nothing(tenant: Tenant) -> None:
+def test_a_key_of_an_inactive_tenant_is_not_found(tenant: Tenant) -> None:
     _, text = create_key(tenant.tenant_id, ["read"])
     Tenant.objects.filter(pk=tenant.pk).update(active=False)
     assert find_key(text) is None
 
 
-def test_a_use_is_noted_once_an_hour(tenant: Tenant, at_noon: datetime) -> None:
+def test_a_use_is_recorded_once_an_hour(tenant: Tenant, at_noon: datetime) -> None:
     key, _ = create_key(tenant.tenant_id, ["read"])
 
-    def noted(minutes: int) -> datetime | None:
+    def read_last_use(minutes: int) -> datetime | None:
         with pin_time(at_noon + timedelta(minutes=minutes)):
             key.refresh_from_db()
             record_use(key)
             key.refresh_from_db()
         return key.last_used_at
 
-    assert [noted(minutes) for minutes in (0, 59, 61)] == [
+    assert [read_last_use(minutes) for minutes in (0, 59, 61)] == [
         at_noon, at_noon, at_noon + timedelta(minutes=61),
     ]  # fmt: skip
     with pin_time(at_noon + timedelta(minutes=62)), CaptureQueriesContext(connection) as queries:

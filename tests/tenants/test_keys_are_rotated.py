@@ -1,4 +1,4 @@
-"""A key is followed by another with the same rights, while the old one goes on for a while."""
+"""A rotated key has a successor with the same rights, and keeps working for the overlap."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
 HOUR = timedelta(hours=1)
 
 
-def end_of(key: ApiKey) -> datetime:
+def read_expiry(key: ApiKey) -> datetime:
     ends = ApiKey.across_tenants.get(pk=key.key_id).expires_at
     assert ends is not None
     return ends
@@ -55,7 +55,7 @@ def test_a_key_never_ends_later_than_it_would_have(
     key, _ = create_key(tenant.tenant_id, ["read"], expires_at=at_noon + left)
     key.refresh_from_db()
     rotate_key(key, HOUR)
-    assert end_of(key) == at_noon + ends
+    assert read_expiry(key) == at_noon + ends
 
 
 def test_a_key_is_rotated_once(tenant: Tenant) -> None:
@@ -68,20 +68,20 @@ def test_a_key_is_rotated_once(tenant: Tenant) -> None:
     assert find_key(text) == successor
 
 
-def test_the_successor_is_rotated_in_its_turn_and_lives_as_long(tenant: Tenant) -> None:
+def test_a_successor_can_be_rotated_and_lives_as_long(tenant: Tenant) -> None:
     key, _ = create_key(tenant.tenant_id, ["read"])
     successor, _ = rotate_key(key, HOUR)
     third, _ = rotate_key(successor, HOUR)
-    assert (third.expires_at, end_of(key)) == (None, end_of(successor))
+    assert (third.expires_at, read_expiry(key)) == (None, read_expiry(successor))
 
 
-def test_the_successor_of_a_key_that_ends_with_the_calendar_lives_as_long_as_one_may(
+def test_the_successor_of_a_key_with_a_very_late_end_has_the_maximum_lifetime(
     tenant: Tenant, at_noon: datetime
 ) -> None:
     key, _ = create_key(tenant.tenant_id, ["read"], expires_at=datetime.max.replace(tzinfo=UTC))
     key.refresh_from_db()
     successor, _ = rotate_key(key, HOUR)
-    assert (end_of(successor), end_of(key)) == (at_noon + MAX_LIFETIME, at_noon + HOUR)
+    assert (read_expiry(successor), read_expiry(key)) == (at_noon + MAX_LIFETIME, at_noon + HOUR)
 
 
 def test_a_key_that_was_revoked_meanwhile_is_not_rotated(tenant: Tenant) -> None:
@@ -92,7 +92,7 @@ def test_a_key_that_was_revoked_meanwhile_is_not_rotated(tenant: Tenant) -> None
     assert ApiKey.objects.for_tenant(tenant.tenant_id).count() == 1
 
 
-def test_other_keys_go_on(tenant: Tenant, intruder: Tenant) -> None:
+def test_other_keys_keep_working(tenant: Tenant, intruder: Tenant) -> None:
     key, _ = create_key(tenant.tenant_id, ["read"])
     others = [create_key(whose.tenant_id, ["read"])[1] for whose in (tenant, intruder)]
     rotate_key(key, timedelta())

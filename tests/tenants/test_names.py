@@ -1,4 +1,4 @@
-"""Names of tenants and namespaces are fit for URLs and metrics as they are."""
+"""Names of tenants and namespaces can be used in URLs and metrics without escaping."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from eventservice.tenants.models import name_rule
 
 
 @pytest.mark.parametrize("name", ["a", "acme", "acme-2", "a.b_c-d", "0", "x" * 64])
-def test_it_takes(name: str) -> None:
+def test_a_valid_name_is_accepted(name: str) -> None:
     name_rule(name)
 
 
 @pytest.mark.parametrize("name", ["", "-a", "a-", ".", "Acme", "a b", "a/b", "ä", "x" * 65, "acme\n"])
-def test_it_refuses(name: str) -> None:
+def test_an_invalid_name_is_refused(name: str) -> None:
     with pytest.raises(ValidationError):
         name_rule(name)

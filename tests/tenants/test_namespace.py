@@ -1,4 +1,4 @@
-"""A namespace's number of shards is between 1 and 4096, and never another than the first."""
+"""A namespace's number of read_num_shards is between 1 and 4096, and never changes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_the_database_refuses_too_few_and_too_many_shards(number: int) -> None:
 
 
 @pytest.mark.parametrize("number", [1, 4096])
-def test_it_takes_the_fewest_and_the_most(number: int) -> None:
+def test_the_minimum_and_the_maximum_are_accepted(number: int) -> None:
     assert NamespaceFactory(num_shards=number).num_shards == number
 
 
@@ -35,14 +35,14 @@ def test_the_number_of_shards_cannot_be_changed(tenant: Tenant) -> None:
     assert Namespace.objects.for_tenant(tenant.tenant_id).get().num_shards == 16
 
 
-def test_a_new_object_for_an_old_row_cannot_change_it_either(tenant: Tenant) -> None:
+def test_a_new_object_for_an_existing_row_cannot_change_it(tenant: Tenant) -> None:
     NamespaceFactory(tenant=tenant, name="orders", num_shards=16)
     with pytest.raises(Conflict):
         Namespace(tenant=tenant, name="orders", num_shards=32, created_at=EARLIER).save()
     assert Namespace.objects.for_tenant(tenant.tenant_id).get().num_shards == 16
 
 
-def test_the_rest_of_it_may_be_saved(tenant: Tenant) -> None:
+def test_other_fields_can_be_saved(tenant: Tenant) -> None:
     namespace = NamespaceFactory(tenant=tenant, num_shards=16)
     namespace.save()
 
@@ -51,10 +51,10 @@ def test_two_tenants_each_have_a_namespace_of_the_same_name(tenant: Tenant, intr
     NamespaceFactory(tenant=tenant, name="orders", num_shards=1)
     NamespaceFactory(tenant=intruder, name="orders", num_shards=2)
 
-    def shards(of: Tenant) -> list[Any]:
+    def read_num_shards(of: Tenant) -> list[Any]:
         return list(Namespace.objects.for_tenant(of.tenant_id).values_list("num_shards", flat=True))
 
-    assert (shards(tenant), shards(intruder)) == ([1], [2])
+    assert (read_num_shards(tenant), read_num_shards(intruder)) == ([1], [2])
 
 
 def test_a_tenant_has_a_namespace_once(tenant: Tenant) -> None:
