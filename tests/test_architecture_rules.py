@@ -22,7 +22,7 @@ def source(text: str, name: str = "timers.made_up") -> Source:
         ("timers.x", "from execution.egress import Egress"),
         ("outbox.x", "def f():\n    from timers import models"),
         ("execution.x", "from ..outbox import models"),
-        ("execution.x", "from eventservice.runtime.worker import Role"),
+        ("execution.x", "from eventservice.runtime.worker import WorkerRole"),
         ("timers.x", "from eventservice.tenants.models import Tenant"),
         ("orchestration.x", "from eventservice.api import problems"),
         ("orchestration.x", "from timers.admin import NodeAdmin"),

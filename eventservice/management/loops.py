@@ -11,7 +11,7 @@ from django.db import connection
 
 from eventservice.db.dialects import get_dialect
 from eventservice.db.errors import tolerate_outage
-from eventservice.runtime.worker import Role
+from eventservice.runtime.worker import WorkerRole
 
 MAX_IDLE_SECONDS = 1.0
 
@@ -22,7 +22,7 @@ class RoleCommand(BaseCommand):
             "--once", action="store_true", help="process everything that is due now, then exit"
         )
 
-    def build(self) -> Role:
+    def build(self) -> WorkerRole:
         raise NotImplementedError
 
     def run_once(self, role: Any) -> None:
@@ -39,7 +39,7 @@ class RoleCommand(BaseCommand):
         role.stop(settings.SHUTDOWN_SECONDS)
 
 
-def _run_until_signal(role: Role) -> None:
+def _run_until_signal(role: WorkerRole) -> None:
     stopping: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, frame: stopping.append(number))

@@ -23,7 +23,7 @@ RENEW_LEASE_SECONDS = 2.5
 STANDBY_POLL_SECONDS = 0.25
 
 
-class Role(Protocol):
+class WorkerRole(Protocol):
     """The work of a worker, one step at a time."""
 
     def step(self, max_wait: float, /) -> object:
@@ -33,7 +33,7 @@ class Role(Protocol):
         """Hand over to other processes, and finish what has begun within the grace period."""
 
 
-ROLES: dict[str, Callable[[], Role]] = {"engine": build_engine, "dispatcher": build_dispatcher}
+ROLES: dict[str, Callable[[], WorkerRole]] = {"engine": build_engine, "dispatcher": build_dispatcher}
 
 
 class Worker:
@@ -41,7 +41,7 @@ class Worker:
 
     def __init__(self) -> None:
         self.lease = RoleLease(owner_id=new_id())
-        self.role: Role | None = None
+        self.role: WorkerRole | None = None
         self._renew_at = 0.0
 
     def plays(self, role: str) -> bool:

@@ -1,4 +1,4 @@
-"""Within an aggregate, events are published in the order in which they happened, each of them once."""
+"""Events of an aggregate are published in the order in which they happened, each of them once."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def run_outbox(*arguments: str) -> str:
 
 
 @pytest.fixture
-def parked() -> OutboxEvent:
+def poison_event() -> OutboxEvent:
     poison = store_run(new_id(), 3)[0]
     publisher = RecordingPublisher()
     publisher.poison = {poison.event_id}
@@ -31,7 +31,7 @@ def parked() -> OutboxEvent:
     return list_parked_events().get()
 
 
-def test_status_shows_what_waits_and_the_live_dispatchers(parked: OutboxEvent) -> None:
+def test_status_shows_what_waits_and_the_live_dispatchers(poison_event: OutboxEvent) -> None:
     dispatcher = build_dispatcher(RecordingPublisher())
     dispatcher.dispatch_once()
     store_run(new_id(), 2)
@@ -41,19 +41,19 @@ def test_status_shows_what_waits_and_the_live_dispatchers(parked: OutboxEvent) -
     assert "16 partitions" in shown
 
 
-def test_parked_lists_the_event_with_its_error(parked: OutboxEvent) -> None:
+def test_parked_lists_the_event_with_its_error(poison_event: OutboxEvent) -> None:
     shown = run_outbox("parked")
-    assert shown.startswith(f"{parked.id}  ")
+    assert shown.startswith(f"{poison_event.id}  ")
     assert "recording: too large" in shown
 
 
-def test_retry_publishes_it_and_those_behind_it(parked: OutboxEvent) -> None:
-    run_outbox("retry", str(parked.id))
+def test_retry_publishes_it_and_those_behind_it(poison_event: OutboxEvent) -> None:
+    run_outbox("retry", str(poison_event.id))
     assert drain(build_dispatcher(RecordingPublisher())) == 3
 
 
-def test_skip_publishes_those_behind_it(parked: OutboxEvent) -> None:
-    run_outbox("skip", str(parked.id))
+def test_skip_publishes_those_behind_it(poison_event: OutboxEvent) -> None:
+    run_outbox("skip", str(poison_event.id))
     assert drain(build_dispatcher(RecordingPublisher())) == 2
 
 

@@ -83,7 +83,7 @@ def test_an_event_behind_a_parked_one_cannot_be_parked() -> None:
 
 
 def test_a_dispatcher_that_is_publishing_it_marks_nothing() -> None:
-    """If it were marked as published, it would be skipped for good, and those behind it would wait for ever."""
+    # Marked as published it would be skipped for good, and those behind it would wait for ever.
     aggregate = new_id()
     store_run(aggregate, 3)
 

@@ -1,4 +1,4 @@
-"""What was published since a time is published again, in order and under the same ids."""
+"""Events published since a time are published again, in order and under the same ids."""
 
 from __future__ import annotations
 

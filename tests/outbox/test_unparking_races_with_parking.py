@@ -1,4 +1,4 @@
-"""While an operator unparks an event, the dispatcher cannot hold another event of its aggregate, which nothing would release."""
+"""The dispatcher cannot hold another event of an aggregate that is being unparked: nothing would release it."""
 
 from __future__ import annotations
 

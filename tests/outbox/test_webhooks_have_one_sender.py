@@ -1,4 +1,4 @@
-"""What one process is sending, no other process sends. What a dead process was sending is sent again."""
+"""A delivery that one process is sending is not sent by another, until the process is declared dead."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def process(monkeypatch: pytest.MonkeyPatch) -> ClusterProcess:
 
 
 @pytest.fixture
-def kept_signals() -> Iterator[None]:
+def restore_signals() -> Iterator[None]:
     """Restore SIGTERM and SIGALRM of the test run afterwards."""
     kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGALRM)}
     yield
@@ -83,7 +83,7 @@ def test_a_forked_worker_announces_itself_before_it_takes_a_task() -> None:
     assert names.index("post_spawn") < names.index("get")
 
 
-@pytest.mark.usefixtures("kept_signals")
+@pytest.mark.usefixtures("restore_signals")
 def test_a_worker_inherits_its_own_countdown_and_the_default_of_sigterm(
     process: ClusterProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,7 +113,7 @@ def test_a_worker_inherits_its_own_countdown_and_the_default_of_sigterm(
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
 
 
-@pytest.mark.usefixtures("kept_signals")
+@pytest.mark.usefixtures("restore_signals")
 def test_extending_the_deadline_replaces_the_alarm_and_the_countdown_of_the_task(
     process: ClusterProcess,
 ) -> None:
