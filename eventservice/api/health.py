@@ -1,4 +1,4 @@
-"""/livez: this process answers. /readyz: and what it needs does too."""
+"""/livez says that the process answers, /readyz that what it needs is available, too."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_safe
 
+from eventservice.api.correlation import get_correlation_id
 from eventservice.api.problems import FieldError, Problem, build_problem_response
 from eventservice.db.now import db_now
 from eventservice.operators.health import check_role
@@ -27,52 +28,53 @@ def livez(request: HttpRequest) -> HttpResponse:
 @csrf_exempt
 @require_safe
 def readyz(request: HttpRequest) -> HttpResponse:
-    faults = [
-        FieldError(f"/checks/{name}", wrong) for name, check in CHECKS.items() if (wrong := _made(check))
-    ]
-    if faults:
-        names = ", ".join(fault.pointer.removeprefix("/checks/") for fault in faults)
-        problem = Problem(503, "not_ready", f"Not ready: {names}.", faults, {"Retry-After": "2"})
-        return build_problem_response(problem, request.correlation_id)  # type: ignore[attr-defined]
+    failures = {name: failure for name, check in CHECKS.items() if (failure := _run(check))}
+    if failures:
+        errors = [FieldError(f"/checks/{name}", failure) for name, failure in failures.items()]
+        problem = Problem(
+            503, "not_ready", f"Not ready: {', '.join(failures)}.", errors, {"Retry-After": "2"}
+        )
+        return build_problem_response(problem, get_correlation_id(request))
     return JsonResponse({"status": "ok", "checks": dict.fromkeys(CHECKS, "ok")})
 
 
-def _made(check: Callable[[], str | None]) -> str | None:
+def _run(check: Callable[[], str | None]) -> str | None:
+    """Return what is wrong, or None."""
     try:
         return check()
-    except DatabaseError as broken:
-        return f"the database says: {type(broken).__name__}"
+    except DatabaseError as error:
+        return f"the database failed: {type(error).__name__}"
 
 
-def _database() -> str | None:
+def _check_database() -> str | None:
     with connection.cursor() as cursor:
         cursor.execute("SELECT 1")
     return None
 
 
-def _migrations() -> str | None:
+def _check_migrations() -> str | None:
     try:
-        _migrated()
+        _require_migrations()
     except LookupError:
-        return "there are migrations to run: manage.py migrate"
+        return "migrations are missing: run manage.py migrate"
     return None
 
 
 @cache
-def _migrated() -> None:
-    """Once they have run, they stay so; what raises is not kept."""
+def _require_migrations() -> None:
+    """Raise LookupError if migrations are missing. Only success is cached, because it is final."""
     executor = MigrationExecutor(connection)
     if executor.migration_plan(executor.loader.graph.leaf_nodes()):
         raise LookupError
 
 
-def _engine() -> str | None:
+def _check_engine() -> str | None:
     finding = check_role(list_nodes(), NodeRole.ENGINE, db_now())
     return None if finding.is_ok else finding.text
 
 
 CHECKS: dict[str, Callable[[], str | None]] = {
-    "database": _database,
-    "migrations": _migrations,
-    "engine": _engine,
+    "database": _check_database,
+    "migrations": _check_migrations,
+    "engine": _check_engine,
 }

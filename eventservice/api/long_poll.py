@@ -1,8 +1,7 @@
-"""How many requests may wait for a call at a time (`?wait=`): each holds a worker of the web tier, and the others
-are for everybody else.
+"""A limit for requests that wait for a call (`?wait=`). Each of them occupies a worker of the web tier.
 
-A place is a name in Linux's abstract socket namespace: whoever has bound it has the place, on the whole machine, and
-the kernel gives it back when its holder is gone, however it went.
+A slot is a name in Linux's abstract socket namespace. Only one process on the machine can bind it, and the kernel frees
+it when that process ends, however it ends.
 """
 
 from __future__ import annotations
@@ -18,28 +17,28 @@ from django.db import connection
 
 @contextmanager
 def reserve_waiting_slot() -> Iterator[bool]:
-    """Whether there was one."""
-    place = _take_place()
+    """Reserve one of API_MAX_WAITERS slots. Yield False if all are taken."""
+    slot = _bind_slot()
     try:
-        yield place is not None
+        yield slot is not None
     finally:
-        if place is not None:
-            place.close()
+        if slot is not None:
+            slot.close()
 
 
-def _take_place() -> socket.socket | None:
+def _bind_slot() -> socket.socket | None:
     for number in range(settings.API_MAX_WAITERS):
-        place = socket.socket(socket.AF_UNIX)
+        slot = socket.socket(socket.AF_UNIX)
         try:
-            place.bind(f"\0eventservice-waiting-{_deployment()}-{number}")
+            slot.bind(f"\0eventservice-waiting-{_hash_deployment()}-{number}")
         except OSError:
-            place.close()
+            slot.close()
         else:
-            return place
+            return slot
     return None
 
 
-def _deployment() -> str:
-    """Two systems on one machine do not take each other's places."""
-    named = f"{settings.SECRET_KEY} {connection.settings_dict['NAME']}"
-    return hashlib.sha256(named.encode()).hexdigest()[:24]
+def _hash_deployment() -> str:
+    """Return a name that keeps two systems on one machine from sharing slots."""
+    deployment = f"{settings.SECRET_KEY} {connection.settings_dict['NAME']}"
+    return hashlib.sha256(deployment.encode()).hexdigest()[:24]

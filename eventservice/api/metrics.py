@@ -1,7 +1,7 @@
-"""/metrics for Prometheus. What it tells is the whole system's, read from the database: any web process may answer.
+"""/metrics for Prometheus: figures of the whole system, read from the database, so any web process can answer.
 
-Counts of calls are of the last minutes and not since the beginning of time, which no index could tell: they are
-gauges, and so is lateness. A histogram whose counts fall would be taken for one that began anew with each fall.
+Calls are counted over the last minutes, because no index can count all calls of the past. So these figures are gauges,
+and so is lateness: Prometheus would take a histogram whose counts fall for one that was reset each time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from timers.operator_views import count_shards_by_owner, list_nodes
 
 WINDOW = timedelta(minutes=5)
 QUANTILES = (0.5, 0.95, 0.99)
-# Several scrapers, or one that hurries, cost the database no more than one.
+# Several scrapers, or one with a short interval, cost the database no more than one.
 CACHE_SECONDS = 2.0
 
 _rendered: TTLCache[None, bytes] = TTLCache(CACHE_SECONDS)
@@ -42,7 +42,7 @@ def metrics(request: HttpRequest) -> HttpResponse:
     try:
         if not settings.METRICS_OPEN and not _is_operator(request):
             problem = Problem(
-                401, "not_authenticated", "Metrics are for operators: give an operator's API key."
+                401, "not_authenticated", "Metrics are for operators: send the API key of an operator."
             )
             problem.headers["WWW-Authenticate"] = 'Bearer realm="event-service"'
             raise problem
@@ -73,9 +73,9 @@ class DatabaseCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         found = read_recent_statistics(list_tenant_ids(), WINDOW)
-        yield from _of_calls(found)
-        yield from _of_nodes()
-        yield from _of_outbox()
+        yield from _collect_calls(found)
+        yield from _collect_nodes()
+        yield from _collect_outbox()
 
 
 def _gauge(name: str, text: str, values: Mapping[Any, float], labels: tuple[str, ...] = ()) -> Metric:
@@ -85,42 +85,46 @@ def _gauge(name: str, text: str, values: Mapping[Any, float], labels: tuple[str,
     return family
 
 
-def _of_calls(found: RecentStatistics) -> Iterator[Metric]:
+def _collect_calls(found: RecentStatistics) -> Iterator[Metric]:
     backlog = {(when,): float(count) for when, count in found.backlog.items()}
-    yield _gauge("calls_scheduled", "Calls that wait, by when they are due.", backlog, ("due",))
+    yield _gauge("calls_scheduled", "Scheduled calls, by when they are due.", backlog, ("due",))
     overdue = {(): float(found.backlog["overdue"])}
     yield _gauge("due_backlog", "Calls that are due and have not been started.", overdue)
     oldest = {(): found.oldest_overdue.total_seconds()}
-    yield _gauge("oldest_overdue_seconds", "How long the oldest of them has been due.", oldest)
-    yield _gauge("calls_running", "Calls whose attempt is under way.", {(): float(found.running)})
+    yield _gauge("oldest_overdue_seconds", "How long the oldest of these calls has been due.", oldest)
+    yield _gauge("calls_running", "Calls with a running attempt.", {(): float(found.running)})
     ended = {(status,): float(count) for status, count in found.ended.items()}
     yield _gauge("calls_ended_5m", "Calls due in the last 5 minutes that have ended.", ended, ("status",))
     kinds = {(kind,): float(count) for kind, count in found.error_kinds.items()}
-    yield _gauge("calls_failed_by_kind_5m", "Of the latest failures of them, by kind.", kinds, ("kind",))
+    yield _gauge("calls_failed_by_kind_5m", "The latest failures of these calls, by kind.", kinds, ("kind",))
     late = {(str(share),): found.lateness(share) for share in QUANTILES}
     known = {share: milliseconds / 1000 for share, milliseconds in late.items() if milliseconds is not None}
-    told = "From due to started, of the latest calls of the last 5 minutes."
-    yield _gauge("lateness_seconds_5m", told, known, ("quantile",))
+    about = "Seconds from due to started, of the latest calls of the last 5 minutes."
+    yield _gauge("lateness_seconds_5m", about, known, ("quantile",))
 
 
-def _of_nodes() -> Iterator[Metric]:
+def _collect_nodes() -> Iterator[Metric]:
     live = list_nodes()
     roles: dict[tuple[str, ...], float] = {}
     for node in live:
         roles[(node.role,)] = roles.get((node.role,), 0.0) + 1
-    yield _gauge("nodes", "Processes that have joined, by role.", roles, ("role",))
+    yield _gauge("nodes", "Processes, by role.", roles, ("role",))
     in_flight = {(str(node.owner_id),): float(node.in_flight) for node in live}
-    yield _gauge("in_flight", "Attempts under way, by node.", in_flight, ("node",))
+    yield _gauge("in_flight", "Running attempts, by node.", in_flight, ("node",))
     owners = {(str(owner or "none"),): float(count) for owner, count in count_shards_by_owner().items()}
     yield _gauge("shards_owned", "Shards, by owner.", owners, ("owner",))
 
 
-def _of_outbox() -> Iterator[Metric]:
+def _collect_outbox() -> Iterator[Metric]:
     found = get_outbox_status()
     yield _gauge(
-        "outbox_lag_seconds", "Age of the oldest event not published.", {(): found.lag.total_seconds()}
+        "outbox_lag_seconds", "Age of the oldest unpublished event.", {(): found.lag.total_seconds()}
     )
-    yield _gauge("outbox_unpublished", "Events that wait for the dispatcher.", {(): float(found.unpublished)})
-    yield _gauge("outbox_parked", "Events that no publisher would have.", {(): float(found.parked)})
+    yield _gauge("outbox_unpublished", "Events that have not been published.", {(): float(found.unpublished)})
+    yield _gauge(
+        "outbox_parked",
+        "Events that were parked after failed attempts to publish them.",
+        {(): float(found.parked)},
+    )
     pending = {(): float(found.pending_deliveries)}
-    yield _gauge("webhook_deliveries_pending", "Webhook deliveries to be made.", pending)
+    yield _gauge("webhook_deliveries_pending", "Webhook deliveries that have not been made.", pending)

@@ -19,6 +19,7 @@ from django.db import OperationalError, transaction
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 
+from eventservice.api.correlation import get_correlation_id
 from eventservice.api.problems import FieldError, InvalidRequest, find_problem
 from eventservice.api.schema.submissions import find_tag_error
 from eventservice.console.base.views import ConsoleView, redirect_see_other
@@ -366,7 +367,7 @@ class BulkRunPage(BulkView):
     def _continue(self, run: BulkRun) -> HttpResponse:
         reports = [run]
         try:
-            continue_run(run, self.request.user, self.request.correlation_id, reports.append)  # type: ignore[attr-defined]
+            continue_run(run, self.request.user, get_correlation_id(self.request), reports.append)
         except (DomainError, OperationalError) as error:
             problem = find_problem(error)
             assert problem is not None  # noqa: S101 (both kinds of errors have one)
