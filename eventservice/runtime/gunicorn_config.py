@@ -5,6 +5,7 @@ until it is complete, so a silent connection (browsers open spare ones) would bl
 only connections on which data has arrived.
 """
 
+import gc
 import os
 import socket
 from contextlib import suppress
@@ -56,6 +57,19 @@ MAX_SILENCE_SECONDS = 60
 
 
 def when_ready(server: Any) -> None:
+    _load_views()
     for listener in server.LISTENERS:
         if listener.sock.family != socket.AF_UNIX and hasattr(socket, "TCP_DEFER_ACCEPT"):
             listener.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, MAX_SILENCE_SECONDS)
+
+
+def _load_views() -> None:
+    """Load before the workers are forked what Django would load in each of them with its first request.
+
+    The garbage collector then leaves it alone: a list takes a seventh less time without traversing it.
+    """
+    from django.urls import get_resolver
+
+    _ = get_resolver().url_patterns
+    gc.collect()
+    gc.freeze()
