@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from django.contrib import admin
@@ -9,7 +10,7 @@ from django.contrib.admin.models import LogEntry
 from django.contrib.auth import admin as auth_admin
 from django.contrib.auth.models import Group, User
 from django.db import transaction
-from django.db.models import Q
+from django.db.models import Model, Q, QuerySet
 from django.http import HttpRequest, HttpResponse
 
 from eventservice.adminsite.columns import json_column, list_time_column, tenant_column, time_column
@@ -23,7 +24,7 @@ DjangosUserAdmin: Any = auth_admin.UserAdmin
 
 
 @admin.register(User)
-class UserAdmin(RoleAdmin, DjangosUserAdmin):  # type: ignore[misc]
+class UserAdmin(RoleAdmin[User], DjangosUserAdmin):  # type: ignore[misc]
     view_role = edit_role = Role.ADMIN
     audited_fields = ("username", "is_active", "is_staff", "is_superuser", "groups")
     list_display = ("username", "role", "is_active", "is_staff", "is_superuser", "last_login")
@@ -49,8 +50,9 @@ class UserAdmin(RoleAdmin, DjangosUserAdmin):  # type: ignore[misc]
     def get_audit_subject(self, row: User) -> str:
         return f"user {row.username}"
 
-    def get_queryset(self, request: HttpRequest) -> Any:
-        return super().get_queryset(request).prefetch_related("groups")
+    def get_queryset(self, request: HttpRequest) -> QuerySet[User]:
+        users: QuerySet[User] = super().get_queryset(request)
+        return users.prefetch_related("groups")
 
     @admin.display(description="role")
     def role(self, user: User) -> str:
@@ -61,10 +63,10 @@ class UserAdmin(RoleAdmin, DjangosUserAdmin):  # type: ignore[misc]
         roles = [BY_GROUP[group.name] for group in user.groups.all() if group.name in BY_GROUP]
         return max(roles, default=Role.VIEWER).group
 
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         return super().has_delete_permission(request, obj) and obj != request.user
 
-    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+    def get_readonly_fields(self, request: HttpRequest, obj: User | None = None) -> Sequence[str]:
         """Make one's own permissions read-only: otherwise the last admin could lock everybody out."""
         own = ("is_active", "is_staff", "groups", "is_superuser") if obj == request.user else ()
         return (*super().get_readonly_fields(request, obj), *own)
@@ -72,13 +74,14 @@ class UserAdmin(RoleAdmin, DjangosUserAdmin):  # type: ignore[misc]
     def user_change_password(self, request: HttpRequest, id: str, form_url: str = "") -> HttpResponse:
         with transaction.atomic():
             response: HttpResponse = super().user_change_password(request, id, form_url)
-            if request.method == "POST" and response.status_code == 302:
-                self.record(request, "password", self.get_object(request, id))
+            changed = request.method == "POST" and response.status_code == 302
+            if changed and (user := self.get_object(request, id)):
+                self.record(request, "password", user)
         return response
 
 
 @admin.register(Group)
-class GroupAdmin(RoleAdmin):
+class GroupAdmin(RoleAdmin[Group]):
     """Groups have a name only, since Django's permissions are not used. The groups of the roles are fixed."""
 
     view_role = edit_role = Role.ADMIN
@@ -89,20 +92,20 @@ class GroupAdmin(RoleAdmin):
     def get_audit_subject(self, row: Group) -> str:
         return f"group {row.name}"
 
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         return super().has_change_permission(request, obj) and not _is_role(obj)
 
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         return super().has_delete_permission(request, obj) and not _is_role(obj)
 
 
-def _is_role(group: Group | None) -> bool:
+def _is_role(group: Model | None) -> bool:
     """Return whether a group is one of the roles, which are known by their names."""
-    return group is not None and group.name in BY_GROUP
+    return isinstance(group, Group) and group.name in BY_GROUP
 
 
 @admin.register(LogEntry)
-class LogEntryAdmin(ReadOnlyAdmin):
+class LogEntryAdmin(ReadOnlyAdmin[LogEntry]):
     """Django's history of changes in the admin, which includes users."""
 
     view_role = Role.ADMIN
@@ -115,7 +118,7 @@ class LogEntryAdmin(ReadOnlyAdmin):
 
 
 @admin.register(OperatorAction)
-class OperatorActionAdmin(LargeTableAdmin):
+class OperatorActionAdmin(LargeTableAdmin[OperatorAction]):
     list_display = ("id", list_time_column("at"), "user", "action", tenant_column, "subject")
     fields = ("id", time_column("at"), "user", "action", tenant_column, "subject", json_column("detail"))
     ordering = ("-id",)
@@ -126,7 +129,7 @@ class OperatorActionAdmin(LargeTableAdmin):
 
 
 @admin.register(Slot)
-class SlotAdmin(ReadOnlyAdmin):
+class SlotAdmin(ReadOnlyAdmin[Slot]):
     list_display = ("name", "owner_id", time_column("taken_at"), time_column("lease_until"), "ticket")
     fields = list_display
     ordering = ("name",)

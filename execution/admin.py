@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from django.contrib import admin
-from django.db.models import Q, QuerySet
+from django.db.models import Model, Q, QuerySet
 from django.http import HttpRequest
 
 from eventservice.adminsite.change_lists import (
@@ -37,7 +35,7 @@ class EndedFilter(RecentRowsFilter):
     names = ("end",)
     values = (("open", "In progress"), ("answered", "Responded"), ("failed", "Failed"))
 
-    def apply(self, queryset: QuerySet[Any], chosen: str) -> QuerySet[Any]:
+    def apply(self, queryset: QuerySet[Model], chosen: str) -> QuerySet[Model]:
         conditions = {
             "open": Q(finished_at__isnull=True),
             "answered": Q(finished_at__isnull=False, error_kind__isnull=True),
@@ -47,7 +45,7 @@ class EndedFilter(RecentRowsFilter):
 
 
 @admin.register(HttpExecution)
-class HttpExecutionAdmin(LargeTableAdmin):
+class HttpExecutionAdmin(LargeTableAdmin[HttpExecution]):
     deferred_columns = (
         "request_headers",
         "request_body",

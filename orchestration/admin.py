@@ -5,10 +5,10 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Sequence
 from itertools import chain, islice
-from typing import Any
+from typing import TYPE_CHECKING, TypeVar
 
 from django.contrib import admin
-from django.db.models import Q
+from django.db.models import Model, Q, QuerySet
 from django.http import HttpRequest
 from django.urls import reverse
 
@@ -52,6 +52,11 @@ from orchestration.models import (
 )
 from orchestration.queries.calls import list_tags
 from orchestration.states import FAVORITE, Status
+
+if TYPE_CHECKING:
+    from django.contrib.admin import ModelAdmin
+
+M = TypeVar("M", bound=Model)
 
 # How many calls a search returns for each index it uses.
 MOST_FOUND = 200
@@ -122,7 +127,7 @@ class NamespaceFilter(RecentRowsFilter):
     parameter_name = column = "namespace"
     names = ("namespace",)
 
-    def lookups(self, request: HttpRequest, model_admin: Any) -> Sequence[tuple[str, str]]:
+    def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Model]) -> Sequence[tuple[str, str]]:
         names = Namespace.objects.for_tenant(get_selected_tenant(request)).order_by("name")
         return [(name, name) for name in names.values_list("name", flat=True)[:100]]
 
@@ -142,7 +147,7 @@ def _others(call: ServiceCall) -> list[tuple[str, str]]:
 
 
 @admin.register(ServiceCall)
-class ServiceCallAdmin(LargeTableAdmin):
+class ServiceCallAdmin(LargeTableAdmin[ServiceCall]):
     deferred_columns = ("request_spec", "outcome_meta", "retry_policy")
     list_display = (
         "name",
@@ -189,7 +194,7 @@ class ServiceCallAdmin(LargeTableAdmin):
         ("Names", {"fields": ("namespace", "external_id", "idempotency_key", "correlation_id", "replay_of", "next_seq")}),
     )  # fmt: skip
 
-    def view_on_site(self, obj: Any) -> str:
+    def view_on_site(self, obj: ServiceCall) -> str:
         return reverse("console:call", args=[obj.tenant_id, obj.service_call_id])
 
     def get_ordering(self, request: HttpRequest) -> Sequence[str]:
@@ -233,7 +238,7 @@ def _by_words(tenant_id: uuid.UUID, text: str) -> Iterator[Found]:
     return islice(chain.from_iterable(each), 2 * MOST_FOUND)
 
 
-def _beginning_with(calls: Any, column: str, text: str) -> Iterator[Any]:
+def _beginning_with(calls: QuerySet[ServiceCall], column: str, text: str) -> Iterator[QuerySet[ServiceCall]]:
     """Yield a query for the latest calls of each value that begins with the text, found by skipping along the index."""
     values = calls.filter(**{f"{column}__gte": text}).order_by(column).values_list(column, flat=True)
     value = values[:1].first()
@@ -248,14 +253,14 @@ def _beginning_with(calls: Any, column: str, text: str) -> Iterator[Any]:
 
 
 @admin.register(ServiceCallTag)
-class ServiceCallTagAdmin(LargeTableAdmin):
+class ServiceCallTagAdmin(LargeTableAdmin[ServiceCallTag]):
     list_display = ("tag", tenant_column, call_column(short=True))
     fields = ("tag", tenant_column, call_column())
     list_filter = (TenantFilter,)
     search_help_text = "A call id of any tenant, or a complete tag of the selected tenant."
     ordering = ("-service_call_id", "-tag")
 
-    def get_audit_subject(self, row: Any) -> str:
+    def get_audit_subject(self, row: ServiceCallTag) -> str:
         return str(row.service_call_id)
 
     def build_search(self, request: HttpRequest, text: str) -> Q:
@@ -265,7 +270,7 @@ class ServiceCallTagAdmin(LargeTableAdmin):
         return Q(tenant_id=get_selected_tenant(request), tag=text)
 
 
-class RollupAdmin(LargeTableAdmin):
+class RollupAdmin(LargeTableAdmin[M]):
     list_filter = (
         TenantFilter,
         choice_filter("resolution", Resolution.choices, preset=Resolution.HOUR),
@@ -280,7 +285,7 @@ class RollupAdmin(LargeTableAdmin):
 
 
 @admin.register(CallRollup)
-class CallRollupAdmin(RollupAdmin):
+class CallRollupAdmin(RollupAdmin[CallRollup]):
     list_display = (
         list_time_column("starts_at"),
         "resolution",
@@ -293,7 +298,7 @@ class CallRollupAdmin(RollupAdmin):
 
 
 @admin.register(HostRollup)
-class HostRollupAdmin(RollupAdmin):
+class HostRollupAdmin(RollupAdmin[HostRollup]):
     list_display = (
         list_time_column("starts_at"),
         "resolution",
@@ -306,7 +311,7 @@ class HostRollupAdmin(RollupAdmin):
 
 
 @admin.register(RollupMark)
-class RollupMarkAdmin(ReadOnlyAdmin):
+class RollupMarkAdmin(ReadOnlyAdmin[RollupMark]):
     list_display = (
         "tenant_id",
         tenant_column,

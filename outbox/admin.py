@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from django import forms
 from django.contrib import admin
-from django.db.models import F, OrderBy, Q, lookups
+from django.db.models import F, Model, OrderBy, Q, QuerySet, lookups
 from django.http import HttpRequest
 
 from eventservice.adminsite.actions import RowAction
@@ -54,12 +53,12 @@ class PublishedFilter(ChoiceFilter):
     names = ("published",)
     values = (("waiting", "Waiting"), ("parked", "Parked or held"))
 
-    def apply(self, queryset: Any, chosen: str) -> Any:
+    def apply(self, queryset: QuerySet[Model], chosen: str) -> QuerySet[Model]:
         return queryset.filter(published_at__isnull=True, parked_at__isnull=chosen == "waiting")
 
 
 class EventTenantFilter(AnyTenantFilter):
-    def queryset(self, request: HttpRequest, queryset: Any) -> Any:
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Model]) -> QuerySet[Model]:
         if request.GET.get("published") == "waiting" and self.value():
             # The backlog is smaller than all events of the tenant.
             return queryset.filter(lookups.Exact(Unindexed(F("tenant_id")), parse_tenant_id(self.value())))
@@ -76,7 +75,7 @@ def _resolve(command: Callable[[int], bool], done: str) -> Callable[[HttpRequest
 
 
 @admin.register(OutboxEvent)
-class OutboxEventAdmin(LargeTableAdmin):
+class OutboxEventAdmin(LargeTableAdmin[OutboxEvent]):
     deferred_columns = ("event_payload", "last_error")
     list_display = (
         "id", "event_type", tenant_column, call_column("aggregate_id", short=True), "aggregate_seq", list_time_column("created_at"),
@@ -104,7 +103,7 @@ class OutboxEventAdmin(LargeTableAdmin):
         ),
     ]
 
-    def get_ordering(self, request: HttpRequest) -> Sequence[Any]:
+    def get_ordering(self, request: HttpRequest) -> Sequence[str | OrderBy]:
         """Return the order of the index that the list uses."""
         match request.GET.get("published"), request.GET.get("tenant") or None:
             case _ if is_search(request):
@@ -126,7 +125,7 @@ class OutboxEventAdmin(LargeTableAdmin):
 
 
 @admin.register(OutboxPartition)
-class OutboxPartitionAdmin(ReadOnlyAdmin):
+class OutboxPartitionAdmin(ReadOnlyAdmin[OutboxPartition]):
     list_display = ("partition", "owner_id", time_column("claimed_at"), time_column("lease_until"), "version")
     fields = (*list_display, "metadata")
     ordering = ("partition",)
@@ -146,7 +145,7 @@ class EndpointForm(SchemaForm):
 
 
 @admin.register(WebhookEndpoint)
-class WebhookEndpointAdmin(RoleAdmin):
+class WebhookEndpointAdmin(RoleAdmin[WebhookEndpoint]):
     """Webhook endpoints. Only the console creates them, since it shows their secrets once."""
 
     edit_role = Role.ADMIN
@@ -175,17 +174,21 @@ class WebhookEndpointAdmin(RoleAdmin):
         """Allow search only to admins: it compares the whole URL, including parts that others do not see."""
         return self.search_fields if self.has_change_permission(request) else ()
 
-    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
+    def get_object(
+        self, request: HttpRequest, object_id: str, from_field: str | None = None
+    ) -> WebhookEndpoint | None:
         """Mask the URL for users who may not change it."""
         found = super().get_object(request, object_id, from_field)
         if found is not None and not self.has_change_permission(request, found):
             found.url = mask_url(found.url)
         return found
 
-    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+    def has_add_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         return False
 
-    def save_model(self, request: HttpRequest, obj: WebhookEndpoint, form: Any, change: bool) -> None:
+    def save_model(
+        self, request: HttpRequest, obj: WebhookEndpoint, form: EndpointForm, change: bool
+    ) -> None:
         changes = {name: form.cleaned_data[name] for name in form.changed_data}
         update_endpoint(obj.tenant_id, obj.endpoint_id, **changes)
 
@@ -196,7 +199,7 @@ class WebhookEndpointAdmin(RoleAdmin):
 
 
 @admin.register(WebhookDelivery)
-class WebhookDeliveryAdmin(LargeTableAdmin):
+class WebhookDeliveryAdmin(LargeTableAdmin[WebhookDelivery]):
     deferred_columns = ("body", "last_error")
     list_display = (
         short_id_column("delivery_id", "id"), tenant_column, status_column("state"), "attempts", short_id_column("event_id", "event"),

@@ -23,7 +23,7 @@ from timers.models import Node, TimerSchedule, TimerShard, TimerState
 
 
 @admin.register(TimerSchedule)
-class TimerScheduleAdmin(LargeTableAdmin):
+class TimerScheduleAdmin(LargeTableAdmin[TimerSchedule]):
     list_display = (
         list_time_column("due_at"), tenant_column, status_column("state"), call_column(short=True), "host", "shard_id", list_time_column("reached_at"),
     )  # fmt: skip
@@ -57,7 +57,7 @@ class TimerScheduleAdmin(LargeTableAdmin):
 
 
 @admin.register(TimerShard)
-class TimerShardAdmin(ReadOnlyAdmin):
+class TimerShardAdmin(ReadOnlyAdmin[TimerShard]):
     list_display = ("shard_id", "owner_id", time_column("claimed_at"), time_column("lease_until"), "version")
     fields = (*list_display, "metadata")
     search_fields = ("=shard_id",)
@@ -65,7 +65,7 @@ class TimerShardAdmin(ReadOnlyAdmin):
 
 
 @admin.register(Node)
-class NodeAdmin(ReadOnlyAdmin):
+class NodeAdmin(ReadOnlyAdmin[Node]):
     list_display = (
         "owner_id", "role", "hostname", "process_id", "in_flight", time_column("started_at"), time_column("lease_until"),
     )  # fmt: skip

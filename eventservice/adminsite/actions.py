@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.contrib import messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.db import OperationalError
+from django.db.models import Model
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.template.response import TemplateResponse
@@ -19,6 +20,9 @@ from eventservice.adminsite.composite_pk import format_key, parse_key
 from eventservice.kernel.errors import DomainError
 from eventservice.kernel.ids import new_id
 from eventservice.operators.audit_log import run_audited
+
+if TYPE_CHECKING:
+    from eventservice.adminsite.model_admin import RoleAdmin
 
 # The rows of one request, which runs a transaction for each.
 MAX_ROWS = 500
@@ -50,8 +54,12 @@ class RowAction:
         return (self.permission,)
 
     def __call__(
-        self, model_admin: Any, request: HttpRequest, texts: Sequence[str], matching: Any = None
-    ) -> Any:
+        self,
+        model_admin: RoleAdmin[Model],
+        request: HttpRequest,
+        texts: Sequence[str],
+        matching: int | None = None,
+    ) -> HttpResponseBase | None:
         """Run the action and return None, or return the confirmation page."""
         rows = fetch_rows(model_admin, request, texts)
         if self.question and "confirmed" not in request.POST:
@@ -60,7 +68,7 @@ class RowAction:
         return None
 
     def _ask(
-        self, model_admin: Any, request: HttpRequest, rows: list[Any], matching: Any
+        self, model_admin: RoleAdmin[Model], request: HttpRequest, rows: list[Model], matching: int | None
     ) -> HttpResponseBase:
         context = {
             **model_admin.admin_site.each_context(request),
@@ -80,7 +88,7 @@ class RowAction:
         return TemplateResponse(request, "admin/confirm_action.html", context)
 
     def _run(
-        self, model_admin: Any, request: HttpRequest, rows: list[Any]
+        self, model_admin: RoleAdmin[Model], request: HttpRequest, rows: list[Model]
     ) -> tuple[Counter[str], Counter[str]]:
         done: Counter[str] = Counter()
         refused: Counter[str] = Counter()
@@ -97,7 +105,7 @@ class RowAction:
                 break
         return done, refused
 
-    def _act(self, model_admin: Any, request: HttpRequest, row: Any) -> str:
+    def _act(self, model_admin: RoleAdmin[Model], request: HttpRequest, row: Model) -> str:
         return run_audited(
             request.user,
             self.name,
@@ -117,12 +125,12 @@ class RowAction:
         messages.add_message(request, level, ", ".join(parts) or "No rows were selected.")
 
 
-def fetch_rows(model_admin: Any, request: HttpRequest, texts: Sequence[str]) -> list[Any]:
+def fetch_rows(model_admin: RoleAdmin[Model], request: HttpRequest, texts: Sequence[str]) -> list[Model]:
     """Return the rows with these keys.
 
     They are read in chunks that share all but the last column of the key: `pk__in` would be an OR of all keys.
     """
-    chunks: dict[tuple[Any, ...], list[Any]] = {}
+    chunks: dict[tuple[tuple[str, object], ...], list[object]] = {}
     for text in dict.fromkeys(texts[:MAX_ROWS]):
         if key := parse_key(model_admin.model, text):
             *first, (_, last) = key.items()

@@ -10,13 +10,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, date, datetime, timedelta
 from functools import reduce
 from operator import or_
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from django.contrib.admin import ListFilter, SimpleListFilter
 from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.views.main import SEARCH_VAR, ChangeList
 from django.core.paginator import Paginator
-from django.db.models import Q, QuerySet
+from django.db.models import Model, Q, QuerySet
 from django.http import HttpRequest
 from django.utils import formats
 from django.utils.functional import cached_property
@@ -26,6 +26,15 @@ from eventservice.adminsite.composite_pk import with_text_key
 from eventservice.db.bounded_count import count_capped, format_capped
 from eventservice.tenants.directory import find_tenant_names
 from eventservice.tenants.models import Tenant
+
+if TYPE_CHECKING:
+    from django.contrib.admin import ModelAdmin
+    from django.contrib.admin.filters import _ListFilterChoices
+    from django.db.models.expressions import Combinable
+
+    from eventservice.adminsite.model_admin import LargeTableAdmin, RoleAdmin
+
+M = TypeVar("M", bound="Model")
 
 MAX_LATEST_ROWS = 10_000  # rows that a filter without an index examines
 NO_TENANT = uuid.UUID(int=0)
@@ -46,8 +55,8 @@ class CappedPaginator(Paginator):  # type: ignore[type-arg]
 
 
 class ConsoleChangeList(ChangeList):
-    model_admin: Any
-    dates: list[Any]
+    model_admin: RoleAdmin[Model]
+    dates: list[DateHierarchy]
 
     def __init__(self, request: HttpRequest, *args: Any) -> None:
         super().__init__(request, *args)
@@ -68,13 +77,15 @@ class ConsoleChangeList(ChangeList):
         tenants = [spec.get_selected_name() for spec in self._choices() if isinstance(spec, TenantFilter)]
         return " of ".join([rows, *filter(None, tenants)])
 
-    def get_queryset(self, request: HttpRequest, *args: Any, **kwargs: Any) -> QuerySet[Any]:
-        rows = super().get_queryset(request, *args, **kwargs).defer(*self.model_admin.deferred_columns)
+    def get_queryset(
+        self, request: HttpRequest, exclude_parameters: list[str | None] | None = None
+    ) -> QuerySet[Model]:
+        rows = super().get_queryset(request, exclude_parameters).defer(*self.model_admin.deferred_columns)
         self.dates = [spec for spec in self.filter_specs if isinstance(spec, DateHierarchy)]
-        self.filter_specs = [spec for spec in self.filter_specs if spec not in self.dates]
+        self.filter_specs = [spec for spec in self.filter_specs if not isinstance(spec, DateHierarchy)]
         return rows
 
-    def get_ordering(self, request: HttpRequest, queryset: QuerySet[Any]) -> list[Any]:
+    def get_ordering(self, request: HttpRequest, queryset: QuerySet[Model]) -> list[str | Combinable]:
         if self.sortable_by == ():
             # The URL could ask for another order, for which there is no index.
             return list(self.model_admin.get_ordering(request))
@@ -84,17 +95,17 @@ class ConsoleChangeList(ChangeList):
         super().get_results(request)
         self.result_list = add_tenant_names(self.result_list)
 
-    def url_for_result(self, result: Any) -> str:
+    def url_for_result(self, result: Model) -> str:
         return super().url_for_result(with_text_key(result))
 
 
-def add_tenant_names(rows: Any) -> list[Any]:
+def add_tenant_names(rows: Iterable[M]) -> list[M]:
     """Return the rows, each with the name of its tenant, which one query reads for all of them."""
-    known = list(rows)
-    ids: set[Any] = {getattr(row, "tenant_id", None) for row in known} - {None}
-    names: dict[Any, str] = find_tenant_names(ids) if ids else {}
+    known: list[Any] = list(rows)  # of any model; most have a tenant, none declares its name
+    ids: set[uuid.UUID | None] = {getattr(row, "tenant_id", None) for row in known} - {None}
+    names = find_tenant_names(ids) if ids else {}
     for row in known:
-        row.tenant_name = names.get(getattr(row, "tenant_id", None), "")
+        row.tenant_name = names.get(getattr(row, "tenant_id", NO_TENANT), "")
     return known
 
 
@@ -110,19 +121,19 @@ class ChoiceFilter(SimpleListFilter):
     values: Sequence[tuple[str, str]] = ()
     preset: str | None = None  # the default value; with one, "All" is not offered
 
-    def lookups(self, request: HttpRequest, model_admin: Any) -> Sequence[tuple[str, str]]:
+    def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Model]) -> Sequence[tuple[str, str]]:
         return self.values
 
     def value(self) -> str | None:
         return super().value() or self.preset
 
-    def choices(self, changelist: Any) -> Iterator[Any]:
+    def choices(self, changelist: ChangeList) -> Iterator[_ListFilterChoices]:
         every = super().choices(changelist)
         if self.preset is not None:
             next(every)
         return every
 
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Model]) -> QuerySet[Model]:
         chosen = self.value()
         if chosen is None:
             return queryset
@@ -130,7 +141,7 @@ class ChoiceFilter(SimpleListFilter):
             raise IncorrectLookupParameters
         return self.apply(queryset, chosen)
 
-    def apply(self, queryset: QuerySet[Any], chosen: str) -> QuerySet[Any]:
+    def apply(self, queryset: QuerySet[Model], chosen: str) -> QuerySet[Model]:
         return queryset.filter(**{self.column: chosen})
 
     def get_selected_name(self) -> str:
@@ -140,11 +151,11 @@ class ChoiceFilter(SimpleListFilter):
 class RecentRowsFilter(ChoiceFilter):
     """A filter by a column without an index, which examines only the latest rows that the other filters leave."""
 
-    def apply(self, queryset: QuerySet[Any], chosen: str) -> QuerySet[Any]:
+    def apply(self, queryset: QuerySet[Model], chosen: str) -> QuerySet[Model]:
         return super().apply(limit_to_latest(queryset), chosen)
 
 
-def limit_to_latest(rows: QuerySet[Any]) -> QuerySet[Any]:
+def limit_to_latest(rows: QuerySet[Model]) -> QuerySet[Model]:
     """Limit a list to its first MAX_LATEST_ROWS rows, whose end its index knows."""
     order = str(rows.query.order_by[0])
     column = order.lstrip("-")
@@ -183,7 +194,7 @@ class TenantFilter(ChoiceFilter):
     parameter_name = "tenant"
     names = ("tenant",)
 
-    def lookups(self, request: HttpRequest, model_admin: Any) -> Sequence[tuple[str, str]]:
+    def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Model]) -> Sequence[tuple[str, str]]:
         tenants = Tenant.objects.order_by("name").values_list("pk", "name")[:MAX_TENANT_CHOICES]
         choices = [(str(pk), name) for pk, name in tenants]
         self.preset = choices[0][0] if choices else str(NO_TENANT)
@@ -193,7 +204,7 @@ class TenantFilter(ChoiceFilter):
         """Keep the filter even without choices: Django would leave it out and show the rows of all tenants."""
         return True
 
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Model]) -> QuerySet[Model]:
         return queryset.filter(tenant_id=parse_tenant_id(self.value()))
 
     def get_selected_name(self) -> str:
@@ -205,12 +216,12 @@ class TenantFilter(ChoiceFilter):
 class AnyTenantFilter(TenantFilter):
     """A tenant filter for tables whose order does not begin with the tenant: by default it shows all."""
 
-    def lookups(self, request: HttpRequest, model_admin: Any) -> Sequence[tuple[str, str]]:
+    def lookups(self, request: HttpRequest, model_admin: ModelAdmin[Model]) -> Sequence[tuple[str, str]]:
         choices = super().lookups(request, model_admin)
         self.preset = None
         return choices
 
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Model]) -> QuerySet[Model]:
         return queryset if self.value() is None else super().queryset(request, queryset)
 
 
@@ -240,7 +251,13 @@ class DateHierarchy(ListFilter):
     template = "admin/dates.html"
     names = ("year", "month", "day")
 
-    def __init__(self, request: HttpRequest, params: dict[str, Any], model: Any, model_admin: Any) -> None:
+    def __init__(
+        self,
+        request: HttpRequest,
+        params: dict[str, list[str]],
+        model: type[Model],
+        model_admin: LargeTableAdmin[Model],
+    ) -> None:
         super().__init__(request, params, model, model_admin)
         self.column: str | None = model_admin.get_date_column(request)
         self.chosen = _parse_date([params.pop(name, [""])[-1] for name in self.names])
@@ -251,14 +268,14 @@ class DateHierarchy(ListFilter):
     def expected_parameters(self) -> list[str | None]:
         return list(self.names)
 
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Model]) -> QuerySet[Model]:
         self.rows = queryset
         if not self.chosen:
             return queryset
         first, end = _get_period(self.chosen)
         return queryset.filter(**{f"{self.column}__gte": first, f"{self.column}__lt": end})
 
-    def choices(self, changelist: Any) -> Iterator[Any]:
+    def choices(self, changelist: ChangeList) -> Iterator[dict[str, object]]:
         """Return the link back, then the dates that can be chosen next."""
         first, last = self._end(f"{self.column}"), self._end(f"-{self.column}")
         if first is None or last is None:
@@ -276,7 +293,7 @@ class DateHierarchy(ListFilter):
         moment = self.rows.order_by(order).values_list(order.lstrip("-"), flat=True)[:1].first()
         return moment.astimezone(UTC).date() if moment else None
 
-    def _choice(self, changelist: Any, parts: list[int], back: bool = False) -> dict[str, Any]:
+    def _choice(self, changelist: ChangeList, parts: list[int], back: bool = False) -> dict[str, object]:
         asked = dict(zip(self.names, parts, strict=False))
         return {
             "back": back,
@@ -337,9 +354,9 @@ def _format_date(parts: list[int]) -> str:
 # --- search -------------------------------------------------------------------------------------
 
 
-def build_key_filter(column: str, found: Iterable[tuple[uuid.UUID, Any]]) -> Q:
+def build_key_filter(column: str, found: Iterable[tuple[uuid.UUID, object]]) -> Q:
     """Return a filter for the rows with these pairs of tenant and value, which matches nothing if there are none."""
-    by_tenant: dict[uuid.UUID, list[Any]] = {}
+    by_tenant: dict[uuid.UUID, list[object]] = {}
     for tenant_id, value in found:
         by_tenant.setdefault(tenant_id, []).append(value)
     nothing = Q(pk__in=[])

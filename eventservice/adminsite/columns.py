@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Callable, Collection
 from datetime import UTC
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import urlencode
 
+from django.db.models import Model
 from django.urls import reverse
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
@@ -20,13 +22,20 @@ from execution.redaction import MASK
 NOTHING = "–"
 MAX_SHOWN = 20_000  # characters
 
-Column = Callable[[Any], Any]
+Column = Callable[[Any], Any]  # of a row, which only the caller knows the model of, the value to show
+
+
+class TenantRow(Protocol):
+    """A row of a model with a tenant."""
+
+    @property
+    def tenant_id(self) -> uuid.UUID | None: ...
 
 
 def column(label: str, show: Column, empty: str = NOTHING) -> Column:
     """Return a read-only column for `list_display` and `fields`."""
 
-    def render(row: Any) -> Any:
+    def render(row: Model) -> object:
         return show(row)
 
     render.__name__ = label.replace(" ", "_")
@@ -42,7 +51,7 @@ def time_column(name: str) -> Column:
 def list_time_column(name: str) -> Column:
     """Return a narrow time column for lists: to the second, in UTC as its heading says."""
 
-    def show(row: Any) -> SafeString | str:
+    def show(row: Model) -> SafeString | str:
         at = getattr(row, name)
         if at is None:
             return NOTHING
@@ -62,12 +71,12 @@ def short_id_column(name: str, label: str = "") -> Column:
     return column(label or name.replace("_", " "), lambda row: _short(getattr(row, name)))
 
 
-def _short(value: Any) -> SafeString | str:
+def _short(value: object) -> SafeString | str:
     return NOTHING if value is None else format_html('<span title="{}">…{}</span>', value, str(value)[-8:])
 
 
 def status_column(name: str) -> Column:
-    def show(row: Any) -> SafeString:
+    def show(row: Model) -> SafeString:
         value = getattr(row, name)
         return format_html('<span class="pill {}">{}</span>', value.lower(), value)
 
@@ -83,7 +92,7 @@ def json_column(name: str) -> Column:
     return text_column(name.replace("_", " "), lambda row: getattr(row, name))
 
 
-def _document(value: Any) -> SafeString | str:
+def _document(value: object) -> SafeString | str:
     if value is None or value == "":
         return NOTHING
     text = value if isinstance(value, str) else json.dumps(mask_secrets(value), indent=2, ensure_ascii=False)
@@ -93,7 +102,7 @@ def _document(value: Any) -> SafeString | str:
     return format_html('<pre class="document">{}</pre><span class="help">{}</span>', text[:MAX_SHOWN], note)
 
 
-def mask_secrets(value: Any) -> Any:
+def mask_secrets(value: object) -> object:
     """Return a JSON value with every encrypted string masked, at any depth."""
     match value:
         case {"encrypted": _}:
@@ -107,7 +116,7 @@ def mask_secrets(value: Any) -> Any:
     return value
 
 
-def _tenant(row: Any) -> str:
+def _tenant(row: TenantRow) -> str:
     name = getattr(row, "tenant_name", None)
     if name is None and row.tenant_id is not None:
         name = Tenant.objects.filter(pk=row.tenant_id).values_list("name", flat=True).first()
@@ -121,7 +130,7 @@ def link_column(label: str, url: Callable[[Any], str], text: Column) -> Column:
     return column(label, lambda row: format_html('<a href="{}">{}</a>', url(row), text(row)))
 
 
-def build_list_url(model: str, **query: Any) -> str:
+def build_list_url(model: str, **query: object) -> str:
     """Return the address of a change list; `model` is `app_model`, as in the names of Django's URLs."""
     return f"{reverse(f'admin:{model}_changelist')}?{urlencode(query)}"
 
@@ -129,18 +138,18 @@ def build_list_url(model: str, **query: Any) -> str:
 def call_column(attribute: str = "service_call_id", *, short: bool = False) -> Column:
     """Return a column that links to the call in the admin."""
 
-    def url(row: Any) -> str:
+    def url(row: TenantRow) -> str:
         key = f"{row.tenant_id}~{getattr(row, attribute)}"
         return reverse("admin:orchestration_servicecall_change", args=[key])
 
-    def text(row: Any) -> Any:
+    def text(row: Model) -> object:
         return _short(getattr(row, attribute)) if short else getattr(row, attribute)
 
     return link_column("call", url, text)
 
 
 def links_column(label: str, targets: Callable[[Any], Collection[tuple[str, str]]]) -> Column:
-    def show(row: Any) -> SafeString:
+    def show(row: Model) -> SafeString:
         return format_html_join(" · ", '<a href="{1}">{0}</a>', targets(row))
 
     return column(label, show)

@@ -19,11 +19,11 @@ SEPARATOR = "~"
 Response = TypeVar("Response", bound=HttpResponseBase)
 
 
-def format_key(row: Any) -> str:
+def format_key(row: models.Model) -> str:
     return SEPARATOR.join(map(str, row.pk)) if isinstance(row.pk, tuple) else str(row.pk)
 
 
-def parse_key(model: type[models.Model], text: str) -> dict[str, Any] | None:
+def parse_key(model: type[models.Model], text: str) -> dict[str, object] | None:
     """Return the columns of the key that a string stands for, or None. Only the last column may contain the separator."""
     fields = model._meta.pk_fields
     parts = text.split(SEPARATOR, len(fields) - 1)
@@ -46,7 +46,7 @@ def parse_uuid(text: str) -> uuid.UUID | None:
 class KeyedRow:
     """Stands for a row in Django's templates and history, which build URLs from `pk`."""
 
-    def __init__(self, row: Any) -> None:
+    def __init__(self, row: models.Model) -> None:
         self.pk = format_key(row)
         self._meta = row._meta
         self._text = str(row)
@@ -55,7 +55,8 @@ class KeyedRow:
         return self._text
 
 
-def with_text_key(row: Any) -> Any:
+def with_text_key(row: models.Model | None) -> Any:
+    """Return the row, or if its key is composite, what stands for it."""
     return KeyedRow(row) if row is not None and isinstance(row.pk, tuple) else row
 
 

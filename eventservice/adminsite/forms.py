@@ -16,16 +16,16 @@ class Lines(forms.CharField):
 
     widget = forms.Textarea(attrs={"rows": 4, "cols": 60, "spellcheck": "false"})
 
-    def prepare_value(self, value: Any) -> Any:
+    def prepare_value(self, value: object) -> object:
         return "\n".join(value) if isinstance(value, list) else value
 
-    def has_changed(self, initial: Any, data: Any) -> bool:
+    def has_changed(self, initial: list[str] | None, data: str | None) -> bool:
         return (initial or []) != self._split(data)
 
-    def clean(self, value: Any) -> list[str]:
+    def clean(self, value: str | None) -> list[str]:
         return self._split(super().clean(value))
 
-    def _split(self, text: Any) -> list[str]:
+    def _split(self, text: str | None) -> list[str]:
         return list(dict.fromkeys(line.strip() for line in (text or "").splitlines() if line.strip()))
 
 

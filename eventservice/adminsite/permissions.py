@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from django.db.models import Model
 from django.http import HttpRequest
 
 from eventservice.operators.roles import Role, role_of
@@ -29,16 +28,16 @@ class RolePermissions:
     def has_module_permission(self, request: HttpRequest) -> bool:
         return has_role(request, self.view_role)
 
-    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+    def has_view_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         return has_role(request, self.view_role)
 
-    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+    def has_add_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         return has_role(request, self.edit_role)
 
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         return has_role(request, self.edit_role)
 
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         return has_role(request, self.edit_role)
 
     # For actions (eventservice.adminsite.actions).

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeVar
 
-from django.contrib.admin import AdminSite
+from django.contrib import admin
 from django.contrib.admin.exceptions import AlreadyRegistered
 from django.contrib.auth.views import redirect_to_login
 from django.db import models
@@ -16,8 +16,10 @@ from eventservice.adminsite.model_admin import ReadOnlyAdmin, RoleAdmin
 from eventservice.adminsite.permissions import has_role
 from eventservice.operators.roles import Role
 
+M = TypeVar("M", bound=models.Model)
 
-class ConsoleSite(AdminSite):
+
+class ConsoleSite(admin.AdminSite):
     site_header = "Event Service"
     site_title = "Event Service"
     index_title = "Administration"
@@ -32,9 +34,9 @@ class ConsoleSite(AdminSite):
 
     def register(
         self,
-        model_or_iterable: type[models.Model] | Iterable[type[models.Model]],
-        admin_class: Any = None,
-        **options: Any,
+        model_or_iterable: type[M] | Iterable[type[M]],
+        admin_class: type[admin.ModelAdmin[M]] | None = None,
+        **options: object,
     ) -> None:
         """Register models, also those with composite keys. Third-party admins become read-only and follow the roles."""
         made = admin_class or ReadOnlyAdmin
@@ -55,12 +57,12 @@ class ConsoleSite(AdminSite):
     def has_permission(self, request: HttpRequest) -> bool:
         return has_role(request, Role.VIEWER)
 
-    def login(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
+    def login(self, request: HttpRequest, extra_context: dict[str, object] | None = None) -> HttpResponse:
         """Redirect to the console's sign-in page, which leads back here."""
         wanted = request.GET.get("next") or reverse("admin:index")
         return redirect_to_login(wanted, reverse("console:login"))
 
-    def logout(self, request: HttpRequest, extra_context: Any = None) -> Any:
+    def logout(self, request: HttpRequest, extra_context: dict[str, object] | None = None) -> Any:
         from eventservice.console.session import SignOut
 
         return SignOut.as_view()(request)

@@ -7,11 +7,12 @@ from typing import Any
 from django import forms
 from django.contrib import admin
 from django.core.exceptions import ValidationError
+from django.db.models import Model, QuerySet
 from django.http import HttpRequest
 
 from eventservice.adminsite.actions import RowAction
 from eventservice.adminsite.change_lists import AnyTenantFilter, ChoiceFilter
-from eventservice.adminsite.columns import column, list_time_column, time_column
+from eventservice.adminsite.columns import Column, column, list_time_column, time_column
 from eventservice.adminsite.forms import Lines, SchemaForm
 from eventservice.adminsite.model_admin import RoleAdmin
 from eventservice.console.base.edit_token import EditConflict, compute_edit_token, require_unchanged
@@ -86,7 +87,7 @@ class TenantForm(SchemaForm):
 
 
 @admin.register(Tenant)
-class TenantAdmin(RoleAdmin):
+class TenantAdmin(RoleAdmin[Tenant]):
     edit_role = Role.ADMIN
     form = TenantForm
     audited_fields = ("name", *SETTINGS)
@@ -103,19 +104,21 @@ class TenantAdmin(RoleAdmin):
     search_help_text = "Part of the name, or the complete id."
     ordering = ("name",)
 
-    def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+    def get_fields(self, request: HttpRequest, obj: Tenant | None = None) -> tuple[str | Column, ...]:
         secret = ("signing_secret",) if self.has_change_permission(request) else ()
         token = ("edit_token",) if secret and obj else ()
         return ("name", *SETTINGS, *secret, *token, *(KNOWN if obj else ()))
 
-    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:
+    def get_readonly_fields(
+        self, request: HttpRequest, obj: Tenant | None = None
+    ) -> tuple[str | Column, ...]:
         return ("name", *KNOWN) if obj else ()
 
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         """Forbid deletion: a tenant that is no longer served is deactivated."""
         return False
 
-    def save_model(self, request: HttpRequest, obj: Tenant, form: Any, change: bool) -> None:
+    def save_model(self, request: HttpRequest, obj: Tenant, form: SchemaForm, change: bool) -> None:
         given = {name: form.cleaned_data[name] for name in form.changed_data}
         if not given.get("signing_secret"):
             given.pop("signing_secret", None)
@@ -141,7 +144,7 @@ class NamespaceForm(SchemaForm):
 
 
 @admin.register(Namespace)
-class NamespaceAdmin(RoleAdmin):
+class NamespaceAdmin(RoleAdmin[Namespace]):
     """Namespaces can be created but not changed: the number of shards is fixed, since timers are found by it."""
 
     edit_role = Role.ADMIN
@@ -155,16 +158,16 @@ class NamespaceAdmin(RoleAdmin):
     fields = ("tenant", "name", "num_shards")
     raw_id_fields = ("tenant",)
 
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         return False
 
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         return False
 
     def get_audit_subject(self, row: Namespace) -> str:
         return str(row.tenant_id)
 
-    def save_model(self, request: HttpRequest, obj: Namespace, form: Any, change: bool) -> None:
+    def save_model(self, request: HttpRequest, obj: Namespace, form: SchemaForm, change: bool) -> None:
         declare_namespace(obj.tenant_id, obj.name, obj.num_shards)
 
 
@@ -174,7 +177,7 @@ class UsableFilter(ChoiceFilter):
     names = ("revoked",)
     values = (("no", "No"), ("yes", "Yes"))
 
-    def apply(self, queryset: Any, chosen: str) -> Any:
+    def apply(self, queryset: QuerySet[Model], chosen: str) -> QuerySet[Model]:
         return queryset.filter(revoked_at__isnull=chosen == "no")
 
 
@@ -189,7 +192,7 @@ SCOPES = column("scopes", lambda key: ", ".join(key.scopes))
 
 
 @admin.register(ApiKey)
-class ApiKeyAdmin(RoleAdmin):
+class ApiKeyAdmin(RoleAdmin[ApiKey]):
     """API keys, of whose secrets only a hash is stored."""
 
     list_display = (
