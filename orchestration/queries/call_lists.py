@@ -121,20 +121,22 @@ def _merge_positions(
     return list(islice(heapq.merge(*walks, key=itemgetter(0), reverse=order.descending), limit))
 
 
-def _read_positions(wanted: CallFilter, order: Order, after: Position | None, limit: int) -> list[Position]:
-    calls = ServiceCall.objects.for_tenant(wanted.tenant_id)
-    rare = select_by_rare_id(wanted)
+def _read_positions(
+    call_filter: CallFilter, order: Order, after: Position | None, limit: int
+) -> list[Position]:
+    calls = ServiceCall.objects.for_tenant(call_filter.tenant_id)
+    rare = select_by_rare_id(call_filter)
     if rare is not None:
         return _read_in_order(rare, order, after, limit, Unindexed)
-    few = list_few_ids(wanted)
+    few = list_few_ids(call_filter)
     if few is not None:
-        matching = calls.filter(match_without_index(wanted), service_call_id__in=few)
+        matching = calls.filter(match_without_index(call_filter), service_call_id__in=few)
         return _read_in_order(matching, order, after, limit, Unindexed)
-    if order.column == "submitted_at" and _can_walk_by_tag(wanted):
-        return _walk_tag(wanted, order.descending, after, limit)
+    if order.column == "submitted_at" and _can_walk_by_tag(call_filter):
+        return _walk_tag(call_filter, order.descending, after, limit)
     if order.column == "due_at":
-        return _walk_due(calls, wanted, order, after, limit)
-    return _read_in_order(calls.filter(_match_in_order(wanted)), order, after, limit)
+        return _walk_due(calls, call_filter, order, after, limit)
+    return _read_in_order(calls.filter(_match_in_order(call_filter)), order, after, limit)
 
 
 def _read_in_order(
@@ -164,24 +166,24 @@ def _match_beyond(first: Any, last: Any, descending: bool, after: Position) -> Q
 # --- step 1: few ------------------------------------------------------------------------------------------------
 
 
-def select_by_rare_id(wanted: CallFilter) -> QuerySet[Any] | None:
+def select_by_rare_id(call_filter: CallFilter) -> QuerySet[Any] | None:
     """Select the matching calls if the filter names an id that only few calls share."""
     for column in RARE_ID_COLUMNS:
-        if (value := getattr(wanted, column)) is not None:
-            calls = ServiceCall.objects.for_tenant(wanted.tenant_id).filter(**{column: value})
-            return calls.filter(match_without_index(wanted, without=column)).order_by()
+        if (value := getattr(call_filter, column)) is not None:
+            calls = ServiceCall.objects.for_tenant(call_filter.tenant_id).filter(**{column: value})
+            return calls.filter(match_without_index(call_filter, without=column)).order_by()
     return None
 
 
-def list_few_ids(wanted: CallFilter) -> list[uuid.UUID] | None:
+def list_few_ids(call_filter: CallFilter) -> list[uuid.UUID] | None:
     """Return the ids of all calls that match one part of the filter, if there is a part that only few match."""
-    found = select_few(wanted)
+    found = select_few(call_filter)
     return None if found is None else list(set(found.values_list("service_call_id", flat=True)))
 
 
-def select_few(wanted: CallFilter) -> QuerySet[Any] | None:
+def select_few(call_filter: CallFilter) -> QuerySet[Any] | None:
     """Select the calls that match one part of the filter, if there is a part that only few match."""
-    for found in select_by_each_part(wanted):
+    for found in select_by_each_part(call_filter):
         found = found.order_by()
         # Counted first: that takes the index alone.
         if found.values_list("tenant_id")[: MAX_FEW + 1].count() <= MAX_FEW:
@@ -189,28 +191,32 @@ def select_few(wanted: CallFilter) -> QuerySet[Any] | None:
     return None
 
 
-def select_by_each_part(wanted: CallFilter) -> Iterator[QuerySet[Any]]:
+def select_by_each_part(call_filter: CallFilter) -> Iterator[QuerySet[Any]]:
     """Yield the calls, or tags, that match each part of the filter that has an index."""
-    tags = ServiceCallTag.objects.for_tenant(wanted.tenant_id)
-    calls = ServiceCall.objects.for_tenant(wanted.tenant_id)
-    if wanted.any_tag and wanted.tags:
-        yield tags.filter(tag__in=wanted.tags)
+    tags = ServiceCallTag.objects.for_tenant(call_filter.tenant_id)
+    calls = ServiceCall.objects.for_tenant(call_filter.tenant_id)
+    if call_filter.any_tag and call_filter.tags:
+        yield tags.filter(tag__in=call_filter.tags)
     else:
-        yield from (tags.filter(tag=tag) for tag in sorted(wanted.tags))
-    if wanted.statuses:
+        yield from (tags.filter(tag=tag) for tag in sorted(call_filter.tags))
+    if call_filter.statuses:
         yield calls.filter(
-            status__in=wanted.statuses, **build_range("due_at", wanted.due_from, wanted.due_to)
+            status__in=call_filter.statuses, **build_range("due_at", call_filter.due_from, call_filter.due_to)
         )
-    elif wanted.due_from or wanted.due_to:
+    elif call_filter.due_from or call_filter.due_to:
         every = sorted(Status.values)
-        yield calls.filter(status__in=every, **build_range("due_at", wanted.due_from, wanted.due_to))
-    if wanted.submitted_from or wanted.submitted_to:
-        yield calls.filter(**build_range("submitted_at", wanted.submitted_from, wanted.submitted_to))
-    if wanted.timers:
-        within = {} if wanted.namespace is None else {"namespace": wanted.namespace}
+        yield calls.filter(
+            status__in=every, **build_range("due_at", call_filter.due_from, call_filter.due_to)
+        )
+    if call_filter.submitted_from or call_filter.submitted_to:
+        yield calls.filter(
+            **build_range("submitted_at", call_filter.submitted_from, call_filter.submitted_to)
+        )
+    if call_filter.timers:
+        within = {} if call_filter.namespace is None else {"namespace": call_filter.namespace}
         yield calls.filter(external_id__isnull=False, **within)
     for column in ("host", "name", "namespace"):
-        value = getattr(wanted, column)
+        value = getattr(call_filter, column)
         if value is not None and value != DEFAULT_NAMESPACE:
             yield calls.filter(**{column: value})
 
@@ -218,17 +224,19 @@ def select_by_each_part(wanted: CallFilter) -> Iterator[QuerySet[Any]]:
 # --- step 2: a walk ---------------------------------------------------------------------------------------------
 
 
-def _can_walk_by_tag(wanted: CallFilter) -> bool:
-    all_tags = len(wanted.tags) == 1 or (bool(wanted.tags) and not wanted.any_tag)
-    return all_tags and wanted.submitted_from is None and wanted.submitted_to is None
+def _can_walk_by_tag(call_filter: CallFilter) -> bool:
+    all_tags = len(call_filter.tags) == 1 or (bool(call_filter.tags) and not call_filter.any_tag)
+    return all_tags and call_filter.submitted_from is None and call_filter.submitted_to is None
 
 
-def _walk_tag(wanted: CallFilter, descending: bool, after: Position | None, limit: int) -> list[Position]:
-    tag, *others = sorted(wanted.tags)
-    rows = ServiceCallTag.objects.for_tenant(wanted.tenant_id).filter(tag=tag)
+def _walk_tag(
+    call_filter: CallFilter, descending: bool, after: Position | None, limit: int
+) -> list[Position]:
+    tag, *others = sorted(call_filter.tags)
+    rows = ServiceCallTag.objects.for_tenant(call_filter.tenant_id).filter(tag=tag)
     for other in others:
-        rows = rows.filter(_has_tag(wanted, {other}))
-    rows = rows.filter(match_without_index(wanted, "service_call__", tags=False))
+        rows = rows.filter(_has_tag(call_filter, {other}))
+    rows = rows.filter(match_without_index(call_filter, "service_call__", tags=False))
     if after is not None:
         rows = rows.filter(**{f"service_call_id__{'lt' if descending else 'gt'}": after[-1]})
     ordered = rows.order_by("-service_call_id" if descending else "service_call_id")
@@ -236,54 +244,58 @@ def _walk_tag(wanted: CallFilter, descending: bool, after: Position | None, limi
 
 
 def _walk_due(
-    calls: QuerySet[Any], wanted: CallFilter, order: Order, after: Position | None, limit: int
+    calls: QuerySet[Any], call_filter: CallFilter, order: Order, after: Position | None, limit: int
 ) -> list[Position]:
     """Merge one walk for each status: the index begins with it."""
-    within = build_range("due_at", wanted.due_from, wanted.due_to)
-    matching = calls.filter(match_without_index(wanted, without="status"))
+    within = build_range("due_at", call_filter.due_from, call_filter.due_to)
+    matching = calls.filter(match_without_index(call_filter, without="status"))
     walks = [
         _read_in_order(matching.filter(status=status, **within), order, after, limit)
-        for status in sorted(wanted.statuses or Status.values)
+        for status in sorted(call_filter.statuses or Status.values)
     ]
     return list(heapq.merge(*walks, reverse=order.descending))[:limit]
 
 
-def _match_in_order(wanted: CallFilter) -> Q:
+def _match_in_order(call_filter: CallFilter) -> Q:
     """For a walk in the order of submission: through the index of submission, or of the host or the name, which have
     the same order."""
     for column in ("host", "name"):
-        if (value := getattr(wanted, column)) is not None:
-            return Q(**{column: value}) & match_without_index(wanted, without=column)
-    submitted = build_range("submitted_at", wanted.submitted_from, wanted.submitted_to)
-    return Q(**submitted) & match_without_index(wanted)
+        if (value := getattr(call_filter, column)) is not None:
+            return Q(**{column: value}) & match_without_index(call_filter, without=column)
+    submitted = build_range("submitted_at", call_filter.submitted_from, call_filter.submitted_to)
+    return Q(**submitted) & match_without_index(call_filter)
 
 
 # --- conditions -------------------------------------------------------------------------------------------------
 
 
-def match_without_index(wanted: CallFilter, path: str = "", *, tags: bool = True, without: str = "") -> Q:
+def match_without_index(
+    call_filter: CallFilter, path: str = "", *, tags: bool = True, without: str = ""
+) -> Q:
     """Return the filter's conditions in a form for which no planner takes an index; `without` one column, which the
     caller answers by an index."""
     conditions = Q()
-    if wanted.statuses and without != "status":
-        conditions &= _compare(path + "status", "In", sorted(wanted.statuses))
+    if call_filter.statuses and without != "status":
+        conditions &= _compare(path + "status", "In", sorted(call_filter.statuses))
     for column in ("host", "name", "namespace", *RARE_ID_COLUMNS):
-        value = getattr(wanted, column)
+        value = getattr(call_filter, column)
         if value is not None and without != column:
             conditions &= _compare(path + column, "Exact", value)
     for column, begin, end in (
-        ("due_at", wanted.due_from, wanted.due_to),
-        ("submitted_at", wanted.submitted_from, wanted.submitted_to),
+        ("due_at", call_filter.due_from, call_filter.due_to),
+        ("submitted_at", call_filter.submitted_from, call_filter.submitted_to),
     ):
         if begin is not None:
             conditions &= _compare(path + column, "GreaterThanOrEqual", begin)
         if end is not None:
             conditions &= _compare(path + column, "LessThan", end)
-    if wanted.timers:
+    if call_filter.timers:
         conditions &= Q(**{path + "external_id__isnull": False})
-    if wanted.tags and tags:
-        for group in [wanted.tags] if wanted.any_tag else [{tag} for tag in sorted(wanted.tags)]:
-            conditions &= _has_tag(wanted, group)
+    if call_filter.tags and tags:
+        for group in (
+            [call_filter.tags] if call_filter.any_tag else [{tag} for tag in sorted(call_filter.tags)]
+        ):
+            conditions &= _has_tag(call_filter, group)
     return conditions
 
 
@@ -291,8 +303,8 @@ def _compare(column: str, lookup: str, value: Any) -> Q:
     return Q(getattr(lookups, lookup)(Unindexed(F(column)), value))
 
 
-def _has_tag(wanted: CallFilter, tags: Collection[str]) -> Q:
-    rows = ServiceCallTag.objects.for_tenant(wanted.tenant_id)
+def _has_tag(call_filter: CallFilter, tags: Collection[str]) -> Q:
+    rows = ServiceCallTag.objects.for_tenant(call_filter.tenant_id)
     return Q(Exists(rows.filter(service_call_id=OuterRef("service_call_id"), tag__in=sorted(tags))))
 
 

@@ -133,22 +133,22 @@ def _count_all(filters: Sequence[CallFilter]) -> tuple[int, bool]:
     return total, exact
 
 
-def _count_of_tenant(wanted: CallFilter) -> tuple[int, bool]:
-    rows = _select_few(wanted)
+def _count_of_tenant(call_filter: CallFilter) -> tuple[int, bool]:
+    rows = _select_few(call_filter)
     if rows is not None:
         return rows.values_list("tenant_id").count(), True
-    indexed = list(select_by_each_part(wanted))
-    if len(indexed) == 1 and wanted.namespace != DEFAULT_NAMESPACE and not wanted.any_tag:
+    indexed = list(select_by_each_part(call_filter))
+    if len(indexed) == 1 and call_filter.namespace != DEFAULT_NAMESPACE and not call_filter.any_tag:
         return _count_each(indexed)[0], True
-    return _count_latest(wanted)
+    return _count_latest(call_filter)
 
 
-def _count_latest(wanted: CallFilter) -> tuple[int, bool]:
+def _count_latest(call_filter: CallFilter) -> tuple[int, bool]:
     """Count the matching calls among the latest ones. Return whether those are all calls, too."""
     matches = Case(
-        When(match_without_index(wanted), then=Value(1)), default=Value(0), output_field=IntegerField()
+        When(match_without_index(call_filter), then=Value(1)), default=Value(0), output_field=IntegerField()
     )
-    latest = ServiceCall.objects.for_tenant(wanted.tenant_id).order_by("-submitted_at")
+    latest = ServiceCall.objects.for_tenant(call_filter.tenant_id).order_by("-submitted_at")
     scanned = latest.annotate(matches=matches).values("matches")[:MAX_ROWS_SCANNED]
     found = scanned.aggregate(matching=Sum("matches"), seen=Count("*"))
     return found["matching"] or 0, found["seen"] < MAX_ROWS_SCANNED

@@ -18,10 +18,10 @@ from orchestration.states import Status
 EACH_TENANT: Any = OuterRef("pk")
 
 
-def list_tenants_with_calls(wanted: CallFilter, limit: int) -> dict[uuid.UUID, str]:
+def list_tenants_with_calls(call_filter: CallFilter, limit: int) -> dict[uuid.UUID, str]:
     """Return the names of tenants that may have matching calls, by id, in the order of their names. Each part of the
     filter is checked on its own, so this is an upper bound."""
-    return _filter_tenants(Tenant.objects.all(), _build_index_lookups(wanted), limit)
+    return _filter_tenants(Tenant.objects.all(), _build_index_lookups(call_filter), limit)
 
 
 def list_tenants_with_id(
@@ -33,28 +33,28 @@ def list_tenants_with_id(
     return _filter_tenants(tenants, [[calls.filter(**{column: value})]], limit)
 
 
-def _build_index_lookups(wanted: CallFilter) -> Iterator[list[QuerySet[Any]]]:
+def _build_index_lookups(call_filter: CallFilter) -> Iterator[list[QuerySet[Any]]]:
     """Yield for each part of the filter the queries one of which must find a call.
 
     They are in the order of their index. Without it, a planner that expects to find a row soon reads all rows if there is
     none.
     """
     calls, tags = ServiceCall.objects.for_tenant(EACH_TENANT), ServiceCallTag.objects.for_tenant(EACH_TENANT)
-    for tag in sorted(wanted.tags):
+    for tag in sorted(call_filter.tags):
         yield [tags.filter(tag=tag).order_by("service_call_id")]
-    due = build_range("due_at", wanted.due_from, wanted.due_to)
-    if wanted.statuses or due:
-        statuses = sorted(wanted.statuses or Status.values)
+    due = build_range("due_at", call_filter.due_from, call_filter.due_to)
+    if call_filter.statuses or due:
+        statuses = sorted(call_filter.statuses or Status.values)
         yield [calls.filter(status=status, **due).order_by("due_at") for status in statuses]
     for column in ("host", "name"):
-        if (value := getattr(wanted, column)) is not None:
+        if (value := getattr(call_filter, column)) is not None:
             yield [calls.filter(**{column: value}).order_by("submitted_at")]
     for column in RARE_ID_COLUMNS:
-        if (value := getattr(wanted, column)) is not None:
+        if (value := getattr(call_filter, column)) is not None:
             yield [calls.filter(**{column: value})]
-    if wanted.namespace is not None:  # not in any index of calls
-        yield [Namespace.objects.for_tenant(EACH_TENANT).filter(name=wanted.namespace)]
-    submitted = build_range("submitted_at", wanted.submitted_from, wanted.submitted_to)
+    if call_filter.namespace is not None:  # not in any index of calls
+        yield [Namespace.objects.for_tenant(EACH_TENANT).filter(name=call_filter.namespace)]
+    submitted = build_range("submitted_at", call_filter.submitted_from, call_filter.submitted_to)
     yield [calls.filter(**submitted).order_by("submitted_at")]
 
 

@@ -18,14 +18,13 @@ from orchestration.models import CallRollup, HostRollup, Resolution, RollupMark,
 from orchestration.states import Status
 from orchestration.statistics.aggregation import LATENESS_BUCKETS_MS, STEP, round_down, round_up
 from orchestration.statistics.live_counts import select_calls
-from orchestration.statistics.rollup import COUNTERS, LATENESS_COLUMNS, OUTCOME_COLUMNS
+from orchestration.statistics.rollup import COUNTERS, ENDED, LATENESS_COLUMNS, OUTCOME_COLUMNS
 
 MINUTE, HOUR = Resolution.MINUTE, Resolution.HOUR
 # What was due since the last rollup: sampled for each slice and status.
 MAX_LATENESS_SAMPLE = 300
 # A chart shows this many tenants or hosts; the others are added up.
 MAX_SHARES = 8
-SUM_OF_ENDED = Sum(F("succeeded") + F("failed") + F("canceled"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,9 +238,7 @@ def _sum(rows: QuerySet[Any]) -> Outcomes:
 
 def _shares(rows: QuerySet[Any], key: str, whole: Outcomes) -> list[ChartShare]:
     """Return the largest shares, and what is left of `whole`."""
-    sums = rows.values_list(key).annotate(
-        *(Sum(name) for name in OUTCOME_COLUMNS.values()), total=SUM_OF_ENDED
-    )
+    sums = rows.values_list(key).annotate(*(Sum(name) for name in OUTCOME_COLUMNS.values()), total=Sum(ENDED))
     shares, rest = [], Outcomes(whole.succeeded, whole.failed, whole.canceled)
     for value, succeeded, failed, canceled, _ in sums.order_by("-total", key)[:MAX_SHARES]:
         shares.append(ChartShare(value, Outcomes(int(succeeded), int(failed), int(canceled))))

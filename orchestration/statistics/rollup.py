@@ -44,10 +44,10 @@ from orchestration.statistics.aggregation import (
 log = get_logger(__name__)
 
 MINUTE, HOUR = Resolution.MINUTE, Resolution.HOUR
-MINUTES_KEPT = timedelta(hours=25)
-HOURS_KEPT = timedelta(days=90)
+MINUTE_RETENTION = timedelta(hours=25)
+HOUR_RETENTION = timedelta(days=90)
 # How far back history is counted.
-HISTORY_COUNTED = timedelta(days=30)
+MAX_HISTORY = timedelta(days=30)
 # A minute is covered this long after its end: whatever was submitted in it has been committed by then.
 SETTLING_TIME = timedelta(seconds=15)
 # The approximate number of calls in a piece of work. One minute may have more.
@@ -76,19 +76,19 @@ def roll_up(seconds: float) -> bool:
     now = db_now()
     marks = _read_marks(now)
     minutes_from = _find_oldest_minute_kept(now, marks)
-    counts = [_TenantRound(mark, now, minutes_from) for mark in marks]
-    jobs = deque((count, count.iter_pieces()) for count in counts)
+    rounds = [_TenantRound(mark, now, minutes_from) for mark in marks]
+    jobs = deque((one, one.iter_pieces()) for one in rounds)
     while jobs:
-        count, pieces = jobs.popleft()
-        if _run_piece(count, pieces):
-            jobs.append((count, pieces))
+        tenant_round, pieces = jobs.popleft()
+        if _run_piece(tenant_round, pieces):
+            jobs.append((tenant_round, pieces))
         # Checked after the piece: a round always does some work, however short its time is.
         if time.monotonic() >= deadline:
             break
-    quiet = [count.mark.pk for count in counts if count.quiet]
+    quiet = [one.mark.pk for one in rounds if one.quiet]
     _advance_quiet(quiet, now)
     _prune_rollups(MINUTE, minutes_from)
-    _prune_rollups(HOUR, now - HOURS_KEPT)
+    _prune_rollups(HOUR, now - HOUR_RETENTION)
     return not jobs
 
 
@@ -99,10 +99,10 @@ def forget_rollups(tenant_id: uuid.UUID) -> None:
             model.objects.for_tenant(tenant_id).delete()
 
 
-def _read_marks(now: datetime) -> list[Any]:
+def _read_marks(now: datetime) -> list[RollupMark]:
     """Return the tenants' marks, those furthest behind first. New tenants get one."""
     known = set(RollupMark.across_tenants.values_list("pk", flat=True))
-    begin = round_down(now - MINUTES_KEPT, STEP[HOUR])
+    begin = round_down(now - MINUTE_RETENTION, STEP[HOUR])
     fresh = [
         RollupMark(tenant_id=tenant_id, covered_until=begin, counted_until=begin, history_until=begin)
         for tenant_id in list_tenant_ids()
@@ -112,19 +112,19 @@ def _read_marks(now: datetime) -> list[Any]:
     return list(RollupMark.across_tenants.order_by("counted_until", "pk"))
 
 
-def _find_oldest_minute_kept(now: datetime, marks: list[Any]) -> datetime:
+def _find_oldest_minute_kept(now: datetime, marks: list[RollupMark]) -> datetime:
     """Return the hour before which all minutes have been summed up, and may be deleted."""
-    return round_down(min([now - MINUTES_KEPT, *(mark.covered_until for mark in marks)]), STEP[HOUR])
+    return round_down(min([now - MINUTE_RETENTION, *(mark.covered_until for mark in marks)]), STEP[HOUR])
 
 
-def _run_piece(count: _TenantRound, pieces: Iterator[None]) -> bool:
+def _run_piece(tenant_round: _TenantRound, pieces: Iterator[None]) -> bool:
     """Run one piece of work. Return whether there may be more."""
     try:
-        return next(pieces, count) is not count
+        return next(pieces, tenant_round) is not tenant_round
     except OvertakenError:
         return False
     except DatabaseError:
-        log.exception("rollup_troubled", tenant_id=str(count.mark.pk))
+        log.exception("rollup_troubled", tenant_id=str(tenant_round.mark.pk))
         return False
 
 
@@ -147,7 +147,7 @@ def _prune_rollups(resolution: Resolution, before: datetime) -> None:
 class _TenantRound:
     """The work of one round for one tenant."""
 
-    def __init__(self, mark: Any, now: datetime, minutes_from: datetime) -> None:
+    def __init__(self, mark: RollupMark, now: datetime, minutes_from: datetime) -> None:
         self.mark = mark
         self.now = now
         self.minutes_from = minutes_from
@@ -216,7 +216,7 @@ class _TenantRound:
 
     def _back(self) -> Iterator[None]:
         while self.mark.history_until is not None:
-            last = self._find_last_due(self.now - HISTORY_COUNTED, self.mark.history_until)
+            last = self._find_last_due(self.now - MAX_HISTORY, self.mark.history_until)
             if last is None:
                 with transaction.atomic():
                     self._claim(history_until=None)
