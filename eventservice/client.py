@@ -18,12 +18,20 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypedDict, Unpack
 from urllib.parse import quote
 
 import requests
 
-Json = dict[str, Any]
+Json = dict[str, Any]  # a document of the API, which describes its members
+Parameter = str | int | float | Sequence[str] | None  # of a query
+
+
+class RequestOptions(TypedDict, total=False):
+    headers: Mapping[str, str]
+    params: Mapping[str, Parameter]
+    retryable: bool
+
 
 TIMEOUT_SECONDS = 30.0
 MAX_RETRIES = 3
@@ -38,7 +46,7 @@ MAX_LONG_POLL_SECONDS = 25.0
 class ApiError(Exception):
     """The service refused the request. The attributes are those of its problem document."""
 
-    def __init__(self, status: int, problem: Mapping[str, Any]) -> None:
+    def __init__(self, status: int, problem: Json) -> None:
         self.status = status
         self.code = str(problem.get("code", "unknown"))
         self.detail = str(problem.get("detail", "The service gave no reason."))
@@ -95,13 +103,13 @@ class Client:
         url: str,
         *,
         headers: Mapping[str, str] | None = None,
-        body: Any = None,
+        body: object = None,
         idempotency_key: str | None = None,
-        **options: Any,
+        **options: object,
     ) -> Json:
         """Submit a call. `options` are further members of the submission by their API names: dueAt, delay, tags, …"""
         spec = {"method": method, "url": url, "headers": dict(headers or {}), "body": body}
-        key = idempotency_key or options.pop("idempotencyKey", None) or str(uuid.uuid4())
+        key = idempotency_key or str(options.pop("idempotencyKey", None) or uuid.uuid4())
         return self._json(
             "POST",
             f"{self._tenant}/service-calls",
@@ -109,7 +117,7 @@ class Client:
             headers={"Idempotency-Key": key},
         )
 
-    def submit_batch(self, items: Sequence[Mapping[str, Any]], *, atomic: bool = False) -> Json:
+    def submit_batch(self, items: Sequence[Mapping[str, object]], *, atomic: bool = False) -> Json:
         keyed = [
             {**item, "idempotencyKey": item.get("idempotencyKey") or str(uuid.uuid4())} for item in items
         ]
@@ -131,13 +139,13 @@ class Client:
             # The server may have answered immediately, because too many requests were waiting already.
             self._sleep(max(0.0, min(POLL_INTERVAL_SECONDS, deadline - time.monotonic())))
 
-    def list(self, *, limit: int = 50, max_items: int | None = None, **filters: Any) -> Iterator[Json]:
+    def list(self, *, limit: int = 50, max_items: int | None = None, **filters: Parameter) -> Iterator[Json]:
         """Iterate over calls, page by page. `filters` have their API names (status, tag, sort, …); use `due_from` for `from`."""
         if "due_from" in filters:
             filters["from"] = filters.pop("due_from")
         return self._pages(f"{self._tenant}/service-calls", {"limit": limit, **filters}, max_items)
 
-    def change(self, service_call_id: str, **changes: Any) -> Json:
+    def change(self, service_call_id: str, **changes: object) -> Json:
         return self._json("PATCH", self._call(service_call_id), changes, retryable=True)
 
     def cancel(self, service_call_id: str) -> Json:
@@ -168,7 +176,13 @@ class Client:
     # --- durable timers ---
 
     def create_timer(
-        self, timer_id: str, execute_at: str, callback_url: str, *, namespace: str = "default", **options: Any
+        self,
+        timer_id: str,
+        execute_at: str,
+        callback_url: str,
+        *,
+        namespace: str = "default",
+        **options: object,
     ) -> Json:
         document = {
             "namespace": namespace,
@@ -181,13 +195,13 @@ class Client:
     def get_timer(self, timer_id: str, *, namespace: str = "default") -> Json:
         return self._timer("get", {"namespace": namespace, "timerId": timer_id}, retryable=True)
 
-    def update_timer(self, timer_id: str, *, namespace: str = "default", **changes: Any) -> Json:
+    def update_timer(self, timer_id: str, *, namespace: str = "default", **changes: object) -> Json:
         return self._timer("update", {"namespace": namespace, "timerId": timer_id, **changes})
 
     def delete_timer(self, timer_id: str, *, namespace: str = "default") -> None:
         self._send("POST", f"{self._tenant}/timers/delete", {"namespace": namespace, "timerId": timer_id})
 
-    def timers(self, *, max_items: int | None = None, **filters: Any) -> Iterator[Json]:
+    def timers(self, *, max_items: int | None = None, **filters: Parameter) -> Iterator[Json]:
         return self._pages(f"{self._tenant}/timers", filters, max_items)
 
     def _timer(self, action: str, document: Json, *, retryable: bool = False) -> Json:
@@ -195,13 +209,13 @@ class Client:
 
     # --- operations ---
 
-    def stats(self, **query: Any) -> Json:
+    def stats(self, **query: Parameter) -> Json:
         return self._json("GET", f"{self._base}/stats", params=query)
 
     def _call(self, service_call_id: str, action: str = "") -> str:
         return f"{self._tenant}/service-calls/{service_call_id}" + (f"/{action}" if action else "")
 
-    def _pages(self, url: str, query: Mapping[str, Any], max_items: int | None) -> Iterator[Json]:
+    def _pages(self, url: str, query: Mapping[str, Parameter], max_items: int | None) -> Iterator[Json]:
         count, cursor = 0, None
         while count != max_items:
             page = self._json("GET", url, params={**query, **({"cursor": cursor} if cursor else {})})
@@ -213,7 +227,7 @@ class Client:
             if (cursor := page["nextCursor"]) is None:
                 return
 
-    def _json(self, method: str, url: str, json: Any = None, **options: Any) -> Json:
+    def _json(self, method: str, url: str, json: object = None, **options: Unpack[RequestOptions]) -> Json:
         response = self._send(method, url, json, **options)
         try:
             document: Json = response.json()
@@ -226,10 +240,10 @@ class Client:
         self,
         method: str,
         url: str,
-        json: Any = None,
+        json: object = None,
         *,
         headers: Mapping[str, str] | None = None,
-        params: Mapping[str, Any] | None = None,
+        params: Mapping[str, Parameter] | None = None,
         retryable: bool = False,
     ) -> requests.Response:
         headers = dict(headers or {})
@@ -291,7 +305,7 @@ def _backoff_seconds(attempt: int, retry_after: str | None) -> float:
     return float(min(INITIAL_BACKOFF_SECONDS * 2**attempt, MAX_BACKOFF_SECONDS))
 
 
-def _refuse_redirect(response: requests.Response, **_: Any) -> None:
+def _refuse_redirect(response: requests.Response, **_: object) -> None:
     """Reject redirects before requests reads the Location header. Following one would turn a POST into a GET."""
     if 300 <= response.status_code < 400:
         response.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from typing import Any
+from typing import Generic, TypeVar
 
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandParser
@@ -13,22 +13,24 @@ from eventservice.db.dialects import get_dialect
 from eventservice.db.errors import tolerate_outage
 from eventservice.runtime.worker import WorkerRole
 
+R = TypeVar("R", bound=WorkerRole)
+
 MAX_IDLE_SECONDS = 1.0
 
 
-class RoleCommand(BaseCommand):
+class RoleCommand(BaseCommand, Generic[R]):
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
             "--once", action="store_true", help="process everything that is due now, then exit"
         )
 
-    def build(self) -> WorkerRole:
+    def build(self) -> R:
         raise NotImplementedError
 
-    def run_once(self, role: Any) -> None:
+    def run_once(self, role: R) -> None:
         raise NotImplementedError
 
-    def handle(self, *args: Any, once: bool, **options: Any) -> None:
+    def handle(self, *args: object, once: bool, **options: object) -> None:
         get_dialect().relax_durability()
         connection.close()
         role = self.build()

@@ -25,10 +25,13 @@ from rich.table import Table
 from rich.text import Text
 
 from eventservice.api.formats import parse_duration
-from eventservice.client import ApiError, Client, Unreachable, Unsendable
+from eventservice.client import ApiError, Client, Json, Unreachable, Unsendable
 
 if TYPE_CHECKING:
     from eventservice.api.schema.base import M
+
+# The arguments of a command by their names. `add_arguments` decides the types of the values.
+Options = Mapping[str, Any]
 
 EXIT_REFUSED, EXIT_USAGE, EXIT_UNREACHABLE = 1, 2, 3
 STATUS_COLORS = {
@@ -64,7 +67,7 @@ class ApiCommand(BaseCommand):
         parser.add_argument("--key", default=key, help="API key (default: EVENTSERVICE_KEY)")
         parser.add_argument("--json", action="store_true", help="print the response of the API as JSON")
 
-    def handle(self, *args: Any, **options: Any) -> None:
+    def handle(self, *args: object, **options: Any) -> None:
         _validate_access(options)
         self.terminal = Terminal(self, as_json=options["json"])
         with Client(options["url"], options["tenant"], options["key"]) as client:
@@ -80,7 +83,7 @@ class ApiCommand(BaseCommand):
             except KeyboardInterrupt:
                 return
 
-    def run(self, client: Client, options: Mapping[str, Any]) -> None:
+    def run(self, client: Client, options: Options) -> None:
         raise NotImplementedError
 
 
@@ -91,7 +94,7 @@ class EachCallCommand(ApiCommand):
         super().add_arguments(parser)
         parser.add_argument("id", nargs="+", type=parse_call_id)
 
-    def run(self, client: Client, options: Mapping[str, Any]) -> None:
+    def run(self, client: Client, options: Options) -> None:
         calls, any_refused = [], False
         try:
             for service_call_id in options["id"]:
@@ -111,8 +114,8 @@ class EachCallCommand(ApiCommand):
             raise SystemExit(EXIT_REFUSED)
 
     def run_for_call(
-        self, client: Client, service_call_id: str, options: Mapping[str, Any]
-    ) -> tuple[dict[str, Any], Sequence[Any]]:
+        self, client: Client, service_call_id: str, options: Options
+    ) -> tuple[Json, Sequence[object]]:
         """Return the resulting call, and the values to print after the given id."""
         raise NotImplementedError
 
@@ -146,7 +149,7 @@ def parse_duration_argument(
 parse_positive_duration = partial(parse_duration_argument, minimum=timedelta(seconds=0.1))
 
 
-def parse_document(model: type[M], document: Any) -> M:
+def parse_document(model: type[M], document: object) -> M:
     """Return arguments of the command as a document of the API; raise CommandError if they break its rules."""
     from eventservice.api.schema.base import validate  # slow to import, and few commands need it
 
@@ -157,7 +160,7 @@ def parse_document(model: type[M], document: Any) -> M:
     return parsed
 
 
-def _validate_access(options: Mapping[str, Any]) -> None:
+def _validate_access(options: Options) -> None:
     for name in ("tenant", "key"):
         if not options[name]:
             raise CommandError(f"Set EVENTSERVICE_{name.upper()}, or use --{name}.", returncode=EXIT_USAGE)
@@ -174,7 +177,7 @@ def _validate_access(options: Mapping[str, Any]) -> None:
 
 class Terminal:
     def __init__(self, command: BaseCommand, *, as_json: bool) -> None:
-        self._write: Callable[..., Any] = command.stdout.write
+        self._write: Callable[..., object] = command.stdout.write
         self.as_json = as_json
         # The output of rich goes through the command's stdout, so that it can be piped and captured.
         self._buffer = StringIO()
@@ -188,16 +191,16 @@ class Terminal:
             else self._unlimited
         )
 
-    def json(self, value: Any) -> None:
+    def json(self, value: object) -> None:
         self._write(json.dumps(value, indent=2, ensure_ascii=False))
 
-    def line(self, *values: Any) -> None:
+    def line(self, *values: object) -> None:
         self.draw(Text("  ").join(_to_text(value) for value in values), self._unlimited)
 
     def table(
         self,
         columns: Sequence[str],
-        rows: Iterable[Sequence[Any]],
+        rows: Iterable[Sequence[object]],
         *,
         empty: str,
         cut: Collection[str] = (),
@@ -218,7 +221,7 @@ class Terminal:
             table.add_row(*row)
         self.draw(table, self._unlimited)
 
-    def pairs(self, pairs: Mapping[str, Any]) -> None:
+    def pairs(self, pairs: Mapping[str, object]) -> None:
         table = Table(box=None, show_header=False, pad_edge=False)
         table.add_column(style="bold", no_wrap=True)
         table.add_column(overflow="fold")
@@ -257,7 +260,7 @@ def _fit_columns(content_widths: dict[str, int], cut: Collection[str], width: in
     return widths
 
 
-def _to_text(value: Any) -> Text:
+def _to_text(value: object) -> Text:
     """Convert a value to text that is not interpreted as markup: a call may be named [/b]."""
     if value is None:
         return Text()

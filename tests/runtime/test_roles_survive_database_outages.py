@@ -43,7 +43,7 @@ class FailingRole:
         self.stopped = True
 
 
-class Command(RoleCommand):
+class Command(RoleCommand[FailingRole]):
     def __init__(self, role: FailingRole) -> None:
         super().__init__()
         self.role = role

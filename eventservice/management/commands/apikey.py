@@ -3,7 +3,6 @@ from __future__ import annotations
 import uuid
 from datetime import timedelta
 from functools import partial
-from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
@@ -56,36 +55,43 @@ class Command(BaseCommand):
         for parser_of_action in (create, listing, rotate):
             parser_of_action.add_argument("--json", action="store_true")
 
-    def handle(self, *args: Any, action: str, **options: Any) -> None:
+    def handle(self, *args: object, action: str, **options: object) -> None:
         self.terminal = Terminal(self, as_json=bool(options.get("json")))
-        getattr(self, f"_{action}")(options)
+        getattr(self, f"_{action}")(**options)
 
-    def _create(self, options: dict[str, Any]) -> None:
-        tenant_id = _find_tenant_id(options["tenant"])
-        expires = options["expires"]
+    def _create(
+        self,
+        *,
+        tenant: str | None,
+        name: str | None,
+        scope: list[str] | None,
+        expires: timedelta | None,
+        **options: object,
+    ) -> None:
+        tenant_id = _find_tenant_id(tenant)
         expires_at = None if expires is None else db_now() + expires
-        fields = {"name": options["name"]} if options["name"] else {}
-        scopes = options["scope"] or [ApiKey.Scope.READ.value, ApiKey.Scope.WRITE.value]
+        fields = {"name": name} if name else {}
+        scopes = scope or [ApiKey.Scope.READ.value, ApiKey.Scope.WRITE.value]
         asked = parse_document(ApiKeyInputSchema, {**fields, "scopes": sorted(set(scopes))})
         key, text = create_key(tenant_id, asked.scope_names, name=asked.name or "", expires_at=expires_at)
         self._print_new_key(key, text)
 
-    def _rotate(self, options: dict[str, Any]) -> None:
-        key = self._find_key(options["id"])
+    def _rotate(self, *, id: str, overlap: timedelta, **options: object) -> None:
+        key = self._find_key(id)
         try:
             require_rotatable(key)
-            successor, text = rotate_key(key, options["overlap"])
+            successor, text = rotate_key(key, overlap)
         except DomainError as error:
             raise CommandError(error.message) from None
         self._print_new_key(successor, text)
 
-    def _revoke(self, options: dict[str, Any]) -> None:
-        if not revoke_key(options["id"]):
-            raise CommandError(f"There is no active key {options['id']!r}.")
+    def _revoke(self, *, id: str, **options: object) -> None:
+        if not revoke_key(id):
+            raise CommandError(f"There is no active key {id!r}.")
         self.stdout.write("Key revoked.")
 
-    def _list(self, options: dict[str, Any]) -> None:
-        tenant_id = _find_tenant_id(options["tenant"])
+    def _list(self, *, tenant: str | None, **options: object) -> None:
+        tenant_id = _find_tenant_id(tenant)
         rows = [_to_row(key) for key in list_keys(tenant_id)]
         if self.terminal.as_json:
             self.terminal.json(rows)
@@ -116,7 +122,7 @@ def _find_tenant_id(name_or_id: str | None) -> uuid.UUID | None:
     return None if name_or_id is None else get_tenant_argument(name_or_id).tenant_id
 
 
-def _to_row(key: ApiKey) -> dict[str, Any]:
+def _to_row(key: ApiKey) -> dict[str, object]:
     times = {
         "created": key.created_at,
         "expires": key.expires_at,

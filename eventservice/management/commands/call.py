@@ -1,13 +1,17 @@
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any
 
 from django.core.management.base import CommandParser
 
-from eventservice.client import Client
-from eventservice.management.terminal import EXIT_REFUSED, ApiCommand, parse_call_id, parse_positive_duration
+from eventservice.client import Client, Json
+from eventservice.management.terminal import (
+    EXIT_REFUSED,
+    ApiCommand,
+    Options,
+    parse_call_id,
+    parse_positive_duration,
+)
 
 DISPLAYED_FIELDS = (
     "serviceCallId", "name", "status", "submittedAt", "dueAt", "startedAt", "finishedAt", "attempts", "tags",
@@ -30,7 +34,7 @@ class Command(ApiCommand):
             help="wait until the call has finished, for at most this long (default: 60s)",
         )
 
-    def run(self, client: Client, options: Mapping[str, Any]) -> None:
+    def run(self, client: Client, options: Options) -> None:
         wait = options["watch"]
         call = client.wait(options["id"], wait.total_seconds()) if wait else client.get(options["id"])
         events, executions = list(client.events(options["id"])), list(client.executions(options["id"]))
@@ -41,9 +45,7 @@ class Command(ApiCommand):
         if wait and call["status"] != "Succeeded":
             raise SystemExit(EXIT_REFUSED)
 
-    def _show(
-        self, call: dict[str, Any], executions: list[dict[str, Any]], events: list[dict[str, Any]]
-    ) -> None:
+    def _show(self, call: Json, executions: list[Json], events: list[Json]) -> None:
         self.terminal.pairs({name: call[name] for name in DISPLAYED_FIELDS})
         attempts = [
             (a["attempt"], a["startedAt"], a["finishedAt"], _format_result(a), _round_latency(a["latencyMs"]))
@@ -58,7 +60,7 @@ class Command(ApiCommand):
         self.terminal.table(("seq", "at", "event"), timeline, empty="The events were deleted by retention.")
 
 
-def _format_result(attempt: dict[str, Any]) -> str:
+def _format_result(attempt: Json) -> str:
     if attempt["error"]:
         return str(attempt["error"]["kind"])
     return str(attempt["response"]["status"]) if attempt["response"] else "in progress"

@@ -2,14 +2,12 @@ from __future__ import annotations
 
 import time
 from argparse import ArgumentTypeError
-from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any
 
 from django.core.management.base import CommandParser
 
-from eventservice.client import Client
-from eventservice.management.terminal import ApiCommand, parse_positive_duration
+from eventservice.client import Client, Json
+from eventservice.management.terminal import ApiCommand, Options, parse_positive_duration
 
 # The largest page that the API returns.
 MAX_PAGE_SIZE = 200
@@ -36,7 +34,7 @@ class Command(ApiCommand):
             help="repeat with this interval (default: 2s)",
         )
 
-    def run(self, client: Client, options: Mapping[str, Any]) -> None:
+    def run(self, client: Client, options: Options) -> None:
         filters = {name: options[name] for name in ("status", "tag", "host", "name", "sort") if options[name]}
         while True:
             limit = options["limit"]
@@ -46,7 +44,7 @@ class Command(ApiCommand):
                 return
             time.sleep(options["watch"].total_seconds())
 
-    def _show(self, calls: list[dict[str, Any]], *, clear: bool) -> None:
+    def _show(self, calls: list[Json], *, clear: bool) -> None:
         if self.terminal.as_json:
             self.terminal.json(calls)
             return
@@ -68,7 +66,7 @@ def _parse_limit(text: str) -> int:
     raise ArgumentTypeError(f"{text!r} is not a positive integer")
 
 
-def _format_outcome(outcome: dict[str, Any] | None) -> str:
+def _format_outcome(outcome: Json | None) -> str:
     if outcome is None:
         return ""
     return str(outcome["errorKind"] or outcome["status"] or "")

@@ -1,17 +1,16 @@
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from eventservice.client import Client
-from eventservice.management.terminal import EachCallCommand
+from eventservice.client import Client, Json
+from eventservice.management.terminal import EachCallCommand, Options
 
 
 class Command(EachCallCommand):
     help = "Cancel service calls. A running attempt is allowed to finish."
 
     def run_for_call(
-        self, client: Client, service_call_id: str, options: Mapping[str, Any]
-    ) -> tuple[dict[str, Any], Sequence[Any]]:
+        self, client: Client, service_call_id: str, options: Options
+    ) -> tuple[Json, Sequence[object]]:
         call = client.cancel(service_call_id)
         return call, (call["status"], call["name"])

@@ -1,5 +1,3 @@
-from typing import Any
-
 from django.core.management.base import BaseCommand
 
 from eventservice.db.dialects import get_dialect
@@ -9,6 +7,6 @@ from eventservice.runtime.cluster import run_cluster
 class Command(BaseCommand):
     help = "Run the django-q2 cluster that executes the engine and the dispatcher. It shuts down gracefully on SIGTERM."
 
-    def handle(self, *args: Any, **options: Any) -> None:
+    def handle(self, *args: object, **options: object) -> None:
         get_dialect().relax_durability()
         run_cluster()

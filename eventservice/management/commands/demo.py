@@ -6,7 +6,6 @@ import time
 import uuid
 from collections import Counter
 from datetime import timedelta
-from typing import Any
 
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -51,7 +50,7 @@ class Command(BaseCommand):
             help="how long to watch (default: 15s)",
         )
 
-    def handle(self, *args: Any, each: int, duration: timedelta, **options: Any) -> None:
+    def handle(self, *args: object, each: int, duration: timedelta, **options: object) -> None:
         tenant = Tenant.objects.filter(name=DEMO).first()
         if tenant is None or not list_live_node_ids(NodeRole.ENGINE):
             raise CommandError("No engine is running. Start the system with `make run` first.")

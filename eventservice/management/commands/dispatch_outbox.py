@@ -3,7 +3,7 @@ from eventservice.runtime.dispatcher import DispatcherRole
 from eventservice.runtime.wiring import build_dispatcher
 
 
-class Command(RoleCommand):
+class Command(RoleCommand[DispatcherRole]):
     help = "Run a dispatcher, which publishes events in order and delivers webhooks."
 
     def build(self) -> DispatcherRole:

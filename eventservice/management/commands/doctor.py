@@ -53,7 +53,7 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--json", action="store_true", dest="as_json", help="print JSON")
 
-    def handle(self, *args: Any, as_json: bool, **options: Any) -> None:
+    def handle(self, *args: object, as_json: bool, **options: object) -> None:
         findings = list(examine())
         terminal = Terminal(self, as_json=as_json)
         if as_json:
@@ -216,7 +216,7 @@ def _join_lines(error: Exception) -> str:
 # --- output ---------------------------------------------------------------------------------------------------
 
 
-def _build_report(findings: list[Finding]) -> dict[str, Any]:
+def _build_report(findings: list[Finding]) -> dict[str, object]:
     return {
         "ok": all(finding.severity is not Severity.ERROR for finding in findings),
         "findings": [

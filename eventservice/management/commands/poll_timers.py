@@ -3,7 +3,7 @@ from eventservice.runtime.wiring import build_engine
 from orchestration.engine.engine import Engine
 
 
-class Command(RoleCommand):
+class Command(RoleCommand[Engine]):
     help = "Run an engine, which starts due calls, makes the HTTP requests and records the outcomes."
 
     def build(self) -> Engine:

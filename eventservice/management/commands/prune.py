@@ -1,5 +1,4 @@
 from datetime import timedelta
-from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
@@ -25,7 +24,7 @@ class Command(BaseCommand):
             help="maximum number of rows of each kind to delete (default: 100000)",
         )
 
-    def handle(self, *args: Any, older_than: timedelta, limit: int, **options: Any) -> None:
+    def handle(self, *args: object, older_than: timedelta, limit: int, **options: object) -> None:
         calls = prune_calls(older_than, limit)
         events = prune_events(older_than, limit)
         self.stdout.write(f"Deleted {calls} calls and {events} events.")

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
@@ -20,7 +19,7 @@ class Command(BaseCommand):
         " The system can be running. An interrupted run can be repeated. Exits with 1 if a secret cannot be decrypted."
     )
 
-    def handle(self, *args: Any, **options: Any) -> None:
+    def handle(self, *args: object, **options: object) -> None:
         work = Reencryption()
         tenants = reencrypt_signing_secrets(work)
         endpoints = reencrypt_endpoint_secrets(work)

@@ -1,12 +1,11 @@
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from django.core.management.base import CommandParser
 
-from eventservice.client import Client
-from eventservice.management.terminal import EachCallCommand
+from eventservice.client import Client, Json
+from eventservice.management.terminal import EachCallCommand, Options
 
 
 class Command(EachCallCommand):
@@ -22,8 +21,8 @@ class Command(EachCallCommand):
         )
 
     def run_for_call(
-        self, client: Client, service_call_id: str, options: Mapping[str, Any]
-    ) -> tuple[dict[str, Any], Sequence[Any]]:
+        self, client: Client, service_call_id: str, options: Options
+    ) -> tuple[Json, Sequence[object]]:
         call, note = None if options["again"] else _find_replay(client, service_call_id), "as"
         if call is not None:
             note = "before (use --again to replay again), as"
@@ -32,7 +31,7 @@ class Command(EachCallCommand):
         return call, (f"replayed {note}", call["serviceCallId"], call["status"], call["name"])
 
 
-def _find_replay(client: Client, service_call_id: str) -> dict[str, Any] | None:
+def _find_replay(client: Client, service_call_id: str) -> Json | None:
     for replay in client.list(replayOf=service_call_id):
         if replay["status"] != "Canceled":
             return client.get(replay["serviceCallId"])

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
@@ -21,7 +20,7 @@ class Command(BaseCommand):
             help="maximum duration of the run (default: 30s)",
         )
 
-    def handle(self, *args: Any, duration: timedelta, **options: Any) -> None:
+    def handle(self, *args: object, duration: timedelta, **options: object) -> None:
         complete = roll_up(duration.total_seconds())
         self.stdout.write(
             "The statistics are up to date."

@@ -6,7 +6,6 @@ from argparse import ArgumentTypeError
 from datetime import timedelta
 from itertools import islice
 from random import Random
-from typing import Any
 
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -58,7 +57,7 @@ class Command(BaseCommand):
         parser.add_argument("--yes", action="store_true", help="run in production, too")
 
     def handle(
-        self, *args: Any, calls: int, target: str, seed: int, again: bool, yes: bool, **options: Any
+        self, *args: object, calls: int, target: str, seed: int, again: bool, yes: bool, **options: object
     ) -> None:
         if settings.PRODUCTION and not yes:
             raise CommandError("This is a production system. Use --yes to create sample data anyway.")

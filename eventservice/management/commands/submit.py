@@ -2,13 +2,11 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
-from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
 from eventservice.client import Client
-from eventservice.management.terminal import EXIT_REFUSED, ApiCommand, parse_positive_duration
+from eventservice.management.terminal import EXIT_REFUSED, ApiCommand, Options, parse_positive_duration
 
 
 class Command(ApiCommand):
@@ -37,7 +35,7 @@ class Command(ApiCommand):
             help="wait until the call has finished, for at most this long",
         )
 
-    def run(self, client: Client, options: Mapping[str, Any]) -> None:
+    def run(self, client: Client, options: Options) -> None:
         call = client.submit(
             options["name"],
             options["method"],
@@ -58,7 +56,7 @@ class Command(ApiCommand):
             raise SystemExit(EXIT_REFUSED)
 
 
-def _build_options(options: Mapping[str, Any]) -> dict[str, Any]:
+def _build_options(options: Options) -> dict[str, object]:
     attempts, timeout = options["attempts"], options["timeout"]
     given = {
         "delay": options["delay"],
@@ -80,7 +78,7 @@ def _parse_headers(lines: list[str]) -> dict[str, str]:
     return headers
 
 
-def _parse_body(text: str | None) -> Any:
+def _parse_body(text: str | None) -> object:
     if text == "-":
         text = sys.stdin.read()
     if text is None:

@@ -34,10 +34,10 @@ class Command(BaseCommand):
         )
         namespace.add_argument("--json", action="store_true")
 
-    def handle(self, *args: Any, action: str, **options: Any) -> None:
+    def handle(self, *args: object, action: str, **options: Any) -> None:
         terminal = Terminal(self, as_json=options["json"])
         try:
-            tenants = {"list": _list, "create": _create, "namespace": _namespace}[action](options)
+            tenants = {"list": _list, "create": _create, "namespace": _namespace}[action](**options)
         except DomainError as refused:
             raise CommandError(str(refused)) from None
         except IntegrityError:
@@ -53,20 +53,19 @@ class Command(BaseCommand):
             )
 
 
-def _list(options: dict[str, Any]) -> list[Tenant]:
+def _list(**options: object) -> list[Tenant]:
     return list(Tenant.objects.order_by("name"))
 
 
-def _create(options: dict[str, Any]) -> list[Tenant]:
-    return [create_tenant(parse_document(TenantInputSchema, {"name": options["name"]}).name)]
+def _create(*, name: str, **options: object) -> list[Tenant]:
+    return [create_tenant(parse_document(TenantInputSchema, {"name": name}).name)]
 
 
-def _namespace(options: dict[str, Any]) -> list[Tenant]:
-    tenant = get_tenant_argument(options["tenant"])
-    document = {"name": options["name"], "numShards": options["shards"]}
-    namespace = parse_document(NamespaceInputSchema, document)
-    declare_namespace(tenant.tenant_id, namespace.name, namespace.num_shards)
-    return [tenant]
+def _namespace(*, tenant: str, name: str, shards: int | None, **options: object) -> list[Tenant]:
+    owner = get_tenant_argument(tenant)
+    namespace = parse_document(NamespaceInputSchema, {"name": name, "numShards": shards})
+    declare_namespace(owner.tenant_id, namespace.name, namespace.num_shards)
+    return [owner]
 
 
 def get_tenant_argument(name_or_id: str) -> Tenant:
@@ -86,7 +85,7 @@ def _parse_uuid(text: str) -> uuid.UUID | None:
         return None
 
 
-def _to_rows(tenants: Sequence[Tenant]) -> list[dict[str, Any]]:
+def _to_rows(tenants: Sequence[Tenant]) -> list[dict[str, object]]:
     if len(tenants) == 1:
         listed = Namespace.objects.for_tenant(tenants[0].tenant_id)
     else:

@@ -6,7 +6,6 @@ import shlex
 import sys
 from argparse import ArgumentTypeError
 from pathlib import Path
-from typing import Any
 
 from django.conf import settings
 from django.contrib.auth import get_user_model
@@ -35,7 +34,7 @@ class Command(BaseCommand):
         parser.add_argument("--target-port", type=_parse_port, default=settings.TARGET_PORT)
         parser.add_argument("--web-workers", type=int, default=2)
 
-    def handle(self, *args: Any, port: int, target_port: int, web_workers: int, **options: Any) -> None:
+    def handle(self, *args: object, port: int, target_port: int, web_workers: int, **options: object) -> None:
         require_free_ports({"PORT": port, "TARGET_PORT": target_port})
         call_command("migrate", verbosity=0, interactive=False)
         settings.STATIC_ROOT.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from argparse import ArgumentTypeError
-from typing import Any
 from uuid import UUID
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -50,26 +49,25 @@ class Command(BaseCommand):
         for parser_of_action in (add, listing):
             parser_of_action.add_argument("--json", action="store_true")
 
-    def handle(self, *args: Any, action: str, **options: Any) -> None:
+    def handle(self, *args: object, action: str, **options: object) -> None:
         self.terminal = Terminal(self, as_json=bool(options.get("json")))
         try:
-            getattr(self, f"_{action}")(options)
+            getattr(self, f"_{action}")(**options)
         except DomainError as error:
             raise CommandError(error.message) from None
 
-    def _add(self, options: dict[str, Any]) -> None:
-        tenant = get_tenant_argument(options["tenant"])
-        document = {"url": options["url"], "eventTypes": options["type"]}
-        asked = parse_document(WebhookEndpointSchema, document)
-        endpoint, secret = create_endpoint(tenant.tenant_id, asked.url, asked.distinct_types)
+    def _add(self, *, tenant: str, url: str, type: list[str], **options: object) -> None:
+        tenant_id = get_tenant_argument(tenant).tenant_id
+        asked = parse_document(WebhookEndpointSchema, {"url": url, "eventTypes": type})
+        endpoint, secret = create_endpoint(tenant_id, asked.url, asked.distinct_types)
         if self.terminal.as_json:
             self.terminal.json({"endpointId": str(endpoint.endpoint_id), "url": asked.url, "secret": secret})
         else:
             self.terminal.line("endpoint", endpoint.endpoint_id)
             self.terminal.line("secret  ", secret)
 
-    def _list(self, options: dict[str, Any]) -> None:
-        tenant_id = None if options["tenant"] is None else get_tenant_argument(options["tenant"]).tenant_id
+    def _list(self, *, tenant: str | None, **options: object) -> None:
+        tenant_id = None if tenant is None else get_tenant_argument(tenant).tenant_id
         queues = list_endpoint_queues(tenant_id, MAX_ENDPOINTS, MAX_COUNT)
         names = find_tenant_names([queue.endpoint.tenant_id for queue in queues])
         rows = [_to_row(queue, names.get(queue.endpoint.tenant_id, "")) for queue in queues]
@@ -84,16 +82,16 @@ class Command(BaseCommand):
                 cut=("url", "events", "disabled reason"),
             )
 
-    def _enable(self, options: dict[str, Any]) -> None:
-        set_endpoint_active(*get_endpoint(options["id"]).pk, active=True)
+    def _enable(self, *, id: UUID, **options: object) -> None:
+        set_endpoint_active(*get_endpoint(id).pk, active=True)
         self.stdout.write("Endpoint enabled.")
 
-    def _disable(self, options: dict[str, Any]) -> None:
-        set_endpoint_active(*get_endpoint(options["id"]).pk, active=False)
+    def _disable(self, *, id: UUID, **options: object) -> None:
+        set_endpoint_active(*get_endpoint(id).pk, active=False)
         self.stdout.write("Endpoint disabled.")
 
-    def _remove(self, options: dict[str, Any]) -> None:
-        delete_endpoint(*get_endpoint(options["id"]).pk)
+    def _remove(self, *, id: UUID, **options: object) -> None:
+        delete_endpoint(*get_endpoint(id).pk)
         self.stdout.write("Endpoint removed.")
 
 
@@ -104,7 +102,7 @@ def _parse_endpoint_id(text: str) -> UUID:
         raise ArgumentTypeError(f"{text!r} is not an endpoint id. `list` shows them") from None
 
 
-def _to_row(queue: EndpointQueue, tenant: str) -> dict[str, Any]:
+def _to_row(queue: EndpointQueue, tenant: str) -> dict[str, object]:
     endpoint = queue.endpoint
     return {
         "endpointId": str(endpoint.endpoint_id),
