@@ -1,4 +1,4 @@
-"""Acme and the intruder each have a key with all scopes, and there is an operator."""
+"""The cast: Acme and an intruder, each with a key that has all scopes, and an operator."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SPEC = {"method": "POST", "url": "http://target.test/hook", "headers": {"X-Shown
 
 @dataclass
 class Api:
-    """Who asks, and in which tenant."""
+    """A client with a key, in one tenant."""
 
     tenant: Tenant
     key: str
@@ -62,29 +62,29 @@ class Api:
         return self("POST", path, body, **options)
 
     def submit(self, **changes: Any) -> dict[str, Any]:
-        response = self.post("/service-calls", submission(**changes))
+        response = self.post("/service-calls", build_submission(**changes))
         assert response.status_code == 202, response.content
         made: dict[str, Any] = response.json()
         return made
 
 
-def submission(**changes: Any) -> dict[str, Any]:
+def build_submission(**changes: Any) -> dict[str, Any]:
     return {"name": "greet", "requestSpec": SPEC, "delay": "1h", **changes}
 
 
-def faults(response: Any) -> dict[str, str]:
-    """What a 400 complains of, by pointer."""
+def get_errors(response: Any) -> dict[str, str]:
+    """Return the errors of a 400, by pointer."""
     assert response.status_code == 400, response.content
     return {fault["pointer"]: fault["detail"] for fault in response.json()["errors"]}
 
 
-def api_of(tenant: Tenant, scopes: Collection[str] = ALL) -> Api:
+def create_api(tenant: Tenant, scopes: Collection[str] = ALL) -> Api:
     return Api(tenant, create_key(tenant.tenant_id, scopes)[1])
 
 
 @pytest.fixture(autouse=True)
-def nothing_kept() -> None:
-    """What the processes keep for a moment would outlive a test's rows."""
+def clear_process_state() -> None:
+    """Clear what a process keeps for a moment: it would outlive the rows of a test."""
     for forget in (
         throttling.clear_buckets,
         admission.forget_allowances,
@@ -94,17 +94,17 @@ def nothing_kept() -> None:
 
 @pytest.fixture
 def acme(db: None) -> Api:
-    return api_of(create_tenant("acme"))
+    return create_api(create_tenant("acme"))
 
 
 @pytest.fixture
 def intruder(db: None) -> Api:
-    return api_of(create_tenant("intruder"))
+    return create_api(create_tenant("intruder"))
 
 
 @pytest.fixture
 def operator(acme: Api) -> Api:
-    """Acme's guest: an operator may act in every tenant."""
+    """An operator, who may act in every tenant, in Acme's."""
     return Api(acme.tenant, create_key(None, ALL)[1])
 
 

@@ -1,4 +1,4 @@
-"""Every endpoint that there is, from the URL map itself."""
+"""All endpoints, from the URL map itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A key is what opens the API, for its tenant, its scopes and its time."""
+"""A key gives access to its own tenant, with its scopes, until it expires. Sessions of operators may read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from eventservice.db.now import db_now
 from eventservice.kernel.ttl_cache import clear_caches
 from eventservice.tenants.keys import create_key, revoke_key
 from eventservice.tenants.models import ApiKey
-from tests.api.conftest import ALL, Api, api_of, submission
+from tests.api.conftest import ALL, Api, build_submission, create_api
 
 pytestmark = pytest.mark.django_db
 
@@ -33,24 +33,24 @@ pytestmark = pytest.mark.django_db
         "Bearer a b c",
     ],
 )
-def test_without_a_good_key_nobody_comes_in(acme: Api, header: str) -> None:
+def test_a_request_without_a_valid_key_is_refused(acme: Api, header: str) -> None:
     response = acme.get("/service-calls", headers={"Authorization": header})
     assert response.status_code == 401
     assert response["WWW-Authenticate"].startswith("Bearer")
     assert response.json()["code"] == "not_authenticated"
 
 
-def test_a_wrong_secret_opens_nothing(acme: Api) -> None:
+def test_a_key_with_a_wrong_secret_is_refused(acme: Api) -> None:
     wrong = acme.key[:-1] + ("a" if acme.key[-1] != "a" else "b")
     assert acme.get("/service-calls", headers={"Authorization": f"Bearer {wrong}"}).status_code == 401
 
 
-def test_an_expired_key_opens_nothing(acme: Api) -> None:
+def test_an_expired_key_is_refused(acme: Api) -> None:
     _, text = create_key(acme.tenant.tenant_id, ALL, expires_at=db_now() - timedelta(seconds=1))
     assert Api(acme.tenant, text).get("/service-calls").status_code == 401
 
 
-def test_a_revoked_key_opens_nothing_within_a_second(acme: Api) -> None:
+def test_a_revoked_key_is_refused_within_a_second(acme: Api) -> None:
     assert acme.get("/service-calls").status_code == 200
     revoke_key(acme.key.split("_")[2])
     assert CACHE_SECONDS <= 2
@@ -58,15 +58,13 @@ def test_a_revoked_key_opens_nothing_within_a_second(acme: Api) -> None:
     assert acme.get("/service-calls").status_code == 401
 
 
-def test_a_key_is_read_from_the_database_once_in_a_while(
-    acme: Api, django_assert_num_queries: object
-) -> None:
+def test_a_key_is_cached_for_a_moment(acme: Api, django_assert_num_queries: object) -> None:
     acme.get("/service-calls")
     with django_assert_num_queries(0):  # type: ignore[operator]
         assert acme.post("/service-calls/batch").status_code == 415
 
 
-def test_its_use_is_noted(acme: Api) -> None:
+def test_the_use_of_a_key_is_recorded(acme: Api) -> None:
     acme.get("/service-calls")
     assert ApiKey.objects.for_tenant(acme.tenant.tenant_id).get().last_used_at is not None
 
@@ -75,21 +73,21 @@ def test_its_use_is_noted(acme: Api) -> None:
     ("scopes", "reading", "writing", "ruling"),
     [(["read"], 200, 403, 403), (["write"], 403, 202, 403), (["admin", "read"], 200, 403, 201)],
 )
-def test_a_scope_opens_what_it_names(
+def test_a_key_can_do_what_its_scopes_allow(
     acme: Api, scopes: list[str], reading: int, writing: int, ruling: int
 ) -> None:
-    key = api_of(acme.tenant, scopes)
+    key = create_api(acme.tenant, scopes)
     assert key.get("/service-calls").status_code == reading
-    assert key.post("/service-calls", submission()).status_code == writing
+    assert key.post("/service-calls", build_submission()).status_code == writing
     assert key.post("/namespaces", {"name": "n"}).status_code == ruling
 
 
 def test_an_operator_may_act_in_every_tenant(operator: Api, intruder: Api) -> None:
     for tenant in (operator.tenant, intruder.tenant):
-        assert Api(tenant, operator.key).post("/service-calls", submission()).status_code == 202
+        assert Api(tenant, operator.key).post("/service-calls", build_submission()).status_code == 202
 
 
-def test_the_keys_of_an_inactive_tenant_open_nothing(acme: Api, operator: Api) -> None:
+def test_the_keys_of_an_inactive_tenant_are_refused(acme: Api, operator: Api) -> None:
     assert acme.get("/service-calls").status_code == 200
     assert operator("PATCH", "", {"active": False}).status_code == 200
     clear_caches()
@@ -115,7 +113,7 @@ def test_a_signed_in_person_who_is_no_operator_may_not(acme: Api) -> None:
 
 def test_a_session_needs_its_token_to_write(acme: Api) -> None:
     response = signed_in(is_staff=True, is_superuser=True).post(
-        acme.root + "/service-calls", submission(), content_type="application/json"
+        acme.root + "/service-calls", build_submission(), content_type="application/json"
     )
     assert response.status_code == 403
     assert response["Content-Type"] == "application/problem+json"
@@ -123,14 +121,14 @@ def test_a_session_needs_its_token_to_write(acme: Api) -> None:
 
 @pytest.mark.parametrize("role", ["viewer", "operator", "admin"])
 def test_a_session_only_reads(acme: Api, role: str) -> None:
-    """What an operator does is noted, and it is the console that notes it."""
+    """What operators change goes through the console, which records it."""
     client = Client()
     user = User.objects.create_user("vera", is_staff=True)
     user.groups.add(Group.objects.get(name=role))
     client.force_login(user)
     call = acme.submit()["serviceCallId"]
     asked: list[tuple[str, str, Any]] = [
-        ("POST", "/service-calls", submission()),
+        ("POST", "/service-calls", build_submission()),
         ("POST", f"/service-calls/{call}/cancel", {}),
         ("DELETE", f"/service-calls/{call}", {}),
         ("POST", "/api-keys", {"scopes": ["read"]}),
@@ -142,7 +140,7 @@ def test_a_session_only_reads(acme: Api, role: str) -> None:
     assert client.get(f"{acme.root}/service-calls/{call}").json()["status"] == "Scheduled"
 
 
-def test_a_session_may_ask_what_a_post_only_reads(acme: Api) -> None:
+def test_a_session_may_send_a_post_that_only_reads(acme: Api) -> None:
     client = Client()
     client.force_login(User.objects.create_user("vera", is_staff=True))
     answer = client.post(acme.root + "/timers/get", {"timerId": "not there"}, content_type="application/json")
@@ -162,10 +160,10 @@ ODD = {
 
 
 @pytest.mark.parametrize(("path", "kind", "body", "status"), ODD.values(), ids=ODD)
-def test_a_session_is_told_what_is_wrong_with_a_body_as_a_key_is(
+def test_a_session_gets_the_same_errors_of_a_body_as_a_key(
     acme: Api, path: str, kind: str, body: bytes, status: int
 ) -> None:
-    reader, client = api_of(acme.tenant, ["read"]), signed_in(is_staff=True)
+    reader, client = create_api(acme.tenant, ["read"]), signed_in(is_staff=True)
     client.cookies["csrftoken"] = token = "t" * 32
     told = client.generic("POST", acme.root + path, body, kind, headers={"X-CSRFToken": token})
     by_key = reader("POST", path, raw=body, headers={"Content-Type": kind}).json()
@@ -177,7 +175,7 @@ def test_a_session_is_told_what_is_wrong_with_a_body_as_a_key_is(
 
 
 def test_a_key_that_only_reads_may_get_a_timer(acme: Api) -> None:
-    key = api_of(acme.tenant, ["read"])
+    key = create_api(acme.tenant, ["read"])
     timer = {"id": "t", "executeAt": "2030-01-01T00:00:00Z", "callbackUrl": "http://target.test/"}
     assert acme.post("/timers/create", timer).status_code == 200
     assert key.post("/timers/get", {"timerId": "t"}).status_code == 200

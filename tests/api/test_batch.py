@@ -1,4 +1,4 @@
-"""Many calls in one request."""
+"""Batches: many calls in one request."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from orchestration.models import ServiceCall
-from tests.api.conftest import Api, faults, submission
+from tests.api.conftest import Api, build_submission, get_errors
 
 pytestmark = pytest.mark.django_db
 
@@ -21,7 +21,7 @@ def stored(api: Api) -> int:
 
 
 def test_a_bad_item_does_not_lose_the_good_ones(acme: Api) -> None:
-    response = batch(acme, submission(name="a"), {"name": ""}, submission(name="b"), 7)
+    response = batch(acme, build_submission(name="a"), {"name": ""}, build_submission(name="b"), 7)
     assert response.status_code == 202
     answer = response.json()
     assert [item["status"] for item in answer["items"]] == [202, 400, 202, 400]
@@ -34,21 +34,21 @@ def test_a_bad_item_does_not_lose_the_good_ones(acme: Api) -> None:
         assert acme.get(item["location"]).json()["name"] == name
 
 
-def test_atomic_takes_all_or_none(acme: Api) -> None:
-    refused = batch(acme, submission(), {"name": ""}, atomic=True)
-    assert set(faults(refused)) == {"/items/1/name", "/items/1/requestSpec"}
+def test_an_atomic_batch_accepts_all_items_or_none(acme: Api) -> None:
+    refused = batch(acme, build_submission(), {"name": ""}, atomic=True)
+    assert set(get_errors(refused)) == {"/items/1/name", "/items/1/requestSpec"}
     assert stored(acme) == 0
-    assert batch(acme, submission(), submission(), atomic=True).json()["accepted"] == 2
+    assert batch(acme, build_submission(), build_submission(), atomic=True).json()["accepted"] == 2
 
 
 def test_a_conflict_takes_no_other_item_with_it(acme: Api) -> None:
     there = acme.submit(idempotencyKey="once")
     answer = batch(
         acme,
-        submission(name="fresh"),
-        submission(idempotencyKey="once"),
-        submission(idempotencyKey="once", name="other"),
-        submission(serviceCallId=there["serviceCallId"]),
+        build_submission(name="fresh"),
+        build_submission(idempotencyKey="once"),
+        build_submission(idempotencyKey="once", name="other"),
+        build_submission(serviceCallId=there["serviceCallId"]),
     ).json()
     assert [item["status"] for item in answer["items"]] == [202, 202, 409, 409]
     assert [item["replayed"] for item in answer["items"]] == [False, True, False, False]
@@ -59,21 +59,23 @@ def test_a_conflict_takes_no_other_item_with_it(acme: Api) -> None:
 
 def test_an_atomic_batch_with_a_conflict_stores_nothing(acme: Api) -> None:
     acme.submit(idempotencyKey="once")
-    response = batch(acme, submission(), submission(idempotencyKey="once", name="other"), atomic=True)
+    response = batch(
+        acme, build_submission(), build_submission(idempotencyKey="once", name="other"), atomic=True
+    )
     assert response.status_code == 409
     assert stored(acme) == 1
 
 
 def test_a_key_twice_in_one_batch_is_one_call(acme: Api) -> None:
-    answer = batch(acme, submission(idempotencyKey="k"), submission(idempotencyKey="k")).json()
+    answer = batch(acme, build_submission(idempotencyKey="k"), build_submission(idempotencyKey="k")).json()
     assert [item["replayed"] for item in answer["items"]] == [False, True]
     assert stored(acme) == 1
 
 
 @pytest.mark.parametrize("atomic", [True, False])
-def test_two_calls_with_one_id_are_refused_by_that_id(acme: Api, atomic: bool) -> None:
+def test_two_items_with_the_same_id_are_refused(acme: Api, atomic: bool) -> None:
     one = "01900000-0000-7000-8000-000000000001"
-    items = [submission(name=name, serviceCallId=one) for name in ("a", "b")]
+    items = [build_submission(name=name, serviceCallId=one) for name in ("a", "b")]
     answer = acme.post("/service-calls/batch", {"items": items, "atomic": atomic})
     refused = answer.json() if atomic else answer.json()["items"][1]
     assert (refused["status"], refused["code"]) == (409, "already_exists")
@@ -81,8 +83,8 @@ def test_two_calls_with_one_id_are_refused_by_that_id(acme: Api, atomic: bool) -
     assert "dempotency" not in refused["detail"]
 
 
-def test_a_thousand_are_one_transaction(acme: Api) -> None:
-    answer = batch(acme, *(submission(name=str(n)) for n in range(1000))).json()
+def test_a_thousand_items_are_one_transaction(acme: Api) -> None:
+    answer = batch(acme, *(build_submission(name=str(n)) for n in range(1000))).json()
     assert answer["accepted"] == 1000
     moments = ServiceCall.objects.for_tenant(acme.tenant.tenant_id).values_list("submitted_at").distinct()
     assert len(moments) == 1
@@ -91,13 +93,13 @@ def test_a_thousand_are_one_transaction(acme: Api) -> None:
 @pytest.mark.parametrize(
     "document", [{}, {"items": []}, {"items": {}}, {"items": [{}] * 1001}, {"items": None}]
 )
-def test_it_has_one_to_a_thousand_items(acme: Api, document: Any) -> None:
-    assert set(faults(acme.post("/service-calls/batch", document))) == {"/items"}
+def test_a_batch_has_one_to_a_thousand_items(acme: Api, document: Any) -> None:
+    assert set(get_errors(acme.post("/service-calls/batch", document))) == {"/items"}
 
 
-def test_a_key_for_all_of_them_is_refused_and_not_ignored(acme: Api) -> None:
-    items = {"items": [submission()]}
+def test_an_idempotency_key_for_a_whole_batch_is_refused(acme: Api) -> None:
+    items = {"items": [build_submission()]}
     refused = acme.post("/service-calls/batch", items, headers={"Idempotency-Key": "order-17"})
     rule = "must not be sent with a batch: give each item its own idempotencyKey"
-    assert faults(refused) == {"/headers/Idempotency-Key": rule}
+    assert get_errors(refused) == {"/headers/Idempotency-Key": rule}
     assert stored(acme) == 0

@@ -1,4 +1,4 @@
-"""Nobody is told that nothing has been changed who cannot know it, and nobody who reads waits for who writes."""
+"""Database trouble: a response says that nothing was changed only if that is known, and readers never wait for writers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from eventservice.kernel.ttl_cache import clear_caches
 from eventservice.tenants.models import ApiKey
 from orchestration import lifecycle
 from orchestration.models import ServiceCall
-from tests.api.conftest import Api, submission
+from tests.api.conftest import Api, build_submission
 from tests.database_errors import lock_timeout
 
 
@@ -24,15 +24,17 @@ def busy(*_: Any) -> Any:
 
 
 @pytest.mark.django_db
-def test_who_was_kept_waiting_may_try_again(acme: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_busy_database_allows_another_try(acme: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lifecycle, "submit", busy)
-    answer = acme.post("/service-calls", submission())
+    answer = acme.post("/service-calls", build_submission())
     assert (answer.status_code, answer.json()["code"], answer["Retry-After"]) == (503, "database_busy", "1")
     assert "Nothing was changed" in answer.json()["detail"]
 
 
 @pytest.mark.django_db
-def test_a_call_that_was_stored_is_not_said_to_be_none(acme: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_connection_after_the_commit_is_an_unknown_outcome(
+    acme: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stored = lifecycle.submit
 
     def lost(commands: Any) -> Any:
@@ -40,7 +42,7 @@ def test_a_call_that_was_stored_is_not_said_to_be_none(acme: Api, monkeypatch: p
         raise OperationalError("consuming input failed: server closed the connection unexpectedly")
 
     monkeypatch.setattr(lifecycle, "submit", lost)
-    answer = acme.post("/service-calls", submission())
+    answer = acme.post("/service-calls", build_submission())
     assert (answer.status_code, answer.json()["code"]) == (503, "outcome_unknown")
     assert "Nothing was changed" not in answer.json()["detail"]
     assert "idempotency key" in answer.json()["detail"]
@@ -64,7 +66,7 @@ def the_call(api: Api) -> Any:
         ("PATCH", "", {"name": "other"}, {"name": "other"}),
     ],
 )
-def test_what_was_done_is_not_said_to_be_undone_when_it_cannot_be_shown(
+def test_a_failed_read_after_the_commit_is_an_unknown_outcome(
     acme: Api, monkeypatch: pytest.MonkeyPatch, method: str, action: str, body: Any, done: dict[str, str]
 ) -> None:
     call = acme.submit()["serviceCallId"]
@@ -75,7 +77,7 @@ def test_what_was_done_is_not_said_to_be_undone_when_it_cannot_be_shown(
 
 
 @pytest.mark.django_db
-def test_nor_is_a_timer_that_was_set(acme: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_timer_that_cannot_be_shown_was_still_set(acme: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     timer = {"executeAt": "2030-01-01T00:00:00Z", "callbackUrl": "http://target.test/"}
     monkeypatch.setattr("eventservice.api.timers.get_timer_call", busy)
     answers = [
@@ -88,7 +90,7 @@ def test_nor_is_a_timer_that_was_set(acme: Api, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("rotates", [False, True])
-def test_there_is_no_key_that_nobody_was_shown(
+def test_a_key_that_cannot_be_shown_is_not_created(
     acme: Api, monkeypatch: pytest.MonkeyPatch, rotates: bool
 ) -> None:
     monkeypatch.setattr(ApiKey, "refresh_from_db", busy)
@@ -99,7 +101,9 @@ def test_there_is_no_key_that_nobody_was_shown(
 
 
 @pytest.mark.django_db
-def test_metrics_say_that_the_database_is_away(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metrics_report_that_the_database_is_unavailable(
+    client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("eventservice.api.metrics.find_principal", busy)
     monkeypatch.setattr("eventservice.api.metrics.settings.METRICS_OPEN", False)
     answer = client.get("/metrics", HTTP_AUTHORIZATION="Bearer es_live_x")
@@ -107,11 +111,13 @@ def test_metrics_say_that_the_database_is_away(client: Any, monkeypatch: pytest.
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_key_opens_while_its_use_cannot_be_noted(acme: Api, elsewhere: Callable[..., Future[Any]]) -> None:
+def test_a_key_works_while_its_use_cannot_be_recorded(
+    acme: Api, elsewhere: Callable[..., Future[Any]]
+) -> None:
     held, done = Event(), Event()
 
     def hold() -> None:
-        """SQLite's one lock for writing, or elsewhere the key's row."""
+        """Take SQLite's only write lock, or elsewhere the lock of the key's row."""
         with transaction.atomic():
             ApiKey.objects.for_tenant(acme.tenant.tenant_id).update(name="held")
             held.set()

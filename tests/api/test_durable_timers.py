@@ -11,7 +11,7 @@ from eventservice.kernel.ids import new_id
 from eventservice.tenants.directory import declare_namespace
 from orchestration import lifecycle
 from orchestration.models import ServiceCall
-from tests.api.conftest import Api, faults
+from tests.api.conftest import Api, get_errors
 from timers.schedule import Timer
 
 pytestmark = pytest.mark.django_db
@@ -44,7 +44,7 @@ def stored(api: Api) -> Any:
 
 
 def start(api: Api) -> Any:
-    """As the engine does when the timer is due."""
+    """Start the attempt, as the engine does when the timer is due."""
     call = stored(api).get(status="Scheduled")
     due = Timer(call.tenant_id, call.service_call_id, call.correlation_id, call.due_at, 0, call.host)
     with transaction.atomic():
@@ -52,14 +52,14 @@ def start(api: Api) -> Any:
     return started
 
 
-def test_it_is_set_and_can_be_read(acme: Api) -> None:
+def test_a_timer_is_set_and_can_be_read(acme: Api) -> None:
     made = create(acme)
     assert made["status"] == "Scheduled"
     assert (made["executeAt"], made["payload"]) == ("2030-01-01T00:00:00.000Z", {"order": 1})
     assert acme.post("/timers/get", KEY).json() == made
 
 
-def test_a_pending_one_is_overwritten(acme: Api) -> None:
+def test_a_pending_timer_is_overwritten(acme: Api) -> None:
     first = create(acme)
     second = create(
         acme,
@@ -76,7 +76,7 @@ def test_a_pending_one_is_overwritten(acme: Api) -> None:
     assert call["requestSpec"]["body"]["executeAt"] == second["executeAt"]
 
 
-def test_the_callback_tells_which_attempt_it_is(acme: Api) -> None:
+def test_the_callback_contains_the_number_of_the_attempt(acme: Api) -> None:
     create(acme)
     assert start(acme).request.body == {
         "namespace": "default",
@@ -89,7 +89,7 @@ def test_the_callback_tells_which_attempt_it_is(acme: Api) -> None:
     assert start(acme).request.body["attempt"] == 5
 
 
-def test_one_that_has_been_sent_is_replaced_under_another_id(acme: Api) -> None:
+def test_a_timer_that_has_been_sent_is_replaced_by_a_new_call(acme: Api) -> None:
     first = create(acme)
     stored(acme).update(attempt=1)
     second = create(acme, payload="new")
@@ -98,7 +98,7 @@ def test_one_that_has_been_sent_is_replaced_under_another_id(acme: Api) -> None:
     assert acme.post("/timers/get", KEY).json() == second
 
 
-def test_one_that_is_running_is_in_the_way(acme: Api) -> None:
+def test_a_running_timer_cannot_be_changed(acme: Api) -> None:
     create(acme)
     start(acme)
     for action, body in (("create", timer()), ("update", {**KEY, "payload": 1})):
@@ -107,7 +107,7 @@ def test_one_that_is_running_is_in_the_way(acme: Api) -> None:
 
 
 @pytest.mark.parametrize("status", ["Succeeded", "Failed", "Canceled"])
-def test_the_id_of_one_that_has_ended_may_be_used_again(acme: Api, status: str) -> None:
+def test_the_id_of_an_ended_timer_can_be_used_again(acme: Api, status: str) -> None:
     create(acme)
     stored(acme).update(status=status)
     found = acme.post("/timers/get", KEY)
@@ -130,7 +130,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_any_part_of_it_can_be_changed_and_the_rest_stays(acme: Api, name: str) -> None:
+def test_each_member_of_a_timer_can_be_changed_alone(acme: Api, name: str) -> None:
     made = create(acme)
     changed = acme.post("/timers/update", {**KEY, name: CHANGES[name]})
     due = {"dueAt": CHANGES[name]} if name == "executeAt" else {}
@@ -144,15 +144,13 @@ RETRIED_AT = "2031-05-05T05:05:05.005Z"
 
 @pytest.fixture
 def retried(acme: Api) -> dict[str, Any]:
-    """A timer that has been sent once, and is due again at another time than it was set to."""
+    """Return a timer that has been sent once and is due again, at another time than it was set to."""
     made = create(acme, executeAt=SET_TO)
     stored(acme).update(attempt=1, due_at=RETRIED_AT)
     return made
 
 
-def test_the_time_that_it_was_set_to_stays_when_it_is_late_or_due_again(
-    acme: Api, retried: dict[str, Any]
-) -> None:
+def test_execute_at_stays_when_a_timer_is_late_or_due_again(acme: Api, retried: dict[str, Any]) -> None:
     assert retried["executeAt"] == SET_TO < retried["dueAt"]
     found = acme.post("/timers/get", KEY).json()
     (listed,) = acme.get("/timers").json()["items"]
@@ -160,19 +158,19 @@ def test_the_time_that_it_was_set_to_stays_when_it_is_late_or_due_again(
         assert (shown["executeAt"], shown["dueAt"]) == (SET_TO, RETRIED_AT)
 
 
-def test_a_change_of_something_else_moves_neither_time(acme: Api, retried: dict[str, Any]) -> None:
+def test_other_changes_leave_both_times_alone(acme: Api, retried: dict[str, Any]) -> None:
     changed = acme.post("/timers/update", {**KEY, "payload": 2}).json()
     assert changed["serviceCallId"] != retried["serviceCallId"]
     assert (changed["executeAt"], changed["dueAt"]) == (SET_TO, RETRIED_AT)
     assert start(acme).request.body["executeAt"] == SET_TO
 
 
-def test_another_time_to_execute_at_is_when_it_is_due(acme: Api, retried: dict[str, Any]) -> None:
+def test_changing_execute_at_changes_the_due_time(acme: Api, retried: dict[str, Any]) -> None:
     changed = acme.post("/timers/update", {**KEY, "executeAt": CHANGES["executeAt"]}).json()
     assert changed["executeAt"] == changed["dueAt"] == CHANGES["executeAt"]
 
 
-def test_one_that_was_rescheduled_as_a_call_keeps_the_time_that_it_was_set_to(acme: Api) -> None:
+def test_a_rescheduled_timer_keeps_its_execute_at(acme: Api) -> None:
     made = create(acme)
     moved = acme("PATCH", f"/service-calls/{made['serviceCallId']}", {"dueAt": RETRIED_AT})
     assert moved.status_code == 200, moved.content
@@ -183,14 +181,14 @@ def test_one_that_was_rescheduled_as_a_call_keeps_the_time_that_it_was_set_to(ac
         assert (shown["executeAt"], shown["dueAt"]) == (made["executeAt"], RETRIED_AT)
 
 
-def test_a_deleted_one_is_gone(acme: Api) -> None:
+def test_a_deleted_timer_is_not_found(acme: Api) -> None:
     create(acme)
     assert acme.post("/timers/delete", KEY).status_code == 204
     for action in ("get", "update", "delete"):
         assert acme.post(f"/timers/{action}", KEY).status_code == 404
 
 
-def test_namespaces_are_apart(acme: Api) -> None:
+def test_the_same_timer_id_can_exist_in_two_namespaces(acme: Api) -> None:
     declare_namespace(acme.tenant.tenant_id, "blue", 4)
     create(acme)
     create(acme, namespace="blue", payload="blue")
@@ -198,15 +196,15 @@ def test_namespaces_are_apart(acme: Api) -> None:
     assert acme.post("/timers/get", KEY).json()["payload"] == {"order": 1}
 
 
-def test_an_unknown_namespace_is_a_fault_and_an_unknown_timer_is_not_found(acme: Api) -> None:
+def test_an_unknown_namespace_is_invalid_and_an_unknown_timer_is_not_found(acme: Api) -> None:
     for action in ("create", "get", "update", "delete"):
         body = timer(namespace="nowhere") if action == "create" else {**KEY, "namespace": "nowhere"}
-        assert list(faults(acme.post(f"/timers/{action}", body))) == ["/namespace"]
+        assert list(get_errors(acme.post(f"/timers/{action}", body))) == ["/namespace"]
     for action in ("get", "update", "delete"):
         assert acme.post(f"/timers/{action}", KEY).status_code == 404
 
 
-def test_everything_that_is_wrong_is_told_at_once(acme: Api) -> None:
+def test_all_errors_are_reported_at_once(acme: Api) -> None:
     wrong = {
         "id": "x" * 256,
         "callbackUrl": "http://u@h/",
@@ -214,7 +212,7 @@ def test_everything_that_is_wrong_is_told_at_once(acme: Api) -> None:
         "callbackTimeoutSeconds": 0,
         "more": 1,
     }
-    assert sorted(faults(acme.post("/timers/create", wrong))) == [
+    assert sorted(get_errors(acme.post("/timers/create", wrong))) == [
         "/callbackTimeoutSeconds", "/callbackUrl", "/executeAt", "/id", "/more", "/retryPolicy",
     ]  # fmt: skip
 

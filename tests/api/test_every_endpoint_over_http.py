@@ -1,4 +1,4 @@
-"""Every operation of the OpenAPI document, once, over real HTTP against a running server."""
+"""Every operation of the OpenAPI document is sent once over real HTTP to a running server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from eventservice.client import Client
 from eventservice.tenants.directory import create_tenant
 from eventservice.tenants.keys import create_key
 from orchestration.models import ServiceCall
-from tests.api.conftest import ALL, Api, api_of, submission
+from tests.api.conftest import ALL, Api, build_submission, create_api
 from tests.api.endpoints import Endpoint, endpoints
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -44,8 +44,8 @@ def matches(endpoint: Endpoint, path: str) -> bool:
     return re.fullmatch("/" + pattern, path) is not None
 
 
-def test_all_of_them_answer(served: str, recorder: Recorder) -> None:
-    acme = api_of(create_tenant("acme"))
+def test_every_endpoint_answers_over_http(served: str, recorder: Recorder) -> None:
+    acme = create_api(create_tenant("acme"))
     _use_calls(Client(served, acme.tenant.tenant_id, acme.key, session=recorder))
     _use_the_rest(served, acme, recorder)
     unused = [
@@ -63,7 +63,7 @@ def _use_calls(client: Client) -> None:
     )
     one = made["serviceCallId"]
     assert client.get(one) == made
-    assert client.submit_batch([submission(), submission()])["accepted"] == 2
+    assert client.submit_batch([build_submission(), build_submission()])["accepted"] == 2
     assert client.change(one, name="other")["name"] == "other"
     client.tag(one, "a/b")
     client.untag(one, "a/b")
@@ -91,7 +91,7 @@ def _use_the_rest(url: str, acme: Api, session: Recorder) -> None:
         response = session.request(method, url + path, json=body, headers=operator)
         return response.json() if response.content and "json" in response.headers["Content-Type"] else None
 
-    call = ask("POST", f"{acme.root}/service-calls", submission())["serviceCallId"]
+    call = ask("POST", f"{acme.root}/service-calls", build_submission())["serviceCallId"]
     for method in ("PUT", "DELETE"):
         ask(method, f"{acme.root}/service-calls/{call}/favorite")
     made = ask("POST", "/api/v1/tenants", {"name": "other"})
@@ -107,12 +107,12 @@ def _use_the_rest(url: str, acme: Api, session: Recorder) -> None:
 
 
 def test_fifty_submits_at_once_with_one_key_make_one_call(served: str) -> None:
-    """P11."""
-    acme = api_of(create_tenant("acme"))
+    """Concurrent submissions with one idempotency key make one call (property P11)."""
+    acme = create_api(create_tenant("acme"))
     together = Barrier(50)
 
     def submit(_: int) -> str:
-        # The test server's queue is short: it refuses connections, and the client tries again.
+        # The queue of the test server is short. It refuses connections, and the client retries.
         with Client(served, acme.tenant.tenant_id, acme.key, retries=20) as client:
             together.wait()
             made = client.submit("greet", "POST", "http://target.test/", delay="1h", idempotency_key="once")

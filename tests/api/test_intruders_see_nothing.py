@@ -1,4 +1,4 @@
-"""P10: of every endpoint there is, another tenant's ids get the same 404 as a missing one, byte for byte."""
+"""Every endpoint answers ids of another tenant with the same 404 as missing ones, byte for byte (property P10)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TIMER = {"namespace": "default", "timerId": "secret-timer"}
 
 @pytest.fixture
 def things(acme: Api) -> dict[str, Any]:
-    """One of each kind that Acme owns, by the name of its place in a URL."""
+    """Return one object of each kind that Acme owns, by the name of its URL parameter."""
     declare_namespace(acme.tenant.tenant_id, "secret-space", 4)
     key, _ = create_key(acme.tenant.tenant_id, ALL, name="secret-key")
     acme.post("/timers/create", {
@@ -53,7 +53,7 @@ def ask(api: Api, endpoint: Endpoint, body: Any = None, **values: Any) -> tuple[
     return response.status_code, response.content
 
 
-def test_the_map_is_read() -> None:
+def test_the_endpoints_are_found_in_the_url_map() -> None:
     assert len(OF_A_TENANT) >= 29
     assert {"service_call_id", "name", "key_id", "tag"} <= set().union(
         *(endpoint.names for endpoint in OF_ONE_THING)
@@ -61,7 +61,7 @@ def test_the_map_is_read() -> None:
 
 
 @pytest.mark.parametrize("endpoint", OF_A_TENANT, ids=str)
-def test_another_tenant_is_as_if_it_were_missing(
+def test_another_tenant_looks_like_a_missing_one(
     intruder: Api, acme: Api, things: Any, endpoint: Endpoint
 ) -> None:
     theirs = ask(intruder, endpoint, tenant_id=acme.tenant.tenant_id, **things)
@@ -71,7 +71,7 @@ def test_another_tenant_is_as_if_it_were_missing(
 
 
 @pytest.mark.parametrize("endpoint", OF_ONE_THING, ids=str)
-def test_another_tenants_thing_is_as_if_it_were_missing(
+def test_an_object_of_another_tenant_looks_like_a_missing_one(
     intruder: Api, things: Any, endpoint: Endpoint
 ) -> None:
     own = intruder.tenant.tenant_id
@@ -81,12 +81,12 @@ def test_another_tenants_thing_is_as_if_it_were_missing(
 
 
 @pytest.mark.parametrize("endpoint", OF_ONE_THING, ids=str)
-def test_the_owner_does_find_it(acme: Api, things: Any, endpoint: Endpoint) -> None:
+def test_the_owner_finds_its_own_objects(acme: Api, things: Any, endpoint: Endpoint) -> None:
     assert ask(acme, endpoint, tenant_id=acme.tenant.tenant_id, **things)[0] != 404
 
 
 @pytest.mark.parametrize("endpoint", COLLECTIONS, ids=str)
-def test_another_tenants_things_are_in_no_list(
+def test_objects_of_another_tenant_are_in_no_list(
     intruder: Api, acme: Api, things: Any, endpoint: Endpoint
 ) -> None:
     status, content = ask(intruder, endpoint, tenant_id=intruder.tenant.tenant_id)
@@ -96,7 +96,7 @@ def test_another_tenants_things_are_in_no_list(
 
 
 @pytest.mark.parametrize("action", ["get", "update", "delete"])
-def test_another_tenants_timer_is_as_if_it_were_missing(intruder: Api, things: Any, action: str) -> None:
+def test_a_timer_of_another_tenant_looks_like_a_missing_one(intruder: Api, things: Any, action: str) -> None:
     answers = [
         intruder.post(f"/timers/{action}", {**TIMER, "timerId": name}, headers=CORRELATION).content
         for name in (TIMER["timerId"], "missing")
@@ -105,7 +105,7 @@ def test_another_tenants_timer_is_as_if_it_were_missing(intruder: Api, things: A
     assert b'"status": 404' in answers[0]
 
 
-def test_another_tenants_statistics_are_as_if_it_were_missing(intruder: Api, acme: Api) -> None:
+def test_statistics_of_another_tenant_look_like_those_of_a_missing_one(intruder: Api, acme: Api) -> None:
     answers = [
         intruder.get(f"/api/v1/stats?tenantId={tenant_id}", headers=CORRELATION).content
         for tenant_id in (acme.tenant.tenant_id, MISSING)
@@ -115,7 +115,7 @@ def test_another_tenants_statistics_are_as_if_it_were_missing(intruder: Api, acm
 
 
 @pytest.mark.parametrize("endpoint", [e for e in ALL_ENDPOINTS if "tenant_id" not in e.names], ids=str)
-def test_what_is_of_no_tenant_is_for_operators_or_tells_nothing_of_others(
+def test_endpoints_without_a_tenant_are_for_operators_or_show_only_the_own_tenant(
     intruder: Api, acme: Api, things: Any, endpoint: Endpoint
 ) -> None:
     status, content = ask(intruder, endpoint)
@@ -125,6 +125,6 @@ def test_what_is_of_no_tenant_is_for_operators_or_tells_nothing_of_others(
 
 
 @pytest.mark.parametrize("endpoint", OF_A_TENANT, ids=str)
-def test_a_stranger_learns_nothing_at_all(acme: Api, things: Any, endpoint: Endpoint) -> None:
+def test_without_a_key_every_endpoint_is_refused(acme: Api, things: Any, endpoint: Endpoint) -> None:
     stranger = Api(acme.tenant, "es_dev_nobody_nothing")
     assert ask(stranger, endpoint, tenant_id=acme.tenant.tenant_id, **things)[0] == 401

@@ -1,4 +1,4 @@
-"""Lists of calls: whatever they are filtered and sorted by, they hold what a look at every row would find."""
+"""Lists of calls contain what a scan of all rows would find, whatever the filters and the order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from eventservice.db.now import pin_time
 from eventservice.tenants.directory import declare_namespace
 from orchestration.models import ServiceCall
 from orchestration.queries import call_lists
-from tests.api.conftest import SPEC, Api, faults, submission
+from tests.api.conftest import SPEC, Api, build_submission, get_errors
 from tests.conftest import NOON
 
 pytestmark = pytest.mark.django_db
@@ -26,7 +26,7 @@ CALLS = 60
 
 @pytest.fixture
 def rows(acme: Api, intruder: Api) -> list[Row]:
-    """Calls of all kinds, as the API shows them; the intruder has the like."""
+    """Create calls of all kinds, also for the intruder. Return Acme's as the API shows them."""
     declare_namespace(acme.tenant.tenant_id, "blue", 4)
     chance = random.Random(7)
     for n in range(CALLS):
@@ -46,7 +46,7 @@ def rows(acme: Api, intruder: Api) -> list[Row]:
 
 
 def walk(api: Api, query: str, path: str = "/service-calls") -> Iterator[Row]:
-    """Page after page."""
+    """Yield the items of all pages."""
     cursor = ""
     while cursor is not None:
         page = api.get(f"{path}?{query}{cursor and '&cursor=' + cursor}")
@@ -87,7 +87,7 @@ def due(row: Row) -> datetime:
 
 
 @pytest.mark.parametrize("few", [0, 10, 5000], ids=["walks", "either", "few"])
-def test_it_holds_what_a_look_at_every_row_would_find(
+def test_a_list_has_the_calls_that_match_its_filters(
     acme: Api, rows: list[Row], few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(call_lists, "MAX_FEW", few)
@@ -104,11 +104,11 @@ def test_it_holds_what_a_look_at_every_row_would_find(
         assert found == expected, (query, sort)
 
 
-def test_the_newest_come_first(acme: Api, rows: list[Row]) -> None:
+def test_the_newest_calls_come_first(acme: Api, rows: list[Row]) -> None:
     assert rows == sorted(rows, key=SORTS["submittedAt"], reverse=True)
 
 
-def test_under_a_tag_they_come_as_they_were_submitted_whatever_their_ids(acme: Api) -> None:
+def test_calls_with_a_tag_are_sorted_by_submission_whatever_their_ids(acme: Api) -> None:
     names: list[str] = []
     for n in (3, 1, 2):
         with pin_time(NOON + timedelta(seconds=len(names))):
@@ -118,13 +118,13 @@ def test_under_a_tag_they_come_as_they_were_submitted_whatever_their_ids(acme: A
     assert [row["name"] for row in walk(acme, "tag=t&limit=1")] == names[::-1]
 
 
-def test_a_correlation_id_finds_what_its_request_made(acme: Api, rows: list[Row]) -> None:
+def test_calls_can_be_filtered_by_correlation_id(acme: Api, rows: list[Row]) -> None:
     correlation = rows[3]["correlationId"]
     assert list(walk(acme, f"correlationId={correlation}")) == [rows[3]]
     assert list(walk(acme, f"correlationId={uuid.uuid4()}")) == []
 
 
-def test_the_replays_of_a_call_are_found_by_it(acme: Api, rows: list[Row]) -> None:
+def test_calls_can_be_filtered_by_the_call_they_replay(acme: Api, rows: list[Row]) -> None:
     origin = next(row["serviceCallId"] for row in rows if row["status"] == "Failed")
     made = acme.post(f"/service-calls/{origin}/replay").json()["serviceCallId"]
     (found,) = walk(acme, f"replayOf={origin}")
@@ -133,14 +133,14 @@ def test_the_replays_of_a_call_are_found_by_it(acme: Api, rows: list[Row]) -> No
     assert list(walk(acme, f"replayOf={made}")) == []
 
 
-def test_a_page_that_is_full_to_the_brim_is_the_last(acme: Api) -> None:
+def test_an_exactly_full_page_can_be_the_last(acme: Api) -> None:
     for _ in range(3):
         acme.submit()
     assert acme.get("/service-calls?limit=3").json()["nextCursor"] is None
     assert acme.get("/service-calls?limit=2").json()["nextCursor"] is not None
 
 
-def test_what_is_submitted_meanwhile_moves_no_page(acme: Api) -> None:
+def test_calls_submitted_meanwhile_do_not_shift_pages(acme: Api) -> None:
     first = [acme.submit()["serviceCallId"] for _ in range(4)][::-1]
     page = acme.get("/service-calls?limit=2").json()
     acme.submit()
@@ -148,7 +148,7 @@ def test_what_is_submitted_meanwhile_moves_no_page(acme: Api) -> None:
     assert [call["serviceCallId"] for call in page["items"] + rest["items"]] == first
 
 
-def test_it_has_neither_bodies_nor_headers(acme: Api) -> None:
+def test_lists_have_neither_bodies_nor_headers(acme: Api) -> None:
     acme.submit(requestSpec={**SPEC, "headers": {"X-Seen": "canary"}, "body": "canary"})
     response = acme.get("/service-calls")
     assert b"canary" not in response.content
@@ -160,23 +160,23 @@ def test_it_has_neither_bodies_nor_headers(acme: Api) -> None:
 
 
 @pytest.mark.parametrize("change", ["&sort=dueAt", "&tag=a", "&status=Failed", "&name=x"])
-def test_a_cursor_is_good_for_its_own_list_only(acme: Api, change: str) -> None:
+def test_a_cursor_is_valid_for_its_own_list_only(acme: Api, change: str) -> None:
     for _ in range(3):
         acme.submit()
     cursor = acme.get("/service-calls?limit=2").json()["nextCursor"]
-    assert list(faults(acme.get(f"/service-calls?limit=2&cursor={cursor}{change}"))) == ["/query/cursor"]
+    assert list(get_errors(acme.get(f"/service-calls?limit=2&cursor={cursor}{change}"))) == ["/query/cursor"]
 
 
-def test_a_cursor_of_another_tenant_is_good_for_nothing(acme: Api, intruder: Api) -> None:
+def test_a_cursor_of_another_tenant_is_refused(acme: Api, intruder: Api) -> None:
     for _ in range(2):
         acme.submit()
     cursor = acme.get("/service-calls?limit=1").json()["nextCursor"]
-    assert list(faults(intruder.get(f"/service-calls?limit=1&cursor={cursor}"))) == ["/query/cursor"]
+    assert list(get_errors(intruder.get(f"/service-calls?limit=1&cursor={cursor}"))) == ["/query/cursor"]
 
 
 @pytest.mark.parametrize("cursor", ["x", "a:b", "eyJ9:x", "%00", "%F0%9F%8E%89", "." * 3000])
-def test_a_cursor_cannot_be_made_up(acme: Api, cursor: str) -> None:
-    assert list(faults(acme.get(f"/service-calls?cursor={cursor}"))) == ["/query/cursor"]
+def test_a_forged_cursor_is_refused(acme: Api, cursor: str) -> None:
+    assert list(get_errors(acme.get(f"/service-calls?cursor={cursor}"))) == ["/query/cursor"]
 
 
 @pytest.mark.parametrize(
@@ -197,8 +197,8 @@ def test_a_cursor_cannot_be_made_up(acme: Api, cursor: str) -> None:
         ("&".join(f"tag={n}" for n in range(21)), ["/query/tag"]),
     ],
 )
-def test_what_is_wrong_with_a_query_is_told(acme: Api, query: str, pointers: list[str]) -> None:
-    assert list(faults(acme.get(f"/service-calls?{query}"))) == pointers
+def test_an_invalid_query_is_refused(acme: Api, query: str, pointers: list[str]) -> None:
+    assert list(get_errors(acme.get(f"/service-calls?{query}"))) == pointers
 
 
 def test_timers_are_listed_the_first_due_first(acme: Api, rows: list[Row]) -> None:
@@ -220,8 +220,8 @@ def timer(timer_id: str, execute_at: str) -> dict[str, Any]:
     }
 
 
-def test_a_submission_is_found_in_the_list_as_it_was_shown(acme: Api) -> None:
-    made = acme.post("/service-calls", submission(tags=["x"])).json()
+def test_a_list_shows_a_call_as_its_submission_did(acme: Api) -> None:
+    made = acme.post("/service-calls", build_submission(tags=["x"])).json()
     (listed,) = acme.get("/service-calls").json()["items"]
     assert {name: made[name] for name in listed.keys() & made.keys()} == {
         n: listed[n] for n in listed.keys() & made.keys()

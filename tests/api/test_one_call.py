@@ -1,4 +1,4 @@
-"""One call: reading it, changing it, and what may be done to it in which state."""
+"""One call: reading it, changing it, and the actions that its state allows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from eventservice.db.now import db_now
 from eventservice.kernel.ids import new_id
 from orchestration import lifecycle
 from orchestration.models import ServiceCall
-from tests.api.conftest import SPEC, Api, faults
+from tests.api.conftest import SPEC, Api, get_errors
 from tests.factories import HttpExecutionFactory
 
 pytestmark = pytest.mark.django_db
@@ -45,14 +45,14 @@ def test_an_unchanged_call_is_not_sent_again(acme: Api, path: str) -> None:
     assert (changed.status_code, changed.json()["tags"]) == (200, ["x", "y"])
 
 
-def test_a_star_stands_for_any_call_that_there_is(acme: Api, path: str) -> None:
+def test_if_none_match_with_a_star_matches_any_call(acme: Api, path: str) -> None:
     assert acme.get(path, headers={"If-None-Match": "*"}).status_code == 304
     assert acme.get(path, headers={"If-None-Match": '"*"'}).status_code == 200
     acme("DELETE", path)
     assert acme.get(path, headers={"If-None-Match": "*"}).status_code == 404
 
 
-def test_it_has_its_timer_and_its_last_attempt(acme: Api, path: str) -> None:
+def test_a_call_has_its_timer_and_its_last_attempt(acme: Api, path: str) -> None:
     service_call_id = path.rsplit("/", 1)[1]
     ServiceCall.across_tenants.filter(service_call_id=service_call_id).update(attempt=2)
     for attempt in (1, 2):
@@ -87,7 +87,7 @@ def test_a_page_of_attempts_reads_no_more_than_the_page(acme: Api, path: str) ->
     assert (pages, last["nextCursor"]) == ([[1, 2, 3], [4, 5, 6], [7]], None)
 
 
-def test_its_events_come_in_order_page_by_page(acme: Api, path: str) -> None:
+def test_events_are_listed_in_order_page_by_page(acme: Api, path: str) -> None:
     acme.post(f"{path}/cancel")
     first = acme.get(f"{path}/events?limit=2").json()
     rest = acme.get(f"{path}/events?limit=2&cursor={first['nextCursor']}").json()
@@ -133,7 +133,7 @@ def test_waiting_ends_when_the_call_does(acme: Api, path: str, elsewhere: Any) -
     assert answer.result(timeout=10) == "Canceled"
 
 
-def test_who_finds_no_place_to_wait_is_answered_at_once_and_told_when_to_ask_again(
+def test_without_a_free_waiting_slot_the_response_comes_at_once_with_retry_after(
     acme: Api, path: str, settings: Any
 ) -> None:
     settings.API_MAX_WAITERS = 1
@@ -144,14 +144,14 @@ def test_who_finds_no_place_to_wait_is_answered_at_once_and_told_when_to_ask_aga
     assert "Retry-After" not in acme.get(f"{path}?wait=0.1s")
 
 
-def test_a_wait_that_is_no_duration_is_refused(acme: Api, path: str) -> None:
-    assert list(faults(acme.get(f"{path}?wait=soon&limit=3"))) == ["/query/limit", "/query/wait"]
+def test_a_wait_that_is_not_a_duration_is_refused(acme: Api, path: str) -> None:
+    assert list(get_errors(acme.get(f"{path}?wait=soon&limit=3"))) == ["/query/limit", "/query/wait"]
 
 
 # --- changing -------------------------------------------------------------------------------------------------
 
 
-def test_its_name_tags_and_due_time_can_be_changed(acme: Api, path: str) -> None:
+def test_name_tags_and_due_time_can_be_changed(acme: Api, path: str) -> None:
     changed = acme("PATCH", path, {"name": "n", "tags": ["p", "q"], "dueAt": "2031-01-01T00:00:00Z"})
     assert changed.status_code == 200
     call = acme.get(path).json()
@@ -160,18 +160,18 @@ def test_its_name_tags_and_due_time_can_be_changed(acme: Api, path: str) -> None
     assert call["timer"]["dueAt"] == call["dueAt"]
 
 
-def test_what_is_not_named_stays(acme: Api, path: str) -> None:
+def test_members_that_are_left_out_stay(acme: Api, path: str) -> None:
     before = acme.get(path).json()
     assert acme("PATCH", path, {}).json() == before
     assert acme("PATCH", path, {"tags": []}).json() == {**before, "tags": []}
 
 
-def test_a_wrong_change_changes_nothing(acme: Api, path: str) -> None:
+def test_an_invalid_change_changes_nothing(acme: Api, path: str) -> None:
     before = acme.get(path).json()
     response = acme("PATCH", path, {"name": "", "tags": [1], "dueAt": "x", "status": "Succeeded"})
-    assert sorted(faults(response)) == ["/dueAt", "/name", "/status", "/tags/0"]
+    assert sorted(get_errors(response)) == ["/dueAt", "/name", "/status", "/tags/0"]
     for name in ("name", "tags", "dueAt"):
-        assert set(faults(acme("PATCH", path, {name: None}))) == {f"/{name}"}
+        assert set(get_errors(acme("PATCH", path, {name: None}))) == {f"/{name}"}
     assert acme.get(path).json() == before
 
 
@@ -188,7 +188,7 @@ TAGS = ["y", "a b", "a/b", "ü🎉", "..", "%", "favorite"]
 
 
 @pytest.mark.parametrize("tag", TAGS)
-def test_a_tag_is_put_and_taken_as_often_as_one_likes(acme: Api, path: str, tag: str) -> None:
+def test_adding_and_removing_a_tag_is_idempotent(acme: Api, path: str, tag: str) -> None:
     address = f"{path}/tags/{quote(tag, safe='')}"
     assert [acme("PUT", address).status_code for _ in range(2)] == [204, 204]
     assert acme.get(path).json()["tags"] == sorted(["x", tag])
@@ -197,19 +197,19 @@ def test_a_tag_is_put_and_taken_as_often_as_one_likes(acme: Api, path: str, tag:
 
 
 @pytest.mark.parametrize("tag", ["%00", "x" * 65, "%20a", "%0A"])
-def test_a_tag_that_is_none_is_refused(acme: Api, path: str, tag: str) -> None:
+def test_an_invalid_tag_is_refused(acme: Api, path: str, tag: str) -> None:
     assert acme("PUT", f"{path}/tags/{tag}").status_code in (400, 404)
     assert acme.get(path).json()["tags"] == ["x"]
 
 
-def test_twenty_tags_are_enough(acme: Api, path: str) -> None:
+def test_twenty_tags_are_allowed(acme: Api, path: str) -> None:
     acme("PATCH", path, {"tags": [str(n) for n in range(20)]})
     response = acme("PUT", f"{path}/tags/more")
     assert (response.status_code, response.json()["code"]) == (409, "too_many_tags")
     assert acme("PUT", f"{path}/favorite").status_code == 204
 
 
-def test_a_favourite_is_a_tag(acme: Api, path: str) -> None:
+def test_a_favorite_is_a_tag(acme: Api, path: str) -> None:
     assert [acme("PUT", f"{path}/favorite").status_code for _ in range(2)] == [204, 204]
     call = acme.get(path).json()
     assert (call["favorite"], call["tags"]) == (True, ["favorite", "x"])
@@ -234,7 +234,7 @@ ALLOWED = {
 
 @pytest.mark.parametrize("action", ["cancel", "run-now", "replay"])
 @pytest.mark.parametrize("status", ["Scheduled", "Running", "Succeeded", "Failed", "Canceled"])
-def test_what_may_be_done_depends_on_its_state(acme: Api, path: str, action: str, status: str) -> None:
+def test_the_state_of_a_call_decides_what_can_be_done(acme: Api, path: str, action: str, status: str) -> None:
     put_in_state(path, status)
     before = acme.get(path).json()
     response = acme.post(f"{path}/{action}")
@@ -252,7 +252,7 @@ def test_run_now_makes_it_due(acme: Api, path: str) -> None:
     assert call["timer"]["dueAt"] == call["dueAt"]
 
 
-def test_a_replay_asks_for_the_same_and_names_its_origin(acme: Api) -> None:
+def test_a_replay_sends_the_same_request_and_names_the_original(acme: Api) -> None:
     origin = acme.submit(
         requestSpec={**SPEC, "headers": {"Authorization": "canary", "X-A": "b"}},
         tags=["x", "favorite"],
@@ -275,15 +275,15 @@ def test_a_replay_with_a_key_is_made_once(acme: Api, path: str) -> None:
     assert answers[1]["Idempotent-Replayed"] == "true"
 
 
-def test_these_take_no_body(acme: Api, path: str) -> None:
+def test_actions_take_no_body(acme: Api, path: str) -> None:
     for action in ("cancel", "run-now", "replay"):
-        assert faults(acme.post(f"{path}/{action}", {"force": True})) == {
+        assert get_errors(acme.post(f"{path}/{action}", {"force": True})) == {
             "": "must be empty: this endpoint takes no body"
         }
 
 
 @pytest.mark.parametrize("status", ["Scheduled", "Succeeded", "Failed", "Canceled"])
-def test_a_deleted_call_is_gone_with_all_that_hung_on_it(acme: Api, path: str, status: str) -> None:
+def test_a_deleted_call_is_gone_with_everything_that_belongs_to_it(acme: Api, path: str, status: str) -> None:
     put_in_state(path, status)
     assert acme("DELETE", path).status_code == 204
     for part in ("", "/events", "/executions"):

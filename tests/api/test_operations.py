@@ -1,4 +1,4 @@
-"""What operators and machines look at: health, metrics, statistics, shards, nodes, and the API's own description."""
+"""Operations: health, metrics, statistics, shards, nodes, and the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from eventservice.kernel.ttl_cache import clear_caches
 from eventservice.tenants.directory import create_tenant
 from orchestration.models import ServiceCall
 from orchestration.statistics import recent_sample
-from tests.api.conftest import Api, api_of, faults
+from tests.api.conftest import Api, create_api, get_errors
 from tests.factories import ServiceCallFactory
 from timers.models import Node, TimerShard
 
@@ -37,11 +37,11 @@ def join(role: str = "engine") -> Node:
     )  # fmt: skip
 
 
-def test_it_lives(acme: Api) -> None:
+def test_livez_answers(acme: Api) -> None:
     assert acme.get("/livez", headers={"Authorization": ""}).json() == {"status": "ok"}
 
 
-def test_it_is_ready_when_an_engines_heart_beats(acme: Api) -> None:
+def test_it_is_ready_while_an_engine_is_alive(acme: Api) -> None:
     answer = acme.get("/readyz")
     assert (answer.status_code, answer["Content-Type"]) == (503, "application/problem+json")
     assert [fault["pointer"] for fault in answer.json()["errors"]] == ["/checks/engine"]
@@ -67,7 +67,7 @@ def history(acme: Api) -> None:
         acme.submit(delay=delay)
 
 
-def test_statistics_tell_of_the_window(acme: Api, history: None) -> None:
+def test_statistics_cover_the_window(acme: Api, history: None) -> None:
     found = acme.get("/api/v1/stats?window=5m").json()
     assert found["outcomes"] == {"byStatus": {"Succeeded": 4, "Failed": 1}, "byErrorKind": {"Timeout": 1}}
     assert found["throughput"] == {"perSecond": round(5 / 300, 3), "ended": 5}
@@ -79,8 +79,10 @@ def test_statistics_tell_of_the_window(acme: Api, history: None) -> None:
 
 
 @pytest.mark.parametrize("window", ["0s", "PT0S"])
-def test_a_window_has_some_length(acme: Api, window: str) -> None:
-    assert faults(acme.get(f"/api/v1/stats?window={window}")) == {"/query/window": "must be longer than 0s"}
+def test_an_empty_window_is_refused(acme: Api, window: str) -> None:
+    assert get_errors(acme.get(f"/api/v1/stats?window={window}")) == {
+        "/query/window": "must be longer than 0s"
+    }
 
 
 def test_an_operator_sees_all_tenants_or_one(operator: Api, intruder: Api, history: None) -> None:
@@ -100,7 +102,7 @@ def metrics(api: Api) -> dict[tuple[str, ...], float]:
     }
 
 
-def test_prometheus_is_told(acme: Api, history: None) -> None:
+def test_metrics_have_the_figures_of_the_system(acme: Api, history: None) -> None:
     node = join()
     TimerShard.objects.create(shard_id=1, owner_id=node.owner_id)
     TimerShard.objects.create(shard_id=2)
@@ -116,14 +118,14 @@ def test_prometheus_is_told(acme: Api, history: None) -> None:
     assert found["outbox_lag_seconds",] >= 0
 
 
-def test_metrics_may_be_closed(acme: Api, operator: Api, settings: Any) -> None:
+def test_metrics_can_require_an_operators_key(acme: Api, operator: Api, settings: Any) -> None:
     settings.METRICS_OPEN = False
     for key, status in ((operator, 200), (acme, 401)):
         assert key.get("/metrics").status_code == status
     assert acme.get("/metrics", headers={"Authorization": ""}).status_code == 401
 
 
-def test_shards_and_nodes_are_listed(operator: Api) -> None:
+def test_operators_can_list_shards_and_nodes(operator: Api) -> None:
     node = join()
     TimerShard.objects.create(shard_id=0, owner_id=node.owner_id, lease_until=DbNow(timedelta(minutes=1)))
     TimerShard.objects.create(shard_id=1)
@@ -201,7 +203,7 @@ INPUTS = {
 
 
 @pytest.mark.parametrize("shape", INPUTS)
-def test_what_is_described_is_what_is_read(operator: Api, shape: str) -> None:
+def test_the_described_members_are_those_that_are_accepted(operator: Api, shape: str) -> None:
     document = json.loads(operator.get("/api/v1/openapi.json").content)
     schema = document["components"]["schemas"][shape]
     nonsense = object.__name__
@@ -232,7 +234,7 @@ def test_calls_of_the_past_do_not_make_statistics_slow(acme: Api, django_assert_
         acme.get("/api/v1/stats")
 
 
-def test_more_tenants_are_no_more_queries(operator: Api, settings: Any) -> None:
+def test_more_tenants_need_no_more_queries(operator: Api, settings: Any) -> None:
     def asked() -> list[int]:
         operator.get("/service-calls")
         clear_caches()
@@ -250,7 +252,7 @@ def test_more_tenants_are_no_more_queries(operator: Api, settings: Any) -> None:
     with_calls(operator)
     few = asked()
     for number in range(10):
-        with_calls(api_of(create_tenant(f"t{number}")))
+        with_calls(create_api(create_tenant(f"t{number}")))
     assert asked() == few
     assert operator.get("/api/v1/stats").json()["outcomes"]["byErrorKind"] == {"Timeout": 11}
 
@@ -264,7 +266,9 @@ def test_a_sample_is_of_the_latest_calls(acme: Api, monkeypatch: pytest.MonkeyPa
     assert (found["throughput"]["ended"], found["latenessMs"]["p99"]) == (23, 7.0)
 
 
-def test_the_oldest_of_all_tenants_is_told(operator: Api, intruder: Api, acme: Api) -> None:
+def test_statistics_name_the_oldest_overdue_call_of_all_tenants(
+    operator: Api, intruder: Api, acme: Api
+) -> None:
     now = db_now()
     for api, minutes in ((intruder, 3), (acme, 2)):
         due = now - timedelta(minutes=minutes)

@@ -1,4 +1,4 @@
-"""Whatever goes wrong is told as a problem, and is never the server's own fault."""
+"""Every error is a problem (RFC 9457), and no request can cause an internal error."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from django.test import Client
 
 from orchestration import lifecycle
-from tests.api.conftest import SPEC, Api, faults, submission
+from tests.api.conftest import SPEC, Api, build_submission, get_errors
 
 pytestmark = pytest.mark.django_db
 
@@ -31,21 +31,21 @@ def assert_problem(response: Any, status: int, code: str) -> None:
     "path", ["/api", "/api/", "/api/v1", "/api/v1/nothing", "/api/v1/tenants/x", "/api/v1/stats/"]
 )
 @pytest.mark.parametrize("accept", ["*/*", "text/html"])
-def test_an_unknown_path(acme: Api, path: str, accept: str) -> None:
+def test_an_unknown_path_is_not_found(acme: Api, path: str, accept: str) -> None:
     if path == "/api" and accept == "text/html":
         pytest.skip("outside the API a browser may be given a page")
     assert_problem(acme.get(path, headers={"Accept": accept}), 404, "not_found")
 
 
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "TRACE"])
-def test_an_unknown_method(acme: Api, method: str) -> None:
+def test_an_unknown_method_is_refused(acme: Api, method: str) -> None:
     response = acme(method, "/service-calls")
     assert_problem(response, 405, "method_not_allowed")
     assert response["Allow"] == "GET, POST, HEAD, OPTIONS"
 
 
 @pytest.mark.parametrize("path", ["/livez", "/readyz", "/metrics", "/api/v1/openapi.json"])
-def test_what_is_only_read_knows_no_other_method(path: str) -> None:
+def test_read_only_pages_refuse_other_methods(path: str) -> None:
     client = Client(enforce_csrf_checks=True)
     for method in ("POST", "PUT", "DELETE", "OPTIONS"):
         response = client.generic(method, path)
@@ -65,17 +65,17 @@ def test_what_is_only_read_knows_no_other_method(path: str) -> None:
         ("application/json", {"Content-Encoding": "gzip"}),
     ],
 )
-def test_a_body_of_another_kind(acme: Api, kind: str, more: dict[str, str]) -> None:
+def test_a_body_of_another_content_type_is_refused(acme: Api, kind: str, more: dict[str, str]) -> None:
     response = acme("POST", "/service-calls", raw=b"{}", headers={"Content-Type": kind, **more})
     assert_problem(response, 415, "unsupported_media_type")
 
 
-def test_a_body_that_is_too_large(acme: Api, settings: Any) -> None:
+def test_a_body_that_is_too_large_is_refused(acme: Api, settings: Any) -> None:
     settings.API_MAX_REQUEST_BYTES = 2000
     assert_problem(acme("POST", "/service-calls", raw=b" " * 2001), 413, "too_large")
 
 
-def test_a_body_of_unknown_length(acme: Api) -> None:
+def test_a_body_of_unknown_length_is_refused(acme: Api) -> None:
     response = acme(
         "POST", "/service-calls", headers={"Transfer-Encoding": "chunked", "Content-Type": "application/json"}
     )
@@ -106,7 +106,7 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize("raw", MALFORMED.values(), ids=MALFORMED)
-def test_a_body_that_is_not_json(acme: Api, raw: bytes) -> None:
+def test_a_body_that_is_not_json_is_refused(acme: Api, raw: bytes) -> None:
     for path in ("/service-calls", "/service-calls/batch", "/timers/create"):
         assert_problem(
             acme("POST", path, raw=raw, headers={"Content-Type": "application/json"}), 400, "malformed_json"
@@ -114,13 +114,13 @@ def test_a_body_that_is_not_json(acme: Api, raw: bytes) -> None:
 
 
 @pytest.mark.parametrize("document", [None, True, 0, 1.5, "text", [], [{}]])
-def test_a_document_that_is_no_object(acme: Api, document: Any) -> None:
+def test_a_document_that_is_not_an_object_is_refused(acme: Api, document: Any) -> None:
     for method, path in (
         ("POST", "/service-calls"),
         ("POST", "/service-calls/batch"),
         ("POST", "/timers/get"),
     ):
-        assert faults(acme(method, path, raw=json.dumps(document).encode())) == {"": "must be an object"}
+        assert get_errors(acme(method, path, raw=json.dumps(document).encode())) == {"": "must be an object"}
 
 
 WRONG: list[Any] = [
@@ -142,28 +142,28 @@ WRONG: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize("name", [*submission(), "dueAt", "tags", "namespace", "idempotencyKey", "serviceCallId",
+@pytest.mark.parametrize("name", [*build_submission(), "dueAt", "tags", "namespace", "idempotencyKey", "serviceCallId",
                                   "retryPolicy", "timeoutSeconds", "delivery"])  # fmt: skip
-def test_a_member_of_any_wrong_kind(acme: Api, name: str) -> None:
+def test_a_member_of_a_wrong_type_is_refused(acme: Api, name: str) -> None:
     for value in WRONG:
-        document = submission()
+        document = build_submission()
         if name == "dueAt":
             del document["delay"]
         response = acme.post("/service-calls", {**document, name: value})
         if response.status_code != 202:
             assert_problem(response, 400, "invalid")
             assert all(
-                pointer == f"/{name}" or pointer.startswith(f"/{name}/") for pointer in faults(response)
+                pointer == f"/{name}" or pointer.startswith(f"/{name}/") for pointer in get_errors(response)
             )
 
 
 @pytest.mark.parametrize("name", [*SPEC, "more"])
-def test_a_member_of_the_request_of_any_wrong_kind(acme: Api, name: str) -> None:
+def test_a_member_of_the_request_with_a_wrong_type_is_refused(acme: Api, name: str) -> None:
     for value in WRONG:
-        response = acme.post("/service-calls", submission(requestSpec={**SPEC, name: value}))
+        response = acme.post("/service-calls", build_submission(requestSpec={**SPEC, name: value}))
         if response.status_code != 202:
             assert_problem(response, 400, "invalid")
-            assert all(pointer.startswith(f"/requestSpec/{name}") for pointer in faults(response))
+            assert all(pointer.startswith(f"/requestSpec/{name}") for pointer in get_errors(response))
 
 
 def test_an_instance_is_the_occurrence_and_not_the_path(acme: Api) -> None:
@@ -173,19 +173,19 @@ def test_an_instance_is_the_occurrence_and_not_the_path(acme: Api) -> None:
     assert response["X-Correlation-Id"] == correlation
 
 
-def test_what_nobody_foresaw_is_a_problem_and_is_logged(acme: Api, monkeypatch: Any, caplog: Any) -> None:
+def test_an_unexpected_exception_is_a_problem_and_is_logged(acme: Api, monkeypatch: Any, caplog: Any) -> None:
     def broken(*args: Any) -> None:
         raise RuntimeError("a detail that is nobody's business")
 
     monkeypatch.setattr(lifecycle, "submit", broken)
     with caplog.at_level(logging.ERROR):
-        response = acme.post("/service-calls", submission())
+        response = acme.post("/service-calls", build_submission())
     assert_problem(response, 500, "internal_error")
     assert b"nobody" not in response.content
     assert "RuntimeError" in caplog.text
 
 
-def test_a_tenant_that_asks_too_often_is_told_when_to_come_back(acme: Api, operator: Api) -> None:
+def test_a_request_above_the_rate_limit_gets_retry_after(acme: Api, operator: Api) -> None:
     operator("PATCH", "", {"requestsPerMinute": 3})
     answers = [acme.get("/service-calls") for _ in range(4)]
     assert [answer.status_code for answer in answers] == [200, 200, 200, 429] or answers[
@@ -197,13 +197,13 @@ def test_a_tenant_that_asks_too_often_is_told_when_to_come_back(acme: Api, opera
     assert answers[-1]["RateLimit"].startswith('"tenant";r=0;t=')
 
 
-def test_a_full_tenant_is_told_so(acme: Api, operator: Api) -> None:
+def test_a_tenant_at_its_pending_limit_gets_429(acme: Api, operator: Api) -> None:
     operator("PATCH", "", {"maxPending": 2})
     acme.submit()
     acme.submit()
     for response in (
-        acme.post("/service-calls", submission()),
-        acme.post("/service-calls/batch", {"items": [submission()]}),
+        acme.post("/service-calls", build_submission()),
+        acme.post("/service-calls/batch", {"items": [build_submission()]}),
     ):
         assert_problem(response, 429, "pending_ceiling")
         assert response["Retry-After"]

@@ -1,4 +1,4 @@
-"""P12: no secret in anything that the API gives, in events, in logs, or in the database's own dump."""
+"""No secret is in responses, events, logs or a dump of the database (property P12)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from eventservice.kernel.ttl_cache import clear_caches
 from eventservice.tenants.models import Tenant
 from orchestration import lifecycle
 from orchestration.models import ServiceCall
-from tests.api.conftest import SPEC, Api, submission
+from tests.api.conftest import SPEC, Api, build_submission
 from timers.schedule import Timer
 
 pytestmark = pytest.mark.django_db
@@ -38,7 +38,7 @@ def everything_is_logged(caplog: Any) -> Iterator[None]:
 
 
 def dump() -> str:
-    """Every value of every table."""
+    """Return every value of every table."""
     texts = []
     with connection.cursor() as cursor:
         for model in apps.get_models():
@@ -48,7 +48,7 @@ def dump() -> str:
 
 
 def run(service_call_id: str) -> None:
-    """As the engine does: the attempt is logged before it is sent."""
+    """Start an attempt as the engine does, which logs it before it is sent."""
     call = ServiceCall.across_tenants.get(service_call_id=service_call_id)
     with transaction.atomic():
         timer = Timer(call.tenant_id, call.service_call_id, call.correlation_id, call.due_at, 0, call.host)
@@ -60,17 +60,19 @@ def everything_said(acme: Api, operator: Api) -> Iterator[bytes]:
     operator("PATCH", "", {"secretHeaders": ["x-named-by-tenant"], "signingSecret": SIGNING})
     clear_caches()
     spec = {**SPEC, "headers": SECRET_HEADERS}
-    made = acme.post("/service-calls", submission(requestSpec=spec, idempotencyKey="k"))
+    made = acme.post("/service-calls", build_submission(requestSpec=spec, idempotencyKey="k"))
     yield made.content
     path = f"/service-calls/{made.json()['serviceCallId']}"
     run(made.json()["serviceCallId"])
-    yield acme.post("/service-calls", submission(requestSpec=spec, idempotencyKey="k")).content
-    yield acme.post("/service-calls", submission(requestSpec=spec, idempotencyKey="k", name="other")).content
-    yield acme.post("/service-calls", submission(requestSpec={**spec, "url": "x"}, colour=1)).content
-    bad = {**SECRET_HEADERS, "X-Secret-Key": f"{CANARY}\n", "Host": CANARY}
-    yield acme.post("/service-calls", submission(requestSpec={**spec, "headers": bad})).content
+    yield acme.post("/service-calls", build_submission(requestSpec=spec, idempotencyKey="k")).content
     yield acme.post(
-        "/service-calls/batch", {"items": [submission(requestSpec=spec), {"requestSpec": spec}]}
+        "/service-calls", build_submission(requestSpec=spec, idempotencyKey="k", name="other")
+    ).content
+    yield acme.post("/service-calls", build_submission(requestSpec={**spec, "url": "x"}, colour=1)).content
+    bad = {**SECRET_HEADERS, "X-Secret-Key": f"{CANARY}\n", "Host": CANARY}
+    yield acme.post("/service-calls", build_submission(requestSpec={**spec, "headers": bad})).content
+    yield acme.post(
+        "/service-calls/batch", {"items": [build_submission(requestSpec=spec), {"requestSpec": spec}]}
     ).content
     for part in ("", "/events", "/executions"):
         yield acme.get(path + part).content
@@ -82,7 +84,7 @@ def everything_said(acme: Api, operator: Api) -> Iterator[bytes]:
     yield operator.get("/api/v1/tenants").content
 
 
-def test_none_is_seen_anywhere(acme: Api, operator: Api, caplog: Any) -> None:
+def test_no_secret_is_shown_anywhere(acme: Api, operator: Api, caplog: Any) -> None:
     said = b"\n".join(everything_said(acme, operator)).decode()
     assert "••••••" in said
     written = dump()

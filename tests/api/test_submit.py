@@ -1,4 +1,4 @@
-"""Submitting a call."""
+"""Submitting one call."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import pytest
 from eventservice.db.now import pin_time
 from orchestration.models import ServiceCall
 from outbox.models import OutboxEvent
-from tests.api.conftest import SPEC, Api, faults, submission
+from tests.api.conftest import SPEC, Api, build_submission, get_errors
 from tests.conftest import NOON
 
 pytestmark = pytest.mark.django_db
 
 
-def test_it_is_accepted_and_can_be_found(acme: Api) -> None:
-    response = acme.post("/service-calls", submission(tags=["b", "a"], retryPolicy={"maxAttempts": 3}))
+def test_a_submission_is_accepted_and_can_be_read(acme: Api) -> None:
+    response = acme.post("/service-calls", build_submission(tags=["b", "a"], retryPolicy={"maxAttempts": 3}))
     assert response.status_code == 202
     assert response["Location"] == f"{acme.root}/service-calls/{response.json()['serviceCallId']}"
     found = acme.get(response["Location"])
@@ -28,7 +28,7 @@ def test_it_is_accepted_and_can_be_found(acme: Api) -> None:
     assert found.json()["status"] == "Scheduled"
 
 
-def test_everything_that_may_be_said_is_kept(acme: Api) -> None:
+def test_every_member_of_a_submission_is_stored(acme: Api) -> None:
     given = {
         "name": "Grüße 🎉",
         "requestSpec": {
@@ -78,8 +78,8 @@ def test_everything_that_may_be_said_is_kept(acme: Api) -> None:
         ({"dueAt": "2036-03-01T12:00:00Z"}, 3653 * 86_400),
     ],
 )
-def test_it_is_due_when_it_was_asked_for(acme: Api, when: dict[str, Any], seconds: float) -> None:
-    document = {**submission(), **when}
+def test_a_call_is_due_as_requested(acme: Api, when: dict[str, Any], seconds: float) -> None:
+    document = {**build_submission(), **when}
     if "delay" not in when:
         del document["delay"]
     with pin_time(NOON):
@@ -106,18 +106,18 @@ def test_it_is_due_when_it_was_asked_for(acme: Api, when: dict[str, Any], second
         ({"dueAt": "2030-01-01T00:00:00Z", "delay": "1s"}, "/delay"),
     ],
 )
-def test_a_time_that_is_none_is_refused(acme: Api, when: dict[str, str], pointer: str) -> None:
-    document = submission()
+def test_an_invalid_time_is_refused(acme: Api, when: dict[str, str], pointer: str) -> None:
+    document = build_submission()
     del document["delay"]
-    assert list(faults(acme.post("/service-calls", document | when))) == [pointer]
+    assert list(get_errors(acme.post("/service-calls", document | when))) == [pointer]
 
 
-def test_how_far_ahead_a_delay_may_be_is_said_in_days(acme: Api) -> None:
-    refused = acme.post("/service-calls", submission(delay="9999d"))
-    assert faults(refused) == {"/delay": "must be from 0s to 3653d"}
+def test_the_maximum_delay_is_named_in_days(acme: Api) -> None:
+    refused = acme.post("/service-calls", build_submission(delay="9999d"))
+    assert get_errors(refused) == {"/delay": "must be from 0s to 3653d"}
 
 
-def test_everything_that_is_wrong_is_told_at_once(acme: Api) -> None:
+def test_all_errors_are_reported_at_once(acme: Api) -> None:
     wrong = {
         "name": " \n",
         "requestSpec": {
@@ -135,7 +135,7 @@ def test_everything_that_is_wrong_is_told_at_once(acme: Api) -> None:
         "serviceCallId": "7",
         "colour": "red",
     }
-    assert sorted(faults(acme.post("/service-calls", wrong, headers={"Idempotency-Key": "a b"}))) == [
+    assert sorted(get_errors(acme.post("/service-calls", wrong, headers={"Idempotency-Key": "a b"}))) == [
         "/colour", "/delay", "/delivery", "/headers/Idempotency-Key", "/name", "/namespace",
         "/requestSpec/extra", "/requestSpec/headers/Host", "/requestSpec/headers/X-A",
         "/requestSpec/headers/X~1Y~0", "/requestSpec/headers/a b", "/requestSpec/method", "/requestSpec/url",
@@ -145,9 +145,12 @@ def test_everything_that_is_wrong_is_told_at_once(acme: Api) -> None:
     assert not ServiceCall.objects.for_tenant(acme.tenant.tenant_id).exists()
 
 
-def test_what_is_required_is_named(acme: Api) -> None:
-    assert faults(acme.post("/service-calls", {})) == {"/name": "is required", "/requestSpec": "is required"}
-    assert set(faults(acme.post("/service-calls", submission(requestSpec={})))) == {
+def test_missing_members_are_named(acme: Api) -> None:
+    assert get_errors(acme.post("/service-calls", {})) == {
+        "/name": "is required",
+        "/requestSpec": "is required",
+    }
+    assert set(get_errors(acme.post("/service-calls", build_submission(requestSpec={})))) == {
         "/requestSpec/method",
         "/requestSpec/url",
     }
@@ -165,7 +168,9 @@ def test_what_is_required_is_named(acme: Api) -> None:
     ],
 )
 def test_a_limit_is_a_clear_error(acme: Api, changes: dict[str, Any], pointer: str) -> None:
-    assert list(faults(acme.post("/service-calls", submission(requestSpec={**SPEC, **changes})))) == [pointer]
+    assert list(
+        get_errors(acme.post("/service-calls", build_submission(requestSpec={**SPEC, **changes})))
+    ) == [pointer]
 
 
 def test_the_limits_themselves_are_allowed(acme: Api) -> None:
@@ -184,7 +189,7 @@ def test_the_limits_themselves_are_allowed(acme: Api) -> None:
 @pytest.mark.parametrize("by_header", [True, False])
 def test_a_repeat_with_the_same_key_gives_the_same_call(acme: Api, by_header: bool) -> None:
     headers = {"Idempotency-Key": "once"} if by_header else {}
-    document = submission() if by_header else submission(idempotencyKey="once")
+    document = build_submission() if by_header else build_submission(idempotencyKey="once")
     first = acme.post("/service-calls", document, headers=headers)
     again = acme.post("/service-calls", document, headers=headers)
     assert (again.status_code, again["Idempotent-Replayed"]) == (202, "true")
@@ -196,7 +201,7 @@ def test_a_repeat_with_the_same_key_gives_the_same_call(acme: Api, by_header: bo
 
 def test_the_same_key_with_another_payload_is_a_conflict(acme: Api) -> None:
     acme.submit(idempotencyKey="once")
-    response = acme.post("/service-calls", submission(idempotencyKey="once", name="other"))
+    response = acme.post("/service-calls", build_submission(idempotencyKey="once", name="other"))
     assert (response.status_code, response.json()["code"]) == (409, "idempotency_conflict")
     assert response.json()["errors"][0]["pointer"] == "/idempotencyKey"
 
@@ -207,18 +212,20 @@ def test_two_tenants_may_use_the_same_key_and_the_same_id(acme: Api, intruder: A
 
 
 def test_a_header_and_a_member_that_differ_are_refused(acme: Api) -> None:
-    response = acme.post("/service-calls", submission(idempotencyKey="a"), headers={"Idempotency-Key": "b"})
-    assert list(faults(response)) == ["/idempotencyKey"]
+    response = acme.post(
+        "/service-calls", build_submission(idempotencyKey="a"), headers={"Idempotency-Key": "b"}
+    )
+    assert list(get_errors(response)) == ["/idempotencyKey"]
 
 
-def test_an_id_that_is_taken_is_a_conflict(acme: Api) -> None:
+def test_the_id_of_another_call_is_a_conflict(acme: Api) -> None:
     taken = acme.submit()["serviceCallId"]
-    response = acme.post("/service-calls", submission(serviceCallId=taken))
+    response = acme.post("/service-calls", build_submission(serviceCallId=taken))
     assert (response.status_code, response.json()["code"]) == (409, "already_exists")
 
 
 def test_an_id_of_a_deleted_call_is_free_when_its_events_are_gone(acme: Api) -> None:
-    given = submission(serviceCallId="01900000-0000-7000-8000-000000000001")
+    given = build_submission(serviceCallId="01900000-0000-7000-8000-000000000001")
     acme.post("/service-calls", given)
     assert acme("DELETE", f"/service-calls/{given['serviceCallId']}").status_code == 204
     refused = acme.post("/service-calls", given)
@@ -234,7 +241,7 @@ def test_an_id_of_a_deleted_call_is_free_when_its_events_are_gone(acme: Api) -> 
 
 def test_the_callers_correlation_id_is_kept_and_is_in_every_event(acme: Api) -> None:
     correlation = "01900000-0000-7000-8000-00000000abcd"
-    response = acme.post("/service-calls", submission(), headers={"X-Correlation-Id": correlation})
+    response = acme.post("/service-calls", build_submission(), headers={"X-Correlation-Id": correlation})
     assert response["X-Correlation-Id"] == correlation
     call = response.json()
     assert call["correlationId"] == correlation
@@ -245,7 +252,7 @@ def test_the_callers_correlation_id_is_kept_and_is_in_every_event(acme: Api) -> 
 
 
 @pytest.mark.parametrize("given", ["", "x", "9a1bef62-6d2c-4da0-b815-eb380b622b76", "\xff"])
-def test_another_is_made_where_there_is_none(acme: Api, given: str) -> None:
+def test_a_correlation_id_is_generated_if_none_is_valid(acme: Api, given: str) -> None:
     made = uuid.UUID(acme.get("/service-calls", headers={"X-Correlation-Id": given})["X-Correlation-Id"])
     assert made.version == 7
 

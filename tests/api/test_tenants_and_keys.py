@@ -12,12 +12,12 @@ from eventservice.kernel.ttl_cache import clear_caches
 from eventservice.tenants.directory import update_tenant
 from eventservice.tenants.models import ApiKey, Tenant
 from execution.redaction import MASK
-from tests.api.conftest import SPEC, Api, api_of, faults
+from tests.api.conftest import SPEC, Api, create_api, get_errors
 
 pytestmark = pytest.mark.django_db
 
 
-def test_an_operator_makes_a_tenant_that_can_be_used_at_once(operator: Api) -> None:
+def test_a_new_tenant_can_be_used_at_once(operator: Api) -> None:
     made = operator.post("/api/v1/tenants", {"name": "fresh", "maxPending": 7, "allowedHosts": ["a.test"]})
     assert made.status_code == 201
     tenant = made.json()
@@ -28,11 +28,11 @@ def test_an_operator_makes_a_tenant_that_can_be_used_at_once(operator: Api) -> N
     assert fresh.submit()["tenantId"] == tenant["tenantId"]
 
 
-def test_a_name_is_taken_once(operator: Api) -> None:
+def test_two_tenants_cannot_have_the_same_name(operator: Api) -> None:
     assert operator.post("/api/v1/tenants", {"name": "acme"}).status_code == 409
 
 
-def test_what_is_wrong_with_a_tenant_is_told(operator: Api) -> None:
+def test_an_invalid_tenant_is_refused(operator: Api) -> None:
     wrong = {
         "name": "Not Fit",
         "maxPending": 0,
@@ -41,12 +41,12 @@ def test_what_is_wrong_with_a_tenant_is_told(operator: Api) -> None:
         "signingSecret": "short",
         "id": 1,
     }
-    assert sorted(faults(operator.post("/api/v1/tenants", wrong))) == [
+    assert sorted(get_errors(operator.post("/api/v1/tenants", wrong))) == [
         "/active", "/allowedHosts", "/id", "/maxPending", "/name", "/signingSecret",
     ]  # fmt: skip
 
 
-def test_a_host_is_kept_as_the_host_of_a_url_is_read(operator: Api) -> None:
+def test_a_host_is_stored_as_it_is_parsed_from_a_url(operator: Api) -> None:
     given = ["Shop.Test", "[2001:DB8::0:1]", "2001:db8::2", "192.0.2.1"]
     changed = operator("PATCH", "", {"allowedHosts": given})
     assert changed.json()["allowedHosts"] == ["shop.test", "2001:db8::1", "2001:db8::2", "192.0.2.1"]
@@ -56,7 +56,7 @@ def test_a_host_is_kept_as_the_host_of_a_url_is_read(operator: Api) -> None:
     "host", ["http://x.test", "*.foo.test", "x.test:80", "a b", "[::1]:80", "[::1", "x.test/", "256.1.1.1", "ü.test"]
 )  # fmt: skip
 def test_a_host_that_could_never_match_is_refused(operator: Api, host: str) -> None:
-    wrong = faults(operator("PATCH", "", {"allowedHosts": ["fine.test", host]}))
+    wrong = get_errors(operator("PATCH", "", {"allowedHosts": ["fine.test", host]}))
     assert wrong == {"/allowedHosts/1": "must be a host name or address, without scheme, port or *"}
 
 
@@ -75,12 +75,12 @@ def test_tenants_are_listed_by_name_page_by_page(operator: Api, intruder: Api) -
     assert [tenant["name"] for tenant in first["items"] + rest["items"]] == ["acme", "intruder"]
 
 
-def test_a_tenant_may_look_at_itself_and_change_nothing(acme: Api) -> None:
+def test_a_tenant_can_read_itself_but_not_change_itself(acme: Api) -> None:
     assert acme.get("").json()["name"] == "acme"
     assert acme("PATCH", "", {"maxPending": 1}).status_code == 403
 
 
-def test_the_shards_of_a_namespace_are_fixed(acme: Api) -> None:
+def test_the_shards_of_a_namespace_cannot_be_changed(acme: Api) -> None:
     assert acme.post("/namespaces", {"name": "blue", "numShards": 4}).status_code == 201
     assert acme.post("/namespaces", {"name": "blue", "numShards": 4}).status_code == 200
     other = acme.post("/namespaces", {"name": "blue", "numShards": 8})
@@ -99,8 +99,8 @@ def test_the_shards_of_a_namespace_are_fixed(acme: Api) -> None:
         ({"name": "b", "numShards": 1.5}, "/numShards"),
     ],
 )
-def test_what_is_wrong_with_a_namespace_is_told(acme: Api, body: Any, pointer: str) -> None:
-    assert list(faults(acme.post("/namespaces", body))) == [pointer]
+def test_an_invalid_namespace_is_refused(acme: Api, body: Any, pointer: str) -> None:
+    assert list(get_errors(acme.post("/namespaces", body))) == [pointer]
 
 
 def test_a_key_is_shown_once(acme: Api) -> None:
@@ -113,7 +113,7 @@ def test_a_key_is_shown_once(acme: Api) -> None:
     assert key["keyId"] in {one["keyId"] for one in listed.json()["items"]}
 
 
-def test_a_rotated_key_goes_on_for_the_overlap(acme: Api) -> None:
+def test_a_rotated_key_stays_valid_for_the_overlap(acme: Api) -> None:
     old = acme.post("/api-keys", {"scopes": ["read"]}).json()
     new = acme.post(f"/api-keys/{old['keyId']}/rotate", {"overlap": "1h"}).json()
     assert new["scopes"] == ["read"]
@@ -128,7 +128,7 @@ def test_a_rotated_key_goes_on_for_the_overlap(acme: Api) -> None:
         assert acme.post(f"/api-keys/{old['keyId']}/rotate").status_code == 409
 
 
-def test_who_lost_the_answer_to_a_rotation_is_told_the_successor(acme: Api) -> None:
+def test_a_repeated_rotation_names_the_successor(acme: Api) -> None:
     old = acme.post("/api-keys", {"scopes": ["read"]}).json()
     new = acme.post(f"/api-keys/{old['keyId']}/rotate").json()
     again = acme.post(f"/api-keys/{old['keyId']}/rotate")
@@ -138,7 +138,7 @@ def test_who_lost_the_answer_to_a_rotation_is_told_the_successor(acme: Api) -> N
     assert (shown[old["keyId"]], shown[new["keyId"]]) == (new["keyId"], None)
 
 
-def test_a_revoked_key_is_at_an_end(acme: Api) -> None:
+def test_a_revoked_key_is_refused_and_cannot_be_rotated(acme: Api) -> None:
     key = acme.post("/api-keys", {"scopes": ["read"]}).json()
     assert [acme.post(f"/api-keys/{key['keyId']}/revoke").status_code for _ in range(2)] == [204, 204]
     clear_caches()
@@ -146,33 +146,33 @@ def test_a_revoked_key_is_at_an_end(acme: Api) -> None:
     assert acme.post(f"/api-keys/{key['keyId']}/rotate").status_code == 409
 
 
-def test_nobody_gives_what_he_has_not(acme: Api) -> None:
-    poor = api_of(acme.tenant, ["admin", "read"])
+def test_a_key_cannot_grant_scopes_that_it_does_not_have(acme: Api) -> None:
+    poor = create_api(acme.tenant, ["admin", "read"])
     assert poor.post("/api-keys", {"scopes": ["write"]}).json()["code"] == "scope_missing"
     assert ApiKey.objects.for_tenant(acme.tenant.tenant_id).count() == 2
 
 
-def test_a_key_cannot_be_rotated_into_more_than_one_has(acme: Api) -> None:
+def test_a_key_with_more_scopes_cannot_be_rotated(acme: Api) -> None:
     rich = acme.post("/api-keys", {"scopes": ["read", "write", "admin"]}).json()
-    poor = api_of(acme.tenant, ["admin"])
+    poor = create_api(acme.tenant, ["admin"])
     assert poor.post(f"/api-keys/{rich['keyId']}/rotate").json()["code"] == "scope_missing"
 
 
 @pytest.mark.parametrize("scopes", [None, [], ["all"], "read", [1], ["read"] * 4])
 def test_a_key_has_one_to_three_scopes(acme: Api, scopes: Any) -> None:
-    assert {pointer[:7] for pointer in faults(acme.post("/api-keys", {"scopes": scopes}))} == {"/scopes"}
+    assert {pointer[:7] for pointer in get_errors(acme.post("/api-keys", {"scopes": scopes}))} == {"/scopes"}
 
 
 @pytest.mark.parametrize("moment", ["2020-01-01T00:00:00Z", "9999-12-31T23:59:59.999999Z"])
-def test_a_key_expires_after_it_is_made_and_in_some_lifetime(acme: Api, moment: str) -> None:
+def test_a_key_expires_in_the_future_and_within_its_maximum_lifetime(acme: Api, moment: str) -> None:
     body = {"scopes": ["read"], "expiresAt": moment}
     rule = "must be in the future, and within 36500 days from now"
-    assert faults(acme.post("/api-keys", body)) == {"/expiresAt": rule}
+    assert get_errors(acme.post("/api-keys", body)) == {"/expiresAt": rule}
 
 
 @pytest.mark.parametrize("name", ["X-Pin:", "X Ssn", "*", "X-*", "X-é", "", "x" * 254, 7])
-def test_a_header_that_there_cannot_be_is_no_secret_one(operator: Api, name: Any) -> None:
-    wrong = faults(operator("PATCH", "", {"secretHeaders": ["X-Fine", name]}))
+def test_an_impossible_header_name_cannot_be_secret(operator: Api, name: Any) -> None:
+    wrong = get_errors(operator("PATCH", "", {"secretHeaders": ["X-Fine", name]}))
     assert list(wrong) == ["/secretHeaders/1"]
 
 
@@ -185,7 +185,7 @@ def test_a_secret_header_that_was_named_before_the_rule_does_no_harm(operator: A
 
 
 @pytest.mark.parametrize("body", [{"name": "blue"}, {"name": "blue", "numShards": None}])
-def test_no_number_of_shards_is_no_wish(acme: Api, body: Any) -> None:
+def test_an_existing_namespace_is_returned_if_no_shards_are_given(acme: Api, body: Any) -> None:
     assert acme.post("/namespaces", {"name": "blue", "numShards": 4}).status_code == 201
     again = acme.post("/namespaces", body)
     assert (again.status_code, again.json()["numShards"]) == (200, 4)

@@ -1,4 +1,4 @@
-"""What Django or a database would stumble over in an address is the caller's fault, and said so."""
+"""Unusual paths, queries and cookies that Django or a database would fail on are errors of the client."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.api.endpoints import endpoints
 pytestmark = pytest.mark.django_db
 
 
-def test_more_parameters_than_django_reads(acme: Api) -> None:
+def test_more_parameters_than_django_parses_are_refused(acme: Api) -> None:
     for path in ("/service-calls", "/timers", "/namespaces", "/api/v1/stats"):
         response = acme.get(f"{path}?{'&' * 1001}")
         assert (response.status_code, response.json()["code"]) == (400, "bad_request"), path
@@ -29,7 +29,7 @@ def test_more_parameters_than_django_reads(acme: Api) -> None:
         ("PUT", "/service-calls/01900000-0000-7000-8000-000000000000/tags/%00"),
     ],
 )
-def test_a_nul_in_a_path_is_nowhere(acme: Api, method: str, path: str) -> None:
+def test_a_nul_in_a_path_is_not_found(acme: Api, method: str, path: str) -> None:
     response = acme(method, path)
     assert (response.status_code, response.json()["code"]) == (404, "not_found")
 
@@ -42,14 +42,14 @@ def admin(db: None) -> Client:
 
 
 @pytest.mark.parametrize("path", ["/admin/tenants/apikey/%00/change/", "/calls/%00/", "/%00"])
-def test_a_nul_in_the_path_of_a_page_is_nowhere(admin: Client, path: str) -> None:
+def test_a_nul_in_the_path_of_a_page_is_not_found(admin: Client, path: str) -> None:
     response = admin.get(path)
     assert response.status_code == 404
     assert response["Content-Type"].startswith("text/html")
 
 
 @pytest.mark.parametrize("query", ["role__exact=%00", "q=%00", "%00=1", "a=1&q=x%00y"])
-def test_a_nul_in_a_query_is_not_understood(admin: Client, acme: Api, query: str) -> None:
+def test_a_nul_in_a_query_is_a_bad_request(admin: Client, acme: Api, query: str) -> None:
     page = admin.get(f"/admin/timers/node/?{query}")
     assert page.status_code == 400
     assert page["Content-Type"].startswith("text/html")
@@ -58,13 +58,13 @@ def test_a_nul_in_a_query_is_not_understood(admin: Client, acme: Api, query: str
     assert acme.get(f"/service-calls?{query}").json()["code"] == "invalid"
 
 
-def test_a_nul_in_a_cookie_is_not_understood(db: None) -> None:
+def test_a_nul_in_a_cookie_is_a_bad_request(db: None) -> None:
     client = Client(raise_request_exception=False, headers={"Cookie": 'sessionid="abcdefgh\\000xx"'})
     assert client.get("/", headers={"Accept": "text/html"}).status_code == 400
     assert client.get("/api/v1/tenants").json()["code"] == "bad_request"
 
 
-def test_what_looks_like_one_and_is_none_goes_through(admin: Client) -> None:
+def test_an_escaped_percent_sign_is_not_taken_for_a_nul(admin: Client) -> None:
     assert admin.get("/admin/tenants/apikey/?q=100%2500").status_code == 200
 
 
@@ -78,12 +78,12 @@ def test_an_id_is_the_same_in_capitals(acme: Api) -> None:
 
 
 @pytest.mark.parametrize("form", ["{0.hex}", "{{{0}}}", "urn:uuid:{0}", "{0}0"])
-def test_an_id_has_one_form_otherwise(acme: Api, form: str) -> None:
+def test_an_id_in_another_notation_is_not_found(acme: Api, form: str) -> None:
     call = uuid.UUID(acme.submit()["serviceCallId"])
     assert acme.get("/service-calls/" + form.format(call)).status_code == 404
 
 
-def test_each_address_says_what_it_knows(acme: Api, operator: Api) -> None:
+def test_options_names_the_methods_of_each_endpoint(acme: Api, operator: Api) -> None:
     values = {
         "tenant_id": acme.tenant.tenant_id,
         "service_call_id": acme.submit()["serviceCallId"],
@@ -97,5 +97,5 @@ def test_each_address_says_what_it_knows(acme: Api, operator: Api) -> None:
         assert endpoint.method in answer["Allow"], endpoint
 
 
-def test_a_stranger_may_ask_what_the_interactive_pages_know(db: None) -> None:
+def test_options_of_the_interactive_docs_need_no_key(db: None) -> None:
     assert Client().options("/api/v1/docs").status_code == 204

@@ -1,4 +1,4 @@
-"""P13: requests made up from the OpenAPI document: never a 5xx, and never an answer that it does not describe."""
+"""Requests generated from the OpenAPI document never get a 5xx or an undescribed response (property P13)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from schemathesis.checks import CHECKS
 from schemathesis.specs.openapi import checks as _registers_them  # noqa: F401
 
-from tests.api.conftest import Api, submission
+from tests.api.conftest import Api, build_submission
 
 pytestmark = pytest.mark.django_db
 
@@ -32,7 +32,7 @@ ASKED_OF_EACH_ANSWER = [
 
 @contextmanager
 def one_connection() -> Iterator[None]:
-    """Django would close the test's connection with each request: its own test client keeps it open like this."""
+    """Keep the test's connection open between requests, as Django's own test client does."""
     for signal in (request_started, request_finished):
         signal.disconnect(close_old_connections)
     yield
@@ -41,7 +41,7 @@ def one_connection() -> Iterator[None]:
 
 
 def make_up(acme: Api, operator: Api, cases: int) -> int:
-    """Ask as many of all operations together; how many were asked."""
+    """Send about so many requests, spread over all operations. Return how many were sent."""
     known = _known(acme)
     with one_connection():
         schema = schemathesis.openapi.from_wsgi("/api/v1/openapi.json", get_wsgi_application())
@@ -73,7 +73,7 @@ def _ask_of(operation: Any, known: dict[str, Any], keys: tuple[str, str], cases:
 
 
 def _known(acme: Api) -> dict[str, Any]:
-    call = acme.submit(**submission(tags=["x"]))
+    call = acme.submit(**build_submission(tags=["x"]))
     return {
         "tenantId": str(acme.tenant.tenant_id),
         "serviceCallId": call["serviceCallId"],
@@ -82,10 +82,10 @@ def _known(acme: Api) -> dict[str, Any]:
     }
 
 
-def test_some_hundred_made_up_requests(acme: Api, operator: Api) -> None:
+def test_hundreds_of_generated_requests(acme: Api, operator: Api) -> None:
     assert make_up(acme, operator, SHORT) >= SHORT / 2
 
 
 @pytest.mark.slow
-def test_ten_thousand_made_up_requests(acme: Api, operator: Api) -> None:
+def test_ten_thousand_generated_requests(acme: Api, operator: Api) -> None:
     assert make_up(acme, operator, LONG) >= LONG / 2

@@ -1,4 +1,4 @@
-"""No request, however odd, costs more to refuse than it cost to send."""
+"""Error responses have a limited size, and no request costs more to refuse than it cost to send."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import pytest
 
 from eventservice.api.parsers import parse_json
 from eventservice.api.problems import MAX_ERRORS, FieldError, Problem, truncate_errors
-from tests.api.conftest import Api, faults, submission
+from tests.api.conftest import Api, build_submission, get_errors
 
 pytestmark = pytest.mark.django_db
 
 
-def test_a_name_that_is_there_twice_is_found_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Names are compared where they are equal, or by accident: not each with all others."""
+def test_a_repeated_name_is_found_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names are looked up, not compared with all others."""
     compared = 0
 
     class Name(str):
@@ -31,32 +31,34 @@ def test_a_name_that_is_there_twice_is_found_in_one_pass(monkeypatch: pytest.Mon
     assert compared < 300
 
 
-def test_the_name_that_is_there_twice_is_told() -> None:
+def test_a_repeated_name_is_named() -> None:
     with pytest.raises(Problem, match='the name "b" is given twice in one object'):
         parse_json('{"a": 1, "b": 2, "c": 3, "b": 4, "a": 5}')
 
 
 def test_of_many_unknown_members_the_first_are_named(acme: Api) -> None:
-    response = acme.post("/service-calls", submission(**{f"odd{number}": 1 for number in range(97)}))
-    wrong = faults(response)
+    response = acme.post("/service-calls", build_submission(**{f"odd{number}": 1 for number in range(97)}))
+    wrong = get_errors(response)
     assert len(wrong) == 21
     assert wrong[""] == "has 77 more unknown fields"
 
 
 def test_an_object_with_too_many_members_is_refused_as_a_whole(acme: Api) -> None:
-    """To find an error for each member takes longer than to send them."""
-    response = acme.post("/service-calls", submission(**{f"odd{number}": 1 for number in range(98)}))
-    assert faults(response) == {"": "must have at most 100 members"}
+    """Finding an error for each member would take longer than sending them."""
+    response = acme.post("/service-calls", build_submission(**{f"odd{number}": 1 for number in range(98)}))
+    assert get_errors(response) == {"": "must have at most 100 members"}
 
 
-def test_an_item_of_a_batch_says_so_too(acme: Api) -> None:
-    odd = submission(requestSpec={"method": "GET", "url": "http://x.test", **{f"o{n}": 1 for n in range(98)}})
+def test_the_errors_of_a_batch_item_are_limited_too(acme: Api) -> None:
+    odd = build_submission(
+        requestSpec={"method": "GET", "url": "http://x.test", **{f"o{n}": 1 for n in range(98)}}
+    )
     (item,) = acme.post("/service-calls/batch", {"items": [odd]}).json()["items"]
     assert len(item["errors"]) == 21
     assert item["errors"][0]["pointer"] == "/items/0/requestSpec"
 
 
-def test_of_many_faults_the_first_are_told() -> None:
+def test_of_many_errors_the_first_are_reported() -> None:
     shown = truncate_errors([FieldError(f"/{number}", "is wrong") for number in range(5000)])
     assert len(shown) == MAX_ERRORS + 1
     assert shown[-1] == {"pointer": "", "detail": f"and {5000 - MAX_ERRORS} more"}

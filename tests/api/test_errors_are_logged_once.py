@@ -1,4 +1,4 @@
-"""Each answer that is an error has one line in the log, and by its correlation id it is found."""
+"""Each error response is logged in one line, with its correlation id."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from django.urls import path
 
 from eventservice.kernel.logging import build_logging_config
 from orchestration import lifecycle
-from tests.api.conftest import Api, submission
+from tests.api.conftest import Api, build_submission
 
 pytestmark = pytest.mark.django_db
 
@@ -49,24 +49,28 @@ def the_line_of(response: Any, lines: Lines) -> dict[str, Any]:
         ("GET", "/service-calls?" + "&" * 1001, 400),
     ],
 )
-def test_what_is_refused(acme: Api, lines: Lines, method: str, path: str, status: int) -> None:
+def test_a_refused_request_is_logged_once(
+    acme: Api, lines: Lines, method: str, path: str, status: int
+) -> None:
     response = acme(method, path)
     assert response.status_code == status
     assert the_line_of(response, lines)["level"] == "warning"
 
 
-def test_what_nobody_foresaw(acme: Api, lines: Lines, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unexpected_exception_is_logged_once(
+    acme: Api, lines: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(*_: Any) -> None:
         raise RuntimeError
 
     monkeypatch.setattr(lifecycle, "submit", broken)
-    line = the_line_of(acme.post("/service-calls", submission()), lines)
+    line = the_line_of(acme.post("/service-calls", build_submission()), lines)
     assert (line["level"], line["event"]) == ("error", "request_failed")
     assert "RuntimeError" in line["exception"]
     assert line["tenant_id"] == str(acme.tenant.tenant_id)
 
 
-def test_a_tenant_is_named_in_no_line_but_its_own(acme: Api, lines: Lines) -> None:
+def test_a_log_line_names_no_other_tenant(acme: Api, lines: Lines) -> None:
     acme.submit()
     assert "tenant_id" not in the_line_of(acme("GET", "/api/v1/nothing"), lines)
 
@@ -79,12 +83,12 @@ urlpatterns = [path("api/broken", _broken)]
 
 
 @pytest.mark.urls(__name__)
-def test_what_breaks_outside_the_views_of_the_api(lines: Lines) -> None:
+def test_a_bug_outside_the_views_is_a_problem_too(lines: Lines) -> None:
     response = Client(raise_request_exception=False).get("/api/broken")
     assert response.status_code == 500
     assert "RuntimeError" in the_line_of(response, lines)["exception"]
 
 
-def test_what_is_answered_well_has_none(acme: Api, lines: Lines) -> None:
+def test_a_successful_response_logs_no_error(acme: Api, lines: Lines) -> None:
     acme.submit()
     assert lines() == []

@@ -1,4 +1,4 @@
-"""A tenant that has as many calls pending as it may have is still told what it has submitted before."""
+"""Repeats of earlier submissions are accepted although the tenant is at its pending limit."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from orchestration import admission
 from orchestration.models import ServiceCall
-from tests.api.conftest import Api, submission
+from tests.api.conftest import Api, build_submission
 
 pytestmark = pytest.mark.django_db
 
@@ -23,17 +23,17 @@ def pending(api: Api) -> int:
     return ServiceCall.objects.for_tenant(api.tenant.tenant_id).filter(status="Scheduled").count()
 
 
-def test_a_repeat_of_a_submission_is_answered_with_its_call(acme: Api, operator: Api) -> None:
-    first = acme.post("/service-calls", submission(), headers=WITH_KEY)
+def test_a_repeat_of_a_submission_is_accepted(acme: Api, operator: Api) -> None:
+    first = acme.post("/service-calls", build_submission(), headers=WITH_KEY)
     fill(acme, operator, 1)
-    again = acme.post("/service-calls", submission(), headers=WITH_KEY)
+    again = acme.post("/service-calls", build_submission(), headers=WITH_KEY)
     assert (again.status_code, again.json()) == (202, first.json())
     assert again["Idempotent-Replayed"] == "true"
-    assert acme.post("/service-calls", submission()).status_code == 429
+    assert acme.post("/service-calls", build_submission()).status_code == 429
 
 
-def test_a_repeat_of_a_batch_is_too(acme: Api, operator: Api) -> None:
-    batch = {"items": [submission(idempotencyKey=key) for key in ("a", "b")]}
+def test_a_repeat_of_a_batch_is_accepted(acme: Api, operator: Api) -> None:
+    batch = {"items": [build_submission(idempotencyKey=key) for key in ("a", "b")]}
     first = acme.post("/service-calls/batch", batch).json()
     fill(acme, operator, 2)
     again = acme.post("/service-calls/batch", batch).json()
@@ -43,7 +43,7 @@ def test_a_repeat_of_a_batch_is_too(acme: Api, operator: Api) -> None:
 
 def test_a_batch_needs_room_only_for_what_is_new(acme: Api, operator: Api) -> None:
     acme.submit(idempotencyKey="a")
-    batch = {"items": [submission(idempotencyKey=key) for key in ("a", "b")]}
+    batch = {"items": [build_submission(idempotencyKey=key) for key in ("a", "b")]}
     fill(acme, operator, 1)
     assert acme.post("/service-calls/batch", batch).status_code == 429
     fill(acme, operator, 2)
@@ -51,7 +51,7 @@ def test_a_batch_needs_room_only_for_what_is_new(acme: Api, operator: Api) -> No
     assert pending(acme) == 2
 
 
-def test_a_repeat_of_a_replay_is_too(acme: Api, operator: Api) -> None:
+def test_a_repeat_of_a_replay_is_accepted(acme: Api, operator: Api) -> None:
     path = f"/service-calls/{acme.submit()['serviceCallId']}"
     acme.post(f"{path}/cancel")
     first = acme.post(f"{path}/replay", headers=WITH_KEY)
@@ -62,7 +62,7 @@ def test_a_repeat_of_a_replay_is_too(acme: Api, operator: Api) -> None:
     assert acme.post(f"{path}/replay").status_code == 429
 
 
-def test_a_pending_timer_may_be_set_anew(acme: Api, operator: Api) -> None:
+def test_a_pending_timer_can_be_set_again(acme: Api, operator: Api) -> None:
     assert acme.post("/timers/create", TIMER).status_code == 200
     fill(acme, operator, 1)
     assert acme.post("/timers/create", {**TIMER, "payload": 2}).json()["payload"] == 2

@@ -1,4 +1,4 @@
-"""The favourite is a tag of its own: what is shown can be sent back, and other tags leave it alone."""
+"""Tags and the favorite tag: a response's tags can be sent back, and changing tags leaves the favorite alone."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.api.conftest import Api, faults, submission
+from tests.api.conftest import Api, build_submission, get_errors
 
 pytestmark = pytest.mark.django_db
 
@@ -21,7 +21,7 @@ def favourite(acme: Api) -> str:
 
 
 @pytest.mark.parametrize("favourite_by", ["favorite", "tags/favorite"])
-def test_the_favourite_takes_no_tags_place(acme: Api, favourite_by: str) -> None:
+def test_a_favorite_does_not_count_as_a_tag(acme: Api, favourite_by: str) -> None:
     path = f"/service-calls/{acme.submit(tags=TWENTY[:19])['serviceCallId']}"
     for part, status in ((favourite_by, 204), ("tags/t19", 204), ("tags/t19", 204), ("tags/one-more", 409)):
         assert acme("PUT", f"{path}/{part}").status_code == status, part
@@ -29,7 +29,7 @@ def test_the_favourite_takes_no_tags_place(acme: Api, favourite_by: str) -> None
     assert acme("PUT", f"{path}/{favourite_by}").status_code == 204
 
 
-def test_what_is_shown_can_be_sent_back(acme: Api, favourite: str) -> None:
+def test_the_tags_of_a_response_can_be_sent_back(acme: Api, favourite: str) -> None:
     shown: dict[str, Any] = acme.get(favourite).json()
     assert len(shown["tags"]) == 21
     again = acme("PATCH", favourite, {"tags": shown["tags"]})
@@ -38,21 +38,21 @@ def test_what_is_shown_can_be_sent_back(acme: Api, favourite: str) -> None:
 
 
 @pytest.mark.parametrize("tags", [[], ["a"], ["a", "favorite"]])
-def test_other_tags_leave_the_favourite_alone(acme: Api, favourite: str, tags: list[str]) -> None:
+def test_changing_tags_leaves_the_favorite_alone(acme: Api, favourite: str, tags: list[str]) -> None:
     changed = acme("PATCH", favourite, {"tags": tags}).json()
     assert (changed["favorite"], changed["tags"]) == (True, sorted({*tags, "favorite"}))
 
 
-def test_none_is_made_a_favourite_by_its_tags(acme: Api) -> None:
+def test_changing_tags_does_not_make_a_favorite(acme: Api) -> None:
     path = f"/service-calls/{acme.submit()['serviceCallId']}"
     changed = acme("PATCH", path, {"tags": ["a", "favorite"]}).json()
     assert (changed["favorite"], changed["tags"]) == (False, ["a"])
 
 
-def test_twenty_one_others_are_too_many(acme: Api, favourite: str) -> None:
+def test_twenty_one_tags_are_too_many(acme: Api, favourite: str) -> None:
     tags = [*TWENTY, "one-more"]
     for refused in (
         acme("PATCH", favourite, {"tags": tags}),
-        acme.post("/service-calls", submission(tags=tags)),
+        acme.post("/service-calls", build_submission(tags=tags)),
     ):
-        assert list(faults(refused)) == ["/tags"]
+        assert list(get_errors(refused)) == ["/tags"]

@@ -1,4 +1,4 @@
-"""What the OpenAPI document says of bodies, parameters and headers is what the server does."""
+"""The OpenAPI document describes bodies, parameters and headers as the server treats them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from eventservice.tenants.directory import update_tenant
-from tests.api.conftest import Api, submission
+from tests.api.conftest import Api, build_submission
 
 pytestmark = pytest.mark.django_db
 
@@ -31,12 +31,12 @@ def with_a_body(document: Any) -> list[tuple[str, str, bool]]:
 
 
 def member_of(document: Any, shape: str, name: str) -> Any:
-    """The schema of a member, when it is not null."""
+    """Return the schema of a member that is not null."""
     schema = document["components"]["schemas"][shape]["properties"][name]
     return schema.get("anyOf", [schema])[0]
 
 
-def test_a_body_is_required_where_there_is_no_answer_without(operator: Api, document: Any) -> None:
+def test_a_body_is_required_where_it_cannot_be_left_out(operator: Api, document: Any) -> None:
     known = {
         "tenantId": str(operator.tenant.tenant_id),
         "serviceCallId": operator.submit()["serviceCallId"],
@@ -47,15 +47,13 @@ def test_a_body_is_required_where_there_is_no_answer_without(operator: Api, docu
         assert (answer.status_code in (400, 415)) == required, (method, path, answer.content)
 
 
-def test_the_headers_that_come_are_described_and_those_described_as_sure_come(
-    acme: Api, document: Any
-) -> None:
+def test_response_headers_are_as_described(acme: Api, document: Any) -> None:
     keyed = {"headers": {"Idempotency-Key": "k"}}
-    call = acme.post("/service-calls", submission(), **keyed).json()["serviceCallId"]
+    call = acme.post("/service-calls", build_submission(), **keyed).json()["serviceCallId"]
     path, of_call = f"/service-calls/{call}", f"{PREFIX}/service-calls/{{serviceCallId}}"
     tag = acme.get(path)["ETag"]
     answers = [
-        ("post", f"{PREFIX}/service-calls", acme.post("/service-calls", submission(), **keyed)),
+        ("post", f"{PREFIX}/service-calls", acme.post("/service-calls", build_submission(), **keyed)),
         ("get", of_call, acme.get(path)),
         ("get", of_call, acme.get(path, headers={"If-None-Match": tag})),
         ("patch", of_call, acme("PATCH", path, {"name": "n"})),
@@ -82,11 +80,11 @@ def test_the_headers_that_come_are_described_and_those_described_as_sure_come(
 @pytest.mark.parametrize("key", ["k", "x" * 255, "x" * 256, "", "a b", "é", "a\n"])
 def test_an_idempotency_key_is_as_described(acme: Api, document: Any, key: str) -> None:
     pattern = member_of(document, "Submission", "idempotencyKey")["pattern"]
-    answer = acme.post("/service-calls", submission(idempotencyKey=key))
+    answer = acme.post("/service-calls", build_submission(idempotencyKey=key))
     assert (answer.status_code == 202) == bool(re.search(pattern.replace("$", r"\Z"), key))
 
 
-def test_as_many_tags_as_are_shown_may_be_sent_by_the_description_too(acme: Api, document: Any) -> None:
+def test_the_described_number_of_tags_includes_the_favorite(acme: Api, document: Any) -> None:
     path = f"/service-calls/{acme.submit(tags=[f't{number}' for number in range(20)])['serviceCallId']}"
     acme("PUT", f"{path}/favorite")
     shown = acme.get(path).json()["tags"]
@@ -96,7 +94,7 @@ def test_as_many_tags_as_are_shown_may_be_sent_by_the_description_too(acme: Api,
 
 
 @pytest.mark.parametrize("name", ["host", "name", "namespace", "tag"])
-def test_a_text_to_look_for_is_as_long_as_described(acme: Api, document: Any, name: str) -> None:
+def test_a_search_text_is_as_long_as_described(acme: Api, document: Any, name: str) -> None:
     parameters = document["paths"][f"{PREFIX}/service-calls"]["get"]["parameters"]
     (schema,) = [parameter["schema"] for parameter in parameters if parameter["name"] == name]
     longest = schema.get("items", schema)["maxLength"]
