@@ -31,8 +31,9 @@ from eventservice.adminsite.columns import (
     time_column,
 )
 from eventservice.adminsite.composite_pk import parse_uuid
-from eventservice.adminsite.forms import Lines, SchemaForm
+from eventservice.adminsite.forms import SchemaModelForm
 from eventservice.adminsite.model_admin import LargeTableAdmin, ReadOnlyAdmin, RoleAdmin
+from eventservice.console.base.forms import Lines
 from eventservice.db.sql import Unindexed
 from eventservice.kernel.errors import Conflict
 from eventservice.operators.roles import Role
@@ -134,7 +135,7 @@ class OutboxPartitionAdmin(ReadOnlyAdmin[OutboxPartition]):
 # --- webhooks -----------------------------------------------------------------------------------------------------
 
 
-class EndpointForm(SchemaForm):
+class EndpointForm(SchemaModelForm):
     schema = "eventservice.api.schema.webhooks.WebhookEndpointSchema"
     url = forms.CharField(label="URL", widget=forms.TextInput(attrs={"size": 80}))
     event_types = Lines(required=False, help_text="One per line. Leave empty to receive all events.")

@@ -12,8 +12,7 @@ from django.urls import reverse
 
 from eventservice.api.formats import parse_uuid
 from eventservice.api.problems import FieldError
-from eventservice.console.base.forms import drop_empty_params
-from eventservice.console.base.query import Query
+from eventservice.console.base.query import Query, drop_empty_params
 from eventservice.console.base.tenant_select import list_tenant_options
 from eventservice.console.base.views import ConsoleView
 from eventservice.db.now import db_now

@@ -12,10 +12,10 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 
 from eventservice.api.formats import format_instant, parse_duration
-from eventservice.api.problems import InvalidRequest
+from eventservice.api.schema.base import parse
 from eventservice.api.schema.tenants import ApiKeyInputSchema, RotationSchema
 from eventservice.console.base.confirm import ConfirmView
-from eventservice.console.base.forms import Form
+from eventservice.console.base.forms import Checkboxes, PlainText, SchemaForm
 from eventservice.console.base.views import ConsoleView
 from eventservice.db.now import db_now
 from eventservice.kernel.errors import Conflict
@@ -102,39 +102,49 @@ class KeyView(ConfirmView):
         return self.render(context, "console/tenants/key_created.html", status=201)
 
 
+class KeyForm(SchemaForm[ApiKeyInputSchema]):
+    schema = ApiKeyInputSchema
+    name = PlainText(empty_value=None)
+    scopes = Checkboxes()
+    expires_at = PlainText(empty_value=None)
+
+    def clean_expires_at(self) -> str | None:
+        """Replace a duration that the form offers by an instant. Any other text must be an instant, as in the API."""
+        text: str | None = self.cleaned_data["expires_at"]
+        seconds = parse_duration(text or "")
+        if not seconds:
+            return text
+        # A duration that is too long is refused as an instant, so it must stay within the calendar.
+        seconds = min(seconds, 2 * MAX_LIFETIME.total_seconds())
+        return format_instant(db_now() + timedelta(seconds=seconds))
+
+
 class CreateKey(KeyView):
     template = "console/tenants/new_key.html"
 
     def get(self, request: HttpRequest, tenant_id: uuid.UUID | None = None) -> HttpResponse:
-        return self._show_form(tenant_id, {"scopes": ["read", "write"]}, {})
+        return self._show_form(tenant_id, KeyForm(initial={"scopes": ["read", "write"]}))
 
-    def _show_form(
-        self, tenant_id: uuid.UUID | None, given: Any, wrong: Any, status: int = 200
-    ) -> HttpResponse:
+    def _show_form(self, tenant_id: uuid.UUID | None, form: KeyForm, status: int = 200) -> HttpResponse:
         context = {
             "tenant": get_tenant(tenant_id) if tenant_id else None,
-            "given": given,
-            "wrong": wrong,
+            "form": form,
             "scopes": SCOPES if tenant_id else OPERATOR_SCOPES,
-            "lives": LIFETIMES,
+            "lifetimes": LIFETIMES,
             "back_to": self.list_address(tenant_id),
         }
         return self.render(context, status=status)
 
     def post(self, request: HttpRequest, tenant_id: uuid.UUID | None = None) -> HttpResponse:
         tenant = get_tenant(tenant_id) if tenant_id else None
-        form = Form(request.POST, ["name", "expiresAt"], several=["scopes"])
-        form.leave_out_empty("name", "expiresAt")
-        _expires_in(form)
-        asked = form.parse(ApiKeyInputSchema)
-        if asked is None:
-            given = {**request.POST.dict(), "scopes": request.POST.getlist("scopes")}
-            return self._show_form(tenant_id, given, form.wrong, 400)
-
+        form = KeyForm(request.POST)
+        if not form.is_valid():
+            return self._show_form(tenant_id, form, 400)
+        wanted = form.document
         key, text = self.create_and_record(
             "key-create",
             lambda: create_key(
-                tenant_id, asked.scope_names, name=asked.name or "", expires_at=asked.expires_at
+                tenant_id, wanted.scope_names, name=wanted.name or "", expires_at=wanted.expires_at
             ),
         )
         return self.show_once(tenant, key, text)
@@ -156,11 +166,7 @@ class RotateKey(KeyView):
 
     def post(self, request: HttpRequest, key_id: str, tenant_id: uuid.UUID | None = None) -> HttpResponse:
         tenant = get_tenant(tenant_id) if tenant_id else None
-        form = Form(request.POST, ["overlap"])
-        rotation = form.parse(RotationSchema)
-        if rotation is None:
-            raise InvalidRequest(form.faults)
-        overlap = rotation.overlap_time
+        overlap = parse(RotationSchema, {"overlap": request.POST.get("overlap", "").strip()}).overlap_time
 
         def rotate() -> tuple[ApiKey, str]:
             key = get_key(tenant_id, key_id)
@@ -201,12 +207,3 @@ def _last_use(key: ApiKey) -> str:
     if key.last_used_at is None:
         return "It has never been used."
     return f"It was last used on {key.last_used_at:%Y-%m-%d} around {key.last_used_at:%H:%M} UTC."
-
-
-def _expires_in(form: Form) -> None:
-    """Replace a duration that the form offers by an instant. Any other text must be an instant, as in the API."""
-    seconds = parse_duration(form.document.get("expiresAt", ""))
-    if seconds:
-        # A duration that is too long is refused as an instant, so it must stay within the calendar.
-        seconds = min(seconds, 2 * MAX_LIFETIME.total_seconds())
-        form.document["expiresAt"] = format_instant(db_now() + timedelta(seconds=seconds))

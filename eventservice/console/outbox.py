@@ -11,8 +11,7 @@ from django.urls import reverse
 
 from eventservice.api.problems import FieldError
 from eventservice.console.base.confirm import ConfirmView
-from eventservice.console.base.forms import drop_empty_params
-from eventservice.console.base.query import Query
+from eventservice.console.base.query import Query, drop_empty_params
 from eventservice.console.base.tenant_select import list_tenant_options
 from eventservice.console.base.views import ConsoleView
 from eventservice.db.bounded_count import MAX_COUNTED

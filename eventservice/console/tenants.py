@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 from django.db import IntegrityError
 from django.http import HttpRequest, HttpResponse
@@ -19,7 +19,7 @@ from eventservice.api.schema.tenants import (
 )
 from eventservice.console.base.confirm import ConfirmView
 from eventservice.console.base.edit_token import EditConflict, compute_edit_token, require_unchanged
-from eventservice.console.base.forms import Form
+from eventservice.console.base.forms import Lines, PlainText, SchemaForm, WholeNumber
 from eventservice.console.base.query import Query
 from eventservice.console.base.views import ConsoleView
 from eventservice.db.bounded_count import MAX_COUNTED
@@ -41,14 +41,39 @@ from eventservice.tenants.models import DEFAULT_SHARDS, Tenant
 from orchestration.queries.calls import count_pending
 
 PAGE_SIZE = 25
-# The fields of the settings form, and their columns.
-NUMBERS = {
-    "maxInFlight": "max_in_flight",
-    "maxPending": "max_pending",
-    "requestsPerMinute": "requests_per_minute",
-}
-LISTS = {"allowedHosts": "allowed_hosts", "secretHeaders": "secret_headers"}
-SETTINGS = [*NUMBERS.values(), *LISTS.values()]
+# The columns that the form of the limits changes.
+SETTINGS = ["max_in_flight", "max_pending", "requests_per_minute", "allowed_hosts", "secret_headers"]
+
+
+class LimitsForm(SchemaForm[TenantSettingsSchema]):
+    schema: type[TenantSettingsSchema] = TenantSettingsSchema
+    max_in_flight = WholeNumber()
+    max_pending = WholeNumber()
+    requests_per_minute = WholeNumber()
+    allowed_hosts = Lines()
+    secret_headers = Lines()
+
+    @classmethod
+    def for_tenant(cls, tenant: Tenant) -> Self:
+        """Return a form that shows the settings of a tenant."""
+        return cls(initial={name: getattr(tenant, name) for name in SETTINGS})
+
+
+class TenantCreationForm(LimitsForm):
+    schema = TenantInputSchema
+    document: TenantInputSchema
+    name = PlainText()
+
+
+class SecretForm(SchemaForm[TenantSettingsSchema]):
+    schema = TenantSettingsSchema
+    signing_secret = PlainText(required=True, error_messages={"required": "is required"})
+
+
+class NamespaceCreationForm(SchemaForm[NamespaceInputSchema]):
+    schema = NamespaceInputSchema
+    name = PlainText()
+    num_shards = WholeNumber(empty_value=None)
 
 
 class TenantsPage(ConsoleView):
@@ -74,28 +99,26 @@ class CreateTenant(ConsoleView):
     template = "console/tenants/new.html"
 
     def get(self, request: HttpRequest) -> HttpResponse:
-        defaults = _settings(Tenant())
-        return self.render({"given": defaults, "wrong": {}})
+        return self.render({"form": TenantCreationForm.for_tenant(Tenant())})
 
     def post(self, request: HttpRequest) -> HttpResponse:
-        form = Form(request.POST, ["name"], NUMBERS, LISTS)
-        given, tenant_id = form.parse(TenantInputSchema), new_id()
-        if given is not None:
-            name = given.name
+        form, tenant_id = TenantCreationForm(request.POST), new_id()
+        if form.is_valid():
+            name, settings = form.document.name, form.document.settings
             try:
                 self.run_audited(
                     "tenant-create",
-                    lambda: create_tenant(name, tenant_id=tenant_id, **given.settings),
+                    lambda: create_tenant(name, tenant_id=tenant_id, **settings),
                     tenant_id=tenant_id,
                     subject=tenant_id,
                     name=name,
                 )
             except IntegrityError:
-                form.add_error(name_taken(name))
+                form.add_domain_error(name_taken(name))
             else:
                 self.report_success(f"Tenant {name} created. Next, create a key for it.")
                 return self.redirect_to("console:tenant", tenant_id)
-        return self.render({"given": request.POST, "wrong": form.wrong}, status=400)
+        return self.render({"form": form}, status=400)
 
 
 class TenantPage(ConsoleView):
@@ -108,30 +131,28 @@ class TenantPage(ConsoleView):
     def show_tenant(
         self,
         tenant: Tenant,
-        given: Mapping[str, Any] | None = None,
         status: int = 200,
+        *,
+        edit_token: str | None = None,
         outdated: bool = False,
-        **wrong: Any,
+        **forms: SchemaForm[Any],
     ) -> HttpResponse:
+        """Show the tenant. `forms` are those that were sent and not accepted, by their names in the template."""
         now = db_now()
         context = {
             "now": now,
             "tenant": tenant,
-            "given": given or _settings(tenant),
             # A form that is sent again after a mistake still refers to what it showed first.
-            "shown": given.get("shown", "")
-            if given and not outdated
-            else compute_edit_token(tenant, SETTINGS),
+            "edit_token": compute_edit_token(tenant, SETTINGS) if edit_token is None else edit_token,
             "outdated": outdated,
             "pending": count_pending(tenant.tenant_id, MAX_COUNTED + 1),
             "namespaces": list_namespaces(tenant.tenant_id),
-            "default_shards": DEFAULT_SHARDS,
             "max_shards": MAX_SHARDS,
             "keys": list_keys_with_state(tenant.tenant_id, now),
-            "wrong": wrong.get("wrong", {}),
-            "wrong_secret": wrong.get("wrong_secret", {}),
-            "wrong_namespace": wrong.get("wrong_namespace", {}),
-            "namespace": wrong.get("namespace", {}),
+            "limits_form": LimitsForm.for_tenant(tenant),
+            "secret_form": SecretForm(),
+            "namespace_form": NamespaceCreationForm(initial={"num_shards": DEFAULT_SHARDS}),
+            **forms,
         }
         return self.render(context, status=status)
 
@@ -146,35 +167,28 @@ class TenantDetailsPage(TenantPage):
 class UpdateLimits(TenantPage):
     def post(self, request: HttpRequest, tenant_id: uuid.UUID) -> HttpResponse:
         tenant = get_tenant(tenant_id)
-        form = Form(request.POST, numbers=NUMBERS, lines=LISTS)
-        settings = form.parse(TenantSettingsSchema)
-        if settings is None:
-            return self.show_tenant(tenant, request.POST, 400, wrong=form.wrong)
-        changed = {
-            column: value for column, value in settings.changes().items() if getattr(tenant, column) != value
-        }
+        form, edit_token = LimitsForm(request.POST), request.POST.get("shown", "")
+        if not form.is_valid():
+            return self.show_tenant(tenant, 400, edit_token=edit_token, limits_form=form)
+        settings = form.document.changes()
+        changed = {column: value for column, value in settings.items() if getattr(tenant, column) != value}
         message = "Settings saved. They take effect everywhere within 5 seconds."
         try:
-            return _change(
-                self, "tenant-change", tenant_id, changed, message, request.POST.get("shown", ""), **changed
-            )
+            return _change(self, "tenant-change", tenant_id, changed, message, edit_token, **changed)
         except EditConflict:
-            return self.show_tenant(get_tenant(tenant_id), request.POST, 409, outdated=True)
+            return self.show_tenant(get_tenant(tenant_id), 409, outdated=True, limits_form=form)
 
 
 class SetSecret(TenantPage):
     def post(self, request: HttpRequest, tenant_id: uuid.UUID) -> HttpResponse:
         tenant = get_tenant(tenant_id)
-        form = Form(request.POST, ["signingSecret"])
-        settings = form.parse(TenantSettingsSchema)
-        if settings is not None and not settings.signing_secret:
-            form.faults.append(FieldError("/signingSecret", "is required"))
-        if settings is None or form.faults:
-            return self.show_tenant(tenant, None, 400, wrong_secret=form.wrong)
+        form = SecretForm(request.POST)
+        if not form.is_valid():
+            return self.show_tenant(tenant, 400, secret_form=form)
         action = "tenant-secret-rotate" if tenant.signing_secret else "tenant-secret-set"
         message = "Signing secret saved. It takes effect everywhere within 5 seconds."
         # The secret must not appear in the audit log.
-        return _change(self, action, tenant_id, settings.changes(), message)
+        return _change(self, action, tenant_id, form.document.changes(), message)
 
 
 class ClearSecret(ConfirmView):
@@ -231,11 +245,9 @@ class DeactivateTenant(ConfirmView):
 class CreateNamespace(TenantPage):
     def post(self, request: HttpRequest, tenant_id: uuid.UUID) -> HttpResponse:
         tenant = get_tenant(tenant_id)
-        form = Form(request.POST, ["name"], ["numShards"])
-        form.leave_out_empty("numShards")
-        given = form.parse(NamespaceInputSchema)
-        if given is not None:
-            name, num_shards = given.name, given.num_shards or DEFAULT_SHARDS
+        form = NamespaceCreationForm(request.POST)
+        if form.is_valid():
+            name, num_shards = form.document.name, form.document.num_shards or DEFAULT_SHARDS
             try:
                 is_new = self.run_audited(
                     "namespace-create",
@@ -247,12 +259,12 @@ class CreateNamespace(TenantPage):
                     shards=num_shards,
                 )
             except DomainError as error:
-                form.add_error(error)
+                form.add_domain_error(error)
             else:
                 outcome = "created" if is_new else "already exists"
                 self.report_success(f"Namespace {name} {outcome} with {num_shards} shards.")
                 return self.redirect_to("console:tenant", tenant_id)
-        return self.show_tenant(tenant, None, 400, wrong_namespace=form.wrong, namespace=request.POST)
+        return self.show_tenant(tenant, 400, namespace_form=form)
 
 
 def _declare(tenant_id: uuid.UUID, name: str, num_shards: int) -> bool:
@@ -268,12 +280,12 @@ def _change(
     tenant_id: uuid.UUID,
     changes: Mapping[str, Any],
     message: str,
-    shown: str | None = None,
+    edit_token: str | None = None,
     **detail: Any,
 ) -> HttpResponse:
     """Change a tenant, with an entry in the audit log if anything changes.
 
-    `shown` is the token of what the form showed. If the tenant has changed since, raise EditConflict.
+    `edit_token` is the token of what the form showed. If the tenant has changed since, raise EditConflict.
     """
 
     def change() -> bool:
@@ -282,17 +294,11 @@ def _change(
             raise NotFound("tenant")
         if all(getattr(tenant, column) == value for column, value in changes.items()):
             return False
-        if shown is not None:
-            require_unchanged(tenant, SETTINGS, shown)
+        if edit_token is not None:
+            require_unchanged(tenant, SETTINGS, edit_token)
         update_tenant(tenant_id, **changes)
         return True
 
     changed = page.run_audited(action, change, tenant_id=tenant_id, subject=tenant_id, changed=bool, **detail)
     page.report_success(message if changed else "Nothing to change.")
     return page.redirect_to("console:tenant", tenant_id)
-
-
-def _settings(tenant: Tenant) -> dict[str, Any]:
-    """Return the settings as the form shows them."""
-    given: dict[str, Any] = {name: getattr(tenant, column) for name, column in NUMBERS.items()}
-    return given | {name: "\n".join(getattr(tenant, column)) for name, column in LISTS.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 from urllib.parse import urlencode
 
 from django.http import HttpRequest, HttpResponse
@@ -15,8 +15,8 @@ from eventservice.api.problems import FieldError
 from eventservice.api.schema.types import Id
 from eventservice.api.schema.webhooks import EVENT_TYPES, WebhookEndpointSchema
 from eventservice.console.base.confirm import ConfirmView
-from eventservice.console.base.forms import Form, drop_empty_params
-from eventservice.console.base.query import Query
+from eventservice.console.base.forms import Checkboxes, PlainText, SchemaForm
+from eventservice.console.base.query import Query, drop_empty_params
 from eventservice.console.base.tenant_select import list_tenant_options
 from eventservice.console.base.views import ConsoleView
 from eventservice.kernel.errors import Conflict, NotFound
@@ -70,32 +70,34 @@ class NewEndpoint(WebhookEndpointSchema):
     tenant: Id
 
 
+class EndpointCreationForm(SchemaForm[NewEndpoint]):
+    schema = NewEndpoint
+    tenant = PlainText(empty_value=None)
+    url = PlainText()
+    event_types = Checkboxes()
+
+
 class CreateEndpoint(ConsoleView):
     nav = "outbox"
     read_role = write_role = Role.ADMIN
     template = "console/outbox/new_endpoint.html"
 
     def get(self, request: HttpRequest) -> HttpResponse:
-        return self._show_form(request.GET.dict(), {})
+        return self._show_form(EndpointCreationForm(initial=request.GET.dict()))
 
-    def _show_form(self, given: Any, wrong: Any, status: int = 200) -> HttpResponse:
+    def _show_form(self, form: EndpointCreationForm, status: int = 200) -> HttpResponse:
         context = {
-            "given": given,
-            "wrong": wrong,
-            "tenants": list_tenant_options(parse_uuid(given.get("tenant", ""))),
+            "form": form,
+            "tenants": list_tenant_options(parse_uuid(form["tenant"].value() or "")),
             "event_types": EVENT_TYPES,
         }
         return self.render(context, status=status)
 
     def post(self, request: HttpRequest) -> HttpResponse:
-        form = Form(request.POST, ["tenant", "url"], several=["eventTypes"])
-        form.leave_out_empty("tenant")
-        asked = form.parse(NewEndpoint)
-        if asked is None:
-            given = {**request.POST.dict(), "eventTypes": request.POST.getlist("eventTypes")}
-            return self._show_form(given, form.wrong, 400)
-
-        tenant_id, url, types = asked.tenant, asked.url, asked.distinct_types
+        form = EndpointCreationForm(request.POST)
+        if not form.is_valid():
+            return self._show_form(form, 400)
+        tenant_id, url, types = form.document.tenant, form.document.url, form.document.distinct_types
         tenant, endpoint_id = get_tenant(tenant_id), new_id()
         endpoint, secret = self.run_audited(
             "endpoint-create",

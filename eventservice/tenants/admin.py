@@ -13,9 +13,10 @@ from django.http import HttpRequest
 from eventservice.adminsite.actions import RowAction
 from eventservice.adminsite.change_lists import AnyTenantFilter, ChoiceFilter
 from eventservice.adminsite.columns import Column, column, list_time_column, time_column
-from eventservice.adminsite.forms import Lines, SchemaForm
+from eventservice.adminsite.forms import SchemaModelForm
 from eventservice.adminsite.model_admin import RoleAdmin
 from eventservice.console.base.edit_token import EditConflict, compute_edit_token, require_unchanged
+from eventservice.console.base.forms import Lines
 from eventservice.kernel.errors import Conflict
 from eventservice.operators.roles import Role
 from eventservice.tenants.directory import create_tenant, declare_namespace, update_tenant
@@ -33,7 +34,7 @@ KNOWN = (
 )
 
 
-class TenantForm(SchemaForm):
+class TenantForm(SchemaModelForm):
     schema = "eventservice.api.schema.tenants.TenantSettingsSchema"
     signing_secret = forms.CharField(
         required=False,
@@ -118,7 +119,7 @@ class TenantAdmin(RoleAdmin[Tenant]):
         """Forbid deletion: a tenant that is no longer served is deactivated."""
         return False
 
-    def save_model(self, request: HttpRequest, obj: Tenant, form: SchemaForm, change: bool) -> None:
+    def save_model(self, request: HttpRequest, obj: Tenant, form: SchemaModelForm, change: bool) -> None:
         given = {name: form.cleaned_data[name] for name in form.changed_data}
         if not given.get("signing_secret"):
             given.pop("signing_secret", None)
@@ -128,7 +129,7 @@ class TenantAdmin(RoleAdmin[Tenant]):
         create_tenant(given.pop("name"), tenant_id=obj.pk, **given)
 
 
-class NamespaceForm(SchemaForm):
+class NamespaceForm(SchemaModelForm):
     schema = "eventservice.api.schema.tenants.NamespaceInputSchema"
 
     class Meta:
@@ -167,7 +168,7 @@ class NamespaceAdmin(RoleAdmin[Namespace]):
     def get_audit_subject(self, row: Namespace) -> str:
         return str(row.tenant_id)
 
-    def save_model(self, request: HttpRequest, obj: Namespace, form: SchemaForm, change: bool) -> None:
+    def save_model(self, request: HttpRequest, obj: Namespace, form: SchemaModelForm, change: bool) -> None:
         declare_namespace(obj.tenant_id, obj.name, obj.num_shards)
 
 

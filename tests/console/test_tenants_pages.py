@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from django.core.exceptions import NON_FIELD_ERRORS
 from django.test import Client
 
 from eventservice.kernel.ids import new_id
@@ -37,8 +38,9 @@ def actions() -> list[str]:
 
 def with_shown(client: Client, tenant: Tenant, **typed: str) -> dict[str, str]:
     """The form of its limits, as a browser sends it: what is typed, and what was shown."""
-    shown = client.get(of(tenant)).context
-    return {**{name: str(value) for name, value in shown["given"].items()}, "shown": shown["shown"], **typed}
+    page = client.get(of(tenant)).context
+    shown = {field.html_name: str(field.value()) for field in page["limits_form"]}
+    return {**shown, "shown": page["edit_token"], **typed}
 
 
 def refreshed(tenant: Tenant) -> Tenant:
@@ -46,9 +48,14 @@ def refreshed(tenant: Tenant) -> Tenant:
     return tenant
 
 
-def wrong(response: Any, name: str = "wrong") -> dict[str, str]:
+def list_errors(response: Any, form: str = "form") -> dict[str, str]:
+    """Return the errors of a refused form by the HTML names of its fields. The name of the form itself is empty."""
     assert response.status_code == 400
-    return dict(response.context[name])
+    sent = response.context[form]
+    return {
+        "" if name == NON_FIELD_ERRORS else sent[name].html_name: "; ".join(rules)
+        for name, rules in sent.errors.items()
+    }
 
 
 # --- the list ---------------------------------------------------------------------------------------------------
@@ -102,8 +109,8 @@ def test_an_admin_makes_one(admin: Client) -> None:
 
 def test_a_name_that_is_taken_or_wrong_is_said_at_its_field(admin: Client, tenant: Tenant) -> None:
     data = {**LIMITS, "allowedHosts": "", "secretHeaders": ""}
-    assert wrong(admin.post("/tenants/new/", {"name": tenant.name, **data})) == {"name": "must be new"}
-    assert "lower-case" in wrong(admin.post("/tenants/new/", {"name": "Acme!", **data}))["name"]
+    assert list_errors(admin.post("/tenants/new/", {"name": tenant.name, **data})) == {"name": "must be new"}
+    assert "lower-case" in list_errors(admin.post("/tenants/new/", {"name": "Acme!", **data}))["name"]
     assert Tenant.objects.count() == 1
     assert actions() == []
 
@@ -149,7 +156,7 @@ def test_what_is_sent_again_after_the_change_was_shown_is_saved(admin: Client, t
     typed = with_shown(admin, tenant, maxPending="5")
     update_tenant(tenant.pk, max_pending=7)
     refused = admin.post(of(tenant, "limits/"), typed)
-    again = {**typed, "shown": refused.context["shown"]}
+    again = {**typed, "shown": refused.context["edit_token"]}
     assert admin.post(of(tenant, "limits/"), again).status_code == 303
     assert refreshed(tenant).max_pending == 5
 
@@ -161,7 +168,7 @@ def test_a_mistake_that_is_mended_does_not_hide_what_another_has_changed(
     update_tenant(tenant.pk, max_pending=7)
     mistaken = admin.post(of(tenant, "limits/"), typed)
     assert mistaken.status_code == 400
-    mended = {**typed, "maxPending": "5", "shown": mistaken.context["shown"]}
+    mended = {**typed, "maxPending": "5", "shown": mistaken.context["edit_token"]}
     assert admin.post(of(tenant, "limits/"), mended).status_code == 409
 
 
@@ -179,7 +186,7 @@ def test_each_fault_is_said_at_its_field_and_what_was_typed_stays(admin: Client,
         "allowedHosts": "a\n" + "b" * 300,
     }
     response = admin.post(of(tenant, "limits/"), bad, HTTP_ACCEPT="text/html")
-    assert wrong(response) == {
+    assert list_errors(response, "limits_form") == {
         "maxInFlight": "must be at least 1",
         "maxPending": "must be a whole number",
         "requestsPerMinute": "must be a whole number",
@@ -191,8 +198,23 @@ def test_each_fault_is_said_at_its_field_and_what_was_typed_stays(admin: Client,
 
 def test_a_nul_is_refused_and_no_error_of_the_database(admin: Client, tenant: Tenant) -> None:
     assert (
-        "NUL" in wrong(admin.post(of(tenant, "limits/"), {**LIMITS, "allowedHosts": "a\0b"}))["allowedHosts"]
+        "NUL"
+        in list_errors(admin.post(of(tenant, "limits/"), {**LIMITS, "allowedHosts": "a\0b"}), "limits_form")[
+            "allowedHosts"
+        ]
     )
+
+
+def test_a_repeated_line_is_stored_once(admin: Client, tenant: Tenant) -> None:
+    typed = with_shown(admin, tenant, allowedHosts="api.example\n\napi.example")
+    assert admin.post(of(tenant, "limits/"), typed).status_code == 303
+    assert refreshed(tenant).allowed_hosts == ["api.example"]
+
+
+def test_a_field_that_was_not_sent_stays_empty(admin: Client) -> None:
+    response = admin.post("/tenants/new/", {"name": "acme"}, HTTP_ACCEPT="text/html")
+    assert list_errors(response)["maxPending"] == "must be a whole number"
+    assert 'name="maxPending" inputmode="numeric" value=""' in response.content.decode()
 
 
 # --- its secret -------------------------------------------------------------------------------------------------
@@ -218,7 +240,7 @@ def test_a_secret_that_is_none_is_refused_without_being_shown_again(
     admin: Client, tenant: Tenant, given: str
 ) -> None:
     response = admin.post(of(tenant, "secret/"), {"signingSecret": given}, HTTP_ACCEPT="text/html")
-    assert "signingSecret" in wrong(response, "wrong_secret")
+    assert "signingSecret" in list_errors(response, "secret_form")
     assert refreshed(tenant).signing_secret == ""
     assert not given or f'value="{given}"' not in response.content.decode()
 
@@ -257,7 +279,7 @@ def test_a_namespace_is_made_and_its_shards_are_fixed(admin: Client, tenant: Ten
     again = admin.post(
         of(tenant, "namespaces/"), {"name": "invoices", "numShards": "32"}, HTTP_ACCEPT="text/html"
     )
-    assert "fixed at 64" in wrong(again, "wrong_namespace")[""]
+    assert "fixed at 64" in list_errors(again, "namespace_form")[""]
     assert "fixed at 64" in again.content.decode()
     assert actions() == ["namespace-create"]
 
@@ -277,7 +299,7 @@ def test_a_namespace_that_is_there_is_not_noted_as_made(admin: Client, tenant: T
 def test_a_wrong_namespace_is_said_at_its_field(
     admin: Client, tenant: Tenant, data: dict[str, str], field: str
 ) -> None:
-    assert set(wrong(admin.post(of(tenant, "namespaces/"), data), "wrong_namespace")) == {field}
+    assert set(list_errors(admin.post(of(tenant, "namespaces/"), data), "namespace_form")) == {field}
 
 
 # --- who may ----------------------------------------------------------------------------------------------------

@@ -83,7 +83,9 @@ def test_what_is_wrong_is_said_at_its_field(
 ) -> None:
     response = admin.post(NEW, asked(tenant, **wrong))
     assert response.status_code == 400
-    assert rule in response.context["wrong"][field]
+    errors = {item.html_name: item.errors for item in response.context["form"] if item.errors}
+    assert set(errors) == {field}
+    assert rule in "; ".join(errors[field])
     assert stored(tenant) == []
     assert notes() == []
 

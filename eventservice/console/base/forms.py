@@ -1,96 +1,125 @@
-"""Forms as JSON documents: the Pydantic models of the API validate them."""
+"""Forms whose rules are those of the API: its Pydantic models validate what was entered.
+
+Forms of the console and of the admin share this base. It imports no Pydantic, since every command loads the admin.
+"""
 
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from django.http import QueryDict
+from django import forms
+from django.utils.module_loading import import_string
 
-from eventservice.api.parsers import is_storable
-from eventservice.api.problems import FieldError
-from eventservice.api.schema.base import M, validate
-from eventservice.kernel.errors import DomainError
+if TYPE_CHECKING:
+    from eventservice.api.schema.base import RequestModel
+    from eventservice.kernel.errors import DomainError
+
+M = TypeVar("M", bound="RequestModel")
 
 _WHOLE_NUMBER = re.compile(r"-?[0-9]{1,18}", re.ASCII)
 
 
-class Form:
-    """The fields of a submitted form as a document, and what is wrong with it."""
+class PlainText(forms.CharField):
+    """A string, about which the schema knows everything else: whether it is required, its length and its form."""
 
-    def __init__(
-        self,
-        sent: QueryDict,
-        texts: Collection[str] = (),
-        numbers: Collection[str] = (),
-        lines: Collection[str] = (),
-        several: Collection[str] = (),
-    ) -> None:
-        self.sent = sent
-        self.faults: list[FieldError] = []
-        document: dict[str, Any] = {name: sent.get(name, "").strip() for name in texts}
-        document |= {name: _parse_number(sent.get(name, "")) for name in numbers}
-        document |= {name: _split_lines(sent.get(name, "")) for name in lines}
-        document |= {name: sent.getlist(name) for name in several}
-        for name in [name for name, value in document.items() if not _is_storable(value)]:
-            self.faults.append(FieldError(f"/{name}", "must not have a NUL character"))
-            del document[name]
-        self.document = document
+    default_error_messages = {"null_characters_not_allowed": "must not have a NUL character"}
 
-    def parse(self, model: type[M]) -> M | None:
-        """Return the form as a model of the API, or None if anything is wrong: `faults` lists it all."""
-        document, errors = validate(model, self.document)
-        self.faults += errors
-        return None if self.faults else document
+    def __init__(self, *, required: bool = False, **options: Any) -> None:
+        super().__init__(required=required, **options)
 
-    def leave_out_empty(self, *names: str) -> None:
-        """Remove these members if they are empty."""
-        for name in names:
-            if not self.document.get(name):
-                self.document.pop(name, None)
 
-    def add_error(self, error: DomainError) -> None:
+class WholeNumber(PlainText):
+    """A whole number. Any other text stays as it is, so that the schema reports it."""
+
+    def to_python(self, value: Any) -> Any:
+        text = super().to_python(value)
+        return int(text) if text and _WHOLE_NUMBER.fullmatch(text) else text
+
+
+class Lines(PlainText):
+    """A list of strings, one per line. Empty lines and repeats are dropped."""
+
+    widget = forms.Textarea(attrs={"rows": 4, "cols": 60, "spellcheck": "false"})
+
+    def prepare_value(self, value: object) -> object:
+        return "\n".join(value) if isinstance(value, list) else value
+
+    def has_changed(self, initial: list[str] | None, data: str | None) -> bool:
+        return (initial or []) != self._split(data)
+
+    def clean(self, value: str | None) -> list[str]:
+        return self._split(super().clean(value))
+
+    def _split(self, text: str | None) -> list[str]:
+        return list(dict.fromkeys(line.strip() for line in (text or "").splitlines() if line.strip()))
+
+
+class Checkboxes(forms.MultipleChoiceField):
+    """The values of the checked boxes. The schema decides which are valid."""
+
+    def __init__(self) -> None:
+        super().__init__(required=False)
+
+    def validate(self, value: list[str]) -> None:
+        """Accept every value."""
+
+
+class SchemaValidation(forms.BaseForm, Generic[M]):
+    """Validates a form by a model of the API, each of whose members is a field of the same name.
+
+    `schema` is the model, or its path to import it only when a form is used. Once the form is valid, `document` is the
+    model's instance. Fields that are None are left out of it.
+    """
+
+    schema: type[M] | str
+    document: M
+
+    def get_schema(self) -> type[M]:
+        return import_string(self.schema) if isinstance(self.schema, str) else self.schema
+
+    def clean(self) -> dict[str, Any]:
+        """Validate the fields by the schema, and report each rule that is broken at its field."""
+        from eventservice.api.schema.base import validate
+
+        values: dict[str, Any] = super().clean() or {}
+        names = {alias: name for alias, name in self._list_members() if values.get(name) is not None}
+        document, errors = validate(self.get_schema(), {alias: values[name] for alias, name in names.items()})
+        already_invalid = set(self.errors)
+        for pointer, rule in errors:
+            self._add_schema_error(pointer, rule, already_invalid)
+        if document is not None:
+            self.document = document
+        return values
+
+    def add_domain_error(self, error: DomainError) -> None:
         """Add what the domain refused, at the fields that it names."""
-        self.faults += [FieldError(f"/{name}", rule) for name, rule in error.errors.items()]
+        for name, rule in error.errors.items():
+            self.add_error(name if name in self.fields else None, self.describe_rule(rule))
         if not error.errors:
-            self.faults.append(FieldError("", error.message))
+            self.add_error(None, error.message)
 
-    @property
-    def wrong(self) -> Mapping[str, str]:
-        """The rules that each field breaks."""
-        return describe_by_field(self.faults)
+    def describe_rule(self, rule: str, line: int | None = None) -> str:
+        """Return the rule that a field breaks, or a line of it, as the form shows it."""
+        return f"line {line}: {rule}" if line else rule
 
+    def _list_members(self) -> Iterator[tuple[str, str]]:
+        for name, member in self.get_schema().model_fields.items():
+            yield str(member.alias), name
 
-def describe_by_field(errors: Iterable[FieldError]) -> dict[str, str]:
-    """Return the rules that each top-level member breaks, by its name. In a list, they name the line."""
-    rules = defaultdict(list)
-    for pointer, rule in errors:
-        _, name, *line = [*pointer.split("/"), ""][:3]
-        rules[name].append(f"line {int(line[0]) + 1}: {rule}" if line and line[0].isdigit() else rule)
-    return {name: "; ".join(broken) for name, broken in rules.items()}
-
-
-def drop_empty_params(parameters: QueryDict) -> QueryDict:
-    """Return the parameters without the empty ones, which forms send too, and without repeated values."""
-    kept = QueryDict(mutable=True)
-    for name, values in parameters.lists():
-        stripped = [value.strip() for value in values]
-        if distinct := list(dict.fromkeys(filter(None, stripped))):
-            kept.setlist(name, distinct)
-    return kept
+    def _add_schema_error(self, pointer: str, rule: str, already_invalid: set[str]) -> None:
+        _, member, item, *_ = [*pointer.split("/"), "", ""]
+        name = dict(self._list_members()).get(member)
+        if name not in self.fields:
+            self.add_error(None, f"{pointer} {rule}.")
+        elif name not in already_invalid:
+            self.add_error(name, self.describe_rule(rule, int(item) + 1 if item.isdecimal() else None))
 
 
-def _parse_number(text: str) -> int | str | None:
-    text = text.strip()
-    return int(text) if _WHOLE_NUMBER.fullmatch(text) else text
+class SchemaForm(SchemaValidation[M], forms.Form):
+    """A form of the console. In HTML its fields have the names that the members have in JSON, such as `maxPending`."""
 
-
-def _split_lines(text: str) -> list[str]:
-    return [line.strip() for line in text.splitlines() if line.strip()]
-
-
-def _is_storable(value: Any) -> bool:
-    values = value if isinstance(value, list) else [value]
-    return all(is_storable(text) for text in values if isinstance(text, str))
+    def add_prefix(self, field_name: str) -> str:
+        member = self.get_schema().model_fields.get(field_name)
+        return str(member.alias) if member else field_name

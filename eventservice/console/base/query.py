@@ -106,3 +106,13 @@ class Query:
         if parsed is None:
             self.fault(name, f"must be {rule}")
         return parsed
+
+
+def drop_empty_params(parameters: QueryDict) -> QueryDict:
+    """Return the parameters without the empty ones, which forms send too, and without repeated values."""
+    kept = QueryDict(mutable=True)
+    for name, values in parameters.lists():
+        stripped = [value.strip() for value in values]
+        if distinct := list(dict.fromkeys(filter(None, stripped))):
+            kept.setlist(name, distinct)
+    return kept

@@ -16,8 +16,7 @@ from eventservice.api.formats import parse_instant
 from eventservice.api.pagination import make_cursor
 from eventservice.api.problems import FieldError, raise_for_errors
 from eventservice.api.schema.queries import SORTS
-from eventservice.console.base.forms import drop_empty_params
-from eventservice.console.base.query import Query
+from eventservice.console.base.query import Query, drop_empty_params
 from eventservice.console.base.tenant_select import list_tenant_options
 from orchestration.queries.call_lists import CallFilter, CallListPage, Order, Position, list_calls
 from orchestration.queries.tenants_with_calls import list_tenants_with_calls, list_tenants_with_id
