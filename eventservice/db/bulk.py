@@ -27,7 +27,8 @@ MIN_ROWS_BY_COLUMN = 4
 
 def insert_rows(model: Model, columns: Sequence[str], rows: Iterable[Row]) -> int:
     """Insert rows, each a tuple in the order of `columns`, and return how many."""
-    return _write(_insert_sql(get_dialect().writer, model, tuple(columns)), rows)
+    writer = get_dialect().writer
+    return _write(writer, _insert_sql(writer, model, tuple(columns)), rows)
 
 
 def update_rows(model: Model, assignments: str, condition: str, rows: Iterable[Row]) -> int:
@@ -36,7 +37,8 @@ def update_rows(model: Model, assignments: str, condition: str, rows: Iterable[R
     Both are SQL in which `{column}` stands for a value of that column's type. A row has these values in the order in
     which they are written. No two rows may change the same row of the table.
     """
-    return _write(_update_sql(get_dialect().writer, model, assignments, condition), rows)
+    writer = get_dialect().writer
+    return _write(writer, _update_sql(writer, model, assignments, condition), rows)
 
 
 def upsert_rows(
@@ -49,13 +51,17 @@ def upsert_rows(
     changes: str,
 ) -> int:
     """Insert rows. Where a row with its `key` exists, overwrite the columns `overwritten` and apply `changes`."""
-    sql = get_dialect().writer.upsert_sql(model, columns, key, overwritten, changes)
-    return execute_rows(sql, rows)
+    writer = get_dialect().writer
+    return _execute_each(writer, writer.upsert_sql(model, columns, key, overwritten, changes), rows)
 
 
 def execute_rows(sql: str, rows: Iterable[Row]) -> int:
     """Execute any other statement once a row, and return how many rows it changed."""
-    prepared = _prepared(rows)
+    return _execute_each(get_dialect().writer, sql, rows)
+
+
+def _execute_each(writer: BulkWriter, sql: str, rows: Iterable[Row]) -> int:
+    prepared = _prepare_rows(writer, rows)
     if not prepared:
         return 0
     with connection.cursor() as cursor:
@@ -63,9 +69,9 @@ def execute_rows(sql: str, rows: Iterable[Row]) -> int:
         return int(cursor.rowcount)
 
 
-def _write(sql: str, rows: Iterable[Row]) -> int:
-    if not get_dialect().writer.reads_rows_from_json:
-        return execute_rows(sql, rows)
+def _write(writer: BulkWriter, sql: str, rows: Iterable[Row]) -> int:
+    if not writer.reads_rows_from_json:
+        return _execute_each(writer, sql, rows)
     records = [dict(zip(_NAMES, row, strict=False)) for row in rows]
     if not records:
         return 0
@@ -98,38 +104,38 @@ to_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 _to_json_record = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, default=str).encode
 
 
-def _prepared(rows: Iterable[Row]) -> list[Row]:
-    preparers = _preparers(get_dialect().writer)
+def _prepare_rows(writer: BulkWriter, rows: Iterable[Row]) -> list[Row]:
+    adapters = _get_adapters(writer)
     rows = list(rows)
     if len(rows) < MIN_ROWS_BY_COLUMN:
-        return [[preparers.get(type(value), _as_is)(value) for value in row] for row in rows]
+        return [[adapters.get(type(value), _keep)(value) for value in row] for row in rows]
     # Column by column, each of one type: looking at every value by itself would take as long as writing them.
     columns = []
     for column in zip(*rows, strict=True):
         sample = next((value for value in column if value is not None), None)
-        prepare = preparers.get(type(sample))
-        columns.append([v if v is None else prepare(v) for v in column] if prepare else column)
+        adapt = adapters.get(type(sample))
+        columns.append([v if v is None else adapt(v) for v in column] if adapt else column)
     return list(zip(*columns, strict=True))
 
 
-def _as_is(value: Any) -> Any:
+def _keep(value: Any) -> Any:
     return value
 
 
-def _digits(value: uuid.UUID) -> str:
+def _to_digits(value: uuid.UUID) -> str:
     return value.hex
 
 
 @cache
-def _preparers(writer: BulkWriter) -> dict[type, Callable[[Any], Any]]:
+def _get_adapters(writer: BulkWriter) -> dict[type, Callable[[Any], Any]]:
     # Every database reads a UUID from its 32 digits, and SQLite stores them.
-    prepare: dict[type, Callable[[Any], Any]] = {
-        uuid.UUID: _digits,
-        uuid6.UUID: _digits,
+    adapters: dict[type, Callable[[Any], Any]] = {
+        uuid.UUID: _to_digits,
+        uuid6.UUID: _to_digits,
         dict: to_json,
         list: to_json,
     }
     if writer.adapts_datetimes:
         # A batch writes the same few moments many times.
-        prepare[datetime] = lru_cache(1024)(connection.ops.adapt_datetimefield_value)
-    return prepare
+        adapters[datetime] = lru_cache(1024)(connection.ops.adapt_datetimefield_value)
+    return adapters
