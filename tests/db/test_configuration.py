@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
@@ -125,3 +126,17 @@ def test_an_unknown_backend_is_refused_with_the_names_of_those_that_are_supporte
 @pytest.mark.django_db
 def test_the_default_connection_has_a_dialect() -> None:
     assert get_dialect() is get_dialect(connection) is connection.dialect  # type: ignore[attr-defined]
+
+
+def test_a_mysql_server_is_not_treated_as_mariadb(monkeypatch: pytest.MonkeyPatch) -> None:
+    from eventservice.db.dialects.mariadb import base as mariadb  # imports the driver
+
+    server = MagicMock()
+    server.cursor.return_value.__enter__.return_value.fetchone.return_value = ("8.0.36",)
+    monkeypatch.setattr(mariadb.DatabaseWrapper.__base__, "get_new_connection", lambda self, params: server)
+
+    with pytest.raises(
+        ImproperlyConfigured, match=r"is MySQL 8\.0\.36, which is not supported: expected MariaDB"
+    ):
+        mariadb.DatabaseWrapper({}).get_new_connection({})
+    server.close.assert_called_once()
