@@ -161,7 +161,7 @@ class ServiceCallView(CallsView):
     def _wait(self, request: Request, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> bool:
         """Return False if too many other requests are waiting."""
         seconds = parse_query(WaitQuery, request.query_params).wait
-        if not seconds:
+        if not seconds:  # none, or 0s
             return True
         with reserve_waiting_slot() as reserved:
             if reserved:

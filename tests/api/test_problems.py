@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from django.test import Client
 
+from eventservice.api.parsers import parse_json
 from orchestration import lifecycle
 from tests.api.conftest import SPEC, Api, build_submission, get_errors
 
@@ -101,8 +102,26 @@ MALFORMED = {
     "a raw NUL": b'{"name": "a\x00"}',
     "half a surrogate pair": b'{"name": "\\ud800"}',
     "the other half": b'{"requestSpec": {"body": ["\\udfff"]}}',
+    "two first halves": b'{"name": "\\ud83d\\ud83d\\ude00"}',
+    "two second halves": b'{"name": "\\ud83d\\ude00\\ude00"}',
+    "halves apart": b'{"name": "\\ud83d\\\\\\ude00"}',
+    "half after a backslash": b'{"name": "\\\\\\ud83d"}',
     "single quotes": b"{'name': 'x'}",
 }
+
+
+ESCAPED = {
+    "a surrogate pair": (r"\ud83d\ude00", "\U0001f600"),
+    "two surrogate pairs": (r"\uD83D\uDE00\ud83d\ude01", "\U0001f600\U0001f601"),
+    "a backslash before what looks like an escape": (r"\\u0000", "\\u0000"),
+    "a backslash between what looks like a pair": (r"\\ud83d\\ude00", "\\ud83d\\ude00"),
+    "a plain letter": (r"\u0041", "A"),
+}
+
+
+@pytest.mark.parametrize(("escaped", "text"), ESCAPED.values(), ids=ESCAPED)
+def test_other_escapes_are_accepted(escaped: str, text: str) -> None:
+    assert parse_json(f'{{"name": "{escaped}"}}') == {"name": text}
 
 
 @pytest.mark.parametrize("raw", MALFORMED.values(), ids=MALFORMED)

@@ -170,9 +170,7 @@ class CallListQuery(TimerListQuery):
 
 
 class WaitQuery(QueryModel):
-    wait: Annotated[float, Duration(0, float(settings.API_MAX_WAIT_SECONDS), clamped=True)] = Field(
-        default=0.0, json_schema_extra={"default": None}
-    )
+    wait: Annotated[float, Duration(0, float(settings.API_MAX_WAIT_SECONDS), clamped=True)] | None = None
 
 
 class StatsQuery(QueryModel):
