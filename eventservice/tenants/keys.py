@@ -29,6 +29,9 @@ USE_RECORD_INTERVAL = timedelta(hours=1)
 EXPIRES_SOON = timedelta(days=14)
 # A successor lives as long again, and the calendar ends with the year 9999. Older keys may have a longer life.
 MAX_LIFETIME = timedelta(days=36_500)
+# How long a rotated key stays valid beside its successor.
+MAX_OVERLAP = timedelta(days=30)
+DEFAULT_OVERLAP = timedelta(days=1)
 
 
 def create_key(

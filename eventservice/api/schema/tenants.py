@@ -13,14 +13,12 @@ from eventservice.api.schema.types import Duration, Instant, Label, OneLine, Utc
 from eventservice.db.now import db_now
 from eventservice.kernel.errors import Conflict
 from eventservice.kernel.sharding import MAX_SHARDS
-from eventservice.tenants.keys import MAX_LIFETIME
+from eventservice.tenants.keys import DEFAULT_OVERLAP, MAX_LIFETIME, MAX_OVERLAP
 from eventservice.tenants.models import DEFAULT_SHARDS, ApiKey, Namespace, Tenant, name_rule
 from execution.url_rules import BadUrl, is_header_name, parse_host
 
 MAX_LISTED = 200
 MAX_KEY_NAME_LENGTH = 100
-MAX_OVERLAP = timedelta(days=30)
-DEFAULT_OVERLAP = timedelta(days=1)
 
 _WEBHOOK_SECRET = r"whsec_[A-Za-z0-9+/]{32,128}={0,2}"  # noqa: S105 (its form)
 

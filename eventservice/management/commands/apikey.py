@@ -6,7 +6,6 @@ from functools import partial
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from eventservice.api.schema.tenants import MAX_OVERLAP, ApiKeyInputSchema
 from eventservice.db.now import db_now
 from eventservice.kernel.errors import DomainError
 from eventservice.management.commands.tenant import get_tenant_argument
@@ -18,6 +17,7 @@ from eventservice.management.terminal import (
 )
 from eventservice.tenants.keys import (
     MAX_LIFETIME,
+    MAX_OVERLAP,
     create_key,
     find_active_key,
     list_keys,
@@ -68,6 +68,8 @@ class Command(BaseCommand):
         expires: timedelta | None,
         **options: object,
     ) -> None:
+        from eventservice.api.schema.tenants import ApiKeyInputSchema
+
         tenant_id = _find_tenant_id(tenant)
         expires_at = None if expires is None else db_now() + expires
         fields = {"name": name} if name else {}

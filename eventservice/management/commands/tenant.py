@@ -8,7 +8,6 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import IntegrityError
 
-from eventservice.api.schema.tenants import NamespaceInputSchema, TenantInputSchema
 from eventservice.kernel.errors import DomainError
 from eventservice.management.terminal import Terminal, parse_document
 from eventservice.tenants.directory import create_tenant, declare_namespace
@@ -58,10 +57,14 @@ def _list(**options: object) -> list[Tenant]:
 
 
 def _create(*, name: str, **options: object) -> list[Tenant]:
+    from eventservice.api.schema.tenants import TenantInputSchema
+
     return [create_tenant(parse_document(TenantInputSchema, {"name": name}).name)]
 
 
 def _namespace(*, tenant: str, name: str, shards: int | None, **options: object) -> list[Tenant]:
+    from eventservice.api.schema.tenants import NamespaceInputSchema
+
     owner = get_tenant_argument(tenant)
     namespace = parse_document(NamespaceInputSchema, {"name": name, "numShards": shards})
     declare_namespace(owner.tenant_id, namespace.name, namespace.num_shards)

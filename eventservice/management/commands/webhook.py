@@ -5,12 +5,12 @@ from uuid import UUID
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from eventservice.api.schema.webhooks import EVENT_TYPES, WebhookEndpointSchema
 from eventservice.kernel.errors import DomainError
 from eventservice.management.commands.tenant import get_tenant_argument
 from eventservice.management.terminal import Terminal, parse_document
 from eventservice.tenants.directory import find_tenant_names
 from execution.redaction import mask_url
+from orchestration.events import EventType
 from outbox.publishers.webhook.endpoints import (
     create_endpoint,
     delete_endpoint,
@@ -34,7 +34,7 @@ class Command(BaseCommand):
             "--type",
             action="append",
             default=[],
-            choices=EVENT_TYPES,
+            choices=[event_type.value for event_type in EventType],
             help="only events of this type (repeatable)",
         )
         add.add_argument("url")
@@ -57,6 +57,8 @@ class Command(BaseCommand):
             raise CommandError(error.message) from None
 
     def _add(self, *, tenant: str, url: str, type: list[str], **options: object) -> None:
+        from eventservice.api.schema.webhooks import WebhookEndpointSchema
+
         tenant_id = get_tenant_argument(tenant).tenant_id
         asked = parse_document(WebhookEndpointSchema, {"url": url, "eventTypes": type})
         endpoint, secret = create_endpoint(tenant_id, asked.url, asked.distinct_types)
