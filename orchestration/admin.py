@@ -59,8 +59,8 @@ if TYPE_CHECKING:
 M = TypeVar("M", bound=Model)
 
 # How many calls a search returns for each index it uses.
-MOST_FOUND = 200
-MOST_VALUES = 20
+MAX_FOUND = 200
+MAX_VALUES = 20
 
 # --- actions -------------------------------------------------------------------------------
 # They import the lifecycle when they run: Django imports this module at the start of every command.
@@ -132,12 +132,12 @@ class NamespaceFilter(RecentRowsFilter):
         return [(name, name) for name in names.values_list("name", flat=True)[:100]]
 
 
-def _tags(call: ServiceCall) -> str:
+def format_tags(call: ServiceCall) -> str:
     tags = list_tags(call.tenant_id, [call.service_call_id]).get(call.service_call_id, [])
     return ", ".join(sorted(tags)) or "–"
 
 
-def _others(call: ServiceCall) -> list[tuple[str, str]]:
+def list_related_links(call: ServiceCall) -> list[tuple[str, str]]:
     wanted = {"tenant": call.tenant_id, "q": call.service_call_id}
     return [
         ("attempts", build_list_url("execution_httpexecution", **wanted)),
@@ -174,7 +174,7 @@ class ServiceCallAdmin(LargeTableAdmin[ServiceCall]):
     filters_kept_in_search = ("status", "namespace")
     actions = ACTIONS
     fieldsets = (
-        (None, {"fields": ("name", "service_call_id", tenant_column, status_column("status"), column("tags", _tags), links_column("more", _others))}),
+        (None, {"fields": ("name", "service_call_id", tenant_column, status_column("status"), column("tags", format_tags), links_column("more", list_related_links))}),
         ("Times", {"fields": (time_column("submitted_at"), time_column("due_at"), time_column("started_at"), time_column("finished_at"), time_column("deadline_at"))}),
         (
             "Request",
@@ -210,7 +210,7 @@ class ServiceCallAdmin(LargeTableAdmin[ServiceCall]):
 
     def build_search(self, request: HttpRequest, text: str) -> Q:
         wanted = parse_uuid(text)
-        found = _by_ids(wanted) if wanted else _by_words(get_selected_tenant(request), text)
+        found = find_by_ids(wanted) if wanted else find_by_text(get_selected_tenant(request), text)
         return build_key_filter("service_call_id", found)
 
 
@@ -219,30 +219,32 @@ class ServiceCallAdmin(LargeTableAdmin[ServiceCall]):
 Found = tuple[uuid.UUID, uuid.UUID]
 
 
-def _by_ids(wanted: uuid.UUID) -> Iterator[Found]:
+def find_by_ids(wanted: uuid.UUID) -> Iterator[Found]:
     calls = ServiceCall.across_tenants.filter(tenant_id__in=list_tenant_ids())
     for asked in ({"service_call_id": wanted}, {"correlation_id": wanted}):
-        yield from calls.filter(**asked).values_list("tenant_id", "service_call_id")[:MOST_FOUND]
+        yield from calls.filter(**asked).values_list("tenant_id", "service_call_id")[:MAX_FOUND]
 
 
-def _by_words(tenant_id: uuid.UUID, text: str) -> Iterator[Found]:
+def find_by_text(tenant_id: uuid.UUID, text: str) -> Iterator[Found]:
     calls = ServiceCall.objects.for_tenant(tenant_id)
-    namespaces = list(Namespace.objects.for_tenant(tenant_id).values_list("name", flat=True)[:MOST_VALUES])
+    namespaces = list(Namespace.objects.for_tenant(tenant_id).values_list("name", flat=True)[:MAX_VALUES])
     walks = (
         calls.filter(idempotency_key=text),
         calls.filter(namespace__in=namespaces, external_id=text),
-        *_beginning_with(calls, "name", text),
-        *_beginning_with(calls, "host", text),
+        *list_queries_by_prefix(calls, "name", text),
+        *list_queries_by_prefix(calls, "host", text),
     )
-    each = (walk.values_list("tenant_id", "service_call_id")[:MOST_FOUND] for walk in walks)
-    return islice(chain.from_iterable(each), 2 * MOST_FOUND)
+    each = (walk.values_list("tenant_id", "service_call_id")[:MAX_FOUND] for walk in walks)
+    return islice(chain.from_iterable(each), 2 * MAX_FOUND)
 
 
-def _beginning_with(calls: QuerySet[ServiceCall], column: str, text: str) -> Iterator[QuerySet[ServiceCall]]:
+def list_queries_by_prefix(
+    calls: QuerySet[ServiceCall], column: str, text: str
+) -> Iterator[QuerySet[ServiceCall]]:
     """Yield a query for the latest calls of each value that begins with the text, found by skipping along the index."""
     values = calls.filter(**{f"{column}__gte": text}).order_by(column).values_list(column, flat=True)
     value = values[:1].first()
-    for _ in range(MOST_VALUES):
+    for _ in range(MAX_VALUES):
         if value is None or not value.startswith(text):
             return
         yield calls.filter(**{column: value}).order_by("-submitted_at")

@@ -29,14 +29,14 @@ MAX_TAGS = 20
 
 
 class Delivery(models.TextChoices):
-    """What happens to a call when an attempt is interrupted, so that nobody knows whether it was sent."""
+    """The treatment of a call whose attempt was interrupted, so that nobody knows whether it was sent."""
 
     AT_LEAST_ONCE = "at_least_once"  # the call is attempted again
     AT_MOST_ONCE = "at_most_once"  # the call fails as Interrupted
 
 
 class ResponseContract(models.TextChoices):
-    """What decides whether a response is a success."""
+    """The part of a response that decides whether it is a success."""
 
     STATUS = "status"  # its status code: 2xx
     CALLBACK = "callback"  # its body: {"ok": true}

@@ -33,5 +33,5 @@ class Publisher(Protocol):
         """Return when the receiver has durably accepted all of the events, in this order.
 
         Called outside of transactions. After a failure or a replay the same events come again, with the same
-        `event_id`: receivers recognise repeats by it. An exception that is not a PublishError counts as one.
+        `event_id`: receivers recognize repeats by it. An exception that is not a PublishError counts as one.
         """

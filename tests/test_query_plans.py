@@ -1,4 +1,4 @@
-"""At a hundred thousand rows each query uses its index, and none scans a table."""
+"""Each query uses its index at a hundred thousand rows, and none scans a table."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ Scope = ApiKey.Scope
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who sends a request. `tenant_id` is None for an operator, who may act in every tenant."""
+    """The sender of a request. `tenant_id` is None for an operator, who may act in every tenant."""
 
     name: str
     tenant_id: uuid.UUID | None

@@ -128,7 +128,7 @@ class _JsonSchema(GenerateJsonSchema):
         return _without(super().model_schema(schema), "title")
 
     def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
-        """Without null as the default: it stands for a default that the description names."""
+        """Omit null as the default: it stands for a default that the description names."""
         result = super().default_schema(schema)
         return _without(result, "default") if result.get("default", ...) is None else result
 

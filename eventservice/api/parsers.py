@@ -95,7 +95,7 @@ def _explain(error: ValueError) -> str:
 
 
 class _Unacceptable(ValueError):
-    """What Python's parser accepts and this one does not."""
+    """JSON that Python's parser accepts and this one does not."""
 
 
 def _refuse_repeated_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def _refuse_repeated_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _find_repeated_name(pairs: list[tuple[str, Any]]) -> str:
-    """In one pass: an object can have as many names as fit into the body."""
+    # One pass: an object can have as many names as fit into the body.
     seen: set[str] = set()
     for name, _ in pairs:
         if name in seen:

@@ -1,6 +1,6 @@
-"""Who may do what: a tenant's key in its own tenant, operators in every tenant, each with the scopes of the key.
+"""Permissions: a tenant's key acts in its own tenant, operators in every tenant, each with the scopes of the key.
 
-All of them are permissions of views that subclass ApiView.
+All of these classes are permissions of views that subclass ApiView.
 """
 
 from __future__ import annotations

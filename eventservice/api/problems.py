@@ -149,7 +149,7 @@ def handle_exception(raised: Exception, context: Mapping[str, Any]) -> HttpRespo
     if problem is not None:
         return build_problem_response(problem, correlation_id)
     log.error("request_failed", exc_info=raised)
-    return mark_as_logged(build_problem_response(_by_status(500), correlation_id))
+    return mark_as_logged(build_problem_response(_build_problem(500), correlation_id))
 
 
 def mark_as_logged(response: HttpResponse) -> HttpResponse:
@@ -166,30 +166,30 @@ def find_problem(raised: Exception) -> Problem | None:
         case PendingLimitReached():
             return Problem(429, raised.code, raised.message, headers={"Retry-After": "5"})
         case DomainError():
-            return _of_domain(raised)
+            return _convert_domain_error(raised)
         case Http404():
-            return _by_status(404)
+            return _build_problem(404)
         case APIException():
-            return _of_framework(raised)
+            return _convert_api_exception(raised)
         case RequestDataTooBig():
-            return _by_status(413)
+            return _build_problem(413)
         case SuspiciousOperation():
-            return _by_status(400)
+            return _build_problem(400)
         case OperationalError():
-            return _of_database(raised)
+            return _convert_database_error(raised)
         case _:
             return None
 
 
-def _of_database(error: OperationalError) -> Problem:
+def _convert_database_error(error: OperationalError) -> Problem:
     if not is_outcome_unknown(error):
         log.warning("database_busy", error=str(error))
         return Problem(503, "database_busy", DATABASE_BUSY, headers={"Retry-After": "1"})
-    return _outcome_unknown(error)
+    return _build_outcome_unknown(error)
 
 
-def _outcome_unknown(error: OperationalError) -> Problem:
-    """There is no Retry-After: without an idempotency key, a second submission could make a second call."""
+def _build_outcome_unknown(error: OperationalError) -> Problem:
+    # There is no Retry-After: without an idempotency key, a second submission could make a second call.
     log.warning("database_lost", error=str(error))
     return Problem(503, "outcome_unknown", OUTCOME_UNKNOWN)
 
@@ -200,10 +200,10 @@ def reading_after_commit() -> Iterator[None]:
     try:
         yield
     except OperationalError as lost:
-        raise _outcome_unknown(lost) from lost
+        raise _build_outcome_unknown(lost) from lost
 
 
-def _of_domain(error: DomainError) -> Problem:
+def _convert_domain_error(error: DomainError) -> Problem:
     status = 404 if isinstance(error, NotFound) else 409 if isinstance(error, Conflict) else 400
     return Problem(status, error.code, error.message, list_field_errors(error))
 
@@ -213,10 +213,10 @@ def list_field_errors(error: DomainError) -> list[FieldError]:
     return [FieldError("/" + name, rule) for name, rule in error.errors.items()]
 
 
-def _of_framework(raised: APIException) -> Problem:
+def _convert_api_exception(raised: APIException) -> Problem:
     status, code = raised.status_code, raised.get_codes()
     if isinstance(raised, MethodNotAllowed):
-        return _by_status(405)
+        return _build_problem(405)
     if not isinstance(raised, PermissionDenied) or code == PermissionDenied.default_code:
         code = CODES.get(status, CODES[400])  # otherwise it is that of the permission class
     challenge = getattr(raised, "auth_header", None)
@@ -225,7 +225,7 @@ def _of_framework(raised: APIException) -> Problem:
     )
 
 
-def _by_status(status: int) -> Problem:
+def _build_problem(status: int) -> Problem:
     return Problem(
         status, CODES.get(status, CODES[400 if status < 500 else 500]), DETAILS.get(status, DETAILS[400])
     )
@@ -235,7 +235,7 @@ def refuse_unreadable(status: int) -> HttpResponse:
     """Return the response to what the web server cannot parse, so that it reaches no middleware."""
     correlation_id = new_id()
     log.warning("request_refused_unread", status=status, correlation_id=str(correlation_id))
-    response = build_problem_response(_by_status(status), correlation_id)
+    response = build_problem_response(_build_problem(status), correlation_id)
     response[HEADER] = str(correlation_id)
     return response
 
@@ -257,7 +257,7 @@ class ProblemMiddleware:
             or not is_for_machines(request)
         ):
             return response
-        problem = build_problem_response(_by_status(response.status_code), get_correlation_id(request))
+        problem = build_problem_response(_build_problem(response.status_code), get_correlation_id(request))
         for kept in ("Allow", "Retry-After"):
             if kept in response:
                 problem[kept] = response[kept]

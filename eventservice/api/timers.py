@@ -127,7 +127,7 @@ class UpdateTimerView(TimerView):
         changes = update.to_command_fields()
 
         def build(call: ServiceCall) -> SubmitServiceCall:
-            return build_timer_command(self.context, update.key, **{**_stored_fields(call), **changes})
+            return build_timer_command(self.context, update.key, **{**_get_stored_fields(call), **changes})
 
         try:
             lifecycle.change_timer(tenant_id, *update.key, build)
@@ -197,7 +197,7 @@ def build_timer_command(
     )
 
 
-def _stored_fields(call: ServiceCall) -> dict[str, Any]:
+def _get_stored_fields(call: ServiceCall) -> dict[str, Any]:
     """Return the arguments of `build_timer_command` that made a stored timer."""
     spec, policy = call.request_spec, call.retry_policy
     return {

@@ -1,4 +1,4 @@
-"""What all endpoints have in common. Views subclass ApiView, and describe themselves with openapi.describe."""
+"""The base class of all endpoints. Views subclass ApiView, and describe themselves with openapi.describe."""
 
 from __future__ import annotations
 

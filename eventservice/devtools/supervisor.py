@@ -193,7 +193,7 @@ def _format_label(name: str, color: int) -> bytes:
 
 
 def _exit_with_parent(parent: int) -> None:
-    """In the child, before exec: make it exit with the supervisor, even if that is killed with SIGKILL."""
+    """Make the child exit with the supervisor, even if that is killed with SIGKILL. Called before exec."""
     # SIGTERM lets a leader stop its own workers. After a SIGKILL they would stay.
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:  # the parent exited before prctl

@@ -75,7 +75,7 @@ class Chain(HasLease, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
-    """Who runs and who owns what, at one instant."""
+    """The nodes that run, and what each of them owns, at one instant."""
 
     now: datetime
     nodes: Sequence[Node]

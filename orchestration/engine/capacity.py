@@ -1,4 +1,4 @@
-"""What an engine has in flight, and how much more each tenant and host may start."""
+"""Limits on what an engine has in flight: how much more each tenant and host may start."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ DEFAULT_LIMITS = EngineLimits()
 
 @dataclass(slots=True)
 class Room:
-    """What is left of a tenant's limit, in calls or in bytes, and how much of the limit each host has taken."""
+    """The remainder of a tenant's limit, in calls or in bytes, and how much of the limit each host has taken."""
 
     left: int
     taken_by_host: Counter[str]

@@ -41,7 +41,7 @@ TenantPosition = tuple[Position, uuid.UUID]  # in a list of several tenants
 
 @dataclass(frozen=True, slots=True)
 class CallFilter:
-    """What the calls of one tenant must match. An empty set or None matches all."""
+    """Conditions on the calls of one tenant. An empty set or None matches all."""
 
     tenant_id: uuid.UUID
     statuses: frozenset[str] = frozenset()
@@ -257,8 +257,10 @@ def _walk_due(
 
 
 def _match_in_order(call_filter: CallFilter) -> Q:
-    """For a walk in the order of submission: through the index of submission, or of the host or the name, which have
-    the same order."""
+    """Return the conditions for reading calls in the order of submission.
+
+    They can use the index of submission, or that of the host or the name, which have the same order.
+    """
     for column in ("host", "name"):
         if (value := getattr(call_filter, column)) is not None:
             return Q(**{column: value}) & match_without_index(call_filter, without=column)

@@ -32,7 +32,7 @@ MAX_LATENESS_STEPS = LATENESS_BOUNDS[-1] + 1
 
 @dataclass(slots=True)
 class EndedCalls:
-    """What became of the calls of one minute or hour."""
+    """The outcomes of the calls that were due in one minute or hour."""
 
     ended: Counter[str] = field(default_factory=Counter)  # by status
     # How many first attempts started late, by LATENESS_BUCKETS_MS and beyond.

@@ -1,4 +1,4 @@
-"""What the charts show. It is read from rollups, never from a month of calls, and completed by the latest minutes."""
+"""The data of the charts. It is read from rollups, never from a month of calls, and completed by the latest minutes."""
 
 from __future__ import annotations
 
@@ -114,7 +114,9 @@ class Coverage:
 
 
 def read_coverage(tenant_id: uuid.UUID | None) -> Coverage:
-    marks = _of(RollupMark, tenant_id).aggregate(until=Min("counted_until"), history=Min("history_until"))
+    marks = _select_rows(RollupMark, tenant_id).aggregate(
+        until=Min("counted_until"), history=Min("history_until")
+    )
     return Coverage(marks["until"], marks["history"])
 
 
@@ -126,7 +128,7 @@ def read_slices(tenant_id: uuid.UUID | None, span: ChartSpan, now: datetime) -> 
         ChartSlice(begin + n * span.slice, begin + (n + 1) * span.slice)
         for n in range(span.length // span.slice)
     ]
-    rows = _within(CallRollup, tenant_id, span.resolution, begin, end).values_list("starts_at")
+    rows = _select_range(CallRollup, tenant_id, span.resolution, begin, end).values_list("starts_at")
     for starts_at, *counts in rows.annotate(*(Sum(name) for name in COUNTERS)):
         one = found[(starts_at - begin) // span.slice]
         one.outcomes.add(*counts[: len(OUTCOME_COLUMNS)])
@@ -165,15 +167,17 @@ def _sample_lateness(one: ChartSlice, calls: QuerySet[ServiceCall]) -> None:
 
 
 def list_tenant_shares(span: ChartSpan, now: datetime) -> list[ChartShare]:
-    rows = _within(CallRollup, None, span.resolution, *_ends(span, now))
-    return _shares(rows, "tenant_id", _sum(rows))
+    rows = _select_range(CallRollup, None, span.resolution, *_compute_range(span, now))
+    return _compute_shares(rows, "tenant_id", _sum_outcomes(rows))
 
 
 def list_host_shares(tenant_id: uuid.UUID | None, span: ChartSpan, now: datetime) -> list[ChartShare]:
-    begin, end = _ends(span, now)
+    begin, end = _compute_range(span, now)
     begin = round_down(begin, STEP[span.hosts])
-    rows = _within(HostRollup, tenant_id, span.hosts, begin, end)
-    return _shares(rows, "host", _sum(_within(CallRollup, tenant_id, span.hosts, begin, end)))
+    rows = _select_range(HostRollup, tenant_id, span.hosts, begin, end)
+    return _compute_shares(
+        rows, "host", _sum_outcomes(_select_range(CallRollup, tenant_id, span.hosts, begin, end))
+    )
 
 
 def list_hosts_with_failures(
@@ -186,7 +190,7 @@ def list_hosts_with_failures(
     limit: int,
 ) -> list[FailingHost]:
     """Return the hosts where at least `min_failed` calls failed, and at least that share of them, the worst first."""
-    rows = _within(HostRollup, tenant_id, MINUTE, round_down(since, STEP[MINUTE]), now)
+    rows = _select_range(HostRollup, tenant_id, MINUTE, round_down(since, STEP[MINUTE]), now)
     sums = rows.values_list("tenant_id", "host").annotate(
         good=Sum("succeeded"), bad=Sum("failed"), gone=Sum("canceled")
     )
@@ -215,28 +219,30 @@ def estimate_lateness(late: Sequence[int], share: float) -> float | None:
     return math.inf
 
 
-def _ends(span: ChartSpan, now: datetime) -> tuple[datetime, datetime]:
+def _compute_range(span: ChartSpan, now: datetime) -> tuple[datetime, datetime]:
     end = round_up(now, span.slice)
     return end - span.length, end
 
 
-def _of(model: Any, tenant_id: uuid.UUID | None) -> QuerySet[Any]:
+def _select_rows(model: Any, tenant_id: uuid.UUID | None) -> QuerySet[Any]:
     rows = model.across_tenants.all() if tenant_id is None else model.objects.for_tenant(tenant_id)
     return rows.order_by()  # type: ignore[no-any-return]
 
 
-def _within(
+def _select_range(
     model: Any, tenant_id: uuid.UUID | None, resolution: Resolution, begin: datetime, end: datetime
 ) -> QuerySet[Any]:
-    return _of(model, tenant_id).filter(resolution=resolution, starts_at__gte=begin, starts_at__lt=end)
+    return _select_rows(model, tenant_id).filter(
+        resolution=resolution, starts_at__gte=begin, starts_at__lt=end
+    )
 
 
-def _sum(rows: QuerySet[Any]) -> Outcomes:
+def _sum_outcomes(rows: QuerySet[Any]) -> Outcomes:
     sums = rows.aggregate(**{name: Sum(name, default=0) for name in OUTCOME_COLUMNS.values()})
     return Outcomes(**{name: int(value) for name, value in sums.items()})
 
 
-def _shares(rows: QuerySet[Any], key: str, whole: Outcomes) -> list[ChartShare]:
+def _compute_shares(rows: QuerySet[Any], key: str, whole: Outcomes) -> list[ChartShare]:
     """Return the largest shares, and what is left of `whole`."""
     sums = rows.values_list(key).annotate(*(Sum(name) for name in OUTCOME_COLUMNS.values()), total=Sum(ENDED))
     shares, rest = [], Outcomes(whole.succeeded, whole.failed, whole.canceled)

@@ -1,4 +1,4 @@
-"""Statistics of the last minutes, for the API and /metrics: counted in indexes, and told from a sample of the latest calls.
+"""Statistics of the last minutes, for the API and /metrics: counted in indexes, and estimated from a sample of the latest calls.
 
 A call belongs to the window in which it was due, because the index by status is also by due time.
 """
@@ -17,7 +17,7 @@ from orchestration.models import ServiceCall
 from orchestration.states import TERMINAL, Status
 from orchestration.statistics.live_counts import count_backlog, find_oldest_overdue
 
-# Lateness and error kinds are told from the latest calls: at least MIN_SAMPLE if there are that many.
+# Lateness and error kinds are estimated from the latest calls: at least MIN_SAMPLE if there are that many.
 MIN_SAMPLE = 1000
 MAX_SAMPLE = 4 * MIN_SAMPLE
 # A count stops here, for each tenant.
@@ -53,7 +53,7 @@ def read_recent_statistics(tenant_ids: Collection[uuid.UUID], window: timedelta)
     gathered.backlog = count_backlog(calls.rows.filter(status=Status.SCHEDULED), now, calls.count)
     gathered.oldest_overdue = find_oldest_overdue(tenant_ids, now)
     for status in sorted(TERMINAL):
-        if count := calls.count(calls.ended(status, window)):
+        if count := calls.count(calls.select_ended(status, window)):
             gathered.ended[status.value] = count
     for status in (Status.SUCCEEDED, Status.FAILED):
         _sample(calls, status, gathered)
@@ -69,7 +69,7 @@ class _Calls:
     tenants: int
     now: datetime
 
-    def ended(self, status: Status, length: timedelta) -> Any:
+    def select_ended(self, status: Status, length: timedelta) -> Any:
         """Select the calls of this status that were due within the last `length`."""
         return self.rows.filter(status=status, due_at__gt=self.now - length, due_at__lte=self.now)
 
@@ -80,9 +80,9 @@ class _Calls:
 def _sample(calls: _Calls, status: Status, gathered: RecentStatistics) -> None:
     length, there = gathered.window, gathered.ended[status.value]
     # No index is by the due time alone, so sorting would read the whole window. A shorter window has the latest calls.
-    while there > MAX_SAMPLE and (fewer := calls.count(calls.ended(status, length / 4))) >= MIN_SAMPLE:
+    while there > MAX_SAMPLE and (fewer := calls.count(calls.select_ended(status, length / 4))) >= MIN_SAMPLE:
         length, there = length / 4, fewer
-    rows = calls.ended(status, length).values_list("attempt", "due_at", "started_at", "outcome_meta")
+    rows = calls.select_ended(status, length).values_list("attempt", "due_at", "started_at", "outcome_meta")
     for attempt, due_at, started_at, outcome in rows.order_by()[:MAX_SAMPLE] if there else ():
         # `started_at` is that of the first attempt, `due_at` that of the last.
         if attempt == 1 and started_at is not None:

@@ -95,10 +95,10 @@ def test_the_audit_log_contains_no_secret(operator: Api) -> None:
 def test_an_action_that_cannot_be_recorded_is_not_done(
     operator: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(*_: Any, **__: Any) -> None:
+    def fail(*_: Any, **__: Any) -> None:
         raise RuntimeError
 
-    monkeypatch.setattr(tenants, "record_action", broken)
+    monkeypatch.setattr(tenants, "record_action", fail)
     keys = ApiKey.objects.for_tenant(operator.tenant.tenant_id)
     there = set(keys.values_list("pk", "revoked_at"))
     (key,) = keys

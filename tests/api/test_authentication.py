@@ -121,7 +121,7 @@ def test_a_session_needs_its_token_to_write(acme: Api) -> None:
 
 @pytest.mark.parametrize("role", ["viewer", "operator", "admin"])
 def test_a_session_only_reads(acme: Api, role: str) -> None:
-    """What operators change goes through the console, which records it."""
+    # Operators make changes through the console, which records them.
     client = Client()
     user = User.objects.create_user("vera", is_staff=True)
     user.groups.add(Group.objects.get(name=role))

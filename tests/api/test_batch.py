@@ -16,7 +16,7 @@ def batch(api: Api, *items: Any, **more: Any) -> Any:
     return api.post("/service-calls/batch", {"items": list(items), **more})
 
 
-def stored(api: Api) -> int:
+def count_calls(api: Api) -> int:
     return ServiceCall.objects.for_tenant(api.tenant.tenant_id).count()
 
 
@@ -25,7 +25,7 @@ def test_a_bad_item_does_not_lose_the_good_ones(acme: Api) -> None:
     assert response.status_code == 202
     answer = response.json()
     assert [item["status"] for item in answer["items"]] == [202, 400, 202, 400]
-    assert (answer["accepted"], answer["refused"], stored(acme)) == (2, 2, 2)
+    assert (answer["accepted"], answer["refused"], count_calls(acme)) == (2, 2, 2)
     assert {fault["pointer"] for fault in answer["items"][1]["errors"]} == {
         "/items/1/name",
         "/items/1/requestSpec",
@@ -37,7 +37,7 @@ def test_a_bad_item_does_not_lose_the_good_ones(acme: Api) -> None:
 def test_an_atomic_batch_accepts_all_items_or_none(acme: Api) -> None:
     refused = batch(acme, build_submission(), {"name": ""}, atomic=True)
     assert set(get_errors(refused)) == {"/items/1/name", "/items/1/requestSpec"}
-    assert stored(acme) == 0
+    assert count_calls(acme) == 0
     assert batch(acme, build_submission(), build_submission(), atomic=True).json()["accepted"] == 2
 
 
@@ -54,7 +54,7 @@ def test_a_conflict_takes_no_other_item_with_it(acme: Api) -> None:
     assert [item["replayed"] for item in answer["items"]] == [False, True, False, False]
     assert answer["items"][1]["serviceCallId"] == there["serviceCallId"]
     assert [item["code"] for item in answer["items"][2:]] == ["idempotency_conflict", "already_exists"]
-    assert stored(acme) == 2
+    assert count_calls(acme) == 2
 
 
 def test_an_atomic_batch_with_a_conflict_stores_nothing(acme: Api) -> None:
@@ -63,13 +63,13 @@ def test_an_atomic_batch_with_a_conflict_stores_nothing(acme: Api) -> None:
         acme, build_submission(), build_submission(idempotencyKey="once", name="other"), atomic=True
     )
     assert response.status_code == 409
-    assert stored(acme) == 1
+    assert count_calls(acme) == 1
 
 
 def test_a_key_twice_in_one_batch_is_one_call(acme: Api) -> None:
     answer = batch(acme, build_submission(idempotencyKey="k"), build_submission(idempotencyKey="k")).json()
     assert [item["replayed"] for item in answer["items"]] == [False, True]
-    assert stored(acme) == 1
+    assert count_calls(acme) == 1
 
 
 @pytest.mark.parametrize("atomic", [True, False])
@@ -102,4 +102,4 @@ def test_an_idempotency_key_for_a_whole_batch_is_refused(acme: Api) -> None:
     refused = acme.post("/service-calls/batch", items, headers={"Idempotency-Key": "order-17"})
     rule = "must not be sent with a batch: give each item its own idempotencyKey"
     assert get_errors(refused) == {"/headers/Idempotency-Key": rule}
-    assert stored(acme) == 0
+    assert count_calls(acme) == 0

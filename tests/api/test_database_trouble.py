@@ -35,13 +35,13 @@ def test_a_busy_database_allows_another_try(acme: Api, monkeypatch: pytest.Monke
 def test_a_lost_connection_after_the_commit_is_an_unknown_outcome(
     acme: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stored = lifecycle.submit
+    submit = lifecycle.submit
 
-    def lost(commands: Any) -> Any:
-        stored(commands)
+    def submit_and_fail(commands: Any) -> Any:
+        submit(commands)
         raise OperationalError("consuming input failed: server closed the connection unexpectedly")
 
-    monkeypatch.setattr(lifecycle, "submit", lost)
+    monkeypatch.setattr(lifecycle, "submit", submit_and_fail)
     answer = acme.post("/service-calls", build_submission())
     assert (answer.status_code, answer.json()["code"]) == (503, "outcome_unknown")
     assert "Nothing was changed" not in answer.json()["detail"]

@@ -39,13 +39,13 @@ def create(api: Api, **changes: Any) -> dict[str, Any]:
     return made
 
 
-def stored(api: Api) -> Any:
+def select_calls(api: Api) -> Any:
     return ServiceCall.objects.for_tenant(api.tenant.tenant_id)
 
 
 def start(api: Api) -> Any:
     """Start the attempt, as the engine does when the timer is due."""
-    call = stored(api).get(status="Scheduled")
+    call = select_calls(api).get(status="Scheduled")
     due = Timer(call.tenant_id, call.service_call_id, call.correlation_id, call.due_at, 0, call.host)
     with transaction.atomic():
         (started,) = lifecycle.start([due], new_id())
@@ -70,7 +70,7 @@ def test_a_pending_timer_is_overwritten(acme: Api) -> None:
     )
     assert second["serviceCallId"] == first["serviceCallId"]
     assert (second["payload"], second["executeAt"][:4], second["retryPolicy"]) == ([2], "2031", None)
-    assert stored(acme).get().host == "other.test"
+    assert select_calls(acme).get().host == "other.test"
     call = acme.get(f"/service-calls/{first['serviceCallId']}").json()
     assert call["timer"]["dueAt"] == second["executeAt"]
     assert call["requestSpec"]["body"]["executeAt"] == second["executeAt"]
@@ -85,13 +85,13 @@ def test_the_callback_contains_the_number_of_the_attempt(acme: Api) -> None:
         "executeAt": "2030-01-01T00:00:00.000Z",
         "attempt": 1,
     }
-    stored(acme).update(status="Scheduled", attempt=4)
+    select_calls(acme).update(status="Scheduled", attempt=4)
     assert start(acme).request.body["attempt"] == 5
 
 
 def test_a_timer_that_has_been_sent_is_replaced_by_a_new_call(acme: Api) -> None:
     first = create(acme)
-    stored(acme).update(attempt=1)
+    select_calls(acme).update(attempt=1)
     second = create(acme, payload="new")
     assert second["serviceCallId"] != first["serviceCallId"]
     assert acme.get(f"/service-calls/{first['serviceCallId']}").json()["status"] == "Canceled"
@@ -109,7 +109,7 @@ def test_a_running_timer_cannot_be_changed(acme: Api) -> None:
 @pytest.mark.parametrize("status", ["Succeeded", "Failed", "Canceled"])
 def test_the_id_of_an_ended_timer_can_be_used_again(acme: Api, status: str) -> None:
     create(acme)
-    stored(acme).update(status=status)
+    select_calls(acme).update(status=status)
     found = acme.post("/timers/get", KEY)
     assert found.status_code == 404 if status == "Canceled" else found.json()["status"] == status
     for action, body in (("update", {**KEY, "payload": 1}), ("delete", KEY)):
@@ -117,7 +117,7 @@ def test_the_id_of_an_ended_timer_can_be_used_again(acme: Api, status: str) -> N
         assert (refused.status_code, refused.json()["code"]) == (404, "not_found")
         assert refused.json()["detail"] == "There is no pending timer with this id."
     assert create(acme)["status"] == "Scheduled"
-    assert stored(acme).count() == 2
+    assert select_calls(acme).count() == 2
 
 
 CHANGES = {
@@ -146,7 +146,7 @@ RETRIED_AT = "2031-05-05T05:05:05.005Z"
 def retried(acme: Api) -> dict[str, Any]:
     """Return a timer that has been sent once and is due again, at another time than it was set to."""
     made = create(acme, executeAt=SET_TO)
-    stored(acme).update(attempt=1, due_at=RETRIED_AT)
+    select_calls(acme).update(attempt=1, due_at=RETRIED_AT)
     return made
 
 

@@ -60,10 +60,10 @@ def test_a_refused_request_is_logged_once(
 def test_an_unexpected_exception_is_logged_once(
     acme: Api, lines: Lines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(*_: Any) -> None:
+    def fail(*_: Any) -> None:
         raise RuntimeError
 
-    monkeypatch.setattr(lifecycle, "submit", broken)
+    monkeypatch.setattr(lifecycle, "submit", fail)
     line = the_line_of(acme.post("/service-calls", build_submission()), lines)
     assert (line["level"], line["event"]) == ("error", "request_failed")
     assert "RuntimeError" in line["exception"]
@@ -75,11 +75,11 @@ def test_a_log_line_names_no_other_tenant(acme: Api, lines: Lines) -> None:
     assert "tenant_id" not in the_line_of(acme("GET", "/api/v1/nothing"), lines)
 
 
-def _broken(request: Any) -> HttpResponse:
+def raise_error(request: Any) -> HttpResponse:
     raise RuntimeError
 
 
-urlpatterns = [path("api/broken", _broken)]
+urlpatterns = [path("api/broken", raise_error)]
 
 
 @pytest.mark.urls(__name__)

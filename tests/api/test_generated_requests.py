@@ -42,7 +42,7 @@ def one_connection() -> Iterator[None]:
 
 def make_up(acme: Api, operator: Api, cases: int) -> int:
     """Send about so many requests, spread over all operations. Return how many were sent."""
-    known = _known(acme)
+    known = get_known_ids(acme)
     with one_connection():
         schema = schemathesis.openapi.from_wsgi("/api/v1/openapi.json", get_wsgi_application())
     operations = [operation.ok() for operation in schema.get_all_operations()]  # type: ignore[union-attr]
@@ -72,7 +72,7 @@ def _ask_of(operation: Any, known: dict[str, Any], keys: tuple[str, str], cases:
     return asked
 
 
-def _known(acme: Api) -> dict[str, Any]:
+def get_known_ids(acme: Api) -> dict[str, Any]:
     call = acme.submit(**build_submission(tags=["x"]))
     return {
         "tenantId": str(acme.tenant.tenant_id),

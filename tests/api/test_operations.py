@@ -235,7 +235,7 @@ def test_calls_of_the_past_do_not_make_statistics_slow(acme: Api, django_assert_
 
 
 def test_more_tenants_need_no_more_queries(operator: Api, settings: Any) -> None:
-    def asked() -> list[int]:
+    def count_queries() -> list[int]:
         operator.get("/service-calls")
         clear_caches()
         counts = []
@@ -250,10 +250,10 @@ def test_more_tenants_need_no_more_queries(operator: Api, settings: Any) -> None
         an_ended_call(api, "Failed", 5, {"errorMeta": {"kind": "Timeout"}})
 
     with_calls(operator)
-    few = asked()
+    count = count_queries()
     for number in range(10):
         with_calls(create_api(create_tenant(f"t{number}")))
-    assert asked() == few
+    assert count_queries() == count
     assert operator.get("/api/v1/stats").json()["outcomes"]["byErrorKind"] == {"Timeout": 11}
 
 

@@ -193,10 +193,10 @@ def test_an_instance_is_the_occurrence_and_not_the_path(acme: Api) -> None:
 
 
 def test_an_unexpected_exception_is_a_problem_and_is_logged(acme: Api, monkeypatch: Any, caplog: Any) -> None:
-    def broken(*args: Any) -> None:
+    def fail(*args: Any) -> None:
         raise RuntimeError("a detail that is nobody's business")
 
-    monkeypatch.setattr(lifecycle, "submit", broken)
+    monkeypatch.setattr(lifecycle, "submit", fail)
     with caplog.at_level(logging.ERROR):
         response = acme.post("/service-calls", build_submission())
     assert_problem(response, 500, "internal_error")

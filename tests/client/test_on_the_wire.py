@@ -1,4 +1,4 @@
-"""What the client sends through requests, and how it reads the responses."""
+"""The requests that the client sends, and how it reads the responses."""
 
 from __future__ import annotations
 

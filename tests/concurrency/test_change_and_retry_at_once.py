@@ -25,7 +25,9 @@ LATE = timedelta(days=1)
 HELD_SECONDS = 0.3
 
 
-def while_recorded(acme: Tenant, change: Callable[[UUID], Any], monkeypatch: pytest.MonkeyPatch) -> UUID:
+def change_while_recording(
+    acme: Tenant, change: Callable[[UUID], Any], monkeypatch: pytest.MonkeyPatch
+) -> UUID:
     """Make the change between the moment when the retry is written and the moment when it is committed."""
     engine = ManualEngine()
     call = submit(acme, retry_policy=RetryPolicy(max_attempts=3, initial_interval=3600.0))
@@ -51,14 +53,14 @@ def while_recorded(acme: Tenant, change: Callable[[UUID], Any], monkeypatch: pyt
 
 def test_a_rescheduled_call_is_due_when_its_timer_is(acme: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
     moment = db_now() + LATE
-    call = while_recorded(acme, lambda call: reschedule(acme.tenant_id, call, moment), monkeypatch)
+    call = change_while_recording(acme, lambda call: reschedule(acme.tenant_id, call, moment), monkeypatch)
     timer = TimerSchedule.objects.for_tenant(acme.tenant_id).get(service_call_id=call, state="Scheduled")
     stored = ServiceCall.objects.for_tenant(acme.tenant_id).get(service_call_id=call)
     assert stored.due_at == timer.due_at == moment
 
 
 def test_a_canceled_call_has_no_scheduled_timer(acme: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
-    call = while_recorded(acme, lambda call: cancel(acme.tenant_id, call), monkeypatch)
+    call = change_while_recording(acme, lambda call: cancel(acme.tenant_id, call), monkeypatch)
     assert get_status(acme, call) == "Canceled"
     timers = TimerSchedule.objects.for_tenant(acme.tenant_id).filter(service_call_id=call)
     assert not timers.filter(state="Scheduled").exists()

@@ -244,7 +244,7 @@ def test_a_search_keeps_to_the_tenant_and_the_status(
 def test_rare_names_are_found_behind_a_common_one(
     viewer: Client, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestration.admin.MOST_FOUND", 2)
+    monkeypatch.setattr("orchestration.admin.MAX_FOUND", 2)
     for _ in range(5):
         call(tenant, "job")
     call(tenant, "job-special")

@@ -19,7 +19,7 @@ from orchestration.models import ServiceCallTag
 from tests.console.call_pages import BROWSER, build_call_url, list_calls, read_text
 from tests.orchestration.support import (
     ManualEngine,
-    after,
+    add_to_noon,
     build_error,
     build_response,
     get_call,
@@ -93,7 +93,7 @@ def test_the_offered_actions_are_those_that_the_state_allows(
 def test_each_action_is_confirmed_with_what_it_will_do(
     operator: Client, acme: Tenant, manual_engine: ManualEngine
 ) -> None:
-    done, waiting = end_call(manual_engine, acme), submit(acme, due_at=after(60))
+    done, waiting = end_call(manual_engine, acme), submit(acme, due_at=add_to_noon(60))
     replay = read_text(get_page(operator, acme, done, "call-replay"))
     assert "Replaying creates a new call, due now: POST http://target.test/hook with the same" in replay
     assert "POST http://target.test/hook will not be sent" in read_text(
@@ -117,7 +117,7 @@ def test_a_confirmation_that_is_too_late_says_so(
 
 
 def test_an_action_returns_to_its_page_and_to_no_other_site(operator: Client, acme: Tenant) -> None:
-    call = submit(acme, due_at=after(60))
+    call = submit(acme, due_at=add_to_noon(60))
     here = build_call_url(acme.tenant_id, call)
     for given, kept in (
         (f"{here}?tab=events", f"{here}?tab=events"),
@@ -135,7 +135,7 @@ def test_an_action_returns_to_its_page_and_to_no_other_site(operator: Client, ac
 
 
 def test_a_scheduled_call_is_canceled(operator: Client, acme: Tenant) -> None:
-    call = submit(acme, due_at=after(60))
+    call = submit(acme, due_at=add_to_noon(60))
     answer = post(operator, acme, call, "cancel")
     assert answer["Location"] == build_call_url(acme.tenant_id, call)
     assert get_status(acme, call) == "Canceled"
@@ -158,7 +158,7 @@ def test_canceling_a_running_call_waits_for_its_attempt(
 
 
 def test_a_call_is_run_now(operator: Client, acme: Tenant, at_noon: datetime) -> None:
-    call = submit(acme, due_at=after(3600))
+    call = submit(acme, due_at=add_to_noon(3600))
     post(operator, acme, call, "run-now")
     assert get_call(acme, call).due_at == at_noon
     assert list_actions() == [("oscar", "run-now", str(call))]
@@ -167,13 +167,13 @@ def test_a_call_is_run_now(operator: Client, acme: Tenant, at_noon: datetime) ->
 def test_a_call_is_rescheduled_to_the_chosen_instant(
     operator: Client, acme: Tenant, at_noon: datetime
 ) -> None:
-    call = submit(acme, due_at=after(3600))
+    call = submit(acme, due_at=add_to_noon(3600))
     page = get_page(operator, acme, call, "call-reschedule").content.decode()
     assert 'value="2026-03-01"' in page
     assert 'value="13:00"' in page
     preview = post(operator, acme, call, "reschedule", do="when", **LATER)
     assert "Wed 1 Jul 2026, 12:30:00 UTC" in read_text(preview)
-    assert get_call(acme, call).due_at == after(3600)
+    assert get_call(acme, call).due_at == add_to_noon(3600)
     post(operator, acme, call, "reschedule", **LATER)
     assert get_call(acme, call).due_at == datetime(2026, 7, 1, 12, 30, tzinfo=UTC)
     assert list_actions() == [("oscar", "reschedule", str(call))]
@@ -192,11 +192,11 @@ def test_a_call_is_rescheduled_to_the_chosen_instant(
 def test_an_invalid_time_can_be_corrected(
     operator: Client, acme: Tenant, at_noon: datetime, chosen: dict[str, str], message: str
 ) -> None:
-    call = submit(acme, due_at=after(3600))
+    call = submit(acme, due_at=add_to_noon(3600))
     page = post(operator, acme, call, "reschedule", **chosen)
     assert message in read_text(page)
     assert f'value="{chosen["time"]}"' in page.content.decode()
-    assert get_call(acme, call).due_at == after(3600)
+    assert get_call(acme, call).due_at == add_to_noon(3600)
     assert list_actions() == []
 
 
@@ -221,7 +221,7 @@ def test_a_replay_respects_the_pending_limit(
     operator: Client, acme: Tenant, manual_engine: ManualEngine
 ) -> None:
     call = end_call(manual_engine, acme)
-    submit(acme, due_at=after(60))
+    submit(acme, due_at=add_to_noon(60))
     update_tenant(acme.tenant_id, max_pending=1)
     clear_caches()
     admission.forget_allowances()
@@ -280,7 +280,7 @@ def test_an_action_that_the_state_forbids_is_refused_with_the_reason(
 
 
 def test_a_replay_of_a_live_call_is_refused(operator: Client, acme: Tenant) -> None:
-    call = submit(acme, due_at=after(60))
+    call = submit(acme, due_at=add_to_noon(60))
     post(operator, acme, call, "replay")
     assert "cannot be replayed: it must have ended" in read_text(get_page(operator, acme, call))
     assert len(list_calls()) == 1
@@ -290,7 +290,7 @@ def test_a_replay_of_a_live_call_is_refused(operator: Client, acme: Tenant) -> N
 
 
 def test_a_favorite_is_added_and_removed(operator: Client, acme: Tenant) -> None:
-    call = submit(acme, due_at=after(60))
+    call = submit(acme, due_at=add_to_noon(60))
     assert post(operator, acme, call, "favorite", on="1").status_code == 303
     assert read_tags(acme, call) == {"favorite"}
     part = operator.post(
@@ -304,7 +304,7 @@ def test_a_favorite_is_added_and_removed(operator: Client, acme: Tenant) -> None
 
 
 def test_tags_are_added_and_removed(operator: Client, acme: Tenant) -> None:
-    call = submit(acme, due_at=after(60), tags=frozenset({"old"}))
+    call = submit(acme, due_at=add_to_noon(60), tags=frozenset({"old"}))
     post(operator, acme, call, "tags", add=" new ")
     assert "Tag added." in read_text(get_page(operator, acme, call))
     post(operator, acme, call, "tags", remove="old")
@@ -314,7 +314,7 @@ def test_tags_are_added_and_removed(operator: Client, acme: Tenant) -> None:
 
 
 def test_a_tag_action_that_changes_nothing_is_not_recorded(operator: Client, acme: Tenant) -> None:
-    call = submit(acme, due_at=after(60), tags=frozenset({"here"}))
+    call = submit(acme, due_at=add_to_noon(60), tags=frozenset({"here"}))
     post(operator, acme, call, "tags", add="here")
     assert "already has this tag" in read_text(get_page(operator, acme, call))
     post(operator, acme, call, "tags", remove="not-here")
@@ -326,7 +326,7 @@ def test_a_tag_action_that_changes_nothing_is_not_recorded(operator: Client, acm
 
 @pytest.mark.parametrize("tag", ["", "t" * 65, "a\nb"])
 def test_an_invalid_tag_is_refused(operator: Client, acme: Tenant, tag: str) -> None:
-    call = submit(acme, due_at=after(60))
+    call = submit(acme, due_at=add_to_noon(60))
     post(operator, acme, call, "tags", add=tag)
     assert "The tag must" in read_text(get_page(operator, acme, call))
     assert read_tags(acme, call) == set()
@@ -337,7 +337,7 @@ def test_an_invalid_tag_is_refused(operator: Client, acme: Tenant, tag: str) -> 
 
 @pytest.mark.parametrize("action", [*ACTIONS, "favorite", "tags"])
 def test_a_viewer_can_neither_preview_nor_act(viewer: Client, acme: Tenant, action: str) -> None:
-    call = submit(acme, due_at=after(60))
+    call = submit(acme, due_at=add_to_noon(60))
     before = get_call(acme, call)
     fields = {**LATER, "on": "1", "add": "t"}
     assert post(viewer, acme, call, action, **fields).status_code == 403
@@ -352,7 +352,7 @@ def test_a_viewer_can_neither_preview_nor_act(viewer: Client, acme: Tenant, acti
 @pytest.mark.parametrize("action", [*ACTIONS, "favorite", "tags"])
 def test_a_call_is_not_found_under_another_tenant(operator: Client, acme: Tenant, action: str) -> None:
     other = create_tenant("other")
-    call = submit(acme, due_at=after(60))
+    call = submit(acme, due_at=add_to_noon(60))
     fields = {**LATER, "on": "1", "add": "t"}
     assert post(operator, other, call, action, **fields).status_code == 404
     assert get_status(acme, call) == "Scheduled"
@@ -361,8 +361,8 @@ def test_a_call_is_not_found_under_another_tenant(operator: Client, acme: Tenant
 
 def test_the_same_id_in_another_tenant_has_its_own_history(operator: Client, acme: Tenant) -> None:
     other = create_tenant("other")
-    call = submit(acme, due_at=after(60))
-    submit(other, due_at=after(60), service_call_id=call)
+    call = submit(acme, due_at=add_to_noon(60))
+    submit(other, due_at=add_to_noon(60), service_call_id=call)
     post(operator, acme, call, "cancel")
     assert get_status(other, call) == "Scheduled"
     get_page(operator, acme, call)
@@ -370,7 +370,7 @@ def test_the_same_id_in_another_tenant_has_its_own_history(operator: Client, acm
 
 
 def test_nothing_happens_without_a_csrf_token(operator: Client, acme: Tenant) -> None:
-    call = submit(acme, due_at=after(60))
+    call = submit(acme, due_at=add_to_noon(60))
     operator.handler.enforce_csrf_checks = True
     assert post(operator, acme, call, "cancel").status_code == 403
     assert get_status(acme, call) == "Scheduled"
@@ -379,8 +379,8 @@ def test_nothing_happens_without_a_csrf_token(operator: Client, acme: Tenant) ->
 def test_time_may_pass_between_confirmation_and_action(
     operator: Client, acme: Tenant, at_noon: datetime
 ) -> None:
-    call = submit(acme, due_at=after(60))
+    call = submit(acme, due_at=add_to_noon(60))
     get_page(operator, acme, call, "call-run-now")
-    with pin_time(after(120)):
+    with pin_time(add_to_noon(120)):
         post(operator, acme, call, "run-now")
-        assert get_call(acme, call).due_at == after(120)
+        assert get_call(acme, call).due_at == add_to_noon(120)

@@ -26,7 +26,7 @@ from tests.console.call_pages import BROWSER, CANARY, build_call_url, read_text
 from tests.orchestration.support import (
     URL,
     ManualEngine,
-    after,
+    add_to_noon,
     build_error,
     build_response,
     list_events,
@@ -81,10 +81,10 @@ def test_the_latest_replays_are_linked(viewer: Client, acme: Tenant, manual_engi
 def test_the_timeline_goes_from_submission_to_outcome(
     viewer: Client, acme: Tenant, manual_engine: ManualEngine
 ) -> None:
-    call = submit(acme, due_at=after(60))
-    with pin_time(after(67)):
+    call = submit(acme, due_at=add_to_noon(60))
+    with pin_time(add_to_noon(67)):
         started = manual_engine.start_one()
-    with pin_time(after(68)):
+    with pin_time(add_to_noon(68)):
         manual_engine.finish((started, build_response(started, 201)))
         page = get_page(viewer, acme, call)
     assert read_step_names(page) == ["Submitted", "Scheduled", "Due", "Started", "Attempt 1", "Succeeded"]
@@ -105,7 +105,7 @@ def test_the_timeline_goes_from_submission_to_outcome(
 def test_a_call_that_is_due_at_once_starts_with_its_submission(
     viewer: Client, acme: Tenant, manual_engine: ManualEngine
 ) -> None:
-    with pin_time(after(0.000789)):
+    with pin_time(add_to_noon(0.000789)):
         call = submit(acme)
         manual_engine.start_one()
         page = get_page(viewer, acme, call)
@@ -168,10 +168,10 @@ def test_a_deleted_cause_is_named_without_a_link(
 
 
 def test_rescheduling_and_canceling_are_steps(viewer: Client, acme: Tenant, at_noon: datetime) -> None:
-    call = submit(acme, due_at=after(600))
-    with pin_time(after(10)):
-        lifecycle.reschedule(acme.tenant_id, call, after(1200))
-    with pin_time(after(20)):
+    call = submit(acme, due_at=add_to_noon(600))
+    with pin_time(add_to_noon(10)):
+        lifecycle.reschedule(acme.tenant_id, call, add_to_noon(1200))
+    with pin_time(add_to_noon(20)):
         lifecycle.cancel(acme.tenant_id, call)
         page = get_page(viewer, acme, call)
     assert read_step_names(page) == ["Submitted", "Scheduled", "Rescheduled", "Canceled"]
@@ -190,8 +190,8 @@ def test_the_next_step_is_shown(viewer: Client, acme: Tenant, manual_engine: Man
 
 
 def test_the_timeline_needs_no_events(viewer: Client, acme: Tenant, manual_engine: ManualEngine) -> None:
-    call = submit(acme, due_at=after(60))
-    with pin_time(after(67)):
+    call = submit(acme, due_at=add_to_noon(60))
+    with pin_time(add_to_noon(67)):
         started = manual_engine.start_one()
         manual_engine.finish((started, build_response(started)))
     OutboxEvent.objects.for_tenant(acme.tenant_id).delete()
@@ -391,7 +391,7 @@ def test_unknown_calls_and_unknown_tenants_are_indistinguishable(viewer: Client,
 def test_a_viewer_is_offered_no_actions(
     viewer: Client, operator: Client, acme: Tenant, at_noon: datetime
 ) -> None:
-    call = submit(acme, due_at=after(60), tags=frozenset({"t"}))
+    call = submit(acme, due_at=add_to_noon(60), tags=frozenset({"t"}))
     seen, offered = (get_page(client, acme, call).content.decode() for client in (viewer, operator))
     for action in ("cancel", "reschedule", "run-now", "favorite", "tags"):
         address = build_call_url(acme.tenant_id, call, f"call-{action}")

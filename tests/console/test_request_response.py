@@ -16,7 +16,7 @@ from execution.outcome import ErrorKind
 from orchestration import lifecycle
 from orchestration.retries import RetryPolicy
 from tests.console.call_pages import NEW, build_call_url, read_text
-from tests.orchestration.support import ManualEngine, after, build_error, build_response, submit
+from tests.orchestration.support import ManualEngine, add_to_noon, build_error, build_response, submit
 
 pytestmark = pytest.mark.django_db
 HTMX = {"HX-Request": "true"}
@@ -82,12 +82,12 @@ def test_only_the_whole_page_has_the_form(
 def test_a_scheduled_call_counts_down_and_refreshes_less_often(
     operator: Client, acme: Tenant, at_noon: datetime
 ) -> None:
-    call = submit(acme, due_at=after(7800))
+    call = submit(acme, due_at=add_to_noon(7800))
     page = get_response(operator, acme, call)
     assert "Due in 2 h 10 m , at 2026-03-01 14:10:00.000 UTC" in read_text(page)
     assert 'datetime="2026-03-01T14:10:00.000+00:00"' in page.content.decode()
     assert read_refresh_seconds(page) == 60
-    with pin_time(after(7795)):
+    with pin_time(add_to_noon(7795)):
         assert read_refresh_seconds(get_response(operator, acme, call)) == 1
 
 
@@ -112,7 +112,7 @@ def test_a_call_that_no_engine_starts_leads_to_the_nodes(
     operator: Client, acme: Tenant, at_noon: datetime
 ) -> None:
     call = submit(acme)
-    with pin_time(after(30)):
+    with pin_time(add_to_noon(30)):
         assert "check Timers & nodes" in read_text(get_response(operator, acme, call))
 
 
@@ -139,7 +139,7 @@ def test_the_raw_view_is_the_response_as_received(
 
 
 def test_a_deleted_call_is_reported(operator: Client, acme: Tenant, at_noon: datetime) -> None:
-    call = submit(acme, due_at=after(60))
+    call = submit(acme, due_at=add_to_noon(60))
     lifecycle.delete(acme.tenant_id, call)
     assert "has been deleted" in read_text(operator.get(f"{NEW}?sent={acme.tenant_id}/{call}"))
     assert get_response(operator, acme, call).status_code == 404

@@ -81,7 +81,7 @@ def test_it_accepts_an_empty_batch(subject: PublisherUnderTest) -> None:
     assert subject.list_accepted() == []
 
 
-def test_receivers_recognise_a_repeat_by_its_id(subject: PublisherUnderTest, events: list[Envelope]) -> None:
+def test_receivers_recognize_a_repeat_by_its_id(subject: PublisherUnderTest, events: list[Envelope]) -> None:
     subject.publisher.publish(events[:2])
     subject.publisher.publish(events)
     accepted = subject.list_accepted()

@@ -1,6 +1,6 @@
 """Servers that misbehave, one that behaves well, and listeners that only count connections.
 
-A server is a behaviour, `Callable[[socket], None]`, that runs in a thread for each connection. It ends when the other
+A server is a behavior, `Callable[[socket], None]`, that runs in a thread for each connection. It ends when the other
 side closes the connection (an OSError) or the server is closed.
 """
 
@@ -30,7 +30,7 @@ from execution.dns import Lookup, look_up_host
 from execution.egress import Egress, Limits
 from execution.outcome import Attempt, Outcome
 
-Behaviour = Callable[[socket.socket], None]
+Behavior = Callable[[socket.socket], None]
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 LOOPBACK = AddressPolicy(allow=frozenset({"127.0.0.0/8:*", "[::1]:*"}))
@@ -68,9 +68,9 @@ class Server:
 
 @contextmanager
 def serving(
-    behaviour: Behaviour, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1"
+    behavior: Behavior, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1"
 ) -> Iterator[Server]:
-    """Run `behaviour` for each connection. On exit, close all sockets and join all threads."""
+    """Run `behavior` for each connection. On exit, close all sockets and join all threads."""
     listener = socket.create_server((host, 0), backlog=512)
     server = Server(listener.getsockname()[1])
     open_sockets: set[socket.socket] = set()
@@ -82,7 +82,7 @@ def serving(
                 open_sockets.discard(connection)
                 connection = tls.wrap_socket(connection, server_side=True)
                 open_sockets.add(connection)
-            behaviour(connection)
+            behavior(connection)
         connection.close()
 
     def accept() -> None:
@@ -160,7 +160,7 @@ def read_head(connection: socket.socket) -> bytes:
     return received
 
 
-# --- behaviours ---
+# --- behaviors ---
 
 
 def say_nothing(connection: socket.socket) -> None:
@@ -174,7 +174,7 @@ def never_read(connection: socket.socket) -> None:
     time.sleep(1)
 
 
-def repeat(before: bytes, piece: bytes, pause: float = 0.0) -> Behaviour:
+def repeat(before: bytes, piece: bytes, pause: float = 0.0) -> Behavior:
     """Send `before`, then `piece` again and again, with a pause after each."""
 
     def behave(connection: socket.socket) -> None:
@@ -188,7 +188,7 @@ def repeat(before: bytes, piece: bytes, pause: float = 0.0) -> Behaviour:
     return behave
 
 
-def send_once(*pieces: bytes, then: Behaviour | None = None) -> Behaviour:
+def send_once(*pieces: bytes, then: Behavior | None = None) -> Behavior:
     """Send the pieces, then close the connection, or run `then`."""
 
     def behave(connection: socket.socket) -> None:
@@ -217,7 +217,7 @@ def wait_until_closed(connection: socket.socket) -> None:
         pass
 
 
-def drip(text: bytes) -> Behaviour:
+def drip(text: bytes) -> Behavior:
     def behave(connection: socket.socket) -> None:
         read_head(connection)
         for index in range(len(text)):
@@ -227,7 +227,7 @@ def drip(text: bytes) -> Behaviour:
     return behave
 
 
-def send_zeros(total: int) -> Behaviour:
+def send_zeros(total: int) -> Behavior:
     """Send a body of `total` zero bytes from one buffer, so that the server itself needs little memory."""
     block = bytes(MEBIBYTE)
 

@@ -1,4 +1,4 @@
-"""What is sent for a call: which headers win, how the body is encoded, and that a lost secret stops it."""
+"""The request that is sent for a call: which headers win, how the body is encoded, and that a lost secret stops it."""
 
 from __future__ import annotations
 

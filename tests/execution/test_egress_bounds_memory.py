@@ -33,8 +33,8 @@ class Growth:
         return read_resident_bytes("VmHWM") - self._before
 
 
-def fetch(behaviour: hostile.Behaviour, limits: Limits) -> tuple[Outcome, int]:
-    with serving(behaviour) as server, running(limits=limits) as egress:
+def fetch(behavior: hostile.Behavior, limits: Limits) -> tuple[Outcome, int]:
+    with serving(behavior) as server, running(limits=limits) as egress:
         growth = Growth()
         outcome = perform(egress, attempt(server.url(), timeout=30))
         return outcome, growth.bytes()

@@ -22,7 +22,7 @@ HEAD = b"HTTP/1.1 200 OK\r\n"
 CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
 LONG = HEAD + b"Content-Length: 1000000\r\n\r\n"
 
-HOSTILE: dict[str, tuple[hostile.Behaviour, ErrorKind]] = {
+HOSTILE: dict[str, tuple[hostile.Behavior, ErrorKind]] = {
     "hangs before the status": (hostile.say_nothing, ErrorKind.TIMEOUT),
     "hangs in the status line": (
         hostile.send_once(b"HTTP/1.1 2", then=hostile.wait_until_closed),
@@ -130,9 +130,9 @@ def measure(run: Callable[[], Outcome]) -> tuple[Outcome, float]:
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_an_attempt_ends_in_time_when_the_server(name: str) -> None:
-    behaviour, kind = HOSTILE[name]
+    behavior, kind = HOSTILE[name]
     timeout = TIMEOUT if kind is ErrorKind.TIMEOUT else LONG_TIMEOUT
-    with serving(behaviour) as server, running() as egress:
+    with serving(behavior) as server, running() as egress:
         outcome, seconds = measure(lambda: perform(egress, attempt(server.url(), timeout=timeout)))
     assert isinstance(outcome, Errored), outcome
     assert seconds <= timeout + TOLERANCE

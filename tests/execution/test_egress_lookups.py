@@ -131,7 +131,7 @@ def test_a_name_that_two_tenants_call_does_not_wait_in_the_queue_of_one() -> Non
 
 
 def test_the_tenant_with_the_fewest_threads_comes_next() -> None:
-    """With four threads, the share of each tenant is one."""
+    # Each tenant has a share of one of the four threads.
     names = FakeNames()
     with running_with_names(names, Limits(dns_threads=4)) as (egress, _port):
         for tenant in "abcde":
@@ -167,12 +167,11 @@ def test_a_name_whose_lookup_was_given_up_is_looked_up_with_the_next_call() -> N
     "trouble", [None, socket.gaierror(socket.EAI_AGAIN, "try again"), OSError(5, "broken")]
 )
 def test_known_addresses_are_used_while_lookups_fail(trouble: Exception | None) -> None:
-    """With None, the lookup hangs."""
     names = FakeNames()
     with running_with_names(names, NEVER_FRESH) as (egress, port):
         named = attempt(f"http://name.example:{port}/")
         assert isinstance(perform(egress, named), Responded)
-        names.answer = trouble
+        names.answer = trouble  # None makes the lookup hang
         assert keeps_responding(egress, named)
 
 
@@ -189,7 +188,7 @@ def test_a_name_that_no_longer_exists_is_not_called_any_more(answer: Sequence[st
 
 
 def test_a_name_that_is_rebound_after_failed_lookups_is_checked_again() -> None:
-    """While lookups fail, the address that was checked before is used; the new one never is."""
+    """The address that was checked before is used while lookups fail; the new one never is."""
     names = FakeNames()
     limits = Limits(dns_keep_seconds=0, dns_timeout=0.2)
     with (

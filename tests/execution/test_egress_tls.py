@@ -85,9 +85,9 @@ def reset_in_handshake(connection: socket.socket) -> None:
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
-@pytest.mark.parametrize("behaviour", [greet, reset_in_handshake])
-def test_a_handshake_that_fails_is_a_tls_error(behaviour: hostile.Behaviour) -> None:
-    with serving(behaviour) as server, running() as egress:
+@pytest.mark.parametrize("behavior", [greet, reset_in_handshake])
+def test_a_handshake_that_fails_is_a_tls_error(behavior: hostile.Behavior) -> None:
+    with serving(behavior) as server, running() as egress:
         outcome = perform(egress, attempt(f"https://127.0.0.1:{server.port}/"))
     assert isinstance(outcome, Errored)
     assert outcome.kind is ErrorKind.TLS, outcome

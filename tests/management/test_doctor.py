@@ -69,7 +69,7 @@ def engine(db: None) -> Membership:
 
 @pytest.fixture
 def acme(db: None) -> Tenant:
-    """With a namespace, so that it can submit."""
+    """Create a tenant with a namespace, so that it can submit."""
     return create_tenant("acme")
 
 

@@ -19,47 +19,47 @@ def get_port(listener: socket.socket) -> int:
 
 
 @pytest.fixture
-def taken() -> Iterator[int]:
+def used_port() -> Iterator[int]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield get_port(listener)
 
 
 @pytest.fixture
-def free() -> int:
+def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         return get_port(listener)
 
 
-def test_free_ports_are_accepted_and_stay_free(free: int) -> None:
-    require_free_ports({"PORT": free})
-    require_free_ports({"PORT": free})
+def test_free_ports_are_accepted_and_stay_free(free_port: int) -> None:
+    require_free_ports({"PORT": free_port})
+    require_free_ports({"PORT": free_port})
 
 
-def test_a_port_in_use_is_refused_and_a_free_one_is_suggested(taken: int, free: int) -> None:
+def test_a_port_in_use_is_refused_and_a_free_one_is_suggested(used_port: int, free_port: int) -> None:
     with pytest.raises(
-        CommandError, match=f"Port {taken} is already in use.*: TARGET_PORT=\\d+ make run$"
+        CommandError, match=f"Port {used_port} is already in use.*: TARGET_PORT=\\d+ make run$"
     ) as error:
-        require_free_ports({"PORT": free, "TARGET_PORT": taken})
+        require_free_ports({"PORT": free_port, "TARGET_PORT": used_port})
     require_free_ports({"TARGET_PORT": int(re.findall(r"\d+", str(error.value))[-1])})
 
 
-def test_all_ports_in_use_are_reported_at_once(taken: int) -> None:
+def test_all_ports_in_use_are_reported_at_once(used_port: int) -> None:
     with pytest.raises(CommandError) as error:
-        require_free_ports({"PORT": taken, "TARGET_PORT": taken})
+        require_free_ports({"PORT": used_port, "TARGET_PORT": used_port})
     ports = re.findall(r"PORT=(\d+)", str(error.value))
     assert len(set(ports)) == 2
 
 
-def test_two_processes_cannot_have_the_same_port(free: int) -> None:
-    with pytest.raises(CommandError, match=f"Port {free} is already in use"):
-        require_free_ports({"PORT": free, "TARGET_PORT": free})
+def test_two_processes_cannot_have_the_same_port(free_port: int) -> None:
+    with pytest.raises(CommandError, match=f"Port {free_port} is already in use"):
+        require_free_ports({"PORT": free_port, "TARGET_PORT": free_port})
 
 
 def test_nothing_is_started_if_a_port_is_in_use(
-    taken: int, free: int, monkeypatch: pytest.MonkeyPatch
+    used_port: int, free_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     called = Mock()
     monkeypatch.setattr(up, "call_command", called)
     with pytest.raises(CommandError, match="is already in use"):
-        call_command("up", "--port", str(taken), "--target-port", str(free))
+        call_command("up", "--port", str(used_port), "--target-port", str(free_port))
     called.assert_not_called()

@@ -1,4 +1,4 @@
-"""After `manage.py reencrypt`, the older ENCRYPTION_KEYS can be removed without losing secrets."""
+"""Older ENCRYPTION_KEYS can be removed without losing secrets once `manage.py reencrypt` has run."""
 
 from __future__ import annotations
 

@@ -221,5 +221,5 @@ def database_unavailable(statement: str) -> Iterator[None]:
         yield
 
 
-def after(seconds: float) -> datetime:
+def add_to_noon(seconds: float) -> datetime:
     return NOON + timedelta(seconds=seconds)

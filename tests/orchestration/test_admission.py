@@ -16,11 +16,11 @@ from orchestration import admission, lifecycle
 from orchestration.admission import PendingLimitReached, TenantInactive
 from orchestration.lifecycle import Submitted
 from orchestration.models import ServiceCall
-from tests.orchestration.support import ManualEngine, after, build_command, build_response, submit
+from tests.orchestration.support import ManualEngine, add_to_noon, build_command, build_response, submit
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
 
-TIMER = {"external_id": "order-1", "due_at": after(60)}
+TIMER = {"external_id": "order-1", "due_at": add_to_noon(60)}
 
 
 @pytest.fixture(autouse=True)
@@ -47,8 +47,8 @@ def fail_one(tenant: Any, manual_engine: ManualEngine) -> uuid.UUID:
 # Everything that makes a call, given a failed one.
 Maker = Callable[[Any, uuid.UUID], Any]
 MAKERS: dict[str, Maker] = {
-    "submit": lambda tenant, _: submit(tenant, due_at=after(60)),
-    "submit each": lambda tenant, _: lifecycle.submit_each([build_command(tenant, due_at=after(60))]),
+    "submit": lambda tenant, _: submit(tenant, due_at=add_to_noon(60)),
+    "submit each": lambda tenant, _: lifecycle.submit_each([build_command(tenant, due_at=add_to_noon(60))]),
     "replay": lambda tenant, failed: lifecycle.replay(tenant.tenant_id, failed, new_id()),
     "retry": lambda tenant, failed: lifecycle.retry(tenant.tenant_id, failed, new_id()),
     "set a timer": lambda tenant, _: lifecycle.set_timer(build_command(tenant, **TIMER)),
@@ -69,7 +69,7 @@ def test_the_pending_limit_can_be_reached_and_not_exceeded(
     tenant: Any, manual_engine: ManualEngine, make: Maker
 ) -> None:
     failed = fail_one(tenant, manual_engine)
-    submit(tenant, due_at=after(60))
+    submit(tenant, due_at=add_to_noon(60))
     change(tenant, max_pending=1)
     with pytest.raises(PendingLimitReached) as refused:
         make(tenant, failed)
@@ -88,9 +88,9 @@ def test_an_inactive_tenants_timer_cannot_be_changed(tenant: Any) -> None:
 
 
 def test_repeats_under_an_idempotency_key_need_no_room(tenant: Any) -> None:
-    first = submit(tenant, due_at=after(60), idempotency_key="a")
+    first = submit(tenant, due_at=add_to_noon(60), idempotency_key="a")
     change(tenant, max_pending=2)
-    commands = [build_command(tenant, due_at=after(60), idempotency_key=key) for key in ("a", "b", "b")]
+    commands = [build_command(tenant, due_at=add_to_noon(60), idempotency_key=key) for key in ("a", "b", "b")]
     results = lifecycle.submit(commands)
     assert [result.is_repeat for result in results] == [True, False, True]
     assert results[0].service_call_id == first
@@ -114,10 +114,10 @@ def test_a_pending_timer_is_overwritten_and_replaced_without_room(
 
 
 def test_a_batch_beyond_the_limit_stores_nothing_even_if_refused_calls_would_not_count(tenant: Any) -> None:
-    submit(tenant, due_at=after(60), idempotency_key="a")
+    submit(tenant, due_at=add_to_noon(60), idempotency_key="a")
     change(tenant, max_pending=2)
-    commands = [build_command(tenant, due_at=after(60), idempotency_key="a", name="another request")]
-    commands += [build_command(tenant, due_at=after(60)) for _ in range(2)]
+    commands = [build_command(tenant, due_at=add_to_noon(60), idempotency_key="a", name="another request")]
+    commands += [build_command(tenant, due_at=add_to_noon(60)) for _ in range(2)]
     with pytest.raises(PendingLimitReached):
         lifecycle.submit_each(commands)
     assert count_calls(tenant) == 1
@@ -134,7 +134,7 @@ def test_pending_calls_are_not_counted_at_each_submission(tenant: Any) -> None:
 
 def test_each_tenant_has_its_own_limit(tenant: Any, intruder: Any) -> None:
     change(tenant, max_pending=0)
-    submit(intruder, due_at=after(60))
+    submit(intruder, due_at=add_to_noon(60))
     with pytest.raises(PendingLimitReached):
-        lifecycle.submit([build_command(one, due_at=after(60)) for one in (intruder, tenant)])
+        lifecycle.submit([build_command(one, due_at=add_to_noon(60)) for one in (intruder, tenant)])
     assert count_calls(intruder) == 1

@@ -21,7 +21,7 @@ from orchestration.states import ResponseContract
 from tests.orchestration.support import (
     URL,
     ManualEngine,
-    after,
+    add_to_noon,
     build_command,
     build_error,
     build_response,
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.django_db
 def build_timer_command(tenant: Any, **given: Any) -> SubmitServiceCall:
     values = {
         "external_id": "order-1",
-        "due_at": after(60),
+        "due_at": add_to_noon(60),
         "request": RequestSpec("POST", URL, {}, {"payload": 1}),
         "response_contract": ResponseContract.CALLBACK,
     }
@@ -51,7 +51,7 @@ def list_calls(tenant: Any) -> list[ServiceCall]:
 def test_a_new_timer_is_a_call_like_any_other(tenant: Any, at_noon: datetime) -> None:
     lifecycle.set_timer(build_timer_command(tenant))
     (call,) = list_calls(tenant)
-    assert (call.status, call.external_id, call.due_at) == ("Scheduled", "order-1", after(60))
+    assert (call.status, call.external_id, call.due_at) == ("Scheduled", "order-1", add_to_noon(60))
     assert list_event_types(tenant, call.service_call_id) == ["ServiceCallSubmitted", "ServiceCallScheduled"]
 
 
@@ -63,19 +63,19 @@ def test_a_timer_that_is_set_again_stays_the_same_call(tenant: Any, at_noon: dat
 
     lifecycle.set_timer(
         build_timer_command(
-            tenant, due_at=after(30), request=request, retry_policy=policy, timeout_seconds=5.0
+            tenant, due_at=add_to_noon(30), request=request, retry_policy=policy, timeout_seconds=5.0
         )
     )
 
     (call,) = list_calls(tenant)
     assert call.service_call_id == before.service_call_id
-    assert (call.due_at, call.host, call.timeout_seconds) == (after(30), "other.test", 5.0)
+    assert (call.due_at, call.host, call.timeout_seconds) == (add_to_noon(30), "other.test", 5.0)
     assert call.request_spec["body"] == {"payload": 2}
     assert RetryPolicy.from_stored(call.retry_policy) == policy
     timer = find_timer(tenant, call.service_call_id)
     assert timer is not None
     assert (timer.due_at, timer.host, timer.correlation_id) == (
-        after(30),
+        add_to_noon(30),
         "other.test",
         before.correlation_id,
     )
@@ -138,11 +138,11 @@ def test_a_change_starts_from_the_stored_timer(tenant: Any, at_noon: datetime) -
     (before,) = list_calls(tenant)
 
     def later(call: ServiceCall) -> SubmitServiceCall:
-        assert call.due_at == after(60)
-        return replace(build_timer_command(tenant), due_at=after(90))
+        assert call.due_at == add_to_noon(60)
+        return replace(build_timer_command(tenant), due_at=add_to_noon(90))
 
     lifecycle.change_timer(tenant.tenant_id, "default", "order-1", later)
-    assert get_call(tenant, before.service_call_id).due_at == after(90)
+    assert get_call(tenant, before.service_call_id).due_at == add_to_noon(90)
 
 
 def test_only_a_pending_timer_can_be_changed(tenant: Any, intruder: Any, manual_engine: ManualEngine) -> None:
@@ -163,8 +163,8 @@ def test_setting_a_timer_many_times_at_once_makes_one_call(
     tenant: Any, elsewhere: Callable[..., Future[Any]]
 ) -> None:
     def set_it(number: int) -> None:
-        with pin_time(after(0)):
-            lifecycle.set_timer(build_timer_command(tenant, due_at=after(number + 1)))
+        with pin_time(add_to_noon(0)):
+            lifecycle.set_timer(build_timer_command(tenant, due_at=add_to_noon(number + 1)))
 
     for future in [elsewhere(set_it, number) for number in range(8)]:
         future.result(30)

@@ -11,7 +11,14 @@ from orchestration.commands import RequestSpec
 from orchestration.engine import engine as engine_module
 from orchestration.engine.engine import MAX_NAP_SECONDS, PassResult
 from orchestration.retries import RetryPolicy
-from tests.orchestration.support import FakeEgress, after, build_engine, build_response, get_status, submit
+from tests.orchestration.support import (
+    FakeEgress,
+    add_to_noon,
+    build_engine,
+    build_response,
+    get_status,
+    submit,
+)
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
 
@@ -39,12 +46,12 @@ def test_a_due_call_is_sent_in_the_first_pass_and_recorded_in_the_next(tenant: A
 
 
 def test_a_call_that_is_not_due_is_not_sent(tenant: Any) -> None:
-    submit(tenant, due_at=after(10))
+    submit(tenant, due_at=add_to_noon(10))
     egress = FakeEgress()
     engine = build_engine(egress)
-    with pin_time(after(9.999)):
+    with pin_time(add_to_noon(9.999)):
         assert engine.poll_now().started == 0
-    with pin_time(after(10)):
+    with pin_time(add_to_noon(10)):
         assert engine.poll_now().started == 1
 
 
@@ -90,7 +97,7 @@ def test_the_counts_of_calls_in_flight_are_right(tenant: Any, intruder: Any) -> 
 
 
 def test_an_idle_engine_naps_until_the_next_call_is_due(tenant: Any) -> None:
-    submit(tenant, due_at=after(0.2))
+    submit(tenant, due_at=add_to_noon(0.2))
     egress = FakeEgress()
     build_engine(egress).poll_once(10)
     assert egress.naps[0] == pytest.approx(0.2)
@@ -98,7 +105,7 @@ def test_an_idle_engine_naps_until_the_next_call_is_due(tenant: Any) -> None:
 
 def test_a_retry_does_not_wait_for_the_next_timer(tenant: Any) -> None:
     """The change watch does not report an engine's own writes, so it has to look again after a retry."""
-    submit(tenant, due_at=after(3600))
+    submit(tenant, due_at=add_to_noon(3600))
     submit(tenant, retry_policy=RetryPolicy(max_attempts=2, initial_interval=0))
     egress = FakeEgress()
     engine = build_engine(egress)
@@ -112,7 +119,7 @@ def test_a_retry_does_not_wait_for_the_next_timer(tenant: Any) -> None:
 
 def test_a_nap_is_short_even_if_the_next_timer_is_far_off(tenant: Any) -> None:
     """The clock of a machine that was suspended jumps when it wakes."""
-    submit(tenant, due_at=after(3600))
+    submit(tenant, due_at=add_to_noon(3600))
     egress = FakeEgress()
     build_engine(egress).poll_once(10_000)
     assert egress.naps[0] <= MAX_NAP_SECONDS

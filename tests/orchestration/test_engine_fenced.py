@@ -17,7 +17,7 @@ from tests.orchestration.support import (
     FakeEgress,
     ManualEngine,
     SteppedEngine,
-    after,
+    add_to_noon,
     build_engine,
     get_status,
     list_attempts,
@@ -39,7 +39,7 @@ def start_one_call(tenant: Any, **terms: Any) -> tuple[Any, FakeEgress, SteppedE
 def test_a_reaped_node_joins_again_and_its_late_outcomes_only_close_log_rows(tenant: Any) -> None:
     service_call_id, egress, engine = start_one_call(tenant)
     former = engine.membership.owner_id
-    with pin_time(after(60)):
+    with pin_time(add_to_noon(60)):
         assert reap_dead_node() == former
         egress.answer(status=201)
         assert engine.poll_once(0) == PassResult(0, 0)
@@ -59,7 +59,7 @@ def test_a_reaped_node_joins_again_and_its_late_outcomes_only_close_log_rows(ten
 
 def test_a_late_outcome_does_not_count_against_the_retry_policy(tenant: Any) -> None:
     service_call_id, egress, engine = start_one_call(tenant, retry_policy=RetryPolicy(max_attempts=1))
-    with pin_time(after(60)):
+    with pin_time(add_to_noon(60)):
         reap_dead_node()
         egress.answer(status=500)
         engine.poll_once(0)
@@ -71,7 +71,7 @@ def test_a_node_that_has_lost_some_shards_goes_on_with_the_others(tenant: Any) -
     service_call_id, egress, engine = start_one_call(tenant)
     former = engine.membership.owner_id
     TimerShard.objects.filter(pk__lt=8).update(
-        version=F("version") + 1, owner_id=new_id(), lease_until=after(99)
+        version=F("version") + 1, owner_id=new_id(), lease_until=add_to_noon(99)
     )
     for _ in range(20):
         submit(tenant)
@@ -87,7 +87,7 @@ def test_a_node_that_has_lost_some_shards_goes_on_with_the_others(tenant: Any) -
 
 def test_attempts_of_a_reaped_node_are_repeated_by_another(tenant: Any) -> None:
     service_call_id, _, _dead = start_one_call(tenant)
-    with pin_time(after(60)):
+    with pin_time(add_to_noon(60)):
         egress = FakeEgress()
         next_one = build_engine(egress)
         next_one.poll_once(0)
@@ -103,7 +103,7 @@ def test_many_lost_attempts_are_resolved_one_batch_a_pass_between_heartbeats(
     monkeypatch.setattr(engine_module, "WATCHDOG_BATCH_SIZE", 2)
     lost = [submit(tenant, timeout_seconds=3600 if gone else 1) for _ in range(5)]
     manual_engine.start()
-    with pin_time(after(20)):
+    with pin_time(add_to_noon(20)):
         (manual_engine.membership.leave if gone else partial(manual_engine.membership.heartbeat, 5))()
         engine = build_engine(FakeEgress())
         resolved: list[int] = []
@@ -120,7 +120,7 @@ def test_an_engine_does_not_consider_its_own_attempts_lost(tenant: Any) -> None:
     service_call_id, _, engine = start_one_call(tenant, timeout_seconds=1)
     for seconds in range(2, 22, 2):
         engine.clock.advance(max(SWEEP_SECONDS, HEARTBEAT_SECONDS))
-        with pin_time(after(seconds)):
+        with pin_time(add_to_noon(seconds)):
             engine.poll_once(0)
     assert get_status(tenant, service_call_id) == "Running"
     assert len(engine.in_flight) == 1

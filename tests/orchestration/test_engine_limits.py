@@ -1,4 +1,4 @@
-"""In-flight limits: of the engine, of a tenant, and of a host."""
+"""Limits on what is in flight: of the engine, of a tenant, and of a host."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from eventservice.kernel.ttl_cache import clear_caches
 from eventservice.tenants.models import Tenant
 from orchestration.commands import RequestSpec
 from orchestration.engine import capacity
-from tests.orchestration.support import FakeEgress, after, build_engine, get_status, submit
+from tests.orchestration.support import FakeEgress, add_to_noon, build_engine, get_status, submit
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
 
@@ -94,7 +94,7 @@ def test_a_slow_host_leaves_room_for_the_tenants_other_hosts(tenant: Any, answer
         engine.poll_now()
 
     answer()
-    with pin_time(after(0.5)):
+    with pin_time(add_to_noon(0.5)):
         waits = submit(tenant, request=build_request_to("fine.test"))
         for _ in range(3):
             answer()

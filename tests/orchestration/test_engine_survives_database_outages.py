@@ -1,4 +1,4 @@
-"""While the database is unavailable no outcome is lost, and nothing is sent that is not recorded."""
+"""No outcome is lost while the database is unavailable, and nothing is sent that is not recorded."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.conftest import NOON
 from tests.orchestration.support import (
     FakeEgress,
     SteppedEngine,
-    after,
+    add_to_noon,
     build_engine,
     database_unavailable,
     get_status,
@@ -107,7 +107,7 @@ def test_a_node_that_cannot_release_its_shards_when_it_stops_is_reaped(tenant: A
         stopped.stop(grace_seconds=0)
     assert list_node_ids() == [stopped.membership.owner_id]
     submit(tenant)
-    with pin_time(after(NODE_LEASE.total_seconds() + 1)):
+    with pin_time(add_to_noon(NODE_LEASE.total_seconds() + 1)):
         engine = build_engine(egress)
         engine.take_shards()
         assert engine.poll_now().started == 1
@@ -121,16 +121,16 @@ def test_a_failed_handover_is_repeated_while_the_attempts_end(tenant: Any) -> No
     egress.answer()
     collect, hand_over = egress.collect, engine.membership.hand_over
 
-    def in_trouble(in_flight: int) -> None:
+    def fail(in_flight: int) -> None:
         engine.membership.hand_over = hand_over  # type: ignore[method-assign]
         raise OperationalError("deadlock")
 
-    def observed(timeout: float) -> Any:
+    def count_owned_shards(timeout: float) -> Any:
         owned.append(TimerShard.objects.exclude(owner_id=None).count())
         return collect(timeout)
 
-    engine.membership.hand_over = in_trouble  # type: ignore[method-assign]
-    egress.collect = observed  # type: ignore[method-assign]
+    engine.membership.hand_over = fail  # type: ignore[method-assign]
+    egress.collect = count_owned_shards  # type: ignore[method-assign]
     engine.stop(grace_seconds=5)
     assert owned[0] == 0
     assert not list_node_ids()
@@ -144,7 +144,7 @@ def test_an_engine_whose_heartbeats_are_always_late_reaps_dead_nodes(
     gap = NODE_LEASE.total_seconds() * 0.6
     for number in range(1, 5):
         engine.clock.advance(gap)
-        with pin_time(after(number * gap)):
+        with pin_time(add_to_noon(number * gap)):
             engine.poll_once(0)
     assert list_node_ids() == [engine.membership.owner_id]
 
@@ -196,9 +196,9 @@ def test_committed_starts_are_sent_when_the_database_is_back(
 def test_after_an_outage_of_more_than_a_lease_no_engine_is_declared_dead(
     tenant: Any, first_back: int
 ) -> None:
-    """By then the attempts are overdue too, but their engines may be about to record the outcomes."""
+    # The attempts are overdue by then, too, but their engines may be about to record the outcomes.
     calls, engines, egresses = start_two_engines(tenant)
-    with pin_time(after(AWAY_SECONDS)):
+    with pin_time(add_to_noon(AWAY_SECONDS)):
         with database_unavailable(""):
             for engine in engines:
                 engine.poll_after(ALL_TASKS_SECONDS)
@@ -215,7 +215,7 @@ def test_after_an_outage_of_more_than_a_lease_no_engine_is_declared_dead(
 @pytest.mark.parametrize("first", [0, 1])
 def test_when_the_databases_clock_jumps_no_engine_is_declared_dead(tenant: Any, first: int) -> None:
     calls, engines, egresses = start_two_engines(tenant)
-    with pin_time(after(AWAY_SECONDS)):
+    with pin_time(add_to_noon(AWAY_SECONDS)):
         for engine in (engines[first], engines[1 - first]):
             engine.poll_after(REBALANCE_SECONDS)
         for engine, egress in zip(engines, egresses, strict=True):
@@ -226,11 +226,11 @@ def test_when_the_databases_clock_jumps_no_engine_is_declared_dead(tenant: Any, 
 
 def test_an_engine_that_does_not_come_back_is_declared_dead_a_lease_later(tenant: Any) -> None:
     _, (back, dead), _ = start_two_engines(tenant)
-    with pin_time(after(AWAY_SECONDS)):
+    with pin_time(add_to_noon(AWAY_SECONDS)):
         back.poll_after(ALL_TASKS_SECONDS)
         back.poll_after(NODE_LEASE.total_seconds() / 2)
         assert dead.membership.owner_id in list_node_ids()
-    with pin_time(after(AWAY_SECONDS + 1)):
+    with pin_time(add_to_noon(AWAY_SECONDS + 1)):
         back.poll_after(NODE_LEASE.total_seconds())
     assert list_node_ids() == [back.membership.owner_id]
     assert dead.in_flight
@@ -248,7 +248,7 @@ def test_an_engines_own_overdue_attempts_do_not_hide_lost_ones(
     engine.poll_now()
     (attempt,) = list_attempts(tenant, lost)
     engine.in_flight.remove(attempt.execution_id)
-    with pin_time(after(60)):
+    with pin_time(add_to_noon(60)):
         engine.poll_after(SWEEP_SECONDS)  # its heartbeat is late, so nothing is resolved before another lease
         engine.poll_after(NODE_LEASE.total_seconds())
     assert list_attempts(tenant, lost)[0].error_kind == "Interrupted"

@@ -15,7 +15,7 @@ from execution.models import HttpExecution
 from orchestration import lifecycle
 from tests.orchestration.support import (
     ManualEngine,
-    after,
+    add_to_noon,
     build_response,
     list_attempts,
     read_all_rows,
@@ -32,7 +32,7 @@ def test_its_outcomes_change_no_call_no_event_and_no_log_row(
 ) -> None:
     service_call_id = submit(tenant)
     started = manual_engine.start_one()
-    with pin_time(after(60)):
+    with pin_time(add_to_noon(60)):
         assert reap_dead_node() == manual_engine.membership.owner_id
     before = read_all_rows()
 

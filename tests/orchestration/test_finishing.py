@@ -15,7 +15,7 @@ from orchestration import lifecycle
 from orchestration.retries import RetryPolicy
 from tests.orchestration.support import (
     ManualEngine,
-    after,
+    add_to_noon,
     build_error,
     build_response,
     find_timer,
@@ -36,11 +36,11 @@ def test_a_success_ends_the_call_with_its_response(manual_engine: ManualEngine, 
     service_call_id = submit(tenant)
     started = manual_engine.start_one()
 
-    with pin_time(after(2)):
+    with pin_time(add_to_noon(2)):
         assert manual_engine.finish((started, build_response(headers={"X-Api-Key": "s3cret", "A": "b"}))) == 1
 
     call = get_call(tenant, service_call_id)
-    assert (call.status, call.finished_at, call.deadline_at) == ("Succeeded", after(2), None)
+    assert (call.status, call.finished_at, call.deadline_at) == ("Succeeded", add_to_noon(2), None)
     assert call.outcome_meta == {
         "responseMeta": {
             "status": 200,
@@ -50,7 +50,7 @@ def test_a_success_ends_the_call_with_its_response(manual_engine: ManualEngine, 
         }
     }
     (row,) = list_attempts(tenant, service_call_id)
-    assert (row.finished_at, row.response_status) == (after(2), 200)
+    assert (row.finished_at, row.response_status) == (add_to_noon(2), 200)
 
 
 def test_the_last_failure_ends_the_call_with_its_error(manual_engine: ManualEngine, tenant: Any) -> None:
@@ -75,7 +75,7 @@ def test_a_retryable_failure_is_retried_at_the_policys_time(
 
     call, timer = get_call(tenant, service_call_id), find_timer(tenant, service_call_id)
     assert (call.status, call.finished_at, call.deadline_at) == ("Scheduled", None, None)
-    assert at_noon <= call.due_at <= after(60)
+    assert at_noon <= call.due_at <= add_to_noon(60)
     assert timer is not None
     assert (timer.state, timer.due_at, timer.reached_at) == ("Scheduled", call.due_at, None)
     assert call.outcome_meta["errorMeta"]["kind"] == "Connect"

@@ -20,7 +20,7 @@ from orchestration.states import Delivery, ResponseContract
 from tests.orchestration.support import (
     URL,
     ManualEngine,
-    after,
+    add_to_noon,
     build_command,
     build_response,
     read_all_rows,
@@ -57,7 +57,7 @@ def test_a_repeated_request_returns_the_first_call_even_if_it_has_ended(
         {"request": RequestSpec("POST", f"{URL}/other")},
         {"request": RequestSpec("POST", URL, {"X": "1"})},
         {"request": RequestSpec("POST", URL, body={})},
-        {"due_at": after(1)},
+        {"due_at": add_to_noon(1)},
         {"tags": frozenset({"t"})},
         {"external_id": "order-1"},
         {"retry_policy": RetryPolicy(max_attempts=2)},

@@ -15,7 +15,7 @@ from orchestration.retries import RetryPolicy
 from orchestration.states import Delivery
 from tests.orchestration.support import (
     ManualEngine,
-    after,
+    add_to_noon,
     build_error,
     build_response,
     get_call,
@@ -118,9 +118,9 @@ def test_the_watchdog_finds_attempts_past_their_deadline_and_no_others(
     soon = manual_engine.start_one()
     submit(tenant, timeout_seconds=100)
     manual_engine.start_one()
-    with pin_time(after(24.9)):
+    with pin_time(add_to_noon(24.9)):
         assert lifecycle.list_overdue_attempts(10) == []
-    with pin_time(after(25)):
+    with pin_time(add_to_noon(25)):
         assert lifecycle.list_overdue_attempts(10) == [soon.key]
 
 
@@ -130,7 +130,7 @@ def test_overdue_and_orphaned_attempts_are_resolved_on_demand(
     overdue, running = submit(tenant, timeout_seconds=1), submit(tenant, timeout_seconds=3600)
     manual_engine.start()
     assert resolve_stuck_calls() == 0
-    with pin_time(after(20)):
+    with pin_time(add_to_noon(20)):
         assert resolve_stuck_calls() == 1
         assert get_status(tenant, overdue) == "Scheduled"
         manual_engine.membership.leave()

@@ -1,4 +1,4 @@
-"""What each outcome of an attempt means for its call, by contract and delivery mode."""
+"""The effect of each outcome of an attempt on its call, by contract and delivery mode."""
 
 from __future__ import annotations
 

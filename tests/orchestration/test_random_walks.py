@@ -1,4 +1,4 @@
-"""After any sequence of operations, histories have no gaps, no ended call has changed, and all rows agree."""
+"""Random sequences of operations: histories have no gaps, no ended call has changed, and all rows agree."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from orchestration.retries import RetryPolicy
 from tests.orchestration.support import (
     URL,
     ManualEngine,
-    after,
+    add_to_noon,
     build_response,
     find_timer,
     get_call,
@@ -139,10 +139,10 @@ def test_pruning_deletes_only_calls_that_ended_long_ago(
     manual_engine: ManualEngine, tenant: Any, intruder: Any
 ) -> None:
     old = [create_ended_call(manual_engine, whose) for whose in (tenant, tenant, intruder)]
-    with pin_time(after(3000)):
+    with pin_time(add_to_noon(3000)):
         recent = create_ended_call(manual_engine, tenant)
-        waiting = submit(tenant, due_at=after(1))
-    with pin_time(after(3601)):
+        waiting = submit(tenant, due_at=add_to_noon(1))
+    with pin_time(add_to_noon(3601)):
         assert lifecycle.prune_calls(timedelta(hours=1), limit=100) == len(old)
         assert lifecycle.prune_calls(timedelta(hours=1), limit=100) == 0
     left = ServiceCall.across_tenants.values_list("service_call_id", flat=True)
@@ -152,5 +152,5 @@ def test_pruning_deletes_only_calls_that_ended_long_ago(
 def test_pruning_stops_at_its_limit(manual_engine: ManualEngine, tenant: Any) -> None:
     for _ in range(5):
         create_ended_call(manual_engine, tenant)
-    with pin_time(after(7200)):
+    with pin_time(add_to_noon(7200)):
         assert [lifecycle.prune_calls(timedelta(hours=1), limit=2) for _ in range(4)] == [2, 2, 1, 0]

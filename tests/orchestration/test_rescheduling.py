@@ -13,7 +13,7 @@ from orchestration import lifecycle
 from orchestration.retries import RetryPolicy
 from tests.orchestration.support import (
     ManualEngine,
-    after,
+    add_to_noon,
     build_error,
     find_timer,
     get_call,
@@ -32,32 +32,32 @@ def read_due_times(tenant: Any, service_call_id: Any) -> set[datetime]:
 
 
 def test_call_timer_and_event_get_the_new_due_time(manual_engine: ManualEngine, tenant: Any) -> None:
-    service_call_id = submit(tenant, due_at=after(60))
-    lifecycle.reschedule(tenant.tenant_id, service_call_id, after(600))
+    service_call_id = submit(tenant, due_at=add_to_noon(60))
+    lifecycle.reschedule(tenant.tenant_id, service_call_id, add_to_noon(600))
 
-    assert read_due_times(tenant, service_call_id) == {after(600)}
+    assert read_due_times(tenant, service_call_id) == {add_to_noon(600)}
     told = list_events(tenant, service_call_id)[-1]
     assert (told.event_type, told.event_payload) == (
         "ServiceCallRescheduled",
         {"dueAt": "2026-03-01T12:10:00.000Z"},
     )
-    with pin_time(after(599)):
+    with pin_time(add_to_noon(599)):
         assert manual_engine.start() == []
-    with pin_time(after(600)):
+    with pin_time(add_to_noon(600)):
         assert len(manual_engine.start()) == 1
 
 
 def test_a_call_can_be_rescheduled_to_an_earlier_time(manual_engine: ManualEngine, tenant: Any) -> None:
-    service_call_id = submit(tenant, due_at=after(600))
-    lifecycle.reschedule(tenant.tenant_id, service_call_id, after(60))
-    with pin_time(after(60)):
+    service_call_id = submit(tenant, due_at=add_to_noon(600))
+    lifecycle.reschedule(tenant.tenant_id, service_call_id, add_to_noon(60))
+    with pin_time(add_to_noon(60)):
         assert len(manual_engine.start()) == 1
 
 
 def test_a_call_without_a_new_time_is_due_now(
     manual_engine: ManualEngine, tenant: Any, at_noon: datetime
 ) -> None:
-    service_call_id = submit(tenant, due_at=after(600))
+    service_call_id = submit(tenant, due_at=add_to_noon(600))
     lifecycle.reschedule(tenant.tenant_id, service_call_id, None)
     assert read_due_times(tenant, service_call_id) == {at_noon}
     assert len(manual_engine.start()) == 1
@@ -75,7 +75,7 @@ def test_a_running_call_cannot_be_rescheduled(manual_engine: ManualEngine, tenan
     manual_engine.start()
     before = read_all_rows()
     with pytest.raises(Conflict) as refused:
-        lifecycle.reschedule(tenant.tenant_id, service_call_id, after(60))
+        lifecycle.reschedule(tenant.tenant_id, service_call_id, add_to_noon(60))
     assert refused.value.code == "wrong_state"
     assert read_all_rows() == before
 
@@ -84,5 +84,5 @@ def test_another_tenants_call_cannot_be_rescheduled(tenant: Any, intruder: Any, 
     service_call_id = submit(tenant)
     before = read_all_rows()
     with pytest.raises(NotFound):
-        lifecycle.reschedule(intruder.tenant_id, service_call_id, after(60))
+        lifecycle.reschedule(intruder.tenant_id, service_call_id, add_to_noon(60))
     assert read_all_rows() == before

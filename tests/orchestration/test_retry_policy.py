@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from orchestration.retries import RetryPolicy
 from tests.conftest import NOON
-from tests.orchestration.support import after
+from tests.orchestration.support import add_to_noon
 
 seconds = st.floats(min_value=0, max_value=1e7)
 policies = st.builds(
@@ -37,7 +37,9 @@ def compute_delays(policy: RetryPolicy, failures: int = 1, times: int = 300, **g
 def test_the_next_attempt_is_always_within_the_policys_bounds(
     policy: RetryPolicy, failures: int, not_before: float | None
 ) -> None:
-    due = policy.compute_next_at(NOON, failures=failures, first_started_at=after(-5), not_before=not_before)
+    due = policy.compute_next_at(
+        NOON, failures=failures, first_started_at=add_to_noon(-5), not_before=not_before
+    )
     if due is None:
         return
     assert failures < policy.max_attempts
@@ -87,4 +89,4 @@ def test_the_maximum_duration_counts_from_the_first_attempt() -> None:
     policy = RetryPolicy(max_attempts=9, initial_interval=0, max_attempts_duration=60)
     late = NOON + timedelta(seconds=61)
     assert policy.compute_next_at(late, failures=1, first_started_at=NOON) is None
-    assert policy.compute_next_at(late, failures=1, first_started_at=after(10)) == late
+    assert policy.compute_next_at(late, failures=1, first_started_at=add_to_noon(10)) == late

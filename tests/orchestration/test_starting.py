@@ -15,7 +15,7 @@ from orchestration.lifecycle import RECORDING_GRACE
 from orchestration.retries import RetryPolicy
 from tests.orchestration.support import (
     ManualEngine,
-    after,
+    add_to_noon,
     build_error,
     find_timer,
     get_call,
@@ -39,7 +39,7 @@ def test_a_started_call_has_its_attempt_and_a_deadline(
     call = get_call(tenant, service_call_id)
     assert (call.status, call.attempt, call.execution_id) == ("Running", 1, started.key.execution_id)
     assert call.started_at == at_noon
-    assert call.deadline_at == after(7.5) + RECORDING_GRACE
+    assert call.deadline_at == add_to_noon(7.5) + RECORDING_GRACE
     timer = find_timer(tenant, service_call_id)
     assert timer is not None
     assert timer.state == "Reached"
@@ -92,13 +92,13 @@ def test_a_later_attempt_has_the_next_number_and_keeps_the_first_start(
     first = manual_engine.start_one()
     manual_engine.finish((first, build_error()))
 
-    with pin_time(after(10)):
+    with pin_time(add_to_noon(10)):
         second = manual_engine.start_one()
 
     call = get_call(tenant, service_call_id)
     assert (call.attempt, call.started_at) == (2, at_noon)
     assert second.key.execution_id != first.key.execution_id
-    assert [row.started_at for row in list_attempts(tenant, service_call_id)] == [at_noon, after(10)]
+    assert [row.started_at for row in list_attempts(tenant, service_call_id)] == [at_noon, add_to_noon(10)]
 
 
 def test_a_batch_of_many_tenants_starts_together(

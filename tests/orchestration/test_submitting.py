@@ -23,7 +23,7 @@ from orchestration.models import ServiceCall, ServiceCallTag
 from orchestration.retries import RetryPolicy
 from tests.orchestration.support import (
     UNQUOTED,
-    after,
+    add_to_noon,
     build_command,
     find_timer,
     get_call,
@@ -50,10 +50,10 @@ def test_the_call_is_stored_as_submitted(tenant: Any) -> None:
         "PUT", "https://Shop.test:8443/a?b=c", {"Accept": "text/plain"}, {"n": [1, None, "ü"]}
     )
     call = get_call(
-        tenant, submit(tenant, name="Grüße", request=request, due_at=after(60), retry_policy=policy)
+        tenant, submit(tenant, name="Grüße", request=request, due_at=add_to_noon(60), retry_policy=policy)
     )
 
-    assert (call.name, call.host, call.due_at) == ("Grüße", "shop.test", after(60))
+    assert (call.name, call.host, call.due_at) == ("Grüße", "shop.test", add_to_noon(60))
     assert call.request_spec == {
         "method": "PUT",
         "url": "https://Shop.test:8443/a?b=c",
@@ -64,10 +64,10 @@ def test_the_call_is_stored_as_submitted(tenant: Any) -> None:
 
 
 def test_the_timer_has_the_calls_due_time_shard_and_host(tenant: Any, at_noon: datetime) -> None:
-    service_call_id = submit(tenant, due_at=after(60))
+    service_call_id = submit(tenant, due_at=add_to_noon(60))
     timer = find_timer(tenant, service_call_id)
     assert timer is not None
-    assert (timer.state, timer.due_at, timer.registered_at) == ("Scheduled", after(60), at_noon)
+    assert (timer.state, timer.due_at, timer.registered_at) == ("Scheduled", add_to_noon(60), at_noon)
     assert timer.shard_id == compute_shard(tenant.tenant_id, str(service_call_id), 16)
     assert timer.host == "target.test"
 
@@ -81,7 +81,7 @@ def test_a_durable_timers_shard_is_computed_from_its_id(tenant: Any) -> None:
 def test_submitting_appends_two_events_the_second_caused_by_the_first(tenant: Any) -> None:
     correlation_id = new_id()
     service_call_id = submit(
-        tenant, due_at=after(60), tags=frozenset({"b", "a"}), correlation_id=correlation_id
+        tenant, due_at=add_to_noon(60), tags=frozenset({"b", "a"}), correlation_id=correlation_id
     )
     submitted, scheduled = list_events(tenant, service_call_id)
 
@@ -93,7 +93,7 @@ def test_submitting_appends_two_events_the_second_caused_by_the_first(tenant: An
 
 
 def test_events_have_times_in_utc(tenant: Any) -> None:
-    eastern = after(60).astimezone(timezone(timedelta(hours=-5)))
+    eastern = add_to_noon(60).astimezone(timezone(timedelta(hours=-5)))
     _, scheduled = list_events(tenant, submit(tenant, due_at=eastern))
     assert scheduled.event_payload["dueAt"] == "2026-03-01T12:01:00.000Z"
 

@@ -19,7 +19,7 @@ from orchestration.retries import RetryPolicy
 from orchestration.states import Delivery, Status
 from tests.orchestration.support import (
     ManualEngine,
-    after,
+    add_to_noon,
     build_command,
     build_error,
     build_response,
@@ -93,7 +93,7 @@ MAKE_CALL_IN: dict[str, Callable[..., CallInStatus]] = {
 
 
 def start(manual_engine: ManualEngine, call: CallInStatus) -> None:
-    due = Timer(call.tenant_id, call.service_call_id, new_id(), after(0), 0, "target.test")
+    due = Timer(call.tenant_id, call.service_call_id, new_id(), add_to_noon(0), 0, "target.test")
     with transaction.atomic():
         lifecycle.start([due], manual_engine.membership.owner_id)
 
@@ -119,7 +119,7 @@ def cancel(manual_engine: ManualEngine, call: CallInStatus) -> None:
 
 
 def reschedule(manual_engine: ManualEngine, call: CallInStatus) -> None:
-    lifecycle.reschedule(call.tenant_id, call.service_call_id, after(600))
+    lifecycle.reschedule(call.tenant_id, call.service_call_id, add_to_noon(600))
 
 
 def run_now(manual_engine: ManualEngine, call: CallInStatus) -> None:
@@ -131,12 +131,12 @@ def submit_again(manual_engine: ManualEngine, call: CallInStatus) -> None:
 
 
 def edit(manual_engine: ManualEngine, call: CallInStatus) -> None:
-    lifecycle.edit(call.tenant_id, call.service_call_id, due_at=after(600))
+    lifecycle.edit(call.tenant_id, call.service_call_id, due_at=add_to_noon(600))
 
 
 def set_timer(manual_engine: ManualEngine, call: CallInStatus) -> None:
     tenant = SimpleNamespace(tenant_id=call.tenant_id)
-    lifecycle.set_timer(build_command(tenant, external_id=TIMER_ID, due_at=after(600)))
+    lifecycle.set_timer(build_command(tenant, external_id=TIMER_ID, due_at=add_to_noon(600)))
 
 
 def replay(manual_engine: ManualEngine, call: CallInStatus) -> None:

@@ -20,7 +20,7 @@ from timers.schedule import Timer
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
-def after(seconds: float) -> datetime:
+def add_to_noon(seconds: float) -> datetime:
     return NOON + timedelta(seconds=seconds)
 
 

@@ -9,7 +9,7 @@ from django.db import transaction
 
 from eventservice.db.leases import Fenced
 from eventservice.db.now import pin_time
-from tests.timers.support import after, join_node
+from tests.timers.support import add_to_noon, join_node
 from timers.membership import NODE_LEASE, Membership, ensure_shards, list_live_node_ids, list_node_ids
 from timers.models import Node, NodeRole, TimerShard
 
@@ -43,10 +43,10 @@ def test_joining_is_a_row_with_a_lease(at_noon: datetime) -> None:
 
 def test_a_heartbeat_extends_the_lease_and_records_how_busy_the_node_is() -> None:
     member = join_node()
-    with pin_time(after(5)):
+    with pin_time(add_to_noon(5)):
         member.heartbeat(7)
     row = Node.objects.get()
-    assert (row.lease_until, row.in_flight) == (after(5) + NODE_LEASE, 7)
+    assert (row.lease_until, row.in_flight) == (add_to_noon(5) + NODE_LEASE, 7)
 
 
 def test_a_heartbeat_without_a_row_raises_fenced() -> None:
@@ -115,7 +115,7 @@ def test_a_node_that_hands_over_frees_its_shards_and_may_finish_its_attempts() -
 
 def test_a_node_whose_lease_has_ended_claims_no_shard() -> None:
     member = join_node()
-    with pin_time(after(60)):
+    with pin_time(add_to_noon(60)):
         member.rebalance(SHARDS)
     assert shards_of(member) == set()
 

@@ -14,7 +14,7 @@ from django.db.models import F
 from eventservice.db.leases import Fenced
 from eventservice.db.now import pin_time
 from eventservice.kernel.ids import new_id
-from tests.timers.support import after, call_ids, claim_due, create_poller, create_timers, find_row
+from tests.timers.support import add_to_noon, call_ids, claim_due, create_poller, create_timers, find_row
 from timers.models import TimerSchedule, TimerShard, TimerState
 from timers.poller import Poller
 
@@ -31,19 +31,19 @@ def test_a_due_timer_is_claimed_once() -> None:
 
 
 def test_nothing_is_claimed_early() -> None:
-    timer = create_timers(TENANT, due_at=after(0.001))[0]
+    timer = create_timers(TENANT, due_at=add_to_noon(0.001))[0]
     poller = create_poller()
     assert claim_due(poller) == []
-    with pin_time(after(0.001)):
+    with pin_time(add_to_noon(0.001)):
         assert call_ids(claim_due(poller)) == {timer.service_call_id}
 
 
 def test_a_claimed_timer_has_all_that_a_start_needs() -> None:
-    timer = create_timers(TENANT, due_at=after(-5), shard_id=2, host="a.test")[0]
+    timer = create_timers(TENANT, due_at=add_to_noon(-5), shard_id=2, host="a.test")[0]
     (due,) = claim_due(create_poller())
     assert (due.tenant_id, due.service_call_id) == (TENANT, timer.service_call_id)
     assert (due.due_at, due.shard_id, due.host, due.correlation_id) == (
-        after(-5), 2, "a.test", timer.correlation_id,
+        add_to_noon(-5), 2, "a.test", timer.correlation_id,
     )  # fmt: skip
 
 
@@ -107,14 +107,14 @@ def test_a_timer_that_is_not_admitted_stays_scheduled() -> None:
 )
 def test_it_knows_how_long_until_the_next_is_due(due: list[float], seconds: float | None) -> None:
     for shard_id, when in enumerate(due):
-        create_timers(TENANT, due_at=after(when), shard_id=shard_id)
-    create_timers(TENANT, due_at=after(-100), state="Reached", reached_at=after(-99))
+        create_timers(TENANT, due_at=add_to_noon(when), shard_id=shard_id)
+    create_timers(TENANT, due_at=add_to_noon(-100), state="Reached", reached_at=add_to_noon(-99))
     assert create_poller().seconds_until_due() == seconds
 
 
 def test_timers_in_the_shards_of_other_nodes_are_not_waited_for() -> None:
-    create_timers(TENANT, due_at=after(5), shard_id=0)
-    create_timers(TENANT, due_at=after(60), shard_id=1)
+    create_timers(TENANT, due_at=add_to_noon(5), shard_id=0)
+    create_timers(TENANT, due_at=add_to_noon(60), shard_id=1)
     poller = create_poller()
     poller.leases.release([0])
     assert poller.seconds_until_due() == 60
@@ -134,7 +134,7 @@ def claim_until_none_is_left(poller: Poller) -> list[Any]:
     """Claim until no timer is left: a pass finds nothing, too, while the others hold locks on the rest."""
     taken: list[Any] = []
     waiting = TimerSchedule.across_tenants.filter(state=TimerState.SCHEDULED)
-    with pin_time(after(1)):
+    with pin_time(add_to_noon(1)):
         while waiting.exists():
             taken += [timer.service_call_id for timer in claim_due(poller, 20)]
     return taken

@@ -12,7 +12,7 @@ import pytest
 from django.db import connection
 
 from eventservice.db.now import pin_time
-from tests.timers.support import after, call_ids, claim_due, create_poller, create_timers
+from tests.timers.support import add_to_noon, call_ids, claim_due, create_poller, create_timers
 from timers.poller import (
     LARGE_REQUEST_BYTES,
     MIN_SEARCH_YIELD,
@@ -37,7 +37,7 @@ def count_claimed(
 
 
 def test_a_busy_tenant_does_not_keep_the_others_waiting() -> None:
-    create_timers(BUSY, 500, due_at=after(-60))
+    create_timers(BUSY, 500, due_at=add_to_noon(-60))
     for tenant in QUIET:
         create_timers(tenant, 3)
     first = count_claimed(create_poller())
@@ -60,7 +60,7 @@ def test_busy_tenants_fill_the_places_that_quiet_ones_leave() -> None:
 
 
 def test_the_longest_due_timers_of_a_tenant_are_claimed_first() -> None:
-    late = create_timers(BUSY, 50, due_at=after(-60))
+    late = create_timers(BUSY, 50, due_at=add_to_noon(-60))
     create_timers(BUSY, 100)
     assert call_ids(late) <= call_ids(claim_due(create_poller(), LIMIT))
 
@@ -139,11 +139,11 @@ def test_a_thousand_tenants_may_each_have_a_host_held_back() -> None:
 
 
 def test_new_timers_are_found_while_the_full_search_rests() -> None:
-    create_timers(BUSY, 5, due_at=after(-60))
+    create_timers(BUSY, 5, due_at=add_to_noon(-60))
     poller = create_slow_poller()
     only_quiet = HeldBack(tenants=[BUSY], hosts=["none.test"])
     assert claim_due(poller, LIMIT, only_quiet) == []
-    old, new = create_timers(QUIET[0], 3, due_at=after(-60)), create_timers(QUIET[1], 3)
+    old, new = create_timers(QUIET[0], 3, due_at=add_to_noon(-60)), create_timers(QUIET[1], 3)
     first, *later = [call_ids(claim_due(poller, LIMIT, only_quiet)) for _ in range(REST_FACTOR + 1)]
     assert first == call_ids(new)
     assert call_ids(old) in later
@@ -151,8 +151,8 @@ def test_new_timers_are_found_while_the_full_search_rests() -> None:
 
 @pytest.mark.parametrize("limit", [MIN_SEARCH_YIELD, LIMIT])
 def test_a_search_that_finds_a_full_batch_needs_no_rest(limit: int) -> None:
-    create_timers(BUSY, 5, due_at=after(-60))
-    create_timers(QUIET[0], 2 * limit, due_at=after(-60))
+    create_timers(BUSY, 5, due_at=add_to_noon(-60))
+    create_timers(QUIET[0], 2 * limit, due_at=add_to_noon(-60))
     poller = create_slow_poller()
     assert [count_claimed(poller, limit, HeldBack(tenants=[BUSY])).total() for _ in range(2)] == [
         limit,
@@ -163,7 +163,7 @@ def test_a_search_that_finds_a_full_batch_needs_no_rest(limit: int) -> None:
 def test_with_nothing_held_back_every_search_is_a_full_one() -> None:
     poller = create_slow_poller()
     assert claim_due(poller, LIMIT) == []
-    create_timers(QUIET[0], 3, due_at=after(-60))
+    create_timers(QUIET[0], 3, due_at=add_to_noon(-60))
     assert count_claimed(poller) == {QUIET[0]: 3}
 
 
@@ -180,9 +180,11 @@ def create_slow_poller() -> Poller:
     return poller
 
 
-@pytest.mark.parametrize("now", [after(1), after(-3600)], ids=["later", "after the clock was set back"])
+@pytest.mark.parametrize(
+    "now", [add_to_noon(1), add_to_noon(-3600)], ids=["later", "after the clock was set back"]
+)
 def test_a_tenant_that_comes_during_a_rush_is_served_within_a_second(now: datetime) -> None:
-    create_timers(BUSY, 500, due_at=after(-7200))
+    create_timers(BUSY, 500, due_at=add_to_noon(-7200))
     poller = create_slow_poller()
     claim_due(poller, LIMIT)
     create_timers(QUIET[0], 3, due_at=now)
@@ -191,10 +193,10 @@ def test_a_tenant_that_comes_during_a_rush_is_served_within_a_second(now: dateti
 
 
 def test_tenants_without_anything_due_cost_nothing_in_a_rush(django_assert_num_queries: Any) -> None:
-    create_timers(BUSY, 500, due_at=after(-60))
+    create_timers(BUSY, 500, due_at=add_to_noon(-60))
     for tenant in QUIET:
-        create_timers(tenant, 2, state="Reached", reached_at=after(-50))
-        create_timers(tenant, 2, due_at=after(3600))
+        create_timers(tenant, 2, state="Reached", reached_at=add_to_noon(-50))
+        create_timers(tenant, 2, due_at=add_to_noon(3600))
     poller = create_slow_poller()
     claim_due(poller, LIMIT)
     with django_assert_num_queries(RUSH_QUERIES):

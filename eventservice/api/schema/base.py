@@ -1,4 +1,4 @@
-"""What all models of documents have in common, and how their errors are reported.
+"""The base class of all models of documents, and how their errors are reported.
 
 Every error of a document is reported at once, each with a JSON pointer to the member that breaks a rule and with the
 rule in plain English, so that "<member> <rule>" is a sentence: "/name must be a string".

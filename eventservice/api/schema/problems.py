@@ -17,7 +17,7 @@ class FieldErrorSchema(ResponseModel):
 
 
 class ProblemSchema(ResponseModel):
-    """What goes wrong is described as in RFC 9457."""
+    """An error as described in RFC 9457."""
 
     type: str
     title: str

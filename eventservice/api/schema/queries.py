@@ -73,7 +73,7 @@ def _parse_number(value: Any) -> Any:
 
 
 def _restore_plus(value: Any) -> Any:
-    """In a query, a `+` that is not percent-encoded arrives as a space."""
+    # In a query, a `+` that is not percent-encoded arrives as a space.
     return value.replace(" ", "+") if isinstance(value, str) else value
 
 

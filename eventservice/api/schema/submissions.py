@@ -20,7 +20,7 @@ from eventservice.api.problems import FieldError, InvalidRequest
 from eventservice.api.schema.base import RequestModel, list_errors, omittable, rule_error, validate
 from eventservice.api.schema.types import (
     IDEMPOTENCY_KEY_RULE,
-    LONGEST_INTERVAL,
+    MAX_INTERVAL,
     CallContext,
     DescribedAs,
     DueTime,
@@ -71,14 +71,14 @@ Tags = Annotated[
 _TAG: TypeAdapter[str] = TypeAdapter(Tag)
 CallName = Annotated[OneLine, Field(max_length=MAX_NAME_LENGTH, examples=["Remind customer 42"])]
 DeliveryChoice = Annotated[Delivery, Field(strict=False)]
-Interval = Annotated[float, Duration(0.001, LONGEST_INTERVAL)]
+Interval = Annotated[float, Duration(0.001, MAX_INTERVAL)]
 
 
 class RetryPolicyInputSchema(RequestModel):
     max_attempts: Annotated[int, Field(ge=1, le=MAX_ATTEMPTS)] | None = Field(
         default=None, description=f"Attempts in all, the first included. Defaults to {MAX_ATTEMPTS}."
     )
-    max_attempts_duration: Annotated[float, Duration(1, LONGEST_INTERVAL)] | None = Field(
+    max_attempts_duration: Annotated[float, Duration(1, MAX_INTERVAL)] | None = Field(
         default=None, description="No attempt starts later than this after the first one."
     )
     initial_interval: Interval | None = Field(

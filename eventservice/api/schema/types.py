@@ -40,7 +40,7 @@ _SHORT = r"(\d{1,9}d)?(\d{1,9}h)?(\d{1,9}m)?(\d{1,12}(\.\d{1,6})?s)?"
 _ISO = r"P(\d{1,9}W)?(\d{1,9}D)?(T(\d{1,9}H)?(\d{1,9}M)?(\d{1,12}(\.\d{1,6})?S)?)?"
 DURATION_PATTERN = f"^({_SHORT}|{_ISO})$".replace(r"\d", "[0-9]")
 IDEMPOTENCY_KEY_RULE = "1 to 255 visible ASCII characters"
-LONGEST_INTERVAL = 30 * 86_400.0
+MAX_INTERVAL = 30 * 86_400.0
 
 OneLine = Annotated[
     str,
@@ -215,7 +215,7 @@ Timeout = Annotated[float, Field(ge=0.1, le=float(settings.API_MAX_TIMEOUT_SECON
 
 @dataclass(frozen=True, slots=True)
 class CallContext:
-    """What a document about calls is validated against: the context of its model's validation.
+    """The validation context of a model that describes calls.
 
     The idempotency key is that of the header.
     """

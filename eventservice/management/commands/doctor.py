@@ -172,7 +172,7 @@ def clock() -> Iterator[Finding]:
     yield check("clock", abs(skew) <= MAX_CLOCK_SKEW, text, remedy)
 
 
-def stored_secrets() -> Iterator[Finding]:
+def check_stored_secrets() -> Iterator[Finding]:
     total, unreadable = 0, []
     for owner, secret in _list_stored_secrets():
         total += 1
@@ -206,7 +206,7 @@ def running_system() -> list[Finding]:
     )
 
 
-DATABASE_CHECKS = (migrations, writing, clock, stored_secrets, running_system)
+DATABASE_CHECKS = (migrations, writing, clock, check_stored_secrets, running_system)
 
 
 def _join_lines(error: Exception) -> str:
