@@ -15,9 +15,6 @@ from tests.source_rules import Source
 UNFINISHED: tuple[str, ...] = (
     "orchestration",
     "eventservice.api",
-    "eventservice.console.calls.list_query",
-    "eventservice.console.outbox",
-    "eventservice.console.outbox_replay",
     "eventservice.devtools.supervisor",
     "eventservice.management.commands.doctor",
     "eventservice.management.commands.outbox",

@@ -31,47 +31,49 @@ class AuditLogPage(ConsoleView):
     template = "console/audit_log.html"
 
     def get(self, request: HttpRequest) -> HttpResponse:
-        faults: list[FieldError] = []
-        given = drop_empty_params(request.GET)
-        wanted, cursor = _read(Query(given, faults))
-        rows, following = ([], None) if faults else list_actions(wanted, cursor)
+        errors: list[FieldError] = []
+        parameters = drop_empty_params(request.GET)
+        filters, cursor = _read_filters(Query(parameters, errors))
+        rows, next_cursor = ([], None) if errors else list_actions(filters, cursor)
         names = find_tenant_names([row.tenant_id for row in rows])
         latest = OperatorAction.across_tenants.order_by("-id").values_list("action", "user")
         latest = latest[:SUGGESTION_ROWS]
         context = {
             "now": db_now(),
             "rows": [_build_row(row, names) for row in rows],
-            "next": following,
+            "next": next_cursor,
             "cursor": cursor,
-            "wanted": wanted,
-            "filtered": bool(wanted),
-            "query": _without_cursor(given),
-            "faults": faults,
-            "tenants": list_tenant_options(wanted.get("tenant_id")),
+            "filters": filters,
+            "filtered": bool(filters),
+            "query": _build_query_string(parameters),
+            "errors": errors,
+            "tenants": list_tenant_options(filters.get("tenant_id")),
             "known_actions": sorted({action for action, _ in latest}),
             "known_users": sorted({user for _, user in latest}),
-            "looked_at": MAX_EXAMINED,
+            "max_examined": MAX_EXAMINED,
         }
-        return self.render(context, status=400 if faults else 200)
+        return self.render(context, status=400 if errors else 200)
 
 
-def _read(query: Query) -> tuple[dict[str, Any], int | None]:
-    wanted = {
-        "user": query.text("user", most=150),
-        "action": query.text("action", most=40),
+def _read_filters(query: Query) -> tuple[dict[str, Any], int | None]:
+    filters = {
+        "user": query.text("user", max_length=150),
+        "action": query.text("action", max_length=40),
         "tenant_id": query.identifier("tenant"),
-        "subject": query.text("subject", most=255),
+        "subject": query.text("subject", max_length=255),
     }
-    cursor = query.number("cursor", 0, least=1, most=999_999_999) or None
-    return {name: value for name, value in wanted.items() if value is not None}, cursor
+    cursor = query.number("cursor", 0, minimum=1, maximum=999_999_999) or None
+    return {name: value for name, value in filters.items() if value is not None}, cursor
 
 
-def _without_cursor(given: QueryDict) -> str:
-    given.pop("cursor", None)
-    return given.urlencode()
+def _build_query_string(parameters: QueryDict) -> str:
+    """Return the filters for links that keep them."""
+    kept = parameters.copy()
+    kept.pop("cursor", None)
+    return kept.urlencode()
 
 
-def list_actions(wanted: dict[str, Any], cursor: int | None) -> tuple[Sequence[OperatorAction], int | None]:
+def list_actions(filters: dict[str, Any], cursor: int | None) -> tuple[Sequence[OperatorAction], int | None]:
     """Return a page of entries, newest first, and the cursor of the next page.
 
     An index finds the entries of a subject. The other filters examine the latest entries only.
@@ -80,12 +82,12 @@ def list_actions(wanted: dict[str, Any], cursor: int | None) -> tuple[Sequence[O
     if cursor is not None:
         rows = rows.filter(id__lt=cursor)
     bottom = 0
-    if wanted and "subject" not in wanted:
+    if filters and "subject" not in filters:
         bottom = next(iter(rows.values_list("id", flat=True)[MAX_EXAMINED : MAX_EXAMINED + 1]), 0)
-    found = list(rows.filter(id__gt=bottom, **wanted)[: PAGE_SIZE + 1])
-    if len(found) > PAGE_SIZE:
-        return found[:PAGE_SIZE], found[PAGE_SIZE - 1].id
-    return found, bottom + 1 if bottom else None
+    page = list(rows.filter(id__gt=bottom, **filters)[: PAGE_SIZE + 1])
+    if len(page) > PAGE_SIZE:
+        return page[:PAGE_SIZE], page[PAGE_SIZE - 1].id
+    return page, bottom + 1 if bottom else None
 
 
 def _build_row(row: OperatorAction, names: dict[uuid.UUID, str]) -> dict[str, Any]:

@@ -95,6 +95,9 @@ class KeyView(ConfirmView):
             "tenant": tenant,
             "key": key,
             "text": text,
+            "api_url": self.request.build_absolute_uri(
+                f"/api/v1/tenants/{tenant.tenant_id}/service-calls" if tenant else "/api/v1/tenants"
+            ),
             "replaced": replaced,
             "now": db_now(),
             "back_to": self.list_address(key.tenant_id),

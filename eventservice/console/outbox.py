@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlencode
 
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
@@ -52,9 +53,9 @@ class OutboxPage(ConsoleView):
     template = "console/outbox/outbox.html"
 
     def get(self, request: HttpRequest) -> HttpResponse:
-        faults: list[FieldError] = []
-        wanted, cursor, seen = _read(request, faults)
-        page = EventPage([], None) if faults else list_events(wanted, cursor, PAGE_SIZE)
+        errors: list[FieldError] = []
+        filters, cursor, seen = _read_filters(request, errors)
+        page = EventPage([], None) if errors else list_events(filters, cursor, PAGE_SIZE)
         parked = list_events(EventFilter(StateFilter.PARKED), None, MAX_PARKED_SHOWN).events
         now = db_now()
         found = get_status(MAX_COUNTED)
@@ -63,8 +64,9 @@ class OutboxPage(ConsoleView):
         names = find_tenant_names(
             [*(e.tenant_id for e in [*page.events, *parked]), *(k.tenant_id for k in kinds)]
         )
+        query = _build_query_string(request)
         top = seen or (page.events[0].id if page.events else 0)
-        follows = wanted.state is StateFilter.ALL and not wanted.needs_scan and not wanted.aggregate_id
+        follows = filters.state is StateFilter.ALL and not filters.needs_scan and not filters.aggregate_id
         context = {
             "now": now,
             "status": found,
@@ -72,20 +74,21 @@ class OutboxPage(ConsoleView):
             "problems": select_problems([check_role(list_nodes(), NodeRole.DISPATCHER, now), lag]),
             "kinds": [(kind, names.get(kind.tenant_id, "")) for kind in kinds[:MAX_KINDS_SHOWN]],
             "sampled": found.unpublished > MAX_COUNTED,
-            "parked": _rows(parked, names, count_unpublished_by_aggregate(parked)),
-            "rows": _rows(page.events, names, {}),
+            "parked": _build_rows(parked, names, count_unpublished_by_aggregate(parked)),
+            "rows": _build_rows(page.events, names, {}),
             "page": page,
-            "wanted": wanted,
+            "filters": filters,
             "cursor": cursor,
             "top": top,
             "newer": count_newer_events(top, 1000) if follows and cursor is None and top else 0,
-            "faults": faults,
-            "tenants": list_tenant_options(wanted.tenant_id),
+            "errors": errors,
+            "tenants": list_tenant_options(filters.tenant_id),
             "types": list(EventType),
-            "query": _query(request),
+            "query": query,
+            "live_query": _build_live_query(query, filters, cursor, top),
             "lists": [(str(listed), LISTS[listed]) for listed in StateFilter],
         }
-        return self.render(context, status=400 if faults else 200)
+        return self.render(context, status=400 if errors else 200)
 
 
 LISTS = {
@@ -96,28 +99,28 @@ LISTS = {
 }
 
 
-def _read(request: HttpRequest, faults: list[FieldError]) -> tuple[EventFilter, int | None, int]:
-    query = Query(drop_empty_params(request.GET), faults)
+def _read_filters(request: HttpRequest, errors: list[FieldError]) -> tuple[EventFilter, int | None, int]:
+    query = Query(drop_empty_params(request.GET), errors)
     aggregate_id = query.identifier("call")
-    wanted = EventFilter(
+    filters = EventFilter(
         StateFilter(query.choice("show", list(StateFilter), StateFilter.ALL)),
         query.identifier("tenant"),
-        query.text("type", most=64),
+        query.text("type", max_length=64),
         aggregate_id,
         list_tenant_ids() if aggregate_id else (),
     )
-    return wanted, _key(query, "cursor") or None, _key(query, "seen")
+    return filters, _parse_event_key(query, "cursor") or None, _parse_event_key(query, "seen")
 
 
-def _key(query: Query, name: str) -> int:
+def _parse_event_key(query: Query, name: str) -> int:
     text = query.text(name) or "0"
     if text.isascii() and text.isdecimal() and len(text) < len(str(MAX_EVENT_ID)):
         return int(text)
-    query.fault(name, "must be the number of an event")
+    query.add_error(name, "must be the number of an event")
     return 0
 
 
-def _query(request: HttpRequest) -> str:
+def _build_query_string(request: HttpRequest) -> str:
     """Return the current filters as a query string, for links that keep them."""
     kept = drop_empty_params(request.GET)
     for name in ("cursor", "seen", "show"):
@@ -125,7 +128,15 @@ def _query(request: HttpRequest) -> str:
     return kept.urlencode()
 
 
-def _rows(events: Any, names: dict[uuid.UUID, str], unpublished: dict[Any, int]) -> list[dict[str, Any]]:
+def _build_live_query(query: str, filters: EventFilter, cursor: int | None, top: int) -> str:
+    """Return the query string with which the status of the page refreshes itself."""
+    live = {"show": str(filters.state), "cursor": str(cursor or ""), "seen": str(top or "")}
+    return "&".join(filter(None, [query, urlencode(live)]))
+
+
+def _build_rows(
+    events: Any, names: dict[uuid.UUID, str], unpublished: dict[Any, int]
+) -> list[dict[str, Any]]:
     return [
         {
             "event": event,
@@ -145,7 +156,7 @@ class EventDetailsPage(ConsoleView):
     template = "console/outbox/event.html"
 
     def get(self, request: HttpRequest, key: int) -> HttpResponse:
-        event = _event(key)
+        event = _get_event(key)
         around = list_aggregate_events(event.tenant_id, event.aggregate_id, 0, MAX_EVENTS_OF_CALL)
         names = find_tenant_names([event.tenant_id])
         context = {
@@ -162,7 +173,7 @@ class EventDetailsPage(ConsoleView):
         return self.render(context)
 
 
-def _event(key: int) -> OutboxEvent:
+def _get_event(key: int) -> OutboxEvent:
     event = find_event(key) if key <= MAX_EVENT_ID else None
     if event is None:
         raise NotFound("event")
@@ -179,12 +190,12 @@ class EventAction(ConfirmView):
     ) -> HttpResponse:
         """Run a command on an event. `reason` says why the command may have found nothing to do."""
 
-        def done() -> None:
+        def change() -> None:
             if not command():
                 raise Conflict("wrong_state", f"Nothing was changed. {reason}")
 
-        event = _event(key)
-        self.run_audited(action, done, tenant_id=event.tenant_id, subject=key, type=event.event_type)
+        event = _get_event(key)
+        self.run_audited(action, change, tenant_id=event.tenant_id, subject=key, type=event.event_type)
         self.report_success(message)
         return self.redirect_back(reverse("console:event", args=[key]))
 
@@ -204,13 +215,13 @@ class SkipEvent(EventAction):
     WORD = "skip"
 
     def get(self, request: HttpRequest, key: int) -> HttpResponse:
-        event = _event(key)
+        event = _get_event(key)
         return self.render_confirmation(
             f"Skip {event.event_type}?",
             "Skip event",
             back_to=reverse("console:event", args=[key]),
             text="The event will never be published, not even by a replay. "
-            f"Publishing continues with the events held behind it: {_events_behind(event)}.",
+            f"Publishing continues with the events held behind it: {_format_events_behind(event)}.",
             word=self.WORD,
             danger=True,
         )
@@ -228,13 +239,13 @@ class SkipEvent(EventAction):
 
 class ParkEvent(EventAction):
     def get(self, request: HttpRequest, key: int) -> HttpResponse:
-        event = _event(key)
+        event = _get_event(key)
         return self.render_confirmation(
             f"Park {event.event_type}?",
             "Park event",
             back_to=reverse("console:event", args=[key]),
             text="The event is not published until somebody retries it. All later events of the same call wait too: "
-            f"{_events_behind(event)} now, and any that follow. A publisher that is already sending it may still finish.",
+            f"{_format_events_behind(event)} now, and any that follow. A publisher that is already sending it may still finish.",
         )
 
     def post(self, request: HttpRequest, key: int) -> HttpResponse:
@@ -247,6 +258,6 @@ class ParkEvent(EventAction):
         )
 
 
-def _events_behind(event: OutboxEvent) -> str:
+def _format_events_behind(event: OutboxEvent) -> str:
     count = count_unpublished_by_aggregate([event]).get((event.tenant_id, event.aggregate_id), 1) - 1
     return {0: "no event", 1: "1 event"}.get(count, f"{count:,} events")

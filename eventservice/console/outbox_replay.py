@@ -26,7 +26,7 @@ WORD = "replay"
 
 @dataclass(frozen=True, slots=True)
 class ReplayQuery:
-    """What the form asks for. `since` is None if its text cannot be parsed, `tenant_id` if there is no such tenant."""
+    """The parameters of a replay. `since` is None if its text cannot be parsed, `tenant_id` if there is no such tenant."""
 
     text: str
     since: datetime | None
@@ -65,7 +65,7 @@ class ReplayEvents(ConfirmView):
         query = ReplayQuery.parse(request.GET)
         errors = query.errors
         tenants = list_tenant_options(query.tenant_id)
-        context: dict[str, Any] = {"query": query, "wrong": errors, "tenants": tenants, "word": WORD}
+        context: dict[str, Any] = {"query": query, "errors": errors, "tenants": tenants, "word": WORD}
         if query.since is not None and not errors:
             context |= _preview(query, query.since)
         return self.render(context, status=400 if errors else 200)
@@ -100,7 +100,7 @@ def _preview(query: ReplayQuery, since: datetime) -> dict[str, Any]:
         "too_far": not found.reaches(since),
         "too_many": found.count > MAX_REPLAYED,
         "max_replayed": MAX_REPLAYED,
-        "looked_at": MAX_EXAMINED,
+        "max_examined": MAX_EXAMINED,
     }
 
 

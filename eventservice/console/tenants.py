@@ -81,8 +81,10 @@ class TenantsPage(ConsoleView):
     template = "console/tenants/tenants.html"
 
     def get(self, request: HttpRequest) -> HttpResponse:
-        faults: list[FieldError] = []
-        after = Query(request.GET, faults).text("after", most=64) or "" if request.GET.get("after") else ""
+        errors: list[FieldError] = []
+        after = (
+            Query(request.GET, errors).text("after", max_length=64) or "" if request.GET.get("after") else ""
+        )
         found = list_tenants(PAGE_SIZE + 1, after)
         keys = count_usable_keys([tenant.tenant_id for tenant in found[:PAGE_SIZE]])
         rows = [

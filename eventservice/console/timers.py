@@ -36,11 +36,11 @@ class TimersPage(ConsoleView):
     template = "console/timers.html"
 
     def get(self, request: HttpRequest) -> HttpResponse:
-        faults: list[FieldError] = []
-        query = Query(request.GET, faults)
+        errors: list[FieldError] = []
+        query = Query(request.GET, errors)
         listed = ShardFilter(query.choice("shards", list(ShardFilter), ShardFilter.ALL))
-        after = query.number("after", -1, least=0, most=MAX_SHARDS)
-        raise_for_errors(faults)
+        after = query.number("after", -1, minimum=0, maximum=MAX_SHARDS)
+        raise_for_errors(errors)
         now = db_now()
         cluster = read_cluster(now, Slot.objects.order_by("name"))
         waiting = measure_backlog(now, MAX_COUNTED)

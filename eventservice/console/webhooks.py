@@ -46,12 +46,12 @@ class WebhooksPage(ConsoleView):
     template = "console/outbox/webhooks.html"
 
     def get(self, request: HttpRequest) -> HttpResponse:
-        faults: list[FieldError] = []
-        tenant_id = Query(drop_empty_params(request.GET), faults).identifier("tenant")
-        found = [] if faults else list_endpoint_queues(tenant_id, PAGE_SIZE + 1, MAX_PENDING_COUNTED)
+        errors: list[FieldError] = []
+        tenant_id = Query(drop_empty_params(request.GET), errors).identifier("tenant")
+        found = [] if errors else list_endpoint_queues(tenant_id, PAGE_SIZE + 1, MAX_PENDING_COUNTED)
         names = find_tenant_names([queue.endpoint.tenant_id for queue in found])
         context = {
-            "faults": faults,
+            "errors": errors,
             "rows": [
                 (queue, names.get(queue.endpoint.tenant_id, ""), mask_url(queue.endpoint.url))
                 for queue in found[:PAGE_SIZE]
@@ -61,7 +61,7 @@ class WebhooksPage(ConsoleView):
             "tenants": list_tenant_options(tenant_id),
             "back": "?" + urlencode({"next": request.get_full_path()}),
         }
-        return self.render(context, status=400 if faults else 200)
+        return self.render(context, status=400 if errors else 200)
 
 
 class NewEndpoint(WebhookEndpointSchema):

@@ -74,7 +74,7 @@ def test_the_list_is_sorted(viewer: Client, sort: str, expected: str) -> None:
         ("from=2026-03-02T00:00Z&to=2026-03-01T00:00Z", 'id="w-to">To must be later than From'),
         ("tenant=00000000-0000-0000-0000-000000000001", 'id="w-tenant">Tenant does not exist'),
         ("tenant=acme", 'id="w-tenant">Tenant must be a UUID'),
-        ("name=" + "n" * 2001, 'id="w-name">Name must be a text'),
+        ("name=" + "n" * 2001, 'id="w-name">Name must be a string'),
         ("&".join(f"tag={n}" for n in range(21)), 'id="w-tag">Tag must be given at most 20 times'),
         ("status=Sleeping", "<p>status must be one of"),
         ("limit=201", "<p>limit must be a whole number"),

@@ -32,7 +32,7 @@ def calls(tenant: Tenant, intruder: Tenant, monkeypatch: pytest.MonkeyPatch) -> 
 def read_offers(page: str) -> dict[str, tuple[str, str | None]]:
     """Return the offered tenants, each with its URL and its count."""
     (nav,) = re.findall(r'<nav class="chips" aria-label="Tenants">(.*?)</nav>', page, re.DOTALL)
-    found = re.findall(r'href="([^"]*)">([^<]*?)(?: <span class="count">([^<]*)</span>)?</a>', nav)
+    found = re.findall(r'href="([^"]*)">\s*([^<]*?)\s*(?:<span class="count">([^<]*)</span>\s*)?</a>', nav)
     return {name: (unescape(where), count or None) for where, name, count in found}
 
 

@@ -120,7 +120,7 @@ class ConsoleView(View):
     ) -> HttpResponse:
         """Render a template, which extends `base`: the frame of the page, or nothing for a fragment."""
         base = "console/base_fragment.html" if self.is_fragment else "console/base.html"
-        given = {
+        page_context = {
             "base": base,
             "nav": self.nav,
             "role": self.role.group,
@@ -128,14 +128,14 @@ class ConsoleView(View):
             "may_administer": self.role >= Role.ADMIN,
             **(context or {}),
         }
-        response = render(self.request, template or self.template, given, status=status)
+        response = render(self.request, template or self.template, page_context, status=status)
         response.headers.setdefault("Cache-Control", "no-store")
         # The same URL serves a page and a fragment of it.
         response.headers.setdefault("Vary", "HX-Request")
         return response
 
-    def render_error(self, status: int, text: str, faults: Any = ()) -> HttpResponse:
-        context = {"text": text, "faults": faults, "code": status}
+    def render_error(self, status: int, text: str, errors: Any = ()) -> HttpResponse:
+        context = {"text": text, "errors": errors, "code": status}
         if self.has_role:
             return self.render(context, "console/error.html", status)
         # Without the frame, which shows the user.

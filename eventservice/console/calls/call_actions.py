@@ -188,7 +188,7 @@ class ReplayCall(CallAction):
 # --- tags: no confirmation ------------------------------------------------------------------------------------------
 
 
-class TagView(ConsoleView):
+class TagAction(ConsoleView):
     nav = "calls"
 
     def set_tag(
@@ -206,7 +206,7 @@ class TagView(ConsoleView):
         )
 
 
-class ToggleFavorite(TagView):
+class ToggleFavorite(TagAction):
     """Takes `on=1` or `on=0`. The response is the new button for htmx, or the previous page."""
 
     def post(self, request: HttpRequest, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> HttpResponse:
@@ -219,7 +219,7 @@ class ToggleFavorite(TagView):
         return self.render(context, "console/calls/_favorite_button.html")
 
 
-class EditTags(TagView):
+class EditTags(TagAction):
     """Takes one tag as `add` or `remove`."""
 
     def post(self, request: HttpRequest, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> HttpResponse:

@@ -47,7 +47,7 @@ class PageCursor:
 
 @dataclass(frozen=True, slots=True)
 class ListQuery:
-    """What a list of calls shows. `errors` maps invalid parameters to the rules that they break."""
+    """The parameters of a list of calls. `errors` maps invalid parameters to the rules that they break."""
 
     tenants: Mapping[uuid.UUID, str]  # the tenants that can be chosen, by name
     tenant: uuid.UUID | None
@@ -142,7 +142,7 @@ def parse_list_query(given: QueryDict) -> ListQuery:
     tenant = query.identifier("tenant")
     tenants = {option.pk: option.name for option in list_tenant_options(tenant)}
     if tenant is not None and tenant not in tenants:
-        query.fault("tenant", "does not exist")
+        query.add_error("tenant", "does not exist")
     parsed = ListQuery(
         tenants=tenants,
         tenant=tenant,
@@ -155,7 +155,7 @@ def parse_list_query(given: QueryDict) -> ListQuery:
         parameters=parameters,
         listed={},
     )
-    query.no_others()
+    query.refuse_unknown()
     if errors:
         return replace(
             parsed, errors={error.pointer.removeprefix("/query/"): error.detail for error in errors}
@@ -180,7 +180,7 @@ def _build_list_id(parameters: QueryDict) -> str:
 def _parse_filter(query: Query) -> CallFilter:
     tags = frozenset(query.texts("tag"))
     if len(tags) > MAX_TAGS:
-        query.fault("tag", f"must be given at most {MAX_TAGS} times")
+        query.add_error("tag", f"must be given at most {MAX_TAGS} times")
     if query.choice("favorites", ("0", "1"), "0") == "1":
         tags |= {FAVORITE}
     date_field = query.choice("by", DATE_FIELDS, "due")
@@ -201,7 +201,7 @@ def _parse_filter(query: Query) -> CallFilter:
 def _parse_dates(query: Query, date_field: str) -> dict[str, Any]:
     begin, end = _parse_date(query, "from"), _parse_date(query, "to")
     if begin and end and begin >= end:
-        query.fault("to", "must be later than From")
+        query.add_error("to", "must be later than From")
     return {f"{date_field}_from": begin, f"{date_field}_to": end}
 
 
@@ -214,7 +214,7 @@ def _parse_date(query: Query, name: str) -> datetime | None:
     for candidate in (text, text.replace(" ", "+"), f"{text}Z", f"{text}T00:00Z"):
         if moment := parse_instant(candidate):
             return moment
-    query.fault(name, 'must be a time in UTC, such as "2026-03-01T12:00"')
+    query.add_error(name, 'must be a time in UTC, such as "2026-03-01T12:00"')
     return None
 
 
