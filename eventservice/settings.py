@@ -166,7 +166,6 @@ REST_FRAMEWORK = {
 SPECTACULAR_SETTINGS = {
     "TITLE": "Event Service",
     "OAS_VERSION": "3.1.0",
-    "DESCRIPTION": "A durable, multi-tenant scheduler of HTTP calls.",
     "SERVE_INCLUDE_SCHEMA": False,
     "PREPROCESSING_HOOKS": ["eventservice.api.openapi.select_api_endpoints"],
     "POSTPROCESSING_HOOKS": [

@@ -34,6 +34,34 @@ SUFFIX = "Schema"
 REF_TEMPLATE = "#/components/schemas/{model}"
 PROBLEM = ("default", "application/problem+json")
 
+DESCRIPTION = """\
+A durable, multi-tenant scheduler of HTTP calls. You submit a call, and the service sends its request when it is due,
+repeats it by your retry policy, and keeps a log of all attempts.
+
+**Authentication.** Send an API key with each request: `Authorization: Bearer es_…`. A key belongs to a tenant and has the
+scopes `read`, `write` or `admin`. The key of an operator is valid in every tenant.
+
+**Idempotency.** A submission with an idempotency key can be repeated safely: the repeat returns the call that the first
+request made, and has the header `Idempotent-Replayed`.
+
+**Errors.** Every error is a problem (RFC 9457) with a stable `code`. If fields are invalid, `errors` has all of them, each
+with a JSON pointer. `Retry-After` says when to try again, if that can help. Quote the `correlationId` when you ask for help.
+
+**Lists.** A list has pages of up to `limit` items. Pass `nextCursor` as `cursor` to get the next page, until it is null.
+
+**Rate limits.** The headers `RateLimit` and `RateLimit-Policy` say how many requests are left. Above the limit, the response
+is 429.
+
+**Durations and times.** Durations are written as `90s`, `5m`, `1d12h` or `PT90S`. Times have an offset, and responses use UTC
+with milliseconds.
+"""
+TAGS = {
+    "service calls": "HTTP requests that are sent once they are due.",
+    "durable timers": "Callbacks at a time, with an id of your choice.",
+    "tenants": "Tenants, their namespaces and their API keys.",
+    "operations": "The state of the whole system.",
+}
+
 CORRELATION_ID = OpenApiParameter(
     "X-Correlation-Id",
     {"type": "string"},
@@ -204,7 +232,8 @@ def select_api_endpoints(endpoints: list[Any]) -> list[Any]:
 
 def complete_document(result: dict[str, Any], **_: Any) -> dict[str, Any]:
     """Add what drf-spectacular has no words for, such as headers of responses: a postprocessing hook."""
-    result["info"]["version"] = _read_version()
+    result["info"] |= {"version": _read_version(), "description": DESCRIPTION}
+    result["tags"] = [{"name": name, "description": about} for name, about in TAGS.items()]
     result["components"]["headers"] = RESPONSE_HEADERS
     for path, operations in result["paths"].items():
         for operation in operations.values():
