@@ -33,13 +33,13 @@ class Refusal:
     rule: str
 
 
-def _table(tier: Tier, *rows: tuple[str, str]) -> list[tuple[Network, Refusal]]:
+def _build_table(tier: Tier, *rows: tuple[str, str]) -> list[tuple[Network, Refusal]]:
     return [(ip_network(text), Refusal(tier, f"{name} ({text})")) for text, name in rows]
 
 
 # The first match decides, so metadata addresses come before the networks that contain them.
 _NETWORKS: Final = [
-    *_table(
+    *_build_table(
         Tier.FORBIDDEN,
         ("169.254.0.0/16", "link-local and cloud metadata"),
         ("100.100.100.200/32", "cloud metadata"),
@@ -67,7 +67,7 @@ _NETWORKS: Final = [
         ("2001:db8::/32", "documentation"),
         ("3fff::/20", "documentation"),
     ),
-    *_table(
+    *_build_table(
         Tier.PRIVATE,
         ("10.0.0.0/8", "private"),
         ("172.16.0.0/12", "private"),

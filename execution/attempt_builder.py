@@ -83,8 +83,8 @@ def build_attempt(
     headers = {
         "Idempotency-Key": str(service_call_id),
         "User-Agent": "EventService/1",
-        **_default_content_type(request),
-        **_with_title_case(own_headers),
+        **_get_default_content_type(request),
+        **_normalize_names(own_headers),
         "X-Service-Call-Id": str(service_call_id),
         "X-Attempt": str(attempt),
         **signature,
@@ -108,12 +108,12 @@ def _build_refusal(key: Hashable, message: str) -> Errored:
     return Errored(key, ErrorKind.EGRESS, message, {}, Timings(), may_have_been_sent=False)
 
 
-def _default_content_type(request: StoredRequest) -> dict[str, str]:
+def _get_default_content_type(request: StoredRequest) -> dict[str, str]:
     return (
         {} if request.body is None or isinstance(request.body, str) else {"Content-Type": "application/json"}
     )
 
 
-def _with_title_case(headers: Mapping[str, str]) -> dict[str, str]:
+def _normalize_names(headers: Mapping[str, str]) -> dict[str, str]:
     """Return the headers with names in one spelling, so that they replace defaults of the same name."""
     return {name.title(): value for name, value in headers.items()}

@@ -129,18 +129,20 @@ def list_attempts_after(
     tenant_id: uuid.UUID, service_call_id: uuid.UUID, number: int, limit: int
 ) -> Sequence[HttpExecution]:
     """Return the attempts after this number, in order and with their bodies."""
-    attempts = _attempts_of(tenant_id, service_call_id)
+    attempts = _select_attempts(tenant_id, service_call_id)
     return list(attempts.filter(attempt__gt=number).order_by("attempt", "execution_id")[:limit])
 
 
 def find_last_attempt(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> HttpExecution | None:
-    return _attempts_of(tenant_id, service_call_id).order_by("attempt", "execution_id").last()
+    return _select_attempts(tenant_id, service_call_id).order_by("attempt", "execution_id").last()
 
 
 def list_attempts_without_bodies(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> Sequence[HttpExecution]:
     """Return the attempts of a call for a list, in order. Of very many, those in the middle are left out."""
     attempts = (
-        _attempts_of(tenant_id, service_call_id).defer(*_HEAVY_COLUMNS).order_by("attempt", "execution_id")
+        _select_attempts(tenant_id, service_call_id)
+        .defer(*_HEAVY_COLUMNS)
+        .order_by("attempt", "execution_id")
     )
     last = list(attempts.reverse()[: FIRST_LISTED + LAST_LISTED])[::-1]
     if len(last) < FIRST_LISTED + LAST_LISTED:
@@ -151,8 +153,8 @@ def list_attempts_without_bodies(tenant_id: uuid.UUID, service_call_id: uuid.UUI
 def find_attempt(
     tenant_id: uuid.UUID, service_call_id: uuid.UUID, execution_id: uuid.UUID
 ) -> HttpExecution | None:
-    return _attempts_of(tenant_id, service_call_id).filter(execution_id=execution_id).first()
+    return _select_attempts(tenant_id, service_call_id).filter(execution_id=execution_id).first()
 
 
-def _attempts_of(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> QuerySet[HttpExecution]:
+def _select_attempts(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> QuerySet[HttpExecution]:
     return HttpExecution.objects.for_tenant(tenant_id).filter(service_call_id=service_call_id)

@@ -68,7 +68,7 @@ class Resolver:
                 return
             self._threads += 1
         try:
-            threading.Thread(target=self._work, name="egress-dns", daemon=True).start()
+            threading.Thread(target=self._run_lookups, name="egress-dns", daemon=True).start()
         except RuntimeError:  # the system allows no more threads; a running one will do this lookup
             with self._lock:
                 self._threads -= 1
@@ -86,7 +86,7 @@ class Resolver:
         with self._lock:
             self._queues.clear()
 
-    def _work(self) -> None:
+    def _run_lookups(self) -> None:
         while (job := self._take_next()) is not None:
             tenant, host = job
             result = self._look_up(host)

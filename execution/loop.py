@@ -116,7 +116,7 @@ class EgressLoop:
         self._shut_down()
 
     def _step(self) -> None:
-        had_events = self._multi.poll(self._seconds_to_wait())
+        had_events = self._multi.poll(self._compute_wait())
         now = monotonic()
         self._take_finished(now)
         if self._inbox:
@@ -129,7 +129,7 @@ class EgressLoop:
         if self._done and (not had_events or now >= self._publish_at):
             self._publish_done(now)
 
-    def _seconds_to_wait(self) -> float | None:
+    def _compute_wait(self) -> float | None:
         """Return the seconds until there is something to do even without an event, or None for never."""
         if self._inbox or self._done or self._may_start_more:
             return 0.0

@@ -66,7 +66,7 @@ class PreparedAttempt:
         except (BadUrl, BadHeader) as error:
             raise InvalidAttempt(ErrorKind.EGRESS, f"The request cannot be sent: {error}.") from None
         names = tuple([name for name, _ in attempt.headers])
-        self.lines += _suppressed_headers(names, body is not None or attempt.method in METHODS_WITH_BODY)
+        self.lines += _list_suppressed_headers(names, body is not None or attempt.method in METHODS_WITH_BODY)
         self.attempt = attempt
         self.sent_at = sent_at
         self.deadline = sent_at + attempt.timeout_seconds
@@ -85,7 +85,7 @@ class PreparedAttempt:
 
 
 @lru_cache(maxsize=1024)
-def _suppressed_headers(names: tuple[str, ...], sends_body: bool) -> list[str]:
+def _list_suppressed_headers(names: tuple[str, ...], sends_body: bool) -> list[str]:
     """Return the lines that keep libcurl from adding headers of its own to the given ones."""
     given = {name.lower() for name in names}
     lines = ["Expect:"]
@@ -127,10 +127,10 @@ class Transfer:
         self._clear()
         self.curl = curl = pycurl.Curl()
         self._setopt, self._getinfo = curl.setopt, curl.getinfo  # pycurl is slow to find its own methods
-        for option, value in self._options(ca_file):
+        for option, value in self._list_options(ca_file):
             curl.setopt(option, value)
 
-    def _options(self, ca_file: str) -> list[tuple[int, Any]]:
+    def _list_options(self, ca_file: str) -> list[tuple[int, Any]]:
         return [
             (pycurl.NOSIGNAL, 1),
             (pycurl.PROTOCOLS, pycurl.PROTO_HTTP | pycurl.PROTO_HTTPS),
@@ -288,7 +288,7 @@ class Transfer:
         status = self._getinfo(pycurl.RESPONSE_CODE)
         body = b"".join(self._body)
         return Responded(
-            self.prepared.attempt.key, status, headers, body, self._body_size, self._timings(now)
+            self.prepared.attempt.key, status, headers, body, self._body_size, self._measure_timings(now)
         )
 
     def _fail(self, code: int, reason: str, now: float) -> Outcome:
@@ -296,23 +296,25 @@ class Transfer:
         reason = "".join(letter if letter.isprintable() else "?" for letter in reason[:200])
         kind, message = self._stopped or self._explain(code, reason)
         return self._build_error(
-            kind, message, {"phase": self._phase(), "curl_code": code, "reason": reason}, now
+            kind, message, {"phase": self._describe_phase(), "curl_code": code, "reason": reason}, now
         )
 
     def interrupt(self, kind: ErrorKind, message: str, now: float) -> Errored:
-        return self._build_error(kind, message, {"phase": self._phase()}, now)
+        return self._build_error(kind, message, {"phase": self._describe_phase()}, now)
 
     def time_out(self, now: float) -> Errored:
-        return self.interrupt(*self.prepared.explain_timeout(self._phase()), now)
+        return self.interrupt(*self.prepared.explain_timeout(self._describe_phase()), now)
 
     def _build_error(
         self, kind: ErrorKind, message: str, details: dict[str, str | int], now: float
     ) -> Errored:
-        return Errored(self.prepared.attempt.key, kind, message, details, self._timings(now), self.sent)
+        return Errored(
+            self.prepared.attempt.key, kind, message, details, self._measure_timings(now), self.sent
+        )
 
     def _explain(self, code: int, reason: str) -> tuple[ErrorKind, str]:
         if code == pycurl.E_OPERATION_TIMEDOUT:
-            return self.prepared.explain_timeout(self._phase())
+            return self.prepared.explain_timeout(self._describe_phase())
         if self._is_lending:  # pycurl could not duplicate the socket that it was given
             return ErrorKind.CONNECT, _NO_DESCRIPTORS
         kind, text = _ERRORS.get(code, _NOT_HTTP)
@@ -324,7 +326,7 @@ class Transfer:
             reason = os.strerror(number)
         return kind, text.format(self.prepared.origin.authority, reason)
 
-    def _phase(self) -> str:
+    def _describe_phase(self) -> str:
         if self._lines:
             return "receiving the response"
         if self.sent:
@@ -333,7 +335,7 @@ class Transfer:
             return "in the TLS handshake"
         return "connecting"
 
-    def _timings(self, now: float) -> Timings:
+    def _measure_timings(self, now: float) -> Timings:
         info, sent_at = self._getinfo, self.prepared.sent_at
         connect_ms = tls_ms = 0.0
         if self._has_new_socket:

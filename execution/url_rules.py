@@ -96,13 +96,13 @@ def _parse_origin(scheme: str, authority: str) -> Origin:
     host, port = _split_port(authority)
     if host.startswith("["):
         host = _parse_ipv6(host)
-        return _origin(name, host, _parse_port(port, name), True, f"[{host}]")
+        return _build_origin(name, host, _parse_port(port, name), True, f"[{host}]")
     host = host.lower()
     is_literal = _check_host(host)
-    return _origin(name, host, _parse_port(port, name), is_literal, host)
+    return _build_origin(name, host, _parse_port(port, name), is_literal, host)
 
 
-def _origin(scheme: Scheme, host: str, port: int, is_literal: bool, authority: str) -> Origin:
+def _build_origin(scheme: Scheme, host: str, port: int, is_literal: bool, authority: str) -> Origin:
     if port != _DEFAULT_PORTS[scheme]:
         authority = f"{authority}:{port}"
     return Origin(scheme, host, port, is_literal, authority)

@@ -126,7 +126,7 @@ class Dispatcher:
         published, newly_parked = self._record(outcome)
         self._update_pauses(active, outcome.failed_partitions)
         has_more = max(Counter(event.partition for event in events).values(), default=0) == limit
-        return DispatchResult(published, newly_parked, self._next_wait(has_more or outcome.refused != []))
+        return DispatchResult(published, newly_parked, self._compute_wait(has_more or outcome.refused != []))
 
     def heartbeat(self) -> None:
         """Renew the leases, and claim or release partitions as dispatchers come and go."""
@@ -193,7 +193,7 @@ class Dispatcher:
                 until = self._clock() + equal_jitter(failures, MIN_RETRY_SECONDS, MAX_RETRY_SECONDS)
                 self._pauses[partition] = _Pause(failures, until)
 
-    def _next_wait(self, has_more: bool) -> float:
+    def _compute_wait(self, has_more: bool) -> float:
         if has_more:
             return 0.0
         next_at = min([self._heartbeat_at, *(pause.until for pause in self._pauses.values())])

@@ -34,9 +34,9 @@ class Envelope(NamedTuple):
         return self.tenant_id, self.aggregate_id
 
     def to_json(self) -> str:
-        return f'{to_json(self._attributes())[:-1]},"data":{self.data}}}'
+        return f'{to_json(self._build_attributes())[:-1]},"data":{self.data}}}'
 
-    def _attributes(self) -> dict[str, str]:
+    def _build_attributes(self) -> dict[str, str]:
         tenant = str(self.tenant_id)
         attributes = {
             "specversion": "1.0",

@@ -19,7 +19,7 @@ from orchestration import lifecycle
 from orchestration.lifecycle import reencryption
 from orchestration.models import ServiceCall
 from orchestration.queries import calls as call_queries
-from orchestration.queries.call_lists import MAX_FEW, CallFilter, Order, list_calls
+from orchestration.queries.call_lists import MAX_SORTED_IDS, CallFilter, Order, list_calls
 from orchestration.queries.tenants_with_calls import list_tenants_with_calls, list_tenants_with_id
 from outbox import store
 from outbox.models import OutboxEvent
@@ -138,12 +138,12 @@ QUERIES: dict[str, tuple[Callable[[], Any], str, set[str]]] = {
     ),
     "whether a host has few calls": (
         lambda: page(host="seldom.test"),
-        f"LIMIT {MAX_FEW + 1}",
+        f"LIMIT {MAX_SORTED_IDS + 1}",
         {"idx_service_calls_host"},
     ),
     "whether a name has few calls": (
         lambda: page(name="seldom"),
-        f"LIMIT {MAX_FEW + 1}",
+        f"LIMIT {MAX_SORTED_IDS + 1}",
         {"idx_service_calls_name"},
     ),
     "the calls of a correlation id": (
@@ -168,7 +168,7 @@ QUERIES: dict[str, tuple[Callable[[], Any], str, set[str]]] = {
     ),
     "whether a tag has few calls": (
         lambda: page(tags=frozenset({"urgent"})),
-        f"LIMIT {MAX_FEW + 1}",
+        f"LIMIT {MAX_SORTED_IDS + 1}",
         {"idx_service_call_tags_tag"},
     ),
     "the headers of a tenant's calls, in the order of their ids": (

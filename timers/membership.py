@@ -125,7 +125,7 @@ class Membership:
     def leave(self) -> None:
         """Delete the node's row, and free the shards it still owns: nobody reaps a node without a row."""
         Node.objects.filter(pk=self.owner_id).delete()
-        _free(TimerShard.objects.filter(owner_id=self.owner_id))
+        _release_shards(TimerShard.objects.filter(owner_id=self.owner_id))
 
 
 def reap_dead_node(by: uuid.UUID | None = None) -> uuid.UUID | None:
@@ -142,13 +142,13 @@ def reap_dead_node(by: uuid.UUID | None = None) -> uuid.UUID | None:
             node = Node.objects.dead().filter(pk=owner_id)
             shards = TimerShard.objects.filter(owner_id=owner_id)
             if _lock_all(node) and node.exists() and _lock_all(shards):
-                _free(shards)
+                _release_shards(shards)
                 node.delete()
                 return owner_id
     return None
 
 
-def _free(shards: QuerySet[TimerShard]) -> None:
+def _release_shards(shards: QuerySet[TimerShard]) -> None:
     shards.update(version=F("version") + 1, owner_id=None, lease_until=None)
 
 

@@ -79,7 +79,9 @@ def list_ownerships() -> list[Ownership]:
 
 def measure_backlog(now: datetime, max_count: int) -> Backlog:
     """Return the backlog of all shards. Counting stops at one more than `max_count`."""
-    first_due = dict(_with_first_due().filter(first_due__isnull=False).values_list("shard_id", "first_due"))
+    first_due = dict(
+        _annotate_first_due().filter(first_due__isnull=False).values_list("shard_id", "first_due")
+    )
     late = sorted(shard for shard, due_at in first_due.items() if due_at <= now)
     overdue = TimerSchedule.across_tenants.filter(
         shard_id__in=late, state=TimerState.SCHEDULED, due_at__lte=now
@@ -90,7 +92,7 @@ def measure_backlog(now: datetime, max_count: int) -> Backlog:
 
 
 def list_shard_states(listed: ShardFilter, now: datetime, after: int, limit: int) -> list[ShardState]:
-    rows = _with_first_due().filter(shard_id__gt=after).order_by("shard_id")
+    rows = _annotate_first_due().filter(shard_id__gt=after).order_by("shard_id")
     if listed is ShardFilter.UNOWNED:
         rows = rows.filter(owner_id=None)
     elif listed is ShardFilter.OVERDUE:
@@ -103,11 +105,11 @@ def list_shard_states(listed: ShardFilter, now: datetime, after: int, limit: int
 def list_stuck_shards(overdue_since: datetime, now: datetime) -> list[StuckShard]:
     """Return the shards without a lasting lease that have had an overdue timer since the given time."""
     free = Q(owner_id=None) | Q(lease_until__lt=now)
-    stuck = _with_first_due().filter(free, first_due__lte=overdue_since).order_by("first_due")
+    stuck = _annotate_first_due().filter(free, first_due__lte=overdue_since).order_by("first_due")
     return [StuckShard(*row) for row in stuck.values_list("shard_id", "first_due")]
 
 
-def _with_first_due() -> QuerySet[Any]:
+def _annotate_first_due() -> QuerySet[Any]:
     """Annotate each shard with the due time of its first scheduled timer. This takes one index seek a shard."""
     waiting = TimerSchedule.across_tenants.filter(shard_id=OuterRef("shard_id"), state=TimerState.SCHEDULED)
     first = Subquery(waiting.order_by("due_at").values("due_at")[:1])

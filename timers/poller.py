@@ -170,7 +170,7 @@ class Poller:
 
     def _select_fairly(self, search: Search, limit: int) -> list[Timer]:
         due: list[Timer] = []
-        tenants = self._tenants_in_turn(search)
+        tenants = self._list_tenants_in_turn(search)
         share = max(MIN_TENANT_SHARE, limit // max(1, len(tenants)))
         busy: list[uuid.UUID] = []
         for served, tenant in enumerate(tenants, 1):
@@ -191,7 +191,7 @@ class Poller:
                 break
         return due[:limit]
 
-    def _tenants_in_turn(self, search: Search) -> list[uuid.UUID]:
+    def _list_tenants_in_turn(self, search: Search) -> list[uuid.UUID]:
         """Return the tenants with due timers that are not held back, beginning where the last pass stopped."""
         if self._tenants_read_at is None or self.clock() - self._tenants_read_at > TENANTS_CACHE_SECONDS:
             by = search.now + timedelta(seconds=TENANTS_CACHE_SECONDS)

@@ -49,7 +49,7 @@ class BatchView(CallsView):
         results = iter(_submit(commands, atomic=bool(batch.atomic)))
         path = request.path.removesuffix("/batch")
         items = [
-            _refused("invalid", InvalidRequest(errors).detail, errors)
+            _build_refused_item("invalid", InvalidRequest(errors).detail, errors)
             if command is None
             else _describe_result(next(results), path)
             for command, errors in parsed
@@ -64,7 +64,7 @@ def _submit(commands: list[SubmitServiceCall], *, atomic: bool) -> Sequence[Subm
 
 def _describe_result(result: Submitted | DomainError, path: str) -> BatchItemSchema:
     if isinstance(result, DomainError):
-        return _refused(result.code, result.message, list_field_errors(result), status=409)
+        return _build_refused_item(result.code, result.message, list_field_errors(result), status=409)
     return BatchItemSchema(
         status=202,
         service_call_id=result.service_call_id,
@@ -76,7 +76,9 @@ def _describe_result(result: Submitted | DomainError, path: str) -> BatchItemSch
     )
 
 
-def _refused(code: str, detail: str, errors: Sequence[FieldError], status: int = 400) -> BatchItemSchema:
+def _build_refused_item(
+    code: str, detail: str, errors: Sequence[FieldError], status: int = 400
+) -> BatchItemSchema:
     return BatchItemSchema(
         status=status,
         service_call_id=None,

@@ -43,7 +43,7 @@ from eventservice.api.schema.submissions import (
     parse_submission,
 )
 from eventservice.api.schema.types import CallContext
-from eventservice.api.views import ApiView, no_content
+from eventservice.api.views import ApiView, build_no_content
 from execution.attempt_log import find_last_attempt, list_attempts_after
 from execution.models import HttpExecution
 from orchestration import lifecycle
@@ -193,7 +193,7 @@ class ServiceCallView(CallsView):
     )
     def delete(self, request: Request, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> Response:
         lifecycle.delete(tenant_id, service_call_id)
-        return no_content()
+        return build_no_content()
 
 
 class CancelView(CallsView):
@@ -208,7 +208,7 @@ class CancelView(CallsView):
     def post(self, request: Request, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> Response:
         self.refuse_body()
         lifecycle.cancel(tenant_id, service_call_id)
-        return self.accept(_parent_of(request.path), service_call_id)
+        return self.accept(_get_parent_path(request.path), service_call_id)
 
 
 class RunNowView(CallsView):
@@ -223,7 +223,7 @@ class RunNowView(CallsView):
     def post(self, request: Request, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> Response:
         self.refuse_body()
         lifecycle.reschedule(tenant_id, service_call_id, None)
-        return self.accept(_parent_of(request.path), service_call_id)
+        return self.accept(_get_parent_path(request.path), service_call_id)
 
 
 class ReplayView(CallsView):
@@ -241,7 +241,7 @@ class ReplayView(CallsView):
         key = request.headers.get("Idempotency-Key")
         raise_for_errors(find_bad_key(key))
         replay = lifecycle.replay(tenant_id, service_call_id, self.correlation_id, key)
-        return self.accept(_parent_of(request.path), replay.service_call_id, replayed=replay.is_repeat)
+        return self.accept(_get_parent_path(request.path), replay.service_call_id, replayed=replay.is_repeat)
 
 
 class TagView(CallsView):
@@ -249,14 +249,14 @@ class TagView(CallsView):
     def put(self, request: Request, tenant_id: uuid.UUID, service_call_id: uuid.UUID, tag: str) -> Response:
         self.refuse_body()
         lifecycle.add_tag(tenant_id, service_call_id, _check_tag(tag))
-        return no_content()
+        return build_no_content()
 
     @describe("removeTag", TAG, "Remove a tag from a call.", status=204)
     def delete(
         self, request: Request, tenant_id: uuid.UUID, service_call_id: uuid.UUID, tag: str
     ) -> Response:
         lifecycle.remove_tag(tenant_id, service_call_id, _check_tag(tag))
-        return no_content()
+        return build_no_content()
 
 
 class FavoriteView(CallsView):
@@ -264,12 +264,12 @@ class FavoriteView(CallsView):
     def put(self, request: Request, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> Response:
         self.refuse_body()
         lifecycle.add_tag(tenant_id, service_call_id, FAVORITE)
-        return no_content()
+        return build_no_content()
 
     @describe("removeFavorite", TAG, "Remove a call from the favorites.", status=204)
     def delete(self, request: Request, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> Response:
         lifecycle.remove_tag(tenant_id, service_call_id, FAVORITE)
-        return no_content()
+        return build_no_content()
 
 
 class ExecutionsView(CallsView):
@@ -326,7 +326,7 @@ def _read_entity_tags(request: Request) -> list[str]:
     return [tag.removeprefix("W/") for tag in parse_etags(request.headers.get("If-None-Match", ""))]
 
 
-def _parent_of(path: str) -> str:
+def _get_parent_path(path: str) -> str:
     """Return …/service-calls of …/service-calls/{id}/{action}."""
     return path.rsplit("/", 2)[0]
 

@@ -83,24 +83,30 @@ IF_NONE_MATCH = OpenApiParameter(
 )
 
 
-def _header(description: str, *, required: bool = False, **schema: Any) -> dict[str, Any]:
+def _describe_header(description: str, *, required: bool = False, **schema: Any) -> dict[str, Any]:
     return {"description": description, "required": required, "schema": {"type": "string", **schema}}
 
 
 RESPONSE_HEADERS = {
-    "X-Correlation-Id": _header("The one of the request, or a generated one.", required=True, format="uuid"),
-    "RateLimit": _header(
+    "X-Correlation-Id": _describe_header(
+        "The one of the request, or a generated one.", required=True, format="uuid"
+    ),
+    "RateLimit": _describe_header(
         "With a tenant's key: the number of requests that are left (`r`), and the seconds until the limit is full again "
         "(`t`)."
     ),
-    "RateLimit-Policy": _header(
+    "RateLimit-Policy": _describe_header(
         "With a tenant's key: the limit that counted this request (`tenant` or `administration`), with its number of "
         "requests (`q`) in a number of seconds (`w`)."
     ),
-    "Retry-After": _header("The seconds after which to try again.", type="integer"),
-    "Location": _header("The address of what was created or changed.", required=True, format="uri-reference"),
-    "Idempotent-Replayed": _header("Present if the call is that of an earlier request.", enum=["true"]),
-    "ETag": _header("For `If-None-Match`.", required=True),
+    "Retry-After": _describe_header("The seconds after which to try again.", type="integer"),
+    "Location": _describe_header(
+        "The address of what was created or changed.", required=True, format="uri-reference"
+    ),
+    "Idempotent-Replayed": _describe_header(
+        "Present if the call is that of an earlier request.", enum=["true"]
+    ),
+    "ETag": _describe_header("For `If-None-Match`.", required=True),
 }
 
 
@@ -153,15 +159,15 @@ class _JsonSchema(GenerateJsonSchema):
         return False
 
     def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
-        return _without(super().model_schema(schema), "title")
+        return _omit(super().model_schema(schema), "title")
 
     def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
         """Omit null as the default: it stands for a default that the description names."""
         result = super().default_schema(schema)
-        return _without(result, "default") if result.get("default", ...) is None else result
+        return _omit(result, "default") if result.get("default", ...) is None else result
 
 
-def _without(schema: JsonSchemaValue, *names: str) -> JsonSchemaValue:
+def _omit(schema: JsonSchemaValue, *names: str) -> JsonSchemaValue:
     return {name: value for name, value in schema.items() if name not in names}
 
 
@@ -182,7 +188,7 @@ class ModelExtension(PydanticExtension):  # type: ignore[no-untyped-call]
         schema = _generate_schema(self.target, "validation" if direction == "request" else "serialization")
         for name, definition in schema.pop("$defs", {}).items():
             if "enum" in definition:
-                definition = _without(definition, "title", "description")  # its docstring is for developers
+                definition = _omit(definition, "title", "description")  # its docstring is for developers
             component = ResolvedComponent(  # type: ignore[no-untyped-call]
                 name=name, type=ResolvedComponent.SCHEMA, object=name, schema=definition
             )
@@ -201,7 +207,7 @@ def _describe_parameter(name: str, member: dict[str, Any]) -> OpenApiParameter:
     options = [option for option in member.get("anyOf", []) if option != {"type": "null"}]
     merged = {**member, **options[0]} if options else member
     description = member.get("description") or merged.get("description", "")
-    merged = _without(merged, "anyOf", "description", *(["default"] if merged.get("default") == [] else []))
+    merged = _omit(merged, "anyOf", "description", *(["default"] if merged.get("default") == [] else []))
     return OpenApiParameter(name, merged, OpenApiParameter.QUERY, description=description)
 
 

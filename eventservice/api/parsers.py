@@ -40,7 +40,7 @@ class StrictJSONParser(BaseParser):
         try:
             text = stream.read().decode()
         except UnicodeDecodeError:
-            raise _malformed("The body is not UTF-8.") from None
+            raise _build_malformed_json("The body is not UTF-8.") from None
         return parse_json(text)
 
 
@@ -49,11 +49,11 @@ def parse_json(text: str) -> Any:
     try:
         document = _decode(text)
     except ValueError as error:
-        raise _malformed(f"The body is not JSON: {_explain(error)}.") from None
+        raise _build_malformed_json(f"The body is not JSON: {_explain(error)}.") from None
     except RecursionError:
-        raise _malformed("The body is nested too deeply.") from None
+        raise _build_malformed_json("The body is nested too deeply.") from None
     if "\\u" in text and _UNSTORABLE_ESCAPE.search(text.replace(r"\\", "  ")):
-        raise _malformed(
+        raise _build_malformed_json(
             "The body contains a NUL character or half of a surrogate pair (such as \\u0000 or \\ud800)."
         )
     return document
@@ -84,7 +84,7 @@ def check_body_headers(meta: Mapping[str, Any], max_bytes: int) -> None:
         raise Problem(413, "too_large", f"The body is larger than {max_bytes} bytes.")
 
 
-def _malformed(detail: str) -> Problem:
+def _build_malformed_json(detail: str) -> Problem:
     return Problem(400, "malformed_json", detail)
 
 

@@ -30,9 +30,9 @@ from eventservice.api.schema.tenants import (
     TenantPageSchema,
     TenantSchema,
     TenantSettingsSchema,
-    name_taken,
+    build_name_conflict,
 )
-from eventservice.api.views import ApiView, no_content
+from eventservice.api.views import ApiView, build_no_content
 from eventservice.kernel.errors import NotFound
 from eventservice.kernel.ids import new_id
 from eventservice.operators.audit_log import record_action
@@ -109,7 +109,7 @@ class TenantsView(AdminView):
                 tenant = create_tenant(given.name, tenant_id=tenant_id, **given.settings)
                 self.record("tenant-create", tenant_id, tenant_id, name=given.name)
         except IntegrityError:
-            raise name_taken(given.name) from None
+            raise build_name_conflict(given.name) from None
         headers = {"Location": f"{request.path}/{tenant.tenant_id}"}
         return Response(TenantSchema.from_tenant(tenant), 201, headers=headers)
 
@@ -281,4 +281,4 @@ class RevokeKeyView(AdminView):
         with transaction.atomic():
             if revoke_key(key_id):
                 self.record("key-revoke", tenant_id, key_id, name=key.name)
-        return no_content()
+        return build_no_content()

@@ -30,7 +30,7 @@ from eventservice.api.schema.timers import (
     TimerSchema,
 )
 from eventservice.api.schema.types import CallContext
-from eventservice.api.views import no_content
+from eventservice.api.views import build_no_content
 from eventservice.kernel.errors import NotFound
 from orchestration import lifecycle
 from orchestration.commands import RequestSpec, SubmitServiceCall
@@ -132,7 +132,7 @@ class UpdateTimerView(TimerView):
         try:
             lifecycle.change_timer(tenant_id, *update.key, build)
         except NotFound:
-            raise _not_pending() from None
+            raise _build_not_pending() from None
         with reading_after_commit():
             return self.respond(update.key)
 
@@ -151,11 +151,11 @@ class DeleteTimerView(TimerView):
         try:
             lifecycle.delete_timer(tenant_id, *timer.key)
         except NotFound:
-            raise _not_pending() from None
-        return no_content()
+            raise _build_not_pending() from None
+        return build_no_content()
 
 
-def _not_pending() -> Problem:
+def _build_not_pending() -> Problem:
     """A timer that has ended cannot be changed either, although it can still be read."""
     return Problem(404, "not_found", "There is no pending timer with this id.")
 

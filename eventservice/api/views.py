@@ -141,5 +141,5 @@ class ApiView(GenericAPIView[Any]):
         return Response(status=204, headers={"Allow": ", ".join(self.allowed_methods)})
 
 
-def no_content() -> Response:
+def build_no_content() -> Response:
     return Response(status=204)

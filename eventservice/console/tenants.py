@@ -15,7 +15,7 @@ from eventservice.api.schema.tenants import (
     NamespaceInputSchema,
     TenantInputSchema,
     TenantSettingsSchema,
-    name_taken,
+    build_name_conflict,
 )
 from eventservice.console.base.confirm import ConfirmView
 from eventservice.console.base.edit_token import EditConflict, compute_edit_token, require_unchanged
@@ -116,7 +116,7 @@ class CreateTenant(ConsoleView):
                     name=name,
                 )
             except IntegrityError:
-                form.add_domain_error(name_taken(name))
+                form.add_domain_error(build_name_conflict(name))
             else:
                 self.report_success(f"Tenant {name} created. Next, create a key for it.")
                 return self.redirect_to("console:tenant", tenant_id)

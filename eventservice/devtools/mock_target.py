@@ -299,9 +299,9 @@ class Connection(asyncio.Protocol):
             self._pending = loop.call_later(result.delay, self._send_delayed, result, request)
             return
         if result.wire:
-            without_body = request.method == "HEAD"
+            strip_body = request.method == "HEAD"
             self._transport.write(
-                result.wire.partition(b"\r\n\r\n")[0] + b"\r\n\r\n" if without_body else result.wire
+                result.wire.partition(b"\r\n\r\n")[0] + b"\r\n\r\n" if strip_body else result.wire
             )
         if not (result.wire and request.keep_alive):
             self._transport.close()

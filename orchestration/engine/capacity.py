@@ -118,7 +118,7 @@ class InFlight:
         return self.limits.max_in_flight - len(self._started)
 
     def add(self, call: StartedCall) -> None:
-        self._started[call.key.execution_id] = call.without_body()
+        self._started[call.key.execution_id] = call.strip_body()
         self._count(call, 1)
 
     def remove(self, execution_id: Hashable) -> None:
@@ -167,7 +167,7 @@ class BatchAdmission:
         calls, of_bytes = self.calls[tenant_id], self.bytes[tenant_id]
         if calls.left <= 0:
             self.in_flight.refused_tenants.add(tenant_id)
-        if not calls.has(host) or not self._host_has_room(host):
+        if not calls.has(host) or not self._has_host_room(host):
             self.in_flight.refused_hosts[tenant_id].add(host)
             return False
         if size >= LARGE_REQUEST_BYTES and not (self._has_room_for_large() and of_bytes.has(host)):
@@ -182,7 +182,7 @@ class BatchAdmission:
         total_bytes = self.in_flight.bytes.total + self.batch_bytes
         return self.batch_bytes < MAX_BATCH_BYTES and total_bytes < MAX_TOTAL_BYTES
 
-    def _host_has_room(self, host: str) -> bool:
+    def _has_host_room(self, host: str) -> bool:
         """The calls of all tenants count."""
         return self.in_flight.by_host[host] + self.by_host[host] < self.in_flight.limits.max_per_host
 

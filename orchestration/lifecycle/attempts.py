@@ -52,8 +52,8 @@ class StartedCall(NamedTuple):
     due_at: datetime
     started_at: datetime
 
-    def without_body(self) -> StartedCall:
-        """Return what is needed when the attempt endings; the body may be large, and is not."""
+    def strip_body(self) -> StartedCall:
+        """Return the call without its body, which may be large and is not needed when the attempt ends."""
         return self._replace(request=replace(self.request, body=None))
 
 

@@ -207,7 +207,7 @@ def build_row(
 
 
 def _build_submitted_events(command: SubmitServiceCall, timer: Timer, now: datetime) -> tuple[Event, Event]:
-    def event(seq: int, kind: EventType, data: dict[str, Any], causation_id: uuid.UUID | None) -> Event:
+    def build_event(seq: int, kind: EventType, data: dict[str, Any], causation_id: uuid.UUID | None) -> Event:
         return Event(
             command.tenant_id,
             command.service_call_id,
@@ -229,8 +229,8 @@ def _build_submitted_events(command: SubmitServiceCall, timer: Timer, now: datet
         "tags": sorted(command.tags),
         "dueAt": due_at,
     }
-    submitted = event(1, EventType.SUBMITTED, facts, None)
-    return submitted, event(2, EventType.SCHEDULED, {"dueAt": due_at}, submitted.event_id)
+    submitted = build_event(1, EventType.SUBMITTED, facts, None)
+    return submitted, build_event(2, EventType.SCHEDULED, {"dueAt": due_at}, submitted.event_id)
 
 
 def submit_each(commands: Sequence[SubmitServiceCall]) -> list[Submitted | DomainError]:

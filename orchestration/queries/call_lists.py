@@ -3,7 +3,7 @@
 No planner can be trusted with that on all databases (SQLite's has no statistics until somebody gathers them),
 so a list is made in steps, and each step has only one sensible plan:
 
-1. If a filter matches few calls (`MAX_FEW`), their ids are read from that filter's index, then filtered and sorted.
+1. If a filter matches few calls (`MAX_SORTED_IDS`), their ids are read from that filter's index, then filtered and sorted.
 2. Otherwise the index of the requested order is walked from the start of the page, and calls that do not match are
    skipped. No filter is rare then, so the page soon fills. The order of submission is that of `submitted_at`; under
    a common tag it is that of the ids, which the tag's index contains. Both are the same unless clients choose
@@ -30,7 +30,7 @@ from orchestration.models import ServiceCall, ServiceCallTag
 from orchestration.queries.calls import CHUNK_SIZE, CallKey, CallSummary, list_summaries
 from orchestration.states import Status
 
-MAX_FEW = 2000
+MAX_SORTED_IDS = 2000
 
 # Few calls share such an id (the calls of one request, the replays of one call), and each has an index of its own.
 RARE_ID_COLUMNS = ("correlation_id", "replay_of")
@@ -186,7 +186,7 @@ def select_few(call_filter: CallFilter) -> QuerySet[Any] | None:
     for found in select_by_each_part(call_filter):
         found = found.order_by()
         # Counted first: that takes the index alone.
-        if found.values_list("tenant_id")[: MAX_FEW + 1].count() <= MAX_FEW:
+        if found.values_list("tenant_id")[: MAX_SORTED_IDS + 1].count() <= MAX_SORTED_IDS:
             return found
     return None
 

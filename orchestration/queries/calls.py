@@ -92,13 +92,13 @@ class CallReplay(NamedTuple):
     submitted_at: datetime
 
 
-def _columns_of(view: type[CallView], *without: str) -> list[str]:
+def _list_columns(view: type[CallView], *without: str) -> list[str]:
     return [column.name for column in fields(view) if column.name not in without]
 
 
-VIEW_COLUMNS = _columns_of(CallView)
-TIMER_COLUMNS = _columns_of(TimerCall)
-DETAIL_COLUMNS = _columns_of(CallDetails, "tags")
+VIEW_COLUMNS = _list_columns(CallView)
+TIMER_COLUMNS = _list_columns(TimerCall)
+DETAIL_COLUMNS = _list_columns(CallDetails, "tags")
 
 
 # --- one call ---------------------------------------------------------------------------------------------------
@@ -106,7 +106,9 @@ DETAIL_COLUMNS = _columns_of(CallDetails, "tags")
 
 def get_call(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> CallDetails:
     """Return the call; raise NotFound."""
-    row = _calls(tenant_id).filter(service_call_id=service_call_id).values_list(*DETAIL_COLUMNS).first()
+    row = (
+        _select_calls(tenant_id).filter(service_call_id=service_call_id).values_list(*DETAIL_COLUMNS).first()
+    )
     if row is None:
         raise NotFound("service call")
     return CallDetails(*row, tags=list_tags(tenant_id, [service_call_id]).get(service_call_id, []))
@@ -114,7 +116,7 @@ def get_call(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> CallDetails:
 
 def get_status(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> Status:
     """Return the call's status; raise NotFound."""
-    call = _calls(tenant_id).filter(service_call_id=service_call_id)
+    call = _select_calls(tenant_id).filter(service_call_id=service_call_id)
     status = call.values_list("status", flat=True).first()
     if status is None:
         raise NotFound("service call")
@@ -123,7 +125,7 @@ def get_status(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> Status:
 
 def get_timer_call(tenant_id: uuid.UUID, namespace: str, timer_id: str) -> TimerCall:
     """Return the live call of a durable timer, or else the last that succeeded or failed; raise NotFound."""
-    calls = _calls(tenant_id).filter(namespace=namespace)
+    calls = _select_calls(tenant_id).filter(namespace=namespace)
     live = calls.filter(live_external_id=timer_id).values_list(*TIMER_COLUMNS).first()
     ended = calls.filter(external_id=timer_id, status__in=[Status.SUCCEEDED, Status.FAILED])
     row = live or ended.order_by("-submitted_at", "-service_call_id").values_list(*TIMER_COLUMNS).first()
@@ -134,14 +136,14 @@ def get_timer_call(tenant_id: uuid.UUID, namespace: str, timer_id: str) -> Timer
 
 def find_call_by_idempotency_key(tenant_id: uuid.UUID, idempotency_key: str) -> uuid.UUID | None:
     """Return the id of the call that was submitted with this key."""
-    calls = _calls(tenant_id).filter(idempotency_key=idempotency_key)
+    calls = _select_calls(tenant_id).filter(idempotency_key=idempotency_key)
     found: uuid.UUID | None = calls.values_list("service_call_id", flat=True).first()
     return found
 
 
 def list_replays(tenant_id: uuid.UUID, service_call_id: uuid.UUID, limit: int) -> list[CallReplay]:
     """Return the replays of a call, the latest first."""
-    replays = _calls(tenant_id).filter(replay_of=service_call_id)
+    replays = _select_calls(tenant_id).filter(replay_of=service_call_id)
     # Without Unindexed, SQLite walks all of the tenant's calls in this order.
     latest = replays.order_by(Unindexed(F("service_call_id")).desc())
     return [CallReplay(*row) for row in latest.values_list(*CallReplay._fields)[:limit]]
@@ -152,7 +154,7 @@ def list_replays(tenant_id: uuid.UUID, service_call_id: uuid.UUID, limit: int) -
 
 def count_pending(tenant_id: uuid.UUID, max_count: int) -> int:
     """Count the tenant's Scheduled calls in an index alone, and stop at `max_count`."""
-    pending = _calls(tenant_id).filter(status=Status.SCHEDULED)
+    pending = _select_calls(tenant_id).filter(status=Status.SCHEDULED)
     return pending.order_by().values_list("tenant_id")[:max_count].count()
 
 
@@ -169,7 +171,7 @@ def list_replayed(keys: Sequence[CallKey]) -> set[CallKey]:
     """Return those of the calls that have a replay that was not canceled."""
     found: set[CallKey] = set()
     for tenant_id, ids in group_by_tenant(keys).items():
-        calls = _calls(tenant_id).exclude(status=Status.CANCELED)
+        calls = _select_calls(tenant_id).exclude(status=Status.CANCELED)
         for start in range(0, len(ids), CHUNK_SIZE):
             replays = calls.filter(replay_of__in=ids[start : start + CHUNK_SIZE])
             origins = replays.values_list("replay_of", flat=True)
@@ -182,7 +184,7 @@ def list_statuses(keys: Sequence[CallKey]) -> dict[CallKey, str]:
     statuses: dict[CallKey, str] = {}
     for tenant_id, ids in group_by_tenant(keys).items():
         for start in range(0, len(ids), CHUNK_SIZE):
-            calls = _calls(tenant_id).filter(service_call_id__in=ids[start : start + CHUNK_SIZE])
+            calls = _select_calls(tenant_id).filter(service_call_id__in=ids[start : start + CHUNK_SIZE])
             statuses |= {
                 (tenant_id, one): status for one, status in calls.values_list("service_call_id", "status")
             }
@@ -214,7 +216,7 @@ _EXECUTE_AT = Case(
 
 def _read_summaries(tenant_id: uuid.UUID, ids: list[uuid.UUID]) -> list[CallSummary]:
     rows = (
-        _calls(tenant_id)
+        _select_calls(tenant_id)
         .filter(service_call_id__in=ids)
         .values_list(
             *VIEW_COLUMNS,
@@ -227,5 +229,5 @@ def _read_summaries(tenant_id: uuid.UUID, ids: list[uuid.UUID]) -> list[CallSumm
     return [CallSummary(*row, tags=tags.get(row[1], [])) for row in rows]
 
 
-def _calls(tenant_id: uuid.UUID) -> QuerySet[ServiceCall]:
+def _select_calls(tenant_id: uuid.UUID) -> QuerySet[ServiceCall]:
     return ServiceCall.objects.for_tenant(tenant_id)

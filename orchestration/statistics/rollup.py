@@ -155,7 +155,7 @@ class _TenantRound:
 
     def iter_pieces(self) -> Iterator[None]:
         yield from self._forward()
-        yield from self._again()
+        yield from self._recount_open()
         yield from self._back()
 
     def _forward(self) -> Iterator[None]:
@@ -188,7 +188,7 @@ class _TenantRound:
                 horizon = min(horizon, max(round_down(due_at, STEP[MINUTE]), begin + STEP[MINUTE]))
         return horizon
 
-    def _again(self) -> Iterator[None]:
+    def _recount_open(self) -> Iterator[None]:
         for resolution, starts_at, count, counted_at in self._list_open():
             if self.now - counted_at < timedelta(minutes=1) * count / CALLS_PER_MINUTE_WAITED:
                 continue

@@ -90,7 +90,7 @@ def due(row: Row) -> datetime:
 def test_a_list_has_the_calls_that_match_its_filters(
     acme: Api, rows: list[Row], few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(call_lists, "MAX_FEW", few)
+    monkeypatch.setattr(call_lists, "MAX_SORTED_IDS", few)
     assert len(rows) == CALLS
     pairs = [("&".join(names), names) for n in (0, 1, 2) for names in itertools.combinations(FILTERS, n)]
     for turn, (query, names) in enumerate(pairs):

@@ -53,7 +53,7 @@ def test_chips_count_within_the_other_filters(viewer: Client) -> None:
 def test_chips_say_so_if_they_count_without_the_other_filters(
     viewer: Client, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(call_lists, "MAX_FEW", 1)
+    monkeypatch.setattr(call_lists, "MAX_SORTED_IDS", 1)
     page = get_list_page(viewer, f"host=one.test&tenant={tenant.tenant_id}")
     assert read_chips(page)["Failed"] == "4"
     assert "The counts include all calls of acme" in page
@@ -61,7 +61,7 @@ def test_chips_say_so_if_they_count_without_the_other_filters(
 
 @pytest.mark.parametrize("few", [0, 5000], ids=["walks", "few"])
 def test_the_total_matches_the_list(tenant: Tenant, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(call_lists, "MAX_FEW", few)
+    monkeypatch.setattr(call_lists, "MAX_SORTED_IDS", few)
     cases: list[tuple[dict[str, Any], int]] = [
         ({}, 12),
         ({"statuses": frozenset({"Failed"})}, 4),
@@ -83,7 +83,7 @@ def test_the_total_matches_the_list(tenant: Tenant, few: int, monkeypatch: pytes
 def test_an_unknown_total_is_at_least_the_number_found(
     tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(call_lists, "MAX_FEW", 1)
+    monkeypatch.setattr(call_lists, "MAX_SORTED_IDS", 1)
     monkeypatch.setattr(call_counts, "MAX_ROWS_SCANNED", 6)
     found = count_calls(filters(tenant, host="two.test", statuses=frozenset({"Failed"})))
     assert (found.total, found.exact) == (2, False)

@@ -45,7 +45,7 @@ FILTERS = {
 
 @pytest.mark.parametrize("few", [0, 5000], ids=["walks", "few"])
 def test_matching_calls_are_listed(viewer: Client, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(call_lists, "MAX_FEW", few)
+    monkeypatch.setattr(call_lists, "MAX_SORTED_IDS", few)
     for query, expected in FILTERS.items():
         assert set(read_names(get_list_page(viewer, query))) == expected, query
     for (one, first), (other, second) in itertools.combinations(FILTERS.items(), 2):

@@ -39,7 +39,7 @@ def follow(client: Client, page: str, rel: str) -> str:
 def test_paging_in_both_directions_shows_every_call_once(
     viewer: Client, query: str, sort: str, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(call_lists, "MAX_FEW", few)
+    monkeypatch.setattr(call_lists, "MAX_SORTED_IDS", few)
     everything = read_names(get_list_page(viewer, f"{query}sort={sort}"))
     page = get_list_page(viewer, f"{query}sort={sort}&limit=10")
     there = [page]

@@ -136,15 +136,15 @@ _RULES: dict[str, str | Callable[[dict[str, Any]], str]] = {
     "dict_type": "must be an object",
     "model_type": "must be an object",
     "model_attributes_type": "must be an object",
-    "string_too_short": lambda limits: _at_least(limits["min_length"], "character"),
+    "string_too_short": lambda limits: _format_min_length(limits["min_length"], "character"),
     "string_too_long": lambda limits: f"must be at most {limits['max_length']} characters",
-    "too_short": lambda limits: _at_least(limits["min_length"], "item"),
+    "too_short": lambda limits: _format_min_length(limits["min_length"], "item"),
     "too_long": lambda limits: f"must have at most {limits['max_length']} items",
     "greater_than_equal": lambda limits: f"must be at least {format_number(limits['ge'])}",
     "less_than_equal": lambda limits: f"must be at most {format_number(limits['le'])}",
     "string_pattern_mismatch": lambda limits: "must be " + _PATTERN_RULES[limits["pattern"]],
-    "literal_error": lambda limits: _one_of(limits["expected"]),
-    "enum": lambda limits: _one_of(limits["expected"]),
+    "literal_error": lambda limits: _format_choices(limits["expected"]),
+    "enum": lambda limits: _format_choices(limits["expected"]),
     "rule": lambda limits: str(limits["rule"]),
 }
 
@@ -156,9 +156,9 @@ def _describe(line: ErrorDetails) -> str:
     return rule if isinstance(rule, str) else rule(line["ctx"])
 
 
-def _at_least(length: int, unit: str) -> str:
+def _format_min_length(length: int, unit: str) -> str:
     return "must not be empty" if length == 1 else f"must have at least {length} {unit}s"
 
 
-def _one_of(expected: str) -> str:
+def _format_choices(expected: str) -> str:
     return "must be one of " + expected.replace("'", "")

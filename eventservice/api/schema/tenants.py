@@ -149,7 +149,7 @@ class RotationSchema(RequestModel):
         return DEFAULT_OVERLAP if self.overlap is None else timedelta(seconds=self.overlap)
 
 
-def name_taken(name: str) -> Conflict:
+def build_name_conflict(name: str) -> Conflict:
     """Return the error of a new tenant whose name another tenant has."""
     return Conflict("already_exists", f"A tenant {name!r} already exists.", errors={"name": "must be new"})
 
@@ -207,7 +207,7 @@ class ApiKeySchema(ResponseModel):
 
     @classmethod
     def from_key(cls, key: ApiKey) -> ApiKeySchema:
-        return cls(**_key_members(key))
+        return cls(**_build_key_members(key))
 
 
 class NewApiKeySchema(ApiKeySchema):
@@ -215,7 +215,7 @@ class NewApiKeySchema(ApiKeySchema):
 
     @classmethod
     def from_new_key(cls, key: ApiKey, text: str) -> NewApiKeySchema:
-        return cls(**_key_members(key), key=text)
+        return cls(**_build_key_members(key), key=text)
 
 
 class TenantPageSchema(Page[TenantSchema]):
@@ -230,7 +230,7 @@ class ApiKeyPageSchema(Page[ApiKeySchema]):
     pass
 
 
-def _key_members(key: ApiKey) -> dict[str, Any]:
+def _build_key_members(key: ApiKey) -> dict[str, Any]:
     return {
         "key_id": key.key_id,
         "name": key.name,

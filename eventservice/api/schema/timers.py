@@ -116,7 +116,7 @@ class ListedTimerSchema(ResponseModel):
 
     @classmethod
     def from_summary(cls, call: CallSummary) -> ListedTimerSchema:
-        return cls(**_members(call, call.execute_at, call.url))
+        return cls(**_build_members(call, call.execute_at, call.url))
 
 
 class TimerSchema(ListedTimerSchema):
@@ -128,7 +128,7 @@ class TimerSchema(ListedTimerSchema):
     def from_call(cls, call: TimerCall) -> TimerSchema:
         spec = call.request_spec
         return cls(
-            **_members(call, spec["body"]["executeAt"], spec["url"]),
+            **_build_members(call, spec["body"]["executeAt"], spec["url"]),
             payload=spec["body"]["payload"],
             retry_policy=RetryPolicySchema.from_stored(call.retry_policy),
             callback_timeout_seconds=call.timeout_seconds,
@@ -139,7 +139,7 @@ class TimerPageSchema(Page[ListedTimerSchema]):
     pass
 
 
-def _members(call: CallView, execute_at: str | None, callback_url: str) -> dict[str, Any]:
+def _build_members(call: CallView, execute_at: str | None, callback_url: str) -> dict[str, Any]:
     return {
         "namespace": call.namespace,
         "timer_id": call.external_id,

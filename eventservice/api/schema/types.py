@@ -109,10 +109,10 @@ class Duration:
         if self.clamped:
             seconds = min(seconds, self.maximum)
         if not self.minimum <= seconds <= self.maximum:
-            raise rule_error(f"must be from {self._range()}")
+            raise rule_error(f"must be from {self._format_range()}")
         return seconds
 
-    def _range(self) -> str:
+    def _format_range(self) -> str:
         return f"{format_duration(self.minimum)} to {format_duration(self.maximum)}"
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
@@ -121,7 +121,7 @@ class Duration:
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
-        about = f"A duration from {self._range()}, such as `90s`, `5m`, `1d12h` or `PT90S`."
+        about = f"A duration from {self._format_range()}, such as `90s`, `5m`, `1d12h` or `PT90S`."
         if self.clamped:
             about += " A longer one is shortened."
         return {"type": "string", "minLength": 2, "pattern": DURATION_PATTERN, "description": about}

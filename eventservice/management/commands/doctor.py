@@ -65,11 +65,11 @@ class Command(BaseCommand):
 
 
 def examine() -> Iterator[Finding]:
-    yield environment()
-    yield from system_checks()
-    yield encryption_keys()
-    yield static_files()
-    reached = database()
+    yield check_environment()
+    yield from run_system_checks()
+    yield check_encryption_keys()
+    yield check_static_files()
+    reached = check_database()
     yield reached
     if reached.is_ok:
         for look in (*get_dialect().health_checks, *DATABASE_CHECKS):
@@ -82,17 +82,24 @@ def _run(look: Callable[[], Iterable[Finding]]) -> list[Finding]:
         with transaction.atomic():
             return list(look())
     except DatabaseError as error:
-        return [check(look.__name__, False, _join_lines(error), "Fix the other problems first.")]
+        return [
+            check(
+                look.__name__.removeprefix("check_"),
+                False,
+                _join_lines(error),
+                "Fix the other problems first.",
+            )
+        ]
 
 
 # --- settings -------------------------------------------------------------------------------------------------
 
 
-def environment() -> Finding:
+def check_environment() -> Finding:
     return check("environment", True, settings.ENVIRONMENT)
 
 
-def system_checks() -> Iterator[Finding]:
+def run_system_checks() -> Iterator[Finding]:
     messages = [m for m in checks.run_checks() if m.level >= checks.WARNING and not m.is_silenced()]
     for message in messages:
         severity = Severity.ERROR if message.is_serious() else Severity.WARNING
@@ -101,7 +108,7 @@ def system_checks() -> Iterator[Finding]:
         yield check("system_checks", True, "no problems")
 
 
-def encryption_keys() -> Finding:
+def check_encryption_keys() -> Finding:
     code = "encryption_keys"
     if not settings.ENCRYPTION_KEYS:
         return check(code, True, "none: derived from SECRET_KEY, for development only")
@@ -112,7 +119,7 @@ def encryption_keys() -> Finding:
     return check(code, works, text, remedy)
 
 
-def static_files() -> Finding:
+def check_static_files() -> Finding:
     code = "static_files"
     if settings.WHITENOISE_USE_FINDERS:
         return check(code, True, "served from the source tree, for development only")
@@ -137,7 +144,7 @@ def _list_outdated_files() -> Iterator[str]:
 # --- the database ---------------------------------------------------------------------------------------------
 
 
-def database() -> Finding:
+def check_database() -> Finding:
     place = connection.settings_dict
     where = str(place["NAME"]) if not place["HOST"] else f"{place['NAME']} at {place['HOST']}:{place['PORT']}"
     try:
@@ -149,7 +156,7 @@ def database() -> Finding:
         return check("database", False, f"{where}: {_join_lines(error)}", remedy)
 
 
-def migrations() -> Iterator[Finding]:
+def check_migrations() -> Iterator[Finding]:
     executor = MigrationExecutor(connection)
     missing = [
         f"{m.app_label}.{m.name}" for m, _ in executor.migration_plan(executor.loader.graph.leaf_nodes())
@@ -158,14 +165,14 @@ def migrations() -> Iterator[Finding]:
     yield check("migrations", not missing, text, "Run `manage.py migrate`.")
 
 
-def writing() -> Iterator[Finding]:
+def check_writing() -> Iterator[Finding]:
     with transaction.atomic():
         Slot.objects.create(name=f"doctor {new_id().hex[:8]}")
         transaction.set_rollback(True)
     yield check("writing", True, "wrote a row and rolled back")
 
 
-def clock() -> Iterator[Finding]:
+def check_clock() -> Iterator[Finding]:
     skew = db_now() - datetime.now(UTC)
     text = f"the database's clock differs by {skew.total_seconds():+.3f} s from this host's"
     remedy = "Run chrony or another NTP client on both: logs and certificates depend on this host's clock."
@@ -199,14 +206,14 @@ def _list_stored_secrets() -> Iterator[tuple[str, str]]:
 # --- the running system ---------------------------------------------------------------------------------------
 
 
-def running_system() -> list[Finding]:
+def check_running_system() -> list[Finding]:
     now = db_now()
     return diagnose(
         read_cluster(now, Slot.objects.order_by("name")), read_live_counts(None, now), get_outbox_status()
     )
 
 
-DATABASE_CHECKS = (migrations, writing, clock, check_stored_secrets, running_system)
+DATABASE_CHECKS = (check_migrations, check_writing, check_clock, check_stored_secrets, check_running_system)
 
 
 def _join_lines(error: Exception) -> str:
@@ -221,7 +228,7 @@ def _build_report(findings: list[Finding]) -> dict[str, object]:
         "ok": all(finding.severity is not Severity.ERROR for finding in findings),
         "findings": [
             {
-                "name": _name(finding),
+                "name": _format_name(finding),
                 "ok": finding.severity is not Severity.ERROR,
                 "severity": finding.severity,
                 "detail": finding.text,
@@ -237,10 +244,10 @@ def _build_table(findings: list[Finding]) -> Table:
     for heading in ("", "check", "result", "what to do"):
         table.add_column(heading, overflow="fold")
     for finding in findings:
-        texts = (_name(finding), finding.text, finding.remedy)
+        texts = (_format_name(finding), finding.text, finding.remedy)
         table.add_row(Text(*STYLES[finding.severity]), *map(Text, texts))
     return table
 
 
-def _name(finding: Finding) -> str:
+def _format_name(finding: Finding) -> str:
     return finding.code.replace("_", " ")

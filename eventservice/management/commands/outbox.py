@@ -58,9 +58,9 @@ class Command(BaseCommand):
         )
 
     def handle(self, *args: object, action: str, **options: object) -> None:
-        getattr(self, f"_{action}")(**options)
+        getattr(self, f"run_{action}")(**options)
 
-    def _status(self, **options: object) -> None:
+    def run_status(self, **options: object) -> None:
         current = get_status()
         self.stdout.write(
             f"unpublished          {current.unpublished} (oldest: {current.lag.total_seconds():.1f} s ago)"
@@ -74,7 +74,7 @@ class Command(BaseCommand):
         if current.unowned_partitions:
             self.stdout.write(f"no dispatcher        {current.unowned_partitions} partitions")
 
-    def _parked(self, **options: object) -> None:
+    def run_parked(self, **options: object) -> None:
         for event in list_parked_events().iterator(chunk_size=500):
             aggregate = f"{event.tenant_id}/{event.aggregate_id}#{event.aggregate_seq}"
             self.stdout.write(
@@ -82,20 +82,20 @@ class Command(BaseCommand):
             )
             self.stdout.write(f"    {event.last_error}")
 
-    def _retry(self, *, id: int, **options: object) -> None:
+    def run_retry(self, *, id: int, **options: object) -> None:
         if not unpark(id):
             raise CommandError(f"Event {id} is not parked. `manage.py outbox parked` lists parked events.")
         self.stdout.write(f"Event {id} will be published again, followed by the events behind it.")
 
-    def _skip(self, *, id: int, **options: object) -> None:
+    def run_skip(self, *, id: int, **options: object) -> None:
         if not skip(id):
             raise CommandError(f"Event {id} is not parked. `manage.py outbox parked` lists parked events.")
         self.stdout.write(f"Event {id} was skipped. The events behind it will be published.")
 
-    def _replay(self, *, since: datetime | timedelta, tenant: str | None, **options: object) -> None:
+    def run_replay(self, *, since: datetime | timedelta, tenant: str | None, **options: object) -> None:
         start = db_now() - since if isinstance(since, timedelta) else since
         tenant_id = None if tenant is None else get_tenant_argument(tenant).tenant_id
         self.stdout.write(f"{replay(start, tenant_id)} events will be published again.")
 
-    def _prune(self, *, older_than: timedelta, limit: int, **options: object) -> None:
+    def run_prune(self, *, older_than: timedelta, limit: int, **options: object) -> None:
         self.stdout.write(f"{prune(older_than, limit)} rows deleted.")

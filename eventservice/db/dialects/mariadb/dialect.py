@@ -86,4 +86,4 @@ class MariaDBDialect(Dialect):
     writer = MariaDBWriter()
     errors = MariaDBErrors()
     fragments = MariaDBFragments()
-    health_checks = (health.collation, health.session_timeouts)
+    health_checks = (health.check_collation, health.check_session_timeouts)

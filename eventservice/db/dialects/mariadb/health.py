@@ -10,7 +10,7 @@ from eventservice.kernel.findings import Finding, check
 TIMEOUTS = ("idle_transaction_timeout", "innodb_lock_wait_timeout", "max_statement_time")
 
 
-def collation() -> Iterator[Finding]:
+def check_collation() -> Iterator[Finding]:
     wrong = fetch_value(
         "SELECT GROUP_CONCAT(table_name) FROM information_schema.tables"
         " WHERE table_schema = DATABASE() AND table_type = 'BASE TABLE' AND table_collation NOT LIKE 'utf8mb4%bin'"
@@ -20,5 +20,5 @@ def collation() -> Iterator[Finding]:
     yield check("collation", not wrong, text, remedy)
 
 
-def session_timeouts() -> Iterator[Finding]:
+def check_session_timeouts() -> Iterator[Finding]:
     yield check_timeouts({name: f"SELECT @@{name}" for name in TIMEOUTS})

@@ -106,7 +106,7 @@ class PostgreSQLDialect(Dialect):
     writer = PostgreSQLWriter()
     errors = PostgreSQLErrors()
     fragments = PostgreSQLFragments()
-    health_checks = (health.session_timeouts, health.planner_statistics)
+    health_checks = (health.check_session_timeouts, health.check_planner_statistics)
 
     def list_tables_without_statistics(self) -> list[str]:
         return list_tables_without_statistics()

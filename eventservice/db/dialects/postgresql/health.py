@@ -15,11 +15,11 @@ TIMEOUTS = ("idle_in_transaction_session_timeout", "lock_timeout", "statement_ti
 MANY_ROWS = 5000
 
 
-def session_timeouts() -> Iterator[Finding]:
+def check_session_timeouts() -> Iterator[Finding]:
     yield check_timeouts({name: f"SHOW {name}" for name in TIMEOUTS})
 
 
-def planner_statistics() -> Iterator[Finding]:
+def check_planner_statistics() -> Iterator[Finding]:
     names = [name for name in list_tables_without_statistics() if _has_many_rows(name)]
     text = f"missing for {', '.join(names)}" if names else "collected for every table with rows"
     remedy = "Run ANALYZE in the database: without statistics, lists can take seconds."

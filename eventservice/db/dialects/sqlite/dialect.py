@@ -97,7 +97,7 @@ class SQLiteDialect(Dialect):
     errors = SQLiteErrors()
     fragments = SQLiteFragments()
     has_lock_timeout = False
-    health_checks = (health.sqlite_library, health.sqlite_pragmas, health.disk_space)
+    health_checks = (health.check_sqlite_library, health.check_sqlite_pragmas, health.check_disk_space)
 
     # FULL where submissions are acknowledged. A power cut can only make the engine repeat its work.
     synchronous = "FULL"

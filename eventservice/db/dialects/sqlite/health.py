@@ -17,7 +17,7 @@ PRAGMAS = {"journal_mode": "wal", "foreign_keys": 1, "synchronous": 2, "busy_tim
 MIN_FREE_BYTES = 1 << 30
 
 
-def sqlite_library() -> Iterator[Finding]:
+def check_sqlite_library() -> Iterator[Finding]:
     library: Any = connection.Database  # type: ignore[attr-defined]
     remedy = (
         "Install pysqlite3 (requirements.lock): this version of SQLite can lose pages when the WAL is reset."
@@ -25,14 +25,14 @@ def sqlite_library() -> Iterator[Finding]:
     yield check("sqlite_library", library.sqlite_version_info >= FIXED, library.sqlite_version, remedy)
 
 
-def sqlite_pragmas() -> Iterator[Finding]:
+def check_sqlite_pragmas() -> Iterator[Finding]:
     found = {name: fetch_value(f"PRAGMA {name}") for name in PRAGMAS}
     text = ", ".join(f"{name}={value}" for name, value in found.items())
     remedy = "Keep the file on a local disk: WAL does not work on a share."
     yield check("sqlite_pragmas", found == PRAGMAS, text, remedy)
 
 
-def disk_space() -> Iterator[Finding]:
+def check_disk_space() -> Iterator[Finding]:
     folder = Path(connection.settings_dict["NAME"]).absolute().parent
     free = shutil.disk_usage(folder).free
     remedy = f"Free at least {MIN_FREE_BYTES >> 30} GiB for the WAL, or move DB_PATH."
