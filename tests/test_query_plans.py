@@ -46,15 +46,15 @@ def rows(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
         delete_rows()
 
 
-def calls(**conditions: Any) -> Any:
+def select_calls(**conditions: Any) -> Any:
     return ServiceCall.objects.for_tenant(TENANT).filter(**conditions)
 
 
-def page(**wanted: Any) -> Any:
+def read_page(**wanted: Any) -> Any:
     return list_calls([CallFilter(TENANT, **wanted)], Order(), 50)
 
 
-def poller(*, crowded: bool = False) -> Poller:
+def build_poller(*, crowded: bool = False) -> Poller:
     leases = Leases(TimerShard, new_id(), timedelta(minutes=1))
     leases.held = dict.fromkeys(range(SHARDS), 0)
     return Poller(leases, crowded)
@@ -65,13 +65,13 @@ HELD_BACK = HeldBack(
 )
 
 
-def resting() -> Poller:
-    rested = poller()
+def build_resting_poller() -> Poller:
+    rested = build_poller()
     rested._rest_until, rested._since = math.inf, db_now() - timedelta(seconds=1)
     return rested
 
 
-def admin_page(model: str, **query: Any) -> Any:
+def get_admin_page(model: str, **query: Any) -> Any:
     viewer = Client()
     viewer.force_login(User.objects.get_or_create(username="vera", is_staff=True)[0])
     response = viewer.get(f"/admin/{model}/", {"tenant": TENANT, **query})
@@ -82,27 +82,27 @@ def admin_page(model: str, **query: Any) -> Any:
 # query: (what makes it, a text that only its statement contains, the indexes it must use)
 QUERIES: dict[str, tuple[Callable[[], Any], str, set[str]]] = {
     "what is due in the owned shards": (
-        lambda: poller().claim_due(1000),
+        lambda: build_poller().claim_due(1000),
         "due_at <=",
         {"idx_timer_schedules_shard"},
     ),
     "what is due beside those who are held back": (
-        lambda: poller().claim_due(1000, HELD_BACK),
+        lambda: build_poller().claim_due(1000, HELD_BACK),
         "due_at <=",
         {"idx_timer_schedules_shard"},
     ),
     "what has become due since then, beside those who are held back": (
-        lambda: resting().claim_due(1000, HeldBack([TENANT], ["slow.test"])),
+        lambda: build_resting_poller().claim_due(1000, HeldBack([TENANT], ["slow.test"])),
         "due_at >",
         {"idx_timer_schedules_shard"},
     ),
     "what is due of a tenant, when tenants must share": (
-        lambda: poller(crowded=True).claim_due(100),
+        lambda: build_poller(crowded=True).claim_due(100),
         "due_at <=",
         {"idx_timer_schedules_due_at"},
     ),
     "when the next timer is due": (
-        lambda: poller().seconds_until_due(),
+        lambda: build_poller().seconds_until_due(),
         "first_due",
         {"idx_timer_schedules_shard"},
     ),
@@ -117,42 +117,42 @@ QUERIES: dict[str, tuple[Callable[[], Any], str, set[str]]] = {
         {"idx_timer_schedules_correlation_id"},
     ),
     "calls with a tag and a status (the spec's)": (
-        lambda: list(calls(status="Scheduled", tags__tag="urgent")),
+        lambda: list(select_calls(status="Scheduled", tags__tag="urgent")),
         "service_call_tags",
         {"idx_service_call_tags_tag"},
     ),
     "calls of a status, soonest first": (
-        lambda: list(calls(status="Scheduled").order_by("due_at")[:50]),
+        lambda: list(select_calls(status="Scheduled").order_by("due_at")[:50]),
         "service_calls",
         {"idx_service_calls_status"},
     ),
     "calls of a status, latest first": (
-        lambda: list(calls(status="Succeeded").order_by("-due_at")[:50]),
+        lambda: list(select_calls(status="Succeeded").order_by("-due_at")[:50]),
         "service_calls",
         {"idx_service_calls_status"},
     ),
     "a page of all calls, the newest first": (
-        lambda: page(),
+        lambda: read_page(),
         "ORDER BY",
         {"idx_service_calls_submitted"},
     ),
     "whether a host has few calls": (
-        lambda: page(host="seldom.test"),
+        lambda: read_page(host="seldom.test"),
         f"LIMIT {MAX_SORTED_IDS + 1}",
         {"idx_service_calls_host"},
     ),
     "whether a name has few calls": (
-        lambda: page(name="seldom"),
+        lambda: read_page(name="seldom"),
         f"LIMIT {MAX_SORTED_IDS + 1}",
         {"idx_service_calls_name"},
     ),
     "the calls of a correlation id": (
-        lambda: page(correlation_id=new_id()),
+        lambda: read_page(correlation_id=new_id()),
         "ORDER BY",
         {"idx_service_calls_correlation"},
     ),
     "the replays of a call": (
-        lambda: page(replay_of=new_id()),
+        lambda: read_page(replay_of=new_id()),
         "ORDER BY",
         {"idx_service_calls_replay"},
     ),
@@ -167,7 +167,7 @@ QUERIES: dict[str, tuple[Callable[[], Any], str, set[str]]] = {
         {"idx_service_calls_replay"},
     ),
     "whether a tag has few calls": (
-        lambda: page(tags=frozenset({"urgent"})),
+        lambda: read_page(tags=frozenset({"urgent"})),
         f"LIMIT {MAX_SORTED_IDS + 1}",
         {"idx_service_call_tags_tag"},
     ),
@@ -199,12 +199,12 @@ QUERIES: dict[str, tuple[Callable[[], Any], str, set[str]]] = {
         {"idx_service_call_tags_tag", "idx_service_calls_status"},
     ),
     "the call of an idempotency key": (
-        lambda: list(calls(idempotency_key__in=["key-66", "key-71"])),
+        lambda: list(select_calls(idempotency_key__in=["key-66", "key-71"])),
         "idempotency_key",
         {"uq_service_calls_idempotency"},
     ),
     "the live call of a timer's id": (
-        lambda: list(calls(namespace="default", live_external_id="order-66")),
+        lambda: list(select_calls(namespace="default", live_external_id="order-66")),
         "live_external_id",
         {"uq_service_calls_live_timer"},
     ),
@@ -229,27 +229,27 @@ QUERIES: dict[str, tuple[Callable[[], Any], str, set[str]]] = {
         {"idx_timer_schedules_shard"},
     ),
     "a page of calls in the admin": (
-        lambda: admin_page("orchestration/servicecall"),
+        lambda: get_admin_page("orchestration/servicecall"),
         "DESC LIMIT 50",
         {"idx_service_calls_submitted"},
     ),
     "a page of calls of a status in the admin": (
-        lambda: admin_page("orchestration/servicecall", status="Succeeded"),
+        lambda: get_admin_page("orchestration/servicecall", status="Succeeded"),
         "DESC LIMIT 50",
         {"idx_service_calls_status"},
     ),
     "a page of timers in the admin": (
-        lambda: admin_page("timers/timerschedule"),
+        lambda: get_admin_page("timers/timerschedule"),
         "ASC LIMIT 50",
         {"idx_timer_schedules_due_at"},
     ),
     "a page of a tenant's events in the admin": (
-        lambda: admin_page("outbox/outboxevent"),
+        lambda: get_admin_page("outbox/outboxevent"),
         "DESC LIMIT 50",
         {"uq_outbox_aggregate_seq"},
     ),
     "a page of tags in the admin": (
-        lambda: admin_page("orchestration/servicecalltag"),
+        lambda: get_admin_page("orchestration/servicecalltag"),
         "DESC LIMIT 50",
         set(),
     ),

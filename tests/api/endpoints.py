@@ -26,20 +26,20 @@ class Endpoint(NamedTuple):
         return f"{self.method} {self.route}"
 
 
-def endpoints() -> list[Endpoint]:
+def list_endpoints() -> list[Endpoint]:
     return [
         Endpoint(method.upper(), route)
-        for route, view in _views(get_resolver().url_patterns, "")
+        for route, view in _list_views(get_resolver().url_patterns, "")
         if route.startswith("api/v1/")
         for method in METHODS
         if hasattr(view, method)
     ]
 
 
-def _views(patterns: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+def _list_views(patterns: Any, prefix: str) -> Iterator[tuple[str, Any]]:
     for pattern in patterns:
         route = prefix + str(pattern.pattern)
         if isinstance(pattern, URLResolver):
-            yield from _views(pattern.url_patterns, route)
+            yield from _list_views(pattern.url_patterns, route)
         elif isinstance(pattern, URLPattern):
             yield route, getattr(pattern.callback, "cls", None)

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.django_db
 SECRET = "whsec_" + "C4n4ry" * 6
 
 
-def key_id(api: Api) -> str:
+def get_key_id(api: Api) -> str:
     return api.key.split("_")[2]
 
 
@@ -31,7 +31,7 @@ def take_entries() -> list[tuple[str, str, dict[str, Any]]]:
 def test_the_actor_is_the_key(operator: Api) -> None:
     operator("PATCH", "", {"maxPending": 7})
     row = OperatorAction.objects.for_tenant(operator.tenant.tenant_id).get()
-    assert (row.user, row.action) == (f"key:{key_id(operator)}", "tenant-change")
+    assert (row.user, row.action) == (f"key:{get_key_id(operator)}", "tenant-change")
 
 
 def test_creating_a_tenant_is_recorded(operator: Api) -> None:

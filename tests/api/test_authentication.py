@@ -95,24 +95,24 @@ def test_the_keys_of_an_inactive_tenant_are_refused(acme: Api, operator: Api) ->
     assert operator.get("/service-calls").status_code == 200
 
 
-def signed_in(**rights: Any) -> Client:
+def sign_in(**rights: Any) -> Client:
     client = Client(enforce_csrf_checks=True)
     client.force_login(User.objects.create_user("olga", **rights))
     return client
 
 
 def test_a_signed_in_operator_may_look(acme: Api) -> None:
-    viewer = signed_in(is_staff=True)
+    viewer = sign_in(is_staff=True)
     assert viewer.get(acme.root + "/service-calls").status_code == 200
     assert viewer.get("/api/v1/nodes").status_code == 200
 
 
 def test_a_signed_in_person_who_is_no_operator_may_not(acme: Api) -> None:
-    assert signed_in().get(acme.root + "/service-calls").status_code == 401
+    assert sign_in().get(acme.root + "/service-calls").status_code == 401
 
 
 def test_a_session_needs_its_token_to_write(acme: Api) -> None:
-    response = signed_in(is_staff=True, is_superuser=True).post(
+    response = sign_in(is_staff=True, is_superuser=True).post(
         acme.root + "/service-calls", build_submission(), content_type="application/json"
     )
     assert response.status_code == 403
@@ -163,7 +163,7 @@ ODD = {
 def test_a_session_gets_the_same_errors_of_a_body_as_a_key(
     acme: Api, path: str, kind: str, body: bytes, status: int
 ) -> None:
-    reader, client = create_api(acme.tenant, ["read"]), signed_in(is_staff=True)
+    reader, client = create_api(acme.tenant, ["read"]), sign_in(is_staff=True)
     client.cookies["csrftoken"] = token = "t" * 32
     told = client.generic("POST", acme.root + path, body, kind, headers={"X-CSRFToken": token})
     by_key = reader("POST", path, raw=body, headers={"Content-Type": kind}).json()

@@ -12,7 +12,7 @@ from tests.api.conftest import Api, build_submission, get_errors
 pytestmark = pytest.mark.django_db
 
 
-def batch(api: Api, *items: Any, **more: Any) -> Any:
+def submit_batch(api: Api, *items: Any, **more: Any) -> Any:
     return api.post("/service-calls/batch", {"items": list(items), **more})
 
 
@@ -21,7 +21,7 @@ def count_calls(api: Api) -> int:
 
 
 def test_a_bad_item_does_not_lose_the_good_ones(acme: Api) -> None:
-    response = batch(acme, build_submission(name="a"), {"name": ""}, build_submission(name="b"), 7)
+    response = submit_batch(acme, build_submission(name="a"), {"name": ""}, build_submission(name="b"), 7)
     assert response.status_code == 202
     answer = response.json()
     assert [item["status"] for item in answer["items"]] == [202, 400, 202, 400]
@@ -35,15 +35,15 @@ def test_a_bad_item_does_not_lose_the_good_ones(acme: Api) -> None:
 
 
 def test_an_atomic_batch_accepts_all_items_or_none(acme: Api) -> None:
-    refused = batch(acme, build_submission(), {"name": ""}, atomic=True)
+    refused = submit_batch(acme, build_submission(), {"name": ""}, atomic=True)
     assert set(get_errors(refused)) == {"/items/1/name", "/items/1/requestSpec"}
     assert count_calls(acme) == 0
-    assert batch(acme, build_submission(), build_submission(), atomic=True).json()["accepted"] == 2
+    assert submit_batch(acme, build_submission(), build_submission(), atomic=True).json()["accepted"] == 2
 
 
 def test_a_conflict_takes_no_other_item_with_it(acme: Api) -> None:
     there = acme.submit(idempotencyKey="once")
-    answer = batch(
+    answer = submit_batch(
         acme,
         build_submission(name="fresh"),
         build_submission(idempotencyKey="once"),
@@ -59,7 +59,7 @@ def test_a_conflict_takes_no_other_item_with_it(acme: Api) -> None:
 
 def test_an_atomic_batch_with_a_conflict_stores_nothing(acme: Api) -> None:
     acme.submit(idempotencyKey="once")
-    response = batch(
+    response = submit_batch(
         acme, build_submission(), build_submission(idempotencyKey="once", name="other"), atomic=True
     )
     assert response.status_code == 409
@@ -67,7 +67,9 @@ def test_an_atomic_batch_with_a_conflict_stores_nothing(acme: Api) -> None:
 
 
 def test_a_key_twice_in_one_batch_is_one_call(acme: Api) -> None:
-    answer = batch(acme, build_submission(idempotencyKey="k"), build_submission(idempotencyKey="k")).json()
+    answer = submit_batch(
+        acme, build_submission(idempotencyKey="k"), build_submission(idempotencyKey="k")
+    ).json()
     assert [item["replayed"] for item in answer["items"]] == [False, True]
     assert count_calls(acme) == 1
 
@@ -84,7 +86,7 @@ def test_two_items_with_the_same_id_are_refused(acme: Api, atomic: bool) -> None
 
 
 def test_a_thousand_items_are_one_transaction(acme: Api) -> None:
-    answer = batch(acme, *(build_submission(name=str(n)) for n in range(1000))).json()
+    answer = submit_batch(acme, *(build_submission(name=str(n)) for n in range(1000))).json()
     assert answer["accepted"] == 1000
     moments = ServiceCall.objects.for_tenant(acme.tenant.tenant_id).values_list("submitted_at").distinct()
     assert len(moments) == 1

@@ -19,13 +19,13 @@ from tests.api.conftest import Api, build_submission
 from tests.database_errors import lock_timeout
 
 
-def busy(*_: Any) -> Any:
+def fail_on_lock(*_: Any) -> Any:
     raise lock_timeout()
 
 
 @pytest.mark.django_db
 def test_a_busy_database_allows_another_try(acme: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lifecycle, "submit", busy)
+    monkeypatch.setattr(lifecycle, "submit", fail_on_lock)
     answer = acme.post("/service-calls", build_submission())
     assert (answer.status_code, answer.json()["code"], answer["Retry-After"]) == (503, "database_busy", "1")
     assert "Nothing was changed" in answer.json()["detail"]
@@ -50,11 +50,11 @@ def test_a_lost_connection_after_the_commit_is_an_unknown_outcome(
     assert ServiceCall.objects.for_tenant(acme.tenant.tenant_id).count() == 1
 
 
-def last_used(api: Api) -> Any:
+def get_last_used(api: Api) -> Any:
     return ApiKey.objects.for_tenant(api.tenant.tenant_id).get().last_used_at
 
 
-def the_call(api: Api) -> Any:
+def get_call(api: Api) -> Any:
     return ServiceCall.objects.for_tenant(api.tenant.tenant_id).get()
 
 
@@ -70,22 +70,22 @@ def test_a_failed_read_after_the_commit_is_an_unknown_outcome(
     acme: Api, monkeypatch: pytest.MonkeyPatch, method: str, action: str, body: Any, done: dict[str, str]
 ) -> None:
     call = acme.submit()["serviceCallId"]
-    monkeypatch.setattr("eventservice.api.calls.read_call", busy)
+    monkeypatch.setattr("eventservice.api.calls.read_call", fail_on_lock)
     answer = acme(method, f"/service-calls/{call}{action}", body)
     assert (answer.status_code, answer.json()["code"]) == (503, "outcome_unknown")
-    assert {name: getattr(the_call(acme), name) for name in done} == done
+    assert {name: getattr(get_call(acme), name) for name in done} == done
 
 
 @pytest.mark.django_db
 def test_a_timer_that_cannot_be_shown_was_still_set(acme: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     timer = {"executeAt": "2030-01-01T00:00:00Z", "callbackUrl": "http://target.test/"}
-    monkeypatch.setattr("eventservice.api.timers.get_timer_call", busy)
+    monkeypatch.setattr("eventservice.api.timers.get_timer_call", fail_on_lock)
     answers = [
         acme.post("/timers/create", {"id": "t", **timer}),
         acme.post("/timers/update", {"timerId": "t", "callbackTimeoutSeconds": 7}),
     ]
     assert [answer.json()["code"] for answer in answers] == ["outcome_unknown"] * 2
-    assert the_call(acme).timeout_seconds == 7
+    assert get_call(acme).timeout_seconds == 7
 
 
 @pytest.mark.django_db
@@ -93,7 +93,7 @@ def test_a_timer_that_cannot_be_shown_was_still_set(acme: Api, monkeypatch: pyte
 def test_a_key_that_cannot_be_shown_is_not_created(
     acme: Api, monkeypatch: pytest.MonkeyPatch, rotates: bool
 ) -> None:
-    monkeypatch.setattr(ApiKey, "refresh_from_db", busy)
+    monkeypatch.setattr(ApiKey, "refresh_from_db", fail_on_lock)
     path = f"/api-keys/{acme.key.split('_')[2]}/rotate" if rotates else "/api-keys"
     answer = acme.post(path, {} if rotates else {"scopes": ["read"]})
     assert (answer.status_code, answer.json()["code"]) == (503, "database_busy")
@@ -104,7 +104,7 @@ def test_a_key_that_cannot_be_shown_is_not_created(
 def test_metrics_report_that_the_database_is_unavailable(
     client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("eventservice.api.metrics.find_principal", busy)
+    monkeypatch.setattr("eventservice.api.metrics.find_principal", fail_on_lock)
     monkeypatch.setattr("eventservice.api.metrics.settings.METRICS_OPEN", False)
     answer = client.get("/metrics", HTTP_AUTHORIZATION="Bearer es_live_x")
     assert (answer.status_code, answer.json()["code"]) == (503, "database_busy")
@@ -130,7 +130,7 @@ def test_a_key_works_while_its_use_cannot_be_recorded(
     finally:
         done.set()
         holding.result(30)
-    assert last_used(acme) is None
+    assert get_last_used(acme) is None
     clear_caches()
     acme.get("/service-calls")
-    assert last_used(acme) is not None
+    assert get_last_used(acme) is not None

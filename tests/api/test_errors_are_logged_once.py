@@ -33,7 +33,7 @@ def lines() -> Iterator[Lines]:
     logging.getLogger().removeHandler(handler)
 
 
-def the_line_of(response: Any, lines: Lines) -> dict[str, Any]:
+def find_line(response: Any, lines: Lines) -> dict[str, Any]:
     (line,) = lines()
     assert line["correlation_id"] == response["X-Correlation-Id"]
     return line
@@ -54,7 +54,7 @@ def test_a_refused_request_is_logged_once(
 ) -> None:
     response = acme(method, path)
     assert response.status_code == status
-    assert the_line_of(response, lines)["level"] == "warning"
+    assert find_line(response, lines)["level"] == "warning"
 
 
 def test_an_unexpected_exception_is_logged_once(
@@ -64,7 +64,7 @@ def test_an_unexpected_exception_is_logged_once(
         raise RuntimeError
 
     monkeypatch.setattr(lifecycle, "submit", fail)
-    line = the_line_of(acme.post("/service-calls", build_submission()), lines)
+    line = find_line(acme.post("/service-calls", build_submission()), lines)
     assert (line["level"], line["event"]) == ("error", "request_failed")
     assert "RuntimeError" in line["exception"]
     assert line["tenant_id"] == str(acme.tenant.tenant_id)
@@ -72,7 +72,7 @@ def test_an_unexpected_exception_is_logged_once(
 
 def test_a_log_line_names_no_other_tenant(acme: Api, lines: Lines) -> None:
     acme.submit()
-    assert "tenant_id" not in the_line_of(acme("GET", "/api/v1/nothing"), lines)
+    assert "tenant_id" not in find_line(acme("GET", "/api/v1/nothing"), lines)
 
 
 def raise_error(request: Any) -> HttpResponse:
@@ -86,7 +86,7 @@ urlpatterns = [path("api/broken", raise_error)]
 def test_a_bug_outside_the_views_is_a_problem_too(lines: Lines) -> None:
     response = Client(raise_request_exception=False).get("/api/broken")
     assert response.status_code == 500
-    assert "RuntimeError" in the_line_of(response, lines)["exception"]
+    assert "RuntimeError" in find_line(response, lines)["exception"]
 
 
 def test_a_successful_response_logs_no_error(acme: Api, lines: Lines) -> None:

@@ -16,7 +16,7 @@ from eventservice.tenants.directory import create_tenant
 from eventservice.tenants.keys import create_key
 from orchestration.models import ServiceCall
 from tests.api.conftest import ALL, Api, build_submission, create_api
-from tests.api.endpoints import Endpoint, endpoints
+from tests.api.endpoints import Endpoint, list_endpoints
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -38,7 +38,7 @@ def recorder() -> Iterator[Recorder]:
         yield session
 
 
-def matches(endpoint: Endpoint, path: str) -> bool:
+def is_match(endpoint: Endpoint, path: str) -> bool:
     pattern = re.sub(r"<path:\w+>", "§", endpoint.route)
     pattern = re.sub(r"<\w+:\w+>", "[^/]+", pattern).replace("§", ".+")
     return re.fullmatch("/" + pattern, path) is not None
@@ -50,8 +50,8 @@ def test_every_endpoint_answers_over_http(served: str, recorder: Recorder) -> No
     _use_the_rest(served, acme, recorder)
     unused = [
         str(e)
-        for e in endpoints()
-        if not any(m == e.method and matches(e, path) for m, path, _ in recorder.seen)
+        for e in list_endpoints()
+        if not any(m == e.method and is_match(e, path) for m, path, _ in recorder.seen)
     ]
     assert unused == []
     assert [one for one in recorder.seen if one[2] >= 400] == []

@@ -10,11 +10,11 @@ import pytest
 from eventservice.tenants.directory import declare_namespace
 from eventservice.tenants.keys import create_key
 from tests.api.conftest import ALL, Api
-from tests.api.endpoints import Endpoint, endpoints
+from tests.api.endpoints import Endpoint, list_endpoints
 
 pytestmark = pytest.mark.django_db
 
-ALL_ENDPOINTS = endpoints()
+ALL_ENDPOINTS = list_endpoints()
 OF_A_TENANT = [endpoint for endpoint in ALL_ENDPOINTS if "tenant_id" in endpoint.names]
 OF_ONE_THING = [endpoint for endpoint in OF_A_TENANT if endpoint.names - {"tenant_id", "tag"}]
 COLLECTIONS = [

@@ -64,12 +64,14 @@ FILTERS: dict[str, Callable[[Row], bool]] = {
     "name=part": lambda row: row["name"] == "part",
     "host=X.test": lambda row: row["request"]["host"] == "x.test",
     "namespace=blue": lambda row: row["namespace"] == "blue",
-    "from=2026-03-01T14:05:00Z&to=2026-03-01T14:10:00Z": lambda row: at("14:05") <= due(row) < at("14:10"),
+    "from=2026-03-01T14:05:00Z&to=2026-03-01T14:10:00Z": lambda row: (
+        parse_clock("14:05") <= get_due_at(row) < parse_clock("14:10")
+    ),
     "submittedFrom=2026-03-01T12:05:00Z": lambda row: (
-        datetime.fromisoformat(row["submittedAt"]) >= at("12:05")
+        datetime.fromisoformat(row["submittedAt"]) >= parse_clock("12:05")
     ),
     "submittedTo=2026-03-01T13:10:00%2B01:00": lambda row: (
-        datetime.fromisoformat(row["submittedAt"]) < at("12:10")
+        datetime.fromisoformat(row["submittedAt"]) < parse_clock("12:10")
     ),
 }
 SORTS: dict[str, Callable[[Row], Any]] = {
@@ -78,11 +80,11 @@ SORTS: dict[str, Callable[[Row], Any]] = {
 }
 
 
-def at(clock: str) -> datetime:
+def parse_clock(clock: str) -> datetime:
     return datetime.fromisoformat(f"2026-03-01T{clock}:00Z")
 
 
-def due(row: Row) -> datetime:
+def get_due_at(row: Row) -> datetime:
     return datetime.fromisoformat(row["dueAt"])
 
 
@@ -193,7 +195,7 @@ def test_a_forged_cursor_is_refused(acme: Api, cursor: str) -> None:
         ("correlationId=7", ["/query/correlationId"]),
         ("tag=", ["/query/tag"]),
         ("name=%00", ["/query/name"]),
-        ("colour=red&limit=x", ["/query/colour", "/query/limit"]),
+        ("color=red&limit=x", ["/query/color", "/query/limit"]),
         ("&".join(f"tag={n}" for n in range(21)), ["/query/tag"]),
     ],
 )

@@ -21,7 +21,7 @@ def document(acme: Api) -> Any:
     return json.loads(acme.get("/api/v1/openapi.json").content)
 
 
-def with_a_body(document: Any) -> list[tuple[str, str, bool]]:
+def list_operations_with_body(document: Any) -> list[tuple[str, str, bool]]:
     return [
         (method.upper(), path, operation["requestBody"].get("required", False))
         for path, operations in document["paths"].items()
@@ -30,7 +30,7 @@ def with_a_body(document: Any) -> list[tuple[str, str, bool]]:
     ]
 
 
-def member_of(document: Any, shape: str, name: str) -> Any:
+def list_members(document: Any, shape: str, name: str) -> Any:
     """Return the schema of a member that is not null."""
     schema = document["components"]["schemas"][shape]["properties"][name]
     return schema.get("anyOf", [schema])[0]
@@ -42,7 +42,7 @@ def test_a_body_is_required_where_it_cannot_be_left_out(operator: Api, document:
         "serviceCallId": operator.submit()["serviceCallId"],
         "keyId": operator.post("/api-keys", {"scopes": ["read"]}).json()["keyId"],
     }
-    for method, path, required in with_a_body(document):
+    for method, path, required in list_operations_with_body(document):
         answer = operator(method, path.format(**known))
         assert (answer.status_code in (400, 415)) == required, (method, path, answer.content)
 
@@ -79,7 +79,7 @@ def test_response_headers_are_as_described(acme: Api, document: Any) -> None:
 
 @pytest.mark.parametrize("key", ["k", "x" * 255, "x" * 256, "", "a b", "é", "a\n"])
 def test_an_idempotency_key_is_as_described(acme: Api, document: Any, key: str) -> None:
-    pattern = member_of(document, "Submission", "idempotencyKey")["pattern"]
+    pattern = list_members(document, "Submission", "idempotencyKey")["pattern"]
     answer = acme.post("/service-calls", build_submission(idempotencyKey=key))
     assert (answer.status_code == 202) == bool(re.search(pattern.replace("$", r"\Z"), key))
 
@@ -90,7 +90,7 @@ def test_the_described_number_of_tags_includes_the_favorite(acme: Api, document:
     shown = acme.get(path).json()["tags"]
     assert acme("PATCH", path, {"tags": shown}).status_code == 200
     for shape in ("Submission", "CallChanges"):
-        assert member_of(document, shape, "tags")["maxItems"] == len(shown)
+        assert list_members(document, shape, "tags")["maxItems"] == len(shown)
 
 
 @pytest.mark.parametrize("name", ["host", "name", "namespace", "tag"])

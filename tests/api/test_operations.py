@@ -50,7 +50,9 @@ def test_it_is_ready_while_an_engine_is_alive(acme: Api) -> None:
     assert acme.get("/readyz").json() == ready
 
 
-def an_ended_call(api: Api, status: str, late_ms: float, outcome: dict[str, Any], minutes: int = 1) -> None:
+def create_ended_call(
+    api: Api, status: str, late_ms: float, outcome: dict[str, Any], minutes: int = 1
+) -> None:
     due = db_now() - timedelta(minutes=minutes)
     ServiceCallFactory(
         tenant_id=api.tenant.tenant_id, status=status, due_at=due, started_at=due + timedelta(milliseconds=late_ms),
@@ -61,8 +63,8 @@ def an_ended_call(api: Api, status: str, late_ms: float, outcome: dict[str, Any]
 @pytest.fixture
 def history(acme: Api) -> None:
     for late in (2, 4, 6, 400):
-        an_ended_call(acme, "Succeeded", late, {"responseMeta": {"status": 200}})
-    an_ended_call(acme, "Failed", 8, {"errorMeta": {"kind": "Timeout"}})
+        create_ended_call(acme, "Succeeded", late, {"responseMeta": {"status": 200}})
+    create_ended_call(acme, "Failed", 8, {"errorMeta": {"kind": "Timeout"}})
     for delay in ("0s", "30s", "2m", "30m", "5h", "2d"):
         acme.submit(delay=delay)
 
@@ -93,7 +95,7 @@ def test_an_operator_sees_all_tenants_or_one(operator: Api, intruder: Api, histo
     assert intruder.get("/api/v1/stats").json()["backlog"]["within1m"] == 1
 
 
-def metrics(api: Api) -> dict[tuple[str, ...], float]:
+def read_metrics(api: Api) -> dict[tuple[str, ...], float]:
     text = api.get("/metrics").content.decode()
     return {
         (sample.name.removeprefix("eventservice_"), *sample.labels.values()): sample.value
@@ -106,7 +108,7 @@ def test_metrics_have_the_figures_of_the_system(acme: Api, history: None) -> Non
     node = join()
     TimerShard.objects.create(shard_id=1, owner_id=node.owner_id)
     TimerShard.objects.create(shard_id=2)
-    found = metrics(acme)
+    found = read_metrics(acme)
     assert found["due_backlog",] == 1
     assert found["calls_scheduled", "later"] == 1
     assert found["calls_ended_5m", "Succeeded"] == 4
@@ -178,7 +180,7 @@ def test_the_interactive_pages_need_nothing_from_elsewhere(acme: Api) -> None:
 
 
 def test_every_operation_is_described(acme: Api) -> None:
-    from tests.api.endpoints import endpoints
+    from tests.api.endpoints import list_endpoints
 
     document = json.loads(acme.get("/api/v1/openapi.json").content)
     described = sum(
@@ -186,7 +188,7 @@ def test_every_operation_is_described(acme: Api) -> None:
         for path in document["paths"].values()
         for method in path
     )
-    served = [one for one in endpoints() if not one.route.startswith("api/v1/docs")]
+    served = [one for one in list_endpoints() if not one.route.startswith("api/v1/docs")]
     assert described == len(served)
 
 
@@ -245,14 +247,14 @@ def test_more_tenants_need_no_more_queries(operator: Api, settings: Any) -> None
             counts.append(len(queries))
         return counts
 
-    def with_calls(api: Api) -> None:
-        an_ended_call(api, "Succeeded", 5, {})
-        an_ended_call(api, "Failed", 5, {"errorMeta": {"kind": "Timeout"}})
+    def create_calls(api: Api) -> None:
+        create_ended_call(api, "Succeeded", 5, {})
+        create_ended_call(api, "Failed", 5, {"errorMeta": {"kind": "Timeout"}})
 
-    with_calls(operator)
+    create_calls(operator)
     count = count_queries()
     for number in range(10):
-        with_calls(create_api(create_tenant(f"t{number}")))
+        create_calls(create_api(create_tenant(f"t{number}")))
     assert count_queries() == count
     assert operator.get("/api/v1/stats").json()["outcomes"]["byErrorKind"] == {"Timeout": 11}
 
@@ -261,7 +263,7 @@ def test_a_sample_is_of_the_latest_calls(acme: Api, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(recent_sample, "MIN_SAMPLE", 2)
     monkeypatch.setattr(recent_sample, "MAX_SAMPLE", 4)
     for minutes, late in [(1, 7)] * 3 + [(14, 900)] * 20:
-        an_ended_call(acme, "Succeeded", late, {}, minutes)
+        create_ended_call(acme, "Succeeded", late, {}, minutes)
     found = acme.get("/api/v1/stats?window=15m").json()
     assert (found["throughput"]["ended"], found["latenessMs"]["p99"]) == (23, 7.0)
 

@@ -18,11 +18,11 @@ def leaked(acme: Api, operator: Api) -> Api:
     """Return a key without the scope admin that has used up the rate limit of its tenant."""
     operator("PATCH", "", {"requestsPerMinute": 3})
     key = create_api(acme.tenant, ["read", "write"])
-    assert statuses(key, "/service-calls") == [200, 200, 200, 429]
+    assert list_statuses(key, "/service-calls") == [200, 200, 200, 429]
     return key
 
 
-def statuses(api: Api, path: str) -> list[int]:
+def list_statuses(api: Api, path: str) -> list[int]:
     return [api.get(path).status_code for _ in range(4)]
 
 
@@ -47,7 +47,7 @@ def test_an_admin_key_can_revoke_a_leaked_key_at_the_rate_limit(acme: Api, leake
 
 @pytest.mark.parametrize("path", ["", "/namespaces", "/api-keys"])
 def test_administration_has_a_rate_limit_of_its_own(acme: Api, leaked: Api, path: str) -> None:
-    assert statuses(acme, path) == [200, 200, 200, 429]
+    assert list_statuses(acme, path) == [200, 200, 200, 429]
 
 
 @pytest.mark.parametrize("asked", [("GET", "/api-keys"), ("POST", "/api-keys"), ("PATCH", "")])

@@ -19,7 +19,7 @@ def fill(api: Api, operator: Api, most: int) -> None:
     admission.forget_allowances()
 
 
-def pending(api: Api) -> int:
+def count_pending(api: Api) -> int:
     return ServiceCall.objects.for_tenant(api.tenant.tenant_id).filter(status="Scheduled").count()
 
 
@@ -48,7 +48,7 @@ def test_a_batch_needs_room_only_for_what_is_new(acme: Api, operator: Api) -> No
     assert acme.post("/service-calls/batch", batch).status_code == 429
     fill(acme, operator, 2)
     assert acme.post("/service-calls/batch", batch).json()["accepted"] == 2
-    assert pending(acme) == 2
+    assert count_pending(acme) == 2
 
 
 def test_a_repeat_of_a_replay_is_accepted(acme: Api, operator: Api) -> None:

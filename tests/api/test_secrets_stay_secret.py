@@ -37,7 +37,7 @@ def everything_is_logged(caplog: Any) -> Iterator[None]:
         yield
 
 
-def dump() -> str:
+def dump_database() -> str:
     """Return every value of every table."""
     texts = []
     with connection.cursor() as cursor:
@@ -56,7 +56,7 @@ def run(service_call_id: str) -> None:
     assert CANARY not in str(started.request)
 
 
-def everything_said(acme: Api, operator: Api) -> Iterator[bytes]:
+def collect_responses(acme: Api, operator: Api) -> Iterator[bytes]:
     operator("PATCH", "", {"secretHeaders": ["x-named-by-tenant"], "signingSecret": SIGNING})
     clear_caches()
     spec = {**SPEC, "headers": SECRET_HEADERS}
@@ -68,7 +68,7 @@ def everything_said(acme: Api, operator: Api) -> Iterator[bytes]:
     yield acme.post(
         "/service-calls", build_submission(requestSpec=spec, idempotencyKey="k", name="other")
     ).content
-    yield acme.post("/service-calls", build_submission(requestSpec={**spec, "url": "x"}, colour=1)).content
+    yield acme.post("/service-calls", build_submission(requestSpec={**spec, "url": "x"}, color=1)).content
     bad = {**SECRET_HEADERS, "X-Secret-Key": f"{CANARY}\n", "Host": CANARY}
     yield acme.post("/service-calls", build_submission(requestSpec={**spec, "headers": bad})).content
     yield acme.post(
@@ -85,9 +85,9 @@ def everything_said(acme: Api, operator: Api) -> Iterator[bytes]:
 
 
 def test_no_secret_is_shown_anywhere(acme: Api, operator: Api, caplog: Any) -> None:
-    said = b"\n".join(everything_said(acme, operator)).decode()
+    said = b"\n".join(collect_responses(acme, operator)).decode()
     assert "••••••" in said
-    written = dump()
+    written = dump_database()
     for secret in (CANARY, SIGNING, acme.key.rsplit("_", 1)[1], operator.key.rsplit("_", 1)[1]):
         for where, text in (("API", said), ("database", written), ("logs", caplog.text)):
             assert secret not in text, where
@@ -95,5 +95,5 @@ def test_no_secret_is_shown_anywhere(acme: Api, operator: Api, caplog: Any) -> N
 
 def test_a_secret_would_be_noticed(acme: Api) -> None:
     acme.submit(name=CANARY)
-    assert CANARY in dump()
+    assert CANARY in dump_database()
     assert Tenant.objects.count() == 1

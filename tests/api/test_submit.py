@@ -130,16 +130,16 @@ def test_all_errors_are_reported_at_once(acme: Api) -> None:
         "tags": ["ok", 3, "", "x" * 65],
         "namespace": "nowhere",
         "timeoutSeconds": True,
-        "retryPolicy": {"maxAttempts": 0, "maxInterval": 5, "colour": "red"},
+        "retryPolicy": {"maxAttempts": 0, "maxInterval": 5, "color": "red"},
         "delivery": "maybe",
         "serviceCallId": "7",
-        "colour": "red",
+        "color": "red",
     }
     assert sorted(get_errors(acme.post("/service-calls", wrong, headers={"Idempotency-Key": "a b"}))) == [
-        "/colour", "/delay", "/delivery", "/headers/Idempotency-Key", "/name", "/namespace",
+        "/color", "/delay", "/delivery", "/headers/Idempotency-Key", "/name", "/namespace",
         "/requestSpec/extra", "/requestSpec/headers/Host", "/requestSpec/headers/X-A",
         "/requestSpec/headers/X~1Y~0", "/requestSpec/headers/a b", "/requestSpec/method", "/requestSpec/url",
-        "/retryPolicy/colour", "/retryPolicy/maxAttempts", "/retryPolicy/maxInterval",
+        "/retryPolicy/color", "/retryPolicy/maxAttempts", "/retryPolicy/maxInterval",
         "/serviceCallId", "/tags/1", "/tags/2", "/tags/3", "/timeoutSeconds",
     ]  # fmt: skip
     assert not ServiceCall.objects.for_tenant(acme.tenant.tenant_id).exists()

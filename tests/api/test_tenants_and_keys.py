@@ -118,13 +118,13 @@ def test_a_rotated_key_stays_valid_for_the_overlap(acme: Api) -> None:
     new = acme.post(f"/api-keys/{old['keyId']}/rotate", {"overlap": "1h"}).json()
     assert new["scopes"] == ["read"]
 
-    def answers(key: Any) -> int:
+    def get_status(key: Any) -> int:
         clear_caches()
         return int(Api(acme.tenant, key["key"]).get("/service-calls").status_code)
 
-    assert [answers(old), answers(new)] == [200, 200]
+    assert [get_status(old), get_status(new)] == [200, 200]
     with pin_time(db_now() + timedelta(hours=1, seconds=1)):
-        assert [answers(old), answers(new)] == [401, 200]
+        assert [get_status(old), get_status(new)] == [401, 200]
         assert acme.post(f"/api-keys/{old['keyId']}/rotate").status_code == 409
 
 

@@ -9,7 +9,7 @@ from django.contrib.auth.models import User
 from django.test import Client
 
 from tests.api.conftest import Api
-from tests.api.endpoints import endpoints
+from tests.api.endpoints import list_endpoints
 
 pytestmark = pytest.mark.django_db
 
@@ -91,7 +91,7 @@ def test_options_names_the_methods_of_each_endpoint(acme: Api, operator: Api) ->
         "key_id": "missing",
         "tag": "x",
     }
-    for endpoint in endpoints():
+    for endpoint in list_endpoints():
         answer = operator("OPTIONS", endpoint.path(**values))
         assert answer.status_code == 204, endpoint
         assert endpoint.method in answer["Allow"], endpoint

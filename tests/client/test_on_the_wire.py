@@ -33,7 +33,7 @@ class Wire(BaseAdapter):
         pass
 
 
-def client_on(wire: Wire) -> Client:
+def build_client(wire: Wire) -> Client:
     session = requests.Session()
     session.mount("http://", wire)
     return Client("http://api.test", "t", "key", session=session)
@@ -43,7 +43,7 @@ def client_on(wire: Wire) -> Client:
 @pytest.mark.parametrize("location", ["https://api.test/", "http://[", "/caf\xe9"])
 def test_a_redirect_is_reported_and_not_followed(status: int, location: str) -> None:
     wire = Wire(status, Location=location)
-    with client_on(wire) as client, pytest.raises(ApiError) as refused:
+    with build_client(wire) as client, pytest.raises(ApiError) as refused:
         client.submit("n", "GET", "http://a.test/")
     assert (refused.value.status, refused.value.code) == (status, "redirected")
     assert f"/service-calls redirects to {location}. Check the base URL of the API." in str(refused.value)
@@ -51,7 +51,7 @@ def test_a_redirect_is_reported_and_not_followed(status: int, location: str) -> 
 
 
 def test_a_redirect_without_a_location_is_reported_too() -> None:
-    with client_on(Wire(304)) as client, pytest.raises(ApiError, match="redirects to another address"):
+    with build_client(Wire(304)) as client, pytest.raises(ApiError, match="redirects to another address"):
         client.get("1")
 
 
@@ -60,7 +60,7 @@ def test_credentials_in_netrc_do_not_replace_the_key(tmp_path: Path, monkeypatch
     netrc.write_text("machine api.test login me password mine\n")
     monkeypatch.setenv("NETRC", str(netrc))
     wire = Wire(200)
-    with client_on(wire) as client:
+    with build_client(wire) as client:
         client.submit("n", "GET", "http://a.test/", idempotency_key="own")
     sent = wire.sent[0].headers
     assert (sent["Authorization"], sent["Idempotency-Key"]) == ("Bearer key", "own")

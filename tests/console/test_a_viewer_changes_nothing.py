@@ -18,7 +18,7 @@ from orchestration.commands import RequestSpec, SubmitServiceCall
 from orchestration.lifecycle import submit
 from orchestration.models import ServiceCall, ServiceCallTag
 from outbox.models import OutboxEvent
-from tests.api.endpoints import endpoints
+from tests.api.endpoints import list_endpoints
 from timers.models import TimerSchedule
 
 # These only look: they are posted because what they ask about is too long for an address.
@@ -95,7 +95,7 @@ def test_whoever_is_not_signed_in_is_sent_to_the_login(name: str, call: SubmitSe
 
 
 # What reads although it is a POST, for its parameters, is for viewers too.
-WRITING = [e for e in endpoints() if e.method != "GET" and not e.route.endswith("timers/get")]
+WRITING = [e for e in list_endpoints() if e.method != "GET" and not e.route.endswith("timers/get")]
 
 
 @pytest.mark.parametrize("endpoint", WRITING, ids=str)

@@ -264,13 +264,13 @@ def test_alternative_services_are_not_followed(canary: Canary) -> None:
 def test_the_allow_list_lets_its_exact_address_and_port_through_and_nothing_else(canary: Canary) -> None:
     with answering(lambda _request: hostile.OK) as server:
         policy = AddressPolicy(allow=frozenset({server.address}))
-        neighbours = [
+        neighbors = [
             f"127.0.0.1:{canary.port}", f"127.0.0.2:{server.port}", f"[::1]:{server.port}",
             f"[::ffff:127.0.0.1]:{server.port}", f"[::127.0.0.1]:{server.port}", f"0.0.0.0:{server.port}",
         ]  # fmt: skip
         with running(policy) as egress:
             assert isinstance(perform(egress, attempt(server.url())), Responded)
-            assert all(is_refused(perform(egress, attempt(f"http://{other}/"))) for other in neighbours)
+            assert all(is_refused(perform(egress, attempt(f"http://{other}/"))) for other in neighbors)
     assert len(server.requests) == 1
     assert canary.connections == 0
 

@@ -78,10 +78,10 @@ def find_first_error(egress: Egress, named: Attempt) -> ErrorKind:
     ends_at = time.monotonic() + 10
     while isinstance(outcome := perform(egress, named), Responded):
         assert time.monotonic() < ends_at
-    return kind_of(outcome)
+    return get_error_kind(outcome)
 
 
-def kind_of(outcome: Outcome) -> ErrorKind:
+def get_error_kind(outcome: Outcome) -> ErrorKind:
     assert isinstance(outcome, Errored), outcome
     return outcome.kind
 
@@ -144,7 +144,7 @@ def test_a_name_that_nobody_waits_for_is_not_looked_up() -> None:
     names = FakeNames()
     with running_with_names(names, Limits(dns_threads=4, dns_timeout=0.2)) as (egress, port):
         egress.send(call_unanswered_names(100, "a"))
-        assert {kind_of(outcome) for outcome in gather(egress, 100)} == {ErrorKind.DNS}
+        assert {get_error_kind(outcome) for outcome in gather(egress, 100)} == {ErrorKind.DNS}
         names.over.set()
         outcome = perform(egress, attempt(f"http://healthy.example:{port}/", tenant="a"))
     assert isinstance(outcome, Responded)
@@ -158,7 +158,7 @@ def test_a_name_whose_lookup_was_given_up_is_looked_up_with_the_next_call() -> N
         egress.send(call_unanswered_names(1, "a"))
         names.wait_for(1)
         egress.send([late])
-        assert [kind_of(outcome) for outcome in gather(egress, 2)] == [ErrorKind.DNS] * 2
+        assert [get_error_kind(outcome) for outcome in gather(egress, 2)] == [ErrorKind.DNS] * 2
         names.over.set()
         assert isinstance(perform(egress, late), Responded)
 
@@ -184,7 +184,7 @@ def test_a_name_that_no_longer_exists_is_not_called_any_more(answer: Sequence[st
         names.answer = answer
         assert find_first_error(egress, named) is ErrorKind.DNS
         names.answer = None
-        assert kind_of(perform(egress, attempt(named.url, timeout=0.6))) is ErrorKind.TIMEOUT
+        assert get_error_kind(perform(egress, attempt(named.url, timeout=0.6))) is ErrorKind.TIMEOUT
 
 
 def test_a_name_that_is_rebound_after_failed_lookups_is_checked_again() -> None:

@@ -54,7 +54,7 @@ def acme(keys: Callable[..., None]) -> Tenant:
     return tenant
 
 
-def calls() -> Any:
+def select_calls() -> Any:
     return ServiceCall.across_tenants.order_by("service_call_id")
 
 
@@ -65,24 +65,24 @@ def reencrypt() -> str:
 
 
 def test_all_secrets_can_be_decrypted_without_the_old_key(acme: Tenant, keys: Callable[..., None]) -> None:
-    before = [call.request_spec for call in calls()]
+    before = [call.request_spec for call in select_calls()]
     assert "1 tenants, 1 endpoints and 2 calls" in reencrypt()
     keys(NEW)
     acme.refresh_from_db()
     assert decrypt(acme.signing_secret) == "whsec_x"
     assert decrypt(WebhookEndpoint.objects.for_tenant(acme.pk).get().secret).startswith("whsec_")
-    for spec in [call.request_spec for call in calls()][:2]:
+    for spec in [call.request_spec for call in select_calls()][:2]:
         assert {**spec, "headers": decrypt_headers(spec["headers"])} == {**before[0], "headers": HEADERS}
 
 
 def test_only_the_request_of_a_call_changes(acme: Tenant) -> None:
-    def rows_without_requests() -> Any:
+    def read_rows_without_requests() -> Any:
         rows, *rest = read_all_rows()
         return [{**row, "request_spec": None} for row in rows], rest
 
-    before = rows_without_requests()
+    before = read_rows_without_requests()
     reencrypt()
-    assert rows_without_requests() == before
+    assert read_rows_without_requests() == before
 
 
 def test_a_second_run_writes_nothing(acme: Tenant) -> None:
@@ -100,7 +100,7 @@ def test_an_interrupted_run_is_completed_by_the_next(
     next(lifecycle.reencrypt_calls(Reencryption()))
     assert "1 calls" in reencrypt()
     keys(NEW)
-    assert all(decrypt_headers(call.request_spec["headers"]) for call in list(calls())[:2])
+    assert all(decrypt_headers(call.request_spec["headers"]) for call in list(select_calls())[:2])
 
 
 def test_a_request_that_changes_concurrently_is_not_overwritten(
@@ -110,7 +110,7 @@ def test_a_request_that_changes_concurrently_is_not_overwritten(
 
     def read_and_change(*at: Any) -> Any:
         batch = read(*at)
-        for call in calls():
+        for call in select_calls():
             ServiceCall.objects.for_tenant(acme.pk).filter(service_call_id=call.service_call_id).update(
                 request_spec={**call.request_spec, "body": "changed"}
             )
@@ -119,7 +119,7 @@ def test_a_request_that_changes_concurrently_is_not_overwritten(
     monkeypatch.setattr(reencryption, "_read_headers_after", read_and_change)
     reencrypt()
     keys(NEW)
-    spec = calls()[0].request_spec
+    spec = select_calls()[0].request_spec
     assert (spec["body"], decrypt_headers(spec["headers"])) == ("changed", HEADERS)
 
 
@@ -134,7 +134,7 @@ def test_secrets_that_cannot_be_decrypted_are_named_and_the_others_are_encrypted
     keys(NEW, FOREIGN)
     assert "1 calls" in reencrypt()
     keys(NEW)
-    assert [decrypt_headers(call.request_spec["headers"]) for call in calls()] == [
+    assert [decrypt_headers(call.request_spec["headers"]) for call in select_calls()] == [
         HEADERS,
         HEADERS,
         {},
@@ -146,6 +146,6 @@ def test_an_installation_without_keys_has_nothing_to_do(acme: Tenant, keys: Call
     keys()
     Tenant.objects.all().update(signing_secret="")
     WebhookEndpoint.across_tenants.all().delete()
-    calls().delete()
+    select_calls().delete()
     submit(acme, request=REQUEST)
     assert "0 tenants, 0 endpoints and 0 calls" in reencrypt()

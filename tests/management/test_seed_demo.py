@@ -34,7 +34,7 @@ def seed(**options: Any) -> None:
     call_command("seed_demo", **{"calls": 150, "target": TARGET, **options})
 
 
-def calls() -> Any:
+def select_calls() -> Any:
     return ServiceCall.across_tenants.all()
 
 
@@ -53,22 +53,22 @@ def week(seeded: None, db: None) -> None:
 
 
 def test_pending_calls_reach_only_the_mock_target(week: None) -> None:
-    for call in calls().filter(status__in=LIVE):
+    for call in select_calls().filter(status__in=LIVE):
         url = call.request_spec["url"]
         assert url.startswith(f"{TARGET}/") or url.split("/")[2].endswith(".invalid"), url
 
 
 def test_due_calls_have_finished(week: None) -> None:
     soon = db_now() - timedelta(seconds=30)
-    assert not calls().filter(status__in=LIVE, due_at__lt=soon).exists()
-    assert not calls().filter(status=Status.RUNNING).exists()
+    assert not select_calls().filter(status__in=LIVE, due_at__lt=soon).exists()
+    assert not select_calls().filter(status=Status.RUNNING).exists()
     assert not HttpExecution.across_tenants.filter(finished_at=None).exists()
 
 
 def test_no_timestamp_is_in_the_future(week: None) -> None:
     now = db_now()
-    assert not calls().filter(submitted_at__gt=now).exists()
-    assert not calls().filter(finished_at__gt=now).exists()
+    assert not select_calls().filter(submitted_at__gt=now).exists()
+    assert not select_calls().filter(finished_at__gt=now).exists()
     assert not HttpExecution.across_tenants.filter(finished_at__gt=now).exists()
     assert not OutboxEvent.across_tenants.filter(created_at__gt=now).exists()
 
@@ -81,29 +81,29 @@ def test_events_are_numbered_without_gaps_and_in_chronological_order(week: None)
         assert (seq, before <= at) == (before_seq + 1, True)
         seen[call] = seq, at
     assert {call: seq + 1 for call, (seq, _) in seen.items()} == dict(
-        calls().values_list("service_call_id", "next_seq")
+        select_calls().values_list("service_call_id", "next_seq")
     )
 
 
 def test_every_call_has_its_timer_and_its_attempts(week: None) -> None:
     states = dict(TimerSchedule.across_tenants.values_list("service_call_id", "state"))
     attempts = Counter(HttpExecution.across_tenants.values_list("service_call_id", flat=True))
-    for call in calls():
+    for call in select_calls():
         expected = {Status.SCHEDULED: "Scheduled", Status.CANCELED: None}.get(call.status, "Reached")
         assert states.get(call.service_call_id) == expected, call.status
         assert attempts[call.service_call_id] == call.attempt
 
 
 def test_the_week_contains_calls_of_every_kind(week: None) -> None:
-    by_status = dict(calls().values_list("status").annotate(n=Count("*")))
+    by_status = dict(select_calls().values_list("status").annotate(n=Count("*")))
     assert set(by_status) == {"Scheduled", "Succeeded", "Failed", "Canceled"}
-    assert {tenant for (tenant,) in calls().values_list("tenant_id").distinct()} == set(
+    assert {tenant for (tenant,) in select_calls().values_list("tenant_id").distinct()} == set(
         Tenant.objects.filter(name__in=LIMITS).values_list("pk", flat=True)
     )
-    assert calls().filter(status=Status.SCHEDULED, attempt__gt=0).exists()
-    assert calls().filter(status=Status.SUCCEEDED, attempt__gt=1).exists()
-    assert calls().filter(external_id__isnull=False, status=Status.SCHEDULED).exists()
-    assert calls().filter(external_id__isnull=False, status=Status.SUCCEEDED).exists()
+    assert select_calls().filter(status=Status.SCHEDULED, attempt__gt=0).exists()
+    assert select_calls().filter(status=Status.SUCCEEDED, attempt__gt=1).exists()
+    assert select_calls().filter(external_id__isnull=False, status=Status.SCHEDULED).exists()
+    assert select_calls().filter(external_id__isnull=False, status=Status.SUCCEEDED).exists()
     assert ServiceCallTag.across_tenants.filter(tag="payments").exists()
     assert OutboxEvent.across_tenants.filter(parked_at__isnull=False, attempts__gt=0).count() == 3
     unpublished = OutboxEvent.across_tenants.filter(published_at=None)
@@ -113,6 +113,6 @@ def test_the_week_contains_calls_of_every_kind(week: None) -> None:
 def test_attempts_take_time_and_start_after_the_due_time(week: None) -> None:
     attempts = HttpExecution.across_tenants.all()
     assert len(set(attempts.values_list("latency_ms", flat=True))) > 100
-    first = calls().filter(attempt=1, finished_at__isnull=False)
+    first = select_calls().filter(attempt=1, finished_at__isnull=False)
     assert not first.filter(started_at__lt=F("due_at")).exists()
     assert not first.filter(finished_at__lt=F("started_at")).exists()

@@ -21,31 +21,31 @@ def seed(**options: Any) -> None:
     call_command("seed_demo", **{"calls": 150, "target": TARGET, **options})
 
 
-def calls() -> Any:
+def select_calls() -> Any:
     return ServiceCall.across_tenants.all()
 
 
 def test_one_host_is_dead_and_another_has_recovered(db: None) -> None:
     seed()
-    dead = calls().filter(host=DEAD_HOST).order_by("-submitted_at")
+    dead = select_calls().filter(host=DEAD_HOST).order_by("-submitted_at")
     assert dead.filter(status=Status.SUCCEEDED).exists()
     assert dead.first().outcome_meta["errorMeta"]["kind"] in ("Dns", "Timeout", "Connect")
-    partner = calls().filter(host=OUTAGE_HOST).order_by("submitted_at")
+    partner = select_calls().filter(host=OUTAGE_HOST).order_by("submitted_at")
     assert partner.filter(status=Status.FAILED).exists()
     assert partner.last().status == Status.SUCCEEDED
-    replayed = calls().filter(replay_of__isnull=False)
+    replayed = select_calls().filter(replay_of__isnull=False)
     assert replayed.filter(status=Status.SUCCEEDED, host=OUTAGE_HOST).exists()
     assert OperatorAction.across_tenants.filter(action="replay").exists()
 
 
 def test_a_second_run_needs_the_again_option(db: None) -> None:
     seed()
-    before = calls().count()
+    before = select_calls().count()
     with pytest.raises(CommandError, match="--again"):
         seed()
-    assert calls().count() == before
+    assert select_calls().count() == before
     seed(again=True, seed=8)
-    assert calls().count() > 1.5 * before
+    assert select_calls().count() > 1.5 * before
     assert Tenant.objects.filter(name__in=LIMITS).count() == len(LIMITS)
 
 

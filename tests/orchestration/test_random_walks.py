@@ -96,17 +96,19 @@ class Walk:
         self.attempts += self.manual_engine.start(self.chance.randint(1, 5))
 
     def finish(self) -> None:
-        self.manual_engine.finish(*((attempt, self.outcome(attempt)) for attempt in self.some_attempts()))
+        self.manual_engine.finish(
+            *((attempt, self.choose_outcome(attempt)) for attempt in self.choose_attempts())
+        )
 
-    def outcome(self, attempt: StartedCall) -> Outcome:
+    def choose_outcome(self, attempt: StartedCall) -> Outcome:
         if self.chance.random() < 0.5:
             return build_response(attempt, self.chance.choice([200, 204, 404, 503]))
         return build_error(attempt, self.chance.choice(list(ErrorKind)), sent=self.chance.random() < 0.5)
 
     def interrupt(self) -> None:
-        lifecycle.resolve_interrupted([attempt.key for attempt in self.some_attempts()])
+        lifecycle.resolve_interrupted([attempt.key for attempt in self.choose_attempts()])
 
-    def some_attempts(self) -> list[StartedCall]:
+    def choose_attempts(self) -> list[StartedCall]:
         recent = self.attempts[-8:]
         return self.chance.sample(recent, self.chance.randint(0, len(recent)))
 

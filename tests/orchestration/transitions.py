@@ -48,44 +48,44 @@ class CallInStatus:
         )
 
 
-def scheduled(manual_engine: ManualEngine, tenant: Any, **terms: Any) -> CallInStatus:
+def create_scheduled(manual_engine: ManualEngine, tenant: Any, **terms: Any) -> CallInStatus:
     return CallInStatus(tenant.tenant_id, submit(tenant, **terms))
 
 
-def running(
+def create_running(
     manual_engine: ManualEngine, tenant: Any, *, to_be_canceled: bool = False, **terms: Any
 ) -> CallInStatus:
-    call = scheduled(manual_engine, tenant, **terms)
+    call = create_scheduled(manual_engine, tenant, **terms)
     call.attempt = manual_engine.start_one()
     if to_be_canceled:
         cancel(manual_engine, call)
     return call
 
 
-def succeeded(manual_engine: ManualEngine, tenant: Any, **terms: Any) -> CallInStatus:
-    call = running(manual_engine, tenant, **terms)
+def create_succeeded(manual_engine: ManualEngine, tenant: Any, **terms: Any) -> CallInStatus:
+    call = create_running(manual_engine, tenant, **terms)
     succeed(manual_engine, call)
     return call
 
 
-def failed(manual_engine: ManualEngine, tenant: Any, **terms: Any) -> CallInStatus:
-    call = running(manual_engine, tenant, **terms)
+def create_failed(manual_engine: ManualEngine, tenant: Any, **terms: Any) -> CallInStatus:
+    call = create_running(manual_engine, tenant, **terms)
     fail(manual_engine, call)
     return call
 
 
-def canceled(manual_engine: ManualEngine, tenant: Any, **terms: Any) -> CallInStatus:
-    call = scheduled(manual_engine, tenant, **terms)
+def create_canceled(manual_engine: ManualEngine, tenant: Any, **terms: Any) -> CallInStatus:
+    call = create_scheduled(manual_engine, tenant, **terms)
     cancel(manual_engine, call)
     return call
 
 
 MAKE_CALL_IN: dict[str, Callable[..., CallInStatus]] = {
-    Status.SCHEDULED: scheduled,
-    Status.RUNNING: running,
-    Status.SUCCEEDED: succeeded,
-    Status.FAILED: failed,
-    Status.CANCELED: canceled,
+    Status.SCHEDULED: create_scheduled,
+    Status.RUNNING: create_running,
+    Status.SUCCEEDED: create_succeeded,
+    Status.FAILED: create_failed,
+    Status.CANCELED: create_canceled,
 }
 
 

@@ -55,7 +55,7 @@ class Command(RoleCommand[FailingRole]):
         role.step(0.0)
 
 
-def database_errors() -> list[Exception]:
+def list_database_errors() -> list[Exception]:
     return [OperationalError("database is locked"), InterfaceError("connection already closed")]
 
 
@@ -80,14 +80,14 @@ def signals() -> Iterator[None]:
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.usefixtures("signals")
 def test_a_command_goes_on_until_it_is_terminated() -> None:
-    role = FailingRole(database_errors(), then=lambda: os.kill(os.getpid(), signal.SIGTERM))
+    role = FailingRole(list_database_errors(), then=lambda: os.kill(os.getpid(), signal.SIGTERM))
     Command(role).handle(once=False)
     assert (role.errors, role.stopped) == ([], True)
 
 
 @pytest.mark.django_db(transaction=True)
 def test_a_command_for_one_pass_raises_the_error() -> None:
-    role = FailingRole(database_errors(), then=lambda: None)
+    role = FailingRole(list_database_errors(), then=lambda: None)
     with pytest.raises(DatabaseError, match="locked"):
         Command(role).handle(once=True)
 
@@ -95,7 +95,7 @@ def test_a_command_for_one_pass_raises_the_error() -> None:
 @pytest.mark.django_db(transaction=True)
 def test_a_slice_goes_on_and_keeps_its_role(monkeypatch: pytest.MonkeyPatch) -> None:
     steps: list[str] = []
-    role = FailingRole(database_errors(), then=lambda: steps.append("a step"))
+    role = FailingRole(list_database_errors(), then=lambda: steps.append("a step"))
     set_roles(monkeypatch, {"dispatcher": lambda: role})
     start_chains()
     playing = Worker()
@@ -111,7 +111,7 @@ def test_a_slice_that_cannot_consume_its_ticket_plays_its_role_until_it_can(
 ) -> None:
     """Otherwise it would have no successor."""
     enqueued: list[tuple[str, int]] = []
-    errors = database_errors()
+    errors = list_database_errors()
 
     def enqueue(func: object, slot: str, ticket: int) -> None:
         if errors:

@@ -25,11 +25,11 @@ def settle(*members: Membership) -> None:
             member.rebalance(SHARDS)
 
 
-def shards_of(member: Membership) -> set[int]:
+def get_shards(member: Membership) -> set[int]:
     return set(member.leases.held)
 
 
-def owners() -> dict[int, object]:
+def list_owners() -> dict[int, object]:
     return dict(TimerShard.objects.values_list("shard_id", "owner_id"))
 
 
@@ -59,16 +59,16 @@ def test_a_heartbeat_without_a_row_raises_fenced() -> None:
 def test_a_lone_node_claims_all_shards_at_once() -> None:
     member = join_node()
     member.rebalance(SHARDS)
-    assert shards_of(member) == set(range(SHARDS))
-    assert set(owners().values()) == {member.owner_id}
+    assert get_shards(member) == set(range(SHARDS))
+    assert set(list_owners().values()) == {member.owner_id}
 
 
 @pytest.mark.parametrize("count", [2, 3, 5])
 def test_several_nodes_own_every_shard_once(count: int) -> None:
     members = [join_node() for _ in range(count)]
     settle(*members)
-    assert sorted(shard for member in members for shard in shards_of(member)) == list(range(SHARDS))
-    assert all(owners()[shard] == member.owner_id for member in members for shard in shards_of(member))
+    assert sorted(shard for member in members for shard in get_shards(member)) == list(range(SHARDS))
+    assert all(list_owners()[shard] == member.owner_id for member in members for shard in get_shards(member))
 
 
 def test_a_new_node_claims_no_shard_before_it_is_released() -> None:
@@ -76,26 +76,26 @@ def test_a_new_node_claims_no_shard_before_it_is_released() -> None:
     settle(first)
     second = join_node()
     second.rebalance(SHARDS)
-    assert shards_of(second) == set()
+    assert get_shards(second) == set()
 
     settle(first, second)
 
-    assert shards_of(second)
-    assert shards_of(first) | shards_of(second) == set(range(SHARDS))
+    assert get_shards(second)
+    assert get_shards(first) | get_shards(second) == set(range(SHARDS))
 
 
 def test_when_a_node_leaves_the_others_claim_its_shards_and_keep_their_own() -> None:
     members = [join_node() for _ in range(3)]
     settle(*members)
     gone, *rest = members
-    before = [shards_of(member) for member in rest]
+    before = [get_shards(member) for member in rest]
 
     gone.hand_over(in_flight=0)
     gone.leave()
     settle(*rest)
 
-    assert shards_of(rest[0]) | shards_of(rest[1]) == set(range(SHARDS))
-    assert all(kept <= shards_of(member) for kept, member in zip(before, rest, strict=True))
+    assert get_shards(rest[0]) | get_shards(rest[1]) == set(range(SHARDS))
+    assert all(kept <= get_shards(member) for kept, member in zip(before, rest, strict=True))
 
 
 def test_a_node_that_hands_over_frees_its_shards_and_may_finish_its_attempts() -> None:
@@ -106,8 +106,8 @@ def test_a_node_that_hands_over_frees_its_shards_and_may_finish_its_attempts() -
 
     settle(leaving, stays)
 
-    assert shards_of(leaving) == set()
-    assert shards_of(stays) == set(range(SHARDS))
+    assert get_shards(leaving) == set()
+    assert get_shards(stays) == set(range(SHARDS))
     assert Node.objects.get(pk=leaving.owner_id).in_flight == 3
     with transaction.atomic():
         leaving.fence()
@@ -117,14 +117,14 @@ def test_a_node_whose_lease_has_ended_claims_no_shard() -> None:
     member = join_node()
     with pin_time(add_to_noon(60)):
         member.rebalance(SHARDS)
-    assert shards_of(member) == set()
+    assert get_shards(member) == set()
 
 
 def test_more_shards_are_claimed_when_a_larger_namespace_needs_them() -> None:
     member = join_node()
     member.rebalance(4)
     member.rebalance(SHARDS)
-    assert shards_of(member) == set(range(SHARDS))
+    assert get_shards(member) == set(range(SHARDS))
 
 
 @pytest.mark.parametrize("steps", [[4], [4, 4], [4, 9], [9, 4], [1, 2, 1500]], ids=str)
@@ -133,4 +133,4 @@ def test_shard_rows_are_dense_and_never_fewer_than_before(steps: list[int]) -> N
         ensure_shards(num_shards)
     shards = TimerShard.objects.order_by("shard_id").values_list("shard_id", flat=True)
     assert list(shards) == list(range(max(steps)))
-    assert set(owners().values()) == {None}
+    assert set(list_owners().values()) == {None}

@@ -29,7 +29,7 @@ def create_reached_timer(**given: Any) -> TimerSchedule:
     return create_timers(TENANT, state="Reached", reached_at=NOON, claim_version=3, **given)[0]
 
 
-def state_of(timer: object) -> tuple[str, datetime, datetime | None]:
+def get_state(timer: object) -> tuple[str, datetime, datetime | None]:
     row = find_row(timer)
     assert row is not None
     return row.state, row.due_at, row.reached_at
@@ -64,7 +64,7 @@ def test_the_upsert_creates_one_timer_however_often_it_is_repeated(times: int) -
     for _ in range(times):
         upsert_timers([timer, build_timer(TENANT)], NOON)
     assert TimerSchedule.objects.for_tenant(TENANT).filter(service_call_id=timer.service_call_id).count() == 1
-    assert state_of(timer) == ("Scheduled", NOON, None)
+    assert get_state(timer) == ("Scheduled", NOON, None)
 
 
 def test_the_upsert_overwrites_a_scheduled_timer() -> None:
@@ -85,7 +85,7 @@ def test_the_upsert_overwrites_a_scheduled_timer() -> None:
 def test_the_upsert_schedules_a_reached_timer_again() -> None:
     row = create_reached_timer()
     upsert_timers([build_timer(TENANT, service_call_id=row.service_call_id, due_at=add_to_noon(5))], NOON)
-    assert state_of(row) == ("Scheduled", add_to_noon(5), None)
+    assert get_state(row) == ("Scheduled", add_to_noon(5), None)
 
 
 def test_the_upsert_does_not_change_another_tenants_timer() -> None:
@@ -93,19 +93,19 @@ def test_the_upsert_does_not_change_another_tenants_timer() -> None:
     theirs = build_timer(OTHER)
     schedule([ours, theirs], NOON)
     upsert_timers([ours._replace(due_at=add_to_noon(60))], NOON)
-    assert state_of(theirs) == ("Scheduled", NOON, None)
+    assert get_state(theirs) == ("Scheduled", NOON, None)
 
 
 def test_rearming_moves_scheduled_and_reached_timers() -> None:
     waiting, done = create_timers(TENANT)[0], create_reached_timer()
     rearm([(TENANT, timer.service_call_id, add_to_noon(9)) for timer in (waiting, done)])
-    assert state_of(waiting) == state_of(done) == ("Scheduled", add_to_noon(9), None)
+    assert get_state(waiting) == get_state(done) == ("Scheduled", add_to_noon(9), None)
 
 
 def test_rearming_creates_no_timer_and_touches_no_other_tenants() -> None:
     theirs = create_timers(OTHER)[0]
     rearm([(TENANT, theirs.service_call_id, add_to_noon(9)), (TENANT, new_id(), add_to_noon(9))])
-    assert state_of(theirs) == ("Scheduled", NOON, None)
+    assert get_state(theirs) == ("Scheduled", NOON, None)
     assert TimerSchedule.across_tenants.count() == 1
 
 

@@ -11,7 +11,7 @@ from django.db import connection
 # Empty tables are not worth it, and have nothing to tell.
 MIN_BYTES = 64 * 1024
 
-# Read from the catalogue itself: what pg_stat_user_tables says of rows lags behind. An index made after the rows, as
+# Read from the catalog itself: the row counts of pg_stat_user_tables lag behind. An index made after the rows, as
 # a restored dump makes it, sets reltuples, but knows nothing of the columns.
 _WITHOUT = """
 SELECT relname FROM pg_class AS t
