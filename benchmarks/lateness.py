@@ -35,7 +35,7 @@ def build_submission(url: str, **more: Any) -> str:
 
 
 def build_job(system: System, tenant: dict[str, str], body: str, count: int, **more: Any) -> LoadJob:
-    """Return a job that sends this submission so many times."""
+    """Return a job that sends this submission `count` times."""
     path = f"/api/v1/tenants/{tenant['id']}/service-calls"
     headers = {"Authorization": f"Bearer {tenant['key']}"}
     return LoadJob(system.port, path, body, headers=headers, count=count, **more)

@@ -40,7 +40,7 @@ class HueyPeer:
         self._folder = folder
 
     def run_burst(self, target: Target, calls: int, label: str) -> dict[str, float]:
-        """Let huey send so many requests that are due at one moment."""
+        """Let huey send `calls` requests that are due at one moment."""
         path = f"/ok?{label}"
         with contextlib.ExitStack() as stack:
             stack.callback(self._run, "flush")

@@ -137,4 +137,4 @@ class SlotAdmin(ReadOnlyAdmin[Slot]):
 
 
 # Not registered: django.contrib.sessions' Session (a session's key opens it), django-q's Task (it is Success and
-# Failure), and Permission and ContentType, which nothing here asks.
+# Failure), and Permission and ContentType, which are not used.

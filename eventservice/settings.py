@@ -197,8 +197,8 @@ API_MAX_BATCH = env.integer("API_MAX_BATCH", 1000, minimum=1, maximum=10_000)
 API_MAX_TIMEOUT_SECONDS = env.integer("API_MAX_TIMEOUT_SECONDS", 3600, minimum=1, maximum=86_400)
 # A request that waits for a call to end (?wait=) occupies a web worker.
 API_MAX_WAIT_SECONDS = env.integer("API_MAX_WAIT_SECONDS", 30, minimum=0, maximum=300)
-# The number of such requests at a time on one machine, which must be smaller than that of web workers. Others are
-# answered at once.
+# How many such requests may wait at a time on one machine: fewer than there are web workers. Others get their response
+# immediately.
 API_MAX_WAITERS = env.integer("API_MAX_WAITERS", 1, minimum=0, maximum=1000)
 # If true, anybody who can reach /metrics may read it. Otherwise it requires an operator's API key.
 METRICS_OPEN = env.boolean("METRICS_OPEN", not PRODUCTION)

@@ -1,4 +1,4 @@
-"""One HTTP attempt on one easy handle of libcurl: its options, its callbacks, and what its results mean.
+"""One HTTP attempt on one easy handle of libcurl: its options, its callbacks, and the meaning of its results.
 
 The address policy is applied twice here: to the address of each socket when it is opened, and to the peer before the
 request is written to it.

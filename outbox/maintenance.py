@@ -32,8 +32,8 @@ def prune(older_than: timedelta, limit: int = 100_000) -> int:
 def _prune_events(before: datetime, limit: int) -> int:
     """Delete events in the order of ids, which is nearly that of their creation.
 
-    An index by published_at would cost every event more than it saves here. Events that were published again lately
-    stand among the old ones and are passed over.
+    An index by published_at would cost every event more than it saves here. Events that were published again
+    lately are among the old ones, and are skipped.
     """
     published = OutboxEvent.across_tenants.filter(published_at__isnull=False).order_by("id")
     pruned = after = 0

@@ -36,8 +36,8 @@ def skip(key: int) -> bool:
 def park(key: int, reason: str) -> bool:
     """Park an unpublished event, and hold all unpublished events of its aggregate.
 
-    Return False if it is published or parked already, or its aggregate is parked. What a publisher has just been given
-    may be published all the same, and is published again if the event is tried again.
+    Return False if it is published or parked already, or its aggregate is parked. An event that a
+    publisher has just been given may be published nevertheless; retrying it then publishes it again.
     """
     waiting = OutboxEvent.across_tenants.filter(WAITING, pk=key)
     event = waiting.first()
@@ -47,7 +47,7 @@ def park(key: int, reason: str) -> bool:
     unpublished = _filter_unpublished(event.tenant_id, event.aggregate_id)
     if unpublished.filter(parked_at__isnull=False).exists():
         return False
-    # An attempt tells the parked event from those that are held behind it.
+    # Only the parked event has attempts. Those that are held behind it have none.
     parked = waiting.update(parked_at=DbNow(), attempts=Greatest(F("attempts"), 1), last_error=reason)
     if parked:
         unpublished.filter(parked_at=None).update(parked_at=DbNow())

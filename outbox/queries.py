@@ -156,7 +156,7 @@ def _list_waiting(wanted: EventFilter, after: int, limit: int) -> EventPage:
         _scan(waiting.filter(partition=partition).order_by("id"), wanted, head_limit)
         for partition in range(PARTITIONS)
     ]
-    # Beyond the end of a head that was cut off, other events of its partition are missing.
+    # Events of a partition are missing beyond the end of its head if that was cut off.
     ends = [head[-1].id for head in heads if len(head) == head_limit]
     merged = sorted(key for head in heads for key in head if not ends or key.id <= min(ends))
     found = [key.id for key in merged if key.matches]

@@ -34,7 +34,7 @@ Context = dict[str, object]
 # What is deleted, how many of each model, what permissions are missing, and what forbids it.
 DeletedObjects = tuple[list[str], dict[str, int], set[str], list[str]]
 
-# Its type stubs know less than it accepts, such as functions as fields.
+# Its type stubs accept less than it does itself, such as functions as fields.
 ModelAdmin: Any = admin.ModelAdmin
 
 

@@ -38,7 +38,7 @@ class Principal:
     def is_operator(self) -> bool:
         return self.tenant_id is None
 
-    # It stands for a user in Django REST framework and in the audit log.
+    # The members that Django REST framework and the audit log expect of a user.
     is_authenticated = True
 
     def get_username(self) -> str:
@@ -49,7 +49,7 @@ _principals: TTLCache[bytes, Principal | None] = TTLCache(CACHE_SECONDS)
 
 
 def find_principal(text: str) -> Principal | None:
-    """Return whose key this is. Only valid keys are cached: each guess costs a query."""
+    """Return the principal of a key. Only valid keys are cached: each guess costs a query."""
     digest = hashlib.sha256(text.encode(errors="replace")).digest()
     return _principals.get(digest, lambda: _load_principal(text))
 

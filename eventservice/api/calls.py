@@ -76,7 +76,7 @@ def read_list(query: TimerListQuery, tenant_id: uuid.UUID) -> tuple[CallListPage
 
 
 def wait_until(is_done: Callable[[], bool], seconds: float) -> None:
-    """Wait for a condition, at most for so long. The first pauses are short: a call that is due now ends soon."""
+    """Wait for a condition until the time is over. The first pauses are short: a call that is due now ends soon."""
     pause = MIN_PAUSE_SECONDS
     deadline = time.monotonic() + seconds
     while not is_done() and (left := deadline - time.monotonic()) > 0:
@@ -327,7 +327,7 @@ def _read_entity_tags(request: Request) -> list[str]:
 
 
 def _get_parent_path(path: str) -> str:
-    """Return …/service-calls of …/service-calls/{id}/{action}."""
+    """Return the path of the collection, given that of an action: …/service-calls/{id}/{action}."""
     return path.rsplit("/", 2)[0]
 
 

@@ -1,4 +1,4 @@
-"""/livez says that the process answers, /readyz that what it needs is available, too."""
+"""/livez reports that the process responds, /readyz that everything it needs is available, too."""
 
 from __future__ import annotations
 

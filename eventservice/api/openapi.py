@@ -150,7 +150,7 @@ def describe(
 
 
 class _JsonSchema(GenerateJsonSchema):
-    """Names components after their models, without the suffix, and leaves out what repeats the names or says nothing."""
+    """Names components after their models, without the suffix, and leaves out what only repeats the names."""
 
     def normalize_name(self, name: str) -> str:
         return super().normalize_name(name.removesuffix(SUFFIX))
@@ -176,7 +176,7 @@ def _generate_schema(model: type[BaseModel], mode: JsonSchemaMode) -> dict[str, 
 
 
 class ModelExtension(PydanticExtension):  # type: ignore[no-untyped-call]
-    """Describes what a request may be by what validates it, where drf-spectacular would describe a response."""
+    """Describes a request by the schema that validates it, where drf-spectacular would describe a response."""
 
     priority = 1
 
@@ -203,7 +203,7 @@ def describe_query(model: type[BaseModel]) -> list[OpenApiParameter]:
 
 
 def _describe_parameter(name: str, member: dict[str, Any]) -> OpenApiParameter:
-    """A query cannot be null: leaving the parameter out is what the default of None means."""
+    """Return a parameter, which cannot be null: a default of None means that it may be left out."""
     options = [option for option in member.get("anyOf", []) if option != {"type": "null"}]
     merged = {**member, **options[0]} if options else member
     description = member.get("description") or merged.get("description", "")
@@ -237,7 +237,7 @@ def select_api_endpoints(endpoints: list[Any]) -> list[Any]:
 
 
 def complete_document(result: dict[str, Any], **_: Any) -> dict[str, Any]:
-    """Add what drf-spectacular has no words for, such as headers of responses: a postprocessing hook."""
+    """Add what drf-spectacular cannot describe, such as headers of responses: a postprocessing hook."""
     result["info"] |= {"version": _read_version(), "description": DESCRIPTION}
     result["tags"] = [{"name": name, "description": about} for name, about in TAGS.items()]
     result["components"]["headers"] = RESPONSE_HEADERS
@@ -279,5 +279,5 @@ def _render_document() -> bytes:
 
 class DocsView(SpectacularSwaggerSplitView):
     def options(self, request: Any, *args: Any, **kwargs: Any) -> Any:
-        """Django REST framework would describe the page, using a template that does not exist."""
+        """Respond without a body: Django REST framework would describe the page, by a template that does not exist."""
         return HttpResponse(status=204, headers={"Allow": ", ".join(self.allowed_methods)})

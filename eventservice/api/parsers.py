@@ -139,7 +139,7 @@ def is_storable(text: str) -> bool:
 
 
 def is_too_deep(value: Any, levels: int = MAX_DEPTH) -> bool:
-    """Return whether a value is nested more than so many levels deep."""
+    """Return whether a value is nested deeper than `levels`."""
     if isinstance(value, dict):
         return levels == 0 or any(is_too_deep(member, levels - 1) for member in value.values())
     if isinstance(value, list):

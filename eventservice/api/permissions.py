@@ -26,7 +26,7 @@ class IsAuthenticated(BasePermission):
 
 
 class IsInOwnTenant(BasePermission):
-    """Another tenant is not found, and neither is one that does not exist: nobody can tell them apart."""
+    """Raises NotFound for other tenants, so that they cannot be told from tenants that do not exist."""
 
     def has_permission(self, request: Request, view: Any) -> bool:
         if "tenant_id" in view.kwargs:

@@ -1,4 +1,4 @@
-"""Every error is a problem (RFC 9457): those that views raise, those of Django and DRF, and those nobody foresaw.
+"""Every error is a problem (RFC 9457): those that views raise, those of Django and DRF, and unexpected exceptions.
 
 Problems are rendered without DRF's `Response`, because the same function also answers where there is no DRF view:
 in the middleware, for unreadable requests, and for /readyz and /metrics.
@@ -79,7 +79,7 @@ class FieldError(NamedTuple):
 
 
 class Problem(APIException):
-    """An answer other than success. Raise it: the exception handler renders it as application/problem+json."""
+    """A response other than success. Raise it: the exception handler renders it as application/problem+json."""
 
     detail: str  # type: ignore[assignment]  # always a string
 
@@ -159,7 +159,7 @@ def mark_as_logged(response: HttpResponse) -> HttpResponse:
 
 
 def find_problem(raised: Exception) -> Problem | None:
-    """Return the problem that an expected exception stands for."""
+    """Return the problem that describes an expected exception, or None."""
     match raised:
         case Problem():
             return raised

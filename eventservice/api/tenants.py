@@ -57,7 +57,7 @@ class AdminView(ApiView):
 
     @property
     def rate_policy(self) -> str:
-        """A key that sends too many requests, perhaps a leaked one, must not keep an admin key from revoking it."""
+        """Count against a separate limit, so that a leaked key that sends too many requests can be revoked."""
         return "administration" if Scope.ADMIN in self.principal.scopes else super().rate_policy
 
     def require_own_scopes(self, scopes: Iterable[str]) -> None:
@@ -67,7 +67,7 @@ class AdminView(ApiView):
             raise Problem(403, "scope_missing", f"A key cannot grant scopes that it does not have: {names}.")
 
     def record(self, action: str, tenant_id: uuid.UUID, subject: object, **detail: Any) -> None:
-        """Record an action in the audit log, in the transaction that it is about."""
+        """Record an action in the audit log, in the transaction of the action."""
         record_action(self.principal, action, tenant_id=tenant_id, subject=subject, **detail)
 
     def record_key(self, action: str, key: ApiKey, **detail: Any) -> None:

@@ -156,7 +156,7 @@ class DeleteTimerView(TimerView):
 
 
 def _build_not_pending() -> Problem:
-    """A timer that has ended cannot be changed either, although it can still be read."""
+    # The answer for a timer that has ended, too: it can be read, but not changed.
     return Problem(404, "not_found", "There is no pending timer with this id.")
 
 
@@ -173,8 +173,8 @@ def build_timer_command(
 ) -> SubmitServiceCall:
     """Return the call of a timer.
 
-    `execute_at` is what the timer was set to, and stays. `due_at` is when the next callback is sent, if that is another
-    time.
+    `execute_at` is the time that was set, and never changes. `due_at` is when the next callback is sent, if that is a
+    different time.
     """
     namespace, timer_id = key
     body = {

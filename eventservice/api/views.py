@@ -31,7 +31,7 @@ MAX_NO_BODY_BYTES = 1024
 
 
 class IgnoreClientContentNegotiation(BaseContentNegotiation):
-    """Requests and responses are JSON, whatever a client would prefer."""
+    """Selects JSON for requests and responses, whatever the client would prefer."""
 
     def select_parser(self, request: Request, parsers: Any) -> Any:
         return parsers[0]

@@ -82,7 +82,7 @@ def _write(writer: BulkWriter, sql: str, rows: Iterable[Row]) -> int:
 
 # --- statements -----------------------------------------------------------------------------------------------
 
-# What the values of a row are called in JSON.
+# The names of a row's values in JSON.
 _NAMES = [f"v{number}" for number in range(64)]
 
 

@@ -1,4 +1,4 @@
-"""DATABASE_URL, and what the settings say of the database that it names."""
+"""DATABASE_URL, and the settings of the database that it names."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def parse_database_url(url: str) -> dict[str, Any]:
 def _split(url: str) -> SplitResult:
     try:
         parts = urlsplit(url)
-        _ = parts.port  # raises for a port that is none
+        _ = parts.port  # raises ValueError for an invalid port
     except ValueError:
         # Its message quotes what it could not read, and that may be the password.
         raise ValueError(

@@ -64,7 +64,7 @@ class CompositeForeignKey(BaseConstraint):
         )
 
     def validate(self, *args: Any, **kwargs: Any) -> None:
-        """Do nothing: the database refuses a wrong reference, and a form has nothing to add."""
+        """Do nothing: the database itself refuses a wrong reference."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, CompositeForeignKey) and self.deconstruct() == other.deconstruct()

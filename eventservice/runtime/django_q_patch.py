@@ -33,7 +33,7 @@ EXIT_GRACE_SECONDS = 5
 
 
 class ClusterProcess:
-    """The state of a process of the cluster that is about its own end. A forked process gets a copy of its parent's."""
+    """The shutdown state of one process of the cluster. A forked process gets a copy of its parent's."""
 
     def __init__(self) -> None:
         # Shared by all processes of the cluster.
@@ -92,7 +92,7 @@ class GracefulSentinel(Sentinel):  # type: ignore[misc]
 
 
 class GracefulCluster(Cluster):  # type: ignore[misc]
-    """django-q2's cluster, which tells its workers at once that it stops."""
+    """django-q2's cluster, which tells its workers as soon as it begins to stop."""
 
     def __init__(self) -> None:
         self._stopping = this_process.stop_event = Event()

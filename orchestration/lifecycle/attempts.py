@@ -138,8 +138,9 @@ class _Endings:
 
 
 def finish(ended: Sequence[tuple[AttemptKey, Outcome]], fence: Callable[[], None]) -> int:
-    """Record the outcomes of attempts. Return how many calls were moved: an outcome that is not of its call's current
-    attempt only closes its log row.
+    """Record the outcomes of attempts. Return how many calls changed their status.
+
+    The outcome of an attempt that is no longer its call's current one only closes its row in the attempt log.
 
     `fence` raises, inside the transaction, if this node may no longer write.
     """
@@ -252,8 +253,10 @@ def _write_endings(endings: _Endings) -> int:
 
 
 def resolve_interrupted(keys: Sequence[AttemptKey]) -> int:
-    """End attempts whose outcome nobody will see: their calls are retried, or end, by their delivery mode. Return how
-    many calls were moved."""
+    """End attempts whose outcome will never be known. Return how many calls changed their status.
+
+    The delivery mode of a call decides whether it is retried or ends.
+    """
     with transaction.atomic():
         now = db_now()
         attempts = {key.execution_id for key in keys}

@@ -100,8 +100,10 @@ def _replace(row: LockedCall, command: SubmitServiceCall, now: datetime) -> None
 
 
 def _lock_live(tenant_id: uuid.UUID, namespace: str, timer_id: str) -> LockedCall | None:
-    """Lock and return the live call of a timer. It is looked for again if it ended, or was deleted, while its lock was
-    waited for: the timer may have another call by now."""
+    """Lock and return the live call of a timer, or return None.
+
+    If the call ended or was deleted while its lock was awaited, the timer may have another call, so look again.
+    """
     calls = ServiceCall.objects.for_tenant(tenant_id).filter(namespace=namespace, live_external_id=timer_id)
     while (found := calls.values_list("service_call_id", flat=True).first()) is not None:
         with suppress(NotFound):

@@ -64,7 +64,7 @@ def count_submitted_since(filters: Sequence[CallFilter], since: datetime, max_co
 
 
 def count_by_tenant(filters: Sequence[CallFilter]) -> Sequence[int | None]:
-    """Return the number of each tenant's calls, or None where it takes more than one index to tell."""
+    """Return the number of each tenant's calls, or None where the count needs more than one index."""
     rows: list[QuerySet[Any]] = []
     for one in filters:
         indexed = list(select_by_each_part(one)) or [ServiceCall.objects.for_tenant(one.tenant_id)]

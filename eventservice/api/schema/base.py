@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 # An object with more members is refused as a whole: to report each of them would cost more than it cost to send them.
 MAX_MEMBERS = 100
-# Of the unknown members of one object, so many are named.
+# How many unknown members of one object are named.
 MAX_UNKNOWN_NAMED = 20
 MAX_NAME_SHOWN = 200
 
@@ -69,7 +69,7 @@ def omittable(**options: Any) -> Any:
 
 
 def pattern(regex: str, rule: str) -> StringConstraints:
-    """Return the constraint that a string matches; `rule` says so in words."""
+    """Return the constraint that a string matches; `rule` is the text of the error."""
     _PATTERN_RULES[regex] = rule
     return StringConstraints(pattern=regex)
 

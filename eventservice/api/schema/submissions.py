@@ -1,4 +1,4 @@
-"""Service calls: what is submitted, and what is shown of them."""
+"""Submissions of service calls, and the responses to them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ DEFAULT_TIMEOUT = 30.0
 
 
 def _check_tags(tags: list[str]) -> list[str]:
-    """The favorite tag is not counted, so that what a response shows can be sent back."""
+    """Count all tags but the favorite tag, so that the tags of a response can be sent back."""
     if len(tags) - (FAVORITE in tags) > MAX_TAGS:
         raise rule_error(f"must have at most {MAX_TAGS} items")
     return tags

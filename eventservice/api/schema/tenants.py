@@ -1,4 +1,4 @@
-"""Tenants, their namespaces and their API keys: what may be set, and what is shown of them."""
+"""Tenants, their namespaces and their API keys: their requests and responses."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _WEBHOOK_SECRET = r"whsec_[A-Za-z0-9+/]{32,128}={0,2}"  # noqa: S105 (its form)
 
 
 def _parse_host(text: str) -> str:
-    """Hosts are compared with those of URLs, so they are read like them."""
+    """Parse hosts as URLs are parsed, because they are compared with those of URLs."""
     try:
         return parse_host(text)
     except BadUrl:
@@ -32,7 +32,7 @@ def _parse_host(text: str) -> str:
 
 
 def _check_header_name(name: str) -> str:
-    """A header's name may contain a `*`, but here it would be taken for a wildcard, and there are none."""
+    """Refuse `*`, which a header's name may contain: it would look like a wildcard, and there are none."""
     if not is_header_name(name) or "*" in name:
         raise rule_error("must be the whole name of a header, such as X-Session, without : or *")
     return name

@@ -1,4 +1,4 @@
-"""Durable timers: what is set, and what is shown of them."""
+"""Durable timers: their requests and responses."""
 
 from __future__ import annotations
 

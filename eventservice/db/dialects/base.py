@@ -51,7 +51,7 @@ class Locks:
 
     @contextmanager
     def without_waiting(self) -> Iterator[None]:
-        """Fail at once where a writer locks the whole database; elsewhere locked rows can be skipped."""
+        """Fail at once where a writer locks the whole database. Elsewhere locked rows can be skipped."""
         yield
 
 
@@ -100,7 +100,7 @@ def _insert_values(model: Model, columns: Sequence[str]) -> str:
 
 
 class ErrorCodes(ABC):
-    """The meaning of the driver's errors (eventservice.db.errors)."""
+    """The classification of the driver's errors (eventservice.db.errors)."""
 
     @abstractmethod
     def is_deadlock(self, error: OperationalError) -> bool:
@@ -108,7 +108,7 @@ class ErrorCodes(ABC):
 
     @abstractmethod
     def is_rolled_back(self, error: OperationalError) -> bool:
-        """Return whether nothing was written for certain."""
+        """Return whether it is certain that nothing was written."""
 
 
 class Fragments(ABC):
@@ -123,7 +123,10 @@ class Fragments(ABC):
 
     @abstractmethod
     def elapsed_steps(self, step_ms: int, max_steps: int) -> tuple[str, str]:
-        """Return the template, and what joins its two arguments, for the steps begun from the second to the first."""
+        """Return the template of the number of steps begun between two moments, and the string that joins its arguments.
+
+        The later moment is the first argument.
+        """
 
 
 class Dialect:
@@ -145,8 +148,8 @@ class Dialect:
     def relax_durability(self) -> None:
         """Allow a power cut to undo the last commits of this process. Call it before connecting.
 
-        For processes that acknowledge nothing to a client (the engine and the dispatcher): what is undone is done
-        again.
+        Only for processes that acknowledge nothing to a client (the engine and the dispatcher): they repeat what is
+        undone.
         """
 
     def list_tables_without_statistics(self) -> list[str]:

@@ -27,10 +27,10 @@ class ChangeWatch(ABC):
     @property
     @abstractmethod
     def pause(self) -> float:
-        """Seconds until it is worth asking again."""
+        """Return the seconds until it is worth asking again."""
 
     def close(self) -> None:  # noqa: B027 (most watches hold nothing)
-        """End the watch, which lets go of its resources after a while."""
+        """End the watch, which releases its resources after a while."""
 
 
 class PollingChangeWatch(ChangeWatch):

@@ -1,3 +1,3 @@
-"""How Django's admin writes times: to the second, and with their zone. What is not here is as Django has it."""
+"""Formats of times in Django's admin: to the second, with the time zone. All others are Django's defaults."""
 
 DATETIME_FORMAT = "Y-m-d H:i:s T"

@@ -140,7 +140,7 @@ def record_results(endpoint: WebhookEndpoint, results: Sequence[WebhookResult]) 
     )
     promote_next_deliveries(endpoint, {ended.delivery.aggregate_id for ended in delivered + exhausted}, now)
     if is_gone:
-        # By its own word, for good. What waits for it may be much: later passes give it up.
+        # It responded that it is gone for good. Many deliveries may be waiting: later passes give them up.
         filter_endpoint(endpoint).update(active=False, disabled_reason=GONE_REASON)
     return counts
 

@@ -41,8 +41,8 @@ class WebhookPublisher:
 
 @transaction.atomic
 def _enqueue(tenant_id: UUID, events: Sequence[Envelope]) -> None:
-    # The endpoints are locked, as they are while results are recorded: otherwise the next delivery of an aggregate
-    # could be looked for, and not found, while one is being added that would wait for it.
+    # Lock the endpoints, as recording a result does. Otherwise the end of an aggregate's delivery could find no next
+    # delivery to promote, while this transaction adds one that waits for it.
     endpoints = WebhookEndpoint.objects.for_tenant(tenant_id).filter(active=True).order_by("endpoint_id")
     subscribers = list(endpoints.select_for_update())
     deliveries = WebhookDelivery.objects.for_tenant(tenant_id)

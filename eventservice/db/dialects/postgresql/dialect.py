@@ -72,7 +72,7 @@ def _recordset(model: Model, columns: Sequence[str]) -> str:
 
 
 class PostgreSQLErrors(ErrorCodes):
-    """psycopg tells the SQLSTATE."""
+    """The SQLSTATE codes that psycopg reports."""
 
     DEADLOCK = "40P01"
     # Too many connections, lock timeout, serialization failure, deadlock, statement timeout.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from django.db import connection
 
-# Empty tables are not worth it, and have nothing to tell.
+# Statistics of smaller tables make no difference.
 MIN_BYTES = 64 * 1024
 
 # Read from the catalog itself: the row counts of pg_stat_user_tables lag behind. An index made after the rows, as

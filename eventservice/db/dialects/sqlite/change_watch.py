@@ -1,9 +1,9 @@
 """Noticing commits of other processes on SQLite, without asking the tables.
 
-SQLite answers in microseconds whether another connection has committed (`PRAGMA data_version`), and the kernel tells
+SQLite answers in microseconds whether another connection has committed (`PRAGMA data_version`), and the kernel reports
 when there is a reason to ask: it watches the folder for writes to the write-ahead log. A write to the log precedes its
 commit by as long as the disk takes, so a notice means asking often for a moment. A thread does that on a connection of
-its own: a sleeping loop is woken by a commit, and not by every notice and every question.
+its own: a sleeping loop is woken only by a commit.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ AFTER_NOTICE = tuple(0.001 * 2**n for n in range(8))
 AFTER_COMMIT = (0.005, 0.025)
 # Writes come in swarms.
 SWARM_SECONDS = 0.001
-# With notices this is a safety net. Without them (the kernel gives a user only so many) it is how late a change is seen.
+# With notices this is a safety net. Without them (the kernel limits them by user) it is how late a change is seen.
 IDLE_SECONDS = 1.0
 UNNOTIFIED_SECONDS = 0.02
 
 IN_MODIFY = 0x2
-CLOSED_SECONDS = 10.0  # how late the listener sees that nobody needs it any more
+CLOSED_SECONDS = 10.0  # how long the listener may take to notice that it is no longer needed
 
 
 class SQLiteChangeWatch(ChangeWatch):
@@ -82,7 +82,7 @@ class SQLiteChangeWatch(ChangeWatch):
         os.close(notices)
 
     def _await_commit(self, notices: int, has_changed: Callable[[], bool]) -> None:
-        """Ask until what was noticed has been committed. A loop that has work asks by itself meanwhile."""
+        """Ask until the noticed write has been committed. Meanwhile, a loop that has work asks for itself."""
         pauses = [*AFTER_NOTICE]
         while pauses:
             if (busy := self._busy_until - time.monotonic()) > 0:

@@ -46,7 +46,7 @@ class SQLiteClock(Clock):
 
 
 class SQLiteLocks(Locks):
-    """A transaction is IMMEDIATE, and so alone: no row needs a lock of its own."""
+    """No row locks: every transaction is IMMEDIATE, so there is only one writer at a time."""
 
     for_update = for_update_skip_locked = for_share = ""
 
