@@ -1,7 +1,4 @@
-"""Names and docstrings are plain English, as far as a test can tell.
-
-UNFINISHED lists what is being rewritten. An entry goes as soon as its package passes.
-"""
+"""Names and docstrings are plain English, as far as a test can tell."""
 
 from __future__ import annotations
 
@@ -11,49 +8,33 @@ from tests import language_rules as language
 from tests import source_rules as rules
 from tests.source_rules import Source
 
-# Packages and modules that are still to be rewritten.
-UNFINISHED: tuple[str, ...] = (
-    "tests.browser",
-    "tests.console",
-)
-
 SOURCES = rules.list_sources()
-TESTS = rules.list_test_sources()
+SOURCES_AND_TESTS = [*SOURCES, *rules.list_test_sources()]
 
 # Django looks for these names.
 NAMED_BY_DJANGO = {"Command", "DatabaseWrapper"}
-
-
-def select_finished(sources: list[Source]) -> list[Source]:
-    return [
-        source for source in sources if not any(rules.is_within(source.name, name) for name in UNFINISHED)
-    ]
-
-
-FINISHED = select_finished(SOURCES)
-ALL_FINISHED = [*FINISHED, *select_finished(TESTS)]
 
 
 def get_name(source: Source) -> str:
     return source.name
 
 
-@pytest.mark.parametrize("source", FINISHED, ids=get_name)
+@pytest.mark.parametrize("source", SOURCES, ids=get_name)
 def test_a_module_is_named_after_what_is_inside(source: Source) -> None:
     assert language.check_module_name(source) == []
 
 
-@pytest.mark.parametrize("source", ALL_FINISHED, ids=get_name)
+@pytest.mark.parametrize("source", SOURCES_AND_TESTS, ids=get_name)
 def test_a_function_begins_with_a_verb(source: Source) -> None:
     assert language.check_functions(source) == []
 
 
-@pytest.mark.parametrize("source", ALL_FINISHED, ids=get_name)
+@pytest.mark.parametrize("source", SOURCES_AND_TESTS, ids=get_name)
 def test_a_bound_is_a_maximum_or_a_minimum(source: Source) -> None:
     assert language.check_constants(source) == []
 
 
-@pytest.mark.parametrize("source", ALL_FINISHED, ids=get_name)
+@pytest.mark.parametrize("source", SOURCES_AND_TESTS, ids=get_name)
 def test_a_docstring_is_a_sentence_or_a_noun(source: Source) -> None:
     assert language.check_docstrings(source) == []
 

@@ -19,7 +19,7 @@ from typing import Literal
 from playwright.sync_api import Page, sync_playwright
 
 from tests.browser.chromium import EXECUTABLE, FLAGS, PHONE, WIDE
-from tests.browser.system import PASSWORD, running
+from tests.browser.system import PASSWORD, run_system
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "screenshots"
 CALLS = 7000
@@ -40,7 +40,7 @@ def main() -> None:
     if options.url:
         take_all(options.url, options.target, options.user, options.password, options.folder)
         return
-    with tempfile.TemporaryDirectory() as scratch, running(Path(scratch), CALLS) as system:
+    with tempfile.TemporaryDirectory() as scratch, run_system(Path(scratch), CALLS) as system:
         time.sleep(SETTLE_SECONDS)
         take_all(system.url, system.target, "ada", PASSWORD, options.folder)
 

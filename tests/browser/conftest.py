@@ -1,4 +1,4 @@
-"""One system and one browser for all of these tests, and pages that fail a test for any error that they show."""
+"""Fixtures: one system and one browser for all browser tests. A test fails if any page that it opened had an error."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect, 
 
 from tests.browser.chromium import EXECUTABLE, FLAGS, WIDE
 from tests.browser.page_errors import Watch
-from tests.browser.system import PASSWORD, System, running
+from tests.browser.system import PASSWORD, System, run_system
 
 CALLS = 400
 # In milliseconds: how long something may take to be seen.
@@ -35,13 +35,13 @@ def chromium() -> str:
 
 @pytest.fixture(scope="package")
 def system(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
-    with running(tmp_path_factory.mktemp("system"), CALLS) as system:
+    with run_system(tmp_path_factory.mktemp("system"), CALLS) as system:
         yield system
 
 
 @pytest.fixture(scope="package")
 def browser(chromium: str, system: System) -> Iterator[Browser]:
-    """Ended before the system is: connections that a browser keeps open would hold that up."""
+    """The browser is closed before the system stops: its open connections would delay that."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
         yield browser
@@ -50,7 +50,7 @@ def browser(chromium: str, system: System) -> Iterator[Browser]:
 
 @dataclass
 class Desk:
-    """Where operators sit down, each with a browser profile of their own. All that they open is watched."""
+    """Opens pages for operators, each with a browser profile of their own, and watches all of them for errors."""
 
     browser: Browser
     system: System
@@ -58,13 +58,13 @@ class Desk:
     opened: list[Watch] = field(default_factory=list)
 
     def sit(self, name: str | None = "oscar", **options: Any) -> Page:
-        """A page of one who is signed in; None: of one who is not. With options, in a profile for this alone."""
+        """Open a page for a user who is signed in, or for nobody. With options it has a profile of its own."""
         if name is None:
-            context = self._profile(**options)
+            context = self._open_profile(**options)
         elif options:
-            context = self._profile(storage_state=self._kept(name).storage_state(), **options)
+            context = self._open_profile(storage_state=self._get_profile(name).storage_state(), **options)
         else:
-            context = self._kept(name)
+            context = self._get_profile(name)
         page = context.new_page()
         self.opened.append(Watch(page, self.system.url))
         return page
@@ -79,17 +79,17 @@ class Desk:
             if watch.page.context not in self.profiles.values():
                 watch.page.context.close()
 
-    def _kept(self, name: str) -> BrowserContext:
-        """Signing in takes a moment, on purpose, and so do the first styles and scripts: once each is enough."""
+    def _get_profile(self, name: str) -> BrowserContext:
+        """Return the profile of a user. It signs in once, since passwords are slow to check on purpose."""
         if name not in self.profiles:
-            context = self._profile()
+            context = self._open_profile()
             page = context.new_page()
             sign_in(page, name)
             page.close()
             self.profiles[name] = context
         return self.profiles[name]
 
-    def _profile(self, **options: Any) -> BrowserContext:
+    def _open_profile(self, **options: Any) -> BrowserContext:
         options = {"viewport": WIDE, "base_url": self.system.url, "locale": "en-GB", **options}
         context = self.browser.new_context(**options)
         context.set_default_timeout(PATIENCE)
@@ -105,14 +105,14 @@ def sign_in(page: Page, name: str, password: str = PASSWORD) -> None:
 
 
 def look_again(page: Page, part: str) -> None:
-    """What a live part does by itself every few seconds, now."""
+    """Refresh a live part of a page now. By itself it does so every few seconds."""
     page.evaluate("(part) => htmx.trigger(part, 'look')", part)
 
 
 def confirm(form: Locator) -> None:
-    """Answer the question that a form asks, with the word that is to be typed where it asks for one."""
+    """Confirm an action, and type the word that the form asks for, if any."""
     button = form.locator("button.primary")
-    expect(button).to_be_visible()  # it stands last: by now all of the form is there
+    expect(button).to_be_visible()  # the button is the last element: once it is visible, the form is complete
     word = form.locator("input[name=word]")
     if word.count():
         word.fill(word.get_attribute("data-word") or "")
@@ -137,7 +137,7 @@ def desk(
 
 
 def _keep_pictures(desk: Desk, test: str) -> None:
-    """BROWSER_PICTURES names a folder: each test leaves there what its pages last showed."""
+    """Save a screenshot of each page to the folder that BROWSER_PICTURES names, if any."""
     folder = os.environ.get("BROWSER_PICTURES")
     if folder:
         Path(folder).mkdir(parents=True, exist_ok=True)
@@ -147,5 +147,5 @@ def _keep_pictures(desk: Desk, test: str) -> None:
 
 @pytest.fixture
 def page(desk: Desk) -> Page:
-    """An operator's."""
+    """A page of an operator who is signed in."""
     return desk.sit("oscar")

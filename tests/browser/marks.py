@@ -1,4 +1,4 @@
-"""What every test that drives a browser carries: one worker has them all, with the one system."""
+"""The marks of all browser tests. One worker runs them all, since they share one system."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Pages that notice all that must not happen in any of them."""
+"""Watches pages for errors that no page may have."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LOCAL_SCHEMES = {"data", "blob", "about"}
 
 @dataclass
 class Watch:
-    """What went wrong in a page. `expected`: patterns of what a test provokes."""
+    """Collects the errors of a page. `expected` has patterns of errors that a test provokes."""
 
     page: Page
     origin: str

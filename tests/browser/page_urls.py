@@ -1,4 +1,4 @@
-"""Every page of the console, from the URL map itself, each with what it takes of the made-up week."""
+"""The URLs of all pages of the console, from the URL configuration, with ids from the demo data."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from playwright.sync_api import Page as BrowserPage
 
 from eventservice.console.base.views import ConsoleView
 
-# Files, not pages; and the answers to what a form asks while it is filled in.
+# Files and fragments, which are no pages.
 NO_PAGES = {"calls-csv", "calls-ndjson", "call-request-body", "call-response-body", "sent-call"}
 ALONE = {"login"}
 
 
-def routes() -> dict[str, str]:
-    """By name: what can be looked at."""
+def list_routes() -> dict[str, str]:
+    """Return the routes of all pages by name."""
     found = {
         str(pattern.name): route
         for route, pattern in _patterns(get_resolver().url_patterns, "/")
@@ -36,27 +36,27 @@ def _patterns(patterns: Any, prefix: str) -> Iterator[tuple[str, URLPattern]]:
             yield route, pattern
 
 
-def filled(route: str, values: dict[str, str]) -> str:
+def fill_route(route: str, values: dict[str, str]) -> str:
     return re.sub(r"<(?:\w+:)?(\w+)>", lambda match: values[match[1]], route)
 
 
-def examples(page: BrowserPage) -> dict[str, dict[str, str]]:
-    """What stands for the parameters of a route: by the route's first words, from the pages themselves."""
+def find_examples(page: BrowserPage) -> dict[str, dict[str, str]]:
+    """Return values for the parameters of routes, by the beginning of the route. Links on the pages have them."""
     return {
-        "/calls": _matched(page, "/calls/?status=Failed", r"^/calls/(?P<tenant_id>[0-9a-f-]{36})/(?P<service_call_id>[0-9a-f-]{36})/$"),
-        "/scheduled": _matched(page, "/calls/?status=Scheduled&sort=-dueAt", r"^/calls/(?P<tenant_id>[0-9a-f-]{36})/(?P<service_call_id>[0-9a-f-]{36})/$"),
-        "/outbox": _matched(page, "/outbox/?show=parked", r"^/outbox/(?P<key>\d+)/$"),
-        "/tenants": _key_of_a_tenant(page),
+        "/calls": _find_link(page, "/calls/?status=Failed", r"^/calls/(?P<tenant_id>[0-9a-f-]{36})/(?P<service_call_id>[0-9a-f-]{36})/$"),
+        "/scheduled": _find_link(page, "/calls/?status=Scheduled&sort=-dueAt", r"^/calls/(?P<tenant_id>[0-9a-f-]{36})/(?P<service_call_id>[0-9a-f-]{36})/$"),
+        "/outbox": _find_link(page, "/outbox/?show=parked", r"^/outbox/(?P<key>\d+)/$"),
+        "/tenants": _find_key(page),
     }  # fmt: skip
 
 
-def _key_of_a_tenant(page: BrowserPage) -> dict[str, str]:
-    tenant = _matched(page, "/tenants/", r"^/tenants/(?P<tenant_id>[0-9a-f-]{36})/$")
+def _find_key(page: BrowserPage) -> dict[str, str]:
+    tenant = _find_link(page, "/tenants/", r"^/tenants/(?P<tenant_id>[0-9a-f-]{36})/$")
     key = r"^/tenants/(?P<tenant_id>[0-9a-f-]{36})/keys/(?P<key_id>\w+)/rotate/$"
-    return _matched(page, filled("/tenants/<tenant_id>/", tenant), key)
+    return _find_link(page, fill_route("/tenants/<tenant_id>/", tenant), key)
 
 
-def _matched(page: BrowserPage, address: str, pattern: str) -> dict[str, str]:
+def _find_link(page: BrowserPage, address: str, pattern: str) -> dict[str, str]:
     page.goto(address)
     hrefs = page.locator("main a[href]").evaluate_all("links => links.map((a) => a.getAttribute('href'))")
     for href in hrefs:

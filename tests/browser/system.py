@@ -1,4 +1,4 @@
-"""The whole system as `make run` starts it, on a database and ports of its own, with a made-up week in it."""
+"""The whole system as `make run` starts it, with its own database, its own ports and a week of demo data."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PASSWORD = "correct horse battery"
 USERS = {"vera": "viewer", "oscar": "operator", "ada": "admin"}
 
-# In one process: to start one takes longer than what it does.
+# One process does it all, since starting one takes longer than the work.
 PREPARE = """
 import sys
 import django
@@ -39,11 +39,11 @@ call_command("seed_demo", calls=int(sys.argv[1]))
 class System:
     url: str
     target: str
-    tenant: str  # the tenant "demo", which has no calls but those that are made here
+    tenant: str  # the tenant "demo", which has only the calls that tests submit
     key: str
 
-    def api(self, method: str, path: str, body: Any = None) -> Any:
-        """Of the tenant, as any client of it: to prepare what is not looked at, and to see what has come of it."""
+    def call_api(self, method: str, path: str, body: Any = None) -> Any:
+        """Send a request to the API with a key of the tenant, and return the document."""
         request = urllib.request.Request(
             f"{self.url}/api/v1/tenants/{self.tenant}{path}",
             method=method,
@@ -54,29 +54,29 @@ class System:
             return json.load(response)
 
     def submit(self, name: str, path: str = "/ok", **terms: Any) -> str:
-        """The id of a new call to the mock target."""
+        """Submit a call to the mock target and return its id."""
         spec = {"method": "POST", "url": f"{self.target}{path}", "body": {"from": "a test"}}
-        made = self.api("POST", "/service-calls", {"name": name, "requestSpec": spec, **terms})
+        made = self.call_api("POST", "/service-calls", {"name": name, "requestSpec": spec, **terms})
         return str(made["serviceCallId"])
 
-    def ended(self, call: str) -> dict[str, Any]:
-        """The call, once it has come to an end."""
-        return self.api("GET", f"/service-calls/{call}?wait=20s")  # type: ignore[no-any-return]
+    def wait_for_end(self, call: str) -> dict[str, Any]:
+        """Wait until the call has ended and return it."""
+        return self.call_api("GET", f"/service-calls/{call}?wait=20s")  # type: ignore[no-any-return]
 
-    def detail(self, call: str) -> str:
+    def build_details_url(self, call: str) -> str:
         return f"/calls/{self.tenant}/{call}/"
 
 
 @contextmanager
-def running(folder: Path, calls: int) -> Iterator[System]:
-    port, target_port = _free_ports(2)
+def run_system(folder: Path, calls: int) -> Iterator[System]:
+    port, target_port = _find_free_ports(2)
     env = {name: value for name, value in os.environ.items() if name != "DATABASE_URL"} | {
         "DJANGO_SETTINGS_MODULE": "eventservice.settings",
         "DB_PATH": str(folder / "db.sqlite3"),
         "PORT": str(port),
         "TARGET_PORT": str(target_port),
         "LOG_LEVEL": "WARNING",
-        "SHUTDOWN_SECONDS": "1",  # nobody waits for what is under way at the end
+        "SHUTDOWN_SECONDS": "1",  # at the end nothing waits for calls in flight
     }
     prepare = PREPARE.format(users=USERS, password=PASSWORD)
     subprocess.run([sys.executable, "-c", prepare, str(calls)], cwd=ROOT, env=env, check=True)
@@ -86,7 +86,7 @@ def running(folder: Path, calls: int) -> Iterator[System]:
             [sys.executable, "manage.py", "up"], cwd=ROOT, env=env, stdout=output, stderr=output
         )
     try:
-        yield _introduced(up, log, f"http://127.0.0.1:{port}", f"http://127.0.0.1:{target_port}")
+        yield _wait_for_system(up, log, f"http://127.0.0.1:{port}", f"http://127.0.0.1:{target_port}")
     finally:
         up.terminate()
         try:
@@ -96,9 +96,9 @@ def running(folder: Path, calls: int) -> Iterator[System]:
             up.wait()
 
 
-def _introduced(up: subprocess.Popen[bytes], log: Path, url: str, target: str) -> System:
+def _wait_for_system(up: subprocess.Popen[bytes], log: Path, url: str, target: str) -> System:
     give_up = time.monotonic() + 60
-    while not _answers(f"{url}/readyz") or not _answers(f"{target}/stats"):
+    while not _is_answering(f"{url}/readyz") or not _is_answering(f"{target}/stats"):
         if up.poll() is not None or time.monotonic() > give_up:
             raise AssertionError(f"the system did not start:\n{log.read_text()}")
         time.sleep(0.1)
@@ -106,7 +106,7 @@ def _introduced(up: subprocess.Popen[bytes], log: Path, url: str, target: str) -
     return System(url, target, said["Tenant"], said["API key"])
 
 
-def _answers(url: str) -> bool:
+def _is_answering(url: str) -> bool:
     try:
         with urllib.request.urlopen(url, timeout=2):
             return True
@@ -114,7 +114,7 @@ def _answers(url: str) -> bool:
         return False
 
 
-def _free_ports(count: int) -> list[int]:
+def _find_free_ports(count: int) -> list[int]:
     sockets = [socket.socket() for _ in range(count)]
     for one in sockets:
         one.bind(("127.0.0.1", 0))

@@ -1,4 +1,4 @@
-"""What the admin's own pages do with a script."""
+"""Pages of the admin that need JavaScript."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.browser.system import System
 pytestmark = BROWSER
 
 
-def test_a_namespaces_tenant_is_looked_up_in_a_window_of_its_own(desk: Desk) -> None:
+def test_the_tenant_of_a_new_namespace_is_chosen_in_a_popup(desk: Desk) -> None:
     page = desk.sit("ada")
     page.goto("/admin/tenants/namespace/add/")
     with page.expect_popup() as opened:
@@ -22,9 +22,9 @@ def test_a_namespaces_tenant_is_looked_up_in_a_window_of_its_own(desk: Desk) -> 
     expect(page.get_by_label("Tenant")).to_have_value(re.compile("^[0-9a-f-]{36}$"))
 
 
-def test_what_is_confirmed_is_sent_once_however_often_it_is_pressed(page: Page, system: System) -> None:
+def test_a_confirmation_is_sent_once_however_often_the_button_is_pressed(page: Page, system: System) -> None:
     call = system.submit("replayed in the admin")
-    system.ended(call)
+    system.wait_for_end(call)
     page.goto(f"/admin/orchestration/servicecall/?q={call}")
     page.locator("input.action-select").check()
     page.locator("select[name=action]").select_option("replay")

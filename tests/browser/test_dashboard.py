@@ -1,4 +1,4 @@
-"""From what is wrong to the call that tells why, and from a bar to the list of what it counts."""
+"""The dashboard leads from a problem to the call that explains it, and from a bar to the list of its calls."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_failing_host_is_followed_to_the_call_and_to_its_error(page: Page) -> 
 
 
 @pytest.mark.parametrize("tile", ["Overdue", "Running", "Outbox lag", "nodes"])
-def test_a_tile_opens_what_it_counts(page: Page, system: System, tile: str) -> None:
+def test_a_tile_opens_the_list_of_its_calls(page: Page, system: System, tile: str) -> None:
     page.goto("/")
     link = page.locator("a.tile").filter(has_text=re.compile(tile, re.IGNORECASE)).first
     link.click()
@@ -46,7 +46,7 @@ def test_a_bar_opens_the_list_of_its_calls(page: Page) -> None:
     expect(page.get_by_role("heading", level=1)).to_have_text("Calls")
 
 
-def test_a_range_stays_in_the_address(page: Page) -> None:
+def test_the_range_is_in_the_url(page: Page) -> None:
     page.goto("/")
     page.get_by_role("navigation", name="Range").get_by_role("link", name="24h", exact=True).click()
     expect(page).to_have_url(re.compile("range=24h"))
@@ -54,7 +54,7 @@ def test_a_range_stays_in_the_address(page: Page) -> None:
     expect(page.get_by_role("navigation", name="Range").locator("[aria-current]")).to_have_text("24h")
 
 
-def test_one_tenant_can_be_looked_at_alone(page: Page) -> None:
+def test_the_dashboard_can_show_one_tenant(page: Page) -> None:
     page.goto("/?range=7d")
     page.get_by_label("Tenant", exact=True).select_option("fjord-bank")
     expect(page).to_have_url(re.compile("tenant="))

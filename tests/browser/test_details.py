@@ -16,8 +16,8 @@ pytestmark = BROWSER
 def test_all_attempts_and_events_of_a_retried_call_are_shown(page: Page, system: System) -> None:
     retries = {"maxAttempts": 3, "initialInterval": "1s", "maxInterval": "1s"}
     call = system.submit("flaky", "/flaky/1", retryPolicy=retries)
-    assert system.ended(call)["attempts"] == 2
-    page.goto(system.detail(call))
+    assert system.wait_for_end(call)["attempts"] == 2
+    page.goto(system.build_details_url(call))
     tabs = page.get_by_role("navigation", name="Call details")
     expect(page.get_by_label("Response body")).to_contain_text("ok")
     tabs.get_by_role("link", name="Attempts (2)").click()
@@ -39,10 +39,10 @@ def test_a_secret_header_is_masked_everywhere(page: Page, system: System) -> Non
         "url": f"{system.target}/ok",
         "headers": {"Authorization": "Bearer s3cret-s3cret"},
     }
-    made = system.api("POST", "/service-calls", {"name": "with a secret", "requestSpec": request})
-    system.ended(made["serviceCallId"])
+    made = system.call_api("POST", "/service-calls", {"name": "with a secret", "requestSpec": request})
+    system.wait_for_end(made["serviceCallId"])
     for tab in ("request", "response", "attempts", "events"):
-        page.goto(f"{system.detail(made['serviceCallId'])}?tab={tab}")
+        page.goto(f"{system.build_details_url(made['serviceCallId'])}?tab={tab}")
         assert "s3cret" not in page.content()
     page.get_by_role("button", name="Copy as curl").click()
     dialog = page.get_by_role("dialog")
@@ -52,7 +52,7 @@ def test_a_secret_header_is_masked_everywhere(page: Page, system: System) -> Non
 
 def test_a_scheduled_call_is_run_now_and_the_page_follows_it(page: Page, system: System) -> None:
     call = system.submit("not before the evening", delay="6h")
-    page.goto(system.detail(call))
+    page.goto(system.build_details_url(call))
     page.get_by_role("button", name="Run now").click()
     page.get_by_role("dialog").get_by_role("button", name="Run now").click()
     expect(page.locator(".head .pill")).to_have_text("Succeeded")
@@ -60,8 +60,8 @@ def test_a_scheduled_call_is_run_now_and_the_page_follows_it(page: Page, system:
 
 def test_a_replay_names_its_origin(page: Page, system: System) -> None:
     call = system.submit("to be replayed")
-    system.ended(call)
-    page.goto(system.detail(call))
+    system.wait_for_end(call)
+    page.goto(system.build_details_url(call))
     page.get_by_role("button", name="Replay").click()
     page.get_by_role("dialog").get_by_role("button", name=re.compile("Replay")).click()
     expect(page).not_to_have_url(re.compile(call))
@@ -70,7 +70,7 @@ def test_a_replay_names_its_origin(page: Page, system: System) -> None:
 
 def test_a_duplicate_fills_in_the_form(page: Page, system: System) -> None:
     call = system.submit("the original", "/echo", delay="6h")
-    page.goto(system.detail(call))
+    page.goto(system.build_details_url(call))
     page.get_by_role("link", name="Duplicate").click()
     expect(page.get_by_label("Name", exact=True)).to_have_value("the original")
     expect(page.get_by_label("URL", exact=True)).to_have_value(f"{system.target}/echo")
@@ -78,7 +78,7 @@ def test_a_duplicate_fills_in_the_form(page: Page, system: System) -> None:
 
 def test_a_call_is_rescheduled_in_the_dialog(page: Page, system: System) -> None:
     call = system.submit("for another day", delay="6h")
-    page.goto(system.detail(call))
+    page.goto(system.build_details_url(call))
     page.get_by_role("button", name="Reschedule").click()
     dialog = page.get_by_role("dialog")
     dialog.get_by_label("Date").fill("2031-05-06")
@@ -86,12 +86,12 @@ def test_a_call_is_rescheduled_in_the_dialog(page: Page, system: System) -> None
     dialog.get_by_label("Time zone").select_option("UTC")
     dialog.get_by_role("button", name="Reschedule").click()
     expect(page.locator(".head")).to_contain_text("2031")
-    assert system.api("GET", f"/service-calls/{call}")["dueAt"] == "2031-05-06T07:08:09.000Z"
+    assert system.call_api("GET", f"/service-calls/{call}")["dueAt"] == "2031-05-06T07:08:09.000Z"
 
 
 def test_a_tag_is_added_and_removed(page: Page, system: System) -> None:
     call = system.submit("to be tagged", delay="6h")
-    page.goto(system.detail(call))
+    page.goto(system.build_details_url(call))
     page.get_by_label("Add a tag").fill("urgent")
     page.get_by_role("button", name="Add", exact=True).click()
     expect(page.get_by_role("link", name="urgent")).to_be_visible()
@@ -101,5 +101,5 @@ def test_a_tag_is_added_and_removed(page: Page, system: System) -> None:
 
 def test_an_unknown_call_is_reported(desk: Desk, page: Page, system: System) -> None:
     desk.watch(page).expected.append("404")
-    page.goto(system.detail("01900000-0000-7000-8000-000000000000"))
+    page.goto(system.build_details_url("01900000-0000-7000-8000-000000000000"))
     expect(page.get_by_role("alert")).to_be_visible()

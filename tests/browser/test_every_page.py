@@ -1,4 +1,4 @@
-"""What is true of every page: it shows without an error, can be read in light and dark, and fits on every screen."""
+"""Every page loads without an error, is readable in light and dark mode, and fits on every screen."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect
 from tests.browser.chromium import PHONE, WIDE
 from tests.browser.conftest import Desk
 from tests.browser.marks import BROWSER
-from tests.browser.page_urls import examples, filled, routes
+from tests.browser.page_urls import fill_route, find_examples, list_routes
 from tests.browser.system import System
 
 pytestmark = BROWSER
 
-ROUTES = routes()
+ROUTES = list_routes()
 CONTRAST = (Path(__file__).parent / "contrast.js").read_text()
 CUT = (Path(__file__).parent / "cut.js").read_text()
 # Laptops, a tablet, a phone.
 WIDTHS = (1280, 1024, 820, PHONE["width"])
-# What can be done with a call that waits, and not with one that has ended.
+# Actions on a scheduled call, which do not exist for one that has ended.
 OF_SCHEDULED = {"call-cancel", "call-reschedule", "call-run-now"}
-# What they need, the made-up week does not have.
+# The demo data has nothing for these pages.
 WITHOUT_EXAMPLE = {
     "endpoint-disable", "endpoint-remove", "endpoint-send-again", "operator-key-rotate", "operator-key-revoke",
     "tenant-secret-clear",
 }  # fmt: skip
-# These begin with a form on another page: alone they have nothing to show.
+# These pages begin with a form on another page.
 BY_POST = {"calls-bulk", "calls-bulk-run"}
 
 
 @dataclass
 class Looks:
-    """What was seen of each page, by the name of the page; nothing where nothing is wrong."""
+    """The problems of each kind, by the name of the page. Pages without a problem are left out."""
 
     statuses: dict[str, Any] = field(default_factory=dict)
     headings: dict[str, Any] = field(default_factory=dict)
@@ -49,17 +49,17 @@ class Looks:
 
 @pytest.fixture(scope="package")
 def looks(browser: Browser, system: System, profiles: dict[str, BrowserContext]) -> Looks:
-    """One look at each page for all tests: to open them takes longer than to look."""
+    """Inspect each page once for all tests, since opening it takes longest."""
     desk = Desk(browser, system, profiles)
     page, looks = desk.sit("ada"), Looks()
-    for name, address in addresses(page).items():
-        _look(page, name, address, looks)
+    for name, address in list_addresses(page).items():
+        _inspect(page, name, address, looks)
     looks.troubles = desk.watch(page).troubles
     desk.leave()
     return looks
 
 
-def _look(page: Page, name: str, address: str, looks: Looks) -> None:
+def _inspect(page: Page, name: str, address: str, looks: Looks) -> None:
     page.set_viewport_size(WIDE)
     page.emulate_media(color_scheme="light")
     answer = page.goto(address)
@@ -83,18 +83,18 @@ def _cut(page: Page, width: int) -> list[str]:
     return page.evaluate(CUT)  # type: ignore[no-any-return]
 
 
-def addresses(page: Page) -> dict[str, str]:
-    found = examples(page)
+def list_addresses(page: Page) -> dict[str, str]:
+    found = find_examples(page)
     places = {}
     for name, route in ROUTES.items():
         if name not in WITHOUT_EXAMPLE | BY_POST:
             values = found.get("/scheduled" if name in OF_SCHEDULED else f"/{route.split('/')[1]}", {})
-            places[name] = filled(route, values)
+            places[name] = fill_route(route, values)
     tabs = {f"call, {tab}": f"{places['call']}?tab={tab}" for tab in ("request", "attempts", "events")}
     return places | tabs | {"calls, none": "/calls/?name=nobody", "dashboard, a week": "/?range=7d"}
 
 
-def test_every_page_shows_without_an_error_of_any_kind(looks: Looks) -> None:
+def test_every_page_loads_without_an_error(looks: Looks) -> None:
     assert (looks.statuses, looks.troubles) == ({}, [])
 
 
@@ -102,21 +102,21 @@ def test_every_page_has_one_heading(looks: Looks) -> None:
     assert looks.headings == {}
 
 
-def test_every_text_stands_out_from_what_is_behind_it_in_light(looks: Looks) -> None:
+def test_every_text_has_enough_contrast_in_light_mode(looks: Looks) -> None:
     assert looks.faint_in_light == {}
 
 
-def test_every_text_stands_out_from_what_is_behind_it_in_dark(looks: Looks) -> None:
+def test_every_text_has_enough_contrast_in_dark_mode(looks: Looks) -> None:
     assert looks.faint_in_dark == {}
 
 
 def test_every_page_fits_on_laptops_tablets_and_phones(looks: Looks) -> None:
-    """Nothing scrolls sideways, and no control is cut."""
+    """No page scrolls sideways, and no control is cut off."""
     assert looks.cut == {}
 
 
 @pytest.mark.parametrize("width", [1280, 1100, 1024, 820])
-def test_the_way_to_the_details_of_a_call_is_in_sight(desk: Desk, width: int) -> None:
+def test_the_link_to_the_details_of_a_call_is_visible(desk: Desk, width: int) -> None:
     page = desk.sit("oscar", viewport={"width": width, "height": 900})
     page.goto("/calls/")
     link = page.get_by_role("link", name="Details of").first
@@ -126,7 +126,7 @@ def test_the_way_to_the_details_of_a_call_is_in_sight(desk: Desk, width: int) ->
 
 
 @pytest.mark.parametrize("width", [820, PHONE["width"]])
-def test_where_the_list_has_no_columns_it_can_still_be_sorted_and_selected(desk: Desk, width: int) -> None:
+def test_a_list_without_columns_can_still_be_sorted_and_selected(desk: Desk, width: int) -> None:
     page = desk.sit("oscar", viewport={"width": width, "height": 900})
     page.goto("/calls/")
     page.get_by_role("checkbox", name="Select all on this page").check()
@@ -135,8 +135,8 @@ def test_where_the_list_has_no_columns_it_can_still_be_sorted_and_selected(desk:
     expect(page).to_have_url(re.compile("sort="))
 
 
-def test_on_a_phone_the_whole_reason_is_told_why_an_event_is_parked(desk: Desk) -> None:
-    """Nothing can hover over it there."""
+def test_a_phone_shows_the_whole_reason_why_an_event_is_parked(desk: Desk) -> None:
+    """A phone cannot hover to show a tooltip."""
     page = desk.sit("oscar", viewport=PHONE)
     page.goto("/outbox/")
     reason = page.get_by_role("region", name="Parked").locator(".why").first
@@ -145,7 +145,7 @@ def test_on_a_phone_the_whole_reason_is_told_why_an_event_is_parked(desk: Desk) 
 
 
 @pytest.mark.parametrize("width", [1280, 820])
-def test_the_name_of_a_seat_stays_in_one_line(desk: Desk, width: int) -> None:
+def test_the_name_of_a_role_lease_stays_on_one_line(desk: Desk, width: int) -> None:
     page = desk.sit("oscar", viewport={"width": width, "height": 900})
     page.goto("/timers/")
     seat = page.get_by_text("eventservice/dispatcher", exact=True)
@@ -154,7 +154,7 @@ def test_the_name_of_a_seat_stays_in_one_line(desk: Desk, width: int) -> None:
     assert seat.evaluate(lines) == 1
 
 
-def test_a_fault_without_a_blank_stays_in_its_card(desk: Desk) -> None:
+def test_a_long_error_without_spaces_stays_in_its_card(desk: Desk) -> None:
     page = desk.sit("oscar", viewport={"width": 1400, "height": 900})
     page.goto("/calls/new/")
     page.get_by_label("Tags").fill("x" * 90)
@@ -163,9 +163,9 @@ def test_a_fault_without_a_blank_stays_in_its_card(desk: Desk) -> None:
     assert page.evaluate(CUT) == []
 
 
-def test_a_tag_that_is_too_long_is_refused_and_not_cut(desk: Desk, system: System) -> None:
+def test_a_tag_that_is_too_long_is_refused_and_not_truncated(desk: Desk, system: System) -> None:
     page = desk.sit("oscar")
-    page.goto(system.detail(system.submit("to be tagged", delay="1h")))
+    page.goto(system.build_details_url(system.submit("to be tagged", delay="1h")))
     page.get_by_label("Add a tag").fill("x" * 65)
     page.get_by_role("button", name="Add", exact=True).click()
     expect(page.get_by_role("alert")).to_contain_text("64")
@@ -173,11 +173,11 @@ def test_a_tag_that_is_too_long_is_refused_and_not_cut(desk: Desk, system: Syste
 
 
 def test_every_button_link_and_field_has_a_name(looks: Looks) -> None:
-    """As a screen reader would say it: the browser's own computation."""
+    """The browser computes the name, as it does for a screen reader."""
     assert looks.nameless == {}
 
 
-def test_on_a_phone_the_menu_opens_and_leads_on(desk: Desk, system: System) -> None:
+def test_the_menu_opens_and_navigates_on_a_phone(desk: Desk, system: System) -> None:
     page = desk.sit("oscar", viewport=PHONE, has_touch=True, is_mobile=True)
     page.goto("/timers/")
     link = page.get_by_role("navigation", name="Console").get_by_role("link", name="Outbox")
@@ -194,7 +194,7 @@ def is_nameless(line: str) -> bool:
     return role in controls and not (rest and rest[0].startswith(('"', "/")))
 
 
-def test_the_admin_shows_without_an_error_too(desk: Desk, system: System) -> None:
+def test_every_admin_list_loads_without_an_error(desk: Desk, system: System) -> None:
     page = desk.sit("ada")
     page.goto("/admin/")
     lists = page.locator("#content-main th a[href]").evaluate_all("links => links.map((a) => a.pathname)")
@@ -208,7 +208,7 @@ def test_the_admin_shows_without_an_error_too(desk: Desk, system: System) -> Non
     expect(page.get_by_role("heading", level=1)).to_be_visible()
 
 
-def test_the_theme_is_chosen_and_stays(desk: Desk) -> None:
+def test_a_chosen_theme_is_kept(desk: Desk) -> None:
     page = desk.sit("oscar", color_scheme="light")
     page.goto("/timers/")
     page.get_by_role("button", name="Theme").click()

@@ -52,7 +52,7 @@ def test_from_signing_in_to_the_details_of_a_call_without_a_mouse(desk: Desk, sy
 
 def test_escape_closes_a_dialog_and_the_focus_returns(page: Page, system: System) -> None:
     call = system.submit("stays", delay="6h")
-    page.goto(system.detail(call))
+    page.goto(system.build_details_url(call))
     opener = page.get_by_role("button", name=re.compile("Cancel"))
     opener.focus()
     page.keyboard.press("Enter")
@@ -62,11 +62,11 @@ def test_escape_closes_a_dialog_and_the_focus_returns(page: Page, system: System
     page.keyboard.press("Escape")
     expect(dialog).to_be_hidden()
     expect(opener).to_be_focused()
-    assert system.api("GET", f"/service-calls/{call}")["status"] == "Scheduled"
+    assert system.call_api("GET", f"/service-calls/{call}")["status"] == "Scheduled"
 
 
 def test_the_focus_stays_inside_an_open_dialog(page: Page, system: System) -> None:
-    page.goto(system.detail(system.submit("stays as well", delay="6h")))
+    page.goto(system.build_details_url(system.submit("stays as well", delay="6h")))
     page.get_by_role("button", name=re.compile("Cancel")).click()
     expect(page.get_by_role("dialog")).to_be_visible()
     for _ in range(12):
@@ -76,7 +76,7 @@ def test_the_focus_stays_inside_an_open_dialog(page: Page, system: System) -> No
 
 
 def test_a_refresh_leaves_the_focus_where_it_is(page: Page, system: System) -> None:
-    system.ended(system.submit("in focus"))
+    system.wait_for_end(system.submit("in focus"))
     page.goto("/calls/?name=in+focus")
     box = page.get_by_role("checkbox", name="Select in focus")
     box.check()

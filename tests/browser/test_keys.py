@@ -1,4 +1,4 @@
-"""Keys: made and shown once, rotated with an overlap, revoked. By an admin."""
+"""Admins create keys, which are shown once, rotate them with an overlap, and revoke them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def admin(desk: Desk) -> Page:
     return desk.sit("ada")
 
 
-def answers(system: System, key: str) -> int:
+def get_status(system: System, key: str) -> int:
     url = f"{system.url}/api/v1/tenants/{system.tenant}/service-calls?limit=1"
     request = urllib.request.Request(url, headers={"Authorization": f"Bearer {key}"})
     try:
@@ -31,19 +31,19 @@ def answers(system: System, key: str) -> int:
         return refused.code
 
 
-def shown_key(page: Page) -> str:
+def read_key(page: Page) -> str:
     return page.locator("#new-key").inner_text().strip()
 
 
-def test_a_key_is_made_shown_once_rotated_and_revoked(admin: Page, system: System) -> None:
+def test_a_key_is_created_shown_once_rotated_and_revoked(admin: Page, system: System) -> None:
     admin.goto("/tenants/")
     admin.get_by_role("link", name="demo", exact=True).click()
     admin.get_by_role("link", name="New key").click()
     admin.get_by_label("Name", exact=True).fill("a test's")
     admin.get_by_role("checkbox", name=re.compile("^read")).check()
     admin.get_by_role("button", name="Create key").click()
-    first = shown_key(admin)
-    assert answers(system, first) == 200
+    first = read_key(admin)
+    assert get_status(system, first) == 200
     admin.get_by_role("link", name="Done").click()
     expect(admin.get_by_role("link", name="Rotate a test's")).to_be_visible()
     assert first not in admin.content()
@@ -51,9 +51,9 @@ def test_a_key_is_made_shown_once_rotated_and_revoked(admin: Page, system: Syste
     admin.get_by_role("link", name="Rotate a test's").click()
     expect(admin.get_by_role("dialog").get_by_label("Keep the old key valid for")).to_be_focused()
     admin.get_by_role("dialog").get_by_role("button", name="Create new key").click()
-    second = shown_key(admin)
+    second = read_key(admin)
     assert second != first
-    assert (answers(system, first), answers(system, second)) == (200, 200)
+    assert (get_status(system, first), get_status(system, second)) == (200, 200)
     admin.get_by_role("link", name="Done").click()
 
     revoke = admin.locator(f'a[href$="/keys/{second.split("_")[2]}/revoke/"]')
@@ -62,10 +62,10 @@ def test_a_key_is_made_shown_once_rotated_and_revoked(admin: Page, system: Syste
     ended = admin.get_by_role("row").filter(has_text=second.split("_")[2]).filter(has_text="revoked")
     expect(ended).to_have_count(1)
     admin.wait_for_timeout(1100)  # a process may go by what it knew for a second
-    assert answers(system, second) == 401
+    assert get_status(system, second) == 401
 
 
-def test_an_operator_sees_keys_and_is_offered_nothing_to_change(page: Page, system: System) -> None:
+def test_an_operator_sees_keys_and_no_actions_on_them(page: Page, system: System) -> None:
     page.goto(f"/tenants/{system.tenant}/")
     expect(page.get_by_role("heading", level=1)).to_contain_text("demo")
     expect(page.get_by_role("link", name=re.compile("^(Rotate|Revoke|New key)"))).to_have_count(0)

@@ -38,8 +38,11 @@ def test_filters_are_in_the_url_and_can_be_removed(page: Page) -> None:
 
 def test_an_id_leads_to_its_call_and_a_correlation_id_to_its_calls(page: Page, system: System) -> None:
     call = system.submit("known by its id")
-    correlation = system.ended(call)["correlationId"]
-    for text, address in ((call, system.detail(call)), (correlation, f"/calls/?correlationId={correlation}")):
+    correlation = system.wait_for_end(call)["correlationId"]
+    for text, address in (
+        (call, system.build_details_url(call)),
+        (correlation, f"/calls/?correlationId={correlation}"),
+    ):
         page.goto("/calls/")
         page.get_by_label("ID", exact=True).fill(text)
         page.get_by_role("button", name="Filter", exact=True).click()
@@ -82,7 +85,7 @@ def test_the_page_size_is_chosen_and_kept(page: Page) -> None:
 
 def test_favorites_can_be_listed(page: Page, system: System) -> None:
     call = system.submit("to be starred")
-    system.ended(call)
+    system.wait_for_end(call)
     page.goto("/calls/?name=to+be+starred")
     star = page.get_by_role("button", name="Favorite")
     star.click()
@@ -99,7 +102,7 @@ def test_favorites_can_be_listed(page: Page, system: System) -> None:
 
 def test_failed_calls_are_retried_in_bulk_after_a_typed_confirmation(page: Page, system: System) -> None:
     for _ in range(3):
-        system.ended(system.submit("fails thrice", "/status/422", tags=["bulk"]))
+        system.wait_for_end(system.submit("fails thrice", "/status/422", tags=["bulk"]))
     page.goto("/calls/?name=fails+thrice&status=Failed")
     expect(rows(page)).to_have_count(3)
     page.get_by_label("Apply to").select_option("matching")
@@ -108,7 +111,7 @@ def test_failed_calls_are_retried_in_bulk_after_a_typed_confirmation(page: Page,
     expect(form.get_by_role("heading", level=2)).to_contain_text("3")
     confirm(form)
     expect(page.locator(".banner.success")).to_contain_text("3 ")
-    replays = system.api("GET", "/service-calls?name=fails+thrice&limit=20")["items"]
+    replays = system.call_api("GET", "/service-calls?name=fails+thrice&limit=20")["items"]
     assert len(replays) == 6
 
 
@@ -122,7 +125,7 @@ def test_only_selected_calls_are_canceled(page: Page, system: System) -> None:
     expect(form.get_by_role("heading", level=2)).to_contain_text("2")
     confirm(form)
     expect(page.locator(".banner.success")).to_contain_text("2 ")
-    statuses = [system.api("GET", f"/service-calls/{call}")["status"] for call in calls]
+    statuses = [system.call_api("GET", f"/service-calls/{call}")["status"] for call in calls]
     assert sorted(statuses) == ["Canceled", "Canceled", "Scheduled"]
 
 
@@ -148,7 +151,7 @@ def test_a_failed_refresh_keeps_the_list_and_says_so(desk: Desk, system: System)
 
 
 def test_new_calls_are_announced_and_do_not_move_the_rows(page: Page, system: System) -> None:
-    system.ended(system.submit("on show"))
+    system.wait_for_end(system.submit("on show"))
     page.goto("/calls/?tenant=" + system.tenant)
     first = page.locator("td.go a").first.get_attribute("href")
     system.submit("came later")

@@ -63,7 +63,7 @@ def test_a_scheduled_call_shows_when_it_is_due_and_can_be_canceled(page: Page, s
     page.get_by_role("button", name=re.compile("^Cancel")).click()
     page.get_by_role("dialog").get_by_role("button", name=re.compile("^Cancel")).click()
     expect(page.locator(".head .pill")).to_have_text("Canceled")
-    (call,) = system.api("GET", "/service-calls?name=for+tomorrow")["items"]
+    (call,) = system.call_api("GET", "/service-calls?name=for+tomorrow")["items"]
     assert call["status"] == "Canceled"
 
 
@@ -109,7 +109,7 @@ def test_input_is_restored_after_a_session_ended_except_header_values(desk: Desk
     page.get_by_label("Value of header 1").fill("Bearer s3cret")
     submit(page)
     expect(page.locator("#response")).to_contain_text("Succeeded")
-    assert len(system.api("GET", "/service-calls?name=typed+before+the+session+ended")["items"]) == 1
+    assert len(system.call_api("GET", "/service-calls?name=typed+before+the+session+ended")["items"]) == 1
 
 
 def test_input_is_not_restored_for_another_user(desk: Desk, system: System) -> None:
@@ -159,7 +159,7 @@ def test_a_form_creates_one_call_however_often_it_is_sent(page: Page, system: Sy
     expect(page.locator("#response")).to_contain_text("Succeeded")
     again = page.request.post("/calls/new/", form=sent, headers={"Referer": f"{system.url}/calls/new/"})
     assert again.status == 200
-    assert len(system.api("GET", "/service-calls?name=pressed+twice")["items"]) == 1
+    assert len(system.call_api("GET", "/service-calls?name=pressed+twice")["items"]) == 1
 
 
 def test_header_rows_are_added_and_removed(page: Page, system: System) -> None:
@@ -197,7 +197,7 @@ def test_a_body_with_a_script_runs_nothing(desk: Desk, system: System, javascrip
     )
     submit(page)
     expect(page.locator("#response").get_by_role("link", name="Details")).to_be_visible()
-    call = system.api("GET", "/service-calls?name=hostile+%3Cb%3Ename%3C%2Fb%3E")["items"][0]
-    system.ended(call["serviceCallId"])
-    page.goto(system.detail(call["serviceCallId"]))
+    call = system.call_api("GET", "/service-calls?name=hostile+%3Cb%3Ename%3C%2Fb%3E")["items"][0]
+    system.wait_for_end(call["serviceCallId"])
+    page.goto(system.build_details_url(call["serviceCallId"]))
     expect(page.get_by_role("heading", level=1)).to_contain_text("hostile <b>name</b>")

@@ -1,4 +1,4 @@
-"""Signing in with the keyboard alone, being told why it did not work, and what it does to the other tabs."""
+"""Signing in with the keyboard, error messages, and the effect on other tabs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.browser.system import PASSWORD
 pytestmark = BROWSER
 
 
-def test_whoever_is_not_signed_in_comes_back_to_where_they_wanted_to_go(desk: Desk) -> None:
+def test_signing_in_returns_to_the_requested_page(desk: Desk) -> None:
     page = desk.sit(None)
     page.goto("/timers/?x=1")
     expect(page).to_have_url(f"{desk.system.url}/login/?next=/timers/%3Fx%3D1")
@@ -23,7 +23,7 @@ def test_whoever_is_not_signed_in_comes_back_to_where_they_wanted_to_go(desk: De
     expect(page).to_have_url(f"{desk.system.url}/timers/?x=1")
 
 
-def test_a_wrong_password_is_said_where_it_is_read_out(desk: Desk) -> None:
+def test_a_wrong_password_is_announced_to_screen_readers(desk: Desk) -> None:
     page = desk.sit(None)
     page.goto("/login/")
     page.get_by_label("Username").fill("vera")
@@ -33,7 +33,7 @@ def test_a_wrong_password_is_said_where_it_is_read_out(desk: Desk) -> None:
     expect(page.get_by_label("Username")).to_have_value("vera")
 
 
-def test_signing_out_is_a_click(desk: Desk) -> None:
+def test_signing_out_takes_one_click(desk: Desk) -> None:
     page = desk.sit(None)
     sign_in(page, "vera")
     page.get_by_role("button", name="Sign out").click()
@@ -59,7 +59,7 @@ def test_two_tabs_can_both_be_signed_in(desk: Desk, javascript: bool) -> None:
         expect(tab).to_have_url(f"{desk.system.url}/timers/")
 
 
-def test_a_tab_goes_on_after_another_has_signed_in_again(desk: Desk) -> None:
+def test_a_tab_keeps_working_after_another_has_signed_in_again(desk: Desk) -> None:
     page = desk.sit(None)
     sign_in(page, "oscar")
     page.goto("/calls/?status=Failed&limit=10")
@@ -78,7 +78,7 @@ def test_a_tab_goes_on_after_another_has_signed_in_again(desk: Desk) -> None:
     expect(page.locator("#connection")).to_be_hidden()
 
 
-def test_a_list_whose_session_has_ended_comes_back_as_it_was(desk: Desk) -> None:
+def test_a_list_keeps_its_filters_when_the_session_has_ended(desk: Desk) -> None:
     page = desk.sit(None)
     desk.watch(page).expected += ["answered 401", "status of 401"]
     sign_in(page, "oscar")

@@ -1,4 +1,4 @@
-"""The cast of the console: who may look, who may act, who administers, and who is no operator at all."""
+"""Clients of the console, one for each role and one for a user who has none."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from eventservice.console.session import forget_failures
 from eventservice.operators.roles import Role
 
 
-def signed_in(name: str, *, role: Role | None = None, staff: bool = True) -> Client:
-    user = User.objects.create_user(name, is_staff=staff)  # no password: hashing one takes long
+def create_client(name: str, *, role: Role | None = None, staff: bool = True) -> Client:
+    user = User.objects.create_user(name, is_staff=staff)  # without a password, since hashing one is slow
     if role is not None:
         # A test that empties the database takes the groups of the migration with it.
         user.groups.add(Group.objects.get_or_create(name=role.group)[0])
@@ -23,31 +23,31 @@ def signed_in(name: str, *, role: Role | None = None, staff: bool = True) -> Cli
 
 
 @pytest.fixture(autouse=True)
-def quick_passwords(settings: Any) -> None:
-    """One that is hashed as it should be takes longer than a page."""
+def fast_password_hasher(settings: Any) -> None:
+    """Hash passwords with a fast algorithm: the real one takes longer than a page."""
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 
 
 @pytest.fixture(autouse=True)
-def nothing_remembered() -> None:
+def no_failed_sign_ins() -> None:
     forget_failures()
 
 
 @pytest.fixture
 def viewer(db: None) -> Client:
-    return signed_in("vera", role=Role.VIEWER)
+    return create_client("vera", role=Role.VIEWER)
 
 
 @pytest.fixture
 def operator(db: None) -> Client:
-    return signed_in("oscar", role=Role.OPERATOR)
+    return create_client("oscar", role=Role.OPERATOR)
 
 
 @pytest.fixture
 def admin(db: None) -> Client:
-    return signed_in("ada", role=Role.ADMIN)
+    return create_client("ada", role=Role.ADMIN)
 
 
 @pytest.fixture
 def outsider(db: None) -> Client:
-    return signed_in("otto", staff=False)
+    return create_client("otto", staff=False)

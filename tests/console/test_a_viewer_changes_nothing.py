@@ -1,4 +1,4 @@
-"""Whatever can be posted, from the URL map itself: a viewer is refused on the server, and nothing has changed."""
+"""The server refuses every POST of a viewer, on every page of the URL configuration, and nothing changes."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from outbox.models import OutboxEvent
 from tests.api.endpoints import list_endpoints
 from timers.models import TimerSchedule
 
-# These only look: they are posted because what they ask about is too long for an address.
+# These change nothing. They are POST requests because their parameters are too long for a URL.
 ASKED_BY_POST = {"calls-look"}
 STORED = (ServiceCall, ServiceCallTag, TimerSchedule, OutboxEvent)
 
 
-def console_patterns(patterns: Any = None, prefix: str = "/") -> Iterator[tuple[str, URLPattern]]:
+def list_console_patterns(patterns: Any = None, prefix: str = "/") -> Iterator[tuple[str, URLPattern]]:
     for pattern in get_resolver().url_patterns if patterns is None else patterns:
         route = prefix + str(pattern.pattern)
         if isinstance(pattern, URLResolver):
             if pattern.namespace in (None, "console"):
-                yield from console_patterns(pattern.url_patterns, route)
-        elif issubclass(getattr(pattern.callback, "view_class", object), _page_class()):
+                yield from list_console_patterns(pattern.url_patterns, route)
+        elif issubclass(getattr(pattern.callback, "view_class", object), _get_page_class()):
             yield route, pattern
 
 
-def _page_class() -> type:
+def _get_page_class() -> type:
     from eventservice.console.base.views import ConsoleView
 
     return ConsoleView
@@ -44,7 +44,7 @@ def _page_class() -> type:
 
 POSTED = {
     str(pattern.name): (route, pattern)
-    for route, pattern in console_patterns()
+    for route, pattern in list_console_patterns()
     if hasattr(pattern.callback.view_class, "post")  # type: ignore[attr-defined]
 }
 
@@ -61,8 +61,8 @@ def call(db: None) -> SubmitServiceCall:
     return command
 
 
-def address(route: str, pattern: URLPattern, call: SubmitServiceCall) -> str:
-    """With the ids of a call that is there, so that a refusal comes before anything else could be wrong."""
+def build_address(route: str, pattern: URLPattern, call: SubmitServiceCall) -> str:
+    """Return the URL with the ids of a call that exists, so that only the role can be the reason for a refusal."""
     values = {"tenant_id": call.tenant_id, "service_call_id": call.service_call_id}
     others = {"uuid": uuid.uuid4(), "int": 1}
     return re.sub(
@@ -70,27 +70,25 @@ def address(route: str, pattern: URLPattern, call: SubmitServiceCall) -> str:
     )
 
 
-def everything() -> list[Any]:
+def read_all_rows() -> list[Any]:
     rows = [list(model.across_tenants.order_by("pk").values()) for model in STORED]
     return [*rows, list(Tenant.objects.values()), list(ApiKey.across_tenants.values())]
 
 
 @pytest.mark.parametrize("name", sorted(POSTED))
-def test_a_viewer_is_refused_whatever_can_be_posted(
-    name: str, viewer: Client, call: SubmitServiceCall
-) -> None:
-    before = everything()
-    path = address(*POSTED[name], call)
+def test_a_viewer_is_refused_every_post(name: str, viewer: Client, call: SubmitServiceCall) -> None:
+    before = read_all_rows()
+    path = build_address(*POSTED[name], call)
     for headers in ({}, {"HX-Request": "true"}):
         response = viewer.post(path, {"confirm": "yes", "word": "yes"}, headers=headers)
         assert response.status_code == 403 or name in ASKED_BY_POST, path
-    assert everything() == before
+    assert read_all_rows() == before
     assert not OperatorAction.across_tenants.exists()
 
 
 @pytest.mark.parametrize("name", sorted(POSTED))
-def test_whoever_is_not_signed_in_is_sent_to_the_login(name: str, call: SubmitServiceCall) -> None:
-    response = Client().post(address(*POSTED[name], call))
+def test_an_anonymous_post_is_redirected_to_the_login(name: str, call: SubmitServiceCall) -> None:
+    response = Client().post(build_address(*POSTED[name], call))
     assert (response.status_code, response["Location"][:7]) == (302, "/login/")
 
 
@@ -99,17 +97,17 @@ WRITING = [e for e in list_endpoints() if e.method != "GET" and not e.route.ends
 
 
 @pytest.mark.parametrize("endpoint", WRITING, ids=str)
-def test_a_viewers_session_is_refused_by_the_api_as_well(
+def test_the_api_refuses_the_session_of_a_viewer_too(
     endpoint: Any, viewer: Client, call: SubmitServiceCall
 ) -> None:
-    before = everything()
+    before = read_all_rows()
     ids = {"tenant_id": call.tenant_id, "service_call_id": call.service_call_id}
     path = endpoint.path(**{name: ids.get(name, "x") for name in endpoint.names})
     response = viewer.generic(endpoint.method, path, b"{}", "application/json")
     assert response.status_code == 403, response.content
-    assert everything() == before
+    assert read_all_rows() == before
 
 
-def test_there_is_something_to_refuse() -> None:
+def test_the_url_configuration_has_pages_that_accept_a_post() -> None:
     assert {"call-cancel", "new-call"} <= set(POSTED)
     assert len(WRITING) > 10

@@ -1,4 +1,4 @@
-"""An action of the admin is the domain's command for each row: asked first, in the audit log, told as it went."""
+"""An action of the admin runs the domain's command for each row: confirmed, recorded, and reported row by row."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from orchestration.admission import forget_allowances
 from orchestration.commands import RequestSpec, SubmitServiceCall
 from orchestration.models import ServiceCall, ServiceCallTag
 from outbox.models import OutboxEvent
-from tests.console.admin_pages import act_on, list_of, page_of, shown, told
+from tests.console.admin_pages import build_list_url, build_page_url, read_messages, read_page, run_action
 from tests.factories import OutboxEventFactory
 from timers.models import TimerShard
 
@@ -27,7 +27,7 @@ CALLS = "orchestration_servicecall"
 EVENTS = "outbox_outboxevent"
 
 
-def submitted(tenant: Tenant, count: int, name: str = "call") -> list[Any]:
+def submit_calls(tenant: Tenant, count: int, name: str = "call") -> list[Any]:
     declare_namespace(tenant.pk, DEFAULT_NAMESPACE, 1)
     lifecycle.submit(
         [
@@ -42,7 +42,7 @@ def submitted(tenant: Tenant, count: int, name: str = "call") -> list[Any]:
     return list(ServiceCall.objects.for_tenant(tenant.pk).filter(name=name))
 
 
-def statuses(tenant: Tenant) -> list[str]:
+def list_statuses(tenant: Tenant) -> list[str]:
     return sorted(ServiceCall.objects.for_tenant(tenant.pk).values_list("status", flat=True))
 
 
@@ -51,48 +51,48 @@ def list_audit_entries() -> list[tuple[str, str, str]]:
     return [(row.user, row.action, row.subject) for row in rows]
 
 
-def test_canceling_asks_first_and_says_what_it_will_touch(operator: Client, tenant: Tenant) -> None:
-    calls = submitted(tenant, 2)
-    page = shown(act_on(operator, CALLS, "cancel", calls, confirmed=""))
+def test_canceling_is_confirmed_with_the_calls_that_it_affects(operator: Client, tenant: Tenant) -> None:
+    calls = submit_calls(tenant, 2)
+    page = read_page(run_action(operator, CALLS, "cancel", calls, confirmed=""))
     assert "Cancel 2 service calls?" in page
     assert "Scheduled calls are canceled." in page
     assert all(str(call) in page for call in calls)
-    assert statuses(tenant) == ["Scheduled", "Scheduled"]
+    assert list_statuses(tenant) == ["Scheduled", "Scheduled"]
     assert list_audit_entries() == []
 
 
-def test_what_was_done_and_what_was_refused_is_told_for_each(operator: Client, tenant: Tenant) -> None:
-    calls = submitted(tenant, 3)
+def test_each_row_is_reported_as_done_or_refused(operator: Client, tenant: Tenant) -> None:
+    calls = submit_calls(tenant, 3)
     lifecycle.cancel(tenant.pk, calls[0].service_call_id)
-    response = act_on(operator, CALLS, "cancel", calls)
+    response = run_action(operator, CALLS, "cancel", calls)
     refusal = "A call that is Canceled cannot be canceled: it must be Scheduled."
-    assert told(response) == [f"2 canceled, 1 refused: “{refusal}”"]
-    assert statuses(tenant) == ["Canceled"] * 3
+    assert read_messages(response) == [f"2 canceled, 1 refused: “{refusal}”"]
+    assert list_statuses(tenant) == ["Canceled"] * 3
 
 
-def test_what_was_done_is_in_the_audit_log_and_what_was_refused_is_not(
-    operator: Client, tenant: Tenant
-) -> None:
-    calls = submitted(tenant, 2)
+def test_the_audit_log_has_what_was_done_and_not_what_was_refused(operator: Client, tenant: Tenant) -> None:
+    calls = submit_calls(tenant, 2)
     lifecycle.cancel(tenant.pk, calls[0].service_call_id)
-    act_on(operator, CALLS, "cancel", calls)
+    run_action(operator, CALLS, "cancel", calls)
     assert list_audit_entries() == [("oscar", "cancel", str(calls[1].service_call_id))]
     assert OperatorAction.objects.for_tenant(tenant.pk).count() == 1
-    assert "oscar" in shown(operator.get(page_of(CALLS, calls[1], "history")))
+    assert "oscar" in read_page(operator.get(build_page_url(CALLS, calls[1], "history")))
 
 
-def test_a_replay_makes_a_new_call_and_leaves_the_old(operator: Client, tenant: Tenant) -> None:
-    ended, live = submitted(tenant, 2)
+def test_a_replay_creates_a_new_call_and_leaves_the_old_one(operator: Client, tenant: Tenant) -> None:
+    ended, live = submit_calls(tenant, 2)
     lifecycle.cancel(tenant.pk, ended.service_call_id)
-    response = act_on(operator, CALLS, "replay", [ended, live])
-    assert told(response)[0].startswith("1 replayed as new calls, 1 refused: “A call that is Scheduled")
+    response = run_action(operator, CALLS, "replay", [ended, live])
+    assert read_messages(response)[0].startswith(
+        "1 replayed as new calls, 1 refused: “A call that is Scheduled"
+    )
     made = ServiceCall.objects.for_tenant(tenant.pk).get(replay_of=ended.service_call_id)
-    assert statuses(tenant) == ["Canceled", "Scheduled", "Scheduled"]
+    assert list_statuses(tenant) == ["Canceled", "Scheduled", "Scheduled"]
     assert ("oscar", "submit", str(made.service_call_id)) in list_audit_entries()
 
 
 def failed(tenant: Tenant) -> Any:
-    (call,) = submitted(tenant, 1)
+    (call,) = submit_calls(tenant, 1)
     ServiceCall.objects.for_tenant(tenant.pk).update(status="Failed")
     return call
 
@@ -103,27 +103,27 @@ def replays(tenant: Tenant) -> int:
 
 def test_a_failed_call_is_not_replayed_a_second_time(operator: Client, tenant: Tenant) -> None:
     call = failed(tenant)
-    act_on(operator, CALLS, "replay", [call], confirmed="one-page")
-    again = told(act_on(operator, CALLS, "replay", [call], confirmed="another"))
+    run_action(operator, CALLS, "replay", [call], confirmed="one-page")
+    again = read_messages(run_action(operator, CALLS, "replay", [call], confirmed="another"))
     assert again == ["1 refused: “It has been replayed before.”"]
     assert replays(tenant) == 1
     assert [action for _, action, _ in list_audit_entries()] == ["submit", "replay"]
 
 
-def test_a_page_that_is_sent_twice_replays_once(operator: Client, tenant: Tenant) -> None:
-    (call,) = submitted(tenant, 1)
+def test_a_confirmation_that_is_sent_twice_replays_once(operator: Client, tenant: Tenant) -> None:
+    (call,) = submit_calls(tenant, 1)
     lifecycle.cancel(tenant.pk, call.service_call_id)
-    act_on(operator, CALLS, "replay", [call], confirmed="one-page")
-    again = told(act_on(operator, CALLS, "replay", [call], confirmed="one-page"))
+    run_action(operator, CALLS, "replay", [call], confirmed="one-page")
+    again = read_messages(run_action(operator, CALLS, "replay", [call], confirmed="one-page"))
     assert again == ["1 refused: “It has been replayed before.”"]
     assert [action for _, action, _ in list_audit_entries()] == ["submit", "replay"]
-    act_on(operator, CALLS, "replay", [call], confirmed="another-page")
+    run_action(operator, CALLS, "replay", [call], confirmed="another-page")
     assert replays(tenant) == 2
 
 
-def test_each_page_that_asks_is_another_and_is_sent_once(operator: Client, tenant: Tenant) -> None:
-    calls = submitted(tenant, 1)
-    pages = [shown(act_on(operator, CALLS, "replay", calls, confirmed="")) for _ in range(2)]
+def test_each_confirmation_page_has_its_own_key(operator: Client, tenant: Tenant) -> None:
+    calls = submit_calls(tenant, 1)
+    pages = [read_page(run_action(operator, CALLS, "replay", calls, confirmed="")) for _ in range(2)]
     first, second = (re.search(r'name="confirmed" value="([^"]+)"', page) for page in pages)
     assert first
     assert second
@@ -131,115 +131,123 @@ def test_each_page_that_asks_is_another_and_is_sent_once(operator: Client, tenan
     assert "console/once.js" in pages[0]
 
 
-def test_a_replay_for_a_tenant_that_is_not_active_is_refused(operator: Client, tenant: Tenant) -> None:
+def test_a_replay_for_an_inactive_tenant_is_refused(operator: Client, tenant: Tenant) -> None:
     call = failed(tenant)
     update_tenant(tenant.pk, active=False)
-    assert "This tenant is not active" in told(act_on(operator, CALLS, "replay", [call]))[0]
+    assert "This tenant is not active" in read_messages(run_action(operator, CALLS, "replay", [call]))[0]
     assert replays(tenant) == 0
 
 
-def test_a_replay_keeps_to_the_tenants_ceiling(operator: Client, tenant: Tenant) -> None:
-    (call,) = submitted(tenant, 1)
+def test_a_replay_respects_the_pending_limit(operator: Client, tenant: Tenant) -> None:
+    (call,) = submit_calls(tenant, 1)
     lifecycle.cancel(tenant.pk, call.service_call_id)
     update_tenant(tenant.pk, max_pending=0)
     forget_allowances()
-    assert "may have 0 calls pending" in told(act_on(operator, CALLS, "replay", [call]))[0]
-    assert statuses(tenant) == ["Canceled"]
+    assert "may have 0 calls pending" in read_messages(run_action(operator, CALLS, "replay", [call]))[0]
+    assert list_statuses(tenant) == ["Canceled"]
 
 
-def test_running_now_makes_it_due_now(operator: Client, tenant: Tenant, at_noon: Any) -> None:
-    (call,) = submitted(tenant, 1)
+def test_run_now_makes_a_call_due_now(operator: Client, tenant: Tenant, at_noon: Any) -> None:
+    (call,) = submit_calls(tenant, 1)
     lifecycle.reschedule(tenant.pk, call.service_call_id, at_noon.replace(year=2027))
-    assert told(act_on(operator, CALLS, "run-now", [call])) == ["1 due now"]
+    assert read_messages(run_action(operator, CALLS, "run-now", [call])) == ["1 due now"]
     assert ServiceCall.objects.for_tenant(tenant.pk).get().due_at == at_noon
 
 
-def test_a_favorite_is_harmless_and_needs_no_question(operator: Client, tenant: Tenant) -> None:
-    calls = submitted(tenant, 2)
-    assert told(act_on(operator, CALLS, "favorite", calls, confirmed="")) == ["2 added to favorites"]
+def test_a_favorite_needs_no_confirmation(operator: Client, tenant: Tenant) -> None:
+    calls = submit_calls(tenant, 2)
+    assert read_messages(run_action(operator, CALLS, "favorite", calls, confirmed="")) == [
+        "2 added to favorites"
+    ]
     assert ServiceCallTag.objects.for_tenant(tenant.pk).filter(tag="favorite").count() == 2
-    again = told(act_on(operator, CALLS, "favorite", calls, confirmed=""))
+    again = read_messages(run_action(operator, CALLS, "favorite", calls, confirmed=""))
     assert again == ["2 refused: “It is already a favorite.”"]
     assert len(list_audit_entries()) == 2
 
 
-def test_nothing_chosen_and_no_action_change_nothing(operator: Client, tenant: Tenant) -> None:
-    calls = submitted(tenant, 1)
-    assert "must be selected" in told(act_on(operator, CALLS, "cancel", [], confirmed=""))[0]
-    assert told(act_on(operator, CALLS, "", calls, confirmed="")) == ["Choose an action."]
-    assert statuses(tenant) == ["Scheduled"]
+def test_without_rows_or_an_action_nothing_changes(operator: Client, tenant: Tenant) -> None:
+    calls = submit_calls(tenant, 1)
+    assert "must be selected" in read_messages(run_action(operator, CALLS, "cancel", [], confirmed=""))[0]
+    assert read_messages(run_action(operator, CALLS, "", calls, confirmed="")) == ["Choose an action."]
+    assert list_statuses(tenant) == ["Scheduled"]
 
 
-def test_a_row_that_is_gone_is_told(operator: Client, tenant: Tenant) -> None:
-    one, other = submitted(tenant, 2)
+def test_a_row_that_was_deleted_is_reported(operator: Client, tenant: Tenant) -> None:
+    one, other = submit_calls(tenant, 2)
     lifecycle.delete(tenant.pk, other.service_call_id)
-    assert told(act_on(operator, CALLS, "cancel", [one, other])) == ["1 canceled, 1 no longer exist"]
+    assert read_messages(run_action(operator, CALLS, "cancel", [one, other])) == [
+        "1 canceled, 1 no longer exist"
+    ]
 
 
-def test_all_that_match_are_done_so_many_at_once(
+def test_all_matching_rows_are_changed_up_to_a_limit(
     operator: Client, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("eventservice.adminsite.model_admin.MAX_ROWS", 3)
     monkeypatch.setattr(actions, "MAX_ROWS", 3)
-    calls = submitted(tenant, 5)
+    calls = submit_calls(tenant, 5)
     data = {"action": "cancel", "index": "0", "select_across": "1", "_selected_action": "x"}
-    page = shown(operator.post(list_of(CALLS), data))
+    page = read_page(operator.post(build_list_url(CALLS), data))
     assert "Cancel 3 service calls?" in page
     assert "These are the first 3 of 5" in page
     chosen = [call for call in calls if f'value="{call.tenant_id}~{call.service_call_id}"' in page]
     assert len(chosen) == 3
-    assert told(act_on(operator, CALLS, "cancel", calls)) == ["3 canceled"]
-    assert statuses(tenant) == ["Canceled"] * 3 + ["Scheduled"] * 2
+    assert read_messages(run_action(operator, CALLS, "cancel", calls)) == ["3 canceled"]
+    assert list_statuses(tenant) == ["Canceled"] * 3 + ["Scheduled"] * 2
 
 
-def test_all_that_match_keeps_to_the_filters(operator: Client, tenant: Tenant, intruder: Tenant) -> None:
-    submitted(tenant, 2, "one")
-    submitted(tenant, 1, "two")
-    submitted(intruder, 1, "one")
+def test_all_matching_rows_are_those_that_pass_the_filters(
+    operator: Client, tenant: Tenant, intruder: Tenant
+) -> None:
+    submit_calls(tenant, 2, "one")
+    submit_calls(tenant, 1, "two")
+    submit_calls(intruder, 1, "one")
     data = {"action": "cancel", "index": "0", "select_across": "1", "_selected_action": "x"}
-    page = shown(operator.post(list_of(CALLS, tenant=tenant.pk, q="one"), data))
+    page = read_page(operator.post(build_list_url(CALLS, tenant=tenant.pk, q="one"), data))
     assert "Cancel 2 service calls?" in page
 
 
-def test_more_rows_than_sqlite_takes_in_one_expression_are_found(operator: Client, tenant: Tenant) -> None:
-    calls = submitted(tenant, actions.MAX_ROWS)
-    page = shown(act_on(operator, CALLS, "cancel", calls, confirmed=""))
+def test_more_rows_than_sqlite_accepts_in_one_expression_are_found(operator: Client, tenant: Tenant) -> None:
+    calls = submit_calls(tenant, actions.MAX_ROWS)
+    page = read_page(run_action(operator, CALLS, "cancel", calls, confirmed=""))
     assert f"Cancel {actions.MAX_ROWS} service calls?" in page
     assert "and 490 more" in page
 
 
 @pytest.fixture
-def parked(tenant: Tenant) -> Any:
+def stuck_event(tenant: Tenant) -> Any:
     moment = db_now()
     return OutboxEventFactory(tenant_id=tenant.pk, parked_at=moment, attempts=5, last_error="no")
 
 
-def test_a_parked_event_is_tried_again_and_another_is_refused(operator: Client, parked: Any) -> None:
-    flowing = OutboxEventFactory(tenant_id=parked.tenant_id)
-    response = act_on(operator, EVENTS, "event-retry", [parked, flowing])
-    assert told(response)[0].startswith("1 to be retried, 1 refused: “It is not parked")
-    assert OutboxEvent.objects.for_tenant(parked.tenant_id).filter(parked_at=None).count() == 2
-    assert list_audit_entries() == [("oscar", "event-retry", str(parked.pk))]
+def test_a_parked_event_is_retried_and_another_is_refused(operator: Client, stuck_event: Any) -> None:
+    flowing = OutboxEventFactory(tenant_id=stuck_event.tenant_id)
+    response = run_action(operator, EVENTS, "event-retry", [stuck_event, flowing])
+    assert read_messages(response)[0].startswith("1 to be retried, 1 refused: “It is not parked")
+    assert OutboxEvent.objects.for_tenant(stuck_event.tenant_id).filter(parked_at=None).count() == 2
+    assert list_audit_entries() == [("oscar", "event-retry", str(stuck_event.pk))]
 
 
-def test_a_parked_event_is_skipped(operator: Client, parked: Any) -> None:
-    assert told(act_on(operator, EVENTS, "event-skip", [parked])) == ["1 skipped"]
-    parked.refresh_from_db()
-    assert parked.published_at is not None
+def test_a_parked_event_is_skipped(operator: Client, stuck_event: Any) -> None:
+    assert read_messages(run_action(operator, EVENTS, "event-skip", [stuck_event])) == ["1 skipped"]
+    stuck_event.refresh_from_db()
+    assert stuck_event.published_at is not None
 
 
 def test_only_an_admin_revokes_keys(operator: Client, admin: Client, tenant: Tenant) -> None:
     key, _ = create_key(tenant.pk, ["read"])
-    assert act_on(operator, "tenants_apikey", "key-revoke", [key]).status_code == 403
+    assert run_action(operator, "tenants_apikey", "key-revoke", [key]).status_code == 403
     assert ApiKey.objects.for_tenant(tenant.pk).get().revoked_at is None
-    assert told(act_on(admin, "tenants_apikey", "key-revoke", [key])) == ["1 revoked"]
+    assert read_messages(run_action(admin, "tenants_apikey", "key-revoke", [key])) == ["1 revoked"]
     assert ApiKey.objects.for_tenant(tenant.pk).get().revoked_at is not None
-    assert "1 refused" in told(act_on(admin, "tenants_apikey", "key-revoke", [key]))[0]
+    assert "1 refused" in read_messages(run_action(admin, "tenants_apikey", "key-revoke", [key]))[0]
     assert list_audit_entries() == [("ada", "key-revoke", key.key_id)]
 
 
-def test_a_history_tells_nothing_of_what_only_has_the_same_number(admin: Client, parked: Any) -> None:
-    act_on(admin, EVENTS, "event-skip", [parked])
-    shard = TimerShard.objects.create(shard_id=parked.pk)
-    assert "event-skip" in shown(admin.get(page_of(EVENTS, parked, "history")))
-    assert "event-skip" not in shown(admin.get(page_of("timers_timershard", shard, "history")))
+def test_a_history_shows_nothing_of_other_models_with_the_same_number(
+    admin: Client, stuck_event: Any
+) -> None:
+    run_action(admin, EVENTS, "event-skip", [stuck_event])
+    shard = TimerShard.objects.create(shard_id=stuck_event.pk)
+    assert "event-skip" in read_page(admin.get(build_page_url(EVENTS, stuck_event, "history")))
+    assert "event-skip" not in read_page(admin.get(build_page_url("timers_timershard", shard, "history")))

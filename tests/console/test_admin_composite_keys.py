@@ -1,4 +1,4 @@
-"""Rows whose key has several columns are listed, shown, followed and deleted like any other."""
+"""Rows whose keys have several columns are listed, shown, linked and deleted like others."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from eventservice.kernel.ids import new_id
 from eventservice.tenants.models import Namespace, Tenant
 from orchestration.models import CallRollup, ServiceCall, ServiceCallTag
 from outbox.models import WebhookDelivery, WebhookEndpoint
-from tests.console.admin_pages import list_of, page_of, rows_in, shown, told
+from tests.console.admin_pages import build_list_url, build_page_url, read_messages, read_page, read_rows
 from tests.factories import (
     EARLIER,
     HttpExecutionFactory,
@@ -55,30 +55,30 @@ def rows(tenant: Tenant) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_they_are_listed_each_with_the_address_of_its_page(viewer: Client, rows: dict[str, Any]) -> None:
+def test_each_row_of_a_list_links_to_its_page(viewer: Client, rows: dict[str, Any]) -> None:
     for model, row in rows.items():
-        page = shown(viewer.get(list_of(model)))
-        assert f'href="{page_of(model, row)}' in page.replace("&amp;", "&"), model
+        page = read_page(viewer.get(build_list_url(model)))
+        assert f'href="{build_page_url(model, row)}' in page.replace("&amp;", "&"), model
 
 
-def test_each_has_a_page_and_a_history(viewer: Client, rows: dict[str, Any]) -> None:
+def test_each_row_has_a_page_and_a_history(viewer: Client, rows: dict[str, Any]) -> None:
     for model, row in rows.items():
-        page = shown(viewer.get(page_of(model, row)))
-        assert page_of(model, row, "history") in page, model
-        assert str(row) in shown(viewer.get(page_of(model, row, "history"))), model
+        page = read_page(viewer.get(build_page_url(model, row)))
+        assert build_page_url(model, row, "history") in page, model
+        assert str(row) in read_page(viewer.get(build_page_url(model, row, "history"))), model
 
 
-def test_a_key_is_read_as_it_was_written(rows: dict[str, Any]) -> None:
+def test_a_formatted_key_is_parsed_as_the_same_key(rows: dict[str, Any]) -> None:
     for row in rows.values():
         assert tuple((parse_key(type(row), format_key(row)) or {}).values()) == tuple(row.pk)
 
 
 @pytest.mark.parametrize("text", ["", "x", "~", "a~b", "a~b~c~d", "1", "%00", "\x00~\x00", "None~None"])
-def test_what_is_no_key_finds_nothing(text: str, viewer: Client) -> None:
+def test_an_invalid_key_finds_nothing(text: str, viewer: Client) -> None:
     for model in (ServiceCall, ServiceCallTag, Namespace):
         made = django_admin.site.get_model_admin(model)
         assert made.get_object(viewer.get("/admin/").wsgi_request, text) is None
-    response = viewer.get(page_of(CALL, Unknown(text)), follow=True)
+    response = viewer.get(build_page_url(CALL, Unknown(text)), follow=True)
     assert response.status_code in (200, 404)
 
 
@@ -92,18 +92,16 @@ def test_another_tenants_call_of_the_same_id_is_another_call(
 ) -> None:
     ours = ServiceCallFactory(tenant_id=tenant.pk, name="ours")
     theirs = ServiceCallFactory(tenant_id=intruder.pk, service_call_id=ours.service_call_id, name="theirs")
-    assert "theirs" not in shown(viewer.get(page_of(CALL, ours)))
-    assert "theirs" in shown(viewer.get(page_of(CALL, theirs)))
+    assert "theirs" not in read_page(viewer.get(build_page_url(CALL, ours)))
+    assert "theirs" in read_page(viewer.get(build_page_url(CALL, theirs)))
 
 
-def test_filters_of_the_list_are_kept_on_the_way_to_a_row(viewer: Client, rows: dict[str, Any]) -> None:
-    page = shown(viewer.get(list_of(CALL, status="Scheduled")))
-    assert f"{page_of(CALL, rows[CALL])}?_changelist_filters=status%3DScheduled" in page
+def test_the_link_to_a_row_keeps_the_filters_of_the_list(viewer: Client, rows: dict[str, Any]) -> None:
+    page = read_page(viewer.get(build_list_url(CALL, status="Scheduled")))
+    assert f"{build_page_url(CALL, rows[CALL])}?_changelist_filters=status%3DScheduled" in page
 
 
-def test_an_endpoint_that_was_never_used_is_deleted_and_that_is_remembered(
-    admin: Client, rows: dict[str, Any]
-) -> None:
+def test_an_unused_endpoint_is_deleted_and_recorded(admin: Client, rows: dict[str, Any]) -> None:
     model, used = "outbox_webhookendpoint", rows["outbox_webhookendpoint"]
     unused = WebhookEndpoint.objects.create(
         tenant_id=used.tenant_id,
@@ -112,22 +110,22 @@ def test_an_endpoint_that_was_never_used_is_deleted_and_that_is_remembered(
         secret="enc",
         created_at=EARLIER,
     )
-    refused = admin.post(page_of(model, used, "delete"), {"post": "yes"}, follow=True)
-    assert told(refused) == ["It has deliveries: make it inactive instead."]
-    assert "http://typo.test/" in shown(admin.get(page_of(model, unused, "delete")))
-    assert admin.post(page_of(model, unused, "delete"), {"post": "yes"}).status_code == 302
+    refused = admin.post(build_page_url(model, used, "delete"), {"post": "yes"}, follow=True)
+    assert read_messages(refused) == ["It has deliveries: make it inactive instead."]
+    assert "http://typo.test/" in read_page(admin.get(build_page_url(model, unused, "delete")))
+    assert admin.post(build_page_url(model, unused, "delete"), {"post": "yes"}).status_code == 302
     left = WebhookEndpoint.objects.for_tenant(used.tenant_id).values_list("endpoint_id", flat=True)
     assert list(left) == [used.endpoint_id]
     assert LogEntry.objects.get().object_id == format_key(unused)
 
 
-def test_a_namespace_is_made_and_its_history_found_under_its_key(admin: Client, tenant: Tenant) -> None:
+def test_a_namespace_is_created_and_has_a_history(admin: Client, tenant: Tenant) -> None:
     given = {"tenant": tenant.pk, "name": "reports", "num_shards": "8"}
     assert admin.post("/admin/tenants/namespace/add/", given).status_code == 302
     made = Namespace.objects.for_tenant(tenant.pk).get(name="reports")
     assert made.num_shards == 8
     assert LogEntry.objects.get().object_id == format_key(made)
-    history = shown(admin.get(page_of("tenants_namespace", made, "history")))
+    history = read_page(admin.get(build_page_url("tenants_namespace", made, "history")))
     assert "namespace-create" in history
     assert "Added" in history
-    assert rows_in(admin.get(list_of("tenants_namespace")))
+    assert read_rows(admin.get(build_list_url("tenants_namespace")))

@@ -1,4 +1,4 @@
-"""What is sealed is shown nowhere in the admin; what comes from outside is text."""
+"""The admin shows no secret, and escapes all text from outside."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from orchestration import lifecycle
 from orchestration.commands import RequestSpec, SubmitServiceCall
 from orchestration.models import ServiceCall
 from outbox.models import OutboxEvent, WebhookEndpoint
-from tests.console.admin_pages import list_of, page_of, shown
+from tests.console.admin_pages import build_list_url, build_page_url, read_page
 from tests.factories import EARLIER, HttpExecutionFactory
 
 CANARY = "canary-0451"
@@ -33,40 +33,40 @@ def call(tenant: Tenant) -> Any:
     return ServiceCall.objects.for_tenant(tenant.pk).get()
 
 
-def sealed_of(call: Any) -> str:
+def read_encrypted_header(call: Any) -> str:
     return str(call.request_spec["headers"]["Authorization"]["encrypted"])
 
 
-def test_a_sealed_header_is_nowhere(admin: Client, call: Any) -> None:
+def test_an_encrypted_header_is_shown_nowhere(admin: Client, call: Any) -> None:
     attempt = HttpExecutionFactory(
         tenant_id=call.tenant_id, service_call_id=call.service_call_id, request_headers=call.request_spec["headers"]
     )  # fmt: skip
     events = OutboxEvent.objects.for_tenant(call.tenant_id)
     pages = [
-        list_of("orchestration_servicecall"),
-        list_of("orchestration_servicecall", q=call.service_call_id),
-        page_of("orchestration_servicecall", call),
-        page_of("orchestration_servicecall", call, "history"),
-        page_of("execution_httpexecution", attempt),
-        *(page_of("outbox_outboxevent", event) for event in events),
+        build_list_url("orchestration_servicecall"),
+        build_list_url("orchestration_servicecall", q=call.service_call_id),
+        build_page_url("orchestration_servicecall", call),
+        build_page_url("orchestration_servicecall", call, "history"),
+        build_page_url("execution_httpexecution", attempt),
+        *(build_page_url("outbox_outboxevent", event) for event in events),
     ]
     for page in pages:
-        text = shown(admin.get(page))
+        text = read_page(admin.get(page))
         assert CANARY not in text, page
-        assert sealed_of(call) not in text, page
-    text = shown(admin.get(pages[2]))
+        assert read_encrypted_header(call) not in text, page
+    text = read_page(admin.get(pages[2]))
     assert f'"Authorization": "{MASK}"' in text
     assert '"X-Plain": "in the clear"' in text
     assert '"hello": "body"' in text
 
 
-def test_what_is_sealed_stays_so_wherever_it_stands() -> None:
+def test_encrypted_values_are_masked_wherever_they_occur() -> None:
     sealed = encrypt(CANARY)
     value = {"deep": [{"encrypted": sealed}, sealed, "plain"], "n": 1}
     assert mask_secrets(value) == {"deep": [MASK, MASK, "plain"], "n": 1}
 
 
-def test_a_keys_hash_and_an_endpoints_secret_are_nowhere(admin: Client, tenant: Tenant) -> None:
+def test_hashes_of_keys_and_secrets_of_endpoints_are_shown_nowhere(admin: Client, tenant: Tenant) -> None:
     key, text = create_key(tenant.pk, ["read"])
     endpoint = WebhookEndpoint.objects.create(
         tenant_id=tenant.pk, endpoint_id=new_id(), url="http://h.test/", secret=encrypt(CANARY), created_at=EARLIER
@@ -75,33 +75,37 @@ def test_a_keys_hash_and_an_endpoints_secret_are_nowhere(admin: Client, tenant: 
         ("tenants_apikey", key, key.secret_hash),
         ("outbox_webhookendpoint", endpoint, endpoint.secret),
     ):
-        for page in (list_of(model), page_of(model, row), page_of(model, row, "history")):
-            assert secret not in shown(admin.get(page))
-            assert text.split("_")[-1] not in shown(admin.get(page))
+        for page in (
+            build_list_url(model),
+            build_page_url(model, row),
+            build_page_url(model, row, "history"),
+        ):
+            assert secret not in read_page(admin.get(page))
+            assert text.split("_")[-1] not in read_page(admin.get(page))
 
 
-def test_who_may_not_change_an_endpoint_sees_its_url_without_the_query(
+def test_the_url_of_an_endpoint_is_masked_for_users_who_may_not_change_it(
     viewer: Client, admin: Client, tenant: Tenant
 ) -> None:
     endpoint = WebhookEndpoint.objects.create(
         tenant_id=tenant.pk, endpoint_id=new_id(), url=f"http://h.test/?token={CANARY}", secret="", created_at=EARLIER
     )  # fmt: skip
-    page = page_of("outbox_webhookendpoint", endpoint)
-    assert CANARY in shown(admin.get(page))
+    page = build_page_url("outbox_webhookendpoint", endpoint)
+    assert CANARY in read_page(admin.get(page))
     for path in (
         page,
-        list_of("outbox_webhookendpoint"),
-        page_of("outbox_webhookendpoint", endpoint, "history"),
+        build_list_url("outbox_webhookendpoint"),
+        build_page_url("outbox_webhookendpoint", endpoint, "history"),
     ):
-        assert CANARY not in shown(viewer.get(path))
+        assert CANARY not in read_page(viewer.get(path))
 
 
-def test_a_response_is_text_and_not_all_of_it(viewer: Client, call: Any) -> None:
+def test_a_response_is_escaped_and_truncated(viewer: Client, call: Any) -> None:
     attempt = HttpExecutionFactory(
         tenant_id=call.tenant_id, service_call_id=call.service_call_id, response_status=200,
         response_body="<script>alert(1)</script>" + "x" * MAX_SHOWN + "THE END",
     )  # fmt: skip
-    page = viewer.get(page_of("execution_httpexecution", attempt)).content.decode()
+    page = viewer.get(build_page_url("execution_httpexecution", attempt)).content.decode()
     assert "&lt;script&gt;alert(1)" in page
     assert "<script>alert" not in page
     assert "THE END" not in page
@@ -111,8 +115,8 @@ def test_a_response_is_text_and_not_all_of_it(viewer: Client, call: Any) -> None
 @pytest.mark.parametrize(
     "path", ["/admin/", "/admin/orchestration/servicecall/", "/admin/tenants/tenant/add/"]
 )
-def test_no_page_has_scripts_or_styles_of_its_own(path: str, admin: Client, call: Any) -> None:
-    page = shown(admin.get(path))
+def test_no_page_has_inline_scripts_or_styles(path: str, admin: Client, call: Any) -> None:
+    page = read_page(admin.get(path))
     assert "<style" not in page
     assert " style=" not in page
     assert " onclick=" not in page

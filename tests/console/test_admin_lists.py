@@ -1,4 +1,4 @@
-"""Lists are filtered, searched and paged through indexes, and never count more than they need to."""
+"""Lists of the admin are filtered, searched and paged through indexes, and never count more than they need to."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from eventservice.kernel.ids import new_id
 from eventservice.tenants.models import Tenant
 from orchestration.models import ServiceCall
 from outbox.models import WebhookDelivery, WebhookEndpoint
-from tests.console.admin_pages import list_of, rows_in, shown
+from tests.console.admin_pages import build_list_url, read_page, read_rows
 from tests.factories import (
     EARLIER,
     HttpExecutionFactory,
@@ -28,9 +28,9 @@ from tests.factories import (
 CALLS = "orchestration_servicecall"
 
 
-def calls_in(client: Client, **query: Any) -> list[str]:
+def read_call_names(client: Client, **query: Any) -> list[str]:
     """The names of the listed calls."""
-    return [row.split()[0] for row in rows_in(client.get(list_of(CALLS, **query)))]
+    return [row.split()[0] for row in read_rows(client.get(build_list_url(CALLS, **query)))]
 
 
 def call(tenant: Tenant, name: str, **columns: Any) -> Any:
@@ -40,15 +40,15 @@ def call(tenant: Tenant, name: str, **columns: Any) -> Any:
 # --- tenants ----------------------------------------------------------------------------------------------------
 
 
-def test_a_tenant_is_chosen_from_the_start(viewer: Client, tenant: Tenant, intruder: Tenant) -> None:
+def test_a_tenant_is_selected_by_default(viewer: Client, tenant: Tenant, intruder: Tenant) -> None:
     call(tenant, "ours")
     call(intruder, "theirs")
-    assert calls_in(viewer) == ["ours"]
-    assert calls_in(viewer, tenant=intruder.pk) == ["theirs"]
+    assert read_call_names(viewer) == ["ours"]
+    assert read_call_names(viewer, tenant=intruder.pk) == ["theirs"]
 
 
-def heading(page: Any) -> str:
-    (found,) = re.findall(r"<h1>(.*?)</h1>", shown(page))
+def read_heading(page: Any) -> str:
+    (found,) = re.findall(r"<h1>(.*?)</h1>", read_page(page))
     return str(found)
 
 
@@ -56,52 +56,60 @@ def test_the_heading_names_the_tenant_whose_rows_are_listed(
     viewer: Client, tenant: Tenant, intruder: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     call(tenant, "ours")
-    assert heading(viewer.get(list_of(CALLS))) == f"Service calls of {tenant.name}"
-    assert heading(viewer.get(list_of(CALLS, tenant=intruder.pk))) == f"Service calls of {intruder.name}"
+    assert read_heading(viewer.get(build_list_url(CALLS))) == f"Service calls of {tenant.name}"
+    assert (
+        read_heading(viewer.get(build_list_url(CALLS, tenant=intruder.pk)))
+        == f"Service calls of {intruder.name}"
+    )
     monkeypatch.setattr(change_lists, "MAX_TENANT_CHOICES", 1)
-    assert heading(viewer.get(list_of(CALLS, tenant=intruder.pk))) == f"Service calls of {intruder.name}"
+    assert (
+        read_heading(viewer.get(build_list_url(CALLS, tenant=intruder.pk)))
+        == f"Service calls of {intruder.name}"
+    )
 
 
 def test_the_heading_of_a_list_of_all_tenants_names_none(viewer: Client, tenant: Tenant) -> None:
-    assert heading(viewer.get(list_of("outbox_outboxevent"))) == "Outbox events"
+    assert read_heading(viewer.get(build_list_url("outbox_outboxevent"))) == "Outbox events"
     assert (
-        heading(viewer.get(list_of("outbox_outboxevent", tenant=tenant.pk)))
+        read_heading(viewer.get(build_list_url("outbox_outboxevent", tenant=tenant.pk)))
         == f"Outbox events of {tenant.name}"
     )
 
 
-def test_the_heading_tells_of_a_choice_that_is_made_from_the_start(viewer: Client, tenant: Tenant) -> None:
-    assert heading(viewer.get(list_of("timers_timerschedule"))).endswith(f" of {tenant.name}: Scheduled")
+def test_the_heading_names_the_tenant_that_is_selected_by_default(viewer: Client, tenant: Tenant) -> None:
+    assert read_heading(viewer.get(build_list_url("timers_timerschedule"))).endswith(
+        f" of {tenant.name}: Scheduled"
+    )
 
 
-def test_the_heading_of_a_search_tells_what_was_searched_for(viewer: Client, intruder: Tenant) -> None:
+def test_the_heading_of_a_search_names_what_was_searched_for(viewer: Client, intruder: Tenant) -> None:
     """Ids are found in every tenant."""
     theirs = call(intruder, "theirs")
-    asked = heading(viewer.get(list_of(CALLS, q=theirs.service_call_id)))
+    asked = read_heading(viewer.get(build_list_url(CALLS, q=theirs.service_call_id)))
     assert asked == f"Service calls found by “{theirs.service_call_id}”"
 
 
 def test_no_list_of_one_tenant_offers_to_show_all(viewer: Client, tenant: Tenant, intruder: Tenant) -> None:
-    assert "Show all" not in shown(viewer.get(list_of(CALLS)))
-    found = shown(viewer.get(list_of(CALLS, q="job", tenant=intruder.pk)))
+    assert "Show all" not in read_page(viewer.get(build_list_url(CALLS)))
+    found = read_page(viewer.get(build_list_url(CALLS, q="job", tenant=intruder.pk)))
     assert "Show all" not in found
     assert f'<a href="?tenant={intruder.pk}">Clear the search</a>' in found
 
 
 def test_a_tenant_without_rows_is_named(viewer: Client, tenant: Tenant, intruder: Tenant) -> None:
     call(intruder, "theirs")
-    assert f"No service calls of {tenant.name} yet." in shown(viewer.get(list_of(CALLS)))
+    assert f"No service calls of {tenant.name} yet." in read_page(viewer.get(build_list_url(CALLS)))
 
 
-def test_times_are_said_to_be_utc(viewer: Client, tenant: Tenant) -> None:
+def test_times_are_labeled_as_utc(viewer: Client, tenant: Tenant) -> None:
     call(tenant, "ours")
-    page = shown(viewer.get(list_of(CALLS)))
+    page = read_page(viewer.get(build_list_url(CALLS)))
     assert "Submitted (UTC)" in page
     assert "Due (UTC)" in page
 
 
 def test_a_list_without_any_tenant_is_empty_and_says_so(viewer: Client, db: None) -> None:
-    assert "No service calls yet." in shown(viewer.get(list_of(CALLS)))
+    assert "No service calls yet." in read_page(viewer.get(build_list_url(CALLS)))
 
 
 @pytest.mark.parametrize(
@@ -109,9 +117,9 @@ def test_a_list_without_any_tenant_is_empty_and_says_so(viewer: Client, db: None
     [{"tenant": "x"}, {"status": "Lost"}, {"year": "x"}, {"year": "2026", "month": "13"}, {"year": "0"}, {"p": "9" * 9},
      {"year": "9999", "month": "12"}, {"year": "99999"}],
 )  # fmt: skip
-def test_a_damaged_address_leads_to_the_list(query: dict[str, str], viewer: Client, tenant: Tenant) -> None:
+def test_an_invalid_url_leads_to_the_list(query: dict[str, str], viewer: Client, tenant: Tenant) -> None:
     call(tenant, "ours")
-    page = viewer.get(list_of(CALLS, **query), follow=True)
+    page = viewer.get(build_list_url(CALLS, **query), follow=True)
     assert page.status_code == 200
 
 
@@ -122,8 +130,8 @@ def test_calls_are_filtered_by_status_the_latest_due_first(viewer: Client, tenan
     call(tenant, "early", status="Failed")
     call(tenant, "late", status="Failed", due_at=EARLIER + timedelta(hours=1))
     call(tenant, "fine", status="Succeeded")
-    assert calls_in(viewer, status="Failed") == ["late", "early"]
-    assert sorted(calls_in(viewer)) == ["early", "fine", "late"]
+    assert read_call_names(viewer, status="Failed") == ["late", "early"]
+    assert sorted(read_call_names(viewer)) == ["early", "fine", "late"]
 
 
 def test_calls_are_filtered_by_namespace_among_the_latest(
@@ -133,31 +141,31 @@ def test_calls_are_filtered_by_namespace_among_the_latest(
     for number in range(4):
         call(tenant, f"r{number}", namespace="reports", submitted_at=EARLIER + timedelta(seconds=number))
     call(tenant, "plain", submitted_at=EARLIER + timedelta(seconds=9))
-    assert calls_in(viewer, namespace="reports") == ["r3", "r2", "r1", "r0"]
+    assert read_call_names(viewer, namespace="reports") == ["r3", "r2", "r1", "r0"]
     monkeypatch.setattr(change_lists, "MAX_LATEST_ROWS", 3)
-    assert calls_in(viewer, namespace="reports") == ["r3", "r2"]
+    assert read_call_names(viewer, namespace="reports") == ["r3", "r2"]
 
 
-def test_dates_lead_from_the_year_to_the_day(viewer: Client, tenant: Tenant) -> None:
+def test_dates_can_be_narrowed_from_the_year_to_the_day(viewer: Client, tenant: Tenant) -> None:
     for name, days in (("first", 0), ("second", 40), ("third", 400)):
         call(tenant, name, submitted_at=EARLIER + timedelta(days=days))
-    page = shown(viewer.get(list_of(CALLS)))
+    page = read_page(viewer.get(build_list_url(CALLS)))
     assert ">2026</a>" in page
     assert ">2027</a>" in page
-    assert calls_in(viewer, year=2026) == ["second", "first"]
-    assert calls_in(viewer, year=2026, month=2) == ["second"]
-    assert calls_in(viewer, year=2026, month=1, day=1) == ["first"]
-    assert calls_in(viewer, year=2026, month=1, day=2) == []
-    month = shown(viewer.get(list_of(CALLS, year=2027)))
+    assert read_call_names(viewer, year=2026) == ["second", "first"]
+    assert read_call_names(viewer, year=2026, month=2) == ["second"]
+    assert read_call_names(viewer, year=2026, month=1, day=1) == ["first"]
+    assert read_call_names(viewer, year=2026, month=1, day=2) == []
+    month = read_page(viewer.get(build_list_url(CALLS, year=2027)))
     assert "February 2027" in month
     assert "‹ All dates" in month
 
 
-def test_dates_are_those_of_the_chosen_status_by_its_due_time(viewer: Client, tenant: Tenant) -> None:
+def test_dates_are_due_times_of_the_selected_status(viewer: Client, tenant: Tenant) -> None:
     call(tenant, "failed", status="Failed", due_at=EARLIER + timedelta(days=3))
     call(tenant, "other", submitted_at=EARLIER + timedelta(days=500))
-    assert calls_in(viewer, status="Failed", year=2026, month=1, day=4) == ["failed"]
-    assert "year=2027" not in shown(viewer.get(list_of(CALLS, status="Failed")))
+    assert read_call_names(viewer, status="Failed", year=2026, month=1, day=4) == ["failed"]
+    assert "year=2027" not in read_page(viewer.get(build_list_url(CALLS, status="Failed")))
 
 
 def test_timers_are_listed_the_next_one_first(viewer: Client, tenant: Tenant) -> None:
@@ -166,18 +174,20 @@ def test_timers_are_listed_the_next_one_first(viewer: Client, tenant: Tenant) ->
         TimerFactory(
             tenant_id=tenant.pk, service_call_id=owner.service_call_id, due_at=EARLIER + timedelta(hours=hours), host=host
         )  # fmt: skip
-    rows = rows_in(viewer.get(list_of("timers_timerschedule")))
+    rows = read_rows(viewer.get(build_list_url("timers_timerschedule")))
     assert ["sooner.test" in rows[0], "later.test" in rows[1]] == [True, True]
-    assert rows_in(viewer.get(list_of("timers_timerschedule", state="Reached"))) == []
+    assert read_rows(viewer.get(build_list_url("timers_timerschedule", state="Reached"))) == []
 
 
-def test_events_are_filtered_by_what_is_to_be_published(viewer: Client, tenant: Tenant) -> None:
+def test_events_are_filtered_by_whether_they_are_published(viewer: Client, tenant: Tenant) -> None:
     OutboxEventFactory(tenant_id=tenant.pk, event_type="Sent", published_at=EARLIER)
     OutboxEventFactory(tenant_id=tenant.pk, event_type="Waits")
     OutboxEventFactory(tenant_id=tenant.pk, event_type="Parked", parked_at=EARLIER, attempts=5)
 
     def types(**query: Any) -> list[str]:
-        return sorted(row.split()[1] for row in rows_in(viewer.get(list_of("outbox_outboxevent", **query))))
+        return sorted(
+            row.split()[1] for row in read_rows(viewer.get(build_list_url("outbox_outboxevent", **query)))
+        )
 
     assert types() == ["Parked", "Sent", "Waits"]
     assert types(published="waiting") == types(published="waiting", tenant=tenant.pk) == ["Waits"]
@@ -185,14 +195,14 @@ def test_events_are_filtered_by_what_is_to_be_published(viewer: Client, tenant: 
     assert types(tenant=tenant.pk) == ["Parked", "Sent", "Waits"]
 
 
-def test_attempts_and_deliveries_are_filtered_by_how_they_ended(viewer: Client, tenant: Tenant) -> None:
+def test_attempts_and_deliveries_are_filtered_by_outcome(viewer: Client, tenant: Tenant) -> None:
     owner = call(tenant, "call")
     of_call = {"tenant_id": tenant.pk, "service_call_id": owner.service_call_id}
     HttpExecutionFactory(**of_call, attempt=1, finished_at=EARLIER, error_kind="timeout")
     HttpExecutionFactory(**of_call, attempt=2, finished_at=EARLIER, response_status=200)
     HttpExecutionFactory(**of_call, attempt=3)
     for end, shown_as in (("failed", "timeout"), ("answered", "200"), ("open", "–")):
-        (row,) = rows_in(viewer.get(list_of("execution_httpexecution", end=end)))
+        (row,) = read_rows(viewer.get(build_list_url("execution_httpexecution", end=end)))
         assert shown_as in row
     endpoint = WebhookEndpoint.objects.create(
         tenant_id=tenant.pk, endpoint_id=new_id(), url="http://h/", secret="", created_at=EARLIER
@@ -201,44 +211,42 @@ def test_attempts_and_deliveries_are_filtered_by_how_they_ended(viewer: Client, 
         tenant_id=tenant.pk, delivery_id=new_id(), endpoint_id=endpoint.endpoint_id, event_id=new_id(),
         aggregate_id=new_id(), aggregate_seq=1, body="", created_at=EARLIER,
     )  # fmt: skip
-    assert len(rows_in(viewer.get(list_of("outbox_webhookdelivery", state="Pending")))) == 1
-    assert rows_in(viewer.get(list_of("outbox_webhookdelivery", state="Exhausted"))) == []
+    assert len(read_rows(viewer.get(build_list_url("outbox_webhookdelivery", state="Pending")))) == 1
+    assert read_rows(viewer.get(build_list_url("outbox_webhookdelivery", state="Exhausted"))) == []
 
 
 # --- search -----------------------------------------------------------------------------------------------------
 
 
-def test_a_call_is_found_by_its_id_of_whichever_tenant(
-    viewer: Client, tenant: Tenant, intruder: Tenant
-) -> None:
+def test_a_call_of_any_tenant_is_found_by_its_id(viewer: Client, tenant: Tenant, intruder: Tenant) -> None:
     call(tenant, "ours")
     theirs = call(intruder, "theirs")
-    assert calls_in(viewer, q=f" {theirs.service_call_id} ") == ["theirs"]
-    assert calls_in(viewer, q=theirs.correlation_id) == ["theirs"]
-    assert calls_in(viewer, q=new_id()) == []
+    assert read_call_names(viewer, q=f" {theirs.service_call_id} ") == ["theirs"]
+    assert read_call_names(viewer, q=theirs.correlation_id) == ["theirs"]
+    assert read_call_names(viewer, q=new_id()) == []
 
 
-def test_a_call_is_found_by_what_its_tenant_calls_it(viewer: Client, tenant: Tenant) -> None:
+def test_a_call_is_found_by_its_name(viewer: Client, tenant: Tenant) -> None:
     NamespaceFactory(tenant=tenant)
     call(tenant, "invoice-1", host="billing.example", idempotency_key="key/1", external_id="timer 1")
     call(tenant, "invoice-2", host="mail.example")
     call(tenant, "other", host="other.example")
-    assert sorted(calls_in(viewer, q="invoice")) == ["invoice-1", "invoice-2"]
+    assert sorted(read_call_names(viewer, q="invoice")) == ["invoice-1", "invoice-2"]
     for text in ("invoice-1", "billing", "key/1", "timer 1"):
-        assert calls_in(viewer, q=text) == ["invoice-1"], text
+        assert read_call_names(viewer, q=text) == ["invoice-1"], text
     for text in ("nvoice", "INVOICE", "key", "timer", "%", "invoice-1%", "'"):
-        assert calls_in(viewer, q=text) == [], text
+        assert read_call_names(viewer, q=text) == [], text
 
 
-def test_a_search_keeps_to_the_tenant_and_the_status(
+def test_a_search_respects_the_tenant_and_the_status(
     viewer: Client, tenant: Tenant, intruder: Tenant
 ) -> None:
     call(tenant, "job", status="Failed")
     call(tenant, "job", status="Succeeded")
     call(intruder, "job")
-    assert len(calls_in(viewer, q="job")) == 2
-    assert len(calls_in(viewer, q="job", status="Failed")) == 1
-    assert len(calls_in(viewer, q="job", tenant=intruder.pk)) == 1
+    assert len(read_call_names(viewer, q="job")) == 2
+    assert len(read_call_names(viewer, q="job", status="Failed")) == 1
+    assert len(read_call_names(viewer, q="job", tenant=intruder.pk)) == 1
 
 
 def test_rare_names_are_found_behind_a_common_one(
@@ -248,10 +256,10 @@ def test_rare_names_are_found_behind_a_common_one(
     for _ in range(5):
         call(tenant, "job")
     call(tenant, "job-special")
-    assert sorted(calls_in(viewer, q="job")) == ["job", "job", "job-special"]
+    assert sorted(read_call_names(viewer, q="job")) == ["job", "job", "job-special"]
 
 
-def test_what_belongs_to_a_call_is_found_by_its_id(viewer: Client, intruder: Tenant) -> None:
+def test_rows_of_a_call_are_found_by_its_id(viewer: Client, intruder: Tenant) -> None:
     owner = call(intruder, "call")
     of_call = {"tenant_id": intruder.pk, "service_call_id": owner.service_call_id}
     TimerFactory(**of_call)
@@ -262,12 +270,12 @@ def test_what_belongs_to_a_call_is_found_by_its_id(viewer: Client, intruder: Ten
         "timers_timerschedule", "execution_httpexecution", "orchestration_servicecalltag", "outbox_outboxevent",
     )  # fmt: skip
     for model in lists_of_it:
-        assert len(rows_in(viewer.get(list_of(model, q=owner.service_call_id)))) == 1, model
-        assert rows_in(viewer.get(list_of(model, q=new_id()))) == [], model
+        assert len(read_rows(viewer.get(build_list_url(model, q=owner.service_call_id)))) == 1, model
+        assert read_rows(viewer.get(build_list_url(model, q=new_id()))) == [], model
 
 
-def test_an_empty_search_says_what_can_be_searched_for(viewer: Client, tenant: Tenant) -> None:
-    page = shown(viewer.get(list_of(CALLS, q="nothing like it")))
+def test_a_search_without_results_says_what_can_be_searched_for(viewer: Client, tenant: Tenant) -> None:
+    page = read_page(viewer.get(build_list_url(CALLS, q="nothing like it")))
     assert "No results for “nothing like it”" in page
     assert "complete idempotency key" in page
 
@@ -287,16 +295,16 @@ def test_an_empty_search_says_what_can_be_searched_for(viewer: Client, tenant: T
         ("auth_user", "password__startswith"),
     ],
 )
-def test_a_column_that_no_filter_asks_for_cannot_be_guessed_at(
+def test_a_column_without_a_filter_cannot_be_queried(
     model: str, lookup: str, admin: Client, tenant: Tenant
 ) -> None:
-    assert admin.get(list_of(model, **{lookup: "a"})).status_code == 400
+    assert admin.get(build_list_url(model, **{lookup: "a"})).status_code == 400
 
 
-def test_another_order_cannot_be_asked_for(viewer: Client, tenant: Tenant) -> None:
+def test_the_order_cannot_be_changed_by_the_url(viewer: Client, tenant: Tenant) -> None:
     for number, name in enumerate("bca"):
         call(tenant, name, submitted_at=EARLIER + timedelta(seconds=number))
-    assert calls_in(viewer, o="1") == calls_in(viewer, o="-1") == ["a", "c", "b"]
+    assert read_call_names(viewer, o="1") == read_call_names(viewer, o="-1") == ["a", "c", "b"]
 
 
 def test_a_long_list_is_counted_up_to_a_cap(
@@ -305,19 +313,19 @@ def test_a_long_list_is_counted_up_to_a_cap(
     monkeypatch.setattr("eventservice.db.bounded_count.MAX_COUNTED", 60)
     for number in range(70):
         call(tenant, f"n{number}", submitted_at=EARLIER + timedelta(seconds=number))
-    page = shown(viewer.get(list_of(CALLS)))
+    page = read_page(viewer.get(build_list_url(CALLS)))
     assert "60+ service calls" in page
     assert "61" not in page.split("paginator")[1].split("</p>")[0]
-    assert calls_in(viewer, p=2)[0] == "n19"
+    assert read_call_names(viewer, p=2)[0] == "n19"
 
 
-def test_a_list_reads_no_bodies_and_asks_nothing_for_each_row(
+def test_a_list_reads_no_bodies_and_runs_no_query_per_row(
     viewer: Client, tenant: Tenant, django_assert_max_num_queries: Any
 ) -> None:
     NamespaceFactory(tenant=tenant)
     for number in range(20):
         call(tenant, f"n{number}")
     with django_assert_max_num_queries(14) as queries:
-        assert len(calls_in(viewer)) == 20
+        assert len(read_call_names(viewer)) == 20
     assert not any("request_spec" in query["sql"] for query in queries)
     assert ServiceCall.objects.for_tenant(tenant.pk).count() == 20

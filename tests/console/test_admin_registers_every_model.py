@@ -1,4 +1,4 @@
-"""Nothing that is stored is out of an operator's sight, but what would open a door."""
+"""Every model is registered with the admin, except those that would grant access."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from django.test import Client
 from django_q.models import Task
 
 from eventservice.adminsite.model_admin import RoleAdmin
-from tests.console.admin_pages import list_of
+from tests.console.admin_pages import build_list_url
 
 NOT_REGISTERED: dict[type[models.Model], str] = {
     Session: "a session's key opens it",
@@ -27,7 +27,7 @@ def test_every_model_is_registered() -> None:
     assert set(apps.get_models()) - set(admin.site._registry) == set(NOT_REGISTERED)
 
 
-def test_whoever_registers_a_model_its_rights_come_from_roles() -> None:
+def test_the_permissions_of_every_model_come_from_roles() -> None:
     assert all(isinstance(made, RoleAdmin) for made in admin.site._registry.values())
 
 
@@ -35,4 +35,4 @@ def test_every_list_is_shown_and_can_be_searched(admin: Client) -> None:
     for model in REGISTERED:
         name = f"{model._meta.app_label}_{model._meta.model_name}"
         for query in ({}, {"q": "something"}, {"q": "01a1ef3f-2005-71e2-87f2-86cb5d38d4b3"}, {"q": "7"}):
-            assert admin.get(list_of(name, **query)).status_code == 200, (name, query)
+            assert admin.get(build_list_url(name, **query)).status_code == 200, (name, query)

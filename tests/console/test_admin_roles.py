@@ -1,4 +1,4 @@
-"""The admin gives what the console's roles give, and Django's permissions give nothing."""
+"""The admin grants what the roles of the console grant; Django's permissions grant nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from django.urls import reverse
 
 from eventservice.tenants.models import Tenant
 from orchestration.models import ServiceCall
-from tests.console.admin_pages import act_on, list_of, page_of, shown
+from tests.console.admin_pages import build_list_url, build_page_url, read_page, run_action
 from tests.factories import ServiceCallFactory
 
 MODELS = [f"{model._meta.app_label}_{model._meta.model_name}" for model in django_admin.site._registry]
@@ -25,76 +25,78 @@ def call(tenant: Tenant) -> Any:
     return ServiceCallFactory(tenant_id=tenant.pk)
 
 
-def test_a_viewer_sees_everything_but_people(viewer: Client) -> None:
-    refused = {model for model in MODELS if viewer.get(list_of(model)).status_code == 403}
+def test_a_viewer_sees_everything_except_users(viewer: Client) -> None:
+    refused = {model for model in MODELS if viewer.get(build_list_url(model)).status_code == 403}
     assert refused == PEOPLE
 
 
-def test_only_an_admin_adds_and_only_configuration(viewer: Client, operator: Client, admin: Client) -> None:
+def test_only_an_admin_may_add_and_only_configuration(
+    viewer: Client, operator: Client, admin: Client
+) -> None:
     def addable(client: Client) -> set[str]:
         return {model for model in MODELS if client.get(reverse(f"admin:{model}_add")).status_code == 200}
 
     assert (addable(viewer), addable(operator), addable(admin)) == (set(), set(), EDITABLE)
 
 
-def test_the_index_of_a_viewer_has_no_people_and_nothing_to_add(viewer: Client, admin: Client) -> None:
-    page = shown(viewer.get("/admin/"))
+def test_the_index_of_a_viewer_has_no_users_and_no_add_links(viewer: Client, admin: Client) -> None:
+    page = read_page(viewer.get("/admin/"))
     assert "Service calls" in page
     assert "Users" not in page
     assert "addlink" not in page
-    assert "Users" in shown(admin.get("/admin/"))
+    assert "Users" in read_page(admin.get("/admin/"))
 
 
 @pytest.mark.parametrize("page", ["change", "delete"])
-def test_a_post_to_a_call_changes_nothing_whoever_sends_it(
+def test_nobody_can_change_a_call_by_a_post(
     page: str, viewer: Client, operator: Client, admin: Client, call: Any
 ) -> None:
     for client in (viewer, operator, admin):
         data = {"name": "other", "status": "Succeeded", "post": "yes"}
-        assert client.post(page_of("orchestration_servicecall", call, page), data).status_code == 403
+        assert client.post(build_page_url("orchestration_servicecall", call, page), data).status_code == 403
     kept = ServiceCall.objects.for_tenant(call.tenant_id).get()
     assert (kept.name, kept.status) == (call.name, call.status)
 
 
-def test_a_viewer_runs_no_action(viewer: Client, call: Any) -> None:
-    page = shown(viewer.get(list_of("orchestration_servicecall")))
+def test_a_viewer_can_run_no_action(viewer: Client, call: Any) -> None:
+    page = read_page(viewer.get(build_list_url("orchestration_servicecall")))
     assert 'name="action"' not in page
     for confirmed in ("", "page"):
-        response = act_on(viewer, "orchestration_servicecall", "cancel", [call], confirmed=confirmed)
+        response = run_action(viewer, "orchestration_servicecall", "cancel", [call], confirmed=confirmed)
         assert response.status_code == 403
     assert ServiceCall.objects.for_tenant(call.tenant_id).get().status == "Scheduled"
 
 
-def test_an_operator_edits_no_configuration(operator: Client, tenant: Tenant) -> None:
-    page = page_of("tenants_tenant", tenant)
-    assert "_save" not in shown(operator.get(page))
+def test_an_operator_can_change_no_configuration(operator: Client, tenant: Tenant) -> None:
+    page = build_page_url("tenants_tenant", tenant)
+    assert "_save" not in read_page(operator.get(page))
     assert operator.post(page, {"active": ""}).status_code == 403
     tenant.refresh_from_db()
     assert tenant.active
 
 
-def test_an_action_that_there_is_not_is_refused(operator: Client, call: Any) -> None:
-    assert act_on(operator, "orchestration_servicecall", "delete_selected", [call]).status_code == 403
+def test_an_unknown_action_is_refused(operator: Client, call: Any) -> None:
+    assert run_action(operator, "orchestration_servicecall", "delete_selected", [call]).status_code == 403
     assert ServiceCall.objects.for_tenant(call.tenant_id).exists()
 
 
-def test_djangos_permissions_give_nothing(viewer: Client, tenant: Tenant) -> None:
+def test_permissions_of_django_grant_nothing(viewer: Client, tenant: Tenant) -> None:
     User.objects.get(username="vera").user_permissions.set(Permission.objects.all())
-    assert viewer.get(list_of("auth_user")).status_code == 403
-    assert viewer.post(page_of("tenants_tenant", tenant), {"active": ""}).status_code == 403
+    assert viewer.get(build_list_url("auth_user")).status_code == 403
+    assert viewer.post(build_page_url("tenants_tenant", tenant), {"active": ""}).status_code == 403
 
 
 @pytest.mark.parametrize(
     "path", ["/admin/", "/admin/tenants/tenant/", "/admin/login/?next=/admin/tenants/tenant/"]
 )
-def test_who_is_not_signed_in_comes_through_the_consoles_login(path: str, outsider: Client) -> None:
+def test_anonymous_users_are_redirected_to_the_login_of_the_console(path: str, outsider: Client) -> None:
     for client in (Client(), outsider):
         response = client.get(path, follow=True)
         final, _ = response.redirect_chain[-1]
         assert final.startswith("/login/?next=/admin/"), response.redirect_chain
 
 
-def test_the_login_brings_back_to_the_page(db: None) -> None:
+def test_the_login_returns_to_the_page(db: None) -> None:
     User.objects.create_user("otto", password="correct horse battery", is_staff=True)
     client = Client()
     login, _ = client.get("/admin/tenants/tenant/?q=a", follow=True).redirect_chain[-1]
@@ -102,12 +104,12 @@ def test_the_login_brings_back_to_the_page(db: None) -> None:
     assert client.post(login, given)["Location"] == "/admin/tenants/tenant/?q=a"
 
 
-def test_signing_out_ends_at_the_consoles_login(viewer: Client) -> None:
+def test_signing_out_leads_to_the_login_of_the_console(viewer: Client) -> None:
     assert viewer.post("/admin/logout/")["Location"] == "/login/"
     assert viewer.get("/admin/").status_code == 302
 
 
-def test_a_page_asks_once_who_is_there(operator: Client, django_assert_max_num_queries: Any) -> None:
+def test_a_page_reads_the_role_once(operator: Client, django_assert_max_num_queries: Any) -> None:
     with django_assert_max_num_queries(12) as queries:
-        operator.get(list_of("orchestration_servicecall"))
+        operator.get(build_list_url("orchestration_servicecall"))
     assert sum("auth_group" in query["sql"] for query in queries) == 1

@@ -1,4 +1,4 @@
-"""The audit log: who did what, when, on what; filtered by the address, read by anybody who may look."""
+"""The audit log shows who did what, when and to what. It is filtered by its URL, and every operator may read it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from eventservice.tenants.models import Tenant
 pytestmark = pytest.mark.django_db
 
 
-def noted(
+def create_entry(
     action: str, tenant_id: uuid.UUID | None = None, subject: object = "", **detail: Any
 ) -> OperatorAction:
     user = detail.pop("user", "oscar")
@@ -27,30 +27,30 @@ def noted(
     return made
 
 
-def listed(client: Client, query: str = "") -> list[str]:
+def list_actions(client: Client, query: str = "") -> list[str]:
     response = client.get(f"/actions/?{query}")
     assert response.status_code == 200
     return [row["action"].action for row in response.context["rows"]]
 
 
-def addresses(client: Client) -> list[str]:
+def list_subject_urls(client: Client) -> list[str]:
     return [row["address"] for row in client.get("/actions/").context["rows"]]
 
 
-def test_an_empty_log_says_what_comes_here(viewer: Client) -> None:
+def test_an_empty_log_says_what_it_will_show(viewer: Client) -> None:
     assert "No entries yet" in viewer.get("/actions/").content.decode()
 
 
-def test_the_newest_comes_first_with_who_and_what(viewer: Client, tenant: Tenant) -> None:
-    noted("cancel", tenant.tenant_id, new_id(), reason="too late")
-    noted("tenant-change", tenant.tenant_id, tenant.tenant_id, max_in_flight=5, user="ada")
-    assert listed(viewer) == ["tenant-change", "cancel"]
+def test_the_newest_entry_comes_first_with_its_user_and_subject(viewer: Client, tenant: Tenant) -> None:
+    create_entry("cancel", tenant.tenant_id, new_id(), reason="too late")
+    create_entry("tenant-change", tenant.tenant_id, tenant.tenant_id, max_in_flight=5, user="ada")
+    assert list_actions(viewer) == ["tenant-change", "cancel"]
     page = viewer.get("/actions/").content.decode()
     for text in ("ada", "oscar", "tenant change", "too late", "max_in_flight", "acme"):
         assert text in page
 
 
-def test_what_was_acted_on_is_a_link(viewer: Client, tenant: Tenant) -> None:
+def test_the_subject_of_an_entry_is_a_link(viewer: Client, tenant: Tenant) -> None:
     call = new_id()
     tenant_page = f"/tenants/{tenant.tenant_id}/"
     for action, tenant_id, subject in (
@@ -61,31 +61,31 @@ def test_what_was_acted_on_is_a_link(viewer: Client, tenant: Tenant) -> None:
         ("key-revoke", None, "abc"),
         ("bulk-cancel", None, "300 calls"),
     ):
-        noted(action, tenant_id, subject)
-    assert addresses(viewer)[::-1] == [
+        create_entry(action, tenant_id, subject)
+    assert list_subject_urls(viewer)[::-1] == [
         f"/calls/{tenant.tenant_id}/{call}/", "/outbox/7/", tenant_page, tenant_page, "/keys/", "",
     ]  # fmt: skip
 
 
-def test_a_tenant_that_is_no_more_breaks_nothing(viewer: Client) -> None:
-    noted("cancel", new_id(), new_id())
-    assert listed(viewer) == ["cancel"]
+def test_an_entry_of_a_deleted_tenant_is_shown(viewer: Client) -> None:
+    create_entry("cancel", new_id(), new_id())
+    assert list_actions(viewer) == ["cancel"]
 
 
-def test_filters_are_in_the_address(viewer: Client, tenant: Tenant, intruder: Tenant) -> None:
+def test_filters_are_in_the_url(viewer: Client, tenant: Tenant, intruder: Tenant) -> None:
     call = new_id()
-    noted("cancel", tenant.tenant_id, call)
-    noted("replay", tenant.tenant_id, call, user="ada")
-    noted("cancel", intruder.tenant_id, new_id(), user="ada")
-    assert listed(viewer, "user=ada") == ["cancel", "replay"]
-    assert listed(viewer, "action=cancel&user=") == ["cancel", "cancel"]
-    assert listed(viewer, f"tenant={tenant.tenant_id}&user=ada") == ["replay"]
-    assert listed(viewer, f"subject={call}") == ["replay", "cancel"]
+    create_entry("cancel", tenant.tenant_id, call)
+    create_entry("replay", tenant.tenant_id, call, user="ada")
+    create_entry("cancel", intruder.tenant_id, new_id(), user="ada")
+    assert list_actions(viewer, "user=ada") == ["cancel", "replay"]
+    assert list_actions(viewer, "action=cancel&user=") == ["cancel", "cancel"]
+    assert list_actions(viewer, f"tenant={tenant.tenant_id}&user=ada") == ["replay"]
+    assert list_actions(viewer, f"subject={call}") == ["replay", "cancel"]
     assert "No entries match these filters" in viewer.get("/actions/?user=eve").content.decode()
 
 
-def test_every_page_is_reached_once(viewer: Client) -> None:
-    made = [noted(f"a{number}").action for number in range(120)]
+def test_paging_shows_every_entry_once(viewer: Client) -> None:
+    made = [create_entry(f"a{number}").action for number in range(120)]
     seen, query = [], ""
     for _ in range(5):
         response = viewer.get(f"/actions/?{query}")
@@ -96,13 +96,13 @@ def test_every_page_is_reached_once(viewer: Client) -> None:
     assert seen == made[::-1]
 
 
-def test_a_filter_looks_at_so_many_and_says_how_to_go_on(
+def test_a_filter_searches_a_limited_number_and_offers_to_continue(
     viewer: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(audit_log, "MAX_EXAMINED", 10)
-    noted("cancel", user="eve")
+    create_entry("cancel", user="eve")
     for _ in range(25):
-        noted("cancel")
+        create_entry("cancel")
     response = viewer.get("/actions/?user=eve")
     assert "No match in the 10 entries searched" in response.content.decode()
     seen = []
@@ -115,27 +115,27 @@ def test_a_filter_looks_at_so_many_and_says_how_to_go_on(
 
 
 @pytest.mark.parametrize("query", ["tenant=acme", "cursor=first"])
-def test_what_cannot_be_read_is_an_error_and_no_empty_list(viewer: Client, query: str) -> None:
+def test_an_invalid_filter_is_an_error_and_not_an_empty_list(viewer: Client, query: str) -> None:
     response = viewer.get(f"/actions/?{query}", HTTP_ACCEPT="text/html")
     assert response.status_code == 400
     assert "Fix the filters" in response.content.decode()
 
 
-def test_what_is_noted_is_shown_as_text(viewer: Client) -> None:
-    noted("cancel", None, "<script>alert(1)</script>", why="<b>", user="<i>eve</i>")
+def test_the_details_of_an_entry_are_escaped(viewer: Client) -> None:
+    create_entry("cancel", None, "<script>alert(1)</script>", why="<b>", user="<i>eve</i>")
     page = viewer.get("/actions/").content.decode()
     assert "<script>alert" not in page
     assert "<i>eve" not in page
 
 
-def test_the_page_costs_the_same_queries_however_many_it_lists(
+def test_the_number_of_queries_does_not_grow_with_the_entries(
     viewer: Client, tenant: Tenant, django_assert_max_num_queries: Any
 ) -> None:
     for _ in range(50):
-        noted("cancel", tenant.tenant_id, new_id())
+        create_entry("cancel", tenant.tenant_id, new_id())
     with django_assert_max_num_queries(10):
         viewer.get("/actions/")
 
 
-def test_nobody_who_is_no_operator_reads_it(outsider: Client) -> None:
+def test_only_operators_read_the_audit_log(outsider: Client) -> None:
     assert outsider.get("/actions/")["Location"].startswith("/login/")

@@ -1,4 +1,4 @@
-"""Charts as geometry: scales that are round, bars that can be seen and followed, times that fit on a phone."""
+"""Charts as geometry: round scales, bars that are visible and clickable, and times that fit on a phone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from orchestration.statistics.chart_data import SPANS, ChartSlice, ChartSpan, Ou
 BEGIN = datetime(2026, 3, 1, tzinfo=UTC)
 
 
-def slices_of(span: ChartSpan, outcomes: dict[int, Outcomes] | None = None) -> list[ChartSlice]:
+def build_slices(span: ChartSpan, outcomes: dict[int, Outcomes] | None = None) -> list[ChartSlice]:
     found = []
     for n in range(span.length // span.slice):
         starts_at = BEGIN + n * span.slice
@@ -23,7 +23,7 @@ def slices_of(span: ChartSpan, outcomes: dict[int, Outcomes] | None = None) -> l
     return found
 
 
-def link(**filters: Any) -> str:
+def build_link(**filters: Any) -> str:
     return " ".join(f"{name}={value}" for name, value in sorted(filters.items()))
 
 
@@ -40,7 +40,7 @@ def test_grid_lines_are_at_round_numbers_and_reach_above_all_bars(most: int, gri
 
 @pytest.mark.parametrize("span", SPANS.values(), ids=list(SPANS))
 def test_a_chart_has_few_bars_and_few_times(span: ChartSpan) -> None:
-    plot = charts.build_throughput_plot(slices_of(span), span, link)
+    plot = charts.build_throughput_plot(build_slices(span), span, build_link)
     assert len(plot.columns) <= 60
     assert 4 <= len(plot.labels) <= 8
     assert len(plot.grid) <= charts.MAX_GRID_LINES + 1
@@ -48,7 +48,7 @@ def test_a_chart_has_few_bars_and_few_times(span: ChartSpan) -> None:
 
 def test_a_bar_is_stacked_within_the_chart_and_each_part_leads_to_its_calls() -> None:
     span = SPANS["1h"]
-    plot = charts.build_throughput_plot(slices_of(span, {5: Outcomes(60, 40, 0)}), span, link)
+    plot = charts.build_throughput_plot(build_slices(span, {5: Outcomes(60, 40, 0)}), span, build_link)
     good, bad = plot.columns[5].segments
     assert (good.kind, float(good.height)) == ("succeeded", 0.6 * charts.HEIGHT)
     assert (bad.kind, float(bad.y)) == ("failed", 0)
@@ -59,33 +59,36 @@ def test_a_bar_is_stacked_within_the_chart_and_each_part_leads_to_its_calls() ->
     )
 
 
-def test_a_bar_leads_to_what_it_counts_and_not_to_calls_that_wait() -> None:
+def test_a_bar_links_to_the_calls_that_it_counts_and_not_to_waiting_ones() -> None:
     span = SPANS["1h"]
     of_time = (
-        charts.build_throughput_plot(slices_of(span, {5: Outcomes(3, 2, 1)}), span, link).columns[5].href
+        charts.build_throughput_plot(build_slices(span, {5: Outcomes(3, 2, 1)}), span, build_link)
+        .columns[5]
+        .href
     )
     (of_tenant,) = charts.build_outcome_bars([("a", "/calls/?tenant=a", Outcomes(3, 2, 1))])
     for href in (of_time, of_tenant.href):
         assert href.endswith("&status=Succeeded&status=Failed&status=Canceled")
 
 
-def test_a_single_failure_among_thousands_is_seen() -> None:
+def test_a_single_failure_among_thousands_is_visible() -> None:
     span = SPANS["15m"]
-    plot = charts.build_throughput_plot(slices_of(span, {0: Outcomes(100_000, 1, 0)}), span, link)
+    plot = charts.build_throughput_plot(build_slices(span, {0: Outcomes(100_000, 1, 0)}), span, build_link)
     assert float(plot.columns[0].segments[-1].height) >= charts.MIN_HEIGHT
 
 
-def test_where_nothing_was_there_is_nothing_to_follow() -> None:
+def test_an_empty_slice_has_no_link() -> None:
     span = SPANS["15m"]
     assert charts.build_outcome_bars([("All others", "", Outcomes(1, 0, 0))])[0].href == ""
     assert all(
-        column.href == "" for column in charts.build_throughput_plot(slices_of(span), span, link).columns
+        column.href == ""
+        for column in charts.build_throughput_plot(build_slices(span), span, build_link).columns
     )
 
 
-def test_lateness_is_drawn_by_powers_of_ten_and_broken_where_nothing_was() -> None:
+def test_lateness_has_a_logarithmic_scale_and_gaps_without_calls() -> None:
     span = SPANS["15m"]
-    slices = slices_of(span)
+    slices = build_slices(span)
     for n in (0, 1, 5):
         slices[n].late[1] = 10  # 5 to 10 ms
     plot = charts.build_lateness_plot(slices, span)
@@ -95,9 +98,9 @@ def test_lateness_is_drawn_by_powers_of_ten_and_broken_where_nothing_was() -> No
     assert plot.columns[0].title == "00:00–00:01: p50 7.5 ms, p95 9.8 ms, p99 9.9 ms"
 
 
-def test_lateness_beyond_a_minute_stays_in_the_chart_and_is_said() -> None:
+def test_lateness_of_more_than_a_minute_stays_in_the_chart_and_is_labeled() -> None:
     span = SPANS["15m"]
-    slices = slices_of(span)
+    slices = build_slices(span)
     slices[0].late[-1] = 1
     plot = charts.build_lateness_plot(slices, span)
     assert plot.columns[0].values == ["more than 1 m"] * 3
@@ -116,11 +119,11 @@ def test_lateness_beyond_a_minute_stays_in_the_chart_and_is_said() -> None:
         (0.5, "50 %"),
     ],
 )
-def test_a_share_is_whole_only_if_it_is(share: float, said: str) -> None:
+def test_a_share_is_rounded_to_100_percent_only_if_it_is_exact(share: float, said: str) -> None:
     assert format_share(share) == said
 
 
-def test_bars_are_measured_by_the_longest() -> None:
+def test_bars_are_scaled_to_the_longest() -> None:
     named = [("a", "/a", Outcomes(150, 50, 0)), ("b", "/b", Outcomes(0, 100, 0))]
     first, second = charts.build_outcome_bars(named)
     assert [(part.kind, part.x, part.width) for part in first.parts] == [

@@ -1,4 +1,4 @@
-"""The dashboard: how it stands and how it went, of all tenants or one; what needs attention; and where to go from it."""
+"""The dashboard: the present state and recent outcomes of all tenants or one, problems, and links to their calls."""
 
 from __future__ import annotations
 
@@ -30,18 +30,20 @@ MINUTE = timedelta(minutes=1)
 
 
 @pytest.fixture(autouse=True)
-def now() -> Iterator[None]:
+def pinned_time() -> Iterator[None]:
     with pin_time(NOON):
         yield
 
 
-def ended(tenant: Tenant, status: str = "Succeeded", before: timedelta = 5 * MINUTE, **fields: Any) -> Any:
+def create_ended_call(
+    tenant: Tenant, status: str = "Succeeded", before: timedelta = 5 * MINUTE, **fields: Any
+) -> Any:
     due_at = NOON - before
     times = {"due_at": due_at, "started_at": due_at + timedelta(milliseconds=8), "attempt": 1}
     return ServiceCallFactory(**{"tenant_id": tenant.pk, "status": status, **times, **fields})
 
 
-def live(*roles: str) -> None:
+def create_nodes(*roles: str) -> None:
     for role in roles:
         Node.objects.create(
             owner_id=new_id(), role=role, hostname="here", process_id=1, started_at=NOON,
@@ -49,19 +51,19 @@ def live(*roles: str) -> None:
         )  # fmt: skip
 
 
-def text(client: Client, address: str = "/", **headers: str) -> str:
+def get_page(client: Client, address: str = "/", **headers: str) -> str:
     response = client.get(address, headers=headers)
     assert response.status_code == 200
     return response.content.decode()
 
 
-def tile(page: str, name: str) -> str:
+def read_tile(page: str, name: str) -> str:
     found = re.search(rf'<div class="name">{re.escape(name)}</div>\s*<div class="value">([^<]*)</div>', page)
     assert found, name
     return unescape(found[1])
 
 
-def links(page: str) -> list[str]:
+def list_links(page: str) -> list[str]:
     return [unescape(address) for address in re.findall(r'href="(/calls/\?[^"]*)"', page)]
 
 
@@ -72,34 +74,34 @@ def test_an_outsider_is_sent_to_the_login(outsider: Client) -> None:
     assert outsider.get("/").status_code == 302
 
 
-def test_a_range_that_is_none_is_refused_with_those_that_are(viewer: Client) -> None:
+def test_an_unknown_range_is_refused_with_the_valid_ones(viewer: Client) -> None:
     response = viewer.get("/?range=2h", headers={"Accept": "text/html"})
     assert response.status_code == 400
     assert "15m, 1h, 6h, 24h, 7d, 30d" in response.content.decode()
 
 
 @pytest.mark.parametrize("tenant", ["0190d5e5-0000-7000-8000-000000000000", "x"])
-def test_a_tenant_that_is_none_is_not_found(viewer: Client, tenant: str) -> None:
+def test_an_unknown_tenant_is_not_found(viewer: Client, tenant: str) -> None:
     assert viewer.get(f"/?tenant={tenant}").status_code == 404
 
 
-def test_the_part_that_renews_itself_asks_for_what_is_shown(viewer: Client, tenant: Tenant) -> None:
-    page = text(viewer, f"/?range=6h&tenant={tenant.pk}")
+def test_the_live_part_refreshes_with_the_same_parameters(viewer: Client, tenant: Tenant) -> None:
+    page = get_page(viewer, f"/?range=6h&tenant={tenant.pk}")
     assert f'hx-get="/?range=6h&amp;tenant={tenant.pk}"' in page
     assert f'href="?range=24h&amp;tenant={tenant.pk}"' in page
     assert "data-pause" in page
 
 
-def test_htmx_gets_the_figures_without_the_frame(viewer: Client) -> None:
-    page = text(viewer, "/", **{"HX-Request": "true"})
+def test_htmx_gets_the_figures_without_the_page_around_them(viewer: Client) -> None:
+    page = get_page(viewer, "/", **{"HX-Request": "true"})
     assert 'id="figures"' in page
     assert "<html" not in page
 
 
-def test_nothing_on_it_is_forbidden_by_the_content_security_policy(viewer: Client, tenant: Tenant) -> None:
-    ended(tenant, "Failed")
+def test_the_page_complies_with_the_content_security_policy(viewer: Client, tenant: Tenant) -> None:
+    create_ended_call(tenant, "Failed")
     roll_up(60)
-    page = text(viewer)
+    page = get_page(viewer)
     assert not re.search(r"<[^>]+\s(style|on\w+|hx-on[^=]*)=", page)
     assert not re.search(r"<script(?![^>]*\ssrc=)", page)
 
@@ -107,72 +109,74 @@ def test_nothing_on_it_is_forbidden_by_the_content_security_policy(viewer: Clien
 # --- a fresh system -----------------------------------------------------------------------------------------------
 
 
-def test_a_fresh_system_teaches_the_first_call(operator: Client, tenant: Tenant) -> None:
-    page = text(operator)
+def test_a_new_system_shows_how_to_submit_the_first_call(operator: Client, tenant: Tenant) -> None:
+    page = get_page(operator)
     assert "No calls yet" in page
     assert 'href="/calls/new/"' in page
     assert f"/api/v1/tenants/{tenant.pk}/service-calls" in page
     assert "make demo" in page
 
 
-def test_it_offers_a_viewer_nothing_that_a_viewer_may_not(viewer: Client, tenant: Tenant) -> None:
-    assert 'href="/calls/new/"' not in text(viewer)
+def test_a_viewer_is_offered_only_permitted_actions(viewer: Client, tenant: Tenant) -> None:
+    assert 'href="/calls/new/"' not in get_page(viewer)
 
 
-def test_a_range_in_which_nothing_ended_leads_to_a_longer_one(viewer: Client, tenant: Tenant) -> None:
-    ended(tenant, before=timedelta(hours=3))
+def test_a_range_without_ended_calls_offers_a_longer_one(viewer: Client, tenant: Tenant) -> None:
+    create_ended_call(tenant, before=timedelta(hours=3))
     roll_up(60)
-    page = text(viewer)
+    page = get_page(viewer)
     assert "No call ended in the last hour" in page
     assert "range=6h" in page
-    assert "No call ended" not in text(viewer, "/?range=6h")
+    assert "No call ended" not in get_page(viewer, "/?range=6h")
 
 
 # --- figures ------------------------------------------------------------------------------------------------------
 
 
-def test_tiles_say_how_it_stands(viewer: Client, tenant: Tenant) -> None:
-    live("engine", "dispatcher")
+def test_tiles_show_the_present_state(viewer: Client, tenant: Tenant) -> None:
+    create_nodes("engine", "dispatcher")
     ServiceCallFactory(tenant_id=tenant.pk, due_at=NOON - 3 * MINUTE)
     ServiceCallFactory(tenant_id=tenant.pk, due_at=NOON + MINUTE)
     ServiceCallFactory(tenant_id=tenant.pk, status="Running", due_at=NOON, deadline_at=NOON + MINUTE)
     OutboxEventFactory(created_at=NOON - 2 * MINUTE)
     for status in ("Succeeded", "Succeeded", "Succeeded", "Failed"):
-        ended(tenant, status)
+        create_ended_call(tenant, status)
     roll_up(60)
-    page = text(viewer)
-    assert tile(page, "Due now") == "1"
-    assert tile(page, "Running") == "1"
-    assert tile(page, "Oldest overdue") == "3 m"
-    assert tile(page, "Success (1 h)") == "75 %"
-    assert tile(page, "p95 lateness (1 h)") == "9.8 ms"
-    assert tile(page, "Outbox lag") == "2 m"
-    assert tile(page, "Live nodes") == "2"
+    page = get_page(viewer)
+    assert read_tile(page, "Due now") == "1"
+    assert read_tile(page, "Running") == "1"
+    assert read_tile(page, "Oldest overdue") == "3 m"
+    assert read_tile(page, "Success (1 h)") == "75 %"
+    assert read_tile(page, "p95 lateness (1 h)") == "9.8 ms"
+    assert read_tile(page, "Outbox lag") == "2 m"
+    assert read_tile(page, "Live nodes") == "2"
 
 
-def test_what_has_just_ended_is_shown_before_it_is_counted(viewer: Client, tenant: Tenant) -> None:
-    ended(tenant, "Failed", before=MINUTE / 2)
-    assert tile(text(viewer), "Success (1 h)") == "0 %"
+def test_calls_that_have_just_ended_are_shown_before_statistics_count_them(
+    viewer: Client, tenant: Tenant
+) -> None:
+    create_ended_call(tenant, "Failed", before=MINUTE / 2)
+    assert read_tile(get_page(viewer), "Success (1 h)") == "0 %"
     roll_up(60)
-    assert ": 1 failed</title>" in text(viewer)
+    assert ": 1 failed</title>" in get_page(viewer)
     with pin_time(NOON + MINUTE / 2):
-        ended(tenant, before=-MINUTE / 4)
-        assert tile(text(viewer), "Success (1 h)") == "50 %"
+        create_ended_call(tenant, before=-MINUTE / 4)
+        assert read_tile(get_page(viewer), "Success (1 h)") == "50 %"
 
 
 @pytest.mark.parametrize("span", ["15m", "1h", "6h", "24h", "7d", "30d"])
-def test_every_range_shows_what_ended_in_it(viewer: Client, tenant: Tenant, span: str) -> None:
-    ended(tenant, "Failed", host="broken.test")
+def test_every_range_shows_the_calls_that_ended_in_it(viewer: Client, tenant: Tenant, span: str) -> None:
+    create_ended_call(tenant, "Failed", host="broken.test")
     roll_up(60)
-    page = text(viewer, f"/?range={span}")
+    page = get_page(viewer, f"/?range={span}")
     assert "0 succeeded, 1 failed" in page
     assert "broken.test" in page
 
 
-def test_a_bar_leads_to_the_calls_that_it_stands_for(viewer: Client, tenant: Tenant) -> None:
-    ended(tenant, "Failed", host="broken.test")
+def test_a_bar_links_to_its_calls(viewer: Client, tenant: Tenant) -> None:
+    create_ended_call(tenant, "Failed", host="broken.test")
     roll_up(60)
-    found = links(text(viewer, f"/?range=1h&tenant={tenant.pk}"))
+    found = list_links(get_page(viewer, f"/?range=1h&tenant={tenant.pk}"))
     minute = "from=2026-03-01T11%3A55%3A00.000Z&to=2026-03-01T11%3A56%3A00.000Z"
     assert f"/calls/?{minute}&tenant={tenant.pk}&status=Succeeded&status=Failed&status=Canceled" in found
     assert f"/calls/?status=Failed&{minute}&tenant={tenant.pk}" in found
@@ -181,60 +185,62 @@ def test_a_bar_leads_to_the_calls_that_it_stands_for(viewer: Client, tenant: Ten
         assert viewer.get(address).status_code == 200, address
 
 
-def test_one_stop_of_the_keyboard_for_each_bar(viewer: Client, tenant: Tenant) -> None:
+def test_each_bar_is_one_tab_stop(viewer: Client, tenant: Tenant) -> None:
     for status in ("Succeeded", "Failed", "Canceled"):
-        ended(tenant, status)
+        create_ended_call(tenant, status)
     roll_up(60)
-    chart = text(viewer).split('id="throughput"')[1].split("</svg>")[0]
+    chart = get_page(viewer).split('id="throughput"')[1].split("</svg>")[0]
     anchors = re.findall(r"<a [^>]*>", chart)
     assert len([anchor for anchor in anchors if 'tabindex="-1"' not in anchor]) == 1
     assert len(anchors) == 4
 
 
-def test_of_one_tenant_nothing_of_another_is_shown(viewer: Client, tenant: Tenant, intruder: Tenant) -> None:
-    live("engine", "dispatcher")
-    ended(intruder, "Failed", host="secret.test")
-    ended(intruder, "Failed", host="secret.test")
-    ended(intruder, "Failed", host="secret.test")
+def test_the_page_of_one_tenant_shows_nothing_of_another(
+    viewer: Client, tenant: Tenant, intruder: Tenant
+) -> None:
+    create_nodes("engine", "dispatcher")
+    create_ended_call(intruder, "Failed", host="secret.test")
+    create_ended_call(intruder, "Failed", host="secret.test")
+    create_ended_call(intruder, "Failed", host="secret.test")
     ServiceCallFactory(tenant_id=intruder.pk, due_at=NOON - MINUTE)
-    ended(tenant)
+    create_ended_call(tenant)
     roll_up(60)
-    page = text(viewer, f"/?tenant={tenant.pk}")
-    assert tile(page, "Due now") == "0"
-    assert tile(page, "Success (1 h)") == "100 %"
+    page = get_page(viewer, f"/?tenant={tenant.pk}")
+    assert read_tile(page, "Due now") == "0"
+    assert read_tile(page, "Success (1 h)") == "100 %"
     assert "secret.test" not in page
-    assert "secret.test" in text(viewer)
+    assert "secret.test" in get_page(viewer)
 
 
-def test_the_backlog_is_told_by_when_it_is_due(viewer: Client, tenant: Tenant) -> None:
+def test_the_backlog_is_grouped_by_due_time(viewer: Client, tenant: Tenant) -> None:
     for minutes in (-1, 0.5, 3, 30, 600, 10_000):
         ServiceCallFactory(tenant_id=tenant.pk, due_at=NOON + minutes * MINUTE)
-    page = text(viewer)
+    page = get_page(viewer)
     for name in ("Overdue", "&lt; 1 m", "&lt; 5 m", "&lt; 1 h", "&lt; 24 h", "Later"):
         assert f"<title>{name}: 1</title>" in page
 
 
-def test_old_figures_are_said_to_be_old(viewer: Client, tenant: Tenant) -> None:
-    ended(tenant)
+def test_outdated_figures_are_marked(viewer: Client, tenant: Tenant) -> None:
+    create_ended_call(tenant)
     roll_up(60)
-    assert "The charts were last updated" not in text(viewer)
+    assert "The charts were last updated" not in get_page(viewer)
     with pin_time(NOON + 10 * MINUTE):
-        assert "The charts were last updated" in text(viewer)
+        assert "The charts were last updated" in get_page(viewer)
 
 
-def test_the_number_of_queries_does_not_grow_with_what_there_is(viewer: Client, tenant: Tenant) -> None:
+def test_the_number_of_queries_does_not_grow_with_the_data(viewer: Client, tenant: Tenant) -> None:
     def queries() -> int:
         with CaptureQueriesContext(
             connection,
         ) as found:
-            text(viewer, "/?range=24h")
+            get_page(viewer, "/?range=24h")
         return len(found)
 
-    ended(tenant)
+    create_ended_call(tenant)
     roll_up(60)
     few = queries()
     for number in range(20):
-        ended(tenant, "Failed", before=number * MINUTE, host=f"host-{number}")
+        create_ended_call(tenant, "Failed", before=number * MINUTE, host=f"host-{number}")
         ServiceCallFactory(tenant_id=tenant.pk, due_at=NOON - number * MINUTE)
     roll_up(60)
     assert queries() <= few + 1
@@ -243,31 +249,31 @@ def test_the_number_of_queries_does_not_grow_with_what_there_is(viewer: Client, 
 # --- needs attention ----------------------------------------------------------------------------------------------
 
 
-def test_a_failing_host_is_named_and_leads_to_its_failed_calls(viewer: Client, tenant: Tenant) -> None:
+def test_a_failing_host_is_named_and_links_to_its_failed_calls(viewer: Client, tenant: Tenant) -> None:
     for _ in range(4):
-        ended(tenant, "Failed", host="broken.test")
+        create_ended_call(tenant, "Failed", host="broken.test")
     for _ in range(20):
-        ended(tenant, host="fine.test")
-    ended(tenant, "Failed", host="fine.test")
+        create_ended_call(tenant, host="fine.test")
+    create_ended_call(tenant, "Failed", host="fine.test")
     roll_up(60)
-    page = text(viewer)
+    page = get_page(viewer)
     assert "broken.test is failing" in page
     assert "fine.test is failing" not in page
     (address,) = [
         one
-        for one in links(page)
+        for one in list_links(page)
         if "host=broken.test" in one and "status=Failed" in one and "status=Succeeded" not in one
     ]
     assert f"tenant={tenant.pk}" in address
 
 
-def test_a_role_that_nobody_plays_is_missed(viewer: Client) -> None:
-    live("engine")
+def test_a_role_without_a_node_is_a_problem(viewer: Client) -> None:
+    create_nodes("engine")
     Node.objects.create(
         owner_id=new_id(), role="dispatcher", hostname="gone", process_id=1, started_at=NOON,
         lease_until=NOON - MINUTE,
     )  # fmt: skip
-    page = text(viewer)
+    page = get_page(viewer)
     assert "No dispatcher is running" in page
     assert "No engine is running" not in page
 
@@ -277,7 +283,7 @@ def test_a_role_that_nobody_plays_is_missed(viewer: Client) -> None:
     [(None, False, True), (-MINUTE, True, True), (MINUTE, True, False)],
     ids=["nobody's", "its lease has ended", "owned"],
 )
-def test_a_shard_is_stuck_when_nobody_owns_it_and_its_timers_are_overdue(
+def test_a_shard_is_stuck_if_nobody_owns_it_and_its_timers_are_overdue(
     viewer: Client, tenant: Tenant, lease: timedelta | None, owned: bool, stuck: bool
 ) -> None:
     TimerShard.objects.create(
@@ -288,28 +294,28 @@ def test_a_shard_is_stuck_when_nobody_owns_it_and_its_timers_are_overdue(
     TimerShard.objects.create(shard_id=8)
     call = ServiceCallFactory(tenant_id=tenant.pk, due_at=NOON - MINUTE)
     TimerFactory(tenant_id=tenant.pk, service_call_id=call.service_call_id, shard_id=7, due_at=call.due_at)
-    assert ("1 shard is stuck" in text(viewer)) is stuck
+    assert ("1 shard is stuck" in get_page(viewer)) is stuck
 
 
-def test_parked_events_and_calls_past_their_deadline_are_told(viewer: Client, tenant: Tenant) -> None:
+def test_parked_events_and_calls_past_their_deadline_are_problems(viewer: Client, tenant: Tenant) -> None:
     OutboxEventFactory(tenant_id=tenant.pk, parked_at=NOON, attempts=3)
     lost = ServiceCallFactory(
         tenant_id=tenant.pk, status="Running", due_at=NOON - MINUTE, deadline_at=NOON - MINUTE / 2
     )
-    page = text(viewer)
+    page = get_page(viewer)
     assert "1 event is parked" in page
     assert "1 running call is past the deadline" in page
     assert f'href="/calls/{tenant.pk}/{lost.service_call_id}/"' in page
 
 
-def test_when_nothing_is_wrong_it_says_so(viewer: Client, tenant: Tenant) -> None:
-    live("engine", "dispatcher")
-    ended(tenant)
-    assert "Nothing at the moment" in text(viewer)
+def test_without_problems_it_says_so(viewer: Client, tenant: Tenant) -> None:
+    create_nodes("engine", "dispatcher")
+    create_ended_call(tenant)
+    assert "Nothing at the moment" in get_page(viewer)
 
 
-def test_many_tenants_can_be_chosen_from(viewer: Client) -> None:
+def test_many_tenants_can_be_chosen(viewer: Client) -> None:
     tenants = TenantFactory.create_batch(3)
-    page = text(viewer)
+    page = get_page(viewer)
     for tenant in tenants:
         assert f'<option value="{tenant.pk}">{tenant.name}</option>' in page

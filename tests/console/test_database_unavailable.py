@@ -1,4 +1,4 @@
-"""While the database is unavailable, pages say so, even though the user is unknown."""
+"""Pages report that the database is unavailable, even though the user is unknown."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def test_a_page_says_that_the_database_did_not_answer(operator: Client, path: st
     assert "The database did not answer in time" in response.content.decode()
 
 
-def test_a_part_of_a_page_says_it_too(operator: Client) -> None:
+def test_a_fragment_says_it_too(operator: Client) -> None:
     with database_unavailable():
         response = operator.get("/calls/", headers={**BROWSER, "HX-Request": "true"})
     assert response.status_code == 503
     assert "<html" not in response.content.decode()
 
 
-def test_what_is_sent_changes_nothing_and_is_told_so(operator: Client) -> None:
+def test_a_post_changes_nothing_and_is_told_so(operator: Client) -> None:
     with database_unavailable():
         response = operator.post("/calls/bulk/", {"do": "cancel"}, headers=BROWSER)
     assert response.status_code == 503

@@ -1,4 +1,4 @@
-"""If there are too many tenants for one list, those with matching calls are listed, or offered as a choice."""
+"""Too many tenants for one list: those with matching calls are listed, or offered as a choice."""
 
 from __future__ import annotations
 

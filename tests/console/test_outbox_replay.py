@@ -1,4 +1,4 @@
-"""Replay since: a preview with its count, a typed word, and no more than a request may do."""
+"""A replay is previewed with its count, confirmed with a typed word, and limited in size."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ def test_the_preview_counts_and_changes_nothing(viewer: Client, tenant: Tenant) 
     assert unpublished() == 0
 
 
-def test_nothing_to_replay_is_said(viewer: Client) -> None:
+def test_an_empty_replay_says_so(viewer: Client) -> None:
     assert "No events published since" in viewer.get("/outbox/replay/?since=1s").content.decode()
 
 
-def test_it_publishes_again_what_the_preview_showed(operator: Client, tenant: Tenant) -> None:
+def test_a_replay_publishes_the_previewed_events_again(operator: Client, tenant: Tenant) -> None:
     data = {"since": SINCE, "tenant": str(tenant.tenant_id), "word": "replay"}
     response = operator.post("/outbox/replay/", data, follow=True)
     assert "4 events will be published again" in response.content.decode()
@@ -63,12 +63,12 @@ def test_it_publishes_again_what_the_preview_showed(operator: Client, tenant: Te
     assert noted.detail == {"since": "2026-03-01T11:00:00.000Z"}
 
 
-def test_without_the_word_nothing_happens(operator: Client) -> None:
+def test_without_the_typed_word_nothing_happens(operator: Client) -> None:
     operator.post("/outbox/replay/", {"since": SINCE, "tenant": "", "word": ""})
     assert unpublished() == 0
 
 
-def test_a_viewer_previews_and_is_refused(viewer: Client) -> None:
+def test_a_viewer_may_preview_and_not_replay(viewer: Client) -> None:
     assert 'name="word"' not in viewer.get("/outbox/replay/?since=1h").content.decode()
     sent = viewer.post("/outbox/replay/", {"since": SINCE, "tenant": "", "word": "replay"})
     assert (sent.status_code, unpublished()) == (403, 0)
@@ -77,7 +77,7 @@ def test_a_viewer_previews_and_is_refused(viewer: Client) -> None:
 @pytest.mark.parametrize(
     ("limit", "said"), [("MAX_REPLAYED", "exceed the limit of 3"), ("MAX_EXAMINED", "too far back")]
 )
-def test_more_than_a_request_may_do_is_refused_with_the_command_that_does_it(
+def test_a_replay_that_is_too_large_is_refused_with_the_command_to_run(
     operator: Client, monkeypatch: pytest.MonkeyPatch, limit: str, said: str
 ) -> None:
     monkeypatch.setattr(outbox_replay, limit, 3)
@@ -90,7 +90,7 @@ def test_more_than_a_request_may_do_is_refused_with_the_command_that_does_it(
     assert unpublished() == 0
 
 
-def test_what_was_skipped_stays_skipped(at_noon: datetime, tenant: Tenant) -> None:
+def test_skipped_events_are_not_replayed(at_noon: datetime, tenant: Tenant) -> None:
     OutboxEventFactory(tenant_id=tenant.tenant_id, published_at=at_noon, parked_at=at_noon, attempts=5)
     assert preview_replay(at_noon - timedelta(hours=1), None, 100).count == 6
 
@@ -99,7 +99,7 @@ def test_what_was_skipped_stays_skipped(at_noon: datetime, tenant: Tenant) -> No
     ("query", "said"),
     [("since=soon", "a time with its offset"), ("since=1h&tenant=acme", "Unknown tenant")],
 )
-def test_what_cannot_be_read_is_said_at_its_field(viewer: Client, query: str, said: str) -> None:
+def test_an_invalid_value_is_reported_at_its_field(viewer: Client, query: str, said: str) -> None:
     response = viewer.get(f"/outbox/replay/?{query}", HTTP_ACCEPT="text/html")
     assert response.status_code == 400
     assert said in response.content.decode()

@@ -1,4 +1,4 @@
-"""Webhook endpoints: which are disabled and why, what was given up, taking one up again."""
+"""Webhook endpoints: which are disabled and why, what has failed, and enabling them again."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ def path(endpoint: WebhookEndpoint, action: str) -> str:
     return f"/outbox/webhooks/{endpoint.tenant_id}/{endpoint.endpoint_id}/{action}/"
 
 
-def test_none_says_what_one_is_for(viewer: Client) -> None:
+def test_an_empty_list_says_what_endpoints_are_for(viewer: Client) -> None:
     assert "No webhook endpoint" in viewer.get("/outbox/webhooks/").content.decode()
 
 
-def test_they_are_listed_with_what_waits_and_why_they_are_disabled(
+def test_endpoints_are_listed_with_pending_deliveries_and_why_they_are_disabled(
     viewer: Client, gone: WebhookEndpoint, intruder: Tenant
 ) -> None:
     page = viewer.get("/outbox/webhooks/")
@@ -72,7 +72,7 @@ def test_they_are_listed_with_what_waits_and_why_they_are_disabled(
     assert viewer.get(f"/outbox/webhooks/?tenant={intruder.tenant_id}").context["rows"] == []
 
 
-def test_it_is_taken_up_again_and_what_was_given_up_is_sent_in_order(
+def test_an_endpoint_is_enabled_and_failed_deliveries_are_resent_in_order(
     admin: Client, operator: Client, gone: WebhookEndpoint
 ) -> None:
     admin.post(path(gone, "enable"))
@@ -87,7 +87,7 @@ def test_it_is_taken_up_again_and_what_was_given_up_is_sent_in_order(
     assert "hush" not in str([note.detail for note in noted])
 
 
-def test_what_is_under_way_is_not_overtaken_by_what_is_sent_again(
+def test_resent_deliveries_do_not_overtake_pending_ones(
     operator: Client, endpoint: WebhookEndpoint, at_noon: datetime
 ) -> None:
     call = new_id()
@@ -103,7 +103,7 @@ def test_what_is_under_way_is_not_overtaken_by_what_is_sent_again(
     assert first.get().next_attempt_at is not None
 
 
-def test_only_what_is_that_endpoints_is_sent_again(operator: Client, gone: WebhookEndpoint) -> None:
+def test_only_deliveries_of_that_endpoint_are_resent(operator: Client, gone: WebhookEndpoint) -> None:
     other, _ = create_endpoint(gone.tenant_id, "https://other.example/")
     response = operator.post(path(other, "send-again"), follow=True)
     assert "0 deliveries will be sent again" in response.content.decode()
@@ -111,7 +111,7 @@ def test_only_what_is_that_endpoints_is_sent_again(operator: Client, gone: Webho
 
 
 @pytest.mark.parametrize(("action", "reason"), [("enable", "active"), ("send-again", "disabled")])
-def test_what_makes_no_sense_is_refused_in_words(
+def test_an_action_that_the_state_forbids_is_refused_with_the_reason(
     admin: Client, gone: WebhookEndpoint, action: str, reason: str
 ) -> None:
     if action == "enable":
@@ -121,7 +121,7 @@ def test_what_makes_no_sense_is_refused_in_words(
     assert not OperatorAction.across_tenants.exists()
 
 
-def test_another_tenants_address_finds_nothing(
+def test_an_endpoint_is_not_found_under_another_tenant(
     admin: Client, gone: WebhookEndpoint, intruder: Tenant
 ) -> None:
     there = f"/outbox/webhooks/{intruder.tenant_id}/{gone.endpoint_id}/enable/"
@@ -136,7 +136,7 @@ def test_a_viewer_is_refused(viewer: Client, gone: WebhookEndpoint, action: str)
     assert states(gone) == [DeliveryState.EXHAUSTED] * 3
 
 
-def test_the_list_costs_one_query_an_endpoint_at_most(
+def test_the_list_runs_at_most_one_query_per_endpoint(
     viewer: Client, tenant: Tenant, django_assert_max_num_queries: Any
 ) -> None:
     for number in range(10):

@@ -1,4 +1,4 @@
-"""Only operators come in, and only so often with a wrong password."""
+"""Only operators may sign in, and wrong passwords are limited."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def otto(db: None) -> User:
     return User.objects.create_user("otto", password=PASSWORD, is_staff=True)
 
 
-def test_whoever_is_not_signed_in_is_sent_to_the_login_and_back(otto: User) -> None:
+def test_an_anonymous_user_is_sent_to_the_login_and_back(otto: User) -> None:
     client = Client()
     response = client.get("/outbox/?type=ServiceCallFailed")
     assert response.status_code == 302
@@ -28,12 +28,12 @@ def test_whoever_is_not_signed_in_is_sent_to_the_login_and_back(otto: User) -> N
     assert (page.status_code, page["Location"]) == (302, "/outbox/")
 
 
-def test_a_wrong_password_is_said_in_words(otto: User) -> None:
+def test_a_wrong_password_is_reported(otto: User) -> None:
     page = Client().post("/login/", {"username": "otto", "password": "guess"})
     assert "Wrong username or password" in page.content.decode()
 
 
-def test_a_name_can_be_guessed_at_only_so_often(otto: User) -> None:
+def test_failed_sign_ins_of_a_user_are_limited(otto: User) -> None:
     client = Client()
     for _ in range(MAX_FAILURES):
         client.post("/login/", {"username": "otto", "password": "guess"})
@@ -41,7 +41,7 @@ def test_a_name_can_be_guessed_at_only_so_often(otto: User) -> None:
     assert "Too many failed attempts" in page.content.decode()
 
 
-def test_nobody_is_sent_elsewhere_after_signing_in(otto: User) -> None:
+def test_signing_in_redirects_to_no_other_site(otto: User) -> None:
     page = Client().post("/login/", {"username": "otto", "password": PASSWORD, "next": "//evil.example/"})
     assert page["Location"] == "/"
 
@@ -52,16 +52,16 @@ def test_a_user_who_is_no_operator_is_told_so(db: None) -> None:
     assert "not an operator" in page.content.decode()
 
 
-def test_an_outsiders_session_opens_nothing(outsider: Client) -> None:
+def test_the_session_of_an_outsider_opens_no_page(outsider: Client) -> None:
     assert outsider.get("/")["Location"].startswith("/login/")
 
 
-def test_a_part_of_a_page_asked_for_without_a_session_sends_the_whole_page_to_the_login(db: None) -> None:
+def test_a_fragment_without_a_session_redirects_the_whole_page_to_the_login(db: None) -> None:
     response = Client().get("/", HTTP_HX_REQUEST="true")
     assert (response.status_code, response["HX-Redirect"]) == (401, "/login/")
 
 
-def test_whoever_was_sent_away_by_a_part_of_a_page_comes_back_to_that_page(db: None) -> None:
+def test_signing_in_after_a_fragment_returns_to_its_page(db: None) -> None:
     shown = {"HX-Request": "true", "HX-Current-URL": "http://testserver/calls/?status=Failed&name=a"}
     response = Client().post("/calls/look/?since=2026-03-01T12:00:00Z", headers=shown)
     assert response["HX-Redirect"] == "/login/?next=/calls/%3Fstatus%3DFailed%26name%3Da"
@@ -70,7 +70,7 @@ def test_whoever_was_sent_away_by_a_part_of_a_page_comes_back_to_that_page(db: N
         assert Client().get("/", headers=elsewhere)["HX-Redirect"] == "/login/"
 
 
-def test_what_was_sent_without_a_session_is_said_not_to_be_done(db: None) -> None:
+def test_a_post_without_a_session_is_reported_as_not_done(db: None) -> None:
     client = Client()
     response = client.post(
         "/calls/bulk/run/", headers={"Referer": "http://testserver/calls/bulk/?do=cancel", **BROWSER}
@@ -80,13 +80,13 @@ def test_what_was_sent_without_a_session_is_said_not_to_be_done(db: None) -> Non
     assert "Your session has ended, so nothing was changed." in page
 
 
-def test_every_page_may_only_load_what_comes_from_here(viewer: Client) -> None:
+def test_every_page_may_load_only_from_this_site(viewer: Client) -> None:
     for path in ("/", "/login/", "/admin/", "/nothing/"):
         policy = viewer.get(path, follow=True, HTTP_ACCEPT="text/html")["Content-Security-Policy"]
         assert "default-src 'none'; script-src 'self'; style-src 'self';" in policy, path
 
 
-def test_signing_out_ends_it(viewer: Client) -> None:
+def test_signing_out_ends_the_session(viewer: Client) -> None:
     assert viewer.post("/logout/")["Location"] == "/login/"
     assert viewer.get("/")["Location"].startswith("/login/")
 
@@ -94,21 +94,23 @@ def test_signing_out_ends_it(viewer: Client) -> None:
 # --- a page from before somebody signed in: its token is no longer good -----------------------------------------
 
 
-def sent_again(client: Client, address: str, headers: dict[str, str] | None = None, **fields: Any) -> Any:
-    """As a page sends it that was opened before, without a script that would know of the new token."""
+def post_with_old_token(
+    client: Client, address: str, headers: dict[str, str] | None = None, **fields: Any
+) -> Any:
+    """Post a form with the CSRF token of an earlier session, as a page does that was opened before."""
     client.handler.enforce_csrf_checks = True
     client.cookies["csrftoken"] = "n" * 32
     fields["csrfmiddlewaretoken"] = "o" * 32
     return client.post(address, fields, headers={**BROWSER, **(headers or {})})
 
 
-def test_signing_in_where_one_is_signed_in_already_goes_on(viewer: Client) -> None:
-    response = sent_again(viewer, "/login/", username="vera", password="-", next="/outbox/")
+def test_signing_in_twice_continues_to_the_page(viewer: Client) -> None:
+    response = post_with_old_token(viewer, "/login/", username="vera", password="-", next="/outbox/")
     assert (response.status_code, response["Location"]) == (302, "/outbox/")
 
 
-def test_a_login_page_that_is_too_old_is_shown_anew(otto: User) -> None:
-    response = sent_again(Client(), "/login/", username="otto", password=PASSWORD, next="/outbox/")
+def test_an_outdated_login_page_is_shown_again(otto: User) -> None:
+    response = post_with_old_token(Client(), "/login/", username="otto", password=PASSWORD, next="/outbox/")
     page = response.content.decode()
     assert response.status_code == 403
     assert "You are not signed in:" in page
@@ -117,36 +119,37 @@ def test_a_login_page_that_is_too_old_is_shown_anew(otto: User) -> None:
     assert PASSWORD not in page
 
 
-def test_a_form_that_is_too_old_does_nothing_and_its_page_is_loaded_again(operator: Client) -> None:
+def test_an_outdated_form_does_nothing_and_its_page_is_reloaded(operator: Client) -> None:
     came_from = {"Referer": "http://testserver/calls/?status=Failed"}
-    response = sent_again(operator, "/calls/bulk/", came_from, do="cancel")
+    response = post_with_old_token(operator, "/calls/bulk/", came_from, do="cancel")
     assert (response.status_code, response["Location"]) == (303, "/calls/?status=Failed")
     page = operator.get(response["Location"]).content.decode()
     assert "Nothing was changed, because that page was out of date." in page
 
 
-def test_a_part_that_is_too_old_has_its_page_loaded_again(viewer: Client) -> None:
-    response = sent_again(viewer, "/calls/look/?since=2026-03-01T12:00:00Z", {"HX-Request": "true"})
+def test_an_outdated_fragment_reloads_its_page(viewer: Client) -> None:
+    response = post_with_old_token(viewer, "/calls/look/?since=2026-03-01T12:00:00Z", {"HX-Request": "true"})
     assert (response.status_code, response["HX-Refresh"]) == (403, "true")
 
 
-def test_a_page_whose_cookies_are_gone_is_sent_to_the_login(db: None) -> None:
+def test_a_post_without_cookies_is_sent_to_the_login(db: None) -> None:
     shown = {"HX-Request": "true", "HX-Current-URL": "http://testserver/calls/?name=a"}
     client = Client(enforce_csrf_checks=True)
     response = client.post("/calls/look/?since=2026-03-01T12:00:00Z", headers=shown)
     assert (response.status_code, response["HX-Redirect"]) == (401, "/login/?next=/calls/%3Fname%3Da")
 
 
-def test_who_may_not_act_is_told_so_whatever_the_token(viewer: Client) -> None:
+def test_a_missing_role_is_reported_whatever_the_token(viewer: Client) -> None:
     assert (
-        "You need the operator role (you are a viewer)" in sent_again(viewer, "/calls/new/").content.decode()
+        "You need the operator role (you are a viewer)"
+        in post_with_old_token(viewer, "/calls/new/").content.decode()
     )
 
 
-def test_a_form_of_another_site_is_refused_without_further_ado(operator: Client) -> None:
+def test_a_form_of_another_site_is_refused(operator: Client) -> None:
     elsewhere = {"Origin": "http://evil.example", "Referer": "http://evil.example/"}
     for address in ("/login/", "/calls/new/", "/calls/bulk/"):
-        response = sent_again(operator, address, elsewhere, name="evil")
+        response = post_with_old_token(operator, address, elsewhere, name="evil")
         assert response.status_code == 403
         assert "was sent from another site" in response.content.decode()
         assert "evil" not in response.content.decode()

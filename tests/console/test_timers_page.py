@@ -1,4 +1,4 @@
-"""Timers & nodes: who runs and who owns what, and in words what is wrong."""
+"""Timers and nodes: which nodes run, who owns what, and what is wrong."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
 LEASE = timedelta(seconds=8)
 
 
-def node(role: NodeRole, now: datetime, lease: timedelta = LEASE, **given: Any) -> Node:
+def create_node(role: NodeRole, now: datetime, lease: timedelta = LEASE, **given: Any) -> Node:
     values = {"hostname": "engine-1", "process_id": 4711, "started_at": now - timedelta(hours=1)}
     return Node.objects.create(owner_id=new_id(), role=role, lease_until=now + lease, **{**values, **given})
 
 
 @pytest.fixture
 def healthy(at_noon: datetime) -> Node:
-    engine = node(NodeRole.ENGINE, at_noon, in_flight=7)
-    dispatcher = node(NodeRole.DISPATCHER, at_noon)
+    engine = create_node(NodeRole.ENGINE, at_noon, in_flight=7)
+    dispatcher = create_node(NodeRole.DISPATCHER, at_noon)
     until = at_noon + timedelta(minutes=1)
     TimerShard.objects.bulk_create(
         TimerShard(shard_id=n, version=3, owner_id=engine.owner_id, lease_until=until) for n in range(60)
@@ -40,21 +40,21 @@ def healthy(at_noon: datetime) -> Node:
     return engine
 
 
-def timer(tenant: Tenant, shard_id: int, due_at: datetime) -> None:
+def create_timer(tenant: Tenant, shard_id: int, due_at: datetime) -> None:
     call = ServiceCallFactory(tenant_id=tenant.tenant_id)
     TimerFactory(
         tenant_id=call.tenant_id, service_call_id=call.service_call_id, shard_id=shard_id, due_at=due_at
     )
 
 
-def text_of(client: Client, path: str = "/timers/") -> str:
+def get_page(client: Client, path: str = "/timers/") -> str:
     response = client.get(path)
     assert response.status_code == 200
     return response.content.decode()
 
 
 def test_a_system_in_which_nothing_runs_says_what_to_start(viewer: Client) -> None:
-    page = text_of(viewer)
+    page = get_page(viewer)
     assert "No engine is running" in page
     assert "No dispatcher is running" in page
     assert "<code>manage.py cluster</code>" in page
@@ -62,24 +62,24 @@ def test_a_system_in_which_nothing_runs_says_what_to_start(viewer: Client) -> No
 
 
 @pytest.mark.usefixtures("healthy")
-def test_a_healthy_system_is_said_to_be_well(viewer: Client) -> None:
-    page = text_of(viewer)
+def test_a_healthy_system_is_reported_as_healthy(viewer: Client) -> None:
+    page = get_page(viewer)
     assert "All systems normal" in page
     assert "engine-1" in page
     assert "4711" in page
     assert "60" in page
 
 
-def test_a_node_that_fell_silent_is_named(viewer: Client, healthy: Node, at_noon: datetime) -> None:
-    node(NodeRole.ENGINE, at_noon, -LEASE, hostname="engine-2", process_id=99)
-    page = text_of(viewer)
+def test_a_silent_node_is_named(viewer: Client, healthy: Node, at_noon: datetime) -> None:
+    create_node(NodeRole.ENGINE, at_noon, -LEASE, hostname="engine-2", process_id=99)
+    page = get_page(viewer)
     assert "The engine on engine-2 (process 99) has stopped sending heartbeats." in page
     assert "Another engine takes over its shards and calls within seconds." in page
 
 
-def test_a_silent_engine_with_nobody_to_take_over_is_said_to_be_so(viewer: Client, at_noon: datetime) -> None:
-    node(NodeRole.ENGINE, at_noon, -LEASE)
-    page = text_of(viewer)
+def test_a_silent_engine_without_a_replacement_is_reported(viewer: Client, at_noon: datetime) -> None:
+    create_node(NodeRole.ENGINE, at_noon, -LEASE)
+    page = get_page(viewer)
     assert "No engine is running" in page
     assert "No other engine is running to take over its calls." in page
 
@@ -87,7 +87,7 @@ def test_a_silent_engine_with_nobody_to_take_over_is_said_to_be_so(viewer: Clien
 @pytest.mark.usefixtures("healthy")
 def test_shards_without_an_owner_are_counted_and_can_be_listed(viewer: Client) -> None:
     TimerShard.objects.filter(shard_id__in=[4, 55]).update(owner_id=None, lease_until=None)
-    assert "2 of 60 shards have no owner" in text_of(viewer)
+    assert "2 of 60 shards have no owner" in get_page(viewer)
     response = viewer.get("/timers/?shards=unowned")
     assert [row["shard"].shard_id for row in response.context["rows"]] == [4, 55]
 
@@ -95,7 +95,7 @@ def test_shards_without_an_owner_are_counted_and_can_be_listed(viewer: Client) -
 @pytest.mark.usefixtures("healthy")
 def test_overdue_timers_are_counted_by_shard(viewer: Client, tenant: Tenant, at_noon: datetime) -> None:
     for shard_id, late in ((7, 90), (7, 30), (9, 20), (11, -60)):
-        timer(tenant, shard_id, at_noon - timedelta(seconds=late))
+        create_timer(tenant, shard_id, at_noon - timedelta(seconds=late))
     response = viewer.get("/timers/?shards=overdue")
     rows = {row["shard"].shard_id: row["overdue"] for row in response.context["rows"]}
     assert rows == {7: 2, 9: 1}
@@ -104,7 +104,7 @@ def test_overdue_timers_are_counted_by_shard(viewer: Client, tenant: Tenant, at_
 
 
 @pytest.mark.usefixtures("healthy")
-def test_shards_come_in_pages(viewer: Client) -> None:
+def test_shards_are_paged(viewer: Client) -> None:
     first = viewer.get("/timers/")
     assert len(first.context["rows"]) == 50
     assert first.context["next_after"] == 49
@@ -114,34 +114,32 @@ def test_shards_come_in_pages(viewer: Client) -> None:
 
 
 @pytest.mark.usefixtures("healthy")
-def test_namespaces_tell_their_shards(viewer: Client, tenant: Tenant) -> None:
+def test_namespaces_show_their_shards(viewer: Client, tenant: Tenant) -> None:
     declare_namespace(tenant.tenant_id, "invoices", 64)
-    page = text_of(viewer)
+    page = get_page(viewer)
     assert f"/tenants/{tenant.tenant_id}/" in page
     assert "The largest has 64 shards" in page
 
 
 @pytest.mark.usefixtures("healthy")
-def test_a_seat_of_the_cluster_shows_its_ticket_and_a_chain_that_stands_still(
-    viewer: Client, at_noon: datetime
-) -> None:
+def test_a_role_lease_shows_its_ticket_and_a_stalled_chain(viewer: Client, at_noon: datetime) -> None:
     Slot.objects.create(name="eventservice/engine", ticket=812, taken_at=at_noon - timedelta(hours=1))
-    page = text_of(viewer)
+    page = get_page(viewer)
     assert "812" in page
     assert "chain eventservice/engine has stalled" in page
 
 
 @pytest.mark.usefixtures("healthy")
-def test_the_page_costs_the_same_queries_however_many_shards_are_overdue(
+def test_the_number_of_queries_does_not_grow_with_overdue_shards(
     viewer: Client, tenant: Tenant, at_noon: datetime, django_assert_max_num_queries: Any
 ) -> None:
     for shard_id in range(40):
-        timer(tenant, shard_id, at_noon - timedelta(minutes=1))
+        create_timer(tenant, shard_id, at_noon - timedelta(minutes=1))
     viewer.get("/timers/")
     with django_assert_max_num_queries(20):
         viewer.get("/timers/")
 
 
 @pytest.mark.parametrize("query", ["shards=mine", "after=-2", "after=x"])
-def test_what_cannot_be_read_is_an_error_and_no_empty_list(viewer: Client, query: str) -> None:
+def test_an_invalid_parameter_is_an_error_and_not_an_empty_list(viewer: Client, query: str) -> None:
     assert viewer.get(f"/timers/?{query}").status_code == 400

@@ -1,4 +1,4 @@
-"""Webhook endpoints are made, disabled and removed by admins; the secret of a new one is shown once."""
+"""Admins create, disable and delete webhook endpoints; the secret of a new one is shown once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from eventservice.tenants.models import Tenant
 from outbox.models import WebhookEndpoint
 from outbox.publishers.webhook.endpoints import create_endpoint
 from outbox.publishers.webhook.publisher import WebhookPublisher
-from tests.console.admin_pages import page_of
+from tests.console.admin_pages import build_page_url
 from tests.outbox.support import build_dispatcher, drain, store_run
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
@@ -30,27 +30,25 @@ def endpoint(tenant: Tenant) -> WebhookEndpoint:
     return create_endpoint(tenant.tenant_id, URL)[0]
 
 
-def path(endpoint: WebhookEndpoint, action: str) -> str:
+def build_url(endpoint: WebhookEndpoint, action: str) -> str:
     return f"/outbox/webhooks/{endpoint.tenant_id}/{endpoint.endpoint_id}/{action}/"
 
 
-def stored(tenant: Tenant) -> list[WebhookEndpoint]:
+def list_endpoints(tenant: Tenant) -> list[WebhookEndpoint]:
     return list(WebhookEndpoint.objects.for_tenant(tenant.tenant_id))
 
 
-def notes() -> list[OperatorAction]:
+def list_audit_entries() -> list[OperatorAction]:
     return list(OperatorAction.across_tenants.order_by("id"))
 
 
-def asked(of: Tenant, **given: Any) -> dict[str, Any]:
+def fill_form(of: Tenant, **given: Any) -> dict[str, Any]:
     return {"tenant": str(of.tenant_id), "url": URL, **given}
 
 
-def test_a_new_ones_secret_is_in_the_answer_to_the_form_and_nowhere_else(
-    admin: Client, tenant: Tenant
-) -> None:
-    response = admin.post(NEW, asked(tenant, eventTypes=["ServiceCallFailed"]))
-    (endpoint,) = stored(tenant)
+def test_a_new_secret_is_in_the_response_to_the_form_and_nowhere_else(admin: Client, tenant: Tenant) -> None:
+    response = admin.post(NEW, fill_form(tenant, eventTypes=["ServiceCallFailed"]))
+    (endpoint,) = list_endpoints(tenant)
     match = re.search(r"whsec_[A-Za-z0-9+/]+=*", response.content.decode())
     assert match
     secret = match[0]
@@ -59,7 +57,7 @@ def test_a_new_ones_secret_is_in_the_answer_to_the_form_and_nowhere_else(
     assert (response.status_code, response["Cache-Control"]) == (201, "no-store")
     assert secret not in admin.get("/outbox/webhooks/").content.decode()
     assert secret not in str([session.get_decoded() for session in Session.objects.all()])
-    (note,) = notes()
+    (note,) = list_audit_entries()
     assert (note.action, note.subject, note.tenant_id) == (
         "endpoint-create", str(endpoint.endpoint_id), tenant.tenant_id,
     )  # fmt: skip
@@ -78,96 +76,94 @@ def test_a_new_ones_secret_is_in_the_answer_to_the_form_and_nowhere_else(
         ({"eventTypes": ["Everything"]}, "eventTypes", "must be one of"),
     ],
 )
-def test_what_is_wrong_is_said_at_its_field(
+def test_each_error_is_at_its_field(
     admin: Client, tenant: Tenant, wrong: dict[str, Any], field: str, rule: str
 ) -> None:
-    response = admin.post(NEW, asked(tenant, **wrong))
+    response = admin.post(NEW, fill_form(tenant, **wrong))
     assert response.status_code == 400
     errors = {item.html_name: item.errors for item in response.context["form"] if item.errors}
     assert set(errors) == {field}
     assert rule in "; ".join(errors[field])
-    assert stored(tenant) == []
-    assert notes() == []
+    assert list_endpoints(tenant) == []
+    assert list_audit_entries() == []
 
 
-def test_a_tenant_that_there_is_not_gets_none(admin: Client) -> None:
+def test_an_unknown_tenant_gets_no_endpoint(admin: Client) -> None:
     assert admin.post(NEW, {"tenant": str(new_id()), "url": URL}).status_code == 404
 
 
-def test_its_form_knows_the_tenant_that_was_looked_at(admin: Client, tenant: Tenant) -> None:
+def test_the_form_selects_the_tenant_of_the_list(admin: Client, tenant: Tenant) -> None:
     page = admin.get(f"/outbox/webhooks/?tenant={tenant.tenant_id}").content.decode()
     address = f"{NEW}?tenant={tenant.tenant_id}"
     assert address in page
     assert f'value="{tenant.tenant_id}" selected' in admin.get(address).content.decode()
 
 
-def test_the_empty_page_says_how_to_get_one(admin: Client, operator: Client) -> None:
+def test_an_empty_list_says_how_to_create_an_endpoint(admin: Client, operator: Client) -> None:
     assert NEW in admin.get("/outbox/webhooks/").content.decode()
     page = operator.get("/outbox/webhooks/").content.decode()
     assert "manage.py webhook add" in page
     assert NEW not in page
 
 
-def test_it_is_disabled_after_a_question(admin: Client, endpoint: WebhookEndpoint) -> None:
-    question = admin.get(path(endpoint, "disable")).content.decode()
+def test_disabling_is_confirmed(admin: Client, endpoint: WebhookEndpoint) -> None:
+    question = admin.get(build_url(endpoint, "disable")).content.decode()
     assert "hush" not in question
-    admin.post(path(endpoint, "disable"))
+    admin.post(build_url(endpoint, "disable"))
     endpoint.refresh_from_db()
     assert (endpoint.active, endpoint.disabled_reason) == (False, "an operator has disabled it")
-    response = admin.post(path(endpoint, "disable"), follow=True)
+    response = admin.post(build_url(endpoint, "disable"), follow=True)
     assert "not active any more" in response.content.decode()
-    assert [note.action for note in notes()] == ["endpoint-disable"]
+    assert [note.action for note in list_audit_entries()] == ["endpoint-disable"]
 
 
-def test_what_waits_for_a_disabled_one_is_sent_when_it_is_active_again(
+def test_pending_deliveries_are_sent_when_the_endpoint_is_enabled_again(
     admin: Client, endpoint: WebhookEndpoint
 ) -> None:
     store_run(new_id(), 1, tenant_id=endpoint.tenant_id)
     drain(build_dispatcher(WebhookPublisher()))
     for action in ("disable", "enable"):
-        admin.post(path(endpoint, action))
+        admin.post(build_url(endpoint, action))
     ((queue, *_),) = admin.get("/outbox/webhooks/").context["rows"]
     assert (queue.endpoint.active, queue.pending) == (True, 1)
 
 
-def test_it_is_removed_after_a_question(admin: Client, endpoint: WebhookEndpoint, tenant: Tenant) -> None:
-    assert admin.get(path(endpoint, "remove")).status_code == 200
-    admin.post(path(endpoint, "remove"))
-    assert stored(tenant) == []
-    assert [note.action for note in notes()] == ["endpoint-remove"]
+def test_deleting_is_confirmed(admin: Client, endpoint: WebhookEndpoint, tenant: Tenant) -> None:
+    assert admin.get(build_url(endpoint, "remove")).status_code == 200
+    admin.post(build_url(endpoint, "remove"))
+    assert list_endpoints(tenant) == []
+    assert [note.action for note in list_audit_entries()] == ["endpoint-remove"]
 
 
-def test_one_that_was_used_is_not_removed(admin: Client, endpoint: WebhookEndpoint, tenant: Tenant) -> None:
+def test_a_used_endpoint_is_not_deleted(admin: Client, endpoint: WebhookEndpoint, tenant: Tenant) -> None:
     store_run(new_id(), 1, tenant_id=endpoint.tenant_id)
     drain(build_dispatcher(WebhookPublisher()))
-    question = admin.get(path(endpoint, "remove"), headers={"Accept": "text/html"})
+    question = admin.get(build_url(endpoint, "remove"), headers={"Accept": "text/html"})
     assert "has deliveries" in question.content.decode()
-    admin.post(path(endpoint, "remove"))
-    assert stored(tenant) == [endpoint]
-    assert notes() == []
+    admin.post(build_url(endpoint, "remove"))
+    assert list_endpoints(tenant) == [endpoint]
+    assert list_audit_entries() == []
 
 
 @pytest.mark.parametrize("action", ["enable", "disable", "remove"])
 def test_an_operator_is_refused(
     operator: Client, endpoint: WebhookEndpoint, tenant: Tenant, action: str
 ) -> None:
-    assert operator.post(path(endpoint, action)).status_code == 403
-    assert [one.active for one in stored(tenant)] == [True]
+    assert operator.post(build_url(endpoint, action)).status_code == 403
+    assert [one.active for one in list_endpoints(tenant)] == [True]
     page = operator.get("/outbox/webhooks/").content.decode()
-    assert path(endpoint, action) not in page
+    assert build_url(endpoint, action) not in page
 
 
-def test_an_operator_makes_none_and_may_send_again(
+def test_an_operator_may_resend_and_not_create(
     operator: Client, endpoint: WebhookEndpoint, tenant: Tenant
 ) -> None:
-    assert operator.get(NEW).status_code == operator.post(NEW, asked(tenant)).status_code == 403
-    assert operator.post(path(endpoint, "send-again")).status_code == 303
+    assert operator.get(NEW).status_code == operator.post(NEW, fill_form(tenant)).status_code == 403
+    assert operator.post(build_url(endpoint, "send-again")).status_code == 303
 
 
-def test_the_admin_site_refuses_the_same_addresses(
-    admin: Client, endpoint: WebhookEndpoint, tenant: Tenant
-) -> None:
+def test_the_admin_refuses_the_same_urls(admin: Client, endpoint: WebhookEndpoint, tenant: Tenant) -> None:
     given = {"url": "http://169.254.169.254/", "event_types": "", "active": "on"}
-    response = admin.post(page_of("outbox_webhookendpoint", endpoint), given)
+    response = admin.post(build_page_url("outbox_webhookendpoint", endpoint), given)
     assert "cloud metadata" in response.content.decode()
-    assert [one.url for one in stored(tenant)] == [URL]
+    assert [one.url for one in list_endpoints(tenant)] == [URL]
