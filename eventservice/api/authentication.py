@@ -7,6 +7,7 @@ import uuid
 from dataclasses import dataclass
 from typing import Any
 
+from django.contrib.auth.models import AbstractBaseUser
 from django.http import QueryDict
 from django.utils.datastructures import MultiValueDict
 from rest_framework.authentication import SessionAuthentication, get_authorization_header
@@ -65,7 +66,7 @@ def _load_principal(text: str) -> Principal | None:
 class ApiKeyAuthentication(SessionAuthentication):
     """`Authorization: Bearer es_…`, or without that header the session of a signed-in operator."""
 
-    def authenticate(self, request: Request) -> tuple[Any, Any] | None:
+    def authenticate(self, request: Request) -> tuple[Principal, None] | None:
         header = get_authorization_header(request)
         if not header:
             return _from_session(super().authenticate(request))
@@ -85,7 +86,7 @@ class ApiKeyAuthentication(SessionAuthentication):
         return CHALLENGE
 
 
-def _from_session(authenticated: tuple[Any, Any] | None) -> tuple[Any, Any] | None:
+def _from_session(authenticated: tuple[AbstractBaseUser, object] | None) -> tuple[Principal, None] | None:
     """Return an operator who may only read: what operators change goes through the console, which records it."""
     if authenticated is None or role_of(authenticated[0]) is None:
         return None

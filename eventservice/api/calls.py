@@ -7,7 +7,6 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Any
 
 from django.http import HttpResponse
 from django.utils.http import parse_etags
@@ -314,7 +313,7 @@ class EventsView(CallsView):
         return self.get_paginated_response([EventSchema.from_event(event) for event in events])
 
 
-def _to_position(position: list[Any] | None) -> tuple[Any, ...] | None:
+def _to_position(position: list[str] | None) -> tuple[datetime | uuid.UUID, ...] | None:
     if position is None:
         return None
     *values, service_call_id = position

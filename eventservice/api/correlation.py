@@ -6,8 +6,8 @@ Everything that is logged during the request carries it, and the tenant of the p
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
-from typing import Any, cast
+from collections.abc import Callable, Mapping
+from typing import cast
 
 import structlog
 from django.http import HttpRequest, HttpResponse
@@ -39,7 +39,9 @@ class CorrelationMiddleware:
         response[HEADER] = str(correlation_id)
         return response
 
-    def process_view(self, request: HttpRequest, view: Any, args: Any, kwargs: dict[str, Any]) -> None:
+    def process_view(
+        self, request: HttpRequest, view: object, args: object, kwargs: Mapping[str, object]
+    ) -> None:
         if "tenant_id" in kwargs:
             structlog.contextvars.bind_contextvars(tenant_id=str(kwargs["tenant_id"]))
 

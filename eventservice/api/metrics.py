@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
-from typing import Any
+from typing import TypeVar
 
 from django.conf import settings
 from django.db import OperationalError
@@ -27,6 +27,8 @@ from eventservice.tenants.directory import list_tenant_ids
 from orchestration.statistics.recent_sample import RecentStatistics, read_recent_statistics
 from outbox.status import get_status as get_outbox_status
 from timers.operator_views import count_shards_by_owner, list_nodes
+
+Labels = TypeVar("Labels", bound=tuple[str, ...])
 
 WINDOW = timedelta(minutes=5)
 QUANTILES = (0.5, 0.95, 0.99)
@@ -78,7 +80,7 @@ class DatabaseCollector(Collector):
         yield from _collect_outbox()
 
 
-def _gauge(name: str, text: str, values: Mapping[Any, float], labels: tuple[str, ...] = ()) -> Metric:
+def _gauge(name: str, text: str, values: Mapping[Labels, float], labels: tuple[str, ...] = ()) -> Metric:
     family = GaugeMetricFamily(f"eventservice_{name}", text, labels=labels)
     for label_values, value in values.items():
         family.add_metric(label_values, value)

@@ -9,10 +9,11 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_safe
 from drf_spectacular.contrib.pydantic import PydanticExtension
@@ -29,6 +30,13 @@ from pydantic_core import core_schema
 from eventservice.api.schema.problems import ProblemSchema
 from eventservice.tenants.models import ApiKey
 from orchestration.commands import IDEMPOTENCY_KEY
+
+if TYPE_CHECKING:
+    from drf_spectacular.openapi import AutoSchema
+    from drf_spectacular.utils import Direction
+
+Handler = TypeVar("Handler", bound=Callable[..., HttpResponse])  # a method of a view
+Endpoint = tuple[str, str, str, Callable[..., HttpResponseBase]]  # path, pattern, method, view
 
 SUFFIX = "Schema"
 REF_TEMPLATE = "#/components/schemas/{model}"
@@ -83,7 +91,7 @@ IF_NONE_MATCH = OpenApiParameter(
 )
 
 
-def _describe_header(description: str, *, required: bool = False, **schema: Any) -> dict[str, Any]:
+def _describe_header(description: str, *, required: bool = False, **schema: object) -> dict[str, object]:
     return {"description": description, "required": required, "schema": {"type": "string", **schema}}
 
 
@@ -122,14 +130,14 @@ def describe(
     parameters: Sequence[OpenApiParameter] = (),
     response_headers: Sequence[str] = (),
     body_required: bool = True,
-) -> Callable[[Any], Any]:
+) -> Callable[[Handler], Handler]:
     """Describe one operation. Every operation has the correlation id, and a problem as its response to errors.
 
     The first sentence of the description is its summary. `response_headers` names those of RESPONSE_HEADERS that a
     successful response has beside the common ones.
     """
     statuses = [status] if isinstance(status, int) else status
-    responses: dict[Any, Any] = {
+    responses: dict[object, object] = {
         one: response if response and one not in (204, 304) else OpenApiResponse(description="No content")
         for one in statuses
     }
@@ -155,7 +163,7 @@ class _JsonSchema(GenerateJsonSchema):
     def normalize_name(self, name: str) -> str:
         return super().normalize_name(name.removesuffix(SUFFIX))
 
-    def field_title_should_be_set(self, schema: Any) -> bool:
+    def field_title_should_be_set(self, schema: object) -> bool:
         return False
 
     def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
@@ -171,7 +179,7 @@ def _omit(schema: JsonSchemaValue, *names: str) -> JsonSchemaValue:
     return {name: value for name, value in schema.items() if name not in names}
 
 
-def _generate_schema(model: type[BaseModel], mode: JsonSchemaMode) -> dict[str, Any]:
+def _generate_schema(model: type[BaseModel], mode: JsonSchemaMode) -> JsonSchemaValue:
     return model.model_json_schema(ref_template=REF_TEMPLATE, schema_generator=_JsonSchema, mode=mode)
 
 
@@ -180,11 +188,11 @@ class ModelExtension(PydanticExtension):  # type: ignore[no-untyped-call]
 
     priority = 1
 
-    def get_name(self, auto_schema: Any, direction: Any) -> str:
+    def get_name(self, auto_schema: AutoSchema, direction: Direction) -> str:
         name = super().get_name(auto_schema, direction)  # type: ignore[no-untyped-call]
         return str(name).removesuffix(SUFFIX)
 
-    def map_serializer(self, auto_schema: Any, direction: Any) -> dict[str, Any]:
+    def map_serializer(self, auto_schema: AutoSchema, direction: Direction) -> JsonSchemaValue:
         schema = _generate_schema(self.target, "validation" if direction == "request" else "serialization")
         for name, definition in schema.pop("$defs", {}).items():
             if "enum" in definition:
@@ -202,7 +210,7 @@ def describe_query(model: type[BaseModel]) -> list[OpenApiParameter]:
     return [_describe_parameter(name, member) for name, member in schema.get("properties", {}).items()]
 
 
-def _describe_parameter(name: str, member: dict[str, Any]) -> OpenApiParameter:
+def _describe_parameter(name: str, member: JsonSchemaValue) -> OpenApiParameter:
     """Return a parameter, which cannot be null: a default of None means that it may be left out."""
     options = [option for option in member.get("anyOf", []) if option != {"type": "null"}]
     merged = {**member, **options[0]} if options else member
@@ -215,7 +223,7 @@ class ApiKeyScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-c
     target_class = "eventservice.api.authentication.ApiKeyAuthentication"
     name = ["apiKey", "session"]
 
-    def get_security_definition(self, auto_schema: Any) -> Any:
+    def get_security_definition(self, auto_schema: AutoSchema) -> list[dict[str, str]]:
         key = {"type": "http", "scheme": "bearer", "bearerFormat": "es_<env>_<id>_<secret>"}
         session = {"type": "apiKey", "in": "cookie", "name": "sessionid"}
         about = (
@@ -223,7 +231,7 @@ class ApiKeyScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-c
         )
         return [key, {**session, "description": about}]
 
-    def get_security_requirement(self, auto_schema: Any) -> Any:
+    def get_security_requirement(self, auto_schema: Any) -> list[dict[str, list[str]]]:
         reads = auto_schema.view.get_required_scope(auto_schema.method) == ApiKey.Scope.READ
         return [{"apiKey": []}, {"session": []}] if reads else [{"apiKey": []}]
 
@@ -231,12 +239,12 @@ class ApiKeyScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-c
 # --- the document -------------------------------------------------------------------------------------------------
 
 
-def select_api_endpoints(endpoints: list[Any]) -> list[Any]:
+def select_api_endpoints(endpoints: list[Endpoint]) -> list[Endpoint]:
     """Return the endpoints that the document describes: a preprocessing hook of drf-spectacular."""
     return [endpoint for endpoint in endpoints if endpoint[0].startswith("/api/v1/")]
 
 
-def complete_document(result: dict[str, Any], **_: Any) -> dict[str, Any]:
+def complete_document(result: JsonSchemaValue, **_: object) -> JsonSchemaValue:
     """Add what drf-spectacular cannot describe, such as headers of responses: a postprocessing hook."""
     result["info"] |= {"version": _read_version(), "description": DESCRIPTION}
     result["tags"] = [{"name": name, "description": about} for name, about in TAGS.items()]
@@ -252,7 +260,7 @@ def _read_version() -> str:
     return str(project["project"]["version"])
 
 
-def _complete_operation(operation: dict[str, Any], *, limited: bool) -> None:
+def _complete_operation(operation: JsonSchemaValue, *, limited: bool) -> None:
     own_headers, body_required = operation.pop("x-response-headers"), operation.pop("x-body-required")
     if "requestBody" in operation:
         operation["requestBody"]["required"] = body_required
@@ -278,6 +286,6 @@ def _render_document() -> bytes:
 
 
 class DocsView(SpectacularSwaggerSplitView):
-    def options(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+    def options(self, request: HttpRequest, *args: object, **kwargs: object) -> Any:
         """Respond without a body: Django REST framework would describe the page, by a template that does not exist."""
         return HttpResponse(status=204, headers={"Allow": ", ".join(self.allowed_methods)})

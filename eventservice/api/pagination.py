@@ -5,10 +5,10 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from django.core import signing
-from django.db.models import QuerySet
+from django.db.models import Model, QuerySet
 from rest_framework.pagination import BasePagination
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -17,6 +17,14 @@ from eventservice.api.problems import FieldError, InvalidRequest
 from eventservice.api.schema.queries import PageQuery, parse_query
 
 Row = TypeVar("Row")
+
+
+class ListView(Protocol):
+    """A view with a list, for which alone its cursors are valid."""
+
+    @property
+    def list_id(self) -> str: ...
+
 
 _signer = signing.Signer(salt="eventservice.api.cursor")
 
@@ -33,14 +41,14 @@ class CursorPagination(BasePagination):
     def paginate_queryset(self, queryset: Any, request: Request, view: Any = None) -> list[Any]:
         column = view.ordering
 
-        def fetch(after: Any, limit: int) -> QuerySet[Any]:
-            rows: QuerySet[Any] = queryset if after is None else queryset.filter(**{f"{column}__gt": after})
+        def fetch(after: object, limit: int) -> QuerySet[Model]:
+            rows: QuerySet[Model] = queryset if after is None else queryset.filter(**{f"{column}__gt": after})
             return rows.order_by(column)[:limit]
 
         return self.paginate_rows(fetch, column, request, view)
 
     def paginate_rows(
-        self, fetch: Callable[[Any, int], Iterable[Row]], column: str, request: Request, view: Any
+        self, fetch: Callable[[Any, int], Iterable[Row]], column: str, request: Request, view: ListView
     ) -> list[Row]:
         """Return a page of the rows that `fetch` reads, given the last value of the column before them, and a limit."""
         query = parse_query(PageQuery, request.query_params)
@@ -51,11 +59,11 @@ class CursorPagination(BasePagination):
             self.next_cursor = make_cursor(view.list_id, [getattr(rows[-1], column)])
         return rows
 
-    def get_paginated_response(self, data: Any) -> Response:
+    def get_paginated_response(self, data: object) -> Response:
         return Response({"items": data, "nextCursor": self.next_cursor})
 
 
-def make_cursor(list_id: str, position: Sequence[Any]) -> str:
+def make_cursor(list_id: str, position: Sequence[object]) -> str:
     """Return the cursor of the page that begins after a position in this list."""
     plain = [value.isoformat() if isinstance(value, datetime) else value for value in position]
     plain = [str(value) if isinstance(value, uuid.UUID) else value for value in plain]

@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from typing import IO, Any
+from typing import IO, Any, NoReturn
 
 from rest_framework.parsers import BaseParser
 from rest_framework.request import Request
@@ -44,7 +44,7 @@ class StrictJSONParser(BaseParser):
         return parse_json(text)
 
 
-def parse_json(text: str) -> Any:
+def parse_json(text: str) -> object:
     """Return the document; raise Problem unless it is JSON without repeated names, NUL or half surrogate pairs."""
     try:
         document = _decode(text)
@@ -65,7 +65,7 @@ def has_body(request: Request) -> bool:
     )
 
 
-def check_body_headers(meta: Mapping[str, Any], max_bytes: int) -> None:
+def check_body_headers(meta: Mapping[str, str], max_bytes: int) -> None:
     """Raise Problem if the headers describe a body that is not accepted."""
     media_type, _, parameters = meta.get("CONTENT_TYPE", "").partition(";")
     charset = parameters.replace(" ", "").lower()
@@ -98,7 +98,7 @@ class _Unacceptable(ValueError):
     """JSON that Python's parser accepts and this one does not."""
 
 
-def _refuse_repeated_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _refuse_repeated_names(pairs: list[tuple[str, object]]) -> dict[str, object]:
     members = dict(pairs)
     if len(members) != len(pairs):
         raise _Unacceptable(
@@ -107,7 +107,7 @@ def _refuse_repeated_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return members
 
 
-def _find_repeated_name(pairs: list[tuple[str, Any]]) -> str:
+def _find_repeated_name(pairs: list[tuple[str, object]]) -> str:
     # One pass: an object can have as many names as fit into the body.
     seen: set[str] = set()
     for name, _ in pairs:
@@ -124,7 +124,7 @@ def _parse_finite(text: str) -> float:
     return number
 
 
-def _refuse_constant(name: str) -> Any:
+def _refuse_constant(name: str) -> NoReturn:
     raise _Unacceptable(f"{name} is not a JSON value")
 
 
@@ -138,7 +138,7 @@ def is_storable(text: str) -> bool:
     return "\0" not in text and not any("\ud800" <= character <= "\udfff" for character in text)
 
 
-def is_too_deep(value: Any, levels: int = MAX_DEPTH) -> bool:
+def is_too_deep(value: object, levels: int = MAX_DEPTH) -> bool:
     """Return whether a value is nested deeper than `levels`."""
     if isinstance(value, dict):
         return levels == 0 or any(is_too_deep(member, levels - 1) for member in value.values())

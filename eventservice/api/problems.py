@@ -119,7 +119,7 @@ def truncate_errors(errors: Sequence[FieldError]) -> list[dict[str, str]]:
     return listed
 
 
-def problem_to_json(problem: Problem, correlation_id: uuid.UUID) -> dict[str, Any]:
+def problem_to_json(problem: Problem, correlation_id: uuid.UUID) -> dict[str, object]:
     """Return the members of the problem.
 
     `instance` names this occurrence, like everything that is logged of it. It is not the path: a 404 for an object of
@@ -263,7 +263,7 @@ class ProblemMiddleware:
                 problem[kept] = response[kept]
         return mark_as_logged(problem) if getattr(response, "_has_been_logged", False) else problem
 
-    def process_view(self, request: HttpRequest, *_: Any) -> HttpResponse | None:
+    def process_view(self, request: HttpRequest, *_: object) -> HttpResponse | None:
         if "\0" in request.path:
             raise Http404
         query = request.META.get("QUERY_STRING", "")

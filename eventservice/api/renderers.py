@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from pydantic_core import to_json
 from rest_framework.renderers import BaseRenderer
@@ -18,8 +17,8 @@ class ModelRenderer(BaseRenderer):
 
     def render(
         self,
-        data: Any,
+        data: object,
         accepted_media_type: str | None = None,
-        renderer_context: Mapping[str, Any] | None = None,
+        renderer_context: Mapping[str, object] | None = None,
     ) -> bytes:
         return b"" if data is None else to_json(data)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable
-from typing import Any
 
 from django.db import IntegrityError, transaction
-from rest_framework.permissions import SAFE_METHODS
+from rest_framework.permissions import SAFE_METHODS, BasePermission
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -66,11 +65,11 @@ class AdminView(ApiView):
             names = ", ".join(sorted(missing))
             raise Problem(403, "scope_missing", f"A key cannot grant scopes that it does not have: {names}.")
 
-    def record(self, action: str, tenant_id: uuid.UUID, subject: object, **detail: Any) -> None:
+    def record(self, action: str, tenant_id: uuid.UUID, subject: object, **detail: object) -> None:
         """Record an action in the audit log, in the transaction of the action."""
         record_action(self.principal, action, tenant_id=tenant_id, subject=subject, **detail)
 
-    def record_key(self, action: str, key: ApiKey, **detail: Any) -> None:
+    def record_key(self, action: str, key: ApiKey, **detail: object) -> None:
         about = {"name": key.name, "scopes": key.scopes, "expires": format_instant(key.expires_at), **detail}
         record_action(self.principal, action, tenant_id=key.tenant_id, subject=key.key_id, **about)
 
@@ -115,7 +114,7 @@ class TenantsView(AdminView):
 
 
 class TenantView(AdminView):
-    def get_permissions(self) -> list[Any]:
+    def get_permissions(self) -> list[BasePermission]:
         only_operators = [IsOperator()] if self.request.method == "PATCH" else []
         return [IsAuthenticated(), IsInOwnTenant(), *only_operators, HasScope()]
 
@@ -141,9 +140,9 @@ class TenantView(AdminView):
         return Response(TenantSchema.from_tenant(tenant))
 
 
-def _list_actions(tenant: Tenant, changes: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def _list_actions(tenant: Tenant, changes: dict[str, object]) -> dict[str, dict[str, object]]:
     """Return what the audit log says of these changes, in the terms of the console. A secret is never in it."""
-    actions: dict[str, dict[str, Any]] = {}
+    actions: dict[str, dict[str, object]] = {}
     different = {column: value for column, value in changes.items() if getattr(tenant, column) != value}
     secret = different.pop("signing_secret", None)
     if secret is not None:

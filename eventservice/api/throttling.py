@@ -54,7 +54,7 @@ class TenantRateThrottle(BaseThrottle):
     _wait = 0
 
     def allow_request(self, request: Request, view: Any) -> bool:
-        principal: Any = request.user
+        principal: object = request.user
         if not isinstance(principal, Principal) or principal.tenant_id is None:
             return True
         rate, policy = get_profile(principal.tenant_id).requests_per_minute, view.rate_policy

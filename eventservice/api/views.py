@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Any, NoReturn, TypeVar
 
 from django.conf import settings
+from django.http import HttpRequest
 from rest_framework.generics import GenericAPIView
 from rest_framework.negotiation import BaseContentNegotiation
-from rest_framework.permissions import SAFE_METHODS
+from rest_framework.parsers import BaseParser
+from rest_framework.permissions import SAFE_METHODS, BasePermission
+from rest_framework.renderers import BaseRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -33,16 +36,19 @@ MAX_NO_BODY_BYTES = 1024
 class IgnoreClientContentNegotiation(BaseContentNegotiation):
     """Selects JSON for requests and responses, whatever the client would prefer."""
 
-    def select_parser(self, request: Request, parsers: Any) -> Any:
-        return parsers[0]
+    def select_parser(self, request: Request, parsers: Iterable[BaseParser]) -> BaseParser:
+        return next(iter(parsers))
 
-    def select_renderer(self, request: Request, renderers: Any, format_suffix: str | None = None) -> Any:
-        return renderers[0], renderers[0].media_type
+    def select_renderer(
+        self, request: Request, renderers: Iterable[BaseRenderer], format_suffix: str | None = None
+    ) -> tuple[BaseRenderer, str]:
+        renderer = next(iter(renderers))
+        return renderer, renderer.media_type
 
 
 class ApiView(GenericAPIView[Any]):
     authentication_classes = [ApiKeyAuthentication]
-    permission_classes: list[Any] = [IsAuthenticated, IsInOwnTenant, HasScope]
+    permission_classes: list[type[BasePermission]] = [IsAuthenticated, IsInOwnTenant, HasScope]
     throttle_classes = [TenantRateThrottle]
     pagination_class = CursorPagination
     parser_classes = [StrictJSONParser]
@@ -86,14 +92,14 @@ class ApiView(GenericAPIView[Any]):
 
     # --- bodies -----------------------------------------------------------------------------------------------
 
-    def get_document(self) -> Any:
+    def get_document(self) -> object:
         """Return the JSON document of the body; raise Problem if there is none."""
         if not has_body(self.request) or not self.request.META.get("CONTENT_LENGTH"):
             check_body_headers(self.request.META, self.max_body_bytes)
             raise Problem(400, "malformed_json", "The body is empty: send a JSON document.")
         return self.request.data
 
-    def parse_body(self, model: type[M], *, context: Any = None) -> M:
+    def parse_body(self, model: type[M], *, context: object = None) -> M:
         """Return the body as its model; raise Problem with everything that is wrong."""
         return parse(model, self.get_document(), context=context)
 
@@ -111,7 +117,7 @@ class ApiView(GenericAPIView[Any]):
 
     # --- what APIView does with each request -----------------------------------------------------------------
 
-    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+    def initial(self, request: Request, *args: object, **kwargs: object) -> None:
         """Prepare like APIView, but throttle first: requests that are not permitted count against the rate limit."""
         self.format_kwarg = None
         request.accepted_renderer, request.accepted_media_type = self.perform_content_negotiation(request)
@@ -124,7 +130,9 @@ class ApiView(GenericAPIView[Any]):
         detail = f"This tenant is limited to {rate} requests per minute."
         raise Problem(429, "too_many_requests", detail, headers={"Retry-After": f"{wait:.0f}"})
 
-    def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
+    def finalize_response(
+        self, request: Request, response: Response, *args: object, **kwargs: object
+    ) -> Response:
         response = super().finalize_response(request, response, *args, **kwargs)
         response.headers.setdefault("Cache-Control", "no-store")
         for name, value in (self.rate_headers or {}).items():
@@ -137,7 +145,7 @@ class ApiView(GenericAPIView[Any]):
     def default_response_headers(self) -> dict[str, str]:
         return {}
 
-    def options(self, request: Any, *args: Any, **kwargs: Any) -> Response:
+    def options(self, request: HttpRequest, *args: object, **kwargs: object) -> Response:
         return Response(status=204, headers={"Allow": ", ".join(self.allowed_methods)})
 
 

@@ -36,7 +36,7 @@ class RequestModel(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _limit_members(cls, document: Any) -> Any:
+    def _limit_members(cls, document: object) -> object:
         if isinstance(document, dict) and len(document) > MAX_MEMBERS:
             raise rule_error(f"must have at most {MAX_MEMBERS} members")
         return document
@@ -53,7 +53,7 @@ class ResponseModel(BaseModel):
         alias_generator=to_camel, validate_by_name=True, validate_by_alias=False, serialize_by_alias=True
     )
 
-    def to_document(self) -> dict[str, Any]:
+    def to_document(self) -> dict[str, object]:
         """Return the document as JSON values."""
         return self.model_dump(mode="json", by_alias=True)
 
@@ -87,7 +87,7 @@ def raise_for_members(rules: Mapping[str | int, str]) -> NoReturn:
     raise ValidationError.from_exception_data("members", details)
 
 
-def parse(model: type[M], document: Any, *, context: Any = None) -> M:
+def parse(model: type[M], document: object, *, context: object = None) -> M:
     """Return the document as its model; raise InvalidRequest with everything that is wrong."""
     parsed, errors = validate(model, document, context=context)
     if parsed is None:
@@ -96,7 +96,7 @@ def parse(model: type[M], document: Any, *, context: Any = None) -> M:
 
 
 def validate(
-    model: type[M], document: Any, *, context: Any = None, at: str = ""
+    model: type[M], document: object, *, context: object = None, at: str = ""
 ) -> tuple[M | None, list[FieldError]]:
     """Return the document as its model, or None and everything that is wrong. Pointers start with `at`."""
     try:

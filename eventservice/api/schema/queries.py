@@ -66,13 +66,13 @@ def _list_names(model: type[QueryModel]) -> frozenset[str]:
     )
 
 
-def _parse_number(value: Any) -> Any:
+def _parse_number(value: object) -> object:
     if not isinstance(value, str) or not _NUMBER.fullmatch(value):
         raise rule_error("must be a whole number")
     return int(value)
 
 
-def _restore_plus(value: Any) -> Any:
+def _restore_plus(value: object) -> object:
     # In a query, a `+` that is not percent-encoded arrives as a space.
     return value.replace(" ", "+") if isinstance(value, str) else value
 

@@ -10,6 +10,7 @@ from pydantic import (
     AfterValidator,
     ConfigDict,
     Field,
+    JsonValue,
     TypeAdapter,
     ValidationError,
     ValidationInfo,
@@ -111,7 +112,7 @@ class RequestSpecInputSchema(RequestModel):
         return RequestSpec(self.method, self.url, self.headers or {}, self.body)
 
 
-_EXAMPLE: dict[str, Any] = {
+_EXAMPLE: dict[str, JsonValue] = {
     "name": "Remind customer 42",
     "requestSpec": {
         "method": "POST",
@@ -209,7 +210,7 @@ class CallChangesSchema(RequestModel):
     due_at: DueTime = omittable(description="Only while the call is Scheduled.")
 
 
-def parse_submission(document: Any, context: CallContext, at: str = "") -> SubmitServiceCall:
+def parse_submission(document: object, context: CallContext, at: str = "") -> SubmitServiceCall:
     """Return the command that a document asks for; raise InvalidRequest with everything that is wrong."""
     command, errors = validate_submission(document, context, at)
     if command is None:
@@ -218,7 +219,7 @@ def parse_submission(document: Any, context: CallContext, at: str = "") -> Submi
 
 
 def validate_submission(
-    document: Any, context: CallContext, at: str = ""
+    document: object, context: CallContext, at: str = ""
 ) -> tuple[SubmitServiceCall | None, list[FieldError]]:
     """Return the command that a document asks for, or None and everything that is wrong."""
     submission, errors = validate(SubmissionSchema, document, context=context, at=at)

@@ -60,14 +60,14 @@ Label = Annotated[
 # --- instants, durations and ids ----------------------------------------------------------------------------------
 
 
-def _parse_instant(value: Any) -> datetime:
+def _parse_instant(value: object) -> datetime:
     moment = parse_instant(value) if isinstance(value, str) else None
     if moment is None:
         raise rule_error('must be a time with an offset, such as "2026-03-01T12:00:00Z"')
     return moment
 
 
-def _parse_uuid(value: Any) -> uuid.UUID:
+def _parse_uuid(value: object) -> uuid.UUID:
     found = parse_uuid(value) if isinstance(value, str) else None
     if found is None:
         raise rule_error("must be a UUID")
@@ -102,7 +102,7 @@ class Duration:
     maximum: float
     clamped: bool = False  # longer ones are taken for the maximum
 
-    def parse(self, value: Any) -> float:
+    def parse(self, value: object) -> float:
         seconds = parse_duration(value) if isinstance(value, str) else None
         if seconds is None:
             raise rule_error('must be a duration, such as "90s", "2h" or "PT90S"')
@@ -115,7 +115,7 @@ class Duration:
     def _format_range(self) -> str:
         return f"{format_duration(self.minimum)} to {format_duration(self.maximum)}"
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_plain_validator_function(self.parse)
 
     def __get_pydantic_json_schema__(
@@ -150,7 +150,7 @@ def _check_url(url: str) -> str:
     return url
 
 
-def _parse_headers(headers: Any) -> dict[str, str]:
+def _parse_headers(headers: object) -> dict[str, str]:
     if not isinstance(headers, dict):
         raise rule_error("must be an object")
     if len(headers) > MAX_HEADERS:
@@ -164,7 +164,7 @@ def _parse_headers(headers: Any) -> dict[str, str]:
     return headers
 
 
-def _find_bad_headers(headers: dict[str, Any]) -> dict[str | int, str]:
+def _find_bad_headers(headers: dict[str, object]) -> dict[str | int, str]:
     rules: dict[str | int, str] = {}
     seen: set[str] = set()
     for name, value in headers.items():
@@ -182,7 +182,7 @@ def _find_bad_headers(headers: dict[str, Any]) -> dict[str | int, str]:
     return rules
 
 
-def _check_body(body: Any) -> Any:
+def _check_body(body: object) -> object:
     if body is None or isinstance(body, int | float):
         return body
     if is_too_deep(body, MAX_DEPTH - 2):
