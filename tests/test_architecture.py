@@ -79,7 +79,7 @@ OTHER_CLOCKS = {
 STRUCTLOG_IMPORTERS = {"eventservice.kernel.logging", "eventservice.api.correlation"}
 
 
-def layer_of(unit: str) -> int:
+def get_layer(unit: str) -> int:
     for number, units in enumerate((BASE, LEAVES, CONDUCTOR)):
         if unit in units:
             return number
@@ -94,9 +94,9 @@ def may_import(importer: str, imported: str) -> bool:
         return False  # Django finds an app's admin by itself
     if source == "eventservice.db" and target == "eventservice.kernel":
         return True
-    if layer_of(source) == 3:
+    if get_layer(source) == 3:
         return True  # among themselves: see test_no_units_import_each_other_in_a_cycle
-    return layer_of(target) < layer_of(source)
+    return get_layer(target) < get_layer(source)
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.name)

@@ -11,7 +11,7 @@ from tests.source_rules import Source
 from tests.test_architecture import CALL_TABLES, CALLS, TENANT_TABLES, may_import
 
 
-def source(text: str, name: str = "timers.made_up") -> Source:
+def build_source(text: str, name: str = "timers.made_up") -> Source:
     return Source(name, dedent(text))
 
 
@@ -33,7 +33,7 @@ def source(text: str, name: str = "timers.made_up") -> Source:
     ],
 )
 def test_finds_an_import_from_a_higher_layer(importer: str, text: str) -> None:
-    assert rules.find_forbidden_imports(source(text, importer), may_import)
+    assert rules.find_forbidden_imports(build_source(text, importer), may_import)
 
 
 @pytest.mark.parametrize(
@@ -49,13 +49,13 @@ def test_finds_an_import_from_a_higher_layer(importer: str, text: str) -> None:
     ],
 )
 def test_accepts_an_import_from_a_lower_layer(importer: str, text: str) -> None:
-    assert rules.find_forbidden_imports(source(text, importer), may_import) == []
+    assert rules.find_forbidden_imports(build_source(text, importer), may_import) == []
 
 
 def test_finds_a_cycle_of_units() -> None:
-    api = source("from eventservice.console import views", "eventservice.api.x")
-    console = source("from eventservice.operators import roles", "eventservice.console.x")
-    operators = source("from eventservice.api import problems", "eventservice.operators.x")
+    api = build_source("from eventservice.console import views", "eventservice.api.x")
+    console = build_source("from eventservice.operators import roles", "eventservice.console.x")
+    operators = build_source("from eventservice.api import problems", "eventservice.operators.x")
     cycle = ["eventservice.api", "eventservice.console", "eventservice.operators"]
     assert rules.find_import_cycles([api, console, operators]) == [cycle]
     assert rules.find_import_cycles([api, console]) == []
@@ -63,8 +63,8 @@ def test_finds_a_cycle_of_units() -> None:
 
 def test_finds_a_private_name_of_another_package() -> None:
     text = "from timers.poller import _select"
-    assert rules.find_foreign_private_imports(source(text, "outbox.store"))
-    assert rules.find_foreign_private_imports(source(text, "timers.membership")) == []
+    assert rules.find_foreign_private_imports(build_source(text, "outbox.store"))
+    assert rules.find_foreign_private_imports(build_source(text, "timers.membership")) == []
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_finds_a_private_name_of_another_package() -> None:
     ],
 )
 def test_finds_a_write_of_a_call(text: str) -> None:
-    assert rules.find_writes(source(text), CALLS, CALL_TABLES)
+    assert rules.find_writes(build_source(text), CALLS, CALL_TABLES)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_finds_a_write_of_a_call(text: str) -> None:
     ],
 )
 def test_accepts_other_writes_and_reads(text: str) -> None:
-    assert rules.find_writes(source(text), CALLS, CALL_TABLES) == []
+    assert rules.find_writes(build_source(text), CALLS, CALL_TABLES) == []
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_accepts_other_writes_and_reads(text: str) -> None:
     ],
 )
 def test_finds_a_query_without_a_tenant(text: str) -> None:
-    assert rules.find_unscoped_reads(source(text), CALLS)
+    assert rules.find_unscoped_reads(build_source(text), CALLS)
 
 
 @pytest.mark.parametrize(
@@ -126,27 +126,27 @@ def test_finds_a_query_without_a_tenant(text: str) -> None:
     ],
 )
 def test_accepts_a_query_with_a_tenant(text: str) -> None:
-    assert rules.find_unscoped_reads(source(text), CALLS) == []
+    assert rules.find_unscoped_reads(build_source(text), CALLS) == []
 
 
 def test_finds_reads_across_tenants() -> None:
     assert rules.reads_across_tenants(
-        source("class A:\n    def f(self):\n        return X.across_tenants.all()")
+        build_source("class A:\n    def f(self):\n        return X.across_tenants.all()")
     )
-    assert not rules.reads_across_tenants(source("X.objects.for_tenant(t)"))
+    assert not rules.reads_across_tenants(build_source("X.objects.for_tenant(t)"))
 
 
 def test_finds_the_models_of_tenants() -> None:
     text = "class A(TenantScopedModel):\n    pass\nclass B(models.Model):\n    objects = Manager()"
-    assert rules.find_tenant_models([source(text)]) == {"A"}
+    assert rules.find_tenant_models([build_source(text)]) == {"A"}
 
 
 @pytest.mark.parametrize(
     "text", ["'SELECT a FROM outbox'", "f'UPDATE outbox SET {x} = 1'", '"""SELECT 1\nFROM a JOIN outbox"""']
 )
 def test_finds_a_tenants_table_in_sql(text: str) -> None:
-    assert rules.has_sql_on(source(text), TENANT_TABLES)
-    assert not rules.has_sql_on(source("'the outbox is empty'\n'SELECT 1 FROM nodes'"), TENANT_TABLES)
+    assert rules.has_sql_on(build_source(text), TENANT_TABLES)
+    assert not rules.has_sql_on(build_source("'the outbox is empty'\n'SELECT 1 FROM nodes'"), TENANT_TABLES)
 
 
 @pytest.mark.parametrize(
@@ -158,9 +158,9 @@ def test_finds_a_tenants_table_in_sql(text: str) -> None:
     ],
 )
 def test_finds_a_branch_by_database(text: str) -> None:
-    assert rules.find_vendor_branches(source(text))
+    assert rules.find_vendor_branches(build_source(text))
     assert not rules.find_vendor_branches(
-        source("get_dialect().locks.for_share\nclass A:\n    def as_sql(self): ...")
+        build_source("get_dialect().locks.for_share\nclass A:\n    def as_sql(self): ...")
     )
 
 
@@ -180,5 +180,5 @@ def test_finds_a_branch_by_database(text: str) -> None:
     ],
 )
 def test_finds_another_clock(text: str) -> None:
-    assert rules.find_clocks(source(text))
-    assert rules.find_clocks(source("time.monotonic()\ndb_now()\nfrom time import sleep")) == []
+    assert rules.find_clocks(build_source(text))
+    assert rules.find_clocks(build_source("time.monotonic()\ndb_now()\nfrom time import sleep")) == []

@@ -39,14 +39,14 @@ CHECKS = {
 }
 
 
-def rows(sql: str) -> list[tuple[Any, ...]]:
+def read_rows(sql: str) -> list[tuple[Any, ...]]:
     with connection.cursor() as cursor:
         cursor.execute(sql, None)
         return list(cursor.fetchall())
 
 
 def test_every_table_is_strict_even_those_of_django_and_the_task_queue() -> None:
-    tables = rows("SELECT name, strict FROM pragma_table_list WHERE schema = 'main' AND type = 'table'")
+    tables = read_rows("SELECT name, strict FROM pragma_table_list WHERE schema = 'main' AND type = 'table'")
     loose = {name for name, strict in tables if not strict and not name.startswith("sqlite_")}
     assert loose == set()
     assert {"django_migrations", "auth_user", "django_q_ormq", *COLUMNS} <= {name for name, _ in tables}
@@ -56,7 +56,8 @@ def test_every_table_is_strict_even_those_of_django_and_the_task_queue() -> None
 def test_the_columns_of_the_spec_exist(table: str) -> None:
     # hidden = 0 excludes generated columns.
     found = {
-        name: (kind, notnull, pk) for _, name, kind, notnull, _, pk in rows(f"PRAGMA table_info({table})")
+        name: (kind, notnull, pk)
+        for _, name, kind, notnull, _, pk in read_rows(f"PRAGMA table_info({table})")
     }
     keys = [word.rstrip("*") for word in COLUMNS[table].split() if word.endswith("*")]
     for word in COLUMNS[table].split():
@@ -71,7 +72,7 @@ def test_the_columns_of_the_spec_exist(table: str) -> None:
 def test_rows_of_a_call_refer_to_it_within_their_tenant_and_are_deleted_with_it(table: str) -> None:
     found = {
         (to, source, target, delete)
-        for _, _, to, source, target, _, delete, _ in rows(f"PRAGMA foreign_key_list({table})")
+        for _, _, to, source, target, _, delete, _ in read_rows(f"PRAGMA foreign_key_list({table})")
     }
     assert found == {
         ("service_calls", "tenant_id", "tenant_id", "CASCADE"),
@@ -80,12 +81,12 @@ def test_rows_of_a_call_refer_to_it_within_their_tenant_and_are_deleted_with_it(
 
 
 def test_the_outbox_has_no_foreign_keys() -> None:
-    assert rows("PRAGMA foreign_key_list(outbox)") == []
+    assert read_rows("PRAGMA foreign_key_list(outbox)") == []
 
 
 @pytest.mark.parametrize("table", CHECKS)
 def test_the_checks_of_the_spec_exist(table: str) -> None:
-    ((sql,),) = rows(f"SELECT sql FROM sqlite_schema WHERE name = '{table}'")
+    ((sql,),) = read_rows(f"SELECT sql FROM sqlite_schema WHERE name = '{table}'")
     checks = sql[sql.index("CHECK") :]
     for word in CHECKS[table]:
         assert word in checks
@@ -94,12 +95,12 @@ def test_the_checks_of_the_spec_exist(table: str) -> None:
 @pytest.mark.parametrize("index", INDEXES)
 def test_the_indexes_of_the_spec_exist_by_name(index: str) -> None:
     table, columns = INDEXES[index]
-    assert rows(f"SELECT tbl_name FROM sqlite_schema WHERE name = '{index}'") == [(table,)]
-    assert [name for _, _, name in rows(f"PRAGMA index_info({index})")] == columns
+    assert read_rows(f"SELECT tbl_name FROM sqlite_schema WHERE name = '{index}'") == [(table,)]
+    assert [name for _, _, name in read_rows(f"PRAGMA index_info({index})")] == columns
 
 
 def test_the_polling_index_of_the_outbox_holds_only_unpublished_events() -> None:
-    partial = rows(
+    partial = read_rows(
         "SELECT sql FROM sqlite_schema WHERE tbl_name = 'outbox' AND sql LIKE '%WHERE%published_at%IS NULL%'"
     )
     assert partial

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.django_db
 KEY = {"namespace": "default", "timerId": "order-1"}
 
 
-def timer(**changes: Any) -> dict[str, Any]:
+def build_timer(**changes: Any) -> dict[str, Any]:
     return {
         "namespace": "default",
         "id": "order-1",
@@ -33,7 +33,7 @@ def timer(**changes: Any) -> dict[str, Any]:
 
 
 def create(api: Api, **changes: Any) -> dict[str, Any]:
-    response = api.post("/timers/create", timer(**changes))
+    response = api.post("/timers/create", build_timer(**changes))
     assert response.status_code == 200, response.content
     made: dict[str, Any] = response.json()
     return made
@@ -101,7 +101,7 @@ def test_a_timer_that_has_been_sent_is_replaced_by_a_new_call(acme: Api) -> None
 def test_a_running_timer_cannot_be_changed(acme: Api) -> None:
     create(acme)
     start(acme)
-    for action, body in (("create", timer()), ("update", {**KEY, "payload": 1})):
+    for action, body in (("create", build_timer()), ("update", {**KEY, "payload": 1})):
         response = acme.post(f"/timers/{action}", body)
         assert (response.status_code, response.json()["code"]) == (409, "wrong_state")
 
@@ -198,7 +198,7 @@ def test_the_same_timer_id_can_exist_in_two_namespaces(acme: Api) -> None:
 
 def test_an_unknown_namespace_is_invalid_and_an_unknown_timer_is_not_found(acme: Api) -> None:
     for action in ("create", "get", "update", "delete"):
-        body = timer(namespace="nowhere") if action == "create" else {**KEY, "namespace": "nowhere"}
+        body = build_timer(namespace="nowhere") if action == "create" else {**KEY, "namespace": "nowhere"}
         assert list(get_errors(acme.post(f"/timers/{action}", body))) == ["/namespace"]
     for action in ("get", "update", "delete"):
         assert acme.post(f"/timers/{action}", KEY).status_code == 404

@@ -206,14 +206,14 @@ def test_an_invalid_query_is_refused(acme: Api, query: str, pointers: list[str])
 def test_timers_are_listed_the_first_due_first(acme: Api, rows: list[Row]) -> None:
     assert list(walk(acme, "", "/timers")) == []
     for hour in ("03", "01", "02"):
-        acme.post("/timers/create", timer(f"t{hour}", f"2030-01-01T{hour}:00:00Z"))
+        acme.post("/timers/create", create_timer(f"t{hour}", f"2030-01-01T{hour}:00:00Z"))
     assert [found["timerId"] for found in walk(acme, "limit=2", "/timers")] == ["t01", "t02", "t03"]
     later = list(walk(acme, "from=2030-01-01T02:00:00Z&namespace=default&status=Scheduled", "/timers"))
     assert [found["timerId"] for found in later] == ["t02", "t03"]
     assert list(walk(acme, "namespace=blue", "/timers")) == []
 
 
-def timer(timer_id: str, execute_at: str) -> dict[str, Any]:
+def create_timer(timer_id: str, execute_at: str) -> dict[str, Any]:
     return {
         "namespace": "default",
         "id": timer_id,

@@ -35,7 +35,7 @@ class ScriptedSession(requests.Session):
         return response
 
 
-def response(status: int = 202, body: Any = CALL, **headers: str) -> Any:
+def build_response(status: int = 202, body: Any = CALL, **headers: str) -> Any:
     return status, body, {name.replace("_", "-"): value for name, value in headers.items()}
 
 
@@ -45,7 +45,7 @@ def build_client(*responses: Any) -> tuple[Client, ScriptedSession]:
 
 
 def test_a_submission_is_retried_with_the_same_key() -> None:
-    client, session = build_client(requests.ConnectionError(), requests.Timeout(), response())
+    client, session = build_client(requests.ConnectionError(), requests.Timeout(), build_response())
     assert client.submit("n", "GET", "http://a.test/") == CALL
     keys = {headers["Idempotency-Key"] for _, _, _, headers in session.requests}
     assert (len(session.requests), len(keys)) == (3, 1)
@@ -53,7 +53,7 @@ def test_a_submission_is_retried_with_the_same_key() -> None:
 
 
 def test_two_submissions_have_two_keys() -> None:
-    client, session = build_client(response(), response())
+    client, session = build_client(build_response(), build_response())
     for _ in range(2):
         client.submit("n", "GET", "http://a.test/")
     assert len({headers["Idempotency-Key"] for _, _, _, headers in session.requests}) == 2
@@ -61,7 +61,7 @@ def test_two_submissions_have_two_keys() -> None:
 
 @pytest.mark.parametrize("given", [{"idempotency_key": "own"}, {"idempotencyKey": "own"}])
 def test_a_submission_uses_the_given_key(given: dict[str, Any]) -> None:
-    client, session = build_client(response())
+    client, session = build_client(build_response())
     client.submit("n", "GET", "http://a.test/", **given)
     _, _, body, headers = session.requests[0]
     assert headers["Idempotency-Key"] == "own"
@@ -69,7 +69,7 @@ def test_a_submission_uses_the_given_key(given: dict[str, Any]) -> None:
 
 
 def test_the_items_of_a_batch_keep_their_keys() -> None:
-    client, session = build_client(requests.ConnectionError(), response(body={"items": []}))
+    client, session = build_client(requests.ConnectionError(), build_response(body={"items": []}))
     client.submit_batch([{"name": "a"}, {"name": "b", "idempotencyKey": "own"}])
     first, second = (body["items"] for _, _, body, _ in session.requests)
     assert first == second
@@ -112,7 +112,7 @@ ONCE = [
 )
 def test_unsafe_requests_are_not_retried_when_their_outcome_is_unknown(act: Any) -> None:
     unknown = {"code": "outcome_unknown", "detail": "It is not known whether it was stored."}
-    client, session = build_client(response(503, unknown, Retry_After="1"))
+    client, session = build_client(build_response(503, unknown, Retry_After="1"))
     with pytest.raises(ApiError, match="not known"):
         act(client)
     assert len(session.requests) == 1
@@ -122,25 +122,25 @@ def test_unsafe_requests_are_not_retried_when_their_outcome_is_unknown(act: Any)
     "act", ONCE, ids=["cancel", "run now", "create timer", "update timer", "delete timer"]
 )
 def test_rate_limited_requests_are_retried(act: Any) -> None:
-    client, session = build_client(response(429, {}), response(200))
+    client, session = build_client(build_response(429, {}), build_response(200))
     act(client)
     assert len(session.requests) == 2
 
 
 def test_a_submission_with_an_unknown_outcome_is_retried_with_its_key() -> None:
-    client, session = build_client(response(503, {}), response())
+    client, session = build_client(build_response(503, {}), build_response())
     assert client.submit("n", "GET", "http://a.test/", idempotency_key="own") == CALL
     assert [headers["Idempotency-Key"] for _, _, _, headers in session.requests] == ["own", "own"]
 
 
 def test_an_item_without_a_key_gets_one() -> None:
-    client, session = build_client(response(body={"items": []}))
+    client, session = build_client(build_response(body={"items": []}))
     client.submit_batch([{"name": "a", "idempotencyKey": None}])
     assert session.requests[0][2]["items"][0]["idempotencyKey"]
 
 
 def test_it_waits_with_the_given_sleep_function() -> None:
-    client, session = build_client(response(200), response(200, {**CALL, "status": "Succeeded"}))
+    client, session = build_client(build_response(200), build_response(200, {**CALL, "status": "Succeeded"}))
     assert client.wait("1", 3600.0)["status"] == "Succeeded"
     assert session.pauses == [0.5]
 
@@ -166,13 +166,13 @@ def test_an_invalid_request_is_reported_and_not_retried(url: str, key: str, body
 
 
 def test_an_incomplete_response_is_requested_again() -> None:
-    client, session = build_client(requests.exceptions.ChunkedEncodingError("cut"), response(200))
+    client, session = build_client(requests.exceptions.ChunkedEncodingError("cut"), build_response(200))
     assert client.get("1") == CALL
     assert len(session.requests) == 2
 
 
 def test_a_response_that_is_not_json_is_an_error() -> None:
-    client, session = build_client(response(200))
+    client, session = build_client(build_response(200))
     html = requests.Response()
     html.status_code, html._content = 200, b"<html>"
     session.request = lambda *args, **options: html  # type: ignore[method-assign]
@@ -181,7 +181,9 @@ def test_a_response_that_is_not_json_is_an_error() -> None:
 
 
 def test_it_respects_retry_after() -> None:
-    client, session = build_client(response(429, {}, Retry_After="7"), response(503, {}), response(200))
+    client, session = build_client(
+        build_response(429, {}, Retry_After="7"), build_response(503, {}), build_response(200)
+    )
     assert client.get("1") == CALL
     assert session.pauses == [7.0, 0.4]
 
@@ -193,7 +195,7 @@ def test_an_error_lists_the_invalid_fields() -> None:
         "errors": [{"pointer": "/name", "detail": "is required"}],
         "correlationId": "c",
     }
-    client, session = build_client(response(400, problem))
+    client, session = build_client(build_response(400, problem))
     with pytest.raises(ApiError) as error:
         client.submit("", "GET", "http://a.test/")
     assert (error.value.status, error.value.code, error.value.correlation_id) == (400, "invalid", "c")
@@ -203,15 +205,15 @@ def test_an_error_lists_the_invalid_fields() -> None:
 
 @pytest.mark.parametrize("body", ["no json at all", [], None])
 def test_an_error_without_a_problem_document_is_reported_too(body: Any) -> None:
-    client, _ = build_client(response(502, body))
+    client, _ = build_client(build_response(502, body))
     with pytest.raises(ApiError, match="502"):
         client.get("1")
 
 
 def test_pages_are_fetched_only_as_far_as_needed() -> None:
     pages: list[Any] = [
-        response(200, {"items": [1, 2], "nextCursor": "c"}),
-        response(200, {"items": [3], "nextCursor": None}),
+        build_response(200, {"items": [1, 2], "nextCursor": "c"}),
+        build_response(200, {"items": [3], "nextCursor": None}),
     ]
     numbers: list[Any] = list(build_client(*pages)[0].list())
     assert numbers == [1, 2, 3]

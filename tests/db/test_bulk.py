@@ -25,7 +25,7 @@ WHOLE_SECOND = datetime(2026, 3, 1, 12, tzinfo=UTC)
 WITH_MICROSECONDS = WHOLE_SECOND.replace(microsecond=1)
 
 
-def row(seq: int, **changes: Any) -> list[Any]:
+def build_row(seq: int, **changes: Any) -> list[Any]:
     values: dict[str, Any] = {
         "tenant_id": TENANT, "aggregate_id": TENANT, "aggregate_seq": seq, "event_type": "T", "event_payload": {},
         "created_at": WHOLE_SECOND, "published_at": None, "event_id": new_id(), "correlation_id": TENANT,
@@ -50,12 +50,12 @@ def row(seq: int, **changes: Any) -> list[Any]:
     ],
 )
 def test_the_orm_reads_a_value_as_it_was_written(column: str, value: Any) -> None:
-    assert insert_rows(OutboxEvent, COLUMNS, [row(1, **{column: value})]) == 1
+    assert insert_rows(OutboxEvent, COLUMNS, [build_row(1, **{column: value})]) == 1
     assert getattr(OutboxEvent.objects.for_tenant(TENANT).get(), column) == value
 
 
 def test_a_value_is_stored_as_the_orm_stores_it() -> None:
-    insert_rows(OutboxEvent, COLUMNS, [row(1, event_payload={"a": 1}, created_at=WHOLE_SECOND)])
+    insert_rows(OutboxEvent, COLUMNS, [build_row(1, event_payload={"a": 1}, created_at=WHOLE_SECOND)])
     same = {"tenant_id": TENANT, "aggregate_id": TENANT, "created_at": WHOLE_SECOND}
     OutboxEventFactory(**same, aggregate_seq=2, event_payload={"a": 1})
     with connection.cursor() as cursor:
@@ -64,13 +64,13 @@ def test_a_value_is_stored_as_the_orm_stores_it() -> None:
 
 
 def test_many_rows_keep_their_order() -> None:
-    assert insert_rows(OutboxEvent, COLUMNS, (row(n) for n in range(2500))) == 2500
+    assert insert_rows(OutboxEvent, COLUMNS, (build_row(n) for n in range(2500))) == 2500
     numbers = OutboxEvent.objects.for_tenant(TENANT).order_by("id").values_list("aggregate_seq", flat=True)
     assert list(numbers) == list(range(2500))
 
 
 def test_an_update_counts_the_rows_that_match_its_condition() -> None:
-    insert_rows(OutboxEvent, COLUMNS, [row(n, attempts=n % 2) for n in range(10)])
+    insert_rows(OutboxEvent, COLUMNS, [build_row(n, attempts=n % 2) for n in range(10)])
     guarded = "UPDATE outbox SET attempts = %s WHERE tenant_id = %s AND aggregate_seq = %s AND attempts = 0"
     assert execute_rows(guarded, [(0, TENANT, n) for n in range(10)]) == 5  # also those that stay as they are
     assert execute_rows(guarded, [(7, TENANT, n) for n in range(10)]) == 5
@@ -84,5 +84,5 @@ def test_no_statement_is_executed_for_no_rows() -> None:
 
 def test_one_bad_row_stores_none_of_the_batch() -> None:
     with pytest.raises(IntegrityError), transaction.atomic():
-        insert_rows(OutboxEvent, COLUMNS, [row(1), row(2), row(1)])
+        insert_rows(OutboxEvent, COLUMNS, [build_row(1), build_row(2), build_row(1)])
     assert not OutboxEvent.objects.for_tenant(TENANT).exists()

@@ -23,17 +23,17 @@ from tests.factories import TimerFactory
 from timers.models import TimerSchedule
 
 
-def foreign_key(**changes: Any) -> CompositeForeignKey:
+def build_foreign_key(**changes: Any) -> CompositeForeignKey:
     given: dict[str, Any] = {"name": "fk", "fields": ("a", "b"), "to": "app.Model", "to_fields": ("c", "d")}
     return CompositeForeignKey(**given | changes)
 
 
-def polling_index(**changes: Any) -> PollingIndex:
+def build_polling_index(**changes: Any) -> PollingIndex:
     given: dict[str, Any] = {"name": "ix", "fields": ["b"], "condition": Q(a=1), "full": ("a", "b")}
     return PollingIndex(**given | changes)
 
 
-@pytest.mark.parametrize("made", [foreign_key(), polling_index()], ids=["foreign key", "index"])
+@pytest.mark.parametrize("made", [build_foreign_key(), build_polling_index()], ids=["foreign key", "index"])
 def test_a_constraint_is_the_same_after_it_was_written_to_a_migration(made: Any) -> None:
     text, imports = serializer_factory(made).serialize()
     names: dict[str, Any] = {}
@@ -48,13 +48,13 @@ def test_a_constraint_is_the_same_after_it_was_written_to_a_migration(made: Any)
     "change", [{"name": "x"}, {"fields": ("a",)}, {"to": "app.X"}, {"to_fields": ("c",)}], ids=str
 )
 def test_foreign_keys_that_differ_are_not_equal(change: dict[str, Any]) -> None:
-    assert foreign_key(**change) != foreign_key()
-    assert len({foreign_key(**change), foreign_key(), foreign_key()}) == 2
+    assert build_foreign_key(**change) != build_foreign_key()
+    assert len({build_foreign_key(**change), build_foreign_key(), build_foreign_key()}) == 2
 
 
 @pytest.mark.parametrize("change", [{"name": "x"}, {"condition": Q(a=2)}, {"full": ("b", "a")}], ids=str)
 def test_indexes_that_differ_are_not_equal(change: dict[str, Any]) -> None:
-    assert polling_index(**change) != polling_index()
+    assert build_polling_index(**change) != build_polling_index()
 
 
 def test_the_models_and_the_migrations_agree() -> None:

@@ -26,59 +26,68 @@ class DriverError(Exception):
         self.__dict__.update(codes)
 
 
-def error(*args: Any, cause: Exception | None = None) -> OperationalError:
+def build_error(*args: Any, cause: Exception | None = None) -> OperationalError:
     raised = OperationalError(*args)
     raised.__cause__ = cause
     return raised
 
 
-def postgresql_error(text: str, state: str | None) -> OperationalError:
-    return error(text, cause=DriverError(text, sqlstate=state))
+def build_postgresql_error(text: str, state: str | None) -> OperationalError:
+    return build_error(text, cause=DriverError(text, sqlstate=state))
 
 
-def sqlite_error(text: str, code: int) -> OperationalError:
-    return error(text, cause=DriverError(text, sqlite_errorcode=code))
+def build_sqlite_error(text: str, code: int) -> OperationalError:
+    return build_error(text, cause=DriverError(text, sqlite_errorcode=code))
 
 
-def name(part: object) -> str:
+def get_name(part: object) -> str:
     return str(part) if isinstance(part, Exception) else type(part).__name__
 
 
 POSTGRESQL, MARIADB, SQLITE = PostgreSQLErrors(), MariaDBErrors(), SQLiteErrors()
 ROLLED_BACK = [
-    (POSTGRESQL, postgresql_error("canceling statement due to lock timeout", "55P03")),
-    (POSTGRESQL, postgresql_error("canceling statement due to statement timeout", "57014")),
-    (POSTGRESQL, postgresql_error("deadlock detected", "40P01")),
+    (POSTGRESQL, build_postgresql_error("canceling statement due to lock timeout", "55P03")),
+    (POSTGRESQL, build_postgresql_error("canceling statement due to statement timeout", "57014")),
+    (POSTGRESQL, build_postgresql_error("deadlock detected", "40P01")),
     (
         POSTGRESQL,
-        postgresql_error('connection failed: connection to server at "127.0.0.1" failed: refused', None),
+        build_postgresql_error(
+            'connection failed: connection to server at "127.0.0.1" failed: refused', None
+        ),
     ),
-    (POSTGRESQL, postgresql_error("connection timeout expired", None)),
-    (MARIADB, error(1205, "Lock wait timeout exceeded", cause=DriverError("", sqlstate="HY000"))),
-    (MARIADB, error(1213, "Deadlock found when trying to get lock; try restarting transaction")),
-    (MARIADB, error(1969, "Query execution was interrupted (max_statement_time exceeded)")),
-    (MARIADB, error(2003, "Can't connect to MySQL server")),
-    (SQLITE, sqlite_error("database is locked", 5)),
-    (SQLITE, sqlite_error("database or disk is full", 13)),
-    (SQLITE, sqlite_error("database is locked", 5 | 2 << 8)),
-    (SQLITE, sqlite_error("unable to open database file", 14)),
+    (POSTGRESQL, build_postgresql_error("connection timeout expired", None)),
+    (MARIADB, build_error(1205, "Lock wait timeout exceeded", cause=DriverError("", sqlstate="HY000"))),
+    (MARIADB, build_error(1213, "Deadlock found when trying to get lock; try restarting transaction")),
+    (MARIADB, build_error(1969, "Query execution was interrupted (max_statement_time exceeded)")),
+    (MARIADB, build_error(2003, "Can't connect to MySQL server")),
+    (SQLITE, build_sqlite_error("database is locked", 5)),
+    (SQLITE, build_sqlite_error("database or disk is full", 13)),
+    (SQLITE, build_sqlite_error("database is locked", 5 | 2 << 8)),
+    (SQLITE, build_sqlite_error("unable to open database file", 14)),
 ]
 UNKNOWN = [
-    (POSTGRESQL, postgresql_error("consuming input failed: server closed the connection unexpectedly", None)),
-    (POSTGRESQL, postgresql_error("terminating connection due to administrator command", "57P01")),
-    (MARIADB, error(2006, "Server has gone away")),
-    (MARIADB, error(2013, "Lost connection to MySQL server during query")),
-    (SQLITE, sqlite_error("disk I/O error", 10)),
-    *((codes, raised) for codes in (POSTGRESQL, MARIADB, SQLITE) for raised in (error(), error("gone"))),
+    (
+        POSTGRESQL,
+        build_postgresql_error("consuming input failed: server closed the connection unexpectedly", None),
+    ),
+    (POSTGRESQL, build_postgresql_error("terminating connection due to administrator command", "57P01")),
+    (MARIADB, build_error(2006, "Server has gone away")),
+    (MARIADB, build_error(2013, "Lost connection to MySQL server during query")),
+    (SQLITE, build_sqlite_error("disk I/O error", 10)),
+    *(
+        (codes, raised)
+        for codes in (POSTGRESQL, MARIADB, SQLITE)
+        for raised in (build_error(), build_error("gone"))
+    ),
 ]
 
 
-@pytest.mark.parametrize(("codes", "raised"), ROLLED_BACK, ids=name)
+@pytest.mark.parametrize(("codes", "raised"), ROLLED_BACK, ids=get_name)
 def test_nothing_was_written(codes: Any, raised: OperationalError) -> None:
     assert codes.is_rolled_back(raised)
 
 
-@pytest.mark.parametrize(("codes", "raised"), UNKNOWN, ids=name)
+@pytest.mark.parametrize(("codes", "raised"), UNKNOWN, ids=get_name)
 def test_something_may_have_been_written(codes: Any, raised: OperationalError) -> None:
     assert not codes.is_rolled_back(raised)
     assert not codes.is_deadlock(raised)

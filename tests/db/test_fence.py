@@ -20,7 +20,7 @@ LENGTH = timedelta(seconds=10)
 Later = Callable[[timedelta], AbstractContextManager[None]]
 
 
-def owner() -> Leases:
+def build_leases() -> Leases:
     return Leases(TimerShard, new_id(), LENGTH, {"host": "h"})
 
 
@@ -31,7 +31,7 @@ def later(at_noon: datetime) -> Later:
 
 
 def test_an_owner_passes_the_fence(later: object) -> None:
-    ours = owner()
+    ours = build_leases()
     for key in (1, 2):
         ours.claim(key)
     with transaction.atomic():
@@ -41,14 +41,14 @@ def test_an_owner_passes_the_fence(later: object) -> None:
 
 @pytest.mark.parametrize("keys", [[3], [1, 3], [99]], ids=str)
 def test_the_fence_stops_a_writer_that_never_owned_the_lease(keys: list[int], later: object) -> None:
-    ours = owner()
+    ours = build_leases()
     ours.claim(1)
     with pytest.raises(Fenced), transaction.atomic():
         ours.fence(keys)
 
 
 def test_the_fence_stops_a_former_owner(later: Later) -> None:
-    ours, theirs = owner(), owner()
+    ours, theirs = build_leases(), build_leases()
     ours.claim(1)
     with later(LENGTH * 2):
         theirs.claim(1)
@@ -60,7 +60,7 @@ def test_the_fence_stops_a_former_owner(later: Later) -> None:
 def test_an_expired_lease_that_nobody_has_claimed_passes_the_fence(
     later: Later,
 ) -> None:
-    ours = owner()
+    ours = build_leases()
     ours.claim(1)
     with later(LENGTH * 2), transaction.atomic():
         ours.fence([1])

@@ -39,7 +39,7 @@ IS_WAITING = {
 }
 
 
-def owner(length: timedelta) -> Leases:
+def build_leases(length: timedelta) -> Leases:
     return Leases(TimerShard, new_id(), length)
 
 
@@ -75,14 +75,14 @@ class Claim:
 def ours() -> Leases:
     """Return an owner whose lease has expired."""
     TimerShard.objects.create(shard_id=1)
-    leases = owner(RUN_OUT)
+    leases = build_leases(RUN_OUT)
     assert leases.claim(1)
     return leases
 
 
 def test_one_of_many_simultaneous_claims_wins(elsewhere: Elsewhere) -> None:
     TimerShard.objects.create(shard_id=1)
-    claimers = [owner(LONG) for _ in range(8)]
+    claimers = [build_leases(LONG) for _ in range(8)]
     start = threading.Barrier(len(claimers))
 
     def claim(claimer: Leases) -> bool:
@@ -100,7 +100,7 @@ def test_one_of_many_simultaneous_claims_wins(elsewhere: Elsewhere) -> None:
 
 
 def test_a_claim_waits_for_a_fenced_transaction_and_then_wins(ours: Leases, elsewhere: Elsewhere) -> None:
-    theirs = owner(LONG)
+    theirs = build_leases(LONG)
     with transaction.atomic():
         ours.fence([1])
         claim = Claim(theirs, elsewhere)
@@ -119,7 +119,7 @@ def test_a_claim_that_waited_loses_to_a_renewal(ours: Leases, elsewhere: Elsewhe
         # Not after a fence: on MariaDB it is a deadlock to write a row under one's share lock while another waits to
         # write it.
         assert ours.renew() == set()
-        claim = Claim(owner(LONG), elsewhere)
+        claim = Claim(build_leases(LONG), elsewhere)
         claim.wait_until_it_waits()
     assert not claim.won()
 
@@ -130,7 +130,7 @@ def test_a_claim_that_waited_loses_to_a_renewal(ours: Leases, elsewhere: Elsewhe
 def test_one_of_two_waiting_claims_wins(ours: Leases, elsewhere: Elsewhere) -> None:
     with transaction.atomic():
         ours.fence([1])
-        claims = [Claim(owner(LONG), elsewhere) for _ in range(2)]
+        claims = [Claim(build_leases(LONG), elsewhere) for _ in range(2)]
         for claim in claims:
             claim.wait_until_it_waits()
     assert sorted(claim.won() for claim in claims) == [False, True]

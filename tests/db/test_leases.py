@@ -21,11 +21,11 @@ LENGTH = timedelta(seconds=10)
 Later = Callable[[timedelta], AbstractContextManager[None]]
 
 
-def owner() -> Leases:
+def build_leases() -> Leases:
     return Leases(TimerShard, new_id(), LENGTH, {"host": "h"})
 
 
-def row(key: int = 1) -> TimerShard:
+def read_row(key: int = 1) -> TimerShard:
     return TimerShard.objects.get(pk=key)
 
 
@@ -36,25 +36,25 @@ def later(at_noon: datetime) -> Later:
 
 
 def test_a_free_lease_is_claimed_with_a_new_version(at_noon: datetime, later: object) -> None:
-    ours = owner()
+    ours = build_leases()
     assert ours.claim(1)
     assert ours.held == {1: 1}
-    taken = row()
+    taken = read_row()
     assert (taken.version, taken.owner_id, taken.metadata) == (1, ours.owner_id, {"host": "h"})
     assert (taken.claimed_at, taken.lease_until) == (at_noon, at_noon + LENGTH)
 
 
 def test_a_running_lease_is_not_given_to_another_owner(later: Later) -> None:
-    ours, theirs = owner(), owner()
+    ours, theirs = build_leases(), build_leases()
     ours.claim(1)
     with later(LENGTH):  # its last instant
         assert not theirs.claim(1)
     assert theirs.held == {}
-    assert row().owner_id == ours.owner_id
+    assert read_row().owner_id == ours.owner_id
 
 
 def test_an_expired_lease_is_given_to_another_owner(later: Later) -> None:
-    ours, theirs = owner(), owner()
+    ours, theirs = build_leases(), build_leases()
     ours.claim(1)
     with later(LENGTH + timedelta(microseconds=1)):
         assert theirs.claim(1)
@@ -62,64 +62,64 @@ def test_an_expired_lease_is_given_to_another_owner(later: Later) -> None:
 
 
 def test_nobody_claims_a_lease_that_does_not_exist(later: object) -> None:
-    assert not owner().claim(99)
+    assert not build_leases().claim(99)
 
 
 def test_a_renewal_extends_every_lease(at_noon: datetime, later: Later) -> None:
-    ours = owner()
+    ours = build_leases()
     for key in (1, 2):
         ours.claim(key)
     with later(timedelta(seconds=5)):
         assert ours.renew() == set()
-    assert row(1).lease_until == row(2).lease_until == at_noon + timedelta(seconds=15)
-    assert row(3).lease_until is None
+    assert read_row(1).lease_until == read_row(2).lease_until == at_noon + timedelta(seconds=15)
+    assert read_row(3).lease_until is None
     assert ours.held == {1: 1, 2: 1}
 
 
 def test_a_renewal_returns_lost_leases_and_does_not_change_them(later: Later) -> None:
-    ours, theirs = owner(), owner()
+    ours, theirs = build_leases(), build_leases()
     for key in (1, 2):
         ours.claim(key)
     with later(LENGTH * 2):
         theirs.claim(2)
-        before = row(2).lease_until
+        before = read_row(2).lease_until
         assert ours.renew() == {2}
     assert ours.held == {1: 1}
-    assert row(2).lease_until == before
+    assert read_row(2).lease_until == before
 
 
 def test_a_released_lease_is_free_at_once_under_a_new_version(later: object) -> None:
-    ours, theirs = owner(), owner()
+    ours, theirs = build_leases(), build_leases()
     ours.claim(1)
     ours.release([1, 2])
     assert ours.held == {}
-    assert (row().owner_id, row().lease_until, row().version) == (None, None, 2)
+    assert (read_row().owner_id, read_row().lease_until, read_row().version) == (None, None, 2)
     assert theirs.claim(1)
     assert theirs.held == {1: 3}
 
 
 def test_releasing_a_lost_lease_changes_nothing(later: Later) -> None:
-    ours, theirs = owner(), owner()
+    ours, theirs = build_leases(), build_leases()
     ours.claim(1)
     with later(LENGTH * 2):
         theirs.claim(1)
     ours.release([1])
-    assert (row().owner_id, row().version) == (theirs.owner_id, 2)
+    assert (read_row().owner_id, read_row().version) == (theirs.owner_id, 2)
 
 
 def test_a_lease_that_could_not_be_released_is_still_held(later: Later) -> None:
-    ours = owner()
+    ours = build_leases()
     ours.claim(1)
     with database_unavailable("UPDATE timer_shards"), pytest.raises(OperationalError), transaction.atomic():
         ours.release([1])
     assert ours.held == {1: 1}
     ours.release([1])
-    assert (ours.held, row().owner_id) == ({}, None)
+    assert (ours.held, read_row().owner_id) == ({}, None)
 
 
 def test_a_claim_whose_response_was_lost_is_held_after_the_next_renewal(later: Later) -> None:
     """Its row names this owner, who would otherwise renew it for ever without doing the work."""
-    ours = owner()
+    ours = build_leases()
     ours.claim(1)
     ours.held.clear()
     assert ours.renew() == set()

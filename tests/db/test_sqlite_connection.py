@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.sqlite_only, pytest.mark.django_db(transaction=True)]
 OFF, NORMAL, FULL = range(3)
 
 
-def library() -> Any:
+def get_library() -> Any:
     return connection.Database  # type: ignore[attr-defined]
 
 
@@ -32,7 +32,7 @@ def read_pragma(name: str) -> Any:
 @pytest.fixture
 def another() -> Iterator[Any]:
     """Return a connection that is not Django's and does not wait for locks."""
-    opened = library().connect(connection.settings_dict["NAME"], timeout=0, isolation_level=None)
+    opened = get_library().connect(connection.settings_dict["NAME"], timeout=0, isolation_level=None)
     yield opened
     opened.close()
 
@@ -66,7 +66,7 @@ def test_a_process_with_relaxed_durability_syncs_less(monkeypatch: pytest.Monkey
 
 def test_a_transaction_has_the_write_lock_from_the_beginning(another: Any) -> None:
     with transaction.atomic():
-        with pytest.raises(library().OperationalError, match="locked"):
+        with pytest.raises(get_library().OperationalError, match="locked"):
             another.execute("BEGIN IMMEDIATE")
         # Readers do not wait for it.
         assert another.execute("SELECT count(*) FROM tenants").fetchone() == (0,)
@@ -97,4 +97,4 @@ def test_a_reader_sees_only_what_is_committed(another: Any) -> None:
 
 def test_the_library_is_one_without_the_wal_reset_bug() -> None:
     pytest.importorskip("pysqlite3")
-    assert library().sqlite_version_info >= FIXED
+    assert get_library().sqlite_version_info >= FIXED

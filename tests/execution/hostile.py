@@ -399,7 +399,7 @@ def running(
         egress.close()
 
 
-def attempt(
+def build_attempt(
     url: str,
     method: str = "GET",
     headers: Iterable[tuple[str, str]] = (),

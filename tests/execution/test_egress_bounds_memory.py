@@ -8,7 +8,7 @@ import pytest
 from execution.egress import Limits
 from execution.outcome import Errored, ErrorKind, Outcome, Responded
 from tests.execution import hostile
-from tests.execution.hostile import MEBIBYTE, attempt, gather, perform, running, serving
+from tests.execution.hostile import MEBIBYTE, build_attempt, gather, perform, running, serving
 
 MAX_GROWTH = 64 * MEBIBYTE
 STATUS = Path("/proc/self/status")
@@ -36,7 +36,7 @@ class Growth:
 def fetch(behavior: hostile.Behavior, limits: Limits) -> tuple[Outcome, int]:
     with serving(behavior) as server, running(limits=limits) as egress:
         growth = Growth()
-        outcome = perform(egress, attempt(server.url(), timeout=30))
+        outcome = perform(egress, build_attempt(server.url(), timeout=30))
         return outcome, growth.bytes()
 
 
@@ -70,7 +70,7 @@ def test_header_floods_stay_small() -> None:
     flood = hostile.repeat(b"HTTP/1.1 200 OK\r\n", b"X-Filler: abcdefgh\r\n" * 1000)
     with serving(flood) as server, running() as egress:
         growth = Growth()
-        egress.send([attempt(server.url(), key=n) for n in range(50)])
+        egress.send([build_attempt(server.url(), key=n) for n in range(50)])
         outcomes = gather(egress, 50)
         grown = growth.bytes()
     assert [o.kind for o in outcomes if isinstance(o, Errored)] == [ErrorKind.TOO_LARGE] * 50
@@ -80,7 +80,7 @@ def test_header_floods_stay_small() -> None:
 def test_many_large_bodies_at_once_stay_small() -> None:
     with serving(hostile.send_zeros(8 * MEBIBYTE)) as server, running() as egress:
         growth = Growth()
-        egress.send([attempt(server.url(), key=n, timeout=30) for n in range(40)])
+        egress.send([build_attempt(server.url(), key=n, timeout=30) for n in range(40)])
         outcomes = gather(egress, 40)
         grown = growth.bytes()
     assert {o.body_size for o in outcomes if isinstance(o, Responded)} == {8 * MEBIBYTE}

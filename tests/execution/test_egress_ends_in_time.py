@@ -11,7 +11,7 @@ from execution.egress import Limits
 from execution.outcome import Errored, ErrorKind, Outcome, Responded
 from tests.database_clock import allow_for_load
 from tests.execution import hostile
-from tests.execution.hostile import attempt, gather, perform, running, serving
+from tests.execution.hostile import build_attempt, gather, perform, running, serving
 
 TIMEOUT = 0.4
 TOLERANCE = allow_for_load(0.5)
@@ -133,7 +133,7 @@ def test_an_attempt_ends_in_time_when_the_server(name: str) -> None:
     behavior, kind = HOSTILE[name]
     timeout = TIMEOUT if kind is ErrorKind.TIMEOUT else LONG_TIMEOUT
     with serving(behavior) as server, running() as egress:
-        outcome, seconds = measure(lambda: perform(egress, attempt(server.url(), timeout=timeout)))
+        outcome, seconds = measure(lambda: perform(egress, build_attempt(server.url(), timeout=timeout)))
     assert isinstance(outcome, Errored), outcome
     assert seconds <= timeout + TOLERANCE
     assert outcome.kind is kind, outcome
@@ -143,7 +143,7 @@ def test_an_attempt_ends_in_time_when_the_server(name: str) -> None:
 def test_an_attempt_ends_when_the_server_resets_at_once() -> None:
     """The reset may be noticed while connecting, or later, when the request may have been sent."""
     with serving(hostile.reset) as server, running() as egress:
-        egress.send([attempt(server.url(), timeout=LONG_TIMEOUT, key=n) for n in range(100)])
+        egress.send([build_attempt(server.url(), timeout=LONG_TIMEOUT, key=n) for n in range(100)])
         outcomes = gather(egress, 100)
     assert len(outcomes) == 100
     seen = {(o.kind, o.may_have_been_sent) for o in outcomes if isinstance(o, Errored)}
@@ -155,7 +155,7 @@ def test_an_attempt_ends_in_time_when_the_server_never_reads_the_request() -> No
         serving(hostile.never_read) as server,
         running(limits=Limits(request_body=50_000_000)) as egress,
     ):
-        posted = attempt(server.url(), "POST", body=bytes(40_000_000), timeout=TIMEOUT)
+        posted = build_attempt(server.url(), "POST", body=bytes(40_000_000), timeout=TIMEOUT)
         outcome, seconds = measure(lambda: perform(egress, posted))
     assert isinstance(outcome, Errored)
     assert outcome.kind is ErrorKind.TIMEOUT
@@ -174,7 +174,7 @@ def test_an_attempt_ends_in_time_when_nobody_accepts(
     where: Callable[[], AbstractContextManager[hostile.Server]], phase: str
 ) -> None:
     with where() as server, running() as egress:
-        outcome, seconds = measure(lambda: perform(egress, attempt(server.url(), timeout=TIMEOUT)))
+        outcome, seconds = measure(lambda: perform(egress, build_attempt(server.url(), timeout=TIMEOUT)))
     assert isinstance(outcome, Errored)
     assert outcome.kind is ErrorKind.TIMEOUT
     assert outcome.details["phase"] == phase
@@ -185,7 +185,7 @@ def test_an_attempt_ends_in_time_when_nobody_accepts(
 def test_an_attempt_ends_in_time_when_the_tls_handshake_hangs() -> None:
     with hostile.listening_only() as server, running() as egress:
         url = f"https://{server.address}/"
-        outcome, seconds = measure(lambda: perform(egress, attempt(url, timeout=TIMEOUT)))
+        outcome, seconds = measure(lambda: perform(egress, build_attempt(url, timeout=TIMEOUT)))
     assert isinstance(outcome, Errored)
     assert outcome.kind is ErrorKind.TIMEOUT
     assert outcome.details["phase"] == "in the TLS handshake"
@@ -204,7 +204,9 @@ def hanging_lookup(release: threading.Event) -> Callable[[str], Sequence[str]]:
 def test_an_attempt_ends_in_time_when_dns_hangs() -> None:
     release = threading.Event()
     with running(lookup=hanging_lookup(release)) as egress:
-        outcome, seconds = measure(lambda: perform(egress, attempt("http://slow.example/", timeout=TIMEOUT)))
+        outcome, seconds = measure(
+            lambda: perform(egress, build_attempt("http://slow.example/", timeout=TIMEOUT))
+        )
         release.set()
     assert isinstance(outcome, Errored)
     assert outcome.kind is ErrorKind.TIMEOUT
@@ -215,7 +217,7 @@ def test_an_attempt_ends_in_time_when_dns_hangs() -> None:
 def test_a_lookup_that_takes_longer_than_its_own_limit_is_a_dns_error() -> None:
     release = threading.Event()
     with running(limits=Limits(dns_timeout=0.2), lookup=hanging_lookup(release)) as egress:
-        outcome = perform(egress, attempt("http://slow.example/", timeout=30))
+        outcome = perform(egress, build_attempt("http://slow.example/", timeout=30))
         release.set()
     assert isinstance(outcome, Errored)
     assert outcome.kind is ErrorKind.DNS
@@ -225,7 +227,7 @@ def test_a_lookup_that_takes_longer_than_its_own_limit_is_a_dns_error() -> None:
 def test_closing_does_not_wait_for_a_lookup_that_hangs() -> None:
     release = threading.Event()
     with running(lookup=hanging_lookup(release)) as egress:
-        egress.send([attempt("http://slow.example/", timeout=30)])
+        egress.send([build_attempt("http://slow.example/", timeout=30)])
         started = time.monotonic()
         egress.close()
         seconds = time.monotonic() - started
@@ -242,11 +244,11 @@ def test_thousands_of_hanging_attempts_do_not_delay_another() -> None:
         hostile.answering(lambda _request: hostile.OK) as good,
         running() as egress,
     ):
-        egress.send([attempt(hanging.url(), timeout=30, key=n) for n in range(1500)])
+        egress.send([build_attempt(hanging.url(), timeout=30, key=n) for n in range(1500)])
         assert egress._loop is not None
         while len(egress._loop._active) < 1500:
             time.sleep(0.01)
-        outcome = perform(egress, attempt(good.url()))
+        outcome = perform(egress, build_attempt(good.url()))
         assert isinstance(outcome, Responded)
         assert len(egress._loop._active) == 1500
 
@@ -255,7 +257,7 @@ def test_an_attempt_that_waits_for_a_connection_still_ends_at_its_deadline() -> 
     limits = Limits(per_host_connections=1)
     with hostile.listening_only() as server, running(limits=limits) as egress:
         started = time.monotonic()
-        egress.send([attempt(server.url(), timeout=TIMEOUT, key=n) for n in range(3)])
+        egress.send([build_attempt(server.url(), timeout=TIMEOUT, key=n) for n in range(3)])
         outcomes = gather(egress, 3)
         seconds = time.monotonic() - started
     assert [o.kind for o in outcomes if isinstance(o, Errored)] == [ErrorKind.TIMEOUT] * 3

@@ -17,7 +17,7 @@ from tests.execution import hostile
 from tests.execution.hostile import (
     Canary,
     answering,
-    attempt,
+    build_attempt,
     canary_listening,
     gather,
     perform,
@@ -128,7 +128,7 @@ def test_there_are_enough_vectors() -> None:
 
 def test_the_canary_counts_connections() -> None:
     with canary_listening() as own, running() as egress:
-        assert isinstance(perform(egress, attempt(f"http://127.0.0.1:{own.port}/")), Responded)
+        assert isinstance(perform(egress, build_attempt(f"http://127.0.0.1:{own.port}/")), Responded)
         assert own.connections == 1
 
 
@@ -136,7 +136,7 @@ def test_it_refuses_every_url_that_leads_to_a_forbidden_address(canary: Canary) 
     """All names resolve to the canary, so that only the checks protect it."""
     urls = [url.format(port=canary.port) for url in URLS]
     with running(AddressPolicy(), lookup=always_resolve_to("127.0.0.1")) as egress:
-        egress.send([attempt(url, key=url, timeout=3) for url in urls])
+        egress.send([build_attempt(url, key=url, timeout=3) for url in urls])
         outcomes = gather(egress, len(urls))
     assert [o for o in outcomes if not is_refused(o)] == []
     assert len(outcomes) == len(urls)
@@ -146,14 +146,14 @@ def test_it_refuses_every_url_that_leads_to_a_forbidden_address(canary: Canary) 
 def test_it_refuses_names_that_the_system_resolves_to_loopback(canary: Canary) -> None:
     with running(AddressPolicy()) as egress:
         for name in ("localhost", "LocalHost"):
-            assert is_refused(perform(egress, attempt(f"http://{name}:{canary.port}/", timeout=3)))
+            assert is_refused(perform(egress, build_attempt(f"http://{name}:{canary.port}/", timeout=3)))
     assert canary.connections == 0
 
 
 @pytest.mark.parametrize("address", RESOLVED_TO)
 def test_it_refuses_a_name_that_resolves_to(address: str, canary: Canary) -> None:
     with running(AddressPolicy(), lookup=always_resolve_to(address)) as egress:
-        outcome = perform(egress, attempt(f"http://innocent.example:{canary.port}/"))
+        outcome = perform(egress, build_attempt(f"http://innocent.example:{canary.port}/"))
     assert isinstance(outcome, Errored)
     assert outcome.kind is ErrorKind.EGRESS
     assert not outcome.may_have_been_sent
@@ -166,7 +166,7 @@ def test_it_refuses_a_name_that_resolves_to(address: str, canary: Canary) -> Non
 def test_one_forbidden_address_among_several_refuses_them_all(addresses: list[str], canary: Canary) -> None:
     policy = AddressPolicy(allow=frozenset({f"127.0.0.1:{canary.port}"}))
     with running(policy, lookup=lambda _host: addresses) as egress:
-        assert is_refused(perform(egress, attempt(f"http://mixed.example:{canary.port}/")))
+        assert is_refused(perform(egress, build_attempt(f"http://mixed.example:{canary.port}/")))
     assert canary.connections == 0
 
 
@@ -179,7 +179,7 @@ def test_a_name_that_is_rebound_is_checked_again(canary: Canary) -> None:
         url = f"http://rebound.example:{canary.port + 1 if canary.port < 65535 else 1}/"
         kinds = []
         for _ in range(20):
-            outcome = perform(egress, attempt(url))
+            outcome = perform(egress, build_attempt(url))
             assert isinstance(outcome, Errored)
             time.sleep(0.02)  # addresses are used for at least this long
             kinds.append(outcome.kind)
@@ -201,7 +201,7 @@ def test_the_address_of_each_socket_is_checked_when_it_is_opened(canary: Canary)
     policy = BlindPolicy()
     object.__setattr__(policy, "blind", 1)
     with running(policy, lookup=always_resolve_to("127.0.0.1")) as egress:
-        assert is_refused(perform(egress, attempt(f"http://late.example:{canary.port}/")))
+        assert is_refused(perform(egress, build_attempt(f"http://late.example:{canary.port}/")))
     assert canary.connections == 0
 
 
@@ -209,7 +209,7 @@ def test_after_one_address_was_refused_no_other_is_tried(canary: Canary) -> None
     policy = BlindPolicy(allow=frozenset({"127.0.0.2:*"}))
     object.__setattr__(policy, "blind", 2)
     with running(policy, lookup=lambda _host: ["127.0.0.1", "127.0.0.2"]) as egress:
-        assert is_refused(perform(egress, attempt(f"http://late.example:{canary.port}/")))
+        assert is_refused(perform(egress, build_attempt(f"http://late.example:{canary.port}/")))
     assert canary.connections == 0
 
 
@@ -221,7 +221,7 @@ def test_nothing_is_written_to_a_peer_that_turns_out_to_be_forbidden() -> None:
         hostile.serving(lambda connection: seen.append(connection.recv(100))) as server,
         running(policy, lookup=always_resolve_to("127.0.0.1")) as egress,
     ):
-        assert is_refused(perform(egress, attempt(f"http://late.example:{server.port}/")))
+        assert is_refused(perform(egress, build_attempt(f"http://late.example:{server.port}/")))
     assert b"".join(seen) == b""
 
 
@@ -243,7 +243,7 @@ def test_a_redirect_to_a_forbidden_address_is_an_outcome_and_not_followed(
     with answering(redirect) as server:
         policy = AddressPolicy(allow=frozenset({server.address}))
         with running(policy) as egress:
-            egress.send([attempt(server.url(), key=n) for n in range(60)])
+            egress.send([build_attempt(server.url(), key=n) for n in range(60)])
             outcomes = gather(egress, 60)
     assert {o.status for o in outcomes if isinstance(o, Responded)} == {status}
     assert len(outcomes) == 60
@@ -257,7 +257,7 @@ def test_alternative_services_are_not_followed(canary: Canary) -> None:
     policy = AddressPolicy(allow=frozenset({"127.0.0.1:*"}))
     with answering(lambda _request: advert.encode()) as server, running(policy) as egress:
         for _ in range(3):
-            assert isinstance(perform(egress, attempt(server.url())), Responded)
+            assert isinstance(perform(egress, build_attempt(server.url())), Responded)
     assert canary.connections == 0
 
 
@@ -269,8 +269,8 @@ def test_the_allow_list_lets_its_exact_address_and_port_through_and_nothing_else
             f"[::ffff:127.0.0.1]:{server.port}", f"[::127.0.0.1]:{server.port}", f"0.0.0.0:{server.port}",
         ]  # fmt: skip
         with running(policy) as egress:
-            assert isinstance(perform(egress, attempt(server.url())), Responded)
-            assert all(is_refused(perform(egress, attempt(f"http://{other}/"))) for other in neighbors)
+            assert isinstance(perform(egress, build_attempt(server.url())), Responded)
+            assert all(is_refused(perform(egress, build_attempt(f"http://{other}/"))) for other in neighbors)
     assert len(server.requests) == 1
     assert canary.connections == 0
 
@@ -281,5 +281,5 @@ def test_no_proxy_of_the_environment_is_connected_to(
 ) -> None:
     monkeypatch.setenv(name, f"http://127.0.0.1:{canary.port}")
     with running(AddressPolicy(), lookup=always_resolve_to("192.0.2.1")) as egress:
-        assert is_refused(perform(egress, attempt("http://proxied.example/")))
+        assert is_refused(perform(egress, build_attempt("http://proxied.example/")))
     assert canary.connections == 0

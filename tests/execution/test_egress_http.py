@@ -7,7 +7,7 @@ import pytest
 from execution.egress import Limits
 from execution.outcome import Errored, ErrorKind, Responded
 from tests.execution import hostile
-from tests.execution.hostile import OK, Request, answering, attempt, gather, perform, running, serving
+from tests.execution.hostile import OK, Request, answering, build_attempt, gather, perform, running, serving
 
 
 def ok(_request: Request) -> bytes:
@@ -22,7 +22,7 @@ def head_ok(_request: Request) -> bytes:
 @pytest.mark.parametrize("body", [None, b"", b'{"a": 1}', bytes(range(256)) * 300])
 def test_it_sends_each_method_with_and_without_a_body(method: str, body: bytes | None) -> None:
     with answering(ok) as server, running() as egress:
-        outcome = perform(egress, attempt(server.url("/a?b=c"), method, body=body))
+        outcome = perform(egress, build_attempt(server.url("/a?b=c"), method, body=body))
     assert isinstance(outcome, Responded), outcome
     assert (outcome.status, outcome.body, outcome.body_size) == (200, b"ok", 2)
     [request] = server.requests
@@ -31,7 +31,7 @@ def test_it_sends_each_method_with_and_without_a_body(method: str, body: bytes |
 
 def test_it_reads_no_body_after_head() -> None:
     with answering(head_ok) as server, running() as egress:
-        outcome = perform(egress, attempt(server.url(), "HEAD"))
+        outcome = perform(egress, build_attempt(server.url(), "HEAD"))
     assert isinstance(outcome, Responded), outcome
     assert (outcome.status, outcome.body, outcome.body_size) == (200, b"", 0)
     assert server.requests[0].method == "HEAD"
@@ -39,15 +39,17 @@ def test_it_reads_no_body_after_head() -> None:
 
 def test_a_pooled_handle_carries_nothing_over_to_the_next_attempt() -> None:
     sequence = [
-        attempt("/1", "POST", [("X-One", "1"), ("Content-Type", "a/b"), ("Accept", "c/d")], b"body"),
-        attempt("/2", "GET"),
-        attempt("/3", "HEAD"),
-        attempt("/4", "PUT", body=b"again"),
-        attempt("/5", "DELETE"),
+        build_attempt("/1", "POST", [("X-One", "1"), ("Content-Type", "a/b"), ("Accept", "c/d")], b"body"),
+        build_attempt("/2", "GET"),
+        build_attempt("/3", "HEAD"),
+        build_attempt("/4", "PUT", body=b"again"),
+        build_attempt("/5", "DELETE"),
     ]
     with answering(lambda r: OK[:-2] if r.method == "HEAD" else OK) as server, running() as egress:
         for step in sequence:
-            outcome = perform(egress, attempt(server.url(step.url), step.method, step.headers, step.body))
+            outcome = perform(
+                egress, build_attempt(server.url(step.url), step.method, step.headers, step.body)
+            )
             assert isinstance(outcome, Responded), outcome
     assert [(r.method, r.target, r.body) for r in server.requests] == [
         (step.method, step.url, step.body or b"") for step in sequence
@@ -59,8 +61,8 @@ def test_a_pooled_handle_carries_nothing_over_to_the_next_attempt() -> None:
 
 def test_it_adds_no_headers_but_host_and_length() -> None:
     with answering(ok) as server, running() as egress:
-        perform(egress, attempt(server.url(), "POST", body=b"x"))
-        perform(egress, attempt(server.url()))
+        perform(egress, build_attempt(server.url(), "POST", body=b"x"))
+        perform(egress, build_attempt(server.url()))
     assert server.requests[0].headers == [("Host", server.address), ("Content-Length", "1")]
     assert server.requests[1].headers == [("Host", server.address)]
 
@@ -68,13 +70,13 @@ def test_it_adds_no_headers_but_host_and_length() -> None:
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH"])
 def test_it_gives_no_body_a_content_type(method: str) -> None:
     with answering(ok) as server, running() as egress:
-        perform(egress, attempt(server.url(), method))
+        perform(egress, build_attempt(server.url(), method))
     assert server.requests[0].headers == [("Host", server.address), ("Content-Length", "0")]
 
 
 def test_it_does_not_ask_for_a_100_continue() -> None:
     with answering(ok) as server, running() as egress:
-        outcome = perform(egress, attempt(server.url(), "PUT", body=bytes(900_000)))
+        outcome = perform(egress, build_attempt(server.url(), "PUT", body=bytes(900_000)))
     assert isinstance(outcome, Responded)
     assert server.requests[0].header("Expect") is None
 
@@ -90,7 +92,7 @@ def test_it_sends_headers_as_given() -> None:
         ("X-Colons", "a: b: c; d"),
     ]
     with answering(ok) as server, running() as egress:
-        perform(egress, attempt(server.url(), headers=headers))
+        perform(egress, build_attempt(server.url(), headers=headers))
     sent = [(name, value.strip()) for name, value in server.requests[0].headers if name != "Host"]
     assert [(name.rstrip(":"), value) for name, value in sent] == headers
 
@@ -102,7 +104,7 @@ def test_it_returns_response_headers_in_order_with_duplicates_and_without_traile
         b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n4\r\ndefg\r\n0\r\nX-Trailer: t\r\n\r\n"
     )
     with answering(lambda _request: response) as server, running() as egress:
-        outcome = perform(egress, attempt(server.url()))
+        outcome = perform(egress, build_attempt(server.url()))
     assert isinstance(outcome, Responded), outcome
     assert outcome.status == 201
     assert outcome.headers == (
@@ -119,8 +121,8 @@ def test_it_keeps_no_cookies() -> None:
         answering(lambda _r: b"HTTP/1.1 200 OK\r\nSet-Cookie: a=1\r\nContent-Length: 0\r\n\r\n") as server,
         running() as egress,
     ):
-        perform(egress, attempt(server.url()))
-        perform(egress, attempt(server.url()))
+        perform(egress, build_attempt(server.url()))
+        perform(egress, build_attempt(server.url()))
     assert server.requests[1].header("Cookie") is None
 
 
@@ -129,7 +131,7 @@ def test_every_status_is_a_response(status: int) -> None:
     line = b"HTTP/1.1 %d X\r\nLocation: /elsewhere\r\nWWW-Authenticate: Basic\r\n" % status
     length = b"" if status in (204, 304) else b"Content-Length: 0\r\n"
     with answering(lambda _request: line + length + b"\r\n") as server, running() as egress:
-        outcome = perform(egress, attempt(server.url()))
+        outcome = perform(egress, build_attempt(server.url()))
     assert isinstance(outcome, Responded), outcome
     assert outcome.status == status
     assert len(server.requests) == 1
@@ -146,7 +148,7 @@ def test_every_status_is_a_response(status: int) -> None:
 )
 def test_it_reads_bodies_as_they_are(response: bytes, body: bytes) -> None:
     with serving(hostile.send_once(response)) as server, running() as egress:
-        outcome = perform(egress, attempt(server.url()))
+        outcome = perform(egress, build_attempt(server.url()))
     assert isinstance(outcome, Responded), outcome
     assert outcome.body == body
 
@@ -156,7 +158,7 @@ def test_a_long_body_is_truncated_and_its_full_size_counted() -> None:
         serving(hostile.send_zeros(hostile.MEBIBYTE)) as server,
         running(limits=Limits(keep_body=100)) as egress,
     ):
-        outcome = perform(egress, attempt(server.url()))
+        outcome = perform(egress, build_attempt(server.url()))
     assert isinstance(outcome, Responded)
     assert (len(outcome.body), outcome.body_size) == (100, hostile.MEBIBYTE)
 
@@ -169,7 +171,7 @@ def test_headers_are_counted_over_all_blocks(kilobytes: int, fits: bool, blocks:
     hints = b"HTTP/1.1 103 Early Hints\r\n" + filler + b"\r\n"
     last = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n" + filler + b"\r\nok"
     with serving(hostile.send_once(hints * (blocks - 1) + last)) as server, running() as egress:
-        outcome = perform(egress, attempt(server.url()))
+        outcome = perform(egress, build_attempt(server.url()))
     if fits:
         assert isinstance(outcome, Responded), outcome
     else:
@@ -181,7 +183,7 @@ def test_connections_are_reused() -> None:
     """No wave needs more connections than it has attempts, and each reuses those of the wave before."""
     with answering(ok) as server, running(limits=Limits(idle_connection_seconds=60)) as egress:
         for wave in range(20):
-            egress.send([attempt(server.url(), key=(wave, n), timeout=30) for n in range(20)])
+            egress.send([build_attempt(server.url(), key=(wave, n), timeout=30) for n in range(20)])
             outcomes = gather(egress, 20)
             assert {o.key for o in outcomes if isinstance(o, Responded)} == {(wave, n) for n in range(20)}
     assert len(server.requests) == 400
@@ -190,7 +192,7 @@ def test_connections_are_reused() -> None:
 
 def test_a_host_gets_no_more_connections_than_its_limit() -> None:
     with answering(ok) as server, running(limits=Limits(per_host_connections=3)) as egress:
-        egress.send([attempt(server.url(), key=n) for n in range(200)])
+        egress.send([build_attempt(server.url(), key=n) for n in range(200)])
         outcomes = gather(egress, 200)
     assert len([o for o in outcomes if isinstance(o, Responded)]) == 200
     assert server.connections <= 3
@@ -206,8 +208,8 @@ def test_a_request_is_never_written_twice() -> None:
         seen.append(hostile.read_head(connection))
 
     with serving(respond_once_then_close) as server, running() as egress:
-        assert isinstance(perform(egress, attempt(server.url("/1"))), Responded)
-        outcome = perform(egress, attempt(server.url("/2"), "POST", body=b"x"))
+        assert isinstance(perform(egress, build_attempt(server.url("/1"))), Responded)
+        outcome = perform(egress, build_attempt(server.url("/2"), "POST", body=b"x"))
     assert isinstance(outcome, Errored), outcome
     assert outcome.kind is ErrorKind.PROTOCOL
     assert outcome.may_have_been_sent
@@ -216,7 +218,7 @@ def test_a_request_is_never_written_twice() -> None:
 
 def test_the_path_reaches_the_server_as_it_is() -> None:
     with answering(ok) as server, running() as egress:
-        perform(egress, attempt(server.url("/a/../b/./c//d?x=%2e%2e&y={1,2}[3]#fragment")))
+        perform(egress, build_attempt(server.url("/a/../b/./c//d?x=%2e%2e&y={1,2}[3]#fragment")))
     assert server.requests[0].target == "/a/../b/./c//d?x=%2e%2e&y={1,2}[3]"
 
 
@@ -224,7 +226,7 @@ def test_nobody_listening_is_a_connect_error() -> None:
     with hostile.listening_only() as server:
         pass
     with running() as egress:
-        outcome = perform(egress, attempt(server.url("/secret?token=abc")))
+        outcome = perform(egress, build_attempt(server.url("/secret?token=abc")))
     assert isinstance(outcome, Errored)
     assert outcome.kind is ErrorKind.CONNECT
     assert not outcome.may_have_been_sent
@@ -236,13 +238,13 @@ def test_a_proxy_of_the_environment_is_not_used(monkeypatch: pytest.MonkeyPatch)
     for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     with answering(ok) as server, running() as egress:
-        assert isinstance(perform(egress, attempt(server.url())), Responded)
+        assert isinstance(perform(egress, build_attempt(server.url())), Responded)
 
 
 def test_timings_add_up() -> None:
     with answering(ok) as server, running(lookup=lambda _host: ["127.0.0.1"]) as egress:
-        outcome = perform(egress, attempt(f"http://service.example:{server.port}/"))
-        again = perform(egress, attempt(f"http://service.example:{server.port}/"))
+        outcome = perform(egress, build_attempt(f"http://service.example:{server.port}/"))
+        again = perform(egress, build_attempt(f"http://service.example:{server.port}/"))
     assert isinstance(outcome, Responded)
     times = outcome.timings
     assert set(times.phases) == {"dnsMs", "connectMs", "firstByteMs"}

@@ -22,7 +22,7 @@ from execution.egress import Egress, EgressClosed, Limits
 from execution.outcome import Errored, ErrorKind, Responded
 from tests.database_clock import allow_for_load
 from tests.execution import hostile
-from tests.execution.hostile import LOOPBACK, answering, attempt, gather, perform, running
+from tests.execution.hostile import LOOPBACK, answering, build_attempt, gather, perform, running
 
 ROOT = Path(__file__).parents[2]
 
@@ -47,19 +47,19 @@ def test_creating_an_egress_starts_nothing() -> None:
 def test_nothing_can_be_sent_before_the_start_or_after_the_end() -> None:
     egress = Egress(LOOPBACK)
     with pytest.raises(EgressClosed):
-        egress.send([attempt("http://127.0.0.1/")])
+        egress.send([build_attempt("http://127.0.0.1/")])
     egress.start()
     egress.close()
     egress.close()
     with pytest.raises(EgressClosed):
-        egress.send([attempt("http://127.0.0.1/")])
+        egress.send([build_attempt("http://127.0.0.1/")])
 
 
 def test_closing_returns_every_descriptor_and_thread() -> None:
     with answering(ok) as server:
         threads, opened = threading.active_count(), list_descriptors()
         with running() as egress:
-            perform(egress, attempt(server.url()))
+            perform(egress, build_attempt(server.url()))
         ends_at = time.monotonic() + 5
         while len(list_descriptors()) > len(opened) + 1 and time.monotonic() < ends_at:
             time.sleep(0.01)  # the server's own end of the connection
@@ -83,7 +83,7 @@ def test_closing_interrupts_attempts_in_progress() -> None:
     with hostile.listening_only() as hanging:
         egress = Egress(LOOPBACK, Limits(per_host_connections=2))
         egress.start()
-        egress.send([attempt(hanging.url(), key=n, timeout=30) for n in range(5)])
+        egress.send([build_attempt(hanging.url(), key=n, timeout=30) for n in range(5)])
         assert egress._loop is not None
         active = egress._loop._active
         while sum(transfer.sent for transfer, _destination in list(active.values())) < 2:
@@ -98,8 +98,8 @@ def test_closing_interrupts_attempts_in_progress() -> None:
 
 def test_it_costs_nothing_when_there_is_nothing_to_do() -> None:
     with answering(ok) as server, hostile.listening_only() as hanging, running() as egress:
-        perform(egress, attempt(server.url()))
-        egress.send([attempt(hanging.url(), timeout=30, key=n) for n in range(50)])
+        perform(egress, build_attempt(server.url()))
+        egress.send([build_attempt(hanging.url(), timeout=30, key=n) for n in range(50)])
         egress.collect(0.2)
         cpu = time.process_time()
         egress.collect(0.5)
@@ -108,13 +108,13 @@ def test_it_costs_nothing_when_there_is_nothing_to_do() -> None:
 
 def test_idle_connections_are_closed() -> None:
     with answering(ok) as server, running(limits=Limits(idle_connection_seconds=1)) as egress:
-        perform(egress, attempt(server.url()))
+        perform(egress, build_attempt(server.url()))
         assert is_connected_to(server.port)
         ends_at = time.monotonic() + 5
         while is_connected_to(server.port) and time.monotonic() < ends_at:
             time.sleep(0.05)
         assert not is_connected_to(server.port)
-        assert isinstance(perform(egress, attempt(server.url())), Responded)
+        assert isinstance(perform(egress, build_attempt(server.url())), Responded)
 
 
 def is_connected_to(port: int) -> bool:
@@ -126,7 +126,7 @@ def is_connected_to(port: int) -> bool:
 def test_sockets_do_not_leak_into_child_processes() -> None:
     with hostile.listening_only() as hanging, running() as egress:
         before = list_descriptors()
-        egress.send([attempt(hanging.url(), timeout=30)])
+        egress.send([build_attempt(hanging.url(), timeout=30)])
         egress.collect(0.2)
         opened = list_descriptors() - before
         inheritable = [fd for fd in opened if is_socket(fd) and os.get_inheritable(fd)]
@@ -209,7 +209,7 @@ def test_an_invalid_attempt_does_not_affect_others(
     caplog.set_level(logging.CRITICAL)
     with answering(ok) as server, running() as egress:
         given: dict[str, Any] = {"url": server.url(), "method": "POST", "key": "bad"} | broken
-        egress.send([attempt(server.url(), key="good"), attempt(**given)])
+        egress.send([build_attempt(server.url(), key="good"), build_attempt(**given)])
         outcomes = {o.key: o for o in gather(egress, 2)}
     assert isinstance(outcomes["good"], Responded)
     bad = outcomes["bad"]
@@ -238,15 +238,15 @@ def test_a_bug_ends_the_attempt_and_not_the_thread(
     limits = Limits(dns_keep_seconds=0)
     with answering(ok) as server, running(policy, limits, lookup=lambda _host: ["127.0.0.1"]) as egress:
         named = f"http://name.example:{server.port}/"
-        assert isinstance(perform(egress, attempt(server.url())), Responded)
+        assert isinstance(perform(egress, build_attempt(server.url())), Responded)
         monkeypatch.setattr(BrokenPolicy, "broken", True)
         for url in (server.url(), named, "http://127.0.0.9/"):
-            outcome = perform(egress, attempt(url, tenant="t-1"))
+            outcome = perform(egress, build_attempt(url, tenant="t-1"))
             assert isinstance(outcome, Errored)
             assert outcome.kind is ErrorKind.PROTOCOL
         monkeypatch.setattr(BrokenPolicy, "broken", False)
-        assert isinstance(perform(egress, attempt(server.url())), Responded)
-        assert isinstance(perform(egress, attempt(named)), Responded)
+        assert isinstance(perform(egress, build_attempt(server.url())), Responded)
+        assert isinstance(perform(egress, build_attempt(named)), Responded)
     lines = [json.loads(line) for line in caplog.text.splitlines()]
     assert all("a bug" in line["exception"] for line in lines)
     assert ("attempt_not_prepared", "t-1") in {(line["event"], line.get("tenant_id")) for line in lines}
@@ -257,7 +257,7 @@ def test_an_attempt_ends_in_time_even_when_libcurl_forgets_it(monkeypatch: pytes
         assert egress._loop is not None
         monkeypatch.setattr(egress._loop._multi, "take_finished", lambda: iter(()))
         started = time.monotonic()
-        outcome = perform(egress, attempt(hanging.url(), timeout=0.2))
+        outcome = perform(egress, build_attempt(hanging.url(), timeout=0.2))
         assert time.monotonic() - started <= 0.2 + allow_for_load(0.5)
     assert isinstance(outcome, Errored)
     assert outcome.kind is ErrorKind.TIMEOUT
@@ -267,7 +267,7 @@ def test_an_attempt_ends_in_time_even_when_libcurl_forgets_it(monkeypatch: pytes
 def test_an_error_message_contains_no_control_characters_of_the_server() -> None:
     evil = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: x\x1b[31mred\r\n\r\n"
     with hostile.serving(hostile.send_once(evil)) as server, running() as egress:
-        outcome = perform(egress, attempt(server.url()))
+        outcome = perform(egress, build_attempt(server.url()))
     assert isinstance(outcome, Errored)
     assert outcome.kind is ErrorKind.PROTOCOL
     assert outcome.message.isprintable()
@@ -283,7 +283,7 @@ def test_a_lookup_that_fails_is_a_dns_error(error: Exception) -> None:
         raise error
 
     with running(lookup=look_up) as egress:
-        outcome = perform(egress, attempt("http://unknown.example/?secret=1"))
+        outcome = perform(egress, build_attempt("http://unknown.example/?secret=1"))
     assert isinstance(outcome, Errored)
     assert outcome.kind is ErrorKind.DNS
     assert "unknown.example" in outcome.message
@@ -293,7 +293,7 @@ def test_a_lookup_that_fails_is_a_dns_error(error: Exception) -> None:
 
 def test_a_name_without_addresses_is_a_dns_error() -> None:
     with running(lookup=lambda _host: []) as egress:
-        outcome = perform(egress, attempt("http://empty.example/"))
+        outcome = perform(egress, build_attempt("http://empty.example/"))
     assert isinstance(outcome, Errored)
     assert outcome.kind is ErrorKind.DNS
 
@@ -307,7 +307,7 @@ def test_one_lookup_serves_all_attempts_that_wait_for_it() -> None:
         return ["127.0.0.1"]
 
     with answering(ok) as server, running(lookup=look_up) as egress:
-        egress.send([attempt(f"http://name.example:{server.port}/{n}", key=n) for n in range(300)])
+        egress.send([build_attempt(f"http://name.example:{server.port}/{n}", key=n) for n in range(300)])
         assert len(gather(egress, 300)) == 300
     assert asked == ["name.example"]
 
@@ -317,7 +317,7 @@ def test_many_threads_may_send_at_once() -> None:
 
         def send(first: int) -> None:
             for n in range(first, first + 100):
-                egress.send([attempt(server.url(), key=n)])
+                egress.send([build_attempt(server.url(), key=n)])
 
         threads = [threading.Thread(target=send, args=(first,)) for first in range(0, 400, 100)]
         for thread in threads:

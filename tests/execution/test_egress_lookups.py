@@ -14,7 +14,7 @@ from execution.addresses import AddressPolicy
 from execution.egress import Egress, Limits
 from execution.outcome import Attempt, Errored, ErrorKind, Outcome, Responded
 from tests.execution import hostile
-from tests.execution.hostile import LOOPBACK, answering, attempt, gather, perform, running
+from tests.execution.hostile import LOOPBACK, answering, build_attempt, gather, perform, running
 
 NEVER_FRESH = Limits(dns_keep_seconds=0)  # addresses are never fresh when they are needed again
 
@@ -60,7 +60,7 @@ def running_with_names(
 
 def call_unanswered_names(count: int, tenant: str) -> list[Attempt]:
     return [
-        attempt(f"http://{tenant}-{n}.dark/", timeout=30, key=(tenant, n), tenant=tenant)
+        build_attempt(f"http://{tenant}-{n}.dark/", timeout=30, key=(tenant, n), tenant=tenant)
         for n in range(count)
     ]
 
@@ -91,7 +91,7 @@ def test_unanswered_lookups_of_one_tenant_do_not_delay_another() -> None:
     with running_with_names(names) as (egress, port):
         egress.send(call_unanswered_names(100, "a"))
         names.wait_for(32)
-        outcome = perform(egress, attempt(f"http://healthy.example:{port}/", tenant="b"))
+        outcome = perform(egress, build_attempt(f"http://healthy.example:{port}/", tenant="b"))
         assert isinstance(outcome, Responded)
     assert len([name for name in names.asked if name.endswith(".dark")]) == 32
 
@@ -99,7 +99,7 @@ def test_unanswered_lookups_of_one_tenant_do_not_delay_another() -> None:
 def test_unanswered_lookups_do_not_delay_a_name_that_was_resolved_before() -> None:
     names = FakeNames()
     with running_with_names(names, NEVER_FRESH) as (egress, port):
-        healthy = attempt(f"http://healthy.example:{port}/", tenant="a")
+        healthy = build_attempt(f"http://healthy.example:{port}/", tenant="a")
         assert isinstance(perform(egress, healthy), Responded)
         egress.send(call_unanswered_names(100, "a"))
         names.wait_for(33)
@@ -109,7 +109,7 @@ def test_unanswered_lookups_do_not_delay_a_name_that_was_resolved_before() -> No
 def test_a_name_that_was_resolved_before_is_looked_up_first() -> None:
     names = FakeNames()
     with running_with_names(names, Limits(dns_keep_seconds=0, dns_threads=4)) as (egress, port):
-        healthy = attempt(f"http://healthy.example:{port}/", tenant="a")
+        healthy = build_attempt(f"http://healthy.example:{port}/", tenant="a")
         assert isinstance(perform(egress, healthy), Responded)
         egress.send(call_unanswered_names(3, "a"))
         assert keeps_responding(egress, healthy)
@@ -122,9 +122,9 @@ def test_a_name_that_two_tenants_call_does_not_wait_in_the_queue_of_one() -> Non
     names = FakeNames()
     with running_with_names(names) as (egress, port):
         shared = f"http://shared.example:{port}/"
-        egress.send([*call_unanswered_names(100, "a"), attempt(shared, key="a", tenant="a")])
+        egress.send([*call_unanswered_names(100, "a"), build_attempt(shared, key="a", tenant="a")])
         names.wait_for(32)
-        egress.send([attempt(shared, key="b", tenant="b")])
+        egress.send([build_attempt(shared, key="b", tenant="b")])
         outcomes = gather(egress, 2)
     assert {outcome.key for outcome in outcomes if isinstance(outcome, Responded)} == {"a", "b"}
     assert names.asked.count("shared.example") == 1
@@ -146,7 +146,7 @@ def test_a_name_that_nobody_waits_for_is_not_looked_up() -> None:
         egress.send(call_unanswered_names(100, "a"))
         assert {get_error_kind(outcome) for outcome in gather(egress, 100)} == {ErrorKind.DNS}
         names.over.set()
-        outcome = perform(egress, attempt(f"http://healthy.example:{port}/", tenant="a"))
+        outcome = perform(egress, build_attempt(f"http://healthy.example:{port}/", tenant="a"))
     assert isinstance(outcome, Responded)
     assert names.asked == ["a-0.dark", "healthy.example"]
 
@@ -154,7 +154,7 @@ def test_a_name_that_nobody_waits_for_is_not_looked_up() -> None:
 def test_a_name_whose_lookup_was_given_up_is_looked_up_with_the_next_call() -> None:
     names = FakeNames()
     with running_with_names(names, Limits(dns_threads=4, dns_timeout=0.2)) as (egress, port):
-        late = attempt(f"http://late.example:{port}/", timeout=30, tenant="a")
+        late = build_attempt(f"http://late.example:{port}/", timeout=30, tenant="a")
         egress.send(call_unanswered_names(1, "a"))
         names.wait_for(1)
         egress.send([late])
@@ -169,7 +169,7 @@ def test_a_name_whose_lookup_was_given_up_is_looked_up_with_the_next_call() -> N
 def test_known_addresses_are_used_while_lookups_fail(trouble: Exception | None) -> None:
     names = FakeNames()
     with running_with_names(names, NEVER_FRESH) as (egress, port):
-        named = attempt(f"http://name.example:{port}/")
+        named = build_attempt(f"http://name.example:{port}/")
         assert isinstance(perform(egress, named), Responded)
         names.answer = trouble  # None makes the lookup hang
         assert keeps_responding(egress, named)
@@ -179,12 +179,12 @@ def test_known_addresses_are_used_while_lookups_fail(trouble: Exception | None) 
 def test_a_name_that_no_longer_exists_is_not_called_any_more(answer: Sequence[str] | Exception) -> None:
     names = FakeNames()
     with running_with_names(names, NEVER_FRESH) as (egress, port):
-        named = attempt(f"http://name.example:{port}/")
+        named = build_attempt(f"http://name.example:{port}/")
         assert isinstance(perform(egress, named), Responded)
         names.answer = answer
         assert find_first_error(egress, named) is ErrorKind.DNS
         names.answer = None
-        assert get_error_kind(perform(egress, attempt(named.url, timeout=0.6))) is ErrorKind.TIMEOUT
+        assert get_error_kind(perform(egress, build_attempt(named.url, timeout=0.6))) is ErrorKind.TIMEOUT
 
 
 def test_a_name_that_is_rebound_after_failed_lookups_is_checked_again() -> None:
@@ -195,7 +195,7 @@ def test_a_name_that_is_rebound_after_failed_lookups_is_checked_again() -> None:
         answering(lambda _request: hostile.OK) as server,
         running(AddressPolicy(allow=frozenset({server.address})), limits, names) as egress,
     ):
-        named = attempt(f"http://name.example:{server.port}/")
+        named = build_attempt(f"http://name.example:{server.port}/")
         assert isinstance(perform(egress, named), Responded)
         names.answer = OSError(5, "broken")
         assert keeps_responding(egress, named)

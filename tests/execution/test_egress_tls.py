@@ -12,7 +12,7 @@ from tests.execution import hostile
 from tests.execution.hostile import (
     Authority,
     answering,
-    attempt,
+    build_attempt,
     make_authority,
     perform,
     running,
@@ -42,7 +42,7 @@ def test_a_certified_server_is_called_under_its_name(authority: Authority) -> No
         answering(ok, authority.server_context(NAME, seen=names)) as server,
         running(lookup=to_loopback, ca_file=authority.ca_file) as egress,
     ):
-        outcome = perform(egress, attempt(f"https://{NAME}:{server.port}/"))
+        outcome = perform(egress, build_attempt(f"https://{NAME}:{server.port}/"))
     assert isinstance(outcome, Responded), outcome
     assert outcome.timings.tls_ms > 0
     assert names == [NAME]
@@ -55,7 +55,7 @@ def test_tls_connections_are_reused(authority: Authority) -> None:
         running(lookup=to_loopback, ca_file=authority.ca_file) as egress,
     ):
         for _ in range(5):
-            assert isinstance(perform(egress, attempt(f"https://{NAME}:{server.port}/")), Responded)
+            assert isinstance(perform(egress, build_attempt(f"https://{NAME}:{server.port}/")), Responded)
     assert server.connections == 1
 
 
@@ -68,7 +68,7 @@ def test_a_certificate_must_be_for_the_name_and_from_a_known_authority(
         answering(ok, authority.server_context(certified)) as server,
         running(lookup=to_loopback, ca_file=authority.ca_file if trusted else None) as egress,
     ):
-        outcome = perform(egress, attempt(f"https://{NAME}:{server.port}/"))
+        outcome = perform(egress, build_attempt(f"https://{NAME}:{server.port}/"))
     assert isinstance(outcome, Errored)
     assert outcome.kind is ErrorKind.TLS
     assert not outcome.may_have_been_sent
@@ -88,7 +88,7 @@ def reset_in_handshake(connection: socket.socket) -> None:
 @pytest.mark.parametrize("behavior", [greet, reset_in_handshake])
 def test_a_handshake_that_fails_is_a_tls_error(behavior: hostile.Behavior) -> None:
     with serving(behavior) as server, running() as egress:
-        outcome = perform(egress, attempt(f"https://127.0.0.1:{server.port}/"))
+        outcome = perform(egress, build_attempt(f"https://127.0.0.1:{server.port}/"))
     assert isinstance(outcome, Errored)
     assert outcome.kind is ErrorKind.TLS, outcome
     assert not outcome.may_have_been_sent
@@ -103,6 +103,6 @@ def test_old_protocol_versions_are_refused(authority: Authority) -> None:
         answering(ok, context) as server,
         running(lookup=to_loopback, ca_file=authority.ca_file) as egress,
     ):
-        outcome = perform(egress, attempt(f"https://{NAME}:{server.port}/"))
+        outcome = perform(egress, build_attempt(f"https://{NAME}:{server.port}/"))
     assert isinstance(outcome, Errored)
     assert outcome.kind is ErrorKind.TLS

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from execution.outcome import Errored, ErrorKind
 from execution.url_rules import BadHeader, BadUrl, check_headers, format_header_line, parse_target
 from tests.execution import hostile
-from tests.execution.hostile import answering, attempt, perform, running
+from tests.execution.hostile import answering, build_attempt, perform, running
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_a_line_given_to_libcurl_is_one_line(name: str, value: str) -> None:
 )
 def test_the_egress_itself_sends_no_header_that_breaks_its_line(header: tuple[str, str]) -> None:
     with answering(lambda _request: hostile.OK) as server, running() as egress:
-        outcome = perform(egress, attempt(server.url(), headers=[header]))
+        outcome = perform(egress, build_attempt(server.url(), headers=[header]))
     assert isinstance(outcome, Errored)
     assert outcome.kind is ErrorKind.EGRESS
     assert not outcome.may_have_been_sent
@@ -170,7 +170,7 @@ def test_the_egress_itself_sends_no_header_that_breaks_its_line(header: tuple[st
 def test_the_egress_refuses_methods_that_it_does_not_know() -> None:
     with answering(lambda _request: hostile.OK) as server, running() as egress:
         for method in ("get", "CONNECT", "TRACE", "GET / HTTP/1.1\r\nX: y", ""):
-            outcome = perform(egress, attempt(server.url(), method))
+            outcome = perform(egress, build_attempt(server.url(), method))
             assert isinstance(outcome, Errored)
             assert outcome.kind is ErrorKind.EGRESS
     assert server.connections == 0
@@ -178,7 +178,7 @@ def test_the_egress_refuses_methods_that_it_does_not_know() -> None:
 
 def test_a_request_body_has_a_maximum_size() -> None:
     with answering(lambda _request: hostile.OK) as server, running() as egress:
-        outcome = perform(egress, attempt(server.url(), "POST", body=bytes(1_000_001)))
+        outcome = perform(egress, build_attempt(server.url(), "POST", body=bytes(1_000_001)))
     assert isinstance(outcome, Errored)
     assert outcome.kind is ErrorKind.TOO_LARGE
     assert not outcome.may_have_been_sent
