@@ -4,15 +4,15 @@
   canvas.width = canvas.height = 1;
   const brush = canvas.getContext("2d", { willReadFrequently: true });
   const known = new Map();
-  const rgba = (colour) => {
-    if (!known.has(colour)) {
+  const rgba = (color) => {
+    if (!known.has(color)) {
       brush.clearRect(0, 0, 1, 1);
-      brush.fillStyle = colour;
+      brush.fillStyle = color;
       brush.fillRect(0, 0, 1, 1);
       const [r, g, b, a] = brush.getImageData(0, 0, 1, 1).data;
-      known.set(colour, [r, g, b, a / 255]);
+      known.set(color, [r, g, b, a / 255]);
     }
-    return known.get(colour);
+    return known.get(color);
   };
   const over = ([r, g, b, a], [R, G, B]) => [r * a + R * (1 - a), g * a + G * (1 - a), b * a + B * (1 - a), 1];
   const luminance = ([r, g, b]) => {
@@ -22,9 +22,9 @@
   const behind = (element) => {
     const layers = [];
     for (let at = element; at; at = at.parentElement) {
-      const colour = rgba(getComputedStyle(at).backgroundColor);
-      if (colour[3] > 0) layers.push(colour);
-      if (colour[3] === 1) break;
+      const color = rgba(getComputedStyle(at).backgroundColor);
+      if (color[3] > 0) layers.push(color);
+      if (color[3] === 1) break;
     }
     return layers.reduceRight((below, layer) => over(layer, below), [255, 255, 255, 1]);
   };
@@ -44,9 +44,9 @@
     const text = node.textContent.trim();
     if (!text || hidden(element)) continue;
     const style = getComputedStyle(element);
-    const colour = rgba(element instanceof SVGElement ? style.fill : style.color);
+    const color = rgba(element instanceof SVGElement ? style.fill : style.color);
     const below = behind(element);
-    const seen = over([colour[0], colour[1], colour[2], colour[3] * opacity(element)], below);
+    const seen = over([color[0], color[1], color[2], color[3] * opacity(element)], below);
     const [light, dark] = [luminance(seen), luminance(below)].sort((a, b) => b - a);
     const ratio = (light + 0.05) / (dark + 0.05);
     const size = parseFloat(style.fontSize);
