@@ -274,11 +274,11 @@ def list_grid_values(highest: float) -> list[int]:
     """Return the grid lines from 0 to at least `highest`, in steps of 1, 2 or 5 times a power of ten."""
     step = 1
     while step * MAX_GRID_LINES < highest:
-        step = _next_nice(step)
+        step = _find_next_step(step)
     return [n * step for n in range(max(2, math.ceil(highest / step) + 1))]
 
 
-def _next_nice(step: int) -> int:
+def _find_next_step(step: int) -> int:
     return step * 5 // 2 if str(step).startswith("2") else step * 2
 
 
@@ -287,11 +287,11 @@ def _build_labels(slices: Sequence[ChartSlice], span: ChartSpan) -> list[Tick]:
     ticks = []
     for n, one in enumerate(slices):
         if (one.starts_at - EPOCH) % apart == timedelta():
-            ticks.append(Tick(_format_percent(n * width), one.starts_at.strftime(_label_format(span))))
+            ticks.append(Tick(_format_percent(n * width), one.starts_at.strftime(_choose_label_format(span))))
     return ticks
 
 
-def _label_format(span: ChartSpan) -> str:
+def _choose_label_format(span: ChartSpan) -> str:
     if span.length <= DAY:
         return "%H:%M"
     return "%a" if span.length <= 7 * DAY else "%-d %b"

@@ -188,7 +188,7 @@ class RevokeKey(KeyView):
             "Revoke",
             back_to=self.list_address(tenant_id),
             text=f"Requests with the key es_…_{key.key_id}_… are refused within a second. This cannot be undone. "
-            f"{_last_use(key)} To switch to a new key without interruption, rotate it instead.",
+            f"{_format_last_use(key)} To switch to a new key without interruption, rotate it instead.",
             danger=True,
         )
 
@@ -206,7 +206,7 @@ def _revoke(key_id: str) -> None:
         raise Conflict("wrong_state", "This key has already been revoked.")
 
 
-def _last_use(key: ApiKey) -> str:
+def _format_last_use(key: ApiKey) -> str:
     if key.last_used_at is None:
         return "It has never been used."
     return f"It was last used on {key.last_used_at:%Y-%m-%d} around {key.last_used_at:%H:%M} UTC."

@@ -44,7 +44,7 @@ class TimersPage(ConsoleView):
         now = db_now()
         cluster = read_cluster(now, Slot.objects.order_by("name"))
         waiting = measure_backlog(now, MAX_COUNTED)
-        oldest = _overdue_by(cluster, waiting)
+        oldest = _compute_overdue(cluster, waiting)
         rows = list_shard_states(listed, now, after, SHARDS_PER_PAGE + 1)
         namespaces = list_all_namespaces(MAX_NAMESPACES + 1)
         overdue = check_overdue(waiting.overdue, oldest)
@@ -70,7 +70,7 @@ class TimersPage(ConsoleView):
         return self.render(context)
 
 
-def _overdue_by(cluster: ClusterState, waiting: Backlog | ShardState) -> timedelta:
+def _compute_overdue(cluster: ClusterState, waiting: Backlog | ShardState) -> timedelta:
     return max(timedelta(), cluster.now - waiting.first_due) if waiting.first_due else timedelta()
 
 
@@ -100,5 +100,5 @@ def _build_shard_row(state: ShardState, cluster: ClusterState) -> dict[str, Any]
         "host": (state.shard.metadata or {}).get("host", ""),
         "first_due": state.first_due,
         "overdue": state.overdue,
-        "late": not OVERDUE.rate(_overdue_by(cluster, state)).is_ok,
+        "late": not OVERDUE.rate(_compute_overdue(cluster, state)).is_ok,
     }

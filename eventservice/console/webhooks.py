@@ -117,7 +117,7 @@ class EnableEndpoint(ConsoleView):
     write_role = Role.ADMIN
 
     def post(self, request: HttpRequest, tenant_id: uuid.UUID, endpoint_id: uuid.UUID) -> HttpResponse:
-        endpoint = _endpoint(tenant_id, endpoint_id)
+        endpoint = _get_endpoint(tenant_id, endpoint_id)
         _act(
             self,
             "endpoint-enable",
@@ -133,7 +133,7 @@ class DisableEndpoint(ConfirmView):
     read_role = write_role = Role.ADMIN
 
     def get(self, request: HttpRequest, tenant_id: uuid.UUID, endpoint_id: uuid.UUID) -> HttpResponse:
-        endpoint = _endpoint(tenant_id, endpoint_id)
+        endpoint = _get_endpoint(tenant_id, endpoint_id)
         return self.render_confirmation(
             "Disable this endpoint?",
             "Disable",
@@ -144,7 +144,7 @@ class DisableEndpoint(ConfirmView):
         )
 
     def post(self, request: HttpRequest, tenant_id: uuid.UUID, endpoint_id: uuid.UUID) -> HttpResponse:
-        endpoint = _endpoint(tenant_id, endpoint_id)
+        endpoint = _get_endpoint(tenant_id, endpoint_id)
         _act(
             self,
             "endpoint-disable",
@@ -160,7 +160,7 @@ class DeleteEndpoint(ConfirmView):
     read_role = write_role = Role.ADMIN
 
     def get(self, request: HttpRequest, tenant_id: uuid.UUID, endpoint_id: uuid.UUID) -> HttpResponse:
-        endpoint = _endpoint(tenant_id, endpoint_id)
+        endpoint = _get_endpoint(tenant_id, endpoint_id)
         check_endpoint_unused(tenant_id, endpoint_id)
         return self.render_confirmation(
             "Delete this endpoint?",
@@ -171,7 +171,7 @@ class DeleteEndpoint(ConfirmView):
         )
 
     def post(self, request: HttpRequest, tenant_id: uuid.UUID, endpoint_id: uuid.UUID) -> HttpResponse:
-        endpoint = _endpoint(tenant_id, endpoint_id)
+        endpoint = _get_endpoint(tenant_id, endpoint_id)
         _act(self, "endpoint-remove", endpoint, lambda: delete_endpoint(tenant_id, endpoint_id))
         self.report_success("Endpoint deleted.")
         return self.redirect_back(reverse("console:webhooks"))
@@ -181,7 +181,7 @@ class ResendDeliveries(ConfirmView):
     nav = "outbox"
 
     def get(self, request: HttpRequest, tenant_id: uuid.UUID, endpoint_id: uuid.UUID) -> HttpResponse:
-        endpoint = _endpoint(tenant_id, endpoint_id)
+        endpoint = _get_endpoint(tenant_id, endpoint_id)
         return self.render_confirmation(
             "Resend failed deliveries?",
             "Resend",
@@ -191,7 +191,7 @@ class ResendDeliveries(ConfirmView):
         )
 
     def post(self, request: HttpRequest, tenant_id: uuid.UUID, endpoint_id: uuid.UUID) -> HttpResponse:
-        endpoint = _endpoint(tenant_id, endpoint_id)
+        endpoint = _get_endpoint(tenant_id, endpoint_id)
         count = _act(self, "endpoint-send-again", endpoint, lambda: _send_again(endpoint))
         self.report_success(f"{count:,} deliveries will be sent again.")
         return self.redirect_back(reverse("console:webhooks"))
@@ -202,7 +202,7 @@ def _act(page: ConsoleView, action: str, endpoint: WebhookEndpoint, command: Cal
     return page.run_audited(action, command, tenant_id=endpoint.tenant_id, subject=subject, url=url)
 
 
-def _endpoint(tenant_id: uuid.UUID, endpoint_id: uuid.UUID) -> WebhookEndpoint:
+def _get_endpoint(tenant_id: uuid.UUID, endpoint_id: uuid.UUID) -> WebhookEndpoint:
     endpoint = find_endpoint(tenant_id, endpoint_id)
     if endpoint is None:
         raise NotFound("webhook endpoint")

@@ -60,7 +60,7 @@ class ConsoleView(View):
         needed = self.read_role if request.method in SAFE_METHODS else self.write_role
         if role < needed:
             return self.render_error(
-                403, f"You need the {needed.group} role (you are {_article(role.group)} {role.group})."
+                403, f"You need the {needed.group} role (you are {_choose_article(role.group)} {role.group})."
             )
         return None
 
@@ -208,5 +208,5 @@ def redirect_see_other(address: str) -> HttpResponseRedirect:
     return response
 
 
-def _article(word: str) -> str:
+def _choose_article(word: str) -> str:
     return "an" if word[0] in "aeiou" else "a"

@@ -219,7 +219,7 @@ def _run_batch(run: BulkRun, user: Any, correlation_id: uuid.UUID) -> BulkRun:
     keys = run.calls[run.processed : run.processed + BATCH_SIZE]
     with transaction.atomic():
         if run.processed == 0 and not audit_log.list_actions_on(run.run_id, limit=1):
-            detail: dict[str, Any] = {"calls": len(run.calls), **_tag_detail(run)}
+            detail: dict[str, Any] = {"calls": len(run.calls), **_build_tag_detail(run)}
             audit_log.record_action(user, f"bulk-{run.action}", subject=run.run_id, **detail)
         skip_reasons = [_apply_to_call(run, key, user, correlation_id) for key in keys]
     return replace(
@@ -230,7 +230,7 @@ def _run_batch(run: BulkRun, user: Any, correlation_id: uuid.UUID) -> BulkRun:
     )
 
 
-def _tag_detail(run: BulkRun) -> dict[str, str]:
+def _build_tag_detail(run: BulkRun) -> dict[str, str]:
     return {"tag": run.tag} if run.tag else {}
 
 
@@ -240,7 +240,7 @@ def _apply_to_call(run: BulkRun, key: CallKey, user: Any, correlation_id: uuid.U
         with transaction.atomic():
             if not ACTIONS[run.action].apply(run, key, correlation_id):
                 return NOTHING_TO_DO
-            detail = {"bulk": str(run.run_id), **_tag_detail(run)}
+            detail = {"bulk": str(run.run_id), **_build_tag_detail(run)}
             audit_log.record_action(user, run.action, tenant_id=key[0], subject=key[1], **detail)
     except PendingLimitReached:
         raise  # it stops the whole run, which can be continued later

@@ -176,7 +176,7 @@ class RequestForm(BodyForm):
         initial: Mapping[str, Any] | None = None,
     ) -> None:
         """`initial` may also have `headers`, a list of rows, and the `date`, `time` and `zone` of the call."""
-        values = {"key": new_key(), **(initial or {})}
+        values = {"key": generate_key(), **(initial or {})}
         super().__init__(data, auto_id="%s", initial=values)
         self.now = now
         self.correlation_id = correlation_id or new_id()
@@ -198,7 +198,7 @@ class RequestForm(BodyForm):
         typed = {name: data.get(name, "") for name in (*cls.base_fields, *LocalTimeForm.base_fields)}
         headers = read_header_rows(data)
         return cls(
-            now=now, initial={**typed, "headers": headers, "key": typed["key"] or new_key(), **changes}
+            now=now, initial={**typed, "headers": headers, "key": typed["key"] or generate_key(), **changes}
         )
 
     # --- what the template shows ----------------------------------------------------------------------------------
@@ -283,7 +283,7 @@ class RequestForm(BodyForm):
                 "body": self.document,
             },
             "tags": self._list_tags(),
-            "idempotencyKey": get("key") or new_key(),
+            "idempotencyKey": get("key") or generate_key(),
             "timeoutSeconds": _parse_number(get("timeout")),
             "delivery": get("delivery") or None,
             "retryPolicy": {
@@ -355,7 +355,7 @@ class RequestForm(BodyForm):
         return next((row for row in self.header_rows if row.name.strip()[:200] == name), None)
 
 
-def new_key() -> str:
+def generate_key() -> str:
     """Return an idempotency key, by which a form that is sent twice creates one call."""
     return f"console-{new_id()}"
 

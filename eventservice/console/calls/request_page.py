@@ -14,7 +14,7 @@ from eventservice.console.base.views import ConsoleView, redirect_see_other
 from eventservice.console.calls.curl import InvalidCurl
 from eventservice.console.calls.presenters.http_exchange import build_exchange_context
 from eventservice.console.calls.presenters.list_row import parse_call_key
-from eventservice.console.calls.request_form import BodyForm, HeaderRow, RequestForm, new_key
+from eventservice.console.calls.request_form import BodyForm, HeaderRow, RequestForm, generate_key
 from eventservice.console.calls.request_prefill import (
     build_initial_from_call,
     find_only_tenant,
@@ -170,7 +170,7 @@ class NewCall(RequestView):
         if problem.code == "idempotency_conflict":
             existing = find_call_by_idempotency_key(command.tenant_id, command.idempotency_key or "")
             existing_call = command.tenant_id, existing
-            return self._show_typed({"key": new_key()}, existing_call=existing_call, status=409)
+            return self._show_typed({"key": generate_key()}, existing_call=existing_call, status=409)
         return self._show_typed(refused=problem.detail, status=problem.status_code)
 
 
