@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from django.db.models import QuerySet
+from django.db.models import Model, QuerySet
 
 MAX_COUNTED = 10_000
 
 
-def count_capped(rows: QuerySet[Any], key: str = "tenant_id") -> int:
+def count_capped(rows: QuerySet[Model], key: str = "tenant_id") -> int:
     """Count rows; MAX_COUNTED + 1 means "more than MAX_COUNTED".
 
     `key` is the first column of the table's indexes, so that an index alone answers.

@@ -1,7 +1,5 @@
 """System checks beyond single variables (kernel/env.py). Every command runs them before it starts."""
 
-from typing import Any
-
 from django.conf import settings
 from django.core.checks import CheckMessage, Warning, register
 
@@ -9,12 +7,12 @@ from eventservice.db.dialects import get_dialect
 
 
 @register()
-def check_driver(**kwargs: Any) -> list[CheckMessage]:
+def check_driver(**kwargs: object) -> list[CheckMessage]:
     return get_dialect().run_system_checks()
 
 
 @register()
-def check_lock_seconds(**kwargs: Any) -> list[CheckMessage]:
+def check_lock_seconds(**kwargs: object) -> list[CheckMessage]:
     # The lease must also cover a heartbeat that was just due (a quarter of it), and the pause after the failure.
     if not get_dialect().has_lock_timeout or settings.LOCK_SECONDS <= settings.NODE_LEASE_SECONDS / 2:
         return []

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
-from eventservice.db.dialects.configuration import DatabaseConfiguration, SessionLimits
+from eventservice.db.dialects.configuration import DatabaseConfiguration, DatabaseSettings, SessionLimits
 from eventservice.db.dialects.mariadb.configuration import MariaDBConfiguration
 from eventservice.db.dialects.postgresql.configuration import PostgreSQLConfiguration
 from eventservice.db.dialects.sqlite.configuration import SQLiteConfiguration
@@ -18,7 +17,7 @@ BY_SCHEME = {scheme: database for database in DATABASES for scheme in database.s
 BY_ENGINE = {database.engine: database for database in DATABASES}
 
 
-def read_database(env: Environment, base: Path, limits: SessionLimits) -> dict[str, Any]:
+def read_database(env: Environment, base: Path, limits: SessionLimits) -> DatabaseSettings:
     """Return the entry of Django's DATABASES for DATABASE_URL, or else for the SQLite file at DB_PATH."""
     url = env.string("DATABASE_URL", max_length=None)
     try:
@@ -35,7 +34,7 @@ def _find_file(env: Environment, base: Path) -> str:
     return str(base / Path(env.string("DB_PATH", "data/event_service.db")).expanduser())
 
 
-def parse_database_url(url: str) -> dict[str, Any]:
+def parse_database_url(url: str) -> DatabaseSettings:
     """Return the database that a URL names as an entry of DATABASES. Raise ValueError without quoting the URL."""
     parts = _split(url)
     database = BY_SCHEME.get(parts.scheme)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from django.apps import apps
@@ -63,7 +64,7 @@ class CompositeForeignKey(BaseConstraint):
             name=schema_editor.quote_name(self.name),
         )
 
-    def validate(self, *args: Any, **kwargs: Any) -> None:
+    def validate(self, *args: object, **kwargs: object) -> None:
         """Do nothing: the database itself refuses a wrong reference."""
 
     def __eq__(self, other: object) -> bool:
@@ -72,7 +73,7 @@ class CompositeForeignKey(BaseConstraint):
     def __hash__(self) -> int:
         return hash((self.name, self.fields, self.to, self.to_fields))
 
-    def deconstruct(self) -> Any:
+    def deconstruct(self) -> tuple[str, Sequence[object], dict[str, object]]:
         path, args, kwargs = super().deconstruct()
         return path, args, {**kwargs, "fields": self.fields, "to": self.to, "to_fields": self.to_fields}
 
@@ -100,6 +101,6 @@ class PollingIndex(LongNamedIndex):
             return super().create_sql(model, schema_editor, using, **kw)
         return LongNamedIndex(fields=self.full, name=self.name).create_sql(model, schema_editor, using, **kw)
 
-    def deconstruct(self) -> Any:
+    def deconstruct(self) -> tuple[str, Sequence[object], dict[str, object]]:
         path, args, kwargs = super().deconstruct()
         return path, args, {**kwargs, "full": self.full}

@@ -39,7 +39,11 @@ class Leases:
     """One owner's leases on the rows of a table. Every write is guarded by the version that was read."""
 
     def __init__(
-        self, model: type[Any], owner_id: uuid.UUID, length: timedelta, metadata: dict[str, Any] | None = None
+        self,
+        model: type[Any],
+        owner_id: uuid.UUID,
+        length: timedelta,
+        metadata: dict[str, object] | None = None,
     ):
         self.model = model
         self.owner_id = owner_id
@@ -98,7 +102,7 @@ class Leases:
             raise Fenced
 
 
-def lock_versions(model: type[Any], keys: Collection[int]) -> dict[int, int]:
+def lock_versions(model: type[Lease], keys: Collection[int]) -> dict[int, int]:
     if not keys:
         return {}
     table, column = model._meta.db_table, model._meta.pk.column

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.db import connection, models
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -24,6 +24,9 @@ from django.db.models.expressions import Expression
 from django.utils.dateparse import parse_datetime
 
 from eventservice.db.dialects import get_dialect
+
+if TYPE_CHECKING:
+    from django.db.models.sql.compiler import SQLCompiler
 
 _pinned: ContextVar[datetime | None] = ContextVar("pinned_database_time", default=None)
 
@@ -39,7 +42,7 @@ class DbNow(Expression):
         super().__init__()
         self.offset = offset
 
-    def as_sql(self, compiler: Any, connection: BaseDatabaseWrapper) -> Sql:  # type: ignore[override]
+    def as_sql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper) -> Sql:  # type: ignore[override]
         return _render(connection, self.offset)
 
 

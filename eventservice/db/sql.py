@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
+from typing import TYPE_CHECKING
 from uuid import UUID
 
 from django.db.models import CharField, Func, IntegerField
 
 from eventservice.db.dialects import get_dialect
+
+if TYPE_CHECKING:
+    from django.db.backends.base.base import BaseDatabaseWrapper
+    from django.db.models.expressions import Combinable
+    from django.db.models.sql.compiler import SQLCompiler, _AsSqlType
+
+    Operand = Combinable | str
 
 
 class Unindexed(Func):
@@ -16,7 +23,7 @@ class Unindexed(Func):
 
     arity = 1
 
-    def as_sql(self, compiler: Any, connection: Any, **context: Any) -> Any:  # type: ignore[override]
+    def as_sql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **context: object) -> _AsSqlType:  # type: ignore[override]
         return super().as_sql(compiler, connection, template=get_dialect(connection).fragments.unindexed)
 
 
@@ -26,11 +33,11 @@ class TimestampPrefix(Func):
     arity = 1
     output_field = CharField()
 
-    def __init__(self, moment: Any, length: int) -> None:
+    def __init__(self, moment: Operand, length: int) -> None:
         super().__init__(moment)
         self.length = length
 
-    def as_sql(self, compiler: Any, connection: Any, **context: Any) -> Any:  # type: ignore[override]
+    def as_sql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **context: object) -> _AsSqlType:  # type: ignore[override]
         template = get_dialect(connection).fragments.timestamp_prefix(self.length)
         return super().as_sql(compiler, connection, template=template)
 
@@ -41,21 +48,21 @@ class ElapsedSteps(Func):
     arity = 2
     output_field = IntegerField()
 
-    def __init__(self, end: Any, start: Any, *, step_ms: int, max_steps: int) -> None:
+    def __init__(self, end: Operand, start: Operand, *, step_ms: int, max_steps: int) -> None:
         super().__init__(end, start)
         self.step_ms = step_ms
         self.max_steps = max_steps
 
-    def as_sql(self, compiler: Any, connection: Any, **context: Any) -> Any:  # type: ignore[override]
+    def as_sql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **context: object) -> _AsSqlType:  # type: ignore[override]
         fragments = get_dialect(connection).fragments
         template, joiner = fragments.elapsed_steps(self.step_ms, self.max_steps)
         return super().as_sql(compiler, connection, template=template, arg_joiner=joiner)
 
 
-def placeholders(values: Collection[Any]) -> str:
+def placeholders(values: Collection[object]) -> str:
     return ", ".join(["%s"] * len(values))
 
 
-def as_uuid(value: Any) -> UUID:
+def as_uuid(value: UUID | str) -> UUID:
     """Return the UUID that a raw cursor has read: a string of digits on SQLite and MariaDB."""
     return value if isinstance(value, UUID) else UUID(value)

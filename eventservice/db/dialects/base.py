@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     Model = type[models.Model]
 
-Sql = tuple[str, list[Any]]
+Sql = tuple[str, list[object]]
 
 
 class Clock(ABC):
@@ -31,7 +31,7 @@ class Clock(ABC):
         """Return the present time, moved by `offset`."""
 
     @abstractmethod
-    def render_instant(self, value: Any) -> Sql:
+    def render_instant(self, value: object) -> Sql:
         """Return an instant that the backend has adapted, with the type that the present time has."""
 
 

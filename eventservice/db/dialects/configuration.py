@@ -4,8 +4,23 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Required, TypedDict
 from urllib.parse import SplitResult, parse_qsl, unquote
+
+
+class DatabaseSettings(TypedDict, total=False):
+    """An entry of Django's DATABASES, as far as this project sets it."""
+
+    ENGINE: Required[str]
+    NAME: Required[str]
+    USER: str
+    PASSWORD: str
+    HOST: str
+    PORT: str
+    OPTIONS: dict[str, str]
+    CONN_MAX_AGE: int | None
+    CONN_HEALTH_CHECKS: bool
+    TEST: dict[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,18 +39,18 @@ class DatabaseConfiguration(ABC):
     schemes: tuple[str, ...]
 
     @abstractmethod
-    def parse_url(self, url: SplitResult) -> dict[str, Any]:
+    def parse_url(self, url: SplitResult) -> DatabaseSettings:
         """Return the entry of DATABASES for this URL. Raise ValueError, without quoting the URL, if it is wrong."""
 
     @abstractmethod
-    def configure(self, database: dict[str, Any], limits: SessionLimits) -> None:
+    def configure(self, database: DatabaseSettings, limits: SessionLimits) -> None:
         """Add the options of a session to the entry."""
 
 
 class ServerConfiguration(DatabaseConfiguration):
     """A database server, as opposed to a file."""
 
-    def parse_url(self, url: SplitResult) -> dict[str, Any]:
+    def parse_url(self, url: SplitResult) -> DatabaseSettings:
         name = unquote(url.path).strip("/")
         if not name:
             raise ValueError(f"names no database: expected {url.scheme}://user:password@host:port/name")
@@ -49,6 +64,6 @@ class ServerConfiguration(DatabaseConfiguration):
             "OPTIONS": dict(parse_qsl(url.query)),
         }
 
-    def configure(self, database: dict[str, Any], limits: SessionLimits) -> None:
+    def configure(self, database: DatabaseSettings, limits: SessionLimits) -> None:
         # Connections stay open: a process reuses its own, and Django replaces one that has died.
-        database.update(CONN_MAX_AGE=None, CONN_HEALTH_CHECKS=True)
+        database |= {"CONN_MAX_AGE": None, "CONN_HEALTH_CHECKS": True}

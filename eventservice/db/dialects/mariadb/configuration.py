@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from eventservice.db.dialects.configuration import ServerConfiguration, SessionLimits
+from eventservice.db.dialects.configuration import DatabaseSettings, ServerConfiguration, SessionLimits
 
 
 class MariaDBConfiguration(ServerConfiguration):
     engine = "eventservice.db.dialects.mariadb"
     schemes = ("mysql", "mariadb")
 
-    def configure(self, database: dict[str, Any], limits: SessionLimits) -> None:
+    def configure(self, database: DatabaseSettings, limits: SessionLimits) -> None:
         super().configure(database, limits)
         database["OPTIONS"] |= {
             "charset": "utf8mb4",

@@ -33,7 +33,7 @@ class MariaDBClock(Clock):
         instant = connection.transaction_now.replace(tzinfo=UTC) + offset
         return self.render_instant(connection.ops.adapt_datetimefield_value(instant))
 
-    def render_instant(self, value: Any) -> Sql:
+    def render_instant(self, value: object) -> Sql:
         return "CAST(%s AS DATETIME(6))", [value]
 
 

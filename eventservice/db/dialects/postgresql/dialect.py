@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from django.db import OperationalError, connection
 
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 class PostgreSQLClock(Clock):
     """CURRENT_TIMESTAMP is the transaction's time."""
 
-    def render_now(self, connection: Any, offset: timedelta) -> Sql:
+    def render_now(self, connection: object, offset: timedelta) -> Sql:
         return render_moved("CURRENT_TIMESTAMP", "{now} + %s * INTERVAL '1 microsecond'", offset)
 
-    def render_instant(self, value: Any) -> Sql:
+    def render_instant(self, value: object) -> Sql:
         return "%s::timestamptz", [value]
 
 

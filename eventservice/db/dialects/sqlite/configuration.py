@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
 from urllib.parse import SplitResult, unquote
 
-from eventservice.db.dialects.configuration import DatabaseConfiguration, SessionLimits
+from eventservice.db.dialects.configuration import DatabaseConfiguration, DatabaseSettings, SessionLimits
 
 ENGINE = "eventservice.db.dialects.sqlite"
 
@@ -16,16 +15,16 @@ class SQLiteConfiguration(DatabaseConfiguration):
     engine = ENGINE
     schemes = ("sqlite",)
 
-    def parse_url(self, url: SplitResult) -> dict[str, Any]:
+    def parse_url(self, url: SplitResult) -> DatabaseSettings:
         # sqlite:///relative/path and sqlite:////absolute/path, as everywhere.
         path = unquote(url.path)
         if not path.strip("/"):
             raise ValueError("names no file: expected sqlite:///path/to/file.db")
         return self.at(path[1:])
 
-    def at(self, path: str) -> dict[str, Any]:
+    def at(self, path: str) -> DatabaseSettings:
         """Return the entry of DATABASES for a file."""
         return {"ENGINE": self.engine, "NAME": path}
 
-    def configure(self, database: dict[str, Any], limits: SessionLimits) -> None:
-        database.update(CONN_MAX_AGE=None, CONN_HEALTH_CHECKS=False)
+    def configure(self, database: DatabaseSettings, limits: SessionLimits) -> None:
+        database |= {"CONN_MAX_AGE": None, "CONN_HEALTH_CHECKS": False}

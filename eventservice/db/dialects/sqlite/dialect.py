@@ -41,7 +41,7 @@ class SQLiteClock(Clock):
             return f"strftime('{TIME_FORMAT.replace('%', '%%')}', {base}{modifier})", []
         return base, []
 
-    def render_instant(self, value: Any) -> Sql:
+    def render_instant(self, value: object) -> Sql:
         return "%s", [value]
 
 
