@@ -141,18 +141,18 @@ def test_running_out_of_descriptors_is_an_error_that_says_so() -> None:
     """Run in another process, whose limit is lowered below what the attempts need."""
     script = """
         import os, resource, socket
-        from tests.execution.hostile import attempt, gather, listening_only, answering, running, OK, perform
+        from tests.execution.hostile import build_attempt, gather, listening_only, answering, running, OK, perform
         from execution.egress import Limits
         with answering(lambda r: OK) as good, listening_only() as hanging, running() as egress:
-            perform(egress, attempt(good.url()))
+            perform(egress, build_attempt(good.url()))
             resource.setrlimit(resource.RLIMIT_NOFILE, (60, 60))
-            egress.send([attempt(hanging.url(), key=n, timeout=2) for n in range(200)])
+            egress.send([build_attempt(hanging.url(), key=n, timeout=2) for n in range(200)])
             outcomes = gather(egress, 200)
             kinds = {o.kind.value for o in outcomes}
             messages = [o.message for o in outcomes if o.kind.value == "Connect"]
             assert kinds == {"Connect", "Timeout"}, kinds
             assert messages and all("file descriptor" in message for message in messages), messages
-            assert perform(egress, attempt(good.url())).status == 200
+            assert perform(egress, build_attempt(good.url())).status == 200
             print("survived", len(outcomes))
     """
     assert run_alone(script) == "survived 200"
@@ -162,9 +162,9 @@ def test_it_opens_no_more_connections_than_the_process_has_descriptors_for() -> 
     script = """
         import resource
         resource.setrlimit(resource.RLIMIT_NOFILE, (300, 300))
-        from tests.execution.hostile import attempt, gather, listening_only, running
+        from tests.execution.hostile import build_attempt, gather, listening_only, running
         with listening_only() as hanging, running() as egress:
-            egress.send([attempt(hanging.url(), key=n, timeout=1) for n in range(600)])
+            egress.send([build_attempt(hanging.url(), key=n, timeout=1) for n in range(600)])
             outcomes = gather(egress, 600)
             print({o.kind.value for o in outcomes}, len(outcomes))
     """
@@ -174,13 +174,13 @@ def test_it_opens_no_more_connections_than_the_process_has_descriptors_for() -> 
 def test_an_egress_that_was_created_before_a_fork_can_be_started_after_it() -> None:
     script = """
         import os
-        from tests.execution.hostile import LOOPBACK, OK, answering, attempt, perform
+        from tests.execution.hostile import LOOPBACK, OK, answering, build_attempt, perform
         from execution.egress import Egress
         egress = Egress(LOOPBACK)
         child = os.fork()
         with answering(lambda request: OK) as server:
             egress.start()
-            status = perform(egress, attempt(server.url())).status
+            status = perform(egress, build_attempt(server.url())).status
             egress.close()
         if child == 0:
             os._exit(0 if status == 200 else 1)
