@@ -73,7 +73,7 @@ class SubmitServiceCall:
     def fingerprint(self) -> str:
         """A hash of what a repeat under the same idempotency key must have in common with the first submission. For a
         replay that is the origin alone, because the origin's tags may have changed."""
-        content: list[Any] = [str(self.replay_of)] if self.replay_of else [
+        content: list[object] = [str(self.replay_of)] if self.replay_of else [
             self.id_was_given and str(self.service_call_id),
             self.name, self.request.method, self.request.url, self.request.headers, self.request.body,
             self.due_at and self.due_at.isoformat(), self.delay and self.delay.total_seconds(),

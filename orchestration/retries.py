@@ -27,7 +27,7 @@ class RetryPolicy:
     def from_stored(cls, stored: Mapping[str, Any] | None) -> RetryPolicy:
         return cls(**stored) if stored else cls()
 
-    def to_stored(self) -> dict[str, Any]:
+    def to_stored(self) -> dict[str, int | float | None]:
         return {name: getattr(self, name) for name in self.__slots__}
 
     def compute_next_at(

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
 
 from django.db import connection
 
@@ -36,7 +35,7 @@ class Event:
     aggregate_id: uuid.UUID
     seq: int
     type: str
-    data: dict[str, Any]
+    data: Mapping[str, object]
     occurred_at: datetime
     correlation_id: uuid.UUID
     causation_id: uuid.UUID | None = None

@@ -220,7 +220,7 @@ _TERMINAL_EVENT = {
 }
 
 
-def _build_result_facts(row: LockedCall, meta: dict[str, Any]) -> dict[str, Any]:
+def _build_result_facts(row: LockedCall, meta: dict[str, Any]) -> dict[str, object]:
     response, error = meta.get("responseMeta", {}), meta.get("errorMeta", {})
     facts = {
         "attempt": row.attempt,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -114,7 +114,7 @@ def build_event(
     row: LockedCall,
     offset: int,
     kind: EventType,
-    data: dict[str, Any],
+    data: Mapping[str, object],
     now: datetime,
     cause: uuid.UUID | None = None,
 ) -> Event:

@@ -207,7 +207,9 @@ def build_row(
 
 
 def _build_submitted_events(command: SubmitServiceCall, timer: Timer, now: datetime) -> tuple[Event, Event]:
-    def build_event(seq: int, kind: EventType, data: dict[str, Any], causation_id: uuid.UUID | None) -> Event:
+    def build_event(
+        seq: int, kind: EventType, data: Mapping[str, object], causation_id: uuid.UUID | None
+    ) -> Event:
         return Event(
             command.tenant_id,
             command.service_call_id,

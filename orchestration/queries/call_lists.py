@@ -22,7 +22,7 @@ from itertools import islice
 from operator import itemgetter
 from typing import Any
 
-from django.db.models import Exists, F, OrderBy, OuterRef, Q, QuerySet, lookups
+from django.db.models import Exists, F, Model, OrderBy, OuterRef, Q, QuerySet, lookups
 
 from eventservice.db.sql import Unindexed
 from eventservice.tenants.models import DEFAULT_NAMESPACE
@@ -140,11 +140,11 @@ def _read_positions(
 
 
 def _read_in_order(
-    calls: QuerySet[Any],
+    calls: QuerySet[Model],
     order: Order,
     after: Position | None,
     limit: int,
-    wrap: Callable[[F], Any] = lambda column: column,
+    wrap: Callable[[F], F | Unindexed] = lambda column: column,
 ) -> list[Position]:
     """`wrap` is Unindexed where the rows are few: then they are to be sorted, and no index is to be walked."""
     names = order.column, "service_call_id"
@@ -166,7 +166,7 @@ def _match_beyond(first: Any, last: Any, descending: bool, after: Position) -> Q
 # --- step 1: few ------------------------------------------------------------------------------------------------
 
 
-def select_by_rare_id(call_filter: CallFilter) -> QuerySet[Any] | None:
+def select_by_rare_id(call_filter: CallFilter) -> QuerySet[Model] | None:
     """Select the matching calls if the filter names an id that only few calls share."""
     for column in RARE_ID_COLUMNS:
         if (value := getattr(call_filter, column)) is not None:
@@ -181,7 +181,7 @@ def list_few_ids(call_filter: CallFilter) -> list[uuid.UUID] | None:
     return None if found is None else list(set(found.values_list("service_call_id", flat=True)))
 
 
-def select_few(call_filter: CallFilter) -> QuerySet[Any] | None:
+def select_few(call_filter: CallFilter) -> QuerySet[Model] | None:
     """Select the calls that match one part of the filter, if there is a part that only few match."""
     for found in select_by_each_part(call_filter):
         found = found.order_by()
@@ -191,7 +191,7 @@ def select_few(call_filter: CallFilter) -> QuerySet[Any] | None:
     return None
 
 
-def select_by_each_part(call_filter: CallFilter) -> Iterator[QuerySet[Any]]:
+def select_by_each_part(call_filter: CallFilter) -> Iterator[QuerySet[Model]]:
     """Yield the calls, or tags, that match each part of the filter that has an index."""
     tags = ServiceCallTag.objects.for_tenant(call_filter.tenant_id)
     calls = ServiceCall.objects.for_tenant(call_filter.tenant_id)
@@ -244,7 +244,7 @@ def _walk_tag(
 
 
 def _walk_due(
-    calls: QuerySet[Any], call_filter: CallFilter, order: Order, after: Position | None, limit: int
+    calls: QuerySet[Model], call_filter: CallFilter, order: Order, after: Position | None, limit: int
 ) -> list[Position]:
     """Merge one walk for each status: the index begins with it."""
     within = build_range("due_at", call_filter.due_from, call_filter.due_to)
@@ -301,7 +301,7 @@ def match_without_index(
     return conditions
 
 
-def _compare(column: str, lookup: str, value: Any) -> Q:
+def _compare(column: str, lookup: str, value: object) -> Q:
     return Q(getattr(lookups, lookup)(Unindexed(F(column)), value))
 
 

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from django.db import connection
-from django.db.models import Case, Count, IntegerField, QuerySet, Sum, Value, When
+from django.db.models import Case, Count, IntegerField, Model, QuerySet, Sum, Value, When
 
 from eventservice.db.bounded_count import MAX_COUNTED
 from eventservice.tenants.models import DEFAULT_NAMESPACE
@@ -65,7 +65,7 @@ def count_submitted_since(filters: Sequence[CallFilter], since: datetime, max_co
 
 def count_by_tenant(filters: Sequence[CallFilter]) -> Sequence[int | None]:
     """Return the number of each tenant's calls, or None where the count needs more than one index."""
-    rows: list[QuerySet[Any]] = []
+    rows: list[QuerySet[Model]] = []
     for one in filters:
         indexed = list(select_by_each_part(one)) or [ServiceCall.objects.for_tenant(one.tenant_id)]
         if len(indexed) > 1 or one.namespace is not None or select_by_rare_id(one) is not None:
@@ -111,7 +111,7 @@ def _count_statuses_by_index(free: Sequence[CallFilter]) -> Counter[str]:
     return found
 
 
-def _select_few(free: CallFilter) -> QuerySet[Any] | None:
+def _select_few(free: CallFilter) -> QuerySet[Model] | None:
     rare = select_by_rare_id(free)
     if rare is not None:
         return rare[: MAX_COUNTED + 1]
@@ -154,7 +154,7 @@ def _count_latest(call_filter: CallFilter) -> tuple[int, bool]:
     return found["matching"] or 0, found["seen"] < MAX_ROWS_SCANNED
 
 
-def _count_each(rows: Sequence[QuerySet[Any]]) -> list[int]:
+def _count_each(rows: Sequence[QuerySet[Model]]) -> list[int]:
     """Count each up to MAX_COUNTED + 1, many in one statement."""
     counts: list[int] = []
     for start in range(0, len(rows), MAX_COUNTS_PER_STATEMENT):
@@ -162,7 +162,7 @@ def _count_each(rows: Sequence[QuerySet[Any]]) -> list[int]:
     return counts
 
 
-def _count_in_one_statement(rows: Sequence[QuerySet[Any]]) -> Sequence[int]:
+def _count_in_one_statement(rows: Sequence[QuerySet[Model]]) -> Sequence[int]:
     parts: list[str] = []
     params: list[Any] = []
     for one in rows:

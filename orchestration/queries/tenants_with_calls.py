@@ -8,7 +8,7 @@ from functools import reduce
 from operator import or_
 from typing import Any
 
-from django.db.models import OuterRef, Q, QuerySet, Subquery, lookups
+from django.db.models import Model, OuterRef, Q, QuerySet, Subquery, lookups
 
 from eventservice.tenants.models import Namespace, Tenant
 from orchestration.models import ServiceCall, ServiceCallTag
@@ -33,7 +33,7 @@ def list_tenants_with_id(
     return _filter_tenants(tenants, [[calls.filter(**{column: value})]], limit)
 
 
-def _build_index_lookups(call_filter: CallFilter) -> Iterator[list[QuerySet[Any]]]:
+def _build_index_lookups(call_filter: CallFilter) -> Iterator[list[QuerySet[Model]]]:
     """Yield for each part of the filter the queries one of which must find a call.
 
     They are in the order of their index. Without it, a planner that expects to find a row soon reads all rows if there is
@@ -59,7 +59,7 @@ def _build_index_lookups(call_filter: CallFilter) -> Iterator[list[QuerySet[Any]
 
 
 def _filter_tenants(
-    tenants: QuerySet[Any], looks: Iterable[list[QuerySet[Any]]], limit: int
+    tenants: QuerySet[Model], looks: Iterable[list[QuerySet[Model]]], limit: int
 ) -> dict[uuid.UUID, str]:
     for places in looks:
         # Not Exists: a planner may turn it into a join, which reads the calls of all tenants.

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db.models import F, Min, QuerySet, Sum
+from django.db.models import F, Min, Model, QuerySet, Sum
 
 from eventservice.db.bounded_count import MAX_COUNTED, count_capped
 from orchestration.models import CallRollup, HostRollup, Resolution, RollupMark, ServiceCall
@@ -224,25 +224,25 @@ def _compute_range(span: ChartSpan, now: datetime) -> tuple[datetime, datetime]:
     return end - span.length, end
 
 
-def _select_rows(model: Any, tenant_id: uuid.UUID | None) -> QuerySet[Any]:
+def _select_rows(model: Any, tenant_id: uuid.UUID | None) -> QuerySet[Model]:
     rows = model.across_tenants.all() if tenant_id is None else model.objects.for_tenant(tenant_id)
     return rows.order_by()  # type: ignore[no-any-return]
 
 
 def _select_range(
     model: Any, tenant_id: uuid.UUID | None, resolution: Resolution, begin: datetime, end: datetime
-) -> QuerySet[Any]:
+) -> QuerySet[Model]:
     return _select_rows(model, tenant_id).filter(
         resolution=resolution, starts_at__gte=begin, starts_at__lt=end
     )
 
 
-def _sum_outcomes(rows: QuerySet[Any]) -> Outcomes:
+def _sum_outcomes(rows: QuerySet[Model]) -> Outcomes:
     sums = rows.aggregate(**{name: Sum(name, default=0) for name in OUTCOME_COLUMNS.values()})
     return Outcomes(**{name: int(value) for name, value in sums.items()})
 
 
-def _compute_shares(rows: QuerySet[Any], key: str, whole: Outcomes) -> list[ChartShare]:
+def _compute_shares(rows: QuerySet[Model], key: str, whole: Outcomes) -> list[ChartShare]:
     """Return the largest shares, and what is left of `whole`."""
     sums = rows.values_list(key).annotate(*(Sum(name) for name in OUTCOME_COLUMNS.values()), total=Sum(ENDED))
     shares, rest = [], Outcomes(whole.succeeded, whole.failed, whole.canceled)

@@ -6,9 +6,8 @@ import uuid
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
-from django.db.models import Min, OuterRef, QuerySet, Subquery
+from django.db.models import Min, Model, OuterRef, QuerySet, Subquery
 
 from eventservice.db.bounded_count import count_capped
 from eventservice.tenants.directory import list_tenant_ids
@@ -74,7 +73,7 @@ def select_calls(tenant_id: uuid.UUID | None) -> QuerySet[ServiceCall]:
 
 
 def count_backlog(
-    scheduled: QuerySet[Any], now: datetime, count: Callable[[QuerySet[Any]], int]
+    scheduled: QuerySet[Model], now: datetime, count: Callable[[QuerySet[Model]], int]
 ) -> dict[str, int]:
     """Return how many calls are overdue, are due within each of BACKLOG_HORIZONS but not within the one before, and
     later."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from typing import Any
 
 from django.http import HttpRequest, HttpResponse
 
@@ -67,7 +66,7 @@ class CallDetailsPage(ConsoleView):
         }
         return self.render(context)
 
-    def _build_tab_context(self, call: CallDetails, attempts: Sequence[HttpExecution]) -> dict[str, Any]:
+    def _build_tab_context(self, call: CallDetails, attempts: Sequence[HttpExecution]) -> dict[str, object]:
         parameters = self.request.GET
         tab = parameters.get("tab", "")
         match tab if tab in TABS else "response" if attempts else "request":
@@ -84,7 +83,7 @@ class CallDetailsPage(ConsoleView):
                 return {"tab": "response", **build_response_context(call, parameters, url=url)}
 
 
-def _build_events_context(call: CallDetails, after: str) -> dict[str, Any]:
+def _build_events_context(call: CallDetails, after: str) -> dict[str, object]:
     """Return a page of events. `after` is the sequence number of the last event on the page before."""
     is_number = after.isascii() and after.isdecimal() and len(after) < 10
     start = int(after) if is_number else 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
@@ -106,7 +105,7 @@ class CallListUpdates(ConsoleView):
 # --- template contexts --------------------------------------------------------------------------------------------
 
 
-def build_frame_context(query: ListQuery, *, id_error: str = "") -> dict[str, Any]:
+def build_frame_context(query: ListQuery, *, id_error: str = "") -> dict[str, object]:
     """Return the context of everything around the calls, which is shown even if the calls cannot be."""
     return {
         "list_query": query,
@@ -127,7 +126,7 @@ def build_frame_context(query: ListQuery, *, id_error: str = "") -> dict[str, An
     }
 
 
-def _build_fields_context(query: ListQuery) -> dict[str, Any]:
+def _build_fields_context(query: ListQuery) -> dict[str, object]:
     texts = {name: query.parameters.get(name, "") for name in ("tenant", "id", "name", "host")}
     dates = {
         # An invalid time is shown as it was typed, for correction.
@@ -149,7 +148,7 @@ def _format_datetime_local(moment: datetime | None) -> str:
     return at.isoformat(timespec="seconds" if at.second or at.microsecond else "minutes")
 
 
-def _build_errors_context(query: ListQuery, id_error: str) -> dict[str, Any]:
+def _build_errors_context(query: ListQuery, id_error: str) -> dict[str, object]:
     """Separate the errors that have a field from the others, which are shown above the list."""
     texts = {name: f"{FILTER_LABELS.get(name, name)} {rule}." for name, rule in query.errors.items()}
     if id_error:
@@ -192,7 +191,7 @@ def _build_sort_header(query: ListQuery, name: str) -> dict[str, str]:
     return {"url": query.url(sort=next_sort), "state": state}
 
 
-def _build_tenant_offers(query: ListQuery) -> list[dict[str, Any]]:
+def _build_tenant_offers(query: ListQuery) -> list[dict[str, object]]:
     """Return the first tenants of too many, each with its own list."""
     filters = query.filters[:-1]  # the last one only tells that there are too many
     return [
@@ -205,7 +204,7 @@ def _build_tenant_offers(query: ListQuery) -> list[dict[str, Any]]:
     ]
 
 
-def build_counts_context(query: ListQuery, counts: CallCounts, *, since: datetime) -> dict[str, Any]:
+def build_counts_context(query: ListQuery, counts: CallCounts, *, since: datetime) -> dict[str, object]:
     """Return the context of the status chips. `since` is when the page was loaded: later calls count as new."""
     chosen = query.filter.statuses
     total = sum(counts.by_status.values())
@@ -232,7 +231,7 @@ def format_total(total: int, *, exact: bool) -> str:
     return format_capped(total) if exact or total > MAX_COUNTED else f"{total:,}+"
 
 
-def _build_pager_context(query: ListQuery, page: CallListPage, counts: CallCounts) -> Mapping[str, Any]:
+def _build_pager_context(query: ListQuery, page: CallListPage, counts: CallCounts) -> Mapping[str, object]:
     shown = len(page.calls)
     offset = _compute_offset(query.cursor, shown, is_first=page.preceding is None)
     if page.following is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Any
 
 from eventservice.api.schema.calls import RequestSpecSchema
 from execution.outcome import ErrorKind
@@ -71,7 +70,7 @@ def _explain_final_interruption(call: CallDetails) -> str:
     return "It was interrupted too often to be attempted again."
 
 
-def build_call_context(call: CallDetails, now: datetime, *, refresh_fast: bool = False) -> dict[str, Any]:
+def build_call_context(call: CallDetails, now: datetime, *, refresh_fast: bool = False) -> dict[str, object]:
     """Return what every page and fragment about a call shows."""
     status = Status(call.status)
     is_scheduled = status == Status.SCHEDULED

@@ -73,7 +73,7 @@ def _format_if_json(text: str) -> str | None:
         return None
 
 
-def format_json(value: Any) -> str:
+def format_json(value: object) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False)
 
 
@@ -85,7 +85,7 @@ def get_request_body(spec: Mapping[str, Any]) -> str | None:
     return StoredRequest.from_spec(spec).body_text
 
 
-def build_request_context(call: CallDetails, *, raw: bool) -> dict[str, Any]:
+def build_request_context(call: CallDetails, *, raw: bool) -> dict[str, object]:
     headers = call.request_spec.get("headers") or {}
     return {
         "body": build_body_view(get_request_body(call.request_spec), raw=raw),
@@ -151,7 +151,7 @@ def format_node(node: uuid.UUID, hostnames: Mapping[uuid.UUID, str]) -> str:
 
 def build_response_context(
     call: CallDetails, parameters: QueryDict, *, url: str, fragment: str = ""
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return the response to the attempt that `parameters` choose. `url` and `fragment` are those of its page."""
     attempt = get_chosen_attempt(call, parameters) if call.attempt else None
     if attempt is None:
@@ -172,7 +172,7 @@ def build_response_context(
 
 def build_exchange_context(
     call: CallDetails, parameters: QueryDict, *, url: str, fragment: str
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return the state of a call with its response, and its attempts if there are several. It refreshes fast."""
     attempts = list_attempts_without_bodies(*call.key)
     return {
