@@ -245,6 +245,11 @@ def find_unscoped_reads(source: Source, models: set[str]) -> list[str]:
             is_raw = node.attr in {"_default_manager", "_base_manager"}
             if is_raw or (node.attr == "objects" and not _is_scoped(source, node)):
                 found.append(source.complaint(node, f"unscoped: {'.'.join(get_name_chain(node))}"))
+        elif isinstance(node, ast.Call) and get_name_chain(node.func)[-1:] in SHORTCUTS:
+            # Given a model, Django's shortcuts read through its default manager.
+            first = get_name_chain(node.args[0]) if node.args else []
+            if len(first) == 1 and first[0] in models:
+                found.append(source.complaint(node, f"unscoped: {ast.unparse(node)}"))
     return found
 
 
@@ -258,6 +263,7 @@ def _is_scoped(source: Source, manager: ast.expr) -> bool:
     return False
 
 
+SHORTCUTS = (["get_object_or_404"], ["get_list_or_404"])
 # A new row carries its tenant in itself.
 SCOPED = {"for_tenant", "create", "bulk_create"}
 

@@ -110,6 +110,8 @@ def test_accepts_other_writes_and_reads(text: str) -> None:
         "f(models.ServiceCall.objects)",
         "every = ServiceCall.objects\nevery.for_tenant(t)\nevery.all()",
         "ServiceCall._default_manager.all()",
+        "get_object_or_404(ServiceCall, pk=1)",
+        "shortcuts.get_list_or_404(ServiceCall)",
     ],
 )
 def test_finds_a_query_without_a_tenant(text: str) -> None:

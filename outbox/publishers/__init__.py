@@ -1,7 +1,6 @@
 """The publishers: one package for each, with its `Publisher` in `publisher.py`.
 
-To add one, copy the package `log`, add the publisher to `build_publishers`, and add one line to
-tests/contracts/publishers.py.
+CONTRIBUTING.md describes how to add one.
 """
 
 from __future__ import annotations

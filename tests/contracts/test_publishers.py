@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
 
+import outbox.publishers
 from eventservice.kernel.ids import new_id
 from outbox.envelope import Envelope
 from outbox.models import OutboxEvent
@@ -111,3 +113,8 @@ def test_a_dispatcher_publishes_after_an_outage_what_was_not_accepted_during_it(
     assert drain(dispatcher) == 12
     assert set(map(tuple, list_first_sequences(subject.list_accepted()).values())) == {(1, 2, 3)}
     assert not OutboxEvent.across_tenants.filter(published_at=None).exists()
+
+
+def test_every_package_of_a_publisher_is_tested_here() -> None:
+    packages = {path.parent.name for path in Path(outbox.publishers.__path__[0]).glob("*/publisher.py")}
+    assert {type(build([]).publisher).__module__.split(".")[-2] for build in BUILDERS} == packages
