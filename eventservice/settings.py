@@ -90,7 +90,7 @@ TEMPLATES = [
 
 # The database ends the transaction of a frozen process after this time, so that its locks are released.
 IDLE_TRANSACTION_SECONDS = env.integer("DB_IDLE_TRANSACTION_SECONDS", 15, minimum=1, maximum=3600)
-# An engine that waits for a lock sends no heartbeat: see NODE_LEASE_SECONDS. SQLite has a time-out of its own.
+# An engine that waits for a lock sends no heartbeat: see NODE_LEASE_SECONDS. SQLite has a timeout of its own.
 LOCK_SECONDS = env.integer("DB_LOCK_SECONDS", 4, minimum=1, maximum=3600)
 STATEMENT_SECONDS = env.integer("DB_STATEMENT_SECONDS", 30, minimum=1, maximum=3600)
 
@@ -185,7 +185,7 @@ SPECTACULAR_SETTINGS = {
     "REDOC_DIST": "SIDECAR",
 }
 
-# Limits of the API: the body of a call, a request with one call, a batch, and the time-out of an attempt.
+# Limits of the API: the body of a call, a request with one call, a batch, and the timeout of an attempt.
 API_MAX_BODY_BYTES = env.integer("API_MAX_BODY_BYTES", 1_048_576, minimum=1024, maximum=64 * 1_048_576)
 API_MAX_REQUEST_BYTES = env.integer(
     "API_MAX_REQUEST_BYTES", 2 * 1_048_576, minimum=1024, maximum=128 * 1_048_576

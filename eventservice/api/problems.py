@@ -98,7 +98,7 @@ class Problem(APIException):
 
 
 class InvalidRequest(Problem):
-    """A request with everything that is wrong with it."""
+    """An invalid request, with all of its errors."""
 
     def __init__(self, errors: Sequence[FieldError]) -> None:
         count = "1 field is" if len(errors) == 1 else f"{len(errors)} fields are"

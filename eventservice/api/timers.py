@@ -101,7 +101,7 @@ class GetTimerView(TimerView):
     @describe(
         "getTimer",
         TAG,
-        "Get the pending timer with an id, or the last one that ended. This needs the scope `read` although it is a "
+        "Get the pending timer with an id, or the last one that succeeded or failed. This needs the scope `read` although it is a "
         "POST: an id can be any string, so it is not part of the address.",
         request=TimerKeySchema,
         response=TimerSchema,

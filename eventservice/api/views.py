@@ -100,7 +100,7 @@ class ApiView(GenericAPIView[Any]):
         return self.request.data
 
     def parse_body(self, model: type[M], *, context: object = None) -> M:
-        """Return the body as its model; raise Problem with everything that is wrong."""
+        """Return the body as its model; raise Problem with all errors."""
         return parse(model, self.get_document(), context=context)
 
     def parse_optional_body(self, model: type[M]) -> M:

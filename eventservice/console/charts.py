@@ -21,7 +21,7 @@ from eventservice.operators.formatting import (
 from orchestration.statistics.chart_data import ChartSlice, ChartSpan, Outcomes
 
 HEIGHT = 170
-# Pixels: even one call is visible and can be clicked.
+# The minimum height of a bar in pixels, so that a single call is visible and can be clicked.
 MIN_HEIGHT = 2
 MAX_GRID_LINES = 4
 # The share of a slice's width that its bar takes.

@@ -1,6 +1,7 @@
 """The diagnosis of the running system, and every threshold that it goes by.
 
-The console, `manage.py doctor` and /readyz report these findings. Nothing else decides that something is wrong.
+The console and `manage.py doctor` report these findings, and /readyz uses one of the checks. The dashboard adds failing hosts,
+and doctor adds checks of the installation.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from django.core.checks import CheckMessage, Error, register
 
 @register()
 def check_slices(**kwargs: object) -> list[CheckMessage]:
-    """Check the time-outs of django-q2, which itself only warns, and only of the first rule."""
+    """Check the timeouts of django-q2, which itself only warns, and only of the first rule."""
     cluster: dict[str, Any] = settings.Q_CLUSTER
     rules = {
         "timeout must exceed SLICE_SECONDS + DB_LOCK_SECONDS, or slices are killed that work as they should": (

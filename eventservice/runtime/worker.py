@@ -27,7 +27,7 @@ class WorkerRole(Protocol):
     """The work of a worker, one step at a time."""
 
     def step(self, max_wait: float, /) -> object:
-        """Do what there is to do. If there is nothing, wait for it, `max_wait` seconds at most."""
+        """Do the pending work, or wait up to `max_wait` seconds for some."""
 
     def stop(self, grace_seconds: float, /) -> None:
         """Hand over to other processes, and finish what has begun within the grace period."""

@@ -109,7 +109,7 @@ class Coverage:
     """How far the rollups reach: they contain what had ended by `until`. None: nothing has been counted yet."""
 
     until: datetime | None
-    # Calls from before the first rollup that were due before this are not in them yet.
+    # Calls that were due before this time are not in the rollups yet.
     history_until: datetime | None
 
 

@@ -102,7 +102,7 @@ def test_the_timeline_goes_from_submission_to_outcome(
             assert f"caused by {events[cause].event_type} …{str(cause)[-8:]}" in step
 
 
-def test_a_call_that_is_due_at_once_starts_with_its_submission(
+def test_the_timeline_of_an_immediate_call_begins_with_its_submission(
     viewer: Client, acme: Tenant, manual_engine: ManualEngine
 ) -> None:
     with pin_time(add_to_noon(0.000789)):

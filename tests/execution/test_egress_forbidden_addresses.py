@@ -276,7 +276,7 @@ def test_the_allow_list_lets_its_exact_address_and_port_through_and_nothing_else
 
 
 @pytest.mark.parametrize("name", ["http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY", "https_proxy"])
-def test_no_proxy_of_the_environment_is_connected_to(
+def test_proxy_variables_of_the_environment_are_ignored(
     name: str, canary: Canary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(name, f"http://127.0.0.1:{canary.port}")

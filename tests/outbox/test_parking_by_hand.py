@@ -22,7 +22,7 @@ def get_first(aggregate_id: Any) -> OutboxEvent:
     return found
 
 
-def test_its_aggregate_waits_and_others_are_published() -> None:
+def test_a_parked_event_delays_only_its_own_call() -> None:
     held, other = new_id(), new_id()
     store_run(held, 2)
     store_run(other, 2)

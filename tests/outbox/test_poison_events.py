@@ -13,7 +13,7 @@ from tests.outbox.support import RecordingPublisher, build_dispatcher, drain, st
 pytestmark = pytest.mark.django_db
 
 
-def test_its_aggregate_waits_and_all_others_are_published() -> None:
+def test_a_poison_event_delays_only_its_own_call() -> None:
     blocked, healthy = new_id(), new_id()
     second = store_run(blocked, 4)[1]
     store_run(healthy, 4)

@@ -88,7 +88,7 @@ def raise_for_members(rules: Mapping[str | int, str]) -> NoReturn:
 
 
 def parse(model: type[M], document: object, *, context: object = None) -> M:
-    """Return the document as its model; raise InvalidRequest with everything that is wrong."""
+    """Return the document as its model; raise InvalidRequest with all errors."""
     parsed, errors = validate(model, document, context=context)
     if parsed is None:
         raise InvalidRequest(errors)

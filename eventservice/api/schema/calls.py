@@ -330,7 +330,9 @@ class BatchItemSchema(ResponseModel):
     status: int = Field(description="202 if the item was accepted, otherwise 400 or 409.")
     service_call_id: uuid.UUID | None
     location: str | None
-    replayed: bool = Field(description="The call of an earlier request with the same idempotency key.")
+    replayed: bool = Field(
+        description="Whether an earlier request with the same idempotency key created this call."
+    )
     code: str | None
     detail: str | None
     errors: list[FieldErrorSchema]

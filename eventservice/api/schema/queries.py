@@ -41,7 +41,7 @@ class QueryModel(RequestModel):
 
 
 def parse_query(model: type[Q], parameters: QueryDict) -> Q:
-    """Return the query as its model; raise InvalidRequest with everything that is wrong."""
+    """Return the query as its model; raise InvalidRequest with all errors."""
     document: dict[str, Any] = {}
     errors: list[FieldError] = []
     for name, values in parameters.lists():

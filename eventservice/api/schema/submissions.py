@@ -211,7 +211,7 @@ class CallChangesSchema(RequestModel):
 
 
 def parse_submission(document: object, context: CallContext, at: str = "") -> SubmitServiceCall:
-    """Return the command that a document asks for; raise InvalidRequest with everything that is wrong."""
+    """Return the command that a document asks for; raise InvalidRequest with all errors."""
     command, errors = validate_submission(document, context, at)
     if command is None:
         raise InvalidRequest(errors)

@@ -11,7 +11,7 @@ from eventservice.kernel.findings import Finding, check
 
 
 def check_timeouts(queries: Mapping[str, str]) -> Finding:
-    """Check that none of the session's time-outs, each with the query for it, is switched off."""
+    """Check that none of the session's timeouts, each with the query for it, is switched off."""
     found = {name: str(fetch_value(query)) for name, query in queries.items()}
     unlimited = [name for name, value in found.items() if value.rstrip("0.") == ""]
     text = ", ".join(f"{name}={value}" for name, value in found.items())

@@ -1,4 +1,4 @@
-"""Checks of MariaDB for `manage.py doctor`: the tables' collation and the session's time-outs."""
+"""Checks of MariaDB for `manage.py doctor`: the tables' collation and the session's timeouts."""
 
 from __future__ import annotations
 

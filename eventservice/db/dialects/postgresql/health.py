@@ -1,4 +1,4 @@
-"""Checks of PostgreSQL for `manage.py doctor`: the session's time-outs and the planner's statistics."""
+"""Checks of PostgreSQL for `manage.py doctor`: the session's timeouts and the planner's statistics."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ ENGINE = "eventservice.db.dialects.sqlite"
 
 
 class SQLiteConfiguration(DatabaseConfiguration):
-    """A file. It has time-outs of its own (see base.py)."""
+    """A file. It has timeouts of its own (see base.py)."""
 
     engine = ENGINE
     schemes = ("sqlite",)

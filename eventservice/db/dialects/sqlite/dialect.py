@@ -84,7 +84,7 @@ class SQLiteFragments(Fragments):
         return f"SUBSTR(%(expressions)s, 1, {length})"
 
     def elapsed_steps(self, step_ms: int, max_steps: int) -> tuple[str, str]:
-        # To the millisecond: julian days hold no more.
+        # Rounded to milliseconds, the precision of a Julian day.
         days = "JULIANDAY(%(expressions)s)"
         steps = f"(CAST(ROUND(({days}) * 86400000) AS INTEGER) + {step_ms - 1}) / {step_ms}"
         return f"MIN({max_steps}, MAX(0, {steps}))", ") - JULIANDAY("
