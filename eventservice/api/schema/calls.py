@@ -182,6 +182,27 @@ class CallSchema(ResponseModel):
     attempts: int = Field(description="Attempts made so far, including the one that is running.")
 
 
+def _read_common_members(call: CallSummary | CallDetails) -> dict[str, Any]:
+    """Return the members of CallSchema for a stored call."""
+    return {
+        "service_call_id": call.service_call_id,
+        "tenant_id": call.tenant_id,
+        "name": call.name,
+        "status": Status(call.status),
+        "namespace": call.namespace,
+        "timer_id": call.external_id,
+        "submitted_at": call.submitted_at,
+        "due_at": call.due_at,
+        "started_at": call.started_at,
+        "finished_at": call.finished_at,
+        "tags": sorted(call.tags),
+        "favorite": FAVORITE in call.tags,
+        "correlation_id": call.correlation_id,
+        "replay_of": call.replay_of,
+        "attempts": call.attempt,
+    }
+
+
 class ListedRequestSchema(ResponseModel):
     method: Method
     url: str
@@ -197,21 +218,7 @@ class ListedCallSchema(CallSchema):
     @classmethod
     def from_call(cls, call: CallSummary) -> ListedCallSchema:
         return cls(
-            service_call_id=call.service_call_id,
-            tenant_id=call.tenant_id,
-            name=call.name,
-            status=Status(call.status),
-            namespace=call.namespace,
-            timer_id=call.external_id,
-            submitted_at=call.submitted_at,
-            due_at=call.due_at,
-            started_at=call.started_at,
-            finished_at=call.finished_at,
-            tags=sorted(call.tags),
-            favorite=FAVORITE in call.tags,
-            correlation_id=call.correlation_id,
-            replay_of=call.replay_of,
-            attempts=call.attempt,
+            **_read_common_members(call),
             request=ListedRequestSchema(method=call.method, url=call.url, host=call.host),
             outcome=OutcomeSummarySchema.from_stored(call.outcome_meta),
         )
@@ -238,21 +245,7 @@ class ServiceCallSchema(CallSchema):
         cls, call: CallDetails, timer: TimerSchedule | None, last_attempt: HttpExecution | None
     ) -> ServiceCallSchema:
         return cls(
-            service_call_id=call.service_call_id,
-            tenant_id=call.tenant_id,
-            name=call.name,
-            status=Status(call.status),
-            namespace=call.namespace,
-            timer_id=call.external_id,
-            submitted_at=call.submitted_at,
-            due_at=call.due_at,
-            started_at=call.started_at,
-            finished_at=call.finished_at,
-            tags=sorted(call.tags),
-            favorite=FAVORITE in call.tags,
-            correlation_id=call.correlation_id,
-            replay_of=call.replay_of,
-            attempts=call.attempt,
+            **_read_common_members(call),
             request_spec=RequestSpecSchema.from_stored(call.request_spec),
             outcome=call.outcome_meta,
             idempotency_key=call.idempotency_key,
