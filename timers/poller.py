@@ -84,7 +84,7 @@ NOTHING_HELD_BACK = HeldBack()
 
 
 class Search(NamedTuple):
-    """Where one pass looks for due timers. With `since`, it skips everything that was due by then."""
+    """The scope of one search for due timers. With `since`, it skips everything that was due by then."""
 
     shards: Sequence[int]
     now: datetime
