@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 from django import forms
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
 from pydantic import TypeAdapter, ValidationError
 
 from eventservice.api.formats import format_instant
@@ -56,8 +58,8 @@ class LocalTimeForm(forms.Form):
         return form
 
     @property
-    def time_zones(self) -> Mapping[str, list[str]]:
-        return list_time_zones()
+    def zone_options(self) -> SafeString:
+        return render_zone_options(str(self["zone"].value() or ""))
 
     def clean_zone(self) -> tzinfo:
         name = self.cleaned_data["zone"]
@@ -89,6 +91,21 @@ def list_time_zones() -> Mapping[str, list[str]]:
         by_region.setdefault(region, []).append(name)
     by_region["Other names"] = by_region.pop("Other names", [])
     return by_region
+
+
+@lru_cache(maxsize=16)
+def render_zone_options(chosen: str) -> SafeString:
+    """Return the options of the time zone select. They are cached: Django's templates take 3 ms for the 600 of them."""
+    return format_html_join(
+        "", "{}", ((_render_zone_group(*group, chosen),) for group in list_time_zones().items())
+    )
+
+
+def _render_zone_group(region: str, names: list[str], chosen: str) -> SafeString:
+    options = format_html_join(
+        "", "<option{}>{}</option>", ((" selected" if name == chosen else "", name) for name in names)
+    )
+    return format_html('<optgroup label="{}">{}</optgroup>', region, options) if region else options
 
 
 def find_due_time_error(moment: datetime) -> str | None:
