@@ -124,11 +124,11 @@ PAGES: dict[str, Show] = {
     "status": open_page("/calls/?limit=25"),
     "request": submit_request,
     "details": open_first_link("/calls/?name=Sync+stock&status=Failed", "td.go a", "?tab=attempts"),
-    "timers": open_page("/timers/"),
-    "outbox": open_page("/outbox/"),
+    "cluster": open_page("/cluster/"),
+    "events": open_page("/events/"),
     "tenants": open_page("/tenants/"),
     "tenant": open_first_link("/tenants/", "td.name a"),
-    "actions": open_page("/actions/"),
+    "audit-log": open_page("/audit-log/"),
     "admin": open_page("/admin/orchestration/servicecall/"),
 }
 PHONE_PAGES = ("dashboard", "status")

@@ -27,7 +27,7 @@ SUGGESTION_ROWS = 300
 
 
 class AuditLogPage(ConsoleView):
-    nav = "actions"
+    nav = "audit-log"
     template = "console/audit_log.html"
 
     def get(self, request: HttpRequest) -> HttpResponse:
@@ -110,7 +110,7 @@ def _link_to_subject(row: OperatorAction) -> str:
         case "event" if row.subject.isascii() and row.subject.isdecimal():
             return reverse("console:event", args=[int(row.subject)])
         case "events":
-            return reverse("console:outbox")
+            return reverse("console:events")
         case "endpoint":
             return reverse("console:webhooks")
         case "key" if row.tenant_id is None:

@@ -183,8 +183,8 @@ def _link_to(finding: Finding, query: DashboardQuery, live: LiveCounts) -> tuple
         case Finding(code="overdue_calls"):
             return _link_to_overdue(query), "Overdue calls"
         case Finding(code="waiting_events" | "parked_events"):
-            return reverse("console:outbox"), "Outbox"
-    return reverse("console:timers"), "Shards" if finding.code.endswith("_shards") else "Nodes"
+            return reverse("console:events"), "Events"
+    return reverse("console:cluster"), "Cluster"
 
 
 def _link_to_overdue(query: DashboardQuery) -> str:
@@ -249,13 +249,13 @@ def _build_outbox_tile(query: DashboardQuery, outbox: OutboxStatus) -> Tile:
     lag, note = NOTHING, "across all tenants" if query.tenant_id else "all published"
     if outbox.unpublished:
         lag, note = format_duration(outbox.lag), f"{format_capped(outbox.unpublished)} unpublished"
-    return Tile("Outbox lag", lag, note, reverse("console:outbox"), OUTBOX_LAG.rate(outbox.lag))
+    return Tile("Event lag", lag, note, reverse("console:events"), OUTBOX_LAG.rate(outbox.lag))
 
 
 def _build_nodes_tile(cluster: ClusterState) -> Tile:
     roles = cluster.live_roles
     severity = Severity.OK if all(roles[role.value] for role in ROLES) else Severity.ERROR
-    href = reverse("console:timers")
+    href = reverse("console:cluster")
     return Tile("Live nodes", f"{sum(roles.values())}", _describe_roles(roles), href, severity)
 
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from django.urls import path
+from django.views.generic import RedirectView
 
 from eventservice.console import (
     audit_log,
+    cluster,
     dashboard,
+    event_replay,
+    events,
     keys,
-    outbox,
-    outbox_replay,
     session,
     tenants,
-    timers,
     webhooks,
 )
 from eventservice.console.calls import bulk, call_actions, details_page, export, list_page, request_page
@@ -23,8 +24,8 @@ CALL_KEY = "<uuid:tenant_id>/<uuid:service_call_id>"
 CALL = f"calls/{CALL_KEY}"
 TENANT = "tenants/<uuid:tenant_id>"
 KEY = "keys/<str:key_id>"
-EVENT = "outbox/<int:key>"
-ENDPOINT = "outbox/webhooks/<uuid:tenant_id>/<uuid:endpoint_id>"
+EVENT = "events/<int:key>"
+ENDPOINT = "webhooks/<uuid:tenant_id>/<uuid:endpoint_id>"
 
 urlpatterns = [
     path("", dashboard.DashboardPage.as_view(), name="dashboard"),
@@ -56,19 +57,18 @@ urlpatterns = [
     path(f"{CALL}/replay/", call_actions.ReplayCall.as_view(), name="call-replay"),
     path(f"{CALL}/favorite/", call_actions.ToggleFavorite.as_view(), name="call-favorite"),
     path(f"{CALL}/tags/", call_actions.EditTags.as_view(), name="call-tags"),
-    path("timers/", timers.TimersPage.as_view(), name="timers"),
-    path("outbox/", outbox.OutboxPage.as_view(), name="outbox"),
-    path("outbox/replay/", outbox_replay.ReplayEvents.as_view(), name="outbox-replay"),
-    path("outbox/webhooks/", webhooks.WebhooksPage.as_view(), name="webhooks"),
-    path("outbox/webhooks/new/", webhooks.CreateEndpoint.as_view(), name="new-endpoint"),
+    path("events/", events.EventsPage.as_view(), name="events"),
+    path("events/replay/", event_replay.ReplayEvents.as_view(), name="replay-events"),
+    path(f"{EVENT}/", events.EventDetailsPage.as_view(), name="event"),
+    path(f"{EVENT}/retry/", events.RetryEvent.as_view(), name="event-retry"),
+    path(f"{EVENT}/skip/", events.SkipEvent.as_view(), name="event-skip"),
+    path(f"{EVENT}/park/", events.ParkEvent.as_view(), name="event-park"),
+    path("webhooks/", webhooks.WebhooksPage.as_view(), name="webhooks"),
+    path("webhooks/new/", webhooks.CreateEndpoint.as_view(), name="new-endpoint"),
     path(f"{ENDPOINT}/enable/", webhooks.EnableEndpoint.as_view(), name="endpoint-enable"),
     path(f"{ENDPOINT}/disable/", webhooks.DisableEndpoint.as_view(), name="endpoint-disable"),
-    path(f"{ENDPOINT}/remove/", webhooks.DeleteEndpoint.as_view(), name="endpoint-remove"),
-    path(f"{ENDPOINT}/send-again/", webhooks.ResendDeliveries.as_view(), name="endpoint-send-again"),
-    path(f"{EVENT}/", outbox.EventDetailsPage.as_view(), name="event"),
-    path(f"{EVENT}/retry/", outbox.RetryEvent.as_view(), name="event-retry"),
-    path(f"{EVENT}/skip/", outbox.SkipEvent.as_view(), name="event-skip"),
-    path(f"{EVENT}/park/", outbox.ParkEvent.as_view(), name="event-park"),
+    path(f"{ENDPOINT}/delete/", webhooks.DeleteEndpoint.as_view(), name="endpoint-delete"),
+    path(f"{ENDPOINT}/resend/", webhooks.ResendDeliveries.as_view(), name="endpoint-resend"),
     path("tenants/", tenants.TenantsPage.as_view(), name="tenants"),
     path("tenants/new/", tenants.CreateTenant.as_view(), name="new-tenant"),
     path(f"{TENANT}/", tenants.TenantDetailsPage.as_view(), name="tenant"),
@@ -85,7 +85,22 @@ urlpatterns = [
     path("keys/new/", keys.CreateKey.as_view(), name="new-operator-key"),
     path(f"{KEY}/rotate/", keys.RotateKey.as_view(), name="operator-key-rotate"),
     path(f"{KEY}/revoke/", keys.RevokeKey.as_view(), name="operator-key-revoke"),
-    path("actions/", audit_log.AuditLogPage.as_view(), name="actions"),
+    path("cluster/", cluster.ClusterPage.as_view(), name="cluster"),
+    path("audit-log/", audit_log.AuditLogPage.as_view(), name="audit-log"),
     path("login/", session.SignIn.as_view(), name="login"),
     path("logout/", session.SignOut.as_view(), name="sign-out"),
+]
+
+# Pages that had another address, by the name of the page that they redirect to.
+MOVED = {
+    "outbox/": "events",
+    "outbox/replay/": "replay-events",
+    "outbox/<int:key>/": "event",
+    "outbox/webhooks/": "webhooks",
+    "outbox/webhooks/new/": "new-endpoint",
+    "actions/": "audit-log",
+}
+urlpatterns += [
+    path(address, RedirectView.as_view(pattern_name=f"console:{name}", query_string=True, permanent=True))
+    for address, name in MOVED.items()
 ]

@@ -42,8 +42,8 @@ MAX_RESENT = 1000
 
 
 class WebhooksPage(ConsoleView):
-    nav = "outbox"
-    template = "console/outbox/webhooks.html"
+    nav = "webhooks"
+    template = "console/webhooks/webhooks.html"
 
     def get(self, request: HttpRequest) -> HttpResponse:
         errors: list[FieldError] = []
@@ -78,9 +78,9 @@ class EndpointCreationForm(SchemaForm[NewEndpoint]):
 
 
 class CreateEndpoint(ConsoleView):
-    nav = "outbox"
+    nav = "webhooks"
     read_role = write_role = Role.ADMIN
-    template = "console/outbox/new_endpoint.html"
+    template = "console/webhooks/new_endpoint.html"
 
     def get(self, request: HttpRequest) -> HttpResponse:
         return self._show_form(EndpointCreationForm(initial=request.GET.dict()))
@@ -109,11 +109,11 @@ class CreateEndpoint(ConsoleView):
         )
         # The secret is shown in the response to the form and nowhere else, like a new key.
         context = {"tenant": tenant, "endpoint": endpoint, "url": mask_url(url), "secret": secret}
-        return self.render(context, "console/outbox/endpoint_created.html", status=201)
+        return self.render(context, "console/webhooks/endpoint_created.html", status=201)
 
 
 class EnableEndpoint(ConsoleView):
-    nav = "outbox"
+    nav = "webhooks"
     write_role = Role.ADMIN
 
     def post(self, request: HttpRequest, tenant_id: uuid.UUID, endpoint_id: uuid.UUID) -> HttpResponse:
@@ -129,7 +129,7 @@ class EnableEndpoint(ConsoleView):
 
 
 class DisableEndpoint(ConfirmView):
-    nav = "outbox"
+    nav = "webhooks"
     read_role = write_role = Role.ADMIN
 
     def get(self, request: HttpRequest, tenant_id: uuid.UUID, endpoint_id: uuid.UUID) -> HttpResponse:
@@ -156,7 +156,7 @@ class DisableEndpoint(ConfirmView):
 
 
 class DeleteEndpoint(ConfirmView):
-    nav = "outbox"
+    nav = "webhooks"
     read_role = write_role = Role.ADMIN
 
     def get(self, request: HttpRequest, tenant_id: uuid.UUID, endpoint_id: uuid.UUID) -> HttpResponse:
@@ -172,13 +172,13 @@ class DeleteEndpoint(ConfirmView):
 
     def post(self, request: HttpRequest, tenant_id: uuid.UUID, endpoint_id: uuid.UUID) -> HttpResponse:
         endpoint = _get_endpoint(tenant_id, endpoint_id)
-        _act(self, "endpoint-remove", endpoint, lambda: delete_endpoint(tenant_id, endpoint_id))
+        _act(self, "endpoint-delete", endpoint, lambda: delete_endpoint(tenant_id, endpoint_id))
         self.report_success("Endpoint deleted.")
         return self.redirect_back(reverse("console:webhooks"))
 
 
 class ResendDeliveries(ConfirmView):
-    nav = "outbox"
+    nav = "webhooks"
 
     def get(self, request: HttpRequest, tenant_id: uuid.UUID, endpoint_id: uuid.UUID) -> HttpResponse:
         endpoint = _get_endpoint(tenant_id, endpoint_id)
@@ -192,7 +192,7 @@ class ResendDeliveries(ConfirmView):
 
     def post(self, request: HttpRequest, tenant_id: uuid.UUID, endpoint_id: uuid.UUID) -> HttpResponse:
         endpoint = _get_endpoint(tenant_id, endpoint_id)
-        count = _act(self, "endpoint-send-again", endpoint, lambda: _send_again(endpoint))
+        count = _act(self, "endpoint-resend", endpoint, lambda: _send_again(endpoint))
         self.report_success(f"{count:,} deliveries will be sent again.")
         return self.redirect_back(reverse("console:webhooks"))
 

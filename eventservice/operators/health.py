@@ -280,7 +280,7 @@ def check_parked_events(outbox: OutboxStatus) -> Finding:
         "parked_events",
         Severity.ERROR,
         f"{outbox.parked:,} {verb} parked: rejected by a publisher, or parked by an operator{behind}.",
-        "Retry or skip them on the Outbox page, or with `manage.py outbox`.",
+        "Retry or skip them on the Events page, or with `manage.py outbox`.",
     )
 
 

@@ -45,7 +45,7 @@ def find_examples(page: BrowserPage) -> dict[str, dict[str, str]]:
     return {
         "/calls": _find_link(page, "/calls/?status=Failed", r"^/calls/(?P<tenant_id>[0-9a-f-]{36})/(?P<service_call_id>[0-9a-f-]{36})/$"),
         "/scheduled": _find_link(page, "/calls/?status=Scheduled&sort=-dueAt", r"^/calls/(?P<tenant_id>[0-9a-f-]{36})/(?P<service_call_id>[0-9a-f-]{36})/$"),
-        "/outbox": _find_link(page, "/outbox/?show=parked", r"^/outbox/(?P<key>\d+)/$"),
+        "/events": _find_link(page, "/events/?show=parked", r"^/events/(?P<key>\d+)/$"),
         "/tenants": _find_key(page),
     }  # fmt: skip
 

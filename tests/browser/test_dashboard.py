@@ -27,7 +27,7 @@ def test_a_failing_host_is_followed_to_the_call_and_to_its_error(page: Page) -> 
     expect(page.locator("main")).to_contain_text("could not be resolved")
 
 
-@pytest.mark.parametrize("tile", ["Overdue", "Running", "Outbox lag", "nodes"])
+@pytest.mark.parametrize("tile", ["Overdue", "Running", "Event lag", "nodes"])
 def test_a_tile_opens_the_list_of_its_calls(page: Page, system: System, tile: str) -> None:
     page.goto("/")
     link = page.locator("a.tile").filter(has_text=re.compile(tile, re.IGNORECASE)).first

@@ -27,7 +27,7 @@ WIDTHS = (1280, 1024, 820, PHONE["width"])
 OF_SCHEDULED = {"call-cancel", "call-reschedule", "call-run-now"}
 # The demo data has nothing for these pages.
 WITHOUT_EXAMPLE = {
-    "endpoint-disable", "endpoint-remove", "endpoint-send-again", "operator-key-rotate", "operator-key-revoke",
+    "endpoint-disable", "endpoint-delete", "endpoint-resend", "operator-key-rotate", "operator-key-revoke",
     "tenant-secret-clear",
 }  # fmt: skip
 # These pages begin with a form on another page.
@@ -138,7 +138,7 @@ def test_a_list_without_columns_can_still_be_sorted_and_selected(desk: Desk, wid
 def test_a_phone_shows_the_whole_reason_why_an_event_is_parked(desk: Desk) -> None:
     """A phone cannot hover to show a tooltip."""
     page = desk.sit("oscar", viewport=PHONE)
-    page.goto("/outbox/")
+    page.goto("/events/")
     reason = page.get_by_role("region", name="Parked").locator(".why").first
     expect(reason).to_have_text(re.compile("ACCESS_REFUSED"))
     assert reason.evaluate("one => one.scrollHeight <= one.clientHeight")
@@ -147,7 +147,7 @@ def test_a_phone_shows_the_whole_reason_why_an_event_is_parked(desk: Desk) -> No
 @pytest.mark.parametrize("width", [1280, 820])
 def test_the_name_of_a_role_lease_stays_on_one_line(desk: Desk, width: int) -> None:
     page = desk.sit("oscar", viewport={"width": width, "height": 900})
-    page.goto("/timers/")
+    page.goto("/cluster/")
     seat = page.get_by_text("eventservice/dispatcher", exact=True)
     expect(seat).to_be_visible()
     lines = "one => { const all = document.createRange(); all.selectNodeContents(one); return all.getClientRects().length }"
@@ -179,13 +179,13 @@ def test_every_button_link_and_field_has_a_name(looks: Looks) -> None:
 
 def test_the_menu_opens_and_navigates_on_a_phone(desk: Desk, system: System) -> None:
     page = desk.sit("oscar", viewport=PHONE, has_touch=True, is_mobile=True)
-    page.goto("/timers/")
-    link = page.get_by_role("navigation", name="Console").get_by_role("link", name="Outbox")
+    page.goto("/cluster/")
+    link = page.get_by_role("navigation", name="Console").get_by_role("link", name="Events")
     expect(link).to_be_hidden()
     page.get_by_role("button", name="Menu").tap()
     expect(page.get_by_role("button", name="Menu")).to_have_attribute("aria-expanded", "true")
     link.tap()
-    expect(page).to_have_url(f"{system.url}/outbox/")
+    expect(page).to_have_url(f"{system.url}/events/")
 
 
 def is_nameless(line: str) -> bool:
@@ -210,9 +210,9 @@ def test_every_admin_list_loads_without_an_error(desk: Desk, system: System) -> 
 
 def test_a_chosen_theme_is_kept(desk: Desk) -> None:
     page = desk.sit("oscar", color_scheme="light")
-    page.goto("/timers/")
+    page.goto("/cluster/")
     page.get_by_role("button", name="Theme").click()
     chosen = page.evaluate("document.documentElement.dataset.theme")
     assert chosen in ("light", "dark")
-    page.goto("/actions/")
+    page.goto("/audit-log/")
     assert page.evaluate("document.documentElement.dataset.theme") == chosen

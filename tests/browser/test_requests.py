@@ -136,7 +136,7 @@ def test_a_form_from_before_the_last_sign_in_keeps_its_input_without_javascript(
     sign_in(page, "oscar")
     fill_in(page, system, "typed before signing in")
     other = page.context.new_page()
-    other.goto("/timers/")
+    other.goto("/cluster/")
     other.get_by_role("button", name="Sign out").click()
     expect(other).to_have_url(f"{system.url}/login/")
     sign_in(other, "oscar")

@@ -14,13 +14,13 @@ pytestmark = BROWSER
 
 def test_signing_in_returns_to_the_requested_page(desk: Desk) -> None:
     page = desk.sit(None)
-    page.goto("/timers/?x=1")
-    expect(page).to_have_url(f"{desk.system.url}/login/?next=/timers/%3Fx%3D1")
+    page.goto("/cluster/?x=1")
+    expect(page).to_have_url(f"{desk.system.url}/login/?next=/cluster/%3Fx%3D1")
     page.keyboard.type("vera")
     page.keyboard.press("Tab")
     page.keyboard.type(PASSWORD)
     page.keyboard.press("Enter")
-    expect(page).to_have_url(f"{desk.system.url}/timers/?x=1")
+    expect(page).to_have_url(f"{desk.system.url}/cluster/?x=1")
 
 
 def test_a_wrong_password_is_announced_to_screen_readers(desk: Desk) -> None:
@@ -53,10 +53,10 @@ def test_two_tabs_can_both_be_signed_in(desk: Desk, javascript: bool) -> None:
     first = desk.sit(None, java_script_enabled=javascript)
     second = first.context.new_page()
     for tab in (first, second):
-        tab.goto("/login/?next=/timers/")
+        tab.goto("/login/?next=/cluster/")
     for tab in (first, second):
         sign_in_here(tab)
-        expect(tab).to_have_url(f"{desk.system.url}/timers/")
+        expect(tab).to_have_url(f"{desk.system.url}/cluster/")
 
 
 def test_a_tab_keeps_working_after_another_has_signed_in_again(desk: Desk) -> None:
@@ -64,7 +64,7 @@ def test_a_tab_keeps_working_after_another_has_signed_in_again(desk: Desk) -> No
     sign_in(page, "oscar")
     page.goto("/calls/?status=Failed&limit=10")
     other = page.context.new_page()
-    other.goto("/timers/")
+    other.goto("/cluster/")
     other.get_by_role("button", name="Sign out").click()
     expect(other).to_have_url(f"{desk.system.url}/login/")
     sign_in(other, "oscar")

@@ -11,7 +11,7 @@ from tests.factories import TenantFactory
 
 pytestmark = pytest.mark.django_db
 
-PAGES = ("/", "/calls/", "/actions/", "/outbox/", "/outbox/replay/?since=2h", "/outbox/webhooks/")
+PAGES = ("/", "/calls/", "/audit-log/", "/events/", "/events/replay/?since=2h", "/webhooks/")
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -24,6 +24,6 @@ def test_the_chosen_tenant_is_selected(viewer: Client, monkeypatch: pytest.Monke
 
 
 def test_a_replay_for_an_unknown_tenant_is_refused(operator: Client) -> None:
-    answer = operator.get(f"/outbox/replay/?since=2h&tenant={new_id()}", headers={"Accept": "text/html"})
+    answer = operator.get(f"/events/replay/?since=2h&tenant={new_id()}", headers={"Accept": "text/html"})
     assert answer.status_code == 400
     assert "Unknown tenant." in answer.content.decode()

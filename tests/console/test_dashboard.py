@@ -148,7 +148,7 @@ def test_tiles_show_the_present_state(viewer: Client, tenant: Tenant) -> None:
     assert read_tile(page, "Oldest overdue") == "3 m"
     assert read_tile(page, "Success (1 h)") == "75 %"
     assert read_tile(page, "p95 lateness (1 h)") == "9.8 ms"
-    assert read_tile(page, "Outbox lag") == "2 m"
+    assert read_tile(page, "Event lag") == "2 m"
     assert read_tile(page, "Live nodes") == "2"
 
 

@@ -24,7 +24,7 @@ def database_unavailable() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("path", ["/", "/calls/", "/timers/", "/tenants/"])
+@pytest.mark.parametrize("path", ["/", "/calls/", "/cluster/", "/tenants/"])
 def test_a_page_says_that_the_database_did_not_answer(operator: Client, path: str) -> None:
     with database_unavailable():
         response = operator.get(path, headers=BROWSER)

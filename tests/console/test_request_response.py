@@ -113,7 +113,7 @@ def test_a_call_that_no_engine_starts_leads_to_the_nodes(
 ) -> None:
     call = submit(acme)
     with pin_time(add_to_noon(30)):
-        assert "check Timers & nodes" in read_text(get_response(operator, acme, call))
+        assert "check Cluster" in read_text(get_response(operator, acme, call))
 
 
 def test_a_response_is_escaped(operator: Client, acme: Tenant, manual_engine: ManualEngine) -> None:

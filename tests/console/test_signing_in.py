@@ -21,11 +21,11 @@ def otto(db: None) -> User:
 
 def test_an_anonymous_user_is_sent_to_the_login_and_back(otto: User) -> None:
     client = Client()
-    response = client.get("/outbox/?type=ServiceCallFailed")
+    response = client.get("/events/?type=ServiceCallFailed")
     assert response.status_code == 302
-    assert response["Location"] == "/login/?next=/outbox/%3Ftype%3DServiceCallFailed"
-    page = client.post("/login/", {"username": "otto", "password": PASSWORD, "next": "/outbox/"})
-    assert (page.status_code, page["Location"]) == (302, "/outbox/")
+    assert response["Location"] == "/login/?next=/events/%3Ftype%3DServiceCallFailed"
+    page = client.post("/login/", {"username": "otto", "password": PASSWORD, "next": "/events/"})
+    assert (page.status_code, page["Location"]) == (302, "/events/")
 
 
 def test_a_wrong_password_is_reported(otto: User) -> None:
@@ -105,17 +105,17 @@ def post_with_old_token(
 
 
 def test_signing_in_twice_continues_to_the_page(viewer: Client) -> None:
-    response = post_with_old_token(viewer, "/login/", username="vera", password="-", next="/outbox/")
-    assert (response.status_code, response["Location"]) == (302, "/outbox/")
+    response = post_with_old_token(viewer, "/login/", username="vera", password="-", next="/events/")
+    assert (response.status_code, response["Location"]) == (302, "/events/")
 
 
 def test_an_outdated_login_page_is_shown_again(otto: User) -> None:
-    response = post_with_old_token(Client(), "/login/", username="otto", password=PASSWORD, next="/outbox/")
+    response = post_with_old_token(Client(), "/login/", username="otto", password=PASSWORD, next="/events/")
     page = response.content.decode()
     assert response.status_code == 403
     assert "You are not signed in:" in page
     assert 'value="otto"' in page
-    assert 'name="next" value="/outbox/"' in page
+    assert 'name="next" value="/events/"' in page
     assert PASSWORD not in page
 
 

@@ -21,7 +21,7 @@ from tests.outbox.support import build_dispatcher, drain, store_run
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
 
-NEW = "/outbox/webhooks/new/"
+NEW = "/webhooks/new/"
 URL = "https://hooks.example/in?token=hush"
 
 
@@ -31,7 +31,7 @@ def endpoint(tenant: Tenant) -> WebhookEndpoint:
 
 
 def build_url(endpoint: WebhookEndpoint, action: str) -> str:
-    return f"/outbox/webhooks/{endpoint.tenant_id}/{endpoint.endpoint_id}/{action}/"
+    return f"/webhooks/{endpoint.tenant_id}/{endpoint.endpoint_id}/{action}/"
 
 
 def list_endpoints(tenant: Tenant) -> list[WebhookEndpoint]:
@@ -55,7 +55,7 @@ def test_a_new_secret_is_in_the_response_to_the_form_and_nowhere_else(admin: Cli
     assert decrypt(endpoint.secret) == secret
     assert (endpoint.url, endpoint.event_types) == (URL, ["ServiceCallFailed"])
     assert (response.status_code, response["Cache-Control"]) == (201, "no-store")
-    assert secret not in admin.get("/outbox/webhooks/").content.decode()
+    assert secret not in admin.get("/webhooks/").content.decode()
     assert secret not in str([session.get_decoded() for session in Session.objects.all()])
     (note,) = list_audit_entries()
     assert (note.action, note.subject, note.tenant_id) == (
@@ -93,15 +93,15 @@ def test_an_unknown_tenant_gets_no_endpoint(admin: Client) -> None:
 
 
 def test_the_form_selects_the_tenant_of_the_list(admin: Client, tenant: Tenant) -> None:
-    page = admin.get(f"/outbox/webhooks/?tenant={tenant.tenant_id}").content.decode()
+    page = admin.get(f"/webhooks/?tenant={tenant.tenant_id}").content.decode()
     address = f"{NEW}?tenant={tenant.tenant_id}"
     assert address in page
     assert f'value="{tenant.tenant_id}" selected' in admin.get(address).content.decode()
 
 
 def test_an_empty_list_says_how_to_create_an_endpoint(admin: Client, operator: Client) -> None:
-    assert NEW in admin.get("/outbox/webhooks/").content.decode()
-    page = operator.get("/outbox/webhooks/").content.decode()
+    assert NEW in admin.get("/webhooks/").content.decode()
+    page = operator.get("/webhooks/").content.decode()
     assert "manage.py webhook add" in page
     assert NEW not in page
 
@@ -124,34 +124,34 @@ def test_pending_deliveries_are_sent_when_the_endpoint_is_enabled_again(
     drain(build_dispatcher(WebhookPublisher()))
     for action in ("disable", "enable"):
         admin.post(build_url(endpoint, action))
-    ((queue, *_),) = admin.get("/outbox/webhooks/").context["rows"]
+    ((queue, *_),) = admin.get("/webhooks/").context["rows"]
     assert (queue.endpoint.active, queue.pending) == (True, 1)
 
 
 def test_deleting_is_confirmed(admin: Client, endpoint: WebhookEndpoint, tenant: Tenant) -> None:
-    assert admin.get(build_url(endpoint, "remove")).status_code == 200
-    admin.post(build_url(endpoint, "remove"))
+    assert admin.get(build_url(endpoint, "delete")).status_code == 200
+    admin.post(build_url(endpoint, "delete"))
     assert list_endpoints(tenant) == []
-    assert [note.action for note in list_audit_entries()] == ["endpoint-remove"]
+    assert [note.action for note in list_audit_entries()] == ["endpoint-delete"]
 
 
 def test_a_used_endpoint_is_not_deleted(admin: Client, endpoint: WebhookEndpoint, tenant: Tenant) -> None:
     store_run(new_id(), 1, tenant_id=endpoint.tenant_id)
     drain(build_dispatcher(WebhookPublisher()))
-    question = admin.get(build_url(endpoint, "remove"), headers={"Accept": "text/html"})
+    question = admin.get(build_url(endpoint, "delete"), headers={"Accept": "text/html"})
     assert "has deliveries" in question.content.decode()
-    admin.post(build_url(endpoint, "remove"))
+    admin.post(build_url(endpoint, "delete"))
     assert list_endpoints(tenant) == [endpoint]
     assert list_audit_entries() == []
 
 
-@pytest.mark.parametrize("action", ["enable", "disable", "remove"])
+@pytest.mark.parametrize("action", ["enable", "disable", "delete"])
 def test_an_operator_is_refused(
     operator: Client, endpoint: WebhookEndpoint, tenant: Tenant, action: str
 ) -> None:
     assert operator.post(build_url(endpoint, action)).status_code == 403
     assert [one.active for one in list_endpoints(tenant)] == [True]
-    page = operator.get("/outbox/webhooks/").content.decode()
+    page = operator.get("/webhooks/").content.decode()
     assert build_url(endpoint, action) not in page
 
 
@@ -159,7 +159,7 @@ def test_an_operator_may_resend_and_not_create(
     operator: Client, endpoint: WebhookEndpoint, tenant: Tenant
 ) -> None:
     assert operator.get(NEW).status_code == operator.post(NEW, fill_form(tenant)).status_code == 403
-    assert operator.post(build_url(endpoint, "send-again")).status_code == 303
+    assert operator.post(build_url(endpoint, "resend")).status_code == 303
 
 
 def test_the_admin_refuses_the_same_urls(admin: Client, endpoint: WebhookEndpoint, tenant: Tenant) -> None:

@@ -53,23 +53,23 @@ def states(endpoint: WebhookEndpoint) -> list[str]:
 
 
 def path(endpoint: WebhookEndpoint, action: str) -> str:
-    return f"/outbox/webhooks/{endpoint.tenant_id}/{endpoint.endpoint_id}/{action}/"
+    return f"/webhooks/{endpoint.tenant_id}/{endpoint.endpoint_id}/{action}/"
 
 
 def test_an_empty_list_says_what_endpoints_are_for(viewer: Client) -> None:
-    assert "No webhook endpoint" in viewer.get("/outbox/webhooks/").content.decode()
+    assert "No webhook endpoint" in viewer.get("/webhooks/").content.decode()
 
 
 def test_endpoints_are_listed_with_pending_deliveries_and_why_they_are_disabled(
     viewer: Client, gone: WebhookEndpoint, intruder: Tenant
 ) -> None:
-    page = viewer.get("/outbox/webhooks/")
+    page = viewer.get("/webhooks/")
     ((queue, tenant, url),) = page.context["rows"]
     assert (queue.pending, queue.exhausted, tenant) == (0, 3, "acme")
     assert url == "https://hooks.example/in?…"
     assert "410 Gone" in page.content.decode()
     assert "hush" not in page.content.decode()
-    assert viewer.get(f"/outbox/webhooks/?tenant={intruder.tenant_id}").context["rows"] == []
+    assert viewer.get(f"/webhooks/?tenant={intruder.tenant_id}").context["rows"] == []
 
 
 def test_an_endpoint_is_enabled_and_failed_deliveries_are_resent_in_order(
@@ -78,12 +78,12 @@ def test_an_endpoint_is_enabled_and_failed_deliveries_are_resent_in_order(
     admin.post(path(gone, "enable"))
     gone.refresh_from_db()
     assert (gone.active, gone.disabled_reason) == (True, "")
-    operator.post(path(gone, "send-again"))
+    operator.post(path(gone, "resend"))
     assert states(gone) == [DeliveryState.PENDING] * 3
     assert [answer(gone, 200) for _ in range(4)] == [1, 1, 1, 0]
     assert states(gone) == [DeliveryState.DELIVERED] * 3
     noted = OperatorAction.across_tenants.order_by("id")
-    assert [note.action for note in noted] == ["endpoint-enable", "endpoint-send-again"]
+    assert [note.action for note in noted] == ["endpoint-enable", "endpoint-resend"]
     assert "hush" not in str([note.detail for note in noted])
 
 
@@ -97,7 +97,7 @@ def test_resent_deliveries_do_not_overtake_pending_ones(
     first.update(state=DeliveryState.EXHAUSTED, next_attempt_at=None, finished_at=at_noon)
     second = WebhookDelivery.objects.for_tenant(endpoint.tenant_id).filter(aggregate_seq=2)
     second.update(next_attempt_at=at_noon)
-    operator.post(path(endpoint, "send-again"))
+    operator.post(path(endpoint, "resend"))
     assert first.get().next_attempt_at is None
     answer(endpoint, 200)
     assert first.get().next_attempt_at is not None
@@ -105,12 +105,12 @@ def test_resent_deliveries_do_not_overtake_pending_ones(
 
 def test_only_deliveries_of_that_endpoint_are_resent(operator: Client, gone: WebhookEndpoint) -> None:
     other, _ = create_endpoint(gone.tenant_id, "https://other.example/")
-    response = operator.post(path(other, "send-again"), follow=True)
+    response = operator.post(path(other, "resend"), follow=True)
     assert "0 deliveries will be sent again" in response.content.decode()
     assert states(gone) == [DeliveryState.EXHAUSTED] * 3
 
 
-@pytest.mark.parametrize(("action", "reason"), [("enable", "active"), ("send-again", "disabled")])
+@pytest.mark.parametrize(("action", "reason"), [("enable", "active"), ("resend", "disabled")])
 def test_an_action_that_the_state_forbids_is_refused_with_the_reason(
     admin: Client, gone: WebhookEndpoint, action: str, reason: str
 ) -> None:
@@ -124,11 +124,11 @@ def test_an_action_that_the_state_forbids_is_refused_with_the_reason(
 def test_an_endpoint_is_not_found_under_another_tenant(
     admin: Client, gone: WebhookEndpoint, intruder: Tenant
 ) -> None:
-    there = f"/outbox/webhooks/{intruder.tenant_id}/{gone.endpoint_id}/enable/"
+    there = f"/webhooks/{intruder.tenant_id}/{gone.endpoint_id}/enable/"
     assert admin.post(there).status_code == 404
 
 
-@pytest.mark.parametrize("action", ["enable", "send-again"])
+@pytest.mark.parametrize("action", ["enable", "resend"])
 def test_a_viewer_is_refused(viewer: Client, gone: WebhookEndpoint, action: str) -> None:
     assert viewer.post(path(gone, action)).status_code == 403
     gone.refresh_from_db()
@@ -142,4 +142,4 @@ def test_the_list_runs_at_most_one_query_per_endpoint(
     for number in range(10):
         create_endpoint(tenant.tenant_id, f"https://hooks.example/{number}")
     with django_assert_max_num_queries(10 + 10):
-        viewer.get("/outbox/webhooks/")
+        viewer.get("/webhooks/")

@@ -27,7 +27,7 @@ def list_ids(events: Any) -> list[int]:
 
 
 def list_shown_ids(client: Client, query: str = "") -> list[int]:
-    response = client.get(f"/outbox/?{query}")
+    response = client.get(f"/events/?{query}")
     assert response.status_code == 200
     return [row["event"].id for row in response.context["rows"]]
 
@@ -42,17 +42,17 @@ def stuck_event(tenant: Tenant) -> OutboxEvent:
 
 
 def test_an_empty_outbox_says_what_it_will_show(viewer: Client) -> None:
-    assert "No events yet" in viewer.get("/outbox/").content.decode()
+    assert "No events yet" in viewer.get("/events/").content.decode()
 
 
 def test_without_a_dispatcher_it_says_what_to_start(viewer: Client) -> None:
-    assert "No dispatcher is running" in viewer.get("/outbox/").content.decode()
+    assert "No dispatcher is running" in viewer.get("/events/").content.decode()
 
 
 def test_the_parked_event_is_shown_with_its_error_and_what_waits_behind_it(
     viewer: Client, stuck_event: OutboxEvent
 ) -> None:
-    response = viewer.get("/outbox/")
+    response = viewer.get("/events/")
     (row,) = response.context["parked"]
     assert (row["event"].id, row["behind"]) == (stuck_event.id, 2)
     assert "recording: too large" in response.content.decode()
@@ -74,7 +74,7 @@ def test_unpublished_events_are_counted_by_tenant_and_type(
 ) -> None:
     store_run(new_id(), 3, tenant_id=tenant.tenant_id)
     store_run(new_id(), 1, tenant_id=intruder.tenant_id, type="ServiceCallFailed")
-    kinds = viewer.get("/outbox/").context["kinds"]
+    kinds = viewer.get("/events/").context["kinds"]
     assert [(name, kind.event_type, kind.count) for kind, name in kinds] == [
         ("acme", "ServiceCallSubmitted", 3),
         ("intruder", "ServiceCallFailed", 1),
@@ -83,7 +83,7 @@ def test_unpublished_events_are_counted_by_tenant_and_type(
 
 def test_the_age_of_the_oldest_event_is_shown(viewer: Client, tenant: Tenant) -> None:
     store_run(new_id(), 1, tenant_id=tenant.tenant_id, occurred_at=db_now() - timedelta(hours=2))
-    assert "2 h" in viewer.get("/outbox/").content.decode()
+    assert "2 h" in viewer.get("/events/").content.decode()
 
 
 def test_events_are_filtered_by_tenant_type_and_call(
@@ -102,13 +102,13 @@ def test_events_are_filtered_by_tenant_type_and_call(
 
 def test_links_keep_the_filters(viewer: Client, tenant: Tenant) -> None:
     store_run(new_id(), 1, tenant_id=tenant.tenant_id)
-    page = viewer.get(f"/outbox/?tenant={tenant.tenant_id}&show=waiting").content.decode()
+    page = viewer.get(f"/events/?tenant={tenant.tenant_id}&show=waiting").content.decode()
     assert f'href="?show=parked&amp;tenant={tenant.tenant_id}"' in page
 
 
 @pytest.mark.parametrize("query", ["tenant=acme", "call=1", "show=gone", "cursor=x", "cursor=" + "9" * 30])
 def test_an_invalid_filter_is_an_error_and_not_an_empty_list(viewer: Client, query: str) -> None:
-    response = viewer.get(f"/outbox/?{query}", HTTP_ACCEPT="text/html")
+    response = viewer.get(f"/events/?{query}", HTTP_ACCEPT="text/html")
     assert response.status_code == 400
     assert "Fix the filters" in response.content.decode()
 
@@ -158,14 +158,14 @@ def test_a_filter_searches_a_limited_number_and_offers_to_continue(
 
 def test_new_events_are_announced_and_do_not_move_the_rows(viewer: Client, tenant: Tenant) -> None:
     store_run(new_id(), 1, tenant_id=tenant.tenant_id)
-    top = viewer.get("/outbox/").context["top"]
+    top = viewer.get("/events/").context["top"]
     store_run(new_id(), 2, tenant_id=tenant.tenant_id)
-    assert "2 new · Show" in viewer.get(f"/outbox/?seen={top}", HTTP_HX_REQUEST="true").content.decode()
+    assert "2 new · Show" in viewer.get(f"/events/?seen={top}", HTTP_HX_REQUEST="true").content.decode()
 
 
 def test_a_list_reads_no_payloads(viewer: Client, tenant: Tenant) -> None:
     store_run(new_id(), 1, tenant_id=tenant.tenant_id)
-    (row,) = viewer.get("/outbox/").context["rows"]
+    (row,) = viewer.get("/events/").context["rows"]
     assert "event_payload" in row["event"].get_deferred_fields()
 
 
@@ -175,4 +175,4 @@ def test_the_number_of_queries_does_not_grow_with_the_events(
     for _ in range(30):
         store_run(uuid.uuid4(), 1, tenant_id=tenant.tenant_id)
     with django_assert_max_num_queries(30):
-        viewer.get("/outbox/")
+        viewer.get("/events/")

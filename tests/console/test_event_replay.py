@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 import pytest
 from django.test import Client
 
-from eventservice.console import outbox_replay
+from eventservice.console import event_replay
 from eventservice.operators.models import OperatorAction
 from eventservice.tenants.models import Tenant
 from outbox.maintenance import preview_replay
@@ -42,20 +42,20 @@ def unpublished() -> int:
 
 
 def test_the_preview_counts_and_changes_nothing(viewer: Client, tenant: Tenant) -> None:
-    assert viewer.get("/outbox/replay/?since=1h").context["found"].count == 6
-    of_tenant = viewer.get(f"/outbox/replay/?since={SINCE}&tenant={tenant.tenant_id}")
+    assert viewer.get("/events/replay/?since=1h").context["found"].count == 6
+    of_tenant = viewer.get(f"/events/replay/?since={SINCE}&tenant={tenant.tenant_id}")
     assert of_tenant.context["found"].count == 4
     assert "4 events</strong> of acme" in of_tenant.content.decode()
     assert unpublished() == 0
 
 
 def test_an_empty_replay_says_so(viewer: Client) -> None:
-    assert "No events published since" in viewer.get("/outbox/replay/?since=1s").content.decode()
+    assert "No events published since" in viewer.get("/events/replay/?since=1s").content.decode()
 
 
 def test_a_replay_publishes_the_previewed_events_again(operator: Client, tenant: Tenant) -> None:
     data = {"since": SINCE, "tenant": str(tenant.tenant_id), "word": "replay"}
-    response = operator.post("/outbox/replay/", data, follow=True)
+    response = operator.post("/events/replay/", data, follow=True)
     assert "4 events will be published again" in response.content.decode()
     assert unpublished() == 4
     noted = OperatorAction.across_tenants.get()
@@ -64,13 +64,13 @@ def test_a_replay_publishes_the_previewed_events_again(operator: Client, tenant:
 
 
 def test_without_the_typed_word_nothing_happens(operator: Client) -> None:
-    operator.post("/outbox/replay/", {"since": SINCE, "tenant": "", "word": ""})
+    operator.post("/events/replay/", {"since": SINCE, "tenant": "", "word": ""})
     assert unpublished() == 0
 
 
 def test_a_viewer_may_preview_and_not_replay(viewer: Client) -> None:
-    assert 'name="word"' not in viewer.get("/outbox/replay/?since=1h").content.decode()
-    sent = viewer.post("/outbox/replay/", {"since": SINCE, "tenant": "", "word": "replay"})
+    assert 'name="word"' not in viewer.get("/events/replay/?since=1h").content.decode()
+    sent = viewer.post("/events/replay/", {"since": SINCE, "tenant": "", "word": "replay"})
     assert (sent.status_code, unpublished()) == (403, 0)
 
 
@@ -80,12 +80,12 @@ def test_a_viewer_may_preview_and_not_replay(viewer: Client) -> None:
 def test_a_replay_that_is_too_large_is_refused_with_the_command_to_run(
     operator: Client, monkeypatch: pytest.MonkeyPatch, limit: str, said: str
 ) -> None:
-    monkeypatch.setattr(outbox_replay, limit, 3)
-    page = operator.get("/outbox/replay/?since=2h").content.decode()
+    monkeypatch.setattr(event_replay, limit, 3)
+    page = operator.get("/events/replay/?since=2h").content.decode()
     assert said in page
     assert "manage.py outbox replay --since 2026-03-01T10:00:00.000Z" in page
     data = {"since": "2026-03-01T10:00:00Z", "tenant": "", "word": "replay"}
-    sent = operator.post("/outbox/replay/", data, follow=True)
+    sent = operator.post("/events/replay/", data, follow=True)
     assert "manage.py outbox replay" in sent.content.decode()
     assert unpublished() == 0
 
@@ -100,6 +100,6 @@ def test_skipped_events_are_not_replayed(at_noon: datetime, tenant: Tenant) -> N
     [("since=soon", "a time with its offset"), ("since=1h&tenant=acme", "Unknown tenant")],
 )
 def test_an_invalid_value_is_reported_at_its_field(viewer: Client, query: str, said: str) -> None:
-    response = viewer.get(f"/outbox/replay/?{query}", HTTP_ACCEPT="text/html")
+    response = viewer.get(f"/events/replay/?{query}", HTTP_ACCEPT="text/html")
     assert response.status_code == 400
     assert said in response.content.decode()

@@ -58,8 +58,8 @@ class ReplayQuery:
 
 
 class ReplayEvents(ConfirmView):
-    nav = "outbox"
-    template = "console/outbox/replay.html"
+    nav = "events"
+    template = "console/events/replay.html"
 
     def get(self, request: HttpRequest) -> HttpResponse:
         query = ReplayQuery.parse(request.GET)
@@ -88,7 +88,7 @@ class ReplayEvents(ConfirmView):
             self.report_success(f"{count:,} events will be published again with the same event ids.")
         else:
             self.report_success("Nothing to replay: no events have been published since then.")
-        return self.redirect_to("console:outbox")
+        return self.redirect_to("console:events")
 
 
 def _preview(query: ReplayQuery, since: datetime) -> dict[str, Any]:

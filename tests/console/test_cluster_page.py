@@ -1,4 +1,4 @@
-"""Timers and nodes: which nodes run, who owns what, and what is wrong."""
+"""The cluster: which nodes run, who owns what, and what is wrong."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def create_timer(tenant: Tenant, shard_id: int, due_at: datetime) -> None:
     )
 
 
-def get_page(client: Client, path: str = "/timers/") -> str:
+def get_page(client: Client, path: str = "/cluster/") -> str:
     response = client.get(path)
     assert response.status_code == 200
     return response.content.decode()
@@ -88,7 +88,7 @@ def test_a_silent_engine_without_a_replacement_is_reported(viewer: Client, at_no
 def test_shards_without_an_owner_are_counted_and_can_be_listed(viewer: Client) -> None:
     TimerShard.objects.filter(shard_id__in=[4, 55]).update(owner_id=None, lease_until=None)
     assert "2 of 60 shards have no owner" in get_page(viewer)
-    response = viewer.get("/timers/?shards=unowned")
+    response = viewer.get("/cluster/?shards=unowned")
     assert [row["shard"].shard_id for row in response.context["rows"]] == [4, 55]
 
 
@@ -96,7 +96,7 @@ def test_shards_without_an_owner_are_counted_and_can_be_listed(viewer: Client) -
 def test_overdue_timers_are_counted_by_shard(viewer: Client, tenant: Tenant, at_noon: datetime) -> None:
     for shard_id, late in ((7, 90), (7, 30), (9, 20), (11, -60)):
         create_timer(tenant, shard_id, at_noon - timedelta(seconds=late))
-    response = viewer.get("/timers/?shards=overdue")
+    response = viewer.get("/cluster/?shards=overdue")
     rows = {row["shard"].shard_id: row["overdue"] for row in response.context["rows"]}
     assert rows == {7: 2, 9: 1}
     assert response.context["backlog"].overdue == 3
@@ -105,10 +105,10 @@ def test_overdue_timers_are_counted_by_shard(viewer: Client, tenant: Tenant, at_
 
 @pytest.mark.usefixtures("healthy")
 def test_shards_are_paged(viewer: Client) -> None:
-    first = viewer.get("/timers/")
+    first = viewer.get("/cluster/")
     assert len(first.context["rows"]) == 50
     assert first.context["next_after"] == 49
-    rest = viewer.get("/timers/?after=49")
+    rest = viewer.get("/cluster/?after=49")
     assert [row["shard"].shard_id for row in rest.context["rows"]] == list(range(50, 60))
     assert rest.context["next_after"] is None
 
@@ -135,11 +135,11 @@ def test_the_number_of_queries_does_not_grow_with_overdue_shards(
 ) -> None:
     for shard_id in range(40):
         create_timer(tenant, shard_id, at_noon - timedelta(minutes=1))
-    viewer.get("/timers/")
+    viewer.get("/cluster/")
     with django_assert_max_num_queries(20):
-        viewer.get("/timers/")
+        viewer.get("/cluster/")
 
 
 @pytest.mark.parametrize("query", ["shards=mine", "after=-2", "after=x"])
 def test_an_invalid_parameter_is_an_error_and_not_an_empty_list(viewer: Client, query: str) -> None:
-    assert viewer.get(f"/timers/?{query}").status_code == 400
+    assert viewer.get(f"/cluster/?{query}").status_code == 400

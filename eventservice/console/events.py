@@ -1,4 +1,4 @@
-"""Outbox: events that wait to be published, those that are parked, and the page of one event."""
+"""Events: those that wait to be published, those that are parked, and the page of one event."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ MAX_EVENTS_OF_CALL = 100
 PARKED_BY_OPERATOR = "Parked by an operator."
 
 
-class OutboxPage(ConsoleView):
-    nav = "outbox"
-    template = "console/outbox/outbox.html"
+class EventsPage(ConsoleView):
+    nav = "events"
+    template = "console/events/events.html"
 
     def get(self, request: HttpRequest) -> HttpResponse:
         errors: list[FieldError] = []
@@ -152,8 +152,8 @@ def _build_rows(
 
 
 class EventDetailsPage(ConsoleView):
-    nav = "outbox"
-    template = "console/outbox/event.html"
+    nav = "events"
+    template = "console/events/event.html"
 
     def get(self, request: HttpRequest, key: int) -> HttpResponse:
         event = _get_event(key)
@@ -183,7 +183,7 @@ def _get_event(key: int) -> OutboxEvent:
 class EventAction(ConfirmView):
     """A decision about an event that is not published yet."""
 
-    nav = "outbox"
+    nav = "events"
 
     def decide(
         self, action: str, key: int, command: Callable[[], bool], *, reason: str, message: str

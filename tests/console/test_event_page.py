@@ -51,7 +51,7 @@ def list_actions() -> list[str]:
 
 
 def test_the_page_describes_the_event_and_links_to_its_call(viewer: Client, stuck_event: OutboxEvent) -> None:
-    page = viewer.get(f"/outbox/{stuck_event.id}/").content.decode()
+    page = viewer.get(f"/events/{stuck_event.id}/").content.decode()
     assert f"/calls/{stuck_event.tenant_id}/{stuck_event.aggregate_id}/" in page
     assert "&quot;n&quot;: 1" in page
     assert "recording: too large" in page
@@ -65,9 +65,9 @@ def test_the_cause_of_an_event_is_a_link(viewer: Client, tenant: Tenant) -> None
     second = build_event(first.aggregate_id, 2, tenant_id=tenant.tenant_id, causation_id=first.event_id)
     store_events(first, second)
     cause, effect = OutboxEvent.objects.for_tenant(tenant.tenant_id).order_by("id")
-    page = viewer.get(f"/outbox/{effect.id}/")
+    page = viewer.get(f"/events/{effect.id}/")
     assert page.context["cause"] == cause
-    assert f'href="/outbox/{cause.id}/"' in page.content.decode()
+    assert f'href="/events/{cause.id}/"' in page.content.decode()
 
 
 def test_webhook_deliveries_are_shown_without_the_secrets_of_the_url(viewer: Client, tenant: Tenant) -> None:
@@ -75,7 +75,7 @@ def test_webhook_deliveries_are_shown_without_the_secrets_of_the_url(viewer: Cli
     store_run(new_id(), 1, tenant_id=tenant.tenant_id)
     drain(build_dispatcher(WebhookPublisher()))
     sent = OutboxEvent.objects.for_tenant(tenant.tenant_id).get()
-    page = viewer.get(f"/outbox/{sent.id}/").content.decode()
+    page = viewer.get(f"/events/{sent.id}/").content.decode()
     assert "https://hooks.example/in?…" in page
     assert "pending" in page
     assert "hush" not in page
@@ -83,24 +83,24 @@ def test_webhook_deliveries_are_shown_without_the_secrets_of_the_url(viewer: Cli
 
 @pytest.mark.parametrize("key", [1, 2**63 - 1, 2**63, 10**40])
 def test_an_unknown_event_is_not_found(viewer: Client, key: int) -> None:
-    assert viewer.get(f"/outbox/{key}/").status_code == 404
+    assert viewer.get(f"/events/{key}/").status_code == 404
 
 
 def test_a_retried_event_is_published(operator: Client, stuck_event: OutboxEvent) -> None:
-    response = operator.post(f"/outbox/{stuck_event.id}/retry/")
-    assert (response.status_code, response["Location"]) == (303, f"/outbox/{stuck_event.id}/")
+    response = operator.post(f"/events/{stuck_event.id}/retry/")
+    assert (response.status_code, response["Location"]) == (303, f"/events/{stuck_event.id}/")
     assert drain(build_dispatcher(RecordingPublisher())) == 3
     assert list_actions() == ["event-retry"]
 
 
 def test_skipping_requires_the_typed_word(operator: Client, stuck_event: OutboxEvent) -> None:
-    asked = operator.get(f"/outbox/{stuck_event.id}/skip/").content.decode()
+    asked = operator.get(f"/events/{stuck_event.id}/skip/").content.decode()
     assert "The event will never be published" in asked
     assert "2 events" in asked
-    operator.post(f"/outbox/{stuck_event.id}/skip/", {"word": "yes"})
+    operator.post(f"/events/{stuck_event.id}/skip/", {"word": "yes"})
     assert refresh(stuck_event).published_at is None
     assert list_actions() == []
-    operator.post(f"/outbox/{stuck_event.id}/skip/", {"word": "skip"})
+    operator.post(f"/events/{stuck_event.id}/skip/", {"word": "skip"})
     assert refresh(stuck_event).published_at is not None
     assert drain(build_dispatcher(RecordingPublisher())) == 2
     assert list_actions() == ["event-skip"]
@@ -109,11 +109,11 @@ def test_skipping_requires_the_typed_word(operator: Client, stuck_event: OutboxE
 def test_a_parked_event_holds_its_call_until_it_is_retried(
     operator: Client, waiting_event: OutboxEvent
 ) -> None:
-    operator.post(f"/outbox/{waiting_event.id}/park/")
+    operator.post(f"/events/{waiting_event.id}/park/")
     assert refresh(waiting_event).last_error == "Parked by an operator."
     publisher = RecordingPublisher()
     assert drain(build_dispatcher(publisher)) == 0
-    operator.post(f"/outbox/{waiting_event.id}/retry/")
+    operator.post(f"/events/{waiting_event.id}/retry/")
     drain(build_dispatcher(publisher))
     assert publisher.sequences(waiting_event.aggregate_id) == [1, 2]
     assert list_actions() == ["event-park", "event-retry"]
@@ -124,7 +124,7 @@ def test_an_action_that_is_too_late_is_refused_and_not_recorded(
 ) -> None:
     drain(build_dispatcher(RecordingPublisher()))
     for action, data in (("retry", {}), ("skip", {"word": "skip"}), ("park", {})):
-        response = operator.post(f"/outbox/{waiting_event.id}/{action}/", data, follow=True)
+        response = operator.post(f"/events/{waiting_event.id}/{action}/", data, follow=True)
         assert "Nothing was changed" in response.content.decode(), action
     assert list_actions() == []
 
@@ -133,9 +133,9 @@ def test_a_viewer_and_an_outsider_are_refused(
     viewer: Client, outsider: Client, stuck_event: OutboxEvent, waiting_event: OutboxEvent
 ) -> None:
     attempts: list[tuple[str, dict[str, str]]] = [
-        (f"/outbox/{stuck_event.id}/retry/", {}),
-        (f"/outbox/{stuck_event.id}/skip/", {"word": "skip"}),
-        (f"/outbox/{waiting_event.id}/park/", {}),
+        (f"/events/{stuck_event.id}/retry/", {}),
+        (f"/events/{stuck_event.id}/skip/", {"word": "skip"}),
+        (f"/events/{waiting_event.id}/park/", {}),
     ]
     for path, data in attempts:
         assert viewer.post(path, data).status_code == 403
@@ -148,7 +148,7 @@ def test_a_viewer_and_an_outsider_are_refused(
 
 def test_a_viewer_has_no_buttons(viewer: Client, operator: Client, stuck_event: OutboxEvent) -> None:
     def has_button(client: Client) -> bool:
-        return f"/outbox/{stuck_event.id}/retry/" in client.get(f"/outbox/{stuck_event.id}/").content.decode()
+        return f"/events/{stuck_event.id}/retry/" in client.get(f"/events/{stuck_event.id}/").content.decode()
 
     assert (has_button(viewer), has_button(operator)) == (False, True)
 
@@ -159,14 +159,14 @@ def test_a_viewer_has_no_buttons(viewer: Client, operator: Client, stuck_event: 
 def test_an_action_redirects_to_no_other_site(
     operator: Client, stuck_event: OutboxEvent, elsewhere: str
 ) -> None:
-    asked = operator.get(f"/outbox/{stuck_event.id}/skip/", {"next": elsewhere}).content.decode()
+    asked = operator.get(f"/events/{stuck_event.id}/skip/", {"next": elsewhere}).content.decode()
     assert elsewhere not in asked
-    sent = operator.post(f"/outbox/{stuck_event.id}/retry/", {"next": elsewhere})
-    assert sent["Location"] == f"/outbox/{stuck_event.id}/"
+    sent = operator.post(f"/events/{stuck_event.id}/retry/", {"next": elsewhere})
+    assert sent["Location"] == f"/events/{stuck_event.id}/"
 
 
 def test_the_audit_log_has_the_user_and_the_event(operator: Client, stuck_event: OutboxEvent) -> None:
-    operator.post(f"/outbox/{stuck_event.id}/retry/")
+    operator.post(f"/events/{stuck_event.id}/retry/")
     noted = OperatorAction.across_tenants.get()
     assert (noted.user, noted.tenant_id, noted.subject) == (
         "oscar",

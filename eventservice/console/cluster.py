@@ -1,4 +1,4 @@
-"""Timers & nodes: which processes run, which shards they own, and what waits in them."""
+"""The cluster: which processes run, which shards they own, and what waits in them."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ SHARDS_PER_PAGE = 50
 MAX_NAMESPACES = 100
 
 
-class TimersPage(ConsoleView):
-    nav = "timers"
-    template = "console/timers.html"
+class ClusterPage(ConsoleView):
+    nav = "cluster"
+    template = "console/cluster.html"
 
     def get(self, request: HttpRequest) -> HttpResponse:
         errors: list[FieldError] = []
