@@ -20,13 +20,13 @@ from outbox.writer import PARTITIONS
 MAX_ATTEMPTS = 5
 
 # The partitions of a small backlog. If the backlog is large, the count says only that.
-PROBE = """
+PROBE_SQL = """
 SELECT waiting.{partition}, COUNT(*) FROM (
     SELECT {partition} FROM outbox WHERE published_at IS NULL AND parked_at IS NULL LIMIT %s
 ) AS waiting GROUP BY waiting.{partition}"""
 PROBE_ROWS = 200
 
-HEAD = """
+HEAD_SQL = """
 SELECT * FROM (
     SELECT e.id, e.{partition}, e.attempts, e.event_id, e.tenant_id, e.aggregate_id, e.aggregate_seq, e.event_type,
         e.created_at, e.correlation_id, e.causation_id, e.event_payload, EXISTS (
@@ -38,11 +38,11 @@ SELECT * FROM (
     ORDER BY e.id LIMIT %s
 ) AS head_{number}"""
 
-MARK = "UPDATE outbox SET published_at = %s WHERE published_at IS NULL AND id IN ({ids})"
+MARK_SQL = "UPDATE outbox SET published_at = %s WHERE published_at IS NULL AND id IN ({ids})"
 # One statement for many rows: one for each row costs three times as much on PostgreSQL, and eight times on MariaDB.
 MARK_BATCH = 500
 
-REFUSE = """
+REFUSE_SQL = """
 UPDATE outbox SET attempts = %s, last_error = %s, parked_at = %s
 WHERE id = %s AND attempts = %s AND published_at IS NULL AND parked_at IS NULL"""
 
@@ -58,7 +58,7 @@ def create_partitions() -> None:
 def list_nonempty_partitions(partitions: Sequence[int]) -> list[int]:
     """Return those of the partitions that may have unpublished events. It is cheap when there are none at all."""
     with connection.cursor() as cursor:
-        cursor.execute(PROBE.format(partition=_quote_partition()), [PROBE_ROWS])
+        cursor.execute(PROBE_SQL.format(partition=_quote_partition()), [PROBE_ROWS])
         counts = dict(cursor.fetchall())
     if sum(counts.values()) == PROBE_ROWS:
         return list(partitions)
@@ -83,7 +83,7 @@ def read_heads(partitions: Sequence[int], limit: int) -> tuple[list[Envelope], s
 @cache
 def _build_heads_query(partition: str, count: int) -> str:
     # One statement with an index range for each partition: a paused partition costs the others nothing.
-    heads = (HEAD.format(partition=partition, number=number) for number in range(count))
+    heads = (HEAD_SQL.format(partition=partition, number=number) for number in range(count))
     return " UNION ALL ".join(heads)
 
 
@@ -110,12 +110,12 @@ def mark_published(events: Sequence[Envelope]) -> int:
 
 
 def _mark(ids: Sequence[int], now: datetime) -> int:
-    return execute_rows(MARK.format(ids=placeholders(ids)), [(now, *ids)])
+    return execute_rows(MARK_SQL.format(ids=placeholders(ids)), [(now, *ids)])
 
 
 def record_refusal(event: Envelope, error: str) -> bool:
     """Count an attempt of an event that a publisher rejects. Return True if it was the last, and the event is parked."""
     attempts = event.attempts + 1
     parked_at = db_now() if attempts >= MAX_ATTEMPTS else None
-    updated = execute_rows(REFUSE, [(attempts, error, parked_at, event.id, event.attempts)])
+    updated = execute_rows(REFUSE_SQL, [(attempts, error, parked_at, event.id, event.attempts)])
     return bool(updated) and parked_at is not None

@@ -51,14 +51,15 @@ ACROSS_TENANTS = {
     "execution.attempt_log",
     "orchestration.lifecycle.attempts",
     # The dispatcher, the deliverer and retention work on one queue of all tenants.
-    "outbox.maintenance",
+    "outbox.replay",
+    "outbox.retention",
     "outbox.publishers",
 }
 # Where tenants' tables are named in SQL, which no manager scopes: engine, dispatcher, deliverer.
 IN_SQL = {
     "eventservice.tenants.directory",  # how many shard rows there have to be
     "orchestration.lifecycle.retention", "timers.poller", "timers.schedule",
-    "outbox.store", "outbox.maintenance", "outbox.publishers.webhook.delivery_queue", "outbox.status", "timers.operator_views",
+    "outbox.store", "outbox.replay", "outbox.retention", "outbox.publishers.webhook.delivery_queue", "outbox.status", "timers.operator_views",
 }  # fmt: skip
 
 # All differences between databases, a package each.

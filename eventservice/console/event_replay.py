@@ -15,7 +15,7 @@ from eventservice.console.base.tenant_select import list_tenant_options
 from eventservice.db.now import db_now
 from eventservice.kernel.errors import Invalid
 from eventservice.tenants.directory import find_tenant_names
-from outbox.maintenance import preview_replay, replay
+from outbox.replay import preview_replay, replay
 
 # About a second's work, which one request may do. The command has no such limits.
 MAX_REPLAYED = 10_000

@@ -22,7 +22,7 @@ from orchestration.lifecycle.submission import Submitted, submit
 from orchestration.models import ServiceCall, ServiceCallTag
 from orchestration.retries import RetryPolicy
 from orchestration.states import FAVORITE, MAX_TAGS, TERMINAL, Delivery, ResponseContract, Status
-from outbox.maintenance import delete_published_events
+from outbox.retention import delete_published_events
 from outbox.writer import append_events
 from timers.schedule import rearm, unschedule
 

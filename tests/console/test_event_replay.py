@@ -10,8 +10,8 @@ from django.test import Client
 from eventservice.console import event_replay
 from eventservice.operators.models import OperatorAction
 from eventservice.tenants.models import Tenant
-from outbox.maintenance import preview_replay
 from outbox.models import OutboxEvent
+from outbox.replay import preview_replay
 from tests.factories import OutboxEventFactory
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]

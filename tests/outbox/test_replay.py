@@ -8,9 +8,9 @@ import pytest
 
 from eventservice.db.now import pin_time
 from eventservice.kernel.ids import new_id
-from outbox.maintenance import replay
 from outbox.models import OutboxEvent
 from outbox.parking import list_parked_events, skip
+from outbox.replay import replay
 from tests.outbox.support import NOON, RecordingPublisher, build_dispatcher, drain, store_run
 
 pytestmark = pytest.mark.django_db

@@ -10,10 +10,10 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from eventservice.kernel.ids import new_id
-from outbox.maintenance import prune
 from outbox.models import OutboxEvent, WebhookDelivery
 from outbox.publishers.webhook.endpoints import create_endpoint
 from outbox.publishers.webhook.publisher import WebhookPublisher
+from outbox.retention import prune
 from tests.factories import OutboxEventFactory
 from tests.outbox.support import NOON, TENANT, build_dispatcher, drain, store_run
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from eventservice.kernel.ids import new_id
-from outbox.maintenance import replay
 from outbox.models import WebhookDelivery, WebhookEndpoint
 from outbox.publishers.webhook.publisher import WebhookPublisher
+from outbox.replay import replay
 from tests.outbox.conftest import Deliver, Subscribe
 from tests.outbox.receiver import Receiver
 from tests.outbox.support import NOON, TENANT, build_dispatcher, build_event, drain, store_events, store_run

@@ -11,8 +11,9 @@ from eventservice.api.formats import parse_duration
 from eventservice.db.now import db_now
 from eventservice.management.commands.tenant import get_tenant_argument
 from eventservice.management.terminal import parse_duration_argument
-from outbox.maintenance import prune, replay
 from outbox.parking import list_parked_events, skip, unpark
+from outbox.replay import replay
+from outbox.retention import prune
 from outbox.status import get_status
 
 

@@ -4,7 +4,7 @@ from django.core.management.base import BaseCommand, CommandParser
 
 from eventservice.management.terminal import parse_duration_argument
 from orchestration.lifecycle import prune_calls
-from outbox.maintenance import prune as prune_events
+from outbox.retention import prune as prune_events
 
 
 class Command(BaseCommand):

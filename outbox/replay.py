@@ -1,4 +1,4 @@
-"""Retention and replay. Both work in short transactions, so that nothing waits for them."""
+"""Replay: published events are published again, in short transactions, so that nothing waits for it."""
 
 from __future__ import annotations
 
@@ -6,74 +6,16 @@ import uuid
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import NamedTuple
 
 from django.db import transaction
 from django.db.models import Count, Max, Q, QuerySet
 
 from eventservice.db.bulk import execute_rows
-from eventservice.db.now import db_now
 from outbox.models import DeliveryState, OutboxEvent, WebhookDelivery
 
-BATCH = 500
-
-
-# --- retention ------------------------------------------------------------------------------------------------
-
-
-def prune(older_than: timedelta, limit: int = 100_000) -> int:
-    """Delete published events and finished deliveries of that age. Return how many rows, at most `limit`."""
-    before = db_now() - older_than
-    pruned = _prune_events(before, limit)
-    return pruned + _prune_deliveries(before, limit - pruned)
-
-
-def _prune_events(before: datetime, limit: int) -> int:
-    """Delete events in the order of ids, which is nearly that of their creation.
-
-    An index by published_at would cost every event more than it saves here. Events that were published again
-    lately are among the old ones, and are skipped.
-    """
-    published = OutboxEvent.across_tenants.filter(published_at__isnull=False).order_by("id")
-    pruned = after = 0
-    while pruned < limit:
-        following = published.filter(id__gt=after).values_list("id", "created_at", "published_at")
-        window = list(following[:BATCH])
-        # Nothing is published before it is created: if all are younger than that, none that follows is old.
-        if not any(created_at < before for _, created_at, _ in window):
-            break
-        old = [(key, before) for key, _, published_at in window if published_at and published_at < before]
-        with transaction.atomic():
-            pruned += execute_rows(
-                "DELETE FROM outbox WHERE id = %s AND published_at < %s", old[: limit - pruned]
-            )
-        after = window[-1][0]
-    return pruned
-
-
-def _prune_deliveries(before: datetime, limit: int) -> int:
-    pruned = 0
-    while pruned < limit:
-        old = WebhookDelivery.across_tenants.filter(finished_at__lt=before).order_by("finished_at")
-        keys = old.values_list("tenant_id", "delivery_id")[: min(BATCH, limit - pruned)]
-        with transaction.atomic():
-            deleted = execute_rows(
-                "DELETE FROM webhook_deliveries WHERE tenant_id = %s AND delivery_id = %s", keys
-            )
-        if not deleted:
-            break
-        pruned += deleted
-    return pruned
-
-
-def delete_published_events(tenant_id: uuid.UUID, aggregate_id: uuid.UUID) -> None:
-    """Delete the published events of a deleted aggregate. The others have yet to be published."""
-    events = OutboxEvent.objects.for_tenant(tenant_id).filter(aggregate_id=aggregate_id)
-    events.filter(published_at__isnull=False).delete()
-
-
-# --- replay ---------------------------------------------------------------------------------------------------
+BATCH_ROWS = 500
 
 
 class _PublishedEvent(NamedTuple):
@@ -89,7 +31,7 @@ def replay(since: datetime, tenant_id: uuid.UUID | None = None, after: int = 0) 
     publishing: all events after the one with the id `after` are read.
     """
     last, replayed = _get_last_id(), 0
-    while window := list(_filter_published_since(since, after, last)[:BATCH]):
+    while window := list(_filter_published_since(since, after, last)[:BATCH_ROWS]):
         events = [_PublishedEvent(*row) for row in window if tenant_id in (None, row[1])]
         with transaction.atomic():
             replayed += execute_rows(
