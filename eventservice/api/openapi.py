@@ -252,6 +252,7 @@ def complete_document(result: JsonSchemaValue, **_: object) -> JsonSchemaValue:
     for path, operations in result["paths"].items():
         for operation in operations.values():
             _complete_operation(operation, limited="{tenantId}" in path or path.endswith("/stats"))
+            _show_example(operation, result["components"]["schemas"])
     return result
 
 
@@ -268,6 +269,13 @@ def _complete_operation(operation: JsonSchemaValue, *, limited: bool) -> None:
     for status, response in operation["responses"].items():
         names = [*common, *(["Retry-After"] if status == "default" else own_headers)]
         response["headers"] = {name: {"$ref": f"#/components/headers/{name}"} for name in names}
+
+
+def _show_example(operation: JsonSchemaValue, schemas: JsonSchemaValue) -> None:
+    """Show the example of a request's model as the one of its body: Swagger UI offers it as the body to send."""
+    for content in operation.get("requestBody", {}).get("content", {}).values():
+        name = content["schema"]["$ref"].rpartition("/")[2]
+        content["example"] = schemas[name]["examples"][0]
 
 
 @csrf_exempt

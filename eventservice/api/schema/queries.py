@@ -12,6 +12,7 @@ from django.conf import settings
 from django.http import QueryDict
 from pydantic import AfterValidator, BeforeValidator, Field
 
+from eventservice.api.formats import format_duration
 from eventservice.api.problems import FieldError, raise_for_errors
 from eventservice.api.schema.base import RequestModel, pattern, rule_error, validate
 from eventservice.api.schema.types import Duration, Id, Instant
@@ -176,5 +177,6 @@ class WaitQuery(QueryModel):
 class StatsQuery(QueryModel):
     tenant_id: Id | None = Field(default=None, description="By default all tenants, or that of the key.")
     window: Annotated[float, Duration(0, MAX_WINDOW, clamped=True), AfterValidator(_check_window)] = Field(
-        default=DEFAULT_WINDOW
+        default_factory=lambda: DEFAULT_WINDOW,
+        description=f"Defaults to `{format_duration(DEFAULT_WINDOW)}`.",
     )

@@ -99,7 +99,7 @@ class TenantSettingsSchema(RequestModel):
 class TenantInputSchema(TenantSettingsSchema):
     model_config = ConfigDict(
         json_schema_extra={
-            "examples": [{"name": "acme", "allowedHosts": ["example.com"], "maxInFlight": 500}]
+            "examples": [{"name": "globex", "allowedHosts": ["example.com"], "maxInFlight": 500}]
         }
     )
 
