@@ -89,10 +89,12 @@ class ServiceCall(TenantScopedModel):
                 condition=Q(replay_of__isnull=False),
                 full=("tenant_id", "replay_of"),
             ),
-            # All calls of a durable timer's id, and lists of timers. Other calls are not in it.
+            # All calls of a durable timer's id, or of ids with a prefix, and lists of timers. Other calls are not in it.
             PollingIndex(
                 name="idx_service_calls_timer",
                 fields=["tenant_id", "namespace", "external_id"],
+                # PostgreSQL: for LIKE, in a database of any locale.
+                opclasses=["uuid_ops", "varchar_ops", "varchar_pattern_ops"],
                 condition=Q(external_id__isnull=False),
                 full=("tenant_id", "namespace", "external_id"),
             ),

@@ -208,6 +208,16 @@ QUERIES: dict[str, tuple[Callable[[], Any], str, set[str]]] = {
         "live_external_id",
         {"uq_service_calls_live_timer"},
     ),
+    "whether a prefix has few durable timers": (
+        lambda: read_page(timers=True, namespace="default", timer_prefix="order-66"),
+        f"LIMIT {MAX_SORTED_IDS + 1}",
+        {"idx_service_calls_timer"},
+    ),
+    "the calls of a durable timer, the latest first": (
+        lambda: call_queries.list_timer_calls(TENANT, "default", "order-66", 50),
+        "DESC LIMIT 50",
+        {"idx_service_calls_timer"},
+    ),
     "what is to be published": (
         lambda: store.read_heads(range(PARTITIONS), 100),
         "ORDER BY e.id",

@@ -6,7 +6,8 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from django.db.models import CharField, Func, IntegerField
+from django.db import connection
+from django.db.models import CharField, F, Func, IntegerField, Q, lookups
 
 from eventservice.db.dialects import get_dialect
 
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
     from django.db.models.sql.compiler import SQLCompiler, _AsSqlType
 
     Operand = Combinable | str
+
+MAX_CODE_POINT = 0x10FFFF
+# No string has these code points.
+SURROGATES = range(0xD800, 0xE000)
 
 
 class Unindexed(Func):
@@ -57,6 +62,27 @@ class ElapsedSteps(Func):
         fragments = get_dialect(connection).fragments
         template, joiner = fragments.elapsed_steps(self.step_ms, self.max_steps)
         return super().as_sql(compiler, connection, template=template, arg_joiner=joiner)
+
+
+def match_prefix(column: F | Unindexed, prefix: str) -> Q:
+    """Return the condition that a column begins with a string, in the form for which the database takes an index.
+
+    On PostgreSQL, the index needs the operator class varchar_pattern_ops for the column.
+    """
+    if not get_dialect(connection).fragments.orders_by_code_point:
+        return Q(lookups.StartsWith(column, prefix))
+    begin = Q(lookups.GreaterThanOrEqual(column, prefix))
+    end = _find_end_of_prefix(prefix)
+    return begin if end is None else begin & Q(lookups.LessThan(column, end))
+
+
+def _find_end_of_prefix(prefix: str) -> str | None:
+    """Return the first string after all that begin with the prefix, or None if there is no such string."""
+    kept = prefix.rstrip(chr(MAX_CODE_POINT))
+    if not kept:
+        return None
+    following = ord(kept[-1]) + 1
+    return kept[:-1] + chr(SURROGATES.stop if following in SURROGATES else following)
 
 
 def placeholders(values: Collection[object]) -> str:

@@ -24,7 +24,8 @@ from typing import Any
 
 from django.db.models import Exists, F, Model, OrderBy, OuterRef, Q, QuerySet, lookups
 
-from eventservice.db.sql import Unindexed
+from eventservice.db.sql import Unindexed, match_prefix
+from eventservice.tenants.directory import get_profile
 from eventservice.tenants.models import DEFAULT_NAMESPACE
 from orchestration.models import ServiceCall, ServiceCallTag
 from orchestration.queries.calls import CHUNK_SIZE, CallKey, CallSummary, list_summaries
@@ -57,6 +58,7 @@ class CallFilter:
     correlation_id: uuid.UUID | None = None
     replay_of: uuid.UUID | None = None
     timers: bool = False  # durable timers only
+    timer_prefix: str = ""  # what the timer's id begins with
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,12 +215,22 @@ def select_by_each_part(call_filter: CallFilter) -> Iterator[QuerySet[Model]]:
             **build_range("submitted_at", call_filter.submitted_from, call_filter.submitted_to)
         )
     if call_filter.timers:
-        within = {} if call_filter.namespace is None else {"namespace": call_filter.namespace}
-        yield calls.filter(external_id__isnull=False, **within)
+        yield _select_timers(calls, call_filter)
     for column in ("host", "name", "namespace"):
         value = getattr(call_filter, column)
         if value is not None and value != DEFAULT_NAMESPACE:
             yield calls.filter(**{column: value})
+
+
+def _select_timers(calls: QuerySet[ServiceCall], call_filter: CallFilter) -> QuerySet[ServiceCall]:
+    namespaces = [call_filter.namespace] if call_filter.namespace is not None else []
+    if call_filter.timer_prefix and not namespaces:
+        # The index begins with the namespace.
+        namespaces = list(get_profile(call_filter.tenant_id).num_shards)
+    within = {"namespace__in": namespaces} if namespaces else {}
+    timers = calls.filter(external_id__isnull=False, **within)
+    prefix = call_filter.timer_prefix
+    return timers.filter(match_prefix(F("external_id"), prefix)) if prefix else timers
 
 
 # --- step 2: a walk ---------------------------------------------------------------------------------------------
@@ -293,6 +305,8 @@ def match_without_index(
             conditions &= _compare(path + column, "LessThan", end)
     if call_filter.timers:
         conditions &= Q(**{path + "external_id__isnull": False})
+    if call_filter.timer_prefix:
+        conditions &= match_prefix(Unindexed(F(path + "external_id")), call_filter.timer_prefix)
     if call_filter.tags and tags:
         for group in (
             [call_filter.tags] if call_filter.any_tag else [{tag} for tag in sorted(call_filter.tags)]

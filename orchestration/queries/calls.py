@@ -134,6 +134,14 @@ def get_timer_call(tenant_id: uuid.UUID, namespace: str, timer_id: str) -> Timer
     return TimerCall(*row)
 
 
+def list_timer_calls(tenant_id: uuid.UUID, namespace: str, timer_id: str, limit: int) -> list[CallSummary]:
+    """Return the calls that a durable timer's id has had, the latest first."""
+    calls = _select_calls(tenant_id).filter(namespace=namespace, external_id=timer_id)
+    latest = calls.order_by(Unindexed(F("submitted_at")).desc(), Unindexed(F("service_call_id")).desc())
+    ids = latest.values_list("service_call_id", flat=True)[:limit]
+    return list_summaries([(tenant_id, service_call_id) for service_call_id in ids])
+
+
 def find_call_by_idempotency_key(tenant_id: uuid.UUID, idempotency_key: str) -> uuid.UUID | None:
     """Return the id of the call that was submitted with this key."""
     calls = _select_calls(tenant_id).filter(idempotency_key=idempotency_key)

@@ -116,6 +116,8 @@ class Fragments(ABC):
 
     # An expression that no index is chosen for. Planners that weigh costs need no hint.
     unindexed = "%(expressions)s"
+    # Whether strings are compared by code point, so that those with a prefix lie next to each other in an index.
+    orders_by_code_point = True
 
     @abstractmethod
     def timestamp_prefix(self, length: int) -> str:
