@@ -7,7 +7,7 @@ from eventservice.db.dialects.configuration import SessionLimits
 from eventservice.kernel.env import Environment, check_encryption_key
 from eventservice.kernel.faults import check_faults
 from eventservice.kernel.logging import build_logging_config
-from execution.addresses import AddressPolicy
+from execution.addresses import LOOPBACK, check_entry
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 
@@ -214,8 +214,11 @@ ENGINE_PER_HOST = env.integer("ENGINE_PER_HOST", 5_000, minimum=1, maximum=100_0
 # sooner, but declares processes dead that were only paused.
 NODE_LEASE_SECONDS = env.seconds("NODE_LEASE_SECONDS", 8.0, minimum=1.0, maximum=30.0)
 
-# The addresses that a call may reach (docs/guarantees.md).
+# The addresses that a call may reach (docs/guarantees.md). In development these include the developer's own machine.
 EGRESS_ALLOW_PRIVATE = env.boolean("EGRESS_ALLOW_PRIVATE", False)
-EGRESS_ALLOW = env.strings("EGRESS_ALLOW", check=lambda entry: AddressPolicy(allow=frozenset([entry])))
+EGRESS_ALLOW = [
+    *(() if PRODUCTION else LOOPBACK),
+    *env.strings("EGRESS_ALLOW", check=lambda entry: check_entry(entry, production=PRODUCTION)),
+]
 
 env.check()

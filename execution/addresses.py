@@ -14,12 +14,19 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
-from typing import Final, Self
+from typing import Final
 
 from django.conf import settings
 
+from execution.url_rules import Origin
+
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
+
+
+LOCAL_ADDRESS: Final = "127.0.0.1"
+# The entries of an allow-list that allow calls to this machine.
+LOOPBACK: Final = ("127.0.0.0/8:*", "[::1]:*")
 
 
 class Tier(Enum):
@@ -173,13 +180,30 @@ class AddressPolicy:
         object.__setattr__(self, "_find_rule_cached", lru_cache(maxsize=8192)(self._find_rule))
 
     @classmethod
-    def from_settings(cls) -> Self:
-        """Return the policy that the settings configure."""
-        return cls(allow_private=settings.EGRESS_ALLOW_PRIVATE, allow=frozenset(settings.EGRESS_ALLOW))
+    def from_settings(cls) -> AddressPolicy:
+        """Return the policy that the settings configure. It is the same for all processes."""
+        return _build_policy(settings.EGRESS_ALLOW_PRIVATE, frozenset(settings.EGRESS_ALLOW))
 
     def find_refusing_rule(self, ip: str, port: int) -> str | None:
         """Return the rule that refuses the address, or None if it may be connected to."""
         return self._find_rule_cached(ip, port)
+
+    def explain_refusal(self, origin: Origin) -> str | None:
+        """Return why nothing can be sent to the origin, and the setting that would change this, or None.
+
+        Only an address in the URL itself is checked. What a name resolves to is known only when it is called.
+        """
+        ip = origin.host if origin.is_literal else LOCAL_ADDRESS if is_local_name(origin.host) else None
+        rule = ip and self.find_refusing_rule(ip, origin.port)
+        if not (ip and rule):
+            return None
+        refusal = classify(ip)
+        by_tier = "EGRESS_ALLOW_PRIVATE or " if refusal and refusal.tier is Tier.PRIVATE else ""
+        host = f"[{origin.host}]" if ":" in origin.host else origin.host
+        return (
+            f"{host}:{origin.port} is an address that may not be called: {rule}. An operator can allow it with the "
+            f"setting {by_tier}EGRESS_ALLOW"
+        )
 
     def _find_rule(self, ip: str, port: int) -> str | None:
         refusal = classify(ip)
@@ -192,6 +216,43 @@ class AddressPolicy:
         if address is None or "%" in ip:
             return False
         return any(entry.admits(address, port) for entry in self._entries)
+
+
+@lru_cache(maxsize=8)
+def _build_policy(allow_private: bool, allow: frozenset[str]) -> AddressPolicy:
+    return AddressPolicy(allow_private=allow_private, allow=allow)
+
+
+def is_local_name(host: str) -> bool:
+    """Return whether a name always stands for this machine (RFC 6761)."""
+    return host == "localhost" or host.endswith(".localhost")
+
+
+def check_entry(entry: str, *, production: bool = False) -> None:
+    """Raise ValueError for an invalid entry of an allow-list.
+
+    Production accepts a forbidden address only as one address with one port, so that an exception made for development
+    does not reach it.
+    """
+    parsed = _parse_entry(entry)
+    is_exact = parsed.network.num_addresses == 1 and parsed.port is not None
+    if production and not is_exact and _overlaps_forbidden(parsed.network):
+        raise ValueError(
+            f"allow-list entry {entry!r} allows several forbidden addresses or ports, such as those of this machine. In"
+            " production, list each as ip:port"
+        )
+
+
+def _overlaps_forbidden(network: Network) -> bool:
+    if any(
+        refusal.tier is Tier.FORBIDDEN
+        and forbidden.version == network.version
+        and forbidden.overlaps(network)
+        for forbidden, refusal in _NETWORKS
+    ):
+        return True
+    refusal = classify(str(network.network_address))
+    return refusal is not None and refusal.tier is Tier.FORBIDDEN
 
 
 def _parse_entry(entry: str) -> _AllowEntry:

@@ -74,3 +74,29 @@ def test_an_invalid_port_is_refused(tmp_path: Path) -> None:
     done = check(tmp_path, {"PORT": "abc", "TARGET_PORT": "70000"})
     assert "PORT must be an integer between 1 and 65535, not 'abc'" in done.stderr
     assert "TARGET_PORT must be an integer between 1 and 65535, not '70000'" in done.stderr
+
+
+def test_production_takes_exceptions_for_single_forbidden_addresses_only(tmp_path: Path) -> None:
+    for wide in ("127.0.0.1:*", "127.0.0.0/8:80", "[::1]:*", "0.0.0.0/0:443", "[::/0]:443"):
+        done = check(tmp_path, {**COMPLETE, "EGRESS_ALLOW": f"127.0.0.1:9000,{wide}"})
+        assert done.returncode != 0, wide
+        assert f"EGRESS_ALLOW, item 2: allow-list entry {wide!r} allows several forbidden" in done.stderr
+    for exact in ("127.0.0.1:9000", "10.0.0.0/8:443", "[fd12::/16]:*"):
+        done = check(tmp_path, {**COMPLETE, "EGRESS_ALLOW": exact})
+        assert done.returncode == 0, done.stderr
+
+
+def read_egress_allow(folder: Path, variables: dict[str, str]) -> list[str]:
+    env = {"PATH": os.environ["PATH"], "DB_PATH": str(folder / "check.db"), **variables}
+    code = "from eventservice.settings import EGRESS_ALLOW; print('\\n'.join(EGRESS_ALLOW))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, cwd=BASE_DIR, capture_output=True, text=True, check=True
+    )
+    return done.stdout.split()
+
+
+def test_only_development_allows_loopback_by_default(tmp_path: Path) -> None:
+    assert read_egress_allow(tmp_path, COMPLETE) == []
+    assert read_egress_allow(tmp_path, {}) == ["127.0.0.0/8:*", "[::1]:*"]
+    added = read_egress_allow(tmp_path, {"EGRESS_ALLOW": "10.0.0.1:80"})
+    assert added == ["127.0.0.0/8:*", "[::1]:*", "10.0.0.1:80"]

@@ -29,6 +29,7 @@ from eventservice.db.bulk import to_json
 from eventservice.db.now import db_now, to_rfc3339
 from eventservice.kernel.errors import Invalid
 from eventservice.tenants.directory import TenantProfile
+from execution.addresses import AddressPolicy
 from execution.outcome import METHODS
 from execution.url_rules import MAX_HEADERS, BadHeader, BadUrl, check_headers, parse_target
 from orchestration.commands import IDEMPOTENCY_KEY
@@ -142,11 +143,14 @@ class DescribedAs:
 # --- requests -----------------------------------------------------------------------------------------------------
 
 
-def _check_url(url: str) -> str:
+def check_url(url: str) -> str:
+    """Refuse a URL to which nothing would ever be sent."""
     try:
-        parse_target(url)
+        refusal = AddressPolicy.from_settings().explain_refusal(parse_target(url).origin)
     except BadUrl as wrong:
-        raise rule_error(f"is refused: {wrong}") from None
+        refusal = str(wrong)
+    if refusal:
+        raise rule_error(f"is refused: {refusal}")
     return url
 
 
@@ -197,7 +201,7 @@ Method = Literal[METHODS]  # type: ignore[valid-type]  # mypy wants them written
 Url = Annotated[
     OneLine,
     Field(max_length=2048, examples=["https://example.com/orders/42/reminder"]),
-    AfterValidator(_check_url),
+    AfterValidator(check_url),
 ]
 Headers = Annotated[
     dict[str, str],

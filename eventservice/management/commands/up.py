@@ -39,14 +39,10 @@ class Command(BaseCommand):
         call_command("migrate", verbosity=0, interactive=False)
         settings.STATIC_ROOT.mkdir(parents=True, exist_ok=True)
         self._print_introduction(port, target_port)
-        # The mock target is on a loopback address, which calls cannot reach by default.
-        env = {
-            "EGRESS_ALLOW": ",".join(filter(None, [os.environ.get("EGRESS_ALLOW"), f"{HOST}:{target_port}"]))
-        }
         status = Supervisor(
             [
                 Process("web", _build_web_command(port, web_workers), _build_web_environment(web_workers)),
-                Process("cluster", [sys.executable, "manage.py", "cluster"], env),
+                Process("cluster", [sys.executable, "manage.py", "cluster"]),
                 Process(
                     "target",
                     [sys.executable, "-m", "eventservice.devtools.mock_target", "--port", str(target_port)],
@@ -60,6 +56,7 @@ class Command(BaseCommand):
         say = self.stdout.write
         say(f"Console: http://{HOST}:{port}/")
         say(f"Target: http://{HOST}:{target_port}/ok")
+        say("Calls and webhooks can reach servers on this machine, because ENVIRONMENT is development.")
         tenant, key = Tenant.objects.filter(name=DEMO).first(), ""
         if tenant is not None:
             say(f"Tenant: {tenant.tenant_id}")
