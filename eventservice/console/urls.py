@@ -12,6 +12,7 @@ from eventservice.console import (
     event_replay,
     events,
     keys,
+    preferences,
     session,
     tenants,
     webhooks,
@@ -87,6 +88,7 @@ urlpatterns = [
     path(f"{KEY}/revoke/", keys.RevokeKey.as_view(), name="operator-key-revoke"),
     path("cluster/", cluster.ClusterPage.as_view(), name="cluster"),
     path("audit-log/", audit_log.AuditLogPage.as_view(), name="audit-log"),
+    path("preferences/", preferences.PreferencesPage.as_view(), name="preferences"),
     path("login/", session.SignIn.as_view(), name="login"),
     path("logout/", session.SignOut.as_view(), name="sign-out"),
 ]

@@ -12,20 +12,20 @@ from django.templatetags.static import static
 from django.utils.html import conditional_escape, format_html
 from django.utils.safestring import SafeString, mark_safe
 
+from eventservice.console.base.time_zone import format_clock, format_instant
 from eventservice.db.bounded_count import format_capped
 from eventservice.db.now import db_now
 from eventservice.operators.formatting import (
     NOTHING,
     format_distance,
     format_duration,
-    format_instant,
     format_milliseconds,
     format_size,
 )
 from eventservice.tenants.directory import get_profile
 
 register = template.Library()
-register.filter("absolute", format_instant)
+register.filter("clock", format_clock)
 register.filter("duration", format_duration)
 register.filter("milliseconds", format_milliseconds)
 register.filter("size", format_size)
@@ -57,6 +57,12 @@ def relative(moment: datetime | None, now: datetime | None = None) -> SafeString
         format_instant(moment),
         format_distance((moment - (now or db_now())).total_seconds()),
     )
+
+
+@register.filter
+def absolute(moment: datetime | None, precision: str = "milliseconds") -> str:
+    """Return a time in the user's zone, with UTC beside it."""
+    return format_instant(moment, milliseconds=precision == "milliseconds")
 
 
 @register.filter

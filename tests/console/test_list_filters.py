@@ -37,6 +37,7 @@ FILTERS = {
     "namespace=blue": {"b"},
     "from=2026-03-01T13:03:00Z": {"c", "d"},
     "from=2026-03-01T13:02&to=2026-03-01T13:04": {"b", "c"},
+    "from=2026-03-01T14:03&zone=Europe/Berlin": {"c", "d"},
     "by=submitted&to=2026-03-01T13:02:00%2B01:00": {"a"},
     "from=2026-03-02": set(),
     "tenant=&id=&name=&host=+&tag=&from=": {"a", "b", "c", "d"},
@@ -69,13 +70,15 @@ def test_the_list_is_sorted(viewer: Client, sort: str, expected: str) -> None:
 @pytest.mark.parametrize(
     ("query", "message"),
     [
-        ("from=yesterday", 'id="w-from">From must be a time in UTC'),
-        ("to=2026-02-30T00:00Z", 'id="w-to">To must be a time in UTC'),
+        ("from=yesterday", 'id="w-from">From must be a time, such as'),
+        ("to=2026-02-30T00:00Z", 'id="w-to">To must be a time, such as'),
         ("from=2026-03-02T00:00Z&to=2026-03-01T00:00Z", 'id="w-to">To must be later than From'),
         ("tenant=00000000-0000-0000-0000-000000000001", 'id="w-tenant">Tenant does not exist'),
         ("tenant=acme", 'id="w-tenant">Tenant must be a UUID'),
         ("name=" + "n" * 2001, 'id="w-name">Name must be a string'),
         ("&".join(f"tag={n}" for n in range(21)), 'id="w-tag">Tag must be given at most 20 times'),
+        ("from=0001-01-01", 'id="w-from">From must be a time, such as'),
+        ("from=2026-03-01&zone=Europe/Atlantis", "<p>zone must be a time zone"),
         ("status=Sleeping", "<p>status must be one of"),
         ("limit=201", "<p>limit must be a whole number"),
         ("stauts=Failed", "<p>stauts is not known here"),
@@ -115,7 +118,14 @@ def test_the_form_keeps_filters_without_a_field(viewer: Client) -> None:
     form = page[page.index('<form class="body"') : page.index("</form>", page.index('<form class="body"'))]
     hidden = re.findall(r'type="hidden" name="(\w+)" value="(\w+)"', form)
     assert sorted(hidden) == sorted(
-        [("status", "Failed"), ("favorites", "1"), ("sort", "dueAt"), ("limit", "10"), ("tag", "x")]
+        [
+            ("status", "Failed"),
+            ("favorites", "1"),
+            ("sort", "dueAt"),
+            ("limit", "10"),
+            ("tag", "x"),
+            ("zone", "UTC"),  # that of the form's own times
+        ]
     )
 
 

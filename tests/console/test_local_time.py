@@ -5,8 +5,10 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
+from django.utils import timezone
 
-from eventservice.console.calls.local_time import LocalTimeForm, ResolvedTime, list_time_zones, split_instant
+from eventservice.console.base.time_zone import list_time_zones
+from eventservice.console.calls.local_time import LocalTimeForm, ResolvedTime, split_instant
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -80,9 +82,19 @@ def test_all_errors_are_reported_at_once() -> None:
     assert set(validate("", "", "Europe/Atlantis").errors) == {"date", "time", "zone"}
 
 
-@pytest.mark.parametrize("at", [NOW, datetime(2026, 3, 1, 12, 0, 5, tzinfo=UTC)])
-def test_an_instant_survives_being_split_and_resolved(at: datetime) -> None:
-    assert resolve(**split_instant(at)).at == at
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "America/Sao_Paulo"])
+@pytest.mark.parametrize(
+    "at",
+    [
+        NOW,
+        datetime(2026, 3, 1, 12, 0, 5, tzinfo=UTC),
+        datetime(2026, 10, 25, 0, 30, tzinfo=UTC),  # 02:30 in Berlin, an hour before the clocks go back
+        datetime(2026, 10, 25, 1, 30, tzinfo=UTC),  # 02:30 again
+    ],
+)
+def test_an_instant_survives_being_split_and_resolved(at: datetime, zone: str) -> None:
+    with timezone.override(zone):
+        assert resolve(**split_instant(at)).at == at
 
 
 def test_utc_is_the_first_zone_and_every_zone_can_be_chosen() -> None:

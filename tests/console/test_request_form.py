@@ -129,7 +129,7 @@ def test_a_scheduled_call_is_due_at_the_chosen_instant(operator: Client, at_noon
 def test_the_instant_is_previewed(operator: Client, at_noon: datetime) -> None:
     form = fill_form(operator, do="when", when="schedule", date="2026-03-01", time="14:10", zone="UTC")
     page = operator.post(NEW, form)
-    assert "in 2 h 10 m , Sun 1 Mar 2026, 14:10:00 UTC" in read_text(page)
+    assert "in 2 h 10 m , Sun 2026-03-01 14:10:00 UTC" in read_text(page)
     assert list_calls() == []
 
 

@@ -14,10 +14,12 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.shortcuts import render
 from django.urls import reverse
+from django.utils import timezone
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.views import View
 
 from eventservice.api.problems import DATABASE_BUSY, Problem, find_problem
+from eventservice.console.base.time_zone import get_user_zone, get_zone_name
 from eventservice.kernel.errors import DomainError
 from eventservice.kernel.logging import get_logger
 from eventservice.operators import audit_log
@@ -47,6 +49,10 @@ class ConsoleView(View):
     role: Role  # unset until the database has said who is signed in
 
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        with timezone.override(get_user_zone(request)):
+            return self._dispatch_in_zone(request, *args, **kwargs)
+
+    def _dispatch_in_zone(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         try:
             return self._refuse_unauthorized(request) or super().dispatch(request, *args, **kwargs)
         except (DomainError, Problem, OperationalError) as error:
@@ -126,6 +132,7 @@ class ConsoleView(View):
             "role": self.role.group,
             "may_act": self.role >= Role.OPERATOR,
             "may_administer": self.role >= Role.ADMIN,
+            "time_zone": get_zone_name(),
             **(context or {}),
         }
         response = render(self.request, template or self.template, page_context, status=status)

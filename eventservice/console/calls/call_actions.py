@@ -11,6 +11,7 @@ from django.urls import reverse
 from eventservice.api.formats import format_instant
 from eventservice.api.schema.submissions import find_tag_error
 from eventservice.console.base.confirm import ConfirmView
+from eventservice.console.base.time_zone import format_instant as describe_instant
 from eventservice.console.base.views import ConsoleView
 from eventservice.console.calls.local_time import LocalTimeForm
 from eventservice.db.now import db_now
@@ -105,7 +106,7 @@ class RunCallNow(CallAction):
     allowed = frozenset({Status.SCHEDULED})
 
     def build_question(self, call: CallDetails) -> dict[str, Any]:
-        due = f"{call.due_at:%Y-%m-%d %H:%M:%S} UTC"
+        due = describe_instant(call.due_at, milliseconds=False)
         text = f"{describe_request(call)} will be sent now instead of at {due}."
         return {"title": f"Run {call.name} now?", "text": text, "button": "Run now"}
 
@@ -147,7 +148,8 @@ class RescheduleCall(CallAction):
             subject=service_call_id,
             dueAt=format_instant(due_at),
         )
-        self.report_success(f"Rescheduled to {due_at:%Y-%m-%d %H:%M:%S} UTC. {form.resolved.note}".strip())
+        due = describe_instant(due_at, milliseconds=False)
+        self.report_success(f"Rescheduled to {due}. {form.resolved.note}".strip())
         return self.redirect_back(build_call_url(tenant_id, service_call_id))
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
+from django.utils import timezone
 
 from eventservice.api.formats import format_instant, parse_instant
 from eventservice.api.problems import FieldError, InvalidRequest
 from eventservice.api.schema.queries import MAX_LIMIT
+from eventservice.console.base.time_zone import format_instant as format_instant_in_zone
 from eventservice.console.base.views import ConsoleView, redirect_see_other
 from eventservice.console.calls.export import MAX_EXPORTED_CALLS
 from eventservice.console.calls.list_query import (
@@ -112,7 +114,7 @@ def build_frame_context(query: ListQuery, *, id_error: str = "") -> dict[str, ob
         "errors": _build_errors_context(query, id_error),
         "active_filters": _list_active_filters(query),
         "fields": _build_fields_context(query),
-        "hidden_fields": _list_hidden_fields(query, without=FORM_FIELDS),
+        "hidden_fields": _list_hidden_fields(query, without={*FORM_FIELDS, "zone"}),
         "hidden_fields_of_limit": _list_hidden_fields(query, without={"limit"}),
         "page_sizes": sorted({*PAGE_SIZES, query.limit}),
         "sorts": {column: _build_sort_header(query, name) for column, name in SORT_COLUMNS.items()},
@@ -132,8 +134,8 @@ def _build_fields_context(query: ListQuery) -> dict[str, object]:
         # An invalid time is shown as it was typed, for correction.
         name: query.parameters.get(name, "") if name in query.errors else _format_datetime_local(moment)
         for name, moment in (
-            ("from", query.filter.due_from or query.filter.submitted_from),
-            ("to", query.filter.due_to or query.filter.submitted_to),
+            ("from", query.begin),
+            ("to", query.end),
         )
     }
     by = query.parameters.get("by", DATE_FIELDS[0])
@@ -141,10 +143,10 @@ def _build_fields_context(query: ListQuery) -> dict[str, object]:
 
 
 def _format_datetime_local(moment: datetime | None) -> str:
-    """Return the value of an <input type="datetime-local"> in UTC."""
+    """Return the value of an <input type="datetime-local"> in the active zone."""
     if moment is None:
         return ""
-    at = moment.astimezone(UTC).replace(tzinfo=None)
+    at = timezone.make_naive(moment)
     return at.isoformat(timespec="seconds" if at.second or at.microsecond else "minutes")
 
 
@@ -166,11 +168,23 @@ def _list_active_filters(query: ListQuery) -> list[dict[str, str]]:
     for name in REMOVABLE_FILTERS:
         values = query.parameters.getlist(name)
         for value in values:
-            is_known_tenant = name == "tenant" and query.tenant is not None
-            text = query.tenants.get(query.tenant, value) if is_known_tenant and query.tenant else value
             remove_url = query.url(**{name: [other for other in values if other != value]})
+            text = _describe_filter(query, name, value)
             active.append({"label": FILTER_LABELS[name], "value": text, "remove_url": remove_url})
     return active
+
+
+def _describe_filter(query: ListQuery, name: str, value: str) -> str:
+    if name in query.errors:
+        return value
+    match name:
+        case "tenant" if query.tenant is not None:
+            return query.tenants.get(query.tenant, value)
+        case "from":
+            return format_instant_in_zone(query.begin, milliseconds=False)
+        case "to":
+            return format_instant_in_zone(query.end, milliseconds=False)
+    return value
 
 
 def _list_hidden_fields(query: ListQuery, *, without: Collection[str]) -> list[tuple[str, str]]:

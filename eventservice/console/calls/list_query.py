@@ -6,7 +6,7 @@ import hashlib
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime, tzinfo
 from typing import Any
 
 from django.http import QueryDict
@@ -18,6 +18,7 @@ from eventservice.api.problems import FieldError, raise_for_errors
 from eventservice.api.schema.queries import SORTS
 from eventservice.console.base.query import Query, drop_empty_params
 from eventservice.console.base.tenant_select import list_tenant_options
+from eventservice.console.base.time_zone import find_zone
 from orchestration.queries.call_lists import CallFilter, CallListPage, Order, Position, list_calls
 from orchestration.queries.tenants_with_calls import list_tenants_with_calls, list_tenants_with_id
 from orchestration.states import FAVORITE, MAX_TAGS, Status
@@ -27,7 +28,7 @@ MAX_TENANTS = 50
 MAX_TENANTS_NAMED = 20
 DEFAULT_SORT = "-submittedAt"
 DATE_FIELDS = ("due", "submitted")
-NON_FILTER_PARAMETERS = frozenset({"sort", "limit", "cursor", "by"})
+NON_FILTER_PARAMETERS = frozenset({"sort", "limit", "cursor", "by", "zone"})
 # Stands in the filter until it is applied to each listed tenant.
 NO_TENANT = uuid.UUID(int=0)
 
@@ -77,6 +78,14 @@ class ListQuery:
     @property
     def order(self) -> Order:
         return SORTS[self.sort]
+
+    @property
+    def begin(self) -> datetime | None:
+        return self.filter.due_from or self.filter.submitted_from
+
+    @property
+    def end(self) -> datetime | None:
+        return self.filter.due_to or self.filter.submitted_to
 
     @property
     def is_filtered(self) -> bool:
@@ -199,22 +208,28 @@ def _parse_filter(query: Query) -> CallFilter:
 
 
 def _parse_dates(query: Query, date_field: str) -> dict[str, Any]:
-    begin, end = _parse_date(query, "from"), _parse_date(query, "to")
+    zone = find_zone(query.text("zone") or "UTC")
+    if zone is None:
+        query.add_error("zone", "must be a time zone, such as Europe/Berlin")
+    begin, end = (_parse_date(query, name, zone or UTC) for name in ("from", "to"))
     if begin and end and begin >= end:
         query.add_error("to", "must be later than From")
     return {f"{date_field}_from": begin, f"{date_field}_to": end}
 
 
-def _parse_date(query: Query, name: str) -> datetime | None:
-    """Accept what the API accepts, and also times without a zone (in UTC) and dates (midnight in UTC)."""
+def _parse_date(query: Query, name: str, zone: tzinfo) -> datetime | None:
+    """Accept what the API accepts, and also times without an offset and dates (midnight), which are in `zone`."""
     text = query.text(name)
     if text is None:
         return None
     # In a query, a `+` that was not encoded arrives as a space.
-    for candidate in (text, text.replace(" ", "+"), f"{text}Z", f"{text}T00:00Z"):
-        if moment := parse_instant(candidate):
-            return moment
-    query.add_error(name, 'must be a time in UTC, such as "2026-03-01T12:00"')
+    moment = parse_instant(text) or parse_instant(text.replace(" ", "+"))
+    if moment is None and (local := parse_instant(f"{text}Z") or parse_instant(f"{text}T00:00Z")):
+        moment = local.replace(tzinfo=zone)
+    # Every zone has the years between the first and the last that a datetime supports.
+    if moment is not None and 1 < moment.year < 9999:
+        return moment.astimezone(UTC)
+    query.add_error(name, 'must be a time, such as "2026-03-01T12:00"')
     return None
 
 

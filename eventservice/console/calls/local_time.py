@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
-from functools import cache, lru_cache
 from typing import Any, NamedTuple
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 from django import forms
-from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from pydantic import TypeAdapter, ValidationError
 
 from eventservice.api.formats import format_instant
 from eventservice.api.schema.base import list_errors
 from eventservice.api.schema.types import DueTime
+from eventservice.console.base.time_zone import find_zone, get_zone_name, render_zone_options, to_active_zone
 
 _DUE_TIME: TypeAdapter[datetime] = TypeAdapter(DueTime)
 
 # Times are chosen to the minute, so the current minute is not in the past.
 PAST_TOLERANCE = timedelta(minutes=1)
-# Names that mean nothing to a person.
-HIDDEN_ZONES = frozenset({"Factory", "localtime"})
 
 
 class ResolvedTime(NamedTuple):
@@ -52,23 +47,20 @@ class LocalTimeForm(forms.Form):
 
     @classmethod
     def from_instant(cls, moment: datetime, now: datetime) -> LocalTimeForm:
-        """Return an unbound form that shows the instant in UTC."""
+        """Return an unbound form that shows the instant in the active zone."""
         form = cls(initial=split_instant(moment), now=now)
         form.resolved = ResolvedTime(moment)
         return form
 
     @property
     def zone_options(self) -> SafeString:
-        return render_zone_options(str(self["zone"].value() or ""))
+        return render_zone_options(str(self["zone"].value() or get_zone_name()))
 
     def clean_zone(self) -> tzinfo:
-        name = self.cleaned_data["zone"]
-        if name in ("", "UTC"):
-            return UTC
-        try:
-            return ZoneInfo(name)
-        except (ZoneInfoNotFoundError, ValueError, OSError):
-            raise forms.ValidationError("Choose a time zone from the list.") from None
+        zone = find_zone(self.cleaned_data["zone"] or "UTC")
+        if zone is None:
+            raise forms.ValidationError("Choose a time zone from the list.")
+        return zone
 
     def clean(self) -> None:
         cleaned = self.cleaned_data
@@ -82,32 +74,6 @@ class LocalTimeForm(forms.Form):
         self.resolved = resolved
 
 
-@cache
-def list_time_zones() -> Mapping[str, list[str]]:
-    """Return the names of all time zones by region. UTC comes first, without a region."""
-    by_region: dict[str, list[str]] = {"": ["UTC"]}
-    for name in sorted(available_timezones() - HIDDEN_ZONES - {"UTC"}):
-        region = name.split("/")[0] if "/" in name else "Other names"
-        by_region.setdefault(region, []).append(name)
-    by_region["Other names"] = by_region.pop("Other names", [])
-    return by_region
-
-
-@lru_cache(maxsize=16)
-def render_zone_options(chosen: str) -> SafeString:
-    """Return the options of the time zone select. They are cached: Django's templates take 3 ms for the 600 of them."""
-    return format_html_join(
-        "", "{}", ((_render_zone_group(*group, chosen),) for group in list_time_zones().items())
-    )
-
-
-def _render_zone_group(region: str, names: list[str], chosen: str) -> SafeString:
-    options = format_html_join(
-        "", "<option{}>{}</option>", ((" selected" if name == chosen else "", name) for name in names)
-    )
-    return format_html('<optgroup label="{}">{}</optgroup>', region, options) if region else options
-
-
 def find_due_time_error(moment: datetime) -> str | None:
     """Return the rule of the API that a due time breaks, or None."""
     try:
@@ -118,14 +84,15 @@ def find_due_time_error(moment: datetime) -> str | None:
 
 
 def split_instant(moment: datetime) -> dict[str, str]:
-    """Return the date, the time and the zone of an instant in UTC, as the form's fields show them."""
-    at = moment.astimezone(UTC).replace(tzinfo=None)
+    """Return the date, the time and the zone of an instant, as the form's fields show them.
+
+    The zone is the active one, or UTC for a local time that occurs a second time because clocks go back.
+    """
+    at, zone = to_active_zone(moment), get_zone_name()
+    if at.fold:
+        at, zone = moment.astimezone(UTC), "UTC"
     precision = "minutes" if not at.second and not at.microsecond else "seconds"
-    return {
-        "date": at.date().isoformat(),
-        "time": at.time().isoformat(timespec=precision),
-        "zone": "UTC",
-    }
+    return {"date": at.date().isoformat(), "time": at.time().isoformat(timespec=precision), "zone": zone}
 
 
 def _resolve(day: date, clock: time, zone: tzinfo) -> ResolvedTime:

@@ -10,6 +10,7 @@ from django.http import HttpRequest, HttpResponse, QueryDict
 from django.urls import reverse
 
 from eventservice.api.problems import find_problem
+from eventservice.console.base.time_zone import format_instant
 from eventservice.console.base.views import ConsoleView, redirect_see_other
 from eventservice.console.calls.curl import InvalidCurl
 from eventservice.console.calls.presenters.http_exchange import build_exchange_context
@@ -158,7 +159,8 @@ class NewCall(RequestView):
             self.report_success("This form was already sent. This is the call that it created.")
         elif form.local_time.resolved and submitted.due_at:
             note = form.local_time.resolved.note
-            self.report_success(f"Scheduled for {submitted.due_at:%Y-%m-%d %H:%M:%S} UTC. {note}".strip())
+            due = format_instant(submitted.due_at, milliseconds=False)
+            self.report_success(f"Scheduled for {due}. {note}".strip())
 
     def _show_refusal(
         self, command: SubmitServiceCall, error: DomainError | OperationalError

@@ -18,6 +18,13 @@
   };
   dress();
 
+  // --- the browser's time zone, in which the server shows times unless the user has chosen another ---------------------
+  const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
+  if (zone) {
+    const secure = location.protocol === "https:" ? "; secure" : "";
+    document.cookie = "browser_time_zone=" + encodeURIComponent(zone) + "; path=/; max-age=31536000; samesite=lax" + secure;
+  }
+
   // --- one click handler, which also serves content that is loaded later ------------------------------------------------
   document.addEventListener("click", (event) => {
     const target = event.target.closest("[data-theme-switch], [data-menu], [data-copy], [data-close], [data-pause]");

@@ -55,7 +55,7 @@
     if (!("sparse" in event.target.dataset)) return;
     const dates = ["from", "to"].some((name) => event.target.elements[name] && event.target.elements[name].value);
     all("input, select", event.target).forEach((field) => {
-      if (!field.value || (field.name === "by" && !dates)) field.disabled = true;
+      if (!field.value || (["by", "zone"].includes(field.name) && !dates)) field.disabled = true;
     });
   });
 

@@ -1,4 +1,4 @@
-// The Request page: line numbers beside the body, rows that can be taken out, the browser's own time zone.
+// The Request page: line numbers beside the body, rows that can be removed.
 (() => {
   "use strict";
   const all = (selector, within = document) => within.querySelectorAll(selector);
@@ -51,14 +51,6 @@
     (next || row).querySelector("input").focus();
   });
 
-  // --- the zone that the operator lives in, unless another was chosen --------------------------------------------
-  const zone = () =>
-    all("select[data-guess-zone]").forEach((select) => {
-      const own = Intl.DateTimeFormat().resolvedOptions().timeZone;
-      if ([...select.options].some((option) => option.value === own)) select.value = own;
-      delete select.dataset.guessZone;
-    });
-
   // --- a login that comes in between: what was typed is kept for it, in this tab, but for the values of headers -----
   const KEPT = "request";
   const form = () => document.getElementById("request-form");
@@ -102,7 +94,6 @@
   const begin = () => {
     bodies();
     rows();
-    zone();
   };
   document.addEventListener("DOMContentLoaded", () => {
     restore();
