@@ -1,5 +1,6 @@
 """Django's settings. A deployment configures them by environment variables (docs/operations.md), checked at start."""
 
+from ipaddress import ip_network
 from pathlib import Path
 
 from eventservice.db.configuration import read_database
@@ -140,6 +141,11 @@ WHITENOISE_USE_FINDERS = not PRODUCTION
 LOGIN_URL = "console:login"
 LOGIN_REDIRECT_URL = "console:dashboard"
 SESSION_COOKIE_AGE = 12 * 3600
+
+# Proxies whose X-Forwarded-For says which address a request comes from.
+TRUSTED_PROXIES = env.strings(
+    "TRUSTED_PROXIES", ["127.0.0.0/8", "::1"], check=lambda entry: ip_network(entry, strict=False)
+)
 
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 12}},

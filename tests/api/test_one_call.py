@@ -13,9 +13,9 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from eventservice.api.long_poll import reserve_waiting_slot
 from eventservice.db.now import db_now
 from eventservice.kernel.ids import new_id
+from eventservice.kernel.machine_slots import reserve_slot
 from orchestration import lifecycle
 from orchestration.models import ServiceCall
 from tests.api.conftest import SPEC, Api, get_errors
@@ -137,7 +137,7 @@ def test_without_a_free_waiting_slot_the_response_comes_at_once_with_retry_after
     acme: Api, path: str, settings: Any
 ) -> None:
     settings.API_MAX_WAITERS = 1
-    with reserve_waiting_slot() as first:
+    with reserve_slot("waiting", settings.API_MAX_WAITERS) as first:
         assert first
         response = acme.get(f"{path}?wait=20s")
         assert (response.json()["status"], response["Retry-After"]) == ("Scheduled", "1")

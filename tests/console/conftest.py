@@ -8,8 +8,8 @@ import pytest
 from django.contrib.auth.models import Group, User
 from django.test import Client
 
-from eventservice.console.session import forget_failures
 from eventservice.operators.roles import Role
+from eventservice.operators.sign_in_limits import clear_limits
 
 
 def create_client(name: str, *, role: Role | None = None, staff: bool = True) -> Client:
@@ -30,7 +30,7 @@ def fast_password_hasher(settings: Any) -> None:
 
 @pytest.fixture(autouse=True)
 def no_failed_sign_ins() -> None:
-    forget_failures()
+    clear_limits()
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
-from eventservice.console.session import MAX_FAILURES
+from eventservice.operators.sign_in_limits import PER_NAME
 
 PASSWORD = "correct horse battery"
 BROWSER = {"Accept": "text/html"}
@@ -35,10 +35,11 @@ def test_a_wrong_password_is_reported(otto: User) -> None:
 
 def test_failed_sign_ins_of_a_user_are_limited(otto: User) -> None:
     client = Client()
-    for _ in range(MAX_FAILURES):
+    for _ in range(PER_NAME.max_attempts):
         client.post("/login/", {"username": "otto", "password": "guess"})
-    page = client.post("/login/", {"username": "otto", "password": PASSWORD})
-    assert "Too many failed attempts" in page.content.decode()
+    page = client.post("/login/", {"username": "otto", "password": PASSWORD}, headers=BROWSER)
+    assert "Too many failed attempts for this username" in page.content.decode()
+    assert (page.status_code, int(page["Retry-After"]) > 0) == (429, True)
 
 
 def test_signing_in_redirects_to_no_other_site(otto: User) -> None:
