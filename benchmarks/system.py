@@ -351,7 +351,8 @@ def start_system(
 
 @contextlib.contextmanager
 def _start_system(workspace: Workspace, database: Mapping[str, str], allow: str) -> Iterator[System]:
-    env = build_environment(database, EGRESS_ALLOW=allow)
+    # The system writes a profile there.
+    env = build_environment(database, EGRESS_ALLOW=allow, XDG_CONFIG_HOME=str(workspace.folder))
     port, demo_port = find_free_port(), find_free_port()
     argv = [sys.executable, "manage.py", "up", "--port", str(port), "--target-port", str(demo_port)]
     log = workspace.folder / "up.log"

@@ -41,6 +41,7 @@ TOO_MANY_REQUESTS = 429
 SERVICE_UNAVAILABLE = 503
 POLL_INTERVAL_SECONDS = 0.5
 MAX_LONG_POLL_SECONDS = 25.0
+MAX_PAGE_SIZE = 200
 
 
 class ApiError(Exception):
@@ -93,6 +94,14 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._session.close()
+
+    def select_tenant(self, name: str) -> None:
+        """Use the tenant with this name from now on. Raise ApiError if the key cannot act in such a tenant."""
+        for tenant in self._pages(f"{self._base}/tenants", {"limit": MAX_PAGE_SIZE}, None):
+            if tenant["name"] == name:
+                self._tenant = f"{self._base}/tenants/{tenant['tenantId']}"
+                return
+        raise ApiError(404, {"code": "not_found", "detail": f"There is no tenant {name!r} for this key."})
 
     # --- service calls ---
 

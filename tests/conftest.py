@@ -76,6 +76,12 @@ def static_folder() -> None:
     settings.STATIC_ROOT.mkdir(parents=True, exist_ok=True)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_profile(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Keep the tests, and the processes that they start, away from the profile of whoever runs them."""
+    os.environ["XDG_CONFIG_HOME"] = str(tmp_path_factory.mktemp("config"))
+
+
 @pytest.fixture
 def tenant(db: None) -> Tenant:
     return TenantFactory(name="acme")

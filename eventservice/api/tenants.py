@@ -78,18 +78,23 @@ class AdminView(ApiView):
 
 
 class TenantsView(AdminView):
-    permission_classes = [IsAuthenticated, IsOperator, HasScope]
     list_id, ordering = "tenants", "name"
+
+    def get_permissions(self) -> list[BasePermission]:
+        only_operators = [IsOperator()] if self.request.method == "POST" else []
+        return [IsAuthenticated(), *only_operators, HasScope()]
 
     @describe(
         "listTenants",
         TAG,
-        "List all tenants by name. For operators.",
+        "List the tenants in which the key is valid, by name: all of them for operators, one for other keys.",
         query=PageQuery,
         response=TenantPageSchema,
     )
     def get(self, request: Request) -> Response:
-        tenants = self.paginate_queryset(Tenant.objects.all()) or []
+        own = self.principal.tenant_id
+        visible = Tenant.objects.all() if own is None else Tenant.objects.filter(pk=own)
+        tenants = self.paginate_queryset(visible) or []
         return self.get_paginated_response([TenantSchema.from_tenant(tenant) for tenant in tenants])
 
     @describe(

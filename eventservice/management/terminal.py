@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from io import StringIO
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from django.conf import settings
@@ -26,6 +26,7 @@ from rich.text import Text
 
 from eventservice.api.formats import parse_duration
 from eventservice.client import ApiError, Client, Json, Unreachable, Unsendable
+from eventservice.management.profile import KEY, TENANT, URL, read_profile
 
 if TYPE_CHECKING:
     from eventservice.api.schema.base import M
@@ -57,21 +58,19 @@ class ApiCommand(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
-            "--url",
-            default=os.environ.get("EVENTSERVICE_URL") or f"http://127.0.0.1:{settings.PORT}",
-            help="base URL of the service (default: EVENTSERVICE_URL, or this machine at PORT)",
+            "--url", help=f"base URL of the service (default: {URL}, the profile, or this machine at PORT)"
         )
-        tenant = os.environ.get("EVENTSERVICE_TENANT")
-        parser.add_argument("--tenant", default=tenant, help="tenant id (default: EVENTSERVICE_TENANT)")
-        key = os.environ.get("EVENTSERVICE_KEY")
-        parser.add_argument("--key", default=key, help="API key (default: EVENTSERVICE_KEY)")
+        parser.add_argument("--tenant", help=f"tenant name or id (default: {TENANT}, or the profile)")
+        parser.add_argument("--key", help=f"API key (default: {KEY}, or the profile)")
         parser.add_argument("--json", action="store_true", help="print the response of the API as JSON")
 
     def handle(self, *args: object, **options: Any) -> None:
-        _validate_access(options)
         self.terminal = Terminal(self, as_json=options["json"])
-        with Client(options["url"], options["tenant"], options["key"]) as client:
+        access = find_access(options)
+        with Client(access.url, access.tenant, access.key) as client:
             try:
+                if not is_id(access.tenant):
+                    client.select_tenant(access.tenant)
                 self.run(client, options)
             except ApiError as error:
                 raise CommandError(str(error), returncode=EXIT_REFUSED) from None
@@ -160,19 +159,48 @@ def parse_document(model: type[M], document: object) -> M:
     return parsed
 
 
-def _validate_access(options: Options) -> None:
-    for name in ("tenant", "key"):
-        if not options[name]:
-            raise CommandError(f"Set EVENTSERVICE_{name.upper()}, or use --{name}.", returncode=EXIT_USAGE)
-    if urlsplit(options["url"]).scheme not in ("http", "https"):
+class Access(NamedTuple):
+    """Where a command finds the service, and as whom. `tenant` is a name or an id."""
+
+    url: str
+    tenant: str
+    key: str
+
+
+def find_access(options: Options) -> Access:
+    """Return what the options say, or else the environment, or else the profile. Raise CommandError if that is not enough.
+
+    The key of the profile is sent to the URL of the profile only.
+    """
+
+    def choose(option: str, variable: str) -> str:
+        return options[option] or os.environ.get(variable) or profile.get(variable, "")
+
+    profile = read_profile()
+    url = choose("url", URL) or f"http://127.0.0.1:{settings.PORT}"
+    if urlsplit(url).scheme not in ("http", "https"):
         raise CommandError(
-            f"--url (EVENTSERVICE_URL): {options['url']!r} is not a URL such as http://host:port",
-            returncode=EXIT_USAGE,
+            f"--url ({URL}): {url!r} is not a URL such as http://host:port", returncode=EXIT_USAGE
         )
+    if url.rstrip("/") != profile.get(URL, "").rstrip("/"):
+        profile = {}
+    access = Access(url, choose("tenant", TENANT), choose("key", KEY))
+    for name in ("tenant", "key"):
+        if not getattr(access, name):
+            raise CommandError(
+                f"Use --{name}, set EVENTSERVICE_{name.upper()}, or start the service with `make run`, which writes a profile"
+                " with both.",
+                returncode=EXIT_USAGE,
+            )
+    return access
+
+
+def is_id(text: str) -> bool:
     try:
-        parse_id_argument(options["tenant"], "a tenant id. `manage.py tenant list` lists them")
-    except ArgumentTypeError as error:
-        raise CommandError(f"--tenant (EVENTSERVICE_TENANT): {error}", returncode=EXIT_USAGE) from None
+        uuid.UUID(text)
+    except ValueError:
+        return False
+    return True
 
 
 class Terminal:

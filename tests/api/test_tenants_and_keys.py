@@ -75,6 +75,14 @@ def test_tenants_are_listed_by_name_page_by_page(operator: Api, intruder: Api) -
     assert [tenant["name"] for tenant in first["items"] + rest["items"]] == ["acme", "intruder"]
 
 
+def test_a_tenant_finds_only_itself_in_the_list(acme: Api, intruder: Api) -> None:
+    for one in (acme, intruder):
+        listed = one.get("/api/v1/tenants").json()
+        assert [tenant["tenantId"] for tenant in listed["items"]] == [str(one.tenant.tenant_id)]
+        assert listed["nextCursor"] is None
+    assert acme.post("/api/v1/tenants", {"name": "fresh"}).json()["code"] == "operators_only"
+
+
 def test_a_tenant_can_read_itself_but_not_change_itself(acme: Api) -> None:
     assert acme.get("").json()["name"] == "acme"
     assert acme("PATCH", "", {"maxPending": 1}).status_code == 403

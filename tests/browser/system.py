@@ -73,6 +73,7 @@ def run_system(folder: Path, calls: int) -> Iterator[System]:
     env = {name: value for name, value in os.environ.items() if name != "DATABASE_URL"} | {
         "DJANGO_SETTINGS_MODULE": "eventservice.settings",
         "DB_PATH": str(folder / "db.sqlite3"),
+        "XDG_CONFIG_HOME": str(folder),
         "PORT": str(port),
         "TARGET_PORT": str(target_port),
         "LOG_LEVEL": "WARNING",

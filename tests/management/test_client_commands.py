@@ -12,7 +12,6 @@ import pytest
 from django.core.management import BaseCommand, CommandError, call_command
 
 from eventservice.kernel.ttl_cache import clear_caches
-from eventservice.management.commands.calls import Command as Calls
 from eventservice.management.terminal import Terminal
 from eventservice.tenants.directory import create_tenant
 from eventservice.tenants.keys import create_key, find_key
@@ -190,30 +189,16 @@ def test_an_invalid_id_is_a_usage_error(run: Run, command: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"tenant": "acme"}, "'acme' is not a tenant id"),
         ({"url": "localhost:8000"}, "'localhost:8000' is not a URL"),
         ({"url": "http://"}, "was not sent"),
         ({"url": "http://127.0.0.1:99999"}, "was not sent"),
         ({"key": "ключ"}, "a header or the API key contains"),
     ],
 )
-def test_an_invalid_tenant_url_or_key_is_a_usage_error(
-    run: Run, options: dict[str, str], message: str
-) -> None:
+def test_an_invalid_url_or_key_is_a_usage_error(run: Run, options: dict[str, str], message: str) -> None:
     with pytest.raises(CommandError, match=message) as error:
         run("calls", **options)
     assert error.value.returncode == 2
-
-
-def test_the_default_url_is_that_of_make_run(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def default() -> str:
-        return str(Calls().create_parser("manage.py", "calls").get_default("url"))
-
-    settings.PORT = 8137
-    monkeypatch.delenv("EVENTSERVICE_URL", raising=False)
-    assert default() == "http://127.0.0.1:8137"
-    monkeypatch.setenv("EVENTSERVICE_URL", "http://calls.test")
-    assert default() == "http://calls.test"
 
 
 @pytest.mark.parametrize("missing", ["tenant", "key"])

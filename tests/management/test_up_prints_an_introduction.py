@@ -1,18 +1,21 @@
-"""`make run` prints how to use the system, in lines that can be pasted into a shell."""
+"""`make run` prints how to use the system, and writes a profile by which client commands work at once."""
 
 from __future__ import annotations
 
-import re
 from io import StringIO
+from pathlib import Path
 from typing import Any
 
 import pytest
-from django.core.management import call_command
+from django.conf import settings
+from django.core.management import CommandError, call_command
 
 from eventservice.devtools.supervisor import Supervisor
 from eventservice.management.commands import up
-from eventservice.tenants.keys import find_key
-from eventservice.tenants.models import Tenant
+from eventservice.management.profile import format_path, get_profile_path, read_profile, write_profile
+from eventservice.tenants.directory import create_tenant
+from eventservice.tenants.keys import create_key, find_key
+from eventservice.tenants.models import ApiKey, Tenant
 
 pytestmark = pytest.mark.django_db
 
@@ -23,36 +26,88 @@ def no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(up, "require_free_ports", lambda ports: None)
 
 
-def start(**options: Any) -> str:
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+
+
+def start(port: int = 8137) -> str:
     out = StringIO()
     with pytest.raises(SystemExit):
-        call_command("up", port=8137, target_port=9137, stdout=out, **options)
+        call_command("up", port=port, target_port=9137, stdout=out)
     return out.getvalue()
 
 
-def read_exports(output: str) -> dict[str, str]:
-    return dict(re.findall(r"^export (\w+)=(\S*)", output, re.MULTILINE))
-
-
-def test_the_first_start_exports_everything_that_a_client_needs() -> None:
-    variables = read_exports(start())
-    assert variables["EVENTSERVICE_URL"] == "http://127.0.0.1:8137"
-    key = find_key(variables["EVENTSERVICE_KEY"])
-    assert key is not None
-    assert str(key.tenant_id) == variables["EVENTSERVICE_TENANT"]
-
-
-def test_later_starts_print_how_to_get_another_key_and_password() -> None:
-    start()
+def test_the_first_start_prints_credentials_and_writes_a_profile() -> None:
     output = start()
-    assert "manage.py apikey create --tenant demo" in output
+    profile = read_profile()
+    assert profile["EVENTSERVICE_URL"] == "http://127.0.0.1:8137"
+    key = find_key(profile["EVENTSERVICE_KEY"])
+    assert key is not None
+    assert str(key.tenant_id) == profile["EVENTSERVICE_TENANT"]
+    for line in (
+        f"API key: {profile['EVENTSERVICE_KEY']}",
+        f"Profile: {get_profile_path()}",
+        "Operator: operator",
+    ):
+        assert line in output.splitlines()
+    assert f"    . {format_path(get_profile_path())}\n" in output
+    assert "Password: " in output
+
+
+def test_later_starts_keep_the_key_and_print_no_secret() -> None:
+    start()
+    profile = read_profile()
+    output = start(port=8138)
+    assert read_profile() == {**profile, "EVENTSERVICE_URL": "http://127.0.0.1:8138"}
+    assert ApiKey.across_tenants.count() == 1
+    assert profile["EVENTSERVICE_KEY"] not in output
+    assert "Password: " not in output
     assert "manage.py changepassword operator" in output
-    assert read_exports(output)["EVENTSERVICE_KEY"] == ""
+    assert "export" not in output
 
 
-def test_the_exports_include_the_path_of_the_database(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DB_PATH", "/tmp/some where.db")
-    assert "export DB_PATH='/tmp/some where.db'" in start()
+@pytest.mark.parametrize("key", ["", "es_dev_of_another_database"])
+def test_a_missing_or_unknown_key_is_replaced(key: str) -> None:
+    start()
+    profile = read_profile()
+    write_profile({**profile, "EVENTSERVICE_KEY": key})
+    start()
+    assert find_key(read_profile()["EVENTSERVICE_KEY"]) is not None
+
+
+def test_a_key_of_another_tenant_is_replaced() -> None:
+    start()
+    other = create_key(create_tenant("other").tenant_id, ["read"])[1]
+    write_profile({**read_profile(), "EVENTSERVICE_KEY": other})
+    start()
+    assert read_profile()["EVENTSERVICE_KEY"] != other
+
+
+def test_a_profile_of_another_machine_stays_as_it_is() -> None:
+    theirs = {"EVENTSERVICE_URL": "https://calls.example", "EVENTSERVICE_KEY": "es_live_a_b"}
+    write_profile(theirs)
+    first, second = start(), start()
+    assert read_profile() == theirs
+    for output in (first, second):
+        assert "is for https://calls.example and stays as it is" in output
+        assert "    export EVENTSERVICE_URL=http://127.0.0.1:8137\n" in output
+    assert "    export EVENTSERVICE_KEY=es_dev_" in first
+    assert "EVENTSERVICE_KEY" not in second
+    assert "manage.py apikey create --tenant demo" in second
+
+
+def test_a_folder_that_cannot_be_written_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", "/proc/nowhere")
+    output = start()
+    assert "The profile could not be written (" in output
+    assert "    export EVENTSERVICE_KEY=es_dev_" in output
+
+
+def test_the_profile_includes_the_path_of_the_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DB_PATH", "some where.db")
+    start()
+    assert read_profile()["DB_PATH"] == f"{settings.BASE_DIR}/some where.db"
 
 
 def test_a_failed_first_start_is_repeated_completely(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,4 +116,17 @@ def test_a_failed_first_start_is_repeated_completely(monkeypatch: pytest.MonkeyP
         with pytest.raises(ZeroDivisionError):
             call_command("up", stdout=StringIO())
     assert not Tenant.objects.filter(name=up.DEMO).exists()
-    assert read_exports(start())["EVENTSERVICE_KEY"]
+    assert read_profile() == {}
+    assert "Password: " in start()
+
+
+def test_the_introduction_says_that_calls_can_reach_this_machine() -> None:
+    assert "can reach servers on this machine, because ENVIRONMENT is development" in start()
+
+
+def test_production_is_refused_before_anything_is_created(settings: Any) -> None:
+    settings.PRODUCTION = True
+    with pytest.raises(CommandError, match="`up` is for development"):
+        call_command("up", stdout=StringIO())
+    assert not Tenant.objects.exists()
+    assert read_profile() == {}

@@ -5,18 +5,30 @@ import secrets
 import shlex
 import sys
 from argparse import ArgumentTypeError
+from collections.abc import Mapping
 from pathlib import Path
 
 from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.core.management import call_command
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import transaction
 
 from eventservice.devtools.supervisor import Process, Supervisor
 from eventservice.management.ports import HOST, require_free_ports
+from eventservice.management.profile import (
+    KEY,
+    TENANT,
+    URL,
+    format_exports,
+    format_path,
+    get_profile_path,
+    is_local,
+    read_profile,
+    write_profile,
+)
 from eventservice.tenants.directory import create_tenant
-from eventservice.tenants.keys import create_key
+from eventservice.tenants.keys import create_key, find_key
 from eventservice.tenants.models import ApiKey, Tenant
 
 DEMO = "demo"
@@ -35,6 +47,11 @@ class Command(BaseCommand):
         parser.add_argument("--web-workers", type=int, default=2)
 
     def handle(self, *args: object, port: int, target_port: int, web_workers: int, **options: object) -> None:
+        if settings.PRODUCTION:
+            raise CommandError(
+                "`up` is for development: it creates a demo tenant and an operator, and lets calls reach this machine."
+                " Unset ENVIRONMENT, or start the processes of docs/operations.md."
+            )
         require_free_ports({"PORT": port, "TARGET_PORT": target_port})
         call_command("migrate", verbosity=0, interactive=False)
         settings.STATIC_ROOT.mkdir(parents=True, exist_ok=True)
@@ -60,35 +77,64 @@ class Command(BaseCommand):
         tenant, key = Tenant.objects.filter(name=DEMO).first(), ""
         if tenant is not None:
             say(f"Tenant: {tenant.tenant_id}")
-            say(
-                f"API key: printed on the first start. Create another: {_manage_command()} apikey create --tenant {DEMO}"
-            )
             say(f"Operator: {OPERATOR}. Change the password: {_manage_command()} changepassword {OPERATOR}")
         else:
             # One transaction: if a start fails halfway, the next one must create and print the credentials.
             with transaction.atomic():
                 tenant = create_tenant(DEMO)
-                key = create_key(tenant.tenant_id, list(ApiKey.Scope), name="demo")[1]
+                key = _create_key(tenant)
                 password = _create_operator()
             say(f"Tenant: {tenant.tenant_id}")
             say(f"API key: {key}")
             say(f"Operator: {OPERATOR}")
             say(f"Password: {password}")
-        say(f"\nFor curl and the client commands, paste this into another shell ({_manage_command()} …):\n")
-        for name, value in _build_variables(port, tenant, key).items():
-            say(f"export {name}={shlex.quote(value) if value else '  # the API key'}")
-        say("")
+        self._update_profile(port, tenant, key)
         self.stdout.flush()
+
+    def _update_profile(self, port: int, tenant: Tenant, new_key: str) -> None:
+        """Write the profile with a valid key, and print how to use it. A profile of another machine stays as it is."""
+        say, profile = self.stdout.write, read_profile()
+        if is_local(profile):
+            key = new_key or _find_valid_key(tenant, profile) or _create_key(tenant)
+            try:
+                path = write_profile(_build_variables(port, tenant, key))
+            except OSError as error:
+                reason = f"The profile could not be written ({error.strerror or error})."
+            else:
+                say(f"Profile: {path}\n")
+                say("Client commands use this profile. For curl, load it into your shell:\n")
+                say(f"    . {format_path(path)}\n")
+                return
+        else:
+            key = new_key
+            reason = f"The profile {get_profile_path()} is for {profile[URL]} and stays as it is."
+        say(f"{reason} For curl and client commands, paste this into another shell:\n")
+        for line in format_exports(_build_variables(port, tenant, key)):
+            say(f"    {line}")
+        if not key:
+            say(f"\nCreate an API key: {_manage_command()} apikey create --tenant {DEMO}")
+        say("")
+
+
+def _find_valid_key(tenant: Tenant, profile: Mapping[str, str]) -> str:
+    """Return the key of the profile if it is valid for the tenant in this database."""
+    key = find_key(profile.get(KEY, ""))
+    return profile[KEY] if key and key.tenant_id == tenant.tenant_id else ""
+
+
+def _create_key(tenant: Tenant) -> str:
+    return create_key(tenant.tenant_id, list(ApiKey.Scope), name=DEMO)[1]
 
 
 def _build_variables(port: int, tenant: Tenant, key: str) -> dict[str, str]:
     """Return the environment variables for clients. DATABASE_URL is left out, because it may contain a password."""
-    inherited = {name: os.environ[name] for name in ("DB_PATH", "TARGET_PORT") if os.environ.get(name)}
+    path = Path(settings.BASE_DIR, Path(os.environ.get("DB_PATH", "")).expanduser())
     return {
-        **inherited,
-        "EVENTSERVICE_URL": f"http://{HOST}:{port}",
-        "EVENTSERVICE_TENANT": str(tenant.tenant_id),
-        "EVENTSERVICE_KEY": key,
+        "DB_PATH": str(path) if os.environ.get("DB_PATH") else "",
+        "TARGET_PORT": os.environ.get("TARGET_PORT", ""),
+        URL: f"http://{HOST}:{port}",
+        TENANT: str(tenant.tenant_id),
+        KEY: key,
     }
 
 

@@ -1,0 +1,124 @@
+"""The profile that `make run` writes, and how client commands use it."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from eventservice.management.commands.calls import Command as Calls
+from eventservice.management.profile import (
+    format_exports,
+    format_path,
+    get_profile_path,
+    read_profile,
+    write_profile,
+)
+from eventservice.management.terminal import Access, find_access
+from eventservice.tenants.directory import create_tenant
+from eventservice.tenants.keys import create_key
+
+URL, TENANT, KEY = "http://127.0.0.1:8137", "01900000-0000-7000-8000-000000000000", "es_dev_a_b"
+PROFILE = {"EVENTSERVICE_URL": URL, "EVENTSERVICE_TENANT": TENANT, "EVENTSERVICE_KEY": KEY}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "con fig"))
+    for name in PROFILE:
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+def choose(**options: str) -> Access:
+    return find_access({"url": None, "tenant": None, "key": None, **options})
+
+
+def test_only_its_owner_can_read_it(folder: Path) -> None:
+    old = os.umask(0)
+    try:
+        path = write_profile(PROFILE)
+    finally:
+        os.umask(old)
+    assert path == folder / "con fig" / "eventservice" / "profile"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_shell_and_the_commands_read_the_same(folder: Path) -> None:
+    variables = {**PROFILE, "DB_PATH": "/tmp/some 'where'/a b.db"}
+    path = write_profile(variables)
+    assert read_profile() == variables
+    script = f'. {format_path(path)}; printf "%s|" "$EVENTSERVICE_URL" "$EVENTSERVICE_KEY" "$DB_PATH"'
+    printed = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True).stdout
+    assert printed == f"{URL}|{KEY}|{variables['DB_PATH']}|"
+
+
+def test_a_variable_without_a_value_is_not_exported() -> None:
+    assert format_exports({"EVENTSERVICE_KEY": "", "EVENTSERVICE_URL": URL}) == [
+        f"export EVENTSERVICE_URL={URL}"
+    ]
+
+
+def test_a_relative_xdg_config_home_is_ignored(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", "config")
+    monkeypatch.setenv("HOME", str(folder))
+    assert get_profile_path() == folder / ".config" / "eventservice" / "profile"
+    assert format_path(get_profile_path()) == "~/.config/eventservice/profile"
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"export EVENTSERVICE_KEY='", b"just words\n=\n"])
+def test_a_profile_that_makes_no_sense_is_ignored(content: bytes) -> None:
+    write_profile(PROFILE).write_bytes(content)
+    assert not read_profile().get("EVENTSERVICE_KEY")
+
+
+def test_client_commands_use_it() -> None:
+    write_profile(PROFILE)
+    assert choose() == Access(URL, TENANT, KEY)
+
+
+def test_options_and_the_environment_take_precedence(monkeypatch: pytest.MonkeyPatch) -> None:
+    write_profile(PROFILE)
+    monkeypatch.setenv("EVENTSERVICE_KEY", "es_dev_c_d")
+    assert choose() == Access(URL, TENANT, "es_dev_c_d")
+    monkeypatch.setenv("EVENTSERVICE_KEY", "")
+    assert choose(tenant="acme", url=f"{URL}/") == Access(f"{URL}/", "acme", KEY)
+
+
+def test_its_key_is_not_sent_to_another_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    write_profile(PROFILE)
+    with pytest.raises(CommandError, match="Use --tenant, set EVENTSERVICE_TENANT"):
+        choose(url="https://calls.example")
+    monkeypatch.setenv("EVENTSERVICE_URL", "https://calls.example")
+    with pytest.raises(CommandError, match="Use --key, set EVENTSERVICE_KEY"):
+        choose(tenant="acme")
+
+
+def test_without_a_profile_the_url_is_that_of_make_run(settings: object) -> None:
+    settings.PORT = 8137  # type: ignore[attr-defined]
+    assert choose(tenant="acme", key=KEY).url == URL
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("is_operator", [False, True])
+def test_a_tenant_is_found_by_name(served: str, is_operator: bool) -> None:
+    tenant = create_tenant("acme")
+    create_tenant("another")
+    _, key = create_key(None if is_operator else tenant.tenant_id, ["read"])
+    out = StringIO()
+    call_command("calls", url=served, tenant="acme", key=key, stdout=out)
+    assert "No calls match" in out.getvalue()
+    with pytest.raises(CommandError, match="There is no tenant 'nobody' for this key") as refused:
+        call_command("calls", url=served, tenant="nobody", key=key)
+    assert refused.value.returncode == 1
+
+
+def test_help_mentions_the_profile() -> None:
+    assert "the profile" in Calls().create_parser("manage.py", "calls").format_help()
