@@ -103,8 +103,9 @@ DATABASES = {
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 # A slice (eventservice.runtime.cluster) runs for SLICE_SECONDS, and one of its steps may wait for a lock. A worker that
-# takes longer is considered frozen and killed (timeout), unless it extends its time. A worker that stops may take
-# SHUTDOWN_SECONDS more for its attempts to finish. Its task must not be given to another worker before (retry).
+# makes no progress for FROZEN_SECONDS (it begins neither a step nor a statement) is declared frozen and killed, so one
+# wait for the database must be shorter. A worker that stops may take SHUTDOWN_SECONDS more for its attempts to finish. Its
+# task must not be given to another worker before (retry).
 SLICE_SECONDS = env.integer("SLICE_SECONDS", 7, minimum=1, maximum=60)
 SHUTDOWN_SECONDS = env.integer("SHUTDOWN_SECONDS", 25, minimum=0, maximum=600)
 FROZEN_SECONDS = SLICE_SECONDS + LOCK_SECONDS + 5

@@ -65,7 +65,6 @@ def _consume_ticket(slot: str, ticket: int) -> bool:
         except (DatabaseError, InterfaceError):
             log.exception("ticket_not_consumed", slot=slot)
             connection.close_if_unusable_or_obsolete()
-        this_process.extend_task_deadline(settings.FROZEN_SECONDS)
         current_worker().run_for(TICKET_RETRY_SECONDS)
         if this_process.is_stopping():
             return False

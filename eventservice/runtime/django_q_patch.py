@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import signal
 import sys
+import time
 from collections.abc import Callable
 from multiprocessing import Event
 from multiprocessing.sharedctypes import Synchronized
@@ -23,11 +24,14 @@ from typing import Any
 import django_q.cluster
 import django_q.worker
 from django.conf import settings
+from django.db import connection
 from django_q.cluster import Cluster, Sentinel
 from django_q.signals import post_spawn
 
 SUPPORTED_VERSIONS = ">=1.8,<1.12"
 
+# How often a worker that makes progress says so.
+PROGRESS_SECONDS = 0.5
 # How much longer than SHUTDOWN_SECONDS a worker may take to stop before it is killed.
 EXIT_GRACE_SECONDS = 5
 
@@ -41,6 +45,7 @@ class ClusterProcess:
         # Of a worker only: the whole seconds after which the sentinel declares it frozen and kills it.
         self.countdown: Synchronized[float] | None = None
         self._terminated = False
+        self._record_progress_at = 0.0
 
     def is_stopping(self) -> bool:
         return self._terminated or (self.stop_event is not None and self.stop_event.is_set())
@@ -55,6 +60,24 @@ class ClusterProcess:
             # The sentinel decrements it by whole seconds (guard_cycle) and compares it with 0.
             self.countdown.value = math.ceil(seconds) + EXIT_GRACE_SECONDS
 
+    def record_progress(self) -> None:
+        """Restart the time after which this worker is declared frozen: it works, however long it has to wait.
+
+        While the cluster stops, the time is fixed.
+        """
+        now = time.monotonic()
+        if now >= self._record_progress_at and not self.is_stopping():
+            self._record_progress_at = now + PROGRESS_SECONDS
+            self.extend_task_deadline(settings.FROZEN_SECONDS)
+
+    def watch_statements(self) -> None:
+        """Record progress before each statement: several that wait for a lock may take longer than one may alone."""
+        connection.execute_wrappers.append(self._execute)
+
+    def _execute(self, execute: Callable[..., object], *args: object) -> object:
+        self.record_progress()
+        return execute(*args)
+
     def exit_if_terminated(self) -> None:
         if self._terminated:
             sys.exit()
@@ -62,6 +85,7 @@ class ClusterProcess:
     def handle_sigterm(self, **_: object) -> None:
         """Stop gracefully on SIGTERM. A receiver of `post_spawn`, which a worker sends after it has been forked."""
         signal.signal(signal.SIGTERM, self._terminate)
+        self.watch_statements()
 
     def _terminate(self, number: int, frame: object) -> None:
         self._terminated = True

@@ -51,6 +51,8 @@ class Worker:
         """Play the role for that long, or wait for one. If the cluster stops meanwhile, give the role up."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0 and not this_process.is_stopping():
+            # However long the ticket or the step before has waited for the database.
+            this_process.record_progress()
             with tolerate_outage(left):
                 self._step(left)
         if this_process.is_stopping():
