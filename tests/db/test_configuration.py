@@ -104,7 +104,12 @@ def test_a_wrong_url_is_reported_without_its_password(url: str, says: str) -> No
         (
             "mariadb:///calls",
             "init_command",
-            ["idle_transaction_timeout=15", "innodb_lock_wait_timeout=4", "max_statement_time=30"],
+            [
+                "idle_transaction_timeout=15",
+                "innodb_lock_wait_timeout=4",
+                " lock_wait_timeout=4",
+                "max_statement_time=30",
+            ],
         ),
     ],
 )

@@ -16,7 +16,8 @@ class MariaDBConfiguration(ServerConfiguration):
             "isolation_level": "read committed",
             "init_command": (
                 f"SET SESSION idle_transaction_timeout={limits.idle_transaction_seconds},"
-                f" innodb_lock_wait_timeout={limits.lock_seconds}, max_statement_time={limits.statement_seconds}"
+                f" innodb_lock_wait_timeout={limits.lock_seconds}, lock_wait_timeout={limits.lock_seconds},"
+                f" max_statement_time={limits.statement_seconds}"
             ),
         }
         # Ids and tags are compared by their bytes, as on the other databases.

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from eventservice.db.dialects.health import check_timeouts, fetch_value
 from eventservice.kernel.findings import Finding, check
 
-TIMEOUTS = ("idle_transaction_timeout", "innodb_lock_wait_timeout", "max_statement_time")
+TIMEOUTS = ("idle_transaction_timeout", "innodb_lock_wait_timeout", "lock_wait_timeout", "max_statement_time")
 
 
 def check_collation() -> Iterator[Finding]:
