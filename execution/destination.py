@@ -19,13 +19,13 @@ class Destination:
     """One origin with its addresses, and the attempts that wait for them or for a free connection."""
 
     __slots__ = (
-        "active", "fresh_until", "lookup_started_at", "lookup_tenants", "origin", "queue", "refusal", "resolve",
+        "active", "addresses", "fresh_until", "lookup_started_at", "lookup_tenants", "origin", "queue", "refusal",
         "usable_until",
     )  # fmt: skip
 
     def __init__(self, origin: Origin) -> None:
         self.origin = origin
-        self.resolve: list[str] | None = None  # the value of libcurl's option RESOLVE
+        self.addresses = ""  # as in libcurl's option RESOLVE
         self.fresh_until = 0.0  # until then the addresses are used without a new lookup
         self.usable_until = 0.0  # until then they are used if a new lookup does not succeed
         self.refusal: str | None = None
@@ -44,9 +44,7 @@ class Destination:
         self.usable_until = fresh_until + _STALE_SECONDS
         rules = (policy.find_refusing_rule(ip, self.origin.port) for ip in addresses)
         self.refusal = next((describe_refusal(self.origin, rule) for rule in rules if rule), None)
-        if not self.origin.is_literal:
-            bracketed = (f"[{ip}]" if ":" in ip else ip for ip in addresses[:_MAX_ADDRESSES])
-            self.resolve = [f"+{self.origin.host}:{self.origin.port}:{','.join(bracketed)}"]
+        self.addresses = ",".join(f"[{ip}]" if ":" in ip else ip for ip in addresses[:_MAX_ADDRESSES])
 
     def expire_addresses(self) -> None:
         self.fresh_until = self.usable_until = 0.0

@@ -22,6 +22,7 @@ import pycurl
 
 from eventservice.kernel.logging import get_logger
 from execution.addresses import AddressPolicy
+from execution.connections import ConnectionPools, Connections
 from execution.destination import Destination
 from execution.dns import Lookup, LookupResult, Resolver
 from execution.multi import Multi, Waker
@@ -48,7 +49,7 @@ _MIN_FRESH_SECONDS: Final = 0.02  # without a minimum, waiting attempts could ca
 _MAX_STARTS_PER_STEP: Final = 32
 _MAX_REMEMBERED_DESTINATIONS: Final = 4096
 _SLOW_LOOKUP_SECONDS: Final = 0.25  # if a new lookup takes longer, the previous addresses are used meanwhile
-_MAX_POOLED_TRANSFERS: Final = 1024
+_MAX_SPARE_TRANSFERS: Final = 1024
 _RESERVED_DESCRIPTORS: Final = 128
 
 _STOPPED: Final = "The service stopped before this attempt was complete."
@@ -90,7 +91,9 @@ class EgressLoop:
         self._ready: set[Destination] = set()
         self._may_start_more = False
         self._active: dict[Any, tuple[Transfer, Destination]] = {}  # by libcurl's handle
-        self._pool: list[Transfer] = []
+        self._spare_transfers: list[Transfer] = []
+        self._connections = Connections()
+        self._connection_pools = ConnectionPools()
         self._done: list[Outcome] = []
         self._publish_at = self._sweep_at = 0.0
         self._close_idle_at = math.inf
@@ -248,8 +251,10 @@ class EgressLoop:
             self._done.append(prepared.fail(*prepared.explain_timeout("waiting for a free connection"), now))
             return
         try:
-            transfer = self._pool.pop() if self._pool else self._make_transfer()
-            transfer.begin(prepared, destination.resolve, now)
+            transfer = self._spare_transfers.pop() if self._spare_transfers else self._make_transfer()
+            pool = self._connection_pools.get(destination.origin, prepared.attempt.sharers)
+            pool.set_addresses(destination.addresses, destination.origin.port)
+            transfer.begin(prepared, pool, now)
             self._multi.add(transfer.curl)
         except Exception:
             log.exception("attempt_not_started", **prepared.attempt.log_fields)
@@ -259,8 +264,13 @@ class EgressLoop:
         self._active[transfer.curl] = transfer, destination
 
     def _make_transfer(self) -> Transfer:
-        # Through a lambda, because the multi handle may be replaced.
-        return Transfer(self._policy, self._limits, self._ca_file, lambda fd: self._multi.forget_socket(fd))
+        return Transfer(
+            self._policy, self._limits, self._ca_file, self._connections, self._forget_closed_socket
+        )
+
+    def _forget_closed_socket(self, fd: int) -> None:
+        self._multi.forget_socket(fd)
+        self._connections.forget_socket(fd)
 
     def _fail_queue(self, destination: Destination, kind: ErrorKind, message: str, now: float) -> None:
         while destination.queue:
@@ -272,15 +282,29 @@ class EgressLoop:
         for curl, code, reason in self._multi.take_finished():
             transfer, destination = self._active.pop(curl)
             self._multi.remove(curl)
+            if transfer.needs_new_connection and self._restart(transfer, destination, now):
+                continue
             self._done.append(transfer.finish(code, reason, now))
             if code == pycurl.E_COULDNT_CONNECT and not destination.origin.is_literal:
                 destination.fresh_until = 0.0  # the name may have moved to other addresses
             destination.active -= 1
             transfer.reset()
-            if len(self._pool) < _MAX_POOLED_TRANSFERS:
-                self._pool.append(transfer)
+            if len(self._spare_transfers) < _MAX_SPARE_TRANSFERS:
+                self._spare_transfers.append(transfer)
             else:
                 curl.close()
+
+    def _restart(self, transfer: Transfer, destination: Destination, now: float) -> bool:
+        """Start a transfer again whose kept connection could not be used. Nothing of the request was written to it."""
+        try:
+            if not transfer.begin_again(now):
+                return False
+            self._multi.add(transfer.curl)
+        except Exception:
+            log.exception("attempt_not_restarted", **transfer.prepared.attempt.log_fields)
+            return False
+        self._active[transfer.curl] = transfer, destination
+        return True
 
     def _sweep(self, now: float) -> None:
         """End attempts that have waited too long, and transfers that libcurl has lost: deadlines hold without its help."""
@@ -306,6 +330,7 @@ class EgressLoop:
         elif now >= self._close_idle_at:
             self._close_idle_at = math.inf
             self._multi.close()
+            self._connections.clear()
             self._multi = Multi(self._waker.fd, self._capacity)
 
     # --- recovery and shutdown ---
@@ -330,6 +355,7 @@ class EgressLoop:
             self._fail_queue(destination, kind, message, now)
         self._destinations, self._lookups, self._ready, self._may_start_more = {}, {}, set(), False
         self._multi.close()
+        self._connections.clear()
         self._publish_done(now)
 
     def _shut_down(self) -> None:

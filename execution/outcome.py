@@ -29,7 +29,11 @@ class ErrorKind(StrEnum):
 
 
 class Attempt(NamedTuple):
-    """One HTTP request to send. Its outcome has the same `key`. The threads for DNS lookups are shared by `tenant`."""
+    """One HTTP request to send. Its outcome has the same `key`.
+
+    Each tenant has a share of the threads for DNS lookups. Kept connections are shared by the attempts of one tenant that
+    have the same `credential`.
+    """
 
     key: Hashable
     method: str
@@ -38,6 +42,12 @@ class Attempt(NamedTuple):
     body: bytes | None
     timeout_seconds: float
     tenant: Hashable = None
+    credential: Hashable = None
+
+    @property
+    def sharers(self) -> Hashable:
+        """A value that attempts have in common if they may share connections."""
+        return self.tenant, self.credential
 
     @property
     def log_fields(self) -> dict[str, str]:

@@ -4,7 +4,9 @@ The address policy is applied twice here: to the address of each socket when it 
 request is written to it.
 
 A request is written at most once. When a reused connection is closed without a response, libcurl would repeat the request
-on a new one. That is prevented here, because only the caller knows whether a request may be repeated.
+on a new one. That is prevented here, because only the caller knows whether a request may be repeated. But a kept connection
+is checked before the request is written. If it was closed, or something has arrived on it, the request is written to a new
+one instead.
 """
 
 from __future__ import annotations
@@ -15,12 +17,14 @@ import re
 import socket
 from collections.abc import Callable, Hashable
 from functools import lru_cache
+from time import monotonic
 from typing import Any, Final
 
 import pycurl
 
 from eventservice.kernel.logging import get_logger
 from execution.addresses import AddressPolicy
+from execution.connections import ConnectionPool, Connections, KeptConnection, SocketAddress
 from execution.outcome import METHODS, Attempt, Errored, ErrorKind, Limits, Outcome, Responded, Timings
 from execution.url_rules import BadHeader, BadUrl, Origin, format_header_line, parse_target
 
@@ -31,6 +35,9 @@ METHODS_WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH"})
 INTERNAL_ERROR: Final = "An internal error ended this attempt. The log of the service has the details."
 
 _LARGE_BODY_BYTES: Final = 16_384
+_COUNTED_BODY_BYTES: Final = 4_096
+# A connection is not used at the very end of the time for which its server has promised to keep it.
+_KEEP_ALIVE_MARGIN_SECONDS: Final = 0.5
 _NO_DESCRIPTORS: Final = (
     "The service has no file descriptors left for connections. Its limit must be raised (ulimit -n)."
 )
@@ -117,11 +124,19 @@ class Transfer:
     """An easy handle of libcurl that is configured once and reused for one attempt after another."""
 
     def __init__(
-        self, policy: AddressPolicy, limits: Limits, ca_file: str, on_new_socket: Callable[[int], None]
+        self,
+        policy: AddressPolicy,
+        limits: Limits,
+        ca_file: str,
+        connections: Connections,
+        on_new_socket: Callable[[int], None],
     ) -> None:
         self._policy = policy
         self._limits = limits
+        self._connections = connections
         self._on_new_socket = on_new_socket
+        self._connect_to: list[str] = []
+        self._is_fresh = self._is_closing = self._counts_upload = False
         self._shape: tuple[str, bool] | None = None
         self.prepared: PreparedAttempt
         self._clear()
@@ -151,6 +166,7 @@ class Transfer:
             (pycurl.OPENSOCKETFUNCTION, self._on_open_socket),
             (pycurl.SOCKOPTFUNCTION, self._on_socket_options),
             (pycurl.PREREQFUNCTION, self._on_ready),
+            (pycurl.XFERINFOFUNCTION, self._on_progress),
         ]
 
     def _clear(self) -> None:
@@ -158,21 +174,29 @@ class Transfer:
         self._header_size = 0
         self._body: list[bytes] = []
         self._body_size = 0
-        self._has_new_socket = False
+        self._new_sockets: list[int] = []
         self._is_lending = False
+        self._is_reusing = False
+        self._connection: KeptConnection | None = None
+        self._unsent_bytes = 0
         self._stopped: tuple[ErrorKind, str] | None = None
+        self.needs_new_connection = False
+        self._is_complete = False
         self.sent = False
 
-    def begin(self, prepared: PreparedAttempt, resolve: list[str] | None, now: float) -> None:
-        """Prepare the handle. `resolve` has the addresses of the host name, so that libcurl does not look it up."""
+    def begin(self, prepared: PreparedAttempt, pool: ConnectionPool, now: float) -> None:
+        """Prepare the handle. `pool` has the kept connections, and the addresses for new ones."""
         self.prepared = prepared
+        self._pool = pool
         self._started_at = now
         setopt = self._setopt
         setopt(pycurl.URL, prepared.url)
         setopt(pycurl.HTTPHEADER, prepared.lines)
         setopt(pycurl.TIMEOUT_MS, max(1, int((prepared.deadline - now) * 1000)))
-        if resolve:
-            setopt(pycurl.RESOLVE, resolve)
+        if self._connect_to is not pool.connect_to:
+            setopt(pycurl.CONNECT_TO, pool.connect_to)
+            self._connect_to = pool.connect_to
+        setopt(pycurl.RESOLVE, pool.resolve)  # always, because libcurl uses the value only once
         method, body = prepared.attempt.method, prepared.attempt.body
         if body is None and method in METHODS_WITH_BODY:
             body = b""
@@ -180,6 +204,44 @@ class Transfer:
             self._set_method(method, body is not None)
         if body is not None:
             setopt(pycurl.POSTFIELDS, body)
+        self._ends_after_headers = method == "HEAD" and body is not None
+        may_reuse = pool.allows_reuse(now)
+        self._set_reuse(
+            must_connect=not may_reuse,
+            # A server may ignore such a body, and take it for the next request.
+            must_close=not may_reuse or (bool(body) and method not in METHODS_WITH_BODY),
+        )
+        self._count_upload(len(body) if body else 0)
+
+    def begin_again(self, now: float) -> bool:
+        """Prepare the handle to send the same request on a new connection. Return False if no time is left."""
+        milliseconds = int((self.prepared.deadline - now) * 1000)
+        if milliseconds <= 0:
+            return False
+        self._clear()
+        self._started_at = now
+        self._setopt(pycurl.TIMEOUT_MS, milliseconds)
+        self._setopt(pycurl.RESOLVE, self._pool.resolve)
+        self._set_reuse(must_connect=True, must_close=self._is_closing)
+        body = self.prepared.attempt.body
+        self._count_upload(len(body) if body else 0)
+        return True
+
+    def _set_reuse(self, *, must_connect: bool, must_close: bool) -> None:
+        if self._is_fresh != must_connect:
+            self._setopt(pycurl.FRESH_CONNECT, must_connect)
+            self._is_fresh = must_connect
+        if self._is_closing != must_close:
+            self._setopt(pycurl.FORBID_REUSE, must_close)
+            self._is_closing = must_close
+
+    def _count_upload(self, body_size: int) -> None:
+        """Have libcurl report how much of a body it has sent, if the body may not fit into the first packets."""
+        is_counting = body_size > _COUNTED_BODY_BYTES
+        self._unsent_bytes = body_size if is_counting else 0
+        if self._counts_upload != is_counting:
+            self._setopt(pycurl.NOPROGRESS, not is_counting)
+            self._counts_upload = is_counting
 
     def _set_method(self, method: str, has_body: bool) -> None:
         self._shape = None
@@ -198,7 +260,7 @@ class Transfer:
         if body is not None and len(body) > _LARGE_BODY_BYTES:
             self._setopt(pycurl.POSTFIELDS, b"")
         self._clear()
-        del self.prepared
+        del self.prepared, self._pool
 
     # --- libcurl's callbacks ---
     #
@@ -220,16 +282,17 @@ class Transfer:
         if rule := self._policy.find_refusing_rule(ip, port):
             self._stopped = (ErrorKind.EGRESS, describe_refusal(self.prepared.origin, rule))
             return pycurl.SOCKET_BAD
-        self._has_new_socket = self._is_lending = True
+        self._is_lending = True
         return _LentSocket(socket.socket(address.family, address.socktype, address.protocol))
 
     def _on_socket_options(self, fd: int, _purpose: int) -> int:
         self._is_lending = False
+        self._new_sockets.append(fd)
         self._on_new_socket(fd)
         os.set_inheritable(fd, False)  # otherwise child processes inherit pycurl's duplicate
         return int(pycurl.SOCKOPT_OK)
 
-    def _on_ready(self, peer_ip: str, _local_ip: str, peer_port: int, _local_port: int) -> int:
+    def _on_ready(self, peer_ip: str, local_ip: str, peer_port: int, local_port: int) -> int:
         try:
             if self.sent:
                 message = (
@@ -238,12 +301,29 @@ class Transfer:
                 self._stopped = (ErrorKind.PROTOCOL, message)
             elif rule := self._policy.find_refusing_rule(peer_ip, peer_port):
                 self._stopped = (ErrorKind.EGRESS, describe_refusal(self.prepared.origin, rule))
+            elif not self._take_connection(SocketAddress(peer_ip, local_ip, peer_port, local_port)):
+                self.needs_new_connection = True
         except Exception:  # noqa: BLE001 - logged there
             self._note_bug()
-        if self._stopped:
+        if self._stopped or self.needs_new_connection:
             return _ABORT
         self.sent = True
         return _PROCEED
+
+    def _take_connection(self, address: SocketAddress) -> bool:
+        """Record which connection is used. Return False if it is a kept one that must not be used any more."""
+        if self._new_sockets:
+            self._connection = self._connections.add(address, self._new_sockets, self._pool)
+            return True
+        kept = self._connections.find(address)
+        if kept is None or not kept.is_usable(self._pool, monotonic()):
+            return False
+        self._connection = kept
+        self._is_reusing = True
+        return True
+
+    def _on_progress(self, _download_size: int, _downloaded: int, _upload_size: int, uploaded: int) -> None:
+        self._unsent_bytes = len(self.prepared.attempt.body or b"") - uploaded
 
     def _note_bug(self) -> None:
         log.exception("callback_failed", **self.prepared.attempt.log_fields)  # noqa: LOG004 - called while one is handled
@@ -254,8 +334,18 @@ class Transfer:
         if self._header_size > self._limits.response_headers:
             limit = self._limits.response_headers
             return self._stop(f"The response headers are larger than {limit} bytes.")
+        if self._unsent_bytes and self._connection is not None:
+            # The server may not have read the body to its end. It would take the rest for the next request.
+            self._connection.spoil()
         self._lines.append(line)
+        if self._ends_after_headers and line in _BLANK_LINES and self._has_final_status():
+            self._is_complete = True  # libcurl knows this request as a POST, and would wait for a body
+            return -1
         return None
+
+    def _has_final_status(self) -> bool:
+        status_line = next((line for line in reversed(self._lines) if line.startswith(b"HTTP/")), b"")
+        return not status_line.partition(b" ")[2].startswith(b"1")
 
     def _on_body(self, chunk: bytes) -> int | None:
         wanted = self._limits.keep_body - self._body_size
@@ -275,7 +365,7 @@ class Transfer:
     def finish(self, code: int, reason: str, now: float) -> Outcome:
         """Return the outcome of a transfer that libcurl has ended with this result code and message."""
         try:
-            return self._fail(code, reason, now) if code else self._succeed(now)
+            return self._succeed(now) if not code or self._is_complete else self._fail(code, reason, now)
         except Exception:
             log.exception("response_not_read", **self.prepared.attempt.log_fields)
             return self.interrupt(ErrorKind.PROTOCOL, INTERNAL_ERROR, now)
@@ -285,16 +375,29 @@ class Transfer:
         if headers is None:  # libcurl accepts a connection that is closed within the headers as a response
             message = f"{self.prepared.origin.authority} closed the connection before the response headers were complete."
             return self.interrupt(ErrorKind.PROTOCOL, message, now)
+        if self._connection is not None:
+            self._connection.release(now, self._find_idle_seconds(headers))
         status = self._getinfo(pycurl.RESPONSE_CODE)
         body = b"".join(self._body)
         return Responded(
             self.prepared.attempt.key, status, headers, body, self._body_size, self._measure_timings(now)
         )
 
+    def _find_idle_seconds(self, headers: tuple[tuple[str, str], ...]) -> float:
+        """Return how long the connection may be kept: no longer than the server announces (`Keep-Alive: timeout=5`)."""
+        seconds = float(self._limits.idle_connection_seconds)
+        for name, value in headers:
+            if name.lower() == "keep-alive" and (found := _KEEP_ALIVE_TIMEOUT.search(value)):
+                seconds = min(seconds, int(found[1]) - _KEEP_ALIVE_MARGIN_SECONDS)
+        return seconds
+
     def _fail(self, code: int, reason: str, now: float) -> Outcome:
         # libcurl's message may quote what the server sent.
         reason = "".join(letter if letter.isprintable() else "?" for letter in reason[:200])
+        reason = reason.replace(self._pool.host, self.prepared.origin.host)
         kind, message = self._stopped or self._explain(code, reason)
+        if self._is_reusing and self.sent and not self._lines and kind is ErrorKind.PROTOCOL:
+            self._pool.suspend_reuse(now)
         return self._build_error(
             kind, message, {"phase": self._describe_phase(), "curl_code": code, "reason": reason}, now
         )
@@ -338,7 +441,7 @@ class Transfer:
     def _measure_timings(self, now: float) -> Timings:
         info, sent_at = self._getinfo, self.prepared.sent_at
         connect_ms = tls_ms = 0.0
-        if self._has_new_socket:
+        if self._new_sockets:
             connected = info(pycurl.CONNECT_TIME)
             connect_ms = max(0.0, connected - info(pycurl.NAMELOOKUP_TIME)) * 1000
             tls_ms = max(0.0, info(pycurl.APPCONNECT_TIME) - connected) * 1000
@@ -376,6 +479,8 @@ def _parse_headers(received: bytes) -> tuple[tuple[str, str], ...] | None:
     return tuple([(name.strip(), value.strip()) for name, value in fields])
 
 
+_KEEP_ALIVE_TIMEOUT: Final = re.compile(r"\btimeout\s*=\s*\"?([0-9]{1,6})", re.IGNORECASE)
+_BLANK_LINES: Final = (b"\r\n", b"\n")
 _BLANK_LINE: Final = re.compile(r"\n\r?\n")
 _FIELD: Final = re.compile(r"\n([^:\n]*):([^\n]*)")
 _PROCEED: Final = int(pycurl.PREREQFUNC_OK)

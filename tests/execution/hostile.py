@@ -71,7 +71,8 @@ def serving(
     behavior: Behavior, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1"
 ) -> Iterator[Server]:
     """Run `behavior` for each connection. On exit, close all sockets and join all threads."""
-    listener = socket.create_server((host, 0), backlog=512)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.create_server((host, 0), family=family, backlog=512)
     server = Server(listener.getsockname()[1])
     open_sockets: set[socket.socket] = set()
     threads: list[threading.Thread] = []

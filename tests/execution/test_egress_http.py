@@ -216,6 +216,17 @@ def test_a_request_is_never_written_twice() -> None:
     assert [head.split()[1] for head in seen] == [b"/1", b"/2"]
 
 
+@pytest.mark.parametrize("body", [None, b"", b"x"])
+def test_a_head_request_may_have_a_body_and_its_response_has_none(body: bytes | None) -> None:
+    head = b"HTTP/1.1 103 Early Hints\r\nA: b\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n"
+    with answering(lambda request: head if request.method == "HEAD" else OK) as server, running() as egress:
+        for method in ("HEAD", "GET", "HEAD"):
+            outcome = perform(egress, build_attempt(server.url(), method, body=body))
+            assert isinstance(outcome, Responded), outcome
+            assert outcome.body == (b"" if method == "HEAD" else b"ok")
+    assert [request.body for request in server.requests] == [body or b""] * 3
+
+
 def test_the_path_reaches_the_server_as_it_is() -> None:
     with answering(ok) as server, running() as egress:
         perform(egress, build_attempt(server.url("/a/../b/./c//d?x=%2e%2e&y={1,2}[3]#fragment")))
