@@ -21,9 +21,11 @@ from eventservice.api.renderers import ModelRenderer
 from eventservice.api.schema.calls import (
     AttemptPageSchema,
     AttemptSchema,
+    CallReceiptSchema,
     EventPageSchema,
     EventSchema,
     ListedCallSchema,
+    ServiceCallOrReceiptSchema,
     ServiceCallPageSchema,
     ServiceCallSchema,
 )
@@ -95,8 +97,15 @@ class CallsView(ApiView):
         headers = {"Location": f"{path}/{service_call_id}"}
         if replayed:
             headers["Idempotent-Replayed"] = "true"
+        return Response(self.describe_changed(service_call_id), 202, headers=headers)
+
+    def describe_changed(self, service_call_id: uuid.UUID) -> ServiceCallSchema | CallReceiptSchema:
+        """Return a call that was changed, as far as the key may read it."""
+        tenant_id = self.tenant.tenant_id
+        if not self.may_read:
+            return CallReceiptSchema(service_call_id=service_call_id, tenant_id=tenant_id)
         with reading_after_commit():
-            return Response(read_call(self.tenant.tenant_id, service_call_id), 202, headers=headers)
+            return read_call(tenant_id, service_call_id)
 
 
 class ServiceCallsView(CallsView):
@@ -117,7 +126,7 @@ class ServiceCallsView(CallsView):
         TAG,
         "Submit a call. It is due now, at `dueAt` or after `delay`.",
         request=SubmissionSchema,
-        response=ServiceCallSchema,
+        response=ServiceCallOrReceiptSchema,
         status=202,
         parameters=[IDEMPOTENCY_KEY_HEADER],
         response_headers=["Location", "Idempotent-Replayed"],
@@ -174,7 +183,7 @@ class ServiceCallView(CallsView):
         "Change the name or the tags of a call, or its due time while it is Scheduled. Members that are left out stay "
         "as they are, and so does whether the call is a favorite.",
         request=CallChangesSchema,
-        response=ServiceCallSchema,
+        response=ServiceCallOrReceiptSchema,
     )
     def patch(self, request: Request, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> Response:
         changes = self.parse_body(CallChangesSchema).changes()
@@ -182,8 +191,7 @@ class ServiceCallView(CallsView):
             # The favorite tag has an endpoint of its own.
             changes["tags"] = frozenset(changes["tags"]) - {FAVORITE}
         lifecycle.edit(tenant_id, service_call_id, **changes)
-        with reading_after_commit():
-            return Response(read_call(tenant_id, service_call_id))
+        return Response(self.describe_changed(service_call_id))
 
     @describe(
         "deleteServiceCall",
@@ -201,7 +209,7 @@ class CancelView(CallsView):
         "cancelServiceCall",
         TAG,
         "Cancel a call. A running attempt may finish; no further attempt is made.",
-        response=ServiceCallSchema,
+        response=ServiceCallOrReceiptSchema,
         status=202,
         response_headers=["Location"],
     )
@@ -216,7 +224,7 @@ class RunNowView(CallsView):
         "runServiceCallNow",
         TAG,
         "Make a Scheduled call due now.",
-        response=ServiceCallSchema,
+        response=ServiceCallOrReceiptSchema,
         status=202,
         response_headers=["Location"],
     )
@@ -231,7 +239,7 @@ class ReplayView(CallsView):
         "replayServiceCall",
         TAG,
         "Replay a call that has ended. This submits a new call with the same request, due now.",
-        response=ServiceCallSchema,
+        response=ServiceCallOrReceiptSchema,
         status=202,
         parameters=[IDEMPOTENCY_KEY_HEADER],
         response_headers=["Location", "Idempotent-Replayed"],

@@ -20,7 +20,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
-from eventservice.api.authentication import find_principal
+from eventservice.api.authentication import CHALLENGE, Scope, find_principal
 from eventservice.api.problems import Problem, handle_exception
 from eventservice.kernel.ttl_cache import TTLCache
 from eventservice.tenants.directory import list_tenant_ids
@@ -42,12 +42,8 @@ _rendered: TTLCache[None, bytes] = TTLCache(CACHE_SECONDS)
 @require_safe
 def metrics(request: HttpRequest) -> HttpResponse:
     try:
-        if not settings.METRICS_OPEN and not _is_operator(request):
-            problem = Problem(
-                401, "not_authenticated", "Metrics are for operators: send the API key of an operator."
-            )
-            problem.headers["WWW-Authenticate"] = 'Bearer realm="event-service"'
-            raise problem
+        if not settings.METRICS_OPEN:
+            _require_operator(request)
         return HttpResponse(
             _rendered.get(None, _render_metrics),
             CONTENT_TYPE_PLAIN_0_0_4,
@@ -57,10 +53,15 @@ def metrics(request: HttpRequest) -> HttpResponse:
         return handle_exception(error, {"request": request})
 
 
-def _is_operator(request: HttpRequest) -> bool:
+def _require_operator(request: HttpRequest) -> None:
+    """Raise Problem unless the request has the key of an operator, with the scope `read`."""
     scheme, _, text = request.headers.get("Authorization", "").partition(" ")
     principal = find_principal(text.strip()) if scheme.lower() == "bearer" else None
-    return principal is not None and principal.is_operator
+    if principal is None or not principal.is_operator:
+        detail = "Metrics are for operators: send the API key of an operator."
+        raise Problem(401, "not_authenticated", detail, headers={"WWW-Authenticate": CHALLENGE})
+    if Scope.READ not in principal.scopes:
+        raise Problem(403, "scope_missing", "This needs the scope 'read', which the key does not have.")
 
 
 def _render_metrics() -> bytes:

@@ -26,7 +26,9 @@ from eventservice.api.schema.tenants import (
     NewApiKeySchema,
     RotationSchema,
     TenantInputSchema,
+    TenantOrReceiptSchema,
     TenantPageSchema,
+    TenantReceiptSchema,
     TenantSchema,
     TenantSettingsSchema,
     build_name_conflict,
@@ -132,7 +134,7 @@ class TenantView(AdminView):
         TAG,
         "Change the settings of a tenant. Members that are left out stay as they are. For operators.",
         request=TenantSettingsSchema,
-        response=TenantSchema,
+        response=TenantOrReceiptSchema,
         body_required=False,
     )
     def patch(self, request: Request, tenant_id: uuid.UUID) -> Response:
@@ -142,7 +144,10 @@ class TenantView(AdminView):
             tenant = update_tenant(tenant_id, **changes)
             for action, detail in actions.items():
                 self.record(action, tenant_id, tenant_id, **detail)
-        return Response(TenantSchema.from_tenant(tenant))
+        shown = (
+            TenantSchema.from_tenant(tenant) if self.may_read else TenantReceiptSchema(tenant_id=tenant_id)
+        )
+        return Response(shown)
 
 
 def _list_actions(tenant: Tenant, changes: dict[str, object]) -> dict[str, dict[str, object]]:

@@ -26,7 +26,9 @@ from eventservice.api.schema.timers import (
     TimerChangesSchema,
     TimerInputSchema,
     TimerKeySchema,
+    TimerOrReceiptSchema,
     TimerPageSchema,
+    TimerReceiptSchema,
     TimerSchema,
 )
 from eventservice.api.schema.types import CallContext
@@ -63,6 +65,9 @@ class TimerView(CallsView):
     """The base of the views of one timer."""
 
     def respond(self, key: tuple[str, str]) -> Response:
+        if not self.may_read:
+            namespace, timer_id = key
+            return Response(TimerReceiptSchema(namespace=namespace, timer_id=timer_id))
         return Response(TimerSchema.from_call(get_timer_call(self.tenant.tenant_id, *key)))
 
 
@@ -78,7 +83,7 @@ class CreateTimerView(TimerView):
         "callback is repeated by the retry policy. A callback can arrive more than once, each time with the same "
         "`Idempotency-Key`.",
         request=TimerInputSchema,
-        response=TimerSchema,
+        response=TimerOrReceiptSchema,
     )
     def post(self, request: Request, tenant_id: uuid.UUID) -> Response:
         timer = self.parse_body(TimerInputSchema, context=self.context)
@@ -120,7 +125,7 @@ class UpdateTimerView(TimerView):
         "Change a pending timer. Members that are left out stay as they are. A timer that has ended is not found; "
         "`timers/create` sets it again.",
         request=TimerChangesSchema,
-        response=TimerSchema,
+        response=TimerOrReceiptSchema,
     )
     def post(self, request: Request, tenant_id: uuid.UUID) -> Response:
         update = self.parse_body(TimerChangesSchema, context=self.context)

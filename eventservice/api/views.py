@@ -63,6 +63,11 @@ class ApiView(GenericAPIView[Any]):
         principal: Principal = self.request.user  # type: ignore[assignment]  # by IsAuthenticated
         return principal
 
+    @property
+    def may_read(self) -> bool:
+        """Whether a response may show what was stored before. A key that may only write learns that its request worked."""
+        return Scope.READ in self.principal.scopes
+
     @cached_property
     def tenant(self) -> TenantProfile:
         """The tenant of the path."""

@@ -16,6 +16,7 @@ from eventservice.kernel.ttl_cache import clear_caches
 from eventservice.tenants.keys import create_key, revoke_key
 from eventservice.tenants.models import ApiKey
 from tests.api.conftest import ALL, Api, build_submission, create_api
+from tests.api.endpoints import list_endpoints
 
 pytestmark = pytest.mark.django_db
 
@@ -80,6 +81,59 @@ def test_a_key_can_do_what_its_scopes_allow(
     assert key.get("/service-calls").status_code == reading
     assert key.post("/service-calls", build_submission()).status_code == writing
     assert key.post("/namespaces", {"name": "n"}).status_code == ruling
+
+
+SECRET = "a body that only readers may see"
+
+
+def test_a_key_that_may_only_write_reads_nothing_of_what_was_stored_before(acme: Api) -> None:
+    spec = {**build_submission()["requestSpec"], "body": SECRET}
+    call = acme.submit(requestSpec=spec, idempotencyKey="once")["serviceCallId"]
+    canceled = acme.submit(requestSpec=spec)["serviceCallId"]
+    acme.post(f"/service-calls/{canceled}/cancel")
+    timer = {"id": "t", "executeAt": "2030-01-01T00:00:00Z", "callbackUrl": "http://target.test/"}
+    acme.post("/timers/create", {**timer, "payload": SECRET})
+    writer = create_api(acme.tenant, ["write"])
+    receipt = {"serviceCallId": call, "tenantId": str(acme.tenant.tenant_id)}
+
+    repeated = writer.post("/service-calls", build_submission(requestSpec=spec, idempotencyKey="once"))
+    assert (repeated.status_code, repeated.json()) == (202, receipt)
+    for method, path, body in (
+        ("PATCH", f"/service-calls/{call}", {}),
+        ("POST", f"/service-calls/{call}/run-now", None),
+        ("POST", f"/service-calls/{call}/cancel", None),
+    ):
+        assert writer(method, path, body).json() == receipt, path
+    replayed = writer.post(f"/service-calls/{canceled}/replay")
+    assert (replayed.status_code, set(replayed.json())) == (202, set(receipt))
+    for path in ("update", "create"):
+        document = {"timerId": "t"} if path == "update" else timer
+        assert writer.post(f"/timers/{path}", document).json() == {"namespace": "default", "timerId": "t"}
+
+
+def test_every_response_to_a_write_only_key_hides_what_was_stored(acme: Api) -> None:
+    """Each operation that needs `write` is called, whatever it answers."""
+    spec = {**build_submission()["requestSpec"], "body": SECRET}
+    known = {
+        "tenant_id": acme.tenant.tenant_id,
+        "service_call_id": acme.submit(requestSpec=spec)["serviceCallId"],
+        "tag": "x",
+        "name": "default",
+        "key_id": "none",
+    }
+    timer = {"id": "t", "executeAt": "2030-01-01T00:00:00Z", "callbackUrl": "http://target.test/"}
+    acme.post("/timers/create", {**timer, "payload": SECRET})
+    writer = create_api(acme.tenant, ["write"])
+    for endpoint in list_endpoints():
+        bodies = [None] if endpoint.method == "GET" else [None, {}, {"timerId": "t"}, {"id": "t"}]
+        for body in bodies:
+            response = writer(endpoint.method, endpoint.path(**known), body)
+            assert SECRET not in response.content.decode(), (endpoint, body)
+
+
+def test_an_operators_key_without_read_sees_no_settings(acme: Api) -> None:
+    key = Api(acme.tenant, create_key(None, ["admin"])[1])
+    assert key("PATCH", "", {}).json() == {"tenantId": str(acme.tenant.tenant_id)}
 
 
 def test_an_operator_may_act_in_every_tenant(operator: Api, intruder: Api) -> None:

@@ -21,6 +21,7 @@ from eventservice.db.now import DbNow, db_now, pin_time
 from eventservice.kernel.ids import new_id
 from eventservice.kernel.ttl_cache import clear_caches
 from eventservice.tenants.directory import create_tenant
+from eventservice.tenants.keys import create_key
 from orchestration.models import ServiceCall
 from orchestration.statistics import recent_sample
 from tests.api.conftest import Api, create_api, get_errors
@@ -125,6 +126,8 @@ def test_metrics_can_require_an_operators_key(acme: Api, operator: Api, settings
     for key, status in ((operator, 200), (acme, 401)):
         assert key.get("/metrics").status_code == status
     assert acme.get("/metrics", headers={"Authorization": ""}).status_code == 401
+    writer = Api(acme.tenant, create_key(None, ["write", "admin"])[1]).get("/metrics")
+    assert (writer.status_code, writer.json()["code"]) == (403, "scope_missing")
 
 
 def test_operators_can_list_shards_and_nodes(operator: Api) -> None:

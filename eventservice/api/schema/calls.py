@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, RootModel
 
 from eventservice.api.formats import format_duration
 from eventservice.api.schema.base import Page, ResponseModel
@@ -295,6 +295,17 @@ class ServiceCallSchema(CallSchema):
             timer=CallTimerSchema(state=TimerState.SCHEDULED, due_at=due_at, reached_at=None),
             last_attempt=None,
         )
+
+
+class CallReceiptSchema(ResponseModel):
+    """The response to a key without the scope `read` that has changed a call."""
+
+    service_call_id: uuid.UUID
+    tenant_id: uuid.UUID
+
+
+class ServiceCallOrReceiptSchema(RootModel[ServiceCallSchema | CallReceiptSchema]):
+    """The call, or a receipt if the key does not have the scope `read`."""
 
 
 class EventSchema(ResponseModel):

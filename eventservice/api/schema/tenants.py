@@ -6,7 +6,7 @@ import uuid
 from datetime import datetime, timedelta
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field, RootModel
 
 from eventservice.api.schema.base import Page, RequestModel, ResponseModel, omittable, pattern, rule_error
 from eventservice.api.schema.types import Duration, Instant, Label, OneLine, UtcTime
@@ -183,6 +183,16 @@ class TenantSchema(ResponseModel):
             secret_headers=tenant.secret_headers,
             signs=bool(tenant.signing_secret),
         )
+
+
+class TenantReceiptSchema(ResponseModel):
+    """The response to a key without the scope `read` that has changed a tenant."""
+
+    tenant_id: uuid.UUID
+
+
+class TenantOrReceiptSchema(RootModel[TenantSchema | TenantReceiptSchema]):
+    """The tenant, or a receipt if the key does not have the scope `read`."""
 
 
 class NamespaceSchema(ResponseModel):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import Annotated, Any
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, RootModel
 
 from eventservice.api.schema.base import Page, RequestModel, ResponseModel, omittable
 from eventservice.api.schema.calls import OutcomeSummarySchema, RetryPolicySchema
@@ -133,6 +133,17 @@ class TimerSchema(ListedTimerSchema):
             retry_policy=RetryPolicySchema.from_stored(call.retry_policy),
             callback_timeout_seconds=call.timeout_seconds,
         )
+
+
+class TimerReceiptSchema(ResponseModel):
+    """The response to a key without the scope `read` that has changed a timer."""
+
+    namespace: str
+    timer_id: str
+
+
+class TimerOrReceiptSchema(RootModel[TimerSchema | TimerReceiptSchema]):
+    """The timer, or a receipt if the key does not have the scope `read`."""
 
 
 class TimerPageSchema(Page[ListedTimerSchema]):
