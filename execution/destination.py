@@ -8,7 +8,7 @@ from typing import Final
 
 from execution.addresses import AddressPolicy
 from execution.outcome import ErrorKind, Outcome
-from execution.transfer import PreparedAttempt, describe_refusal
+from execution.transfer import PreparedAttempt, refuse_address
 from execution.url_rules import Origin
 
 _MAX_ADDRESSES: Final = 8  # addresses of one name that are tried in turn; all are checked
@@ -42,8 +42,8 @@ class Destination:
         """Use these addresses from now on. One that the policy refuses makes it refuse the whole destination."""
         self.fresh_until = fresh_until
         self.usable_until = fresh_until + _STALE_SECONDS
-        rules = (policy.find_refusing_rule(ip, self.origin.port) for ip in addresses)
-        self.refusal = next((describe_refusal(self.origin, rule) for rule in rules if rule), None)
+        checked = ((ip, policy.find_refusing_rule(ip, self.origin.port)) for ip in addresses)
+        self.refusal = next((refuse_address(self.origin, ip, rule) for ip, rule in checked if rule), None)
         self.addresses = ",".join(f"[{ip}]" if ":" in ip else ip for ip in addresses[:_MAX_ADDRESSES])
 
     def expire_addresses(self) -> None:

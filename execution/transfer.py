@@ -109,9 +109,15 @@ def build_unsent_outcome(key: Hashable, kind: ErrorKind, message: str, seconds: 
     return Errored(key, kind, message, details, Timings(total_ms=seconds * 1000), False)
 
 
-def describe_refusal(origin: Origin, rule: str) -> str:
-    # The message does not contain the address: tenants must not learn here what internal names resolve to.
-    return f"The address of {origin.authority} may not be called: {rule}."
+def refuse_address(origin: Origin, ip: str, rule: str) -> str:
+    """Log that an address is refused. Return the message for the tenant.
+
+    Tenants must not learn what internal names resolve to, so only the log has the address and the rule of a name.
+    """
+    log.warning("address_refused", host=origin.host, port=origin.port, address=ip, rule=rule)
+    if origin.is_literal:
+        return f"The address of {origin.authority} may not be called: {rule}."
+    return f"The address of {origin.authority} may not be called. The log of the service has the details."
 
 
 def describe_socket_error(error: OSError) -> str:
@@ -280,7 +286,7 @@ class Transfer:
             return pycurl.SOCKET_BAD
         ip, port = address.addr[:2]
         if rule := self._policy.find_refusing_rule(ip, port):
-            self._stopped = (ErrorKind.EGRESS, describe_refusal(self.prepared.origin, rule))
+            self._stopped = (ErrorKind.EGRESS, refuse_address(self.prepared.origin, ip, rule))
             return pycurl.SOCKET_BAD
         self._is_lending = True
         return _LentSocket(socket.socket(address.family, address.socktype, address.protocol))
@@ -300,7 +306,7 @@ class Transfer:
                 )
                 self._stopped = (ErrorKind.PROTOCOL, message)
             elif rule := self._policy.find_refusing_rule(peer_ip, peer_port):
-                self._stopped = (ErrorKind.EGRESS, describe_refusal(self.prepared.origin, rule))
+                self._stopped = (ErrorKind.EGRESS, refuse_address(self.prepared.origin, peer_ip, rule))
             elif not self._take_connection(SocketAddress(peer_ip, local_ip, peer_port, local_port)):
                 self.needs_new_connection = True
         except Exception:  # noqa: BLE001 - logged there

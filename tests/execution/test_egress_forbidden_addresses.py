@@ -283,3 +283,44 @@ def test_proxy_variables_of_the_environment_are_ignored(
     with running(AddressPolicy(), lookup=always_resolve_to("192.0.2.1")) as egress:
         assert is_refused(perform(egress, build_attempt("http://proxied.example/")))
     assert canary.connections == 0
+
+
+# --- what the tenant is told --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ip", ["10.0.0.1", "169.254.169.254", "127.0.0.1", "fd00::1", "224.0.0.1"])
+def test_an_error_does_not_tell_which_network_a_name_resolves_to_but_the_log_does(
+    ip: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with running(AddressPolicy(), lookup=lambda _host: ["93.184.215.14", ip]) as egress:
+        outcome = perform(egress, build_attempt("http://db.internal.example/", tenant="t"))
+        again = perform(egress, build_attempt("http://db.internal.example/", tenant="t"))
+    assert isinstance(outcome, Errored)
+    assert outcome.kind is ErrorKind.EGRESS
+    assert "db.internal.example" in outcome.message
+    assert (outcome.message, outcome.details) == (again.message, again.details)  # type: ignore[union-attr]
+    told = f"{outcome.message} {dict(outcome.details)}"
+    hints = (ip, "private", "link-local", "loopback", "multicast", "metadata", "unique local", "/8", "/16")
+    assert not [hint for hint in hints if hint in told]
+    record = next(record for record in caplog.records if "address_refused" in record.getMessage())
+    assert ip in record.getMessage() or ip in str(record.__dict__)
+
+
+def test_every_network_has_the_same_message() -> None:
+    addresses = iter(["10.0.0.1", "169.254.169.254", "127.0.0.1", "192.168.0.1"])
+    limits = Limits(dns_keep_seconds=0)
+    with running(AddressPolicy(), limits, lookup=lambda _host: [next(addresses)]) as egress:
+        messages = set()
+        for _ in range(4):
+            outcome = perform(egress, build_attempt("http://db.internal.example/"))
+            assert isinstance(outcome, Errored)
+            messages.add(outcome.message)
+            time.sleep(0.05)
+    assert len(messages) == 1
+
+
+def test_the_rule_is_told_for_an_address_that_the_tenant_has_written_itself() -> None:
+    with running(AddressPolicy()) as egress:
+        outcome = perform(egress, build_attempt("http://10.0.0.1/"))
+    assert isinstance(outcome, Errored)
+    assert "private" in outcome.message
