@@ -55,6 +55,8 @@ class ApiCommand(BaseCommand):
     """A command that uses the REST API like any client: with an API key, for one tenant."""
 
     requires_system_checks = []
+    # The arguments by which users know the members of requests. Keys are JSON pointers, also to what contains the member.
+    arguments: Mapping[str, str] = {}
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
@@ -73,7 +75,7 @@ class ApiCommand(BaseCommand):
                     client.select_tenant(access.tenant)
                 self.run(client, options)
             except ApiError as error:
-                raise CommandError(str(error), returncode=EXIT_REFUSED) from None
+                raise CommandError(self.describe(error), returncode=EXIT_REFUSED) from None
             except Unsendable as error:
                 raise CommandError(str(error), returncode=EXIT_USAGE) from None
             except Unreachable as error:
@@ -84,6 +86,16 @@ class ApiCommand(BaseCommand):
 
     def run(self, client: Client, options: Options) -> None:
         raise NotImplementedError
+
+    def describe(self, error: ApiError) -> str:
+        """Return the refusal with the arguments of the command instead of the members of the request."""
+        if not error.errors:
+            return str(error)
+        lines = [
+            f"{name_argument(fault.get('pointer', ''), self.arguments)} {fault.get('detail', '')}"
+            for fault in error.errors
+        ]
+        return "\n  ".join([f"Refused ({error.status} {error.code}):", *lines])
 
 
 class EachCallCommand(ApiCommand):
@@ -148,13 +160,34 @@ def parse_duration_argument(
 parse_positive_duration = partial(parse_duration_argument, minimum=timedelta(seconds=0.1))
 
 
-def parse_document(model: type[M], document: object) -> M:
-    """Return arguments of the command as a document of the API; raise CommandError if they break its rules."""
+def name_argument(pointer: str, arguments: Mapping[str, str]) -> str:
+    """Return the argument that became this member of a request. Without one, return the member's own name."""
+    path = pointer
+    while path:
+        if path in arguments:
+            return arguments[path]
+        path = path.rpartition("/")[0]
+    if pointer.startswith("/query/"):
+        return f"--{pointer.removeprefix('/query/')}"
+    return pointer.strip("/")
+
+
+def ignore_case(values: Iterable[str]) -> Callable[[str], str]:
+    """Return the type of an argument with these choices, in upper or lower case."""
+    by_lower_case = {value.lower(): value for value in values}
+    return lambda text: by_lower_case.get(text.lower(), text)
+
+
+def parse_document(model: type[M], document: object, arguments: Mapping[str, str] | None = None) -> M:
+    """Return arguments of the command as a document of the API; raise CommandError if they break its rules.
+
+    `arguments` are the names of the arguments by JSON pointers. By default these are the names of the members.
+    """
     from eventservice.api.schema.base import validate  # slow to import, and few commands need it
 
     parsed, errors = validate(model, document)
     if parsed is None:
-        lines = [f"{error.pointer.strip('/')} {error.detail}" for error in errors]
+        lines = [f"{name_argument(error.pointer, arguments or {})} {error.detail}" for error in errors]
         raise CommandError("\n".join(lines), returncode=EXIT_REFUSED)
     return parsed
 

@@ -84,9 +84,60 @@ def test_a_call_is_submitted_shown_listed_canceled_and_replayed(run: Run) -> Non
 
 
 def test_a_refused_request_exits_with_1(run: Run) -> None:
-    with pytest.raises(CommandError, match="/requestSpec/url") as refused:
+    with pytest.raises(CommandError, match="target is refused") as refused:
         run("submit", "greet", "GET", "nonsense")
     assert refused.value.returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("option", "argument"),
+    [
+        ("--in=soon", "--in must be a duration"),
+        ("--at=soon", "--at must be"),
+        ("--tag=a\nb", "--tag must"),
+        ("--attempts=0", "--attempts must be at least 1"),
+        ("--initial-delay=soon", "--initial-delay must be a duration"),
+        ("--max-delay=soon", "--max-delay must be a duration"),
+        ("--timeout=9999h", "--timeout must be at most"),
+        ("--header=Host: x", "--header is refused"),
+        ("--idempotency-key=a b", "--idempotency-key must be"),
+    ],
+)
+def test_a_refusal_names_the_argument_and_no_json_pointer(run: Run, option: str, argument: str) -> None:
+    with pytest.raises(CommandError) as refused:
+        submit(run, option)
+    assert str(refused.value).startswith("Refused (400 ")
+    assert argument in str(refused.value)
+    assert "  /" not in str(refused.value)
+
+
+def test_a_filter_that_the_service_refuses_is_named_as_an_option(run: Run) -> None:
+    with pytest.raises(CommandError, match="--host must"):
+        run("calls", "--host", "x" * 3000)
+
+
+def test_a_status_is_accepted_in_any_case(run: Run) -> None:
+    one = submit(run, "--in", "1h")["serviceCallId"]
+    for status in ("scheduled", "Scheduled", "SCHEDULED"):
+        assert json.loads(run("calls", "--json", "--status", status))[0]["serviceCallId"] == one
+    assert json.loads(run("calls", "--json", "--status", "failed", "--status", "running")) == []
+    with pytest.raises(CommandError, match="invalid choice: 'late'"):
+        run("calls", "--status", "late")
+
+
+def test_the_delays_between_attempts_are_given_as_durations(run: Run) -> None:
+    call = submit(run, "--in", "1h", "--initial-delay", "1s", "--max-delay", "5s")
+    assert call["retryPolicy"]["initialInterval"] == "1s"
+    assert call["retryPolicy"]["maxInterval"] == "5s"
+
+
+def test_the_newest_call_can_be_shown_without_its_id(run: Run) -> None:
+    with pytest.raises(CommandError, match="There are no calls yet") as refused:
+        run("call", "last")
+    assert refused.value.returncode == 1
+    submit(run, "--in", "1h")
+    newest = submit(run, "--in", "1h")["serviceCallId"]
+    assert json.loads(run("call", "last", "--json"))["serviceCallId"] == newest
 
 
 def test_an_unreachable_service_exits_with_3(run: Run) -> None:
@@ -275,7 +326,7 @@ def test_an_existing_namespace_keeps_its_number_of_shards(run: Run) -> None:
     assert "blue (4)" in run_command("tenant", "namespace", "acme", "blue")
     with pytest.raises(CommandError, match="fixed at 4"):
         run_command("tenant", "namespace", "acme", "blue", "--shards", "16")
-    with pytest.raises(CommandError, match="numShards must be at least 1"):
+    with pytest.raises(CommandError, match="--shards must be at least 1"):
         run_command("tenant", "namespace", "acme", "green", "--shards", "0")
 
 
@@ -289,7 +340,7 @@ def test_the_list_of_tenants_needs_a_constant_number_of_queries(django_assert_nu
 
 @pytest.mark.parametrize("name", ["n" * 101, "two\nlines"])
 def test_the_name_of_a_key_has_at_most_100_characters(name: str) -> None:
-    with pytest.raises(CommandError, match=r"^name must be"):
+    with pytest.raises(CommandError, match=r"^--name must be"):
         run_command("apikey", "create", "--operator", "--name", name)
     assert not ApiKey.across_tenants.exists()
 

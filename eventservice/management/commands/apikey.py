@@ -11,6 +11,7 @@ from eventservice.kernel.errors import DomainError
 from eventservice.management.commands.tenant import get_tenant_argument
 from eventservice.management.terminal import (
     Terminal,
+    ignore_case,
     parse_document,
     parse_duration_argument,
     parse_positive_duration,
@@ -39,7 +40,8 @@ class Command(BaseCommand):
         owner.add_argument(
             "--operator", action="store_true", help="create an operator key, valid for all tenants"
         )
-        create.add_argument("--scope", action="append", choices=ApiKey.Scope.values)
+        scopes = ApiKey.Scope.values
+        create.add_argument("--scope", action="append", type=ignore_case(scopes), choices=scopes)
         create.add_argument("--name", default="")
         lifetime = partial(parse_positive_duration, maximum=MAX_LIFETIME)
         create.add_argument("--expires", type=lifetime, metavar="30d", help="lifetime (default: unlimited)")
@@ -74,7 +76,11 @@ class Command(BaseCommand):
         expires_at = None if expires is None else db_now() + expires
         fields = {"name": name} if name else {}
         scopes = scope or [ApiKey.Scope.READ.value, ApiKey.Scope.WRITE.value]
-        asked = parse_document(ApiKeyInputSchema, {**fields, "scopes": sorted(set(scopes))})
+        asked = parse_document(
+            ApiKeyInputSchema,
+            {**fields, "scopes": sorted(set(scopes))},
+            {"/name": "--name", "/scopes": "--scope"},
+        )
         key, text = create_key(tenant_id, asked.scope_names, name=asked.name or "", expires_at=expires_at)
         self._print_new_key(key, text)
 

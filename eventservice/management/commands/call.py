@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from django.core.management.base import CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from eventservice.client import Client, Json
 from eventservice.management.terminal import (
@@ -13,6 +13,7 @@ from eventservice.management.terminal import (
     parse_positive_duration,
 )
 
+LAST = "last"
 DISPLAYED_FIELDS = (
     "serviceCallId", "name", "status", "submittedAt", "dueAt", "startedAt", "finishedAt", "attempts", "tags",
     "correlationId", "replayOf", "requestSpec", "retryPolicy", "outcome",
@@ -24,7 +25,7 @@ class Command(ApiCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)
-        parser.add_argument("id", type=parse_call_id)
+        parser.add_argument("id", type=_parse_id_or_last, help=f"call id, or {LAST!r} for the newest call")
         parser.add_argument(
             "--watch",
             type=parse_positive_duration,
@@ -35,9 +36,11 @@ class Command(ApiCommand):
         )
 
     def run(self, client: Client, options: Options) -> None:
-        wait = options["watch"]
-        call = client.wait(options["id"], wait.total_seconds()) if wait else client.get(options["id"])
-        events, executions = list(client.events(options["id"])), list(client.executions(options["id"]))
+        wait, call_id = options["watch"], options["id"]
+        if call_id == LAST:
+            call_id = _find_newest_call(client)
+        call = client.wait(call_id, wait.total_seconds()) if wait else client.get(call_id)
+        events, executions = list(client.events(call_id)), list(client.executions(call_id))
         if self.terminal.as_json:
             self.terminal.json({**call, "executions": executions, "events": events})
         else:
@@ -58,6 +61,16 @@ class Command(ApiCommand):
         self.terminal.blank()
         timeline = [(event["seq"], event["occurredAt"], event["type"]) for event in events]
         self.terminal.table(("seq", "at", "event"), timeline, empty="The events were deleted by retention.")
+
+
+def _parse_id_or_last(text: str) -> str:
+    return text if text == LAST else parse_call_id(text)
+
+
+def _find_newest_call(client: Client) -> str:
+    for call in client.list(limit=1, max_items=1):
+        return str(call["serviceCallId"])
+    raise CommandError("There are no calls yet.", returncode=EXIT_REFUSED)
 
 
 def _format_result(attempt: Json) -> str:

@@ -7,7 +7,8 @@ from datetime import timedelta
 from django.core.management.base import CommandParser
 
 from eventservice.client import Client, Json
-from eventservice.management.terminal import ApiCommand, Options, parse_positive_duration
+from eventservice.management.terminal import ApiCommand, Options, ignore_case, parse_positive_duration
+from orchestration.states import Status
 
 # The largest page that the API returns.
 MAX_PAGE_SIZE = 200
@@ -19,7 +20,8 @@ class Command(ApiCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)
-        parser.add_argument("--status", action="append")
+        statuses = [status.value for status in Status]
+        parser.add_argument("--status", action="append", type=ignore_case(statuses), choices=statuses)
         parser.add_argument("--tag", action="append")
         parser.add_argument("--host")
         parser.add_argument("--name")

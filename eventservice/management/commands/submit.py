@@ -10,6 +10,21 @@ from eventservice.management.terminal import EXIT_REFUSED, ApiCommand, Options, 
 
 
 class Command(ApiCommand):
+    arguments = {
+        "/name": "name",
+        "/requestSpec/method": "method",
+        "/requestSpec/url": "target",
+        "/requestSpec/headers": "--header",
+        "/requestSpec/body": "--body",
+        "/delay": "--in",
+        "/dueAt": "--at",
+        "/tags": "--tag",
+        "/retryPolicy/maxAttempts": "--attempts",
+        "/retryPolicy/initialInterval": "--initial-delay",
+        "/retryPolicy/maxInterval": "--max-delay",
+        "/timeoutSeconds": "--timeout",
+        "/headers/Idempotency-Key": "--idempotency-key",
+    }
     help = 'Submit a service call: submit greet POST https://example.com/hello --body \'{"name": "Ada"}\' --in 90s'
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -23,7 +38,13 @@ class Command(ApiCommand):
         when.add_argument("--in", dest="delay", metavar="90s", help="delay from now")
         when.add_argument("--at", metavar="2026-03-01T12:00:00Z", help="due time")
         parser.add_argument("--tag", action="append", default=[])
-        parser.add_argument("--attempts", type=int, help="maximum number of attempts")
+        parser.add_argument("--attempts", type=int, help="maximum number of attempts (default: 1)")
+        parser.add_argument(
+            "--initial-delay", metavar="30s", help="longest delay before the second attempt (default: 30s)"
+        )
+        parser.add_argument(
+            "--max-delay", metavar="1h", help="longest delay between two attempts (default: 1h)"
+        )
         parser.add_argument(
             "--timeout", type=parse_positive_duration, metavar="30s", help="timeout of each attempt"
         )
@@ -57,13 +78,18 @@ class Command(ApiCommand):
 
 
 def _build_options(options: Options) -> dict[str, object]:
-    attempts, timeout = options["attempts"], options["timeout"]
+    timeout = options["timeout"]
+    retries = {
+        "maxAttempts": options["attempts"],
+        "initialInterval": options["initial_delay"],
+        "maxInterval": options["max_delay"],
+    }
     given = {
         "delay": options["delay"],
         "dueAt": options["at"],
         "tags": options["tag"] or None,
         "timeoutSeconds": timeout and timeout.total_seconds(),
-        "retryPolicy": None if attempts is None else {"maxAttempts": attempts},
+        "retryPolicy": {name: value for name, value in retries.items() if value is not None} or None,
     }
     return {name: value for name, value in given.items() if value is not None}
 

@@ -66,7 +66,9 @@ def _namespace(*, tenant: str, name: str, shards: int | None, **options: object)
     from eventservice.api.schema.tenants import NamespaceInputSchema
 
     owner = get_tenant_argument(tenant)
-    namespace = parse_document(NamespaceInputSchema, {"name": name, "numShards": shards})
+    namespace = parse_document(
+        NamespaceInputSchema, {"name": name, "numShards": shards}, {"/numShards": "--shards"}
+    )
     declare_namespace(owner.tenant_id, namespace.name, namespace.num_shards)
     return [owner]
 

@@ -7,7 +7,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from eventservice.kernel.errors import DomainError
 from eventservice.management.commands.tenant import get_tenant_argument
-from eventservice.management.terminal import Terminal, parse_document
+from eventservice.management.terminal import Terminal, ignore_case, parse_document
 from eventservice.tenants.directory import find_tenant_names
 from execution.redaction import mask_url
 from orchestration.events import EventType
@@ -30,11 +30,13 @@ class Command(BaseCommand):
         actions = parser.add_subparsers(dest="action", required=True)
         add = actions.add_parser("add", help="create an endpoint and print its signing secret once")
         add.add_argument("--tenant", required=True, help="tenant name or id")
+        event_types = [event_type.value for event_type in EventType]
         add.add_argument(
             "--type",
             action="append",
             default=[],
-            choices=[event_type.value for event_type in EventType],
+            type=ignore_case(event_types),
+            choices=event_types,
             help="only events of this type (repeatable)",
         )
         add.add_argument("url")
@@ -60,7 +62,9 @@ class Command(BaseCommand):
         from eventservice.api.schema.webhooks import WebhookEndpointSchema
 
         tenant_id = get_tenant_argument(tenant).tenant_id
-        asked = parse_document(WebhookEndpointSchema, {"url": url, "eventTypes": type})
+        asked = parse_document(
+            WebhookEndpointSchema, {"url": url, "eventTypes": type}, {"/eventTypes": "--type"}
+        )
         endpoint, secret = create_endpoint(tenant_id, asked.url, asked.distinct_types)
         if self.terminal.as_json:
             self.terminal.json({"endpointId": str(endpoint.endpoint_id), "url": asked.url, "secret": secret})
