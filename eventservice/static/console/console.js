@@ -27,7 +27,7 @@
 
   // --- one click handler, which also serves content that is loaded later ------------------------------------------------
   document.addEventListener("click", (event) => {
-    const target = event.target.closest("[data-theme-switch], [data-menu], [data-copy], [data-close], [data-pause]");
+    const target = event.target.closest("[data-theme-switch], [data-menu], [data-copy], [data-close], [data-pause], [data-look-now]");
     if (!target) {
       if (event.target.nodeName === "DIALOG") event.target.close(); // its backdrop
       return;
@@ -50,6 +50,8 @@
       }
     } else if ("pause" in target.dataset) {
       pause(!paused);
+    } else if ("lookNow" in target.dataset) {
+      lookNow();
     }
   });
 
@@ -98,14 +100,18 @@
   });
 
   // --- live parts: data-live="seconds" between two requests, none while the tab is hidden ------
-  let paused = false;
-  let broken = false;
+  // The page says how old what it shows is, and when it could not be updated. Requests wait longer after each failure.
+  const POLL_TIMEOUT_MS = 8000;
+  const MAX_WAIT_MS = 30000;
   const timers = new WeakMap();
+  let paused = false;
+  let failures = 0;
+  let updated = Date.now();
 
   const wait = (part) => {
     clearTimeout(timers.get(part));
     const seconds = Number(part.dataset.live);
-    if (seconds > 0) timers.set(part, setTimeout(() => look(part), seconds * 1000));
+    if (seconds > 0) timers.set(part, setTimeout(() => look(part), Math.max(seconds * 1000, Math.min(seconds * 1000 * 2 ** failures, MAX_WAIT_MS))));
   };
   const busy = (part) =>
     paused || document.hidden || part.contains(document.activeElement) && document.activeElement.matches("input, select, textarea");
@@ -114,19 +120,31 @@
     if (busy(part)) wait(part);
     else htmx.trigger(part, "look");
   };
-  const show = () =>
-    all("[data-pause]").forEach((button) => {
-      const box = button.closest(".live");
+  const lookNow = () => all("[data-live]").forEach(look);
+  const age = () => said(Math.round((updated - Date.now()) / 1000)).replace(/^now$/, "just now");
+  const put = (element, text) => {
+    if (element && element.textContent !== text) element.textContent = text;
+  };
+  const tellAge = () => {
+    if (!document.querySelector("[data-live]")) return;
+    all("[data-updated]").forEach((place) => put(place, "updated " + age()));
+    if (failures) put(document.querySelector("#connection [data-age]"), "Last updated " + age() + ".");
+  };
+  const show = () => {
+    all(".live").forEach((box) => {
+      const button = box.querySelector("[data-pause]");
       box.classList.toggle("paused", paused);
-      box.classList.toggle("broken", broken && !paused);
-      box.querySelector("[data-state]").textContent = paused ? "Paused" : broken ? "Reconnecting…" : "Live";
-      button.textContent = paused ? "Resume" : "Pause";
+      box.classList.toggle("broken", failures > 0 && !paused);
+      put(box.querySelector("[data-state]"), paused ? "Paused" : failures ? "Not updating" : "Live");
+      put(button, paused ? "Resume" : "Pause");
       button.setAttribute("aria-pressed", String(paused));
     });
+    tellAge();
+  };
   const pause = (yes) => {
     paused = yes;
     show();
-    if (!paused) all("[data-live]").forEach(look);
+    if (!paused) lookNow();
   };
   const begin = (within) => {
     if (within.matches && within.matches("[data-live]")) wait(within);
@@ -135,34 +153,46 @@
   document.addEventListener("DOMContentLoaded", () => {
     dress();
     begin(document);
+    show();
   });
-  document.addEventListener("htmx:afterSettle", (event) => begin(event.detail.target.isConnected ? event.detail.target : document));
+  document.addEventListener("htmx:afterSettle", (event) => {
+    begin(event.detail.target.isConnected ? event.detail.target : document);
+    show();
+  });
   document.addEventListener("visibilitychange", () => {
-    if (!document.hidden && !paused) all("[data-live]").forEach(look);
+    if (!document.hidden && !paused) lookNow();
   });
 
-  // After an error the content stays, and a banner says that it may be outdated.
-  const failed = (yes, text) => {
-    broken = yes;
+  // After an error the content stays, and a banner says how old it is.
+  const failed = (text, part) => {
+    failures += 1;
     const banner = document.getElementById("connection");
     if (banner) {
-      banner.hidden = !yes;
-      if (yes) banner.querySelector("[data-text]").textContent = text;
+      banner.hidden = false;
+      put(banner.querySelector("[data-text]"), text);
     }
     show();
+    if (part && part.isConnected) wait(part);
   };
-  document.addEventListener("htmx:sendError", (event) => {
-    failed(true, "The server is not responding. This page may be outdated.");
-    wait(event.detail.elt);
+  const recovered = () => {
+    failures = 0;
+    const banner = document.getElementById("connection");
+    if (banner) banner.hidden = true;
+  };
+  // A part that has been replaced is no longer the element of the event.
+  const isPoll = (request) => "live" in request.elt.dataset;
+  document.addEventListener("htmx:configRequest", (event) => {
+    if (isPoll(event.detail)) event.detail.timeout = POLL_TIMEOUT_MS;
   });
-  document.addEventListener("htmx:timeout", (event) => wait(event.detail.elt));
-  document.addEventListener("htmx:responseError", (event) => {
-    const status = event.detail.xhr.status;
-    failed(true, "The server returned an error (" + status + "). This page may be outdated.");
-    wait(event.detail.elt);
-  });
+  document.addEventListener("htmx:sendError", (event) => failed("The server cannot be reached.", event.detail.elt));
+  document.addEventListener("htmx:timeout", (event) => failed("The server does not respond.", event.detail.elt));
+  document.addEventListener("htmx:responseError", (event) =>
+    failed("The server returned an error (" + event.detail.xhr.status + ").", event.detail.elt));
   document.addEventListener("htmx:afterRequest", (event) => {
-    if (event.detail.successful && broken) failed(false);
+    if (!event.detail.successful) return;
+    if (isPoll(event.detail.requestConfig)) updated = Date.now();
+    if (failures) recovered();
+    show();
   });
 
   // --- relative times are kept current -----------------------------------------------------------------------
@@ -188,7 +218,10 @@
       time.textContent = said(Math.round((Date.parse(time.dateTime) - now) / 1000));
     });
   };
-  setInterval(tell, 1000);
+  setInterval(() => {
+    tell();
+    tellAge();
+  }, 1000);
 
   // --- selects that submit their form when changed -----------------------------------------------------------------
   document.addEventListener("change", (event) => {
