@@ -15,6 +15,7 @@ from django.utils.safestring import SafeString, mark_safe
 from eventservice.console.base.time_zone import format_clock, format_instant
 from eventservice.db.bounded_count import format_capped
 from eventservice.db.now import db_now
+from eventservice.operators.error_kinds import get_error_name
 from eventservice.operators.formatting import (
     NOTHING,
     format_distance,
@@ -96,6 +97,11 @@ def grouped(number: int) -> str:
 @register.filter
 def pill(status: str) -> SafeString:
     return format_html('<span class="pill {}">{}</span>', status.lower(), status)
+
+
+@register.filter
+def error_name(kind: str | None) -> str:
+    return get_error_name(kind)
 
 
 @register.filter

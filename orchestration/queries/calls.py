@@ -14,10 +14,12 @@ from django.db.models.fields.json import KeyTextTransform, KeyTransform
 from eventservice.db.sql import Unindexed
 from eventservice.kernel.errors import NotFound
 from orchestration.models import ServiceCall, ServiceCallTag
+from orchestration.retries import RetryPolicy
 from orchestration.states import Status
 
 # How many ids one statement may name.
 CHUNK_SIZE = 1000
+DEFAULT_MAX_ATTEMPTS = RetryPolicy().max_attempts
 
 CallKey = tuple[uuid.UUID, uuid.UUID]  # tenant id, service call id
 
@@ -59,6 +61,7 @@ class CallSummary(CallView):
     method: str
     url: str
     execute_at: str | None  # the time that a durable timer was set to
+    max_attempts: int = field(kw_only=True)
     tags: Sequence[str] = field(kw_only=True)
 
 
@@ -231,10 +234,14 @@ def _read_summaries(tenant_id: uuid.UUID, ids: list[uuid.UUID]) -> list[CallSumm
             KeyTextTransform("method", "request_spec"),
             KeyTextTransform("url", "request_spec"),
             _EXECUTE_AT,
+            KeyTransform("max_attempts", "retry_policy"),
         )
     )
     tags = list_tags(tenant_id, ids)
-    return [CallSummary(*row, tags=tags.get(row[1], [])) for row in rows]
+    return [
+        CallSummary(*row, max_attempts=max_attempts or DEFAULT_MAX_ATTEMPTS, tags=tags.get(row[1], []))
+        for *row, max_attempts in rows
+    ]
 
 
 def _select_calls(tenant_id: uuid.UUID) -> QuerySet[ServiceCall]:

@@ -6,6 +6,7 @@ import re
 
 from playwright.sync_api import Page, expect
 
+from tests.browser.chromium import PHONE
 from tests.browser.conftest import Desk
 from tests.browser.marks import BROWSER
 from tests.browser.system import System
@@ -31,6 +32,25 @@ def test_all_attempts_and_events_of_a_retried_call_are_shown(page: Page, system:
     ])  # fmt: skip
     tabs.get_by_role("link", name="Request").click()
     expect(page.get_by_label("Request body")).to_contain_text("from")
+
+
+def test_the_header_has_the_method_and_the_whole_url(page: Page, system: System) -> None:
+    path = "/ok?order=4711&note=" + "x" * 300
+    page.goto(system.build_details_url(system.submit("with its address", path)))
+    expect(page.locator(".head .method")).to_have_text("POST")
+    expect(page.locator("#request-url")).to_have_text(f"{system.target}{path}")
+
+
+def test_the_outcome_comes_first_on_a_phone(desk: Desk, system: System) -> None:
+    call = system.submit("failed on the way", "/status/422")
+    system.wait_for_end(call)
+    page = desk.sit("oscar", viewport=PHONE, has_touch=True, is_mobile=True)
+    page.goto(system.build_details_url(call))
+    outcome = page.locator("#outcome .answer-line .pill")
+    expect(outcome).to_contain_text("422")
+    expect(outcome).to_be_in_viewport()
+    tops = [page.locator(part).bounding_box()["y"] for part in ("#outcome", "dl.about", ".timeline")]  # type: ignore[index]
+    assert tops == sorted(tops)
 
 
 def test_a_secret_header_is_masked_everywhere(page: Page, system: System) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from urllib.parse import parse_qs, urlsplit
 
+import pytest
 from playwright.sync_api import Locator, Page, Route, expect
 
+from tests.browser.chromium import PHONE
 from tests.browser.conftest import Desk, confirm, look_again
 from tests.browser.marks import BROWSER
 from tests.browser.system import System
@@ -30,7 +32,7 @@ def test_filters_are_in_the_url_and_can_be_removed(page: Page) -> None:
     page.get_by_role("button", name="Filter", exact=True).click()
     expect(page).to_have_url(re.compile("name=Order"))
     page.wait_for_load_state()
-    assert set(page.locator("table.list td.job a.name").all_inner_texts()) == {"Order webhook"}
+    assert set(page.locator("table.list td.called a.name").all_inner_texts()) == {"Order webhook"}
     page.get_by_role("link", name=re.compile("^Name: Order webhook")).click()
     expect(page).not_to_have_url(re.compile("name=Order"))
     assert read_query(page)["tag"] == ["webhooks"]
@@ -93,7 +95,7 @@ def test_favorites_can_be_listed(page: Page, system: System) -> None:
     page.goto("/calls/")
     page.get_by_role("link", name="Favorites").click()
     expect(page).to_have_url(re.compile("favorites=1"))
-    expect(page.locator("td.job a.name", has_text="to be starred")).to_be_visible()
+    expect(page.locator("td.called a.name", has_text="to be starred")).to_be_visible()
     page.wait_for_load_state()
     assert all(pressed == "true" for pressed in page.locator("td.pick button").evaluate_all(
         "buttons => buttons.map((b) => b.getAttribute('aria-pressed'))"
@@ -160,7 +162,7 @@ def test_new_calls_are_announced_and_do_not_move_the_rows(page: Page, system: Sy
     expect(news).to_be_visible()
     assert page.locator("td.go a").first.get_attribute("href") == first
     news.click()
-    expect(page.locator("td.job a.name").first).to_have_text("came later")
+    expect(page.locator("td.called a.name").first).to_have_text("came later")
 
 
 def test_the_live_list_can_be_paused(page: Page) -> None:
@@ -173,3 +175,72 @@ def test_the_live_list_can_be_paused(page: Page) -> None:
 def test_an_empty_result_leads_to_the_next_step(page: Page) -> None:
     page.goto("/calls/?name=nobody+is+called+like+this")
     expect(page.locator(".empty")).to_contain_text(re.compile("filter", re.IGNORECASE))
+
+
+# --- the row as a link ------------------------------------------------------------------------------------------------
+
+
+def get_row(page: Page, name: str) -> Locator:
+    return rows(page).filter(has=page.get_by_role("link", name=name, exact=True))
+
+
+@pytest.mark.parametrize("javascript", [True, False], ids=["with JavaScript", "without"])
+def test_a_row_opens_its_call_wherever_it_is_clicked(desk: Desk, system: System, javascript: bool) -> None:
+    name = f"opened by its row {javascript}"
+    address = system.url + system.build_details_url(system.submit(name, delay="5h", tags=["row"]))
+    page = desk.sit("oscar", java_script_enabled=javascript)
+    # The name, the host, the times, the state, and the empty room between them.
+    for selector in ("a.name", ".target", "td.submitted", ".execution time", ".state .pill", "td.key"):
+        page.goto(f"/calls/?tenant={system.tenant}")
+        part = get_row(page, name).locator(selector)
+        box = part.bounding_box()
+        assert box
+        page.mouse.click(box["x"] + 3, box["y"] + box["height"] - 3)
+        expect(page).to_have_url(address)
+
+
+def test_a_row_opens_in_a_new_tab_by_a_middle_click_and_by_the_keyboard(page: Page, system: System) -> None:
+    address = system.url + system.build_details_url(system.submit("opened beside", delay="5h"))
+    page.goto(f"/calls/?tenant={system.tenant}")
+    with page.context.expect_page() as opened:
+        get_row(page, "opened beside").locator("td.submitted").click(button="middle")
+    expect(opened.value).to_have_url(address)
+    opened.value.close()
+    page.get_by_role("link", name="opened beside", exact=True).focus()
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(address)
+
+
+def test_the_controls_of_a_row_do_not_open_it(page: Page, system: System) -> None:
+    system.submit("with controls", delay="5h")
+    page.goto(f"/calls/?tenant={system.tenant}")
+    address = page.url
+    row = get_row(page, "with controls")
+    row.get_by_role("checkbox").check()
+    row.get_by_role("button", name="Favorite").click()
+    expect(row.get_by_role("button", name="Favorite")).to_have_attribute("aria-pressed", "true")
+    row.get_by_role("button", name="Copy ID").click()
+    expect(page).to_have_url(address)
+    expect(row.get_by_role("checkbox")).to_be_checked()
+
+
+def test_a_call_between_two_attempts_is_retrying(page: Page, system: System) -> None:
+    retries = {"maxAttempts": 4, "initialInterval": "1h", "maxInterval": "1h"}
+    call = system.submit("tried again later", "/status/503", retryPolicy=retries)
+    address = f"/calls/?tenant={system.tenant}&name=tried+again+later"
+    page.goto(address)
+    row = get_row(page, "tried again later")
+    expect(row.locator(".state")).to_have_text(re.compile("Retrying.*HTTP 503", re.DOTALL))
+    expect(row.locator(".execution")).to_contain_text("Attempt 2 of 4 in")
+    page.goto(system.build_details_url(call))
+    expect(page.locator(".head .pill")).to_have_text("Retrying")
+    expect(page.locator(".head")).to_contain_text("status 503. The next attempt (2 of 4) is due in")
+
+
+@pytest.mark.parametrize("query", ["status=Failed", "status=Scheduled", "status=Succeeded", ""])
+def test_rows_are_compact_on_a_phone(desk: Desk, query: str) -> None:
+    page = desk.sit("oscar", viewport=PHONE, has_touch=True, is_mobile=True)
+    page.goto(f"/calls/?limit=100&{query}")
+    heights = rows(page).evaluate_all("rows => rows.map((row) => row.getBoundingClientRect().height)")
+    assert heights
+    assert max(heights) <= 120

@@ -34,12 +34,12 @@ def test_a_row_links_to_its_call_and_its_id_can_be_copied(viewer: Client, tenant
     assert f'data-copy="{call.service_call_id}"' in page
 
 
-def test_a_retried_call_is_marked(viewer: Client, tenant: Tenant) -> None:
+def test_a_replayed_call_is_marked(viewer: Client, tenant: Tenant) -> None:
     call = make_call(tenant, status="Failed", name="a")
-    assert "retried" not in get_list_page(viewer)
+    assert "replayed" not in get_list_page(viewer)
     make_call(tenant, status="Scheduled", name="b", replay_of=call.service_call_id)
     page = get_list_page(viewer)
-    assert page.count(">retried<") == 1
+    assert page.count(">replayed<") == 1
     assert read_names(get_list_page(viewer, f"replayOf={call.service_call_id}")) == ["b"]
 
 
@@ -48,7 +48,6 @@ def test_a_retried_call_is_marked(viewer: Client, tenant: Tenant) -> None:
     [
         ("Scheduled", {"due_at": NOON + timedelta(hours=2)}, ["Due", "in 2 h"]),
         ("Scheduled", {"due_at": NOON - timedelta(minutes=2)}, ["2 m ago", "overdue"]),
-        ("Scheduled", {"due_at": NOON + timedelta(hours=2), "attempt": 2}, ["attempt 3"]),
         ("Running", {"started_at": NOON - timedelta(seconds=5), "cancel_requested": True}, ["Started", "5 s ago", "cancel requested"]),
         (
             "Succeeded",
@@ -61,7 +60,7 @@ def test_a_retried_call_is_marked(viewer: Client, tenant: Tenant) -> None:
             },
             ["Finished", "8 m ago", "45 ms", "1 m late"],
         ),
-        ("Failed", {"outcome_meta": {"errorMeta": {"kind": "Timeout"}}, "attempt": 4}, ["Timeout", "4 attempts"]),
+        ("Failed", {"outcome_meta": {"errorMeta": {"kind": "Timeout"}}, "attempt": 4}, ["Timed out", "4 attempts"]),
         ("Failed", {"outcome_meta": {"responseMeta": {"status": 503}, "errorMeta": {"kind": "HttpStatus"}}}, ["HTTP 503"]),
     ],
 )  # fmt: skip
@@ -73,6 +72,37 @@ def test_a_row_shows_the_state_of_its_call(
     assert f'<span class="pill {status.lower()}">{status}</span>' in page
     text = re.sub(r"<[^>]+>", " ", page[page.index("<tbody>") :])
     assert [part for part in texts if part not in text] == []
+
+
+def test_a_call_between_two_attempts_shows_as_retrying_with_its_last_error(
+    viewer: Client, tenant: Tenant
+) -> None:
+    columns: dict[str, Any] = {
+        "due_at": NOON + timedelta(minutes=5),
+        "attempt": 2,
+        "retry_policy": {"max_attempts": 5},
+        "outcome_meta": {"errorMeta": {"kind": "Dns", "message": "x.test has no address."}},
+    }
+    make_call(tenant, **columns)
+    page = get_list_page(viewer, "status=Scheduled")  # the stored status stays
+    assert '<span class="pill retrying">Retrying</span>' in page
+    assert 'title="x.test has no address.">DNS lookup failed<' in page
+    assert "Attempt 3 of 5 <time" in page
+    assert "in 5 m" in page
+
+
+def test_an_interrupted_attempt_does_not_exceed_the_attempts_that_are_announced(
+    viewer: Client, tenant: Tenant
+) -> None:
+    make_call(tenant, attempt=1, interruptions=1)
+    assert "Attempt 2 of 2 <time" in get_list_page(viewer)
+
+
+def test_a_row_shows_the_time_in_short(viewer: Client, tenant: Tenant) -> None:
+    make_call(tenant, due_at=NOON + timedelta(days=1))
+    assert re.search(
+        r'class="clock nowrap" title="2026-03-02 12:00:00.000 UTC">Mar 2, 12:00<', get_list_page(viewer)
+    )
 
 
 def test_values_are_escaped(viewer: Client, tenant: Tenant) -> None:

@@ -21,7 +21,6 @@ from eventservice.console.calls.presenters.http_exchange import (
 )
 from eventservice.console.calls.presenters.timeline import (
     build_timeline,
-    compute_retry_progress,
     has_pruned_events,
 )
 from eventservice.db.bulk import to_json
@@ -56,7 +55,6 @@ class CallDetailsPage(ConsoleView):
             "tabs": TABS,
             "steps": build_timeline(call, attempts, events, get_hostnames()),
             "events_pruned": has_pruned_events(events),
-            "retries": compute_retry_progress(call),
             "replays": replays[:MAX_REPLAYS_SHOWN],
             "has_more_replays": len(replays) > MAX_REPLAYS_SHOWN,
             "actions": [

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from eventservice.api.schema.calls import RequestSpecSchema
+from eventservice.operators.error_kinds import explain_error_kind, get_error_name
 from execution.outcome import ErrorKind
 from orchestration.outcome_rules import RETRYABLE_ERRORS, RETRYABLE_STATUSES
-from orchestration.queries.calls import CallDetails
+from orchestration.queries.calls import CallDetails, CallView
 from orchestration.retries import RetryPolicy
 from orchestration.states import FAVORITE, TERMINAL, Delivery, ResponseContract, Status
 
@@ -15,25 +17,12 @@ from orchestration.states import FAVORITE, TERMINAL, Delivery, ResponseContract,
 NOTICEABLE_DELAY = timedelta(seconds=1)
 LATE_AFTER = timedelta(seconds=5)
 
-ERROR_EXPLANATIONS = {
-    ErrorKind.TIMEOUT: "The target did not respond in time.",
-    ErrorKind.DNS: "The host name could not be resolved.",
-    ErrorKind.CONNECT: "The connection to the host failed.",
-    ErrorKind.TLS: "The TLS handshake failed: the host's certificate or encryption was not accepted.",
-    ErrorKind.PROTOCOL: "The response was not valid HTTP, or the connection was closed early.",
-    ErrorKind.TOO_LARGE: "The response was too large.",
-    ErrorKind.HTTP_STATUS: "The target responded with an error status.",
-    ErrorKind.REJECTED: 'The callback did not respond with {"ok": true}.',
-    ErrorKind.EGRESS: "The request was not sent: the egress rules of this service forbid it.",
-    ErrorKind.INTERRUPTED: "The outcome is unknown: the process that made the attempt ended.",
-}
+RETRYING = "Retrying"
 
 
-def explain_error_kind(kind: str | None) -> str:
-    try:
-        return ERROR_EXPLANATIONS[ErrorKind(kind or "")]
-    except ValueError:
-        return ""
+def get_shown_status(call: CallView) -> str:
+    """Return the status as pages show it: a call that waits for another attempt is Retrying, not Scheduled."""
+    return RETRYING if call.status == Status.SCHEDULED and call.attempt else call.status
 
 
 def explain_last_error(call: CallDetails) -> str:
@@ -42,6 +31,13 @@ def explain_last_error(call: CallDetails) -> str:
     # If there was a response, its message names the status.
     has_response = error.get("kind") in (ErrorKind.HTTP_STATUS, ErrorKind.REJECTED)
     return str(error.get("message", "")) if has_response else explain_error_kind(error.get("kind"))
+
+
+def name_last_error(call: CallView) -> str:
+    """Return a few words about why the last attempt failed, or an empty string."""
+    meta = call.outcome_meta or {}
+    error, response = meta.get("errorMeta") or {}, meta.get("responseMeta") or {}
+    return get_error_name(error.get("kind"), response.get("status")) if error else ""
 
 
 def explain_final_failure(call: CallDetails) -> str:
@@ -70,6 +66,27 @@ def _explain_final_interruption(call: CallDetails) -> str:
     return "It was interrupted too often to be attempted again."
 
 
+@dataclass(frozen=True, slots=True)
+class RetryProgress:
+    """How many attempts have been made of those allowed. Interrupted attempts do not count."""
+
+    made: int
+    max_attempts: int
+    next_at: datetime | None
+    until: datetime | None
+
+
+def compute_retry_progress(call: CallDetails) -> RetryProgress:
+    policy = RetryPolicy.from_stored(call.retry_policy)
+    started, duration = call.started_at, policy.max_attempts_duration
+    return RetryProgress(
+        made=call.attempt - call.interruptions,
+        max_attempts=policy.max_attempts,
+        next_at=call.due_at if call.status == Status.SCHEDULED and call.attempt else None,
+        until=started + timedelta(seconds=duration) if started and duration else None,
+    )
+
+
 def build_call_context(call: CallDetails, now: datetime, *, refresh_fast: bool = False) -> dict[str, object]:
     """Return what every page and fragment about a call shows."""
     status = Status(call.status)
@@ -86,6 +103,10 @@ def build_call_context(call: CallDetails, now: datetime, *, refresh_fast: bool =
         "has_ended": status in TERMINAL,
         "may_cancel": is_scheduled or (status == Status.RUNNING and not call.cancel_requested),
         "is_scheduled": is_scheduled,
+        "shown_status": get_shown_status(call),
+        "is_retrying": is_scheduled and bool(call.attempt),
+        "retries": compute_retry_progress(call),
+        "last_error_name": name_last_error(call),
         "is_overdue": is_scheduled and call.due_at <= now,
         "is_late": is_scheduled and call.due_at < now - LATE_AFTER,
         "last_error": explain_last_error(call),

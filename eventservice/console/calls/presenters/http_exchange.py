@@ -15,9 +15,10 @@ from django.urls import reverse
 from eventservice.api.parsers import parse_json
 from eventservice.api.problems import Problem
 from eventservice.api.schema.calls import RetryPolicySchema
-from eventservice.console.calls.presenters.call_state import build_call_context, explain_error_kind
+from eventservice.console.calls.presenters.call_state import build_call_context
 from eventservice.db.now import db_now
 from eventservice.kernel.errors import NotFound
+from eventservice.operators.error_kinds import explain_error_kind
 from eventservice.tenants.directory import get_profile
 from execution.attempt_builder import StoredRequest
 from execution.attempt_log import find_attempt, find_last_attempt, list_attempts_without_bodies

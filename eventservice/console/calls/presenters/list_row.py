@@ -7,10 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from django.urls import reverse
+
 from eventservice.api.formats import parse_uuid
 from eventservice.api.schema.calls import OutcomeSummarySchema
-from eventservice.console.calls.presenters.call_state import NOTICEABLE_DELAY
-from execution.outcome import ErrorKind
+from eventservice.console.calls.presenters.call_state import (
+    NOTICEABLE_DELAY,
+    get_shown_status,
+    name_last_error,
+)
+from eventservice.operators.error_kinds import explain_error_kind
 from orchestration.queries.calls import CallKey, CallSummary, list_replayed
 from orchestration.states import FAVORITE, LIVE, Status
 
@@ -30,12 +36,18 @@ class ListRow:
     lateness: timedelta | None
     latency_ms: float | None
     attempts: str
+    status: str
     reason: str
+    explanation: str
     is_retried: bool
 
     @property
     def key(self) -> str:
         return f"{self.call.tenant_id}/{self.call.service_call_id}"
+
+    @property
+    def url(self) -> str:
+        return reverse("console:call", args=self.call.key)
 
     @property
     def is_live(self) -> bool:
@@ -69,7 +81,9 @@ def _build_row(call: CallSummary, tenant: str, now: datetime, *, is_retried: boo
         lateness=_compute_lateness(call),
         latency_ms=summary.latency_ms if summary and call.finished_at else None,
         attempts=_format_attempts(call),
-        reason=_format_reason(call, summary),
+        status=get_shown_status(call),
+        reason=_format_reason(call),
+        explanation=_explain_reason(call),
         is_retried=is_retried,
     )
 
@@ -79,7 +93,11 @@ def _choose_moment(call: CallSummary) -> tuple[str, datetime]:
         return "Canceled" if call.status == Status.CANCELED else "Finished", call.finished_at
     if call.status == Status.RUNNING and call.started_at is not None:
         return "Started", call.started_at
-    return "Due", call.due_at
+    next_attempt = call.attempt + 1
+    return (
+        f"Attempt {next_attempt} of {max(call.max_attempts, next_attempt)}" if call.attempt else "Due",
+        call.due_at,
+    )
 
 
 def _compute_lateness(call: CallSummary) -> timedelta | None:
@@ -91,23 +109,23 @@ def _compute_lateness(call: CallSummary) -> timedelta | None:
 
 
 def _format_attempts(call: CallSummary) -> str:
-    made = call.attempt
+    made, allowed = call.attempt, max(call.max_attempts, call.attempt)
     if call.status == Status.SCHEDULED:
-        return f"attempt {made + 1}" if made else ""
+        return ""
     if call.status == Status.RUNNING:
-        return f"attempt {made}" if made > 1 else ""
+        return f"attempt {made} of {allowed}" if made > 1 else ""
     return f"{made} attempts" if made > 1 else ""
 
 
-def _format_reason(call: CallSummary, summary: OutcomeSummarySchema | None) -> str:
+def _format_reason(call: CallSummary) -> str:
     if call.status in LIVE and call.cancel_requested:
         return "cancel requested"
-    if call.status == Status.SUCCEEDED:
-        return ""
-    if summary is None:
-        return ""
-    kind, status = summary.error_kind, summary.status
-    return f"HTTP {status}" if status and kind in (None, ErrorKind.HTTP_STATUS) else str(kind or "")
+    return "" if call.status == Status.SUCCEEDED else name_last_error(call)
+
+
+def _explain_reason(call: CallSummary) -> str:
+    error = (call.outcome_meta or {}).get("errorMeta") or {}
+    return str(error.get("message") or explain_error_kind(error.get("kind")))
 
 
 def parse_call_key(text: str) -> CallKey | None:

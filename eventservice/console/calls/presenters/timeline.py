@@ -10,15 +10,14 @@ from datetime import datetime, timedelta
 from eventservice.api.formats import parse_instant
 from eventservice.console.calls.presenters.call_state import (
     LATE_AFTER,
-    explain_error_kind,
     explain_final_failure,
 )
 from eventservice.console.calls.presenters.http_exchange import format_node, get_attempt_tone
+from eventservice.operators.error_kinds import explain_error_kind
 from execution.models import HttpExecution
 from execution.outcome import ErrorKind
 from orchestration.events import EventType
 from orchestration.queries.calls import CallDetails
-from orchestration.retries import RetryPolicy
 from orchestration.states import TERMINAL, Delivery, Status
 from outbox.models import OutboxEvent
 
@@ -50,27 +49,6 @@ class TimelineStep:
     @property
     def is_late(self) -> bool:
         return self.lateness is not None and self.lateness > LATE_AFTER
-
-
-@dataclass(frozen=True, slots=True)
-class RetryProgress:
-    """How many attempts have been made of those allowed. Interrupted attempts do not count."""
-
-    made: int
-    max_attempts: int
-    next_at: datetime | None
-    until: datetime | None
-
-
-def compute_retry_progress(call: CallDetails) -> RetryProgress:
-    policy = RetryPolicy.from_stored(call.retry_policy)
-    started, duration = call.started_at, policy.max_attempts_duration
-    return RetryProgress(
-        made=call.attempt - call.interruptions,
-        max_attempts=policy.max_attempts,
-        next_at=call.due_at if call.status == Status.SCHEDULED and call.attempt else None,
-        until=started + timedelta(seconds=duration) if started and duration else None,
-    )
 
 
 def has_pruned_events(events: Sequence[OutboxEvent]) -> bool:
