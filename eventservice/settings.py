@@ -4,7 +4,7 @@ from ipaddress import ip_network
 from pathlib import Path
 
 from eventservice.db.configuration import read_database
-from eventservice.db.dialects.configuration import SessionLimits
+from eventservice.db.dialects.configuration import Waits
 from eventservice.kernel.env import Environment, check_encryption_key
 from eventservice.kernel.faults import check_faults
 from eventservice.kernel.logging import build_logging_config
@@ -89,17 +89,17 @@ TEMPLATES = [
     }
 ]
 
+# How long processes and the database wait for each other: docs/waits.md explains the order, and a check asserts it.
+CONNECT_SECONDS = env.integer("DB_CONNECT_SECONDS", 3, minimum=2, maximum=60)
 # The database ends the transaction of a frozen process after this time, so that its locks are released.
 IDLE_TRANSACTION_SECONDS = env.integer("DB_IDLE_TRANSACTION_SECONDS", 15, minimum=1, maximum=3600)
 # An engine that waits for a lock sends no heartbeat: see NODE_LEASE_SECONDS. SQLite has a timeout of its own.
 LOCK_SECONDS = env.integer("DB_LOCK_SECONDS", 4, minimum=1, maximum=3600)
-STATEMENT_SECONDS = env.integer("DB_STATEMENT_SECONDS", 30, minimum=1, maximum=3600)
+STATEMENT_SECONDS = env.integer("DB_STATEMENT_SECONDS", 6, minimum=1, maximum=3600)
 
-DATABASES = {
-    "default": read_database(
-        env, BASE_DIR, SessionLimits(IDLE_TRANSACTION_SECONDS, LOCK_SECONDS, STATEMENT_SECONDS)
-    )
-}
+DATABASE_WAITS = Waits(CONNECT_SECONDS, LOCK_SECONDS, STATEMENT_SECONDS, IDLE_TRANSACTION_SECONDS)
+
+DATABASES = {"default": read_database(env, BASE_DIR, DATABASE_WAITS)}
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 # A slice (eventservice.runtime.cluster) runs for SLICE_SECONDS, and one of its steps may wait for a lock. A worker that

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 from urllib.parse import SplitResult, urlsplit
 
-from eventservice.db.dialects.configuration import DatabaseConfiguration, DatabaseSettings, SessionLimits
+from eventservice.db.dialects.configuration import DatabaseConfiguration, DatabaseSettings, Waits
 from eventservice.db.dialects.mariadb.configuration import MariaDBConfiguration
 from eventservice.db.dialects.postgresql.configuration import PostgreSQLConfiguration
 from eventservice.db.dialects.sqlite.configuration import SQLiteConfiguration
 from eventservice.kernel.env import Environment
+
+if TYPE_CHECKING:
+    from django.db.backends.base.base import BaseDatabaseWrapper
 
 SQLITE = SQLiteConfiguration()
 DATABASES: tuple[DatabaseConfiguration, ...] = (SQLITE, PostgreSQLConfiguration(), MariaDBConfiguration())
@@ -17,7 +24,7 @@ BY_SCHEME = {scheme: database for database in DATABASES for scheme in database.s
 BY_ENGINE = {database.engine: database for database in DATABASES}
 
 
-def read_database(env: Environment, base: Path, limits: SessionLimits) -> DatabaseSettings:
+def read_database(env: Environment, base: Path, waits: Waits) -> DatabaseSettings:
     """Return the entry of Django's DATABASES for DATABASE_URL, or else for the SQLite file at DB_PATH."""
     url = env.string("DATABASE_URL", max_length=None)
     try:
@@ -26,8 +33,22 @@ def read_database(env: Environment, base: Path, limits: SessionLimits) -> Databa
         # The URL may hold a password: the message says what is wrong with it and does not quote it.
         env.report(f"DATABASE_URL {wrong}")
         entry = SQLITE.at(":memory:")
-    BY_ENGINE[entry["ENGINE"]].configure(entry, limits)
+    BY_ENGINE[entry["ENGINE"]].configure(entry, waits)
     return entry
+
+
+@contextmanager
+def without_statement_limit(connection: BaseDatabaseWrapper, waits: Waits) -> Iterator[None]:
+    """Allow each statement of a connection a day, instead of what `waits` says: a change of the schema may take long."""
+    database = cast(DatabaseSettings, connection.settings_dict)
+    configuration = BY_ENGINE[database["ENGINE"]]
+    connection.close()
+    configuration.configure(database, replace(waits, statement_seconds=24 * 3600))
+    try:
+        yield
+    finally:
+        connection.close()
+        configuration.configure(database, waits)
 
 
 def _find_file(env: Environment, base: Path) -> str:

@@ -1,3 +1,4 @@
 from tests.process_harness import harness, rng
+from tests.tcp_proxy import proxy
 
-__all__ = ["rng", "harness"]
+__all__ = ["harness", "proxy", "rng"]

@@ -27,7 +27,9 @@ OUTAGE_SECONDS = 14.0
 @pytest.mark.chaos
 def test_calls_flow_again_and_no_worker_is_replaced(harness: ProcessHarness) -> None:
     target, tenant = harness.start_target(), create_tenant("acme").tenant_id
-    cluster = harness.start_cluster(SLICE_SECONDS="1", DB_LOCK_SECONDS="1")
+    cluster = harness.start_cluster(
+        SLICE_SECONDS="1", DB_LOCK_SECONDS="1", DB_STATEMENT_SECONDS="2", DB_CONNECT_SECONDS="2"
+    )
     engine = wait_until(lambda: find_role_process("engine", cluster), "a worker plays the engine")
     submitted = submit_calls([build_call(tenant, f"{target.url}/delay/3")])
     wait_until(lambda: target.list_call_ids() == set(submitted), "the attempt is in flight")

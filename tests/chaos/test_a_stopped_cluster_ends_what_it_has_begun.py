@@ -61,7 +61,13 @@ def test_an_attempt_may_outlast_a_slice_while_its_cluster_stops(harness: Process
     """An attempt may take up to SHUTDOWN_SECONDS, although django-q2 would kill a slice that takes so long."""
     target, tenant = harness.start_target(), create_tenant("acme").tenant_id
     submitted = submit_calls([build_call(tenant, f"{target.url}/delay/9")])
-    cluster = harness.start_cluster(SLICE_SECONDS="1", DB_LOCK_SECONDS="1", SHUTDOWN_SECONDS="30")
+    cluster = harness.start_cluster(
+        SLICE_SECONDS="1",
+        DB_LOCK_SECONDS="1",
+        DB_STATEMENT_SECONDS="2",
+        DB_CONNECT_SECONDS="2",
+        SHUTDOWN_SECONDS="30",
+    )
     wait_until(lambda: target.list_call_ids() == set(submitted), "the attempt is in flight")
 
     cluster.terminate()

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from cryptography.fernet import Fernet
 
 BASE_DIR = Path(__file__).resolve().parents[2]
@@ -68,6 +69,32 @@ def test_a_lock_timeout_of_more_than_half_a_lease_is_warned_of(tmp_path: Path) -
     wrong = check(tmp_path, {**POSTGRESQL, "DB_LOCK_SECONDS": "10"})
     assert "eventservice.W002" in wrong.stderr
     assert "eventservice.W002" not in check(tmp_path, POSTGRESQL).stderr
+
+
+@pytest.mark.parametrize(
+    ("variables", "rule"),
+    [
+        (
+            {"DB_STATEMENT_SECONDS": "11"},
+            "DB_CONNECT_SECONDS + DB_STATEMENT_SECONDS + 3 (17 s) must not exceed SLICE_SECONDS + DB_LOCK_SECONDS + 5 (16 s)",
+        ),
+        ({"DB_CONNECT_SECONDS": "9"}, "DB_CONNECT_SECONDS + DB_STATEMENT_SECONDS + 3 (18 s) must not exceed"),
+        ({"SLICE_SECONDS": "2"}, "(12 s) must not exceed SLICE_SECONDS + DB_LOCK_SECONDS + 5 (11 s)"),
+        ({"DB_STATEMENT_SECONDS": "4"}, "DB_LOCK_SECONDS (4 s) must be less than DB_STATEMENT_SECONDS (4 s)"),
+    ],
+)
+def test_waits_that_contradict_each_other_are_refused(
+    variables: dict[str, str], rule: str, tmp_path: Path
+) -> None:
+    done = check(tmp_path, {**POSTGRESQL, **variables})
+    assert done.returncode != 0
+    assert done.stderr.count("eventservice.E010") == 1
+    assert rule in done.stderr
+
+
+@pytest.mark.parametrize("database", [{}, POSTGRESQL, {"DATABASE_URL": "mariadb://nobody@127.0.0.1:1/none"}])
+def test_the_default_waits_are_in_order(database: dict[str, str], tmp_path: Path) -> None:
+    assert "eventservice.E010" not in check(tmp_path, database).stderr
 
 
 def test_an_invalid_port_is_refused(tmp_path: Path) -> None:

@@ -13,10 +13,10 @@ from django.db import connection
 
 from eventservice.db.configuration import BY_ENGINE, parse_database_url, read_database
 from eventservice.db.dialects import get_dialect
-from eventservice.db.dialects.configuration import SessionLimits
+from eventservice.db.dialects.configuration import Waits
 from eventservice.kernel.env import Environment
 
-LIMITS = SessionLimits(idle_transaction_seconds=15, lock_seconds=4, statement_seconds=30)
+WAITS = Waits(connect_seconds=3, lock_seconds=4, statement_seconds=6, idle_transaction_seconds=15)
 SQLITE = "eventservice.db.dialects.sqlite"
 POSTGRESQL = "eventservice.db.dialects.postgresql"
 MARIADB = "eventservice.db.dialects.mariadb"
@@ -37,7 +37,7 @@ BASE = Path("/srv/app")
 )
 def test_sqlite_is_a_file(variables: dict[str, str], file: str) -> None:
     env = Environment(variables)
-    database = read_database(env, BASE, LIMITS)
+    database = read_database(env, BASE, WAITS)
     assert (database["ENGINE"], database["NAME"]) == (SQLITE, file)
     env.check()
 
@@ -85,7 +85,7 @@ def test_the_driver_chooses_what_a_servers_url_leaves_out() -> None:
 )
 def test_a_wrong_url_is_reported_without_its_password(url: str, says: str) -> None:
     env = Environment({"DATABASE_URL": url})
-    read_database(env, BASE, LIMITS)
+    read_database(env, BASE, WAITS)
     with pytest.raises(ImproperlyConfigured) as refusal:
         env.check()
     assert "DATABASE_URL " in str(refusal.value)
@@ -99,7 +99,7 @@ def test_a_wrong_url_is_reported_without_its_password(url: str, says: str) -> No
         (
             "postgres:///calls",
             "options",
-            ["idle_in_transaction_session_timeout=15s", "lock_timeout=4s", "statement_timeout=30s"],
+            ["idle_in_transaction_session_timeout=15s", "lock_timeout=4s", "statement_timeout=6s"],
         ),
         (
             "mariadb:///calls",
@@ -108,15 +108,45 @@ def test_a_wrong_url_is_reported_without_its_password(url: str, says: str) -> No
                 "idle_transaction_timeout=15",
                 "innodb_lock_wait_timeout=4",
                 " lock_wait_timeout=4",
-                "max_statement_time=30",
+                "max_statement_time=6",
             ],
         ),
     ],
 )
 def test_each_session_is_limited(url: str, option: str, expected: list[str]) -> None:
-    database = read_database(Environment({"DATABASE_URL": url}), BASE, LIMITS)
-    assert all(limit in database["OPTIONS"][option] for limit in expected)
+    database = read_database(Environment({"DATABASE_URL": url}), BASE, WAITS)
+    assert all(limit in str(database["OPTIONS"][option]) for limit in expected)
     assert (database["CONN_MAX_AGE"], database["CONN_HEALTH_CHECKS"]) == (None, True)
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        (
+            "postgres:///calls",
+            {
+                "connect_timeout": 3, "answer_seconds": 8, "tcp_user_timeout": 6000, "keepalives": 1,
+                "keepalives_idle": 3, "keepalives_interval": 1, "keepalives_count": 3,
+            },
+        ),
+        ("mariadb:///calls", {"connect_timeout": 3, "read_timeout": 8, "write_timeout": 8}),
+    ],
+)  # fmt: skip
+def test_each_wait_of_the_driver_is_limited(url: str, expected: dict[str, int]) -> None:
+    database = read_database(Environment({"DATABASE_URL": url}), BASE, WAITS)
+    assert {name: database["OPTIONS"][name] for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    "url", ["postgres:///calls?connect_timeout=60", "mariadb:///calls?connect_timeout=60&charset=utf8mb4"]
+)
+def test_a_url_does_not_set_what_the_settings_limit(url: str) -> None:
+    env = Environment({"DATABASE_URL": url})
+    read_database(env, BASE, WAITS)
+    with pytest.raises(
+        ImproperlyConfigured, match=r"DATABASE_URL sets connect_timeout: set DB_CONNECT_SECONDS"
+    ):
+        env.check()
 
 
 def test_an_unknown_backend_is_refused_with_the_names_of_those_that_are_supported() -> None:
@@ -138,7 +168,7 @@ def test_a_mysql_server_is_not_treated_as_mariadb(monkeypatch: pytest.MonkeyPatc
 
     server = MagicMock()
     server.cursor.return_value.__enter__.return_value.fetchone.return_value = ("8.0.36",)
-    monkeypatch.setattr(mariadb.DatabaseWrapper.__base__, "get_new_connection", lambda self, params: server)
+    monkeypatch.setattr(mariadb, "BoundedMariaDBConnection", lambda: server)
 
     with pytest.raises(
         ImproperlyConfigured, match=r"is MySQL 8\.0\.36, which is not supported: expected MariaDB"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from django.db import connection
 
 from eventservice.db.dialects.change_watch import ChangeWatch, PollingChangeWatch
+from eventservice.db.dialects.configuration import Waits
 from eventservice.kernel.findings import Finding
 
 if TYPE_CHECKING:
@@ -153,6 +154,10 @@ class Dialect:
         Only for processes that acknowledge nothing to a client (the engine and the dispatcher): they repeat what is
         undone.
         """
+
+    def compute_max_wait(self, waits: Waits) -> int:
+        """Return the seconds that one statement may wait for the database, with connecting to it."""
+        return waits.connect_seconds + waits.answer_seconds
 
     def list_tables_without_statistics(self) -> list[str]:
         """Return the tables that have rows and no planner statistics."""

@@ -17,19 +17,37 @@ class DatabaseSettings(TypedDict, total=False):
     PASSWORD: str
     HOST: str
     PORT: str
-    OPTIONS: dict[str, str]
+    OPTIONS: dict[str, str | int]
     CONN_MAX_AGE: int | None
     CONN_HEALTH_CHECKS: bool
     TEST: dict[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class SessionLimits:
-    """Time-outs of a session: the database ends what takes longer, so that a frozen process does not keep its locks."""
+class Waits:
+    """How long this service and a database server wait for each other (docs/waits.md)."""
 
-    idle_transaction_seconds: int
+    connect_seconds: int
     lock_seconds: int
     statement_seconds: int
+    # The server ends the transaction of a client that is silent for longer, so that a frozen process keeps no locks.
+    idle_transaction_seconds: int
+
+    @property
+    def answer_seconds(self) -> int:
+        """How long the server may be silent while an answer is awaited. Its own limits end a statement before."""
+        return self.statement_seconds + ANSWER_MARGIN_SECONDS
+
+
+# What an answer may take beyond the statement's time limit.
+ANSWER_MARGIN_SECONDS = 2
+# Probes of an idle connection. They find a dead server, and keep firewalls from forgetting the connection.
+KEEPALIVE_IDLE_SECONDS = 3
+KEEPALIVE_INTERVAL_SECONDS = 1
+KEEPALIVE_COUNT = 3
+KEEPALIVE_SECONDS = KEEPALIVE_IDLE_SECONDS + KEEPALIVE_INTERVAL_SECONDS * KEEPALIVE_COUNT
+# How long sent bytes may remain unacknowledged. The kernel of a server that works acknowledges at once.
+UNACKNOWLEDGED_SECONDS = KEEPALIVE_SECONDS
 
 
 class DatabaseConfiguration(ABC):
@@ -43,17 +61,25 @@ class DatabaseConfiguration(ABC):
         """Return the entry of DATABASES for this URL. Raise ValueError, without quoting the URL, if it is wrong."""
 
     @abstractmethod
-    def configure(self, database: DatabaseSettings, limits: SessionLimits) -> None:
+    def configure(self, database: DatabaseSettings, waits: Waits) -> None:
         """Add the options of a session to the entry."""
 
 
 class ServerConfiguration(DatabaseConfiguration):
     """A database server, as opposed to a file."""
 
+    # The driver's options that follow from the settings, and that a URL must not set.
+    wait_options: frozenset[str]
+
     def parse_url(self, url: SplitResult) -> DatabaseSettings:
         name = unquote(url.path).strip("/")
         if not name:
             raise ValueError(f"names no database: expected {url.scheme}://user:password@host:port/name")
+        options: dict[str, str | int] = dict(parse_qsl(url.query))
+        if own := sorted(self.wait_options & options.keys()):
+            raise ValueError(
+                f"sets {', '.join(own)}: set DB_CONNECT_SECONDS or DB_STATEMENT_SECONDS instead (docs/waits.md)"
+            )
         return {
             "ENGINE": self.engine,
             "NAME": name,
@@ -61,9 +87,9 @@ class ServerConfiguration(DatabaseConfiguration):
             "PASSWORD": unquote(url.password or ""),
             "HOST": url.hostname or "",
             "PORT": str(url.port or ""),
-            "OPTIONS": dict(parse_qsl(url.query)),
+            "OPTIONS": options,
         }
 
-    def configure(self, database: DatabaseSettings, limits: SessionLimits) -> None:
+    def configure(self, database: DatabaseSettings, waits: Waits) -> None:
         # Connections stay open: a process reuses its own, and Django replaces one that has died.
         database |= {"CONN_MAX_AGE": None, "CONN_HEALTH_CHECKS": True}

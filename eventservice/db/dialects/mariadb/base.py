@@ -1,20 +1,67 @@
 """Django's MySQL backend on PyMySQL, for MariaDB servers, with one time per transaction.
 
+Its connections do not wait for ever: connecting includes the handshake, and the kernel probes an idle connection.
+
 MariaDB's CURRENT_TIMESTAMP is stable within a statement only, so the instant is read once when a transaction
 begins and `DbNow` renders it from there (eventservice.db.now).
 """
 
+import socket
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pymysql
 from django.core.exceptions import ImproperlyConfigured
+from pymysql.constants import CR
 
 pymysql.install_as_MySQLdb()
 
 from django.db.backends.mysql import base  # noqa: E402
 
+from eventservice.db.dialects.configuration import (  # noqa: E402
+    KEEPALIVE_COUNT,
+    KEEPALIVE_IDLE_SECONDS,
+    KEEPALIVE_INTERVAL_SECONDS,
+    UNACKNOWLEDGED_SECONDS,
+)
 from eventservice.db.dialects.mariadb.dialect import MariaDBDialect  # noqa: E402
+
+TCP_OPTIONS = {
+    socket.TCP_KEEPIDLE: KEEPALIVE_IDLE_SECONDS,
+    socket.TCP_KEEPINTVL: KEEPALIVE_INTERVAL_SECONDS,
+    socket.TCP_KEEPCNT: KEEPALIVE_COUNT,
+    socket.TCP_USER_TIMEOUT: 1000 * UNACKNOWLEDGED_SECONDS,
+}
+
+
+if TYPE_CHECKING:
+    Connection = pymysql.connections.Connection[Any]
+else:
+    Connection = pymysql.connections.Connection  # generic in the stubs only
+
+
+class BoundedMariaDBConnection(Connection):
+    """PyMySQL's connection, whose `connect_timeout` is for each answer of the handshake, too."""
+
+    _read_timeout: float | None
+    _sock: socket.socket
+
+    def connect(self, sock: socket.socket | None = None) -> None:
+        answer_seconds, self._read_timeout = self._read_timeout, self.connect_timeout
+        try:
+            super().connect(sock)
+        except pymysql.OperationalError as error:
+            if error.args[0] not in (CR.CR_SERVER_GONE_ERROR, CR.CR_SERVER_LOST):
+                raise
+            # Nothing can have been written by a connection that was never made.
+            raise pymysql.OperationalError(
+                CR.CR_CONN_HOST_ERROR, f"Cannot connect: {error.args[1]}"
+            ) from error
+        finally:
+            self._read_timeout = answer_seconds
+        if self._sock.family != socket.AF_UNIX:
+            for option, value in TCP_OPTIONS.items():
+                self._sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 class DatabaseWrapper(base.DatabaseWrapper):
@@ -22,7 +69,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
     transaction_now: datetime | None = None
 
     def get_new_connection(self, conn_params: dict[str, Any]) -> Any:
-        connection = super().get_new_connection(conn_params)
+        connection = BoundedMariaDBConnection(**conn_params)
         with connection.cursor() as cursor:
             cursor.execute("SELECT VERSION()")
             (version,) = cursor.fetchone()

@@ -78,7 +78,9 @@ class PostgreSQLErrors(ErrorCodes):
     # Too many connections, lock timeout, serialization failure, deadlock, statement timeout.
     ROLLED_BACK = frozenset({"53300", "55P03", "40001", DEADLOCK, "57014"})
     # psycopg knows no code for a connection that was never made.
-    NO_CONNECTION = ("connection failed", "connection timeout expired")
+    NO_CONNECTION = (
+        "connection failed", "connection is bad", "connection timeout expired", "failed to resolve host",
+    )  # fmt: skip
 
     def is_deadlock(self, error: OperationalError) -> bool:
         return getattr(error.__cause__, "sqlstate", None) == self.DEADLOCK

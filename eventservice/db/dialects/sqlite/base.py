@@ -10,7 +10,7 @@
 from pathlib import Path
 from typing import Any
 
-from eventservice.db.dialects.sqlite.library import prefer_fixed_library
+from eventservice.db.dialects.sqlite.library import BUSY_SECONDS, prefer_fixed_library
 
 prefer_fixed_library()
 
@@ -36,7 +36,7 @@ TYPES = {
 
 PRAGMAS = (
     "PRAGMA journal_mode = WAL",
-    "PRAGMA busy_timeout = 5000",
+    f"PRAGMA busy_timeout = {1000 * BUSY_SECONDS}",
     "PRAGMA temp_store = MEMORY",
     "PRAGMA cache_size = -16384",
     f"CREATE TEMP TABLE IF NOT EXISTS {NOW_TABLE.removeprefix('temp.')} (id integer PRIMARY KEY, ts text)",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import SplitResult, unquote
 
-from eventservice.db.dialects.configuration import DatabaseConfiguration, DatabaseSettings, SessionLimits
+from eventservice.db.dialects.configuration import DatabaseConfiguration, DatabaseSettings, Waits
 
 ENGINE = "eventservice.db.dialects.sqlite"
 
@@ -26,5 +26,5 @@ class SQLiteConfiguration(DatabaseConfiguration):
         """Return the entry of DATABASES for a file."""
         return {"ENGINE": self.engine, "NAME": path}
 
-    def configure(self, database: DatabaseSettings, limits: SessionLimits) -> None:
+    def configure(self, database: DatabaseSettings, waits: Waits) -> None:
         database |= {"CONN_MAX_AGE": None, "CONN_HEALTH_CHECKS": False}

@@ -21,9 +21,10 @@ from eventservice.db.dialects.base import (
     Sql,
 )
 from eventservice.db.dialects.change_watch import ChangeWatch
+from eventservice.db.dialects.configuration import Waits
 from eventservice.db.dialects.sqlite import health
 from eventservice.db.dialects.sqlite.change_watch import SQLiteChangeWatch
-from eventservice.db.dialects.sqlite.library import FIXED
+from eventservice.db.dialects.sqlite.library import BUSY_SECONDS, FIXED
 
 # The backend writes each transaction's time into this table (base.py).
 NOW_TABLE = "temp.stable_now"
@@ -107,6 +108,9 @@ class SQLiteDialect(Dialect):
 
     def relax_durability(self) -> None:
         self.synchronous = "NORMAL"
+
+    def compute_max_wait(self, waits: Waits) -> int:
+        return BUSY_SECONDS
 
     def run_system_checks(self) -> list[CheckMessage]:
         library: Any = connection.Database  # type: ignore[attr-defined]

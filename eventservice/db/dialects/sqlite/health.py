@@ -10,10 +10,10 @@ from typing import Any
 from django.db import connection
 
 from eventservice.db.dialects.health import fetch_value
-from eventservice.db.dialects.sqlite.library import FIXED
+from eventservice.db.dialects.sqlite.library import BUSY_SECONDS, FIXED
 from eventservice.kernel.findings import Finding, check
 
-PRAGMAS = {"journal_mode": "wal", "foreign_keys": 1, "synchronous": 2, "busy_timeout": 5000}
+PRAGMAS = {"journal_mode": "wal", "foreign_keys": 1, "synchronous": 2, "busy_timeout": 1000 * BUSY_SECONDS}
 MIN_FREE_BYTES = 1 << 30
 
 

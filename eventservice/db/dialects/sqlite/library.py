@@ -8,6 +8,8 @@ import sys
 
 # The first version without the bug. Older ones may lose committed pages when a checkpoint resets the WAL.
 FIXED = (3, 51, 3)
+# How long a writer waits for the write lock.
+BUSY_SECONDS = 5
 
 
 def prefer_fixed_library() -> None:
