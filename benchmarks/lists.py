@@ -42,6 +42,8 @@ PAGES = {
     "dashboard, 30 d": "/?range=30d",
     "new call": "/calls/new/",
     "cluster": "/cluster/",
+    "timers": "/timers/",
+    "timers by id": "/timers/?id=order",
     "events": "/events/",
     "webhooks": "/webhooks/",
     "tenants": "/tenants/",

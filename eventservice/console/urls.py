@@ -15,6 +15,7 @@ from eventservice.console import (
     preferences,
     session,
     tenants,
+    timers,
     webhooks,
 )
 from eventservice.console.calls import bulk, call_actions, details_page, export, list_page, request_page
@@ -58,6 +59,8 @@ urlpatterns = [
     path(f"{CALL}/replay/", call_actions.ReplayCall.as_view(), name="call-replay"),
     path(f"{CALL}/favorite/", call_actions.ToggleFavorite.as_view(), name="call-favorite"),
     path(f"{CALL}/tags/", call_actions.EditTags.as_view(), name="call-tags"),
+    path("timers/", timers.TimersPage.as_view(), name="timers"),
+    path("timers/timer/", timers.TimerDetailsPage.as_view(), name="timer"),
     path("events/", events.EventsPage.as_view(), name="events"),
     path("events/replay/", event_replay.ReplayEvents.as_view(), name="replay-events"),
     path(f"{EVENT}/", events.EventDetailsPage.as_view(), name="event"),

@@ -25,7 +25,7 @@ from typing import Any
 from django.db.models import Exists, F, Model, OrderBy, OuterRef, Q, QuerySet, lookups
 
 from eventservice.db.sql import Unindexed, match_prefix
-from eventservice.tenants.directory import get_profile
+from eventservice.tenants.directory import list_namespaces
 from eventservice.tenants.models import DEFAULT_NAMESPACE
 from orchestration.models import ServiceCall, ServiceCallTag
 from orchestration.queries.calls import CHUNK_SIZE, CallKey, CallSummary, list_summaries
@@ -226,7 +226,7 @@ def _select_timers(calls: QuerySet[ServiceCall], call_filter: CallFilter) -> Que
     namespaces = [call_filter.namespace] if call_filter.namespace is not None else []
     if call_filter.timer_prefix and not namespaces:
         # The index begins with the namespace.
-        namespaces = list(get_profile(call_filter.tenant_id).num_shards)
+        namespaces = [namespace.name for namespace in list_namespaces(call_filter.tenant_id)]
     within = {"namespace__in": namespaces} if namespaces else {}
     timers = calls.filter(external_id__isnull=False, **within)
     prefix = call_filter.timer_prefix

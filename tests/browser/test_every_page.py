@@ -32,6 +32,8 @@ WITHOUT_EXAMPLE = {
 }  # fmt: skip
 # These pages begin with a form on another page.
 BY_POST = {"calls-bulk", "calls-bulk-run"}
+# This page has the key of what it shows in its query.
+BY_QUERY = {"timer"}
 
 
 @dataclass
@@ -87,10 +89,12 @@ def list_addresses(page: Page) -> dict[str, str]:
     found = find_examples(page)
     places = {}
     for name, route in ROUTES.items():
-        if name not in WITHOUT_EXAMPLE | BY_POST:
+        if name not in WITHOUT_EXAMPLE | BY_POST | BY_QUERY:
             values = found.get("/scheduled" if name in OF_SCHEDULED else f"/{route.split('/')[1]}", {})
             places[name] = fill_route(route, values)
     tabs = {f"call, {tab}": f"{places['call']}?tab={tab}" for tab in ("request", "attempts", "events")}
+    page.goto("/timers/?show=all")
+    places["timer"] = page.locator("#timer-list td.name a").first.get_attribute("href") or ""
     return places | tabs | {"calls, none": "/calls/?name=nobody", "dashboard, a week": "/?range=7d"}
 
 

@@ -11,7 +11,7 @@ from tests.factories import TenantFactory
 
 pytestmark = pytest.mark.django_db
 
-PAGES = ("/", "/calls/", "/audit-log/", "/events/", "/events/replay/?since=2h", "/webhooks/")
+PAGES = ("/", "/calls/", "/timers/", "/audit-log/", "/events/", "/events/replay/?since=2h", "/webhooks/")
 
 
 @pytest.mark.parametrize("page", PAGES)
