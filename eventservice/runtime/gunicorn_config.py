@@ -14,6 +14,10 @@ from typing import Any
 from gunicorn.util import write_nonblock
 from gunicorn.workers.sync import SyncWorker
 
+from eventservice.kernel.logging import get_logger
+
+log = get_logger(__name__)
+
 
 class ProblemWorker(SyncWorker):  # type: ignore[misc]  # gunicorn has no types
     """Answers requests that gunicorn refuses, for example because a line is too long, with a problem as the API does."""
@@ -61,6 +65,8 @@ def when_ready(server: Any) -> None:
     for listener in server.LISTENERS:
         if listener.sock.family != socket.AF_UNIX and hasattr(socket, "TCP_DEFER_ACCEPT"):
             listener.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, MAX_SILENCE_SECONDS)
+    # gunicorn says this itself, but among much else.
+    log.info("listening", address=", ".join(map(str, server.LISTENERS)))
 
 
 def _load_views() -> None:

@@ -101,18 +101,24 @@ class Command(BaseCommand):
             except OSError as error:
                 reason = f"The profile could not be written ({error.strerror or error})."
             else:
-                say(f"Profile: {path}\n")
-                say("Client commands use this profile. For curl, load it into your shell:\n")
-                say(f"    . {format_path(path)}\n")
+                say(f"Profile: {path}")
+                say("")
+                say("Client commands use this profile. For curl, load it into your shell:")
+                say("")
+                say(f"    . {format_path(path)}")
+                say("")
                 return
         else:
             key = new_key
             reason = f"The profile {get_profile_path()} is for {profile[URL]} and stays as it is."
-        say(f"{reason} For curl and client commands, paste this into another shell:\n")
+        say("")
+        say(f"{reason} For curl and client commands, paste this into another shell:")
+        say("")
         for line in format_exports(_build_variables(port, tenant, key)):
             say(f"    {line}")
         if not key:
-            say(f"\nCreate an API key: {_manage_command()} apikey create --tenant {DEMO}")
+            say("")
+            say(f"Create an API key: {_manage_command()} apikey create --tenant {DEMO}")
         say("")
 
 
