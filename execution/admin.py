@@ -26,7 +26,7 @@ from eventservice.adminsite.composite_pk import parse_uuid
 from eventservice.adminsite.model_admin import LargeTableAdmin
 from eventservice.tenants.directory import list_tenant_ids
 from execution.models import HttpExecution
-from execution.redaction import mask_stored_headers
+from execution.redaction import mask_query, mask_stored_headers
 
 
 class EndedFilter(RecentRowsFilter):
@@ -58,7 +58,7 @@ class HttpExecutionAdmin(LargeTableAdmin[HttpExecution]):
         tenant_column,
         call_column(short=True),
         "attempt",
-        column("request", lambda row: f"{row.request_method} {_cut(row.request_url)}"),
+        column("request", lambda row: f"{row.request_method} {_cut(mask_query(row.request_url))}"),
         "response_status",
         "error_kind",
         latency_column("latency_ms"),
@@ -71,7 +71,7 @@ class HttpExecutionAdmin(LargeTableAdmin[HttpExecution]):
             {
                 "fields": (
                     "request_method",
-                    "request_url",
+                    column("URL", lambda row: mask_query(row.request_url)),
                     text_column("headers", lambda row: mask_stored_headers(row.request_headers or {})),
                     text_column("body", lambda row: row.request_body),
                 )

@@ -13,7 +13,7 @@ from typing import Any
 from eventservice.kernel.secrets import Undecipherable, decrypt_cached
 from eventservice.kernel.signing import build_signature_headers, decode_secret
 from execution.outcome import Attempt, Errored, ErrorKind, Timings
-from execution.redaction import StoredHeaders, decrypt_headers, mask_stored_headers
+from execution.redaction import StoredHeaders, decrypt_headers, mask_query, mask_stored_headers
 from execution.url_rules import BadUrl, parse_target
 
 
@@ -33,6 +33,10 @@ class StoredRequest:
     @property
     def masked_headers(self) -> dict[str, str]:
         return mask_stored_headers(self.headers)
+
+    @property
+    def masked_url(self) -> str:
+        return mask_query(self.url)
 
     @property
     def body_text(self) -> str | None:

@@ -41,7 +41,7 @@ from eventservice.adminsite.model_admin import LargeTableAdmin, ReadOnlyAdmin
 from eventservice.kernel.errors import Conflict
 from eventservice.tenants.directory import list_tenant_ids
 from eventservice.tenants.models import Namespace
-from execution.redaction import mask_stored_headers
+from execution.redaction import mask_query, mask_stored_headers
 from orchestration.models import (
     CallRollup,
     HostRollup,
@@ -180,7 +180,7 @@ class ServiceCallAdmin(LargeTableAdmin[ServiceCall]):
             "Request",
             {
                 "fields": (
-                    column("method and URL", lambda c: f"{c.request_spec['method']} {c.request_spec['url']}"),
+                    column("method and URL", lambda c: f"{c.request_spec['method']} {mask_query(c.request_spec['url'])}"),
                     text_column("headers", lambda c: mask_stored_headers(c.request_spec.get("headers") or {})),
                     text_column("body", lambda c: c.request_spec.get("body")),
                     "timeout_seconds",

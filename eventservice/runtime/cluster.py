@@ -22,7 +22,6 @@ from eventservice.runtime.models import Slot
 from eventservice.runtime.slots import cluster_name, consume_ticket, filter_slots, restart_chain, slot_name
 from eventservice.runtime.worker import ROLES, current_worker
 from orchestration.statistics.rollup import roll_up
-from orchestration.statistics.storage import measure_storage
 
 log = get_logger(__name__)
 
@@ -80,7 +79,7 @@ def restart_stalled_chains() -> None:
 
 
 def roll_up_calls(handovers: int = 0) -> None:
-    """Count the figures for charts, and measure what tenants store. Runs once a minute.
+    """Count the figures for charts. Runs once a minute.
 
     The engine's process leaves it to another worker, since its calls would be late by as long as it takes.
     """
@@ -90,7 +89,6 @@ def roll_up_calls(handovers: int = 0) -> None:
         async_task(roll_up_calls, handovers + 1)
         return
     roll_up(ROLL_UP_SECONDS)
-    measure_storage(ROLL_UP_SECONDS)
 
 
 SCHEDULED_EACH_MINUTE = {

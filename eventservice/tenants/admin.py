@@ -24,13 +24,11 @@ from eventservice.tenants.keys import revoke_key
 from eventservice.tenants.models import ApiKey, Namespace, Tenant
 
 SETTINGS = (
-    "active", "max_in_flight", "max_pending", "requests_per_minute", "bytes_per_minute", "max_stored_bytes",
-    "allowed_hosts", "secret_headers",
+    "active", "max_in_flight", "max_pending", "requests_per_minute", "allowed_hosts", "secret_headers",
 )  # fmt: skip
 
 KNOWN = (
     column("signs its requests", lambda tenant: "yes" if tenant.signing_secret else "no"),
-    column("stored bytes", lambda tenant: tenant.stored_bytes),
     column("id", lambda tenant: tenant.pk),
     time_column("created_at"),
 )
@@ -47,7 +45,9 @@ class TenantForm(SchemaModelForm):
     allowed_hosts = Lines(
         required=False, help_text="One per line, without scheme, port or *. Leave empty to allow every host."
     )
-    secret_headers = Lines(required=False, help_text="One per line, in addition to the built-in ones.")
+    secret_headers = Lines(
+        required=False, help_text="One per line, in addition to the built-in ones; * stands for all headers."
+    )
     edit_token = forms.CharField(required=False, widget=forms.HiddenInput)
 
     class Meta:

@@ -242,7 +242,7 @@ class Engine:
 
     def _redact(self, outcome: Outcome) -> Outcome:
         call = self.in_flight[outcome.key]
-        return redact_outcome(outcome, call.tenant.secret_headers, call.request.headers)
+        return redact_outcome(outcome, call.tenant.secret_headers, call.request.headers, call.request.url)
 
     # --- membership and the watchdog ---
 

@@ -111,7 +111,13 @@ def _compute_deadline(call: StartedCall) -> datetime:
 def _build_log_entry(call: StartedCall, node: uuid.UUID) -> OpenedAttempt:
     request = call.request
     return OpenedAttempt(
-        call.key, call.attempt, node, request.url, request.method, request.masked_headers, request.body_text
+        call.key,
+        call.attempt,
+        node,
+        request.masked_url,
+        request.method,
+        request.masked_headers,
+        request.body_text,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from django.db import transaction
@@ -11,7 +11,7 @@ from django.db import transaction
 from eventservice.db.bulk import update_rows
 from eventservice.db.errors import retry_on_deadlock
 from eventservice.kernel.secrets import Reencryption
-from eventservice.tenants.directory import list_tenant_ids
+from eventservice.tenants.directory import get_profile, list_tenant_ids
 from execution.redaction import reencrypt_headers
 from orchestration.lifecycle.rows import lock_calls_with_requests
 from orchestration.models import ServiceCall
@@ -23,14 +23,20 @@ WRITE_BATCH = 20
 
 def reencrypt_calls(work: Reencryption) -> Iterator[int]:
     """Yield how many calls were changed, after each short transaction. Calls that have ended count too: they may be
-    replayed. Headers that are under the first key already are only read, so a run that was interrupted soon catches up."""
+    replayed. Headers that are under the first key already are only read, so a run that was interrupted soon catches up.
+    Headers whose names were not known to be secret when they were stored are encrypted, too."""
     for tenant_id in list_tenant_ids():
         after = uuid.UUID(int=0)
+        secret_names = get_profile(tenant_id).secret_headers
         while batch := _read_headers_after(after, tenant_id):
             after = batch[-1][0]
-            old = [key for key, headers in batch if headers and _reencrypt(headers, work, key) != headers]
+            old = [
+                key
+                for key, headers in batch
+                if headers and _reencrypt(headers, secret_names, work, key) != headers
+            ]
             for start in range(0, len(old), WRITE_BATCH):
-                yield _write(tenant_id, old[start : start + WRITE_BATCH])
+                yield _write(tenant_id, secret_names, old[start : start + WRITE_BATCH])
 
 
 def _read_headers_after(
@@ -42,10 +48,10 @@ def _read_headers_after(
 
 
 @retry_on_deadlock
-def _write(tenant_id: uuid.UUID, keys: Sequence[uuid.UUID]) -> int:
+def _write(tenant_id: uuid.UUID, secret_names: Collection[str], keys: Sequence[uuid.UUID]) -> int:
     with transaction.atomic():
         rows = [
-            ({**spec, "headers": _reencrypt(spec["headers"], Reencryption(), row.service_call_id)},
+            ({**spec, "headers": _reencrypt(spec["headers"], secret_names, Reencryption(), row.service_call_id)},
              tenant_id, row.service_call_id)
             for row, spec in lock_calls_with_requests((tenant_id, key) for key in keys)
         ]  # fmt: skip
@@ -57,7 +63,9 @@ def _write(tenant_id: uuid.UUID, keys: Sequence[uuid.UUID]) -> int:
         )
 
 
-def _reencrypt(headers: dict[str, Any], work: Reencryption, service_call_id: uuid.UUID) -> dict[str, Any]:
+def _reencrypt(
+    headers: dict[str, Any], secret_names: Collection[str], work: Reencryption, service_call_id: uuid.UUID
+) -> dict[str, Any]:
     return reencrypt_headers(
-        headers, lambda stored: work.reencrypt(stored, f"a header of call {service_call_id}")
+        headers, secret_names, lambda stored: work.reencrypt(stored, f"a header of call {service_call_id}")
     )

@@ -13,6 +13,7 @@ from django.db.models.fields.json import KeyTextTransform, KeyTransform
 
 from eventservice.db.sql import Unindexed
 from eventservice.kernel.errors import NotFound
+from execution.redaction import mask_query
 from orchestration.models import ServiceCall, ServiceCallTag
 from orchestration.retries import RetryPolicy
 from orchestration.states import Status
@@ -63,6 +64,10 @@ class CallSummary(CallView):
     execute_at: str | None  # the time that a durable timer was set to
     max_attempts: int = field(kw_only=True)
     tags: Sequence[str] = field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        if self.url:
+            self.url = mask_query(self.url)
 
 
 @dataclass(slots=True)

@@ -13,7 +13,10 @@ from django.db import connection, transaction
 from eventservice.kernel.ids import new_id
 from eventservice.kernel.ttl_cache import clear_caches
 from eventservice.tenants.models import Tenant
+from execution.models import HttpExecution
+from execution.redaction import MASK
 from orchestration import lifecycle
+from orchestration.lifecycle.attempts import StartedCall
 from orchestration.models import ServiceCall
 from tests.api.conftest import SPEC, Api, build_submission
 from timers.schedule import Timer
@@ -47,12 +50,16 @@ def dump_database() -> str:
     return "\n".join(texts)
 
 
-def run(service_call_id: str) -> None:
+def start_attempt(service_call_id: str) -> list[StartedCall]:
     """Start an attempt as the engine does, which logs it before it is sent."""
     call = ServiceCall.across_tenants.get(service_call_id=service_call_id)
     with transaction.atomic():
         timer = Timer(call.tenant_id, call.service_call_id, call.correlation_id, call.due_at, 0, call.host)
-        (started,) = lifecycle.start([timer], new_id())
+        return lifecycle.start([timer], new_id())
+
+
+def run(service_call_id: str) -> None:
+    (started,) = start_attempt(service_call_id)
     assert CANARY not in str(started.request)
 
 
@@ -91,6 +98,28 @@ def test_no_secret_is_shown_anywhere(acme: Api, operator: Api, caplog: Any) -> N
     for secret in (CANARY, SIGNING, acme.key.rsplit("_", 1)[1], operator.key.rsplit("_", 1)[1]):
         for where, text in (("API", said), ("database", written), ("logs", caplog.text)):
             assert secret not in text, where
+
+
+def test_secrets_in_the_query_of_a_url_are_masked_wherever_it_is_shown(acme: Api, operator: Api) -> None:
+    url = f"{SPEC['url']}?page=7&access_token={CANARY}&X-Amz-Signature={CANARY}"
+    spec = {**SPEC, "url": url}
+    made = acme.post("/service-calls", build_submission(requestSpec=spec))
+    path = f"/service-calls/{made.json()['serviceCallId']}"
+    start_attempt(made.json()["serviceCallId"])
+    timer = {"id": "one", "executeAt": "2030-01-01T00:00:00Z", "callbackUrl": url}
+    responses = [
+        made, acme.get(path), acme.get("/service-calls"), acme.get(f"{path}/executions"), acme.get(f"{path}/events"),
+        acme.post("/timers/create", timer), acme.post("/timers/get", {"timerId": "one", "namespace": "default"}), acme.get("/timers"),
+    ]  # fmt: skip
+    for response in responses:
+        assert response.status_code < 300, response.content
+        assert CANARY not in response.content.decode()
+    shown = f"{SPEC['url']}?page=7&access_token={MASK}&X-Amz-Signature={MASK}"
+    assert acme.get(path).json()["requestSpec"]["url"] == shown
+    assert acme.get(f"{path}/executions").json()["items"][0]["request"]["url"] == shown
+    assert CANARY not in str(HttpExecution.across_tenants.values_list("request_url", flat=True))
+    stored = ServiceCall.across_tenants.get(service_call_id=made.json()["serviceCallId"])
+    assert stored.request_spec["url"] == url, "it is needed to send the request"
 
 
 def test_a_secret_would_be_noticed(acme: Api) -> None:

@@ -251,7 +251,8 @@ def test_the_timeline_has_the_first_and_last_of_many_attempts(
 def test_secrets_are_never_shown(operator: Client, acme: Tenant, manual_engine: ManualEngine) -> None:
     Tenant.objects.filter(pk=acme.tenant_id).update(secret_headers=["x-named-by-tenant"])
     secrets = {"Authorization": f"Bearer {CANARY}", "X-Api-Key": CANARY, "X-Named-By-Tenant": CANARY}
-    call = submit(acme, request=RequestSpec("POST", URL, {**secrets, "X-Shown": "yes"}, {"n": 1}))
+    url = f"{URL}?access_token={CANARY}"
+    call = submit(acme, request=RequestSpec("POST", url, {**secrets, "X-Shown": "yes"}, {"n": 1}))
     started = manual_engine.start_one()
     manual_engine.finish((started, build_response(started, headers={"Set-Cookie": CANARY})))
     replayed = lifecycle.replay(acme.tenant_id, call, uuid.uuid4()).service_call_id

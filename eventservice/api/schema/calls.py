@@ -15,7 +15,7 @@ from eventservice.api.schema.problems import FieldErrorSchema
 from eventservice.api.schema.types import Method, UtcTime
 from execution.models import HttpExecution
 from execution.outcome import ErrorKind
-from execution.redaction import mask_headers, mask_stored_headers
+from execution.redaction import mask_headers, mask_query, mask_stored_headers
 from orchestration.commands import RequestSpec, SubmitServiceCall
 from orchestration.queries.calls import CallDetails, CallSummary
 from orchestration.retries import RetryPolicy
@@ -57,12 +57,12 @@ class RequestSpecSchema(ResponseModel):
     @classmethod
     def from_stored(cls, spec: Mapping[str, Any]) -> RequestSpecSchema:
         headers = mask_stored_headers(spec.get("headers") or {})
-        return cls(method=spec["method"], url=spec["url"], headers=headers, body=spec.get("body"))
+        return cls(method=spec["method"], url=mask_query(spec["url"]), headers=headers, body=spec.get("body"))
 
     @classmethod
     def from_spec(cls, spec: RequestSpec, secret_headers: frozenset[str]) -> RequestSpecSchema:
         headers = mask_headers(spec.headers, secret_headers)
-        return cls(method=spec.method, url=spec.url, headers=headers, body=spec.body)
+        return cls(method=spec.method, url=mask_query(spec.url), headers=headers, body=spec.body)
 
 
 class CallTimerSchema(ResponseModel):
@@ -139,8 +139,8 @@ class AttemptSchema(ResponseModel):
             finished_at=attempt.finished_at,
             request=AttemptRequestSchema(
                 method=attempt.request_method,
-                url=attempt.request_url,
-                headers=attempt.request_headers,
+                url=mask_query(attempt.request_url),
+                headers=mask_stored_headers(attempt.request_headers),
                 body=attempt.request_body,
             ),
             response=None

@@ -15,6 +15,7 @@ from eventservice.kernel.errors import Conflict
 from eventservice.kernel.sharding import MAX_SHARDS
 from eventservice.tenants.keys import DEFAULT_OVERLAP, MAX_LIFETIME, MAX_OVERLAP
 from eventservice.tenants.models import DEFAULT_SHARDS, ApiKey, Namespace, Tenant, name_rule
+from execution.redaction import ALL_HEADERS
 from execution.url_rules import BadUrl, is_header_name, parse_host
 
 MAX_LISTED = 200
@@ -32,9 +33,11 @@ def _parse_host(text: str) -> str:
 
 
 def _check_header_name(name: str) -> str:
-    """Refuse `*`, which a header's name may contain: it would look like a wildcard, and there are none."""
-    if not is_header_name(name) or "*" in name:
-        raise rule_error("must be the whole name of a header, such as X-Session, without : or *")
+    """Refuse `*` in a name, which may contain it: it would look like a wildcard. Alone it stands for all headers."""
+    if name != ALL_HEADERS and (not is_header_name(name) or "*" in name):
+        raise rule_error(
+            "must be the whole name of a header, such as X-Session, without : or *, or * alone for all headers"
+        )
     return name
 
 
@@ -72,18 +75,12 @@ class TenantSettingsSchema(RequestModel):
     requests_per_minute: Annotated[int, Field(ge=1, le=100_000_000)] = omittable(
         description="The rate limit of this API."
     )
-    bytes_per_minute: Annotated[int, Field(ge=1024, le=10**15)] = omittable(
-        description="How many bytes of request bodies may be sent to this API."
-    )
-    max_stored_bytes: Annotated[int, Field(ge=1024, le=10**15)] = omittable(
-        description="How many bytes calls and their attempts may occupy. Above it, new calls are refused."
-    )
     allowed_hosts: Annotated[list[Host], Field(max_length=MAX_LISTED)] = omittable(
         description="The hosts that calls may reach: names or addresses without scheme, port or `*`. "
         "An empty array allows every host."
     )
     secret_headers: Annotated[list[HeaderName], Field(max_length=MAX_LISTED)] = omittable(
-        description="Names of request headers whose values are secret, beside the built-in ones."
+        description="Names of headers whose values are secret, beside the built-in ones, or `*` for all headers."
     )
     signing_secret: (
         Annotated[
@@ -171,9 +168,6 @@ class TenantSchema(ResponseModel):
     max_in_flight: int
     max_pending: int
     requests_per_minute: int
-    bytes_per_minute: int
-    max_stored_bytes: int
-    stored_bytes: int = Field(description="About how many bytes are stored, as last measured.")
     allowed_hosts: list[str]
     secret_headers: list[str]
     signs: bool = Field(description="Whether requests are signed: the tenant has a signing secret.")
@@ -188,9 +182,6 @@ class TenantSchema(ResponseModel):
             max_in_flight=tenant.max_in_flight,
             max_pending=tenant.max_pending,
             requests_per_minute=tenant.requests_per_minute,
-            bytes_per_minute=tenant.bytes_per_minute,
-            max_stored_bytes=tenant.max_stored_bytes,
-            stored_bytes=tenant.stored_bytes,
             allowed_hosts=tenant.allowed_hosts,
             secret_headers=tenant.secret_headers,
             signs=bool(tenant.signing_secret),

@@ -12,6 +12,7 @@ from eventservice.api.schema.calls import OutcomeSummarySchema, RetryPolicySchem
 from eventservice.api.schema.submissions import DEFAULT_TIMEOUT, RetryPolicyInputSchema
 from eventservice.api.schema.types import DueTime, JsonBody, NamespaceName, OneLine, Timeout, Url, UtcTime
 from eventservice.tenants.models import DEFAULT_NAMESPACE
+from execution.redaction import mask_query
 from orchestration.queries.calls import CallSummary, CallView, TimerCall
 from orchestration.states import Status
 
@@ -128,7 +129,7 @@ class TimerSchema(ListedTimerSchema):
     def from_call(cls, call: TimerCall) -> TimerSchema:
         spec = call.request_spec
         return cls(
-            **_build_members(call, spec["body"]["executeAt"], spec["url"]),
+            **_build_members(call, spec["body"]["executeAt"], mask_query(spec["url"])),
             payload=spec["body"]["payload"],
             retry_policy=RetryPolicySchema.from_stored(call.retry_policy),
             callback_timeout_seconds=call.timeout_seconds,

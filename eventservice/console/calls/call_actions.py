@@ -18,6 +18,7 @@ from eventservice.db.now import db_now
 from eventservice.kernel.ids import new_id
 from eventservice.operators.replay import replay
 from eventservice.operators.roles import Role
+from execution.redaction import mask_query
 from orchestration import lifecycle
 from orchestration.queries.calls import CallDetails, get_call, list_replays
 from orchestration.states import FAVORITE, LIVE, TERMINAL, Status
@@ -27,8 +28,9 @@ MAX_URL_SHOWN = 160
 
 def describe_request(call: CallDetails) -> str:
     spec = call.request_spec
-    url = spec["url"] if len(spec["url"]) <= MAX_URL_SHOWN else spec["url"][:MAX_URL_SHOWN] + "…"
-    return f"{spec['method']} {url}"
+    url = mask_query(spec["url"])
+    shown = url if len(url) <= MAX_URL_SHOWN else url[:MAX_URL_SHOWN] + "…"
+    return f"{spec['method']} {shown}"
 
 
 class CallAction(ConfirmView):

@@ -29,7 +29,7 @@ from eventservice.kernel.errors import NotFound
 from eventservice.operators.audit_log import list_actions_on
 from execution.attempt_log import list_attempts_without_bodies
 from execution.models import HttpExecution
-from execution.redaction import mask_stored_headers
+from execution.redaction import mask_query, mask_stored_headers
 from orchestration.queries.calls import CallDetails, get_call, list_replays
 from outbox.queries import list_aggregate_events
 
@@ -138,7 +138,9 @@ class CurlCommand(ConsoleView):
         body_file = f"request-{service_call_id}.txt" if is_too_long else ""
         context = {
             **build_call_context(call, db_now()),
-            "command": format_curl(spec["method"], spec["url"], headers, body, body_file=body_file),
+            "command": format_curl(
+                spec["method"], mask_query(spec["url"]), headers, body, body_file=body_file
+            ),
             "secrets": sorted(name for name, value in stored_headers.items() if isinstance(value, dict)),
             "body_is_too_long": is_too_long,
             "download_url": build_download_url(call, "request"),

@@ -16,7 +16,7 @@ from eventservice.console.calls.local_time import split_instant
 from eventservice.console.calls.presenters.http_exchange import format_json
 from eventservice.console.calls.request_form import HeaderRow, read_header_rows
 from eventservice.tenants.models import DEFAULT_NAMESPACE, Tenant
-from execution.redaction import mask_stored_headers
+from execution.redaction import MASK, mask_query, mask_stored_headers
 from orchestration.queries.calls import CallDetails
 from orchestration.retries import RetryPolicy
 from orchestration.states import FAVORITE, LIVE
@@ -36,7 +36,7 @@ def build_initial_from_call(call: CallDetails, *, as_sent: bool = False) -> dict
         "tenant": str(call.tenant_id),
         "name": call.name,
         "method": spec["method"],
-        "url": spec["url"],
+        "url": mask_query(spec["url"]),
         "headers": _copy_header_rows(spec.get("headers") or {}),
         "body_kind": "text" if isinstance(body, str) else "json",
         "body": "" if body is None else body if isinstance(body, str) else format_json(body),
@@ -56,7 +56,7 @@ def build_initial_from_call(call: CallDetails, *, as_sent: bool = False) -> dict
 def _copy_header_rows(headers: Mapping[str, Any]) -> list[HeaderRow]:
     hint = "Secrets are not copied. Enter this one again, or use Replay."
     return [
-        HeaderRow(name, "", hint=hint) if isinstance(headers[name], dict) else HeaderRow(name, value)
+        HeaderRow(name, "", hint=hint) if value == MASK else HeaderRow(name, value)
         for name, value in mask_stored_headers(headers).items()
     ]
 
