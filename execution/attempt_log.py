@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -107,6 +108,39 @@ def list_orphaned_attempts(
         AttemptKey(*key)
         for key in orphaned.values_list("tenant_id", "service_call_id", "execution_id")[:limit]
     ]
+
+
+def filter_orphaned_attempts(
+    keys: Iterable[AttemptKey], list_node_ids: Callable[[], Collection[uuid.UUID]]
+) -> list[AttemptKey]:
+    """Return those of the attempts that are still open and belong to no node."""
+    keys = set(keys)
+    orphaned = []
+    for tenant_id, of_tenant in _group_by_tenant(keys).items():
+        rows = HttpExecution.objects.for_tenant(tenant_id).filter(
+            service_call_id__in=[key.service_call_id for key in of_tenant], finished_at=None
+        )
+        found = list(rows.values_list("service_call_id", "execution_id", "node"))
+        orphaned += [(AttemptKey(tenant_id, call, attempt), node) for call, attempt, node in found]
+    nodes = {*list_node_ids()}
+    return [key for key, node in orphaned if key in keys and node not in nodes]
+
+
+def _group_by_tenant(keys: Iterable[AttemptKey]) -> dict[uuid.UUID, list[AttemptKey]]:
+    by_tenant = defaultdict(list)
+    for key in sorted(keys):
+        by_tenant[key.tenant_id].append(key)
+    return by_tenant
+
+
+def assign_attempts(keys: Iterable[AttemptKey], node: uuid.UUID) -> None:
+    """Give open attempts to another node."""
+    update_rows(
+        HttpExecution,
+        "node = {node}",
+        f"{_IS_ATTEMPT} AND finished_at IS NULL",
+        [(node, *key) for key in keys],
+    )
 
 
 def _to_outcome_values(outcome: Outcome) -> tuple[Any, ...]:

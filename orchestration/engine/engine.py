@@ -7,9 +7,10 @@ to whoever runs the engine (a slice, a management command, a test).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from uuid import UUID
 
 from django.conf import settings
 from django.db import DatabaseError, connection, transaction
@@ -82,9 +83,10 @@ class Engine:
         self._watch = watch or get_dialect().watch_changes(egress.wake, max_interval=0.1)
         self._batch_size = min(limits.max_batch, 2 * MIN_BATCH_SIZE)  # it grows while batches start quickly
         self._unsent: list[StartedCall] = []  # committed, and not yet given to egress
+        self._unconfirmed: list[StartedCall] = []  # perhaps committed, and not sent
         self._unrecorded: list[Outcome] = []
-        # Attempts that this process started before it was fenced: their outcomes change no call.
-        self._fenced: set[Hashable] = set()
+        # Attempts that this process made as a node that was declared dead: others may have resolved them.
+        self._unclaimed: list[AttemptKey] = []
         self._look_at = 0.0
         self._due: dict[str, float] = {}  # when each periodic task is due
         self._heartbeat_was_late = False
@@ -115,7 +117,7 @@ class Engine:
         deadline = self._clock() + grace_seconds
         with self._surviving_trouble():
             self.membership.hand_over(len(self.in_flight))
-        while (self._unsent or self.in_flight) and self._clock() < deadline:
+        while self._has_begun and self._clock() < deadline:
             with self._surviving_trouble():
                 self.membership.hand_over(
                     len(self.in_flight)
@@ -125,9 +127,14 @@ class Engine:
         self._record_all()
         self._watch.close()
         self.egress.close()
-        if not (self._unsent or self.in_flight):
+        if not self._has_begun:
             with self._surviving_trouble():
                 self.membership.leave()
+
+    @property
+    def _has_begun(self) -> bool:
+        """Whether there are calls that this process has started and not finished."""
+        return bool(self._unsent or self._unconfirmed or self.in_flight)
 
     # --- starting ---
 
@@ -161,18 +168,25 @@ class Engine:
         self._batch_size = min(self._batch_size, self.limits.max_batch)
 
     def _start(self, limit: int, held_back: HeldBack) -> list[StartedCall]:
-        with transaction.atomic():
-            due = self.poller.claim_due(limit, held_back, self.in_flight.open_batch().admit)
-            started = lifecycle.start(due, self.membership.owner_id)
-            trigger_fault("start.before_commit")
+        started: list[StartedCall] = []
+        try:
+            with transaction.atomic():
+                due = self.poller.claim_due(limit, held_back, self.in_flight.open_batch().admit)
+                started = lifecycle.start(due, self.membership.owner_id)
+                trigger_fault("start.before_commit")
+        except (DatabaseError, InterfaceError):
+            # The answer to the commit may be all that was lost.
+            self._unconfirmed += started
+            raise
         trigger_fault("start.committed")
-        self._unsent = started
+        self._unsent += started
         self._send_started()
         if started:
             self._watch.record_work()
         return started
 
     def _send_started(self) -> None:
+        self._reclaim()
         if not self._unsent:
             return
         if self.membership.lease_may_have_ended:
@@ -190,6 +204,21 @@ class Engine:
                 attempts.append(attempt)
         self.egress.send(attempts)
         trigger_fault("start.sent")
+
+    def _reclaim(self) -> None:
+        """Find out which attempts are still this node's, after it was declared dead or a commit was not confirmed."""
+        while self._unclaimed:
+            self._reclaim_batch(self._unclaimed[:WATCHDOG_BATCH_SIZE], sent=True)
+            del self._unclaimed[:WATCHDOG_BATCH_SIZE]
+        if self._unconfirmed:
+            own = self._reclaim_batch([call.key for call in self._unconfirmed], sent=False)
+            self._unsent += [call for call in self._unconfirmed if call.key.execution_id in own]
+            self._unconfirmed = []
+
+    def _reclaim_batch(self, keys: Sequence[AttemptKey], *, sent: bool) -> set[UUID]:
+        own = lifecycle.reclaim(keys, self.membership.owner_id, self.membership.fence, sent=sent)
+        log.warning("attempts_reclaimed", attempts=len(own), lost=len(keys) - len(own))
+        return own
 
     def _look_again_in(self, seconds: float) -> None:
         self._look_at = self._clock() + seconds
@@ -211,14 +240,10 @@ class Engine:
             return 0
         ended = [(self.in_flight[outcome.key].key, outcome) for outcome in batch]
         trigger_fault("finish.before")
-        lifecycle.close_late(end for end in ended if end[0].execution_id in self._fenced)
-        lifecycle.finish(
-            [end for end in ended if end[0].execution_id not in self._fenced], self.membership.fence
-        )
+        lifecycle.finish(ended, self.membership.fence)
         trigger_fault("finish.committed")
         del self._unrecorded[: len(batch)]
         for key, _ in ended:
-            self._fenced.discard(key.execution_id)
             self.in_flight.remove(key.execution_id)
         self._look_again_in(0.0)  # a retry may be due before any timer that was found
         self._watch.record_work()
@@ -284,17 +309,18 @@ class Engine:
     def _resolve_lost_attempts(self) -> None:
         """Resolve the attempts of nodes that are gone, and overdue ones: one batch a pass, so that heartbeats and calls
         go on meanwhile."""
-        resolved = self._resolve(list_orphaned_attempts(list_node_ids, WATCHDOG_BATCH_SIZE))
+        resolved = self._resolve(list_orphaned_attempts(list_node_ids, WATCHDOG_BATCH_SIZE), resolve_orphaned)
         # This engine's own overdue attempts are left to its egress, and must not crowd out the others.
-        resolved += self._resolve(lifecycle.list_overdue_attempts(WATCHDOG_BATCH_SIZE + len(self.in_flight)))
+        overdue = lifecycle.list_overdue_attempts(WATCHDOG_BATCH_SIZE + len(self.in_flight))
+        resolved += self._resolve(overdue, lifecycle.resolve_interrupted)
         if resolved:
             self._due["sweep"] = 0.0
 
-    def _resolve(self, keys: Iterable[AttemptKey]) -> int:
-        own = set(self.in_flight.ids) - self._fenced
+    def _resolve(self, keys: Iterable[AttemptKey], resolve: Callable[[Sequence[AttemptKey]], int]) -> int:
+        own = {*self.in_flight.ids, *(call.key.execution_id for call in self._unsent + self._unconfirmed)}
         lost = [key for key in keys if key.execution_id not in own][:WATCHDOG_BATCH_SIZE]
         if lost:
-            moved = lifecycle.resolve_interrupted(lost)
+            moved = resolve(lost)
             self._look_again_in(0.0)
             log.warning("attempts_interrupted", attempts=len(lost), calls=moved)
         return len(lost)
@@ -326,8 +352,10 @@ class Engine:
             self.membership.leases.renew()
         except Fenced:
             log.error("node_fenced", node=str(self.membership.owner_id), in_flight=len(self.in_flight))
-            self._fenced.update(self.in_flight.ids)
-            self._unsent = []  # the node that resolves this one's attempts takes care of them
+            # Nobody may have resolved them yet.
+            self._unclaimed = [self.in_flight[execution_id].key for execution_id in self.in_flight.ids]
+            self._unconfirmed += self._unsent
+            self._unsent = []
             self._join(self.membership.role)  # a node that was leaving takes no shards again
             self._due.clear()
 
@@ -354,13 +382,15 @@ def _build_attempt(call: StartedCall) -> Attempt | Errored:
     )
 
 
+def resolve_orphaned(keys: Sequence[AttemptKey]) -> int:
+    return lifecycle.resolve_orphaned(keys, list_node_ids)
+
+
 def resolve_stuck_calls() -> int:
     """Resolve the calls past their deadline and those of nodes that are gone, as the watchdog does. Return how many."""
     resolved = 0
-    for find in (
-        lifecycle.list_overdue_attempts,
-        lambda limit: list_orphaned_attempts(list_node_ids, limit),
-    ):
-        while keys := find(WATCHDOG_BATCH_SIZE):
-            resolved += lifecycle.resolve_interrupted(keys)
+    while keys := lifecycle.list_overdue_attempts(WATCHDOG_BATCH_SIZE):
+        resolved += lifecycle.resolve_interrupted(keys)
+    while keys := list_orphaned_attempts(list_node_ids, WATCHDOG_BATCH_SIZE):
+        resolved += resolve_orphaned(keys)
     return resolved

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
@@ -16,7 +16,15 @@ from eventservice.kernel.faults import trigger_fault
 from eventservice.kernel.ids import new_id
 from eventservice.tenants.directory import TenantProfile, get_profile
 from execution.attempt_builder import StoredRequest
-from execution.attempt_log import AttemptKey, OpenedAttempt, close_attempts, interrupt_attempts, open_attempts
+from execution.attempt_log import (
+    AttemptKey,
+    OpenedAttempt,
+    assign_attempts,
+    close_attempts,
+    filter_orphaned_attempts,
+    interrupt_attempts,
+    open_attempts,
+)
 from execution.outcome import Outcome
 from orchestration.events import EventType
 from orchestration.lifecycle.rows import LockedCall, build_event, lock_calls, lock_calls_with_requests, move
@@ -166,13 +174,29 @@ def finish(ended: Sequence[tuple[AttemptKey, Outcome]], fence: Callable[[], None
     return moved
 
 
-def close_late(ended: Iterable[tuple[AttemptKey, Outcome]]) -> None:
-    """Record outcomes in the attempt log alone: those of a fenced node, which change no call."""
-    ended = list(ended)
-    if not ended:
-        return
+def reclaim(
+    keys: Sequence[AttemptKey], node: uuid.UUID, fence: Callable[[], None], *, sent: bool
+) -> set[uuid.UUID]:
+    """Give attempts to `node`, unless another node has resolved them. Return the ids of those that it has now.
+
+    Their process still makes them, or holds their outcomes, but its former node was declared dead, or it does not know
+    whether their start was committed. If their requests have not been sent, calls that are to be canceled are left out.
+    `fence` raises, inside the transaction, if this node may not write.
+    """
+    if not keys:
+        return set()
     with transaction.atomic():
-        close_attempts(ended, db_now())
+        fence()
+        current = {key.execution_id for key in keys}
+        own = [
+            AttemptKey(row.tenant_id, row.service_call_id, row.execution_id)
+            for row in lock_calls((key.tenant_id, key.service_call_id) for key in keys)
+            if row.status == Status.RUNNING
+            and row.execution_id in current
+            and (sent or not row.cancel_requested)
+        ]
+        assign_attempts(own, node)
+    return {key.execution_id for key in own}
 
 
 def _end_attempt(row: LockedCall, outcome: Outcome, now: datetime, endings: _Endings) -> None:
@@ -258,20 +282,31 @@ def _write_endings(endings: _Endings) -> int:
     return len(endings.events)
 
 
+def resolve_orphaned(keys: Sequence[AttemptKey], list_node_ids: Callable[[], Collection[uuid.UUID]]) -> int:
+    """End attempts of nodes that are gone. Those that another node has reclaimed in the meantime go on."""
+    return _resolve(keys, lambda: filter_orphaned_attempts(keys, list_node_ids))
+
+
 def resolve_interrupted(keys: Sequence[AttemptKey]) -> int:
     """End attempts whose outcome will never be known. Return how many calls changed their status.
 
     The delivery mode of a call decides whether it is retried or ends.
     """
+    return _resolve(keys, lambda: keys)
+
+
+def _resolve(keys: Sequence[AttemptKey], select_lost: Callable[[], Sequence[AttemptKey]]) -> int:
     with transaction.atomic():
         now = db_now()
-        attempts = {key.execution_id for key in keys}
+        rows = list(lock_calls((key.tenant_id, key.service_call_id) for key in keys))
+        lost = select_lost()  # nobody changes them now
+        attempts = {key.execution_id for key in lost}
         endings = _Endings()
-        for row in lock_calls((key.tenant_id, key.service_call_id) for key in keys):
+        for row in rows:
             if row.status == Status.RUNNING and row.execution_id in attempts:
                 _interrupt(row, now, endings)
         moved = _write_endings(endings)
-        interrupt_attempts(keys, now)
+        interrupt_attempts(lost, now)
         trigger_fault("resolve.before_commit")
     return moved
 

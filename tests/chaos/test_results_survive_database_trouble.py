@@ -54,6 +54,7 @@ def test_a_cluster_keeps_the_results_it_has(
         due_meanwhile = submit_calls(build_call(tenant, f"{target.url}/ok") for _ in range(5))
     ended_at = time.time()
     wait_until_all_ended()
+    wait_until(lambda: target.list_call_ids() == {*accepted, *due_meanwhile}, "the target has recorded all")
 
     sent = target.group_by_call()
     repeated = [name for name in accepted if len(sent[name]) > 1]

@@ -10,9 +10,12 @@ from django.db.models import F
 
 from eventservice.db.now import pin_time
 from eventservice.kernel.ids import new_id
+from execution.attempt_log import list_orphaned_attempts
+from orchestration import lifecycle
 from orchestration.engine import engine as engine_module
-from orchestration.engine.engine import HEARTBEAT_SECONDS, SWEEP_SECONDS, PassResult
+from orchestration.engine.engine import HEARTBEAT_SECONDS, SWEEP_SECONDS, PassResult, resolve_stuck_calls
 from orchestration.retries import RetryPolicy
+from orchestration.states import Delivery
 from tests.orchestration.support import (
     FakeEgress,
     ManualEngine,
@@ -23,7 +26,7 @@ from tests.orchestration.support import (
     list_attempts,
     submit,
 )
-from timers.membership import reap_dead_node
+from timers.membership import Membership, list_node_ids, reap_dead_node
 from timers.models import Node, TimerShard
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
@@ -36,11 +39,69 @@ def start_one_call(tenant: Any, **terms: Any) -> tuple[Any, FakeEgress, SteppedE
     return service_call_id, egress, engine
 
 
+def test_a_reaped_node_joins_again_and_records_the_outcomes_that_it_holds(tenant: Any) -> None:
+    service_call_id, egress, engine = start_one_call(tenant, delivery=Delivery.AT_MOST_ONCE)
+    former = engine.membership.owner_id
+    with pin_time(add_to_noon(60)):
+        assert reap_dead_node() == former
+        egress.answer(status=201)
+        assert engine.poll_once(0) == PassResult(0, 0)
+        assert engine.poll_once(0) == PassResult(0, 1)
+    assert engine.membership.owner_id != former
+    assert get_status(tenant, service_call_id) == "Succeeded"
+    assert [row.response_status for row in list_attempts(tenant, service_call_id)] == [201]
+    assert not engine.in_flight
+
+
+def test_attempts_that_a_reaped_node_still_makes_are_its_own_when_it_has_joined_again(tenant: Any) -> None:
+    service_call_id, _, engine = start_one_call(tenant, timeout_seconds=3600)
+    with pin_time(add_to_noon(60)):
+        reap_dead_node()
+        engine.clock.advance(HEARTBEAT_SECONDS)
+        engine.poll_once(0)
+        engine.poll_once(0)
+        other = build_engine(FakeEgress())
+        other.poll_after(SWEEP_SECONDS)
+        other.poll_after(SWEEP_SECONDS)
+    assert [(row.node, row.error_kind) for row in list_attempts(tenant, service_call_id)] == [
+        (engine.membership.owner_id, None)
+    ]
+
+
+def test_a_watchdog_leaves_attempts_alone_that_were_reclaimed_since_it_listed_them(
+    tenant: Any, manual_engine: ManualEngine
+) -> None:
+    service_call_id = submit(tenant)
+    started = manual_engine.start_one()
+    manual_engine.membership.leave()
+    (listed,) = list_orphaned_attempts(list_node_ids, 10)
+    assert listed == started.key
+    again = Membership()
+    again.join()
+    assert lifecycle.reclaim([listed], again.owner_id, again.fence, sent=True) == {listed.execution_id}
+
+    assert lifecycle.resolve_orphaned([listed], list_node_ids) == 0
+    assert get_status(tenant, service_call_id) == "Running"
+    assert list_attempts(tenant, service_call_id)[0].finished_at is None
+
+
+def test_a_call_that_is_to_be_canceled_is_not_reclaimed_before_it_was_sent(
+    tenant: Any, manual_engine: ManualEngine
+) -> None:
+    service_call_id = submit(tenant)
+    started = manual_engine.start_one()
+    lifecycle.cancel(tenant.tenant_id, service_call_id)
+    node = manual_engine.membership
+    assert lifecycle.reclaim([started.key], node.owner_id, node.fence, sent=False) == set()
+    assert lifecycle.reclaim([started.key], node.owner_id, node.fence, sent=True) != set()
+
+
 def test_a_reaped_node_joins_again_and_its_late_outcomes_only_close_log_rows(tenant: Any) -> None:
     service_call_id, egress, engine = start_one_call(tenant)
     former = engine.membership.owner_id
     with pin_time(add_to_noon(60)):
         assert reap_dead_node() == former
+        resolve_stuck_calls()
         egress.answer(status=201)
         assert engine.poll_once(0) == PassResult(0, 0)
         assert engine.membership.owner_id != former
@@ -48,6 +109,7 @@ def test_a_reaped_node_joins_again_and_its_late_outcomes_only_close_log_rows(ten
 
         engine.poll_now()
         assert list_attempts(tenant, service_call_id)[0].response_status == 201
+        engine.poll_now()
         assert get_status(tenant, service_call_id) == "Running"
 
         egress.answer(1)
@@ -61,6 +123,7 @@ def test_a_late_outcome_does_not_count_against_the_retry_policy(tenant: Any) -> 
     service_call_id, egress, engine = start_one_call(tenant, retry_policy=RetryPolicy(max_attempts=1))
     with pin_time(add_to_noon(60)):
         reap_dead_node()
+        resolve_stuck_calls()
         egress.answer(status=500)
         engine.poll_once(0)
         engine.poll_once(0)

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 import pytest
-from django.db import OperationalError
+from django.db import OperationalError, connection
 
 from eventservice.db.now import pin_time
 from eventservice.kernel.ttl_cache import clear_caches
@@ -16,6 +16,7 @@ from eventservice.tenants.directory import create_tenant
 from eventservice.tenants.models import Tenant
 from orchestration.engine import engine as engine_module
 from orchestration.engine.engine import HEARTBEAT_SECONDS, REBALANCE_SECONDS, SWEEP_SECONDS, PassResult
+from orchestration.states import Delivery
 from tests.conftest import NOON
 from tests.orchestration.support import (
     FakeEgress,
@@ -190,6 +191,36 @@ def test_committed_starts_are_sent_when_the_database_is_back(
     assert egress.sent == []
     engine.poll_now()
     assert len(egress.sent) == len(engine.in_flight) == 1
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_a_start_whose_commit_was_not_confirmed_is_sent_if_it_was_committed(
+    tenant: Any, is_committed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    egress = FakeEgress()
+    engine = build_engine(egress)
+    engine.poll_now()
+    service_call_id = submit(tenant, delivery=Delivery.AT_MOST_ONCE)
+    commit = connection.commit
+
+    def lose_the_answer() -> None:
+        if is_committed:
+            commit()
+        raise OperationalError("server closed the connection unexpectedly")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            engine, "_send_started", lambda: patched.setattr(connection, "commit", lose_the_answer)
+        )
+        engine.poll_now()
+    assert egress.sent == []
+    engine.poll_now()
+    engine.poll_now()
+    assert len(egress.sent) == len(engine.in_flight) == 1
+    egress.answer()
+    engine.poll_now()
+    assert get_status(tenant, service_call_id) == "Succeeded"
+    assert len(list_attempts(tenant, service_call_id)) == 1
 
 
 @pytest.mark.parametrize("first_back", [0, 1])

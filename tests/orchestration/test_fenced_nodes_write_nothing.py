@@ -49,7 +49,7 @@ def test_its_late_outcomes_still_reach_the_attempt_log(manual_engine: ManualEngi
     lifecycle.resolve_interrupted([started.key])
     before = read_all_rows()
 
-    lifecycle.close_late([(started.key, build_response(status=201))])
+    assert manual_engine.finish((started, build_response(status=201))) == 0
 
     assert read_all_rows() == before
     (row,) = list_attempts(tenant, service_call_id)
