@@ -79,8 +79,17 @@ class ServiceCall(TenantScopedModel):
             # (The status is not part of them: SQLite expects ten rows of a tenant, and would prefer an index with id
             # and status to better ones.)
             LongNamedIndex(name="idx_service_calls_submitted", fields=["tenant_id", "submitted_at"]),
-            LongNamedIndex(name="idx_service_calls_host", fields=["tenant_id", "host", "submitted_at"]),
-            LongNamedIndex(name="idx_service_calls_name", fields=["tenant_id", "name", "submitted_at"]),
+            # Hosts and names are also found by their beginning: on PostgreSQL by LIKE, in a database of any locale.
+            LongNamedIndex(
+                name="idx_service_calls_host",
+                fields=["tenant_id", "host", "submitted_at"],
+                opclasses=["uuid_ops", "varchar_pattern_ops", "timestamptz_ops"],
+            ),
+            LongNamedIndex(
+                name="idx_service_calls_name",
+                fields=["tenant_id", "name", "submitted_at"],
+                opclasses=["uuid_ops", "varchar_pattern_ops", "timestamptz_ops"],
+            ),
             LongNamedIndex(name="idx_service_calls_correlation", fields=["tenant_id", "correlation_id"]),
             # The replays of a call. Calls that are no replays are not in it.
             PollingIndex(

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
+from unittest import mock
 
 import pytest
 from django.contrib.auth.models import User
@@ -18,8 +19,16 @@ from eventservice.kernel.ids import new_id
 from orchestration import lifecycle
 from orchestration.lifecycle import reencryption
 from orchestration.models import ServiceCall
+from orchestration.queries import call_lists
 from orchestration.queries import calls as call_queries
-from orchestration.queries.call_lists import MAX_SORTED_IDS, CallFilter, Order, list_calls
+from orchestration.queries.call_lists import (
+    MAX_SORTED_IDS,
+    MAX_SORTED_OF_PREFIX,
+    CallFilter,
+    Order,
+    list_calls,
+)
+from orchestration.queries.suggestions import list_suggestions
 from orchestration.queries.tenants_with_calls import list_tenants_with_calls, list_tenants_with_id
 from outbox import store
 from outbox.models import OutboxEvent
@@ -52,6 +61,18 @@ def select_calls(**conditions: Any) -> Any:
 
 def read_page(**wanted: Any) -> Any:
     return list_calls([CallFilter(TENANT, **wanted)], Order(), 50)
+
+
+def read_page_of_seldom_prefix() -> None:
+    """Read the page as if the prefix had more calls than are read by their ids."""
+    with mock.patch.object(call_lists, "MAX_SORTED_IDS", -1):
+        read_page(host_prefix="seldom.")
+
+
+def read_page_of_frequent_prefix() -> None:
+    """Read the page as if the prefix had more calls than can be sorted in time."""
+    with mock.patch.object(call_lists, "MAX_SORTED_OF_PREFIX", MAX_SORTED_IDS):
+        read_page(name_prefix="cal")
 
 
 def build_poller(*, crowded: bool = False) -> Poller:
@@ -145,6 +166,41 @@ QUERIES: dict[str, tuple[Callable[[], Any], str, set[str]]] = {
         lambda: read_page(name="seldom"),
         f"LIMIT {MAX_SORTED_IDS + 1}",
         {"idx_service_calls_name"},
+    ),
+    "whether a prefix of names has few calls": (
+        lambda: read_page(name_prefix="seldom"),
+        f"LIMIT {MAX_SORTED_IDS + 1}",
+        {"idx_service_calls_name"},
+    ),
+    "whether a prefix of hosts can be sorted": (
+        read_page_of_seldom_prefix,
+        f"LIMIT {MAX_SORTED_OF_PREFIX + 1}",
+        {"idx_service_calls_host"},
+    ),
+    "a page of the calls of a prefix": (
+        read_page_of_seldom_prefix,
+        "DESC LIMIT",
+        {"idx_service_calls_host"},
+    ),
+    "a page of the calls of a frequent prefix": (
+        read_page_of_frequent_prefix,
+        "DESC LIMIT",
+        {"idx_service_calls_submitted"},
+    ),
+    "which tenants have calls of a prefix": (
+        lambda: list_tenants_with_calls(CallFilter(NO_TENANT, host_prefix="seldom."), 51),
+        "service_calls",
+        {"idx_service_calls_host"},
+    ),
+    "names to suggest": (
+        lambda: list_suggestions([TENANT], "name", "seldom", 10),
+        "service_calls",
+        set(),
+    ),
+    "tags to suggest": (
+        lambda: list_suggestions([TENANT], "tag", "urg", 10),
+        "service_call_tags",
+        set(),
     ),
     "the calls of a correlation id": (
         lambda: read_page(correlation_id=new_id()),

@@ -120,6 +120,8 @@ class DashboardQuery:
     def link_to_calls(self, **filters: Any) -> str:
         """Return the address of the list of calls with these filters."""
         values = {name: format_instant(v) if isinstance(v, datetime) else v for name, v in filters.items()}
+        if "host" in values:
+            values["host"] = f'"{values["host"]}"'  # the whole name, not a prefix
         if self.tenant_id is not None:
             values.setdefault("tenant", str(self.tenant_id))
         return f"{reverse('console:calls')}?{urlencode(values)}"

@@ -18,7 +18,15 @@ from eventservice.console import (
     timers,
     webhooks,
 )
-from eventservice.console.calls import bulk, call_actions, details_page, export, list_page, request_page
+from eventservice.console.calls import (
+    bulk,
+    call_actions,
+    details_page,
+    export,
+    list_page,
+    request_page,
+    suggestions,
+)
 
 app_name = "console"
 
@@ -33,6 +41,9 @@ urlpatterns = [
     path("", dashboard.DashboardPage.as_view(), name="dashboard"),
     path("calls/", list_page.CallList.as_view(), name="calls"),
     path("calls/look/", list_page.CallListUpdates.as_view(), name="calls-look"),
+    path(
+        "calls/suggestions/<str:column>/", suggestions.FilterSuggestions.as_view(), name="calls-suggestions"
+    ),
     path("calls/bulk/", bulk.BulkPreview.as_view(), name="calls-bulk"),
     path("calls/bulk/run/", bulk.BulkRunPage.as_view(), name="calls-bulk-run"),
     path("calls/export.csv", export.ExportCalls.as_view(), {"kind": "csv"}, name="calls-csv"),

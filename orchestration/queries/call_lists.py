@@ -4,6 +4,7 @@ No planner can be trusted with that on all databases (SQLite's has no statistics
 so a list is made in steps, and each step has only one sensible plan:
 
 1. If a filter matches few calls (`MAX_SORTED_IDS`), their ids are read from that filter's index, then filtered and sorted.
+   The calls of a prefix (`MAX_SORTED_OF_PREFIX`) are sorted in one statement, because its index has them in another order.
 2. Otherwise the index of the requested order is walked from the start of the page, and calls that do not match are
    skipped. No filter is rare then, so the page soon fills. The order of submission is that of `submitted_at`; under
    a common tag it is that of the ids, which the tag's index contains. Both are the same unless clients choose
@@ -32,6 +33,7 @@ from orchestration.queries.calls import CHUNK_SIZE, CallKey, CallSummary, list_s
 from orchestration.states import Status
 
 MAX_SORTED_IDS = 2000
+MAX_SORTED_OF_PREFIX = 20_000
 
 # Few calls share such an id (the calls of one request, the replays of one call), and each has an index of its own.
 RARE_ID_COLUMNS = ("correlation_id", "replay_of")
@@ -53,7 +55,9 @@ class CallFilter:
     submitted_from: datetime | None = None
     submitted_to: datetime | None = None
     name: str | None = None
+    name_prefix: str = ""
     host: str | None = None
+    host_prefix: str = ""
     namespace: str | None = None
     correlation_id: uuid.UUID | None = None
     replay_of: uuid.UUID | None = None
@@ -134,6 +138,9 @@ def _read_positions(
     if few is not None:
         matching = calls.filter(match_without_index(call_filter), service_call_id__in=few)
         return _read_in_order(matching, order, after, limit, Unindexed)
+    some = _select_some_of_prefix(calls, call_filter)
+    if some is not None:
+        return _read_in_order(some.filter(match_without_index(call_filter)), order, after, limit, Unindexed)
     if order.column == "submitted_at" and _can_walk_by_tag(call_filter):
         return _walk_tag(call_filter, order.descending, after, limit)
     if order.column == "due_at":
@@ -220,6 +227,29 @@ def select_by_each_part(call_filter: CallFilter) -> Iterator[QuerySet[Model]]:
         value = getattr(call_filter, column)
         if value is not None and value != DEFAULT_NAMESPACE:
             yield calls.filter(**{column: value})
+    yield from select_by_prefix(calls, call_filter)
+
+
+def select_by_prefix(
+    calls: QuerySet[ServiceCall], call_filter: CallFilter
+) -> Iterator[QuerySet[ServiceCall]]:
+    """Yield the calls whose host, or name, begins with the filter's prefix."""
+    for column in ("host", "name"):
+        if prefix := getattr(call_filter, f"{column}_prefix"):
+            yield calls.filter(match_prefix(F(column), prefix))
+
+
+def _select_some_of_prefix(
+    calls: QuerySet[ServiceCall], call_filter: CallFilter
+) -> QuerySet[ServiceCall] | None:
+    """Select the calls of a prefix if they can be sorted in time."""
+    for found in select_by_prefix(calls, call_filter):
+        if (
+            found.order_by().values_list("tenant_id")[: MAX_SORTED_OF_PREFIX + 1].count()
+            <= MAX_SORTED_OF_PREFIX
+        ):
+            return found
+    return None
 
 
 def _select_timers(calls: QuerySet[ServiceCall], call_filter: CallFilter) -> QuerySet[ServiceCall]:
@@ -295,6 +325,9 @@ def match_without_index(
         value = getattr(call_filter, column)
         if value is not None and without != column:
             conditions &= _compare(path + column, "Exact", value)
+    for column in ("host", "name"):
+        if prefix := getattr(call_filter, f"{column}_prefix"):
+            conditions &= match_prefix(Unindexed(F(path + column)), prefix)
     for column, begin, end in (
         ("due_at", call_filter.due_from, call_filter.due_to),
         ("submitted_at", call_filter.submitted_from, call_filter.submitted_to),

@@ -12,7 +12,7 @@ from django.db.models import Model, OuterRef, Q, QuerySet, Subquery, lookups
 
 from eventservice.tenants.models import Namespace, Tenant
 from orchestration.models import ServiceCall, ServiceCallTag
-from orchestration.queries.call_lists import RARE_ID_COLUMNS, CallFilter, build_range
+from orchestration.queries.call_lists import RARE_ID_COLUMNS, CallFilter, build_range, select_by_prefix
 from orchestration.states import Status
 
 EACH_TENANT: Any = OuterRef("pk")
@@ -49,6 +49,8 @@ def _build_index_lookups(call_filter: CallFilter) -> Iterator[list[QuerySet[Mode
     for column in ("host", "name"):
         if (value := getattr(call_filter, column)) is not None:
             yield [calls.filter(**{column: value}).order_by("submitted_at")]
+    for found in select_by_prefix(calls, call_filter):
+        yield [found]
     for column in RARE_ID_COLUMNS:
         if (value := getattr(call_filter, column)) is not None:
             yield [calls.filter(**{column: value})]

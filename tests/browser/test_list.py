@@ -38,6 +38,24 @@ def test_filters_are_in_the_url_and_can_be_removed(page: Page) -> None:
     assert read_query(page)["tag"] == ["webhooks"]
 
 
+def test_a_prefix_finds_calls_and_values_are_suggested(page: Page, system: System) -> None:
+    for name in ("Prefixed stock", "Prefixed prices", "not Prefixed"):
+        system.submit(name, delay="5h", tags=["prefix-tag"])
+    page.goto(f"/calls/?tenant={system.tenant}")
+    field = page.get_by_label("Name", exact=True)
+    field.press_sequentially("prefixed s")
+    option = page.locator("#known-names option")
+    expect(option).to_have_count(1)
+    expect(option).to_have_attribute("value", "Prefixed stock")
+    field.fill("Prefixed")
+    page.get_by_label("Tag", exact=True).press_sequentially("prefix")
+    expect(page.locator('#known-tags option[value="prefix-tag"]')).to_have_count(1)
+    page.get_by_label("Tag", exact=True).fill("")
+    page.get_by_role("button", name="Filter", exact=True).click()
+    expect(page).to_have_url(re.compile("name=Prefixed"))
+    expect(page.locator("td.called a.name")).to_have_text(["Prefixed prices", "Prefixed stock"])
+
+
 def test_an_id_leads_to_its_call_and_a_correlation_id_to_its_calls(page: Page, system: System) -> None:
     call = system.submit("known by its id")
     correlation = system.wait_for_end(call)["correlationId"]

@@ -14,7 +14,7 @@ from eventservice.tenants.directory import create_tenant
 from eventservice.tenants.models import Tenant
 from orchestration.models import ServiceCall, ServiceCallTag
 from orchestration.queries import call_lists
-from tests.console.call_list import get_list_page, make_call, read_chips, read_names
+from tests.console.call_list import find_link, get_list_page, make_call, read_chips, read_names
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
 
@@ -34,6 +34,11 @@ FILTERS = {
     "tag=x&tag=y": {"b"},
     "host=ONE.test": {"a", "c"},
     "name=d": {"d"},
+    "name=%22d%22": {"d"},
+    "host=one.t": {"a", "c"},
+    "host=%22two.test%22": {"b", "d"},
+    "host=%22two%22": set(),
+    "host=ne.test": set(),
     "namespace=blue": {"b"},
     "from=2026-03-01T13:03:00Z": {"c", "d"},
     "from=2026-03-01T13:02&to=2026-03-01T13:04": {"b", "c"},
@@ -103,7 +108,7 @@ def test_an_invalid_date_can_be_corrected(viewer: Client) -> None:
 
 def test_each_active_filter_can_be_removed_alone(viewer: Client) -> None:
     page = get_list_page(viewer, "name=b&tag=x&tag=y&status=Scheduled&sort=dueAt&limit=10")
-    found = re.findall(r'href="([^"]*)" title="Remove the filter (\w+: \w+)"', page)
+    found = re.findall(r'href="([^"]*)" title="Remove the filter (\w+: \w+)…?"', page)
     without = {name: parse_qs(urlsplit(unescape(address)).query) for address, name in found}
     kept = {"status": ["Scheduled"], "sort": ["dueAt"], "limit": ["10"]}
     assert without == {
@@ -146,6 +151,46 @@ def test_an_empty_result_is_not_called_an_empty_list(viewer: Client) -> None:
     assert "Clear filters" in page
     empty = create_tenant("empty").tenant_id
     assert "No calls match these filters" in get_list_page(viewer, f"tenant={empty}")
+
+
+def test_a_name_or_a_host_is_found_by_its_beginning(viewer: Client, tenant: Tenant) -> None:
+    for name in ("Sync stock", "Sync prices", "Sync", "sync stock", "Synchronize", "Resync stock", "Sync%"):
+        make_call(tenant, 9, name=name)
+    assert set(read_names(get_list_page(viewer, "name=Sync"))) == {
+        "Sync stock", "Sync prices", "Sync", "Synchronize", "Sync%"
+    }  # fmt: skip
+    assert read_names(get_list_page(viewer, "name=Sync%25")) == ["Sync%"]
+    page = get_list_page(viewer, "name=%22Sync%22")
+    assert read_names(page) == ["Sync"]
+    assert "Remove the filter Name: &quot;Sync&quot;" in page
+    assert "Remove the filter Name: Sync s…" in get_list_page(viewer, "name=Sync+s")
+
+
+@pytest.mark.parametrize("some", [0, 2, 20_000], ids=["walked", "walked for one", "sorted"])
+@pytest.mark.parametrize("sort", ["submittedAt", "-submittedAt", "dueAt", "-dueAt"])
+def test_the_pages_of_a_frequent_prefix_are_complete_and_in_order(
+    viewer: Client, tenant: Tenant, some: int, sort: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(call_lists, "MAX_SORTED_IDS", 0)
+    monkeypatch.setattr(call_lists, "MAX_SORTED_OF_PREFIX", some)
+    for minute in range(7):
+        make_call(tenant, 10 + minute, name=f"Sync {6 - minute}", tags=("x",))
+        make_call(tenant, 10 + minute, name=f"other {minute}")
+    seen: list[str] = []
+    address: str | None = f"/calls/?name=Sync&tag=x&limit=3&sort={sort}"
+    while address:
+        page = get_list_page(viewer, address.partition("?")[2])
+        seen += read_names(page)
+        address = find_link(page, "next")
+    assert seen == sorted((f"Sync {n}" for n in range(7)), reverse=not sort.startswith("-"))
+
+
+def test_an_empty_list_suggests_similar_values(viewer: Client, tenant: Tenant) -> None:
+    make_call(tenant, 9, name="Sync stock", tags=("nightly",))
+    page = get_list_page(viewer, "name=sync&status=Scheduled")
+    assert '<a class="chip" href="/calls/?name=Sync+stock&amp;status=Scheduled">' in page
+    assert "tag=x&amp;tag=nightly" in get_list_page(viewer, "tag=x&tag=night")
+    assert "match from their beginning" in get_list_page(viewer, "name=nothing+like+it")
 
 
 def test_an_empty_list_leads_to_the_next_step(viewer: Client, operator: Client) -> None:

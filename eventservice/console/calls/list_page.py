@@ -23,12 +23,14 @@ from eventservice.console.calls.list_query import (
     parse_list_query,
 )
 from eventservice.console.calls.presenters.list_row import build_list_rows, parse_call_keys
+from eventservice.console.calls.suggestions import MAX_SUGGESTIONS
 from eventservice.db.bounded_count import MAX_COUNTED, format_capped
 from eventservice.db.now import db_now
 from eventservice.operators.roles import Role
 from orchestration.queries.call_lists import CallListPage
 from orchestration.queries.calls import list_summaries
 from orchestration.queries.counts import CallCounts, count_by_tenant, count_calls, count_submitted_since
+from orchestration.queries.suggestions import COLUMNS, list_suggestions
 from orchestration.states import Status
 
 PAGE_SIZES = (10, 25, 50, 100, 200)
@@ -71,6 +73,7 @@ class CallList(ConsoleView):
             **build_counts_context(query, counts, since=now + CLOCK_RESOLUTION),
             **_build_pager_context(query, page, counts),
             "rows": build_list_rows(page.calls, now, query.listed),
+            "did_you_mean": [] if page.calls else _suggest_filters(query),
             "now": now,
         }
         return self.render(context)
@@ -178,6 +181,8 @@ def _describe_filter(query: ListQuery, name: str, value: str) -> str:
     if name in query.errors:
         return value
     match name:
+        case "name" | "host" if not value.startswith('"'):
+            return f"{value}…"
         case "tenant" if query.tenant is not None:
             return query.tenants.get(query.tenant, value)
         case "from":
@@ -203,6 +208,22 @@ def _build_sort_header(query: ListQuery, name: str) -> dict[str, str]:
     next_sort = name if is_current and is_descending else f"-{name}"
     state = ("descending" if is_descending else "ascending") if is_current else "none"
     return {"url": query.url(sort=next_sort), "state": state}
+
+
+def _suggest_filters(query: ListQuery) -> list[dict[str, str]]:
+    """Return similar values of the filter by name, host or tag, for a list that is empty because of it."""
+    for column in COLUMNS:
+        values = query.parameters.getlist(column)
+        if not values:
+            continue
+        *others, text = values
+        found = list_suggestions(list(query.listed), column, text.strip('"'), MAX_SUGGESTIONS)
+        return [
+            {"value": value, "url": query.url(**{column: [*others, value]})}
+            for value in found
+            if value != text
+        ]
+    return []
 
 
 def _build_tenant_offers(query: ListQuery) -> list[dict[str, object]]:

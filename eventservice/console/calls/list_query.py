@@ -148,8 +148,7 @@ def parse_list_query(given: QueryDict) -> ListQuery:
     parameters = drop_empty_params(given)
     errors: list[FieldError] = []
     query = Query(parameters, errors)
-    tenant = query.identifier("tenant")
-    tenants = {option.pk: option.name for option in list_tenant_options(tenant)}
+    tenants, tenant = parse_tenants(query)
     if tenant is not None and tenant not in tenants:
         query.add_error("tenant", "does not exist")
     parsed = ListQuery(
@@ -170,6 +169,12 @@ def parse_list_query(given: QueryDict) -> ListQuery:
             parsed, errors={error.pointer.removeprefix("/query/"): error.detail for error in errors}
         )
     return parsed if parsed.lookup_id else replace(parsed, listed=_choose_listed_tenants(parsed))
+
+
+def parse_tenants(query: Query) -> tuple[Mapping[uuid.UUID, str], uuid.UUID | None]:
+    """Return the tenants that can be chosen, and the chosen one, which may not exist."""
+    tenant = query.identifier("tenant")
+    return {option.pk: option.name for option in list_tenant_options(tenant)}, tenant
 
 
 def _choose_listed_tenants(query: ListQuery) -> Mapping[uuid.UUID, str]:
@@ -193,18 +198,29 @@ def _parse_filter(query: Query) -> CallFilter:
     if query.choice("favorites", ("0", "1"), "0") == "1":
         tags |= {FAVORITE}
     date_field = query.choice("by", DATE_FIELDS, "due")
-    host = query.text("host")
+    name, name_prefix = _parse_prefix(query, "name")
+    host, host_prefix = _parse_prefix(query, "host")
     return CallFilter(
         NO_TENANT,
         statuses=query.choices("status", Status.values),
         tags=tags,
-        name=query.text("name"),
+        name=name,
+        name_prefix=name_prefix,
         host=host and host.lower(),
+        host_prefix=host_prefix.lower(),
         namespace=query.text("namespace"),
         correlation_id=query.identifier("correlationId"),
         replay_of=query.identifier("replayOf"),
         **_parse_dates(query, date_field),
     )
+
+
+def _parse_prefix(query: Query, parameter: str) -> tuple[str | None, str]:
+    """Return the whole value if it is in quotation marks, and otherwise the prefix."""
+    text = query.text(parameter) or ""
+    if len(text) > 2 and text[0] == text[-1] == '"':
+        return text[1:-1], ""
+    return None, text
 
 
 def _parse_dates(query: Query, date_field: str) -> dict[str, Any]:
