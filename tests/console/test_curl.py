@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import subprocess
+import time
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eventservice.console.calls.curl import CurlRequest, InvalidCurl, format_curl, parse_curl
+from eventservice.console.calls.curl import (
+    MAX_COMMAND_LENGTH,
+    MAX_NOTES,
+    CurlRequest,
+    InvalidCurl,
+    format_curl,
+    parse_curl,
+)
+from eventservice.console.calls.presenters.http_exchange import format_json
+from eventservice.console.calls.shell_words import split_words
 from tests.execution.hostile import answering
 
 
@@ -173,3 +184,59 @@ def test_a_command_copied_from_a_browser_is_imported() -> None:
 
 def test_no_part_of_a_command_is_executed() -> None:
     assert isinstance(parse_curl(f"curl {shlex.quote('http://x.test/$(touch /tmp/never)')}"), CurlRequest)
+
+
+# --- long and hostile input ---------------------------------------------------------------------------------------
+
+
+@given(st.text("ab '\"\\\n\t#|", max_size=40).filter(lambda text: "\\\n" not in text))
+def test_words_are_split_as_shlex_splits_them(text: str) -> None:
+    try:
+        expected = shlex.split(text)
+    except ValueError:
+        with pytest.raises(ValueError, match="not closed"):
+            split_words(text)
+    else:
+        assert split_words(text) == expected
+
+
+def test_a_command_that_is_too_long_is_refused() -> None:
+    line = "curl http://x.test/ --data-raw '"
+    filled = line + "x" * (MAX_COMMAND_LENGTH - len(line) - 1) + "'"
+    assert len(parse_curl(filled).body or "") > MAX_COMMAND_LENGTH - 100
+    with pytest.raises(InvalidCurl, match="At most"):
+        parse_curl(filled + " ")
+
+
+def test_headers_and_notes_are_bounded() -> None:
+    notes = parse_curl("curl http://x.test/ " + " ".join(f"-H 'b@d{n}: 1'" for n in range(1000))).notes
+    assert len(notes) == MAX_NOTES
+    with pytest.raises(InvalidCurl, match="more than 64 headers"):
+        parse_curl("curl http://x.test/ " + " ".join(f"-H 'X-{n}: 1'" for n in range(65)))
+
+
+HOSTILE = {
+    "one word": "curl http://x.test/ --data-raw {}", "quotes": "curl http://x.test/ --data-raw '{}'",
+    "unclosed": "curl '{}", "ansi": "curl $'{}'", "double": 'curl "{}"',
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "filling", ["x", "x ", "\\'", '\\"', "$'", '$"', "'\"", "\\\\", "$'\\", "-H 'b@d:1' ", "`", "^ "]
+)
+@pytest.mark.parametrize("template", HOSTILE.values(), ids=HOSTILE)
+def test_the_longest_command_is_read_in_linear_time(template: str, filling: str) -> None:
+    line = template.format(filling * (MAX_COMMAND_LENGTH // len(filling) - 50))
+    begin = time.process_time()
+    with contextlib.suppress(InvalidCurl):
+        parse_curl(line)
+    assert time.process_time() - begin < 15
+
+
+def test_a_deep_document_is_not_indented() -> None:
+    deep: Any = 0
+    for _ in range(500):
+        deep = [deep] * 1
+    assert len(format_json(deep)) == 1001
+    assert "\n" in format_json([[1]])

@@ -10,9 +10,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from urllib.parse import quote_plus
 
+from django.conf import settings
+
 from eventservice.console.calls.shell_words import has_expansions, is_windows_command, split_words
 from execution.outcome import METHODS
-from execution.url_rules import BadHeader, check_headers
+from execution.url_rules import MAX_HEADERS, BadHeader, check_headers
+
+# Enough for the largest body of a call with its escapes, and more headers and notes than anybody reads.
+MAX_COMMAND_LENGTH = settings.API_MAX_REQUEST_BYTES
+MAX_NOTES = 20
 
 
 class InvalidCurl(ValueError):
@@ -31,7 +37,7 @@ class CurlRequest:
     notes: list[str] = field(default_factory=list)
 
     def note(self, text: str) -> None:
-        if text not in self.notes:
+        if len(self.notes) < MAX_NOTES and text not in self.notes:
             self.notes.append(text)
 
     def has_header(self, name: str) -> bool:
@@ -86,6 +92,10 @@ _REDIRECTION = re.compile(r"[12&]?>{1,2}\S*")
 
 def parse_curl(text: str) -> CurlRequest:
     """Return the request that a curl command line makes. Raise InvalidCurl if it cannot be imported."""
+    if len(text) > MAX_COMMAND_LENGTH:
+        raise InvalidCurl(
+            f"The command has {len(text):,} characters. At most {MAX_COMMAND_LENGTH:,} can be imported."
+        )
     return _CurlParser(text).parse()
 
 
@@ -191,6 +201,8 @@ class _CurlParser:
         except BadHeader as error:
             self.request.note(f"A header was left out: {error}.")
             return
+        if len(self.request.headers) == MAX_HEADERS:
+            raise InvalidCurl(f"There are more than {MAX_HEADERS} headers.")
         self.request.headers.append((name, value))
 
     def add_raw_data(self, value: str) -> None:

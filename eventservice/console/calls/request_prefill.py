@@ -21,6 +21,9 @@ from orchestration.queries.calls import CallDetails
 from orchestration.retries import RetryPolicy
 from orchestration.states import FAVORITE, LIVE
 
+# A line for each item, with its indentation, can make a body thirty times as long.
+MAX_FORMATTED_LENGTH = 100_000
+
 
 def find_only_tenant() -> str:
     """Return the id of the active tenant if there is only one."""
@@ -100,7 +103,9 @@ def _format_json_body(request: CurlRequest) -> str | None:
         body = parse_json(request.body)
     except Problem:
         return None
-    return format_json(body) if isinstance(body, dict | list) else None
+    if not isinstance(body, dict | list):
+        return None
+    return request.body if len(request.body) > MAX_FORMATTED_LENGTH else format_json(body)
 
 
 def list_header_rows_without_values(data: QueryDict) -> list[HeaderRow]:

@@ -1,26 +1,31 @@
 """Splitting of a command line into words as bash does it.
 
-Browsers copy commands with ANSI-C quotes ($'…'), which POSIX and therefore shlex do not know.
+Browsers copy commands with ANSI-C quotes ($'…'), which POSIX and therefore shlex do not know. shlex also takes time in
+proportion to the square of a word's length.
 """
 
 from __future__ import annotations
 
 import re
-import shlex
+from collections.abc import Iterator
 
-# What shlex would read differently: line continuations, and the quotes of bash.
-_PIECES = re.compile(
+_QUOTED = (
     r"(?P<joined>\\\r?\n)"
     r"|(?P<ansi>\$'(?:\\.|[^'\\])*')"
     r"|(?P<single>'[^']*')"
     r'|(?P<double>\$?"(?:\\.|[^"\\])*")'
-    r"|(?P<escaped>\\.)",
-    re.DOTALL,
+    r"|(?P<escaped>\\.)"
+)
+_PIECES = re.compile(_QUOTED, re.DOTALL)
+# Every character belongs to exactly one token, so that reading takes time in proportion to the length.
+_TOKENS = re.compile(
+    rf"{_QUOTED}|(?P<space>[ \t\r\n]+)|(?P<plain>[^ \t\r\n'\"\\$]+|\$)|(?P<unclosed>.)", re.DOTALL
 )
 _EXPANSION = re.compile(r"(?<!\\)(?:\$[A-Za-z_{(]|`)")
 _ANSI = re.compile(
     r"\\(?:x([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{1,4})|U([0-9a-fA-F]{1,8})|([0-7]{1,3})|c(.)|(.))", re.DOTALL
 )
+_ESCAPE_IN_DOUBLE_QUOTES = re.compile(r"\\(\r?\n|.)", re.DOTALL)
 _ANSI_LETTERS = {
     "a": "\a", "b": "\b", "e": "\x1b", "E": "\x1b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v",
 }  # fmt: skip
@@ -28,7 +33,35 @@ _ANSI_LETTERS = {
 
 def split_words(text: str) -> list[str]:
     """Return the words without expanding anything. Raise ValueError if a quote is not closed."""
-    return shlex.split(_PIECES.sub(_to_posix, text))
+    return list(_iter_words(text))
+
+
+def _iter_words(text: str) -> Iterator[str]:
+    parts: list[str] = []
+    for token in _TOKENS.finditer(text):
+        if token.lastgroup not in ("joined", "space"):
+            parts.append(_read_token(token))
+        elif parts:
+            yield "".join(parts)
+            parts.clear()
+    if parts:
+        yield "".join(parts)
+
+
+def _read_token(token: re.Match[str]) -> str:
+    match token.lastgroup:
+        case "ansi":
+            return _decode_ansi_c(token[0][2:-1])
+        case "single":
+            return token[0][1:-1]
+        case "double":
+            return _ESCAPE_IN_DOUBLE_QUOTES.sub(_unescape_in_double_quotes, token[0].removeprefix("$")[1:-1])
+        case "escaped":
+            return token[0][1:]
+        case "plain":
+            return token[0]
+        case _:
+            raise ValueError("a quote is not closed")
 
 
 def has_expansions(text: str) -> bool:
@@ -41,22 +74,9 @@ def is_windows_command(text: str) -> bool:
     return bool(re.search(r"\^(?:\s|$)|\^%\^", _PIECES.sub("", text)))
 
 
-def _to_posix(piece: re.Match[str]) -> str:
-    match piece.lastgroup:
-        case "joined":
-            return " "
-        case "ansi":
-            return shlex.quote(_decode_ansi_c(piece[0][2:-1]))
-        case "double":
-            return re.sub(r"\\(\r?\n|.)", _unescape_in_double_quotes, piece[0].removeprefix("$"))
-        case _:
-            return piece[0]
-
-
 def _unescape_in_double_quotes(escape: re.Match[str]) -> str:
-    """Resolve the escapes that bash knows in double quotes and shlex does not."""
     escaped = escape[1]
-    if escaped in "$`":
+    if escaped in '"\\$`':
         return escaped
     return "" if escaped.endswith("\n") else escape[0]
 

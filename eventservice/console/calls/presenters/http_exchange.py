@@ -12,7 +12,7 @@ from typing import Any
 from django.http import QueryDict
 from django.urls import reverse
 
-from eventservice.api.parsers import parse_json
+from eventservice.api.parsers import is_too_deep, parse_json
 from eventservice.api.problems import Problem
 from eventservice.api.schema.calls import RetryPolicySchema
 from eventservice.console.calls.presenters.call_state import build_call_context
@@ -75,7 +75,9 @@ def _format_if_json(text: str) -> str | None:
 
 
 def format_json(value: object) -> str:
-    return json.dumps(value, indent=2, ensure_ascii=False)
+    """Return the value as indented JSON. What is nested very deeply stays on one line: its indentation would be longer than
+    the value by a factor of a thousand."""
+    return json.dumps(value, indent=None if is_too_deep(value) else 2, ensure_ascii=False)
 
 
 # --- the request --------------------------------------------------------------------------------------------------
