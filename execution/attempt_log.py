@@ -143,6 +143,15 @@ def assign_attempts(keys: Iterable[AttemptKey], node: uuid.UUID) -> None:
     )
 
 
+def drop_attempts_of(nodes: Collection[uuid.UUID], keys: Sequence[AttemptKey]) -> list[AttemptKey]:
+    """Return the attempts that none of these nodes has in progress."""
+    if not nodes or not keys:
+        return [*keys]
+    in_progress = HttpExecution.across_tenants.filter(finished_at=None, node__in=nodes)
+    theirs = set(in_progress.values_list("execution_id", flat=True))
+    return [key for key in keys if key.execution_id not in theirs]
+
+
 def _to_outcome_values(outcome: Outcome) -> tuple[Any, ...]:
     times = (outcome.timings.total_ms, outcome.timings.phases)
     match outcome:

@@ -21,11 +21,11 @@ from django.db import connection, transaction
 from django.db.models import F, Max, Model, QuerySet
 
 from eventservice.db.dialects import get_dialect
-from eventservice.db.leases import Fenced, Leases, pick_share
+from eventservice.db.leases import Fenced, Leases, pick_share, shorten_future_leases
 from eventservice.db.now import DbNow, render_now
 from eventservice.db.sql import as_uuid
 from eventservice.kernel.ids import new_id
-from timers.models import Node, NodeRole, TimerShard
+from timers.models import MAX_NODE_LEASE, MAX_NODE_LEASE_AHEAD, Node, NodeRole, TimerShard
 
 NODE_LEASE = timedelta(seconds=settings.NODE_LEASE_SECONDS)
 # Longer than a node's lease, so that a dead node is always reaped before its shards could be claimed.
@@ -135,7 +135,10 @@ def reap_dead_node(by: uuid.UUID | None = None) -> uuid.UUID | None:
 
     Locked rows are skipped. A node that froze inside a transaction would block this one as well; it is reaped once the
     database has ended that transaction.
+
+    A node whose lease ends too late, because the clock was set back, has as long as a lease to send a heartbeat.
     """
+    shorten_future_leases(Node.objects.all(), NODE_LEASE, MAX_NODE_LEASE)
     dead = list(Node.objects.dead().values_list("pk", flat=True))
     for owner_id in dead if by not in dead else []:
         with transaction.atomic():
@@ -181,7 +184,9 @@ def _list_nodes() -> list[_NodeState]:
     # Raw SQL, because it runs every second: through the ORM it took half of what an idle engine uses.
     now, values = render_now()
     with connection.cursor() as cursor:
-        cursor.execute(f"SELECT owner_id, role, lease_until >= {now} FROM nodes", values)
+        latest, latest_values = render_now(MAX_NODE_LEASE_AHEAD)
+        is_alive = f"lease_until >= {now} AND lease_until <= {latest}"
+        cursor.execute(f"SELECT owner_id, role, {is_alive} FROM nodes", [*values, *latest_values])
         return [_NodeState(as_uuid(owner_id), role, bool(alive)) for owner_id, role, alive in cursor]
 
 

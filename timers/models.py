@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Self
 
 from django.db import models
 from django.db.models import Q
 
 from eventservice.db.constraints import CompositeForeignKey, LongNamedIndex, PollingIndex
-from eventservice.db.leases import Lease
+from eventservice.db.leases import CLOCK_MARGIN, Lease
 from eventservice.db.now import DbNow
 from eventservice.kernel.tenancy import TenantScopedModel
 
@@ -97,6 +97,12 @@ class TimerShard(Lease):
         return str(self.shard_id)
 
 
+# The upper bound of NODE_LEASE_SECONDS, which may differ between nodes.
+MAX_NODE_LEASE = timedelta(seconds=30)
+# A node whose lease ends later is one from before the database's clock was set back, and has sent no heartbeat since.
+MAX_NODE_LEASE_AHEAD = MAX_NODE_LEASE + CLOCK_MARGIN
+
+
 class NodeRole(models.TextChoices):
     ENGINE = "engine"
     DISPATCHER = "dispatcher"
@@ -105,7 +111,7 @@ class NodeRole(models.TextChoices):
 
 class NodeQuerySet(models.QuerySet["Node"]):
     def dead(self) -> Self:
-        """Return the nodes that are not alive by the database's clock; see `Node.is_alive`."""
+        """Return the nodes whose lease has ended by the database's clock."""
         return self.filter(lease_until__lt=DbNow())
 
 
@@ -129,5 +135,8 @@ class Node(models.Model):
         return f"{self.role} {self.owner_id}"
 
     def is_alive(self, now: datetime) -> bool:
-        """Return whether the lease has not ended. The last instant of the lease still counts as alive."""
-        return self.lease_until >= now
+        """Return whether the lease has not ended. The last instant of the lease still counts as alive.
+
+        A lease that ends later than any lease can is void.
+        """
+        return now <= self.lease_until <= now + MAX_NODE_LEASE_AHEAD

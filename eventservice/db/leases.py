@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import Any
 
 from django.db import connection, models, transaction
-from django.db.models import F, Q
+from django.db.models import F, Q, QuerySet
 
 from eventservice.db.dialects import get_dialect
 from eventservice.db.now import DbNow
@@ -29,6 +29,20 @@ class Lease(models.Model):
 
     class Meta:
         abstract = True
+
+
+# A lease that ends this much later than its length allows was written before the database's clock was set back.
+CLOCK_MARGIN = timedelta(seconds=5)
+
+
+def shorten_future_leases(rows: QuerySet[Any], length: timedelta, max_length: timedelta | None = None) -> int:
+    """Shorten the leases that end later than any lease can, to this length. Return how many there were.
+
+    They are not taken away: the owner may be alive, and renews them in time. If it is not, they expire after the usual
+    time, and not after however long the clock was set back. `max_length` is the longest that a lease may have.
+    """
+    ahead = rows.filter(lease_until__gt=DbNow((max_length or length) + CLOCK_MARGIN))
+    return ahead.update(lease_until=DbNow(length)) if ahead.exists() else 0
 
 
 class Fenced(Exception):
@@ -71,12 +85,14 @@ class Leases:
     def renew(self) -> set[int]:
         """Extend all leases, and return the keys of those that another owner has taken.
 
-        The rows decide what is held. A release or a claim that failed halfway is corrected here.
+        The rows decide what is held. A release or a claim that failed halfway is corrected here. Leases of other owners
+        from before the clock was set back are shortened.
         """
         mine = self.model.objects.filter(owner_id=self.owner_id)
         with transaction.atomic():
             mine.update(lease_until=DbNow(self.length))
             still = dict(mine.values_list("pk", "version"))
+        shorten_future_leases(self.model.objects.all(), self.length)
         lost = {key for key, version in self.held.items() if still.get(key) != version}
         self.held = still
         return lost

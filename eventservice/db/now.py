@@ -54,9 +54,9 @@ def db_now() -> datetime:
         return as_utc(cursor.fetchone()[0])
 
 
-def render_now() -> Sql:
-    """Return the transaction's time as SQL, with its parameters."""
-    return _render(connection, timedelta())
+def render_now(offset: timedelta = timedelta()) -> Sql:
+    """Return the transaction's time, moved by `offset`, as SQL with its parameters."""
+    return _render(connection, offset)
 
 
 @contextmanager

@@ -15,11 +15,19 @@ from django.db import DatabaseError, InterfaceError, connection, transaction
 from django_q.models import Schedule
 from django_q.tasks import async_task
 
+from eventservice.db.errors import tolerate_outage
 from eventservice.db.now import DbNow
 from eventservice.kernel.logging import get_logger
 from eventservice.runtime.django_q_patch import run_patched_cluster, this_process
 from eventservice.runtime.models import Slot
-from eventservice.runtime.slots import cluster_name, consume_ticket, filter_slots, restart_chain, slot_name
+from eventservice.runtime.slots import (
+    cluster_name,
+    consume_ticket,
+    filter_slots,
+    find_stalled_chains,
+    restart_chain,
+    slot_name,
+)
 from eventservice.runtime.worker import ROLES, current_worker
 from orchestration.statistics.rollup import roll_up
 
@@ -31,6 +39,9 @@ TICKET_RETRY_SECONDS = 1.0
 # which may not exist.
 ROLL_UP_SECONDS = 0.5
 MAX_ROLL_UP_HANDOVERS = 5
+# What runs each minute is never scheduled further ahead than this, also if django-q2's clock, which is the machine's,
+# differs from the database's.
+MAX_SCHEDULED_AHEAD = timedelta(minutes=2)
 
 
 # --- tasks ----------------------------------------------------------------------------------------------------
@@ -46,6 +57,7 @@ def run_slice(slot: str, ticket: int) -> None:
             # The cluster may have begun to stop after the last slice of this worker, which still has its role.
             current_worker().run_for(0)
     elif _consume_ticket(slot, ticket):
+        correct_future_schedules()
         current_worker().run_for(settings.SLICE_SECONDS)
     this_process.exit_if_terminated()
 
@@ -72,10 +84,25 @@ def _consume_ticket(slot: str, ticket: int) -> bool:
 
 def restart_stalled_chains() -> None:
     """Restart each chain of this cluster that has stopped, for whatever reason. Runs once a minute."""
-    stale = DbNow(-timedelta(seconds=3 * settings.SLICE_SECONDS + settings.SHUTDOWN_SECONDS))
-    for name in filter_slots(ROLES).filter(taken_at__lt=stale).values_list("name", flat=True):
+    pause = timedelta(seconds=3 * settings.SLICE_SECONDS + settings.SHUTDOWN_SECONDS)
+    if not (stalled := find_stalled_chains(ROLES, pause)):
+        return
+    # If the clock was set forward, they are at work, and consume their next tickets meanwhile.
+    this_process.extend_task_deadline(2 * settings.SLICE_SECONDS + settings.FROZEN_SECONDS)
+    current_worker().run_for(2 * settings.SLICE_SECONDS)
+    if this_process.is_stopping():
+        return
+    for name, _ in stalled & find_stalled_chains(ROLES, pause):
         log.warning("chain_restarted", slot=name)
         restart_chain(name, _enqueue_slice)
+
+
+def correct_future_schedules() -> None:
+    """Make due what is scheduled further ahead than a minute allows, because the clock was set back."""
+    ahead = Schedule.objects.filter(cluster=cluster_name(), next_run__gt=DbNow(MAX_SCHEDULED_AHEAD))
+    with tolerate_outage(0.0):
+        if ahead.exists():
+            ahead.update(next_run=DbNow())
 
 
 def roll_up_calls(handovers: int = 0) -> None:

@@ -18,10 +18,13 @@ from django.conf import settings
 from django.db import DatabaseError, InterfaceError, transaction
 from django.db.models import F, Q, QuerySet
 
+from eventservice.db.leases import CLOCK_MARGIN, shorten_future_leases
 from eventservice.db.now import DbNow
 from eventservice.runtime.models import Slot
 
 ROLE_LEASE = timedelta(seconds=8)
+# By how much the database's clock may run faster than this process before it is considered set forward.
+MAX_DRIFT_SECONDS = 2.0
 
 EnqueueSlice = Callable[[str, int], object]
 
@@ -50,6 +53,15 @@ def consume_ticket(slot: str, ticket: int, enqueue: EnqueueSlice) -> bool:
     return bool(consumed)
 
 
+def find_stalled_chains(roles: Iterable[str], pause: timedelta) -> set[tuple[str, int]]:
+    """Return the slots of this cluster, with their tickets, whose last ticket was consumed longer than that ago.
+
+    Or in the future: then the clock was set back.
+    """
+    stalled = Q(taken_at__lt=DbNow(-pause)) | Q(taken_at__gt=DbNow(CLOCK_MARGIN))
+    return set(filter_slots(roles).filter(stalled).values_list("name", "ticket"))
+
+
 def restart_chain(slot: str, enqueue: EnqueueSlice) -> None:
     """Issue a fresh ticket and enqueue its slice. Every ticket that was issued before is void."""
     with transaction.atomic():
@@ -64,19 +76,40 @@ class RoleLease:
         self.owner_id = owner_id
         self.slot: str | None = None
         self._respect_expired_until = 0.0
+        # When the lease of each slot ended in this process's time, as it was last seen.
+        self._ends_at: dict[str, float] = {}
 
     def acquire(self, slot: str) -> bool:
         """Acquire or renew the lease of the slot's role. Return False if another process holds it."""
         try:
+            if slot != self.slot:
+                self._notice_clock_set_forward(slot)
             acquired = Slot.objects.filter(self._is_available(), name=slot).update(
                 owner_id=self.owner_id, lease_until=DbNow(ROLE_LEASE)
             )
         except (DatabaseError, InterfaceError):
             # The holder could not renew its lease either: it may do so first when the database is back.
-            self._respect_expired_until = time.monotonic() + ROLE_LEASE.total_seconds()
+            self._respect_expired_leases()
             raise
         self.slot = slot if acquired else None
+        if not acquired:
+            shorten_future_leases(Slot.objects.filter(name=slot), ROLE_LEASE)
         return bool(acquired)
+
+    def _notice_clock_set_forward(self, slot: str) -> None:
+        """Leave a lease that expired because the clock was set forward to its holder, who had no time to renew it.
+
+        In this process's time, the end of a lease never comes nearer than it was.
+        """
+        leased = Slot.objects.filter(name=slot, lease_until__isnull=False)
+        for lease_until, now in leased.values_list("lease_until", DbNow()):
+            ends_at = time.monotonic() + (lease_until - now).total_seconds()
+            if ends_at < self._ends_at.get(slot, ends_at) - MAX_DRIFT_SECONDS:
+                self._respect_expired_leases()
+            self._ends_at[slot] = ends_at
+
+    def _respect_expired_leases(self) -> None:
+        self._respect_expired_until = time.monotonic() + ROLE_LEASE.total_seconds()
 
     def _is_available(self) -> Q:
         available = Q(owner_id=None) | Q(owner_id=self.owner_id)

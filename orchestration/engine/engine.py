@@ -23,7 +23,7 @@ from eventservice.kernel.faults import trigger_fault
 from eventservice.kernel.logging import get_logger
 from eventservice.tenants.directory import get_max_shards
 from execution.attempt_builder import Signer, build_attempt, check_target
-from execution.attempt_log import AttemptKey, list_orphaned_attempts
+from execution.attempt_log import AttemptKey, drop_attempts_of, list_orphaned_attempts
 from execution.egress import Egress
 from execution.outcome import Attempt, Errored, Outcome, Responded
 from execution.redaction import redact_outcome
@@ -310,9 +310,12 @@ class Engine:
         """Resolve the attempts of nodes that are gone, and overdue ones: one batch a pass, so that heartbeats and calls
         go on meanwhile."""
         resolved = self._resolve(list_orphaned_attempts(list_node_ids, WATCHDOG_BATCH_SIZE), resolve_orphaned)
-        # This engine's own overdue attempts are left to its egress, and must not crowd out the others.
+        # Overdue attempts of other nodes are left to them: if they are dead, they are reaped. Their calls may be past
+        # the deadline only because the clock was set forward. This engine's own are left to its egress, and must not
+        # crowd out the others.
+        others = [node for node in list_node_ids() if node != self.membership.owner_id]
         overdue = lifecycle.list_overdue_attempts(WATCHDOG_BATCH_SIZE + len(self.in_flight))
-        resolved += self._resolve(overdue, lifecycle.resolve_interrupted)
+        resolved += self._resolve(drop_attempts_of(others, overdue), lifecycle.resolve_interrupted)
         if resolved:
             self._due["sweep"] = 0.0
 

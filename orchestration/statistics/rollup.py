@@ -50,6 +50,8 @@ HOUR_RETENTION = timedelta(days=90)
 MAX_HISTORY = timedelta(days=30)
 # A minute is covered this long after its end: whatever was submitted in it has been committed by then.
 SETTLING_TIME = timedelta(seconds=15)
+# The clock was set back at most this long before a round notices.
+MAX_RECOUNTED = timedelta(minutes=10)
 # The approximate number of calls in a piece of work. One minute may have more.
 CHUNK_CALLS = 20_000
 # How many open minutes of a tenant one round looks at. The more calls a minute has, the longer it waits to be counted
@@ -109,6 +111,10 @@ def _read_marks(now: datetime) -> list[RollupMark]:
         if tenant_id not in known
     ]
     RollupMark.objects.bulk_create(fresh, ignore_conflicts=True)
+    # The clock was set back: the minutes that come again are counted again.
+    ahead = RollupMark.across_tenants.filter(covered_until__gt=now)
+    again_from = round_down(now - MAX_RECOUNTED, STEP[MINUTE])
+    ahead.update(covered_until=again_from, counted_until=again_from, version=F("version") + 1)
     return list(RollupMark.across_tenants.order_by("counted_until", "pk"))
 
 

@@ -34,7 +34,7 @@ pytestmark = pytest.mark.django_db
 def join(role: str = "engine") -> Node:
     return Node.objects.create(
         owner_id=new_id(), role=role, hostname="h", process_id=1, started_at=DbNow(),
-        lease_until=DbNow(timedelta(minutes=1)), in_flight=3,
+        lease_until=DbNow(timedelta(seconds=8)), in_flight=3,
     )  # fmt: skip
 
 

@@ -47,7 +47,7 @@ def create_nodes(*roles: str) -> None:
     for role in roles:
         Node.objects.create(
             owner_id=new_id(), role=role, hostname="here", process_id=1, started_at=NOON,
-            lease_until=NOON + MINUTE,
+            lease_until=NOON + timedelta(seconds=8),
         )  # fmt: skip
 
 

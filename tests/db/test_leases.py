@@ -124,3 +124,17 @@ def test_a_claim_whose_response_was_lost_is_held_after_the_next_renewal(later: L
     ours.held.clear()
     assert ours.renew() == set()
     assert ours.held == {1: 1}
+
+
+def test_a_lease_from_before_the_clock_was_set_back_expires_unless_it_is_renewed(later: Later) -> None:
+    dead, alive, other = build_leases(), build_leases(), build_leases()
+    with later(timedelta(days=1)):
+        dead.claim(1)
+        alive.claim(2)
+    other.renew()
+    with later(LENGTH):
+        assert not other.claim(1)
+        assert alive.renew() == set()
+    with later(LENGTH + timedelta(milliseconds=1)):
+        assert other.claim(1)
+        assert not other.claim(2)

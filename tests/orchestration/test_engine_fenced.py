@@ -11,6 +11,7 @@ from django.db.models import F
 from eventservice.db.now import pin_time
 from eventservice.kernel.ids import new_id
 from execution.attempt_log import list_orphaned_attempts
+from execution.models import HttpExecution
 from orchestration import lifecycle
 from orchestration.engine import engine as engine_module
 from orchestration.engine.engine import HEARTBEAT_SECONDS, SWEEP_SECONDS, PassResult, resolve_stuck_calls
@@ -159,7 +160,11 @@ def test_attempts_of_a_reaped_node_are_repeated_by_another(tenant: Any) -> None:
     assert list_attempts(tenant, service_call_id)[0].error_kind == "Interrupted"
 
 
-@pytest.mark.parametrize("gone", [True, False], ids=["their node is no more", "they are overdue"])
+@pytest.mark.parametrize(
+    "gone",
+    [True, False],
+    ids=["their node is no more", "they are overdue, and their own node does not know them"],
+)
 def test_many_lost_attempts_are_resolved_one_batch_a_pass_between_heartbeats(
     tenant: Any, manual_engine: ManualEngine, gone: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,6 +174,8 @@ def test_many_lost_attempts_are_resolved_one_batch_a_pass_between_heartbeats(
     with pin_time(add_to_noon(20)):
         (manual_engine.membership.leave if gone else partial(manual_engine.membership.heartbeat, 5))()
         engine = build_engine(FakeEgress())
+        if not gone:
+            HttpExecution.across_tenants.update(node=engine.membership.owner_id)
         resolved: list[int] = []
         beats: list[int] = []
         monkeypatch.setattr(engine.membership, "heartbeat", beats.append)
@@ -187,3 +194,18 @@ def test_an_engine_does_not_consider_its_own_attempts_lost(tenant: Any) -> None:
             engine.poll_once(0)
     assert get_status(tenant, service_call_id) == "Running"
     assert len(engine.in_flight) == 1
+
+
+def test_overdue_attempts_of_a_node_that_is_alive_are_left_to_it(
+    tenant: Any, manual_engine: ManualEngine
+) -> None:
+    """They may be past their deadline only because the clock was set forward."""
+    service_call_id = submit(tenant, timeout_seconds=1)
+    manual_engine.start()
+    with pin_time(add_to_noon(60)):
+        manual_engine.membership.heartbeat(1)
+        engine = build_engine(FakeEgress())
+        for _ in range(5):
+            engine.clock.advance(SWEEP_SECONDS)
+            engine.poll_once(0)
+    assert get_status(tenant, service_call_id) == "Running"

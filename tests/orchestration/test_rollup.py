@@ -270,3 +270,13 @@ def test_calls_written_into_the_past_are_counted_after_forgetting_the_rollups(te
     forget_rollups(tenant.pk)
     roll_up(LONG)
     assert sorted(read_counts(tenant, "hour")) == [NOON - timedelta(days=5), NOON - timedelta(hours=5)]
+
+
+def test_minutes_that_come_again_when_the_clock_is_set_back_are_counted_again(tenant: Tenant) -> None:
+    late = NOON + timedelta(hours=2)
+    with pin_time(late):
+        roll_up(LONG)
+    create_call(tenant, NOON + timedelta(minutes=31))
+    with pin_time(NOON + timedelta(minutes=33)):
+        roll_up(LONG)
+    assert read_counts(tenant) == {NOON + timedelta(minutes=31): [1, 0, 0]}

@@ -175,3 +175,12 @@ def test_deliveries_append_no_events(subscribe: Subscribe, deliver: Deliver) -> 
     _publish(2)
     deliver()
     assert OutboxEvent.across_tenants.count() == 2
+
+
+def test_a_delivery_from_before_the_clock_was_set_back_is_sent(
+    subscribe: Subscribe, receiver: Receiver, deliver: Deliver, at_noon: datetime
+) -> None:
+    subscribe()
+    with pin_time(at_noon + timedelta(days=400)):
+        _publish()
+    assert deliver().delivered == 1

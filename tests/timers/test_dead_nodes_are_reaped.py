@@ -122,3 +122,28 @@ def test_one_of_many_nodes_that_find_a_dead_node_reaps_it(elsewhere: Callable[..
 
     reaped = [future.result(30) for future in [elsewhere(reap) for _ in range(6)]]
     assert sorted(map(str, reaped)) == sorted([str(member.owner_id), *["None"] * 5])
+
+
+def test_a_node_that_died_before_the_clock_was_set_back_is_reaped_like_any_other() -> None:
+    with pin_time(NOON + timedelta(minutes=1)):
+        dead = join_node()
+    assert [node.is_alive(NOON) for node in Node.objects.all()] == [False]
+    assert list_live_node_ids(NodeRole.ENGINE) == frozenset()
+    other = join_node()
+    assert reap_dead_node(by=other.owner_id) is None
+    with pin_time(JUST_ALIVE):
+        other.heartbeat(0)
+        assert reap_dead_node(by=other.owner_id) is None
+    with pin_time(DEAD):
+        assert reap_dead_node(by=other.owner_id) == dead.owner_id
+
+
+def test_a_node_that_lives_when_the_clock_is_set_back_is_not_reaped() -> None:
+    with pin_time(NOON + timedelta(minutes=1)):
+        alive, other = join_node(), join_node()
+    assert reap_dead_node(by=other.owner_id) is None
+    for seconds in range(0, 20, 2):
+        with pin_time(NOON + timedelta(seconds=seconds)):
+            for node in (alive, other):
+                node.heartbeat(0)
+            assert reap_dead_node(by=other.owner_id) is None

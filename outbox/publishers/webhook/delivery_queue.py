@@ -17,6 +17,7 @@ from django.db import transaction
 from django.db.models import F, Min, OuterRef, QuerySet, Subquery
 
 from eventservice.db.bulk import execute_rows
+from eventservice.db.leases import CLOCK_MARGIN
 from eventservice.db.now import DbNow, db_now
 from eventservice.kernel.backoff import full_jitter
 from outbox.models import DeliveryState, WebhookDelivery, WebhookEndpoint
@@ -24,6 +25,8 @@ from outbox.models import DeliveryState, WebhookDelivery, WebhookEndpoint
 # About three days on average: a receiver may be unavailable over a weekend.
 MAX_ATTEMPTS = 36
 MIN_RETRY_SECONDS, MAX_RETRY_SECONDS = 5.0, 6 * 3600.0
+# No delivery waits longer than this, except that the clock was set back.
+MAX_AHEAD = timedelta(seconds=MAX_RETRY_SECONDS) + CLOCK_MARGIN
 # Longer than a batch can take: until then no other process sends what this one is sending.
 DELIVERY_LEASE = timedelta(seconds=60)
 # How long deliveries that cannot be signed wait for a readable secret.
@@ -83,8 +86,17 @@ def list_due_endpoints() -> tuple[list[WebhookEndpoint], float]:
     if not waiting:
         return [], IDLE_SECONDS
     now = db_now()
+    for endpoint in waiting:
+        if endpoint.due_at > now + MAX_AHEAD:
+            endpoint.due_at = _make_future_deliveries_due(endpoint, now)
     later = [(endpoint.due_at - now).total_seconds() for endpoint in waiting if endpoint.due_at > now]
     return [endpoint for endpoint in waiting if endpoint.due_at <= now], min([IDLE_SECONDS, *later])
+
+
+def _make_future_deliveries_due(endpoint: WebhookEndpoint, now: datetime) -> datetime:
+    """Make deliveries due that wait longer than any retry does, because the clock was set back."""
+    filter_pending(endpoint).filter(next_attempt_at__gt=now + MAX_AHEAD).update(next_attempt_at=now)
+    return now
 
 
 @transaction.atomic

@@ -1,0 +1,54 @@
+"""django-q2's queue in the database, by the database's clock instead of each machine's.
+
+An entry is locked while a cluster works on it. django-q2 also locks new entries, until the present, so an entry that was
+written before the clock was set back would wait until the clock has caught up. Here new entries are not locked, and a
+lock that lasts longer than any lock can is void: a task that is delivered twice does nothing the second time, because
+its ticket has been consumed.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from django.db.models import Q, QuerySet
+from django_q.brokers.orm import ORM
+from django_q.conf import Conf
+from django_q.models import OrmQ
+
+from eventservice.db.leases import CLOCK_MARGIN
+from eventservice.db.now import DbNow
+
+# Processes of an older release compare the lock with the present, so it must not be null.
+NOT_LOCKED = datetime(1970, 1, 2, tzinfo=UTC)
+
+
+class DatabaseClockBroker(ORM):  # type: ignore[misc]  # django-q2 has no types
+    def enqueue(self, task: str) -> int:
+        entry = self.get_connection().create(key=self.list_key, payload=task, lock=NOT_LOCKED)
+        return int(entry.pk)
+
+    def dequeue(self) -> list[tuple[int, str]]:
+        """Lock the first free entries, and return their ids and tasks. Without any, wait a moment."""
+        found = list(self._select_free().order_by("id")[: Conf.BULK])
+        if not found:
+            time.sleep(Conf.POLL)
+        return [(entry.pk, entry.payload) for entry in found if self._lock(entry)]
+
+    def _lock(self, entry: OrmQ) -> bool:
+        """Lock the entry, unless another cluster was faster."""
+        same = self.get_connection().filter(pk=entry.pk, lock=entry.lock)
+        return bool(same.update(lock=DbNow(timedelta(seconds=Conf.RETRY))))
+
+    def queue_size(self) -> int:
+        return self._select_free().count()
+
+    def lock_size(self) -> int:
+        return int(self.get_connection().filter(key=self.list_key).count()) - self.queue_size()
+
+    def _select_free(self) -> QuerySet[Any]:
+        longest = timedelta(seconds=Conf.RETRY) + CLOCK_MARGIN
+        is_free = Q(lock__lte=DbNow()) | Q(lock__gt=DbNow(longest))
+        entries: QuerySet[Any] = self.get_connection().filter(is_free, key=self.list_key)
+        return entries

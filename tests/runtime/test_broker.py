@@ -1,0 +1,74 @@
+"""The queue of the cluster's tasks goes by the database's clock, and goes on when that is set."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django_q.brokers import get_broker
+from django_q.conf import Conf
+from django_q.models import OrmQ
+
+from eventservice.db.now import DbNow
+from eventservice.runtime.broker import DatabaseClockBroker
+from tests.database_clock import set_clock_back
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def broker(monkeypatch: pytest.MonkeyPatch) -> DatabaseClockBroker:
+    monkeypatch.setattr(Conf, "POLL", 0.0)
+    found = get_broker()
+    assert isinstance(found, DatabaseClockBroker)
+    return found
+
+
+def test_tasks_are_delivered_once_and_in_order(broker: DatabaseClockBroker) -> None:
+    first, second = broker.enqueue("first"), broker.enqueue("second")
+    assert broker.dequeue() == [(first, "first")]
+    assert (broker.queue_size(), broker.lock_size()) == (1, 1)
+    assert broker.dequeue() == [(second, "second")]
+    assert broker.dequeue() == []
+    broker.acknowledge(first)
+    assert [entry.pk for entry in OrmQ.objects.all()] == [second]
+
+
+def test_a_task_whose_worker_died_is_delivered_again(broker: DatabaseClockBroker) -> None:
+    key = broker.enqueue("task")
+    broker.dequeue()
+    set_clock_back(-Conf.RETRY + 5)
+    assert broker.dequeue() == []
+    set_clock_back(-10)
+    assert broker.dequeue() == [(key, "task")]
+
+
+@pytest.mark.parametrize("seconds", [60, 86_400])
+def test_a_task_that_was_enqueued_before_the_clock_was_set_back_is_delivered(
+    broker: DatabaseClockBroker, seconds: int
+) -> None:
+    key = broker.enqueue("task")
+    set_clock_back(seconds)
+    assert broker.dequeue() == [(key, "task")]
+
+
+def test_a_lock_that_lasts_longer_than_any_is_void(broker: DatabaseClockBroker) -> None:
+    key = broker.enqueue("task")
+    broker.dequeue()
+    set_clock_back(5)
+    assert broker.dequeue() == []
+    set_clock_back(10)
+    assert broker.dequeue() == [(key, "task")]
+    assert broker.dequeue() == []
+
+
+def test_another_queue_has_tasks_of_its_own(broker: DatabaseClockBroker) -> None:
+    broker.enqueue("task")
+    assert DatabaseClockBroker(list_key="other").dequeue() == []
+
+
+def test_a_cluster_that_is_faster_gets_the_task(broker: DatabaseClockBroker) -> None:
+    broker.enqueue("task")
+    (entry,) = OrmQ.objects.all()
+    OrmQ.objects.update(lock=DbNow(timedelta(seconds=1)))
+    assert not broker._lock(entry)
