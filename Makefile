@@ -2,24 +2,32 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+DEV_STAMP := $(VENV)/.installed-dev
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps
 
 .DEFAULT_GOAL := help
-.PHONY: help install run services services-status services-down test lint openapi chaos bench demo screenshots lock clean
+.PHONY: help install install-dev run services services-status services-down test lint openapi chaos bench demo screenshots lock clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-install: $(STAMP) ## create .venv and install requirements.lock into it
+install: $(STAMP) ## create .venv with what the service needs (requirements.lock)
 
-# The stamp depends on the lock, so that a changed lock is installed once and an unchanged one costs nothing.
-# --clear removes packages of an older lock.
+install-dev: $(DEV_STAMP) ## create .venv with the tools for development, too (requirements-dev.lock)
+
+# A stamp depends on its lock, so that a changed lock is installed once and an unchanged one costs nothing.
+# --clear removes packages of an older lock, and the other stamp.
 $(STAMP): requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "Python 3.11 or newer is needed; '$(PYTHON)' is $$($(PYTHON) -V 2>&1). Try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || \
 	  { echo "'$(PYTHON)' cannot create a virtual environment. On Debian or Ubuntu: apt-get install python3-venv"; exit 1; }
 	$(PYTHON) -m venv --clear $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements.lock
+	$(PIP_INSTALL) -r requirements.lock
+	@touch $@
+
+$(DEV_STAMP): requirements-dev.lock $(STAMP)
+	$(PIP_INSTALL) -r requirements-dev.lock
 	@touch $@
 
 run: install ## start the whole system on this machine
@@ -34,10 +42,10 @@ services-status: ## print which of these servers are running, and their URLs
 services-down: ## stop the servers that `make services` started
 	tools/services/services down $(NAMES)
 
-test: install ## run the tests on SQLite, and on PostgreSQL and MariaDB if they are running (`make services`)
+test: install-dev ## run the tests on SQLite, and on PostgreSQL and MariaDB if they are running (`make services`)
 	tools/test.sh $(ARGS)
 
-lint: install ## run ruff, its formatter and mypy
+lint: install-dev ## run ruff, its formatter and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -46,7 +54,7 @@ openapi: install ## update docs/openapi.json
 	$(BIN)/python manage.py spectacular --validate --fail-on-warn --format openapi-json --file docs/openapi.json
 
 # Not in parallel: these tests kill processes and measure time, and would disturb each other.
-chaos: install ## run the long tests that kill processes and brokers
+chaos: install-dev ## run the long tests that kill processes and brokers
 	$(BIN)/python -m pytest -m "chaos or slow"
 
 bench: install ## run the benchmarks, or one: make bench NAME=burst; compare with a commit: make bench NAME=burst AGAINST=main~5
@@ -55,10 +63,10 @@ bench: install ## run the benchmarks, or one: make bench NAME=burst; compare wit
 demo: install ## show the running system with sample calls
 	$(BIN)/python manage.py demo
 
-screenshots: install ## update docs/screenshots from a system with sample calls (needs chromium)
+screenshots: install-dev ## update docs/screenshots from a system with sample calls (needs chromium)
 	$(BIN)/python -m tools.screenshots $(ARGS)
 
-lock: ## update requirements.lock from pyproject.toml: make lock ARGS=--upgrade takes the newest versions
+lock: ## update both requirements files from pyproject.toml: make lock ARGS=--upgrade takes the newest versions
 	PYTHON=$(PYTHON) tools/lock.sh $(ARGS)
 
 clean: ## remove .venv and every cache

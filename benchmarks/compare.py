@@ -202,9 +202,12 @@ def check_out(commit: str, parent: Path | None) -> Iterator[Tree]:
 
 
 def find_python(tree: Path, folder: Path) -> Path:
-    """Return this Python if both trees have the same requirements; else install the tree's into a new environment."""
+    """Return this Python if both trees have the same requirements; else install the tree's into a new environment.
+
+    In older commits, requirements.lock also has the tools for development, as requirements-dev.lock has now.
+    """
     requirements = tree / "requirements.lock"
-    if requirements.read_bytes() == (REPOSITORY / "requirements.lock").read_bytes():
+    if requirements.read_bytes() in [path.read_bytes() for path in REPOSITORY.glob("requirements*.lock")]:
         return Path(sys.executable)
     log_progress("the commit has other requirements: installing them into a temporary environment")
     return create_virtual_environment(

@@ -18,6 +18,7 @@ from benchmarks.compare import (
     Verdict,
     compare_runs,
     find_direction,
+    find_python,
     flatten_figures,
     judge,
     parse_output,
@@ -227,3 +228,9 @@ def test_the_last_line_of_the_output_is_the_document() -> None:
     assert parse_output('a warning\n{"figures": {}}\n') == {"figures": {}}
     with pytest.raises(BenchmarkError, match="printed no figures"):
         parse_output("")
+
+
+@pytest.mark.parametrize("lock", ["requirements.lock", "requirements-dev.lock"])
+def test_a_commit_with_the_same_requirements_runs_with_this_python(tmp_path: Path, lock: str) -> None:
+    (tmp_path / "requirements.lock").write_bytes((REPOSITORY / lock).read_bytes())
+    assert find_python(tmp_path, tmp_path) == Path(sys.executable)

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Writes requirements.lock from pyproject.toml: one file for every platform and for Python 3.11 or newer. A version stays
+# Writes two files from pyproject.toml, each for every platform and for Python 3.11 or newer: requirements.lock is what
+# production needs, and requirements-dev.lock is that and the tools for development, in the same versions. A version stays
 # as it is unless pyproject.toml excludes it; `tools/lock.sh --upgrade` takes the newest versions.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -13,8 +14,16 @@ if [ -z "$uv" ]; then
     uv=$scratch/bin/uv
 fi
 
-# The file must install from any package index, so it contains no addresses, paths or host names.
-"$uv" pip compile pyproject.toml \
-    --universal --python-version 3.11 --all-extras --generate-hashes \
-    --no-emit-index-url --no-emit-find-links --no-annotate \
-    --custom-compile-command tools/lock.sh --quiet --output-file requirements.lock "$@"
+# lock FILE ARGUMENT …: writes one file. It must install from any package index, so it contains no addresses, paths or host
+# names.
+lock() {
+    local file=$1
+    shift
+    "$uv" pip compile pyproject.toml \
+        --universal --python-version 3.11 --generate-hashes \
+        --no-emit-index-url --no-emit-find-links --no-annotate \
+        --custom-compile-command tools/lock.sh --quiet --output-file "$file" "$@"
+}
+
+lock requirements.lock --extra mariadb "$@"
+lock requirements-dev.lock --all-extras --constraints requirements.lock "$@"
