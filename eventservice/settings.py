@@ -18,6 +18,8 @@ ENVIRONMENT = env.choice("ENVIRONMENT", "development", ("development", "producti
 PRODUCTION = ENVIRONMENT == "production"
 DEBUG = env.boolean("DEBUG", False)
 SECRET_KEY = env.secret("SECRET_KEY", "development-only-" + "k" * 40, production=PRODUCTION)
+# Keys that the SECRET_KEY has replaced: what was signed or hashed with them remains valid.
+SECRET_KEY_FALLBACKS = env.strings("SECRET_KEY_FALLBACKS")
 # Fernet keys, as `manage.py newkey` prints them, the newest first: the first encrypts, and all of them decrypt.
 ENCRYPTION_KEYS = env.strings("ENCRYPTION_KEYS", check=check_encryption_key)
 ALLOWED_HOSTS = env.strings(

@@ -70,9 +70,9 @@ class SubmitServiceCall:
         return max(now, self.due_at or now)
 
     @property
-    def fingerprint(self) -> str:
+    def content_hash(self) -> str:
         """A hash of what a repeat under the same idempotency key must have in common with the first submission. For a
-        replay that is the origin alone, because the origin's tags may have changed."""
+        replay that is the origin alone, because the origin's tags may have changed. It must not be stored, because the content includes secrets: see `orchestration.fingerprints`."""
         content: list[object] = [str(self.replay_of)] if self.replay_of else [
             self.id_was_given and str(self.service_call_id),
             self.name, self.request.method, self.request.url, self.request.headers, self.request.body,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import hmac
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING
@@ -71,6 +72,19 @@ class Reencryption:
             if len(self.examples) < MAX_EXAMPLES:
                 self.examples.append(description)
             return stored
+
+
+def derive_keys(purpose: str) -> list[bytes]:
+    """Return the keys for one purpose: the first is the current one, the others are those that it has replaced.
+
+    They depend on the SECRET_KEY and not on the ENCRYPTION_KEYS. These are removed when everything has been encrypted
+    again, while a keyed hash cannot be computed again without its content.
+    """
+    secrets = (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)
+    return [
+        hmac.digest(secret.encode(), f"eventservice: {purpose}".encode(), hashlib.sha256)
+        for secret in secrets
+    ]
 
 
 def _decrypt_with(fernet: Fernet | MultiFernet, stored: str) -> str:

@@ -62,8 +62,9 @@ def find_key(text: str) -> ApiKey | None:
     key_id, secret = (parts[2], parts[3]) if well_formed else ("", "")
     of_active = Q(tenant=None) | Q(tenant__active=True)
     key = ApiKey.across_tenants.filter(_usable(), of_active, key_id=key_id).first()
-    matches = hmac.compare_digest(_hash(secret), key.secret_hash if key else "")
-    return key if matches else None
+    stored = key.secret_hash if key else ""
+    matches = [hmac.compare_digest(found, stored) for found in _list_hashes(secret)]
+    return key if any(matches) else None
 
 
 def _usable() -> Q:
@@ -175,4 +176,10 @@ def _random(length: int) -> str:
 
 
 def _hash(secret: str) -> str:
-    return hmac.new(settings.SECRET_KEY.encode(), secret.encode(), hashlib.sha256).hexdigest()
+    return _list_hashes(secret)[0]
+
+
+def _list_hashes(secret: str) -> list[str]:
+    """Return the hash with the SECRET_KEY, and those with the keys that it has replaced."""
+    keys = (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)
+    return [hmac.new(key.encode(), secret.encode(), hashlib.sha256).hexdigest() for key in keys]

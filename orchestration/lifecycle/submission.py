@@ -21,6 +21,7 @@ from execution.redaction import encrypt_headers
 from orchestration.admission import AdmissionRefused, find_room, take_room
 from orchestration.commands import SubmitServiceCall
 from orchestration.events import EventType
+from orchestration.fingerprints import matches_fingerprint, seal_fingerprint
 from orchestration.models import ServiceCall, ServiceCallTag
 from orchestration.states import Status
 from outbox.writer import Event, append_events
@@ -117,7 +118,11 @@ class _Known(NamedTuple):
 
 
 def _to_known(command: SubmitServiceCall) -> _Known:
-    return _Known(command.service_call_id, command.fingerprint)
+    return _Known(command.service_call_id, _build_fingerprint(command))
+
+
+def _build_fingerprint(command: SubmitServiceCall) -> str:
+    return seal_fingerprint(command.tenant_id, command.idempotency_key or "", command.content_hash)
 
 
 def _find_known(commands: Sequence[SubmitServiceCall]) -> dict[Any, _Known]:
@@ -136,7 +141,8 @@ def _find_known(commands: Sequence[SubmitServiceCall]) -> dict[Any, _Known]:
 
 
 def _build_repeat(command: SubmitServiceCall, known: _Known) -> Submitted:
-    if known.fingerprint != command.fingerprint:
+    key = command.idempotency_key or ""
+    if not matches_fingerprint(known.fingerprint, command.tenant_id, key, command.content_hash):
         if command.idempotency_key is None:
             raise Conflict(
                 "already_exists",
@@ -200,7 +206,7 @@ def build_row(
     return (
         command.tenant_id, command.service_call_id, command.name, Status.SCHEDULED.value, now, timer.due_at,
         spec, command.namespace, command.external_id, timer.host, command.idempotency_key,
-        None if command.idempotency_key is None else command.fingerprint, command.correlation_id, command.replay_of,
+        None if command.idempotency_key is None else _build_fingerprint(command), command.correlation_id, command.replay_of,
         policy.to_stored() if policy else None, command.timeout_seconds,
         command.response_contract.value, command.delivery.value, 0, 0, False, FIRST_FREE_SEQ,
     )  # fmt: skip

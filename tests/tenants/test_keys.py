@@ -41,6 +41,17 @@ def test_the_secret_is_not_stored(tenant: Tenant) -> None:
     )  # keyed: worthless without SECRET_KEY
 
 
+def test_a_key_is_found_while_the_secret_key_that_was_replaced_is_known(
+    tenant: Tenant, settings: Any
+) -> None:
+    key, text = create_key(tenant.tenant_id, ["read"])
+    replaced, settings.SECRET_KEY = settings.SECRET_KEY, "new"
+    assert find_key(text) is None
+    settings.SECRET_KEY_FALLBACKS = ["older", replaced]
+    assert find_key(text) == key
+    assert find_key(create_key(tenant.tenant_id, ["read"])[1]) is not None
+
+
 def test_a_key_is_found_with_all_its_rights(tenant: Tenant, at_noon: datetime) -> None:
     key, text = create_key(tenant.tenant_id, ["write", "read"], name="ci")
     found = find_key(text)
