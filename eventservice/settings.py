@@ -116,7 +116,7 @@ Q_CLUSTER = {
     # Also part of the names of slots, which have 40 characters with the role: see docs/decisions/0001.
     "cluster_name": env.string("CLUSTER_NAME", "eventservice", max_length=29),
     "orm": "default",
-    "broker_class": "eventservice.runtime.broker.DatabaseClockBroker",
+    "broker_class": "eventservice.runtime.broker.PatientBroker",
     "workers": 2,
     "timeout": FROZEN_SECONDS,
     "retry": FROZEN_SECONDS + SHUTDOWN_SECONDS + 25,

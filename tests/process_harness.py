@@ -150,6 +150,20 @@ def _read_state(pid: int) -> str:
     return _read_stat(pid)[0]
 
 
+def is_living(pid: int) -> bool:
+    return _read_state(pid) not in "ZX"
+
+
+def list_group(leader: int) -> list[int]:
+    """Return the living processes of a process group."""
+    return [pid for pid in _list_pids() if _read_group(pid) == leader and is_living(pid)]
+
+
+def find_children(parent: int) -> list[int]:
+    """Return the living processes that this one has forked."""
+    return [pid for pid in _list_pids() if int(_read_stat(pid)[1]) == parent and is_living(pid)]
+
+
 def _read_group(pid: int) -> int:
     return int(_read_stat(pid)[2])
 

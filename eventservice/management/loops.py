@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import signal
+import sys
 from typing import Generic, TypeVar
 
 from django.conf import settings
@@ -11,7 +11,8 @@ from django.db import connection
 
 from eventservice.db.dialects import get_dialect
 from eventservice.db.errors import tolerate_outage
-from eventservice.runtime.worker import WorkerRole
+from eventservice.runtime.cluster_process import EXIT_INCOMPLETE, ClusterProcess
+from eventservice.runtime.worker import WorkerRole, report_stop
 
 R = TypeVar("R", bound=WorkerRole)
 
@@ -36,15 +37,19 @@ class RoleCommand(BaseCommand, Generic[R]):
         role = self.build()
         if once:
             self.run_once(role)
+            role.stop(settings.SHUTDOWN_SECONDS)
         else:
             _run_until_signal(role)
-        role.stop(settings.SHUTDOWN_SECONDS)
 
 
 def _run_until_signal(role: WorkerRole) -> None:
-    stopping: list[int] = []
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda number, frame: stopping.append(number))
-    while not stopping:
-        with tolerate_outage():
-            role.step(MAX_IDLE_SECONDS)
+    """Run the role until SIGTERM or Ctrl-C. Exit with 1 if results are lost because the database is unavailable."""
+    process = ClusterProcess()
+    with process.stop_on_signals(before_exit=lambda: report_stop(role, "ended_before_it_stopped")):
+        while not process.is_stopping():
+            with tolerate_outage():
+                role.step(MAX_IDLE_SECONDS)
+        role.stop(process.grace_left)
+    report_stop(role)
+    if role.count_unrecorded():
+        sys.exit(EXIT_INCOMPLETE)

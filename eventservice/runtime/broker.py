@@ -4,6 +4,8 @@ An entry is locked while a cluster works on it. django-q2 also locks new entries
 written before the clock was set back would wait until the clock has caught up. Here new entries are not locked, and a
 lock that lasts longer than any lock can is void: a task that is delivered twice does nothing the second time, because
 its ticket has been consumed.
+
+A database that is unavailable ends none of the cluster's readers. django-q2's pusher would sleep for 10 s and end.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from django.db import DatabaseError, InterfaceError, connection
 from django.db.models import Q, QuerySet
 from django_q.brokers.orm import ORM
 from django_q.conf import Conf
@@ -19,7 +22,11 @@ from django_q.models import OrmQ
 
 from eventservice.db.leases import CLOCK_MARGIN
 from eventservice.db.now import DbNow
+from eventservice.kernel.logging import get_logger
 
+log = get_logger(__name__)
+
+RETRY_SECONDS = 0.5
 # Processes of an older release compare the lock with the present, so it must not be null.
 NOT_LOCKED = datetime(1970, 1, 2, tzinfo=UTC)
 
@@ -52,3 +59,28 @@ class DatabaseClockBroker(ORM):  # type: ignore[misc]  # django-q2 has no types
         is_free = Q(lock__lte=DbNow()) | Q(lock__gt=DbNow(longest))
         entries: QuerySet[Any] = self.get_connection().filter(is_free, key=self.list_key)
         return entries
+
+
+class PatientBroker(DatabaseClockBroker):
+    """The queue as pusher and monitor use it: a database error ends neither of them."""
+
+    def dequeue(self) -> list[tuple[int, str]]:
+        """Return the next tasks, or none after a moment if the database is unavailable."""
+        try:
+            return super().dequeue()
+        except (DatabaseError, InterfaceError) as error:
+            _report_trouble("queue_unavailable", error)
+            time.sleep(RETRY_SECONDS)
+            return []
+
+    def acknowledge(self, task_id: int) -> None:
+        """Delete a finished task. If that fails, it is delivered again, and its ticket is void then."""
+        try:
+            super().acknowledge(task_id)
+        except (DatabaseError, InterfaceError) as error:
+            _report_trouble("task_not_acknowledged", error)
+
+
+def _report_trouble(event: str, error: Exception) -> None:
+    log.warning(event, error=str(error))
+    connection.close_if_unusable_or_obsolete()

@@ -18,7 +18,8 @@ from django_q.tasks import async_task
 from eventservice.db.errors import tolerate_outage
 from eventservice.db.now import DbNow
 from eventservice.kernel.logging import get_logger
-from eventservice.runtime.django_q_patch import run_patched_cluster, this_process
+from eventservice.runtime.cluster_process import this_process
+from eventservice.runtime.django_q_patch import WorkerEnd, run_patched_cluster
 from eventservice.runtime.models import Slot
 from eventservice.runtime.slots import (
     cluster_name,
@@ -129,12 +130,14 @@ RETIRED_SCHEDULES = ["mend chains"]
 # --- starting -------------------------------------------------------------------------------------------------
 
 
-def run_cluster() -> None:
-    """Run the cluster until SIGTERM or SIGINT."""
+def run_cluster() -> int:
+    """Run the cluster until SIGTERM or SIGINT. Return its exit status, which is 0 if nothing was lost or killed."""
     start_chains()
     schedule_each_minute()
     _tune_garbage_collector()
-    run_patched_cluster()
+    return run_patched_cluster(
+        WorkerEnd(lambda: current_worker().end(), lambda: current_worker().report_loss())
+    )
 
 
 def start_chains() -> None:

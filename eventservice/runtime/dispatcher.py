@@ -120,6 +120,13 @@ class DispatcherRole:
             self._node.leave()
         self._transport.close()
 
+    def count_in_flight(self) -> int:
+        return self._deliverer.in_flight
+
+    def count_unrecorded(self) -> int:
+        """Return 0: a delivery without a recorded result is sent again, and counts as in flight."""
+        return 0
+
     def _keep_node_alive(self) -> None:
         with suppress(Fenced):  # its partitions are released
             self._heartbeat()

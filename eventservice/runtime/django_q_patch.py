@@ -2,135 +2,239 @@
 
 django-q2 has no settings for what they add:
 
-- Workers learn at once that the cluster stops, not at the end of their slices (`GracefulCluster`).
-- SIGTERM to all processes at the same time, as systemd sends it, is a graceful shutdown too (`GracefulSentinel`).
-- A task may take longer than `Q_CLUSTER["timeout"]` if it asks for it (`ClusterProcess.extend_task_deadline`).
+- Workers learn at once that the cluster stops, not at the end of their slices, and give up their roles before they end
+  (`run_worker`).
+- SIGTERM to all processes at the same time, as systemd sends it, is a graceful shutdown too, and so is the death of the
+  main process.
+- A cluster stops within a bounded time, whatever its processes wait for (`GracefulSentinel.stop`, `GracefulCluster.run`).
+- A task may take longer than `Q_CLUSTER["timeout"]` while it makes progress (`ClusterProcess.record_progress`).
 
 tests/runtime/test_django_q_patch.py checks the internals that these rely on.
 """
 
 from __future__ import annotations
 
-import math
+import multiprocessing
 import signal
 import sys
 import time
-from collections.abc import Callable
-from multiprocessing import Event
-from multiprocessing.sharedctypes import Synchronized
-from multiprocessing.synchronize import Event as EventType
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from queue import Empty, Full
 from typing import Any
 
 import django_q.cluster
+import django_q.monitor
+import django_q.pusher
 import django_q.worker
 from django.conf import settings
-from django.db import connection
 from django_q.cluster import Cluster, Sentinel
-from django_q.signals import post_spawn
+
+from eventservice.kernel.logging import get_logger
+from eventservice.runtime.cluster_process import (
+    EXIT_GRACE_SECONDS,
+    EXIT_INCOMPLETE,
+    MAIN_KILLS_AFTER_SECONDS,
+    ORPHAN_GRACE_SECONDS,
+    SENTINEL_EXIT_GRACE_SECONDS,
+    SENTINEL_KILLS_AFTER_SECONDS,
+    WATCH_SECONDS,
+    this_process,
+)
+
+log = get_logger(__name__)
 
 SUPPORTED_VERSIONS = ">=1.8,<1.12"
 
-# How often a worker that makes progress says so.
-PROGRESS_SECONDS = 0.5
-# How much longer than SHUTDOWN_SECONDS a worker may take to stop before it is killed.
-EXIT_GRACE_SECONDS = 5
+# The pusher may sleep for Q_CLUSTER["poll"], or wait for a full queue: what it has taken is given out again later. And the
+# monitor may have to acknowledge what is left.
+PUSHER_SECONDS = 3.0
+MONITOR_SECONDS = 1.0
+JOIN_SECONDS = 0.1
 
 
-class ClusterProcess:
-    """The shutdown state of one process of the cluster. A forked process gets a copy of its parent's."""
+@dataclass(frozen=True)
+class WorkerEnd:
+    """The functions that a worker calls at its end."""
 
-    def __init__(self) -> None:
-        # Shared by all processes of the cluster.
-        self.stop_event: EventType | None = None
-        # Of a worker only: the whole seconds after which the sentinel declares it frozen and kills it.
-        self.countdown: Synchronized[float] | None = None
-        self._terminated = False
-        self._record_progress_at = 0.0
-
-    def is_stopping(self) -> bool:
-        return self._terminated or (self.stop_event is not None and self.stop_event.is_set())
-
-    def extend_task_deadline(self, seconds: float) -> None:
-        """Allow the current task that many seconds from now.
-
-        Both of django-q2's clocks are set again: the alarm in this process, and the countdown in the sentinel.
-        """
-        if self.countdown is not None:
-            signal.alarm(math.ceil(seconds))
-            # The sentinel decrements it by whole seconds (guard_cycle) and compares it with 0.
-            self.countdown.value = math.ceil(seconds) + EXIT_GRACE_SECONDS
-
-    def record_progress(self) -> None:
-        """Restart the time after which this worker is declared frozen: it works, however long it has to wait.
-
-        While the cluster stops, the time is fixed.
-        """
-        now = time.monotonic()
-        if now >= self._record_progress_at and not self.is_stopping():
-            self._record_progress_at = now + PROGRESS_SECONDS
-            self.extend_task_deadline(settings.FROZEN_SECONDS)
-
-    def watch_statements(self) -> None:
-        """Record progress before each statement: several that wait for a lock may take longer than one may alone."""
-        connection.execute_wrappers.append(self._execute)
-
-    def _execute(self, execute: Callable[..., object], *args: object) -> object:
-        self.record_progress()
-        return execute(*args)
-
-    def exit_if_terminated(self) -> None:
-        if self._terminated:
-            sys.exit()
-
-    def handle_sigterm(self, **_: object) -> None:
-        """Stop gracefully on SIGTERM. A receiver of `post_spawn`, which a worker sends after it has been forked."""
-        signal.signal(signal.SIGTERM, self._terminate)
-        self.watch_statements()
-
-    def _terminate(self, number: int, frame: object) -> None:
-        self._terminated = True
-        # django-q2 also sends SIGTERM to a worker that hangs.
-        signal.alarm(math.ceil(settings.SHUTDOWN_SECONDS) + EXIT_GRACE_SECONDS)
+    # Gives up the role. Returns False if results are lost.
+    release: Callable[[], bool] = lambda: True
+    # Logs what is lost because the worker is ended now. Called by another thread than the main one.
+    report_loss: Callable[[], None] = lambda: None
 
 
-this_process = ClusterProcess()
+# Set by `run_patched_cluster`, before anything is forked.
+worker_end = WorkerEnd()
+
+
+# --- what the cluster's processes run -------------------------------------------------------------------------
+
+
+def run_worker(task_queue: Any, result_queue: Any, timer: Any, timeout: int) -> None:
+    """Run django-q2's worker until the cluster stops, and then give up the role that it plays."""
+    this_process.countdown = timer
+    this_process.handle_sigterm()
+    this_process.watch_statements()
+    this_process.watch_lifeline(EXIT_GRACE_SECONDS, before_exit=worker_end.report_loss)
+    try:
+        django_q.worker.worker(task_queue, result_queue, timer, timeout)
+    finally:
+        # A worker that was interrupted as frozen ends, too: it may have been in the middle of something.
+        if not this_process.is_stopping():
+            this_process.stop_alone(0)
+        signal.alarm(0)
+        if not worker_end.release():
+            sys.exit(EXIT_INCOMPLETE)
+
+
+def run_pusher(task_queue: Any, event: Any, broker: Any = None) -> None:
+    this_process.watch_lifeline(EXIT_GRACE_SECONDS)
+    django_q.pusher.pusher(task_queue, event, broker)
+
+
+def run_monitor(result_queue: Any, broker: Any = None) -> None:
+    this_process.watch_lifeline(SENTINEL_KILLS_AFTER_SECONDS)
+    django_q.monitor.monitor(result_queue, broker)
+
+
+# --- the sentinel ---------------------------------------------------------------------------------------------
+
+
+class StopSignal:
+    """Stands in for the event by which the cluster's main process stops the sentinel, and which has a lock."""
+
+    def is_set(self) -> bool:
+        return this_process.is_stopping()
+
+    def wait(self, seconds: float) -> bool:
+        end = time.monotonic() + seconds
+        while not self.is_set() and (left := end - time.monotonic()) > 0:
+            time.sleep(min(left, WATCH_SECONDS))
+        return self.is_set()
 
 
 class GracefulSentinel(Sentinel):  # type: ignore[misc]
-    """django-q2's sentinel, which ignores SIGTERM: only the cluster's main process stops it."""
+    """django-q2's sentinel, which ignores SIGTERM and waits for no other process without a limit when it stops."""
 
     def start(self) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        self.stop_event = StopSignal()
         super().start()
 
+    def guard(self) -> None:
+        # Not earlier: processes are forked before there is a second thread.
+        this_process.watch_lifeline(
+            SENTINEL_EXIT_GRACE_SECONDS, on_orphaned=_stop_orphans, before_exit=_kill_children
+        )
+        super().guard()
+
     def spawn_process(self, target: Callable[..., object], *args: Any) -> object:
-        # The new process inherits both: the countdown that belongs to it, and the handling of SIGTERM, which it must
-        # not ignore because django-q2 ends processes by it.
-        is_worker = target is django_q.worker.worker
-        this_process.countdown = args[2] if is_worker else None
+        # The new process must not ignore SIGTERM, because django-q2 ends processes by it.
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         try:
             return super().spawn_process(target, *args)
         finally:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
+    def stop(self) -> None:
+        """Stop pusher, workers and monitor in this order. Exit with 1 if a worker may have lost results."""
+        stop_by = this_process.stop_by or time.monotonic()
+        self.event_out.set()
+        _wait_for([self.pusher], time.monotonic() + PUSHER_SECONDS)
+        self._stop_workers(stop_by + SENTINEL_KILLS_AFTER_SECONDS)
+        self.result_queue.put("STOP")
+        _wait_for([self.monitor], time.monotonic() + MONITOR_SECONDS)
+        _kill_children()
+        # Whatever is left in the queues is in the database, too, and nobody reads them now.
+        self.task_queue.cancel_join_thread()
+        self.result_queue.cancel_join_thread()
+        if any(worker.exitcode != 0 for worker in self.pool):
+            sys.exit(EXIT_INCOMPLETE)
+
+    def _stop_workers(self, deadline: float) -> None:
+        """Tell each worker to stop when it has finished its task, and wait until all have ended or the time is over."""
+        told = 0
+        while any(worker.is_alive() for worker in self.pool) and time.monotonic() < deadline:
+            if told < len(self.pool):
+                told += self._tell_worker()
+            _wait_for(self.pool, time.monotonic() + JOIN_SECONDS)
+        for worker in self.pool:
+            if worker.is_alive():
+                log.error("worker_killed", process=worker.pid, results="lost, if any were not recorded")
+                _kill(worker)
+
+    def _tell_worker(self) -> bool:
+        """Queue the word at which a worker stops. If tasks fill the queue, remove one: it is kept in the database."""
+        try:
+            self.task_queue.put("STOP", False)
+        except Full:
+            with suppress(Empty):
+                self.task_queue.get(False)
+            return False
+        return True
+
+
+def _stop_orphans() -> None:
+    log.error("main_process_gone", stopping_within=ORPHAN_GRACE_SECONDS + SENTINEL_EXIT_GRACE_SECONDS)
+    this_process.stop_cluster(this_process.grace_left)
+
+
+def _wait_for(processes: Iterable[Any], deadline: float) -> None:
+    """Wait until all processes have ended, or for the deadline."""
+    for process in processes:
+        process.join(max(0.0, deadline - time.monotonic()))
+
+
+def _kill_children() -> None:
+    for process in multiprocessing.active_children():
+        _kill(process)
+
+
+def _kill(process: Any) -> None:
+    process.kill()
+    process.join(JOIN_SECONDS)
+
+
+# --- the main process -----------------------------------------------------------------------------------------
+
 
 class GracefulCluster(Cluster):  # type: ignore[misc]
-    """django-q2's cluster, which tells its workers as soon as it begins to stop."""
+    """django-q2's cluster, whose processes know at once that it stops, and that does not wait for them for ever."""
 
-    def __init__(self) -> None:
-        self._stopping = this_process.stop_event = Event()
-        super().__init__()
+    def sig_handler(self, number: int, frame: object) -> None:
+        """Begin to stop. A second signal changes nothing: the time until the end is bounded."""
+        this_process.stop_cluster(settings.SHUTDOWN_SECONDS)
 
-    def stop(self) -> bool:
-        self._stopping.set()
-        return bool(super().stop())
+    def run(self) -> int:
+        """Run until SIGTERM or SIGINT. Return the exit status: 0 if everything has stopped as it should."""
+        this_process.open_pipes()
+        self.start()
+        this_process.close_presence()
+        while self.sentinel.is_alive():
+            self.sentinel.join(WATCH_SECONDS)
+            stop_by = this_process.stop_by
+            if stop_by is not None and time.monotonic() > stop_by + MAIN_KILLS_AFTER_SECONDS:
+                _kill(self.sentinel)
+        if self.sentinel.exitcode == 0:
+            return 0
+        log.error("cluster_incomplete", stopping=this_process.is_stopping(), sentinel=self.sentinel.exitcode)
+        this_process.stop_cluster(min(ORPHAN_GRACE_SECONDS, settings.SHUTDOWN_SECONDS))
+        this_process.wait_until_alone(ORPHAN_GRACE_SECONDS + SENTINEL_EXIT_GRACE_SECONDS)
+        return EXIT_INCOMPLETE
 
 
-def run_patched_cluster() -> None:
-    """Run a cluster until SIGTERM or SIGINT."""
-    post_spawn.connect(this_process.handle_sigterm)
-    django_q.cluster.Sentinel = GracefulSentinel  # Cluster.start() takes the class from there
-    cluster = GracefulCluster()
-    cluster.start()
-    cluster.sentinel.join()
+def run_patched_cluster(at_worker_end: WorkerEnd) -> int:
+    """Run a cluster until SIGTERM or SIGINT. Return its exit status."""
+    global worker_end
+    worker_end = at_worker_end
+    # Cluster and Sentinel take these from there.
+    patched = {
+        "Sentinel": GracefulSentinel,
+        "worker": run_worker,
+        "pusher": run_pusher,
+        "monitor": run_monitor,
+    }
+    for name, replacement in patched.items():
+        setattr(django_q.cluster, name, replacement)
+    return GracefulCluster().run()

@@ -7,12 +7,10 @@ from collections.abc import Callable
 from functools import cache
 from typing import Protocol
 
-from django.conf import settings
-
 from eventservice.db.errors import tolerate_outage
 from eventservice.kernel.ids import new_id
 from eventservice.kernel.logging import get_logger
-from eventservice.runtime.django_q_patch import EXIT_GRACE_SECONDS, this_process
+from eventservice.runtime.cluster_process import EXIT_GRACE_SECONDS, this_process
 from eventservice.runtime.slots import RoleLease, slot_name
 from eventservice.runtime.wiring import build_dispatcher, build_engine
 
@@ -32,6 +30,23 @@ class WorkerRole(Protocol):
     def stop(self, grace_seconds: float, /) -> None:
         """Hand over to other processes, and finish what has begun within the grace period."""
 
+    def count_in_flight(self) -> int:
+        """Return how many attempts have begun and are not recorded."""
+
+    def count_unrecorded(self) -> int:
+        """Return how many results are known and not recorded: those that are lost if the process ends now."""
+
+
+def report_stop(role: WorkerRole, event: str = "role_stopped", **names: object) -> bool:
+    """Log how a role has stopped. Return whether results are lost.
+
+    Their attempts are resolved as interrupted, and so are those in flight.
+    """
+    results, in_flight = role.count_unrecorded(), role.count_in_flight()
+    report = log.error if results else log.warning if in_flight else log.info
+    report(event, lost_results=results, in_flight=in_flight, **names)
+    return results > 0
+
 
 ROLES: dict[str, Callable[[], WorkerRole]] = {"engine": build_engine, "dispatcher": build_dispatcher}
 
@@ -43,6 +58,8 @@ class Worker:
         self.lease = RoleLease(owner_id=new_id())
         self.role: WorkerRole | None = None
         self._renew_at = 0.0
+        self._stopping_role: WorkerRole | None = None
+        self._has_lost_results = False
 
     def plays(self, role: str) -> bool:
         return self.lease.slot == slot_name(role)
@@ -56,16 +73,30 @@ class Worker:
             with tolerate_outage(left):
                 self._step(left)
         if this_process.is_stopping():
-            this_process.extend_task_deadline(settings.SHUTDOWN_SECONDS + EXIT_GRACE_SECONDS)
-            self.release_role(settings.SHUTDOWN_SECONDS)
+            this_process.extend_task_deadline(this_process.grace_left + EXIT_GRACE_SECONDS)
+            self.release_role(this_process.grace_left)
 
     def release_role(self, grace_seconds: float) -> None:
         """Stop the role, and release its lease for another process."""
         role, self.role = self.role, None
         if role is not None:
+            self._stopping_role = role
             with tolerate_outage():
                 role.stop(grace_seconds)
+            self._has_lost_results = report_stop(role, slot=self.lease.slot)
+            self._stopping_role = None
         self.lease.release()
+
+    def end(self) -> bool:
+        """Release the role before the process ends. Return False if results are lost."""
+        with tolerate_outage(0.0):
+            self.release_role(this_process.grace_left)
+        return not self._has_lost_results
+
+    def report_loss(self) -> None:
+        """Log that the process is ended before it could stop, and what is lost. Called by another thread."""
+        if role := self._stopping_role or self.role:
+            report_stop(role, "ended_before_it_stopped", slot=self.lease.slot)
 
     def _step(self, max_wait: float) -> None:
         self._keep_role()

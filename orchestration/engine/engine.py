@@ -136,6 +136,14 @@ class Engine:
         """Whether there are calls that this process has started and not finished."""
         return bool(self._unsent or self._unconfirmed or self.in_flight)
 
+    def count_in_flight(self) -> int:
+        """Return how many attempts have started and are not recorded."""
+        return len(self._unsent) + len(self._unconfirmed) + len(self.in_flight)
+
+    def count_unrecorded(self) -> int:
+        """Return how many outcomes are known and not recorded."""
+        return len(self._unrecorded)
+
     # --- starting ---
 
     def _should_look(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from datetime import timedelta
@@ -13,7 +14,7 @@ from django_q.models import OrmQ
 
 from eventservice.db.now import DbNow
 from eventservice.runtime.cluster import restart_stalled_chains, run_slice, start_chains
-from eventservice.runtime.django_q_patch import this_process
+from eventservice.runtime.cluster_process import this_process
 from eventservice.runtime.models import Slot
 from eventservice.runtime.slots import slot_name
 from eventservice.runtime.worker import ROLES
@@ -102,10 +103,8 @@ def test_a_chain_that_has_not_stalled_is_left_alone() -> None:
 
 def test_a_stopping_cluster_leaves_its_chain_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     start_chains()
-    stop_event = threading.Event()
-    stop_event.set()
     with monkeypatch.context() as stopping:
-        stopping.setattr(this_process, "stop_event", stop_event)
+        stopping.setattr(this_process, "_own_stop_by", time.monotonic())
         deliver(list_enqueued())
         assert list_enqueued() == [(slot, 1) for slot in SLOTS]
     deliver(list_enqueued())

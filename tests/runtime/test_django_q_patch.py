@@ -22,11 +22,13 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from eventservice.runtime import django_q_patch
+from eventservice.runtime.cluster_process import EXIT_GRACE_SECONDS, ClusterProcess
 from eventservice.runtime.django_q_patch import (
-    EXIT_GRACE_SECONDS,
     SUPPORTED_VERSIONS,
-    ClusterProcess,
     GracefulSentinel,
+    run_monitor,
+    run_pusher,
+    run_worker,
 )
 
 
@@ -61,10 +63,14 @@ def test_pyproject_pins_these_versions() -> None:
     ("function", "parameters"),
     [
         (django_q.worker.worker, ["task_queue", "result_queue", "timer", "timeout"]),
+        (django_q.pusher.pusher, ["task_queue", "event", "broker"]),
+        (django_q.monitor.monitor, ["result_queue", "broker"]),
         (Sentinel.spawn_process, ["self", "target", "args"]),
         (Sentinel.start, ["self"]),
+        (Sentinel.guard, ["self"]),
+        (Sentinel.stop, ["self"]),
         (Cluster.start, ["self"]),
-        (Cluster.stop, ["self"]),
+        (Cluster.sig_handler, ["self", "signum", "frame"]),
     ],
 )
 def test_the_changed_functions_have_the_same_parameters(
@@ -73,43 +79,51 @@ def test_the_changed_functions_have_the_same_parameters(
     assert list(inspect.signature(function).parameters) == parameters
 
 
-def test_the_cluster_takes_its_sentinel_from_the_module_when_it_starts() -> None:
-    assert "Sentinel" in Cluster.start.__code__.co_names
-    assert Cluster.start.__globals__ is vars(django_q.cluster)
+@pytest.mark.parametrize(
+    ("name", "user"),
+    [
+        ("Sentinel", Cluster.start),
+        ("worker", Sentinel.spawn_worker),
+        ("worker", Sentinel.spawn_process),
+        ("pusher", Sentinel.spawn_pusher),
+        ("monitor", Sentinel.spawn_monitor),
+    ],
+)
+def test_what_is_replaced_is_taken_from_the_module(name: str, user: Callable[..., object]) -> None:
+    assert name in user.__code__.co_names
+    assert user.__globals__ is vars(django_q.cluster)
 
 
-def test_a_forked_worker_announces_itself_before_it_takes_a_task() -> None:
-    names = django_q.worker.worker.__code__.co_names
-    assert names.index("post_spawn") < names.index("get")
+def test_the_sentinel_stops_when_its_guard_ends() -> None:
+    names = Sentinel.guard.__code__.co_names
+    assert names.index("stop_event") < names.index("stop")
 
 
 @pytest.mark.usefixtures("restore_signals")
-def test_a_worker_inherits_its_own_countdown_and_the_default_of_sigterm(
-    process: ClusterProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spawned: list[tuple[object, object, object]] = []
+def test_processes_inherit_the_default_of_sigterm(monkeypatch: pytest.MonkeyPatch) -> None:
+    spawned: list[tuple[object, object]] = []
 
     class FakeProcess:
         def __init__(self, *, target: object, args: tuple[object, ...], name: str) -> None:
             self.target, self.args = target, args
 
         def start(self) -> None:
-            spawned.append((self.target, process.countdown, signal.getsignal(signal.SIGTERM)))
+            spawned.append((self.target, signal.getsignal(signal.SIGTERM)))
 
     monkeypatch.setattr(
         django_q.cluster, "get_mp_context", lambda: SimpleNamespace(Process=FakeProcess), raising=False
     )
     monkeypatch.setattr(django_q.cluster, "Process", FakeProcess)
+    for name, target in {"worker": run_worker, "monitor": run_monitor, "pusher": run_pusher}.items():
+        monkeypatch.setattr(django_q.cluster, name, target)
     sentinel = GracefulSentinel(Event(), Event(), "cluster", broker=object(), start=False)
     sentinel.spawn_worker()
     sentinel.spawn_monitor()
+    sentinel.spawn_pusher()
 
     (worker,) = sentinel.pool
     assert worker.timer is worker.args[2]
-    assert spawned == [
-        (django_q.worker.worker, worker.timer, signal.SIG_DFL),
-        (django_q.cluster.monitor, None, signal.SIG_DFL),
-    ]
+    assert spawned == [(target, signal.SIG_DFL) for target in (run_worker, run_monitor, run_pusher)]
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
 
 
@@ -133,6 +147,7 @@ def test_the_sentinel_counts_down_and_replaces_a_worker_at_zero(monkeypatch: pyt
     worker = SimpleNamespace(timer=timer, is_alive=lambda: True)
     alive = SimpleNamespace(is_alive=lambda: True)
     sentinel.pool, sentinel.monitor, sentinel.pusher = [worker], alive, alive
+    monkeypatch.setattr(ClusterProcess, "watch_lifeline", lambda *args, **kwargs: None)
     monkeypatch.setattr(django_q.cluster, "Stat", lambda sentinel: SimpleNamespace(save=lambda: None))
     monkeypatch.setattr(sentinel, "stop", lambda: None)
     monkeypatch.setattr(django_q.cluster.Conf, "GUARD_CYCLE", 1.0)

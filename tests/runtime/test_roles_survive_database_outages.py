@@ -42,6 +42,12 @@ class FailingRole:
     def stop(self, grace_seconds: float) -> None:
         self.stopped = True
 
+    def count_in_flight(self) -> int:
+        return 0
+
+    def count_unrecorded(self) -> int:
+        return 0
+
 
 class Command(RoleCommand[FailingRole]):
     def __init__(self, role: FailingRole) -> None:

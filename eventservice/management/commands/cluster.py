@@ -1,3 +1,5 @@
+import sys
+
 from django.core.management.base import BaseCommand
 
 from eventservice.db.dialects import get_dialect
@@ -9,4 +11,4 @@ class Command(BaseCommand):
 
     def handle(self, *args: object, **options: object) -> None:
         get_dialect().relax_durability()
-        run_cluster()
+        sys.exit(run_cluster())

@@ -33,6 +33,8 @@ from eventservice.tenants.models import ApiKey, Tenant
 
 DEMO = "demo"
 OPERATOR = "operator"
+# The cluster takes up to 10 s more than SHUTDOWN_SECONDS.
+STOP_GRACE_SECONDS = 12
 
 
 class Command(BaseCommand):
@@ -64,7 +66,8 @@ class Command(BaseCommand):
                     "target",
                     [sys.executable, "-m", "eventservice.devtools.mock_target", "--port", str(target_port)],
                 ),
-            ]
+            ],
+            grace=settings.SHUTDOWN_SECONDS + STOP_GRACE_SECONDS,
         ).run()
         raise SystemExit(status)
 

@@ -90,6 +90,10 @@ class WebhookDeliverer:
         # Endpoints whose last batch failed.
         self._failing: set[WebhookEndpoint] = set()
 
+    @property
+    def in_flight(self) -> int:
+        return len(self._in_flight)
+
     def deliver_once(self) -> DeliveryResult:
         """Send what is due and record what has ended, waiting a moment for results, but not for the slowest."""
         due, next_due = list_due_endpoints()
