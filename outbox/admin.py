@@ -194,7 +194,7 @@ class WebhookEndpointAdmin(RoleAdmin[WebhookEndpoint]):
         update_endpoint(obj.tenant_id, obj.endpoint_id, **changes)
 
     def delete_model(self, request: HttpRequest, obj: WebhookEndpoint) -> None:
-        """Delete an unused endpoint. A used one is refused: its deliveries would be deleted with it."""
+        """Delete an endpoint with its deliveries."""
         self.record(request, "delete", obj, url=mask_url(obj.url))
         delete_endpoint(obj.tenant_id, obj.endpoint_id)
 

@@ -3,7 +3,7 @@
 from django.db import models
 from django.db.models import Q
 
-from eventservice.db.constraints import CompositeForeignKey, PollingIndex
+from eventservice.db.constraints import CompositeForeignKey, LongNamedIndex, PollingIndex
 from eventservice.db.leases import Lease
 from eventservice.kernel.tenancy import TenantScopedModel
 
@@ -143,6 +143,9 @@ class WebhookDelivery(TenantScopedModel):
     # Null: it waits behind an earlier event of its aggregate.
     next_attempt_at = models.DateTimeField(null=True)
     last_error = models.TextField(default="")
+    # The response to the last attempt, if there was one. Only the beginning of the body of an unsuccessful one is kept.
+    response_status = models.PositiveSmallIntegerField(null=True)
+    response_body = models.TextField(null=True)
     created_at = models.DateTimeField()
     finished_at = models.DateTimeField(null=True)
     endpoint = models.ForeignObject(
@@ -194,6 +197,9 @@ class WebhookDelivery(TenantScopedModel):
                 condition=Q(state=DeliveryState.PENDING),
                 full=("tenant_id", "endpoint_id", "state", "aggregate_id", "aggregate_seq"),
             ),
+            # The page of an endpoint, which lists its deliveries: their ids begin with the time. Without the tenant, since
+            # MariaDB would prefer the primary key, and read the deliveries of all endpoints of the tenant.
+            LongNamedIndex(name="idx_webhook_deliveries_endpoint", fields=["endpoint_id", "delivery_id"]),
             # Retention.
             PollingIndex(
                 name="idx_webhook_deliveries_done",

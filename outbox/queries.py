@@ -98,6 +98,14 @@ def find_event(key: int) -> OutboxEvent | None:
     return OutboxEvent.across_tenants.filter(pk=key).first()
 
 
+def find_event_keys(
+    tenant_id: uuid.UUID, aggregate_id: uuid.UUID, event_ids: Collection[uuid.UUID]
+) -> dict[uuid.UUID, int]:
+    """Return the keys of those of an aggregate's events that are still kept, by their event ids."""
+    events = OutboxEvent.objects.for_tenant(tenant_id).filter(aggregate_id=aggregate_id)
+    return dict(events.filter(event_id__in=event_ids).values_list("event_id", "id"))
+
+
 def count_newer_events(key: int, max_counted: int) -> int:
     """Count the events that were appended after this one. More than `max_counted` count as one more."""
     return OutboxEvent.across_tenants.filter(id__gt=key).order_by("id")[: max_counted + 1].count()

@@ -111,8 +111,10 @@ def _link_to_subject(row: OperatorAction) -> str:
             return reverse("console:event", args=[int(row.subject)])
         case "events":
             return reverse("console:events")
-        case "endpoint":
-            return reverse("console:webhooks")
+        case "endpoint" if row.tenant_id is not None and (endpoint_id := parse_uuid(row.subject)):
+            if row.action == "endpoint-delete":
+                return reverse("console:webhooks")
+            return reverse("console:endpoint", args=[row.tenant_id, endpoint_id])
         case "key" if row.tenant_id is None:
             return reverse("console:operator-keys")
         case "key" | "tenant" | "namespace" if row.tenant_id is not None:

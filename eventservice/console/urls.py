@@ -80,6 +80,11 @@ urlpatterns = [
     path(f"{EVENT}/park/", events.ParkEvent.as_view(), name="event-park"),
     path("webhooks/", webhooks.WebhooksPage.as_view(), name="webhooks"),
     path("webhooks/new/", webhooks.CreateEndpoint.as_view(), name="new-endpoint"),
+    path(f"{ENDPOINT}/", webhooks.EndpointDetailsPage.as_view(), name="endpoint"),
+    path(
+        f"{ENDPOINT}/deliveries/<uuid:delivery_id>/", webhooks.DeliveryDetailsPage.as_view(), name="delivery"
+    ),
+    path(f"{ENDPOINT}/test/", webhooks.SendTestEvent.as_view(), name="endpoint-test"),
     path(f"{ENDPOINT}/enable/", webhooks.EnableEndpoint.as_view(), name="endpoint-enable"),
     path(f"{ENDPOINT}/disable/", webhooks.DisableEndpoint.as_view(), name="endpoint-disable"),
     path(f"{ENDPOINT}/delete/", webhooks.DeleteEndpoint.as_view(), name="endpoint-delete"),

@@ -1,17 +1,18 @@
-"""Webhook endpoints: where tenants receive their events, and what waits to be delivered."""
+"""Webhooks: the endpoints that receive tenants' events, the page of each with its deliveries, and that of a delivery."""
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlencode
 
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 
 from eventservice.api.formats import parse_uuid
-from eventservice.api.problems import FieldError
+from eventservice.api.problems import FieldError, raise_for_errors
 from eventservice.api.schema.types import Id
 from eventservice.api.schema.webhooks import EVENT_TYPES, WebhookEndpointSchema
 from eventservice.console.base.confirm import ConfirmView
@@ -19,24 +20,47 @@ from eventservice.console.base.forms import Checkboxes, PlainText, SchemaForm
 from eventservice.console.base.query import Query, drop_empty_params
 from eventservice.console.base.tenant_select import list_tenant_options
 from eventservice.console.base.views import ConsoleView
+from eventservice.db.now import db_now
 from eventservice.kernel.errors import Conflict, NotFound
 from eventservice.kernel.ids import new_id
 from eventservice.operators.roles import Role
 from eventservice.tenants.directory import find_tenant_names, get_tenant
 from execution.redaction import mask_url
-from outbox.models import WebhookEndpoint
+from outbox.models import DeliveryState, WebhookDelivery, WebhookEndpoint
+from outbox.publishers.webhook.delivery_queue import MAX_ATTEMPTS
 from outbox.publishers.webhook.endpoints import (
-    check_endpoint_unused,
     create_endpoint,
     delete_endpoint,
     find_endpoint,
+    send_test_event,
     set_endpoint_active,
+    update_endpoint,
 )
-from outbox.publishers.webhook.recovery import list_endpoint_queues, retry_exhausted_deliveries
+from outbox.publishers.webhook.recovery import (
+    MAX_SCANNED,
+    find_delivery,
+    get_endpoint_queue,
+    list_endpoint_deliveries,
+    list_endpoint_queues,
+    retry_exhausted_deliveries,
+)
+from outbox.queries import find_event_keys
 
 R = TypeVar("R")
 
 PAGE_SIZE = 50
+DELIVERIES_PER_PAGE = 25
+DELIVERY_FILTERS = {
+    "all": None,
+    "pending": DeliveryState.PENDING.value,
+    "delivered": DeliveryState.DELIVERED.value,
+    "failed": DeliveryState.EXHAUSTED.value,
+}
+DELIVERY_STATES = {
+    DeliveryState.PENDING.value: ("info", "pending"),
+    DeliveryState.DELIVERED.value: ("ok", "delivered"),
+    DeliveryState.EXHAUSTED.value: ("error", "failed"),
+}
 MAX_PENDING_COUNTED = 1000
 MAX_RESENT = 1000
 
@@ -62,6 +86,67 @@ class WebhooksPage(ConsoleView):
             "back": "?" + urlencode({"next": request.get_full_path()}),
         }
         return self.render(context, status=400 if errors else 200)
+
+
+class EndpointDetailsPage(ConsoleView):
+    nav = "webhooks"
+    template = "console/webhooks/endpoint.html"
+
+    def get(self, request: HttpRequest, tenant_id: uuid.UUID, endpoint_id: uuid.UUID) -> HttpResponse:
+        endpoint = _get_endpoint(tenant_id, endpoint_id)
+        errors: list[FieldError] = []
+        query = Query(drop_empty_params(request.GET), errors)
+        shown = query.choice("show", list(DELIVERY_FILTERS), "all")
+        cursor = query.identifier("cursor")
+        raise_for_errors(errors)
+        page = list_endpoint_deliveries(endpoint, DELIVERY_FILTERS[shown], cursor, DELIVERIES_PER_PAGE)
+        context = {
+            "now": db_now(),
+            "endpoint": endpoint,
+            "url": mask_url(endpoint.url),
+            "tenant": get_tenant(tenant_id),
+            "queue": get_endpoint_queue(endpoint, MAX_PENDING_COUNTED),
+            "filters": list(DELIVERY_FILTERS),
+            "shown": shown,
+            "cursor": cursor,
+            "page": page,
+            "rows": [_build_delivery_row(delivery) for delivery in page.deliveries],
+            "max_scanned": MAX_SCANNED,
+            "back": "?" + urlencode({"next": _link_to_endpoint(endpoint)}),
+        }
+        return self.render(context)
+
+
+class DeliveryDetailsPage(ConsoleView):
+    nav = "webhooks"
+    template = "console/webhooks/delivery.html"
+
+    def get(
+        self, request: HttpRequest, tenant_id: uuid.UUID, endpoint_id: uuid.UUID, delivery_id: uuid.UUID
+    ) -> HttpResponse:
+        endpoint = _get_endpoint(tenant_id, endpoint_id)
+        delivery = find_delivery(endpoint, delivery_id)
+        if delivery is None:
+            raise NotFound("webhook delivery")
+        keys = find_event_keys(tenant_id, delivery.aggregate_id, [delivery.event_id])
+        context = {
+            "now": db_now(),
+            "endpoint": endpoint,
+            "url": mask_url(endpoint.url),
+            "row": _build_delivery_row(delivery),
+            "event_key": keys.get(delivery.event_id),
+            "max_attempts": MAX_ATTEMPTS,
+        }
+        return self.render(context)
+
+
+def _build_delivery_row(delivery: WebhookDelivery) -> dict[str, Any]:
+    """Return a delivery with the type of its event and its state as a word and a severity."""
+    severity, word = DELIVERY_STATES[delivery.state]
+    if delivery.state == DeliveryState.PENDING and delivery.attempts:
+        severity, word = "warning", "retrying"
+    event = json.loads(delivery.body)
+    return {"delivery": delivery, "type": event.get("type", ""), "severity": severity, "word": word}
 
 
 class NewEndpoint(WebhookEndpointSchema):
@@ -125,7 +210,7 @@ class EnableEndpoint(ConsoleView):
             lambda: set_endpoint_active(tenant_id, endpoint_id, active=True),
         )
         self.report_success("Endpoint enabled. Pending deliveries and new events are sent to it.")
-        return self.redirect_back(reverse("console:webhooks"))
+        return self.redirect_back(_link_to_endpoint(endpoint))
 
 
 class DisableEndpoint(ConfirmView):
@@ -136,8 +221,8 @@ class DisableEndpoint(ConfirmView):
         endpoint = _get_endpoint(tenant_id, endpoint_id)
         return self.render_confirmation(
             "Disable this endpoint?",
-            "Disable",
-            back_to=reverse("console:webhooks"),
+            "Disable endpoint",
+            back_to=_link_to_endpoint(endpoint),
             text=f"Nothing more is sent to {mask_url(endpoint.url)}. Pending deliveries wait until it is enabled again; "
             "events that are published in the meantime are not kept for it.",
             danger=True,
@@ -152,29 +237,47 @@ class DisableEndpoint(ConfirmView):
             lambda: set_endpoint_active(tenant_id, endpoint_id, active=False),
         )
         self.report_success("Endpoint disabled. Nothing more is sent to it.")
-        return self.redirect_back(reverse("console:webhooks"))
+        return self.redirect_back(_link_to_endpoint(endpoint))
 
 
 class DeleteEndpoint(ConfirmView):
     nav = "webhooks"
     read_role = write_role = Role.ADMIN
+    WORD = "delete"
 
     def get(self, request: HttpRequest, tenant_id: uuid.UUID, endpoint_id: uuid.UUID) -> HttpResponse:
         endpoint = _get_endpoint(tenant_id, endpoint_id)
-        check_endpoint_unused(tenant_id, endpoint_id)
+        pending = get_endpoint_queue(endpoint, MAX_PENDING_COUNTED).pending
+        waiting = f" {_format_pending(pending)} will never be sent." if pending else ""
         return self.render_confirmation(
             "Delete this endpoint?",
-            "Delete",
-            back_to=reverse("console:webhooks"),
-            text=f"{mask_url(endpoint.url)} and its secret are deleted. No deliveries were ever made to it.",
+            "Delete endpoint",
+            back_to=_link_to_endpoint(endpoint),
+            text=f"{mask_url(endpoint.url)}, its secret and the record of its deliveries are deleted.{waiting} "
+            "To keep the record, disable the endpoint instead.",
+            word=self.WORD if _has_deliveries(endpoint) else "",
             danger=True,
         )
 
     def post(self, request: HttpRequest, tenant_id: uuid.UUID, endpoint_id: uuid.UUID) -> HttpResponse:
         endpoint = _get_endpoint(tenant_id, endpoint_id)
-        _act(self, "endpoint-delete", endpoint, lambda: delete_endpoint(tenant_id, endpoint_id))
-        self.report_success("Endpoint deleted.")
-        return self.redirect_back(reverse("console:webhooks"))
+        if _has_deliveries(endpoint):
+            self.require_typed_word(self.WORD)
+        # Recorded first, in a short transaction: there may be many deliveries to delete.
+        _act(self, "endpoint-delete", endpoint, lambda: _begin_to_delete(endpoint))
+        delete_endpoint(tenant_id, endpoint_id)
+        self.report_success(f"Endpoint {mask_url(endpoint.url)} deleted.")
+        return self.redirect_to("console:webhooks")
+
+
+class SendTestEvent(ConsoleView):
+    nav = "webhooks"
+
+    def post(self, request: HttpRequest, tenant_id: uuid.UUID, endpoint_id: uuid.UUID) -> HttpResponse:
+        endpoint = _get_endpoint(tenant_id, endpoint_id)
+        delivery_id = _act(self, "endpoint-test", endpoint, lambda: send_test_event(tenant_id, endpoint_id))
+        self.report_success("Test event queued. Its delivery and the response appear below.")
+        return self.redirect_to("console:delivery", tenant_id, endpoint_id, delivery_id)
 
 
 class ResendDeliveries(ConfirmView):
@@ -184,8 +287,8 @@ class ResendDeliveries(ConfirmView):
         endpoint = _get_endpoint(tenant_id, endpoint_id)
         return self.render_confirmation(
             "Resend failed deliveries?",
-            "Resend",
-            back_to=reverse("console:webhooks"),
+            "Resend deliveries",
+            back_to=_link_to_endpoint(endpoint),
             text=f"Up to {MAX_RESENT:,} deliveries to {mask_url(endpoint.url)} that failed recently "
             "are sent again. The receiver may get them after later events of the same call.",
         )
@@ -194,12 +297,30 @@ class ResendDeliveries(ConfirmView):
         endpoint = _get_endpoint(tenant_id, endpoint_id)
         count = _act(self, "endpoint-resend", endpoint, lambda: _send_again(endpoint))
         self.report_success(f"{count:,} deliveries will be sent again.")
-        return self.redirect_back(reverse("console:webhooks"))
+        return self.redirect_back(_link_to_endpoint(endpoint))
 
 
 def _act(page: ConsoleView, action: str, endpoint: WebhookEndpoint, command: Callable[[], R]) -> R:
     subject, url = endpoint.endpoint_id, mask_url(endpoint.url)
     return page.run_audited(action, command, tenant_id=endpoint.tenant_id, subject=subject, url=url)
+
+
+def _has_deliveries(endpoint: WebhookEndpoint) -> bool:
+    return bool(list_endpoint_deliveries(endpoint, None, None, 1).deliveries)
+
+
+def _begin_to_delete(endpoint: WebhookEndpoint) -> None:
+    update_endpoint(endpoint.tenant_id, endpoint.endpoint_id, active=False)
+
+
+def _link_to_endpoint(endpoint: WebhookEndpoint) -> str:
+    return reverse("console:endpoint", args=[endpoint.tenant_id, endpoint.endpoint_id])
+
+
+def _format_pending(count: int) -> str:
+    if count > MAX_PENDING_COUNTED:
+        return f"More than {MAX_PENDING_COUNTED:,} pending deliveries"
+    return "1 pending delivery" if count == 1 else f"{count:,} pending deliveries"
 
 
 def _get_endpoint(tenant_id: uuid.UUID, endpoint_id: uuid.UUID) -> WebhookEndpoint:

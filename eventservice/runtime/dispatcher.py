@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import cast
+from urllib.parse import urlsplit
 
 from django.conf import settings
 
@@ -15,6 +16,7 @@ from eventservice.db.errors import tolerate_outage
 from eventservice.db.leases import Fenced
 from execution.egress import Egress
 from execution.outcome import Attempt, Outcome, Responded
+from execution.redaction import MASK
 from outbox.dispatcher import Dispatcher, DispatchResult
 from outbox.models import WebhookDelivery
 from outbox.publisher import Publisher
@@ -22,6 +24,9 @@ from outbox.publishers.webhook.deliverer import WebhookDeliverer, WebhookRequest
 from outbox.publishers.webhook.delivery_queue import WebhookResult
 from timers.membership import Membership, list_live_node_ids
 from timers.models import NodeRole
+
+# How much of a webhook's response is kept.
+MAX_EXCERPT_BYTES = 2000
 
 
 class EgressTransport:
@@ -53,8 +58,18 @@ class EgressTransport:
 def _parse_outcome(outcome: Outcome) -> WebhookResult:
     delivery = cast(WebhookDelivery, outcome.key)
     if isinstance(outcome, Responded):
-        return WebhookResult(delivery, outcome.status)
+        return WebhookResult(delivery, outcome.status, body=_excerpt(outcome.body, delivery.endpoint.url))
     return WebhookResult(delivery, None, f"{outcome.kind}: {outcome.message}")
+
+
+def _excerpt(body: bytes, url: str) -> str:
+    """Return the beginning of a response as text that can be stored. It does not repeat what may be secret in the URL."""
+    text = body[:MAX_EXCERPT_BYTES].decode(errors="replace").replace("\0", "")
+    parts = urlsplit(url)
+    for secret in (parts.query, parts.username, parts.password):
+        if secret:
+            text = text.replace(secret, MASK)
+    return text
 
 
 class DispatcherRole:

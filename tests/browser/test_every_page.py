@@ -27,7 +27,7 @@ WIDTHS = (1280, 1024, 820, PHONE["width"])
 OF_SCHEDULED = {"call-cancel", "call-reschedule", "call-run-now"}
 # The demo data has nothing for these pages.
 WITHOUT_EXAMPLE = {
-    "endpoint-disable", "endpoint-delete", "endpoint-resend", "operator-key-rotate", "operator-key-revoke",
+    "endpoint", "delivery", "endpoint-disable", "endpoint-delete", "endpoint-resend", "operator-key-rotate", "operator-key-revoke",
     "tenant-secret-clear",
 }  # fmt: skip
 # These pages begin with a form on another page.

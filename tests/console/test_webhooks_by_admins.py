@@ -13,7 +13,7 @@ from eventservice.kernel.ids import new_id
 from eventservice.kernel.secrets import decrypt
 from eventservice.operators.models import OperatorAction
 from eventservice.tenants.models import Tenant
-from outbox.models import WebhookEndpoint
+from outbox.models import WebhookDelivery, WebhookEndpoint
 from outbox.publishers.webhook.endpoints import create_endpoint
 from outbox.publishers.webhook.publisher import WebhookPublisher
 from tests.console.admin_pages import build_page_url
@@ -135,14 +135,21 @@ def test_deleting_is_confirmed(admin: Client, endpoint: WebhookEndpoint, tenant:
     assert [note.action for note in list_audit_entries()] == ["endpoint-delete"]
 
 
-def test_a_used_endpoint_is_not_deleted(admin: Client, endpoint: WebhookEndpoint, tenant: Tenant) -> None:
+def test_a_used_endpoint_is_deleted_with_its_deliveries_once_the_word_is_typed(
+    admin: Client, endpoint: WebhookEndpoint, tenant: Tenant
+) -> None:
     store_run(new_id(), 1, tenant_id=endpoint.tenant_id)
     drain(build_dispatcher(WebhookPublisher()))
     question = admin.get(build_url(endpoint, "delete"), headers={"Accept": "text/html"})
-    assert "has deliveries" in question.content.decode()
+    assert "1 pending delivery will never be sent" in question.content.decode()
     admin.post(build_url(endpoint, "delete"))
     assert list_endpoints(tenant) == [endpoint]
     assert list_audit_entries() == []
+    response = admin.post(build_url(endpoint, "delete"), {"word": "delete"})
+    assert response["Location"] == "/webhooks/"
+    assert list_endpoints(tenant) == []
+    assert not WebhookDelivery.objects.for_tenant(tenant.tenant_id).exists()
+    assert [note.action for note in list_audit_entries()] == ["endpoint-delete"]
 
 
 @pytest.mark.parametrize("action", ["enable", "disable", "delete"])
@@ -151,7 +158,7 @@ def test_an_operator_is_refused(
 ) -> None:
     assert operator.post(build_url(endpoint, action)).status_code == 403
     assert [one.active for one in list_endpoints(tenant)] == [True]
-    page = operator.get("/webhooks/").content.decode()
+    page = operator.get(f"/webhooks/{endpoint.tenant_id}/{endpoint.endpoint_id}/").content.decode()
     assert build_url(endpoint, action) not in page
 
 

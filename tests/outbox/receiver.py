@@ -20,6 +20,7 @@ class Receiver:
         self.secrets: dict[str, str] = {}
         # Returns the status of the response, given the path and the event.
         self.respond: Callable[[str, dict[str, Any]], int] = lambda path, event: 204
+        self.response_body = b""
         self.url = ""
         self._lock = threading.Lock()
 
@@ -59,8 +60,10 @@ def run_receiver() -> Iterator[Receiver]:
             headers = {name.lower(): value for name, value in self.headers.items()}
             body = self.rfile.read(int(headers["content-length"]))
             self.send_response(receiver.receive(self.path, headers, body))
-            self.send_header("content-length", "0")
+            # A response with the status 204 has no body.
+            self.send_header("content-length", str(len(receiver.response_body)))
             self.end_headers()
+            self.wfile.write(receiver.response_body)
 
         def log_message(self, format: str, *args: Any) -> None:
             pass

@@ -19,6 +19,7 @@ from outbox.publishers.webhook.delivery_queue import (
 )
 from outbox.publishers.webhook.endpoints import create_endpoint
 from outbox.publishers.webhook.publisher import WebhookPublisher
+from outbox.publishers.webhook.recovery import list_endpoint_deliveries
 from outbox.store import list_nonempty_partitions, read_heads
 from tests.factories import EARLIER, OutboxEventFactory
 from tests.outbox.support import TENANT, build_dispatcher, drain, store_run
@@ -95,12 +96,32 @@ def test_finding_due_deliveries() -> None:
 
 
 @pytest.mark.usefixtures("at_noon")
-def test_giving_up_what_waits_for_an_endpoint_that_is_gone() -> None:
-    create_endpoint(TENANT, "http://example.test/")
+def test_listing_the_deliveries_of_an_endpoint() -> None:
+    endpoint, _ = create_endpoint(TENANT, "http://example.test/")
+    create_endpoint(TENANT, "http://other.test/")
     for _ in range(30):
         store_run(new_id(), 5)
     drain(build_dispatcher(WebhookPublisher()))
-    WebhookEndpoint.objects.for_tenant(TENANT).update(active=False, disabled_reason=GONE_REASON)
+    _analyze("webhook_deliveries")
+    with _capture_plans() as plans:
+        page = list_endpoint_deliveries(endpoint, None, None, 10)
+        list_endpoint_deliveries(endpoint, None, page.cursor, 10)
+    walks = plans[::2]
+    assert len(page.deliveries) == 10
+    assert all("idx_webhook_deliveries_endpoint" in plan for plan in walks), walks
+    assert not any("TEMP B-TREE" in plan or "Sort" in plan or "filesort" in plan for plan in walks), walks
+
+
+@pytest.mark.usefixtures("at_noon")
+def test_giving_up_what_waits_for_an_endpoint_that_is_gone() -> None:
+    endpoint, _ = create_endpoint(TENANT, "http://example.test/")
+    # If the table had the deliveries of one endpoint only, reading all of it would be as good.
+    create_endpoint(TENANT, "http://other.test/")
+    for _ in range(30):
+        store_run(new_id(), 5)
+    drain(build_dispatcher(WebhookPublisher()))
+    gone = WebhookEndpoint.objects.for_tenant(TENANT).filter(endpoint_id=endpoint.endpoint_id)
+    gone.update(active=False, disabled_reason=GONE_REASON)
     _analyze("webhook_deliveries")
     with _capture_plans() as plans:
         assert give_up_gone_endpoint(10) == 10

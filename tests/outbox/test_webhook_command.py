@@ -105,15 +105,12 @@ def test_it_is_disabled_and_enabled_again(tenant: Tenant) -> None:
         run_webhook("enable", one)
 
 
-def test_it_is_removed_unless_it_has_deliveries(tenant: Tenant) -> None:
-    unused, used = add_endpoint()["endpointId"], add_endpoint("--type", "ServiceCallSubmitted")["endpointId"]
-    run_webhook("disable", unused)
+def test_it_is_removed_with_its_deliveries(tenant: Tenant) -> None:
+    removed, kept = add_endpoint()["endpointId"], add_endpoint("--type", "ServiceCallSubmitted")["endpointId"]
     store_run(new_id(), 1, tenant_id=tenant.tenant_id)
     drain(build_dispatcher(WebhookPublisher()))
-    run_webhook("remove", unused)
-    with pytest.raises(CommandError, match="has deliveries"):
-        run_webhook("remove", used)
-    assert [(row["endpointId"], row["pending"]) for row in list_rows()] == [(used, 1)]
+    run_webhook("remove", removed)
+    assert [(row["endpointId"], row["pending"]) for row in list_rows()] == [(kept, 1)]
 
 
 def test_endpoints_are_listed_by_tenant_without_query_strings(tenant: Tenant, intruder: Tenant) -> None:

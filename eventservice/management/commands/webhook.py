@@ -45,7 +45,7 @@ class Command(BaseCommand):
         for name, help_text in (
             ("enable", "enable an endpoint"),
             ("disable", "disable an endpoint; its pending deliveries wait"),
-            ("remove", "remove an endpoint that never had a delivery"),
+            ("remove", "delete an endpoint with its deliveries"),
         ):
             actions.add_parser(name, help=help_text).add_argument("id", type=_parse_endpoint_id)
         for parser_of_action in (add, listing):

@@ -38,8 +38,11 @@ GONE_REASON = "the endpoint answered 410 Gone"
 
 # The number of the attempt guards each update: a sender that was declared dead writes nothing.
 GUARD = "WHERE tenant_id = %s AND delivery_id = %s AND attempts = %s AND state = 'Pending'"
-FINISH = f"UPDATE webhook_deliveries SET state = %s, last_error = %s, finished_at = %s, next_attempt_at = NULL {GUARD}"
-POSTPONE = f"UPDATE webhook_deliveries SET last_error = %s, next_attempt_at = %s {GUARD}"
+RESPONSE = "last_error = %s, response_status = %s, response_body = %s"
+FINISH = (
+    f"UPDATE webhook_deliveries SET state = %s, {RESPONSE}, finished_at = %s, next_attempt_at = NULL {GUARD}"
+)
+POSTPONE = f"UPDATE webhook_deliveries SET {RESPONSE}, next_attempt_at = %s {GUARD}"
 PROMOTE = """UPDATE webhook_deliveries SET next_attempt_at = %s
 WHERE tenant_id = %s AND endpoint_id = %s AND aggregate_id = %s AND aggregate_seq = %s
     AND state = 'Pending' AND next_attempt_at IS NULL"""
@@ -47,11 +50,12 @@ WHERE tenant_id = %s AND endpoint_id = %s AND aggregate_id = %s AND aggregate_se
 
 @dataclass(frozen=True, slots=True)
 class WebhookResult:
-    """The result of sending a delivery: the status of the response, or None and the error."""
+    """The result of sending a delivery: the status and the beginning of the response, or None and the error."""
 
     delivery: WebhookDelivery
     status: int | None
     error: str = ""
+    body: str = ""
 
     @property
     def is_success(self) -> bool:
@@ -59,19 +63,21 @@ class WebhookResult:
 
     @property
     def reason(self) -> str:
-        """Why it failed."""
+        """Why it failed, or an empty string."""
+        if self.is_success:
+            return ""
         return self.error if self.status is None else f"HTTP {self.status}"
+
+    @property
+    def stored(self) -> tuple[str, int | None, str | None]:
+        """Return the values of RESPONSE."""
+        return self.reason, self.status, None if self.is_success else self.body or None
 
 
 class DeliveryCounts(NamedTuple):
     delivered: int = 0
     retried: int = 0
     exhausted: int = 0
-
-
-class _Ended(NamedTuple):
-    delivery: WebhookDelivery
-    error: str
 
 
 # --- finding and claiming -------------------------------------------------------------------------------------
@@ -141,16 +147,16 @@ def record_results(endpoint: WebhookEndpoint, results: Sequence[WebhookResult]) 
     now = db_now()
     is_gone = any(result.status == HTTP_GONE for result in results)
     max_attempts = 0 if is_gone else MAX_ATTEMPTS
-    delivered = [_Ended(result.delivery, "") for result in results if result.is_success]
-    failed = [_Ended(result.delivery, result.reason) for result in results if not result.is_success]
-    exhausted = [ended for ended in failed if ended.delivery.attempts >= max_attempts]
-    retried = [ended for ended in failed if ended.delivery.attempts < max_attempts]
+    delivered = [result for result in results if result.is_success]
+    failed = [result for result in results if not result.is_success]
+    exhausted = [result for result in failed if result.delivery.attempts >= max_attempts]
+    retried = [result for result in failed if result.delivery.attempts < max_attempts]
     counts = DeliveryCounts(
         delivered=_finish(DeliveryState.DELIVERED, delivered, now),
         retried=_postpone(retried, now),
         exhausted=_finish(DeliveryState.EXHAUSTED, exhausted, now),
     )
-    promote_next_deliveries(endpoint, {ended.delivery.aggregate_id for ended in delivered + exhausted}, now)
+    promote_next_deliveries(endpoint, {result.delivery.aggregate_id for result in delivered + exhausted}, now)
     if is_gone:
         # It responded that it is gone for good. Many deliveries may be waiting: later passes give them up.
         filter_endpoint(endpoint).update(active=False, disabled_reason=GONE_REASON)
@@ -192,16 +198,19 @@ def promote_next_deliveries(endpoint: WebhookEndpoint, aggregates: set[UUID], no
     execute_rows(PROMOTE, [(now, endpoint.tenant_id, endpoint.endpoint_id, *queue) for queue in following])
 
 
-def _finish(state: DeliveryState, ended: Sequence[_Ended], now: datetime) -> int:
-    return execute_rows(FINISH, [(state.value, error, now, *_build_guard(each)) for each, error in ended])
+def _finish(state: DeliveryState, results: Sequence[WebhookResult], now: datetime) -> int:
+    return execute_rows(
+        FINISH, [(state.value, *each.stored, now, *_build_guard(each.delivery)) for each in results]
+    )
 
 
-def _postpone(ended: Sequence[_Ended], now: datetime) -> int:
+def _postpone(results: Sequence[WebhookResult], now: datetime) -> int:
     def compute_retry_at(delivery: WebhookDelivery) -> datetime:
         return now + timedelta(seconds=full_jitter(delivery.attempts, MIN_RETRY_SECONDS, MAX_RETRY_SECONDS))
 
     return execute_rows(
-        POSTPONE, [(error, compute_retry_at(each), *_build_guard(each)) for each, error in ended]
+        POSTPONE,
+        [(*each.stored, compute_retry_at(each.delivery), *_build_guard(each.delivery)) for each in results],
     )
 
 

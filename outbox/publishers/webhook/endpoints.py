@@ -8,12 +8,18 @@ from uuid import UUID
 
 from django.db.models import QuerySet
 
-from eventservice.db.now import DbNow
+from eventservice.db.bulk import to_json
+from eventservice.db.now import DbNow, db_now
 from eventservice.kernel.errors import Conflict, NotFound
 from eventservice.kernel.ids import new_id
 from eventservice.kernel.secrets import Reencryption, encrypt
 from eventservice.kernel.signing import generate_secret
+from outbox.envelope import Envelope
 from outbox.models import WebhookDelivery, WebhookEndpoint
+
+TEST_EVENT = "WebhookTest"
+DELETED_REASON = "it is being deleted"
+DELETION_BATCH = 1000
 
 
 class EndpointChanges(TypedDict, total=False):
@@ -67,16 +73,50 @@ def set_endpoint_active(tenant_id: UUID, endpoint_id: UUID, *, active: bool) -> 
     update_endpoint(tenant_id, endpoint_id, active=active)
 
 
-def check_endpoint_unused(tenant_id: UUID, endpoint_id: UUID) -> None:
-    """Raise Conflict if the endpoint has deliveries."""
-    if WebhookDelivery.objects.for_tenant(tenant_id).filter(endpoint_id=endpoint_id)[:1].exists():
-        raise Conflict("endpoint_used", "It has deliveries: make it inactive instead.")
-
-
 def delete_endpoint(tenant_id: UUID, endpoint_id: UUID) -> None:
-    """Delete an endpoint that has no deliveries: the database would delete them with it."""
-    check_endpoint_unused(tenant_id, endpoint_id)
+    """Delete an endpoint with its deliveries. Raise NotFound if there is none.
+
+    It is disabled first, so that it gets no further deliveries. Its deliveries are deleted in transactions of their own
+    unless the caller has begun one, because there may be many. If this is interrupted, it can be repeated.
+    """
+    if not _filter_endpoint(tenant_id, endpoint_id).update(active=False, disabled_reason=DELETED_REASON):
+        raise NotFound("webhook endpoint")
+    deliveries = WebhookDelivery.objects.for_tenant(tenant_id)
+    of_endpoint = WebhookDelivery.across_tenants.filter(endpoint_id=endpoint_id).order_by("delivery_id")
+    while ids := list(of_endpoint.values_list("delivery_id", flat=True)[:DELETION_BATCH]):
+        deliveries.filter(delivery_id__in=ids).delete()
     _filter_endpoint(tenant_id, endpoint_id).delete()
+
+
+def send_test_event(tenant_id: UUID, endpoint_id: UUID) -> UUID:
+    """Queue a test event for an endpoint, whatever types it wants. Return the id of the delivery.
+
+    It is signed, sent and retried like any event, and is about no call. Raise NotFound, or Conflict if the endpoint is
+    disabled.
+    """
+    endpoint = find_endpoint(tenant_id, endpoint_id)
+    if endpoint is None:
+        raise NotFound("webhook endpoint")
+    if not endpoint.active:
+        raise Conflict("wrong_state", "This endpoint is disabled. Enable it first.")
+    now, event_id, subject = db_now(), new_id(), new_id()
+    event = Envelope(
+        id=0, partition=0, attempts=0, event_id=event_id, tenant_id=tenant_id, aggregate_id=subject, sequence=1,
+        type=TEST_EVENT, time=now, correlation_id=event_id, causation_id=None,
+        data=to_json({"message": "This is a test event. It is about no call."}),
+    )  # fmt: skip
+    delivery = WebhookDelivery.objects.create(
+        tenant_id=tenant_id,
+        delivery_id=new_id(),
+        endpoint_id=endpoint_id,
+        event_id=event_id,
+        aggregate_id=subject,
+        aggregate_seq=event.sequence,
+        body=event.to_json(),
+        next_attempt_at=now,
+        created_at=now,
+    )
+    return delivery.delivery_id
 
 
 def reencrypt_endpoint_secrets(work: Reencryption) -> int:

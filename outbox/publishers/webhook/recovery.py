@@ -27,6 +27,52 @@ class EndpointQueue:
     exhausted: int
 
 
+@dataclass(frozen=True, slots=True)
+class DeliveryPage:
+    """A page of an endpoint's deliveries, the newest first. `cursor` is where the next one begins.
+
+    `partial` if the limit of scanned deliveries has cut the page short.
+    """
+
+    deliveries: list[WebhookDelivery]
+    cursor: UUID | None
+    partial: bool = False
+
+
+def list_endpoint_deliveries(
+    endpoint: WebhookEndpoint, state: str | None, before: UUID | None, limit: int
+) -> DeliveryPage:
+    """Return a page of the endpoint's deliveries, of one state or of all."""
+    deliveries = WebhookDelivery.objects.for_tenant(endpoint.tenant_id)
+    # The ids begin with the time. The index has them in order, and the state is compared here.
+    walked = WebhookDelivery.across_tenants.filter(endpoint_id=endpoint.endpoint_id).order_by("-delivery_id")
+    if before is not None:
+        walked = walked.filter(delivery_id__lt=before)
+    max_scanned = limit + 1 if state is None else MAX_SCANNED
+    scanned = list(walked.values_list("delivery_id", "state")[:max_scanned])
+    found = [delivery_id for delivery_id, its_state in scanned if state in (None, its_state)]
+    rows = {row.delivery_id: row for row in deliveries.filter(delivery_id__in=found[:limit])}
+    page = [rows[delivery_id] for delivery_id in found[:limit] if delivery_id in rows]
+    if len(found) > limit:
+        return DeliveryPage(page, found[limit - 1])
+    partial = state is not None and len(scanned) == MAX_SCANNED
+    return DeliveryPage(page, scanned[-1][0] if partial else None, partial)
+
+
+def find_delivery(endpoint: WebhookEndpoint, delivery_id: UUID) -> WebhookDelivery | None:
+    deliveries = WebhookDelivery.objects.for_tenant(endpoint.tenant_id).filter(delivery_id=delivery_id)
+    return deliveries.filter(endpoint_id=endpoint.endpoint_id).first()
+
+
+def get_endpoint_queue(endpoint: WebhookEndpoint, max_counted: int) -> EndpointQueue:
+    """Return the endpoint with its deliveries. A count above `max_counted` is one more than that."""
+    return EndpointQueue(
+        endpoint,
+        pending=filter_pending(endpoint)[: max_counted + 1].count(),
+        exhausted=_count_recently_exhausted().get(endpoint.endpoint_id, 0),
+    )
+
+
 def list_endpoint_queues(tenant_id: UUID | None, limit: int, max_counted: int) -> list[EndpointQueue]:
     """Return the newest endpoints, of one tenant or of all. A count above `max_counted` is one more than that."""
     if tenant_id is None:
