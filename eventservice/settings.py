@@ -210,6 +210,8 @@ API_MAX_WAIT_SECONDS = env.integer("API_MAX_WAIT_SECONDS", 30, minimum=0, maximu
 # How many such requests may wait at a time on one machine: fewer than there are web workers. Others get their response
 # immediately.
 API_MAX_WAITERS = env.integer("API_MAX_WAITERS", 1, minimum=0, maximum=1000)
+# How many exports, statistics and the like may run at a time on one machine: fewer than there are web workers, too.
+MAX_EXPENSIVE_READS = env.integer("MAX_EXPENSIVE_READS", 1, minimum=1, maximum=1000)
 # If true, anybody who can reach /metrics may read it. Otherwise it requires an operator's API key.
 METRICS_OPEN = env.boolean("METRICS_OPEN", not PRODUCTION)
 # Django's own limit answers with an HTML page, so it must not be the lower one.

@@ -9,6 +9,7 @@ from datetime import timedelta
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from eventservice.api.expensive_reads import limit_expensive_reads
 from eventservice.api.openapi import describe
 from eventservice.api.permissions import HasScope, IsAuthenticated, IsOperator
 from eventservice.api.schema.queries import EmptyQuery, PageQuery, StatsQuery, parse_query
@@ -42,7 +43,8 @@ class StatsView(ApiView):
     def get(self, request: Request) -> Response:
         query = parse_query(StatsQuery, request.query_params)
         tenant_ids = self._list_visible_tenants(query.tenant_id)
-        found = read_recent_statistics(tenant_ids, timedelta(seconds=query.window))
+        with limit_expensive_reads():
+            found = read_recent_statistics(tenant_ids, timedelta(seconds=query.window))
         return Response(StatsSchema.from_statistics(found))
 
     def _list_visible_tenants(self, tenant_id: uuid.UUID | None) -> list[uuid.UUID]:

@@ -19,6 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from eventservice.db.now import DbNow, db_now, pin_time
 from eventservice.kernel.ids import new_id
+from eventservice.kernel.machine_slots import reserve_slot
 from eventservice.kernel.ttl_cache import clear_caches
 from eventservice.tenants.directory import create_tenant
 from eventservice.tenants.keys import create_key
@@ -103,6 +104,13 @@ def read_metrics(api: Api) -> dict[tuple[str, ...], float]:
         for family in text_string_to_metric_families(text)
         for sample in family.samples
     }
+
+
+def test_statistics_are_computed_one_at_a_time(acme: Api) -> None:
+    with reserve_slot("reading", 1):
+        refused = acme.get("/api/v1/stats")
+        assert (refused.status_code, refused.json()["code"], refused["Retry-After"]) == (429, "busy", "1")
+    assert acme.get("/api/v1/stats").status_code == 200
 
 
 def test_metrics_have_the_figures_of_the_system(acme: Api, history: None) -> None:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from typing import Any
 
 import pytest
 from django.test import Client
+from hypothesis import given
+from hypothesis import strategies as st
 
-from eventservice.api.parsers import parse_json
+from eventservice.api.parsers import is_storable, parse_json
+from eventservice.api.problems import Problem
 from orchestration import lifecycle
 from tests.api.conftest import SPEC, Api, build_submission, get_errors
 
@@ -226,3 +230,42 @@ def test_a_tenant_at_its_pending_limit_gets_429(acme: Api, operator: Api) -> Non
     ):
         assert_problem(response, 429, "pending_ceiling")
         assert response["Retry-After"]
+
+
+# --- the check of escapes -----------------------------------------------------------------------------------------
+
+PARTS = (
+    r"\u0041",
+    r"\u0000",
+    r"\ud83d",
+    r"\ude00",
+    r"\uD83D",
+    r"\uDE00",
+    r"\\",
+    r"\n",
+    "a",
+    "u0000",
+    r"\uabcd",
+)
+
+
+@given(st.lists(st.sampled_from(PARTS), max_size=8))
+def test_escapes_are_refused_if_and_only_if_they_cannot_be_stored(parts: list[str]) -> None:
+    text = f'"{"".join(parts)}"'
+    found = json.loads(text)
+    try:
+        assert parse_json(text) == found
+        assert is_storable(found)
+    except Problem:
+        assert not is_storable(found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", [r"\u0041", r"\ud83d\ude00", r"\\", "a", r"\\u0000"])
+def test_escapes_are_checked_in_linear_time(part: str) -> None:
+    text = f'"{part * (16_000_000 // len(part))}\\u0041"'
+    begin = time.process_time()
+    json.loads(text)
+    decoded = time.process_time() - begin
+    parse_json(text)
+    assert time.process_time() - begin - decoded < 4 * decoded + 0.5

@@ -70,13 +70,54 @@ def test_a_line_has_the_tenant_and_the_state_of_its_call(
     assert document["request"]["host"] == "example.test"
 
 
-@pytest.mark.parametrize("name", ['=HYPERLINK("x")', "+1", "-1", "@SUM(A1)", "\t=1"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        '=HYPERLINK("x")',
+        "+1",
+        "-1",
+        "@SUM(A1)",
+        "\t=1",
+        " =1",
+        "＝1+1",
+        "＋1",
+        "－1",
+        "＠SUM(A1)",
+        "\u200b=1",
+        '"=1',
+        "\ufeff+1",
+    ],
+)
 def test_cells_cannot_be_formulas(viewer: Client, tenant: Tenant, name: str) -> None:
     make_call(tenant, name=name, tags=("=1+1",))
     (line,) = read_csv(viewer)
     assert line["name"] == f"'{name}"
     assert line["tags"] == "'=1+1"
     assert read_ndjson(viewer)[0]["name"] == name
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("a;=1+1", "a;'=1+1"),
+        ("a; ＠SUM(A1);-1", "a;' ＠SUM(A1);'-1"),
+        ("=1;=1", "'=1;'=1"),
+        ("a;b - c", "a;b - c"),
+        ("a=b", "a=b"),
+    ],
+)
+def test_a_semicolon_begins_no_formula(viewer: Client, tenant: Tenant, name: str, shown: str) -> None:
+    make_call(tenant, name=name)
+    assert [line["name"] for line in read_csv(viewer)] == [shown]
+
+
+def test_exports_run_one_at_a_time_until_they_have_been_sent(viewer: Client, calls: None) -> None:
+    first = viewer.get("/calls/export.csv")
+    refused = viewer.get("/calls/export.ndjson", headers={"Accept": "text/html"})
+    assert (refused.status_code, refused.streaming) == (429, False)
+    assert "Try again in a moment" in refused.content.decode()
+    assert len(b"".join(first.streaming_content).splitlines()) == 11  # type: ignore[attr-defined]
+    assert len(read_csv(viewer)) == 10
 
 
 def test_separators_and_line_breaks_in_a_name_are_quoted(viewer: Client, tenant: Tenant) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import csv
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from typing import Any
 
 from django.http import HttpRequest, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 
+from eventservice.api.expensive_reads import limit_expensive_reads
 from eventservice.api.schema.calls import ListedCallSchema
 from eventservice.console.base.views import ConsoleView
 from eventservice.console.calls.list_query import ListQuery, parse_list_query
@@ -21,8 +24,9 @@ MAX_EXPORTED_CALLS = 50_000
 BATCH_SIZE = 500
 # An export occupies a web worker for at most this long.
 MAX_SECONDS = 20.0
-# Spreadsheets evaluate a cell that starts with one of these as a formula.
-FORMULA_PREFIXES = ("=", "+", "-", "@", "\t", "\r")
+# Where a spreadsheet would read a formula: at the beginning of a cell, also after spaces and in full-width characters, and
+# after a semicolon, which separates cells where the comma is the decimal point.
+_FORMULA = re.compile(r"(^|;)(?=[\s\"\u200b-\u200f\u2060\ufeff]*[=+\-@＝＋－＠﹦﹢﹣﹫]|[\t\r\n])")
 
 ExportedCall = Mapping[str, Any]
 
@@ -58,7 +62,11 @@ class ExportCalls(ConsoleView):
         query = parse_list_query(request.GET)
         query.raise_if_invalid()
         write, media_type = FORMATS[kind]
-        response = StreamingHttpResponse(write(_iterate_calls(query)), content_type=media_type)
+        with ExitStack() as reading:
+            reading.enter_context(limit_expensive_reads())
+            response = StreamingHttpResponse(write(_iterate_calls(query)), content_type=media_type)
+            # Until it has been sent, or the client is gone.
+            response._resource_closers.append(reading.pop_all().close)  # type: ignore[attr-defined]
         name = f"calls-{db_now():%Y%m%d-%H%M%S}.{kind}"
         response.headers["Content-Disposition"] = f'attachment; filename="{name}"'
         response.headers["Cache-Control"] = "no-store"
@@ -108,9 +116,7 @@ class _Echo:
 
 
 def _escape_formula(value: Any) -> Any:
-    if isinstance(value, str) and value.startswith(FORMULA_PREFIXES):
-        return f"'{value}"
-    return value
+    return _FORMULA.sub(r"\1'", value) if isinstance(value, str) else value
 
 
 def write_ndjson(calls: Iterable[ExportedCall]) -> Iterator[str]:
