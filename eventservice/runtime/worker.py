@@ -7,6 +7,8 @@ from collections.abc import Callable
 from functools import cache
 from typing import Protocol
 
+from django.conf import settings
+
 from eventservice.db.errors import tolerate_outage
 from eventservice.kernel.ids import new_id
 from eventservice.kernel.logging import get_logger
@@ -111,8 +113,8 @@ class Worker:
             return
         self._renew_at = time.monotonic() + RENEW_LEASE_SECONDS
         if self.lease.slot is not None and not self.lease.acquire(self.lease.slot):
-            # The lease expired and another process has acquired it.
-            self.release_role(grace_seconds=0)
+            # The lease expired and another process has acquired it. Attempts in flight are still this one's to record.
+            self.release_role(settings.SHUTDOWN_SECONDS)
         if self.role is None:
             self._acquire_role()
 

@@ -41,6 +41,7 @@ class FailingRole:
 
     def stop(self, grace_seconds: float) -> None:
         self.stopped = True
+        self.grace_seconds = grace_seconds
 
     def count_in_flight(self) -> int:
         return 0
@@ -153,6 +154,19 @@ def test_after_an_outage_the_standby_leaves_an_expired_lease_to_its_holder(
     Slot.objects.update(lease_until=DbNow(-ROLE_LEASE))
     standby.lease._respect_expired_until = 0.0
     assert holds_role(standby)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_worker_that_has_lost_its_role_lets_attempts_finish(monkeypatch: pytest.MonkeyPatch) -> None:
+    role = FailingRole([], then=lambda: None)
+    set_roles(monkeypatch, {"engine": lambda: role})
+    start_chains()
+    cut_off, successor = Worker(), Worker()
+    assert holds_role(cut_off)
+    Slot.objects.update(lease_until=DbNow(-ROLE_LEASE))
+    assert holds_role(successor)
+    assert not holds_role(cut_off)
+    assert (role.stopped, role.grace_seconds) == (True, settings.SHUTDOWN_SECONDS)
 
 
 def set_roles(monkeypatch: pytest.MonkeyPatch, roles: dict[str, Callable[[], FailingRole]]) -> None:
