@@ -6,6 +6,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from django.conf import settings
 from django.db import connection
 from hypothesis import settings as hypothesis_settings
 
+from eventservice.db.configuration import BY_ENGINE
 from eventservice.db.dialects.sqlite.configuration import ENGINE as SQLITE
 from eventservice.db.now import pin_time
 from eventservice.kernel.ttl_cache import clear_caches
@@ -54,6 +56,11 @@ def django_db_modify_db_settings(django_db_modify_db_settings_parallel_suffix: N
     if database["ENGINE"] == SQLITE:
         folder = tempfile.mkdtemp(prefix="eventservice-tests-")
         database["TEST"]["NAME"] = str(Path(folder) / "test.db")
+    else:
+        # Tests prepare many rows at once, and share the machine with others. The processes that they start have the
+        # usual limits.
+        waits = replace(settings.DATABASE_WAITS, statement_seconds=60)
+        BY_ENGINE[database["ENGINE"]].configure(database, waits)
 
 
 @pytest.fixture(autouse=True)

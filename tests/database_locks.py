@@ -24,7 +24,12 @@ with transaction.atomic():
     print("locked", flush=True)
     import time; time.sleep(3600)
 """
-NO_LIMITS = {"DB_IDLE_TRANSACTION_SECONDS": "3600", "DB_LOCK_SECONDS": "15", "NODE_LEASE_SECONDS": "30"}
+NO_LIMITS = {
+    "DB_IDLE_TRANSACTION_SECONDS": "3600",
+    "DB_LOCK_SECONDS": "15",
+    "DB_STATEMENT_SECONDS": "60",
+    "NODE_LEASE_SECONDS": "30",
+}
 # What every pass of a role and every slice of a chain writes.
 TABLES = ("cluster_slots", "nodes")
 

@@ -41,14 +41,14 @@ def read_database(env: Environment, base: Path, waits: Waits) -> DatabaseSetting
 def without_statement_limit(connection: BaseDatabaseWrapper, waits: Waits) -> Iterator[None]:
     """Allow each statement of a connection a day, instead of what `waits` says: a change of the schema may take long."""
     database = cast(DatabaseSettings, connection.settings_dict)
-    configuration = BY_ENGINE[database["ENGINE"]]
+    usual = {**database["OPTIONS"]}
     connection.close()
-    configuration.configure(database, replace(waits, statement_seconds=24 * 3600))
+    BY_ENGINE[database["ENGINE"]].configure(database, replace(waits, statement_seconds=24 * 3600))
     try:
         yield
     finally:
         connection.close()
-        configuration.configure(database, waits)
+        database["OPTIONS"] = usual
 
 
 def _find_file(env: Environment, base: Path) -> str:
