@@ -69,11 +69,16 @@ def match_prefix(column: F | Unindexed, prefix: str) -> Q:
 
     On PostgreSQL, the index needs the operator class varchar_pattern_ops for the column.
     """
-    if not get_dialect(connection).fragments.orders_by_code_point:
+    if not orders_by_code_point():
         return Q(lookups.StartsWith(column, prefix))
     begin = Q(lookups.GreaterThanOrEqual(column, prefix))
     end = _find_end_of_prefix(prefix)
     return begin if end is None else begin & Q(lookups.LessThan(column, end))
+
+
+def orders_by_code_point() -> bool:
+    """Return whether strings with a prefix lie next to each other in every index."""
+    return get_dialect(connection).fragments.orders_by_code_point
 
 
 def _find_end_of_prefix(prefix: str) -> str | None:

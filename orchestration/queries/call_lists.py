@@ -227,23 +227,23 @@ def select_by_each_part(call_filter: CallFilter) -> Iterator[QuerySet[Model]]:
         value = getattr(call_filter, column)
         if value is not None and value != DEFAULT_NAMESPACE:
             yield calls.filter(**{column: value})
-    yield from select_by_prefix(calls, call_filter)
+    yield from (found for _, found in select_by_prefix(calls, call_filter))
 
 
 def select_by_prefix(
     calls: QuerySet[ServiceCall], call_filter: CallFilter
-) -> Iterator[QuerySet[ServiceCall]]:
-    """Yield the calls whose host, or name, begins with the filter's prefix."""
+) -> Iterator[tuple[str, QuerySet[ServiceCall]]]:
+    """Yield the column, and the calls whose host or name begins with the filter's prefix."""
     for column in ("host", "name"):
         if prefix := getattr(call_filter, f"{column}_prefix"):
-            yield calls.filter(match_prefix(F(column), prefix))
+            yield column, calls.filter(match_prefix(F(column), prefix))
 
 
 def _select_some_of_prefix(
     calls: QuerySet[ServiceCall], call_filter: CallFilter
 ) -> QuerySet[ServiceCall] | None:
     """Select the calls of a prefix if they can be sorted in time."""
-    for found in select_by_prefix(calls, call_filter):
+    for _, found in select_by_prefix(calls, call_filter):
         if (
             found.order_by().values_list("tenant_id")[: MAX_SORTED_OF_PREFIX + 1].count()
             <= MAX_SORTED_OF_PREFIX

@@ -10,6 +10,7 @@ from typing import Any
 
 from django.db.models import Model, OuterRef, Q, QuerySet, Subquery, lookups
 
+from eventservice.db.sql import orders_by_code_point
 from eventservice.tenants.models import Namespace, Tenant
 from orchestration.models import ServiceCall, ServiceCallTag
 from orchestration.queries.call_lists import RARE_ID_COLUMNS, CallFilter, build_range, select_by_prefix
@@ -49,8 +50,9 @@ def _build_index_lookups(call_filter: CallFilter) -> Iterator[list[QuerySet[Mode
     for column in ("host", "name"):
         if (value := getattr(call_filter, column)) is not None:
             yield [calls.filter(**{column: value}).order_by("submitted_at")]
-    for found in select_by_prefix(calls, call_filter):
-        yield [found]
+    for column, found in select_by_prefix(calls, call_filter):
+        # MariaDB takes no range of an index for each tenant. PostgreSQL's index for prefixes has an order of its own.
+        yield [found.order_by(column) if orders_by_code_point() else found]
     for column in RARE_ID_COLUMNS:
         if (value := getattr(call_filter, column)) is not None:
             yield [calls.filter(**{column: value})]

@@ -120,19 +120,32 @@ def test_favorites_can_be_listed(page: Page, system: System) -> None:
     ))  # fmt: skip
 
 
-def test_failed_calls_are_retried_in_bulk_after_a_typed_confirmation(page: Page, system: System) -> None:
+def test_failed_calls_are_replayed_in_bulk_after_a_confirmation(page: Page, system: System) -> None:
     for _ in range(3):
         system.wait_for_end(system.submit("fails thrice", "/status/422", tags=["bulk"]))
     page.goto("/calls/?name=fails+thrice&status=Failed")
     expect(rows(page)).to_have_count(3)
     page.get_by_label("Apply to").select_option("matching")
-    page.get_by_role("button", name="Retry…").click()
+    page.get_by_role("button", name="Replay…").click()
     form = page.locator("form.confirm")
-    expect(form.get_by_role("heading", level=2)).to_contain_text("3")
+    expect(form.get_by_role("heading", level=2)).to_contain_text("Replay 3 calls?")
+    expect(form.locator("input[name=word]")).to_have_count(0)  # few calls need no typing
     confirm(form)
-    expect(page.locator(".banner.success")).to_contain_text("3 ")
+    expect(page.locator(".banner.success")).to_contain_text("Replayed 3 calls.")
     replays = system.call_api("GET", "/service-calls?name=fails+thrice&limit=20")["items"]
     assert len(replays) == 6
+
+
+def test_many_calls_are_canceled_only_after_typing_their_number(page: Page, system: System) -> None:
+    for _ in range(21):
+        system.submit("one of many", delay="2h")
+    page.goto("/calls/?name=one+of+many&status=Scheduled")
+    page.get_by_label("Apply to").select_option("matching")
+    page.get_by_role("button", name="Cancel…").click()
+    form = page.locator("form.confirm")
+    expect(form.get_by_label("Type 21 to confirm")).to_be_visible()
+    confirm(form)
+    expect(page.locator(".banner.success")).to_contain_text("Canceled 21 calls.")
 
 
 def test_only_selected_calls_are_canceled(page: Page, system: System) -> None:

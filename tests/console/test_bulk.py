@@ -123,7 +123,7 @@ def test_an_empty_selection_is_reported_on_the_list(operator: Client) -> None:
 def test_there_is_no_confirmation_if_nothing_can_be_done(operator: Client, tenant: Tenant) -> None:
     make_call(tenant, status="Succeeded")
     page = preview(operator, "replay")
-    assert "Retry: nothing to do" in page
+    assert "Replay: nothing to do" in page
     assert "None of the calls is Failed" in page
     assert 'name="bulk"' not in page
 
@@ -141,8 +141,21 @@ def test_the_preview_says_if_more_calls_match_than_can_be_changed_at_once(
 # --- the confirmation ---------------------------------------------------------------------------------------------------
 
 
+def test_only_an_action_on_many_calls_is_confirmed_by_typing(operator: Client, tenant: Tenant) -> None:
+    submit_calls(tenant, bulk.MAX_CALLS_UNTYPED)
+    page = preview(operator, "cancel")
+    assert 'name="word"' not in page
+    submit_calls(tenant, 1)
+    assert f'data-word="{bulk.MAX_CALLS_UNTYPED + 1}"' in preview(operator, "cancel")
+    run(operator, page)
+    assert sorted(list_statuses(tenant)) == ["Canceled"] * bulk.MAX_CALLS_UNTYPED + ["Scheduled"]
+
+
 @pytest.mark.parametrize("word", ["", "2", "yes", "33"])
-def test_nothing_changes_without_the_typed_number(operator: Client, tenant: Tenant, word: str) -> None:
+def test_nothing_changes_without_the_typed_number(
+    operator: Client, tenant: Tenant, word: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk, "MAX_CALLS_UNTYPED", 2)
     submit_calls(tenant, 3)
     response = run(operator, preview(operator, "cancel"), word=word)
     assert response.status_code == 400
@@ -197,46 +210,48 @@ def test_canceling_skips_calls_that_have_changed_since(operator: Client, tenant:
     assert list_statuses(tenant) == ["Canceled", "Succeeded", "Canceled"]
 
 
-def test_a_retry_creates_one_copy_of_each_failed_call_however_often_it_is_sent(
+def test_a_replay_creates_one_copy_of_each_failed_call_however_often_it_is_sent(
     operator: Client, tenant: Tenant
 ) -> None:
     ids = submit_calls(tenant, 3)
     ServiceCall.across_tenants.filter(service_call_id__in=ids[:2]).update(status="Failed")
     page = preview(operator, "replay")
-    assert read_breakdown(page) == {"Scheduled": ("1", "Skip"), "Failed": ("2", "Retry")}
-    assert read_message(run(operator, page)) == "Retried 2 calls."
-    assert read_message(run(operator, page)) == "Retried 0 calls. Skipped: 2 already retried."
+    assert read_breakdown(page) == {"Scheduled": ("1", "Skip"), "Failed": ("2", "Replay")}
+    assert read_message(run(operator, page)) == "Replayed 2 calls."
+    assert read_message(run(operator, page)) == "Replayed 0 calls. Skipped: 2 already replayed."
     made = ServiceCall.objects.for_tenant(tenant.tenant_id).exclude(replay_of=None)
     assert set(made.values_list("replay_of", flat=True)) == set(ids[:2])
     assert made.count() == 2
 
 
-def test_a_retried_call_is_not_retried_again_but_its_failed_copy_is(operator: Client, tenant: Tenant) -> None:
+def test_a_replayed_call_is_not_replayed_again_but_its_failed_copy_is(
+    operator: Client, tenant: Tenant
+) -> None:
     ids = submit_calls(tenant, 2)
     ServiceCall.across_tenants.filter(service_call_id__in=ids).update(status="Failed")
     run(operator, preview_selected(operator, "replay", [f"{tenant.tenant_id}/{ids[0]}"]))
     made = ServiceCall.objects.for_tenant(tenant.tenant_id).exclude(replay_of=None)
     made.update(status="Failed")
     page = preview(operator, "replay")
-    assert read_breakdown(page) == {"Failed": ("2", "Retry")}
-    assert re.search(r"Already retried</td><td[^>]*>1</td><td[^>]*>Skip", page)
-    assert read_message(run(operator, page)) == "Retried 2 calls."
+    assert read_breakdown(page) == {"Failed": ("2", "Replay")}
+    assert re.search(r"Already replayed</td><td[^>]*>1</td><td[^>]*>Skip", page)
+    assert read_message(run(operator, page)) == "Replayed 2 calls."
     assert set(made.values_list("replay_of", flat=True)) == {*ids, made.get(replay_of=ids[0]).service_call_id}
     made.filter(status="Scheduled").update(status="Succeeded")
-    assert "The failed calls have already been retried." in preview(operator, "replay")
+    assert "The failed calls have already been replayed." in preview(operator, "replay")
 
 
-def test_a_canceled_copy_does_not_count_as_a_retry(operator: Client, tenant: Tenant) -> None:
+def test_a_canceled_copy_does_not_count_as_a_replay(operator: Client, tenant: Tenant) -> None:
     ids = submit_calls(tenant, 1)
     ServiceCall.across_tenants.filter(service_call_id__in=ids).update(status="Failed")
     run(operator, preview(operator, "replay"))
     made = ServiceCall.objects.for_tenant(tenant.tenant_id).filter(replay_of=ids[0])
     made.update(status="Canceled")
-    assert read_message(run(operator, preview(operator, "replay"))) == "Retried 1 call."
+    assert read_message(run(operator, preview(operator, "replay"))) == "Replayed 1 call."
     assert made.count() == 2
 
 
-def test_a_retry_stops_at_the_pending_limit_and_shows_its_progress(
+def test_a_replay_stops_at_the_pending_limit_and_shows_its_progress(
     operator: Client, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bulk, "BATCH_SIZE", 2)
@@ -252,7 +267,7 @@ def test_a_retry_stops_at_the_pending_limit_and_shows_its_progress(
     assert "data-continue" not in page
     update_tenant(tenant.tenant_id, max_pending=100)
     admission.forget_allowances()
-    assert read_message(run(operator, page)) == "Retried 4 calls."
+    assert read_message(run(operator, page)) == "Replayed 4 calls."
 
 
 def test_run_now_applies_to_calls_that_are_not_due(operator: Client, tenant: Tenant) -> None:
@@ -292,7 +307,7 @@ def test_failed_calls_of_an_inactive_tenant_are_skipped(operator: Client, tenant
     make_call(tenant, status="Failed")
     page = preview(operator, "replay", "status=Failed")
     update_tenant(tenant.tenant_id, active=False)
-    assert read_message(run(operator, page)) == "Retried 0 calls. Skipped: 1 of an inactive tenant."
+    assert read_message(run(operator, page)) == "Replayed 0 calls. Skipped: 1 of an inactive tenant."
     assert ServiceCall.objects.for_tenant(tenant.tenant_id).count() == 1
 
 
@@ -339,8 +354,8 @@ def test_a_progress_page_that_is_sent_twice_changes_nothing_twice(
     ids = submit_calls(tenant, 4)
     ServiceCall.across_tenants.filter(service_call_id__in=ids).update(status="Failed")
     page = run(operator, preview(operator, "replay")).content.decode()
-    assert read_message(run(operator, page)) == "Retried 4 calls."
-    assert read_message(run(operator, page)).startswith("Retried 2 calls. Skipped: 2 already retried.")
+    assert read_message(run(operator, page)) == "Replayed 4 calls."
+    assert read_message(run(operator, page)).startswith("Replayed 2 calls. Skipped: 2 already replayed.")
     assert ServiceCall.objects.for_tenant(tenant.tenant_id).exclude(replay_of=None).count() == 4
 
 

@@ -1,7 +1,7 @@
-"""One action for many calls: a preview that fixes which calls, a typed confirmation, and a run in batches.
+"""One action for many calls: a preview that fixes which calls, a confirmation (typed if they are many), and a run in batches.
 
 Each batch is a transaction. Between requests, the run travels as a signed form field, so the server stores nothing.
-Sending a page twice is harmless: a canceled call cannot be canceled again, and a retried call is not retried again.
+Sending a page twice is harmless: a canceled call cannot be canceled again, and a replayed call is not replayed again.
 """
 
 from __future__ import annotations
@@ -46,6 +46,8 @@ from orchestration.states import Status
 
 MAX_CALLS = 10_000
 SAMPLE_SIZE = 10
+# An action on more calls is confirmed by typing their number.
+MAX_CALLS_UNTYPED = 20
 # Small batches, because the engine waits for each of them on SQLite.
 BATCH_SIZE = 50
 # How long one request may occupy a web worker. The page then continues the run with another request.
@@ -89,7 +91,7 @@ def _cancel(run: BulkRun, key: CallKey, correlation_id: uuid.UUID) -> bool:
     return True
 
 
-def _retry(run: BulkRun, key: CallKey, correlation_id: uuid.UUID) -> bool:
+def _replay(run: BulkRun, key: CallKey, correlation_id: uuid.UUID) -> bool:
     lifecycle.retry(*key, correlation_id)
     return True
 
@@ -123,13 +125,13 @@ ACTIONS = {
         is_dangerous=True,
     ),
     "replay": BulkAction(
-        "Retry",
-        "Retry {}",
-        "Retried {}",
+        "Replay",
+        "Replay {}",
+        "Replayed {}",
         frozenset({Status.FAILED}),
-        "A copy of each call runs now. The failed calls stay as they are. A call is retried once; if its copy "
-        "fails as well, retry the copy.",
-        _retry,
+        "A copy of each call runs now. The failed calls stay as they are. A call is replayed once; if its copy "
+        "fails as well, replay the copy.",
+        _replay,
     ),
     "run-now": BulkAction(
         "Run now",
@@ -157,7 +159,7 @@ SKIP_REASONS = {
     "not_found": "deleted",
     "is_due": "already due",
     "tenant_inactive": "of an inactive tenant",
-    "replayed_before": "already retried",
+    "replayed_before": "already replayed",
     "too_many_tags": "with the maximum number of tags",
 }
 NOTHING_TO_DO = "already done"
@@ -266,11 +268,11 @@ class BulkView(ConsoleView):
         run: BulkRun,
         chosen: Mapping[str, int],
         *,
-        retried: int = 0,
+        replayed: int = 0,
         has_more: bool = False,
         errors: Mapping[str, str] | None = None,
     ) -> HttpResponse:
-        """Render the confirmation. `chosen` counts the chosen calls by status, `retried` those already retried."""
+        """Render the confirmation. `chosen` counts the chosen calls by status, `replayed` those already replayed."""
         action, count = ACTIONS[run.action], len(run.calls)
         title = action.title.format(format_count(count))
         now = db_now()
@@ -279,7 +281,7 @@ class BulkView(ConsoleView):
             "title": f"{title}?" if count else f"{action.verb}: nothing to do",
             "count": count,
             "button": title,
-            "word": str(count),
+            "word": str(count) if needs_typed_number(run) else "",
             "danger": action.is_dangerous,
             "action": reverse("console:calls-bulk-run"),
             "next": self.list_url,
@@ -289,9 +291,9 @@ class BulkView(ConsoleView):
                 for status in Status.values
                 if chosen.get(status)
             ],
-            "retried": retried,
+            "replayed": replayed,
             "applies_to": [status for status in Status.values if status in action.applies_to],
-            "chosen_count": sum(chosen.values()) + retried,
+            "chosen_count": sum(chosen.values()) + replayed,
             "has_more": has_more,
             "max_calls": MAX_CALLS,
             "sample": build_list_rows(list_summaries(run.calls[:SAMPLE_SIZE]), now),
@@ -327,10 +329,10 @@ class BulkPreview(BulkView):
     def _preview(self, action: str, keys: Sequence[CallKey], *, has_more: bool = False) -> HttpResponse:
         statuses = list_statuses(keys)
         applicable = [key for key in keys if statuses.get(key) in ACTIONS[action].applies_to]
-        retried = list_replayed(applicable) if action == "replay" else set()
-        run = start_run(action, [key for key in applicable if key not in retried])
-        chosen = Counter(status for key, status in statuses.items() if key not in retried)
-        return self.render_preview(run, chosen, retried=len(retried), has_more=has_more)
+        replayed = list_replayed(applicable) if action == "replay" else set()
+        run = start_run(action, [key for key in applicable if key not in replayed])
+        chosen = Counter(status for key, status in statuses.items() if key not in replayed)
+        return self.render_preview(run, chosen, replayed=len(replayed), has_more=has_more)
 
     def _redirect_to_matching(self, action: str) -> HttpResponse:
         parameters = self.request.GET.copy()
@@ -358,7 +360,9 @@ class BulkRunPage(BulkView):
 
     def _validate_confirmation(self, run: BulkRun, tag: str) -> dict[str, str]:
         errors = {}
-        if self.request.POST.get("word", "").strip().replace(",", "") != str(len(run.calls)):
+        if needs_typed_number(run) and self.request.POST.get("word", "").strip().replace(",", "") != str(
+            len(run.calls)
+        ):
             errors["word"] = f"Type {len(run.calls)} to confirm. Nothing has been changed."
         if run.action in TAG_ACTIONS and (rule := find_tag_error(tag)):
             errors["tag"] = f"The tag {rule}."
@@ -388,6 +392,10 @@ class BulkRunPage(BulkView):
             "next": self.list_url,
         }
         return self.render(context, "console/calls/bulk_progress.html", status)
+
+
+def needs_typed_number(run: BulkRun) -> bool:
+    return len(run.calls) > MAX_CALLS_UNTYPED
 
 
 def format_count(count: int) -> str:

@@ -39,7 +39,7 @@ class ListRow:
     status: str
     reason: str
     explanation: str
-    is_retried: bool
+    is_replayed: bool
 
     @property
     def key(self) -> str:
@@ -57,15 +57,15 @@ class ListRow:
 def build_list_rows(
     calls: Sequence[CallSummary], now: datetime, tenant_names: Mapping[uuid.UUID, str] | None = None
 ) -> list[ListRow]:
-    retried = list_replayed([call.key for call in calls if call.status == Status.FAILED])
+    replayed = list_replayed([call.key for call in calls if call.status == Status.FAILED])
     names = tenant_names or {}
     return [
-        _build_row(call, names.get(call.tenant_id, "–"), now, is_retried=call.key in retried)
+        _build_row(call, names.get(call.tenant_id, "–"), now, is_replayed=call.key in replayed)
         for call in calls
     ]
 
 
-def _build_row(call: CallSummary, tenant: str, now: datetime, *, is_retried: bool) -> ListRow:
+def _build_row(call: CallSummary, tenant: str, now: datetime, *, is_replayed: bool) -> ListRow:
     summary = OutcomeSummarySchema.from_stored(call.outcome_meta)
     tags = sorted(tag for tag in call.tags if tag != FAVORITE)
     verb, moment = _choose_moment(call)
@@ -84,7 +84,7 @@ def _build_row(call: CallSummary, tenant: str, now: datetime, *, is_retried: boo
         status=get_shown_status(call),
         reason=_format_reason(call),
         explanation=_explain_reason(call),
-        is_retried=is_retried,
+        is_replayed=is_replayed,
     )
 
 
