@@ -33,7 +33,8 @@ class TenantInactive(AdmissionRefused, Conflict):
 class PendingLimitReached(AdmissionRefused):
     def __init__(self, limit: int, room: int) -> None:
         super().__init__(
-            "pending_ceiling", f"This tenant may have {limit} calls pending; {room} more would fit."
+            "pending_ceiling",
+            f"The pending limit of this tenant is {limit}. There is room for {room} more.",
         )
 
 

@@ -133,16 +133,22 @@ def describe(
 ) -> Callable[[Handler], Handler]:
     """Describe one operation. Every operation has the correlation id, and a problem as its response to errors.
 
-    The first sentence of the description is its summary. `response_headers` names those of RESPONSE_HEADERS that a
+    A method without a `query` refuses query parameters (ApiView). The first sentence of the description is its summary. `response_headers` names those of RESPONSE_HEADERS that a
     successful response has beside the common ones.
     """
     statuses = [status] if isinstance(status, int) else status
+
+    def decorate(handler: Handler) -> Handler:
+        described: Handler = extend(handler)
+        described.has_query = query is not None  # type: ignore[attr-defined]
+        return described
+
     responses: dict[object, object] = {
         one: response if response and one not in (204, 304) else OpenApiResponse(description="No content")
         for one in statuses
     }
     responses[PROBLEM] = OpenApiResponse(ProblemSchema, description="An error, as a problem (RFC 9457).")
-    return extend_schema(
+    extend = extend_schema(
         operation_id=operation_id,
         tags=[tag],
         summary=description.partition(".")[0],
@@ -152,6 +158,7 @@ def describe(
         parameters=[CORRELATION_ID, *parameters, *(describe_query(query) if query else [])],
         extensions={"x-response-headers": response_headers, "x-body-required": body_required},
     )
+    return decorate
 
 
 # --- models -------------------------------------------------------------------------------------------------------

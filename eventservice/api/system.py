@@ -12,7 +12,7 @@ from rest_framework.response import Response
 from eventservice.api.expensive_reads import limit_expensive_reads
 from eventservice.api.openapi import describe
 from eventservice.api.permissions import HasScope, IsAuthenticated, IsOperator
-from eventservice.api.schema.queries import EmptyQuery, PageQuery, StatsQuery, parse_query
+from eventservice.api.schema.queries import PageQuery, StatsQuery, parse_query
 from eventservice.api.schema.system import (
     NodePageSchema,
     NodeSchema,
@@ -85,7 +85,6 @@ class NodesView(ApiView):
         response=NodePageSchema,
     )
     def get(self, request: Request) -> Response:
-        parse_query(EmptyQuery, request.query_params)
         now = db_now()
         nodes = [NodeSchema.from_node(node, now) for node in list_nodes()]
         return Response(NodePageSchema(items=nodes, next_cursor=None))

@@ -25,6 +25,7 @@ from eventservice.api.permissions import HasScope, IsAuthenticated, IsInOwnTenan
 from eventservice.api.problems import FieldError, InvalidRequest, Problem
 from eventservice.api.renderers import ModelRenderer
 from eventservice.api.schema.base import RequestModel, parse
+from eventservice.api.schema.queries import EmptyQuery, parse_query
 from eventservice.api.throttling import TenantRateThrottle
 from eventservice.tenants.directory import TenantProfile, get_profile
 
@@ -129,6 +130,13 @@ class ApiView(GenericAPIView[Any]):
         self.perform_authentication(request)
         self.check_throttles(request)
         self.check_permissions(request)
+        self.refuse_unknown_query(request)
+
+    def refuse_unknown_query(self, request: Request) -> None:
+        """Raise Problem if there are parameters and the method has none. A method that has some parses them itself."""
+        handler = getattr(self, (request.method or "").lower(), None)
+        if handler is not None and not getattr(handler, "has_query", True):
+            parse_query(EmptyQuery, request.query_params)
 
     def throttled(self, request: Request, wait: float | None) -> NoReturn:
         rate = get_profile(self.principal.tenant_id).requests_per_minute  # type: ignore[arg-type]

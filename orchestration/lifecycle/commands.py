@@ -38,7 +38,7 @@ def cancel(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> Status:
                 cancel_requested=True
             )
             return Status.RUNNING
-        require_status(row, Status.SCHEDULED, "be canceled")
+        require_status(row, Status.SCHEDULED, "be canceled", or_status=Status.RUNNING)
         unschedule(tenant_id, service_call_id)
         now = db_now()
         move(Status.SCHEDULED, Status.CANCELED, "finished_at = {finished_at}", [(row, (now,))])

@@ -40,11 +40,11 @@ class LockedCall(NamedTuple):
     delivery: str
 
 
-def require_status(row: LockedCall, status: Status, what: str) -> None:
+def require_status(row: LockedCall, status: Status, what: str, *, or_status: Status | None = None) -> None:
+    """Raise Conflict unless the call has the status. `or_status` is one that the caller has already dealt with."""
     if row.status != status:
-        raise Conflict(
-            "wrong_state", f"A call that is {row.status} cannot {what}: it must be {status.value}."
-        )
+        allowed = " or ".join(one.value for one in (status, or_status) if one)
+        raise Conflict("wrong_state", f"A call that is {row.status} cannot {what}: it must be {allowed}.")
 
 
 def lock_call(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> LockedCall:

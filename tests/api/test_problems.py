@@ -16,6 +16,7 @@ from eventservice.api.parsers import is_storable, parse_json
 from eventservice.api.problems import Problem
 from orchestration import lifecycle
 from tests.api.conftest import SPEC, Api, build_submission, get_errors
+from tests.api.endpoints import list_endpoints
 
 pytestmark = pytest.mark.django_db
 
@@ -269,3 +270,36 @@ def test_escapes_are_checked_in_linear_time(part: str) -> None:
     decoded = time.process_time() - begin
     parse_json(text)
     assert time.process_time() - begin - decoded < 4 * decoded + 0.5
+
+
+# --- unknown parameters -------------------------------------------------------------------------------------------
+
+
+def test_every_method_refuses_parameters_that_it_does_not_know(acme: Api, operator: Api) -> None:
+    known = {
+        "tenant_id": acme.tenant.tenant_id,
+        "service_call_id": acme.submit()["serviceCallId"],
+        "tag": "x",
+        "name": "default",
+        "key_id": operator.post("/api-keys", {"scopes": ["read"]}).json()["keyId"],
+    }
+    timer = {"id": "t", "executeAt": "2030-01-01T00:00:00Z", "callbackUrl": "http://target.test/"}
+    acme.post("/timers/create", timer)
+    before = operator.get("/service-calls").json()
+    for endpoint in list_endpoints():
+        if endpoint.route.endswith(("openapi.json", "docs")):
+            continue
+        response = operator(endpoint.method, endpoint.path(**known) + "?atomic=true")
+        assert get_errors(response) == {"/query/atomic": "is not a known field"}, endpoint
+    assert operator.get("/service-calls").json() == before
+
+
+def test_what_cannot_be_canceled_says_what_can(acme: Api) -> None:
+    path = f"/service-calls/{acme.submit()['serviceCallId']}"
+    acme.post(f"{path}/cancel")
+    for action, allowed in (
+        ("cancel", "be canceled: it must be Scheduled or Running."),
+        ("run-now", "be rescheduled: it must be Scheduled."),
+    ):
+        detail = acme.post(f"{path}/{action}").json()["detail"]
+        assert detail == f"A call that is Canceled cannot {allowed}"

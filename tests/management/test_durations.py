@@ -55,3 +55,8 @@ def test_statistics_are_updated_for_a_duration() -> None:
 def test_a_timestamp_before_the_year_1_is_refused() -> None:
     with pytest.raises(CommandError, match="0001-01-01"):
         call_command("outbox", "replay", "--since", "0001-01-01T00:00:00+14:00")
+
+
+def test_prune_requires_an_age() -> None:
+    with pytest.raises(CommandError, match="--older-than"):
+        call_command("prune")

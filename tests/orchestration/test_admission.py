@@ -73,7 +73,7 @@ def test_the_pending_limit_can_be_reached_and_not_exceeded(
     change(tenant, max_pending=1)
     with pytest.raises(PendingLimitReached) as refused:
         make(tenant, failed)
-    assert refused.value.message == "This tenant may have 1 calls pending; 0 more would fit."
+    assert refused.value.message == "The pending limit of this tenant is 1. There is room for 0 more."
     assert count_calls(tenant) == 2
     change(tenant, max_pending=2)
     make(tenant, failed)

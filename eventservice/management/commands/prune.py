@@ -14,8 +14,8 @@ class Command(BaseCommand):
         parser.add_argument(
             "--older-than",
             type=parse_duration_argument,
-            default=timedelta(days=30),
-            help="minimum age, such as 30d or 12h (default: 30d)",
+            required=True,
+            help="minimum age, such as 30d or 12h",
         )
         parser.add_argument(
             "--limit",
