@@ -6,6 +6,7 @@ import os
 import socket
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -124,3 +125,17 @@ def test_migrations_may_take_any_time(monkeypatch: pytest.MonkeyPatch) -> None:
     usual, of_migrations, afterwards = limits
     assert of_migrations == ("1d" if connection.vendor == "postgresql" else "86400.0")
     assert usual == afterwards != of_migrations
+
+
+@pytest.mark.parametrize("trouble", [Trouble.SWALLOW, Trouble.HOLD, Trouble.RESET])
+@pytest.mark.parametrize("is_committing", [False, True], ids=["statement", "commit"])
+def test_only_a_commit_that_is_lost_may_have_been_written(
+    is_committing: bool, trouble: Trouble, client: BaseDatabaseWrapper, proxy: TcpProxy
+) -> None:
+    client.set_autocommit(False)
+    assert select(client, "1") == 1
+    proxy.set_trouble(trouble)
+    act = client.commit if is_committing else partial(select, client, "2")
+    with pytest.raises(OperationalError) as raised:
+        act()
+    assert is_outcome_unknown(raised.value) is is_committing

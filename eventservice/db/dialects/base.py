@@ -100,6 +100,10 @@ def _insert_values(model: Model, columns: Sequence[str]) -> str:
     return f"{insert_into(model, columns)} VALUES ({', '.join(['%s'] * len(columns))})"
 
 
+class LostTransaction(Exception):
+    """A mixin of drivers' errors: the connection was lost before the commit was sent, so nothing was written."""
+
+
 class ErrorCodes(ABC):
     """The classification of the driver's errors (eventservice.db.errors)."""
 

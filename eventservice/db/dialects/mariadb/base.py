@@ -18,6 +18,7 @@ pymysql.install_as_MySQLdb()
 
 from django.db.backends.mysql import base  # noqa: E402
 
+from eventservice.db.dialects.base import LostTransaction  # noqa: E402
 from eventservice.db.dialects.configuration import (  # noqa: E402
     KEEPALIVE_COUNT,
     KEEPALIVE_IDLE_SECONDS,
@@ -62,6 +63,19 @@ class BoundedMariaDBConnection(Connection):
         if self._sock.family != socket.AF_UNIX:
             for option, value in TCP_OPTIONS.items():
                 self._sock.setsockopt(socket.IPPROTO_TCP, option, value)
+
+    def query(self, sql: Any, unbuffered: bool = False) -> int:
+        try:
+            return super().query(sql, unbuffered)
+        except pymysql.OperationalError as error:
+            # A commit is not sent as a query.
+            if self.autocommit_mode or error.args[0] not in (CR.CR_SERVER_GONE_ERROR, CR.CR_SERVER_LOST):
+                raise
+            raise MariaDBLostBeforeCommit(*error.args) from error
+
+
+class MariaDBLostBeforeCommit(LostTransaction, pymysql.OperationalError):
+    """Raised when the connection was lost within a transaction. The server rolls it back."""
 
 
 class DatabaseWrapper(base.DatabaseWrapper):

@@ -15,6 +15,7 @@ from eventservice.db.dialects.base import (
     ErrorCodes,
     Fragments,
     Locks,
+    LostTransaction,
     Sql,
     render_moved,
 )
@@ -68,7 +69,9 @@ class MariaDBErrors(ErrorCodes):
         return error.args[:1] == (self.DEADLOCK,)
 
     def is_rolled_back(self, error: OperationalError) -> bool:
-        return bool(error.args) and error.args[0] in self.ROLLED_BACK
+        return bool(error.args) and (
+            error.args[0] in self.ROLLED_BACK or isinstance(error.__cause__, LostTransaction)
+        )
 
 
 class MariaDBFragments(Fragments):

@@ -14,6 +14,7 @@ import psycopg
 from django.db.backends.postgresql import base
 from psycopg.abc import PQGen
 
+from eventservice.db.dialects.base import LostTransaction
 from eventservice.db.dialects.postgresql.dialect import PostgreSQLDialect
 
 T = TypeVar("T")
@@ -26,17 +27,32 @@ class ServerSilent(psycopg.OperationalError):
     """Raised when the server has sent nothing for too long. The connection is closed: its answer could still come."""
 
 
+class PostgreSQLLostBeforeCommit(LostTransaction, psycopg.OperationalError):
+    """Raised when the connection was lost within a transaction. The server rolls it back."""
+
+
 class BoundedPostgreSQLConnection(psycopg.Connection[Any]):
     """A connection that closes itself when the server is silent for `answer_seconds` while an answer is awaited."""
 
     answer_seconds: float
+    _is_committing = False
 
     def wait(self, gen: PQGen[T], interval: float = LOOK_SECONDS, timeout: float | None = None) -> T:
         try:
             return super().wait(limit_silence(gen, self.answer_seconds), interval, timeout)
-        except ServerSilent:
-            self.pgconn.finish()
+        except psycopg.OperationalError as lost:
+            if isinstance(lost, ServerSilent):
+                self.pgconn.finish()
+            if not self.autocommit and not self._is_committing:
+                raise PostgreSQLLostBeforeCommit(str(lost)) from lost
             raise
+
+    def commit(self) -> None:
+        self._is_committing = True
+        try:
+            super().commit()
+        finally:
+            self._is_committing = False
 
 
 def limit_silence(gen: PQGen[T], max_seconds: float) -> PQGen[T]:

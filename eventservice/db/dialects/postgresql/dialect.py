@@ -16,6 +16,7 @@ from eventservice.db.dialects.base import (
     ErrorCodes,
     Fragments,
     Locks,
+    LostTransaction,
     Sql,
     insert_into,
     render_moved,
@@ -89,6 +90,7 @@ class PostgreSQLErrors(ErrorCodes):
         message = str(error.args[0]) if error.args else ""
         return (
             message.startswith(self.NO_CONNECTION)
+            or isinstance(error.__cause__, LostTransaction)
             or getattr(error.__cause__, "sqlstate", None) in self.ROLLED_BACK
         )
 
