@@ -103,9 +103,16 @@ def check_target(url: str, allowed_hosts: Collection[str], key: Hashable) -> Err
         host = parse_target(url).host
     except BadUrl as error:
         return _build_refusal(key, f"The request cannot be sent: {error}.")
-    if allowed_hosts and host not in allowed_hosts:
-        return _build_refusal(key, f"The host {host} is not among the tenant's allowed hosts.")
-    return None
+    return (
+        None
+        if is_allowed_host(host, allowed_hosts)
+        else _build_refusal(key, f"The host {host} is not among the tenant's allowed hosts.")
+    )
+
+
+def is_allowed_host(host: str, allowed_hosts: Collection[str]) -> bool:
+    """Return whether a tenant that is restricted to these hosts may call the host. No hosts mean no restriction."""
+    return not allowed_hosts or host in allowed_hosts
 
 
 def _build_refusal(key: Hashable, message: str) -> Errored:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from django import forms
 from django.contrib import admin
@@ -143,6 +144,18 @@ class EndpointForm(SchemaModelForm):
     class Meta:
         model = WebhookEndpoint
         fields = ("url", "event_types", "active")
+
+    def clean(self) -> dict[str, Any]:
+        """Refuse a host to which the tenant's requests may not be sent."""
+        # Imported here, because the admin is loaded before the API's schema can be.
+        from eventservice.api.schema.webhooks import find_host_error
+
+        values = super().clean()
+        if "url" in self.changed_data and not self.errors:
+            error = find_host_error(self.instance.tenant_id, values["url"])
+            if error:
+                self.add_error("url", self.describe_rule(error))
+        return values
 
 
 @admin.register(WebhookEndpoint)

@@ -14,7 +14,7 @@ from django.urls import reverse
 from eventservice.api.formats import parse_uuid
 from eventservice.api.problems import FieldError, raise_for_errors
 from eventservice.api.schema.types import Id
-from eventservice.api.schema.webhooks import EVENT_TYPES, WebhookEndpointSchema
+from eventservice.api.schema.webhooks import EVENT_TYPES, WebhookEndpointSchema, find_host_error
 from eventservice.console.base.confirm import ConfirmView
 from eventservice.console.base.forms import Checkboxes, PlainText, SchemaForm
 from eventservice.console.base.query import Query, drop_empty_params
@@ -183,6 +183,9 @@ class CreateEndpoint(ConsoleView):
         if not form.is_valid():
             return self._show_form(form, 400)
         tenant_id, url, types = form.document.tenant, form.document.url, form.document.distinct_types
+        if error := find_host_error(tenant_id, url):
+            form.add_error("url", error)
+            return self._show_form(form, 400)
         tenant, endpoint_id = get_tenant(tenant_id), new_id()
         endpoint, secret = self.run_audited(
             "endpoint-create",

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import cast
 from urllib.parse import urlsplit
+from uuid import UUID
 
 from django.conf import settings
 
 from eventservice.db.dialects import get_dialect
 from eventservice.db.errors import tolerate_outage
 from eventservice.db.leases import Fenced
+from execution.attempt_builder import check_target
 from execution.egress import Egress
 from execution.outcome import Attempt, Outcome, Responded
-from execution.redaction import MASK
+from execution.redaction import MASK, redact_outcome
 from outbox.dispatcher import Dispatcher, DispatchResult
 from outbox.models import WebhookDelivery
 from outbox.publisher import Publisher
@@ -32,23 +34,38 @@ MAX_EXCERPT_BYTES = 2000
 class EgressTransport:
     """The outbox's `Transport`: webhooks leave by the same egress, under the same rules, as service calls.
 
-    The egress is started with the first request.
+    The egress is started with the first request. `get_allowed_hosts` returns the hosts to which a tenant is restricted.
     """
 
-    def __init__(self, start_egress: Callable[[], Egress]) -> None:
+    def __init__(
+        self, start_egress: Callable[[], Egress], get_allowed_hosts: Callable[[UUID], Collection[str]]
+    ) -> None:
         self._start_egress = start_egress
+        self._get_allowed_hosts = get_allowed_hosts
         self._egress: Egress | None = None
+        self._refused: list[Outcome] = []
 
     def send(self, requests: Sequence[WebhookRequest]) -> None:
+        checked = [(request, self._check_host(request)) for request in requests]
         if self._egress is None:
             self._egress = self._start_egress()
         self._egress.send(
             Attempt(r.delivery, "POST", r.url, r.headers, r.body, r.timeout_seconds, r.delivery.tenant_id)
-            for r in requests
+            for r, refusal in checked
+            if refusal is None
         )
+        self._refused += [refusal for _, refusal in checked if refusal is not None]
+
+    def _check_host(self, request: WebhookRequest) -> Outcome | None:
+        # With each delivery, because the tenant's hosts may have changed since the endpoint was created.
+        hosts = self._get_allowed_hosts(request.delivery.tenant_id)
+        return check_target(request.url, hosts, request.delivery)
 
     def collect(self, timeout: float) -> list[WebhookResult]:
-        return [_parse_outcome(outcome) for outcome in self._egress.collect(timeout)] if self._egress else []
+        outcomes, self._refused = self._refused, []
+        if self._egress is not None:
+            outcomes += self._egress.collect(0 if outcomes else timeout)
+        return [_parse_outcome(outcome) for outcome in outcomes]
 
     def close(self) -> None:
         if self._egress is not None:
@@ -57,6 +74,7 @@ class EgressTransport:
 
 def _parse_outcome(outcome: Outcome) -> WebhookResult:
     delivery = cast(WebhookDelivery, outcome.key)
+    outcome = redact_outcome(outcome, (), {}, delivery.endpoint.url)
     if isinstance(outcome, Responded):
         return WebhookResult(delivery, outcome.status, body=_excerpt(outcome.body, delivery.endpoint.url))
     return WebhookResult(delivery, None, f"{outcome.kind}: {outcome.message}")

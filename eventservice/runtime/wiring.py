@@ -7,6 +7,7 @@ from django.conf import settings
 from eventservice.kernel.logging import get_logger
 from eventservice.runtime.dispatcher import DispatcherRole, EgressTransport
 from eventservice.runtime.open_files import raise_open_files_limit
+from eventservice.tenants.directory import get_profile
 from execution.addresses import AddressPolicy
 from execution.egress import Egress, Limits
 from orchestration.engine.capacity import EngineLimits
@@ -52,6 +53,6 @@ def build_engine() -> Engine:
 def build_dispatcher() -> DispatcherRole:
     return DispatcherRole(
         build_publishers(),
-        EgressTransport(start_egress),
+        EgressTransport(start_egress, lambda tenant_id: get_profile(tenant_id).allowed_hosts),
         max_in_flight=min(MAX_WEBHOOK_DELIVERIES_IN_FLIGHT, build_egress().capacity),
     )

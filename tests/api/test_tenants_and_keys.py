@@ -66,6 +66,9 @@ def test_a_signing_secret_is_stored_encrypted_and_never_shown(operator: Api) -> 
     assert shown.json()["signs"] is True
     assert secret.encode() not in shown.content
     assert secret not in Tenant.objects.get(pk=operator.tenant.tenant_id).signing_secret
+    refused = operator("PATCH", "", {"signingSecret": None})
+    assert list(get_errors(refused)) == ["/signingSecret"]
+    assert operator.get("").json()["signs"] is True
     assert operator("PATCH", "", {"signingSecret": ""}).json()["signs"] is False
 
 

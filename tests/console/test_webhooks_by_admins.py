@@ -12,6 +12,7 @@ from django.test import Client
 from eventservice.kernel.ids import new_id
 from eventservice.kernel.secrets import decrypt
 from eventservice.operators.models import OperatorAction
+from eventservice.tenants.directory import update_tenant
 from eventservice.tenants.models import Tenant
 from outbox.models import WebhookDelivery, WebhookEndpoint
 from outbox.publishers.webhook.endpoints import create_endpoint
@@ -174,3 +175,27 @@ def test_the_admin_refuses_the_same_urls(admin: Client, endpoint: WebhookEndpoin
     response = admin.post(build_page_url("outbox_webhookendpoint", endpoint), given)
     assert "cloud metadata" in response.content.decode()
     assert [one.url for one in list_endpoints(tenant)] == [URL]
+
+
+def test_an_endpoint_at_a_host_that_the_tenant_may_not_call_is_refused(admin: Client, tenant: Tenant) -> None:
+    update_tenant(tenant.tenant_id, allowed_hosts=["fine.example"])
+    refused = admin.post(NEW, fill_form(tenant), HTTP_ACCEPT="text/html")
+    assert refused.status_code == 400
+    assert "allowed hosts: fine.example" in refused.content.decode()
+    assert not list_endpoints(tenant)
+    assert admin.post(NEW, fill_form(tenant, url="https://fine.example/in")).status_code == 201
+
+
+def test_the_admin_site_refuses_a_change_to_such_a_host(
+    admin: Client, tenant: Tenant, endpoint: WebhookEndpoint
+) -> None:
+    update_tenant(tenant.tenant_id, allowed_hosts=["hooks.example"])
+    page = build_page_url("outbox_webhookendpoint", endpoint)
+    for url, stored in (
+        ("https://evil.example/", URL),
+        ("https://hooks.example/2", "https://hooks.example/2"),
+    ):
+        response = admin.post(page, {"url": url, "event_types": "", "active": "on"})
+        endpoint.refresh_from_db()
+        assert endpoint.url == stored
+        assert ("allowed hosts" in response.content.decode()) is (stored == URL)

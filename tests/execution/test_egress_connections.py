@@ -19,8 +19,9 @@ from eventservice.runtime.dispatcher import EgressTransport
 from execution.connections import MAX_POOLS, ConnectionPools
 from execution.egress import Limits
 from execution.outcome import Errored, ErrorKind, Outcome, Responded
+from execution.redaction import MASK
 from execution.url_rules import parse_target
-from outbox.models import WebhookDelivery
+from outbox.models import WebhookDelivery, WebhookEndpoint
 from outbox.publishers.webhook.deliverer import WebhookRequest
 from tests.execution import hostile
 from tests.execution.hostile import OK, answering, build_attempt, gather, perform, running, serving
@@ -59,7 +60,7 @@ class StandardHandler(BaseHTTPRequestHandler):
     server: StandardServer
 
     def _respond(self) -> None:
-        expects_body = self.command == "POST" and self.path != "/unread"
+        expects_body = self.command == "POST" and not self.path.startswith("/unread")
         body = self.rfile.read(int(self.headers.get("Content-Length", 0))) if expects_body else b""
         self.server.seen.append(Seen(self.command, self.path, body))
         text = f"{self.command} {self.path}".encode()
@@ -168,16 +169,20 @@ def test_a_connection_is_kept_if_another_address_was_tried_first() -> None:
 
 def test_a_webhook_endpoint_that_does_not_read_bodies_affects_only_its_tenant() -> None:
     with standard_server() as server, running() as egress:
-        transport = EgressTransport(lambda: egress)
+        transport = EgressTransport(lambda: egress, lambda _tenant_id: ())
         statuses = []
         for _ in range(3):
             delivery = WebhookDelivery(tenant_id=new_id(), delivery_id=new_id())
-            request = WebhookRequest(delivery, f"{server.url}/unread", (), b'{"specversion": "1.0"}', 5.0)
+            delivery.endpoint = WebhookEndpoint(
+                tenant_id=delivery.tenant_id, url=f"{server.url}/unread?token=s3cret-token"
+            )
+            request = WebhookRequest(delivery, delivery.endpoint.url, (), b'{"specversion": "1.0"}', 5.0)
             transport.send([request])
             ends_at = time.monotonic() + 10
             while not (results := transport.collect(0.1)) and time.monotonic() < ends_at:
                 pass
             statuses += [result.status for result in results]
+            assert results[0].body == f"POST /unread?token={MASK}", "an echo of a secret is masked"
         assert statuses == [200, 200, 200]
         assert server.connections == 3
 

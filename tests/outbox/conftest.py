@@ -40,8 +40,14 @@ def subscribe(receiver: Receiver) -> Subscribe:
 
 
 @pytest.fixture
-def transport() -> Iterator[EgressTransport]:
-    transport = EgressTransport(start_egress)
+def allowed_hosts() -> dict[UUID, set[str]]:
+    """The hosts to which tenants are restricted."""
+    return {}
+
+
+@pytest.fixture
+def transport(allowed_hosts: dict[UUID, set[str]]) -> Iterator[EgressTransport]:
+    transport = EgressTransport(start_egress, lambda tenant_id: allowed_hosts.get(tenant_id, ()))
     yield transport
     transport.close()
 

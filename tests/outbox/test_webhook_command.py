@@ -12,6 +12,7 @@ from django.core.management import CommandError, call_command
 
 from eventservice.kernel.ids import new_id
 from eventservice.kernel.secrets import decrypt
+from eventservice.tenants.directory import update_tenant
 from eventservice.tenants.models import Tenant
 from outbox.models import WebhookEndpoint
 from outbox.publishers.webhook.publisher import WebhookPublisher
@@ -132,3 +133,12 @@ def test_an_unknown_endpoint_is_refused(action: str) -> None:
 def test_an_unknown_tenant_is_refused() -> None:
     with pytest.raises(CommandError, match="There is no tenant"):
         run_webhook("add", "--tenant", "nobody", URL)
+
+
+def test_an_endpoint_at_a_host_that_the_tenant_may_not_call_is_refused(tenant: Tenant) -> None:
+    update_tenant(tenant.tenant_id, allowed_hosts=["fine.example", "hooks.fine.example"])
+    with pytest.raises(CommandError, match=r"allowed hosts: fine\.example, hooks\.fine\.example"):
+        add_endpoint()
+    assert not list_rows()
+    add_endpoint(url="https://HOOKS.fine.example:8443/in")
+    assert len(list_rows()) == 1

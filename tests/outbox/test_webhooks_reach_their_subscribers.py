@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
+from uuid import UUID
+
 import pytest
 
+from eventservice.db.now import pin_time
 from eventservice.kernel.ids import new_id
-from outbox.models import WebhookDelivery, WebhookEndpoint
+from outbox.models import DeliveryState, WebhookDelivery, WebhookEndpoint
 from outbox.publishers.webhook.publisher import WebhookPublisher
 from outbox.replay import replay
 from tests.outbox.conftest import Deliver, Subscribe
 from tests.outbox.receiver import Receiver
-from tests.outbox.support import NOON, TENANT, build_dispatcher, build_event, drain, store_events, store_run
+from tests.outbox.support import (
+    NOON,
+    OTHER_TENANT,
+    TENANT,
+    build_dispatcher,
+    build_event,
+    drain,
+    store_events,
+    store_run,
+)
 
 pytestmark = pytest.mark.django_db
 
@@ -117,3 +130,40 @@ def test_deleting_an_endpoint_deletes_its_deliveries(subscribe: Subscribe) -> No
     drain(build_dispatcher(WebhookPublisher()))
     WebhookEndpoint.objects.for_tenant(TENANT).filter(endpoint_id=endpoint.endpoint_id).delete()
     assert not WebhookDelivery.across_tenants.exists()
+
+
+def test_nothing_is_sent_to_a_host_that_the_tenant_may_not_call(
+    subscribe: Subscribe, receiver: Receiver, deliver: Deliver, allowed_hosts: dict[UUID, set[str]]
+) -> None:
+    subscribe("/restricted")
+    subscribe("/other", tenant_id=OTHER_TENANT)
+    allowed_hosts[TENANT] = {"fine.example"}
+    store_run(new_id(), 1)
+    store_run(new_id(), 1, tenant_id=OTHER_TENANT)
+    drain(build_dispatcher(WebhookPublisher()))
+
+    result = deliver()
+
+    assert (result.delivered, result.retried) == (1, 1)
+    assert (receiver.sequences("/restricted"), receiver.sequences("/other")) == ([], [1])
+    refused = WebhookDelivery.objects.for_tenant(TENANT).get()
+    assert refused.last_error == "Egress: The host 127.0.0.1 is not among the tenant's allowed hosts."
+    assert (refused.state, refused.attempts) == (DeliveryState.PENDING, 1)
+
+
+def test_it_is_sent_once_the_host_is_allowed(
+    subscribe: Subscribe,
+    receiver: Receiver,
+    deliver: Deliver,
+    allowed_hosts: dict[UUID, set[str]],
+    at_noon: datetime,
+) -> None:
+    subscribe("/hook")
+    allowed_hosts[TENANT] = {"fine.example"}
+    store_run(new_id(), 1)
+    drain(build_dispatcher(WebhookPublisher()))
+    assert deliver().retried == 1
+
+    allowed_hosts[TENANT].add("127.0.0.1")
+    with pin_time(at_noon + timedelta(hours=1)):
+        assert deliver().delivered == 1

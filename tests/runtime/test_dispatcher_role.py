@@ -25,7 +25,9 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def build_role(start_egress: Callable[[], Egress]) -> DispatcherRole:
-    return DispatcherRole(build_publishers(), EgressTransport(start_egress), max_in_flight=8)
+    return DispatcherRole(
+        build_publishers(), EgressTransport(start_egress, lambda _tenant_id: ()), max_in_flight=8
+    )
 
 
 def refuse_to_start_an_egress() -> Egress:

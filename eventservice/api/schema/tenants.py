@@ -82,21 +82,12 @@ class TenantSettingsSchema(RequestModel):
     secret_headers: Annotated[list[HeaderName], Field(max_length=MAX_LISTED)] = omittable(
         description="Names of headers whose values are secret, beside the built-in ones, or `*` for all headers."
     )
-    signing_secret: (
-        Annotated[
-            str,
-            pattern(f"^({_WEBHOOK_SECRET})?$", 'whsec_ and the base64 of 24 to 96 random bytes, or ""'),
-        ]
-        | None
-    ) = omittable(
-        description="Requests are signed with it (Standard Webhooks). An empty string turns that off."
+    signing_secret: Annotated[
+        str,
+        pattern(f"^({_WEBHOOK_SECRET})?$", 'whsec_ and the base64 of 24 to 96 random bytes, or ""'),
+    ] = omittable(
+        description="Requests are signed with it (Standard Webhooks). An empty string turns that off; `null` does not."
     )
-
-    def changes(self) -> dict[str, Any]:
-        given = super().changes()
-        if given.get("signing_secret", "") is None:
-            given["signing_secret"] = ""
-        return given
 
 
 class TenantInputSchema(TenantSettingsSchema):

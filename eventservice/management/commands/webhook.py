@@ -59,12 +59,14 @@ class Command(BaseCommand):
             raise CommandError(error.message) from None
 
     def _add(self, *, tenant: str, url: str, type: list[str], **options: object) -> None:
-        from eventservice.api.schema.webhooks import WebhookEndpointSchema
+        from eventservice.api.schema.webhooks import WebhookEndpointSchema, find_host_error
 
         tenant_id = get_tenant_argument(tenant).tenant_id
         asked = parse_document(
             WebhookEndpointSchema, {"url": url, "eventTypes": type}, {"/eventTypes": "--type"}
         )
+        if error := find_host_error(tenant_id, asked.url):
+            raise CommandError(f"The URL {error}.")
         endpoint, secret = create_endpoint(tenant_id, asked.url, asked.distinct_types)
         if self.terminal.as_json:
             self.terminal.json({"endpointId": str(endpoint.endpoint_id), "url": asked.url, "secret": secret})
