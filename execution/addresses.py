@@ -197,12 +197,10 @@ class AddressPolicy:
         rule = ip and self.find_refusing_rule(ip, origin.port)
         if not (ip and rule):
             return None
-        refusal = classify(ip)
-        by_tier = "EGRESS_ALLOW_PRIVATE or " if refusal and refusal.tier is Tier.PRIVATE else ""
         host = f"[{origin.host}]" if ":" in origin.host else origin.host
         return (
             f"{host}:{origin.port} is an address that may not be called: {rule}. An operator can allow it with the "
-            f"setting {by_tier}EGRESS_ALLOW"
+            f"setting {name_settings(ip)}"
         )
 
     def _find_rule(self, ip: str, port: int) -> str | None:
@@ -221,6 +219,13 @@ class AddressPolicy:
 @lru_cache(maxsize=8)
 def _build_policy(allow_private: bool, allow: frozenset[str]) -> AddressPolicy:
     return AddressPolicy(allow_private=allow_private, allow=allow)
+
+
+def name_settings(ip: str) -> str:
+    """Return the names of the settings that can allow a refused address."""
+    refusal = classify(ip)
+    is_private = refusal is not None and refusal.tier is Tier.PRIVATE
+    return "EGRESS_ALLOW_PRIVATE or EGRESS_ALLOW" if is_private else "EGRESS_ALLOW"
 
 
 def is_local_name(host: str) -> bool:

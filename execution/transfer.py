@@ -23,7 +23,7 @@ from typing import Any, Final
 import pycurl
 
 from eventservice.kernel.logging import get_logger
-from execution.addresses import AddressPolicy
+from execution.addresses import AddressPolicy, name_settings
 from execution.connections import ConnectionPool, Connections, KeptConnection, SocketAddress
 from execution.outcome import METHODS, Attempt, Errored, ErrorKind, Limits, Outcome, Responded, Timings
 from execution.url_rules import BadHeader, BadUrl, Origin, format_header_line, parse_target
@@ -114,7 +114,14 @@ def refuse_address(origin: Origin, ip: str, rule: str) -> str:
 
     Tenants must not learn what internal names resolve to, so only the log has the address and the rule of a name.
     """
-    log.warning("address_refused", host=origin.host, port=origin.port, address=ip, rule=rule)
+    log.warning(
+        "address_refused",
+        host=origin.host,
+        port=origin.port,
+        address=ip,
+        rule=rule,
+        setting=name_settings(ip),
+    )
     if origin.is_literal:
         return f"The address of {origin.authority} may not be called: {rule}."
     return f"The address of {origin.authority} may not be called. The log of the service has the details."

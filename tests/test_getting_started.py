@@ -46,6 +46,11 @@ def list_steps() -> list[Step]:
     return [Step(*block) for block in blocks]
 
 
+def list_blocks(name: str) -> list[str]:
+    """Return the commands of another page, in their order."""
+    return re.findall(r"```sh\n(.*?)```", (ROOT / name).read_text(), re.DOTALL)
+
+
 class Shell:
     """An interactive shell in a folder, whose standard input is what a person would paste."""
 
@@ -146,7 +151,7 @@ class Reader:
         shell = self.get_shell(step.terminal)
         shell.paste(self.translate(step.commands))
         if step.terminal == "commands":
-            shell.paste("printf 'exit status %s\\n' $?\n")
+            shell.paste("printf '\\nexit status %s\\n' $?\n")
         shell.expect(self.translate(step.output))
         if step.terminal == "commands":
             shell.expect("exit status 0")
@@ -199,6 +204,11 @@ def test_its_blocks_can_be_pasted_from_top_to_bottom(reader: Reader) -> None:
     )
     for step in steps:
         reader.follow(step)
+    start, *others = list_blocks("README.md")
+    assert start == steps[0].commands
+    assert len(others) == 2
+    for commands in [*others, *list_blocks("docs/timers.md")]:
+        reader.follow(Step("commands", commands, ""))
 
     console = Browser(reader.translate("http://127.0.0.1:8000"))
     service = reader.get_shell("service")
@@ -206,8 +216,9 @@ def test_its_blocks_can_be_pasted_from_top_to_bottom(reader: Reader) -> None:
     assert password
     console.sign_in("operator", password[1])
     pages = {path: console.open(path) for path in re.findall(r"<http://127\.0\.0\.1:8000(/[^>]*)>", PAGE)}
-    assert len(pages) >= 4
+    assert len(pages) >= 5
     assert "charge" in pages["/calls/"]
+    assert "order-17/reminder" in pages["/timers/?show=all"]
     assert reader.translate("http://127.0.0.1:3001/events") in pages["/webhooks/"]
     assert all("Sign out" in page for page in pages.values())
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 # The arguments of a command by their names. `add_arguments` decides the types of the values.
 Options = Mapping[str, Any]
 
+UNAUTHORIZED = 401
 EXIT_REFUSED, EXIT_USAGE, EXIT_UNREACHABLE = 1, 2, 3
 STATUS_COLORS = {
     "Scheduled": "cyan",
@@ -75,7 +76,8 @@ class ApiCommand(BaseCommand):
                     client.select_tenant(access.tenant)
                 self.run(client, options)
             except ApiError as error:
-                raise CommandError(self.describe(error), returncode=EXIT_REFUSED) from None
+                hint = f"\nThe key is from {access.key_source}." if error.status == UNAUTHORIZED else ""
+                raise CommandError(self.describe(error) + hint, returncode=EXIT_REFUSED) from None
             except Unsendable as error:
                 raise CommandError(str(error), returncode=EXIT_USAGE) from None
             except Unreachable as error:
@@ -96,6 +98,19 @@ class ApiCommand(BaseCommand):
             for fault in error.errors
         ]
         return "\n  ".join([f"Refused ({error.status} {error.code}):", *lines])
+
+
+def format_outcome(outcome: Json | None) -> str | None:
+    """Return the result of the last attempt of a call on one line: the response, or the error."""
+    if not outcome:
+        return None
+    response, error = outcome.get("responseMeta") or {}, outcome.get("errorMeta") or {}
+    latency = response.get("latencyMs", error.get("latencyMs"))
+    parts = [str(error.get("kind") or response.get("status"))]
+    if latency is not None:
+        parts.append(f"after {latency:.1f} ms")
+    text = error.get("message") or response.get("bodySnippet")
+    return " ".join(parts) + (f": {text}" if text else "")
 
 
 class EachCallCommand(ApiCommand):
@@ -198,6 +213,7 @@ class Access(NamedTuple):
     url: str
     tenant: str
     key: str
+    key_source: str
 
 
 def find_access(options: Options) -> Access:
@@ -217,7 +233,8 @@ def find_access(options: Options) -> Access:
         )
     if url.rstrip("/") != profile.get(URL, "").rstrip("/"):
         profile = {}
-    access = Access(url, choose("tenant", TENANT), choose("key", KEY))
+    source = "--key" if options["key"] else KEY if os.environ.get(KEY) else "the profile"
+    access = Access(url, choose("tenant", TENANT), choose("key", KEY), source)
     for name in ("tenant", "key"):
         if not getattr(access, name):
             raise CommandError(

@@ -303,6 +303,7 @@ def test_an_error_does_not_tell_which_network_a_name_resolves_to_but_the_log_doe
     hints = (ip, "private", "link-local", "loopback", "multicast", "metadata", "unique local", "/8", "/16")
     assert not [hint for hint in hints if hint in told]
     record = next(record for record in caplog.records if "address_refused" in record.getMessage())
+    assert "EGRESS_ALLOW" in record.getMessage()
     assert ip in record.getMessage() or ip in str(record.__dict__)
 
 

@@ -81,15 +81,15 @@ def test_a_profile_that_makes_no_sense_is_ignored(content: bytes) -> None:
 
 def test_client_commands_use_it() -> None:
     write_profile(PROFILE)
-    assert choose() == Access(URL, TENANT, KEY)
+    assert choose() == Access(URL, TENANT, KEY, "the profile")
 
 
 def test_options_and_the_environment_take_precedence(monkeypatch: pytest.MonkeyPatch) -> None:
     write_profile(PROFILE)
     monkeypatch.setenv("EVENTSERVICE_KEY", "es_dev_c_d")
-    assert choose() == Access(URL, TENANT, "es_dev_c_d")
+    assert choose() == Access(URL, TENANT, "es_dev_c_d", "EVENTSERVICE_KEY")
     monkeypatch.setenv("EVENTSERVICE_KEY", "")
-    assert choose(tenant="acme", url=f"{URL}/") == Access(f"{URL}/", "acme", KEY)
+    assert choose(tenant="acme", url=f"{URL}/") == Access(f"{URL}/", "acme", KEY, "the profile")
 
 
 def test_its_key_is_not_sent_to_another_service(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,6 +118,21 @@ def test_a_tenant_is_found_by_name(served: str, is_operator: bool) -> None:
     with pytest.raises(CommandError, match="There is no tenant 'nobody' for this key") as refused:
         call_command("calls", url=served, tenant="nobody", key=key)
     assert refused.value.returncode == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_refused_key_is_reported_with_where_it_is_from(
+    served: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shell that has loaded an older profile hides the current one."""
+    write_profile({**PROFILE, "EVENTSERVICE_URL": served})
+    with pytest.raises(CommandError, match="The key is from the profile"):
+        call_command("calls")
+    monkeypatch.setenv("EVENTSERVICE_KEY", KEY)
+    with pytest.raises(CommandError, match="The key is from EVENTSERVICE_KEY"):
+        call_command("calls")
+    with pytest.raises(CommandError, match="The key is from --key"):
+        call_command("calls", key=KEY)
 
 
 def test_help_mentions_the_profile() -> None:

@@ -24,6 +24,8 @@ pytestmark = pytest.mark.django_db
 def no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Supervisor, "run", lambda self: 0)
     monkeypatch.setattr(up, "require_free_ports", lambda ports: None)
+    # `migrate` closes the connection, and with it the transaction of the test.
+    monkeypatch.setattr(up, "call_command", lambda *args, **options: None)
 
 
 @pytest.fixture(autouse=True)

@@ -9,6 +9,7 @@ from eventservice.management.terminal import (
     EXIT_REFUSED,
     ApiCommand,
     Options,
+    format_outcome,
     parse_call_id,
     parse_positive_duration,
 )
@@ -49,7 +50,8 @@ class Command(ApiCommand):
             raise SystemExit(EXIT_REFUSED)
 
     def _show(self, call: Json, executions: list[Json], events: list[Json]) -> None:
-        self.terminal.pairs({name: call[name] for name in DISPLAYED_FIELDS})
+        fields = {name: call[name] for name in DISPLAYED_FIELDS}
+        self.terminal.pairs({**fields, "outcome": format_outcome(call["outcome"])})
         attempts = [
             (a["attempt"], a["startedAt"], a["finishedAt"], _format_result(a), _round_latency(a["latencyMs"]))
             for a in executions

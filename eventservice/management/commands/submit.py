@@ -6,7 +6,13 @@ import sys
 from django.core.management.base import CommandError, CommandParser
 
 from eventservice.client import Client
-from eventservice.management.terminal import EXIT_REFUSED, ApiCommand, Options, parse_positive_duration
+from eventservice.management.terminal import (
+    EXIT_REFUSED,
+    ApiCommand,
+    Options,
+    format_outcome,
+    parse_positive_duration,
+)
 
 
 class Command(ApiCommand):
@@ -71,8 +77,10 @@ class Command(ApiCommand):
         if self.terminal.as_json:
             self.terminal.json(call)
         else:
-            fields = ("serviceCallId", "name", "status", "dueAt", "tags", "outcome")
-            self.terminal.pairs({name: call[name] for name in fields})
+            fields = ("serviceCallId", "name", "status", "dueAt", "tags")
+            self.terminal.pairs(
+                {**{name: call[name] for name in fields}, "outcome": format_outcome(call["outcome"])}
+            )
         if options["wait"] and call["status"] != "Succeeded":
             raise SystemExit(EXIT_REFUSED)
 
