@@ -67,6 +67,52 @@ def test_a_scheduled_call_shows_when_it_is_due_and_can_be_canceled(page: Page, s
     assert call["status"] == "Canceled"
 
 
+@pytest.mark.parametrize("javascript", [True, False], ids=["with JavaScript", "without"])
+def test_a_call_is_scheduled_by_a_preset_or_a_distance_from_now(
+    desk: Desk, system: System, javascript: bool
+) -> None:
+    page = desk.sit("oscar", java_script_enabled=javascript)
+    name = f"in a while {javascript}"
+    fill_in(page, system, name)
+    page.get_by_label("Schedule").check()
+    page.get_by_role("button", name="In 10 minutes").click()
+    expect(page.locator("#resolved")).to_contain_text(re.compile("in (10 m|9 m)"))
+    page.get_by_label("In", exact=True).fill("3")
+    page.get_by_label("Unit").select_option("hours")
+    page.get_by_role("button", name="Set", exact=True).click()
+    expect(page.locator("#resolved")).to_contain_text(re.compile("in (3 h|2 h 59 m)"))
+    submit(page)
+    expect(page.locator("#response")).to_contain_text("Scheduled")
+    (call,) = system.call_api("GET", f"/service-calls?name={name.replace(' ', '+')}")["items"]
+    distance = datetime.fromisoformat(call["dueAt"]) - datetime.now(UTC)
+    assert timedelta(hours=2, minutes=58) < distance < timedelta(hours=3)
+
+
+def test_a_call_is_rescheduled_by_a_preset(page: Page, system: System) -> None:
+    call = system.submit("sooner than planned", delay="9h")
+    page.goto(system.build_details_url(call))
+    page.get_by_role("button", name="Reschedule").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_role("button", name="In 1 hour").click()
+    expect(dialog.locator("#resolved")).to_contain_text(re.compile("in (1 h|59 m)"))
+    dialog.get_by_role("button", name="Reschedule").last.click()
+    expect(page.locator(".banner.success")).to_contain_text("Rescheduled to")
+    due = datetime.fromisoformat(system.call_api("GET", f"/service-calls/{call}")["dueAt"])
+    assert timedelta(minutes=58) < due - datetime.now(UTC) < timedelta(hours=1)
+
+
+def test_a_failed_call_is_retried_unless_the_form_says_otherwise(page: Page, system: System) -> None:
+    fill_in(page, system, "with the offered retries", "/status/503")
+    expect(page.get_by_label("Max attempts")).to_have_value("5")
+    submit(page)
+    expect(page.locator("#response")).to_contain_text("Retrying")
+    expect(page.locator("#response")).to_contain_text("(2 of 5)")
+    fill_in(page, system, "without retries", "/status/503")
+    page.get_by_label("Max attempts").fill("1")
+    submit(page)
+    expect(page.locator("#response")).to_contain_text("Failed")
+
+
 def test_errors_are_shown_at_their_fields_and_nothing_is_sent(page: Page, system: System) -> None:
     fill_in(page, system, "")
     page.get_by_label("Body", exact=True).fill('{"order": }')

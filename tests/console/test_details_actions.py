@@ -180,6 +180,17 @@ def test_a_call_is_rescheduled_to_the_chosen_instant(
     assert "dueAt 2026-07-01T12:30:00.000Z" in read_text(get_page(operator, acme, call))
 
 
+def test_a_preset_is_shown_before_the_call_is_rescheduled(
+    operator: Client, acme: Tenant, at_noon: datetime
+) -> None:
+    call = submit(acme, due_at=add_to_noon(3600))
+    page = post(operator, acme, call, "reschedule", preset="10m", **LATER)
+    assert "in 10 m , Sun 2026-03-01 12:10:00 UTC" in read_text(page)
+    page = post(operator, acme, call, "reschedule", preset="in", amount="-1", **LATER)
+    assert "Enter a whole number from 1 to 9999." in read_text(page)
+    assert get_call(acme, call).due_at == add_to_noon(3600)
+
+
 @pytest.mark.parametrize(
     ("chosen", "message"),
     [

@@ -8,7 +8,7 @@ import pytest
 from django.utils import timezone
 
 from eventservice.console.base.time_zone import list_time_zones
-from eventservice.console.calls.local_time import LocalTimeForm, ResolvedTime, split_instant
+from eventservice.console.calls.local_time import LocalTimeForm, RelativeTimeForm, ResolvedTime, split_instant
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -95,6 +95,39 @@ def test_all_errors_are_reported_at_once() -> None:
 def test_an_instant_survives_being_split_and_resolved(at: datetime, zone: str) -> None:
     with timezone.override(zone):
         assert resolve(**split_instant(at)).at == at
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        ({"preset": "10m"}, {"date": "2026-03-01", "time": "12:10", "zone": "UTC"}),
+        ({"preset": "1h", "zone": "Asia/Tokyo"}, {"date": "2026-03-01", "time": "22:00", "zone": "Asia/Tokyo"}),
+        ({"preset": "tomorrow"}, {"date": "2026-03-02", "time": "09:00", "zone": "UTC"}),
+        # In Auckland it is Monday already.
+        ({"preset": "monday", "zone": "Europe/Berlin"}, {"date": "2026-03-02", "time": "09:00", "zone": "Europe/Berlin"}),
+        ({"preset": "monday", "zone": "Pacific/Auckland"}, {"date": "2026-03-09", "time": "09:00", "zone": "Pacific/Auckland"}),
+        ({"preset": "in", "amount": "90", "unit": "minutes"}, {"date": "2026-03-01", "time": "13:30", "zone": "UTC"}),
+        ({"preset": "in", "amount": "2", "unit": "days", "zone": "Mars"}, {"date": "2026-03-03", "time": "12:00", "zone": "UTC"}),
+    ],
+)  # fmt: skip
+def test_a_preset_or_a_distance_becomes_a_local_time(typed: dict[str, str], expected: dict[str, str]) -> None:
+    form = RelativeTimeForm(typed, now=NOW)
+    assert form.is_asked
+    assert form.is_valid(), form.errors
+    assert form.fields_of_moment == expected
+
+
+@pytest.mark.parametrize("amount", ["", "0", "-5", "1.5", "soon", "10000"])
+def test_a_distance_is_a_whole_number(amount: str) -> None:
+    form = RelativeTimeForm({"preset": "in", "amount": amount, "unit": "hours"}, now=NOW)
+    assert form.errors == {"amount": ["Enter a whole number from 1 to 9999."]}
+
+
+def test_a_preset_across_a_change_of_clocks_keeps_its_local_time() -> None:
+    now = datetime(2026, 3, 28, 12, tzinfo=UTC)  # the clocks go forward in the night
+    form = RelativeTimeForm({"preset": "tomorrow", "zone": "Europe/Berlin"}, now=now)
+    assert form.is_valid()
+    assert form.moment == datetime(2026, 3, 29, 7, tzinfo=UTC)
 
 
 def test_utc_is_the_first_zone_and_every_zone_can_be_chosen() -> None:

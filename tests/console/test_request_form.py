@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 from django.test import Client
 
+from eventservice.console.calls.request_form import DEFAULT_RETRIES
 from eventservice.kernel.ttl_cache import clear_caches
 from eventservice.operators.models import OperatorAction
 from eventservice.tenants.directory import create_tenant, update_tenant
@@ -155,6 +157,62 @@ def test_changes_of_clocks_are_explained(operator: Client, at_noon: datetime) ->
 def test_a_time_out_of_range_is_refused(operator: Client, at_noon: datetime, date: str, message: str) -> None:
     assert message in read_text(submit(operator, when="schedule", date=date, time="10:00", zone="UTC"))
     assert list_calls() == []
+
+
+def test_a_preset_chooses_the_time(operator: Client, acme: Tenant, at_noon: datetime) -> None:
+    page = submit(operator, do="when", preset="10m", when="now")
+    assert "in 10 m , Sun 2026-03-01 12:10:00 UTC" in read_text(page)
+    assert re.search(r'value="schedule"\s+id="when-schedule" checked', page.content.decode())
+    assert list_calls() == []
+    page = submit(operator, do="", preset="in", amount="none", when="schedule")  # without a script
+    assert "Enter a whole number from 1 to 9999." in read_text(page)
+
+
+# --- retries --------------------------------------------------------------------------------------------------
+
+
+def read_retry_fields(client: Client, address: str = NEW) -> dict[str, str]:
+    page = client.get(address, headers=BROWSER).content.decode()
+    names = (
+        "max_attempts",
+        "initial_interval",
+        "backoff_multiplier",
+        "max_interval",
+        "max_attempts_duration",
+    )
+    fields = {name: re.search(rf'<input[^>]*name="{name}"[^>]*>', page) for name in names}
+    values = {name: re.search(r' value="([^"]*)"', field[0]) for name, field in fields.items() if field}
+    return {name: value[1] if value else "" for name, value in values.items()}
+
+
+def test_a_new_form_offers_retries_as_values_of_its_fields(operator: Client, acme: Tenant) -> None:
+    assert read_retry_fields(operator) == {**DEFAULT_RETRIES, "max_attempts_duration": ""}
+    page = operator.get(NEW, headers=BROWSER).content.decode()
+    assert 'placeholder="e.g.' not in page
+    assert submit(operator, **DEFAULT_RETRIES).status_code == 303
+    (call,) = list_calls()
+    assert call.retry_policy == {
+        "max_attempts": 5,
+        "max_attempts_duration": None,
+        "initial_interval": 30,
+        "backoff_multiplier": 2,
+        "max_interval": 3600,
+    }
+
+
+def test_without_a_number_of_attempts_the_offered_delays_cause_no_retries(
+    operator: Client, acme: Tenant
+) -> None:
+    submit(operator, **{**DEFAULT_RETRIES, "max_attempts": ""})
+    (call,) = list_calls()
+    assert call.retry_policy is None
+
+
+def test_a_copy_has_the_retries_of_its_original(operator: Client, acme: Tenant) -> None:
+    submit(operator)
+    (call,) = list_calls()
+    address = f"{NEW}?copy={call.tenant_id}/{call.service_call_id}"
+    assert set(read_retry_fields(operator, address).values()) == {""}
 
 
 # --- refusals --------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from eventservice.api.schema.submissions import find_tag_error
 from eventservice.console.base.confirm import ConfirmView
 from eventservice.console.base.time_zone import format_instant as describe_instant
 from eventservice.console.base.views import ConsoleView
-from eventservice.console.calls.local_time import LocalTimeForm
+from eventservice.console.calls.local_time import LocalTimeForm, RelativeTimeForm
 from eventservice.db.now import db_now
 from eventservice.kernel.ids import new_id
 from eventservice.operators.replay import replay
@@ -138,7 +138,11 @@ class RescheduleCall(CallAction):
         }
 
     def post(self, request: HttpRequest, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> HttpResponse:
-        form = LocalTimeForm(request.POST, now=db_now())
+        now = db_now()
+        relative = RelativeTimeForm(request.POST, now=now)
+        if relative.is_asked:
+            return self._choose_time(get_call(tenant_id, service_call_id), relative)
+        form = LocalTimeForm(request.POST, now=now)
         is_preview = request.POST.get("do") == "when"
         if not form.is_valid() or form.resolved is None or is_preview:
             return self.render_question(get_call(tenant_id, service_call_id), local_time=form)
@@ -153,6 +157,14 @@ class RescheduleCall(CallAction):
         due = describe_instant(due_at, milliseconds=False)
         self.report_success(f"Rescheduled to {due}. {form.resolved.note}".strip())
         return self.redirect_back(build_call_url(tenant_id, service_call_id))
+
+    def _choose_time(self, call: CallDetails, relative: RelativeTimeForm) -> HttpResponse:
+        """Show the time of the button that was pressed, for confirmation."""
+        if not relative.is_valid():
+            typed = LocalTimeForm(self.request.POST, now=relative.now)
+            return self.render_question(call, local_time=typed, relative=relative)
+        chosen = LocalTimeForm(relative.fields_of_moment, now=relative.now)
+        return self.render_question(call, local_time=chosen)
 
 
 class ReplayCall(CallAction):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from typing import Any, NamedTuple
 
 from django import forms
+from django.utils import timezone
 from django.utils.safestring import SafeString
 from pydantic import TypeAdapter, ValidationError
 
@@ -53,6 +55,14 @@ class LocalTimeForm(forms.Form):
         return form
 
     @property
+    def presets(self) -> list[tuple[str, str]]:
+        return [(name, preset.label) for name, preset in PRESETS.items()]
+
+    @property
+    def units(self) -> list[str]:
+        return list(UNITS)
+
+    @property
     def zone_options(self) -> SafeString:
         return render_zone_options(str(self["zone"].value() or get_zone_name()))
 
@@ -74,6 +84,82 @@ class LocalTimeForm(forms.Form):
         self.resolved = resolved
 
 
+# --- times by a click ---------------------------------------------------------------------------------------------
+
+
+UNITS = {"minutes": timedelta(minutes=1), "hours": timedelta(hours=1), "days": timedelta(days=1)}
+DAY_BEGINS = time(9)
+
+
+class Preset(NamedTuple):
+    label: str
+    compute: Callable[[datetime], datetime]  # from the local time now
+
+
+PRESETS = {
+    "10m": Preset("In 10 minutes", lambda now: now + timedelta(minutes=10)),
+    "1h": Preset("In 1 hour", lambda now: now + timedelta(hours=1)),
+    "tomorrow": Preset("Tomorrow 09:00", lambda now: _begin_day(now, days=1)),
+    "monday": Preset("Monday 09:00", lambda now: _begin_day(now, days=7 - now.weekday())),
+}
+
+
+class RelativeTimeForm(forms.Form):
+    """A time that is chosen by a preset, or by its distance from now. Once valid, `moment` is its instant."""
+
+    amount = forms.IntegerField(
+        required=False,
+        min_value=1,
+        max_value=9999,
+        error_messages=dict.fromkeys(
+            ("invalid", "min_value", "max_value"), "Enter a whole number from 1 to 9999."
+        ),
+    )
+    unit = forms.ChoiceField(required=False, choices=[(unit, unit) for unit in UNITS])
+    preset = forms.CharField(required=False)
+    zone = forms.CharField(required=False)
+
+    def __init__(self, *args: Any, now: datetime, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.now = now
+        self.moment: datetime | None = None
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether one of the buttons was pressed."""
+        return bool(self.data.get("preset"))
+
+    @property
+    def chosen_zone(self) -> tzinfo:
+        return find_zone(self.cleaned_data.get("zone", "")) or timezone.get_current_timezone()
+
+    def clean(self) -> None:
+        if self.errors:
+            return
+        preset = PRESETS.get(self.cleaned_data["preset"])
+        if preset is not None:
+            # A local time that does not exist, or exists twice, has an instant all the same.
+            self.moment = preset.compute(self.now.astimezone(self.chosen_zone)).astimezone(UTC)
+        elif amount := self.cleaned_data["amount"]:
+            self.moment = self.now + amount * UNITS[self.cleaned_data["unit"] or "minutes"]
+        else:
+            raise forms.ValidationError({"amount": "Enter a whole number from 1 to 9999."})
+
+    @property
+    def fields_of_moment(self) -> dict[str, str]:
+        """Return the chosen time as the fields of LocalTimeForm."""
+        if self.moment is None:
+            raise ValueError("the form is not valid")
+        return split_instant(self.moment, self.chosen_zone)
+
+
+def _begin_day(now: datetime, *, days: int) -> datetime:
+    return datetime.combine(now.date() + timedelta(days=days), DAY_BEGINS, tzinfo=now.tzinfo)
+
+
+# --- instants -----------------------------------------------------------------------------------------------------
+
+
 def find_due_time_error(moment: datetime) -> str | None:
     """Return the rule of the API that a due time breaks, or None."""
     try:
@@ -83,16 +169,21 @@ def find_due_time_error(moment: datetime) -> str | None:
     return None
 
 
-def split_instant(moment: datetime) -> dict[str, str]:
+def split_instant(moment: datetime, zone: tzinfo | None = None) -> dict[str, str]:
     """Return the date, the time and the zone of an instant, as the form's fields show them.
 
-    The zone is the active one, or UTC for a local time that occurs a second time because clocks go back.
+    The zone is the active one unless another is given, or UTC for a local time that occurs a second time because clocks
+    go back.
     """
-    at, zone = to_active_zone(moment), get_zone_name()
+    at = to_active_zone(moment) if zone is None else moment.astimezone(zone)
     if at.fold:
-        at, zone = moment.astimezone(UTC), "UTC"
+        at, zone = moment.astimezone(UTC), UTC
     precision = "minutes" if not at.second and not at.microsecond else "seconds"
-    return {"date": at.date().isoformat(), "time": at.time().isoformat(timespec=precision), "zone": zone}
+    return {
+        "date": at.date().isoformat(),
+        "time": at.time().isoformat(timespec=precision),
+        "zone": get_zone_name(zone),
+    }
 
 
 def _resolve(day: date, clock: time, zone: tzinfo) -> ResolvedTime:

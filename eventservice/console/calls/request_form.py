@@ -47,7 +47,19 @@ RETRY_FIELDS = {
     "backoff_multiplier": "backoffMultiplier",
     "max_interval": "maxInterval",
 }
-ADVANCED_FIELDS = ("timeout", "namespace", "delivery", *RETRY_FIELDS)
+# The retries that a new form offers. They are values of its fields: a form that is sent without them gets none.
+DEFAULT_RETRIES = {
+    "max_attempts": "5",
+    "initial_interval": "30s",
+    "backoff_multiplier": "2",
+    "max_interval": "1h",
+}
+ADVANCED_FIELDS = (
+    "timeout",
+    "namespace",
+    "delivery",
+    *(name for name in RETRY_FIELDS if name != "max_attempts"),
+)
 DELIVERIES = {Delivery.AT_LEAST_ONCE.value: "At least once", Delivery.AT_MOST_ONCE.value: "At most once"}
 FIELD_BY_POINTER = {
     "/name": "name",
@@ -168,15 +180,21 @@ class RequestForm(BodyForm):
     )
     headers = forms.CharField(label="Headers", required=False)
     when = forms.CharField(required=False, initial="now")
-    tags = _build_text_field("Tags", "Separated by commas.", placeholder="billing, nightly")
+    tags = _build_text_field("Tags", "Separated by commas, for example: billing, nightly.")
     favorite = forms.BooleanField(label="Favorite", required=False)
     timeout = _build_text_field("Timeout", f"In seconds. Default: {DEFAULT_TIMEOUT:g}.", inputmode="decimal")
-    max_attempts = _build_text_field("Max attempts", placeholder="e.g. 5", inputmode="numeric")
-    max_attempts_duration = _build_text_field("Max duration", placeholder="e.g. 24h")
-    initial_interval = _build_text_field("Initial delay", placeholder="e.g. 30s")
-    backoff_multiplier = _build_text_field("Backoff factor", placeholder="e.g. 2", inputmode="decimal")
-    max_interval = _build_text_field("Max delay", placeholder="e.g. 1h")
-    namespace = _build_text_field("Namespace", placeholder=DEFAULT_NAMESPACE)
+    max_attempts = _build_text_field(
+        "Max attempts",
+        "A failed attempt is retried until this many were made. 1: no retries.",
+        inputmode="numeric",
+    )
+    initial_interval = _build_text_field("Initial delay", "Before the second attempt.")
+    backoff_multiplier = _build_text_field(
+        "Backoff factor", "From one delay to the next.", inputmode="decimal"
+    )
+    max_interval = _build_text_field("Max delay", "Between two attempts.")
+    max_attempts_duration = _build_text_field("Max duration", "Of all attempts. Empty: no limit.")
+    namespace = _build_text_field("Namespace", f"Empty: {DEFAULT_NAMESPACE}.")
     delivery = _build_select(
         "Delivery",
         DELIVERIES,
@@ -232,11 +250,12 @@ class RequestForm(BodyForm):
 
     @property
     def has_advanced_values(self) -> bool:
-        return any(self[name].value() not in (None, "", Delivery.AT_LEAST_ONCE) for name in ADVANCED_FIELDS)
+        defaults = {"delivery": Delivery.AT_LEAST_ONCE, **DEFAULT_RETRIES}
+        return any(self[name].value() not in (None, "", defaults.get(name)) for name in ADVANCED_FIELDS)
 
     @property
-    def retry_fields(self) -> list[forms.BoundField]:
-        return [self[name] for name in RETRY_FIELDS]
+    def delay_fields(self) -> list[forms.BoundField]:
+        return [self[name] for name in RETRY_FIELDS if name != "max_attempts"]
 
     @cached_property
     def tenants(self) -> list[Tenant]:
@@ -311,13 +330,21 @@ class RequestForm(BodyForm):
                 "maxInterval": get("max_interval") or None,
             },
         }
-        if all(value is None for value in document["retryPolicy"].values()):
+        if not self._has_retries():
             del document["retryPolicy"]
         if tenant is not None:  # a namespace belongs to a tenant
             document["namespace"] = get("namespace") or None
         if self.is_scheduled and self.local_time.is_valid() and self.local_time.resolved:
             document["dueAt"] = format_instant(self.local_time.resolved.at)
         return document
+
+    def _has_retries(self) -> bool:
+        """Whether retries are wanted. The delays that a new form offers do not count without a number of attempts."""
+        given = {name: self.cleaned_data.get(name) for name in RETRY_FIELDS}
+        return any(
+            value and (given["max_attempts"] or value != DEFAULT_RETRIES.get(name))
+            for name, value in given.items()
+        )
 
     def _read_headers(self, tenant: TenantProfile | None) -> dict[str, str]:
         headers: dict[str, str] = {}

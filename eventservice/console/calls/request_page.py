@@ -13,9 +13,16 @@ from eventservice.api.problems import find_problem
 from eventservice.console.base.time_zone import format_instant
 from eventservice.console.base.views import ConsoleView, redirect_see_other
 from eventservice.console.calls.curl import InvalidCurl
+from eventservice.console.calls.local_time import RelativeTimeForm
 from eventservice.console.calls.presenters.http_exchange import build_exchange_context
 from eventservice.console.calls.presenters.list_row import parse_call_key
-from eventservice.console.calls.request_form import BodyForm, HeaderRow, RequestForm, generate_key
+from eventservice.console.calls.request_form import (
+    DEFAULT_RETRIES,
+    BodyForm,
+    HeaderRow,
+    RequestForm,
+    generate_key,
+)
 from eventservice.console.calls.request_prefill import (
     build_initial_from_call,
     find_only_tenant,
@@ -49,7 +56,7 @@ class NewCall(RequestView):
             return self._show_sent(*sent)
         if copied := parse_call_key(request.GET.get("copy", "")):
             return self._show_copy(get_call(*copied))
-        return self._show_new({"tenant": request.GET.get("tenant") or find_only_tenant()})
+        return self._show_new({**DEFAULT_RETRIES, "tenant": request.GET.get("tenant") or find_only_tenant()})
 
     def _show_copy(self, call: CallDetails) -> HttpResponse:
         is_callback = call.response_contract == ResponseContract.CALLBACK
@@ -65,7 +72,8 @@ class NewCall(RequestView):
         return self._show_new(initial, **_build_sent_context(call, self.request.GET))
 
     def post(self, request: HttpRequest) -> HttpResponse:
-        match request.POST.get("do"):
+        # Without a script, the button of a preset sends no `do`.
+        match "when" if "preset" in request.POST else request.POST.get("do"):
             case "add-row":
                 return self._add_header_row()
             case "import":
@@ -75,7 +83,7 @@ class NewCall(RequestView):
             case "check":
                 return self._show_typed(body_form=BodyForm(request.POST, auto_id="%s"))
             case "when":
-                return self._show_typed()
+                return self._show_time()
             case "restore":
                 rows = list_header_rows_without_values(request.POST)
                 return self._show_typed({"headers": rows}, restored=True)
@@ -128,6 +136,15 @@ class NewCall(RequestView):
         body_form = BodyForm(self.request.POST, auto_id="%s")
         body = body_form.format_body()
         return self._show_typed(body_form=body_form) if body is None else self._show_typed({"body": body})
+
+    def _show_time(self) -> HttpResponse:
+        """Show the instant of the chosen time, or choose the one of the button that was pressed."""
+        relative = RelativeTimeForm(self.request.POST, now=db_now())
+        if not relative.is_asked:
+            return self._show_typed()
+        if not relative.is_valid():
+            return self._show_typed({"when": "schedule"}, relative=relative)
+        return self._show_typed({"when": "schedule", **relative.fields_of_moment})
 
     # --- submitting -----------------------------------------------------------------------------------------------
 
