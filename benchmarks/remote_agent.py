@@ -79,7 +79,8 @@ def ensure_tenant(name: str, limits: bool = True, **changes: Any) -> dict[str, s
     """
     tenant = Tenant.objects.filter(name=name).first() or create_tenant(name)
     if not limits:
-        changes = {"requests_per_minute": UNLIMITED, "max_pending": UNLIMITED, **changes}
+        unlimited = dict.fromkeys(("requests_per_minute", "max_pending", "bytes_per_minute"), UNLIMITED)
+        changes = {**unlimited, "max_stored_bytes": UNLIMITED * 1000, **changes}
     if changes:
         Tenant.objects.filter(pk=tenant.pk).update(**changes)
     clear_caches()

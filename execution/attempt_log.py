@@ -8,9 +8,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from django.db.models import QuerySet
+from django.db.models import Count, QuerySet, Sum
 
 from eventservice.db.bulk import insert_rows, update_rows
+from eventservice.db.sql import StoredBytes
 from execution.models import HttpExecution
 from execution.outcome import Errored, ErrorKind, Outcome, Responded
 from execution.redaction import mask_response_headers
@@ -150,6 +151,13 @@ def drop_attempts_of(nodes: Collection[uuid.UUID], keys: Sequence[AttemptKey]) -
     in_progress = HttpExecution.across_tenants.filter(finished_at=None, node__in=nodes)
     theirs = set(in_progress.values_list("execution_id", flat=True))
     return [key for key in keys if key.execution_id not in theirs]
+
+
+def measure_attempts(tenant_id: uuid.UUID) -> tuple[int, int]:
+    """Return how many attempts of a tenant are logged, and the size of their bodies in bytes. This reads all of them."""
+    bodies = StoredBytes("request_body") + StoredBytes("response_body")
+    found = HttpExecution.objects.for_tenant(tenant_id).aggregate(count=Count("*"), size=Sum(bodies))
+    return found["count"], found["size"] or 0
 
 
 def _to_outcome_values(outcome: Outcome) -> tuple[Any, ...]:

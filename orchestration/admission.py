@@ -1,4 +1,4 @@
-"""Whether a tenant may have more calls: it must be active, and below its pending limit.
+"""Whether a tenant may have more calls: it must be active, below its pending limit and below its storage limit.
 
 orchestration.lifecycle asks for every new call, so no caller has to. Pending calls are not counted at each submission,
 which would cost more than to store them: a count grants this process a share of the room that is left.
@@ -18,6 +18,8 @@ from orchestration.queries.calls import count_pending
 
 # Other processes submit too, and calls end: after this long, pending calls are counted again.
 ALLOWANCE_SECONDS = 30.0
+# Beside its request, a call has columns, index entries, a timer and events: about so many bytes.
+CALL_BYTES = 2000
 
 
 class AdmissionRefused(DomainError):
@@ -38,6 +40,12 @@ class PendingLimitReached(AdmissionRefused):
         )
 
 
+class StorageLimitReached(AdmissionRefused):
+    def __init__(self, limit: int) -> None:
+        detail = f"This tenant may store {limit} bytes. There is room again when calls are deleted, or pruned by the operator."
+        super().__init__("storage_limit", detail)
+
+
 @dataclass(slots=True)
 class Allowance:
     """How many calls of a tenant this process may submit before it counts again. Other processes have shares too."""
@@ -47,6 +55,39 @@ class Allowance:
 
 
 _allowances: dict[uuid.UUID, Allowance] = {}
+
+
+@dataclass(slots=True)
+class StoredSince:
+    """How many bytes this process has stored for a tenant since its storage was measured."""
+
+    measured: int  # what was measured, which changes with the next measurement
+    added: int = 0
+
+
+_stored_since: dict[uuid.UUID, StoredSince] = {}
+
+
+def refuse_full(tenant_id: uuid.UUID) -> None:
+    """Raise StorageLimitReached if a tenant stores as much as it may.
+
+    The limit may be exceeded by what other processes store until the storage is measured again.
+    """
+    tenant = get_profile(tenant_id)
+    if tenant.stored_bytes + _get_stored_since(tenant).added >= tenant.max_stored_bytes:
+        raise StorageLimitReached(tenant.max_stored_bytes)
+
+
+def note_stored(tenant_id: uuid.UUID, stored_bytes: int) -> None:
+    """Count what is about to be stored for a tenant."""
+    _get_stored_since(get_profile(tenant_id)).added += stored_bytes
+
+
+def _get_stored_since(tenant: TenantProfile) -> StoredSince:
+    since = _stored_since.get(tenant.tenant_id)
+    if since is None or since.measured != tenant.stored_bytes:
+        since = _stored_since[tenant.tenant_id] = StoredSince(tenant.stored_bytes)
+    return since
 
 
 def refuse_inactive(tenant_id: uuid.UUID) -> None:
@@ -80,17 +121,19 @@ def _count_share(tenant: TenantProfile, calls: int) -> int:
 
 
 def take_room(tenant_ids: Iterable[uuid.UUID], room: Mapping[uuid.UUID, int]) -> None:
-    """Use up the room for new calls, given the tenant of each; raise PendingLimitReached.
+    """Use up the room for new calls, given the tenant of each; raise PendingLimitReached or StorageLimitReached.
 
     The limit may be exceeded by what other processes submit within ALLOWANCE_SECONDS.
     """
     for tenant_id, calls in Counter(tenant_ids).items():
         if calls > room[tenant_id]:
             raise PendingLimitReached(get_profile(tenant_id).max_pending, room[tenant_id])
+        refuse_full(tenant_id)
         if allowance := _allowances.get(tenant_id):
             allowance.left -= calls
 
 
 def forget_allowances() -> None:
-    """Count pending calls again at the next submission (for tests)."""
+    """Count pending calls again at the next submission, and forget what was stored (for tests)."""
     _allowances.clear()
+    _stored_since.clear()

@@ -44,6 +44,7 @@ from eventservice.api.schema.submissions import (
     parse_submission,
 )
 from eventservice.api.schema.types import CallContext
+from eventservice.api.throttling import charge_bytes
 from eventservice.api.views import ApiView, build_no_content
 from eventservice.kernel.machine_slots import reserve_slot
 from execution.attempt_log import find_last_attempt, list_attempts_after
@@ -249,6 +250,8 @@ class ReplayView(CallsView):
         key = request.headers.get("Idempotency-Key")
         raise_for_errors(find_bad_key(key))
         replay = lifecycle.replay(tenant_id, service_call_id, self.correlation_id, key)
+        timer = None if replay.is_repeat else find_timer(tenant_id, replay.service_call_id)
+        charge_bytes(self.principal, timer.request_bytes if timer else 0)
         return self.accept(_get_parent_path(request.path), replay.service_call_id, replayed=replay.is_repeat)
 
 

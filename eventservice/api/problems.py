@@ -25,7 +25,7 @@ from eventservice.db.errors import is_outcome_unknown
 from eventservice.kernel.errors import Conflict, DomainError, NotFound
 from eventservice.kernel.ids import new_id
 from eventservice.kernel.logging import get_logger
-from orchestration.admission import PendingLimitReached
+from orchestration.admission import PendingLimitReached, StorageLimitReached
 
 log = get_logger(__name__)
 
@@ -165,6 +165,8 @@ def find_problem(raised: Exception) -> Problem | None:
             return raised
         case PendingLimitReached():
             return Problem(429, raised.code, raised.message, headers={"Retry-After": "5"})
+        case StorageLimitReached():
+            return Problem(429, raised.code, raised.message, headers={"Retry-After": "60"})
         case DomainError():
             return _convert_domain_error(raised)
         case Http404():

@@ -42,7 +42,10 @@ from orchestration.queries.calls import count_pending
 
 PAGE_SIZE = 25
 # The columns that the form of the limits changes.
-SETTINGS = ["max_in_flight", "max_pending", "requests_per_minute", "allowed_hosts", "secret_headers"]
+SETTINGS = [
+    "max_in_flight", "max_pending", "requests_per_minute", "bytes_per_minute", "max_stored_bytes", "allowed_hosts",
+    "secret_headers",
+]  # fmt: skip
 
 
 class LimitsForm(SchemaForm[TenantSettingsSchema]):
@@ -50,6 +53,8 @@ class LimitsForm(SchemaForm[TenantSettingsSchema]):
     max_in_flight = WholeNumber()
     max_pending = WholeNumber()
     requests_per_minute = WholeNumber()
+    bytes_per_minute = WholeNumber()
+    max_stored_bytes = WholeNumber()
     allowed_hosts = Lines()
     secret_headers = Lines()
 

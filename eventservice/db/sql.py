@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from django.db import connection
-from django.db.models import CharField, F, Func, IntegerField, Q, lookups
+from django.db.models import BigIntegerField, CharField, F, Func, IntegerField, Q, lookups
 
 from eventservice.db.dialects import get_dialect
 
@@ -44,6 +44,17 @@ class TimestampPrefix(Func):
 
     def as_sql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **context: object) -> _AsSqlType:  # type: ignore[override]
         template = get_dialect(connection).fragments.timestamp_prefix(self.length)
+        return super().as_sql(compiler, connection, template=template)
+
+
+class StoredBytes(Func):
+    """The size in bytes of a string or JSON column, and 0 for NULL."""
+
+    arity = 1
+    output_field = BigIntegerField()
+
+    def as_sql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **context: object) -> _AsSqlType:  # type: ignore[override]
+        template = f"COALESCE({get_dialect(connection).fragments.stored_bytes}, 0)"
         return super().as_sql(compiler, connection, template=template)
 
 

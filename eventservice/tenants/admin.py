@@ -24,11 +24,13 @@ from eventservice.tenants.keys import revoke_key
 from eventservice.tenants.models import ApiKey, Namespace, Tenant
 
 SETTINGS = (
-    "active", "max_in_flight", "max_pending", "requests_per_minute", "allowed_hosts", "secret_headers",
+    "active", "max_in_flight", "max_pending", "requests_per_minute", "bytes_per_minute", "max_stored_bytes",
+    "allowed_hosts", "secret_headers",
 )  # fmt: skip
 
 KNOWN = (
     column("signs its requests", lambda tenant: "yes" if tenant.signing_secret else "no"),
+    column("stored bytes", lambda tenant: tenant.stored_bytes),
     column("id", lambda tenant: tenant.pk),
     time_column("created_at"),
 )

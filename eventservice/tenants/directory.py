@@ -5,11 +5,13 @@ from __future__ import annotations
 import uuid
 from collections.abc import Collection
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 from django.db import IntegrityError, connection, transaction
+from django.db.models import F, Q
 
-from eventservice.db.now import db_now
+from eventservice.db.now import DbNow, db_now
 from eventservice.kernel.errors import Invalid, NotFound
 from eventservice.kernel.secrets import Reencryption, encrypt
 from eventservice.kernel.ttl_cache import TTLCache
@@ -26,6 +28,9 @@ class TenantProfile:
     max_in_flight: int
     max_pending: int
     requests_per_minute: int
+    bytes_per_minute: int
+    max_stored_bytes: int
+    stored_bytes: int  # as last measured
     secret_headers: frozenset[str]
     allowed_hosts: frozenset[str]
     signing_secret: str  # encrypted, as it is stored: reading a profile needs no key
@@ -61,6 +66,9 @@ def _read_profile(tenant_id: uuid.UUID) -> TenantProfile:
         max_in_flight=tenant.max_in_flight,
         max_pending=tenant.max_pending,
         requests_per_minute=tenant.requests_per_minute,
+        bytes_per_minute=tenant.bytes_per_minute,
+        max_stored_bytes=tenant.max_stored_bytes,
+        stored_bytes=tenant.stored_bytes,
         secret_headers=frozenset(name.lower() for name in tenant.secret_headers),
         allowed_hosts=frozenset(host.lower() for host in tenant.allowed_hosts),
         signing_secret=tenant.signing_secret,
@@ -126,6 +134,19 @@ def update_tenant(tenant_id: uuid.UUID, **changes: Any) -> Tenant:
         Tenant.objects.filter(pk=tenant_id).update(**_encrypt_signing_secret(changes))
     _profiles.clear()
     return get_tenant(tenant_id)
+
+
+def list_tenants_to_measure() -> list[uuid.UUID]:
+    """Return the tenants whose storage is to be measured now: those who have waited longest first, new ones last."""
+    due = Tenant.objects.filter(Q(measure_storage_at=None) | Q(measure_storage_at__lte=DbNow()))
+    return list(due.order_by(F("measure_storage_at").asc(nulls_last=True)).values_list("pk", flat=True))
+
+
+def record_stored_bytes(tenant_id: uuid.UUID, stored_bytes: int | None, measure_again_in: timedelta) -> None:
+    """Record what was measured, unless that is None, and when to measure again."""
+    measured = {} if stored_bytes is None else {"stored_bytes": stored_bytes}
+    again = DbNow(measure_again_in)
+    Tenant.objects.filter(pk=tenant_id).update(measure_storage_at=again, **measured)
 
 
 def _encrypt_signing_secret(changes: dict[str, Any]) -> dict[str, Any]:

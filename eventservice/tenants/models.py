@@ -36,6 +36,12 @@ class Tenant(models.Model):
     max_in_flight = models.PositiveIntegerField(default=1000)
     max_pending = models.PositiveIntegerField(default=1_000_000)
     requests_per_minute = models.PositiveIntegerField(default=60_000)
+    bytes_per_minute = models.PositiveBigIntegerField(default=600_000_000)
+    max_stored_bytes = models.PositiveBigIntegerField(default=100_000_000_000)
+    # What the tenant's calls and attempts occupied when they were last measured (orchestration.statistics.storage), and
+    # when they are measured again.
+    stored_bytes = models.PositiveBigIntegerField(default=0, editable=False)
+    measure_storage_at = models.DateTimeField(null=True, editable=False)
 
     class Meta:
         db_table = "tenants"

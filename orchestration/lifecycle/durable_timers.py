@@ -14,7 +14,7 @@ from eventservice.db.errors import retry_on_deadlock
 from eventservice.db.now import db_now, to_rfc3339
 from eventservice.kernel.errors import Conflict, NotFound
 from eventservice.tenants.directory import get_profile
-from orchestration.admission import find_room, refuse_inactive
+from orchestration.admission import find_room, note_stored, refuse_full, refuse_inactive
 from orchestration.commands import SubmitServiceCall
 from orchestration.events import EventType
 from orchestration.lifecycle.commands import cancel
@@ -65,6 +65,7 @@ def change_timer(
         if row is None:
             raise NotFound("timer")
         require_status(row, Status.SCHEDULED, "be changed")
+        refuse_full(tenant_id)
         _replace(row, build_command(_get_stored(tenant_id, row.service_call_id)), db_now())
 
 
@@ -86,6 +87,7 @@ def _set_timer(command: SubmitServiceCall, room: Mapping[uuid.UUID, int]) -> Non
         submit_in_transaction([command], room)
         return
     require_status(row, Status.SCHEDULED, "be set again")
+    refuse_full(tenant_id)
     _replace(row, command, now)
 
 
@@ -125,5 +127,6 @@ def _overwrite(row: LockedCall, command: SubmitServiceCall, now: datetime) -> No
     columns = ("name", "due_at", "request_spec", "host", "retry_policy", "timeout_seconds")
     assignments = ", ".join(f"{column} = {{{column}}}" for column in columns)
     move(Status.SCHEDULED, Status.SCHEDULED, assignments, [(row, tuple(new[column] for column in columns))])
+    note_stored(timer.tenant_id, timer.request_bytes)
     upsert_timers([timer], now)
     append_events([build_event(row, 0, EventType.RESCHEDULED, {"dueAt": to_rfc3339(timer.due_at)}, now)])

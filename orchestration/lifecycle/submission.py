@@ -18,7 +18,7 @@ from eventservice.kernel.errors import Conflict, DomainError
 from eventservice.kernel.sharding import compute_shard
 from eventservice.tenants.directory import TenantProfile, get_profile
 from execution.redaction import encrypt_headers
-from orchestration.admission import AdmissionRefused, find_room, take_room
+from orchestration.admission import CALL_BYTES, AdmissionRefused, find_room, note_stored, take_room
 from orchestration.commands import SubmitServiceCall
 from orchestration.events import EventType
 from orchestration.fingerprints import matches_fingerprint, seal_fingerprint
@@ -164,6 +164,8 @@ def store_calls(commands: Sequence[SubmitServiceCall], now: datetime) -> None:
         tenant_id: get_profile(tenant_id) for tenant_id in {command.tenant_id for command in commands}
     }
     timers = [build_timer(command, profiles[command.tenant_id], now) for command in commands]
+    for timer in timers:
+        note_stored(timer.tenant_id, CALL_BYTES + timer.request_bytes)
     insert_rows(
         ServiceCall,
         CALL_COLUMNS,

@@ -151,6 +151,8 @@ def test_its_limits_are_those_of_the_code() -> None:
     defaults = {field.name: field.default for field in Tenant._meta.fields}
     for text in (
         f"| {defaults['requests_per_minute']:,} per minute |",
+        f"| {defaults['bytes_per_minute'] / 10**6:.0f} MB per minute | `bytesPerMinute`",
+        f"| {defaults['max_stored_bytes'] / 10**9:.0f} GB | `maxStoredBytes`",
         f"| {defaults['max_pending']:,} | `maxPending`",
         f"| {defaults['max_in_flight']:,} | `maxInFlight`",
         f"| Body of a call | {settings.API_MAX_BODY_BYTES / 2**20:.0f} MiB |",

@@ -22,7 +22,8 @@ from tests.factories import EARLIER, NamespaceFactory
 TENANT = "tenants_tenant"
 SECRET = "whsec_" + base64.b64encode(b"a canary that sings" * 2).decode()
 LIMITS = {
-    "active": "on", "max_in_flight": "10", "max_pending": "20", "requests_per_minute": "30", "allowed_hosts": "",
+    "active": "on", "max_in_flight": "10", "max_pending": "20", "requests_per_minute": "30",
+    "bytes_per_minute": "600000000", "max_stored_bytes": "100000000000", "allowed_hosts": "",
     "secret_headers": "", "signing_secret": "",
 }  # fmt: skip
 

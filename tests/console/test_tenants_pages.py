@@ -22,6 +22,8 @@ LIMITS = {
     "maxInFlight": "50",
     "maxPending": "2000",
     "requestsPerMinute": "600",
+    "bytesPerMinute": "60000",
+    "maxStoredBytes": "6000000",
     "allowedHosts": "api.example\n\n  Partner.Example  \n",
     "secretHeaders": "x-trace",
 }
@@ -181,12 +183,14 @@ def test_each_error_is_at_its_field_and_the_input_is_kept(admin: Client, tenant:
         "maxInFlight": "0",
         "maxPending": "many",
         "requestsPerMinute": "",
+        "bytesPerMinute": "1",
         "allowedHosts": "a\n" + "b" * 300,
     }
     response = admin.post(build_url(tenant, "limits/"), bad, HTTP_ACCEPT="text/html")
     assert list_errors(response, "limits_form") == {
         "maxInFlight": "must be at least 1",
         "maxPending": "must be a whole number",
+        "bytesPerMinute": "must be at least 1024",
         "requestsPerMinute": "must be a whole number",
         "allowedHosts": "line 2: must be at most 253 characters",
     }

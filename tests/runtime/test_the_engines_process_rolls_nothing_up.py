@@ -17,6 +17,7 @@ def actions(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Record what was rolled up, and what was handed over to another worker."""
     found: list[Any] = []
     monkeypatch.setattr(cluster, "roll_up", found.append)
+    monkeypatch.setattr(cluster, "measure_storage", lambda seconds: None)
     monkeypatch.setattr(cluster, "async_task", lambda task, handovers: found.append((task, handovers)))
     return found
 

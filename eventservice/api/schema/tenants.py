@@ -75,6 +75,12 @@ class TenantSettingsSchema(RequestModel):
     requests_per_minute: Annotated[int, Field(ge=1, le=100_000_000)] = omittable(
         description="The rate limit of this API."
     )
+    bytes_per_minute: Annotated[int, Field(ge=1024, le=10**15)] = omittable(
+        description="How many bytes of request bodies may be sent to this API."
+    )
+    max_stored_bytes: Annotated[int, Field(ge=1024, le=10**15)] = omittable(
+        description="How many bytes calls and their attempts may occupy. Above it, new calls are refused."
+    )
     allowed_hosts: Annotated[list[Host], Field(max_length=MAX_LISTED)] = omittable(
         description="The hosts that calls may reach: names or addresses without scheme, port or `*`. "
         "An empty array allows every host."
@@ -159,6 +165,9 @@ class TenantSchema(ResponseModel):
     max_in_flight: int
     max_pending: int
     requests_per_minute: int
+    bytes_per_minute: int
+    max_stored_bytes: int
+    stored_bytes: int = Field(description="About how many bytes are stored, as last measured.")
     allowed_hosts: list[str]
     secret_headers: list[str]
     signs: bool = Field(description="Whether requests are signed: the tenant has a signing secret.")
@@ -173,6 +182,9 @@ class TenantSchema(ResponseModel):
             max_in_flight=tenant.max_in_flight,
             max_pending=tenant.max_pending,
             requests_per_minute=tenant.requests_per_minute,
+            bytes_per_minute=tenant.bytes_per_minute,
+            max_stored_bytes=tenant.max_stored_bytes,
+            stored_bytes=tenant.stored_bytes,
             allowed_hosts=tenant.allowed_hosts,
             secret_headers=tenant.secret_headers,
             signs=bool(tenant.signing_secret),

@@ -124,6 +124,9 @@ class Fragments(ABC):
     # Whether strings are compared by code point, so that those with a prefix lie next to each other in an index.
     orders_by_code_point = True
 
+    # The size in bytes of a string or JSON value as it is stored, or a little less.
+    stored_bytes = "OCTET_LENGTH(%(expressions)s)"
+
     @abstractmethod
     def timestamp_prefix(self, length: int) -> str:
         """Return the template for the first characters of a moment, as `2026-03-01 12:05` in UTC."""

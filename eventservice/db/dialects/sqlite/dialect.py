@@ -80,6 +80,7 @@ class SQLiteFragments(Fragments):
     """Moments are texts. Django's own functions for dates are Python's here, and slow."""
 
     unindexed = "+%(expressions)s"  # SQLite documents the unary plus for this
+    stored_bytes = "LENGTH(CAST(%(expressions)s AS BLOB))"  # OCTET_LENGTH came with SQLite 3.43
 
     def timestamp_prefix(self, length: int) -> str:
         return f"SUBSTR(%(expressions)s, 1, {length})"
