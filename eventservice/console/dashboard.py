@@ -63,7 +63,6 @@ from outbox.status import OutboxStatus
 from outbox.status import get_status as get_outbox_status
 
 DEFAULT_RANGE = "1h"
-HOUR = SPANS["1h"]
 # Calls that were due since the last count are added from the calls themselves, but of no longer period than this.
 MAX_UNCOUNTED = timedelta(minutes=10)
 # They are counted every minute.
@@ -152,7 +151,7 @@ class DashboardPage(ConsoleView):
             "ranges": [(span.name, query.build_query(range=span.name)) for span in SPANS.values()],
             "tenants": query.tenants,
             "now": query.now,
-            "tiles": build_tiles(query, live, figures.last_hour, outbox, cluster),
+            "tiles": build_tiles(query, live, figures.in_span, outbox, cluster),
             "alerts": list(_list_alerts(query, live, outbox, cluster)),
             "is_new": is_new,
             **(_build_first_call(request, query) if is_new else figures.build_context(live)),
@@ -199,10 +198,11 @@ def _link_to_overdue(query: DashboardQuery) -> str:
 def build_tiles(
     query: DashboardQuery,
     live: LiveCounts,
-    last_hour: Sequence[ChartSlice],
+    slices: Sequence[ChartSlice],
     outbox: OutboxStatus,
     cluster: ClusterState,
 ) -> list[Tile]:
+    """Build the tiles: the present state, and how the calls of the chosen range ended."""
     overdue = _link_to_overdue(query)
     return [
         Tile("Due now", format_capped(live.overdue), "waiting to start", overdue),
@@ -219,32 +219,33 @@ def build_tiles(
             overdue,
             OVERDUE.rate(live.oldest_overdue),
         ),
-        _build_success_tile(query, last_hour),
-        _build_lateness_tile(last_hour),
+        _build_success_tile(query, slices),
+        _build_lateness_tile(query, slices),
         _build_outbox_tile(query, outbox),
         _build_nodes_tile(cluster),
     ]
 
 
-def _build_success_tile(query: DashboardQuery, last_hour: Sequence[ChartSlice]) -> Tile:
+def _build_success_tile(query: DashboardQuery, slices: Sequence[ChartSlice]) -> Tile:
+    name, since = f"Success ({query.span.name})", slices[0].starts_at
     ended = Outcomes()
-    for one in last_hour:
+    for one in slices:
         ended.add(one.outcomes.succeeded, one.outcomes.failed, one.outcomes.canceled)
-    since = query.now - HOUR.length
     if ended.success is None:
         href = query.link_to_calls(**{"from": since, "to": query.now})
-        return Tile("Success (1 h)", NOTHING, "no call ended", href)
+        return Tile(name, NOTHING, "no call ended", href)
     href = query.link_to_calls(status="Failed", **{"from": since})
     severity = FAILED_SHARE.rate(1 - ended.success)
-    return Tile("Success (1 h)", format_share(ended.success), f"{ended.failed:,} failed", href, severity)
+    return Tile(name, format_share(ended.success), f"{ended.failed:,} failed", href, severity)
 
 
-def _build_lateness_tile(last_hour: Sequence[ChartSlice]) -> Tile:
+def _build_lateness_tile(query: DashboardQuery, slices: Sequence[ChartSlice]) -> Tile:
     late = estimate_lateness(
-        [sum(counts) for counts in zip(*(one.late for one in last_hour), strict=True)], 0.95
+        [sum(counts) for counts in zip(*(one.late for one in slices), strict=True)], 0.95
     )
     severity = START_DELAY_MS.rate(late or 0.0)
-    return Tile("p95 lateness (1 h)", format_lateness(late), "from due to started", "#lateness", severity)
+    name = f"p95 lateness ({query.span.name})"
+    return Tile(name, format_lateness(late), "from due to started", "#lateness", severity)
 
 
 def _build_outbox_tile(query: DashboardQuery, outbox: OutboxStatus) -> Tile:
@@ -282,15 +283,8 @@ class Figures:
 
     @cached_property
     def in_span(self) -> list[ChartSlice]:
-        return self._read(self.query.span)
-
-    @cached_property
-    def last_hour(self) -> list[ChartSlice]:
-        return self.in_span if self.query.span is HOUR else self._read(HOUR)
-
-    def _read(self, span: ChartSpan) -> list[ChartSlice]:
         now, tenant_id = self.query.now, self.query.tenant_id
-        found = read_slices(tenant_id, span, now)
+        found = read_slices(tenant_id, self.query.span, now)
         add_uncounted(
             found, tenant_id, max(self.counted.until or now - MAX_UNCOUNTED, now - MAX_UNCOUNTED), now
         )

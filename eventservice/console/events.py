@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import urlencode
 
@@ -22,9 +22,10 @@ from eventservice.operators.health import check_outbox_lag, check_role, select_p
 from eventservice.tenants.directory import find_tenant_names, list_tenant_ids
 from execution.redaction import mask_url
 from orchestration.events import EventType
-from outbox.models import OutboxEvent
+from outbox.models import EventState, OutboxEvent
 from outbox.parking import park, skip, unpark
 from outbox.queries import (
+    EventDelivery,
     EventFilter,
     EventPage,
     StateFilter,
@@ -158,6 +159,9 @@ class EventDetailsPage(ConsoleView):
     def get(self, request: HttpRequest, key: int) -> HttpResponse:
         event = _get_event(key)
         around = list_aggregate_events(event.tenant_id, event.aggregate_id, 0, MAX_EVENTS_OF_CALL)
+        # One read decides about all states on the page.
+        event = next((other for other in around if other.id == key), event)
+        deliveries = list_event_deliveries(event)
         names = find_tenant_names([event.tenant_id])
         context = {
             "now": db_now(),
@@ -168,9 +172,20 @@ class EventDetailsPage(ConsoleView):
             "around": [(other, str(other.state)) for other in around],
             "parked": next((e for e in around if str(e.state) == "Parked"), None),
             "behind": sum(e.published_at is None for e in around if e.id != event.id),
-            "deliveries": [(delivery, mask_url(url)) for delivery, url in list_event_deliveries(event)],
+            "deliveries": [(delivery, mask_url(url)) for delivery, url in deliveries],
+            "refresh_seconds": _compute_refresh_seconds(event, deliveries),
         }
         return self.render(context)
+
+
+def _compute_refresh_seconds(event: OutboxEvent, deliveries: Sequence[EventDelivery]) -> int:
+    """Return how long the page may wait until it refreshes, or 0 if nothing on it changes without an operator."""
+    match event.state:
+        case EventState.WAITING | EventState.RETRYING:
+            return 1
+        case EventState.HELD | EventState.PARKED:
+            return 5
+    return 5 if any(delivery.finished_at is None for delivery, _ in deliveries) else 0
 
 
 def _get_event(key: int) -> OutboxEvent:

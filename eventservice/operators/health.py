@@ -48,8 +48,8 @@ class Threshold(Generic[V]):
 # Due calls start within milliseconds, and events are published within a second.
 OVERDUE = Threshold(timedelta(seconds=10), timedelta(minutes=1))
 OUTBOX_LAG = Threshold(timedelta(seconds=10), timedelta(minutes=1))
-START_DELAY_MS = Threshold(1_000.0, 10_000.0)  # the 95th percentile of an hour
-FAILED_SHARE = Threshold(0.05, 0.2)  # of the calls of an hour
+START_DELAY_MS = Threshold(1_000.0, 10_000.0)  # the 95th percentile
+FAILED_SHARE = Threshold(0.05, 0.2)  # of the calls that ended
 # A host is failing if, of the calls to it that ended lately, at least so many and this share failed.
 FAILING_HOST_PERIOD = timedelta(minutes=15)
 MIN_FAILED_CALLS = 3
@@ -298,8 +298,7 @@ def list_failing_hosts(tenant_id: uuid.UUID | None, now: datetime) -> list[Faili
         min_share=MIN_FAILED_SHARE,
         limit=MAX_FAILING_HOSTS,
     )
-    found = [_build_failing_host(share, since) for share in shares]
-    return sorted(found, key=lambda host: host.share, reverse=True)
+    return [_build_failing_host(share, since) for share in shares]
 
 
 def _build_failing_host(share: FailingHost, since: datetime) -> FailingHostFinding:

@@ -189,7 +189,10 @@ def list_hosts_with_failures(
     min_share: float,
     limit: int,
 ) -> list[FailingHost]:
-    """Return the hosts where at least `min_failed` calls failed, and at least that share of them, the worst first."""
+    """Return the hosts where at least `min_failed` calls failed, and at least that share of them.
+
+    Those with the largest share come first, among equals those with the most failures.
+    """
     rows = _select_range(HostRollup, tenant_id, MINUTE, round_down(since, STEP[MINUTE]), now)
     sums = rows.values_list("tenant_id", "host").annotate(
         good=Sum("succeeded"), bad=Sum("failed"), gone=Sum("canceled")
@@ -197,7 +200,7 @@ def list_hosts_with_failures(
     failing = (
         sums.filter(bad__gte=min_failed)
         .filter(bad__gte=min_share * (F("good") + F("bad")))
-        .order_by("-bad", "host")
+        .order_by((F("bad") * 1.0 / (F("good") + F("bad"))).desc(), "-bad", "host")
     )
     return [
         FailingHost(tenant, host, Outcomes(int(good), int(bad), int(gone)))

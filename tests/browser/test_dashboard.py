@@ -8,6 +8,8 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from eventservice.devtools.demo.companies import DEAD_HOST
+from tests.browser.chromium import PHONE
+from tests.browser.conftest import Desk, look_again
 from tests.browser.marks import BROWSER
 from tests.browser.system import System
 
@@ -19,7 +21,7 @@ def test_a_failing_host_is_followed_to_the_call_and_to_its_error(page: Page) -> 
     attention = page.get_by_role("region", name="Needs attention")
     item = attention.get_by_role("listitem").filter(has_text=DEAD_HOST)
     item.get_by_role("link").click()
-    expect(page).to_have_url(re.compile(f"/calls/.*host={re.escape(DEAD_HOST)}"))
+    expect(page).to_have_url(re.compile(f"/calls/.*host=%22{re.escape(DEAD_HOST)}%22"))
     failed = page.locator("table.list tbody tr")
     expect(failed.first).to_contain_text("Look up price")
     failed.first.get_by_role("link", name="Details of Look up price").click()
@@ -59,3 +61,54 @@ def test_the_dashboard_can_show_one_tenant(page: Page) -> None:
     page.get_by_label("Tenant", exact=True).select_option("fjord-bank")
     expect(page).to_have_url(re.compile("tenant="))
     expect(page.get_by_role("region", name="Outcomes by host")).not_to_contain_text("parcelly")
+
+
+def read_tooltip(page: Page) -> str:
+    tip = page.locator(".body:has(#throughput-chart) .tip")
+    expect(tip).to_be_visible()
+    return tip.inner_text()
+
+
+def test_a_chart_tells_its_values_to_the_mouse(page: Page) -> None:
+    page.goto("/?range=7d")
+    columns = page.locator("#throughput-chart [data-when]")
+    columns.last.locator(".hit").hover(position={"x": 1, "y": 3})
+    assert "UTC" in read_tooltip(page)
+    assert "Succeeded" in read_tooltip(page)
+    page.get_by_role("heading", level=1).hover()
+    expect(page.locator(".body:has(#throughput-chart) .tip")).to_be_hidden()
+
+
+def test_a_chart_is_one_stop_for_the_keyboard_and_arrows_move_in_it(page: Page) -> None:
+    page.goto("/?range=7d")
+    chart = page.locator("#throughput-chart")
+    expect(chart).to_have_attribute("tabindex", "0")
+    expect(
+        page.locator("#throughput-chart a[tabindex='0'], #throughput-chart a:not([tabindex])")
+    ).to_have_count(0)
+    chart.focus()
+    page.keyboard.press("End")
+    last = read_tooltip(page)
+    page.keyboard.press("ArrowLeft")
+    assert read_tooltip(page) != last
+    expect(page.locator("#said")).to_contain_text("succeeded")
+    look_again(page, "#figures")
+    expect(chart).to_be_focused()
+    assert read_tooltip(page) != last
+    page.keyboard.press("Escape")
+    expect(page.locator(".body:has(#throughput-chart) .tip")).to_be_hidden()
+    page.keyboard.press("End")
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile(r"/calls/\?.*from="))
+
+
+def test_the_first_tap_on_a_column_shows_its_values_and_the_second_opens_its_calls(desk: Desk) -> None:
+    page = desk.sit("oscar", viewport=PHONE, has_touch=True, is_mobile=True)
+    page.goto("/?range=7d")
+    column = page.locator("#throughput-chart [data-when] .hit").last
+    column.scroll_into_view_if_needed()
+    column.tap(position={"x": 1, "y": 3})
+    assert "Failed" in read_tooltip(page)
+    expect(page).to_have_url(re.compile("range=7d"))
+    column.tap(position={"x": 1, "y": 3})
+    expect(page).to_have_url(re.compile(r"/calls/\?.*from="))

@@ -85,6 +85,18 @@ def test_an_unknown_tenant_is_not_found(viewer: Client, tenant: str) -> None:
     assert viewer.get(f"/?tenant={tenant}").status_code == 404
 
 
+def test_one_range_decides_about_tiles_and_charts(viewer: Client, tenant: Tenant) -> None:
+    create_ended_call(tenant)
+    create_ended_call(tenant, "Failed", before=timedelta(hours=3))
+    roll_up(60)
+    assert read_tile(get_page(viewer), "Success (1h)") == "100 %"
+    page = get_page(viewer, "/?range=6h")
+    assert read_tile(page, "Success (6h)") == "50 %"
+    assert "1 succeeded, 1 failed in the last 6 hours" in page
+    (link,) = [link for link in list_links(page) if "status=Failed&from=" in link and "to=" not in link]
+    assert "from=2026-03-01T06%3A" in link
+
+
 def test_the_live_part_refreshes_with_the_same_parameters(viewer: Client, tenant: Tenant) -> None:
     page = get_page(viewer, f"/?range=6h&tenant={tenant.pk}")
     assert f'hx-get="/?range=6h&amp;tenant={tenant.pk}"' in page
@@ -146,8 +158,8 @@ def test_tiles_show_the_present_state(viewer: Client, tenant: Tenant) -> None:
     assert read_tile(page, "Due now") == "1"
     assert read_tile(page, "Running") == "1"
     assert read_tile(page, "Oldest overdue") == "3 m"
-    assert read_tile(page, "Success (1 h)") == "75 %"
-    assert read_tile(page, "p95 lateness (1 h)") == "9.8 ms"
+    assert read_tile(page, "Success (1h)") == "75 %"
+    assert read_tile(page, "p95 lateness (1h)") == "9.8 ms"
     assert read_tile(page, "Event lag") == "2 m"
     assert read_tile(page, "Live nodes") == "2"
 
@@ -156,12 +168,12 @@ def test_calls_that_have_just_ended_are_shown_before_statistics_count_them(
     viewer: Client, tenant: Tenant
 ) -> None:
     create_ended_call(tenant, "Failed", before=MINUTE / 2)
-    assert read_tile(get_page(viewer), "Success (1 h)") == "0 %"
+    assert read_tile(get_page(viewer), "Success (1h)") == "0 %"
     roll_up(60)
     assert ": 1 failed</title>" in get_page(viewer)
     with pin_time(NOON + MINUTE / 2):
         create_ended_call(tenant, before=-MINUTE / 4)
-        assert read_tile(get_page(viewer), "Success (1 h)") == "50 %"
+        assert read_tile(get_page(viewer), "Success (1h)") == "50 %"
 
 
 @pytest.mark.parametrize("span", ["15m", "1h", "6h", "24h", "7d", "30d"])
@@ -207,7 +219,7 @@ def test_the_page_of_one_tenant_shows_nothing_of_another(
     roll_up(60)
     page = get_page(viewer, f"/?tenant={tenant.pk}")
     assert read_tile(page, "Due now") == "0"
-    assert read_tile(page, "Success (1 h)") == "100 %"
+    assert read_tile(page, "Success (1h)") == "100 %"
     assert "secret.test" not in page
     assert "secret.test" in get_page(viewer)
 
@@ -247,6 +259,18 @@ def test_the_number_of_queries_does_not_grow_with_the_data(viewer: Client, tenan
 
 
 # --- needs attention ----------------------------------------------------------------------------------------------
+
+
+def test_what_fails_completely_comes_before_what_fails_often(viewer: Client, tenant: Tenant) -> None:
+    for n in range(6):
+        for status in ["Failed"] * 5 + ["Succeeded"] * 10:
+            create_ended_call(tenant, status, host=f"often-{n}.test")
+    for _ in range(3):
+        create_ended_call(tenant, "Failed", host="dead.test")
+    roll_up(60)
+    names = re.findall(r"([\w.-]+\.test) is failing", get_page(viewer))
+    assert names[0] == "dead.test"
+    assert len(names) == 5
 
 
 def test_a_failing_host_is_named_and_links_to_its_failed_calls(viewer: Client, tenant: Tenant) -> None:
