@@ -88,7 +88,7 @@ def test_a_sound_installation_is_found_so(engine: Membership, tenant: Tenant) ->
     code, findings = examine()
     assert [finding for finding in findings.values() if not finding["ok"]] == []
     assert code == 0
-    assert findings["environment"]["detail"] == "development"
+    assert findings["environment"]["detail"].startswith("development: ")
     assert connection.display_name in findings["database"]["detail"]
     assert findings["stored secrets"]["detail"] == "1 can be decrypted"
     assert findings["engine"]["detail"] == "1 engine running."

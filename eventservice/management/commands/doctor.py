@@ -96,7 +96,8 @@ def _run(look: Callable[[], Iterable[Finding]]) -> list[Finding]:
 
 
 def check_environment() -> Finding:
-    return check("environment", True, settings.ENVIRONMENT)
+    note = "" if settings.PRODUCTION else ": for one's own machine only, which calls can reach"
+    return check("environment", True, f"{settings.ENVIRONMENT}{note}")
 
 
 def run_system_checks() -> Iterator[Finding]:
