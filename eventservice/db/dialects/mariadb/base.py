@@ -7,6 +7,8 @@ begins and `DbNow` renders it from there (eventservice.db.now).
 """
 
 import socket
+from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +27,7 @@ from eventservice.db.dialects.configuration import (  # noqa: E402
     KEEPALIVE_INTERVAL_SECONDS,
     UNACKNOWLEDGED_SECONDS,
 )
+from eventservice.db.dialects.host_lookup import is_host_name, look_up_host  # noqa: E402
 from eventservice.db.dialects.mariadb.dialect import MariaDBDialect  # noqa: E402
 
 TCP_OPTIONS = {
@@ -44,13 +47,14 @@ else:
 class BoundedMariaDBConnection(Connection):
     """PyMySQL's connection, whose `connect_timeout` is for each answer of the handshake, too."""
 
+    connect_timeout: float
     _read_timeout: float | None
     _sock: socket.socket
 
     def connect(self, sock: socket.socket | None = None) -> None:
         answer_seconds, self._read_timeout = self._read_timeout, self.connect_timeout
         try:
-            super().connect(sock)
+            super().connect(sock or self._connect_to_host())
         except pymysql.OperationalError as error:
             if error.args[0] not in (CR.CR_SERVER_GONE_ERROR, CR.CR_SERVER_LOST):
                 raise
@@ -64,6 +68,18 @@ class BoundedMariaDBConnection(Connection):
             for option, value in TCP_OPTIONS.items():
                 self._sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
+    def _connect_to_host(self) -> socket.socket | None:
+        """Return a connected socket, or None if the driver need not look up a name."""
+        if self.unix_socket or not is_host_name(self.host):
+            return None
+        try:
+            return _connect_to_first(
+                look_up_host(self.host, self.connect_timeout), self.port, self.connect_timeout
+            )
+        except OSError as error:
+            message = f"Can't connect to MySQL server on {self.host!r} ({error})"
+            raise pymysql.OperationalError(CR.CR_CONN_HOST_ERROR, message) from error
+
     def query(self, sql: Any, unbuffered: bool = False) -> int:
         try:
             return super().query(sql, unbuffered)
@@ -76,6 +92,22 @@ class BoundedMariaDBConnection(Connection):
 
 class MariaDBLostBeforeCommit(LostTransaction, pymysql.OperationalError):
     """Raised when the connection was lost within a transaction. The server rolls it back."""
+
+
+def _connect_to_first(addresses: Sequence[str], port: int, max_seconds: float) -> socket.socket:
+    """Connect to the first of the addresses that accepts. Raise the last OSError if none does."""
+    *others, last = addresses
+    for address in others:
+        with suppress(OSError):
+            return _connect(address, port, max_seconds)
+    return _connect(last, port, max_seconds)
+
+
+def _connect(address: str, port: int, max_seconds: float) -> socket.socket:
+    sock = socket.create_connection((address, port), max_seconds)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    return sock
 
 
 class DatabaseWrapper(base.DatabaseWrapper):

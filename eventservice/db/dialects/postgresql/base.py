@@ -15,6 +15,7 @@ from django.db.backends.postgresql import base
 from psycopg.abc import PQGen
 
 from eventservice.db.dialects.base import LostTransaction
+from eventservice.db.dialects.host_lookup import is_host_name, look_up_host
 from eventservice.db.dialects.postgresql.dialect import PostgreSQLDialect
 
 T = TypeVar("T")
@@ -81,6 +82,18 @@ class DatabaseWrapper(base.DatabaseWrapper):
         self.isolation_level = (
             psycopg.IsolationLevel.READ_COMMITTED
         )  # as the server's default, which Django assumes
-        connection = BoundedPostgreSQLConnection.connect(**params)
+        connection = BoundedPostgreSQLConnection.connect(**_look_up_addresses(params))
         connection.answer_seconds = answer_seconds
         return connection
+
+
+def _look_up_addresses(params: dict[str, Any]) -> dict[str, Any]:
+    """Add the addresses of the host. Its name stays, because TLS checks it."""
+    host = str(params.get("host", ""))
+    if not is_host_name(host) or "hostaddr" in params:
+        return params
+    try:
+        addresses = look_up_host(host, params["connect_timeout"])
+    except OSError as error:
+        raise psycopg.OperationalError(f"failed to resolve host: {error}") from error
+    return {**params, "host": ",".join([host] * len(addresses)), "hostaddr": ",".join(addresses)}
