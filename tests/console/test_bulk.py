@@ -263,7 +263,7 @@ def test_a_replay_stops_at_the_pending_limit_and_shows_its_progress(
     assert response.status_code == 429
     page = response.content.decode()
     assert "2 of 4 done" in page
-    assert "Stopped: This tenant may have 3 calls pending" in page
+    assert "Stopped: The pending limit of this tenant is 3." in page
     assert "data-continue" not in page
     update_tenant(tenant.tenant_id, max_pending=100)
     admission.forget_allowances()

@@ -237,7 +237,7 @@ def test_a_replay_respects_the_pending_limit(
     clear_caches()
     admission.forget_allowances()
     post(operator, acme, call, "replay")
-    assert "may have 1 calls pending" in read_text(get_page(operator, acme, call))
+    assert "pending limit of this tenant is 1." in read_text(get_page(operator, acme, call))
     assert len(list_calls()) == 2
     assert list_actions() == []
 

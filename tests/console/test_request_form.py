@@ -300,7 +300,7 @@ def test_the_pending_limit_is_respected(operator: Client, acme: Tenant) -> None:
     admission.forget_allowances()
     refused = submit(operator, name="one too many")
     assert refused.status_code == 429
-    assert "may have 1 calls pending" in read_text(refused)
+    assert "pending limit of this tenant is 1." in read_text(refused)
     assert "one too many" in refused.content.decode()
     assert len(list_calls()) == 1
 
