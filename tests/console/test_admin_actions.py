@@ -143,7 +143,10 @@ def test_a_replay_respects_the_pending_limit(operator: Client, tenant: Tenant) -
     lifecycle.cancel(tenant.pk, call.service_call_id)
     update_tenant(tenant.pk, max_pending=0)
     forget_allowances()
-    assert "pending limit of this tenant is 0." in read_messages(run_action(operator, CALLS, "replay", [call]))[0]
+    assert (
+        "pending limit of this tenant is 0."
+        in read_messages(run_action(operator, CALLS, "replay", [call]))[0]
+    )
     assert list_statuses(tenant) == ["Canceled"]
 
 
