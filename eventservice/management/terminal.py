@@ -26,6 +26,7 @@ from rich.text import Text
 
 from eventservice.api.formats import parse_duration
 from eventservice.client import ApiError, Client, Json, Unreachable, Unsendable
+from eventservice.kernel.text import escape_invisible, escape_invisible_in_json
 from eventservice.management.profile import KEY, TENANT, URL, read_profile
 
 if TYPE_CHECKING:
@@ -77,7 +78,9 @@ class ApiCommand(BaseCommand):
                 self.run(client, options)
             except ApiError as error:
                 hint = f"\nThe key is from {access.key_source}." if error.status == UNAUTHORIZED else ""
-                raise CommandError(self.describe(error) + hint, returncode=EXIT_REFUSED) from None
+                raise CommandError(
+                    escape_invisible(self.describe(error)) + hint, returncode=EXIT_REFUSED
+                ) from None
             except Unsendable as error:
                 raise CommandError(str(error), returncode=EXIT_USAGE) from None
             except Unreachable as error:
@@ -127,7 +130,7 @@ class EachCallCommand(ApiCommand):
                 try:
                     call, result = self.run_for_call(client, service_call_id, options)
                 except ApiError as error:
-                    self.stderr.write(f"{service_call_id}: {error}")
+                    self.stderr.write(escape_invisible(f"{service_call_id}: {error}"))
                     any_refused = True
                     continue
                 calls.append(call)
@@ -270,7 +273,7 @@ class Terminal:
         )
 
     def json(self, value: object) -> None:
-        self._write(json.dumps(value, indent=2, ensure_ascii=False))
+        self._write(escape_invisible_in_json(json.dumps(value, indent=2, ensure_ascii=False)))
 
     def line(self, *values: object) -> None:
         self.draw(Text("  ").join(_to_text(value) for value in values), self._unlimited)
@@ -339,11 +342,11 @@ def _fit_columns(content_widths: dict[str, int], cut: Collection[str], width: in
 
 
 def _to_text(value: object) -> Text:
-    """Convert a value to text that is not interpreted as markup: a call may be named [/b]."""
+    """Convert a value to text that is interpreted neither as markup nor by the terminal: a call may be named [/b]."""
     if value is None:
         return Text()
     if isinstance(value, list | tuple):
-        return Text(", ".join(str(item) for item in value))
+        return Text(escape_invisible(", ".join(str(item) for item in value)))
     if isinstance(value, dict):
-        return Text(json.dumps(value, ensure_ascii=False))
-    return Text(str(value), style=STATUS_COLORS.get(str(value), ""))
+        return Text(escape_invisible_in_json(json.dumps(value, ensure_ascii=False)))
+    return Text(escape_invisible(str(value)), style=STATUS_COLORS.get(str(value), ""))

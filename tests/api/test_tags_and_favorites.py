@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
-from tests.api.conftest import Api, build_submission, get_errors
+from orchestration.models import ServiceCall, ServiceCallTag
+from tests.api.conftest import SPEC, Api, build_submission, get_errors
 
 pytestmark = pytest.mark.django_db
 
@@ -56,3 +58,45 @@ def test_twenty_one_tags_are_too_many(acme: Api, favorite: str) -> None:
         acme.post("/service-calls", build_submission(tags=tags)),
     ):
         assert list(get_errors(refused)) == ["/tags"]
+
+
+# --- what nobody sees ---------------------------------------------------------------------------------------------
+
+UNSEEN = ["\x9b", "\u202e", "\u2066", "\u200b", "\u200f", "\u2060", "\ufeff", "\u00ad"]
+
+
+@pytest.mark.parametrize("character", UNSEEN)
+def test_names_have_no_bidirectional_and_zero_width_characters(acme: Api, character: str) -> None:
+    name = f"ad{character}min"
+    timer = {"id": name, "executeAt": "2030-01-01T00:00:00Z", "callbackUrl": "http://target.test/"}
+    for path, body in (
+        ("/service-calls", build_submission(name=name)),
+        ("/service-calls", build_submission(tags=[name])),
+        ("/timers/create", timer),
+        ("/api-keys", {"name": name, "scopes": ["read"]}),
+    ):
+        (rule,) = get_errors(acme.post(path, body)).values()
+        assert "one line without control, bidirectional and zero-width characters" in rule
+    call = acme.submit(requestSpec={**SPEC, "body": name})["serviceCallId"]
+    assert acme("PUT", f"/service-calls/{call}/tags/{quote(name)}").status_code == 400
+    assert acme.get(f"/service-calls/{call}").json()["requestSpec"]["body"] == name
+
+
+def test_emojis_and_other_scripts_are_taken_in_names(acme: Api) -> None:
+    for name in ("👩\u200d💻 deploy", "می\u200cخواهم", "שלום", "日本語"):
+        assert acme.submit(name=name)["name"] == name
+    assert "/tags/0" in get_errors(acme.post("/service-calls", build_submission(tags=["a\u200db"])))
+
+
+def test_what_was_stored_before_can_still_be_removed(acme: Api) -> None:
+    call = acme.submit(tags=["old"])["serviceCallId"]
+    ServiceCallTag.across_tenants.update(tag="o\u202eld")
+    assert (
+        acme("DELETE", f"/service-calls/{call}/tags/{quote(chr(0x6F) + chr(0x202E) + 'ld')}").status_code
+        == 204
+    )
+    assert acme.get(f"/service-calls/{call}").json()["tags"] == []
+    timer = {"id": "t", "executeAt": "2030-01-01T00:00:00Z", "callbackUrl": "http://target.test/"}
+    acme.post("/timers/create", timer)
+    ServiceCall.across_tenants.filter(external_id="t").update(external_id="t\u200b")
+    assert acme.post("/timers/delete", {"timerId": "t\u200b"}).status_code == 204

@@ -16,6 +16,7 @@ from eventservice.management.terminal import Terminal
 from eventservice.tenants.directory import create_tenant
 from eventservice.tenants.keys import create_key, find_key
 from eventservice.tenants.models import ApiKey, Tenant
+from orchestration.models import ServiceCall
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -386,3 +387,25 @@ def test_an_invalid_lifetime_is_refused(length: str) -> None:
 
 def test_an_empty_list_of_operator_keys_mentions_the_tenant_option() -> None:
     assert "--tenant NAME to list the keys of a tenant" in run_command("apikey", "list")
+
+
+def test_the_terminal_obeys_nothing_that_a_call_contains(run: Run) -> None:
+    evil = "a\x9b31m\u202eb\x1b]0;t\x07"
+    made = json.loads(
+        run("submit", "x", "POST", "http://target.test/", "--body", evil, "--in", "1h", "--json")
+    )
+    call_id = made["serviceCallId"]
+    ServiceCall.across_tenants.update(name=evil)
+    for command in (
+        ("call", call_id),
+        ("calls",),
+        ("call", call_id, "--json"),
+        ("calls", "--json"),
+        ("cancel", call_id),
+    ):
+        printed = run(*command)
+        assert "31m" in printed, command
+        assert not set("\x9b\u202e\x1b\x07") & set(printed), command
+    assert json.loads(run("call", call_id, "--json"))["name"] == evil
+    _, errors = run.refused("cancel", call_id)
+    assert "be canceled: it must be Scheduled or Running" in errors

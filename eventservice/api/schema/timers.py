@@ -10,7 +10,16 @@ from pydantic import ConfigDict, Field, RootModel
 from eventservice.api.schema.base import Page, RequestModel, ResponseModel, omittable
 from eventservice.api.schema.calls import OutcomeSummarySchema, RetryPolicySchema
 from eventservice.api.schema.submissions import DEFAULT_TIMEOUT, RetryPolicyInputSchema
-from eventservice.api.schema.types import DueTime, JsonBody, NamespaceName, OneLine, Timeout, Url, UtcTime
+from eventservice.api.schema.types import (
+    DueTime,
+    JsonBody,
+    NamespaceName,
+    OneLine,
+    StoredLine,
+    Timeout,
+    Url,
+    UtcTime,
+)
 from eventservice.tenants.models import DEFAULT_NAMESPACE
 from execution.redaction import mask_query
 from orchestration.queries.calls import CallSummary, CallView, TimerCall
@@ -66,7 +75,7 @@ class TimerKeySchema(RequestModel):
     namespace: NamespaceName | None = Field(
         default=None, description=f"A namespace of the tenant. Defaults to `{DEFAULT_NAMESPACE}`."
     )
-    timer_id: TimerId
+    timer_id: Annotated[StoredLine, Field(max_length=MAX_TIMER_ID_LENGTH, examples=["trial-ends-42"])]
 
     @property
     def key(self) -> tuple[str, str]:

@@ -28,6 +28,7 @@ from eventservice.api.schema.base import pattern, raise_for_members, rule_error
 from eventservice.db.bulk import to_json
 from eventservice.db.now import db_now, to_rfc3339
 from eventservice.kernel.errors import Invalid
+from eventservice.kernel.text import CONTROLS, INVISIBLE, JOINERS
 from eventservice.tenants.directory import TenantProfile
 from execution.addresses import AddressPolicy
 from execution.outcome import METHODS
@@ -35,8 +36,8 @@ from execution.url_rules import MAX_HEADERS, BadHeader, BadUrl, check_headers, p
 from orchestration.commands import IDEMPOTENCY_KEY
 from orchestration.outcome_rules import MAX_DELAY
 
-# Control characters, and the line breaks of Unicode.
-_CONTROLS = r"\x00-\x1f\x7f-\x9f\u2028\u2029"
+_UNSEEN = CONTROLS + INVISIBLE
+_UNSEEN_NAMES = "control, bidirectional and zero-width characters"
 _SHORT = r"(\d{1,9}d)?(\d{1,9}h)?(\d{1,9}m)?(\d{1,12}(\.\d{1,6})?s)?"
 _ISO = r"P(\d{1,9}W)?(\d{1,9}D)?(T(\d{1,9}H)?(\d{1,9}M)?(\d{1,12}(\.\d{1,6})?S)?)?"
 DURATION_PATTERN = f"^({_SHORT}|{_ISO})$".replace(r"\d", "[0-9]")
@@ -46,14 +47,18 @@ MAX_INTERVAL = 30 * 86_400.0
 OneLine = Annotated[
     str,
     Field(min_length=1),
-    pattern(rf"^[^{_CONTROLS}]*$", "one line without control characters"),
+    pattern(rf"^[^{_UNSEEN}]*$", f"one line without {_UNSEEN_NAMES}"),
+]
+# What may have been stored before invisible characters were refused, and can still be looked up.
+StoredLine = Annotated[
+    str, Field(min_length=1), pattern(rf"^[^{CONTROLS}]*$", "one line without control characters")
 ]
 Label = Annotated[
     str,
     Field(min_length=1),
     pattern(
-        rf"^[^\s{_CONTROLS}]([^{_CONTROLS}]*[^\s{_CONTROLS}])?$",
-        "one line without control characters, and without spaces at its ends",
+        rf"^[^\s{_UNSEEN}{JOINERS}]([^{_UNSEEN}{JOINERS}]*[^\s{_UNSEEN}{JOINERS}])?$",
+        f"one line without {_UNSEEN_NAMES}, and without spaces at its ends",
     ),
 ]
 

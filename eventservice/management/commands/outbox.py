@@ -9,6 +9,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from eventservice.api.formats import parse_duration
 from eventservice.db.now import db_now
+from eventservice.kernel.text import escape_invisible
 from eventservice.management.commands.tenant import get_tenant_argument
 from eventservice.management.terminal import parse_duration_argument
 from outbox.parking import list_parked_events, skip, unpark
@@ -81,7 +82,7 @@ class Command(BaseCommand):
             self.stdout.write(
                 f"{event.id}  {event.parked_at:%Y-%m-%d %H:%M:%S}  {event.event_type}  {aggregate}"
             )
-            self.stdout.write(f"    {event.last_error}")
+            self.stdout.write(escape_invisible(f"    {event.last_error}"))
 
     def run_retry(self, *, id: int, **options: object) -> None:
         if not unpark(id):
