@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 
-from django.db import DatabaseError, connection
+from django.db import DatabaseError, InterfaceError, connection
 from django.db.migrations.executor import MigrationExecutor
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.csrf import csrf_exempt
@@ -13,10 +13,14 @@ from django.views.decorators.http import require_safe
 
 from eventservice.api.correlation import get_correlation_id
 from eventservice.api.problems import FieldError, Problem, build_problem_response
+from eventservice.db.errors import explain_error
 from eventservice.db.now import db_now
-from eventservice.operators.health import check_role
+from eventservice.kernel.logging import get_logger
+from eventservice.operators.health import check_role, check_starting, check_writing
 from timers.models import NodeRole
 from timers.operator_views import list_nodes
+
+log = get_logger(__name__)
 
 
 @csrf_exempt
@@ -28,7 +32,7 @@ def livez(request: HttpRequest) -> HttpResponse:
 @csrf_exempt
 @require_safe
 def readyz(request: HttpRequest) -> HttpResponse:
-    failures = {name: failure for name, check in CHECKS.items() if (failure := _run(check))}
+    failures = _list_failures()
     if failures:
         errors = [FieldError(f"/checks/{name}", failure) for name, failure in failures.items()]
         problem = Problem(
@@ -38,12 +42,16 @@ def readyz(request: HttpRequest) -> HttpResponse:
     return JsonResponse({"status": "ok", "checks": dict.fromkeys(CHECKS, "ok")})
 
 
-def _run(check: Callable[[], str | None]) -> str | None:
-    """Return what is wrong, or None."""
+def _list_failures() -> dict[str, str]:
+    """Return what is wrong, by the name of the check. If the database fails, nothing else is blamed."""
     try:
-        return check()
-    except DatabaseError as error:
-        return f"the database failed: {type(error).__name__}"
+        failures = {name: failure for name, check in CHECKS.items() if (failure := check())}
+        if failures and not (writing := check_writing()).is_ok:
+            return {"database": writing.text}
+        return failures
+    except (DatabaseError, InterfaceError) as error:
+        log.warning("not_ready", error=str(error))
+        return {"database": explain_error(error).text}
 
 
 def _check_database() -> str | None:
@@ -73,8 +81,14 @@ def _check_engine() -> str | None:
     return None if finding.is_ok else finding.text
 
 
+def _check_starting() -> str | None:
+    finding = check_starting(db_now())
+    return None if finding.is_ok else finding.text
+
+
 CHECKS: dict[str, Callable[[], str | None]] = {
     "database": _check_database,
     "migrations": _check_migrations,
     "engine": _check_engine,
+    "starting": _check_starting,
 }

@@ -14,14 +14,14 @@ from http import HTTPStatus
 from typing import Any, NamedTuple
 
 from django.core.exceptions import BadRequest, RequestDataTooBig, SuspiciousOperation
-from django.db import OperationalError
+from django.db import DatabaseError, OperationalError
 from django.http import Http404, HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.views.defaults import bad_request
 from rest_framework.exceptions import APIException, MethodNotAllowed, PermissionDenied
 
 from eventservice.api.correlation import HEADER, get_correlation_id
-from eventservice.db.errors import is_outcome_unknown
+from eventservice.db.errors import explain_error, find_trouble, is_outcome_unknown
 from eventservice.kernel.errors import Conflict, DomainError, NotFound
 from eventservice.kernel.ids import new_id
 from eventservice.kernel.logging import get_logger
@@ -60,10 +60,10 @@ DETAILS = {
     431: "The headers are too large.",
     500: "An unexpected error occurred. The log has its details under the correlation id.",
 }
-DATABASE_BUSY = "The database did not answer in time. Nothing was changed; try again."
+NOTHING_CHANGED = "Nothing was changed; try again."
 OUTCOME_UNKNOWN = (
-    "The database did not answer. If the request was to change something, it is unknown whether it did: look it up, or "
-    "send the request again with the same idempotency key."
+    "If the request was to change something, it is unknown whether it did: look it up, or send the request again with the "
+    "same idempotency key."
 )
 
 
@@ -179,21 +179,28 @@ def find_problem(raised: Exception) -> Problem | None:
             return _build_problem(400)
         case OperationalError():
             return _convert_database_error(raised)
+        case DatabaseError() if find_trouble(raised):  # SQLite reports a damaged file so
+            return _convert_database_error(raised)
         case _:
             return None
 
 
-def _convert_database_error(error: OperationalError) -> Problem:
+def describe_refusal(error: DatabaseError) -> str:
+    """Describe an error of the database that has changed nothing."""
+    return f"{explain_error(error).text} {NOTHING_CHANGED}"
+
+
+def _convert_database_error(error: DatabaseError) -> Problem:
     if not is_outcome_unknown(error):
         log.warning("database_busy", error=str(error))
-        return Problem(503, "database_busy", DATABASE_BUSY, headers={"Retry-After": "1"})
+        return Problem(503, "database_busy", describe_refusal(error), headers={"Retry-After": "1"})
     return _build_outcome_unknown(error)
 
 
-def _build_outcome_unknown(error: OperationalError) -> Problem:
+def _build_outcome_unknown(error: DatabaseError) -> Problem:
     # There is no Retry-After: without an idempotency key, a second submission could make a second call.
     log.warning("database_lost", error=str(error))
-    return Problem(503, "outcome_unknown", OUTCOME_UNKNOWN)
+    return Problem(503, "outcome_unknown", f"{explain_error(error).text} {OUTCOME_UNKNOWN}")
 
 
 @contextmanager

@@ -6,11 +6,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
-from typing import ParamSpec, TypeVar
+from typing import NamedTuple, ParamSpec, TypeVar
 
 from django.db import DatabaseError, InterfaceError, OperationalError, connection
 
 from eventservice.db.dialects import get_dialect
+from eventservice.db.dialects.base import Cause
 from eventservice.kernel.logging import get_logger
 
 P = ParamSpec("P")
@@ -20,6 +21,59 @@ MAX_ATTEMPTS = 5
 PAUSE_SECONDS = 1.0
 
 log = get_logger(__name__)
+
+
+class Trouble(NamedTuple):
+    """What is wrong with the database, as a sentence for everybody, and what operators can do about it."""
+
+    text: str
+    remedy: str
+
+
+UNKNOWN_TROUBLE = Trouble("The database did not answer in time.", "Look for the cause in the log.")
+TROUBLES = {
+    Cause.DISK_FULL: Trouble("The disk of the database is full.", "Free space on it, or make it larger."),
+    Cause.DISK_ERROR: Trouble(
+        "The database cannot read or write its files.",
+        "Check the disk, its free space and limits on file sizes.",
+    ),
+    Cause.READ_ONLY: Trouble(
+        "The database is read-only.",
+        "Let this user write to it: check the file and its folder, or whether the server is a replica.",
+    ),
+    Cause.CANNOT_OPEN: Trouble(
+        "The database file cannot be opened.",
+        "Check DB_PATH: the folder must exist, and this user must be able to write to it and to the file.",
+    ),
+    Cause.CORRUPT: Trouble(
+        "The database is damaged, or the file is not a database.",
+        "Stop all processes, keep a copy of the files, and restore a backup.",
+    ),
+    Cause.LOCKED: Trouble(
+        "Another process has locked the database for too long.",
+        "Find the process that holds a transaction open, such as a backup or a shell.",
+    ),
+    Cause.TOO_SLOW: Trouble(
+        "The database took too long for a statement.", "Check its load, its disk and its statistics."
+    ),
+    Cause.TOO_MANY_CONNECTIONS: Trouble(
+        "The database accepts no more connections.", "Allow it more connections, or start fewer processes."
+    ),
+    Cause.UNAVAILABLE: Trouble(
+        "The database is unavailable, or did not answer in time.",
+        "Check that the server is running and that this host and user may connect (DATABASE_URL).",
+    ),
+}
+
+
+def find_trouble(error: Exception) -> Trouble | None:
+    """Return what is wrong with the database, or None if the error is likely one of the statement."""
+    cause = get_dialect().errors.find_cause(error)
+    return None if cause is None else TROUBLES[cause]
+
+
+def explain_error(error: Exception) -> Trouble:
+    return find_trouble(error) or UNKNOWN_TROUBLE
 
 
 def is_deadlock(error: OperationalError) -> bool:
@@ -48,7 +102,7 @@ def retry_on_deadlock(command: Callable[P, R]) -> Callable[P, R]:
     return run
 
 
-def is_outcome_unknown(error: OperationalError) -> bool:
+def is_outcome_unknown(error: DatabaseError) -> bool:
     """Return whether the transaction may have been committed, for example when its connection was lost.
 
     False means that the database is known to have written nothing.

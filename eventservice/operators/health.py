@@ -6,6 +6,7 @@ and doctor adds checks of the installation.
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,12 +15,17 @@ from datetime import datetime, timedelta
 from typing import Generic, Protocol, TypeVar
 
 from django.conf import settings
+from django.db import DatabaseError, connection, transaction
+from django.db.migrations.recorder import MigrationRecorder
 
 from eventservice.db.bounded_count import format_capped
+from eventservice.db.errors import explain_error
 from eventservice.kernel.findings import Finding, Severity
+from eventservice.kernel.ids import new_id
 from eventservice.operators.formatting import format_count, format_duration, format_share
+from orchestration.engine.capacity import get_max_in_flight
 from orchestration.statistics.chart_data import FailingHost, list_hosts_with_failures
-from orchestration.statistics.live_counts import LiveCounts
+from orchestration.statistics.live_counts import LiveCounts, has_running_calls, list_overdue_tenants
 from outbox.models import OutboxPartition
 from outbox.status import OutboxStatus, list_partitions
 from timers.models import Node, NodeRole
@@ -50,6 +56,9 @@ OVERDUE = Threshold(timedelta(seconds=10), timedelta(minutes=1))
 OUTBOX_LAG = Threshold(timedelta(seconds=10), timedelta(minutes=1))
 START_DELAY_MS = Threshold(1_000.0, 10_000.0)  # the 95th percentile
 FAILED_SHARE = Threshold(0.05, 0.2)  # of the calls that ended
+# Calls that are due for so long while no call is running are not being started.
+NOT_STARTED_AFTER = timedelta(seconds=20)
+LOOKS_FOR_RUNNING_CALLS, PAUSE_BETWEEN_LOOKS_SECONDS = 3, 0.1
 # A host is failing if, of the calls to it that ended lately, at least so many and this share failed.
 FAILING_HOST_PERIOD = timedelta(minutes=15)
 MIN_FAILED_CALLS = 3
@@ -164,6 +173,19 @@ def check_cluster(cluster: ClusterState) -> list[Finding]:
     ]
 
 
+def check_writing() -> Finding:
+    """Write a row and delete it again, durably: a full disk is noticed when a transaction is committed."""
+    migrations = MigrationRecorder(connection).migration_qs
+    try:
+        with transaction.atomic():
+            migrations.create(app="eventservice", name=f"write probe {new_id()}").delete()
+    except DatabaseError as error:
+        trouble = explain_error(error)
+        detail = " ".join(str(error).split())
+        return Finding("writing", Severity.ERROR, f"{trouble.text} ({detail})", trouble.remedy)
+    return Finding("writing", Severity.OK, "wrote a row and deleted it")
+
+
 def check_role(nodes: Iterable[Node], role: NodeRole, now: datetime) -> Finding:
     count = sum(node.role == role and node.is_alive(now) for node in nodes)
     if count:
@@ -245,6 +267,32 @@ def check_overdue(count: int, oldest: timedelta) -> Finding:
         "If engines are running, a tenant or host may be at its limit for calls in flight, or the engines may be too "
         "busy: check the tenants' limits, or start more engines.",
     )
+
+
+def check_starting(now: datetime) -> Finding:
+    """Report that due calls are not being started, whatever the reason.
+
+    A tenant or host at its limit has calls that run, and a tenant whose secret cannot be read holds up only itself.
+    """
+    tenants = [
+        tenant for tenant in list_overdue_tenants(now - NOT_STARTED_AFTER) if get_max_in_flight(tenant)
+    ]
+    # Between two batches of short calls nothing runs for a moment.
+    if not tenants or any(_sees_running_call(attempt) for attempt in range(LOOKS_FOR_RUNNING_CALLS)):
+        return Finding("starting", Severity.OK, "Due calls are being started.")
+    return Finding(
+        "starting",
+        Severity.ERROR,
+        f"Calls have been due for more than {format_duration(NOT_STARTED_AFTER)}, and none is running: nothing starts them.",
+        "See the log of the engines. If there is no reason in it, restart them, and check whether the database's clock has "
+        "been set.",
+    )
+
+
+def _sees_running_call(attempt: int) -> bool:
+    if attempt:
+        time.sleep(PAUSE_BETWEEN_LOOKS_SECONDS)
+    return has_running_calls()
 
 
 def check_lost_calls(count: int) -> Finding:

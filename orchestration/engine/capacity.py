@@ -132,7 +132,7 @@ class InFlight:
     def find_held_back(self) -> HeldBack:
         """Return the tenants and hosts at their limits, so that the search for due timers can skip theirs."""
         tenants = self.calls.by_tenant.keys() | self.refused_tenants
-        held_back = self.calls.find_full((tenant, _get_max_in_flight(tenant)) for tenant in tenants)
+        held_back = self.calls.find_full((tenant, get_max_in_flight(tenant)) for tenant in tenants)
         self.refused_tenants.intersection_update(held_back.tenants)
         # What the last batch refused sits this one out. Otherwise a host that always has room for one or two more, and
         # a long queue, would fill each batch with timers that are refused.
@@ -162,7 +162,7 @@ class BatchAdmission:
         """Take room for the timer's call. Return whether there was enough."""
         tenant_id, host, size = timer.tenant_id, timer.host, timer.request_bytes
         if tenant_id not in self.calls:
-            self.calls[tenant_id] = self.in_flight.calls.find_room(tenant_id, _get_max_in_flight(tenant_id))
+            self.calls[tenant_id] = self.in_flight.calls.find_room(tenant_id, get_max_in_flight(tenant_id))
             self.bytes[tenant_id] = self.in_flight.bytes.find_room(tenant_id, MAX_TENANT_BYTES)
         calls, of_bytes = self.calls[tenant_id], self.bytes[tenant_id]
         if calls.left <= 0:
@@ -193,7 +193,7 @@ def _add(counter: Counter[Key], key: Key, change: int) -> None:
         del counter[key]
 
 
-def _get_max_in_flight(tenant_id: uuid.UUID) -> int:
+def get_max_in_flight(tenant_id: uuid.UUID) -> int:
     """Return the tenant's limit, or 0 if the tenant cannot be read or its requests cannot be signed: then its calls
     wait, and no other tenant's do."""
     try:

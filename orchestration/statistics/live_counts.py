@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from django.db.models import Min, Model, OuterRef, QuerySet, Subquery
+from django.db.models import Exists, Min, Model, OuterRef, QuerySet, Subquery
 
 from eventservice.db.bounded_count import count_capped
 from eventservice.tenants.directory import list_tenant_ids
@@ -63,6 +63,17 @@ def read_live_counts(tenant_id: uuid.UUID | None, now: datetime) -> LiveCounts:
 
 def has_calls(tenant_id: uuid.UUID | None) -> bool:
     return select_calls(tenant_id).exists()
+
+
+def has_running_calls() -> bool:
+    return ServiceCall.across_tenants.filter(status=Status.RUNNING, deadline_at__isnull=False).exists()
+
+
+def list_overdue_tenants(due_before: datetime) -> list[uuid.UUID]:
+    """Return the tenants that have calls which have been due since before then. It takes one index lookup per tenant."""
+    calls = ServiceCall.objects.for_tenant(OuterRef("pk"))  # type: ignore[arg-type]
+    overdue = Exists(calls.filter(status=Status.SCHEDULED, due_at__lt=due_before))
+    return list(Tenant.objects.filter(overdue).order_by("pk").values_list("pk", flat=True))
 
 
 def select_calls(tenant_id: uuid.UUID | None) -> QuerySet[ServiceCall]:

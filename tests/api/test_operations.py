@@ -23,6 +23,7 @@ from eventservice.kernel.machine_slots import reserve_slot
 from eventservice.kernel.ttl_cache import clear_caches
 from eventservice.tenants.directory import create_tenant
 from eventservice.tenants.keys import create_key
+from eventservice.tenants.models import Tenant
 from orchestration.models import ServiceCall
 from orchestration.statistics import recent_sample
 from tests.api.conftest import Api, create_api, get_errors
@@ -48,8 +49,32 @@ def test_it_is_ready_while_an_engine_is_alive(acme: Api) -> None:
     assert (answer.status_code, answer["Content-Type"]) == (503, "application/problem+json")
     assert [fault["pointer"] for fault in answer.json()["errors"]] == ["/checks/engine"]
     join()
-    ready = {"status": "ok", "checks": {"database": "ok", "migrations": "ok", "engine": "ok"}}
-    assert acme.get("/readyz").json() == ready
+    checks = ("database", "migrations", "engine", "starting")
+    assert acme.get("/readyz").json() == {"status": "ok", "checks": dict.fromkeys(checks, "ok")}
+
+
+def test_it_is_not_ready_while_due_calls_are_not_started(acme: Api) -> None:
+    join()
+    due = {"tenant_id": acme.tenant.tenant_id, "status": "Scheduled"}
+    ServiceCallFactory(due_at=db_now() - timedelta(seconds=15), **due)
+    assert acme.get("/readyz").status_code == 200
+    ServiceCallFactory(due_at=db_now() - timedelta(seconds=30), **due)
+    answer = acme.get("/readyz")
+    assert (answer.status_code, answer.json()["errors"][0]["pointer"]) == (503, "/checks/starting")
+    assert "nothing starts them" in answer.json()["errors"][0]["detail"]
+    # While a call runs, the others may wait for a limit.
+    ServiceCallFactory(
+        tenant_id=acme.tenant.tenant_id, status="Running", deadline_at=db_now() + timedelta(minutes=1)
+    )
+    assert acme.get("/readyz").status_code == 200
+
+
+def test_a_tenant_whose_secret_cannot_be_read_leaves_the_others_ready(acme: Api) -> None:
+    join()
+    Tenant.objects.filter(pk=acme.tenant.pk).update(signing_secret="not encrypted")
+    overdue = db_now() - timedelta(seconds=30)
+    ServiceCallFactory(tenant_id=acme.tenant.tenant_id, status="Scheduled", due_at=overdue)
+    assert acme.get("/readyz").status_code == 200
 
 
 def create_ended_call(

@@ -18,7 +18,7 @@ from django.utils import timezone
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.views import View
 
-from eventservice.api.problems import DATABASE_BUSY, Problem, find_problem
+from eventservice.api.problems import Problem, describe_refusal, find_problem
 from eventservice.console.base.time_zone import get_user_zone, get_zone_name
 from eventservice.kernel.errors import DomainError
 from eventservice.kernel.logging import get_logger
@@ -103,7 +103,9 @@ class ConsoleView(View):
         if problem is None:
             raise error
         if not self.has_role:
-            return self.render_error(problem.status_code, DATABASE_BUSY)  # nothing has been done yet
+            # Nothing has been done yet.
+            text = describe_refusal(error) if isinstance(error, OperationalError) else problem.detail
+            return self.render_error(problem.status_code, text)
         if self.request.method in SAFE_METHODS or problem.status_code == 404 or self.is_fragment:
             return self.render_error(problem.status_code, problem.detail, problem.errors)
         self.report_error(" ".join([problem.detail, *(f"{f.pointer} {f.detail}." for f in problem.errors)]))

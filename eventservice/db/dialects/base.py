@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from django.db import connection
@@ -17,7 +18,7 @@ from eventservice.kernel.findings import Finding
 
 if TYPE_CHECKING:
     from django.core.checks import CheckMessage
-    from django.db import OperationalError, models
+    from django.db import DatabaseError, OperationalError, models
 
     Model = type[models.Model]
 
@@ -104,15 +105,33 @@ class LostTransaction(Exception):
     """A mixin of drivers' errors: the connection was lost before the commit was sent, so nothing was written."""
 
 
+class Cause(StrEnum):
+    """What is wrong with the database (eventservice.db.errors has the texts)."""
+
+    DISK_FULL = "disk_full"
+    DISK_ERROR = "disk_error"
+    READ_ONLY = "read_only"
+    CANNOT_OPEN = "cannot_open"
+    CORRUPT = "corrupt"
+    LOCKED = "locked"
+    TOO_SLOW = "too_slow"
+    TOO_MANY_CONNECTIONS = "too_many_connections"
+    UNAVAILABLE = "unavailable"
+
+
 class ErrorCodes(ABC):
     """The classification of the driver's errors (eventservice.db.errors)."""
+
+    @abstractmethod
+    def find_cause(self, error: Exception) -> Cause | None:
+        """Return what is wrong with the database, or None: then it is likely the statement."""
 
     @abstractmethod
     def is_deadlock(self, error: OperationalError) -> bool:
         """Return whether the transaction was rolled back to resolve a deadlock."""
 
     @abstractmethod
-    def is_rolled_back(self, error: OperationalError) -> bool:
+    def is_rolled_back(self, error: DatabaseError) -> bool:
         """Return whether it is certain that nothing was written."""
 
 

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from datetime import UTC, timedelta
 from typing import TYPE_CHECKING, Any
 
-from django.db import OperationalError
+from django.db import DatabaseError, OperationalError
 
 from eventservice.db.dialects.base import (
     BulkWriter,
+    Cause,
     Clock,
     Dialect,
     ErrorCodes,
@@ -62,13 +63,32 @@ class MariaDBErrors(ErrorCodes):
     """The server's error number is the first argument."""
 
     DEADLOCK = 1213
-    # Too many connections, no connection, lock wait timeout, deadlock, statement timeout.
-    ROLLED_BACK = frozenset({1040, 2002, 2003, 1205, DEADLOCK, 1969})
+    CAUSES = {
+        1021: Cause.DISK_FULL,
+        1114: Cause.DISK_FULL,
+        1026: Cause.DISK_ERROR,
+        1036: Cause.READ_ONLY,
+        1290: Cause.READ_ONLY,
+        1034: Cause.CORRUPT,
+        1194: Cause.CORRUPT,
+        1205: Cause.LOCKED,
+        1969: Cause.TOO_SLOW,
+        1040: Cause.TOO_MANY_CONNECTIONS,
+        2002: Cause.UNAVAILABLE,
+        2003: Cause.UNAVAILABLE,
+        2006: Cause.UNAVAILABLE,
+        2013: Cause.UNAVAILABLE,
+    }
+    # Disk full, read-only, too many connections, no connection, lock wait timeout, deadlock, statement timeout.
+    ROLLED_BACK = frozenset({1021, 1114, 1036, 1290, 1040, 2002, 2003, 1205, DEADLOCK, 1969})
+
+    def find_cause(self, error: Exception) -> Cause | None:
+        return self.CAUSES.get(error.args[0]) if error.args else None
 
     def is_deadlock(self, error: OperationalError) -> bool:
         return error.args[:1] == (self.DEADLOCK,)
 
-    def is_rolled_back(self, error: OperationalError) -> bool:
+    def is_rolled_back(self, error: DatabaseError) -> bool:
         return bool(error.args) and (
             error.args[0] in self.ROLLED_BACK or isinstance(error.__cause__, LostTransaction)
         )

@@ -6,11 +6,12 @@ from collections.abc import Collection, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from django.db import OperationalError, connection
+from django.db import DatabaseError, InterfaceError, OperationalError, connection
 
 from eventservice.db.dialects.base import (
     COLUMN,
     BulkWriter,
+    Cause,
     Clock,
     Dialect,
     ErrorCodes,
@@ -76,17 +77,33 @@ class PostgreSQLErrors(ErrorCodes):
     """The SQLSTATE codes that psycopg reports."""
 
     DEADLOCK = "40P01"
-    # Too many connections, lock timeout, serialization failure, deadlock, statement timeout.
-    ROLLED_BACK = frozenset({"53300", "55P03", "40001", DEADLOCK, "57014"})
+    CAUSES = {
+        "53100": Cause.DISK_FULL,
+        "58030": Cause.DISK_ERROR,
+        "25006": Cause.READ_ONLY,
+        "XX001": Cause.CORRUPT,
+        "XX002": Cause.CORRUPT,
+        "55P03": Cause.LOCKED,
+        "57014": Cause.TOO_SLOW,
+        "53300": Cause.TOO_MANY_CONNECTIONS,
+    }
+    # Of them, and serialization failure and deadlock, it is known that nothing was written.
+    ROLLED_BACK = frozenset({"53100", "25006", "53300", "55P03", "40001", DEADLOCK, "57014"})
     # psycopg knows no code for a connection that was never made.
     NO_CONNECTION = (
         "connection failed", "connection is bad", "connection timeout expired", "failed to resolve host",
     )  # fmt: skip
 
+    def find_cause(self, error: Exception) -> Cause | None:
+        state = getattr(error.__cause__, "sqlstate", None)
+        if state is None or state.startswith(("08", "57P")):
+            return Cause.UNAVAILABLE if isinstance(error, OperationalError | InterfaceError) else None
+        return self.CAUSES.get(state)
+
     def is_deadlock(self, error: OperationalError) -> bool:
         return getattr(error.__cause__, "sqlstate", None) == self.DEADLOCK
 
-    def is_rolled_back(self, error: OperationalError) -> bool:
+    def is_rolled_back(self, error: DatabaseError) -> bool:
         message = str(error.args[0]) if error.args else ""
         return (
             message.startswith(self.NO_CONNECTION)

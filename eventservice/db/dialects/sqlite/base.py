@@ -15,6 +15,7 @@ from eventservice.db.dialects.sqlite.library import BUSY_SECONDS, prefer_fixed_l
 prefer_fixed_library()
 
 from django.db.backends.sqlite3 import base, operations, schema  # noqa: E402
+from django.db.utils import OperationalError  # noqa: E402
 
 from eventservice.db.dialects.sqlite.dialect import NOW_TABLE, TIME_FORMAT, SQLiteDialect  # noqa: E402
 
@@ -45,6 +46,13 @@ PRAGMAS = (
 SEED_NOW = f"INSERT OR REPLACE INTO {NOW_TABLE} (id, ts) VALUES (1, strftime('{TIME_FORMAT}', 'now'))"
 
 
+def _create_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OperationalError(f"unable to create {folder}: {error.strerror}") from error
+
+
 class StrictSchemaEditor(schema.DatabaseSchemaEditor):
     sql_create_table = schema.DatabaseSchemaEditor.sql_create_table + " STRICT"
 
@@ -71,11 +79,18 @@ class DatabaseWrapper(base.DatabaseWrapper):
 
     def get_new_connection(self, conn_params: dict[str, Any]) -> Any:
         if not self.is_in_memory_db():
-            Path(conn_params["database"]).parent.mkdir(parents=True, exist_ok=True)
-        connection = super().get_new_connection(conn_params)
+            _create_folder(Path(conn_params["database"]).parent)
+        try:
+            connection = super().get_new_connection(conn_params)
+            self._prepare(connection)
+        except self.Database.Error as error:
+            error.while_connecting = True  # so nothing was written (SQLiteErrors.is_rolled_back)
+            raise
+        return connection
+
+    def _prepare(self, connection: Any) -> None:
         for pragma in (*PRAGMAS, f"PRAGMA synchronous = {self.dialect.synchronous}"):
             connection.execute(pragma)
-        return connection
 
     def _start_transaction_under_autocommit(self) -> None:
         super()._start_transaction_under_autocommit()  # type: ignore[misc]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -9,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from django.core.checks import CheckMessage, Warning
-from django.db import OperationalError, connection
+from django.db import DatabaseError, OperationalError, connection
 
 from eventservice.db.dialects.base import (
     BulkWriter,
+    Cause,
     Clock,
     Dialect,
     ErrorCodes,
@@ -26,6 +30,8 @@ from eventservice.db.dialects.sqlite import health
 from eventservice.db.dialects.sqlite.change_watch import SQLiteChangeWatch
 from eventservice.db.dialects.sqlite.library import BUSY_SECONDS, FIXED
 
+# Less is a full disk, whatever the error says.
+MIN_FREE_BYTES = 64 * 1024
 # The backend writes each transaction's time into this table (base.py).
 NOW_TABLE = "temp.stable_now"
 # Milliseconds are what SQLite's clock gives. Six digits keep stored texts of one width, so that they sort.
@@ -66,14 +72,46 @@ class SQLiteLocks(Locks):
 class SQLiteErrors(ErrorCodes):
     """The primary result code is the last byte; the rest of it says how."""
 
-    # Busy, locked, read-only, full, cannot open.
-    ROLLED_BACK = frozenset({5, 6, 8, 13, 14})
+    CAUSES = {
+        5: Cause.LOCKED,
+        6: Cause.LOCKED,
+        8: Cause.READ_ONLY,
+        10: Cause.DISK_ERROR,
+        11: Cause.CORRUPT,
+        13: Cause.DISK_FULL,
+        14: Cause.CANNOT_OPEN,
+        26: Cause.CORRUPT,  # not a database
+    }
+    # Busy, locked, read-only, full, cannot open, not a database.
+    ROLLED_BACK = frozenset({5, 6, 8, 13, 14, 26})
+    # Errors of the shared memory, which a transaction needs before it reads or writes anything: it cannot be opened,
+    # enlarged, locked or mapped.
+    NOT_BEGUN = frozenset({4618, 4874, 5130, 5386})
+
+    def find_cause(self, error: Exception) -> Cause | None:
+        if isinstance(error.__cause__, OSError):  # the folder cannot be created
+            full = error.__cause__.errno == errno.ENOSPC
+            return Cause.DISK_FULL if full else Cause.CANNOT_OPEN
+        cause = self.CAUSES.get(_get_code(error) & 0xFF)
+        path = Path(connection.settings_dict["NAME"])
+        if cause is Cause.DISK_ERROR and shutil.disk_usage(path.absolute().parent).free < MIN_FREE_BYTES:
+            return Cause.DISK_FULL
+        if cause is Cause.CANNOT_OPEN and path.is_file() and not os.access(path, os.W_OK):
+            return Cause.READ_ONLY
+        return cause
 
     def is_deadlock(self, error: OperationalError) -> bool:
         return False
 
-    def is_rolled_back(self, error: OperationalError) -> bool:
-        return getattr(error.__cause__, "sqlite_errorcode", 0) & 0xFF in self.ROLLED_BACK
+    def is_rolled_back(self, error: DatabaseError) -> bool:
+        if isinstance(error.__cause__, OSError) or hasattr(error.__cause__, "while_connecting"):
+            return True
+        code = _get_code(error)
+        return code in self.NOT_BEGUN or code & 0xFF in self.ROLLED_BACK
+
+
+def _get_code(error: Exception) -> int:
+    return int(getattr(error.__cause__, "sqlite_errorcode", 0))
 
 
 class SQLiteFragments(Fragments):
