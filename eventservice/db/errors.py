@@ -24,7 +24,7 @@ log = get_logger(__name__)
 
 
 class Trouble(NamedTuple):
-    """What is wrong with the database, as a sentence for everybody, and what operators can do about it."""
+    """A sentence that says what is wrong with the database, and what operators can do about it."""
 
     text: str
     remedy: str

@@ -106,7 +106,7 @@ class LostTransaction(Exception):
 
 
 class Cause(StrEnum):
-    """What is wrong with the database (eventservice.db.errors has the texts)."""
+    """A reason why a database fails (eventservice.db.errors has the texts)."""
 
     DISK_FULL = "disk_full"
     DISK_ERROR = "disk_error"
