@@ -123,7 +123,7 @@ def refuse_address(origin: Origin, ip: str, rule: str) -> str:
         setting=name_settings(ip),
     )
     if origin.is_literal:
-        return f"The address of {origin.authority} may not be called: {rule}."
+        return f"The address of {origin.authority} may not be called: {rule}. The setting {name_settings(ip)} can allow it."
     return f"The address of {origin.authority} may not be called. The log of the service has the details."
 
 

@@ -112,6 +112,14 @@ def test_a_refusal_names_the_argument_and_no_json_pointer(run: Run, option: str,
     assert "  /" not in str(refused.value)
 
 
+def test_an_address_that_may_not_be_called_is_refused_by_the_name_of_the_setting(
+    run: Run, settings: Any
+) -> None:
+    settings.EGRESS_ALLOW = []
+    with pytest.raises(CommandError, match=r"target is refused: .* with the setting EGRESS_ALLOW"):
+        run("submit", "greet", "POST", "http://127.0.0.1:3000/")
+
+
 def test_a_filter_that_the_service_refuses_is_named_as_an_option(run: Run) -> None:
     with pytest.raises(CommandError, match="--host must"):
         run("calls", "--host", "x" * 3000)

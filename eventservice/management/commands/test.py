@@ -26,6 +26,6 @@ class Command(BaseCommand):
         raise CommandError(
             "The tests run with pytest, not with Django's test runner:\n\n"
             "    make test                                        all of them, on every database that is running\n"
-            "    .venv/bin/python -m pytest tests/orchestration   some of them, on SQLite\n\n"
+            "    .venv/bin/python -m pytest tests/orchestration   some of them, on SQLite (after `make install-dev`)\n\n"
             "CONTRIBUTING.md explains the rest."
         )
