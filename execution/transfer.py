@@ -377,6 +377,8 @@ class Transfer:
 
     def finish(self, code: int, reason: str, now: float) -> Outcome:
         """Return the outcome of a transfer that libcurl has ended with this result code and message."""
+        if self.needs_new_connection:  # and there was no time left for one
+            return self.time_out(now)
         try:
             return self._succeed(now) if not code or self._is_complete else self._fail(code, reason, now)
         except Exception:

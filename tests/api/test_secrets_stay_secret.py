@@ -18,7 +18,7 @@ from execution.redaction import MASK
 from orchestration import lifecycle
 from orchestration.lifecycle.attempts import StartedCall
 from orchestration.models import ServiceCall
-from tests.api.conftest import SPEC, Api, build_submission
+from tests.api.conftest import SPEC, Api, build_submission, get_errors
 from timers.schedule import Timer
 
 pytestmark = pytest.mark.django_db
@@ -120,6 +120,14 @@ def test_secrets_in_the_query_of_a_url_are_masked_wherever_it_is_shown(acme: Api
     assert CANARY not in str(HttpExecution.across_tenants.values_list("request_url", flat=True))
     stored = ServiceCall.across_tenants.get(service_call_id=made.json()["serviceCallId"])
     assert stored.request_spec["url"] == url, "it is needed to send the request"
+
+
+def test_a_masked_request_that_is_submitted_again_is_refused(acme: Api) -> None:
+    spec = {**SPEC, "url": f"{SPEC['url']}?token={CANARY}", "headers": {"Authorization": CANARY}}
+    shown = acme.submit(requestSpec=spec)["requestSpec"]
+    refused = acme.post("/service-calls", build_submission(requestSpec=shown))
+    rule = f"contains a masked secret ({MASK}): enter its value again"
+    assert get_errors(refused) == {"/requestSpec/url": rule, "/requestSpec/headers/Authorization": rule}
 
 
 def test_a_secret_would_be_noticed(acme: Api) -> None:

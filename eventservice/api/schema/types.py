@@ -32,6 +32,7 @@ from eventservice.kernel.text import CONTROLS, INVISIBLE, JOINERS
 from eventservice.tenants.directory import TenantProfile
 from execution.addresses import AddressPolicy
 from execution.outcome import METHODS
+from execution.redaction import MASK
 from execution.url_rules import MAX_HEADERS, BadHeader, BadUrl, check_headers, parse_target
 from orchestration.commands import IDEMPOTENCY_KEY
 from orchestration.outcome_rules import MAX_DELAY
@@ -42,6 +43,7 @@ _SHORT = r"(\d{1,9}d)?(\d{1,9}h)?(\d{1,9}m)?(\d{1,12}(\.\d{1,6})?s)?"
 _ISO = r"P(\d{1,9}W)?(\d{1,9}D)?(T(\d{1,9}H)?(\d{1,9}M)?(\d{1,12}(\.\d{1,6})?S)?)?"
 DURATION_PATTERN = f"^({_SHORT}|{_ISO})$".replace(r"\d", "[0-9]")
 IDEMPOTENCY_KEY_RULE = "1 to 255 visible ASCII characters"
+MASKED_RULE = f"contains a masked secret ({MASK}): enter its value again"
 MAX_INTERVAL = 30 * 86_400.0
 
 OneLine = Annotated[
@@ -150,6 +152,8 @@ class DescribedAs:
 
 def check_url(url: str) -> str:
     """Refuse a URL to which nothing would ever be sent."""
+    if MASK in url:
+        raise rule_error(MASKED_RULE)
     try:
         refusal = AddressPolicy.from_settings().explain_refusal(parse_target(url).origin)
     except BadUrl as wrong:
@@ -179,6 +183,9 @@ def _find_bad_headers(headers: dict[str, object]) -> dict[str | int, str]:
     for name, value in headers.items():
         if not isinstance(value, str):
             rules[name] = "must be a string"
+            continue
+        if MASK in value:
+            rules[name] = MASKED_RULE
             continue
         try:
             check_headers([(name, value)])
