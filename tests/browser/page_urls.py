@@ -12,7 +12,9 @@ from playwright.sync_api import Page as BrowserPage
 from eventservice.console.base.views import ConsoleView
 
 # Files and fragments, which are no pages.
-NO_PAGES = {"calls-csv", "calls-ndjson", "call-request-body", "call-response-body", "sent-call"}
+NO_PAGES = {
+    "calls-csv", "calls-ndjson", "calls-suggestions", "call-request-body", "call-response-body", "sent-call",
+}  # fmt: skip
 ALONE = {"login"}
 
 

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from playwright.sync_api import Page, expect
 
+from eventservice.console.calls.request_form import DEFAULT_RETRIES
 from tests.browser.conftest import Desk, sign_in
 from tests.browser.marks import BROWSER
 from tests.browser.system import PASSWORD, System
@@ -201,6 +202,7 @@ def test_a_form_creates_one_call_however_often_it_is_sent(page: Page, system: Sy
         sent[field.get_attribute("name") or ""] = field.input_value()
     sent |= {"tenant": system.tenant, "name": "pressed twice", "method": "POST", "url": f"{system.target}/ok"}
     sent |= {"when": "now", "body": "", "body_kind": "json", "do": "submit"}
+    sent |= DEFAULT_RETRIES
     page.get_by_role("button", name="Submit").dblclick()
     expect(page.locator("#response")).to_contain_text("Succeeded")
     again = page.request.post("/calls/new/", form=sent, headers={"Referer": f"{system.url}/calls/new/"})

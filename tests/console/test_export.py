@@ -59,6 +59,15 @@ def test_both_formats_have_all_matching_calls_in_the_order_of_the_list(viewer: C
         assert "".join(line["name"] for line in read_ndjson(viewer, query)) == expected
 
 
+def test_an_error_is_exported_by_its_kind_and_in_words(viewer: Client, tenant: Tenant) -> None:
+    make_call(tenant, 1, status="Failed", outcome_meta={"errorMeta": {"kind": "Dns"}})
+    failed = {"responseMeta": {"status": 503}, "errorMeta": {"kind": "HttpStatus"}}
+    make_call(tenant, 2, status="Failed", outcome_meta=failed)
+    make_call(tenant, 3, status="Succeeded", outcome_meta={"responseMeta": {"status": 200}})
+    lines = [(line["error"], line["error_name"]) for line in read_csv(viewer)]
+    assert lines == [("", ""), ("HttpStatus", "HTTP 503"), ("Dns", "DNS lookup failed")]
+
+
 def test_a_line_has_the_tenant_and_the_state_of_its_call(
     viewer: Client, calls: None, intruder: Tenant
 ) -> None:

@@ -18,6 +18,7 @@ from eventservice.console.base.views import ConsoleView
 from eventservice.console.calls.list_query import ListQuery, parse_list_query
 from eventservice.db.bulk import to_json
 from eventservice.db.now import db_now
+from eventservice.operators.error_kinds import get_error_name
 from orchestration.queries.call_lists import list_calls
 
 MAX_EXPORTED_CALLS = 50_000
@@ -29,6 +30,13 @@ MAX_SECONDS = 20.0
 _FORMULA = re.compile(r"(^|;)(?=[\s\"\u200b-\u200f\u2060\ufeff]*[=+\-@＝＋－＠﹦﹢﹣﹫]|[\t\r\n])")
 
 ExportedCall = Mapping[str, Any]
+
+
+def _name_error(call: ExportedCall) -> str | None:
+    outcome = call["outcome"] or {}
+    kind = outcome.get("errorKind")
+    return get_error_name(kind, outcome.get("status")) if kind else None
+
 
 COLUMNS: dict[str, Callable[[ExportedCall], Any]] = {
     "id": lambda call: call["serviceCallId"],
@@ -52,6 +60,7 @@ COLUMNS: dict[str, Callable[[ExportedCall], Any]] = {
     "latency_ms": lambda call: (call["outcome"] or {}).get("latencyMs"),
     "correlation_id": lambda call: call["correlationId"],
     "replay_of": lambda call: call["replayOf"],
+    "error_name": _name_error,
 }
 
 
