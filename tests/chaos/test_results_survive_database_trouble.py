@@ -67,3 +67,36 @@ def test_a_cluster_keeps_the_results_it_has(
     assert (repeated, failed) == ([], 0)
     assert recovered_in <= RECOVERY_SECONDS
     harness.stop(cluster)
+
+
+@pytest.mark.parametrize("trouble", [Trouble.RESET, Trouble.SWALLOW, Trouble.HOLD])
+def test_a_cluster_that_is_at_work_sends_each_call_once(
+    trouble: Trouble, harness: ProcessHarness, proxy: TcpProxy
+) -> None:
+    """Transactions that start and finish calls are under way when the trouble begins, and when it ends."""
+    target, tenant = harness.start_target(), create_tenant("acme").tenant_id
+    cluster = harness.start_cluster(DATABASE_URL=proxy.database_url)
+    wait_until(lambda: find_role_process("engine", cluster), "a worker plays the engine")
+    accepted = submit_calls(
+        build_call(
+            tenant,
+            f"{target.url}/delay/{number % 5 / 5}",
+            due_in=1 + number / 40,
+            delivery=Delivery.AT_MOST_ONCE,
+        )
+        for number in range(40 * 40)
+    )
+    wait_until(lambda: target.count_requests() > 100, "calls flow")
+    for seconds in (0.5, 2, 20):
+        with proxy.make_trouble(trouble, seconds):
+            pass
+        time.sleep(1.5)
+    wait_until_all_ended()
+    harness.stop(cluster)
+
+    sent = target.group_by_call()
+    repeated = [name for name in accepted if len(sent[name]) > 1]
+    failed = ServiceCall.objects.for_tenant(tenant).exclude(status=Status.SUCCEEDED).count()
+    report(f"{connection.vendor}, {trouble.value}: {len(repeated)} sent again, {failed} failed")
+    assert (repeated, failed) == ([], 0)
+    assert sent.keys() == set(accepted)
