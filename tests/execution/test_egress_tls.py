@@ -3,6 +3,7 @@
 import socket
 import ssl
 import struct
+import threading
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,40 @@ def test_tls_connections_are_reused(authority: Authority) -> None:
         for _ in range(5):
             assert isinstance(perform(egress, build_attempt(f"https://{NAME}:{server.port}/")), Responded)
     assert server.connections == 1
+
+
+def test_tenants_have_tls_connections_of_their_own(authority: Authority) -> None:
+    names: list[str | None] = []
+    with (
+        answering(ok, authority.server_context(NAME, seen=names)) as server,
+        running(lookup=to_loopback, ca_file=authority.ca_file) as egress,
+    ):
+        for tenant in ("a", "b", "a", "b"):
+            outcome = perform(egress, build_attempt(f"https://{NAME}:{server.port}/", tenant=tenant))
+            assert isinstance(outcome, Responded), outcome
+    assert server.connections == 2
+    assert names == [NAME, NAME], "the name of the pool is not sent"
+
+
+def test_a_tls_connection_that_the_server_has_closed_is_not_used(authority: Authority) -> None:
+    has_ended = threading.Event()
+
+    def respond_once(connection: socket.socket) -> None:
+        hostile.read_head(connection)
+        connection.sendall(hostile.OK)
+        connection.close()
+        has_ended.set()
+
+    with (
+        serving(respond_once, authority.server_context(NAME)) as server,
+        running(lookup=to_loopback, ca_file=authority.ca_file) as egress,
+    ):
+        for _ in range(4):
+            outcome = perform(egress, build_attempt(f"https://{NAME}:{server.port}/", "POST", body=b"x"))
+            assert isinstance(outcome, Responded), outcome
+            assert has_ended.wait(10)
+            has_ended.clear()
+    assert server.connections == 4
 
 
 @pytest.mark.parametrize("trusted", [True, False])
