@@ -95,6 +95,8 @@ class DispatcherRole:
 
     # How long events gather before the next pass while they keep coming, so that a pass takes the write lock for many.
     GATHER_SECONDS = 0.03
+    # How often changes of the database alone make it look for deliveries.
+    DELIVERY_SECONDS = 1.0
 
     def __init__(
         self, publishers: Sequence[Publisher], transport: EgressTransport, max_in_flight: int
@@ -113,7 +115,7 @@ class DispatcherRole:
         self._dispatcher = Dispatcher(
             self._node.owner_id, self._publishers, live_owners=lambda: list_live_node_ids(NodeRole.DISPATCHER)
         )
-        self._heartbeat_at = self._dispatch_at = self._deliver_at = 0.0
+        self._heartbeat_at = self._dispatch_at = self._deliver_at = self._delivered_at = 0.0
 
     def step(self, max_wait: float) -> DispatchResult | None:
         """Make one pass if there may be something to do. Otherwise wait, and return None."""
@@ -122,7 +124,11 @@ class DispatcherRole:
         except Fenced:
             # This node was declared dead: others own its partitions now.
             self._join()
-        if not self._watch.has_changed() and time.monotonic() < self._dispatch_at:
+        has_changed = self._watch.has_changed()
+        if has_changed:
+            # A test event, or deliveries to be sent again: nothing is published with them.
+            self._deliver_at = min(self._deliver_at, self._delivered_at + self.DELIVERY_SECONDS)
+        if not has_changed and time.monotonic() < self._dispatch_at:
             self._wait(min(max_wait, self._watch.pause, self._dispatch_at - time.monotonic()))
             return None
         result = self.dispatch_once()
@@ -137,6 +143,7 @@ class DispatcherRole:
         result = self._dispatcher.dispatch_once()
         if result.published or time.monotonic() >= self._deliver_at:
             self._deliver_at = time.monotonic() + self._deliverer.deliver_once().next_wait
+            self._delivered_at = time.monotonic()
         self._dispatch_at = min(time.monotonic() + result.next_wait, self._deliver_at)
         return result
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any
@@ -16,7 +17,8 @@ from eventservice.runtime.dispatcher import DispatcherRole, EgressTransport
 from execution.egress import Egress
 from outbox.models import OutboxEvent
 from outbox.publishers import build_publishers
-from outbox.publishers.webhook.endpoints import create_endpoint
+from outbox.publishers.webhook.delivery_queue import IDLE_SECONDS
+from outbox.publishers.webhook.endpoints import create_endpoint, send_test_event
 from tests.outbox.conftest import start_egress
 from tests.outbox.receiver import run_receiver
 from tests.outbox.support import TENANT, store_run
@@ -92,3 +94,20 @@ def test_no_thread_of_the_egress_outlives_the_role(
 
 def list_threads() -> set[str]:
     return {thread.name for thread in threading.enumerate()}
+
+
+def test_a_test_event_is_sent_although_nothing_is_published(elsewhere: Callable[..., Future[Any]]) -> None:
+    role = build_role(start_egress)
+    with run_receiver() as receiver:
+        endpoint, _ = create_endpoint(TENANT, receiver.build_url("/hook"))
+        for _ in range(5):
+            role.step(0.0)
+        # The role would look for deliveries again after this time without any change.
+        assert role._deliver_at - time.monotonic() > IDLE_SECONDS / 2
+        elsewhere(send_test_event, TENANT, endpoint.endpoint_id).result()
+        for _ in range(int(IDLE_SECONDS / 2 / 0.1)):
+            role.step(0.1)
+            if receiver.accepted:
+                break
+        assert [event["type"] for event in receiver.accepted] == ["WebhookTest"]
+    role.stop(0.0)
