@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import uuid
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -24,6 +25,7 @@ from eventservice.operators.health import (
 )
 from eventservice.runtime.models import Slot
 from eventservice.tenants.directory import get_max_shards, list_all_namespaces
+from outbox.models import OutboxPartition
 from timers.models import Node, NodeRole
 from timers.operator_views import Backlog, ShardFilter, ShardState, list_shard_states, measure_backlog
 
@@ -38,14 +40,17 @@ class ClusterPage(ConsoleView):
     def get(self, request: HttpRequest) -> HttpResponse:
         errors: list[FieldError] = []
         query = Query(request.GET, errors)
-        listed = ShardFilter(query.choice("shards", list(ShardFilter), ShardFilter.ALL))
+        # Folded unless asked for: they are many, and nearly alike.
+        chosen = query.choice("shards", list(ShardFilter), "")
+        listed = ShardFilter(chosen) if chosen else None
+        unfolded = query.choice("partitions", ["all"], "")
         after = query.number("after", -1, minimum=0, maximum=MAX_SHARDS)
         raise_for_errors(errors)
         now = db_now()
         cluster = read_cluster(now, Slot.objects.order_by("name"))
         waiting = measure_backlog(now, MAX_COUNTED)
         oldest = _compute_overdue(cluster, waiting)
-        rows = list_shard_states(listed, now, after, SHARDS_PER_PAGE + 1)
+        rows = list_shard_states(listed, now, after, SHARDS_PER_PAGE + 1) if listed else []
         namespaces = list_all_namespaces(MAX_NAMESPACES + 1)
         overdue = check_overdue(waiting.overdue, oldest)
         context = {
@@ -57,7 +62,8 @@ class ClusterPage(ConsoleView):
             "overdue_severity": overdue.severity,
             "nodes": [(node, _describe_node(node, cluster)) for node in cluster.nodes],
             "owners": _add_hosts(cluster.ownerships, cluster),
-            "partitions": _add_hosts(cluster.partitions, cluster),
+            "partition_groups": _group_partitions(cluster),
+            "partitions": _add_hosts(cluster.partitions, cluster) if unfolded else [],
             "chains": [(chain, cluster.is_held(chain)) for chain in cluster.chains],
             "listed": listed,
             "after": after,
@@ -89,8 +95,43 @@ def _describe_node(node: Node, cluster: ClusterState) -> dict[str, Any]:
 
 def _add_hosts(owned: Sequence[Any], cluster: ClusterState) -> list[tuple[Any, str]]:
     """Pair each with the host and process of its owner, or an empty string if that has left."""
+    hosts = _find_hosts((lease.owner_id for lease in owned), cluster)
+    return list(zip(owned, hosts, strict=True))
+
+
+def _group_partitions(cluster: ClusterState) -> list[dict[str, Any]]:
+    """Return the partitions of each owner as ranges: first those without an owner, then the owner with the most."""
+    by_owner: dict[uuid.UUID | None, list[OutboxPartition]] = {}
+    for partition in cluster.partitions:
+        owner = partition.owner_id if cluster.is_held(partition) else None
+        by_owner.setdefault(owner, []).append(partition)
+    groups = [
+        {
+            "owner_id": owner,
+            "host": host,
+            "count": len(by_owner[owner]),
+            "ranges": format_ranges([partition.partition for partition in by_owner[owner]]),
+            "first_lease_ends": min((p.lease_until for p in by_owner[owner] if p.lease_until), default=None),
+        }
+        for owner, host in zip(by_owner, _find_hosts(by_owner, cluster), strict=True)
+    ]
+    return sorted(groups, key=lambda group: (group["owner_id"] is not None, -group["count"]))
+
+
+def _find_hosts(owners: Iterable[uuid.UUID | None], cluster: ClusterState) -> list[str]:
     hosts = {node.owner_id: f"{node.hostname} · {node.process_id}" for node in cluster.nodes}
-    return [(lease, hosts.get(lease.owner_id, "")) for lease in owned]
+    return [hosts.get(owner, "") if owner else "" for owner in owners]
+
+
+def format_ranges(numbers: Iterable[int]) -> str:
+    """Return sorted numbers with runs shortened: "0–3, 7, 9–15"."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1][1:] = [number]
+        else:
+            runs.append([number])
+    return ", ".join("–".join(map(str, run)) for run in runs)
 
 
 def _build_shard_row(state: ShardState, cluster: ClusterState) -> dict[str, Any]:

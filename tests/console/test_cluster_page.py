@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from django.test import Client
 
+from eventservice.console.cluster import format_ranges
 from eventservice.kernel.ids import new_id
 from eventservice.runtime.models import Slot
 from eventservice.tenants.directory import declare_namespace
@@ -103,12 +104,28 @@ def test_overdue_timers_are_counted_by_shard(viewer: Client, tenant: Tenant, at_
     assert "3 calls are overdue, the oldest by 1 m." in response.content.decode()
 
 
+def test_shards_and_partitions_are_folded_by_owner(viewer: Client, healthy: Node) -> None:
+    OutboxPartition.objects.filter(partition__in=[3, 4, 9]).update(owner_id=None, lease_until=None)
+    response = viewer.get("/cluster/")
+    assert response.context["rows"] == response.context["partitions"] == []
+    (shards,) = response.context["owners"]
+    assert (shards[0].owner_id, shards[0].shards) == (healthy.owner_id, 60)
+    ranges = [group["ranges"] for group in response.context["partition_groups"]]
+    assert ranges == ["3–4, 9", "0–2, 5–8, 10–15"]
+    assert len(viewer.get("/cluster/?partitions=all").context["partitions"]) == 16
+
+
+def test_numbers_are_shortened_to_ranges() -> None:
+    assert format_ranges([5, 1, 2, 3, 7, 8]) == "1–3, 5, 7–8"
+    assert format_ranges([]) == ""
+
+
 @pytest.mark.usefixtures("healthy")
 def test_shards_are_paged(viewer: Client) -> None:
-    first = viewer.get("/cluster/")
+    first = viewer.get("/cluster/?shards=all")
     assert len(first.context["rows"]) == 50
     assert first.context["next_after"] == 49
-    rest = viewer.get("/cluster/?after=49")
+    rest = viewer.get("/cluster/?shards=all&after=49")
     assert [row["shard"].shard_id for row in rest.context["rows"]] == list(range(50, 60))
     assert rest.context["next_after"] is None
 
@@ -135,9 +152,9 @@ def test_the_number_of_queries_does_not_grow_with_overdue_shards(
 ) -> None:
     for shard_id in range(40):
         create_timer(tenant, shard_id, at_noon - timedelta(minutes=1))
-    viewer.get("/cluster/")
+    viewer.get("/cluster/?shards=all")
     with django_assert_max_num_queries(20):
-        viewer.get("/cluster/")
+        viewer.get("/cluster/?shards=all")
 
 
 @pytest.mark.parametrize("query", ["shards=mine", "after=-2", "after=x"])
