@@ -5,7 +5,7 @@ from pathlib import Path
 
 from eventservice.db.configuration import read_database
 from eventservice.db.dialects.configuration import Waits
-from eventservice.kernel.env import Environment, check_encryption_key
+from eventservice.kernel.env import Environment, check_encryption_key, check_host, find_weakness
 from eventservice.kernel.faults import check_faults
 from eventservice.kernel.logging import build_logging_config
 from execution.addresses import LOOPBACK, check_entry
@@ -17,19 +17,25 @@ env = Environment()
 ENVIRONMENT = env.choice("ENVIRONMENT", "development", ("development", "production"))
 PRODUCTION = ENVIRONMENT == "production"
 DEBUG = env.boolean("DEBUG", False)
-SECRET_KEY = env.secret("SECRET_KEY", "development-only-" + "k" * 40, production=PRODUCTION)
+DEVELOPMENT_KEY = "development-only-" + "k" * 40
+SECRET_KEY = env.secret("SECRET_KEY", DEVELOPMENT_KEY, production=PRODUCTION)
 # Keys that the SECRET_KEY has replaced: what was signed or hashed with them remains valid.
 SECRET_KEY_FALLBACKS = env.strings("SECRET_KEY_FALLBACKS")
 # Fernet keys, as `manage.py newkey` prints them, the newest first: the first encrypts, and all of them decrypt.
 ENCRYPTION_KEYS = env.strings("ENCRYPTION_KEYS", check=check_encryption_key)
 ALLOWED_HOSTS = env.strings(
-    "ALLOWED_HOSTS", [] if PRODUCTION else ["localhost", "127.0.0.1", "[::1]", "testserver"]
+    "ALLOWED_HOSTS",
+    [] if PRODUCTION else ["localhost", "127.0.0.1", "[::1]", "testserver"],
+    check=check_host if PRODUCTION else str,
 )
 CSRF_TRUSTED_ORIGINS = env.strings("CSRF_TRUSTED_ORIGINS")
 CSRF_FAILURE_VIEW = "eventservice.console.base.csrf.csrf_failure"
 if PRODUCTION:
     env.require("ENCRYPTION_KEYS", ENCRYPTION_KEYS, "the output of `ENVIRONMENT= manage.py newkey`")
     env.require("ALLOWED_HOSTS", ALLOWED_HOSTS, "the host names that clients use, comma-separated")
+    for fallback in SECRET_KEY_FALLBACKS:
+        if weakness := find_weakness(fallback, DEVELOPMENT_KEY):
+            env.report(f"SECRET_KEY_FALLBACKS must be long random strings in production: {weakness}")
     if DEBUG:
         env.refuse("DEBUG", "false or unset when ENVIRONMENT is production")
 check_faults(env, production=PRODUCTION)
@@ -60,16 +66,18 @@ INSTALLED_APPS = [
 
 MIDDLEWARE = [
     "eventservice.api.correlation.CorrelationMiddleware",
-    "eventservice.api.problems.ProblemMiddleware",
+    # These set headers of every response, so they come before those that answer requests.
     "django.middleware.security.SecurityMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "eventservice.console.base.csp.ContentSecurityPolicyMiddleware",
+    "eventservice.api.hosts.HostMiddleware",
+    "eventservice.api.problems.ProblemMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
-    "django.middleware.clickjacking.XFrameOptionsMiddleware",
-    "eventservice.console.base.csp.ContentSecurityPolicyMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
 ]
 
@@ -165,6 +173,8 @@ X_FRAME_OPTIONS = "DENY"
 LOG_LEVEL = env.choice("LOG_LEVEL", "INFO", ("DEBUG", "INFO", "WARNING", "ERROR"))
 LOG_FORMAT = env.choice("LOG_FORMAT", "json" if PRODUCTION else "console", ("json", "console"))
 LOGGING = build_logging_config(LOG_LEVEL, LOG_FORMAT)
+# Who gets the events besides the tenants' webhook endpoints, which always do.
+PUBLISHERS = env.choices("PUBLISHERS", ["webhook"] if PRODUCTION else ["log", "webhook"], ("log", "webhook"))
 
 REST_FRAMEWORK = {
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",

@@ -301,6 +301,11 @@ def _render_document() -> bytes:
 
 
 class DocsView(SpectacularSwaggerSplitView):
+    def finalize_response(self, request: Any, response: Any, *args: Any, **kwargs: Any) -> Any:
+        """Keep the page and its script, which contains the CSRF token, out of all caches."""
+        response["Cache-Control"] = "no-store"
+        return super().finalize_response(request, response, *args, **kwargs)
+
     def options(self, request: HttpRequest, *args: object, **kwargs: object) -> Any:
         """Respond without a body: Django REST framework would describe the page, by a template that does not exist."""
         return HttpResponse(status=204, headers={"Allow": ", ".join(self.allowed_methods)})

@@ -32,6 +32,13 @@ log = get_logger(__name__)
 MEDIA_TYPE = "application/problem+json"
 # Of one request, or of one item of a batch: a response must not be much larger than its request.
 MAX_ERRORS = 100
+# As the middleware sets them on all other responses.
+SECURITY_HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+}
 # Programs call these. Elsewhere a browser gets a page.
 MACHINE_PATHS = ("/api/", "/livez", "/readyz", "/metrics")
 
@@ -246,6 +253,8 @@ def refuse_unreadable(status: int) -> HttpResponse:
     log.warning("request_refused_unread", status=status, correlation_id=str(correlation_id))
     response = build_problem_response(_build_problem(status), correlation_id)
     response[HEADER] = str(correlation_id)
+    for name, value in SECURITY_HEADERS.items():
+        response[name] = value
     return response
 
 

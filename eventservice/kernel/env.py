@@ -21,6 +21,10 @@ BOOLEANS = {
     "off": False,
 }
 
+MIN_SECRET_LENGTH, MIN_DISTINCT_CHARACTERS = 32, 8
+# Of the development default, and of those that Django writes into a new project.
+PUBLISHED_PREFIXES = ("development-only-", "django-insecure-")
+
 
 class Environment:
     """Reads variables and collects what is wrong with them, until `check` refuses to start with the whole list.
@@ -63,6 +67,8 @@ class Environment:
         value = self.string(name)
         if production:
             self.require(name, value, "a long random string")
+            if value and (weakness := find_weakness(value, development)):
+                self.report(f"{name} must be a long random string when ENVIRONMENT is production: {weakness}")
         return value or development
 
     def integer(self, name: str, default: int, *, minimum: int = 0, maximum: int = 2**31 - 1) -> int:
@@ -110,6 +116,15 @@ class Environment:
                 self.report(f"{name}, item {number}: {problem}")
         return items
 
+    def choices(self, name: str, default: Sequence[str], known: Sequence[str]) -> list[str]:
+        """Return the items of a comma-separated list, each of which is one of those that are known."""
+
+        def check(item: str) -> None:
+            if item not in known:
+                raise ValueError(f"{item!r} is not one of {', '.join(known)}")
+
+        return self.strings(name, default, check=check)
+
     def _read(self, name: str, default: T, parse: Callable[[str], T], expected: str) -> T:
         raw = self._variables.get(name, "").strip()
         if not raw:
@@ -127,6 +142,17 @@ def _check_range(value: T, minimum: Any, maximum: Any) -> T:
     return value
 
 
+def find_weakness(secret: str, published: str) -> str | None:
+    """Return what makes a secret easy to guess, without quoting it, or None."""
+    if secret == published or secret.startswith(PUBLISHED_PREFIXES):
+        return "this one is published in source code; use the output of `openssl rand -hex 32`"
+    if len(secret) < MIN_SECRET_LENGTH:
+        return f"this one has {len(secret)} characters, expected at least {MIN_SECRET_LENGTH}"
+    if len(set(secret)) < MIN_DISTINCT_CHARACTERS:
+        return "this one repeats a few characters; use the output of `openssl rand -hex 32`"
+    return None
+
+
 def check_encryption_key(key: str) -> None:
     """Raise ValueError, without quoting it, for what is no key: a key with a typing error is still nearly a secret."""
     from cryptography.fernet import Fernet  # slow to import, and development needs no keys
@@ -135,3 +161,11 @@ def check_encryption_key(key: str) -> None:
         Fernet(key)
     except ValueError:
         raise ValueError("not a valid key: expected the output of `manage.py newkey`") from None
+
+
+def check_host(name: str) -> None:
+    """Raise ValueError for an entry of ALLOWED_HOSTS that accepts any host name."""
+    if "*" in name:
+        raise ValueError(
+            f"{name!r} is refused in production: name the hosts, or a domain as '.calls.example'"
+        )

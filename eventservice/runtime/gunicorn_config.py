@@ -14,7 +14,7 @@ from typing import Any
 from gunicorn.util import write_nonblock
 from gunicorn.workers.sync import SyncWorker
 
-from eventservice.kernel.logging import get_logger
+from eventservice.kernel.logging import build_logging_config, get_logger
 
 log = get_logger(__name__)
 
@@ -54,6 +54,13 @@ preload_app = True
 # The maximum of gunicorn: the query string of a list may have many filters and a cursor.
 limit_request_line = 8190
 loglevel = "warning"
+# By default, clients on this machine may rewrite the path of their requests by the header SCRIPT_NAME.
+forwarder_headers = ""
+# Gunicorn's own lines have the format of all others. The settings do not exist when gunicorn reads this file.
+logconfig_dict = build_logging_config(
+    "WARNING",
+    os.environ.get("LOG_FORMAT") or ("json" if os.environ.get("ENVIRONMENT") == "production" else "console"),
+)
 # A request that waits for a call (?wait=) must not be killed as one that hangs.
 timeout = int(os.environ.get("API_MAX_WAIT_SECONDS") or 30) + 30
 

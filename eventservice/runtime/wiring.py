@@ -52,7 +52,7 @@ def build_engine() -> Engine:
 
 def build_dispatcher() -> DispatcherRole:
     return DispatcherRole(
-        build_publishers(),
+        build_publishers(settings.PUBLISHERS, settings.LOG_FORMAT),
         EgressTransport(start_egress, lambda tenant_id: get_profile(tenant_id).allowed_hosts),
         max_in_flight=min(MAX_WEBHOOK_DELIVERIES_IN_FLIGHT, build_egress().capacity),
     )

@@ -29,7 +29,7 @@ class PublisherUnderTest:
 
 def build_log_publisher(tenant_ids: Sequence[UUID]) -> PublisherUnderTest:
     stream = Stream()
-    return PublisherUnderTest(LogPublisher(stream), stream.list_events, stream.outage)
+    return PublisherUnderTest(LogPublisher(stream=stream), stream.list_events, stream.outage)
 
 
 class Stream(io.StringIO):

@@ -13,7 +13,7 @@ from cryptography.fernet import Fernet
 BASE_DIR = Path(__file__).resolve().parents[2]
 COMPLETE = {
     "ENVIRONMENT": "production",
-    "SECRET_KEY": "s" * 60,
+    "SECRET_KEY": "0123456789abcdef" * 4,
     "ENCRYPTION_KEYS": Fernet.generate_key().decode(),
     "ALLOWED_HOSTS": "calls.example.test",
 }
@@ -127,3 +127,34 @@ def test_only_development_allows_loopback_by_default(tmp_path: Path) -> None:
     assert read_egress_allow(tmp_path, {}) == ["127.0.0.0/8:*", "[::1]:*"]
     added = read_egress_allow(tmp_path, {"EGRESS_ALLOW": "10.0.0.1:80"})
     assert added == ["127.0.0.0/8:*", "[::1]:*", "10.0.0.1:80"]
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"SECRET_KEY": "short"}, "SECRET_KEY must be a long random string when ENVIRONMENT is production: "),
+        ({"SECRET_KEY": "development-only-" + "k" * 40}, "this one is published in source code"),
+        (
+            {"SECRET_KEY": "django-insecure-0123456789abcdefghijklmnop"},
+            "this one is published in source code",
+        ),
+        ({"SECRET_KEY": "k" * 64}, "this one repeats a few characters"),
+        (
+            {"SECRET_KEY_FALLBACKS": "development-only-" + "k" * 40},
+            "SECRET_KEY_FALLBACKS must be long random",
+        ),
+        ({"ALLOWED_HOSTS": "calls.example,*"}, "ALLOWED_HOSTS, item 2: '*' is refused in production"),
+        ({"EGRESS_ALLOW": "127.0.0.1:*"}, "EGRESS_ALLOW, item 1"),
+        ({"EGRESS_ALLOW": "0.0.0.0/0:*"}, "EGRESS_ALLOW, item 1"),
+        ({"EGRESS_ALLOW": "[::1]:*"}, "EGRESS_ALLOW, item 1"),
+        ({"PUBLISHERS": "log,kafka"}, "PUBLISHERS, item 2: 'kafka' is not one of log, webhook"),
+    ],
+)
+def test_what_would_make_production_unsafe_is_refused_by_name(
+    tmp_path: Path, variables: dict[str, str], message: str
+) -> None:
+    done = check(tmp_path, {**COMPLETE, **variables})
+    assert done.returncode != 0
+    assert message in done.stderr
+    if "KEY" in next(iter(variables)):
+        assert variables.popitem()[1] not in done.stderr

@@ -8,6 +8,7 @@ import json
 import pytest
 
 from eventservice.kernel.ids import new_id
+from outbox.publishers import build_publishers
 from outbox.publishers.log.publisher import LogPublisher
 from tests.outbox.support import build_dispatcher, build_event, store_events
 
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.django_db
 def _publish(**given: object) -> tuple[object, dict[str, object]]:
     written = store_events(build_event(new_id(), 7, **given))[0]
     stream = io.StringIO()
-    build_dispatcher(LogPublisher(stream)).dispatch_once()
+    build_dispatcher(LogPublisher(stream=stream)).dispatch_once()
     return written, json.loads(stream.getvalue())
 
 
@@ -48,3 +49,19 @@ def test_it_carries_all_attributes() -> None:
 def test_an_event_without_a_cause_has_no_causation_id() -> None:
     _, seen = _publish()
     assert "causationid" not in seen
+
+
+def test_people_get_a_line_of_text() -> None:
+    store_events(build_event(new_id(), 7))
+    stream = io.StringIO()
+    build_dispatcher(LogPublisher("console", stream)).dispatch_once()
+    (line,) = stream.getvalue().splitlines()
+    assert line.startswith("2026-03-01T12:00:00.000Z [event    ] ServiceCallSubmitted")
+    assert len(line) < 250
+
+
+@pytest.mark.parametrize(("names", "expected"), [(["log"], ["log", "webhook"]), (["webhook"], ["webhook"])])
+def test_webhooks_are_always_published_and_the_log_only_if_it_is_named(
+    names: list[str], expected: list[str]
+) -> None:
+    assert [publisher.name for publisher in build_publishers(names, "json")] == expected

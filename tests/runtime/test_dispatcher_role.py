@@ -28,7 +28,9 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 def build_role(start_egress: Callable[[], Egress]) -> DispatcherRole:
     return DispatcherRole(
-        build_publishers(), EgressTransport(start_egress, lambda _tenant_id: ()), max_in_flight=8
+        build_publishers(["log", "webhook"], "json"),
+        EgressTransport(start_egress, lambda _tenant_id: ()),
+        max_in_flight=8,
     )
 
 

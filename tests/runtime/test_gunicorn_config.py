@@ -83,3 +83,16 @@ def send(port: int, request: bytes) -> tuple[http.client.HTTPResponse, Any]:
         answer = http.client.HTTPResponse(connection)
         answer.begin()
         return answer, json.load(answer)
+
+
+def test_a_client_cannot_rewrite_the_path_by_a_header(port: int) -> None:
+    answer, _ = send(port, b"GET /livez HTTP/1.1\r\nHost: localhost\r\nSCRIPT_NAME: /li\r\n\r\n")
+    assert answer.status == 200
+
+
+def test_what_gunicorn_refuses_has_the_security_headers(port: int) -> None:
+    answer, _ = send(port, b"nonsense\r\n\r\n")
+    assert (answer.getheader("X-Content-Type-Options"), answer.getheader("X-Frame-Options")) == (
+        "nosniff",
+        "DENY",
+    )
