@@ -8,9 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from urllib.parse import urlencode
 
+from eventservice.console.base.time_zone import to_active_zone
 from eventservice.operators.formatting import (
     format_lateness,
     format_milliseconds,
@@ -28,7 +29,7 @@ MAX_GRID_LINES = 4
 BAR_SHARE = 0.82
 
 DAY = timedelta(days=1)
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 (local)
 
 # Bars count ended calls and link to them: lists of current periods would also have others.
 ENDED_STATUSES = urlencode([("status", status) for status in ("Succeeded", "Failed", "Canceled")])
@@ -283,11 +284,13 @@ def _find_next_step(step: int) -> int:
 
 
 def _build_labels(slices: Sequence[ChartSlice], span: ChartSpan) -> list[Tick]:
-    apart, width = span.label_interval, 100 / len(slices)
-    ticks = []
+    """Label the slices in which a multiple of the interval falls, by the clock of the active zone."""
+    width, ticks = 100 / len(slices), []
     for n, one in enumerate(slices):
-        if (one.starts_at - EPOCH) % apart == timedelta():
-            ticks.append(Tick(_format_percent(n * width), one.starts_at.strftime(_choose_label_format(span))))
+        local = to_active_zone(one.starts_at)
+        since_epoch = local.replace(tzinfo=None) - EPOCH
+        if since_epoch % span.label_interval < one.ends_at - one.starts_at:
+            ticks.append(Tick(_format_percent(n * width), local.strftime(_choose_label_format(span))))
     return ticks
 
 
@@ -323,7 +326,8 @@ def _format_pixels(value: float) -> str:
 
 def format_slice_time(one: ChartSlice, span: ChartSpan) -> str:
     day = "" if span.length < DAY else "%-d %b "
-    return f"{one.starts_at.strftime(day + '%H:%M')}–{one.ends_at.strftime('%H:%M')}"
+    begin, end = to_active_zone(one.starts_at), to_active_zone(one.ends_at)
+    return f"{begin.strftime(day + '%H:%M')}–{end.strftime('%H:%M')}"
 
 
 def format_outcomes(outcomes: Outcomes) -> str:

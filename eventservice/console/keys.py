@@ -16,6 +16,7 @@ from eventservice.api.schema.base import parse
 from eventservice.api.schema.tenants import ApiKeyInputSchema, RotationSchema
 from eventservice.console.base.confirm import ConfirmView
 from eventservice.console.base.forms import Checkboxes, PlainText, SchemaForm
+from eventservice.console.base.time_zone import format_instant as format_instant_in_zone
 from eventservice.console.base.views import ConsoleView
 from eventservice.db.now import db_now
 from eventservice.kernel.errors import Conflict
@@ -209,4 +210,4 @@ def _revoke(key_id: str) -> None:
 def _format_last_use(key: ApiKey) -> str:
     if key.last_used_at is None:
         return "It has never been used."
-    return f"It was last used on {key.last_used_at:%Y-%m-%d} around {key.last_used_at:%H:%M} UTC."
+    return f"It was last used around {format_instant_in_zone(key.last_used_at, milliseconds=False)}."

@@ -70,7 +70,7 @@ class TimerQuery:
 
     @property
     def is_filtered(self) -> bool:
-        return any(name not in ("show", "cursor") for name in self.parameters)
+        return any(name not in ("show", "cursor", "zone") for name in self.parameters)
 
     def build_filter(self, now: datetime) -> CallFilter:
         """Return the filter without its tenant."""
@@ -175,28 +175,18 @@ def _parse_query(given: QueryDict, errors: list[FieldError]) -> TimerQuery:
     tenant_id = query.identifier("tenant")
     if tenant_id is not None and not find_tenant_names([tenant_id]):
         query.add_error("tenant", "does not exist")
+    zone = query.zone()
     return TimerQuery(
         tenant_id=tenant_id,
         namespace=query.text("namespace") if tenant_id else None,
         prefix=query.text("id", max_length=MAX_TIMER_ID_LENGTH) or "",
         shown=query.choice("show", list(SHOWN), "pending"),
         due=query.choice("due", list(DUE_WITHIN), ""),
-        due_from=_parse_moment(query, "from"),
-        due_to=_parse_moment(query, "to"),
+        due_from=query.moment("from", zone),
+        due_to=query.moment("to", zone),
         after=_parse_cursor(query, parameters),
         parameters=parameters,
     )
-
-
-def _parse_moment(query: Query, name: str) -> datetime | None:
-    """Accept what the API accepts, and what a field for a local time sends, which is in UTC here."""
-    text = query.text(name)
-    if text is None:
-        return None
-    moment = parse_instant(text) or parse_instant(f"{text}Z")
-    if moment is None:
-        query.add_error(name, 'must be a time in UTC, such as "2026-03-01T12:00"')
-    return moment
 
 
 def _parse_cursor(query: Query, parameters: QueryDict) -> Position | None:

@@ -16,7 +16,9 @@ from eventservice.console.base.time_zone import (
     format_clock,
     format_instant,
 )
+from eventservice.console.charts import build_lateness_plot, format_slice_time
 from eventservice.tenants.models import Tenant
+from orchestration.statistics.chart_data import SPANS, ChartSlice
 from tests.conftest import NOON
 from tests.console.call_list import get_list_page, make_call
 from tests.console.call_pages import BROWSER, build_call_url, read_text
@@ -93,3 +95,30 @@ def test_the_dialog_for_rescheduling_opens_in_the_users_zone(operator: Client, t
     assert re.search(r'name="time"\s+value="08:00"', page)
     assert "<option selected>America/New_York</option>" in page
     assert "Sun 2026-03-01 08:00:00 EST (13:00:00 UTC)" in page
+
+
+def test_the_filters_of_timers_are_in_the_users_zone(viewer: Client, tenant: Tenant) -> None:
+    for hour in (13, 15):
+        make_call(tenant, due_at=NOON.replace(hour=hour), external_id=f"at-{hour}", namespace="default")
+    viewer.cookies[BROWSER_COOKIE] = "Europe/Berlin"
+    address = "/timers/?from=2026-03-01T15:30&zone=Europe/Berlin"  # 14:30 UTC
+    page = viewer.get(address, headers=BROWSER).content.decode()
+    assert "at-15" in page
+    assert "at-13" not in page
+    assert 'value="2026-03-01T15:30"' in page
+    assert '<input type="hidden" name="zone" value="Europe/Berlin">' in page
+
+
+def test_charts_have_the_clock_of_the_users_zone() -> None:
+    minute = timedelta(minutes=1)
+    span = SPANS["15m"]
+    slices = [ChartSlice(NOON + n * minute, NOON + (n + 1) * minute) for n in range(15)]
+    with timezone.override("Asia/Kathmandu"):  # 5:45 h before UTC
+        plot = build_lateness_plot(slices, span)
+        assert [tick.text for tick in plot.labels] == ["17:45", "17:48", "17:51", "17:54", "17:57"]
+        assert format_slice_time(slices[0], span) == "17:45–17:46"
+    assert [tick.text for tick in build_lateness_plot(slices, span).labels][:2] == ["12:00", "12:03"]
+    days = [ChartSlice(NOON + n * 180 * minute, NOON + (n + 1) * 180 * minute) for n in range(56)]
+    with timezone.override("America/New_York"):
+        labels = build_lateness_plot(days, SPANS["7d"]).labels
+    assert [tick.text for tick in labels] == ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"]

@@ -5,15 +5,17 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Callable, Collection
+from datetime import UTC, datetime, tzinfo
 from typing import Any
 
 from django.http import QueryDict
 
-from eventservice.api.formats import parse_uuid
+from eventservice.api.formats import parse_instant, parse_uuid
 from eventservice.api.pagination import read_cursor
 from eventservice.api.parsers import is_storable
 from eventservice.api.problems import FieldError, InvalidRequest
 from eventservice.api.schema.queries import DEFAULT_LIMIT, MAX_LIMIT, MAX_TEXT_LENGTH
+from eventservice.console.base.time_zone import find_zone
 
 _NUMBER = re.compile(r"[0-9]{1,9}", re.ASCII)
 
@@ -73,6 +75,28 @@ class Query:
 
     def limit(self) -> int:
         return self.number("limit", DEFAULT_LIMIT, minimum=1, maximum=MAX_LIMIT)
+
+    def zone(self, name: str = "zone") -> tzinfo:
+        """Return the zone of local times in the query. It is UTC if the query does not say."""
+        zone = find_zone(self.text(name) or "UTC")
+        if zone is None:
+            self.add_error(name, "must be a time zone, such as Europe/Berlin")
+        return zone or UTC
+
+    def moment(self, name: str, zone: tzinfo) -> datetime | None:
+        """Accept what the API accepts, and also times without an offset and dates (midnight), which are in `zone`."""
+        text = self.text(name)
+        if text is None:
+            return None
+        # In a query, a `+` that was not encoded arrives as a space.
+        moment = parse_instant(text) or parse_instant(text.replace(" ", "+"))
+        if moment is None and (local := parse_instant(f"{text}Z") or parse_instant(f"{text}T00:00Z")):
+            moment = local.replace(tzinfo=zone)
+        # Every zone has the years between the first and the last that a datetime supports.
+        if moment is not None and 1 < moment.year < 9999:
+            return moment.astimezone(UTC)
+        self.add_error(name, 'must be a time, such as "2026-03-01T12:00"')
+        return None
 
     def cursor(self, list_id: str) -> list[Any] | None:
         """Return where the page begins. A cursor is valid only for the list that it came from, and cannot be forged."""

@@ -6,19 +6,17 @@ import hashlib
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, tzinfo
+from datetime import datetime
 from typing import Any
 
 from django.http import QueryDict
 from django.urls import reverse
 
-from eventservice.api.formats import parse_instant
 from eventservice.api.pagination import make_cursor
 from eventservice.api.problems import FieldError, raise_for_errors
 from eventservice.api.schema.queries import SORTS
 from eventservice.console.base.query import Query, drop_empty_params
 from eventservice.console.base.tenant_select import list_tenant_options
-from eventservice.console.base.time_zone import find_zone
 from orchestration.queries.call_lists import CallFilter, CallListPage, Order, Position, list_calls
 from orchestration.queries.tenants_with_calls import list_tenants_with_calls, list_tenants_with_id
 from orchestration.states import FAVORITE, MAX_TAGS, Status
@@ -224,29 +222,11 @@ def _parse_prefix(query: Query, parameter: str) -> tuple[str | None, str]:
 
 
 def _parse_dates(query: Query, date_field: str) -> dict[str, Any]:
-    zone = find_zone(query.text("zone") or "UTC")
-    if zone is None:
-        query.add_error("zone", "must be a time zone, such as Europe/Berlin")
-    begin, end = (_parse_date(query, name, zone or UTC) for name in ("from", "to"))
+    zone = query.zone()
+    begin, end = query.moment("from", zone), query.moment("to", zone)
     if begin and end and begin >= end:
         query.add_error("to", "must be later than From")
     return {f"{date_field}_from": begin, f"{date_field}_to": end}
-
-
-def _parse_date(query: Query, name: str, zone: tzinfo) -> datetime | None:
-    """Accept what the API accepts, and also times without an offset and dates (midnight), which are in `zone`."""
-    text = query.text(name)
-    if text is None:
-        return None
-    # In a query, a `+` that was not encoded arrives as a space.
-    moment = parse_instant(text) or parse_instant(text.replace(" ", "+"))
-    if moment is None and (local := parse_instant(f"{text}Z") or parse_instant(f"{text}T00:00Z")):
-        moment = local.replace(tzinfo=zone)
-    # Every zone has the years between the first and the last that a datetime supports.
-    if moment is not None and 1 < moment.year < 9999:
-        return moment.astimezone(UTC)
-    query.add_error(name, 'must be a time, such as "2026-03-01T12:00"')
-    return None
 
 
 def _parse_cursor(query: Query, list_id: str) -> PageCursor | None:
