@@ -76,7 +76,11 @@ def format_path(path: Path) -> str:
     return f"~/{shlex.quote(str(within_home))}"
 
 
-def is_local(profile: Mapping[str, str]) -> bool:
-    """Return whether the profile belongs to a service on this machine, or to none."""
-    url = profile.get(URL)
-    return not url or urlsplit(url).hostname in LOCAL_HOSTS
+def is_replaceable() -> bool:
+    """Return whether there is no profile, or one that `manage.py up` wrote for a service on this machine."""
+    try:
+        text = get_profile_path().read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return True
+    is_local = urlsplit(read_profile().get(URL, "")).hostname in (None, *LOCAL_HOSTS)
+    return not text.strip() or (text.startswith(HEADER) and is_local)

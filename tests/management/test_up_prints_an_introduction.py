@@ -86,17 +86,28 @@ def test_a_key_of_another_tenant_is_replaced() -> None:
     assert read_profile()["EVENTSERVICE_KEY"] != other
 
 
-def test_a_profile_of_another_machine_stays_as_it_is() -> None:
-    theirs = {"EVENTSERVICE_URL": "https://calls.example", "EVENTSERVICE_KEY": "es_live_a_b"}
-    write_profile(theirs)
+@pytest.mark.parametrize("is_handwritten", [False, True])
+def test_a_profile_that_up_did_not_write_stays_as_it_is(is_handwritten: bool) -> None:
+    """A handwritten one may belong to another machine in spite of its URL, which may be that of a tunnel."""
+    url = "http://127.0.0.1:8000" if is_handwritten else "https://calls.example"
+    path = write_profile({"EVENTSERVICE_URL": url, "EVENTSERVICE_KEY": "es_live_a_b"})
+    if is_handwritten:
+        path.write_text(f"EVENTSERVICE_URL={url}\nEVENTSERVICE_KEY=es_live_a_b\n")
+    content = path.read_text()
     first, second = start(), start()
-    assert read_profile() == theirs
+    assert path.read_text() == content
     for output in (first, second):
-        assert "is for https://calls.example and stays as it is" in output
+        assert "was not written by `make run` for this machine, and stays as it is" in output
         assert "    export EVENTSERVICE_URL=http://127.0.0.1:8137\n" in output
     assert "    export EVENTSERVICE_KEY=es_dev_" in first
     assert "EVENTSERVICE_KEY" not in second
     assert "manage.py apikey create --tenant demo" in second
+
+
+def test_an_empty_profile_is_replaced() -> None:
+    write_profile({}).write_text("\n")
+    start()
+    assert find_key(read_profile()["EVENTSERVICE_KEY"]) is not None
 
 
 def test_a_folder_that_cannot_be_written_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from eventservice.management.profile import (
     format_exports,
     format_path,
     get_profile_path,
-    is_local,
+    is_replaceable,
     read_profile,
     write_profile,
 )
@@ -95,9 +95,9 @@ class Command(BaseCommand):
         self.stdout.flush()
 
     def _update_profile(self, port: int, tenant: Tenant, new_key: str) -> None:
-        """Write the profile with a valid key, and print how to use it. A profile of another machine stays as it is."""
+        """Write the profile with a valid key, and print how to use it. One that somebody else wrote stays as it is."""
         say, profile = self.stdout.write, read_profile()
-        if is_local(profile):
+        if is_replaceable():
             key = new_key or _find_valid_key(tenant, profile) or _create_key(tenant)
             try:
                 path = write_profile(_build_variables(port, tenant, key))
@@ -113,7 +113,7 @@ class Command(BaseCommand):
                 return
         else:
             key = new_key
-            reason = f"The profile {get_profile_path()} is for {profile[URL]} and stays as it is."
+            reason = f"The profile {get_profile_path()} was not written by `make run` for this machine, and stays as it is."
         say("")
         say(f"{reason} For curl and client commands, paste this into another shell:")
         say("")
