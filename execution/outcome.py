@@ -26,6 +26,7 @@ class ErrorKind(StrEnum):
     REJECTED = "Rejected"
     EGRESS = "Egress"
     INTERRUPTED = "Interrupted"
+    MEMORY = "Memory"  # the process had too little memory for the request
 
 
 class Attempt(NamedTuple):

@@ -144,6 +144,16 @@ class Poller:
         mark_reached(due, now, self.leases.held)
         return due
 
+    def claim_again(self, timer: Timer) -> list[Timer]:
+        """Claim one timer that was found before, in the caller's transaction, if it is still due."""
+        now = db_now()
+        search = Search([timer.shard_id], now, NOTHING_HELD_BACK)
+        values = [timer.tenant_id.hex, timer.service_call_id.hex]
+        due = _select("tenant_id = %s AND service_call_id = %s AND", values, search, 1, "due_at")
+        self.leases.fence({timer.shard_id})
+        mark_reached(due, now, self.leases.held)
+        return due
+
     def _find_due(self, search: Search, limit: int) -> list[Timer]:
         if not search.held_back:
             return self._select_batch(search, limit)

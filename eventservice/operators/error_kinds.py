@@ -15,6 +15,7 @@ ERROR_NAMES = {
     ErrorKind.REJECTED: "Callback not done",
     ErrorKind.EGRESS: "Address not allowed",
     ErrorKind.INTERRUPTED: "Outcome unknown",
+    ErrorKind.MEMORY: "Too little memory",
 }
 ERROR_EXPLANATIONS = {
     ErrorKind.TIMEOUT: "The target did not respond in time.",
@@ -27,6 +28,7 @@ ERROR_EXPLANATIONS = {
     ErrorKind.REJECTED: 'The callback did not respond with {"ok": true}.',
     ErrorKind.EGRESS: "The request was not sent: the egress rules of this service forbid it.",
     ErrorKind.INTERRUPTED: "The outcome is unknown: the process that made the attempt ended.",
+    ErrorKind.MEMORY: "The request was not sent: the engine has too little memory for it.",
 }
 
 

@@ -7,6 +7,7 @@ to whoever runs the engine (a slice, a management command, a test).
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,14 +26,16 @@ from eventservice.tenants.directory import get_max_shards
 from execution.attempt_builder import Signer, build_attempt, check_target
 from execution.attempt_log import AttemptKey, drop_attempts_of, list_orphaned_attempts
 from execution.egress import Egress
-from execution.outcome import Attempt, Errored, Outcome, Responded
+from execution.outcome import Attempt, Errored, ErrorKind, Outcome, Responded, Timings
 from execution.redaction import redact_outcome
 from orchestration import lifecycle
 from orchestration.engine.capacity import DEFAULT_LIMITS, EngineLimits, InFlight
+from orchestration.engine.memory import MAX_FAILURES, MemoryGuard, is_out_of_memory
 from orchestration.lifecycle import StartedCall
 from timers.membership import Membership, list_node_ids, reap_dead_node
 from timers.models import NodeRole
 from timers.poller import HeldBack, Poller
+from timers.schedule import Timer
 
 log = get_logger(__name__)
 
@@ -84,7 +87,11 @@ class Engine:
         self._batch_size = min(limits.max_batch, 2 * MIN_BATCH_SIZE)  # it grows while batches start quickly
         self._unsent: list[StartedCall] = []  # committed, and not yet given to egress
         self._unconfirmed: list[StartedCall] = []  # perhaps committed, and not sent
+        self._collected: deque[Outcome] = deque()  # not redacted yet
         self._unrecorded: list[Outcome] = []
+        self._memory = MemoryGuard(clock)
+        self._max_recorded = MAX_RECORDED_AT_ONCE  # less while memory is short
+        self._unbuilt = 0  # how often the next attempt to send could not be built for lack of memory
         # Attempts that this process made as a node that was declared dead: others may have resolved them.
         self._unclaimed: list[AttemptKey] = []
         self._look_at = 0.0
@@ -142,7 +149,7 @@ class Engine:
 
     def count_unrecorded(self) -> int:
         """Return how many outcomes are known and not recorded."""
-        return len(self._unrecorded)
+        return len(self._collected) + len(self._unrecorded)
 
     # --- starting ---
 
@@ -155,7 +162,7 @@ class Engine:
         if limit < 1:
             self._look_again_in(HELD_BACK_POLL_SECONDS)
             return 0
-        held_back = self.in_flight.find_held_back()
+        held_back = self._memory.restrict(self.in_flight.find_held_back())
         due_in = self.poller.seconds_until_due()
         if due_in is None or due_in > 0:
             # Not longer than a nap: the clock of a machine that was suspended jumps when it wakes.
@@ -176,22 +183,48 @@ class Engine:
         self._batch_size = min(self._batch_size, self.limits.max_batch)
 
     def _start(self, limit: int, held_back: HeldBack) -> list[StartedCall]:
+        due: list[Timer] = []
         started: list[StartedCall] = []
         try:
             with transaction.atomic():
-                due = self.poller.claim_due(limit, held_back, self.in_flight.open_batch().admit)
+                admit = self._memory.guard(self.in_flight.open_batch().admit)
+                due = self.poller.claim_due(limit, held_back, admit)
                 started = lifecycle.start(due, self.membership.owner_id)
                 trigger_fault("start.before_commit")
-        except (DatabaseError, InterfaceError):
+        except (DatabaseError, InterfaceError, MemoryError) as error:
             # The answer to the commit may be all that was lost.
             self._unconfirmed += started
-            raise
+            if not is_out_of_memory(error):
+                raise
+        else:
+            self._memory.record_fit(started)
+            return self._send(started)
+        # Not in the handler, where the traceback keeps what did not fit.
+        self._start_less(due, limit)
+        return []
+
+    def _send(self, started: list[StartedCall]) -> list[StartedCall]:
         trigger_fault("start.committed")
         self._unsent += started
         self._send_started()
         if started:
             self._watch.record_work()
         return started
+
+    def _start_less(self, due: Sequence[Timer], limit: int) -> None:
+        """Let the next batch be smaller, because this one did not fit into memory. A call that fits never, fails."""
+        connection.close()  # possibly in the middle of an answer
+        too_large = self._memory.record_failure(due, limit)
+        log.warning("batch_exceeds_memory", calls=len(due), next_batch=self._memory.max_calls)
+        if too_large is None:
+            return
+        with transaction.atomic():
+            claimed = self.poller.claim_again(too_large)
+            started = lifecycle.start(claimed, self.membership.owner_id, with_bodies=False)
+        self._memory.forget(too_large)
+        for call in started:
+            self.in_flight.add(call)
+            self._unrecorded.append(_build_memory_error(call))
 
     def _send_started(self) -> None:
         self._reclaim()
@@ -201,17 +234,34 @@ class Engine:
             # Calls that were started before a long pause may belong to another node by now, or be canceled: then the
             # heartbeat raises Fenced, and they are not sent.
             self._heartbeat()
-        started, self._unsent = self._unsent, []
-        attempts = []
-        for call in started:
+        attempts, refused = self._build_attempts()
+        self.egress.send(attempts)
+        self._unrecorded += refused
+        for call in self._unsent[: len(attempts) + len(refused)]:
             self.in_flight.add(call)
-            attempt = _build_attempt(call)
+        del self._unsent[: len(attempts) + len(refused)]
+        trigger_fault("start.sent")
+
+    def _build_attempts(self) -> tuple[list[Attempt], list[Errored]]:
+        """Build the attempts of the calls to send, the first ones if memory does not suffice for all."""
+        attempts: list[Attempt] = []
+        refused: list[Errored] = []
+        for call in self._unsent:
+            try:
+                attempt = _build_attempt(call)
+            except MemoryError:
+                self._unbuilt += 1
+                if attempts or refused:
+                    break
+                if self._unbuilt < MAX_FAILURES:
+                    raise
+                attempt = _build_memory_error(call)
+            self._unbuilt = 0
             if isinstance(attempt, Errored):
-                self._unrecorded.append(attempt)
+                refused.append(attempt)
             else:
                 attempts.append(attempt)
-        self.egress.send(attempts)
-        trigger_fault("start.sent")
+        return attempts, refused
 
     def _reclaim(self) -> None:
         """Find out which attempts are still this node's, after it was declared dead or a commit was not confirmed."""
@@ -232,7 +282,7 @@ class Engine:
         self._look_at = self._clock() + seconds
 
     def _compute_nap(self, max_wait: float) -> float:
-        if self._unrecorded:
+        if self._collected or self._unrecorded:
             return 0.0
         next_task = min(self._look_at, self._due["heartbeat"])
         return max(0.0, min(max_wait, self._watch.pause, next_task - self._clock()))
@@ -242,10 +292,20 @@ class Engine:
     def _record(self, outcomes: Iterable[Outcome]) -> int:
         # Kept here until they are written, before the database is asked anything: no outcome is lost while it is
         # unavailable.
-        self._unrecorded += [self._redact(outcome) for outcome in outcomes]
+        self._collected += outcomes
+        while self._collected:
+            self._unrecorded.append(self._redact(self._collected[0]))
+            self._collected.popleft()
         batch = self._select_recordable()
         if not batch:
             return 0
+        try:
+            return self._record_batch(batch)
+        except MemoryError:
+            self._max_recorded = max(1, len(batch) // 2)
+            raise
+
+    def _record_batch(self, batch: Sequence[Outcome]) -> int:
         ended = [(self.in_flight[outcome.key].key, outcome) for outcome in batch]
         trigger_fault("finish.before")
         lifecycle.finish(ended, self.membership.fence)
@@ -253,6 +313,7 @@ class Engine:
         del self._unrecorded[: len(batch)]
         for key, _ in ended:
             self.in_flight.remove(key.execution_id)
+        self._max_recorded = min(2 * self._max_recorded, MAX_RECORDED_AT_ONCE)
         self._look_again_in(0.0)  # a retry may be due before any timer that was found
         self._watch.record_work()
         return len(ended)
@@ -262,16 +323,16 @@ class Engine:
         with self._surviving_trouble():
             self._record(self.egress.collect(0.0))
         with self._surviving_trouble():  # again, because this node may just have found out that it is fenced
-            while self._unrecorded:
+            while self._collected or self._unrecorded:
                 self._record(())
 
     def _select_recordable(self) -> list[Outcome]:
         size = 0
-        for count, outcome in enumerate(self._unrecorded[:MAX_RECORDED_AT_ONCE], 1):
+        for count, outcome in enumerate(self._unrecorded[: self._max_recorded], 1):
             size += len(outcome.body) if isinstance(outcome, Responded) else 0
             if size > MAX_RECORDED_BYTES_AT_ONCE:
                 return self._unrecorded[:count]
-        return self._unrecorded[:MAX_RECORDED_AT_ONCE]
+        return self._unrecorded[: self._max_recorded]
 
     def _redact(self, outcome: Outcome) -> Outcome:
         call = self.in_flight[outcome.key]
@@ -355,6 +416,10 @@ class Engine:
                 self._recover_from_fence()
         except (DatabaseError, InterfaceError) as error:
             self._wait_for_database(error)
+        except MemoryError as error:
+            connection.close()  # possibly in the middle of an answer
+            log.exception("memory_short")
+            self._wait_for_database(error)
 
     def _recover_from_fence(self) -> None:
         """Renew what is still this node's. If it was declared dead and reaped, join again as a new node."""
@@ -395,6 +460,21 @@ def _build_attempt(call: StartedCall) -> Attempt | Errored:
 
 def resolve_orphaned(keys: Sequence[AttemptKey]) -> int:
     return lifecycle.resolve_orphaned(keys, list_node_ids)
+
+
+def _build_memory_error(call: StartedCall) -> Errored:
+    message = (
+        f"The engine has too little memory for this request, which has about {call.request_bytes:,} bytes. Give the"
+        " engine's process more memory, or make the request smaller."
+    )
+    return Errored(
+        call.key.execution_id,
+        ErrorKind.MEMORY,
+        message,
+        {"requestBytes": call.request_bytes},
+        Timings(),
+        may_have_been_sent=False,
+    )
 
 
 def resolve_stuck_calls() -> int:

@@ -27,7 +27,14 @@ from execution.attempt_log import (
 )
 from execution.outcome import Outcome
 from orchestration.events import EventType
-from orchestration.lifecycle.rows import LockedCall, build_event, lock_calls, lock_calls_with_requests, move
+from orchestration.lifecycle.rows import (
+    LockedCall,
+    build_event,
+    lock_calls,
+    lock_calls_with_requests,
+    lock_calls_without_bodies,
+    move,
+)
 from orchestration.models import ServiceCall
 from orchestration.outcome_rules import (
     RetryTerms,
@@ -65,13 +72,17 @@ class StartedCall(NamedTuple):
         return self._replace(request=replace(self.request, body=None))
 
 
-def start(due: Sequence[Timer], node: uuid.UUID) -> list[StartedCall]:
+def start(due: Sequence[Timer], node: uuid.UUID, *, with_bodies: bool = True) -> list[StartedCall]:
     """Move calls from Scheduled to Running and open an attempt log row for each, in the transaction that marked their
-    timers reached. Calls that are no longer Scheduled are skipped."""
+    timers reached. Calls that are no longer Scheduled are skipped.
+
+    Without their bodies and headers, calls can only be failed: there is too little memory to read more.
+    """
     now = db_now()
     due_by_call = {(timer.tenant_id, timer.service_call_id): timer for timer in due}
     moves = []
-    for row, request_spec in lock_calls_with_requests(due_by_call):
+    lock = lock_calls_with_requests if with_bodies else lock_calls_without_bodies
+    for row, request_spec in lock(due_by_call):
         if row.status != Status.SCHEDULED:
             continue
         timer = due_by_call[row.tenant_id, row.service_call_id]

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import re
 import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
+
+from django.db import connection
+from django.db.models import TextField
+from django.db.models.expressions import Combinable
+from django.db.models.fields.json import KT
+from django.db.models.functions import Left
 
 from eventservice.db.bulk import update_rows
 from eventservice.kernel.errors import Conflict, NotFound
@@ -15,6 +23,9 @@ from orchestration.models import ServiceCall
 from orchestration.states import TRANSITIONS, Status
 from outbox.writer import Event
 from timers.schedule import lock_pending
+
+# Longer than a method and a URL can be.
+MAX_REQUEST_LINE_LENGTH = 20_000
 
 
 class LostRace(Exception):
@@ -73,8 +84,30 @@ def lock_calls_with_requests(
         yield LockedCall(tenant_id, *values), request_spec
 
 
+def lock_calls_without_bodies(
+    keys: Iterable[tuple[uuid.UUID, uuid.UUID]],
+) -> Iterable[tuple[LockedCall, dict[str, Any]]]:
+    """Lock calls as `lock_calls_with_requests` does, but read only method and URL of the requests."""
+    if connection.features.has_native_json_field:
+        expressions: tuple[Combinable, ...] = (KT("request_spec__method"), KT("request_spec__url"))
+    else:
+        # To look for a member, SQLite would parse the whole text in this process. Both come before the body.
+        expressions = (Left("request_spec", MAX_REQUEST_LINE_LENGTH, output_field=TextField()),)
+    for tenant_id, values in _lock(keys, (*LockedCall._fields[1:], *expressions)):
+        row = LockedCall(tenant_id, *values[: -len(expressions)])
+        found = values[-len(expressions) :]
+        method, url = found if len(expressions) == 2 else map(_find_string, ("method", "url"), found * 2)
+        yield row, {"method": method, "url": url}
+
+
+def _find_string(member: str, text: str) -> str:
+    """Return a member of a JSON object, of whose text only the beginning is known."""
+    found = re.search(rf'"{member}":\s*("(?:[^"\\]|\\.)*")', text)
+    return str(json.loads(found[1])) if found else ""
+
+
 def _lock(
-    keys: Iterable[tuple[uuid.UUID, uuid.UUID]], fields: Sequence[str]
+    keys: Iterable[tuple[uuid.UUID, uuid.UUID]], fields: Sequence[str | Combinable]
 ) -> Iterable[tuple[uuid.UUID, tuple[Any, ...]]]:
     by_tenant = defaultdict(list)
     for tenant_id, service_call_id in keys:
