@@ -135,8 +135,8 @@ def mask_url(url: str) -> str:
 
 
 def mask_query(url: str) -> str:
-    """Return a URL with the values of those query parameters masked whose names are secret."""
-    return _PARAMETER.sub(_mask_parameter, url) if "?" in url else url
+    """Return a URL with the values of those parameters masked whose names are secret, in its query or fragment."""
+    return _PARAMETER.sub(_mask_parameter, url) if "=" in url else url
 
 
 def _mask_parameter(match: re.Match[str]) -> str:
@@ -146,7 +146,7 @@ def _mask_parameter(match: re.Match[str]) -> str:
 
 def list_query_secrets(url: str) -> list[str]:
     """Return the values that `mask_query` masks, as they are in the URL and decoded."""
-    found = _PARAMETER.findall(url) if "?" in url else []
+    found = _PARAMETER.findall(url) if "=" in url else []
     values = [value for _, name, value in found if value and is_secret_name(unquote_plus(name))]
     return [*values, *map(unquote_plus, values)]
 
@@ -285,15 +285,19 @@ def mask_response_headers(headers: Collection[tuple[str, str]]) -> dict[str, str
     """Return the headers of a response for the attempt log. Repeated ones are joined, as HTTP allows."""
     masked: dict[str, str] = {}
     for name, value in headers:
-        value = MASK if is_secret_name(name) else value
+        if is_secret_name(name):
+            value = MASK
+        elif name.lower() in _URL_HEADERS:
+            value = mask_query(value)
         masked[name] = f"{masked[name]}, {value}" if name in masked else value
     return masked
 
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[^A-Z-]+|[A-Z]")  # of a name such as X-Access-Token or accessToken
-_PARAMETER = re.compile(r"([?&;])([^=&;?#]*)=([^&;#]*)")
+_PARAMETER = re.compile(r"([?&;#])([^=&;?#]*)=([^&;#]*)")
 _PLAIN = re.compile(r"[A-Za-z0-9_.-]*")
 _CREDENTIALS = re.compile(rf"[A-Za-z]+ [A-Za-z0-9_.-]{{{MIN_SECRET_LENGTH},}}")  # a scheme and a plain token
+_URL_HEADERS = ("location", "content-location", "refresh")
 _ESCAPED_BYTE = re.compile(r"%[0-9A-F]{2}")
 _URL_ALPHABET = bytes.maketrans(b"+/", b"-_")
 # The characters that encoders leave as they are: all of them escaped, as in a path, encodeURIComponent and encodeURI.

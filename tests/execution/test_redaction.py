@@ -252,6 +252,13 @@ def test_repeated_response_headers_are_joined_in_their_order() -> None:
     assert shown == {"Via": "a, b", "Set-Cookie": f"{MASK}, {MASK}"}
 
 
+def test_a_secret_in_the_target_of_a_redirect_is_masked() -> None:
+    target = "https://b.example/callback?state=1&id_token=s3cret#access_token=s3cret"
+    shown = mask_response_headers([("Location", target), ("X-Other", "a?token=1")])
+    masked = f"https://b.example/callback?state=1&id_token={MASK}#access_token={MASK}"
+    assert shown == {"Location": masked, "X-Other": "a?token=1"}
+
+
 # --- secrets that a server echoes ---------------------------------------------------------------------------------
 
 
@@ -375,6 +382,8 @@ def test_a_secret_of_the_query_is_masked_in_an_echo(echo: str) -> None:
         ("http://a/?api%5Fkey=1", f"http://a/?api%5Fkey={MASK}"),
         ("http://a/?token=&idempotency_key=2&q", "http://a/?token=&idempotency_key=2&q"),
         ("http://a/token=1", "http://a/token=1"),
+        ("http://a/#access_token=1&state=2", f"http://a/#access_token={MASK}&state=2"),
+        ("http://a/p;token=1", f"http://a/p;token={MASK}"),
     ],
 )
 def test_query_parameters_with_secret_names_are_masked(url: str, masked: str) -> None:
