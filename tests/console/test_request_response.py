@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 from django.test import Client
 
+from eventservice.console.calls import details_page, request_page
 from eventservice.db.now import pin_time
 from eventservice.tenants.directory import create_tenant
 from eventservice.tenants.models import Tenant
 from execution.outcome import ErrorKind
 from orchestration import lifecycle
+from orchestration.queries.calls import get_call
 from orchestration.retries import RetryPolicy
 from tests.console.call_pages import NEW, build_call_url, read_text
 from tests.orchestration.support import ManualEngine, add_to_noon, build_error, build_response, submit
@@ -145,3 +147,27 @@ def test_a_deleted_call_is_reported(operator: Client, acme: Tenant, at_noon: dat
     lifecycle.delete(acme.tenant_id, call)
     assert "has been deleted" in read_text(operator.get(f"{NEW}?sent={acme.tenant_id}/{call}"))
     assert get_response(operator, acme, call).status_code == 404
+
+
+@pytest.mark.parametrize(("name", "module"), [("call", details_page), ("sent-call", request_page)])
+def test_a_call_that_ends_while_its_page_is_read_is_not_shown_as_running(
+    operator: Client,
+    acme: Tenant,
+    manual_engine: ManualEngine,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    module: Any,
+) -> None:
+    call = submit(acme)
+    started = manual_engine.start_one()
+
+    def get_call_before_it_ends(*key: Any) -> Any:
+        found = get_call(*key)
+        manual_engine.finish((started, build_response(started, 200, b"{}", {})))
+        return found
+
+    monkeypatch.setattr(module, "get_call", get_call_before_it_ends)
+    page = operator.get(build_call_url(acme.tenant_id, call, name))
+    assert "200 OK" in read_text(page)
+    assert "is running" not in read_text(page)
+    assert 'class="pill succeeded"' in page.content.decode()

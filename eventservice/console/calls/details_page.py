@@ -15,6 +15,7 @@ from eventservice.console.calls.presenters.http_exchange import (
     build_download_url,
     build_request_context,
     build_response_context,
+    catch_up,
     get_chosen_attempt,
     get_hostnames,
     get_request_body,
@@ -50,6 +51,8 @@ class CallDetailsPage(ConsoleView):
         attempts = list_attempts_without_bodies(tenant_id, service_call_id)
         events = list_aggregate_events(tenant_id, service_call_id, 0, MAX_TIMELINE_EVENTS)
         replays = list_replays(tenant_id, service_call_id, MAX_REPLAYS_SHOWN + 1)
+        tab = self._build_tab_context(call, attempts)
+        call = catch_up(call, [*attempts, tab.get("attempt")])
         context = {
             **build_call_context(call, db_now()),
             "tabs": TABS,
@@ -60,7 +63,7 @@ class CallDetailsPage(ConsoleView):
             "actions": [
                 action for action in list_actions_on(service_call_id) if action.tenant_id == tenant_id
             ],
-            **self._build_tab_context(call, attempts),
+            **tab,
         }
         return self.render(context)
 

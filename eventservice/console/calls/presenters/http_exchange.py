@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
@@ -25,7 +25,8 @@ from execution.attempt_log import find_attempt, find_last_attempt, list_attempts
 from execution.egress import Limits
 from execution.models import HttpExecution
 from execution.outcome import ErrorKind
-from orchestration.queries.calls import CallDetails
+from orchestration.queries.calls import CallDetails, get_call
+from orchestration.states import Status
 from timers.operator_views import list_nodes
 
 # The part of a body that a page shows, in characters. The whole body can be downloaded.
@@ -178,11 +179,28 @@ def build_exchange_context(
 ) -> dict[str, object]:
     """Return the state of a call with its response, and its attempts if there are several. It refreshes fast."""
     attempts = list_attempts_without_bodies(*call.key)
+    response = build_response_context(call, parameters, url=url, fragment=fragment)
+    current = catch_up(call, [*attempts, response["attempt"]])
     return {
         "rows": build_attempt_rows(attempts, get_hostnames()) if len(attempts) > 1 else [],
-        **build_call_context(call, db_now(), refresh_fast=True),
-        **build_response_context(call, parameters, url=url, fragment=fragment),
+        **build_call_context(current, db_now(), refresh_fast=True),
+        **response,
     }
+
+
+def catch_up(call: CallDetails, attempts: Iterable[object]) -> CallDetails:
+    """Return the call, read again if the attempts, which were read after it, are ahead of it.
+
+    A page would say that the call is running, above the response to its last attempt.
+    """
+    read = [attempt for attempt in attempts if isinstance(attempt, HttpExecution)]
+    is_running = call.status == Status.RUNNING
+    is_behind = any(
+        attempt.attempt > call.attempt
+        or (is_running and attempt.attempt == call.attempt and attempt.finished_at is not None)
+        for attempt in read
+    )
+    return get_call(*call.key) if is_behind else call
 
 
 def get_chosen_attempt(call: CallDetails, parameters: QueryDict) -> HttpExecution | None:
