@@ -119,19 +119,39 @@ def submit_request(page: Page, target: str) -> None:
     page.wait_for_timeout(300)
 
 
+def try_endpoint(page: Page, target: str) -> None:
+    """Create a webhook endpoint unless there is one, send it test events, and open its page."""
+    page.goto("/webhooks/")
+    if not page.locator("table.list").count():
+        page.goto("/webhooks/new/")
+        page.get_by_label("Tenant").select_option("harbor-books")
+        page.get_by_label("URL").fill(f"{target}/ok")
+        page.get_by_role("button", name="Create").click()
+        page.get_by_role("link", name="Open endpoint").click()
+        for _ in range(3):
+            page.get_by_role("button", name="Send test event").click()
+            page.locator("#delivery .pill", has_text="delivered").first.wait_for()
+            page.locator("#delivery .head a").last.click()
+        page.goto("/webhooks/")
+    page.locator("table.list td.name a").first.click()
+    page.locator("table.list .pill", has_text="delivered").first.wait_for()
+
+
 PAGES: dict[str, Show] = {
     "dashboard": open_page("/?range=7d"),
-    "status": open_page("/calls/?limit=25"),
-    "request": submit_request,
-    "details": open_first_link("/calls/?name=Sync+stock&status=Failed", "td.go a", "?tab=attempts"),
-    "cluster": open_page("/cluster/"),
+    "calls": open_page("/calls/?limit=25"),
+    "new-call": submit_request,
+    "call": open_first_link("/calls/?name=Sync+stock&status=Failed", "td.go a", "?tab=attempts"),
+    "timers": open_page("/timers/?show=all"),
     "events": open_page("/events/"),
+    "webhooks": try_endpoint,
     "tenants": open_page("/tenants/"),
     "tenant": open_first_link("/tenants/", "td.name a"),
+    "cluster": open_page("/cluster/"),
     "audit-log": open_page("/audit-log/"),
     "admin": open_page("/admin/orchestration/servicecall/"),
 }
-PHONE_PAGES = ("dashboard", "status")
+PHONE_PAGES = ("dashboard", "calls")
 
 
 # --- pictures -------------------------------------------------------------------------------------------------
