@@ -12,10 +12,12 @@ from django.apps import apps
 from django.db import connection, models, transaction
 
 from eventservice.db.now import as_utc
+from tests.databases import get_database_name
 
 RUNNING = {
     "sqlite": "SELECT strftime('%Y-%m-%d %H:%M:%f', 'now')",
     "postgresql": "SELECT clock_timestamp()",
+    "mariadb": "SELECT SYSDATE(6)",
     "mysql": "SELECT SYSDATE(6)",
 }
 
@@ -32,7 +34,7 @@ def allow_for_load(seconds: float) -> float:
 def read_running_clock() -> datetime:
     with connection.cursor() as cursor:
         # Without parameters, so that % in SQLite's format is not a placeholder.
-        cursor.execute(RUNNING[connection.vendor], None)
+        cursor.execute(RUNNING[get_database_name()], None)
         return as_utc(cursor.fetchone()[0])
 
 

@@ -34,6 +34,7 @@ from orchestration.lifecycle import submit
 from orchestration.models import ServiceCall
 from orchestration.states import TERMINAL
 from tests.database_clock import read_running_clock
+from tests.databases import get_database_name
 from timers.models import Node, TimerShard
 
 T = TypeVar("T")
@@ -179,7 +180,7 @@ def build_database_environment() -> dict[str, str]:
         return {"DB_PATH": str(database["NAME"]), "DATABASE_URL": ""}
     user = quote(database["USER"]) + (f":{quote(database['PASSWORD'])}" if database["PASSWORD"] else "")
     address = database["HOST"] + (f":{database['PORT']}" if database["PORT"] else "")
-    return {"DATABASE_URL": f"{connection.vendor}://{user}@{address}/{database['NAME']}"}
+    return {"DATABASE_URL": f"{get_database_name()}://{user}@{address}/{database['NAME']}"}
 
 
 class ProcessHarness:

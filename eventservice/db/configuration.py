@@ -11,6 +11,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from eventservice.db.dialects.configuration import DatabaseConfiguration, DatabaseSettings, Waits
 from eventservice.db.dialects.mariadb.configuration import MariaDBConfiguration
+from eventservice.db.dialects.mysql.configuration import MySQLConfiguration
 from eventservice.db.dialects.postgresql.configuration import PostgreSQLConfiguration
 from eventservice.db.dialects.sqlite.configuration import SQLiteConfiguration
 from eventservice.kernel.env import Environment
@@ -19,7 +20,12 @@ if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
 
 SQLITE = SQLiteConfiguration()
-DATABASES: tuple[DatabaseConfiguration, ...] = (SQLITE, PostgreSQLConfiguration(), MariaDBConfiguration())
+DATABASES: tuple[DatabaseConfiguration, ...] = (
+    SQLITE,
+    PostgreSQLConfiguration(),
+    MariaDBConfiguration(),
+    MySQLConfiguration(),
+)
 BY_SCHEME = {scheme: database for database in DATABASES for scheme in database.schemes}
 BY_ENGINE = {database.engine: database for database in DATABASES}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +11,7 @@ from unittest.mock import MagicMock
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connection
+from django.utils.module_loading import import_string
 
 from eventservice.db.configuration import BY_ENGINE, parse_database_url, read_database
 from eventservice.db.dialects import get_dialect
@@ -20,6 +22,7 @@ WAITS = Waits(connect_seconds=3, lock_seconds=4, statement_seconds=6, idle_trans
 SQLITE = "eventservice.db.dialects.sqlite"
 POSTGRESQL = "eventservice.db.dialects.postgresql"
 MARIADB = "eventservice.db.dialects.mariadb"
+MYSQL = "eventservice.db.dialects.mysql"
 BASE = Path("/srv/app")
 
 
@@ -44,7 +47,7 @@ def test_sqlite_is_a_file(variables: dict[str, str], file: str) -> None:
 
 @pytest.mark.parametrize(
     ("scheme", "engine"),
-    [("postgres", POSTGRESQL), ("postgresql", POSTGRESQL), ("mysql", MARIADB), ("mariadb", MARIADB)],
+    [("postgres", POSTGRESQL), ("postgresql", POSTGRESQL), ("mariadb", MARIADB), ("mysql", MYSQL)],
 )
 def test_all_parts_of_a_servers_url_are_read(scheme: str, engine: str) -> None:
     assert parse_database_url(f"{scheme}://us%40er:p%2Fw%3A@db.test:6543/calls?sslmode=require") == {
@@ -111,6 +114,11 @@ def test_a_wrong_url_is_reported_without_its_password(url: str, says: str) -> No
                 "max_statement_time=6",
             ],
         ),
+        (
+            "mysql:///calls",
+            "init_command",
+            ["wait_timeout=15", "innodb_lock_wait_timeout=4", "max_execution_time=6000"],
+        ),
     ],
 )
 def test_each_session_is_limited(url: str, option: str, expected: list[str]) -> None:
@@ -163,15 +171,27 @@ def test_the_default_connection_has_a_dialect() -> None:
     assert get_dialect() is get_dialect(connection) is connection.dialect  # type: ignore[attr-defined]
 
 
-def test_a_mysql_server_is_not_treated_as_mariadb(monkeypatch: pytest.MonkeyPatch) -> None:
-    from eventservice.db.dialects.mariadb import base as mariadb  # imports the driver
+@pytest.mark.parametrize(
+    ("engine", "version", "expected"),
+    [
+        (MARIADB, "9.7.0", "says MariaDB, but its server is 9.7.0: begin it with mysql://"),
+        (
+            MYSQL,
+            "10.11.4-MariaDB-1",
+            "says MySQL, but its server is 10.11.4-MariaDB-1: begin it with mariadb://",
+        ),
+    ],
+)
+def test_mariadb_and_mysql_are_not_taken_for_each_other(
+    monkeypatch: pytest.MonkeyPatch, engine: str, version: str, expected: str
+) -> None:
+    from eventservice.db.dialects.mariadb.base import DatabaseWrapper as MariaDB  # imports the driver
 
     server = MagicMock()
-    server.cursor.return_value.__enter__.return_value.fetchone.return_value = ("8.0.36",)
-    monkeypatch.setattr(mariadb, "BoundedMariaDBConnection", lambda: server)
+    server.cursor.return_value.__enter__.return_value.fetchone.return_value = (version,)
+    monkeypatch.setattr("eventservice.db.dialects.mariadb.base.BoundedMariaDBConnection", lambda: server)
+    wrapper = import_string(f"{engine}.base.DatabaseWrapper")
 
-    with pytest.raises(
-        ImproperlyConfigured, match=r"is MySQL 8\.0\.36, which is not supported: expected MariaDB"
-    ):
-        mariadb.DatabaseWrapper({}).get_new_connection({})
+    with pytest.raises(ImproperlyConfigured, match=re.escape(expected)):
+        wrapper({}).get_new_connection({})
     server.close.assert_called_once()

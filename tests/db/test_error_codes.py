@@ -12,10 +12,12 @@ import pytest
 from django.db import OperationalError, connection, transaction
 
 from eventservice.db.dialects.mariadb.dialect import MariaDBErrors
+from eventservice.db.dialects.mysql.dialect import MySQLErrors
 from eventservice.db.dialects.postgresql.dialect import PostgreSQLErrors
 from eventservice.db.dialects.sqlite.dialect import SQLiteErrors
 from eventservice.db.errors import is_outcome_unknown
 from eventservice.tenants.models import Tenant
+from tests.databases import get_database_name
 
 
 class DriverError(Exception):
@@ -44,7 +46,7 @@ def get_name(part: object) -> str:
     return str(part) if isinstance(part, Exception) else type(part).__name__
 
 
-POSTGRESQL, MARIADB, SQLITE = PostgreSQLErrors(), MariaDBErrors(), SQLiteErrors()
+POSTGRESQL, MARIADB, MYSQL, SQLITE = PostgreSQLErrors(), MariaDBErrors(), MySQLErrors(), SQLiteErrors()
 ROLLED_BACK = [
     (POSTGRESQL, build_postgresql_error("canceling statement due to lock timeout", "55P03")),
     (POSTGRESQL, build_postgresql_error("canceling statement due to statement timeout", "57014")),
@@ -60,6 +62,10 @@ ROLLED_BACK = [
     (MARIADB, build_error(1213, "Deadlock found when trying to get lock; try restarting transaction")),
     (MARIADB, build_error(1969, "Query execution was interrupted (max_statement_time exceeded)")),
     (MARIADB, build_error(2003, "Can't connect to MySQL server")),
+    (MYSQL, build_error(1205, "Lock wait timeout exceeded; try restarting transaction")),
+    (MYSQL, build_error(1213, "Deadlock found when trying to get lock; try restarting transaction")),
+    (MYSQL, build_error(3024, "Query execution was interrupted, maximum statement execution time exceeded")),
+    (MYSQL, build_error(2003, "Can't connect to MySQL server")),
     (SQLITE, build_sqlite_error("database is locked", 5)),
     (SQLITE, build_sqlite_error("database or disk is full", 13)),
     (SQLITE, build_sqlite_error("database is locked", 5 | 2 << 8)),
@@ -73,10 +79,12 @@ UNKNOWN = [
     (POSTGRESQL, build_postgresql_error("terminating connection due to administrator command", "57P01")),
     (MARIADB, build_error(2006, "Server has gone away")),
     (MARIADB, build_error(2013, "Lost connection to MySQL server during query")),
+    (MYSQL, build_error(2013, "Lost connection to MySQL server during query")),
+    (MYSQL, build_error(4031, "The client was disconnected by the server because of inactivity.")),
     (SQLITE, build_sqlite_error("disk I/O error", 10)),
     *(
         (codes, raised)
-        for codes in (POSTGRESQL, MARIADB, SQLITE)
+        for codes in (POSTGRESQL, MARIADB, MYSQL, SQLITE)
         for raised in (build_error(), build_error("gone"))
     ),
 ]
@@ -95,7 +103,7 @@ def test_something_may_have_been_written(codes: Any, raised: OperationalError) -
 
 def test_a_deadlock_is_told_from_other_errors() -> None:
     deadlocks = [raised for codes, raised in ROLLED_BACK if codes.is_deadlock(raised)]
-    assert [str(raised.args[-1]).split()[0].lower() for raised in deadlocks] == ["deadlock", "deadlock"]
+    assert [str(raised.args[-1]).split()[0].lower() for raised in deadlocks] == ["deadlock"] * 3
 
 
 @pytest.mark.django_db(transaction=True)
@@ -124,6 +132,7 @@ def test_a_transaction_that_did_not_get_its_lock_wrote_nothing(
 LOCK_TIMEOUTS = {
     "sqlite": ("PRAGMA busy_timeout = 10", "PRAGMA busy_timeout = 5000"),
     "postgresql": ("SET lock_timeout = 10", "RESET lock_timeout"),
+    "mariadb": ("SET innodb_lock_wait_timeout = 1", "SET innodb_lock_wait_timeout = DEFAULT"),
     "mysql": ("SET innodb_lock_wait_timeout = 1", "SET innodb_lock_wait_timeout = DEFAULT"),
 }
 
@@ -131,7 +140,7 @@ LOCK_TIMEOUTS = {
 @contextmanager
 def short_lock_timeout() -> Iterator[None]:
     """Shorten the time that a transaction waits for a lock."""
-    short, usual = LOCK_TIMEOUTS[connection.vendor]
+    short, usual = LOCK_TIMEOUTS[get_database_name()]
     with connection.cursor() as cursor:
         cursor.execute(short)
     yield

@@ -13,6 +13,7 @@ from django.db import connection, transaction
 
 from eventservice.db.leases import Fenced, Leases
 from eventservice.kernel.ids import new_id
+from tests.databases import get_database_name
 from timers.models import TimerShard
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -23,6 +24,7 @@ Elsewhere = Callable[..., Future[Any]]
 
 CONNECTION_ID = {
     "postgresql": "SELECT pg_backend_pid()",
+    "mariadb": "SELECT connection_id()",
     "mysql": "SELECT connection_id()",
     "sqlite": "SELECT 0",
 }
@@ -31,6 +33,11 @@ IS_WAITING = {
     "postgresql": "SELECT count(*) FROM pg_locks WHERE NOT granted AND pid = %s",
     # Not innodb_trx, which is refreshed ten times a second at most.
     "mysql": (
+        "SELECT count(*) FROM performance_schema.data_lock_waits w"
+        " JOIN performance_schema.threads t ON t.thread_id = w.requesting_thread_id"
+        " WHERE t.processlist_id = %s"
+    ),
+    "mariadb": (
         "SELECT count(*) FROM information_schema.processlist p, information_schema.global_status s"
         " WHERE p.id = %s AND p.state = 'Updating'"
         " AND s.variable_name = 'INNODB_ROW_LOCK_CURRENT_WAITS' AND s.variable_value > 0"
@@ -58,13 +65,13 @@ class Claim:
         self.result: Future[bool] = elsewhere(self._run, claimer)
 
     def _run(self, claimer: Leases) -> bool:
-        self._id = ask(CONNECTION_ID[connection.vendor])
+        self._id = ask(CONNECTION_ID[get_database_name()])
         self._began.set()
         return claimer.claim(1)
 
     def wait_until_it_waits(self) -> None:
         self._began.wait(timeout=5)
-        while not ask(IS_WAITING[connection.vendor], self._id):
+        while not ask(IS_WAITING[get_database_name()], self._id):
             assert not self.result.done(), "the claim did not wait"
 
     def won(self) -> bool:

@@ -21,6 +21,7 @@ from outbox.publishers.webhook.endpoints import create_endpoint
 from outbox.publishers.webhook.publisher import WebhookPublisher
 from outbox.publishers.webhook.recovery import list_endpoint_deliveries
 from outbox.store import list_nonempty_partitions, read_heads
+from tests.explain import prepare_explain
 from tests.factories import EARLIER, OutboxEventFactory
 from tests.outbox.support import TENANT, build_dispatcher, drain, store_run
 
@@ -66,6 +67,7 @@ def _explain(sql: str) -> str:
         connection.vendor, "EXPLAIN FORMAT=JSON"
     )
     with connection.cursor() as cursor:
+        prepare_explain(cursor)
         cursor.execute(f"{explain} {sql}".replace("%", "%%"))
         return "\n".join(" ".join(map(str, row)) for row in cursor.fetchall())
 

@@ -20,7 +20,7 @@ pymysql.install_as_MySQLdb()
 
 from django.db.backends.mysql import base  # noqa: E402
 
-from eventservice.db.dialects.base import LostTransaction  # noqa: E402
+from eventservice.db.dialects.base import Dialect, LostTransaction  # noqa: E402
 from eventservice.db.dialects.configuration import (  # noqa: E402
     KEEPALIVE_COUNT,
     KEEPALIVE_IDLE_SECONDS,
@@ -111,7 +111,10 @@ def _connect(address: str, port: int, max_seconds: float) -> socket.socket:
 
 
 class DatabaseWrapper(base.DatabaseWrapper):
-    dialect = MariaDBDialect()
+    """MySQL's backend derives from this one (eventservice.db.dialects.mysql)."""
+
+    dialect: Dialect = MariaDBDialect()
+    mysql_is_mariadb = True
     transaction_now: datetime | None = None
 
     def get_new_connection(self, conn_params: dict[str, Any]) -> Any:
@@ -119,11 +122,11 @@ class DatabaseWrapper(base.DatabaseWrapper):
         with connection.cursor() as cursor:
             cursor.execute("SELECT VERSION()")
             (version,) = cursor.fetchone()
-            if "mariadb" not in version.lower():
+            if ("mariadb" in version.lower()) is not self.mysql_is_mariadb:
                 connection.close()
                 raise ImproperlyConfigured(
-                    f"The server that DATABASE_URL names is MySQL {version}, which is not supported: "
-                    "expected MariaDB, PostgreSQL or SQLite."
+                    f"DATABASE_URL says {self.display_name}, but its server is {version}: "
+                    f"begin it with {'mysql' if self.mysql_is_mariadb else 'mariadb'}:// instead."
                 )
             cursor.execute("SET time_zone = '+00:00'")
         return connection

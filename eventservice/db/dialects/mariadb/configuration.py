@@ -6,9 +6,13 @@ from eventservice.db.dialects.configuration import DatabaseSettings, ServerConfi
 
 
 class MariaDBConfiguration(ServerConfiguration):
+    """MySQL's configuration derives from this one."""
+
     engine = "eventservice.db.dialects.mariadb"
-    schemes = ("mysql", "mariadb")
+    schemes = ("mariadb",)
     wait_options = frozenset({"connect_timeout", "read_timeout", "write_timeout"})
+    # Ids and tags are compared by their bytes, as on the other databases.
+    collation = "utf8mb4_nopad_bin"
 
     def configure(self, database: DatabaseSettings, waits: Waits) -> None:
         super().configure(database, waits)
@@ -19,14 +23,19 @@ class MariaDBConfiguration(ServerConfiguration):
             "read_timeout": waits.answer_seconds,
             "write_timeout": waits.answer_seconds,
             "init_command": (
-                f"SET SESSION idle_transaction_timeout={waits.idle_transaction_seconds},"
-                f" innodb_lock_wait_timeout={waits.lock_seconds}, lock_wait_timeout={waits.lock_seconds},"
-                f" max_statement_time={waits.statement_seconds}"
+                f"SET SESSION innodb_lock_wait_timeout={waits.lock_seconds},"
+                f" lock_wait_timeout={waits.lock_seconds}, {self.render_own_limits(waits)}"
             ),
         }
-        # Ids and tags are compared by their bytes, as on the other databases.
         database["TEST"] = {
             **database.get("TEST", {}),
             "CHARSET": "utf8mb4",
-            "COLLATION": "utf8mb4_nopad_bin",
+            "COLLATION": self.collation,
         }
+
+    def render_own_limits(self, waits: Waits) -> str:
+        """Return the assignments of those limits that MariaDB and MySQL name differently."""
+        return (
+            f"idle_transaction_timeout={waits.idle_transaction_seconds},"
+            f" max_statement_time={waits.statement_seconds}"
+        )
