@@ -54,6 +54,13 @@ class HttpExecution(TenantScopedModel):
             models.CheckConstraint(
                 name="ck_http_execution_log_method", condition=Q(request_method__in=METHODS)
             ),
+            # A finished attempt has a response or an error, or both; one in progress has neither.
+            models.CheckConstraint(
+                name="ck_http_execution_log_finished",
+                condition=Q(finished_at__isnull=True, response_status__isnull=True, error_kind__isnull=True)
+                | Q(finished_at__isnull=False, response_status__isnull=False)
+                | Q(finished_at__isnull=False, error_kind__isnull=False),
+            ),
         ]
         indexes = [
             # Attempts in progress, by the node that makes them.

@@ -5,7 +5,7 @@ from django.db.models import Case, F, Q, Value, When
 
 from eventservice.db.constraints import CompositeForeignKey, LongNamedIndex, PollingIndex
 from eventservice.kernel.tenancy import TenantScopedModel
-from orchestration.states import LIVE, Delivery, ResponseContract, Status
+from orchestration.states import LIVE, TERMINAL, Delivery, ResponseContract, Status
 
 
 class ServiceCall(TenantScopedModel):
@@ -62,6 +62,35 @@ class ServiceCall(TenantScopedModel):
             ),
             models.CheckConstraint(
                 name="ck_service_calls_delivery", condition=Q(delivery__in=Delivery.values)
+            ),
+            models.CheckConstraint(
+                name="ck_service_calls_finished",
+                condition=Q(status__in=sorted(TERMINAL), finished_at__isnull=False)
+                | Q(status__in=sorted(LIVE), finished_at__isnull=True),
+            ),
+            models.CheckConstraint(
+                name="ck_service_calls_running",
+                condition=Q(status=Status.RUNNING, deadline_at__isnull=False)
+                | Q(status__in=sorted(set(Status) - {Status.RUNNING}), deadline_at__isnull=True),
+            ),
+            # Only a call that was never attempted has no execution_id.
+            models.CheckConstraint(
+                name="ck_service_calls_attempted",
+                condition=Q(attempt__gte=1, execution_id__isnull=False, started_at__isnull=False)
+                | Q(
+                    attempt=0,
+                    execution_id__isnull=True,
+                    started_at__isnull=True,
+                    status__in=[Status.CANCELED, Status.SCHEDULED],
+                ),
+            ),
+            models.CheckConstraint(
+                name="ck_service_calls_outcome",
+                condition=Q(status__in=[Status.FAILED, Status.SUCCEEDED], outcome_meta__isnull=False)
+                | Q(status__in=[Status.CANCELED, Status.RUNNING, Status.SCHEDULED]),
+            ),
+            models.CheckConstraint(
+                name="ck_service_calls_interruptions", condition=Q(interruptions__lte=F("attempt"))
             ),
             models.UniqueConstraint(
                 name="uq_service_calls_live_timer", fields=["tenant_id", "namespace", "live_external_id"]

@@ -7,6 +7,7 @@ from typing import Any
 
 import factory.declarations
 import factory.django
+from django.db.models import QuerySet
 
 from eventservice.kernel.ids import new_id
 from eventservice.tenants.models import Namespace, Tenant
@@ -53,8 +54,13 @@ class Scoped(Rows):
 
 
 class ServiceCallFactory(Scoped):
+    """A call, whose columns agree with its status unless the test sets them."""
+
     class Meta:
         model = ServiceCall
+
+    class Params:
+        attempted = declare.LazyAttribute(lambda call: call.status not in ("Scheduled", "Canceled"))
 
     name = "call"
     status = "Scheduled"
@@ -65,6 +71,28 @@ class ServiceCallFactory(Scoped):
     namespace = "default"
     host = "example.test"
     correlation_id = declare.LazyFunction(new_id)
+    attempt = declare.LazyAttribute(lambda call: int(call.attempted))
+    execution_id = declare.LazyAttribute(lambda call: new_id() if call.attempt else None)
+    started_at = declare.LazyAttribute(lambda call: call.due_at if call.attempt else None)
+    deadline_at = declare.LazyAttribute(lambda call: call.due_at if call.status == "Running" else None)
+    finished_at = declare.LazyAttribute(
+        lambda call: None if call.status in ("Scheduled", "Running") else call.due_at
+    )
+    outcome_meta = declare.LazyAttribute(lambda call: {} if call.status in ("Succeeded", "Failed") else None)
+
+
+def set_status(calls: QuerySet[ServiceCall], status: str, **columns: Any) -> None:
+    """Set the status of calls, and the columns that have to agree with it."""
+    is_attempted = status not in ("Scheduled", "Canceled")
+    is_final = status not in ("Scheduled", "Running")
+    agreeing: dict[str, Any] = {
+        "deadline_at": EARLIER if status == "Running" else None,
+        "finished_at": EARLIER if is_final else None,
+        "outcome_meta": {} if is_attempted and is_final else None,
+    }
+    if is_attempted or columns.get("attempt"):
+        agreeing |= {"attempt": 1, "execution_id": new_id(), "started_at": EARLIER}
+    calls.update(status=status, **agreeing | columns)
 
 
 class ServiceCallTagFactory(Scoped):
@@ -94,6 +122,10 @@ class HttpExecutionFactory(Scoped):
     request_url = "http://example.test/"
     request_method = "POST"
     request_headers = declare.LazyFunction(dict)
+    response_status = error_kind = None
+    finished_at = declare.LazyAttribute(
+        lambda row: None if row.response_status is row.error_kind is None else EARLIER
+    )
 
 
 class OutboxEventFactory(Rows):

@@ -130,6 +130,7 @@ class Node(models.Model):
 
     class Meta:
         db_table = "nodes"
+        constraints = [models.CheckConstraint(name="ck_nodes_role", condition=Q(role__in=NodeRole.values))]
 
     def __str__(self) -> str:
         return f"{self.role} {self.owner_id}"

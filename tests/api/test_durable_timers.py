@@ -12,6 +12,7 @@ from eventservice.tenants.directory import declare_namespace
 from orchestration import lifecycle
 from orchestration.models import ServiceCall
 from tests.api.conftest import Api, get_errors
+from tests.factories import set_status
 from timers.schedule import Timer
 
 pytestmark = pytest.mark.django_db
@@ -85,13 +86,13 @@ def test_the_callback_contains_the_number_of_the_attempt(acme: Api) -> None:
         "executeAt": "2030-01-01T00:00:00.000Z",
         "attempt": 1,
     }
-    select_calls(acme).update(status="Scheduled", attempt=4)
+    set_status(select_calls(acme), "Scheduled", attempt=4)
     assert start(acme).request.body["attempt"] == 5
 
 
 def test_a_timer_that_has_been_sent_is_replaced_by_a_new_call(acme: Api) -> None:
     first = create(acme)
-    select_calls(acme).update(attempt=1)
+    set_status(select_calls(acme), "Scheduled", attempt=1)
     second = create(acme, payload="new")
     assert second["serviceCallId"] != first["serviceCallId"]
     assert acme.get(f"/service-calls/{first['serviceCallId']}").json()["status"] == "Canceled"
@@ -109,7 +110,7 @@ def test_a_running_timer_cannot_be_changed(acme: Api) -> None:
 @pytest.mark.parametrize("status", ["Succeeded", "Failed", "Canceled"])
 def test_the_id_of_an_ended_timer_can_be_used_again(acme: Api, status: str) -> None:
     create(acme)
-    select_calls(acme).update(status=status)
+    set_status(select_calls(acme), status)
     found = acme.post("/timers/get", KEY)
     assert found.status_code == 404 if status == "Canceled" else found.json()["status"] == status
     for action, body in (("update", {**KEY, "payload": 1}), ("delete", KEY)):
@@ -146,7 +147,7 @@ RETRIED_AT = "2031-05-05T05:05:05.005Z"
 def retried(acme: Api) -> dict[str, Any]:
     """Return a timer that has been sent once and is due again, at another time than it was set to."""
     made = create(acme, executeAt=SET_TO)
-    select_calls(acme).update(attempt=1, due_at=RETRIED_AT)
+    set_status(select_calls(acme), "Scheduled", attempt=1, due_at=RETRIED_AT)
     return made
 
 

@@ -17,6 +17,7 @@ from orchestration.models import ServiceCall
 from orchestration.queries import call_lists
 from tests.api.conftest import SPEC, Api, build_submission, get_errors
 from tests.conftest import NOON
+from tests.factories import set_status
 
 pytestmark = pytest.mark.django_db
 
@@ -40,7 +41,7 @@ def rows(acme: Api, intruder: Api) -> list[Row]:
             )
         if chance.random() < 0.5:
             status = chance.choice(["Succeeded", "Failed", "Running"])
-            ServiceCall.across_tenants.filter(service_call_id=made["serviceCallId"]).update(status=status)
+            set_status(ServiceCall.across_tenants.filter(service_call_id=made["serviceCallId"]), status)
     intruder.submit(tags=["a", "b", "c"])
     return list(walk(acme, "limit=200"))
 

@@ -14,12 +14,11 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from eventservice.db.now import db_now
-from eventservice.kernel.ids import new_id
 from eventservice.kernel.machine_slots import reserve_slot
 from orchestration import lifecycle
 from orchestration.models import ServiceCall
 from tests.api.conftest import SPEC, Api, get_errors
-from tests.factories import HttpExecutionFactory
+from tests.factories import HttpExecutionFactory, set_status
 
 pytestmark = pytest.mark.django_db
 
@@ -30,10 +29,7 @@ def path(acme: Api) -> str:
 
 
 def put_in_state(path: str, status: str) -> None:
-    more: dict[str, Any] = {"finished_at": db_now()} if status in ("Succeeded", "Failed", "Canceled") else {}
-    if status == "Running":
-        more = {"attempt": 1, "execution_id": new_id()}
-    ServiceCall.across_tenants.filter(service_call_id=path.rsplit("/", 1)[1]).update(status=status, **more)
+    set_status(ServiceCall.across_tenants.filter(service_call_id=path.rsplit("/", 1)[1]), status)
 
 
 def test_an_unchanged_call_is_not_sent_again(acme: Api, path: str) -> None:
@@ -54,7 +50,8 @@ def test_if_none_match_with_a_star_matches_any_call(acme: Api, path: str) -> Non
 
 def test_a_call_has_its_timer_and_its_last_attempt(acme: Api, path: str) -> None:
     service_call_id = path.rsplit("/", 1)[1]
-    ServiceCall.across_tenants.filter(service_call_id=service_call_id).update(attempt=2)
+    calls = ServiceCall.across_tenants.filter(service_call_id=service_call_id)
+    set_status(calls, "Scheduled", attempt=2)
     for attempt in (1, 2):
         HttpExecutionFactory(
             tenant_id=acme.tenant.tenant_id,

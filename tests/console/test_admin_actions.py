@@ -20,7 +20,7 @@ from orchestration.commands import RequestSpec, SubmitServiceCall
 from orchestration.models import ServiceCall, ServiceCallTag
 from outbox.models import OutboxEvent
 from tests.console.admin_pages import build_list_url, build_page_url, read_messages, read_page, run_action
-from tests.factories import OutboxEventFactory
+from tests.factories import OutboxEventFactory, set_status
 from timers.models import TimerShard
 
 CALLS = "orchestration_servicecall"
@@ -93,7 +93,7 @@ def test_a_replay_creates_a_new_call_and_leaves_the_old_one(operator: Client, te
 
 def failed(tenant: Tenant) -> Any:
     (call,) = submit_calls(tenant, 1)
-    ServiceCall.objects.for_tenant(tenant.pk).update(status="Failed")
+    set_status(ServiceCall.objects.for_tenant(tenant.pk), "Failed")
     return call
 
 

@@ -20,7 +20,7 @@ from orchestration import admission
 from orchestration.models import ServiceCall, ServiceCallTag
 from outbox.models import OutboxEvent
 from tests.console.call_list import make_call, read_hidden_field, submit_calls
-from tests.factories import NamespaceFactory
+from tests.factories import NamespaceFactory, set_status
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
 
@@ -205,7 +205,7 @@ def test_a_viewer_can_neither_preview_nor_run(viewer: Client, operator: Client, 
 def test_canceling_skips_calls_that_have_changed_since(operator: Client, tenant: Tenant) -> None:
     ids = submit_calls(tenant, 3)
     page = preview(operator, "cancel")
-    ServiceCall.across_tenants.filter(service_call_id=ids[1]).update(status="Succeeded")
+    set_status(ServiceCall.across_tenants.filter(service_call_id=ids[1]), "Succeeded")
     assert read_message(run(operator, page)) == "Canceled 2 calls. Skipped: 1 changed in the meantime."
     assert list_statuses(tenant) == ["Canceled", "Succeeded", "Canceled"]
 
@@ -214,7 +214,7 @@ def test_a_replay_creates_one_copy_of_each_failed_call_however_often_it_is_sent(
     operator: Client, tenant: Tenant
 ) -> None:
     ids = submit_calls(tenant, 3)
-    ServiceCall.across_tenants.filter(service_call_id__in=ids[:2]).update(status="Failed")
+    set_status(ServiceCall.across_tenants.filter(service_call_id__in=ids[:2]), "Failed")
     page = preview(operator, "replay")
     assert read_breakdown(page) == {"Scheduled": ("1", "Skip"), "Failed": ("2", "Replay")}
     assert read_message(run(operator, page)) == "Replayed 2 calls."
@@ -228,25 +228,25 @@ def test_a_replayed_call_is_not_replayed_again_but_its_failed_copy_is(
     operator: Client, tenant: Tenant
 ) -> None:
     ids = submit_calls(tenant, 2)
-    ServiceCall.across_tenants.filter(service_call_id__in=ids).update(status="Failed")
+    set_status(ServiceCall.across_tenants.filter(service_call_id__in=ids), "Failed")
     run(operator, preview_selected(operator, "replay", [f"{tenant.tenant_id}/{ids[0]}"]))
     made = ServiceCall.objects.for_tenant(tenant.tenant_id).exclude(replay_of=None)
-    made.update(status="Failed")
+    set_status(made, "Failed")
     page = preview(operator, "replay")
     assert read_breakdown(page) == {"Failed": ("2", "Replay")}
     assert re.search(r"Already replayed</td><td[^>]*>1</td><td[^>]*>Skip", page)
     assert read_message(run(operator, page)) == "Replayed 2 calls."
     assert set(made.values_list("replay_of", flat=True)) == {*ids, made.get(replay_of=ids[0]).service_call_id}
-    made.filter(status="Scheduled").update(status="Succeeded")
+    set_status(made.filter(status="Scheduled"), "Succeeded")
     assert "The failed calls have already been replayed." in preview(operator, "replay")
 
 
 def test_a_canceled_copy_does_not_count_as_a_replay(operator: Client, tenant: Tenant) -> None:
     ids = submit_calls(tenant, 1)
-    ServiceCall.across_tenants.filter(service_call_id__in=ids).update(status="Failed")
+    set_status(ServiceCall.across_tenants.filter(service_call_id__in=ids), "Failed")
     run(operator, preview(operator, "replay"))
     made = ServiceCall.objects.for_tenant(tenant.tenant_id).filter(replay_of=ids[0])
-    made.update(status="Canceled")
+    set_status(made, "Canceled")
     assert read_message(run(operator, preview(operator, "replay"))) == "Replayed 1 call."
     assert made.count() == 2
 
@@ -256,7 +256,7 @@ def test_a_replay_stops_at_the_pending_limit_and_shows_its_progress(
 ) -> None:
     monkeypatch.setattr(bulk, "BATCH_SIZE", 2)
     ids = submit_calls(tenant, 4)
-    ServiceCall.across_tenants.filter(service_call_id__in=ids).update(status="Failed")
+    set_status(ServiceCall.across_tenants.filter(service_call_id__in=ids), "Failed")
     update_tenant(tenant.tenant_id, max_pending=3)
     admission.forget_allowances()
     response = run(operator, preview(operator, "replay"))
@@ -352,7 +352,7 @@ def test_a_progress_page_that_is_sent_twice_changes_nothing_twice(
     monkeypatch.setattr(bulk, "BATCH_SIZE", 2)
     monkeypatch.setattr(bulk, "MAX_SECONDS_PER_REQUEST", 0.0)
     ids = submit_calls(tenant, 4)
-    ServiceCall.across_tenants.filter(service_call_id__in=ids).update(status="Failed")
+    set_status(ServiceCall.across_tenants.filter(service_call_id__in=ids), "Failed")
     page = run(operator, preview(operator, "replay")).content.decode()
     assert read_message(run(operator, page)) == "Replayed 4 calls."
     assert read_message(run(operator, page)).startswith("Replayed 2 calls. Skipped: 2 already replayed.")

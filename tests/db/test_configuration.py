@@ -185,7 +185,6 @@ def test_the_default_connection_has_a_dialect() -> None:
 def test_mariadb_and_mysql_are_not_taken_for_each_other(
     monkeypatch: pytest.MonkeyPatch, engine: str, version: str, expected: str
 ) -> None:
-    from eventservice.db.dialects.mariadb.base import DatabaseWrapper as MariaDB  # imports the driver
 
     server = MagicMock()
     server.cursor.return_value.__enter__.return_value.fetchone.return_value = (version,)

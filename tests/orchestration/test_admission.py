@@ -16,6 +16,7 @@ from orchestration import admission, lifecycle
 from orchestration.admission import PendingLimitReached, TenantInactive
 from orchestration.lifecycle import Submitted
 from orchestration.models import ServiceCall
+from tests.factories import set_status
 from tests.orchestration.support import ManualEngine, add_to_noon, build_command, build_response, submit
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
@@ -104,7 +105,7 @@ def test_a_pending_timer_is_overwritten_and_replaced_without_room(
     change(tenant, max_pending=1)
     lifecycle.set_timer(build_command(tenant, **TIMER, name="overwritten"))
     # A timer that has been sent before is replaced by another call.
-    ServiceCall.objects.for_tenant(tenant.tenant_id).update(attempt=1)
+    set_status(ServiceCall.objects.for_tenant(tenant.tenant_id), "Scheduled", attempt=1)
     lifecycle.set_timer(build_command(tenant, **TIMER, name="replaced"))
     calls = ServiceCall.objects.for_tenant(tenant.tenant_id).order_by("submitted_at", "service_call_id")
     assert list(calls.values_list("name", "status")) == [

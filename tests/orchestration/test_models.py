@@ -11,7 +11,7 @@ from django.db import IntegrityError, transaction
 from eventservice.kernel.ids import new_id
 from orchestration.models import ServiceCall
 from orchestration.states import LIVE, TERMINAL, Delivery, ResponseContract, Status
-from tests.factories import ServiceCallFactory
+from tests.factories import ServiceCallFactory, set_status
 
 pytestmark = pytest.mark.django_db
 
@@ -67,7 +67,7 @@ def test_another_namespace_and_another_tenant_have_their_own_external_ids() -> N
 @pytest.mark.parametrize("status", sorted(TERMINAL))
 def test_an_external_id_is_free_again_when_its_call_has_ended(status: Status) -> None:
     call = ServiceCallFactory(tenant_id=TENANT, namespace="orders", external_id="o-1")
-    ServiceCall.objects.for_tenant(TENANT).filter(service_call_id=call.service_call_id).update(status=status)
+    set_status(ServiceCall.objects.for_tenant(TENANT).filter(service_call_id=call.service_call_id), status)
 
     ServiceCallFactory(tenant_id=TENANT, namespace="orders", external_id="o-1")
 

@@ -17,7 +17,7 @@ from orchestration.statistics import aggregation, rollup
 from orchestration.statistics.aggregation import LATENESS_BUCKETS_MS
 from orchestration.statistics.rollup import LATENESS_COLUMNS, forget_rollups, roll_up
 from tests.conftest import NOON
-from tests.factories import ServiceCallFactory
+from tests.factories import ServiceCallFactory, set_status
 
 pytestmark = pytest.mark.django_db
 
@@ -35,10 +35,9 @@ def at_half_past(request: Any) -> Iterator[None]:
 def create_call(
     tenant: Tenant, due_at: datetime, status: str = "Succeeded", late_ms: float = 3, **fields: Any
 ) -> Any:
-    ended = (
-        {"started_at": due_at + timedelta(milliseconds=late_ms), "attempt": 1} if status != "Canceled" else {}
-    )
-    return ServiceCallFactory(tenant_id=tenant.pk, due_at=due_at, status=status, **{**ended, **fields})
+    if status not in ("Canceled", "Scheduled"):
+        fields.setdefault("started_at", due_at + timedelta(milliseconds=late_ms))
+    return ServiceCallFactory(tenant_id=tenant.pk, due_at=due_at, status=status, **fields)
 
 
 def read_counts(tenant: Tenant, resolution: str = "minute") -> dict[datetime, list[int]]:
@@ -60,9 +59,8 @@ def read_lateness(tenant: Tenant) -> dict[str, int]:
 
 
 def end_call(made: Any, status: str = "Succeeded") -> None:
-    ServiceCall.objects.for_tenant(made.tenant_id).filter(service_call_id=made.service_call_id).update(
-        status=status, started_at=made.due_at, attempt=1
-    )
+    calls = ServiceCall.objects.for_tenant(made.tenant_id).filter(service_call_id=made.service_call_id)
+    set_status(calls, status, started_at=made.due_at)
 
 
 def test_calls_count_in_the_minute_they_were_due_and_hours_are_sums(tenant: Tenant) -> None:
@@ -108,7 +106,7 @@ def test_lateness_counts_only_first_attempts_of_calls_that_were_not_canceled(ten
 def test_a_call_that_ends_late_counts_in_its_minute_which_then_closes(tenant: Tenant) -> None:
     slow, waiting = (
         create_call(tenant, NOON, "Running"),
-        create_call(tenant, NOON + MINUTE, "Scheduled", attempt=0),
+        create_call(tenant, NOON + MINUTE, "Scheduled"),
     )
     create_call(tenant, NOON)
     roll_up(LONG)
@@ -129,9 +127,8 @@ def test_a_minute_does_not_wait_for_a_call_that_was_rescheduled(tenant: Tenant) 
     create_call(tenant, NOON)
     roll_up(LONG)
     assert CallRollup.objects.for_tenant(tenant.pk).filter(is_open=True).exists()
-    ServiceCall.objects.for_tenant(tenant.pk).filter(service_call_id=again.service_call_id).update(
-        status="Scheduled", due_at=NOON + 3 * HOUR
-    )
+    calls = ServiceCall.objects.for_tenant(tenant.pk).filter(service_call_id=again.service_call_id)
+    set_status(calls, "Scheduled", due_at=NOON + 3 * HOUR)
     with pin_time(NOON + HOUR):
         roll_up(LONG)
     assert not CallRollup.objects.for_tenant(tenant.pk).filter(resolution="minute", is_open=True).exists()

@@ -19,6 +19,7 @@ from eventservice.kernel.findings import Finding
 if TYPE_CHECKING:
     from django.core.checks import CheckMessage
     from django.db import DatabaseError, OperationalError, models
+    from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 
     Model = type[models.Model]
 
@@ -184,6 +185,9 @@ class Dialect:
     def compute_max_wait(self, waits: Waits) -> int:
         """Return the seconds that one statement may wait for the database, with connecting to it."""
         return waits.connect_seconds + waits.answer_seconds
+
+    def update_column_checks(self, schema_editor: BaseDatabaseSchemaEditor, models: Iterable[Model]) -> None:
+        """Give the tables of an older release the CHECKs of their columns that a new table has."""
 
     def list_tables_without_statistics(self) -> list[str]:
         """Return the tables that have rows and no planner statistics."""

@@ -131,6 +131,11 @@ class DatabaseWrapper(base.DatabaseWrapper):
             cursor.execute("SET time_zone = '+00:00'")
         return connection
 
+    @property
+    def data_type_check_constraints(self) -> dict[str, str]:  # type: ignore[override]
+        # A boolean is a small integer.
+        return {**super().data_type_check_constraints, "BooleanField": "%(qn_column)s IN (0, 1)"}
+
     def set_autocommit(self, autocommit: bool, *args: Any, **kwargs: Any) -> None:
         super().set_autocommit(autocommit, *args, **kwargs)
         self.transaction_now = None if autocommit else self._read_now()

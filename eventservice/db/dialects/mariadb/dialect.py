@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -103,10 +103,27 @@ class MariaDBFragments(Fragments):
         return f"CAST(LEAST({max_steps}, GREATEST(0, {steps})) AS SIGNED)", ", "
 
 
-class MariaDBDialect(Dialect):
+class MariaDBFamilyDialect(Dialect):
+    """What MariaDB and MySQL have in common."""
+
     clock = MariaDBClock()
+    fragments = MariaDBFragments()
+
+    def update_column_checks(self, schema_editor: Any, models: Iterable[Model]) -> None:
+        for model in models:
+            table = schema_editor.quote_name(model._meta.db_table)
+            for field in model._meta.local_concrete_fields:
+                check = field.db_check(schema_editor.connection)
+                if field.get_internal_type() == "BooleanField" and check:
+                    with schema_editor.connection.cursor() as cursor:
+                        cursor.execute(f"SHOW CREATE TABLE {table}")
+                        definition = cursor.fetchone()[1]
+                    if f"{schema_editor.quote_name(field.column)} in (0,1)" not in definition:
+                        schema_editor.execute(f"ALTER TABLE {table} ADD CHECK ({check})")
+
+
+class MariaDBDialect(MariaDBFamilyDialect):
     locks = MariaDBLocks()
     writer = MariaDBWriter()
     errors = MariaDBErrors()
-    fragments = MariaDBFragments()
     health_checks = (health.check_collation, health.check_session_timeouts)

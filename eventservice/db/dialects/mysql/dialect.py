@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from eventservice.db.dialects.base import Dialect, Locks
+from eventservice.db.dialects.base import Locks
 from eventservice.db.dialects.mariadb.dialect import (
-    MariaDBClock,
     MariaDBErrors,
-    MariaDBFragments,
+    MariaDBFamilyDialect,
     MariaDBWriter,
 )
 from eventservice.db.dialects.mysql import health
@@ -39,10 +38,8 @@ class MySQLErrors(MariaDBErrors):
     ROLLED_BACK = frozenset({1040, 2002, 2003, 1205, MariaDBErrors.DEADLOCK, 3024})
 
 
-class MySQLDialect(Dialect):
-    clock = MariaDBClock()
+class MySQLDialect(MariaDBFamilyDialect):
     locks = Locks()
     writer = MySQLWriter()
     errors = MySQLErrors()
-    fragments = MariaDBFragments()
     health_checks = (health.check_version, health.check_collation, health.check_session_timeouts)

@@ -35,6 +35,16 @@ TYPES = {
     "BinaryField": "blob",
 }
 
+# What the types of other databases guarantee. A CHECK is evaluated only when its column is written.
+COLUMN_CHECKS = {
+    "BooleanField": "%(qn_column)s IN (0, 1)",
+    "CharField": "length(%(qn_column)s) <= %(max_length)s",
+    "DateTimeField": (
+        "%(qn_column)s IS NULL OR (length(%(qn_column)s) = 26 AND julianday(%(qn_column)s) IS NOT NULL)"
+    ),
+    "UUIDField": "length(%(qn_column)s) = 32 AND %(qn_column)s NOT GLOB '*[^0-9a-f]*'",
+}
+
 PRAGMAS = (
     "PRAGMA journal_mode = WAL",
     f"PRAGMA busy_timeout = {1000 * BUSY_SECONDS}",
@@ -69,6 +79,7 @@ class StrictOperations(operations.DatabaseOperations):
 class DatabaseWrapper(base.DatabaseWrapper):
     dialect = SQLiteDialect()
     data_types = {name: TYPES.get(name, "text") for name in base.DatabaseWrapper.data_types}
+    data_type_check_constraints = base.DatabaseWrapper.data_type_check_constraints | COLUMN_CHECKS
     SchemaEditorClass = StrictSchemaEditor
     ops_class = StrictOperations
 

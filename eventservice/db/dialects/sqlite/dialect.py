@@ -5,11 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.core.checks import CheckMessage, Warning
 from django.db import DatabaseError, OperationalError, connection
@@ -29,6 +29,9 @@ from eventservice.db.dialects.configuration import Waits
 from eventservice.db.dialects.sqlite import health
 from eventservice.db.dialects.sqlite.change_watch import SQLiteChangeWatch
 from eventservice.db.dialects.sqlite.library import BUSY_SECONDS, FIXED
+
+if TYPE_CHECKING:
+    from eventservice.db.dialects.base import Model
 
 # Less is a full disk, whatever the error says.
 MIN_FREE_BYTES = 64 * 1024
@@ -145,6 +148,14 @@ class SQLiteDialect(Dialect):
     def watch_changes(self, wake: Callable[[], None], max_interval: float) -> ChangeWatch:
         return SQLiteChangeWatch(wake, Path(connection.settings_dict["NAME"]).parent)
 
+    def update_column_checks(self, schema_editor: Any, models: Iterable[Model]) -> None:
+        """Create the tables again that lack a CHECK, as Django does to alter a table."""
+        for model in models:
+            checks = [field.db_check(schema_editor.connection) for field in model._meta.local_concrete_fields]
+            definition = _read_definition(schema_editor.connection, model._meta.db_table)
+            if any(check and check not in definition for check in checks):
+                schema_editor._remake_table(model)
+
     def relax_durability(self) -> None:
         self.synchronous = "NORMAL"
 
@@ -162,3 +173,11 @@ class SQLiteDialect(Dialect):
                 id="eventservice.W001",
             )
         ]
+
+
+def _read_definition(on: Any, table: str) -> str:
+    """Return the CREATE TABLE statement of a table, or an empty string if it does not exist."""
+    with on.cursor() as cursor:
+        cursor.execute("SELECT sql FROM sqlite_master WHERE type = 'table' AND name = %s", [table])
+        row = cursor.fetchone()
+    return str(row[0]) if row else ""
