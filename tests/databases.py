@@ -1,4 +1,4 @@
-"""Which database the tests run on. Only tests ask; the product's differences are in `eventservice.db.dialects`."""
+"""The name of the database that the tests run on. Only tests ask; the product's differences are in `eventservice.db.dialects`."""
 
 from __future__ import annotations
 

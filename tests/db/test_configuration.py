@@ -188,7 +188,7 @@ def test_mariadb_and_mysql_are_not_taken_for_each_other(
 
     server = MagicMock()
     server.cursor.return_value.__enter__.return_value.fetchone.return_value = (version,)
-    monkeypatch.setattr("eventservice.db.dialects.mariadb.base.BoundedMariaDBConnection", lambda: server)
+    monkeypatch.setattr("eventservice.db.dialects.mysql_family.backend.BoundedConnection", lambda: server)
     wrapper = import_string(f"{engine}.base.DatabaseWrapper")
 
     with pytest.raises(ImproperlyConfigured, match=re.escape(expected)):

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from django.db import OperationalError, connection, transaction
 
-from eventservice.db.dialects.mariadb.dialect import MariaDBErrors
-from eventservice.db.dialects.mysql.dialect import MySQLErrors
+from eventservice.db.dialects.mysql_family.dialect import NumberedErrors
 from eventservice.db.dialects.postgresql.dialect import PostgreSQLErrors
 from eventservice.db.dialects.sqlite.dialect import SQLiteErrors
 from eventservice.db.errors import is_outcome_unknown
@@ -46,7 +45,7 @@ def get_name(part: object) -> str:
     return str(part) if isinstance(part, Exception) else type(part).__name__
 
 
-POSTGRESQL, MARIADB, MYSQL, SQLITE = PostgreSQLErrors(), MariaDBErrors(), MySQLErrors(), SQLiteErrors()
+POSTGRESQL, MARIADB, MYSQL, SQLITE = PostgreSQLErrors(), NumberedErrors(), NumberedErrors(), SQLiteErrors()
 ROLLED_BACK = [
     (POSTGRESQL, build_postgresql_error("canceling statement due to lock timeout", "55P03")),
     (POSTGRESQL, build_postgresql_error("canceling statement due to statement timeout", "57014")),

@@ -1,52 +1,23 @@
-"""The MariaDB dialect: time is per statement, and index entries that a statement passes are locked."""
+"""The MariaDB dialect."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from datetime import UTC, timedelta
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from django.db import DatabaseError, OperationalError
-
-from eventservice.db.dialects.base import (
-    BulkWriter,
-    Cause,
-    Clock,
-    Dialect,
-    ErrorCodes,
-    Fragments,
-    Locks,
-    LostTransaction,
-    Sql,
-    render_moved,
-)
+from eventservice.db.dialects.base import Locks
 from eventservice.db.dialects.mariadb import health
+from eventservice.db.dialects.mysql_family.dialect import FamilyDialect, FamilyWriter
 
 if TYPE_CHECKING:
     from eventservice.db.dialects.base import Model
-
-
-class MariaDBClock(Clock):
-    """The instant that the backend reads when a transaction begins (base.py), and CURRENT_TIMESTAMP outside one."""
-
-    def render_now(self, connection: Any, offset: timedelta) -> Sql:
-        if connection.transaction_now is None:
-            return render_moved("CURRENT_TIMESTAMP(6)", "TIMESTAMPADD(MICROSECOND, %s, {now})", offset)
-        instant = connection.transaction_now.replace(tzinfo=UTC) + offset
-        return self.render_instant(connection.ops.adapt_datetimefield_value(instant))
-
-    def render_instant(self, value: object) -> Sql:
-        return "CAST(%s AS DATETIME(6))", [value]
 
 
 class MariaDBLocks(Locks):
     for_share = "LOCK IN SHARE MODE"
 
 
-class MariaDBWriter(BulkWriter):
-    # Rows are named by their keys. MariaDB may choose another index, and then locks the entries that it passes.
-    update_hint = " FORCE INDEX (PRIMARY)"
-
+class MariaDBWriter(FamilyWriter):
     def upsert_sql(
         self,
         model: Model,
@@ -59,71 +30,7 @@ class MariaDBWriter(BulkWriter):
         return f"{self.insert_sql(model, columns)} ON DUPLICATE KEY UPDATE {overwrite}, {changes}"
 
 
-class MariaDBErrors(ErrorCodes):
-    """The server's error number is the first argument."""
-
-    DEADLOCK = 1213
-    CAUSES = {
-        1021: Cause.DISK_FULL,
-        1114: Cause.DISK_FULL,
-        1026: Cause.DISK_ERROR,
-        1036: Cause.READ_ONLY,
-        1290: Cause.READ_ONLY,
-        1034: Cause.CORRUPT,
-        1194: Cause.CORRUPT,
-        1205: Cause.LOCKED,
-        1969: Cause.TOO_SLOW,
-        1040: Cause.TOO_MANY_CONNECTIONS,
-        2002: Cause.UNAVAILABLE,
-        2003: Cause.UNAVAILABLE,
-        2006: Cause.UNAVAILABLE,
-        2013: Cause.UNAVAILABLE,
-    }
-    # Disk full, read-only, too many connections, no connection, lock wait timeout, deadlock, statement timeout.
-    ROLLED_BACK = frozenset({1021, 1114, 1036, 1290, 1040, 2002, 2003, 1205, DEADLOCK, 1969})
-
-    def find_cause(self, error: Exception) -> Cause | None:
-        return self.CAUSES.get(error.args[0]) if error.args else None
-
-    def is_deadlock(self, error: OperationalError) -> bool:
-        return error.args[:1] == (self.DEADLOCK,)
-
-    def is_rolled_back(self, error: DatabaseError) -> bool:
-        return bool(error.args) and (
-            error.args[0] in self.ROLLED_BACK or isinstance(error.__cause__, LostTransaction)
-        )
-
-
-class MariaDBFragments(Fragments):
-    def timestamp_prefix(self, length: int) -> str:
-        return f"LEFT(CAST(%(expressions)s AS CHAR), {length})"
-
-    def elapsed_steps(self, step_ms: int, max_steps: int) -> tuple[str, str]:
-        steps = f"CEIL(TIMESTAMPDIFF(MICROSECOND, %(expressions)s) / -{step_ms * 1000})"
-        return f"CAST(LEAST({max_steps}, GREATEST(0, {steps})) AS SIGNED)", ", "
-
-
-class MariaDBFamilyDialect(Dialect):
-    """What MariaDB and MySQL have in common."""
-
-    clock = MariaDBClock()
-    fragments = MariaDBFragments()
-
-    def update_column_checks(self, schema_editor: Any, models: Iterable[Model]) -> None:
-        for model in models:
-            table = schema_editor.quote_name(model._meta.db_table)
-            for field in model._meta.local_concrete_fields:
-                check = field.db_check(schema_editor.connection)
-                if field.get_internal_type() == "BooleanField" and check:
-                    with schema_editor.connection.cursor() as cursor:
-                        cursor.execute(f"SHOW CREATE TABLE {table}")
-                        definition = cursor.fetchone()[1]
-                    if f"{schema_editor.quote_name(field.column)} in (0,1)" not in definition:
-                        schema_editor.execute(f"ALTER TABLE {table} ADD CHECK ({check})")
-
-
-class MariaDBDialect(MariaDBFamilyDialect):
+class MariaDBDialect(FamilyDialect):
     locks = MariaDBLocks()
     writer = MariaDBWriter()
-    errors = MariaDBErrors()
     health_checks = (health.check_collation, health.check_session_timeouts)

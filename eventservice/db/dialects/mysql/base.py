@@ -1,9 +1,9 @@
-"""Django's MySQL backend on PyMySQL, for MySQL servers. One time per transaction is implemented as for MariaDB."""
+"""Django's database backend for MySQL servers."""
 
-from eventservice.db.dialects.mariadb import base
 from eventservice.db.dialects.mysql.dialect import MySQLDialect
+from eventservice.db.dialects.mysql_family.backend import FamilyWrapper
 
 
-class DatabaseWrapper(base.DatabaseWrapper):
+class DatabaseWrapper(FamilyWrapper):
     dialect = MySQLDialect()
     mysql_is_mariadb = False

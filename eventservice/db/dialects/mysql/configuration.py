@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from eventservice.db.dialects.configuration import Waits
-from eventservice.db.dialects.mariadb.configuration import MariaDBConfiguration
+from eventservice.db.dialects.mysql_family.configuration import FamilyConfiguration
 
 
-class MySQLConfiguration(MariaDBConfiguration):
+class MySQLConfiguration(FamilyConfiguration):
     engine = "eventservice.db.dialects.mysql"
     schemes = ("mysql",)
     collation = "utf8mb4_0900_bin"

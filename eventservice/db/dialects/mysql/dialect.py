@@ -1,4 +1,4 @@
-"""The MySQL dialect. Its time functions and most of its locking are those of MariaDB."""
+"""The MySQL dialect."""
 
 from __future__ import annotations
 
@@ -6,18 +6,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from eventservice.db.dialects.base import Locks
-from eventservice.db.dialects.mariadb.dialect import (
-    MariaDBErrors,
-    MariaDBFamilyDialect,
-    MariaDBWriter,
-)
 from eventservice.db.dialects.mysql import health
+from eventservice.db.dialects.mysql_family.dialect import FamilyDialect, FamilyWriter
 
 if TYPE_CHECKING:
     from eventservice.db.dialects.base import Model
 
 
-class MySQLWriter(MariaDBWriter):
+class MySQLWriter(FamilyWriter):
     def upsert_sql(
         self,
         model: Model,
@@ -33,13 +29,7 @@ class MySQLWriter(MariaDBWriter):
         return f"{insert} AS new_row ({aliases}) ON DUPLICATE KEY UPDATE {overwrite}, {changes}"
 
 
-class MySQLErrors(MariaDBErrors):
-    # As MariaDB's, but with MySQL's number of a statement timeout.
-    ROLLED_BACK = frozenset({1040, 2002, 2003, 1205, MariaDBErrors.DEADLOCK, 3024})
-
-
-class MySQLDialect(MariaDBFamilyDialect):
+class MySQLDialect(FamilyDialect):
     locks = Locks()
     writer = MySQLWriter()
-    errors = MySQLErrors()
     health_checks = (health.check_version, health.check_collation, health.check_session_timeouts)

@@ -1,0 +1,1 @@
+"""The common part of MariaDB and MySQL. Their packages derive from these modules."""

@@ -1,0 +1,147 @@
+"""Django's MySQL backend on PyMySQL, for MariaDB and MySQL servers, with one time per transaction.
+
+Its connections do not wait for ever: connecting includes the handshake, and the kernel probes an idle connection.
+
+CURRENT_TIMESTAMP is stable within a statement only, so the instant is read once when a transaction
+begins and `DbNow` renders it from there (eventservice.db.now).
+"""
+
+import socket
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import pymysql
+from django.core.exceptions import ImproperlyConfigured
+from pymysql.constants import CR
+
+pymysql.install_as_MySQLdb()
+
+from django.db.backends.mysql import base  # noqa: E402
+
+from eventservice.db.dialects.base import Dialect, LostTransaction  # noqa: E402
+from eventservice.db.dialects.configuration import (  # noqa: E402
+    KEEPALIVE_COUNT,
+    KEEPALIVE_IDLE_SECONDS,
+    KEEPALIVE_INTERVAL_SECONDS,
+    UNACKNOWLEDGED_SECONDS,
+)
+from eventservice.db.dialects.host_lookup import is_host_name, look_up_host  # noqa: E402
+
+TCP_OPTIONS = {
+    socket.TCP_KEEPIDLE: KEEPALIVE_IDLE_SECONDS,
+    socket.TCP_KEEPINTVL: KEEPALIVE_INTERVAL_SECONDS,
+    socket.TCP_KEEPCNT: KEEPALIVE_COUNT,
+    socket.TCP_USER_TIMEOUT: 1000 * UNACKNOWLEDGED_SECONDS,
+}
+
+
+# The server closed the connection, or it broke, or (MySQL) it was idle for longer than wait_timeout.
+LOST = frozenset({CR.CR_SERVER_GONE_ERROR, CR.CR_SERVER_LOST, 4031})
+
+if TYPE_CHECKING:
+    Connection = pymysql.connections.Connection[Any]
+else:
+    Connection = pymysql.connections.Connection  # generic in the stubs only
+
+
+class BoundedConnection(Connection):
+    """PyMySQL's connection, whose `connect_timeout` is for each answer of the handshake, too."""
+
+    connect_timeout: float
+    _read_timeout: float | None
+    _sock: socket.socket
+
+    def connect(self, sock: socket.socket | None = None) -> None:
+        answer_seconds, self._read_timeout = self._read_timeout, self.connect_timeout
+        try:
+            super().connect(sock or self._connect_to_host())
+        except pymysql.OperationalError as error:
+            if error.args[0] not in LOST:
+                raise
+            # Nothing can have been written by a connection that was never made.
+            raise pymysql.OperationalError(
+                CR.CR_CONN_HOST_ERROR, f"Cannot connect: {error.args[1]}"
+            ) from error
+        finally:
+            self._read_timeout = answer_seconds
+        if self._sock.family != socket.AF_UNIX:
+            for option, value in TCP_OPTIONS.items():
+                self._sock.setsockopt(socket.IPPROTO_TCP, option, value)
+
+    def _connect_to_host(self) -> socket.socket | None:
+        """Return a connected socket, or None if the driver need not look up a name."""
+        if self.unix_socket or not is_host_name(self.host):
+            return None
+        try:
+            return _connect_to_first(
+                look_up_host(self.host, self.connect_timeout), self.port, self.connect_timeout
+            )
+        except OSError as error:
+            message = f"Can't connect to MySQL server on {self.host!r} ({error})"
+            raise pymysql.OperationalError(CR.CR_CONN_HOST_ERROR, message) from error
+
+    def query(self, sql: Any, unbuffered: bool = False) -> int:
+        try:
+            return super().query(sql, unbuffered)
+        except pymysql.OperationalError as error:
+            # A commit is not sent as a query.
+            if self.autocommit_mode or error.args[0] not in LOST:
+                raise
+            raise LostBeforeCommit(*error.args) from error
+
+
+class LostBeforeCommit(LostTransaction, pymysql.OperationalError):
+    """Raised when the connection was lost within a transaction. The server rolls it back."""
+
+
+def _connect_to_first(addresses: Sequence[str], port: int, max_seconds: float) -> socket.socket:
+    """Connect to the first of the addresses that accepts. Raise the last OSError if none does."""
+    *others, last = addresses
+    for address in others:
+        with suppress(OSError):
+            return _connect(address, port, max_seconds)
+    return _connect(last, port, max_seconds)
+
+
+def _connect(address: str, port: int, max_seconds: float) -> socket.socket:
+    sock = socket.create_connection((address, port), max_seconds)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    return sock
+
+
+class FamilyWrapper(base.DatabaseWrapper):
+    dialect: Dialect
+    mysql_is_mariadb: bool
+    transaction_now: datetime | None = None
+
+    def get_new_connection(self, conn_params: dict[str, Any]) -> Any:
+        connection = BoundedConnection(**conn_params)
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT VERSION()")
+            (version,) = cursor.fetchone()
+            if ("mariadb" in version.lower()) is not self.mysql_is_mariadb:
+                connection.close()
+                raise ImproperlyConfigured(
+                    f"DATABASE_URL says {self.display_name}, but its server is {version}: "
+                    f"begin it with {'mysql' if self.mysql_is_mariadb else 'mariadb'}:// instead."
+                )
+            cursor.execute("SET time_zone = '+00:00'")
+        return connection
+
+    @property
+    def data_type_check_constraints(self) -> dict[str, str]:  # type: ignore[override]
+        # A boolean is a small integer.
+        return {**super().data_type_check_constraints, "BooleanField": "%(qn_column)s IN (0, 1)"}
+
+    def set_autocommit(self, autocommit: bool, *args: Any, **kwargs: Any) -> None:
+        super().set_autocommit(autocommit, *args, **kwargs)
+        self.transaction_now = None if autocommit else self._read_now()
+
+    def _read_now(self) -> datetime:
+        with self.wrap_database_errors, self.connection.cursor() as cursor:
+            cursor.execute("SELECT CURRENT_TIMESTAMP(6)")
+            instant: datetime = cursor.fetchone()[0]
+        return instant
