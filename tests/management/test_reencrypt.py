@@ -12,7 +12,7 @@ from django.core.management import CommandError, call_command
 
 from eventservice.kernel import secrets
 from eventservice.kernel.secrets import Reencryption, decrypt
-from eventservice.tenants.directory import create_tenant
+from eventservice.tenants.directory import create_tenant, update_tenant
 from eventservice.tenants.models import Tenant
 from execution.redaction import decrypt_headers
 from orchestration import lifecycle
@@ -83,6 +83,23 @@ def test_only_the_request_of_a_call_changes(acme: Tenant) -> None:
     before = read_rows_without_requests()
     reencrypt()
     assert read_rows_without_requests() == before
+
+
+def test_headers_that_became_secret_after_they_were_stored_are_encrypted(
+    acme: Tenant, keys: Callable[..., None]
+) -> None:
+    """Either because more names are recognized, or because the tenant has named them since."""
+    call = select_calls().last()
+    plain = {"X-Jwt": "s3cret-jwt", "X-Shown": "yes", "Accept": "a/b"}
+    call.request_spec["headers"] = plain
+    call.save(update_fields=["request_spec"])
+    update_tenant(acme.pk, secret_headers=["x-shown"])
+    assert "and 3 calls" in reencrypt()
+    keys(NEW)
+    stored = select_calls().last().request_spec["headers"]
+    assert "s3cret-jwt" not in str(stored)
+    assert [isinstance(stored[name], dict) for name in plain] == [True, True, False]
+    assert decrypt_headers(stored) == plain
 
 
 def test_a_second_run_writes_nothing(acme: Tenant) -> None:
