@@ -22,6 +22,7 @@ from eventservice.api.schema.base import RequestModel, list_errors, omittable, r
 from eventservice.api.schema.types import (
     IDEMPOTENCY_KEY_RULE,
     MAX_INTERVAL,
+    WHOLE,
     CallContext,
     DescribedAs,
     DueTime,
@@ -76,7 +77,7 @@ Interval = Annotated[float, Duration(0.001, MAX_INTERVAL)]
 
 
 class RetryPolicyInputSchema(RequestModel):
-    max_attempts: Annotated[int, Field(ge=1, le=MAX_ATTEMPTS)] | None = Field(
+    max_attempts: Annotated[int, Field(ge=1, le=MAX_ATTEMPTS), WHOLE] | None = Field(
         default=None, description=f"Attempts in all, the first included. Defaults to {MAX_ATTEMPTS}."
     )
     max_attempts_duration: Annotated[float, Duration(1, MAX_INTERVAL)] | None = Field(

@@ -9,7 +9,17 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, ConfigDict, Field, RootModel
 
 from eventservice.api.schema.base import Page, RequestModel, ResponseModel, omittable, pattern, rule_error
-from eventservice.api.schema.types import Duration, Instant, Label, OneLine, UtcTime
+from eventservice.api.schema.types import (
+    HEADER_NAME,
+    HOST,
+    WHOLE,
+    DescribedPattern,
+    Duration,
+    Instant,
+    Label,
+    OneLine,
+    UtcTime,
+)
 from eventservice.db.now import db_now
 from eventservice.kernel.errors import Conflict
 from eventservice.kernel.sharding import MAX_SHARDS
@@ -53,8 +63,13 @@ Name = Annotated[
     pattern(name_rule.regex.pattern.replace(r"\Z", "$"), str(name_rule.message)),
     Field(examples=["acme"]),
 ]
-Host = Annotated[Label, Field(max_length=253), AfterValidator(_parse_host)]
-HeaderName = Annotated[Label, Field(max_length=253), AfterValidator(_check_header_name)]
+Host = Annotated[Label, Field(max_length=253), DescribedPattern(f"^{HOST}$"), AfterValidator(_parse_host)]
+HeaderName = Annotated[
+    Label,
+    Field(max_length=253),
+    DescribedPattern(rf"^({HEADER_NAME.replace('*', '')}|\*)$"),
+    AfterValidator(_check_header_name),
+]
 Scope = Annotated[ApiKey.Scope, Field(strict=False)]
 
 
@@ -66,19 +81,19 @@ class TenantSettingsSchema(RequestModel):
     )
 
     active: bool = omittable(description="The keys of an inactive tenant are refused.")
-    max_in_flight: Annotated[int, Field(ge=1, le=100_000)] = omittable(
+    max_in_flight: Annotated[int, Field(ge=1, le=100_000), WHOLE] = omittable(
         description="How many requests may be under way at a time."
     )
-    max_pending: Annotated[int, Field(ge=1, le=100_000_000)] = omittable(
+    max_pending: Annotated[int, Field(ge=1, le=100_000_000), WHOLE] = omittable(
         description="How many calls may be pending at a time: the pending limit."
     )
-    requests_per_minute: Annotated[int, Field(ge=1, le=100_000_000)] = omittable(
+    requests_per_minute: Annotated[int, Field(ge=1, le=100_000_000), WHOLE] = omittable(
         description="The rate limit of this API."
     )
-    bytes_per_minute: Annotated[int, Field(ge=1024, le=10**15)] = omittable(
+    bytes_per_minute: Annotated[int, Field(ge=1024, le=10**15), WHOLE] = omittable(
         description="How many bytes of request bodies may be sent to this API."
     )
-    max_stored_bytes: Annotated[int, Field(ge=1024, le=10**15)] = omittable(
+    max_stored_bytes: Annotated[int, Field(ge=1024, le=10**15), WHOLE] = omittable(
         description="How many bytes calls and their attempts may occupy. Above it, new calls are refused."
     )
     allowed_hosts: Annotated[list[Host], Field(max_length=MAX_LISTED)] = omittable(
@@ -115,7 +130,7 @@ class NamespaceInputSchema(RequestModel):
     model_config = ConfigDict(json_schema_extra={"examples": [{"name": "billing", "numShards": 32}]})
 
     name: Name
-    num_shards: Annotated[int, Field(ge=1, le=MAX_SHARDS)] | None = Field(
+    num_shards: Annotated[int, Field(ge=1, le=MAX_SHARDS), WHOLE] | None = Field(
         default=None, description=f"Fixed once the namespace exists. Defaults to {DEFAULT_SHARDS}."
     )
 

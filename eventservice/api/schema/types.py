@@ -11,6 +11,7 @@ from django.conf import settings
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     Field,
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
@@ -30,6 +31,7 @@ from eventservice.db.now import db_now, to_rfc3339
 from eventservice.kernel.errors import Invalid
 from eventservice.kernel.text import CONTROLS, INVISIBLE, JOINERS
 from eventservice.tenants.directory import TenantProfile
+from eventservice.tenants.models import name_rule
 from execution.addresses import AddressPolicy
 from execution.outcome import METHODS
 from execution.redaction import MASK
@@ -42,6 +44,11 @@ _UNSEEN_NAMES = "control, bidirectional and zero-width characters"
 _SHORT = r"(\d{1,9}d)?(\d{1,9}h)?(\d{1,9}m)?(\d{1,12}(\.\d{1,6})?s)?"
 _ISO = r"P(\d{1,9}W)?(\d{1,9}D)?(T(\d{1,9}H)?(\d{1,9}M)?(\d{1,12}(\.\d{1,6})?S)?)?"
 DURATION_PATTERN = f"^({_SHORT}|{_ISO})$".replace(r"\d", "[0-9]")
+# How OpenAPI describes what is validated by execution.url_rules.
+HOST = r"[A-Za-z0-9_.:\[\]-]+"
+_URL = rf"^[hH][tT][tT][pP][sS]?://{HOST}([/?#][\x21-\x5b\x5d-\x7e]*)?$"
+HEADER_NAME = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+_HEADER_VALUE = r"^[\t\x20-\x7e\x80-\xff]*$"
 IDEMPOTENCY_KEY_RULE = "1 to 255 visible ASCII characters"
 MASKED_RULE = f"contains a masked secret ({MASK}): enter its value again"
 MAX_INTERVAL = 30 * 86_400.0
@@ -147,6 +154,26 @@ class DescribedAs:
         return handler(self.model.__pydantic_core_schema__)
 
 
+@dataclass(frozen=True, slots=True)
+class DescribedPattern:
+    """Annotates a string whose validator is more than a pattern: OpenAPI describes it by this one."""
+
+    regex: str
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        return {**handler(schema), "pattern": self.regex}
+
+
+def _to_whole(value: object) -> object:
+    # In JSON, 5.0 is a whole number.
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+WHOLE = BeforeValidator(_to_whole)
+
+
 # --- requests -----------------------------------------------------------------------------------------------------
 
 
@@ -213,13 +240,19 @@ Method = Literal[METHODS]  # type: ignore[valid-type]  # mypy wants them written
 Url = Annotated[
     OneLine,
     Field(max_length=2048, examples=["https://example.com/orders/42/reminder"]),
+    DescribedPattern(_URL),
     AfterValidator(check_url),
 ]
 Headers = Annotated[
     dict[str, str],
     PlainValidator(_parse_headers),
     WithJsonSchema(
-        {"type": "object", "additionalProperties": {"type": "string"}, "maxProperties": MAX_HEADERS}
+        {
+            "type": "object",
+            "propertyNames": {"pattern": f"^{HEADER_NAME}$"},
+            "additionalProperties": {"type": "string", "pattern": _HEADER_VALUE},
+            "maxProperties": MAX_HEADERS,
+        }
     ),
 ]
 JsonBody = Annotated[Any, AfterValidator(_check_body)]
@@ -257,7 +290,12 @@ def _check_idempotency_key(key: str, info: ValidationInfo) -> str:
     return key
 
 
-NamespaceName = Annotated[OneLine, Field(max_length=64), AfterValidator(_check_namespace)]
+NamespaceName = Annotated[
+    OneLine,
+    Field(max_length=64),
+    DescribedPattern(name_rule.regex.pattern.replace(r"\Z", "$")),
+    AfterValidator(_check_namespace),
+]
 IdempotencyKey = Annotated[
     str,
     pattern(f"^{IDEMPOTENCY_KEY.pattern}$", IDEMPOTENCY_KEY_RULE),
