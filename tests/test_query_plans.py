@@ -75,6 +75,13 @@ def read_page_of_frequent_prefix() -> None:
         read_page(name_prefix="cal")
 
 
+def read_page_of_two_tags() -> None:
+    """Read the page as if both tags were common, and the walk stopped in the middle of them."""
+    wanted = CallFilter(TENANT, tags=frozenset({"team-1", "team-2"}))
+    with mock.patch.object(call_lists, "MAX_SORTED_IDS", -1):
+        call_lists.list_calls_in_time(wanted, Order(), 50, after=None, max_walked=100)
+
+
 def build_poller(*, crowded: bool = False) -> Poller:
     leases = Leases(TimerShard, new_id(), timedelta(minutes=1))
     leases.held = dict.fromkeys(range(SHARDS), 0)
@@ -196,6 +203,11 @@ QUERIES: dict[str, tuple[Callable[[], Any], str, set[str]]] = {
         lambda: list_suggestions([TENANT], "name", "seldom", 10),
         "service_calls",
         set(),
+    ),
+    "a page of two common tags": (
+        read_page_of_two_tags,
+        "EXISTS",
+        {"idx_service_call_tags_tag"},
     ),
     "tags to suggest": (
         lambda: list_suggestions([TENANT], "tag", "urg", 10),

@@ -6,6 +6,7 @@ import hashlib
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from datetime import datetime
 
 from django.conf import settings
@@ -14,6 +15,7 @@ from django.utils.http import parse_etags
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from eventservice.api.expensive_reads import limit_expensive_reads
 from eventservice.api.openapi import IDEMPOTENCY_KEY_HEADER, IF_NONE_MATCH, describe
 from eventservice.api.pagination import make_cursor, read_cursor
 from eventservice.api.parsers import is_storable
@@ -51,7 +53,7 @@ from eventservice.kernel.machine_slots import reserve_slot
 from execution.attempt_log import find_last_attempt, list_attempts_after
 from execution.models import HttpExecution
 from orchestration import lifecycle
-from orchestration.queries.call_lists import CallListPage, list_calls
+from orchestration.queries.call_lists import CallListPage, list_calls_in_time
 from orchestration.queries.calls import get_call, get_status
 from orchestration.states import FAVORITE, TERMINAL
 from outbox.models import OutboxEvent
@@ -60,6 +62,9 @@ from timers.schedule import find_timer
 
 # How long a request that waits for a call pauses before it looks again: at first, and at most.
 MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.02, 0.25
+
+# How many calls a search for several tags looks at, for one page.
+MAX_WALKED = 20_000
 
 TAG = "service calls"
 
@@ -75,7 +80,11 @@ def read_list(query: TimerListQuery, tenant_id: uuid.UUID) -> tuple[CallListPage
     """Return the page of calls that a query asks for, and the cursor of the next one."""
     list_id = query.list_id(tenant_id)
     after = _to_position(read_cursor(query.cursor, list_id))
-    page = list_calls([query.to_filter(tenant_id)], query.order, query.limit, after=after)
+    limit = limit_expensive_reads() if query.is_expensive else nullcontext()
+    with limit:
+        page = list_calls_in_time(
+            query.to_filter(tenant_id), query.order, query.limit, after=after, max_walked=MAX_WALKED
+        )
     return page, None if page.following is None else make_cursor(list_id, page.following)
 
 

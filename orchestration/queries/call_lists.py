@@ -17,7 +17,7 @@ from __future__ import annotations
 import heapq
 import uuid
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import islice
 from operator import itemgetter
@@ -80,6 +80,14 @@ class CallListPage:
     preceding: Position | None = None
 
 
+@dataclass(slots=True)
+class WalkLimit:
+    """How many calls that have one of several tags a walk may look at, and where it has stopped, if it has."""
+
+    max_calls: int
+    stopped_at: Position | None = None
+
+
 def list_calls(
     filters: Sequence[CallFilter],
     order: Order,
@@ -95,6 +103,17 @@ def list_calls(
         return _build_page(found[:limit], more_before=after is not None, more_after=len(found) > limit)
     found = _merge_positions(filters, Order(order.column, not order.descending), before, limit + 1)
     return _build_page(found[:limit][::-1], more_before=len(found) > limit, more_after=True)
+
+
+def list_calls_in_time(
+    call_filter: CallFilter, order: Order, limit: int, *, after: Position | None, max_walked: int
+) -> CallListPage:
+    """Return the page after a position. A search for several tags stops after `max_walked` calls of one of them: then the
+    page may have fewer calls than the limit, although another one follows."""
+    walk_limit = WalkLimit(max_walked)
+    found = _merge_positions([call_filter], order, after, limit + 1, walk_limit)
+    page = _build_page(found[:limit], more_before=after is not None, more_after=len(found) > limit)
+    return replace(page, following=page.following or walk_limit.stopped_at)
 
 
 def _build_page(found: list[TenantPosition], *, more_before: bool, more_after: bool) -> CallListPage:
@@ -120,15 +139,26 @@ def list_keys(filters: Sequence[CallFilter], order: Order, limit: int) -> list[C
 
 
 def _merge_positions(
-    filters: Sequence[CallFilter], order: Order, after: Position | None, limit: int
+    filters: Sequence[CallFilter],
+    order: Order,
+    after: Position | None,
+    limit: int,
+    walk_limit: WalkLimit | None = None,
 ) -> list[TenantPosition]:
     """A position means the same in each tenant's list."""
-    walks = [[(at, one.tenant_id) for at in _read_positions(one, order, after, limit)] for one in filters]
+    walks = [
+        [(at, one.tenant_id) for at in _read_positions(one, order, after, limit, walk_limit)]
+        for one in filters
+    ]
     return list(islice(heapq.merge(*walks, key=itemgetter(0), reverse=order.descending), limit))
 
 
 def _read_positions(
-    call_filter: CallFilter, order: Order, after: Position | None, limit: int
+    call_filter: CallFilter,
+    order: Order,
+    after: Position | None,
+    limit: int,
+    walk_limit: WalkLimit | None = None,
 ) -> list[Position]:
     calls = ServiceCall.objects.for_tenant(call_filter.tenant_id)
     rare = select_by_rare_id(call_filter)
@@ -142,7 +172,7 @@ def _read_positions(
     if some is not None:
         return _read_in_order(some.filter(match_without_index(call_filter)), order, after, limit, Unindexed)
     if order.column == "submitted_at" and _can_walk_by_tag(call_filter):
-        return _walk_tag(call_filter, order.descending, after, limit)
+        return _walk_tag(call_filter, order.descending, after, limit, walk_limit)
     if order.column == "due_at":
         return _walk_due(calls, call_filter, order, after, limit)
     return _read_in_order(calls.filter(_match_in_order(call_filter)), order, after, limit)
@@ -272,17 +302,31 @@ def _can_walk_by_tag(call_filter: CallFilter) -> bool:
 
 
 def _walk_tag(
-    call_filter: CallFilter, descending: bool, after: Position | None, limit: int
+    call_filter: CallFilter,
+    descending: bool,
+    after: Position | None,
+    limit: int,
+    walk_limit: WalkLimit | None,
 ) -> list[Position]:
     tag, *others = sorted(call_filter.tags)
-    rows = ServiceCallTag.objects.for_tenant(call_filter.tenant_id).filter(tag=tag)
-    for other in others:
-        rows = rows.filter(_has_tag(call_filter, {other}))
-    rows = rows.filter(match_without_index(call_filter, "service_call__", tags=False))
+    tagged = ServiceCallTag.objects.for_tenant(call_filter.tenant_id).filter(tag=tag)
     if after is not None:
-        rows = rows.filter(**{f"service_call_id__{'lt' if descending else 'gt'}": after[-1]})
-    ordered = rows.order_by("-service_call_id" if descending else "service_call_id")
-    return list(ordered.values_list("service_call__submitted_at", "service_call_id")[:limit])
+        tagged = tagged.filter(**{f"service_call_id__{'lt' if descending else 'gt'}": after[-1]})
+    ordered = tagged.order_by("-service_call_id" if descending else "service_call_id")
+    end = None
+    if walk_limit is not None and others:
+        at = walk_limit.max_calls - 1
+        end = ordered.values_list("service_call_id", flat=True)[at : at + 1].first()
+        if end is not None:
+            ordered = ordered.filter(**{f"service_call_id__{'gte' if descending else 'lte'}": end})
+    for other in others:
+        ordered = ordered.filter(_has_tag(call_filter, {other}))
+    matching = ordered.filter(match_without_index(call_filter, "service_call__", tags=False))
+    found = list(matching.values_list("service_call__submitted_at", "service_call_id")[:limit])
+    if walk_limit is not None and end is not None and len(found) < limit:
+        calls = ServiceCall.objects.for_tenant(call_filter.tenant_id).filter(service_call_id=end)
+        walk_limit.stopped_at = calls.values_list("submitted_at", "service_call_id").first()
+    return found
 
 
 def _walk_due(

@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
+from eventservice.api import calls
 from eventservice.db.now import pin_time
+from eventservice.kernel.machine_slots import reserve_slot
 from eventservice.tenants.directory import declare_namespace
 from orchestration.models import ServiceCall
 from orchestration.queries import call_lists
@@ -229,3 +231,41 @@ def test_a_list_shows_a_call_as_its_submission_did(acme: Api) -> None:
     assert {name: made[name] for name in listed.keys() & made.keys()} == {
         n: listed[n] for n in listed.keys() & made.keys()
     }
+
+
+# --- two common tags ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def two_common_tags(acme: Api, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Create calls with one of two tags, and a few with both at the end of the walk. Return the ids of these."""
+    monkeypatch.setattr(call_lists, "MAX_SORTED_IDS", 5)
+    monkeypatch.setattr(calls, "MAX_WALKED", 10)
+    both = [acme.submit(tags=["a", "b"])["serviceCallId"] for _ in range(3)]
+    for tag in ["a", "b"] * 30:
+        acme.submit(tags=[tag])
+    return both
+
+
+@pytest.mark.parametrize("sort", ["-submittedAt", "submittedAt", "dueAt"])
+def test_pages_of_two_common_tags_are_limited_and_lead_to_all_calls(
+    acme: Api, two_common_tags: list[str], sort: str
+) -> None:
+    path = f"/service-calls?tag=a&tag=b&limit=2&sort={sort}"
+    found: list[str] = []
+    sizes: list[int] = []
+    cursor: str | None = ""
+    while cursor is not None:
+        page = acme.get(f"{path}&cursor={cursor}" if cursor else path).json()
+        found += [call["serviceCallId"] for call in page["items"]]
+        sizes.append(len(page["items"]))
+        cursor = page["nextCursor"]
+    assert sorted(found) == sorted(two_common_tags)
+    assert (0 in sizes) == (sort != "dueAt")
+
+
+def test_a_search_for_tags_that_no_limit_bounds_runs_one_at_a_time(acme: Api) -> None:
+    with reserve_slot("reading", 1):
+        assert acme.get("/service-calls?tag=a&tag=b").status_code == 200
+        assert acme.get("/service-calls?tag=a&tag=a&sort=dueAt").status_code == 200
+        assert acme.get("/service-calls?tag=a&tag=b&sort=dueAt").status_code == 429

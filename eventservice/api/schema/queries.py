@@ -121,6 +121,11 @@ class TimerListQuery(PageQuery):
     def order(self) -> Order:
         return SORTS[self.sort]
 
+    @property
+    def is_expensive(self) -> bool:
+        """Whether finding a page may take long, because no index and no limit serves it."""
+        return False
+
     def to_filter(self, tenant_id: uuid.UUID) -> CallFilter:
         return CallFilter(
             tenant_id,
@@ -151,6 +156,13 @@ class CallListQuery(TimerListQuery):
     host: Text | None = Field(default=None, description="The host that is called.")
     correlation_id: Id | None = Field(default=None, description="Calls that one request submitted.")
     replay_of: Id | None = Field(default=None, description="The replays of this call.")
+
+    @property
+    def is_expensive(self) -> bool:
+        in_order_of_tag = self.order.column == "submitted_at" and not (
+            self.submitted_from or self.submitted_to
+        )
+        return len(set(self.tag)) > 1 and self.tag_mode == "all" and not in_order_of_tag
 
     def to_filter(self, tenant_id: uuid.UUID) -> CallFilter:
         return CallFilter(
