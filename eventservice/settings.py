@@ -65,6 +65,7 @@ INSTALLED_APPS = [
 ]
 
 MIDDLEWARE = [
+    "eventservice.api.http_metrics.HttpMetricsMiddleware",
     "eventservice.api.correlation.CorrelationMiddleware",
     # These set headers of every response, so they come before those that answer requests.
     "django.middleware.security.SecurityMiddleware",

@@ -1,12 +1,16 @@
 """/metrics for Prometheus: figures of the whole system, read from the database, so any web process can answer.
 
+Requests are counted in shared memory (http_metrics), and processes are read from /proc (process_metrics).
+
 Calls are counted over the last minutes, because no index can count all calls of the past. So these figures are gauges,
 and so is lateness: Prometheus would take a histogram whose counts fall for one that was reset each time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import os
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import TypeVar
 
@@ -15,17 +19,20 @@ from django.db import OperationalError
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_safe
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily, Metric
-from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from eventservice.api.authentication import CHALLENGE, Scope, find_principal
+from eventservice.api.http_metrics import collect_http_metrics, list_web_processes
 from eventservice.api.problems import Problem, handle_exception
+from eventservice.api.process_metrics import collect_process_metrics
 from eventservice.kernel.ttl_cache import TTLCache
 from eventservice.tenants.directory import list_tenant_ids
 from orchestration.statistics.recent_sample import RecentStatistics, read_recent_statistics
 from outbox.status import get_status as get_outbox_status
+from timers.models import Node
 from timers.operator_views import count_shards_by_owner, list_nodes
 
 Labels = TypeVar("Labels", bound=tuple[str, ...])
@@ -35,7 +42,7 @@ QUANTILES = (0.5, 0.95, 0.99)
 # Several scrapers, or one with a short interval, cost the database no more than one.
 CACHE_SECONDS = 2.0
 
-_rendered: TTLCache[None, bytes] = TTLCache(CACHE_SECONDS)
+_rendered: TTLCache[str, bytes] = TTLCache(CACHE_SECONDS)
 
 
 @csrf_exempt
@@ -44,11 +51,9 @@ def metrics(request: HttpRequest) -> HttpResponse:
     try:
         if not settings.METRICS_OPEN:
             _require_operator(request)
-        return HttpResponse(
-            _rendered.get(None, _render_metrics),
-            CONTENT_TYPE_PLAIN_0_0_4,
-            headers={"Cache-Control": "no-store"},
-        )
+        render, content_type = choose_encoder(request.headers.get("Accept", ""))
+        text = _rendered.get(content_type, lambda: _render_metrics(render))
+        return HttpResponse(text, content_type, headers={"Cache-Control": "no-store", "Vary": "Accept"})
     except (Problem, OperationalError) as error:
         return handle_exception(error, {"request": request})
 
@@ -64,21 +69,25 @@ def _require_operator(request: HttpRequest) -> None:
         raise Problem(403, "scope_missing", "This needs the scope 'read', which the key does not have.")
 
 
-def _render_metrics() -> bytes:
+def _render_metrics(render: Callable[[CollectorRegistry], bytes]) -> bytes:
     registry = CollectorRegistry()
-    registry.register(DatabaseCollector())
-    return generate_latest(registry)
+    registry.register(SystemCollector())
+    return render(registry)
 
 
-class DatabaseCollector(Collector):
+class SystemCollector(Collector):
     def describe(self) -> list[Metric]:
         return []
 
     def collect(self) -> Iterator[Metric]:
         found = read_recent_statistics(list_tenant_ids(), WINDOW)
         yield from _collect_calls(found)
-        yield from _collect_nodes()
+        nodes = list_nodes()
+        yield from _collect_nodes(nodes)
         yield from _collect_outbox()
+        yield from collect_http_metrics()
+        here = {node.process_id: node.role for node in nodes if node.hostname == socket.gethostname()}
+        yield from collect_process_metrics(here | dict.fromkeys([os.getpid(), *list_web_processes()], "web"))
 
 
 def _gauge(name: str, text: str, values: Mapping[Labels, float], labels: tuple[str, ...] = ()) -> Metric:
@@ -106,8 +115,7 @@ def _collect_calls(found: RecentStatistics) -> Iterator[Metric]:
     yield _gauge("lateness_seconds_5m", about, known, ("quantile",))
 
 
-def _collect_nodes() -> Iterator[Metric]:
-    live = list_nodes()
+def _collect_nodes(live: Sequence[Node]) -> Iterator[Metric]:
     roles: dict[tuple[str, ...], float] = {}
     for node in live:
         roles[(node.role,)] = roles.get((node.role,), 0.0) + 1
