@@ -67,7 +67,7 @@ class TimerShardAdmin(ReadOnlyAdmin[TimerShard]):
 @admin.register(Node)
 class NodeAdmin(ReadOnlyAdmin[Node]):
     list_display = (
-        "owner_id", "role", "hostname", "process_id", "in_flight", time_column("started_at"), time_column("lease_until"),
+        "owner_id", "role", "hostname", "process_id", "version", "in_flight", time_column("started_at"), time_column("lease_until"),
     )  # fmt: skip
     fields = list_display
     list_filter = ("role",)

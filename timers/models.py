@@ -12,6 +12,7 @@ from eventservice.db.constraints import CompositeForeignKey, LongNamedIndex, Pol
 from eventservice.db.leases import CLOCK_MARGIN, Lease
 from eventservice.db.now import DbNow
 from eventservice.kernel.tenancy import TenantScopedModel
+from eventservice.kernel.version import get_version
 
 
 class TimerState(models.TextChoices):
@@ -125,6 +126,8 @@ class Node(models.Model):
     started_at = models.DateTimeField()
     lease_until = models.DateTimeField()
     in_flight = models.PositiveIntegerField(default=0)
+    # Of the code that it runs. Processes of releases before this column leave it empty.
+    version = models.CharField(max_length=32, default=get_version, db_default="")
 
     objects = NodeQuerySet.as_manager()
 

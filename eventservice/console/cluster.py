@@ -15,6 +15,7 @@ from eventservice.console.base.views import ConsoleView
 from eventservice.db.bounded_count import MAX_COUNTED
 from eventservice.db.now import db_now
 from eventservice.kernel.sharding import MAX_SHARDS
+from eventservice.kernel.version import get_version
 from eventservice.operators.health import (
     OVERDUE,
     ClusterState,
@@ -61,6 +62,7 @@ class ClusterPage(ConsoleView):
             "oldest_overdue": oldest,
             "overdue_severity": overdue.severity,
             "nodes": [(node, _describe_node(node, cluster)) for node in cluster.nodes],
+            "version": get_version(),
             "owners": _add_hosts(cluster.ownerships, cluster),
             "partition_groups": _group_partitions(cluster),
             "partitions": _add_hosts(cluster.partitions, cluster) if unfolded else [],

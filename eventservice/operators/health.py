@@ -22,6 +22,7 @@ from eventservice.db.bounded_count import format_capped
 from eventservice.db.errors import explain_error
 from eventservice.kernel.findings import Finding, Severity
 from eventservice.kernel.ids import new_id
+from eventservice.kernel.version import get_version
 from eventservice.operators.formatting import format_count, format_duration, format_share
 from orchestration.engine.capacity import get_max_in_flight
 from orchestration.statistics.chart_data import FailingHost, list_hosts_with_failures
@@ -168,6 +169,7 @@ def check_cluster(cluster: ClusterState) -> list[Finding]:
     return [
         *(check_role(cluster.nodes, role, cluster.now) for role in ROLES),
         *_check_nodes(cluster),
+        *_check_versions(cluster),
         *_check_owners(cluster),
         *_check_chains(cluster),
     ]
@@ -203,6 +205,22 @@ def _check_nodes(cluster: ClusterState) -> Iterator[Finding]:
     if len(dead) > MAX_NAMED_NODES:
         text = f"{format_count(len(dead) - MAX_NAMED_NODES, 'other node')} stopped sending heartbeats."
         yield Finding("dead_node", Severity.WARNING, text, "See the list of nodes.")
+
+
+def _check_versions(cluster: ClusterState) -> Iterator[Finding]:
+    """Report processes that run other code than this one: left over from before an upgrade, or newer."""
+    others = [node for node in cluster.nodes if node.is_alive(cluster.now) and node.version != get_version()]
+    for node in others[:MAX_NAMED_NODES]:
+        name = ROLE_NAMES.get(node.role, node.role)
+        text = (
+            f"The {name} on {node.hostname} (process {node.process_id}) runs version"
+            f" {node.version or 'unknown'} of the code, this process {get_version()}."
+        )
+        remedy = "Restart it with the current code. If it is newer than this process, restart this one."
+        yield Finding("other_version", Severity.WARNING, text, remedy)
+    if len(others) > MAX_NAMED_NODES:
+        text = f"{format_count(len(others) - MAX_NAMED_NODES, 'other node')} run another version of the code."
+        yield Finding("other_version", Severity.WARNING, text, "See the list of nodes.")
 
 
 def _describe_takeover(node: Node, cluster: ClusterState) -> str:

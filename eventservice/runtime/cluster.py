@@ -18,6 +18,7 @@ from django_q.tasks import async_task
 from eventservice.db.errors import tolerate_outage
 from eventservice.db.now import DbNow
 from eventservice.kernel.logging import get_logger
+from eventservice.kernel.version import get_version
 from eventservice.runtime.cluster_process import this_process
 from eventservice.runtime.django_q_patch import WorkerEnd, run_patched_cluster
 from eventservice.runtime.models import Slot
@@ -134,6 +135,7 @@ RETIRED_SCHEDULES = ["mend chains"]
 
 def run_cluster() -> int:
     """Run the cluster until SIGTERM or SIGINT. Return its exit status, which is 0 if nothing was lost or killed."""
+    get_version()  # before the code on disk may change, for all processes that are forked
     start_chains()
     schedule_each_minute()
     _tune_garbage_collector()

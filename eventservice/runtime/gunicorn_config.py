@@ -83,6 +83,9 @@ def _load_views() -> None:
     """
     from django.urls import get_resolver
 
+    from eventservice.kernel.version import get_version
+
     _ = get_resolver().url_patterns
+    get_version()  # before the code on disk may change
     gc.collect()
     gc.freeze()
