@@ -35,11 +35,13 @@ QUERIES: dict[str, dict[str, str]] = {
 }
 DAY_SECONDS = 86_400.0
 MONTH_SECONDS = 30 * DAY_SECONDS
-# The console's pages except the list of calls.
+# The console's pages except the list of all calls.
 PAGES = {
     "dashboard, 1 h": "/?range=1h",
     "dashboard, 24 h": "/?range=24h",
     "dashboard, 30 d": "/?range=30d",
+    "calls, by a prefix": "/calls/?name=benchmark+1",
+    "suggested names": "/calls/suggestions/name/?name=benchmark+1",
     "new call": "/calls/new/",
     "cluster": "/cluster/",
     "timers": "/timers/",

@@ -347,7 +347,7 @@ def test_related_calls_are_linked(viewer: Client, acme: Tenant, manual_engine: M
     replayed = lifecycle.replay(acme.tenant_id, call, uuid.uuid4()).service_call_id
     page = get_page(viewer, acme, replayed).content.decode()
     assert f'href="{build_call_url(acme.tenant_id, call)}"' in page
-    assert f"?tenant={acme.tenant_id}&amp;host=target.test" in page
+    assert f"?tenant={acme.tenant_id}&amp;host=%22target.test%22" in page
     (together,) = re.findall(r'href="(/calls/\?[^"]*correlationId=[^"]*)"', page)
     assert str(replayed)[-8:] in read_text(viewer.get(html.unescape(together), headers=BROWSER))
 
