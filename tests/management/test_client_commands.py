@@ -417,3 +417,21 @@ def test_the_terminal_obeys_nothing_that_a_call_contains(run: Run) -> None:
     assert json.loads(run("call", call_id, "--json"))["name"] == evil
     _, errors = run.refused("cancel", call_id)
     assert "be canceled: it must be Scheduled or Running" in errors
+
+
+def test_the_limits_of_a_tenant_are_shown_and_changed() -> None:
+    create_tenant("acme")
+    shown = json.loads(run_command("tenant", "limits", "acme", "--json"))
+    assert (shown["requestsPerMinute"], shown["storedBytes"]) == (60_000, 0)
+    changed = run_command(
+        "tenant", "limits", "acme", "--bytes-per-minute", "5000000", "--max-stored-bytes", "7000000"
+    )
+    assert "5,000,000" in changed
+    tenant = Tenant.objects.get(name="acme")
+    assert (tenant.bytes_per_minute, tenant.max_stored_bytes, tenant.max_pending) == (
+        5_000_000,
+        7_000_000,
+        1_000_000,
+    )
+    with pytest.raises(CommandError, match="--bytes-per-minute must be at least 1024"):
+        run_command("tenant", "limits", "acme", "--bytes-per-minute", "5")

@@ -10,12 +10,21 @@ from django.db import IntegrityError
 
 from eventservice.kernel.errors import DomainError
 from eventservice.management.terminal import Terminal, parse_document
-from eventservice.tenants.directory import create_tenant, declare_namespace
+from eventservice.tenants.directory import create_tenant, declare_namespace, update_tenant
 from eventservice.tenants.models import Namespace, Tenant
+
+# The limits of a tenant, by their names in the API.
+LIMITS = {
+    "maxInFlight": "max_in_flight",
+    "maxPending": "max_pending",
+    "requestsPerMinute": "requests_per_minute",
+    "bytesPerMinute": "bytes_per_minute",
+    "maxStoredBytes": "max_stored_bytes",
+}
 
 
 class Command(BaseCommand):
-    help = "Manage tenants directly in the database: list or create tenants, and create namespaces."
+    help = "Manage tenants directly in the database: list or create tenants, show or change limits, and create namespaces."
 
     def add_arguments(self, parser: CommandParser) -> None:
         actions = parser.add_subparsers(dest="action", required=True)
@@ -32,9 +41,17 @@ class Command(BaseCommand):
             help="number of shards of a new namespace (default: 16); it cannot be changed later",
         )
         namespace.add_argument("--json", action="store_true")
+        limits = actions.add_parser("limits")
+        limits.add_argument("tenant", help="tenant name or id")
+        for column in LIMITS.values():
+            limits.add_argument(_get_option(column), type=int, metavar="N")
+        limits.add_argument("--json", action="store_true")
 
     def handle(self, *args: object, action: str, **options: Any) -> None:
         terminal = Terminal(self, as_json=options["json"])
+        if action == "limits":
+            _show_limits(terminal, _change_limits(**options))
+            return
         try:
             tenants = {"list": _list, "create": _create, "namespace": _namespace}[action](**options)
         except DomainError as refused:
@@ -71,6 +88,28 @@ def _namespace(*, tenant: str, name: str, shards: int | None, **options: object)
     )
     declare_namespace(owner.tenant_id, namespace.name, namespace.num_shards)
     return [owner]
+
+
+def _change_limits(*, tenant: str, **options: Any) -> Tenant:
+    from eventservice.api.schema.tenants import TenantSettingsSchema
+
+    owner = get_tenant_argument(tenant)
+    given = {name: options[column] for name, column in LIMITS.items() if options[column] is not None}
+    names = {f"/{name}": _get_option(column) for name, column in LIMITS.items()}
+    return update_tenant(owner.tenant_id, **parse_document(TenantSettingsSchema, given, names).changes())
+
+
+def _show_limits(terminal: Terminal, tenant: Tenant) -> None:
+    values = {name: getattr(tenant, column) for name, column in LIMITS.items()}
+    values["storedBytes"] = tenant.stored_bytes
+    if terminal.as_json:
+        terminal.json(values)
+    else:
+        terminal.pairs({name: f"{value:,}" for name, value in values.items()})
+
+
+def _get_option(column: str) -> str:
+    return f"--{column.replace('_', '-')}"
 
 
 def get_tenant_argument(name_or_id: str) -> Tenant:
