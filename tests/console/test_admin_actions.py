@@ -65,7 +65,7 @@ def test_each_row_is_reported_as_done_or_refused(operator: Client, tenant: Tenan
     calls = submit_calls(tenant, 3)
     lifecycle.cancel(tenant.pk, calls[0].service_call_id)
     response = run_action(operator, CALLS, "cancel", calls)
-    refusal = "A call that is Canceled cannot be canceled: it must be Scheduled."
+    refusal = "A call that is Canceled cannot be canceled: it must be Scheduled or Running."
     assert read_messages(response) == [f"2 canceled, 1 refused: “{refusal}”"]
     assert list_statuses(tenant) == ["Canceled"] * 3
 
