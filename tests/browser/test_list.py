@@ -275,3 +275,14 @@ def test_rows_are_compact_on_a_phone(desk: Desk, query: str) -> None:
     heights = rows(page).evaluate_all("rows => rows.map((row) => row.getBoundingClientRect().height)")
     assert heights
     assert max(heights) <= 120
+
+
+def test_the_form_for_all_matching_calls_follows_the_counts(page: Page, system: System) -> None:
+    system.submit("counted", delay="6h", tags=["counted"])
+    page.goto("/calls/?tag=counted")
+    option = page.locator("#bulk-of option[value=matching]")
+    expect(option).to_have_text("All matching calls (1)")
+    system.submit("counted", delay="6h", tags=["counted"])
+    look_again(page, "#counts")
+    expect(page.locator("#chip-All .count")).to_have_text("2")
+    expect(option).to_have_text("All matching calls (2)")

@@ -86,6 +86,17 @@ def test_an_unknown_event_is_not_found(viewer: Client, key: int) -> None:
     assert viewer.get(f"/events/{key}/").status_code == 404
 
 
+def test_the_page_refreshes_while_its_event_may_change(operator: Client, stuck_event: OutboxEvent) -> None:
+    address = f"/events/{stuck_event.id}/"
+    assert 'data-live="5"' in operator.get(address).content.decode()
+    waiting = operator.post(f"{address}retry/", follow=True).content.decode()
+    assert 'id="event" data-live="1"' in waiting
+    drain(build_dispatcher(RecordingPublisher()))
+    published = operator.get(address).content.decode()
+    assert 'id="event" data-live="0"' in published
+    assert "data-pause" not in published
+
+
 def test_a_retried_event_is_published(operator: Client, stuck_event: OutboxEvent) -> None:
     response = operator.post(f"/events/{stuck_event.id}/retry/")
     assert (response.status_code, response["Location"]) == (303, f"/events/{stuck_event.id}/")

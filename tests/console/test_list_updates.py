@@ -47,6 +47,19 @@ def test_new_calls_are_counted_and_not_inserted(viewer: Client, tenant: Tenant) 
     assert read_updates_url(part) == read_updates_url(page)
 
 
+def test_the_updates_tell_how_many_calls_match(operator: Client, tenant: Tenant) -> None:
+    """The form that acts on all matching calls names this number."""
+    make_call(tenant, -5, tags=("x",))
+    page = get_list_page(operator, "tag=x")
+    assert "All matching calls (1)" in page
+    assert 'data-total="1"' in page
+    make_call(tenant, 1, tags=("x",))
+    make_call(tenant, 1)
+    part = fetch_updates(operator, page)
+    assert 'data-total="2"' in part
+    assert read_chips(part)["All"] == "2"
+
+
 def test_a_row_is_refreshed_in_place(viewer: Client, tenant: Tenant) -> None:
     call = make_call(tenant, -5)
     page = get_list_page(viewer, "status=Scheduled")

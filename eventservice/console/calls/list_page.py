@@ -98,8 +98,10 @@ class CallListUpdates(ConsoleView):
         query.raise_if_invalid()
         now = db_now()
         keys = parse_call_keys(request.POST.getlist("shown")[:MAX_LIMIT])
+        counts = count_calls(query.filters)
         context = {
-            **build_counts_context(query, count_calls(query.filters), since=since),
+            **build_counts_context(query, counts, since=since),
+            "total": format_total(counts.total, exact=counts.exact),
             "new": count_submitted_since(query.filters, since, MAX_NEW_COUNTED + 1),
             "rows": build_list_rows(list_summaries(keys), now),
             "now": now,

@@ -50,6 +50,13 @@
     tell();
   });
 
+  // The counts refresh, and the form that acts on all of them agrees with them.
+  document.addEventListener("htmx:afterSettle", () => {
+    const counts = document.getElementById("counts");
+    const option = document.querySelector('#bulk-of option[value="matching"]');
+    if (counts && option && counts.dataset.total) option.textContent = "All matching calls (" + counts.dataset.total + ")";
+  });
+
   // Leave empty fields out of the URL.
   document.addEventListener("submit", (event) => {
     if (!("sparse" in event.target.dataset)) return;
