@@ -7,7 +7,10 @@ only connections on which data has arrived.
 
 import gc
 import os
+import signal
 import socket
+import threading
+import time
 from contextlib import suppress
 from typing import Any
 
@@ -65,6 +68,9 @@ logconfig_dict = build_logging_config(
 timeout = int(os.environ.get("API_MAX_WAIT_SECONDS") or 30) + 30
 
 MAX_SILENCE_SECONDS = 60
+# How soon a worker notices that gunicorn's main process is gone, and how long its request may take then.
+PARENT_POLL_SECONDS = 1.0
+ORPHAN_GRACE_SECONDS = 5.0
 
 
 def when_ready(server: Any) -> None:
@@ -74,6 +80,20 @@ def when_ready(server: Any) -> None:
             listener.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, MAX_SILENCE_SECONDS)
     # gunicorn says this itself, but among much else.
     log.info("listening", address=", ".join(map(str, server.LISTENERS)))
+
+
+def post_fork(server: Any, worker: Any) -> None:
+    threading.Thread(target=_exit_with_parent, args=(server.pid,), name="parent", daemon=True).start()
+
+
+def _exit_with_parent(parent: int) -> None:
+    """End this worker when its main process is gone. gunicorn's own worker may notice after half of `timeout`, and keeps
+    the port until then."""
+    while os.getppid() == parent:
+        time.sleep(PARENT_POLL_SECONDS)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(ORPHAN_GRACE_SECONDS)
+    os._exit(1)
 
 
 def _load_views() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import sys
 import time
 from contextlib import ExitStack
 
@@ -146,6 +147,20 @@ def test_a_cluster_under_the_supervisor_ends_with_it(harness: ProcessHarness) ->
     started_at = time.monotonic()
     wait_until(lambda: not any(is_living(pid) for pid in everything), "all processes have ended", 60)
     report(f"all processes had ended after {time.monotonic() - started_at:.1f} s")
+
+
+def test_web_workers_end_with_their_main_process(harness: ProcessHarness) -> None:
+    """Otherwise they would keep the port, and the next main process could not start."""
+    (port,) = find_free_ports(1)
+    command = [
+        sys.executable, "-m", "gunicorn", "-c", "python:eventservice.runtime.gunicorn_config", "eventservice.wsgi",
+        "--bind", f"127.0.0.1:{port}", "--workers", "2",
+    ]  # fmt: skip
+    web = harness.start("web", command)
+    wait_until(lambda: len(find_children(web.pid)) == 2, "the workers have started")
+    time.sleep(1.0)
+    web.kill()
+    wait_until(lambda: not list_group(web.pid), "all processes have ended", allow_for_load(12.0))
 
 
 def find_free_ports(count: int) -> list[str]:
