@@ -18,6 +18,7 @@ from uuid import UUID
 from django.db import transaction
 
 from eventservice.db.leases import Fenced, Leases, pick_share
+from eventservice.db.totals import add_to_totals
 from eventservice.kernel.backoff import equal_jitter
 from eventservice.kernel.faults import trigger_fault
 from eventservice.kernel.logging import get_logger
@@ -36,6 +37,7 @@ from outbox.writer import PARTITIONS
 
 log = get_logger(__name__)
 
+TOTALS_PREFIX = "events/"
 MIN_RETRY_SECONDS, MAX_RETRY_SECONDS = 0.2, 30.0
 # How soon to claim a partition again whose owner has not released it yet.
 CLAIM_RETRY_SECONDS = 1.0
@@ -237,6 +239,9 @@ def _handle_failure(
 
 def _write(outcome: _PassOutcome) -> tuple[int, int]:
     published = mark_published(outcome.accepted)
+    if published == len(outcome.accepted):  # otherwise another dispatcher has counted some of them
+        kinds = Counter(event.type for event in outcome.accepted)
+        add_to_totals({f"{TOTALS_PREFIX}{kind}": count for kind, count in kinds.items()})
     newly_parked = [event for event, error in outcome.refused if record_refusal(event, error)]
     for event in newly_parked:
         log.error(

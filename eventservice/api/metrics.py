@@ -12,6 +12,7 @@ import os
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
+from itertools import accumulate
 from typing import TypeVar
 
 from django.conf import settings
@@ -20,7 +21,7 @@ from django.http import HttpRequest, HttpResponse
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_safe
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
@@ -28,9 +29,13 @@ from eventservice.api.authentication import CHALLENGE, Scope, find_principal
 from eventservice.api.http_metrics import collect_http_metrics, list_web_processes
 from eventservice.api.problems import Problem, handle_exception
 from eventservice.api.process_metrics import collect_process_metrics
+from eventservice.db.totals import read_totals
 from eventservice.kernel.ttl_cache import TTLCache
 from eventservice.tenants.directory import list_tenant_ids
+from orchestration.engine.attempt_totals import BUCKETS, read_attempt_totals
+from orchestration.events import EventType
 from orchestration.statistics.recent_sample import RecentStatistics, read_recent_statistics
+from outbox.dispatcher import TOTALS_PREFIX
 from outbox.status import get_status as get_outbox_status
 from timers.models import Node
 from timers.operator_views import count_shards_by_owner, list_nodes
@@ -38,6 +43,13 @@ from timers.operator_views import count_shards_by_owner, list_nodes
 Labels = TypeVar("Labels", bound=tuple[str, ...])
 
 WINDOW = timedelta(minutes=5)
+OUTCOMES = {
+    EventType.SUBMITTED: "submitted",
+    EventType.SUCCEEDED: "succeeded",
+    EventType.FAILED: "failed",
+    EventType.CANCELED: "canceled",
+    EventType.RESCHEDULED: "rescheduled",
+}
 QUANTILES = (0.5, 0.95, 0.99)
 # Several scrapers, or one with a short interval, cost the database no more than one.
 CACHE_SECONDS = 2.0
@@ -85,6 +97,7 @@ class SystemCollector(Collector):
         nodes = list_nodes()
         yield from _collect_nodes(nodes)
         yield from _collect_outbox()
+        yield from _collect_totals()
         yield from collect_http_metrics()
         here = {node.process_id: node.role for node in nodes if node.hostname == socket.gethostname()}
         yield from collect_process_metrics(here | dict.fromkeys([os.getpid(), *list_web_processes()], "web"))
@@ -124,6 +137,26 @@ def _collect_nodes(live: Sequence[Node]) -> Iterator[Metric]:
     yield _gauge("in_flight", "Running attempts, by node.", in_flight, ("node",))
     owners = {(str(owner or "none"),): float(count) for owner, count in count_shards_by_owner().items()}
     yield _gauge("shards_owned", "Shards, by owner.", owners, ("owner",))
+
+
+def _collect_totals() -> Iterator[Metric]:
+    events = read_totals(TOTALS_PREFIX)
+    calls = CounterMetricFamily(
+        "eventservice_calls", "Calls by outcome, as their events are published.", labels=("outcome",)
+    )
+    for kind, outcome in OUTCOMES.items():
+        calls.add_metric((outcome,), events.get(kind.value, 0.0))
+    yield calls
+    attempts = HistogramMetricFamily(
+        "eventservice_attempt_duration_seconds",
+        "How long attempts took, by the class of the status or the kind of the error.",
+        labels=("outcome",),
+    )
+    for outcome, (counts, seconds) in read_attempt_totals().items():
+        bounds = [*map(str, BUCKETS), "+Inf"]
+        cumulated = list(accumulate(counts))
+        attempts.add_metric((outcome,), list(zip(bounds, cumulated, strict=True)), seconds)
+    yield attempts
 
 
 def _collect_outbox() -> Iterator[Metric]:

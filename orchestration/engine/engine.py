@@ -29,6 +29,7 @@ from execution.egress import Egress
 from execution.outcome import Attempt, Errored, ErrorKind, Outcome, Responded, Timings
 from execution.redaction import redact_outcome
 from orchestration import lifecycle
+from orchestration.engine.attempt_totals import AttemptTotals
 from orchestration.engine.capacity import DEFAULT_LIMITS, EngineLimits, InFlight
 from orchestration.engine.memory import MAX_FAILURES, MemoryGuard, is_out_of_memory
 from orchestration.lifecycle import StartedCall
@@ -88,6 +89,7 @@ class Engine:
         self._unsent: list[StartedCall] = []  # committed, and not yet given to egress
         self._unconfirmed: list[StartedCall] = []  # perhaps committed, and not sent
         self._collected: deque[Outcome] = deque()  # not redacted yet
+        self._totals = AttemptTotals()
         self._unrecorded: list[Outcome] = []
         self._memory = MemoryGuard(clock)
         self._max_recorded = MAX_RECORDED_AT_ONCE  # less while memory is short
@@ -311,6 +313,7 @@ class Engine:
         lifecycle.finish(ended, self.membership.fence)
         trigger_fault("finish.committed")
         del self._unrecorded[: len(batch)]
+        self._totals.count(batch)
         for key, _ in ended:
             self.in_flight.remove(key.execution_id)
         self._max_recorded = min(2 * self._max_recorded, MAX_RECORDED_AT_ONCE)
@@ -325,6 +328,7 @@ class Engine:
         with self._surviving_trouble():  # again, because this node may just have found out that it is fenced
             while self._collected or self._unrecorded:
                 self._record(())
+            self._totals.flush()
 
     def _select_recordable(self) -> list[Outcome]:
         size = 0
@@ -355,6 +359,7 @@ class Engine:
         if self._is_time_to("sweep", SWEEP_SECONDS):
             self._resolve_lost_attempts()
             get_dialect().gather_first_statistics(GROWING_TABLES)
+            self._totals.flush()
 
     def _heartbeat(self) -> None:
         trigger_fault("beat")

@@ -18,8 +18,12 @@ from prometheus_client.parser import text_string_to_metric_families as parse_pro
 
 from eventservice.api.http_metrics import BUCKETS
 from eventservice.api.process_metrics import read_process
+from eventservice.kernel.ids import new_id
 from eventservice.kernel.ttl_cache import clear_caches
+from execution.outcome import Errored, ErrorKind, Outcome, Responded, Timings
+from orchestration.engine.attempt_totals import AttemptTotals
 from tests.api.conftest import Api
+from tests.outbox.support import RecordingPublisher, build_dispatcher, drain, store_run
 from tests.process_harness import ProcessHarness, harness, wait_until
 
 __all__ = ["harness"]
@@ -121,3 +125,28 @@ def test_all_web_processes_count_together(harness: ProcessHarness) -> None:
         samples = read_samples(get("/metrics"))
         assert samples[counted] == before + 60
     assert {key[2] for key in samples if key[0] == "eventservice_process_open_fds"} == {"web"}
+
+
+@pytest.mark.django_db
+def test_calls_and_attempts_are_counted_and_the_counts_survive_restarts(client: Client) -> None:
+    def outcome(kind: str, milliseconds: float) -> Outcome:
+        timings = Timings(total_ms=milliseconds)
+        if kind == "Timeout":
+            return Errored(1, ErrorKind.TIMEOUT, "", {}, timings, True)
+        return Responded(1, int(kind), (), b"", 0, timings)
+
+    for _ in range(2):  # as two processes would
+        totals = AttemptTotals()
+        totals.count([outcome("200", 3), outcome("204", 70), outcome("Timeout", 30_000)])
+        totals.flush()
+        totals.flush()
+        store_run(new_id(), 3)
+        drain(build_dispatcher(RecordingPublisher()))
+    clear_caches()
+    found = read_samples(client.get("/metrics").content.decode())
+    assert found["eventservice_calls_total", "submitted"] == 6
+    name = "eventservice_attempt_duration_seconds"
+    counts = [found[f"{name}_bucket", bound, "2xx"] for bound in ("0.005", "0.05", "0.1", "+Inf")]
+    assert counts == [2, 2, 4, 4]
+    assert found[f"{name}_sum", "2xx"] == pytest.approx(0.146)
+    assert found[f"{name}_count", "Timeout"] == 2

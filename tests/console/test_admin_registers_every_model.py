@@ -12,12 +12,14 @@ from django.test import Client
 from django_q.models import Task
 
 from eventservice.adminsite.model_admin import RoleAdmin
+from eventservice.db.totals import Total
 from tests.console.admin_pages import build_list_url
 
 NOT_REGISTERED: dict[type[models.Model], str] = {
     Session: "a session's key opens it",
     Permission: "roles give rights, and permissions none",
     ContentType: "Django's own bookkeeping",
+    Total: "/metrics shows them",
     Task: "it is there as Success and Failure",
 }
 REGISTERED = sorted(admin.site._registry, key=lambda model: model._meta.label)
