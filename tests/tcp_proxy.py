@@ -18,6 +18,8 @@ from urllib.parse import quote
 import pytest
 from django.db import connection
 
+from tests.databases import get_database_name
+
 # How soon a change of the trouble takes effect.
 TICK_SECONDS = 0.05
 CHUNK_BYTES = 65_536
@@ -80,7 +82,7 @@ class TcpProxy:
         """The URL of the test's database through this proxy."""
         database = connection.settings_dict
         user = f"{quote(database['USER'])}:{quote(database['PASSWORD'])}"
-        return f"{connection.vendor}://{user}@127.0.0.1:{self.port}/{database['NAME']}"
+        return f"{get_database_name()}://{user}@127.0.0.1:{self.port}/{database['NAME']}"
 
     def set_trouble(self, trouble: Trouble) -> None:
         """Change what happens from now on. Connections that have lost bytes, or were forgotten, never work again."""

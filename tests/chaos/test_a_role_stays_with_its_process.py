@@ -95,14 +95,14 @@ def test_a_third_worker_waits_until_a_role_lease_expires() -> None:
     assert isinstance(workers[2].role, FakeEngine)
 
 
-def test_a_worker_that_has_lost_its_lease_stops_its_role() -> None:
+def test_a_worker_that_has_lost_its_lease_stops_its_role(settings: Any) -> None:
     slow, other = Worker(), Worker()
     slow.run_for(0.05)
     role = slow.role
     Slot.objects.filter(name=slot_name("engine")).update(owner_id=other.lease.owner_id)
     slow.run_for(0.05)
     assert isinstance(role, FakeEngine)
-    assert role.stopped_with == 0
+    assert role.stopped_with == settings.SHUTDOWN_SECONDS
     assert isinstance(slow.role, FakeDispatcher)
 
 

@@ -11,6 +11,7 @@ import json
 import socket
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import pytest
@@ -137,15 +138,17 @@ def test_a_submission_is_answered(
     client = start_web(waits)
     proxy.set_trouble(trouble)
     answers = [client.submit() for _ in range(3)]
+    if trouble is not Trouble.SLOW:  # each of these takes the one web worker a second
+        with ThreadPoolExecutor(20) as users:
+            answers += users.map(lambda _: client.submit(), range(20))
     proxy.set_trouble(Trouble.NONE)
-    answers.append(client.submit())
     for answer in answers:
         report(f"{trouble.value}: {answer}")
 
     if trouble in (Trouble.FORGET, Trouble.SLOW):
         assert {answer.status for answer in answers} == {202}
     else:
-        expected = [(503, "database_busy", "1")] * 3 + [(202, None, None)]
-        assert [answer[:3] for answer in answers] == expected
+        assert {answer[:3] for answer in answers} == {(503, "database_busy", "1")}
+    wait_until(lambda: client.submit().status == 202, "submissions are accepted again", 20)
     if waits == {}:
         assert all(answer.seconds <= allow_for_load(STATED_SECONDS) for answer in answers)

@@ -10,6 +10,7 @@ import socket
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pymysql
@@ -28,6 +29,7 @@ from eventservice.db.dialects.configuration import (  # noqa: E402
     UNACKNOWLEDGED_SECONDS,
 )
 from eventservice.db.dialects.host_lookup import is_host_name, look_up_host  # noqa: E402
+from eventservice.db.dialects.reconnection import Reconnection  # noqa: E402
 
 TCP_OPTIONS = {
     socket.TCP_KEEPIDLE: KEEPALIVE_IDLE_SECONDS,
@@ -117,8 +119,13 @@ class FamilyWrapper(base.DatabaseWrapper):
     mysql_is_mariadb: bool
     transaction_now: datetime | None = None
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.reconnection = Reconnection()
+
     def get_new_connection(self, conn_params: dict[str, Any]) -> Any:
-        connection = BoundedConnection(**conn_params)
+        with self.reconnection.attempt(partial(pymysql.OperationalError, CR.CR_CONN_HOST_ERROR)):
+            connection = BoundedConnection(**conn_params)
         with connection.cursor() as cursor:
             cursor.execute("SELECT VERSION()")
             (version,) = cursor.fetchone()

@@ -17,6 +17,7 @@ from psycopg.abc import PQGen
 from eventservice.db.dialects.base import LostTransaction
 from eventservice.db.dialects.host_lookup import is_host_name, look_up_host
 from eventservice.db.dialects.postgresql.dialect import PostgreSQLDialect
+from eventservice.db.dialects.reconnection import Reconnection
 
 T = TypeVar("T")
 
@@ -76,13 +77,18 @@ def limit_silence(gen: PQGen[T], max_seconds: float) -> PQGen[T]:
 class DatabaseWrapper(base.DatabaseWrapper):
     dialect = PostgreSQLDialect()
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.reconnection = Reconnection()
+
     def get_new_connection(self, conn_params: dict[str, Any]) -> BoundedPostgreSQLConnection:
         params = {**conn_params}
         answer_seconds = params.pop("answer_seconds")
         self.isolation_level = (
             psycopg.IsolationLevel.READ_COMMITTED
         )  # as the server's default, which Django assumes
-        connection = BoundedPostgreSQLConnection.connect(**_look_up_addresses(params))
+        with self.reconnection.attempt(psycopg.OperationalError):
+            connection = BoundedPostgreSQLConnection.connect(**_look_up_addresses(params))
         connection.answer_seconds = answer_seconds
         return connection
 
