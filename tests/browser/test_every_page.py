@@ -95,7 +95,15 @@ def list_addresses(page: Page) -> dict[str, str]:
     tabs = {f"call, {tab}": f"{places['call']}?tab={tab}" for tab in ("request", "attempts", "events")}
     page.goto("/timers/?show=all")
     places["timer"] = page.locator("#timer-list td.name a").first.get_attribute("href") or ""
-    return places | tabs | {"calls, none": "/calls/?name=nobody", "dashboard, a week": "/?range=7d"}
+    return (
+        places
+        | tabs
+        | {
+            "calls, none": "/calls/?name=nobody",
+            "timers, all": "/timers/?show=all",
+            "dashboard, a week": "/?range=7d",
+        }
+    )
 
 
 def test_every_page_loads_without_an_error(looks: Looks) -> None:
