@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from uuid import UUID
 
-from django.db import transaction
+from django.db import connection, transaction
 
 from eventservice.db.leases import Fenced, Leases, pick_share
 from eventservice.db.totals import add_to_totals
@@ -107,6 +107,7 @@ class Dispatcher:
         self._leases = Leases(OutboxPartition, owner_id, lease_length)
         self._renew_interval = lease_length.total_seconds() / 3
         self._batch = batch
+        self._max_events = batch  # less while memory does not suffice for more
         self._clock = clock
         self._pauses: dict[int, _Pause] = {}
         self._heartbeat_at = float("-inf")
@@ -119,8 +120,23 @@ class Dispatcher:
         if self._clock() >= self._heartbeat_at:
             self.heartbeat()
         active = self._list_active_partitions()
-        nonempty = list_nonempty_partitions(active)
-        limit = max(1, self._batch // max(1, len(nonempty)))
+        nonempty = list_nonempty_partitions(active)[: self._max_events]
+        try:
+            result = self._dispatch(active, nonempty)
+        except MemoryError:
+            log.exception("batch_exceeds_memory", max_events=self._max_events)
+        else:
+            self._max_events = min(self._batch, self._max_events + max(1, self._max_events // 8))
+            return result
+        connection.close()  # possibly in the middle of an answer
+        if self._max_events == 1:
+            # One event is too large: the other partitions go on.
+            self._update_pauses(nonempty, set(nonempty))
+        self._max_events = max(1, self._max_events // 2)
+        return DispatchResult(0, 0, MIN_RETRY_SECONDS)
+
+    def _dispatch(self, active: Collection[int], nonempty: list[int]) -> DispatchResult:
+        limit = max(1, self._max_events // max(1, len(nonempty)))
         events, parked = read_heads(nonempty, limit)
         trigger_fault("dispatch.read")
         outcome = self._publish(events, parked)
@@ -213,6 +229,8 @@ def _publish_to(publisher: Publisher, events: list[Envelope], outcome: _PassOutc
             poison, *later = events[error.accepted :]
             outcome.refused.append((poison, f"{publisher.name}: {error}"))
             events = [event for event in later if event.aggregate != poison.aggregate]
+        except MemoryError:
+            raise  # fewer events at once may fit
         except Exception as error:  # noqa: BLE001 - a bug in a publisher must delay its events, not lose them
             return accepted + _handle_failure(publisher, events, error, outcome)
         else:
