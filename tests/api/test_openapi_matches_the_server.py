@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from eventservice.api.formats import parse_duration
 from eventservice.tenants.directory import update_tenant
 from tests.api.conftest import Api, build_submission
 
@@ -100,3 +101,31 @@ def test_a_search_text_is_as_long_as_described(acme: Api, document: Any, name: s
     longest = schema.get("items", schema)["maxLength"]
     for length, status in ((longest, 200), (longest + 1, 400)):
         assert acme.get(f"/service-calls?{name}={'x' * length}").status_code == status
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "90s",
+        "1h30m",
+        "1d12h",
+        "0.5s",
+        "PT90S",
+        "P1W",
+        "P52WT",
+        "PT",
+        "P",
+        "P1DT1H",
+        "PT1H2M3.5S",
+        "PT1.5H",
+        "1m2h",
+        "",
+        "s",
+    ],
+)
+def test_a_duration_is_as_described(document: Any, text: str) -> None:
+    schema = list_members(document, "Submission", "delay")
+    is_described = len(text) >= schema["minLength"] and bool(
+        re.search(schema["pattern"].replace("$", r"\Z"), text)
+    )
+    assert is_described == (parse_duration(text) is not None)

@@ -42,7 +42,9 @@ from orchestration.outcome_rules import MAX_DELAY
 _UNSEEN = CONTROLS + INVISIBLE
 _UNSEEN_NAMES = "control, bidirectional and zero-width characters"
 _SHORT = r"(\d{1,9}d)?(\d{1,9}h)?(\d{1,9}m)?(\d{1,12}(\.\d{1,6})?s)?"
-_ISO = r"P(\d{1,9}W)?(\d{1,9}D)?(T(\d{1,9}H)?(\d{1,9}M)?(\d{1,12}(\.\d{1,6})?S)?)?"
+_SECONDS = r"\d{1,12}(\.\d{1,6})?S"
+_ISO_TIME = rf"T(\d{{1,9}}H(\d{{1,9}}M)?({_SECONDS})?|\d{{1,9}}M({_SECONDS})?|{_SECONDS})"
+_ISO = rf"P(\d{{1,9}}W)?(\d{{1,9}}D)?({_ISO_TIME})?"
 DURATION_PATTERN = f"^({_SHORT}|{_ISO})$".replace(r"\d", "[0-9]")
 # How OpenAPI describes what is validated by execution.url_rules.
 HOST = r"[A-Za-z0-9_.:\[\]-]+"
