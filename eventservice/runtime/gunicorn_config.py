@@ -64,6 +64,8 @@ logconfig_dict = build_logging_config(
     "WARNING",
     os.environ.get("LOG_FORMAT") or ("json" if os.environ.get("ENVIRONMENT") == "production" else "console"),
 )
+for _name in ("gunicorn.error", "gunicorn.access"):
+    logconfig_dict["loggers"][_name] = {"level": "WARNING", "handlers": [], "propagate": True}
 # A request that waits for a call (?wait=) must not be killed as one that hangs.
 timeout = int(os.environ.get("API_MAX_WAIT_SECONDS") or 30) + 30
 

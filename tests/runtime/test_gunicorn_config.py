@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -96,3 +97,22 @@ def test_what_gunicorn_refuses_has_the_security_headers(port: int) -> None:
         "nosniff",
         "DENY",
     )
+
+
+def test_gunicorn_logs_in_the_format_of_all_others() -> None:
+    """A port that is in use is an error that gunicorn logs itself."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        done = subprocess.run(
+            [
+                sys.executable, "-m", "gunicorn", "-c", "python:eventservice.runtime.gunicorn_config",
+                "eventservice.wsgi", "--bind", f"127.0.0.1:{taken.getsockname()[1]}",
+            ],
+            cwd=settings.BASE_DIR,
+            env={**os.environ, "LOG_FORMAT": "json"},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )  # fmt: skip
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    assert lines
+    assert {line["logger"] for line in lines} == {"gunicorn.error"}
