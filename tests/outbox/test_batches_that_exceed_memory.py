@@ -84,10 +84,10 @@ def test_one_event_that_never_fits_holds_back_only_its_partition() -> None:
 
 
 def test_a_dispatcher_with_little_memory_publishes_large_events(harness: ProcessHarness) -> None:
-    data = {"items": [{"n": 1}] * 40_000}
-    for _ in range(12):
+    data = {"items": [{"n": 1}] * 60_000}
+    for _ in range(40):
         with transaction.atomic():
             append_events([build_event(new_id(), 1, data=data)])
-    program = harness.start("dispatcher", [sys.executable, "-c", LIMITED, "60"], MALLOC_ARENA_MAX="1")
+    program = harness.start("dispatcher", [sys.executable, "-c", LIMITED, "40"], MALLOC_ARENA_MAX="1")
     wait_until(lambda: not OutboxEvent.across_tenants.filter(published_at=None).exists(), "all is published")
     assert program.is_running
