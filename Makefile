@@ -33,7 +33,7 @@ $(DEV_STAMP): requirements-dev.lock $(STAMP)
 run: install ## start the whole system on this machine
 	$(BIN)/python manage.py up
 
-services: ## start PostgreSQL, MariaDB and Redis for tests and benchmarks, or others: make services NAMES="nats kafka"
+services: ## start the databases that the tests and benchmarks use, or others: make services NAMES="nats kafka"
 	tools/services/services up $(NAMES)
 
 services-status: ## print which of these servers are running, and their URLs
@@ -42,7 +42,7 @@ services-status: ## print which of these servers are running, and their URLs
 services-down: ## stop the servers that `make services` started
 	tools/services/services down $(NAMES)
 
-test: install-dev ## run the tests on SQLite, and on PostgreSQL and MariaDB if they are running (`make services`)
+test: install-dev ## run the tests on SQLite, and on PostgreSQL, MariaDB and MySQL if they are running (`make services`)
 	tools/test.sh $(ARGS)
 
 lint: install-dev ## run ruff, its formatter and mypy

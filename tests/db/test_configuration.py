@@ -192,5 +192,5 @@ def test_mariadb_and_mysql_are_not_taken_for_each_other(
     wrapper = import_string(f"{engine}.base.DatabaseWrapper")
 
     with pytest.raises(ImproperlyConfigured, match=re.escape(expected)):
-        wrapper({}).get_new_connection({})
+        wrapper({}).get_new_connection({"init_command": "SET SESSION x = 1"})
     server.close.assert_called_once()

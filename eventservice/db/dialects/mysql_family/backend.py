@@ -124,6 +124,8 @@ class FamilyWrapper(base.DatabaseWrapper):
         self.reconnection = Reconnection()
 
     def get_new_connection(self, conn_params: dict[str, Any]) -> Any:
+        # After the version is known: MariaDB and MySQL refuse each other's variables.
+        set_session = conn_params.pop("init_command")
         with self.reconnection.attempt(partial(pymysql.OperationalError, CR.CR_CONN_HOST_ERROR)):
             connection = BoundedConnection(**conn_params)
         with connection.cursor() as cursor:
@@ -135,7 +137,7 @@ class FamilyWrapper(base.DatabaseWrapper):
                     f"DATABASE_URL says {self.display_name}, but its server is {version}: "
                     f"begin it with {'mysql' if self.mysql_is_mariadb else 'mariadb'}:// instead."
                 )
-            cursor.execute("SET time_zone = '+00:00'")
+            cursor.execute(f"{set_session}, time_zone = '+00:00'")
         return connection
 
     @property
