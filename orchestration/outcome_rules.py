@@ -18,6 +18,7 @@ RETRYABLE_ERRORS = frozenset(
     {ErrorKind.TIMEOUT, ErrorKind.DNS, ErrorKind.CONNECT, ErrorKind.TLS, ErrorKind.PROTOCOL}
 )
 RETRYABLE_STATUSES = frozenset({408, 425, 429})
+CALLBACK_RULE = 'A timer\'s callback must answer 200 with {"ok": true}.'
 MAX_SNIPPET_LENGTH = 2048
 MAX_RETRY_AFTER_SECONDS = timedelta(days=1).total_seconds()
 # Ten years, up to three of them leap years.
@@ -90,11 +91,10 @@ def _judge_status(response: Responded, now: datetime) -> Verdict:
     meta = _build_response_meta(response)
     if 200 <= response.status < 300:
         return Success(meta)
-    return _fail_by_status(response, meta, now)
+    return _fail_by_status(response, meta, f"The target answered with status {response.status}.", now)
 
 
-def _fail_by_status(response: Responded, meta: dict[str, Any], now: datetime) -> Failure:
-    message = f"The target answered with status {response.status}."
+def _fail_by_status(response: Responded, meta: dict[str, Any], message: str, now: datetime) -> Failure:
     meta |= _build_error(
         ErrorKind.HTTP_STATUS, message, {"status": response.status}, response.timings.total_ms
     )
@@ -109,7 +109,8 @@ def _judge_callback(response: Responded, now: datetime) -> Verdict:
     retried."""
     meta = _build_response_meta(response)
     if response.status != 200:
-        failure = _fail_by_status(response, meta, now)
+        message = f"The callback answered with status {response.status}. {CALLBACK_RULE}"
+        failure = _fail_by_status(response, meta, message, now)
         final = 400 <= response.status < 500 and response.status not in RETRYABLE_STATUSES
         return Failure(failure.meta, retryable=not final, retry_after=failure.retry_after)
     answer = _parse_answer(response.body)
@@ -118,7 +119,7 @@ def _judge_callback(response: Responded, now: datetime) -> Verdict:
     message = (
         'The callback answered {"ok": false}.'
         if answer.get("ok") is False
-        else 'The callback gave no {"ok": …}.'
+        else f"The callback answered with status 200, but with another body. {CALLBACK_RULE}"
     )
     meta |= _build_error(ErrorKind.REJECTED, message, {}, response.timings.total_ms)
     return Failure(

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestration.outcome_rules import (
+    CALLBACK_RULE,
     MAX_DELAY,
     Failure,
     RetryTerms,
@@ -69,7 +70,20 @@ def test_an_ok_is_a_success(body: Any) -> None:
     ids=lambda body: str(body)[:20],
 )
 def test_an_unclear_answer_is_retried_by_the_policy(body: Any) -> None:
-    assert judge_failure(body).requested_at is None
+    failure = judge_failure(body)
+    assert failure.requested_at is None
+    assert failure.meta["errorMeta"]["message"] == (
+        f"The callback answered with status 200, but with another body. {CALLBACK_RULE}"
+    )
+
+
+@pytest.mark.parametrize("status", [201, 204, 302, 404, 429, 500])
+def test_the_error_of_another_status_says_what_a_callback_must_answer(status: int) -> None:
+    judged = judge(ResponseContract.CALLBACK, build_response(status=status), NOON)
+    assert judged.meta["errorMeta"]["message"] == (
+        f"The callback answered with status {status}. "
+        'A timer\'s callback must answer 200 with {"ok": true}.'
+    )
 
 
 @given(st.binary(max_size=200))
