@@ -86,6 +86,8 @@ class Client:
         self._session = session or requests.Session()
         self._sleep = sleep
         self._key = api_key
+        # Whether the last response is that of an earlier request with the same idempotency key, which was not a retry.
+        self.is_repeat = False
 
     def __enter__(self) -> Self:
         return self
@@ -286,6 +288,7 @@ class Client:
             if busy and not last:
                 self._sleep(_backoff_seconds(attempt, response.headers.get("Retry-After")))
                 continue
+            self.is_repeat = attempt == 0 and response.headers.get("Idempotent-Replayed") == "true"
             return _raise_for_problem(response)
         raise AssertionError("the last attempt returns or raises")
 

@@ -37,6 +37,9 @@ Options = Mapping[str, Any]
 
 UNAUTHORIZED = 401
 EXIT_REFUSED, EXIT_USAGE, EXIT_UNREACHABLE = 1, 2, 3
+UNFINISHED = ("Scheduled", "Running")
+# The argument of client commands that stands for the newest call.
+LAST = "last"
 STATUS_COLORS = {
     "Scheduled": "cyan",
     "Running": "yellow",
@@ -92,6 +95,16 @@ class ApiCommand(BaseCommand):
     def run(self, client: Client, options: Options) -> None:
         raise NotImplementedError
 
+    def exit_unless_succeeded(self, call: Json, waited: timedelta) -> None:
+        """Exit with 1 unless the awaited call succeeded. Say so on standard error if it has not finished."""
+        if call["status"] in UNFINISHED:
+            self.stderr.write(
+                f"Still {call['status']} after {waited.total_seconds():g} s; follow it with"
+                f" `manage.py call {call['serviceCallId']} --watch`."
+            )
+        if call["status"] != "Succeeded":
+            raise SystemExit(EXIT_REFUSED)
+
     def describe(self, error: ApiError) -> str:
         """Return the refusal with the arguments of the command instead of the members of the request."""
         if not error.errors:
@@ -121,12 +134,14 @@ class EachCallCommand(ApiCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)
-        parser.add_argument("id", nargs="+", type=parse_call_id)
+        add_id_argument(parser, nargs="+")
 
     def run(self, client: Client, options: Options) -> None:
         calls, any_refused = [], False
+        # Resolved before the first one is replayed, because its replay is newer.
+        service_call_ids = [resolve_call_id(client, text) for text in options["id"]]
         try:
-            for service_call_id in options["id"]:
+            for service_call_id in service_call_ids:
                 try:
                     call, result = self.run_for_call(client, service_call_id, options)
                 except ApiError as error:
@@ -149,8 +164,23 @@ class EachCallCommand(ApiCommand):
         raise NotImplementedError
 
 
-def parse_call_id(text: str) -> str:
-    return parse_id_argument(text, "a call id. `manage.py calls` lists them")
+def add_id_argument(parser: CommandParser, *, nargs: str | None = None) -> None:
+    parser.add_argument(
+        "id", nargs=nargs, type=_parse_call_id, help=f"call id, or {LAST!r} for the newest call"
+    )
+
+
+def resolve_call_id(client: Client, text: str) -> str:
+    """Return the id that the argument stands for. Raise CommandError if it is that of the newest call and there is none."""
+    if text != LAST:
+        return text
+    for call in client.list(limit=1, max_items=1):
+        return str(call["serviceCallId"])
+    raise CommandError("There are no calls yet.", returncode=EXIT_REFUSED)
+
+
+def _parse_call_id(text: str) -> str:
+    return text if text == LAST else parse_id_argument(text, "a call id. `manage.py calls` lists them")
 
 
 def parse_id_argument(text: str, expected: str) -> str:

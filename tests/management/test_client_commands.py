@@ -149,6 +149,33 @@ def test_the_newest_call_can_be_shown_without_its_id(run: Run) -> None:
     assert json.loads(run("call", "last", "--json"))["serviceCallId"] == newest
 
 
+def test_the_newest_call_can_be_canceled_and_replayed_without_its_id(run: Run) -> None:
+    for command in ("cancel", "replay"):
+        with pytest.raises(CommandError, match="There are no calls yet"):
+            run(command, "last")
+    older, newest = (submit(run, "--in", "1h")["serviceCallId"] for _ in "ab")
+    assert run("cancel", "last").startswith(f"{newest}  Canceled")
+    # Both names are resolved before the first replay, which is then the newest call.
+    first, second = json.loads(run("replay", "last", "last", "--json"))
+    assert first["replayOf"] == newest
+    assert second["serviceCallId"] == first["serviceCallId"]
+    assert json.loads(run("call", older, "--json"))["status"] == "Scheduled"
+
+
+def test_a_repeated_idempotency_key_is_mentioned(run: Run) -> None:
+    message = "This idempotency key was used before: this is its call."
+    calls, errors = [], []
+    for _ in "ab":
+        error = StringIO()
+        arguments = ("submit", "greet", "POST", "http://target.test/", "--in=1h", "--json")
+        calls.append(json.loads(run(*arguments, "--idempotency-key=k", stderr=error)))
+        errors.append(error.getvalue().strip())
+    assert calls[0] == calls[1]
+    assert errors == ["", message]
+    with pytest.raises(CommandError, match="--idempotency-key must be new"):
+        submit(run, "--idempotency-key=k", "--tag=other")
+
+
 def test_an_unreachable_service_exits_with_3(run: Run) -> None:
     with pytest.raises(CommandError) as broken:
         run("cancel", NOBODY, url="http://127.0.0.1:9")
@@ -268,10 +295,21 @@ def test_a_missing_tenant_or_key_exits_with_2(run: Run, missing: str) -> None:
     assert error.value.returncode == 2
 
 
-def test_waiting_for_a_call_that_does_not_succeed_exits_with_1(run: Run) -> None:
-    with pytest.raises(SystemExit) as ended:
-        run("submit", "greet", "GET", "http://target.test/", "--in", "1h", "--wait", "0.1s")
-    assert ended.value.code == 1
+def test_waiting_for_a_call_that_does_not_finish_exits_with_1_and_says_how_to_follow_it(run: Run) -> None:
+    _, submitted = run.refused("submit", "greet", "GET", "http://target.test/", "--in=1h", "--wait=0.1s")
+    call_id = json.loads(run("call", "last", "--json"))["serviceCallId"]
+    _, watched = run.refused("call", call_id, "--watch=0.1s")
+    for message in (submitted, watched):
+        assert (
+            message.strip()
+            == f"Still Scheduled after 0.1 s; follow it with `manage.py call {call_id} --watch`."
+        )
+
+
+def test_waiting_for_a_call_that_has_ended_without_success_exits_with_1_silently(run: Run) -> None:
+    out, message = run.refused("call", create_canceled_call(run), "--watch=5s")
+    assert "Canceled" in out
+    assert message == ""
 
 
 def test_tenants_and_keys_are_managed_in_the_database(run: Run) -> None:

@@ -2,19 +2,18 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from django.core.management.base import CommandError, CommandParser
+from django.core.management.base import CommandParser
 
 from eventservice.client import Client, Json
 from eventservice.management.terminal import (
-    EXIT_REFUSED,
     ApiCommand,
     Options,
+    add_id_argument,
     format_outcome,
-    parse_call_id,
     parse_positive_duration,
+    resolve_call_id,
 )
 
-LAST = "last"
 DISPLAYED_FIELDS = (
     "serviceCallId", "name", "status", "submittedAt", "dueAt", "startedAt", "finishedAt", "attempts", "tags",
     "correlationId", "replayOf", "requestSpec", "retryPolicy", "outcome",
@@ -26,7 +25,7 @@ class Command(ApiCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)
-        parser.add_argument("id", type=_parse_id_or_last, help=f"call id, or {LAST!r} for the newest call")
+        add_id_argument(parser)
         parser.add_argument(
             "--watch",
             type=parse_positive_duration,
@@ -37,17 +36,15 @@ class Command(ApiCommand):
         )
 
     def run(self, client: Client, options: Options) -> None:
-        wait, call_id = options["watch"], options["id"]
-        if call_id == LAST:
-            call_id = _find_newest_call(client)
+        wait, call_id = options["watch"], resolve_call_id(client, options["id"])
         call = client.wait(call_id, wait.total_seconds()) if wait else client.get(call_id)
         events, executions = list(client.events(call_id)), list(client.executions(call_id))
         if self.terminal.as_json:
             self.terminal.json({**call, "executions": executions, "events": events})
         else:
             self._show(call, executions, events)
-        if wait and call["status"] != "Succeeded":
-            raise SystemExit(EXIT_REFUSED)
+        if wait:
+            self.exit_unless_succeeded(call, wait)
 
     def _show(self, call: Json, executions: list[Json], events: list[Json]) -> None:
         fields = {name: call[name] for name in DISPLAYED_FIELDS}
@@ -63,16 +60,6 @@ class Command(ApiCommand):
         self.terminal.blank()
         timeline = [(event["seq"], event["occurredAt"], event["type"]) for event in events]
         self.terminal.table(("seq", "at", "event"), timeline, empty="The events were deleted by retention.")
-
-
-def _parse_id_or_last(text: str) -> str:
-    return text if text == LAST else parse_call_id(text)
-
-
-def _find_newest_call(client: Client) -> str:
-    for call in client.list(limit=1, max_items=1):
-        return str(call["serviceCallId"])
-    raise CommandError("There are no calls yet.", returncode=EXIT_REFUSED)
 
 
 def _format_result(attempt: Json) -> str:

@@ -7,7 +7,6 @@ from django.core.management.base import CommandError, CommandParser
 
 from eventservice.client import Client
 from eventservice.management.terminal import (
-    EXIT_REFUSED,
     ApiCommand,
     Options,
     format_outcome,
@@ -30,6 +29,7 @@ class Command(ApiCommand):
         "/retryPolicy/maxInterval": "--max-delay",
         "/timeoutSeconds": "--timeout",
         "/headers/Idempotency-Key": "--idempotency-key",
+        "/idempotencyKey": "--idempotency-key",
     }
     help = 'Submit a service call: submit greet POST https://example.com/hello --body \'{"name": "Ada"}\' --in 90s'
 
@@ -54,7 +54,9 @@ class Command(ApiCommand):
         parser.add_argument(
             "--timeout", type=parse_positive_duration, metavar="30s", help="timeout of each attempt"
         )
-        parser.add_argument("--idempotency-key")
+        parser.add_argument(
+            "--idempotency-key", help="a repeated submission with the same key returns the call of the first"
+        )
         parser.add_argument(
             "--wait",
             type=parse_positive_duration,
@@ -72,6 +74,8 @@ class Command(ApiCommand):
             idempotency_key=options["idempotency_key"],
             **_build_options(options),
         )
+        if client.is_repeat:
+            self.stderr.write("This idempotency key was used before: this is its call.")
         if options["wait"]:
             call = client.wait(call["serviceCallId"], options["wait"].total_seconds())
         if self.terminal.as_json:
@@ -81,8 +85,8 @@ class Command(ApiCommand):
             self.terminal.pairs(
                 {**{name: call[name] for name in fields}, "outcome": format_outcome(call["outcome"])}
             )
-        if options["wait"] and call["status"] != "Succeeded":
-            raise SystemExit(EXIT_REFUSED)
+        if options["wait"]:
+            self.exit_unless_succeeded(call, options["wait"])
 
 
 def _build_options(options: Options) -> dict[str, object]:
