@@ -176,6 +176,9 @@ class _JsonSchema(GenerateJsonSchema):
     def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
         return _omit(super().model_schema(schema), "title")
 
+    def typed_dict_schema(self, schema: core_schema.TypedDictSchema) -> JsonSchemaValue:
+        return _omit(super().typed_dict_schema(schema), "title")
+
     def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
         """Omit null as the default: it stands for a default that the description names."""
         result = super().default_schema(schema)

@@ -6,11 +6,16 @@ import json
 import re
 from typing import Any
 
+import jsonschema  # type: ignore[import-untyped]
 import pytest
 
 from eventservice.api.formats import parse_duration
 from eventservice.tenants.directory import update_tenant
+from orchestration.models import ServiceCall
+from orchestration.outcome_rules import build_interrupted_meta, judge
 from tests.api.conftest import Api, build_submission
+from tests.conftest import NOON
+from tests.orchestration.support import build_error, build_response
 
 pytestmark = pytest.mark.django_db
 
@@ -76,6 +81,26 @@ def test_response_headers_are_as_described(acme: Api, document: Any) -> None:
         assert sure <= here <= set(described), (method, template, answer.status_code)
         came |= here
     assert came == set(headers)
+
+
+METAS = {
+    "a success": judge("status", build_response(headers={"X-A": "1"}), NOON).meta,
+    "an error status": judge("status", build_response(status=503), NOON).meta,
+    "no response": judge("status", build_error(), NOON).meta,
+    "an interrupted attempt": build_interrupted_meta("Its process ended."),
+}
+
+
+@pytest.mark.parametrize("meta", METAS.values(), ids=METAS)
+def test_an_outcome_is_shown_as_stored_and_as_described(acme: Api, document: Any, meta: Any) -> None:
+    call = acme.submit()["serviceCallId"]
+    ServiceCall.objects.for_tenant(acme.tenant.tenant_id).update(outcome_meta=meta)
+    shown = acme.get(f"/service-calls/{call}").json()["outcome"]
+    assert shown == meta
+    jsonschema.validate(shown, {**document, "$ref": "#/components/schemas/Outcome"})
+    (listed,) = acme.get("/service-calls").json()["items"]
+    summary = {**document, "$ref": "#/components/schemas/OutcomeSummary"}
+    jsonschema.validate(listed["outcome"], summary)
 
 
 @pytest.mark.parametrize("key", ["k", "x" * 255, "x" * 256, "", "a b", "é", "a\n"])

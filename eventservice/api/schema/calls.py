@@ -5,9 +5,10 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import Field, RootModel
+from typing_extensions import TypedDict  # the one that pydantic takes before Python 3.12
 
 from eventservice.api.formats import format_duration
 from eventservice.api.schema.base import Page, ResponseModel
@@ -17,6 +18,7 @@ from execution.models import HttpExecution
 from execution.outcome import ErrorKind
 from execution.redaction import mask_headers, mask_query, mask_stored_headers
 from orchestration.commands import RequestSpec, SubmitServiceCall
+from orchestration.outcome_rules import MAX_SNIPPET_LENGTH
 from orchestration.queries.calls import CallDetails, CallSummary
 from orchestration.retries import RetryPolicy
 from orchestration.states import FAVORITE, Delivery, ResponseContract, Status
@@ -75,6 +77,27 @@ class CallTimerSchema(ResponseModel):
         return cls(state=TimerState(timer.state), due_at=timer.due_at, reached_at=timer.reached_at)
 
 
+class ResponseMetaSchema(TypedDict):
+    status: int
+    headers: Annotated[dict[str, str], Field(description="The values of secret headers are masked.")]
+    bodySnippet: Annotated[
+        str, Field(description=f"The beginning of the body, up to {MAX_SNIPPET_LENGTH} bytes.")
+    ]
+    latencyMs: float
+
+
+class ErrorMetaSchema(TypedDict):
+    kind: ErrorKind
+    message: str
+    details: dict[str, Any]
+    latencyMs: float | None
+
+
+class OutcomeSchema(TypedDict, total=False):
+    responseMeta: Annotated[ResponseMetaSchema, Field(description="Present if a response arrived.")]
+    errorMeta: Annotated[ErrorMetaSchema, Field(description="Present if the attempt was no success.")]
+
+
 class OutcomeSummarySchema(ResponseModel):
     status: int | None = Field(description="The status code of the response, if there was one.")
     error_kind: ErrorKind | None
@@ -122,7 +145,9 @@ class AttemptSchema(ResponseModel):
     finished_at: UtcTime | None
     request: AttemptRequestSchema
     response: AttemptResponseSchema | None
-    error: AttemptErrorSchema | None
+    error: AttemptErrorSchema | None = Field(
+        description="Why no response arrived. Null if one did, even one with an error status."
+    )
     latency_ms: float | None
     phases: dict[Literal["dnsMs", "connectMs", "tlsMs", "firstByteMs"], float] | None = Field(
         description="Where that time went, by phase: `dnsMs`, `connectMs` and `tlsMs` are lengths, `firstByteMs` counts "
@@ -228,7 +253,7 @@ class ServiceCallSchema(CallSchema):
     """A call with its timer and its last attempt."""
 
     request_spec: RequestSpecSchema
-    outcome: dict[str, Any] | None = Field(
+    outcome: OutcomeSchema | None = Field(
         description="The result of the last attempt: `responseMeta`, `errorMeta` or both."
     )
     idempotency_key: str | None
@@ -247,7 +272,7 @@ class ServiceCallSchema(CallSchema):
         return cls(
             **_read_common_members(call),
             request_spec=RequestSpecSchema.from_stored(call.request_spec),
-            outcome=call.outcome_meta,
+            outcome=cast(OutcomeSchema | None, call.outcome_meta),  # validated here
             idempotency_key=call.idempotency_key,
             retry_policy=RetryPolicySchema.from_stored(call.retry_policy),
             timeout_seconds=call.timeout_seconds,
