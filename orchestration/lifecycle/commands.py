@@ -51,7 +51,7 @@ def reschedule(tenant_id: uuid.UUID, service_call_id: uuid.UUID, due_at: datetim
     """Give a Scheduled call another due time; None means now."""
     with transaction.atomic():
         row = lock_call_and_timer(tenant_id, service_call_id)
-        require_status(row, Status.SCHEDULED, "be rescheduled")
+        require_status(row, Status.SCHEDULED, "be run now" if due_at is None else "be rescheduled")
         now = db_now()
         due_at = due_at or now
         rearm([(tenant_id, service_call_id, due_at)])

@@ -299,7 +299,9 @@ def test_what_cannot_be_canceled_says_what_can(acme: Api) -> None:
     acme.post(f"{path}/cancel")
     for action, allowed in (
         ("cancel", "be canceled: it must be Scheduled or Running."),
-        ("run-now", "be rescheduled: it must be Scheduled."),
+        ("run-now", "be run now: it must be Scheduled."),
     ):
         detail = acme.post(f"{path}/{action}").json()["detail"]
         assert detail == f"A call that is Canceled cannot {allowed}"
+    detail = acme("PATCH", path, {"dueAt": "2031-01-01T00:00:00Z"}).json()["detail"]
+    assert detail == "A call that is Canceled cannot be rescheduled: it must be Scheduled."
