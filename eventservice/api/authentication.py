@@ -71,7 +71,9 @@ class ApiKeyAuthentication(SessionAuthentication):
         if not header:
             return _from_session(super().authenticate(request))
         scheme, _, text = header.partition(b" ")
-        principal = find_principal(text.strip().decode("latin-1")) if scheme.lower() == b"bearer" else None
+        if scheme.lower() != b"bearer" or not text.strip():
+            raise AuthenticationFailed("Send `Authorization: Bearer es_…`.")
+        principal = find_principal(text.strip().decode("latin-1"))
         if principal is None:
             raise AuthenticationFailed("The API key is not valid: it is unknown, expired or revoked.")
         return principal, None

@@ -7,6 +7,7 @@ in the middleware, for unreadable requests, and for /readyz and /metrics.
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from django.views.defaults import bad_request
 from rest_framework.exceptions import APIException, MethodNotAllowed, PermissionDenied
 
 from eventservice.api.correlation import HEADER, get_correlation_id
+from eventservice.api.formats import parse_uuid
 from eventservice.db.errors import explain_error, find_trouble, is_outcome_unknown
 from eventservice.kernel.errors import Conflict, DomainError, NotFound
 from eventservice.kernel.ids import new_id
@@ -39,6 +41,8 @@ SECURITY_HEADERS = {
     "Referrer-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
 }
+TENANT_IN_PATH = re.compile(r"/api/v1/tenants/([^/]+)")
+TENANT_IS_NO_ID = "The tenant must be an id (a UUID) in addresses, not a name. GET /api/v1/tenants lists it for the key that you use."
 # Programs call these. Elsewhere a browser gets a page.
 MACHINE_PATHS = ("/api/", "/livez", "/readyz", "/metrics")
 
@@ -241,10 +245,19 @@ def _convert_api_exception(raised: APIException) -> Problem:
     )
 
 
-def _build_problem(status: int) -> Problem:
+def _build_problem(status: int, detail: str | None = None) -> Problem:
     return Problem(
-        status, CODES.get(status, CODES[400 if status < 500 else 500]), DETAILS.get(status, DETAILS[400])
+        status,
+        CODES.get(status, CODES[400 if status < 500 else 500]),
+        detail or DETAILS.get(status, DETAILS[400]),
     )
+
+
+def _explain_path(path: str, status: int) -> str | None:
+    """Return what is wrong with a path that was not found, as far as its form shows it: it is the same whether there is a
+    tenant of that name or not."""
+    tenant = TENANT_IN_PATH.match(path) if status == 404 else None
+    return TENANT_IS_NO_ID if tenant and parse_uuid(tenant[1]) is None else None
 
 
 def refuse_unreadable(status: int) -> HttpResponse:
@@ -275,7 +288,10 @@ class ProblemMiddleware:
             or not is_for_machines(request)
         ):
             return response
-        problem = build_problem_response(_build_problem(response.status_code), get_correlation_id(request))
+        problem = build_problem_response(
+            _build_problem(response.status_code, _explain_path(request.path, response.status_code)),
+            get_correlation_id(request),
+        )
         for kept in ("Allow", "Retry-After"):
             if kept in response:
                 problem[kept] = response[kept]

@@ -41,6 +41,14 @@ def test_a_request_without_a_valid_key_is_refused(acme: Api, header: str) -> Non
     assert response.json()["code"] == "not_authenticated"
 
 
+@pytest.mark.parametrize("form", ["{}", "Token {}", "Basic {}", "Bearer", "Bearer:{}"])
+def test_a_header_without_bearer_is_told_its_form(acme: Api, form: str) -> None:
+    response = acme.get("/service-calls", headers={"Authorization": form.format(acme.key)})
+    assert response.status_code == 401
+    assert response.json()["detail"] == "Send `Authorization: Bearer es_…`."
+    assert acme.key not in response.content.decode()
+
+
 def test_a_key_with_a_wrong_secret_is_refused(acme: Api) -> None:
     wrong = acme.key[:-1] + ("a" if acme.key[-1] != "a" else "b")
     assert acme.get("/service-calls", headers={"Authorization": f"Bearer {wrong}"}).status_code == 401

@@ -99,3 +99,20 @@ def test_options_names_the_methods_of_each_endpoint(acme: Api, operator: Api) ->
 
 def test_options_of_the_interactive_docs_need_no_key(db: None) -> None:
     assert Client().options("/api/v1/docs").status_code == 204
+
+
+@pytest.mark.parametrize("rest", ["", "/service-calls", "/timers/create", "/no/such/path"])
+def test_the_name_of_a_tenant_in_a_path_is_told_to_be_no_id(acme: Api, intruder: Api, rest: str) -> None:
+    details = [
+        api.get(f"/api/v1/tenants/{name}{rest}").json()["detail"]
+        for api in (acme, intruder)
+        for name in ("acme", "intruder", "nobody", acme.tenant.tenant_id.hex)
+    ]
+    assert set(details) == {
+        "The tenant must be an id (a UUID) in addresses, not a name. GET /api/v1/tenants lists it for the key that you use."
+    }
+
+
+def test_other_unknown_paths_are_not_explained(acme: Api) -> None:
+    for path in ("/api/v1/nothing", "/api/v1/tenants/", f"{acme.root}/nothing", "/api/v1/tenant/acme"):
+        assert acme.get(path).json()["detail"] == "Nothing was found at this address.", path
