@@ -27,6 +27,8 @@ ENGINE_POINTS = {
     "reap.committed": 1,
     "resolve.before_commit": 1,
 }
+# The dispatchers' logs are where the test reads what was published.
+PUBLISHED_AS_JSON = {"LOG_FORMAT": "json", "PUBLISHERS": "log"}
 DISPATCHER_POINTS = {"dispatch.read": 20, "dispatch.published": 10}
 AT_RANDOM = "at random"
 # A process that has not reached its fault point by then is killed all the same.
@@ -100,7 +102,7 @@ class Storm:
         self.target: RecordingTarget = self.harness.start_target()
         engine = Victim(lambda faults: self.harness.start_engine(faults, **LEASE), ENGINE_POINTS, self.rng)
         other = Victim(lambda faults: self.harness.start_engine(faults, **LEASE), ENGINE_POINTS, self.rng)
-        dispatcher = Victim(lambda faults: self.harness.start_dispatcher(faults), DISPATCHER_POINTS, self.rng)
+        dispatcher = Victim(lambda faults: self.harness.start_dispatcher(faults, **PUBLISHED_AS_JSON), DISPATCHER_POINTS, self.rng)
         self.victims = [engine, other, dispatcher]
 
     def rage(self) -> None:
@@ -118,7 +120,7 @@ class Storm:
         for victim in self.victims:
             if victim.program:
                 victim.program.kill()
-        return [self.harness.start_engine(**LEASE), self.harness.start_dispatcher()]
+        return [self.harness.start_engine(**LEASE), self.harness.start_dispatcher(**PUBLISHED_AS_JSON)]
 
     def _submit_up_to(self, number: int) -> None:
         missing = min(number, self.calls) - len(self.accepted)
