@@ -102,7 +102,11 @@ class Storm:
         self.target: RecordingTarget = self.harness.start_target()
         engine = Victim(lambda faults: self.harness.start_engine(faults, **LEASE), ENGINE_POINTS, self.rng)
         other = Victim(lambda faults: self.harness.start_engine(faults, **LEASE), ENGINE_POINTS, self.rng)
-        dispatcher = Victim(lambda faults: self.harness.start_dispatcher(faults, **PUBLISHED_AS_JSON), DISPATCHER_POINTS, self.rng)
+        dispatcher = Victim(
+            lambda faults: self.harness.start_dispatcher(faults, **PUBLISHED_AS_JSON),
+            DISPATCHER_POINTS,
+            self.rng,
+        )
         self.victims = [engine, other, dispatcher]
 
     def rage(self) -> None:
