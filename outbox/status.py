@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import NamedTuple
@@ -60,8 +61,12 @@ def get_status(max_counted: int = MAX_COUNTED) -> OutboxStatus:
     waiting = OutboxEvent.across_tenants.filter(WAITING)
     pending = WebhookDelivery.across_tenants.filter(state=DeliveryState.PENDING)
     parked = _count_parked(max_counted)
-    owned = OutboxPartition.objects.filter(lease_until__gte=now).values_list("owner_id").annotate(Count("pk"))
-    partitions_by_owner = {owner: count for owner, count in owned if owner is not None}
+    partitions = list_partitions()
+    partitions_by_owner = Counter(
+        partition.owner_id
+        for partition in partitions
+        if partition.owner_id is not None and partition.lease_until and partition.lease_until >= now
+    )
     heads, _ = read_heads(range(PARTITIONS), 1)
     return OutboxStatus(
         unpublished=waiting[: max_counted + 1].count(),
@@ -69,7 +74,7 @@ def get_status(max_counted: int = MAX_COUNTED) -> OutboxStatus:
         parked=parked.parked,
         waiting_behind_parked=parked.held,
         partitions_by_owner=partitions_by_owner,
-        unowned_partitions=OutboxPartition.objects.count() - sum(partitions_by_owner.values()),
+        unowned_partitions=len(partitions) - partitions_by_owner.total(),
         pending_deliveries=pending[: max_counted + 1].count(),
     )
 

@@ -20,13 +20,16 @@ from eventservice.operators.health import (
     OVERDUE,
     ClusterState,
     check_cluster,
+    check_outbox_lag,
     check_overdue,
+    check_parked_events,
     read_cluster,
     select_problems,
 )
 from eventservice.runtime.models import Slot
 from eventservice.tenants.directory import get_max_shards, list_all_namespaces
 from outbox.models import OutboxPartition
+from outbox.status import get_status as get_outbox_status
 from timers.models import Node, NodeRole
 from timers.operator_views import Backlog, ShardFilter, ShardState, list_shard_states, measure_backlog
 
@@ -54,10 +57,13 @@ class ClusterPage(ConsoleView):
         rows = list_shard_states(listed, now, after, SHARDS_PER_PAGE + 1) if listed else []
         namespaces = list_all_namespaces(MAX_NAMESPACES + 1)
         overdue = check_overdue(waiting.overdue, oldest)
+        outbox = get_outbox_status(MAX_COUNTED)
         context = {
             "now": now,
             "cluster": cluster,
-            "problems": select_problems([*check_cluster(cluster), overdue]),
+            "problems": select_problems(
+                [*check_cluster(cluster), overdue, check_outbox_lag(outbox), check_parked_events(outbox)]
+            ),
             "backlog": waiting,
             "oldest_overdue": oldest,
             "overdue_severity": overdue.severity,

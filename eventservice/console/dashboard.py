@@ -250,6 +250,9 @@ def _build_lateness_tile(query: DashboardQuery, slices: Sequence[ChartSlice]) ->
 
 def _build_outbox_tile(query: DashboardQuery, outbox: OutboxStatus) -> Tile:
     lag, note = NOTHING, "across all tenants" if query.tenant_id else "all published"
+    unpublishable = outbox.parked + outbox.waiting_behind_parked
+    if unpublishable:
+        note = f"no others wait; {format_capped(unpublishable)} parked or held"
     if outbox.unpublished:
         lag, note = format_duration(outbox.lag), f"{format_capped(outbox.unpublished)} unpublished"
     return Tile("Event lag", lag, note, reverse("console:events"), OUTBOX_LAG.rate(outbox.lag))

@@ -148,7 +148,7 @@ def diagnose(cluster: ClusterState, pulse: LiveCounts, outbox: OutboxStatus) -> 
     """Return every finding on the running system, also those that are OK."""
     return [
         *check_cluster(cluster),
-        check_stuck_shards(cluster.now),
+        check_stuck_shards(cluster),
         check_overdue(pulse.overdue, pulse.oldest_overdue),
         check_lost_calls(pulse.lost_count),
         check_outbox_lag(outbox),
@@ -224,11 +224,12 @@ def _check_versions(cluster: ClusterState) -> Iterator[Finding]:
 
 
 def _describe_takeover(node: Node, cluster: ClusterState) -> str:
-    if node.role == NodeRole.DISPATCHER:
+    if node.role == NodeRole.DISPATCHER and cluster.dispatchers:
         return "Another dispatcher takes over its partitions. An engine removes it from this list."
-    if cluster.engines:
+    if node.role != NodeRole.DISPATCHER and cluster.engines:
         return "Another engine takes over its shards and calls within seconds."
-    return "No other engine is running to take over its calls."
+    frozen = format_duration(timedelta(seconds=settings.FROZEN_SECONDS))
+    return f"If it is frozen, its cluster replaces it within {frozen}; otherwise restart the cluster."
 
 
 def _check_owners(cluster: ClusterState) -> Iterator[Finding]:
@@ -255,8 +256,12 @@ def _check_chains(cluster: ClusterState) -> Iterator[Finding]:
             )
 
 
-def check_stuck_shards(now: datetime) -> Finding:
-    """Report shards that nobody owns although their timers are overdue."""
+def check_stuck_shards(cluster: ClusterState) -> Finding:
+    """Report shards that nobody owns although their timers are overdue and engines are running."""
+    if not cluster.engines:
+        # It is no trouble of the shards, and `check_role` says what to do.
+        return Finding("stuck_shards", Severity.OK, "Not checked, because no engine is running.")
+    now = cluster.now
     stuck = list_stuck_shards(now - OVERDUE.warning, now)
     if not stuck:
         return Finding("stuck_shards", Severity.OK, "No shard is stuck.")

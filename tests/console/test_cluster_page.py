@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from django.conf import settings
 from django.test import Client
 
 from eventservice.console.cluster import format_ranges
@@ -14,7 +15,7 @@ from eventservice.runtime.models import Slot
 from eventservice.tenants.directory import declare_namespace
 from eventservice.tenants.models import Tenant
 from outbox.models import OutboxPartition
-from tests.factories import ServiceCallFactory, TimerFactory
+from tests.factories import OutboxEventFactory, ServiceCallFactory, TimerFactory
 from timers.models import Node, NodeRole, TimerShard
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
@@ -59,13 +60,13 @@ def test_a_system_in_which_nothing_runs_says_what_to_start(viewer: Client) -> No
     assert "No engine is running" in page
     assert "No dispatcher is running" in page
     assert "<code>manage.py cluster</code>" in page
-    assert "All systems normal" not in page
+    assert "The cluster is healthy" not in page
 
 
 @pytest.mark.usefixtures("healthy")
 def test_a_healthy_system_is_reported_as_healthy(viewer: Client) -> None:
     page = get_page(viewer)
-    assert "All systems normal" in page
+    assert "The cluster is healthy" in page
     assert "engine-1" in page
     assert "4711" in page
     assert "60" in page
@@ -82,7 +83,21 @@ def test_a_silent_engine_without_a_replacement_is_reported(viewer: Client, at_no
     create_node(NodeRole.ENGINE, at_noon, -LEASE)
     page = get_page(viewer)
     assert "No engine is running" in page
-    assert "No other engine is running to take over its calls." in page
+    assert "No other engine" not in page
+    remedy = f"its cluster replaces it within {settings.FROZEN_SECONDS} s; otherwise restart the cluster."
+    assert remedy in page
+    Node.objects.update(role=NodeRole.DISPATCHER)
+    assert remedy in get_page(viewer)
+
+
+@pytest.mark.usefixtures("healthy")
+def test_the_cluster_is_not_called_healthy_while_events_are_parked(
+    viewer: Client, tenant: Tenant, at_noon: datetime
+) -> None:
+    OutboxEventFactory(tenant_id=tenant.pk, parked_at=at_noon, attempts=3)
+    page = get_page(viewer)
+    assert "1 event is parked" in page
+    assert "The cluster is healthy" not in page
 
 
 @pytest.mark.usefixtures("healthy")

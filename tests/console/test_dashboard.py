@@ -310,6 +310,7 @@ def test_a_role_without_a_node_is_a_problem(viewer: Client) -> None:
 def test_a_shard_is_stuck_if_nobody_owns_it_and_its_timers_are_overdue(
     viewer: Client, tenant: Tenant, lease: timedelta | None, owned: bool, stuck: bool
 ) -> None:
+    create_nodes("engine")
     TimerShard.objects.create(
         shard_id=7,
         owner_id=new_id() if owned else None,
@@ -319,6 +320,25 @@ def test_a_shard_is_stuck_if_nobody_owns_it_and_its_timers_are_overdue(
     call = ServiceCallFactory(tenant_id=tenant.pk, due_at=NOON - MINUTE)
     TimerFactory(tenant_id=tenant.pk, service_call_id=call.service_call_id, shard_id=7, due_at=call.due_at)
     assert ("1 shard is stuck" in get_page(viewer)) is stuck
+
+
+def test_no_shard_is_called_stuck_if_no_engine_is_running(viewer: Client, tenant: Tenant) -> None:
+    TimerShard.objects.create(shard_id=7)
+    call = ServiceCallFactory(tenant_id=tenant.pk, due_at=NOON - MINUTE)
+    TimerFactory(tenant_id=tenant.pk, service_call_id=call.service_call_id, shard_id=7, due_at=call.due_at)
+    page = get_page(viewer)
+    assert "No engine is running" in page
+    assert "stuck" not in page
+    assert "engines can reach the database" not in page
+
+
+def test_the_tile_of_events_counts_those_that_are_parked_and_held(viewer: Client, tenant: Tenant) -> None:
+    assert "all published" in get_page(viewer)
+    OutboxEventFactory(tenant_id=tenant.pk, parked_at=NOON, attempts=3)
+    OutboxEventFactory(tenant_id=tenant.pk, parked_at=NOON, attempts=0)
+    page = get_page(viewer)
+    assert "no others wait; 2 parked or held" in page
+    assert "all published" not in page
 
 
 def test_parked_events_and_calls_past_their_deadline_are_problems(viewer: Client, tenant: Tenant) -> None:
