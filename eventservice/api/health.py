@@ -12,7 +12,7 @@ from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_safe
 
 from eventservice.api.correlation import get_correlation_id
-from eventservice.api.problems import FieldError, Problem, build_problem_response
+from eventservice.api.problems import FieldError, Problem, build_problem_response, mark_as_logged
 from eventservice.db.errors import explain_error
 from eventservice.db.now import db_now
 from eventservice.kernel.logging import get_logger
@@ -32,26 +32,25 @@ def livez(request: HttpRequest) -> HttpResponse:
 @csrf_exempt
 @require_safe
 def readyz(request: HttpRequest) -> HttpResponse:
-    failures = _list_failures()
-    if failures:
-        errors = [FieldError(f"/checks/{name}", failure) for name, failure in failures.items()]
-        problem = Problem(
-            503, "not_ready", f"Not ready: {', '.join(failures)}.", errors, {"Retry-After": "2"}
-        )
-        return build_problem_response(problem, get_correlation_id(request))
-    return JsonResponse({"status": "ok", "checks": dict.fromkeys(CHECKS, "ok")})
+    cause = {}
+    try:
+        failures = _list_failures()
+    except (DatabaseError, InterfaceError) as error:
+        failures, cause = {"database": explain_error(error).text}, {"error": str(error)}
+    if not failures:
+        return JsonResponse({"status": "ok", "checks": dict.fromkeys(CHECKS, "ok")})
+    log.error("not_ready", checks=failures, **cause)
+    errors = [FieldError(f"/checks/{name}", failure) for name, failure in failures.items()]
+    problem = Problem(503, "not_ready", f"Not ready: {', '.join(failures)}.", errors, {"Retry-After": "2"})
+    return mark_as_logged(build_problem_response(problem, get_correlation_id(request)))
 
 
 def _list_failures() -> dict[str, str]:
-    """Return what is wrong, by the name of the check. If the database fails, nothing else is blamed."""
-    try:
-        failures = {name: failure for name, check in CHECKS.items() if (failure := check())}
-        if failures and not (writing := check_writing()).is_ok:
-            return {"database": writing.text}
-        return failures
-    except (DatabaseError, InterfaceError) as error:
-        log.warning("not_ready", error=str(error))
-        return {"database": explain_error(error).text}
+    """Return what is wrong, by the name of the check. If the database cannot be written to, nothing else is blamed."""
+    failures = {name: failure for name, check in CHECKS.items() if (failure := check())}
+    if failures and not (writing := check_writing()).is_ok:
+        return {"database": writing.text}
+    return failures
 
 
 def _check_database() -> str | None:

@@ -29,6 +29,7 @@ from eventservice.api.authentication import CHALLENGE, Scope, find_principal
 from eventservice.api.http_metrics import collect_http_metrics, list_web_processes
 from eventservice.api.problems import Problem, handle_exception
 from eventservice.api.process_metrics import collect_process_metrics
+from eventservice.db.now import db_now
 from eventservice.db.totals import read_totals
 from eventservice.kernel.ttl_cache import TTLCache
 from eventservice.tenants.directory import list_tenant_ids
@@ -37,7 +38,7 @@ from orchestration.events import EventType
 from orchestration.statistics.recent_sample import RecentStatistics, read_recent_statistics
 from outbox.dispatcher import TOTALS_PREFIX
 from outbox.status import get_status as get_outbox_status
-from timers.models import Node
+from timers.models import Node, NodeRole
 from timers.operator_views import count_shards_by_owner, list_nodes
 
 Labels = TypeVar("Labels", bound=tuple[str, ...])
@@ -94,8 +95,8 @@ class SystemCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         found = read_recent_statistics(list_tenant_ids(), WINDOW)
         yield from _collect_calls(found)
-        nodes = list_nodes()
-        yield from _collect_nodes(nodes)
+        now, nodes = db_now(), list_nodes()
+        yield from _collect_nodes([node for node in nodes if node.is_alive(now)])
         yield from _collect_outbox()
         yield from _collect_totals()
         yield from collect_http_metrics()
@@ -129,10 +130,11 @@ def _collect_calls(found: RecentStatistics) -> Iterator[Metric]:
 
 
 def _collect_nodes(live: Sequence[Node]) -> Iterator[Metric]:
-    roles: dict[tuple[str, ...], float] = {}
+    # A role that nobody has is 0 and not absent, so that an alert can compare it.
+    roles: dict[tuple[str, ...], float] = {(role.value,): 0.0 for role in NodeRole}
     for node in live:
-        roles[(node.role,)] = roles.get((node.role,), 0.0) + 1
-    yield _gauge("nodes", "Processes, by role.", roles, ("role",))
+        roles[(node.role,)] += 1
+    yield _gauge("nodes", "Live processes, by role.", roles, ("role",))
     in_flight = {(str(node.owner_id),): float(node.in_flight) for node in live}
     yield _gauge("in_flight", "Running attempts, by node.", in_flight, ("node",))
     owners = {(str(owner or "none"),): float(count) for owner, count in count_shards_by_owner().items()}

@@ -8,6 +8,7 @@ import socket
 import sys
 import time
 import urllib.request
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_pro
 
 from eventservice.api.http_metrics import BUCKETS
 from eventservice.api.process_metrics import read_process
+from eventservice.db.now import DbNow
 from eventservice.kernel.ids import new_id
 from eventservice.kernel.ttl_cache import clear_caches
 from execution.outcome import Errored, ErrorKind, Outcome, Responded, Timings
@@ -25,6 +27,7 @@ from orchestration.engine.attempt_totals import AttemptTotals
 from tests.api.conftest import Api
 from tests.outbox.support import RecordingPublisher, build_dispatcher, drain, store_run
 from tests.process_harness import ProcessHarness, harness, wait_until
+from timers.models import Node
 
 __all__ = ["harness"]
 
@@ -83,8 +86,38 @@ def test_the_text_is_valid_in_both_formats(client: Client) -> None:
 def test_every_metric_is_documented(client: Client) -> None:
     families = {family.name for family in parse_prometheus(client.get("/metrics").content.decode())}
     page = (settings.BASE_DIR / "docs/metrics.md").read_text()
-    documented = set(re.findall(r"^\| `(\w+?)(?:_total)?(?:\{|`)", page, re.MULTILINE))
+    documented = set(re.findall(r"^\| `(eventservice_\w+?)(?:_total)?(?:\{|`)", page, re.MULTILINE))
     assert {name.removesuffix("_total") for name in families} == documented
+
+
+@pytest.mark.django_db
+def test_alerts_use_metrics_that_exist(client: Client) -> None:
+    names = {
+        sample.name
+        for family in parse_prometheus(client.get("/metrics").content.decode())
+        for sample in family.samples
+    } | {family.name for family in parse_prometheus(client.get("/metrics").content.decode())}
+    page = (settings.BASE_DIR / "docs/metrics.md").read_text().partition("## Alerts")[2]
+    used = set(re.findall(r"eventservice_\w+", page))
+    assert len(used) > 5
+    assert {name.removesuffix("_count") for name in used} <= names
+    alerts = re.findall(r"alert: (\w+)", page)
+    assert alerts == re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)
+
+
+@pytest.mark.django_db
+def test_nodes_are_zero_without_a_live_process(client: Client) -> None:
+    def create(role: str, lease: timedelta) -> None:
+        Node.objects.create(
+            owner_id=new_id(), role=role, hostname="h", process_id=1, started_at=DbNow(), lease_until=DbNow(lease)
+        )  # fmt: skip
+
+    create("engine", timedelta(seconds=-1))  # killed, and no other engine has removed it
+    create("leaving", timedelta(seconds=8))
+    clear_caches()
+    found = read_samples(client.get("/metrics").content.decode())
+    nodes = {key[1]: value for key, value in found.items() if key[0] == "eventservice_nodes"}
+    assert nodes == {"engine": 0, "dispatcher": 0, "leaving": 1}
 
 
 def test_a_process_is_described() -> None:

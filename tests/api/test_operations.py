@@ -53,6 +53,16 @@ def test_it_is_ready_while_an_engine_is_alive(acme: Api) -> None:
     assert acme.get("/readyz").json() == {"status": "ok", "checks": dict.fromkeys(checks, "ok")}
 
 
+def test_a_refusal_is_logged_once_with_the_checks_that_failed(
+    acme: Api, caplog: pytest.LogCaptureFixture
+) -> None:
+    acme.get("/readyz")
+    (record,) = caplog.records
+    message: Any = record.msg
+    assert message["event"] == "not_ready"
+    assert message["checks"]["engine"].startswith("No engine is running")
+
+
 def test_it_is_not_ready_while_due_calls_are_not_started(acme: Api) -> None:
     join()
     due = {"tenant_id": acme.tenant.tenant_id, "status": "Scheduled"}
