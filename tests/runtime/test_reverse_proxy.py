@@ -130,7 +130,7 @@ def url(tmp_path: Path) -> Iterator[str]:
         )
     web, proxy = find_free_port(), find_free_port()
     write_certificate(tmp_path)
-    location = read_documented_location().replace("web.internal:8000", f"127.0.0.1:{web}")
+    location = read_documented_location().replace("127.0.0.1:8000", f"127.0.0.1:{web}")
     configuration = tmp_path / "nginx.conf"
     configuration.write_text(CONFIGURATION.format(folder=tmp_path, port=proxy, location=location))
     gunicorn = [
