@@ -191,11 +191,13 @@ class RequestForm(BodyForm):
         "A failed attempt is retried until this many were made. 1: no retries.",
         inputmode="numeric",
     )
-    initial_interval = _build_text_field("Initial delay", "Before the second attempt.")
-    backoff_multiplier = _build_text_field(
-        "Backoff factor", "From one delay to the next.", inputmode="decimal"
+    initial_interval = _build_text_field(
+        "Initial delay", "Limit of the random pause before the second attempt."
     )
-    max_interval = _build_text_field("Max delay", "Between two attempts.")
+    backoff_multiplier = _build_text_field(
+        "Backoff factor", "From one limit to the next.", inputmode="decimal"
+    )
+    max_interval = _build_text_field("Max delay", "Longest pause between two attempts.")
     max_attempts_duration = _build_text_field("Max duration", "Of all attempts. Empty: no limit.")
     namespace = _build_text_field("Namespace", f"Empty: {DEFAULT_NAMESPACE}.")
     delivery = _build_select(

@@ -98,7 +98,11 @@ def _run(look: Callable[[], Iterable[Finding]]) -> list[Finding]:
 
 
 def check_environment() -> Finding:
-    note = "" if settings.PRODUCTION else ": for one's own machine only, which calls can reach"
+    note = (
+        ""
+        if settings.PRODUCTION
+        else ": for a developer's machine only, because calls can reach its own servers"
+    )
     return check("environment", True, f"{settings.ENVIRONMENT}{note}")
 
 

@@ -44,12 +44,17 @@ class Command(ApiCommand):
         when.add_argument("--in", dest="delay", metavar="90s", help="delay from now")
         when.add_argument("--at", metavar="2026-03-01T12:00:00Z", help="due time")
         parser.add_argument("--tag", action="append", default=[])
-        parser.add_argument("--attempts", type=int, help="maximum number of attempts (default: 1)")
         parser.add_argument(
-            "--initial-delay", metavar="30s", help="longest delay before the second attempt (default: 30s)"
+            "--attempts", type=int, help="maximum number of attempts (default: 1; the console proposes 5)"
         )
         parser.add_argument(
-            "--max-delay", metavar="1h", help="longest delay between two attempts (default: 1h)"
+            "--initial-delay",
+            metavar="30s",
+            help="attempts are repeated after a random pause of up to this long, then up to twice, four times … as long"
+            " (default: 30s)",
+        )
+        parser.add_argument(
+            "--max-delay", metavar="1h", help="longest pause between two attempts (default: 1h)"
         )
         parser.add_argument(
             "--timeout", type=parse_positive_duration, metavar="30s", help="timeout of each attempt"
