@@ -126,9 +126,10 @@ def measure_api(client: PageClient, path: str, requests: int, depth: int) -> dic
 
 
 def sign_in(system: System, log: Path) -> dict[str, str]:
-    """Sign in as the operator, whose password `up` printed to the log, and return the headers of the session."""
-    password = re.search(r"^Password: (\S+)", log.read_text(), re.MULTILINE)
-    if password is None:
+    """Sign in as the user whose name and password `up` printed to the log, and return the headers of the session."""
+    # The first word is Operator in older versions.
+    credentials = re.search(r"^(?:User|Operator): (\S+)\nPassword: (\S+)", log.read_text(), re.MULTILINE)
+    if credentials is None:
         raise BenchmarkError("`up` printed no password")
     with closing(http.client.HTTPConnection("127.0.0.1", system.port, timeout=60)) as connection:
         connection.request("GET", "/login/")
@@ -136,8 +137,8 @@ def sign_in(system: System, log: Path) -> dict[str, str]:
         response.read()
         token = str(response.getheader("Set-Cookie")).partition("csrftoken=")[2].partition(";")[0]
         form = {
-            "username": "operator",
-            "password": password[1],
+            "username": credentials[1],
+            "password": credentials[2],
             "csrfmiddlewaretoken": token,
             "next": "/",
         }
@@ -153,7 +154,7 @@ def sign_in(system: System, log: Path) -> dict[str, str]:
         value.partition(";")[0] for name, value in response.getheaders() if name == "Set-Cookie"
     )
     if response.status != 302:
-        raise BenchmarkError(f"the operator could not sign in: {response.status}")
+        raise BenchmarkError(f"the user could not sign in: {response.status}")
     return {"Cookie": cookies}
 
 
@@ -182,7 +183,7 @@ def _fetch_in_random_order(client: PageClient, paths: dict[str, str], requests: 
 def measure(workspace: Workspace, options: argparse.Namespace, report: Report) -> None:
     database = workspace.create_database()
     with start_system(workspace, database):
-        # The first start creates the tables and the operator, and prints the password.
+        # The first start creates the tables and the user, and prints the password.
         log = workspace.folder / "first.log"
         log.write_text((workspace.folder / "up.log").read_text())
     log_progress(f"creating {options.calls:,} calls")

@@ -196,13 +196,18 @@ class Browser:
         return self.open("/login/", username=name, password=password, csrfmiddlewaretoken=token[1])
 
 
-def test_its_blocks_can_be_pasted_from_top_to_bottom(reader: Reader) -> None:
+def test_its_blocks_can_be_pasted_from_top_to_bottom(reader: Reader, tmp_path: Path) -> None:
     steps = list_steps()
     assert len(steps) >= 15
     assert sum(PAGE.count(f"```{kind}\n") for kind in ("sh", "text")) == sum(
         bool(part) for step in steps for part in step[1:]
     )
-    for step in steps:
+    end = next(at for at, step in enumerate(steps) if "webhook remove" in step.commands)
+    for step in steps[:end]:
+        reader.follow(step)
+    assert (tmp_path / "endpoint.json").stat().st_mode & 0o077 == 0  # it has a secret
+    _assert_the_console_shows_everything(reader)
+    for step in steps[end:]:
         reader.follow(step)
     start, *others = list_blocks("README.md")
     assert start == steps[0].commands
@@ -210,22 +215,24 @@ def test_its_blocks_can_be_pasted_from_top_to_bottom(reader: Reader) -> None:
     for commands in [*others, *list_blocks("docs/timers.md")]:
         reader.follow(Step("commands", commands, ""))
 
-    console = Browser(reader.translate("http://127.0.0.1:8000"))
     service = reader.get_shell("service")
-    password = re.search(r"^Password: (\S+)$", service.read(), re.M)
+    service.press_ctrl_c()
+    service.expect("… stopping, up to …")
+    service.paste("printf 'the prompt is back\\n'\n")
+    service.expect("…the prompt is back")
+
+
+def _assert_the_console_shows_everything(reader: Reader) -> None:
+    console = Browser(reader.translate("http://127.0.0.1:8000"))
+    password = re.search(r"^Password: (\S+)$", reader.get_shell("service").read(), re.M)
     assert password
-    console.sign_in("operator", password[1])
+    console.sign_in("admin", password[1])
     pages = {path: console.open(path) for path in re.findall(r"<http://127\.0\.0\.1:8000(/[^>]*)>", PAGE)}
     assert len(pages) >= 5
     assert "charge" in pages["/calls/"]
     assert "order-17/reminder" in pages["/timers/?show=all"]
     assert reader.translate("http://127.0.0.1:3001/events") in pages["/webhooks/"]
     assert all("Sign out" in page for page in pages.values())
-
-    service.press_ctrl_c()
-    service.expect("… stopping, up to …")
-    service.paste("printf 'the prompt is back\\n'\n")
-    service.expect("…the prompt is back")
 
 
 def test_it_verifies_webhooks_as_their_own_page_does() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from django.conf import settings
+from django.contrib.auth import get_user_model
 from django.core.management import CommandError, call_command
 
 from eventservice.devtools.supervisor import Supervisor
@@ -50,7 +51,8 @@ def test_the_first_start_prints_credentials_and_writes_a_profile() -> None:
     for line in (
         f"API key: {profile['EVENTSERVICE_KEY']}",
         f"Profile: {get_profile_path()}",
-        "Operator: operator",
+        f"Tenant: demo ({key.tenant_id})",
+        "User: admin",
     ):
         assert line in output.splitlines()
     assert f"    . {format_path(get_profile_path())}\n" in output
@@ -65,7 +67,8 @@ def test_later_starts_keep_the_key_and_print_no_secret() -> None:
     assert ApiKey.across_tenants.count() == 1
     assert profile["EVENTSERVICE_KEY"] not in output
     assert "Password: " not in output
-    assert "manage.py changepassword operator" in output
+    assert "User: admin. Change the password: " in output
+    assert "manage.py changepassword admin" in output
     assert "export" not in output
 
 
@@ -123,9 +126,37 @@ def test_the_profile_includes_the_path_of_the_database(monkeypatch: pytest.Monke
     assert read_profile()["DB_PATH"] == f"{settings.BASE_DIR}/some where.db"
 
 
+def test_the_profile_includes_the_port_of_the_target() -> None:
+    start()
+    assert read_profile()["TARGET_PORT"] == "9137"
+
+
+def test_other_ports_than_the_documented_ones_are_mentioned() -> None:
+    message = "The documentation's commands use the ports 8000 and 9000: replace them by"
+    assert f"{message} 8137 and 9137." in start()
+    out = StringIO()
+    with pytest.raises(SystemExit):
+        call_command("up", port=8000, target_port=9000, stdout=out)
+    assert message not in out.getvalue()
+
+
+def test_a_superuser_who_exists_already_is_named_and_keeps_the_password() -> None:
+    user = get_user_model().objects.create_superuser("admin", password="own-password")
+    output = start()
+    assert "Password: " not in output
+    assert "User: admin. Change the password: " in output
+    user.refresh_from_db()
+    assert user.check_password("own-password")
+
+
+def test_without_a_superuser_a_later_start_says_how_to_create_one() -> None:
+    create_tenant(up.DEMO)
+    assert "manage.py createsuperuser" in start()
+
+
 def test_a_failed_first_start_is_repeated_completely(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(up, "_create_operator", lambda: 1 / 0)
+        patch.setattr(up, "_create_admin", lambda: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             call_command("up", stdout=StringIO())
     assert not Tenant.objects.filter(name=up.DEMO).exists()

@@ -32,7 +32,10 @@ from eventservice.tenants.keys import create_key, find_key
 from eventservice.tenants.models import ApiKey, Tenant
 
 DEMO = "demo"
-OPERATOR = "operator"
+# The first user of the console, who has the role admin.
+ADMIN = "admin"
+# The ports in the commands of README.md and docs.
+DOCUMENTED_PORTS = (8000, 9000)
 # The cluster takes up to 10 s more than SHUTDOWN_SECONDS.
 STOP_GRACE_SECONDS = 12
 
@@ -51,7 +54,7 @@ class Command(BaseCommand):
     def handle(self, *args: object, port: int, target_port: int, web_workers: int, **options: object) -> None:
         if settings.PRODUCTION:
             raise CommandError(
-                "`up` is for development: it creates a demo tenant and an operator, and lets calls reach this machine."
+                "`up` is for development: it creates a demo tenant and a user, and lets calls reach this machine."
                 " Unset ENVIRONMENT, or start the processes of docs/operations.md."
             )
         require_free_ports({"PORT": port, "TARGET_PORT": target_port})
@@ -77,30 +80,42 @@ class Command(BaseCommand):
         say(f"Console: http://{HOST}:{port}/")
         say(f"Target: http://{HOST}:{target_port}/ok")
         say("Calls and webhooks can reach servers on this machine, because ENVIRONMENT is development.")
-        tenant, key = Tenant.objects.filter(name=DEMO).first(), ""
-        if tenant is not None:
-            say(f"Tenant: {tenant.tenant_id}")
-            say(f"Operator: {OPERATOR}. Change the password: {_manage_command()} changepassword {OPERATOR}")
-        else:
+        if (port, target_port) != DOCUMENTED_PORTS:
+            documented = " and ".join(map(str, DOCUMENTED_PORTS))
+            say(
+                f"The documentation's commands use the ports {documented}: replace them by {port} and {target_port}."
+            )
+        tenant, key, password = Tenant.objects.filter(name=DEMO).first(), "", ""
+        if tenant is None:
             # One transaction: if a start fails halfway, the next one must create and print the credentials.
             with transaction.atomic():
                 tenant = create_tenant(DEMO)
                 key = _create_key(tenant)
-                password = _create_operator()
-            say(f"Tenant: {tenant.tenant_id}")
+                password = _create_admin()
+        say(f"Tenant: {DEMO} ({tenant.tenant_id})")
+        if key:
             say(f"API key: {key}")
-            say(f"Operator: {OPERATOR}")
-            say(f"Password: {password}")
-        self._update_profile(port, tenant, key)
+        self._print_user(password)
+        self._update_profile(_build_variables(port, target_port, tenant, key), tenant)
         self.stdout.flush()
 
-    def _update_profile(self, port: int, tenant: Tenant, new_key: str) -> None:
+    def _print_user(self, password: str) -> None:
+        if password:
+            self.stdout.write(f"User: {ADMIN}")
+            self.stdout.write(f"Password: {password}")
+        elif name := _find_user():
+            command = f"{_manage_command()} changepassword {shlex.quote(name)}"
+            self.stdout.write(f"User: {name}. Change the password: {command}")
+        else:
+            self.stdout.write(f"User: none. Create one: {_manage_command()} createsuperuser")
+
+    def _update_profile(self, variables: dict[str, str], tenant: Tenant) -> None:
         """Write the profile with a valid key, and print how to use it. One that somebody else wrote stays as it is."""
         say, profile = self.stdout.write, read_profile()
         if is_replaceable():
-            key = new_key or _find_valid_key(tenant, profile) or _create_key(tenant)
+            variables[KEY] = variables[KEY] or _find_valid_key(tenant, profile) or _create_key(tenant)
             try:
-                path = write_profile(_build_variables(port, tenant, key))
+                path = write_profile(variables)
             except OSError as error:
                 reason = f"The profile could not be written ({error.strerror or error})."
             else:
@@ -112,14 +127,13 @@ class Command(BaseCommand):
                 say("")
                 return
         else:
-            key = new_key
             reason = f"The profile {get_profile_path()} was not written by `make run` for this machine, and stays as it is."
         say("")
         say(f"{reason} For curl and client commands, paste this into another shell:")
         say("")
-        for line in format_exports(_build_variables(port, tenant, key)):
+        for line in format_exports(variables):
             say(f"    {line}")
-        if not key:
+        if not variables[KEY]:
             say("")
             say(f"Create an API key: {_manage_command()} apikey create --tenant {DEMO}")
         say("")
@@ -135,12 +149,12 @@ def _create_key(tenant: Tenant) -> str:
     return create_key(tenant.tenant_id, list(ApiKey.Scope), name=DEMO)[1]
 
 
-def _build_variables(port: int, tenant: Tenant, key: str) -> dict[str, str]:
+def _build_variables(port: int, target_port: int, tenant: Tenant, key: str) -> dict[str, str]:
     """Return the environment variables for clients. DATABASE_URL is left out, because it may contain a password."""
     path = Path(settings.BASE_DIR, Path(os.environ.get("DB_PATH", "")).expanduser())
     return {
         "DB_PATH": str(path) if os.environ.get("DB_PATH") else "",
-        "TARGET_PORT": os.environ.get("TARGET_PORT", ""),
+        "TARGET_PORT": str(target_port),
         URL: f"http://{HOST}:{port}",
         TENANT: str(tenant.tenant_id),
         KEY: key,
@@ -172,7 +186,16 @@ def _build_web_environment(workers: int) -> dict[str, str]:
     return {"API_MAX_WAITERS": os.environ.get("API_MAX_WAITERS", str(workers - 1))}
 
 
-def _create_operator() -> str:
+def _create_admin() -> str:
+    """Create the first user and return the password. Return "" if there is somebody who can sign in as admin already."""
+    if _find_user():
+        return ""
     password = secrets.token_urlsafe(12)
-    get_user_model().objects.create_superuser(OPERATOR, password=password)
+    get_user_model().objects.create_superuser(ADMIN, password=password)
     return password
+
+
+def _find_user() -> str:
+    """Return the name of the first superuser, or "" if there is none."""
+    user = get_user_model().objects.filter(is_superuser=True, is_active=True).order_by("pk").first()
+    return user.get_username() if user else ""
