@@ -36,7 +36,9 @@ from eventservice.operators.health import (
     ROLES,
     START_DELAY_MS,
     ClusterState,
+    FailingEndpointFinding,
     FailingHostFinding,
+    check_webhook_endpoints,
     diagnose,
     list_failing_hosts,
     read_cluster,
@@ -166,7 +168,8 @@ def _list_alerts(
     query: DashboardQuery, live: LiveCounts, outbox: OutboxStatus, cluster: ClusterState
 ) -> Iterator[Alert]:
     hosts = list_failing_hosts(query.tenant_id, query.now)
-    for finding in select_problems([*diagnose(cluster, live, outbox), *hosts]):
+    endpoints = check_webhook_endpoints(query.tenant_id, query.now)
+    for finding in select_problems([*diagnose(cluster, live, outbox), *hosts, *endpoints]):
         yield Alert(finding, *_link_to(finding, query, live))
 
 
@@ -176,6 +179,8 @@ def _link_to(finding: Finding, query: DashboardQuery, live: LiveCounts) -> tuple
         case FailingHostFinding(tenant_id=tenant_id, host=host, since=since):
             failed = {"tenant": str(tenant_id), "host": host, "status": "Failed", "from": since}
             return query.link_to_calls(**failed), "Failed calls"
+        case FailingEndpointFinding(tenant_id=tenant_id, endpoint_id=endpoint_id):
+            return reverse("console:endpoint", args=[tenant_id, endpoint_id]), "Endpoint"
         case Finding(code="lost_calls") if live.lost_count == 1:
             call = live.lost[0]
             return reverse("console:call", args=[call.tenant_id, call.service_call_id]), call.name

@@ -39,6 +39,7 @@ from outbox.publishers.webhook.endpoints import (
 from outbox.publishers.webhook.recovery import (
     MAX_SCANNED,
     find_delivery,
+    find_endpoint_failure,
     get_endpoint_queue,
     list_endpoint_deliveries,
     list_endpoint_queues,
@@ -106,6 +107,7 @@ class EndpointDetailsPage(ConsoleView):
             "url": mask_url(endpoint.url),
             "tenant": get_tenant(tenant_id),
             "queue": get_endpoint_queue(endpoint, MAX_PENDING_COUNTED),
+            "failure": find_endpoint_failure(endpoint, MAX_PENDING_COUNTED),
             "filters": list(DELIVERY_FILTERS),
             "shown": shown,
             "cursor": cursor,

@@ -1,7 +1,7 @@
 """The diagnosis of the running system, and every threshold that it goes by.
 
-The console and `manage.py doctor` report these findings, and /readyz uses one of the checks. The dashboard adds failing hosts,
-and doctor adds checks of the installation.
+The console and `manage.py doctor` report these findings, and /readyz uses one of the checks. Both add failing webhook
+endpoints; the dashboard adds failing hosts, and doctor adds checks of the installation.
 """
 
 from __future__ import annotations
@@ -13,21 +13,24 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Generic, Protocol, TypeVar
+from urllib.parse import urlsplit
 
 from django.conf import settings
 from django.db import DatabaseError, connection, transaction
 from django.db.migrations.recorder import MigrationRecorder
 
-from eventservice.db.bounded_count import format_capped
+from eventservice.db.bounded_count import MAX_COUNTED, format_capped
 from eventservice.db.errors import explain_error
 from eventservice.kernel.findings import Finding, Severity
 from eventservice.kernel.ids import new_id
 from eventservice.kernel.version import get_version
 from eventservice.operators.formatting import format_count, format_duration, format_share
+from eventservice.tenants.directory import find_tenant_names
 from orchestration.engine.capacity import get_max_in_flight
 from orchestration.statistics.chart_data import FailingHost, list_hosts_with_failures
 from orchestration.statistics.live_counts import LiveCounts, has_running_calls, list_overdue_tenants
 from outbox.models import OutboxPartition
+from outbox.publishers.webhook.recovery import EndpointFailure, list_failing_endpoints
 from outbox.status import OutboxStatus, list_partitions
 from timers.models import Node, NodeRole
 from timers.operator_views import Ownership, list_nodes, list_ownerships, list_stuck_shards
@@ -37,6 +40,7 @@ V = TypeVar("V", float, timedelta)
 MAX_NAMED_SHARDS = 5
 MAX_NAMED_NODES = 3
 MAX_FAILING_HOSTS = 5
+MAX_FAILING_ENDPOINTS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +142,14 @@ class FailingHostFinding(Finding):
     host: str = ""
     share: float = 0.0
     since: datetime | None = field(default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class FailingEndpointFinding(Finding):
+    """A webhook endpoint that fails, with what a page needs to link to it."""
+
+    tenant_id: uuid.UUID | None = None
+    endpoint_id: uuid.UUID | None = None
 
 
 def read_cluster(now: datetime, chains: Iterable[Chain]) -> ClusterState:
@@ -383,4 +395,30 @@ def _build_failing_host(share: FailingHost, since: datetime) -> FailingHostFindi
         host=share.host,
         share=failed / ended,
         since=since,
+    )
+
+
+def check_webhook_endpoints(tenant_id: uuid.UUID | None, now: datetime) -> list[Finding]:
+    """Return a finding for each webhook endpoint that keeps failing, of one tenant or of all, or one that is OK."""
+    failures = list_failing_endpoints(tenant_id, MAX_FAILING_ENDPOINTS, MAX_COUNTED)
+    if not failures:
+        return [Finding("failing_endpoint", Severity.OK, "No webhook endpoint is failing.")]
+    names = find_tenant_names([failure.endpoint.tenant_id for failure in failures])
+    return [
+        _build_failing_endpoint(failure, names.get(failure.endpoint.tenant_id, ""), now)
+        for failure in failures
+    ]
+
+
+def _build_failing_endpoint(failure: EndpointFailure, tenant: str, now: datetime) -> FailingEndpointFinding:
+    host = urlsplit(failure.endpoint.url).netloc.rpartition("@")[2]
+    wait = "delivery waits" if failure.pending == 1 else "deliveries wait"
+    return FailingEndpointFinding(
+        code="failing_endpoint",
+        severity=Severity.WARNING,
+        text=f"The webhook endpoint {host} of {tenant or failure.endpoint.tenant_id} is failing: "
+        f"{format_capped(failure.pending)} {wait}, the oldest failing one for {format_duration(now - failure.since)}.",
+        remedy=f"Its last error: {failure.reason.rstrip('.')}. Deliveries are retried; correct the receiver, or disable the endpoint.",
+        tenant_id=failure.endpoint.tenant_id,
+        endpoint_id=failure.endpoint.endpoint_id,
     )

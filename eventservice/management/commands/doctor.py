@@ -25,7 +25,13 @@ from eventservice.db.now import db_now
 from eventservice.kernel.findings import Finding, Severity, check
 from eventservice.kernel.secrets import Undecipherable, decrypt, encrypt
 from eventservice.management.terminal import Terminal
-from eventservice.operators.health import check_starting, check_writing, diagnose, read_cluster
+from eventservice.operators.health import (
+    check_starting,
+    check_webhook_endpoints,
+    check_writing,
+    diagnose,
+    read_cluster,
+)
 from eventservice.runtime.models import Slot
 from eventservice.tenants.models import Tenant
 from orchestration.lifecycle.secrets import sample_scheduled_secrets
@@ -217,9 +223,11 @@ def _list_stored_secrets() -> Iterator[tuple[str, str]]:
 
 def check_running_system() -> list[Finding]:
     now = db_now()
-    return diagnose(
-        read_cluster(now, Slot.objects.order_by("name")), read_live_counts(None, now), get_outbox_status()
-    )
+    cluster = read_cluster(now, Slot.objects.order_by("name"))
+    return [
+        *diagnose(cluster, read_live_counts(None, now), get_outbox_status()),
+        *check_webhook_endpoints(None, now),
+    ]
 
 
 DATABASE_CHECKS = (check_migrations, check_clock, check_stored_secrets, check_running_system)

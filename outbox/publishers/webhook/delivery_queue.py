@@ -85,7 +85,7 @@ class DeliveryCounts(NamedTuple):
 
 def list_due_endpoints() -> tuple[list[WebhookEndpoint], float]:
     """Return the active endpoints with due deliveries, and in how many seconds there will be another."""
-    queue = _filter_pending_of_outer_endpoint().filter(next_attempt_at__isnull=False)
+    queue = filter_pending_of_outer_endpoint().filter(next_attempt_at__isnull=False)
     first = Subquery(queue.order_by("next_attempt_at").values("next_attempt_at")[:1])
     active = WebhookEndpoint.across_tenants.filter(active=True)
     waiting = list(active.annotate(due_at=first).filter(due_at__isnull=False))
@@ -170,7 +170,7 @@ def give_up_gone_endpoint(limit: int, busy: Collection[WebhookEndpoint] = ()) ->
     """
     gone = WebhookEndpoint.across_tenants.filter(active=False, disabled_reason=GONE_REASON)
     # In the order of the index: otherwise SQLite may read the table.
-    pending = _filter_pending_of_outer_endpoint().order_by("aggregate_id", "aggregate_seq")
+    pending = filter_pending_of_outer_endpoint().order_by("aggregate_id", "aggregate_seq")
     found = gone.annotate(first=Subquery(pending.values("delivery_id")[:1])).filter(first__isnull=False)
     endpoint = next((endpoint for endpoint in found if endpoint not in busy), None)
     return _give_up(endpoint, limit) if endpoint else 0
@@ -240,7 +240,7 @@ def _filter_pending_by_id(endpoint: WebhookEndpoint, ids: Sequence[UUID]) -> Que
     return deliveries.filter(state=DeliveryState.PENDING)
 
 
-def _filter_pending_of_outer_endpoint() -> QuerySet[WebhookDelivery]:
+def filter_pending_of_outer_endpoint() -> QuerySet[WebhookDelivery]:
     """Select the pending deliveries of the endpoint of an outer query."""
     return WebhookDelivery.across_tenants.filter(
         tenant_id=OuterRef("tenant_id"), endpoint_id=OuterRef("endpoint_id"), state=DeliveryState.PENDING

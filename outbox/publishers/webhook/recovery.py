@@ -7,15 +7,24 @@ from datetime import datetime
 from uuid import UUID
 
 from django.db import transaction
-from django.db.models import Count, QuerySet
+from django.db.models import Count, QuerySet, Subquery
 
 from eventservice.db.now import db_now
 from outbox.models import DeliveryState, WebhookDelivery, WebhookEndpoint
-from outbox.publishers.webhook.delivery_queue import filter_pending, lock_endpoint, promote_next_deliveries
+from outbox.publishers.webhook.delivery_queue import (
+    filter_pending,
+    filter_pending_of_outer_endpoint,
+    lock_endpoint,
+    promote_next_deliveries,
+)
 from outbox.publishers.webhook.endpoints import find_endpoint
 
 # No index serves exhausted deliveries: they are looked for among this many of those that ended last.
 MAX_SCANNED = 10_000
+# An endpoint is failing if a delivery waits for its next attempt after so many. One failure may be an accident.
+MIN_FAILED_ATTEMPTS = 2
+# The oldest delivery that fails is looked for among this many, those whose next attempt is the latest.
+MAX_SAMPLED = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +34,16 @@ class EndpointQueue:
     endpoint: WebhookEndpoint
     pending: int
     exhausted: int
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointFailure:
+    """A failing endpoint: how many deliveries wait, since when the oldest one fails, and its last error."""
+
+    endpoint: WebhookEndpoint
+    pending: int
+    since: datetime
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +107,42 @@ def list_endpoint_queues(tenant_id: UUID | None, limit: int, max_counted: int) -
         )
         for endpoint in endpoints.order_by("-created_at", "endpoint_id")[:limit]
     ]
+
+
+def list_failing_endpoints(tenant_id: UUID | None, limit: int, max_counted: int) -> list[EndpointFailure]:
+    """Return active endpoints whose deliveries keep failing, of one tenant or of all.
+
+    Of each endpoint only the delivery whose next attempt is the latest is looked at, which the index gives: what has failed
+    waits longer than what is new.
+    """
+    if tenant_id is None:
+        endpoints = WebhookEndpoint.across_tenants.filter(active=True)
+    else:
+        endpoints = WebhookEndpoint.objects.for_tenant(tenant_id).filter(active=True)
+    waiting = filter_pending_of_outer_endpoint().filter(next_attempt_at__isnull=False)
+    attempts = Subquery(waiting.order_by("-next_attempt_at").values("attempts")[:1])
+    suspects = endpoints.annotate(latest_attempts=attempts).filter(latest_attempts__gte=MIN_FAILED_ATTEMPTS)
+    found = (
+        find_endpoint_failure(endpoint, max_counted)
+        for endpoint in suspects.order_by("created_at", "endpoint_id")[:limit]
+    )
+    return [failure for failure in found if failure]
+
+
+def find_endpoint_failure(endpoint: WebhookEndpoint, max_counted: int) -> EndpointFailure | None:
+    """Return how the endpoint fails, or None if it does not. A count above `max_counted` is one more than that."""
+    waiting = filter_pending(endpoint).filter(next_attempt_at__isnull=False).order_by("-next_attempt_at")
+    sample = waiting.values_list("created_at", "last_error", "attempts")[:MAX_SAMPLED]
+    failed = [
+        (created_at, error)
+        for created_at, error, attempts in sample
+        if error and attempts >= MIN_FAILED_ATTEMPTS
+    ]
+    if not endpoint.active or not failed:
+        return None
+    since, reason = min(failed)
+    pending = filter_pending(endpoint)[: max_counted + 1].count()
+    return EndpointFailure(endpoint, pending, since, reason)
 
 
 @transaction.atomic
