@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
-from django.db import OperationalError
+from django.db import OperationalError, connection
 
 from eventservice.db import errors
 from eventservice.kernel.ids import new_id
@@ -104,8 +104,9 @@ def test_a_test_event_is_sent_although_nothing_is_published(elsewhere: Callable[
         endpoint, _ = create_endpoint(TENANT, receiver.build_url("/hook"))
         for _ in range(5):
             role.step(0.0)
-        # The role would look for deliveries again after this time without any change.
-        assert role._deliver_at - time.monotonic() > IDLE_SECONDS / 2
+        if connection.vendor == "sqlite":  # the role of a server's database looks every second
+            # The role would look for deliveries again after this time without any change.
+            assert role._deliver_at - time.monotonic() > IDLE_SECONDS / 2
         elsewhere(send_test_event, TENANT, endpoint.endpoint_id).result()
         for _ in range(int(IDLE_SECONDS / 2 / 0.1)):
             role.step(0.1)
