@@ -73,17 +73,23 @@ class Shell:
         self._popen.stdin.write(commands.encode())
         self._popen.stdin.flush()
 
-    def expect(self, output: str) -> str:
-        """Wait until the lines appear, in this order. Return the output in which they do."""
-        pattern = re.compile(
-            "".join(rf"^{_build_pattern(line)}\s*$.*?" for line in output.splitlines()), re.M | re.S
-        )
+    def expect(self, output: str) -> None:
+        """Wait until the lines appear, in this order."""
+        patterns = [re.compile(rf"^{_build_pattern(line)}[ \t]*$", re.M) for line in output.splitlines()]
         try:
-            match = wait_until(lambda: pattern.search(self.read(), self._position), output)
+            self._position = wait_until(lambda: self._find_end(patterns), output)
         except AssertionError as error:
             raise AssertionError(f"{error}\n--- found:\n{self.read()[self._position :]}") from None
-        self._position = match.end()
-        return match[0]
+
+    def _find_end(self, patterns: list[re.Pattern[str]]) -> int | None:
+        """Return the position after the lines, or None. One pattern for all lines would backtrack for minutes."""
+        text, position = self.read(), self._position
+        for pattern in patterns:
+            match = pattern.search(text, position)
+            if match is None:
+                return None
+            position = match.end()
+        return position
 
     def read(self) -> str:
         return self._log.read_text(errors="replace")
