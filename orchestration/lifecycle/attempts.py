@@ -233,11 +233,8 @@ def _end_call(
     row: LockedCall, status: Status, meta: dict[str, Any], now: datetime, endings: _Endings
 ) -> None:
     endings.terminal[status].append((row, (now, meta)))
-    endings.events.append(
-        build_event(
-            row, 0, _TERMINAL_EVENT[status], _build_result_facts(row, meta), now, cause=row.execution_id
-        )
-    )
+    facts = {**row.identity_facts, **_build_result_facts(row, meta)}
+    endings.events.append(build_event(row, 0, _TERMINAL_EVENT[status], facts, now, cause=row.execution_id))
 
 
 def _retry_call(

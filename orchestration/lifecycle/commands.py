@@ -42,7 +42,7 @@ def cancel(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> Status:
         unschedule(tenant_id, service_call_id)
         now = db_now()
         move(Status.SCHEDULED, Status.CANCELED, "finished_at = {finished_at}", [(row, (now,))])
-        append_events([build_event(row, 0, EventType.CANCELED, {}, now)])
+        append_events([build_event(row, 0, EventType.CANCELED, row.identity_facts, now)])
     return Status.CANCELED
 
 

@@ -49,6 +49,14 @@ class LockedCall(NamedTuple):
     retry_policy: dict[str, Any] | None
     response_contract: str
     delivery: str
+    name: str
+    namespace: str
+    external_id: str | None
+
+    @property
+    def identity_facts(self) -> dict[str, object]:
+        """The members of a terminal event's data that name the call, so that its receiver need not look it up."""
+        return {"name": self.name, "namespace": self.namespace, "timerId": self.external_id}
 
 
 def require_status(row: LockedCall, status: Status, what: str, *, or_status: Status | None = None) -> None:

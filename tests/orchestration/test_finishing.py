@@ -96,6 +96,9 @@ def test_the_terminal_event_names_the_attempt_as_its_cause(manual_engine: Manual
     failed = list_events(tenant, service_call_id)[-1]
     assert failed.causation_id == started.key.execution_id
     assert failed.event_payload == {
+        "name": "call",
+        "namespace": "default",
+        "timerId": None,
         "attempt": 1,
         "executionId": str(started.key.execution_id),
         "status": 404,
