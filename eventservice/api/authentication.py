@@ -71,11 +71,13 @@ class ApiKeyAuthentication(SessionAuthentication):
         if not header:
             return _from_session(super().authenticate(request))
         scheme, _, text = header.partition(b" ")
-        if scheme.lower() != b"bearer" or not text.strip():
-            raise AuthenticationFailed("Send `Authorization: Bearer es_…`.")
-        principal = find_principal(text.strip().decode("latin-1"))
+        is_bearer, text = scheme.lower() == b"bearer", text.strip()
+        principal = find_principal(text.decode("latin-1")) if is_bearer else None
         if principal is None:
-            raise AuthenticationFailed("The API key is not valid: it is unknown, expired or revoked.")
+            invalid = "The API key is not valid: it is unknown, expired or revoked."
+            raise AuthenticationFailed(
+                invalid if is_bearer and text else "Send `Authorization: Bearer es_…`."
+            )
         return principal, None
 
     def enforce_csrf(self, request: Request) -> None:
