@@ -47,7 +47,12 @@ def readyz(request: HttpRequest) -> HttpResponse:
 
 def _list_failures() -> dict[str, str]:
     """Return what is wrong, by the name of the check. If the database cannot be written to, nothing else is blamed."""
-    failures = {name: failure for name, check in CHECKS.items() if (failure := check())}
+    failures = {}
+    for name, check in CHECKS.items():
+        if failure := check():
+            failures[name] = failure
+            if name == "migrations":
+                break  # the other checks may need tables that are missing
     if failures and not (writing := check_writing()).is_ok:
         return {"database": writing.text}
     return failures

@@ -189,10 +189,13 @@ def check_cluster(cluster: ClusterState) -> list[Finding]:
 
 def check_writing() -> Finding:
     """Write a row and delete it again, durably: a full disk is noticed when a transaction is committed."""
-    migrations = MigrationRecorder(connection).migration_qs
+    recorder = MigrationRecorder(connection)
     try:
+        if not recorder.has_table():
+            text = "The database has no tables yet."
+            return Finding("writing", Severity.ERROR, text, "Run `manage.py migrate`.")
         with transaction.atomic():
-            migrations.create(app="eventservice", name=f"write probe {new_id()}").delete()
+            recorder.migration_qs.create(app="eventservice", name=f"write probe {new_id()}").delete()
     except DatabaseError as error:
         trouble = explain_error(error)
         detail = " ".join(str(error).split())

@@ -16,6 +16,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandParser
 from django.db import DatabaseError, connection, transaction
 from django.db.migrations.executor import MigrationExecutor
+from django.db.migrations.recorder import MigrationRecorder
 from rich.table import Table
 from rich.text import Text
 
@@ -50,8 +51,8 @@ STYLES = {
 
 class Command(BaseCommand):
     help = (
-        "Check settings, database, clock, disk, keys, processes and waiting work. The exit code is 1 if there is an "
-        "error."
+        "Check settings, database, clock, keys, processes and waiting work, and the disk if the database is SQLite. The"
+        " exit code is 1 if there is an error."
     )
     # It reports failed system checks itself, among the other findings.
     requires_system_checks = []
@@ -78,7 +79,11 @@ def examine() -> Iterator[Finding]:
     reached = check_database()
     yield reached
     if reached.is_ok:
-        for look in (*get_dialect().health_checks, *DATABASE_CHECKS):
+        has_tables = MigrationRecorder(connection).has_table()
+        for look in (
+            *get_dialect().health_checks,
+            *(DATABASE_CHECKS if has_tables else EMPTY_DATABASE_CHECKS),
+        ):
             yield from _run(look)
         # Not in a transaction, which the check would find nothing wrong in, or which would keep SQLite's engine waiting.
         yield check_writing()
@@ -230,7 +235,8 @@ def check_running_system() -> list[Finding]:
     ]
 
 
-DATABASE_CHECKS = (check_migrations, check_clock, check_stored_secrets, check_running_system)
+EMPTY_DATABASE_CHECKS = (check_migrations, check_clock)
+DATABASE_CHECKS = (*EMPTY_DATABASE_CHECKS, check_stored_secrets, check_running_system)
 
 
 def _join_lines(error: Exception) -> str:

@@ -22,7 +22,7 @@ def check_session_timeouts() -> Iterator[Finding]:
 def check_planner_statistics() -> Iterator[Finding]:
     names = [name for name in list_tables_without_statistics() if _has_many_rows(name)]
     text = f"missing for {', '.join(names)}" if names else "collected for every table with rows"
-    remedy = "Run ANALYZE in the database: without statistics, lists can take seconds."
+    remedy = "Run `manage.py dbshell -- -c ANALYZE`: without statistics, lists can take seconds."
     yield check("planner_statistics", not names, text, remedy)
 
 
