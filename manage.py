@@ -1,6 +1,10 @@
 #!/usr/bin/env python
 import os
+import select
 import sys
+
+# The exit status that a shell reports for a process that SIGPIPE has ended.
+EXIT_BROKEN_PIPE = 141
 
 
 def main() -> None:
@@ -9,9 +13,25 @@ def main() -> None:
     from django.core.management import execute_from_command_line
 
     try:
-        execute_from_command_line(sys.argv)
+        try:
+            execute_from_command_line(sys.argv)
+        finally:
+            sys.stdout.flush()
     except ImproperlyConfigured as wrong:
         sys.exit(str(wrong))
+    except BrokenPipeError:
+        if not is_output_closed():
+            raise
+        # Whoever read the output, for example `head`, needs no more of it. Python flushes it once more when it exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(EXIT_BROKEN_PIPE)
+
+
+def is_output_closed() -> bool:
+    """Return whether nobody reads the output any more, as opposed to a broken connection of the command."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
 
 
 if __name__ == "__main__":

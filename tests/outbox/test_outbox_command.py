@@ -22,6 +22,10 @@ def run_outbox(*arguments: str) -> str:
     return out.getvalue()
 
 
+def test_the_status_names_no_age_of_events_that_do_not_exist() -> None:
+    assert "unpublished          0\nparked               0\n" in run_outbox("status")
+
+
 @pytest.fixture
 def poison_event() -> OutboxEvent:
     poison = store_run(new_id(), 3)[0]

@@ -12,6 +12,7 @@ from eventservice.db.now import db_now
 from eventservice.kernel.text import escape_invisible
 from eventservice.management.commands.tenant import get_tenant_argument
 from eventservice.management.terminal import parse_duration_argument
+from eventservice.operators.formatting import format_count
 from outbox.parking import list_parked_events, skip, unpark
 from outbox.replay import replay
 from outbox.retention import prune
@@ -64,17 +65,17 @@ class Command(BaseCommand):
 
     def run_status(self, **options: object) -> None:
         current = get_status()
-        self.stdout.write(
-            f"unpublished          {current.unpublished} (oldest: {current.lag.total_seconds():.1f} s ago)"
-        )
-        self.stdout.write(
-            f"parked               {current.parked} ({current.waiting_behind_parked} events wait behind them)"
-        )
+        age = f" (oldest: {current.lag.total_seconds():.1f} s ago)" if current.unpublished else ""
+        self.stdout.write(f"unpublished          {current.unpublished}{age}")
+        behind = current.waiting_behind_parked
+        verb = "waits" if behind == 1 else "wait"
+        held = f" ({format_count(behind, 'event')} {verb} behind them)" if behind else ""
+        self.stdout.write(f"parked               {current.parked}{held}")
         self.stdout.write(f"webhooks to deliver  {current.pending_deliveries}")
         for owner, count in current.partitions_by_owner.items():
-            self.stdout.write(f"dispatcher {owner}  {count} partitions")
+            self.stdout.write(f"dispatcher {owner}  {format_count(count, 'partition')}")
         if current.unowned_partitions:
-            self.stdout.write(f"no dispatcher        {current.unowned_partitions} partitions")
+            self.stdout.write(f"no dispatcher        {format_count(current.unowned_partitions, 'partition')}")
 
     def run_parked(self, **options: object) -> None:
         for event in list_parked_events().iterator(chunk_size=500):
@@ -97,7 +98,7 @@ class Command(BaseCommand):
     def run_replay(self, *, since: datetime | timedelta, tenant: str | None, **options: object) -> None:
         start = db_now() - since if isinstance(since, timedelta) else since
         tenant_id = None if tenant is None else get_tenant_argument(tenant).tenant_id
-        self.stdout.write(f"{replay(start, tenant_id)} events will be published again.")
+        self.stdout.write(f"{format_count(replay(start, tenant_id), 'event')} will be published again.")
 
     def run_prune(self, *, older_than: timedelta, limit: int, **options: object) -> None:
-        self.stdout.write(f"{prune(older_than, limit)} rows deleted.")
+        self.stdout.write(f"{format_count(prune(older_than, limit), 'row')} deleted.")

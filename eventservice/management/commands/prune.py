@@ -3,12 +3,13 @@ from datetime import timedelta
 from django.core.management.base import BaseCommand, CommandParser
 
 from eventservice.management.terminal import parse_duration_argument
+from eventservice.operators.formatting import format_count
 from orchestration.lifecycle import prune_calls
 from outbox.retention import prune as prune_events
 
 
 class Command(BaseCommand):
-    help = "Delete old data: finished calls with their timers and attempts, and published events."
+    help = "Delete old data: finished calls with their timers and attempts, published events and completed webhook deliveries."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument(
@@ -21,10 +22,10 @@ class Command(BaseCommand):
             "--limit",
             type=int,
             default=100_000,
-            help="maximum number of rows of each kind to delete (default: 100000)",
+            help="maximum number of calls to delete, and of events and webhook deliveries together (default: 100000)",
         )
 
     def handle(self, *args: object, older_than: timedelta, limit: int, **options: object) -> None:
         calls = prune_calls(older_than, limit)
         events = prune_events(older_than, limit)
-        self.stdout.write(f"Deleted {calls} calls and {events} events.")
+        self.stdout.write(f"Deleted {format_count(calls, 'call')} and {format_count(events, 'event')}.")
