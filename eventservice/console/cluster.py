@@ -19,6 +19,7 @@ from eventservice.kernel.version import get_version
 from eventservice.operators.health import (
     OVERDUE,
     ClusterState,
+    blame_database,
     check_cluster,
     check_outbox_lag,
     check_overdue,
@@ -58,12 +59,11 @@ class ClusterPage(ConsoleView):
         namespaces = list_all_namespaces(MAX_NAMESPACES + 1)
         overdue = check_overdue(waiting.overdue, oldest)
         outbox = get_outbox_status(MAX_COUNTED)
+        findings = [*check_cluster(cluster), overdue, check_outbox_lag(outbox), check_parked_events(outbox)]
         context = {
             "now": now,
             "cluster": cluster,
-            "problems": select_problems(
-                [*check_cluster(cluster), overdue, check_outbox_lag(outbox), check_parked_events(outbox)]
-            ),
+            "problems": select_problems(blame_database(findings)),
             "backlog": waiting,
             "oldest_overdue": oldest,
             "overdue_severity": overdue.severity,

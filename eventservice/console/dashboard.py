@@ -38,6 +38,7 @@ from eventservice.operators.health import (
     ClusterState,
     FailingEndpointFinding,
     FailingHostFinding,
+    blame_database,
     check_webhook_endpoints,
     diagnose,
     list_failing_hosts,
@@ -169,7 +170,8 @@ def _list_alerts(
 ) -> Iterator[Alert]:
     hosts = list_failing_hosts(query.tenant_id, query.now)
     endpoints = check_webhook_endpoints(query.tenant_id, query.now)
-    for finding in select_problems([*diagnose(cluster, live, outbox), *hosts, *endpoints]):
+    findings = blame_database(diagnose(cluster, live, outbox))
+    for finding in select_problems([*findings, *hosts, *endpoints]):
         yield Alert(finding, *_link_to(finding, query, live))
 
 

@@ -73,6 +73,11 @@ ROLES = {
     NodeRole.ENGINE: "calls are accepted and stored, but not sent",
     NodeRole.DISPATCHER: "events are stored, but neither published nor sent to webhooks",
 }
+MISSING_ROLES = {role.value for role in ROLES}
+# Without writing there are no heartbeats and no leases, and nothing is started or published.
+CONSEQUENCES = MISSING_ROLES | {
+    "dead_node", "unowned_shards", "unowned_partitions", "stalled_chain", "stuck_shards", "overdue_calls", "waiting_events",
+}  # fmt: skip
 ROLE_NAMES = {NodeRole.LEAVING.value: "stopping engine"}
 
 
@@ -172,6 +177,17 @@ def select_problems(findings: Iterable[Finding]) -> list[Finding]:
     """Return the findings that are not OK, errors first."""
     problems = [finding for finding in findings if not finding.is_ok]
     return sorted(problems, key=lambda finding: finding.severity.rank, reverse=True)
+
+
+def blame_database(findings: Iterable[Finding]) -> list[Finding]:
+    """Return the findings. If a role is missing because the database cannot be written, that replaces its consequences."""
+    found = list(findings)
+    if all(finding.is_ok for finding in found if finding.code in MISSING_ROLES):
+        return found
+    writing = check_writing()
+    if writing.is_ok:
+        return found
+    return [writing, *(finding for finding in found if finding.code not in CONSEQUENCES)]
 
 
 # --- who runs, who owns what ----------------------------------------------------------------------------------
@@ -384,15 +400,16 @@ def list_failing_hosts(tenant_id: uuid.UUID | None, now: datetime) -> list[Faili
         min_share=MIN_FAILED_SHARE,
         limit=MAX_FAILING_HOSTS,
     )
-    return [_build_failing_host(share, since) for share in shares]
+    names = find_tenant_names([share.tenant_id for share in shares]) if shares else {}
+    return [_build_failing_host(share, names.get(share.tenant_id, ""), since) for share in shares]
 
 
-def _build_failing_host(share: FailingHost, since: datetime) -> FailingHostFinding:
+def _build_failing_host(share: FailingHost, tenant: str, since: datetime) -> FailingHostFinding:
     failed, ended = share.outcomes.failed, share.outcomes.succeeded + share.outcomes.failed
     return FailingHostFinding(
         code="failing_host",
         severity=Severity.WARNING if share.outcomes.succeeded else Severity.ERROR,
-        text=f"{share.host or 'A host without a name'} is failing.",
+        text=f"{share.host or 'A host without a name'} is failing for {tenant or share.tenant_id}.",
         remedy=f"{failed:,} of {ended:,} calls failed in the last 15 minutes ({format_share(failed / ended)}).",
         tenant_id=share.tenant_id,
         host=share.host,

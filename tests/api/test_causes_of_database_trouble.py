@@ -148,3 +148,15 @@ def test_a_file_that_another_process_has_locked(tmp_path: Path) -> None:
     assert_named(found, "Another process has locked the database", "writing")
     with sqlite3.connect(tmp_path / "calls.db") as after:
         assert after.execute("SELECT COUNT(*) FROM service_calls").fetchone() == (0,)
+
+
+BLAME = """
+from eventservice.db.now import db_now
+from eventservice.operators.health import blame_database, check_cluster, read_cluster
+blamed = [f.text for f in blame_database(check_cluster(read_cluster(db_now(), []))) if not f.is_ok]
+assert len(blamed) == 1 and blamed[0].startswith("Another process has locked the database"), blamed
+"""
+
+
+def test_pages_blame_the_lock_and_not_the_engines_that_it_stops(tmp_path: Path) -> None:
+    assert witness(tmp_path / "calls.db", LOCK + BLAME, "prepared")

@@ -281,7 +281,7 @@ def test_a_failing_host_is_named_and_links_to_its_failed_calls(viewer: Client, t
     create_ended_call(tenant, "Failed", host="fine.test")
     roll_up(60)
     page = get_page(viewer)
-    assert "broken.test is failing" in page
+    assert "broken.test is failing for acme." in page
     assert "fine.test is failing" not in page
     (address,) = [
         one
