@@ -10,6 +10,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -116,3 +117,27 @@ def test_gunicorn_logs_in_the_format_of_all_others() -> None:
     lines = [json.loads(line) for line in done.stderr.splitlines()]
     assert lines
     assert {line["logger"] for line in lines} == {"gunicorn.error"}
+
+
+def test_a_request_that_gunicorn_refuses_is_logged_in_the_format_of_all_others(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        port: int = found.getsockname()[1]
+    log = tmp_path / "web.log"
+    with log.open("wb") as stderr:
+        web = subprocess.Popen(
+            [
+                sys.executable, "-m", "gunicorn", "-c", "python:eventservice.runtime.gunicorn_config",
+                "eventservice.wsgi", "--bind", f"127.0.0.1:{port}",
+            ],
+            cwd=settings.BASE_DIR,
+            env={**os.environ, "LOG_FORMAT": "json"},
+            stderr=stderr,
+        )  # fmt: skip
+        try:
+            wait_until(lambda: is_serving(port, 5), "it serves")
+            send(port, b"nonsense\r\n\r\n")
+        finally:
+            web.terminate()
+            web.wait(15)
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert any(line["event"].startswith("Invalid request from ip=") for line in lines)
