@@ -103,8 +103,12 @@ def _wait_for_system(up: subprocess.Popen[bytes], log: Path, url: str, target: s
         if up.poll() is not None or time.monotonic() > give_up:
             raise AssertionError(f"the system did not start:\n{log.read_text()}")
         time.sleep(0.1)
-    said = dict(re.findall(r"^(\w[\w ]*): (\S+)$", log.read_text(), re.MULTILINE))
-    return System(url, target, said["Tenant"], said["API key"])
+    text = log.read_text()
+    tenant = re.search(r"^Tenant: \S+ \((\S+)\)$", text, re.MULTILINE)
+    key = re.search(r"^API key: (\S+)$", text, re.MULTILINE)
+    assert tenant, text
+    assert key, text
+    return System(url, target, tenant[1], key[1])
 
 
 def _is_answering(url: str) -> bool:
