@@ -55,8 +55,9 @@ INSTALLED_APPS = [
     "drf_spectacular",
     "drf_spectacular_sidecar",
     "django_htmx",
-    "django_q",
+    # Before django_q, whose commands (qcluster, qinfo, …) it replaces.
     "eventservice",
+    "django_q",
     "eventservice.tenants",
     "orchestration",
     "timers",
@@ -122,8 +123,11 @@ SHUTDOWN_SECONDS = env.integer("SHUTDOWN_SECONDS", 25, minimum=0, maximum=600)
 FROZEN_SECONDS = SLICE_SECONDS + LOCK_SECONDS + 5
 Q_CLUSTER = {
     "name": "eventservice",
-    # Also part of the names of slots, which have 40 characters with the role: see docs/decisions/0001.
-    "cluster_name": env.string("CLUSTER_NAME", "eventservice", max_length=29),
+    # Also part of the names of slots, which have 40 characters with the role: see docs/decisions/0001. django-q2 reads its
+    # own variable too, and refuses a name that is not the one here.
+    "cluster_name": env.string(
+        "Q_CLUSTER_NAME", env.string("CLUSTER_NAME", "eventservice", max_length=29), max_length=29
+    ),
     "orm": "default",
     "broker_class": "eventservice.runtime.broker.PatientBroker",
     "workers": 2,

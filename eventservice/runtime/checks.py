@@ -2,8 +2,31 @@
 
 from typing import Any
 
+import django_q
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, register
+
+# The versions of django-q2 whose internals `django_q_patch` replaces: from the first to before the second. pyproject.toml
+# pins the same.
+MIN_DJANGO_Q, FIRST_UNKNOWN_DJANGO_Q = (1, 8), (1, 12)
+
+
+@register()
+def check_django_q_version(**kwargs: object) -> list[CheckMessage]:
+    """Check that the installed django-q2 is one whose internals this release knows."""
+    if MIN_DJANGO_Q <= tuple(django_q.VERSION)[:2] < FIRST_UNKNOWN_DJANGO_Q:
+        return []
+    installed, oldest, unknown = (
+        ".".join(map(str, version)) for version in (django_q.VERSION, MIN_DJANGO_Q, FIRST_UNKNOWN_DJANGO_Q)
+    )
+    return [
+        Error(
+            f"django-q2 {installed} is installed, and this release replaces internals of {oldest} and later, before"
+            f" {unknown}: a stop of the cluster could lose results.",
+            hint="Run `make install`, which installs the version in requirements.lock.",
+            id="eventservice.E011",
+        )
+    ]
 
 
 @register()

@@ -1,4 +1,4 @@
-"""Changes to the internals of django-q2, made for versions 1.8 to 1.11 (`SUPPORTED_VERSIONS`, pinned in pyproject.toml).
+"""Changes to the internals of django-q2, made for versions 1.8 to 1.11 (pinned in pyproject.toml, and checked at start).
 
 django-q2 has no settings for what they add:
 
@@ -9,7 +9,8 @@ django-q2 has no settings for what they add:
 - A cluster stops within a bounded time, whatever its processes wait for (`GracefulSentinel.stop`, `GracefulCluster.run`).
 - A task may take longer than `Q_CLUSTER["timeout"]` while it makes progress (`ClusterProcess.record_progress`).
 
-tests/runtime/test_django_q_patch.py checks the internals that these rely on.
+tests/runtime/test_django_q_patch.py checks the internals that these rely on, and tests/runtime/test_django_q_sources.py fails
+when any of them changes in the installed version.
 """
 
 from __future__ import annotations
@@ -44,8 +45,6 @@ from eventservice.runtime.cluster_process import (
 )
 
 log = get_logger(__name__)
-
-SUPPORTED_VERSIONS = ">=1.8,<1.12"
 
 # The pusher may sleep for Q_CLUSTER["poll"], or wait for a full queue: what it has taken is given out again later. And the
 # monitor may have to acknowledge what is left.

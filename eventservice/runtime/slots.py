@@ -17,6 +17,7 @@ from uuid import UUID
 from django.conf import settings
 from django.db import DatabaseError, InterfaceError, transaction
 from django.db.models import F, Q, QuerySet
+from django_q.conf import Conf
 
 from eventservice.db.leases import CLOCK_MARGIN, shorten_future_leases
 from eventservice.db.now import DbNow
@@ -25,12 +26,25 @@ from eventservice.runtime.models import Slot
 ROLE_LEASE = timedelta(seconds=8)
 # By how much the database's clock may run faster than this process before it is considered set forward.
 MAX_DRIFT_SECONDS = 2.0
+# As settings.py allows: the name of a slot has 40 characters with the role.
+MAX_CLUSTER_NAME_LENGTH = 29
 
 EnqueueSlice = Callable[[str, int], object]
 
 
 def cluster_name() -> str:
     return str(settings.Q_CLUSTER["cluster_name"])
+
+
+def rename_cluster(name: str) -> None:
+    """Give the cluster of this process another name than the settings do. Call it before the queue is used.
+
+    Raise ValueError if the name is too long.
+    """
+    if not 0 < len(name) <= MAX_CLUSTER_NAME_LENGTH:
+        raise ValueError(f"{name!r} is not a name of 1 to {MAX_CLUSTER_NAME_LENGTH} characters")
+    # django-q2 reads its copy whenever it uses the queue.
+    settings.Q_CLUSTER["cluster_name"] = Conf.CLUSTER_NAME = name
 
 
 def slot_name(role: str) -> str:

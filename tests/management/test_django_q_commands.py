@@ -1,0 +1,115 @@
+"""django-q2's commands are the project's: `qcluster` runs the system, `qinfo` shows it, and the monitors say what to use."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from io import StringIO
+
+import pytest
+from django.conf import settings
+from django.core.management import CommandError, call_command, get_commands
+from django_q.brokers import get_broker
+
+from eventservice.db.dialects import get_dialect
+from eventservice.management.commands import cluster
+from eventservice.runtime.slots import MAX_CLUSTER_NAME_LENGTH, cluster_name, rename_cluster, slot_name
+from timers.membership import Membership
+from timers.models import Node, NodeRole
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Record the names of the slots of each cluster that would be started."""
+    before = cluster_name()
+    names: list[str] = []
+
+    def start() -> int:
+        names.append(slot_name("engine"))
+        return 0
+
+    monkeypatch.setattr(cluster, "run_cluster", start)
+    monkeypatch.setattr(
+        get_dialect(), "relax_durability", lambda: None
+    )  # it would last for the tests that follow
+    yield names
+    rename_cluster(before)
+
+
+def run_info(*arguments: str) -> str:
+    out = StringIO()
+    call_command("qinfo", *arguments, stdout=out)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("name", ["qcluster", "qinfo", "qmemory", "qmonitor"])
+def test_the_project_replaces_the_command(name: str) -> None:
+    assert get_commands()[name] == "eventservice"
+
+
+@pytest.mark.parametrize("name", ["cluster", "qcluster"])
+def test_both_commands_start_the_same(name: str, started: list[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        call_command(name)
+    assert (ended.value.code, started) == (0, ["eventservice/engine"])
+
+
+@pytest.mark.django_db
+def test_the_option_name_is_the_name_of_the_queue_and_of_the_slots(started: list[str]) -> None:
+    with pytest.raises(SystemExit):
+        call_command("qcluster", "--name", "blue")
+    assert started == ["blue/engine"]
+    assert get_broker().list_key == "blue"
+
+
+def test_a_name_that_fits_no_slot_is_refused(started: list[str]) -> None:
+    with pytest.raises(CommandError, match=r"--name: .* is not a name of 1 to 29 characters"):
+        call_command("qcluster", "-n", "x" * (MAX_CLUSTER_NAME_LENGTH + 1))
+    assert not started
+
+
+def test_the_variable_of_django_q_names_the_cluster() -> None:
+    program = (
+        "import django; django.setup(); from django_q.conf import Conf; from eventservice.runtime.slots import cluster_name;"
+        "print(Conf.CLUSTER_NAME, cluster_name())"
+    )
+    env = {**os.environ, "Q_CLUSTER_NAME": "blue", "DJANGO_SETTINGS_MODULE": "eventservice.settings"}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=settings.BASE_DIR,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stdout.split() == ["blue", "blue"], done.stderr
+
+
+@pytest.mark.django_db
+def test_the_live_nodes_and_the_queue_are_shown() -> None:
+    node = Membership(NodeRole.ENGINE)
+    node.join()
+    shown = run_info()
+    assert str(node.owner_id) in shown
+    assert Node.objects.get().version in shown
+    assert "Queue eventservice: 0 waiting, 0 taken" in shown
+    assert run_info("--ids").split() == [str(node.owner_id)]
+
+
+@pytest.mark.django_db
+def test_without_a_node_the_command_to_start_one_is_shown() -> None:
+    assert "Start both with `manage.py qcluster`" in run_info()
+
+
+def test_the_configuration_is_shown_without_secrets() -> None:
+    shown = run_info("--config")
+    assert "workers: 2" in shown
+    assert settings.SECRET_KEY not in shown
+
+
+@pytest.mark.parametrize(("name", "instead"), [("qmonitor", "qinfo"), ("qmemory", "/metrics")])
+def test_a_monitor_that_would_be_empty_says_what_to_use(name: str, instead: str) -> None:
+    with pytest.raises(CommandError, match=instead):
+        call_command(name)
