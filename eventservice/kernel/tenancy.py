@@ -24,6 +24,8 @@ class TenantManager(models.Manager[Row]):
     """
 
     def for_tenant(self, tenant_id: uuid.UUID) -> models.QuerySet[Row]:
+        if tenant_id is None:
+            self._refuse()
         return super().get_queryset().filter(tenant_id=tenant_id)
 
     def create(self, **values: Any) -> Row:
@@ -33,6 +35,9 @@ class TenantManager(models.Manager[Row]):
         return super().get_queryset().bulk_create(objs, *args, **options)
 
     def get_queryset(self) -> NoReturn:
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
         name = self.model.__name__
         raise UnscopedReadError(
             f"{name}.objects reads the rows of one tenant: begin with {name}.objects.for_tenant(tenant_id), "

@@ -46,6 +46,13 @@ def test_a_query_that_begins_without_a_tenant_is_refused(read: Callable[[Any], A
         read(ServiceCall.objects)
 
 
+def test_a_missing_tenant_is_no_tenant(tenant: Tenant) -> None:
+    # An operator's key belongs to no tenant: `tenant_id IS NULL` would find it.
+    missing: Any = None
+    with pytest.raises(UnscopedReadError):
+        ApiKey.objects.for_tenant(missing)
+
+
 def test_rows_are_read_for_one_tenant_or_across_tenants() -> None:
     ours, theirs = new_id(), new_id()
     ServiceCallFactory(tenant_id=ours)
