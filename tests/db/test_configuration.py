@@ -117,7 +117,7 @@ def test_a_wrong_url_is_reported_without_its_password(url: str, says: str) -> No
         (
             "mysql:///calls",
             "init_command",
-            ["wait_timeout=15", "innodb_lock_wait_timeout=4", "max_execution_time=6000"],
+            ["innodb_lock_wait_timeout=4", " lock_wait_timeout=4", "max_execution_time=6000"],
         ),
     ],
 )
@@ -138,6 +138,10 @@ def test_each_session_is_limited(url: str, option: str, expected: list[str]) -> 
             },
         ),
         ("mariadb:///calls", {"connect_timeout": 3, "read_timeout": 8, "write_timeout": 8}),
+        (
+            "mysql:///calls",
+            {"connect_timeout": 3, "read_timeout": 8, "write_timeout": 8, "idle_transaction_seconds": 15},
+        ),
     ],
 )  # fmt: skip
 def test_each_wait_of_the_driver_is_limited(url: str, expected: dict[str, int]) -> None:
@@ -187,7 +191,7 @@ def test_mariadb_and_mysql_are_not_taken_for_each_other(
 ) -> None:
 
     server = MagicMock()
-    server.cursor.return_value.__enter__.return_value.fetchone.return_value = (version,)
+    server.cursor.return_value.__enter__.return_value.fetchone.return_value = (version, 28800)
     monkeypatch.setattr("eventservice.db.dialects.mysql_family.backend.BoundedConnection", lambda: server)
     wrapper = import_string(f"{engine}.base.DatabaseWrapper")
 

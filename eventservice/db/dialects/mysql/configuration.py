@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from eventservice.db.dialects.configuration import Waits
+from eventservice.db.dialects.configuration import DatabaseSettings, Waits
 from eventservice.db.dialects.mysql_family.configuration import FamilyConfiguration
 
 
@@ -10,12 +10,13 @@ class MySQLConfiguration(FamilyConfiguration):
     engine = "eventservice.db.dialects.mysql"
     schemes = ("mysql",)
     collation = "utf8mb4_0900_bin"
+    wait_options = FamilyConfiguration.wait_options | {"idle_transaction_seconds"}
+
+    def configure(self, database: DatabaseSettings, waits: Waits) -> None:
+        super().configure(database, waits)
+        # MySQL has no limit for idle transactions: the backend sets one for the session in each (base.py).
+        database["OPTIONS"]["idle_transaction_seconds"] = waits.idle_transaction_seconds
 
     def render_own_limits(self, waits: Waits) -> str:
-        # MySQL has no limit for idle transactions. wait_timeout ends every idle session, within a transaction or not;
-        # Django replaces a connection that was idle between two requests. max_execution_time is for SELECT only: the
-        # driver's read_timeout ends the wait for other statements.
-        return (
-            f"wait_timeout={waits.idle_transaction_seconds},"
-            f" max_execution_time={waits.statement_seconds * 1000}"
-        )
+        # For SELECT only: the driver's read_timeout ends the wait for other statements.
+        return f"max_execution_time={waits.statement_seconds * 1000}"

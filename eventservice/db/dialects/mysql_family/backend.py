@@ -7,6 +7,7 @@ begins and `DbNow` renders it from there (eventservice.db.now).
 """
 
 import socket
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -118,6 +119,9 @@ class FamilyWrapper(base.DatabaseWrapper):
     dialect: Dialect
     mysql_is_mariadb: bool
     transaction_now: datetime | None = None
+    # The server closes a session that is idle for so long (wait_timeout).
+    idle_session_seconds = 0
+    _used_at = 0.0
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -129,8 +133,8 @@ class FamilyWrapper(base.DatabaseWrapper):
         with self.reconnection.attempt(partial(pymysql.OperationalError, CR.CR_CONN_HOST_ERROR)):
             connection = BoundedConnection(**conn_params)
         with connection.cursor() as cursor:
-            cursor.execute("SELECT VERSION()")
-            (version,) = cursor.fetchone()
+            cursor.execute("SELECT VERSION(), @@wait_timeout")
+            version, self.idle_session_seconds = cursor.fetchone()
             if ("mariadb" in version.lower()) is not self.mysql_is_mariadb:
                 connection.close()
                 raise ImproperlyConfigured(
@@ -138,7 +142,18 @@ class FamilyWrapper(base.DatabaseWrapper):
                     f"begin it with {'mysql' if self.mysql_is_mariadb else 'mariadb'}:// instead."
                 )
             cursor.execute(f"{set_session}, time_zone = '+00:00'")
+        self._used_at = time.monotonic()
         return connection
+
+    def close_if_health_check_failed(self) -> None:
+        """Check the connection, as Django does for each request, also when the server may soon have closed it.
+
+        Django calls this before each cursor and each transaction. A connection within a transaction is not replaced.
+        """
+        used_at, self._used_at = self._used_at, time.monotonic()
+        if self.autocommit and self._used_at - used_at > self.idle_session_seconds / 2:
+            self.health_check_done = False
+        super().close_if_health_check_failed()
 
     @property
     def data_type_check_constraints(self) -> dict[str, str]:  # type: ignore[override]
