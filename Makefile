@@ -42,7 +42,7 @@ services-status: ## print which of these servers are running, and their URLs
 services-down: ## stop the servers that `make services` started
 	tools/services/services down $(NAMES)
 
-test: install-dev ## run the tests on SQLite, and on PostgreSQL and MariaDB if they are running (`make services`)
+test: install-dev ## run the tests on SQLite, and on PostgreSQL, MariaDB and MySQL if they are running (`make services`)
 	tools/test.sh $(ARGS)
 
 lint: install-dev ## run ruff, its formatter and mypy

@@ -32,8 +32,8 @@ def create_parser(name: str, description: str | None, rounds: int) -> argparse.A
         "--database",
         type=parse_server,
         metavar="URL",
-        help="create the database on this PostgreSQL or MariaDB server; `postgres` and `mariadb` stand for those "
-        "that `make services` starts (default: SQLite)",
+        help="create the database on this PostgreSQL, MariaDB or MySQL server; `postgres`, `mariadb` and `mysql` "
+        "stand for those that `make services` starts (default: SQLite)",
     )
     parser.add_argument(
         "--folder",

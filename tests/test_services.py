@@ -28,7 +28,7 @@ def test_every_service_is_documented_with_its_port() -> None:
         assert f":{port}" in find_service_url(name)
 
 
-@pytest.mark.parametrize("name", ["postgres", "mariadb"])
+@pytest.mark.parametrize("name", ["postgres", "postgres18", "mariadb", "mysql"])
 def test_the_url_of_a_database_is_a_database_url(name: str) -> None:
     assert parse_database_url(find_service_url(name))["NAME"] == "test"
 

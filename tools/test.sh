@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Runs the whole suite on SQLite, then on PostgreSQL and MariaDB if they are running. A failure on one database does
+# Runs the whole suite on SQLite, then on PostgreSQL, MariaDB and MySQL if they are running. A failure on one database does
 # not keep the others from running. Arguments are passed on to pytest. Environment variables:
 #
-#   TEST_POSTGRES_URL, TEST_POSTGRES18_URL, TEST_MARIADB_URL
+#   TEST_POSTGRES_URL, TEST_POSTGRES18_URL, TEST_MARIADB_URL, TEST_MYSQL_URL
 #                                         the servers to use, instead of those that `make services` starts
 #   REQUIRE_SERVICES=1                    fail when a server is missing
 #   RERUN=3                               run up to three failed tests once more, alone, and report those that pass as
@@ -74,6 +74,7 @@ run SQLite "" "$DEFAULT_MARKS" "$@"
 run_on_server "PostgreSQL 15" postgres "${TEST_POSTGRES_URL:-}" 5432 "$@"
 run_on_server "PostgreSQL 18" postgres18 "${TEST_POSTGRES18_URL:-}" 5432 "$@"
 run_on_server MariaDB mariadb "${TEST_MARIADB_URL:-}" 3306 "$@"
+run_on_server MySQL mysql "${TEST_MYSQL_URL:-}" 3306 "$@"
 
 printf '\n'
 printf '%s\n' "${closing_lines[@]}"
