@@ -43,8 +43,7 @@ ACROSS_TENANTS = {
     "outbox.parking",
     "outbox.queries",
     "outbox.status",
-    "timers.operator_views",
-    "timers.schedule",  # traces a correlation id
+    "timers.backlog",
     # A key is looked up before its tenant is known, and operators' keys have none.
     "eventservice.tenants",
     # The watchdog takes the overdue attempts of all tenants.
@@ -58,8 +57,8 @@ ACROSS_TENANTS = {
 # Where tenants' tables are named in SQL, which no manager scopes: engine, dispatcher, deliverer.
 IN_SQL = {
     "eventservice.tenants.directory",  # how many shard rows there have to be
-    "orchestration.lifecycle.retention", "timers.poller", "timers.schedule",
-    "outbox.store", "outbox.replay", "outbox.retention", "outbox.publishers.webhook.delivery_queue", "outbox.status", "timers.operator_views",
+    "orchestration.lifecycle.retention", "timers.backlog", "timers.persistence",
+    "outbox.store", "outbox.replay", "outbox.retention", "outbox.publishers.webhook.delivery_queue", "outbox.status",
 }  # fmt: skip
 
 # All differences between databases, a package each.

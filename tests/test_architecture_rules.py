@@ -41,7 +41,7 @@ def test_finds_an_import_from_a_higher_layer(importer: str, text: str) -> None:
     [
         ("timers.x", "from timers.models import TimerSchedule\nfrom eventservice.db.now import db_now"),
         ("timers.x", "from .models import TimerSchedule"),
-        ("orchestration.x", "from timers.schedule import schedule"),
+        ("orchestration.x", "from timers.persistence import timer_persistence"),
         ("orchestration.admin", "from eventservice.adminsite import columns"),
         ("eventservice.api.x", "from orchestration.lifecycle import submit\nimport django, json"),
         ("eventservice.db.x", "from eventservice.kernel.errors import Invalid"),

@@ -35,9 +35,10 @@ from outbox import store
 from outbox.models import OutboxEvent
 from outbox.queries import EventFilter, StateFilter, list_events
 from tests.explain import PARTITIONS, SHARDS, TENANTS, Plan, delete_rows, list_plans, load_rows
-from timers import operator_views, schedule
 from timers.models import TimerShard
-from timers.poller import HeldBack, Poller
+from timers.persistence import timer_persistence
+from timers.poller import Poller
+from timers.port import HeldBack, ShardFilter
 
 # With pytest-xdist's --dist loadgroup, only one worker loads the rows.
 pytestmark = [pytest.mark.django_db, pytest.mark.xdist_group("query plans")]
@@ -136,12 +137,17 @@ QUERIES: dict[str, tuple[Callable[[], Any], str, set[str]]] = {
         {"idx_timer_schedules_shard"},
     ),
     "what is due of a tenant (the spec's polling query)": (
-        lambda: schedule.list_due_timers(TENANT),
+        lambda: timer_persistence.find_due(TENANT, db_now(), 100),
         "due_at",
         {"idx_timer_schedules_due_at"},
     ),
-    "the timers of a correlation id": (
-        lambda: schedule.list_timers_by_correlation(new_id()),
+    "the timers of a correlation id (the spec's)": (
+        lambda: timer_persistence.find_by_correlation_across_tenants(new_id(), 100),
+        "correlation_id",
+        {"idx_timer_schedules_correlation_id"},
+    ),
+    "a tenant's timers of a correlation id": (
+        lambda: timer_persistence.find_by_correlation(TENANT, new_id(), 100),
         "correlation_id",
         {"idx_timer_schedules_correlation_id"},
     ),
@@ -298,12 +304,12 @@ QUERIES: dict[str, tuple[Callable[[], Any], str, set[str]]] = {
         {"idx_outbox_unpublished"},
     ),
     "how many timers are overdue": (
-        lambda: operator_views.measure_backlog(db_now(), 10_000),
+        lambda: timer_persistence.measure_backlog(db_now(), 10_000),
         "LIMIT 10001",
         {"idx_timer_schedules_shard"},
     ),
     "where timers are overdue": (
-        lambda: operator_views.list_shard_states(operator_views.ShardFilter.OVERDUE, db_now(), -1, 50),
+        lambda: timer_persistence.list_shard_states(ShardFilter.OVERDUE, db_now(), -1, 50),
         "timer_schedules",
         {"idx_timer_schedules_shard"},
     ),

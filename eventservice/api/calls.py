@@ -58,7 +58,7 @@ from orchestration.queries.calls import get_call, get_status
 from orchestration.states import FAVORITE, TERMINAL
 from outbox.models import OutboxEvent
 from outbox.queries import list_aggregate_events
-from timers.schedule import find_timer
+from timers.persistence import timer_persistence
 
 # How long a request that waits for a call pauses before it looks again: at first, and at most.
 MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.02, 0.25
@@ -73,7 +73,8 @@ def read_call(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> ServiceCallSc
     """Return a call with its timer and its last attempt; raise NotFound."""
     call = get_call(tenant_id, service_call_id)
     last_attempt = find_last_attempt(tenant_id, service_call_id) if call.attempt else None
-    return ServiceCallSchema.from_call(call, find_timer(tenant_id, service_call_id), last_attempt)
+    timer = timer_persistence.find_timer(tenant_id, service_call_id)
+    return ServiceCallSchema.from_call(call, timer, last_attempt)
 
 
 def read_list(query: TimerListQuery, tenant_id: uuid.UUID) -> tuple[CallListPage, str | None]:
@@ -260,7 +261,9 @@ class ReplayView(CallsView):
         key = request.headers.get("Idempotency-Key")
         raise_for_errors(find_bad_key(key))
         replay = lifecycle.replay(tenant_id, service_call_id, self.correlation_id, key)
-        timer = None if replay.is_repeat else find_timer(tenant_id, replay.service_call_id)
+        timer = (
+            None if replay.is_repeat else timer_persistence.find_timer(tenant_id, replay.service_call_id)
+        )
         charge_bytes(self.principal, timer.request_bytes if timer else 0)
         return self.accept(_get_parent_path(request.path), replay.service_call_id, replayed=replay.is_repeat)
 

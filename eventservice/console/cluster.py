@@ -32,7 +32,8 @@ from eventservice.tenants.directory import get_max_shards, list_all_namespaces
 from outbox.models import OutboxPartition
 from outbox.status import get_status as get_outbox_status
 from timers.models import Node, NodeRole
-from timers.operator_views import Backlog, ShardFilter, ShardState, list_shard_states, measure_backlog
+from timers.persistence import timer_persistence
+from timers.port import Backlog, ShardFilter, ShardState
 
 SHARDS_PER_PAGE = 50
 MAX_NAMESPACES = 100
@@ -53,9 +54,11 @@ class ClusterPage(ConsoleView):
         raise_for_errors(errors)
         now = db_now()
         cluster = read_cluster(now, Slot.objects.order_by("name"))
-        waiting = measure_backlog(now, MAX_COUNTED)
+        waiting = timer_persistence.measure_backlog(now, MAX_COUNTED)
         oldest = _compute_overdue(cluster, waiting)
-        rows = list_shard_states(listed, now, after, SHARDS_PER_PAGE + 1) if listed else []
+        rows = (
+            timer_persistence.list_shard_states(listed, now, after, SHARDS_PER_PAGE + 1) if listed else []
+        )
         namespaces = list_all_namespaces(MAX_NAMESPACES + 1)
         overdue = check_overdue(waiting.overdue, oldest)
         outbox = get_outbox_status(MAX_COUNTED)

@@ -33,7 +33,8 @@ from outbox.models import OutboxPartition
 from outbox.publishers.webhook.recovery import EndpointFailure, list_failing_endpoints
 from outbox.status import OutboxStatus, list_partitions
 from timers.models import Node, NodeRole
-from timers.operator_views import Ownership, list_nodes, list_ownerships, list_stuck_shards
+from timers.operator_views import Ownership, list_nodes, list_ownerships
+from timers.persistence import timer_persistence
 
 V = TypeVar("V", float, timedelta)
 
@@ -293,7 +294,7 @@ def check_stuck_shards(cluster: ClusterState) -> Finding:
         # It is no trouble of the shards, and `check_role` says what to do.
         return Finding("stuck_shards", Severity.OK, "Not checked, because no engine is running.")
     now = cluster.now
-    stuck = list_stuck_shards(now - OVERDUE.warning, now)
+    stuck = timer_persistence.list_stuck_shards(now - OVERDUE.warning, now)
     if not stuck:
         return Finding("stuck_shards", Severity.OK, "No shard is stuck.")
     named = ", ".join(str(shard.shard_id) for shard in stuck[:MAX_NAMED_SHARDS])

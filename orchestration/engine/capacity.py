@@ -14,8 +14,7 @@ from eventservice.kernel.logging import get_logger
 from eventservice.kernel.secrets import Undecipherable, decrypt_cached
 from eventservice.tenants.directory import get_profile
 from orchestration.lifecycle import StartedCall
-from timers.poller import LARGE_REQUEST_BYTES, HeldBack
-from timers.schedule import Timer
+from timers.port import LARGE_REQUEST_BYTES, HeldBack, Timer
 
 Key = TypeVar("Key")
 

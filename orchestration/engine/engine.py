@@ -35,8 +35,8 @@ from orchestration.engine.memory import MAX_FAILURES, MemoryGuard, is_out_of_mem
 from orchestration.lifecycle import StartedCall
 from timers.membership import Membership, list_node_ids, reap_dead_node
 from timers.models import NodeRole
-from timers.poller import HeldBack, Poller
-from timers.schedule import Timer
+from timers.poller import Poller
+from timers.port import HeldBack, Timer
 
 log = get_logger(__name__)
 

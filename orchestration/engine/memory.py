@@ -10,8 +10,7 @@ from dataclasses import replace
 
 from django.db import OperationalError
 
-from timers.poller import LARGE_REQUEST_BYTES, HeldBack
-from timers.schedule import Timer
+from timers.port import LARGE_REQUEST_BYTES, HeldBack, Timer
 
 # A call that did not fit alone waits for so long, in case what is in flight needs the memory now. It fails the third time.
 POSTPONE_SECONDS = 1.0

@@ -46,7 +46,8 @@ from orchestration.outcome_rules import (
 from orchestration.retries import RetryPolicy
 from orchestration.states import Delivery, ResponseContract, Status
 from outbox.writer import Event, append_events
-from timers.schedule import Timer, rearm
+from timers.persistence import timer_persistence
+from timers.port import NewDueTime, Timer
 
 # After its timeout an attempt has this long to be recorded before the watchdog considers it lost.
 RECORDING_GRACE = timedelta(seconds=15)
@@ -158,7 +159,7 @@ class _Endings:
         default_factory=lambda: defaultdict(list)
     )
     retries: list[tuple[LockedCall, tuple[Any, ...]]] = field(default_factory=list)
-    retry_times: list[tuple[uuid.UUID, uuid.UUID, datetime]] = field(default_factory=list)
+    retry_times: list[NewDueTime] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
 
 
@@ -246,7 +247,7 @@ def _retry_call(
     interrupted: int = 0,
 ) -> None:
     endings.retries.append((row, (retry_at, meta, interrupted)))
-    endings.retry_times.append((row.tenant_id, row.service_call_id, retry_at))
+    endings.retry_times.append(NewDueTime(row.tenant_id, row.service_call_id, retry_at))
     facts = {"dueAt": to_rfc3339(retry_at), **_build_result_facts(row, meta)}
     endings.events.append(build_event(row, 0, EventType.RESCHEDULED, facts, now, cause=row.execution_id))
 
@@ -285,7 +286,7 @@ def _write_endings(endings: _Endings) -> int:
         " deadline_at = NULL",
         endings.retries,
     )
-    rearm(endings.retry_times)
+    timer_persistence.rearm_timers(endings.retry_times)
     append_events(endings.events)
     return len(endings.events)
 

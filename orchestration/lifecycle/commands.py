@@ -24,7 +24,8 @@ from orchestration.retries import RetryPolicy
 from orchestration.states import FAVORITE, MAX_TAGS, TERMINAL, Delivery, ResponseContract, Status
 from outbox.retention import delete_published_events
 from outbox.writer import append_events
-from timers.schedule import rearm, unschedule
+from timers.persistence import timer_persistence
+from timers.port import NewDueTime
 
 
 @retry_on_deadlock
@@ -39,7 +40,7 @@ def cancel(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> Status:
             )
             return Status.RUNNING
         require_status(row, Status.SCHEDULED, "be canceled", or_status=Status.RUNNING)
-        unschedule(tenant_id, service_call_id)
+        timer_persistence.unschedule_timer(tenant_id, service_call_id)
         now = db_now()
         move(Status.SCHEDULED, Status.CANCELED, "finished_at = {finished_at}", [(row, (now,))])
         append_events([build_event(row, 0, EventType.CANCELED, row.identity_facts, now)])
@@ -54,7 +55,7 @@ def reschedule(tenant_id: uuid.UUID, service_call_id: uuid.UUID, due_at: datetim
         require_status(row, Status.SCHEDULED, "be run now" if due_at is None else "be rescheduled")
         now = db_now()
         due_at = due_at or now
-        rearm([(tenant_id, service_call_id, due_at)])
+        timer_persistence.rearm_timers([NewDueTime(tenant_id, service_call_id, due_at)])
         move(Status.SCHEDULED, Status.SCHEDULED, "due_at = {due_at}", [(row, (due_at,))])
         append_events([build_event(row, 0, EventType.RESCHEDULED, {"dueAt": to_rfc3339(due_at)}, now)])
 
@@ -170,7 +171,7 @@ def retry(tenant_id: uuid.UUID, service_call_id: uuid.UUID, correlation_id: uuid
 def delete(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> None:
     """Delete a call that is not Running with its tags, timer, attempts and published events."""
     with transaction.atomic():
-        unschedule(tenant_id, service_call_id)
+        timer_persistence.unschedule_timer(tenant_id, service_call_id)
         row = lock_call(tenant_id, service_call_id)
         if row.status == Status.RUNNING:
             raise Conflict("wrong_state", "A call that is Running cannot be deleted: cancel it, or wait.")

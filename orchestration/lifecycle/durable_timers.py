@@ -29,7 +29,7 @@ from orchestration.lifecycle.submission import (
 from orchestration.models import ServiceCall
 from orchestration.states import TERMINAL, Status
 from outbox.writer import append_events
-from timers.schedule import upsert_timers
+from timers.persistence import timer_persistence
 
 # How often setting a timer is tried while others set and delete the same one.
 MAX_RACES = 10
@@ -128,5 +128,5 @@ def _overwrite(row: LockedCall, command: SubmitServiceCall, now: datetime) -> No
     assignments = ", ".join(f"{column} = {{{column}}}" for column in columns)
     move(Status.SCHEDULED, Status.SCHEDULED, assignments, [(row, tuple(new[column] for column in columns))])
     note_stored(timer.tenant_id, timer.request_bytes)
-    upsert_timers([timer], now)
+    timer_persistence.schedule_timer(timer, now)
     append_events([build_event(row, 0, EventType.RESCHEDULED, {"dueAt": to_rfc3339(timer.due_at)}, now)])

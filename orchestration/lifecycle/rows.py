@@ -22,7 +22,7 @@ from orchestration.events import EventType
 from orchestration.models import ServiceCall
 from orchestration.states import TRANSITIONS, Status
 from outbox.writer import Event
-from timers.schedule import lock_pending
+from timers.persistence import timer_persistence
 
 # Longer than a method and a URL can be.
 MAX_REQUEST_LINE_LENGTH = 20_000
@@ -77,7 +77,7 @@ def lock_call_and_timer(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> Loc
 
     Write the timer only after this: while the call's lock was waited for, the end of an attempt may have armed it again.
     """
-    lock_pending(tenant_id, service_call_id)
+    timer_persistence.lock_scheduled_timer(tenant_id, service_call_id)
     return lock_call(tenant_id, service_call_id)
 
 

@@ -25,7 +25,8 @@ from orchestration.fingerprints import matches_fingerprint, seal_fingerprint
 from orchestration.models import ServiceCall, ServiceCallTag
 from orchestration.states import Status
 from outbox.writer import Event, append_events
-from timers.schedule import Timer, schedule
+from timers.persistence import timer_persistence
+from timers.port import Timer
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +177,7 @@ def store_calls(commands: Sequence[SubmitServiceCall], now: datetime) -> None:
         ("tenant_id", "service_call_id", "tag"),
         [(c.tenant_id, c.service_call_id, tag) for c in commands for tag in sorted(c.tags)],
     )
-    schedule(timers, now)
+    timer_persistence.insert_timers(timers, now)
     append_events(
         event for c, t in zip(commands, timers, strict=True) for event in _build_submitted_events(c, t, now)
     )

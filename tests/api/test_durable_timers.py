@@ -13,7 +13,7 @@ from orchestration import lifecycle
 from orchestration.models import ServiceCall
 from tests.api.conftest import Api, get_errors
 from tests.factories import set_status
-from timers.schedule import Timer
+from timers.port import Timer
 
 pytestmark = pytest.mark.django_db
 

@@ -19,7 +19,7 @@ from orchestration import lifecycle
 from orchestration.lifecycle.attempts import StartedCall
 from orchestration.models import ServiceCall
 from tests.api.conftest import SPEC, Api, build_submission, get_errors
-from timers.schedule import Timer
+from timers.port import Timer
 
 pytestmark = pytest.mark.django_db
 

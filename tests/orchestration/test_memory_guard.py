@@ -17,8 +17,7 @@ from orchestration.engine.memory import (
     MemoryGuard,
     is_out_of_memory,
 )
-from timers.poller import HeldBack
-from timers.schedule import Timer
+from timers.port import HeldBack, Timer
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LARGE, SMALL = 900_000, 100

@@ -25,7 +25,7 @@ from tests.orchestration.support import (
     build_response,
     submit,
 )
-from timers.schedule import Timer
+from timers.port import Timer
 
 TIMER_ID = "order-1"
 DURABLE = {"external_id": TIMER_ID}

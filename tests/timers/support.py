@@ -14,8 +14,8 @@ from orchestration.models import ServiceCall
 from tests.factories import ServiceCallFactory, TenantFactory, TimerFactory
 from timers.membership import Membership
 from timers.models import TimerSchedule
-from timers.poller import NOTHING_HELD_BACK, HeldBack, Poller
-from timers.schedule import Timer
+from timers.poller import Poller
+from timers.port import NOTHING_HELD_BACK, HeldBack, Timer
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

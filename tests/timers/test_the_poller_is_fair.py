@@ -13,14 +13,8 @@ from django.db import connection
 
 from eventservice.db.now import pin_time
 from tests.timers.support import add_to_noon, call_ids, claim_due, create_poller, create_timers
-from timers.poller import (
-    LARGE_REQUEST_BYTES,
-    MIN_SEARCH_YIELD,
-    MIN_TENANT_SHARE,
-    REST_FACTOR,
-    HeldBack,
-    Poller,
-)
+from timers.poller import MIN_SEARCH_YIELD, MIN_TENANT_SHARE, REST_FACTOR, Poller
+from timers.port import LARGE_REQUEST_BYTES, HeldBack
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
 

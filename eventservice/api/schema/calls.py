@@ -23,7 +23,8 @@ from orchestration.queries.calls import CallDetails, CallSummary
 from orchestration.retries import RetryPolicy
 from orchestration.states import FAVORITE, Delivery, ResponseContract, Status
 from outbox.models import OutboxEvent
-from timers.models import TimerSchedule, TimerState
+from timers.models import TimerState
+from timers.port import TimerEntry
 
 # --- parts of a call ----------------------------------------------------------------------------------------------
 
@@ -73,8 +74,8 @@ class CallTimerSchema(ResponseModel):
     reached_at: UtcTime | None
 
     @classmethod
-    def from_timer(cls, timer: TimerSchedule) -> CallTimerSchema:
-        return cls(state=TimerState(timer.state), due_at=timer.due_at, reached_at=timer.reached_at)
+    def from_timer(cls, timer: TimerEntry) -> CallTimerSchema:
+        return cls(state=timer.state, due_at=timer.due_at, reached_at=timer.reached_at)
 
 
 class ResponseMetaSchema(TypedDict):
@@ -267,7 +268,7 @@ class ServiceCallSchema(CallSchema):
 
     @classmethod
     def from_call(
-        cls, call: CallDetails, timer: TimerSchedule | None, last_attempt: HttpExecution | None
+        cls, call: CallDetails, timer: TimerEntry | None, last_attempt: HttpExecution | None
     ) -> ServiceCallSchema:
         return cls(
             **_read_common_members(call),

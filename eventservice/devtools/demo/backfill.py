@@ -30,8 +30,8 @@ from orchestration.lifecycle import StartedCall, cancel, finish, replay, start, 
 from orchestration.models import ServiceCall
 from orchestration.states import Status
 from outbox.models import OutboxEvent
-from timers.poller import mark_reached
-from timers.schedule import Timer
+from timers.persistence import timer_persistence
+from timers.port import Timer
 
 Key = tuple[uuid.UUID, uuid.UUID]
 
@@ -104,7 +104,7 @@ class Backfill:
 
     def _start(self, now: datetime, due_at: datetime) -> None:
         timers = [self._timer(key, due_at) for key in self._starting.pop(due_at)]
-        mark_reached(timers, now, {0: 1})
+        timer_persistence.mark_fired(timers, now, {0: 1})
         ends = [(call.key, self._outcome(call, now)) for call in start(timers, self._node(now))]
         ends.sort(key=lambda end: end[1].timings.total_ms)
         together: list[tuple[AttemptKey, Outcome]] = []
