@@ -10,7 +10,7 @@ from typing import Any
 
 from django.db import connection
 
-from eventservice.db.bulk import execute_rows, insert_rows, update_rows, upsert_rows
+from eventservice.db.bulk import execute_rows, insert_rows, move_rows, update_rows, upsert_rows
 from eventservice.db.dialects import get_dialect
 from eventservice.db.now import as_utc, render_now
 from eventservice.db.sql import as_uuid, placeholders
@@ -98,11 +98,12 @@ class SqlTimerPersistence(SqlBacklog):
         return found[0] if found else None
 
     def mark_fired(self, timers: Sequence[Timer], reached_at: datetime, versions: Mapping[int, int]) -> None:
-        update_rows(
+        move_rows(
             TimerSchedule,
             "state = 'Reached', reached_at = {reached_at}, claim_version = {claim_version}",
             "tenant_id = {tenant_id} AND service_call_id = {service_call_id} AND state = 'Scheduled'",
             [(reached_at, versions[t.shard_id], t.tenant_id, t.service_call_id) for t in timers],
+            what="timers Scheduled → Reached",
         )
 
     # --- an engine's poll, of the shards that it owns ---

@@ -160,7 +160,10 @@ class TimerPersistencePort(Protocol):
         """Lock and return one timer as `find_due` does, if it is still due."""
 
     def mark_fired(self, timers: Sequence[Timer], reached_at: datetime, versions: Mapping[int, int]) -> None:
-        """Mark timers as reached. `versions` maps each shard to the lease version under which they are reached."""
+        """Mark timers as reached. `versions` maps each shard to the lease version under which they are reached.
+
+        Raise LostRace, and let nothing be committed, unless each of them was scheduled.
+        """
 
     # --- an engine's poll, of the shards that it owns ---
 

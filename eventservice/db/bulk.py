@@ -41,6 +41,17 @@ def update_rows(model: Model, assignments: str, condition: str, rows: Iterable[R
     return _write(writer, _update_sql(writer, model, assignments, condition), rows)
 
 
+class LostRace(Exception):
+    """Raised when a row is not as its writer had read it: another writer has changed it. Nothing may be committed."""
+
+
+def move_rows(model: Model, assignments: str, condition: str, rows: Sequence[Row], what: str) -> None:
+    """Update rows as `update_rows` does. Raise LostRace, which says `what` was to happen, if the condition fails for any."""
+    touched = update_rows(model, assignments, condition, rows)
+    if touched != len(rows):
+        raise LostRace(f"{what}: {touched} of {len(rows)} rows were as they had been read")
+
+
 def upsert_rows(
     model: Model,
     columns: Sequence[str],

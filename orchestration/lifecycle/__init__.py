@@ -9,6 +9,7 @@ deadlock. (The timer of a Running call has been reached: only the writer that en
 holds the call's lock by then.)
 """
 
+from eventservice.db.bulk import LostRace
 from orchestration.lifecycle.attempts import (
     MAX_INTERRUPTIONS,
     RECORDING_GRACE,
@@ -33,7 +34,6 @@ from orchestration.lifecycle.commands import (
 from orchestration.lifecycle.durable_timers import change_timer, delete_timer, set_timer
 from orchestration.lifecycle.reencryption import reencrypt_calls
 from orchestration.lifecycle.retention import prune_calls
-from orchestration.lifecycle.rows import LostRace
 from orchestration.lifecycle.submission import Submitted, submit, submit_each
 
 __all__ = [

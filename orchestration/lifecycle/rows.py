@@ -16,7 +16,7 @@ from django.db.models.expressions import Combinable
 from django.db.models.fields.json import KT
 from django.db.models.functions import Left
 
-from eventservice.db.bulk import update_rows
+from eventservice.db.bulk import move_rows
 from eventservice.kernel.errors import Conflict, NotFound
 from orchestration.events import EventType
 from orchestration.models import ServiceCall
@@ -26,10 +26,6 @@ from timers.persistence import timer_persistence
 
 # Longer than a method and a URL can be.
 MAX_REQUEST_LINE_LENGTH = 20_000
-
-
-class LostRace(Exception):
-    """Raised when a locked row was changed by a writer outside of this package. Nothing is committed."""
 
 
 class LockedCall(NamedTuple):
@@ -136,7 +132,7 @@ def move(
     """Move calls with one guarded UPDATE. Raise LostRace unless it finds each of them as it was read."""
     if to is not origin and to not in TRANSITIONS[origin]:
         raise ValueError(f"{origin} → {to} is no transition")
-    touched = update_rows(
+    move_rows(
         ServiceCall,
         f"status = {{status}}, next_seq = next_seq + {{next_seq}}, {assignments}",
         # IS TRUE hides the status from planners, which might search all calls of that status for this one.
@@ -146,9 +142,8 @@ def move(
             (to.value, events, *values, row.tenant_id, row.service_call_id, origin.value, row.next_seq)
             for row, values in rows
         ],
+        what=f"calls {origin} → {to}",
     )
-    if touched != len(rows):
-        raise LostRace(f"{origin} → {to}: {touched} of {len(rows)} calls were as they had been read")
 
 
 def build_event(

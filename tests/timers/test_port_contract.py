@@ -11,6 +11,7 @@ from uuid import UUID
 import pytest
 from django.db import IntegrityError, transaction
 
+from eventservice.db.bulk import LostRace
 from eventservice.db.dialects import get_dialect
 from eventservice.kernel.ids import new_id
 from orchestration.models import ServiceCall
@@ -334,6 +335,30 @@ def test_timers_of_several_tenants_are_marked_under_the_versions_of_their_shards
         assert get_state(row) == ("Reached", NOON, add_to_noon(1))
         assert get_values(row)["claim_version"] == 11 * row.shard_id
     assert port.find_due_in_shards(NOON, 100, PollScope([1, 2])) == []
+
+
+def test_a_timer_is_marked_once(port: TimerPersistencePort) -> None:
+    create_timers(TENANT, 3)
+    due = port.find_due(TENANT, NOON, 100)
+    port.mark_fired(due[:1], NOON, VERSIONS)
+    with pytest.raises(LostRace, match="2 of 3"), transaction.atomic():
+        port.mark_fired(due, add_to_noon(1), VERSIONS)
+    assert [get_state(timer) for timer in due] == [("Reached", NOON, NOON), *[("Scheduled", NOON, None)] * 2]
+
+
+@pytest.mark.parametrize("state", ["missing", "of another tenant", "deleted", "reached"])
+def test_no_timer_is_marked_that_is_not_scheduled(port: TimerPersistencePort, state: str) -> None:
+    timer = build_timer(TENANT)
+    if state != "missing":
+        port.insert_timers([timer], NOON)
+    if state == "deleted":
+        port.unschedule_timer(*key(timer))
+    if state == "reached":
+        port.mark_fired([timer], NOON, VERSIONS)
+    if state == "of another tenant":
+        timer = timer._replace(tenant_id=OTHER)
+    with pytest.raises(LostRace), transaction.atomic():
+        port.mark_fired([timer], NOON, VERSIONS)
 
 
 @pytest.mark.django_db(transaction=True)
