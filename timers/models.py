@@ -28,6 +28,8 @@ class TimerSchedule(TenantScopedModel):
     service_call_id = models.UUIDField()
     correlation_id = models.UUIDField()
     due_at = models.DateTimeField()
+    # When this due time was set. Each new one sets it again: a reschedule, a retry, an upsert. So for every attempt,
+    # reached_at - registered_at is how long the timer was scheduled, and reached_at - due_at how late it was.
     registered_at = models.DateTimeField()
     reached_at = models.DateTimeField(null=True)
     state = models.CharField(

@@ -49,12 +49,12 @@ class SqlTimerPersistence(SqlBacklog):
             key=KEY_COLUMNS, overwritten=OVERWRITTEN_COLUMNS, changes="reached_at = NULL",
         )  # fmt: skip
 
-    def rearm_timers(self, due: Iterable[NewDueTime]) -> None:
+    def rearm_timers(self, due: Iterable[NewDueTime], now: datetime) -> None:
         update_rows(
             TimerSchedule,
-            "state = 'Scheduled', reached_at = NULL, due_at = {due_at}",
+            "state = 'Scheduled', reached_at = NULL, due_at = {due_at}, registered_at = {registered_at}",
             "tenant_id = {tenant_id} AND service_call_id = {service_call_id}",
-            [(new.due_at, new.tenant_id, new.service_call_id) for new in due],
+            [(new.due_at, now, new.tenant_id, new.service_call_id) for new in due],
         )
 
     def unschedule_timer(self, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> None:

@@ -130,7 +130,7 @@ class TimerPersistencePort(Protocol):
     def schedule_timer(self, timer: Timer, now: datetime) -> None:
         """Insert a timer, or overwrite the one that its call has. That is scheduled again if it was reached."""
 
-    def rearm_timers(self, due: Iterable[NewDueTime]) -> None:
+    def rearm_timers(self, due: Iterable[NewDueTime], now: datetime) -> None:
         """Set new due times. Timers that were reached are scheduled again. Calls without a timer get none."""
 
     def unschedule_timer(self, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> None:

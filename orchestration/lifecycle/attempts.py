@@ -180,7 +180,7 @@ def finish(ended: Sequence[tuple[AttemptKey, Outcome]], fence: Callable[[], None
         for row in lock_calls((key.tenant_id, key.service_call_id) for key, _ in ended):
             if row.status == Status.RUNNING and row.execution_id in outcomes:
                 _end_attempt(row, outcomes[row.execution_id], now, endings)
-        moved = _write_endings(endings)
+        moved = _write_endings(endings, now)
         close_attempts(ended, now)
         trigger_fault("finish.before_commit")
     return moved
@@ -271,7 +271,7 @@ def _build_result_facts(row: LockedCall, meta: dict[str, Any]) -> dict[str, obje
     return {name: value for name, value in facts.items() if value is not None}
 
 
-def _write_endings(endings: _Endings) -> int:
+def _write_endings(endings: _Endings, now: datetime) -> int:
     for status, rows in endings.terminal.items():
         move(
             Status.RUNNING,
@@ -286,7 +286,7 @@ def _write_endings(endings: _Endings) -> int:
         " deadline_at = NULL",
         endings.retries,
     )
-    timer_persistence.rearm_timers(endings.retry_times)
+    timer_persistence.rearm_timers(endings.retry_times, now)
     append_events(endings.events)
     return len(endings.events)
 
@@ -314,7 +314,7 @@ def _resolve(keys: Sequence[AttemptKey], select_lost: Callable[[], Sequence[Atte
         for row in rows:
             if row.status == Status.RUNNING and row.execution_id in attempts:
                 _interrupt(row, now, endings)
-        moved = _write_endings(endings)
+        moved = _write_endings(endings, now)
         interrupt_attempts(lost, now)
         trigger_fault("resolve.before_commit")
     return moved

@@ -55,7 +55,7 @@ def reschedule(tenant_id: uuid.UUID, service_call_id: uuid.UUID, due_at: datetim
         require_status(row, Status.SCHEDULED, "be run now" if due_at is None else "be rescheduled")
         now = db_now()
         due_at = due_at or now
-        timer_persistence.rearm_timers([NewDueTime(tenant_id, service_call_id, due_at)])
+        timer_persistence.rearm_timers([NewDueTime(tenant_id, service_call_id, due_at)], now)
         move(Status.SCHEDULED, Status.SCHEDULED, "due_at = {due_at}", [(row, (due_at,))])
         append_events([build_event(row, 0, EventType.RESCHEDULED, {"dueAt": to_rfc3339(due_at)}, now)])
 

@@ -61,7 +61,12 @@ def test_a_call_has_its_timer_and_its_last_attempt(acme: Api, path: str) -> None
             phases={"connectMs": 0.3, "firstByteMs": 1.2} if attempt == 2 else None,
         )
     call = acme.get(path).json()
-    assert call["timer"] == {"state": "Scheduled", "dueAt": call["dueAt"], "reachedAt": None}
+    assert call["timer"] == {
+        "state": "Scheduled",
+        "dueAt": call["dueAt"],
+        "registeredAt": call["submittedAt"],
+        "reachedAt": None,
+    }
     assert (call["lastAttempt"]["attempt"], call["lastAttempt"]["latencyMs"]) == (2, 1.3)
     assert call["lastAttempt"]["phases"] == {"connectMs": 0.3, "firstByteMs": 1.2}
     executions = acme.get(f"{path}/executions?limit=1").json()

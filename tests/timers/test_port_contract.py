@@ -89,7 +89,7 @@ def test_a_timer_is_stored_as_it_was_scheduled(port: TimerPersistencePort) -> No
 
 def test_writing_nothing_is_no_error(port: TimerPersistencePort) -> None:
     port.insert_timers([], NOON)
-    port.rearm_timers([])
+    port.rearm_timers([], NOON)
     port.mark_fired([], NOON, {})
 
 
@@ -143,12 +143,14 @@ def test_the_upsert_schedules_a_reached_timer_again(port: TimerPersistencePort) 
 
 def test_rearming_moves_scheduled_and_reached_timers(port: TimerPersistencePort) -> None:
     waiting, done = create_timers(TENANT)[0], create_reached_timer()
-    port.rearm_timers([NewDueTime(*key(timer), add_to_noon(9)) for timer in (waiting, done)])
+    port.rearm_timers([NewDueTime(*key(timer), add_to_noon(9)) for timer in (waiting, done)], add_to_noon(1))
     assert get_state(waiting) == get_state(done) == ("Scheduled", add_to_noon(9), None)
+    for timer in (waiting, done):
+        assert get_values(timer)["registered_at"] == add_to_noon(1)
 
 
 def test_rearming_creates_no_timer(port: TimerPersistencePort) -> None:
-    port.rearm_timers([NewDueTime(TENANT, new_id(), add_to_noon(9))])
+    port.rearm_timers([NewDueTime(TENANT, new_id(), add_to_noon(9))], NOON)
     assert not TimerSchedule.across_tenants.exists()
 
 
@@ -176,7 +178,7 @@ def test_a_timer_is_deleted_with_its_call(port: TimerPersistencePort) -> None:
 
 WRITES: dict[str, Callable[[TimerPersistencePort, Timer], Any]] = {
     "schedule": lambda port, timer: port.schedule_timer(timer._replace(due_at=add_to_noon(60)), NOON),
-    "rearm": lambda port, timer: port.rearm_timers([NewDueTime(*key(timer), add_to_noon(60))]),
+    "rearm": lambda port, timer: port.rearm_timers([NewDueTime(*key(timer), add_to_noon(60))], NOON),
     "unschedule": lambda port, timer: port.unschedule_timer(*key(timer)),
     "mark": lambda port, timer: port.mark_fired([timer], NOON, VERSIONS),
 }

@@ -71,11 +71,21 @@ class RequestSpecSchema(ResponseModel):
 class CallTimerSchema(ResponseModel):
     state: TimerState
     due_at: UtcTime
-    reached_at: UtcTime | None
+    registered_at: UtcTime = Field(
+        description="When `dueAt` was set: by the submission, a change of the call, or a retry."
+    )
+    reached_at: UtcTime | None = Field(
+        description="When the timer fired. Its distance to `registeredAt` is how long it was scheduled."
+    )
 
     @classmethod
     def from_timer(cls, timer: TimerEntry) -> CallTimerSchema:
-        return cls(state=timer.state, due_at=timer.due_at, reached_at=timer.reached_at)
+        return cls(
+            state=timer.state,
+            due_at=timer.due_at,
+            registered_at=timer.registered_at,
+            reached_at=timer.reached_at,
+        )
 
 
 class ResponseMetaSchema(TypedDict):
@@ -318,7 +328,9 @@ class ServiceCallSchema(CallSchema):
             response_contract=command.response_contract,
             delivery=command.delivery,
             cancel_requested=False,
-            timer=CallTimerSchema(state=TimerState.SCHEDULED, due_at=due_at, reached_at=None),
+            timer=CallTimerSchema(
+                state=TimerState.SCHEDULED, due_at=due_at, registered_at=submitted_at, reached_at=None
+            ),
             last_attempt=None,
         )
 
