@@ -268,6 +268,59 @@ SHORTCUTS = (["get_object_or_404"], ["get_list_or_404"])
 SCOPED = {"for_tenant", "create", "bulk_create"}
 
 
+def find_table_uses(source: Source, models: set[str], tables: set[str]) -> list[str]:
+    """Return imports and uses of these models, and strings that name them or their tables."""
+    tables_or_models = re.compile(rf"\b(?:{'|'.join(sorted(models | tables))})\b", re.IGNORECASE)
+    docstrings = _find_docstrings(source)
+    found = []
+    for node in ast.walk(source.tree):
+        match node:
+            case ast.alias(name=name) | ast.Name(id=name) | ast.Attribute(attr=name) if name in models:
+                found.append(source.complaint(node, f"uses {name}"))
+            case ast.Constant(value=str(text)) if node not in docstrings and tables_or_models.search(text):
+                found.append(source.complaint(node, f"names {' '.join(text.split())[:60]}"))
+    return found
+
+
+def _find_docstrings(source: Source) -> set[ast.AST]:
+    return {
+        node.body[0].value
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.body
+        and isinstance(node.body[0], ast.Expr)
+    }
+
+
+MANAGERS = {"objects", "across_tenants", "_default_manager", "_base_manager"}
+
+
+def find_manager_uses(source: Source, models: set[str]) -> list[str]:
+    """Return uses of the managers of these models."""
+    return [
+        source.complaint(node, f"uses {'.'.join(get_name_chain(node))}")
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.Attribute)
+        and node.attr in MANAGERS
+        and models & set(get_name_chain(node.value)[-1:])
+    ]
+
+
+def find_joins(source: Source, relation: str) -> list[str]:
+    """Return lookups that follow a relation, as `relation__column`, in keyword arguments and strings."""
+    return [
+        source.complaint(node, f"follows {relation}")
+        for node in ast.walk(source.tree)
+        if (isinstance(node, ast.keyword) and (node.arg or "").startswith(f"{relation}__"))
+        or (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and node.value.lstrip("-").startswith(f"{relation}__")
+        )
+        or (isinstance(node, ast.Attribute) and node.attr == relation)
+    ]
+
+
 def reads_across_tenants(source: Source) -> bool:
     return any(isinstance(n, ast.Attribute) and n.attr == "across_tenants" for n in ast.walk(source.tree))
 

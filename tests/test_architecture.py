@@ -8,8 +8,10 @@ from __future__ import annotations
 import pytest
 from django.apps import apps as django_apps
 
+from orchestration.models import ServiceCall
 from tests import source_rules as rules
 from tests.source_rules import Source
+from timers.models import TimerSchedule
 
 SOURCES = rules.list_sources()
 
@@ -60,6 +62,12 @@ IN_SQL = {
     "orchestration.lifecycle.retention", "timers.backlog", "timers.persistence",
     "outbox.store", "outbox.replay", "outbox.retention", "outbox.publishers.webhook.delivery_queue", "outbox.status",
 }  # fmt: skip
+
+# The timers' rows are read and written through the port only (timers.port). The admin lists the table, as Django does it.
+TIMER_MODELS, TIMER_TABLES = {"TimerSchedule"}, {"timer_schedules"}
+INSIDE_THE_PORT = {"timers.models", "timers.persistence", "timers.backlog", "timers.admin"}
+NAMES_THE_TIMERS = {"orchestration.engine.engine"}  # its statistics are gathered with those of other tables
+OWNERSHIP_MODELS, OWNERSHIP_TABLES = {"TimerShard", "Node"}, {"timer_shards", "nodes"}
 
 # All differences between databases, a package each.
 DIALECTS = "eventservice.db.dialects"
@@ -126,6 +134,27 @@ def test_only_the_lifecycle_writes_calls() -> None:
 def test_the_lifecycle_writes_calls() -> None:
     writers = [source for source in SOURCES if source.name.startswith(THE_WRITER)]
     assert any(rules.find_writes(writer, CALLS, CALL_TABLES) for writer in writers)
+
+
+def test_only_the_port_reads_and_writes_timers() -> None:
+    users = {
+        source.name: found
+        for source in SOURCES
+        if (found := rules.find_table_uses(source, TIMER_MODELS, TIMER_TABLES))
+    }
+    assert {
+        name: found for name, found in users.items() if name not in INSIDE_THE_PORT | NAMES_THE_TIMERS
+    } == {}
+    assert users.keys() == INSIDE_THE_PORT | NAMES_THE_TIMERS  # an entry that nothing needs goes
+    assert all(not rules.has_sql_on(s, TIMER_TABLES) for s in SOURCES if s.name in NAMES_THE_TIMERS)
+    # Calls have no relation to their timers, by which these could be read.
+    assert TimerSchedule not in {field.related_model for field in ServiceCall._meta.get_fields()}
+
+
+def test_only_timers_reads_and_writes_nodes_and_shards() -> None:
+    others = [source for source in SOURCES if rules.get_unit(source.name) not in {"timers", "timers.admin"}]
+    assert [found for source in others for found in rules.find_manager_uses(source, OWNERSHIP_MODELS)] == []
+    assert [source.name for source in others if rules.has_sql_on(source, OWNERSHIP_TABLES)] == []
 
 
 def test_every_read_of_a_tenants_table_begins_with_a_tenant_or_names_across_tenants() -> None:

@@ -154,6 +154,56 @@ def test_finds_a_tenants_table_in_sql(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
+        "from timers.models import TimerSchedule",
+        "from timers.models import TimerSchedule as Row",
+        "models.TimerSchedule.across_tenants.count()",
+        "apps.get_model('timers', 'TimerSchedule')",
+        "apps.get_model('timers.timerschedule')",
+        "cursor.execute('DELETE FROM timer_schedules')",
+        "cursor.execute(f'SELECT {x} FROM timer_schedules WHERE {y}')",
+        "TABLE = 'timer_schedules'\ncursor.execute(f'SELECT 1 FROM {TABLE}')",
+    ],
+)
+def test_finds_a_use_of_a_table(text: str) -> None:
+    assert rules.find_table_uses(build_source(text), {"TimerSchedule"}, {"timer_schedules"})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from timers.models import TimerState",
+        '"""Timers are in timer_schedules, of the model TimerSchedule."""',
+        "def f():\n    'Read timer_schedules.'",
+        "'the timer schedules'",
+    ],
+)
+def test_accepts_what_uses_no_table(text: str) -> None:
+    assert rules.find_table_uses(build_source(text), {"TimerSchedule"}, {"timer_schedules"}) == []
+
+
+def test_finds_a_use_of_a_manager() -> None:
+    assert rules.find_manager_uses(build_source("models.Node.objects.all()"), {"Node"})
+    assert rules.find_manager_uses(build_source("Node._default_manager"), {"Node"})
+    assert not rules.find_manager_uses(build_source("node: Node = nodes.objects[0]"), {"Node"})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "f(service_call__status='x')",
+        "values('service_call__name')",
+        "order_by('-service_call__name')",
+        "t.service_call.name",
+    ],
+)
+def test_finds_a_join(text: str) -> None:
+    assert rules.find_joins(build_source(text), "service_call")
+    assert not rules.find_joins(build_source("f(service_call_id='service_call')"), "service_call")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
         "if connection.vendor == 'sqlite':\n    pass",
         "f(schema_editor.connection.vendor)",
         "class A(Func):\n    def as_mysql(self, compiler, connection): ...",

@@ -50,7 +50,7 @@ class TimerSchedule(TenantScopedModel):
         on_delete=models.DO_NOTHING,
         from_fields=("tenant_id", "service_call_id"),
         to_fields=("tenant_id", "service_call_id"),
-        related_name="timers",
+        related_name="+",  # timers are read through the port only
     )
 
     class Meta:

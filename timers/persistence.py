@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
+from uuid import UUID
 
 from django.db import connection
 
@@ -57,27 +57,25 @@ class SqlTimerPersistence(SqlBacklog):
             [(new.due_at, now, new.tenant_id, new.service_call_id) for new in due],
         )
 
-    def unschedule_timer(self, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> None:
+    def unschedule_timer(self, tenant_id: UUID, service_call_id: UUID) -> None:
         execute_rows(
             "DELETE FROM timer_schedules WHERE tenant_id = %s AND service_call_id = %s AND (state = %s) IS TRUE",
             [(tenant_id, service_call_id, TimerState.SCHEDULED.value)],
         )
 
-    def lock_scheduled_timer(self, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> None:
+    def lock_scheduled_timer(self, tenant_id: UUID, service_call_id: UUID) -> None:
         with connection.cursor() as cursor:
             lock = get_dialect().locks.for_update
             cursor.execute(_LOCK_SCHEDULED + lock, [tenant_id.hex, service_call_id.hex])
             cursor.fetchone()
 
-    def find_timer(self, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> TimerEntry | None:
+    def find_timer(self, tenant_id: UUID, service_call_id: UUID) -> TimerEntry | None:
         found = _select_entries(
             "tenant_id = %s AND service_call_id = %s", [tenant_id.hex, service_call_id.hex]
         )
         return found[0] if found else None
 
-    def find_by_correlation(
-        self, tenant_id: uuid.UUID, correlation_id: uuid.UUID, limit: int
-    ) -> list[TimerEntry]:
+    def find_by_correlation(self, tenant_id: UUID, correlation_id: UUID, limit: int) -> list[TimerEntry]:
         # IS TRUE keeps planners from reading all timers of the tenant.
         return _select_entries(
             f"correlation_id = %s AND (tenant_id = %s) IS TRUE {_BY_DUE_TIME} LIMIT %s",
@@ -85,14 +83,12 @@ class SqlTimerPersistence(SqlBacklog):
         )
 
     def find_due(
-        self, tenant_id: uuid.UUID, now: datetime, limit: int, scope: PollScope | None = None
+        self, tenant_id: UUID, now: datetime, limit: int, scope: PollScope | None = None
     ) -> list[Timer]:
         scope = scope and scope._replace(held_back=scope.held_back.for_tenant(tenant_id))
         return _lock_due("tenant_id = %s AND", [tenant_id.hex], now, limit, "due_at", scope)
 
-    def find_due_timer(
-        self, tenant_id: uuid.UUID, service_call_id: uuid.UUID, now: datetime
-    ) -> Timer | None:
+    def find_due_timer(self, tenant_id: UUID, service_call_id: UUID, now: datetime) -> Timer | None:
         key = [tenant_id.hex, service_call_id.hex]
         found = _lock_due("tenant_id = %s AND service_call_id = %s AND", key, now, 1, "due_at", None)
         return found[0] if found else None
@@ -113,7 +109,7 @@ class SqlTimerPersistence(SqlBacklog):
         # "is past" for independent, and so expects most of the table to be due.
         return _lock_due("", [], now, limit, "shard_id, due_at", scope)
 
-    def find_tenants_with_due(self, by: datetime) -> list[uuid.UUID]:
+    def find_tenants_with_due(self, by: datetime) -> list[UUID]:
         with connection.cursor() as cursor:
             cursor.execute(_TENANTS_WITH_DUE, [_to_database(by)])
             return [_to_tenant_id(tenant_id) for (tenant_id,) in cursor.fetchall()]
@@ -128,10 +124,8 @@ class SqlTimerPersistence(SqlBacklog):
 
     # --- operators: the others are in SqlBacklog ---
 
-    def find_by_correlation_across_tenants(self, correlation_id: uuid.UUID, limit: int) -> list[TimerEntry]:
-        return _select_entries(
-            f"correlation_id = %s {_BY_DUE_TIME} LIMIT %s", [correlation_id.hex, limit]
-        )
+    def find_by_correlation_across_tenants(self, correlation_id: UUID, limit: int) -> list[TimerEntry]:
+        return _select_entries(f"correlation_id = %s {_BY_DUE_TIME} LIMIT %s", [correlation_id.hex, limit])
 
 
 timer_persistence: TimerPersistencePort = SqlTimerPersistence()
@@ -254,7 +248,7 @@ def _to_entry(row: tuple[Any, ...]) -> TimerEntry:
 
 
 @lru_cache(1024)  # the same few ids come again and again
-def _to_tenant_id(value: Any) -> uuid.UUID:
+def _to_tenant_id(value: Any) -> UUID:
     return as_uuid(value)
 
 

@@ -154,9 +154,7 @@ class TimerPersistencePort(Protocol):
         Timers that another transaction has locked are skipped. Whoever fires the timers marks them in this transaction.
         """
 
-    def find_due_timer(
-        self, tenant_id: uuid.UUID, service_call_id: uuid.UUID, now: datetime
-    ) -> Timer | None:
+    def find_due_timer(self, tenant_id: uuid.UUID, service_call_id: uuid.UUID, now: datetime) -> Timer | None:
         """Lock and return one timer as `find_due` does, if it is still due."""
 
     def mark_fired(self, timers: Sequence[Timer], reached_at: datetime, versions: Mapping[int, int]) -> None:

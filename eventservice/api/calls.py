@@ -261,9 +261,7 @@ class ReplayView(CallsView):
         key = request.headers.get("Idempotency-Key")
         raise_for_errors(find_bad_key(key))
         replay = lifecycle.replay(tenant_id, service_call_id, self.correlation_id, key)
-        timer = (
-            None if replay.is_repeat else timer_persistence.find_timer(tenant_id, replay.service_call_id)
-        )
+        timer = None if replay.is_repeat else timer_persistence.find_timer(tenant_id, replay.service_call_id)
         charge_bytes(self.principal, timer.request_bytes if timer else 0)
         return self.accept(_get_parent_path(request.path), replay.service_call_id, replayed=replay.is_repeat)
 

@@ -56,9 +56,7 @@ class ClusterPage(ConsoleView):
         cluster = read_cluster(now, Slot.objects.order_by("name"))
         waiting = timer_persistence.measure_backlog(now, MAX_COUNTED)
         oldest = _compute_overdue(cluster, waiting)
-        rows = (
-            timer_persistence.list_shard_states(listed, now, after, SHARDS_PER_PAGE + 1) if listed else []
-        )
+        rows = timer_persistence.list_shard_states(listed, now, after, SHARDS_PER_PAGE + 1) if listed else []
         namespaces = list_all_namespaces(MAX_NAMESPACES + 1)
         overdue = check_overdue(waiting.overdue, oldest)
         outbox = get_outbox_status(MAX_COUNTED)

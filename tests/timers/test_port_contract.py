@@ -17,7 +17,7 @@ from eventservice.kernel.ids import new_id
 from orchestration.models import ServiceCall
 from tests.factories import ServiceCallFactory, TenantFactory, TimerFactory
 from tests.timers.support import NOON, add_to_noon, build_timer, call_ids, create_timers, find_row
-from timers.models import TimerSchedule, TimerShard
+from timers.models import TimerSchedule, TimerShard, TimerState
 from timers.persistence import SqlTimerPersistence
 from timers.port import HeldBack, NewDueTime, PollScope, Timer, TimerEntry, TimerPersistencePort
 
@@ -135,9 +135,7 @@ def test_the_upsert_overwrites_a_scheduled_timer(port: TimerPersistencePort) -> 
 
 def test_the_upsert_schedules_a_reached_timer_again(port: TimerPersistencePort) -> None:
     row = create_reached_timer()
-    port.schedule_timer(
-        build_timer(TENANT, service_call_id=row.service_call_id, due_at=add_to_noon(5)), NOON
-    )
+    port.schedule_timer(build_timer(TENANT, service_call_id=row.service_call_id, due_at=add_to_noon(5)), NOON)
     assert get_state(row) == ("Scheduled", add_to_noon(5), None)
 
 
@@ -213,9 +211,7 @@ def test_a_read_returns_the_timers_of_one_tenant(
         found = read(port, row)
         (one,) = found if isinstance(found, list) else [found]
         assert key(one) == key(row)
-    missing = TimerSchedule(
-        tenant_id=new_id(), service_call_id=UUID(int=66), correlation_id=UUID(int=67)
-    )
+    missing = TimerSchedule(tenant_id=new_id(), service_call_id=UUID(int=66), correlation_id=UUID(int=67))
     assert not read(port, missing)
 
 
@@ -225,7 +221,7 @@ def test_a_read_returns_the_timers_of_one_tenant(
 def test_an_entry_shows_the_history_of_a_timer(port: TimerPersistencePort) -> None:
     row = create_reached_timer(due_at=add_to_noon(-9), registered_at=add_to_noon(-60), request_bytes=7)
     assert port.find_timer(*key(row)) == TimerEntry(
-        *key(row), row.correlation_id, add_to_noon(-9), add_to_noon(-60), NOON, "Reached", 7
+        *key(row), row.correlation_id, add_to_noon(-9), add_to_noon(-60), NOON, TimerState.REACHED, 7
     )
     (waiting,) = create_timers(TENANT)
     entry = port.find_timer(*key(waiting))
@@ -266,19 +262,21 @@ def test_a_due_timer_has_all_that_a_start_needs(port: TimerPersistencePort) -> N
     assert port.find_due_in_shards(NOON, 1, PollScope([3])) == [timer]
 
 
-@pytest.mark.parametrize(
-    ("scope", "found"),
-    [
-        (PollScope([1, 2]), {"a", "b"}),
-        (PollScope([2]), {"b"}),
-        (PollScope([1, 2], since=add_to_noon(-5)), {"b"}),
-        (PollScope([1, 2], HeldBack(hosts=["a"])), {"b"}),
-        (PollScope([1, 2], HeldBack(hosts_by_tenant={TENANT: ["b"], OTHER: ["a"]})), {"a"}),
-        (PollScope([1, 2], HeldBack(tenants=[TENANT])), set()),
-        (PollScope([1, 2], HeldBack(tenants=[OTHER])), {"a", "b"}),
-    ],
-    ids=str,
-)
+SCOPES: dict[str, tuple[PollScope, set[str]]] = {
+    "both shards": (PollScope([1, 2]), {"a", "b"}),
+    "one shard": (PollScope([2]), {"b"}),
+    "what became due since": (PollScope([1, 2], since=add_to_noon(-5)), {"b"}),
+    "a host held back": (PollScope([1, 2], HeldBack(hosts=["a"])), {"b"}),
+    "a tenant's host held back": (
+        PollScope([1, 2], HeldBack(hosts_by_tenant={TENANT: ["b"], OTHER: ["a"]})),
+        {"a"},
+    ),
+    "the tenant held back": (PollScope([1, 2], HeldBack(tenants=[TENANT])), set()),
+    "another tenant held back": (PollScope([1, 2], HeldBack(tenants=[OTHER])), {"a", "b"}),
+}
+
+
+@pytest.mark.parametrize(("scope", "found"), SCOPES.values(), ids=SCOPES)
 def test_a_scope_restricts_what_is_found(
     port: TimerPersistencePort, scope: PollScope, found: set[str]
 ) -> None:
