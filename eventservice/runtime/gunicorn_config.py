@@ -9,6 +9,7 @@ import gc
 import os
 import signal
 import socket
+import sys
 import threading
 import time
 from contextlib import suppress
@@ -73,6 +74,17 @@ MAX_SILENCE_SECONDS = 60
 # How soon a worker notices that gunicorn's main process is gone, and how long its request may take then.
 PARENT_POLL_SECONDS = 1.0
 ORPHAN_GRACE_SECONDS = 5.0
+
+
+def on_starting(server: Any) -> None:
+    """Refuse to start with settings that every command refuses, such as waits that contradict each other."""
+    from django.core import checks
+
+    errors = [
+        message for message in checks.run_checks() if message.is_serious() and not message.is_silenced()
+    ]
+    if errors:
+        sys.exit("\n\n".join(["The system checks failed:", *map(str, errors)]))
 
 
 def when_ready(server: Any) -> None:

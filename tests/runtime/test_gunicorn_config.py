@@ -141,3 +141,25 @@ def test_a_request_that_gunicorn_refuses_is_logged_in_the_format_of_all_others(t
             web.wait(15)
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     assert any(line["event"].startswith("Invalid request from ip=") for line in lines)
+
+
+def test_waits_that_contradict_each_other_are_refused_as_by_every_command() -> None:
+    rule = "DB_LOCK_SECONDS (4 s) must be less than DB_STATEMENT_SECONDS (4 s)"
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        port: int = found.getsockname()[1]
+    done = subprocess.run(
+        [
+            sys.executable, "-m", "gunicorn", "-c", "python:eventservice.runtime.gunicorn_config",
+            "eventservice.wsgi", "--bind", f"127.0.0.1:{port}",
+        ],
+        cwd=settings.BASE_DIR,
+        # Nothing connects.
+        env={**os.environ, "DATABASE_URL": "postgres://nobody@127.0.0.1:1/none", "DB_STATEMENT_SECONDS": "4"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "eventservice.E010" in done.stderr
+    assert rule in done.stderr
+    assert "listening" not in done.stderr
