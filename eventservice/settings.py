@@ -3,7 +3,7 @@
 from ipaddress import ip_network
 from pathlib import Path
 
-from eventservice.db.configuration import read_database
+from eventservice.db.configuration import get_default_poll_seconds, read_database
 from eventservice.db.dialects.configuration import Waits
 from eventservice.kernel.env import Environment, check_encryption_key, check_host, find_weakness
 from eventservice.kernel.faults import check_faults
@@ -236,6 +236,11 @@ DATA_UPLOAD_MAX_MEMORY_SIZE = max(API_MAX_REQUEST_BYTES, API_MAX_BATCH_BYTES)
 ENGINE_BATCH = env.integer("ENGINE_BATCH", 500, minimum=1, maximum=5000)
 ENGINE_IN_FLIGHT = env.integer("ENGINE_IN_FLIGHT", 20_000, minimum=1, maximum=100_000)
 ENGINE_PER_HOST = env.integer("ENGINE_PER_HOST", 5_000, minimum=1, maximum=100_000)
+# The longest time between two looks of an engine for due timers. It also looks when the next timer that it knows of is due,
+# and on SQLite, where a commit wakes it, when another process has written.
+ENGINE_POLL_SECONDS = env.seconds(
+    "ENGINE_POLL_SECONDS", get_default_poll_seconds(DATABASES["default"]), minimum=0.02, maximum=60.0
+)
 
 # A node without a heartbeat for this time is declared dead, and its calls are taken over. A shorter lease recovers
 # sooner, but declares processes dead that were only paused.

@@ -43,6 +43,11 @@ def read_database(env: Environment, base: Path, waits: Waits) -> DatabaseSetting
     return entry
 
 
+def get_default_poll_seconds(database: DatabaseSettings) -> float:
+    """Return how often an engine looks for due timers of this database while nothing tells it of new ones."""
+    return BY_ENGINE[database["ENGINE"]].poll_seconds
+
+
 @contextmanager
 def without_statement_limit(connection: BaseDatabaseWrapper, waits: Waits) -> Iterator[None]:
     """Allow each statement of a connection a day, instead of what `waits` says: a change of the schema may take long."""

@@ -47,7 +47,7 @@ def build_engine() -> Engine:
         # A host that hangs must leave capacity for the others.
         max_per_host=min(settings.ENGINE_PER_HOST, max(1, egress.capacity // 2)),
     )
-    return Engine(egress, limits)
+    return Engine(egress, limits, poll_seconds=settings.ENGINE_POLL_SECONDS)
 
 
 def build_dispatcher() -> DispatcherRole:

@@ -47,6 +47,7 @@ REBALANCE_SECONDS = settings.NODE_LEASE_SECONDS / 8
 SWEEP_SECONDS = 5.0
 # While a tenant or host is at its in-flight limit, every search finds the due timers that have to wait.
 HELD_BACK_POLL_SECONDS = 0.05
+# Periodic tasks are run this late at most.
 MAX_NAP_SECONDS = 1.0
 MIN_BATCH_SIZE = 50
 MAX_BATCH_SECONDS = 0.2
@@ -78,13 +79,16 @@ class Engine:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         watch: ChangeWatch | None = None,
+        poll_seconds: float = MAX_NAP_SECONDS,
     ) -> None:
+        """`poll_seconds` is the longest time between two looks for due timers."""
         self.egress = egress
         self.limits = limits
+        self.poll_seconds = poll_seconds
         self.in_flight = InFlight(limits)
         self._clock = clock
         self._sleep = sleep
-        self._watch = watch or get_dialect().watch_changes(egress.wake, max_interval=0.1)
+        self._watch = watch or get_dialect().watch_changes(egress.wake, poll_seconds)
         self._batch_size = min(limits.max_batch, 2 * MIN_BATCH_SIZE)  # it grows while batches start quickly
         self._unsent: list[StartedCall] = []  # committed, and not yet given to egress
         self._unconfirmed: list[StartedCall] = []  # perhaps committed, and not sent
@@ -167,8 +171,9 @@ class Engine:
         held_back = self._memory.restrict(self.in_flight.find_held_back())
         due_in = self.poller.seconds_until_due()
         if due_in is None or due_in > 0:
-            # Not longer than a nap: the clock of a machine that was suspended jumps when it wakes.
-            self._look_again_in(MAX_NAP_SECONDS if due_in is None else min(due_in, MAX_NAP_SECONDS))
+            # Also if the next timer is far off: nothing may tell of a new one, and the clock of a machine that was
+            # suspended jumps when it wakes.
+            self._look_again_in(self.poll_seconds if due_in is None else min(due_in, self.poll_seconds))
             return 0
         started_at = self._clock()
         started = self._start(limit, held_back)
@@ -287,7 +292,7 @@ class Engine:
         if self._collected or self._unrecorded:
             return 0.0
         next_task = min(self._look_at, self._due["heartbeat"])
-        return max(0.0, min(max_wait, self._watch.pause, next_task - self._clock()))
+        return max(0.0, min(max_wait, MAX_NAP_SECONDS, self._watch.pause, next_task - self._clock()))
 
     # --- recording ---
 

@@ -16,7 +16,7 @@ from execution.outcome import Attempt, Errored, ErrorKind, Outcome, Responded, T
 from orchestration import lifecycle
 from orchestration.commands import RequestSpec, SubmitServiceCall
 from orchestration.engine.capacity import EngineLimits
-from orchestration.engine.engine import Engine, PassResult
+from orchestration.engine.engine import MAX_NAP_SECONDS, Engine, PassResult
 from orchestration.lifecycle import StartedCall
 from orchestration.models import ServiceCall
 from outbox.models import OutboxEvent
@@ -163,6 +163,7 @@ class FakeEgress:
         self.sent: list[Attempt] = []
         self.naps: list[float] = []
         self.arrived: list[Outcome] = []
+        self.capacity = 1000
         self.closed = False
 
     def send(self, attempts: list[Attempt]) -> None:
@@ -188,10 +189,17 @@ class FakeEgress:
 class SteppedEngine(Engine):
     """An engine on the egress's clock, which passes only where the test, or a wait, advances it."""
 
-    def __init__(self, egress: Any, limits: EngineLimits) -> None:
+    def __init__(self, egress: Any, limits: EngineLimits, poll_seconds: float = MAX_NAP_SECONDS) -> None:
         self.clock: FakeClock = egress.clock
         self.watch = FakeWatch()
-        super().__init__(egress, limits, clock=self.clock, sleep=self.clock.advance, watch=self.watch)
+        super().__init__(
+            egress,
+            limits,
+            clock=self.clock,
+            sleep=self.clock.advance,
+            watch=self.watch,
+            poll_seconds=poll_seconds,
+        )
 
     def poll_now(self) -> PassResult:
         """Make one pass that looks for due timers, as after another connection's commit."""

@@ -7,12 +7,15 @@ from typing import Any
 import pytest
 
 from eventservice.db.now import pin_time
+from eventservice.runtime import wiring
 from orchestration.commands import RequestSpec
 from orchestration.engine import engine as engine_module
+from orchestration.engine.capacity import EngineLimits
 from orchestration.engine.engine import MAX_NAP_SECONDS, PassResult
 from orchestration.retries import RetryPolicy
 from tests.orchestration.support import (
     FakeEgress,
+    SteppedEngine,
     add_to_noon,
     build_engine,
     build_response,
@@ -123,6 +126,40 @@ def test_a_nap_is_short_even_if_the_next_timer_is_far_off(tenant: Any) -> None:
     egress = FakeEgress()
     build_engine(egress).poll_once(10_000)
     assert egress.naps[0] <= MAX_NAP_SECONDS
+
+
+@pytest.mark.parametrize("poll_seconds", [0.5, 1.0, 10.0])
+def test_an_engine_that_is_told_of_nothing_looks_again_after_the_poll_interval(
+    tenant: Any, poll_seconds: float
+) -> None:
+    egress = FakeEgress()
+    engine = SteppedEngine(egress, EngineLimits(), poll_seconds)
+    engine.poll_once(0)
+    begun = engine.clock.now
+    submit(tenant)  # by another process, and no notification comes
+    while not engine.poll_once(100).started:
+        assert engine.clock.now - begun <= poll_seconds + 1e-6
+    assert engine.clock.now - begun == pytest.approx(poll_seconds)
+
+
+def test_a_long_poll_interval_delays_no_heartbeat_and_no_timer_that_is_known(tenant: Any) -> None:
+    egress = FakeEgress()
+    engine = SteppedEngine(egress, EngineLimits(), 60.0)
+    submit(tenant, due_at=add_to_noon(2.5))
+    while engine.clock.now < 1002.5 - 1e-6:
+        assert engine.poll_once(100).started == 0
+    assert max(egress.naps) <= MAX_NAP_SECONDS
+    with pin_time(add_to_noon(2.5)):
+        assert engine.poll_once(0).started == 1
+
+
+def test_the_setting_is_the_poll_interval_of_the_engine(
+    db: None, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    egress = FakeEgress()
+    settings.ENGINE_POLL_SECONDS = 7.5
+    monkeypatch.setattr(wiring, "start_egress", lambda: egress)
+    assert wiring.build_engine().poll_seconds == 7.5
 
 
 def test_many_outcomes_are_recorded_in_batches(tenant: Any, monkeypatch: pytest.MonkeyPatch) -> None:

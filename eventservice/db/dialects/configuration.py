@@ -55,6 +55,8 @@ class DatabaseConfiguration(ABC):
 
     engine: str
     schemes: tuple[str, ...]
+    # The default of ENGINE_POLL_SECONDS. A server tells nobody of new rows, so it is asked often.
+    poll_seconds = 0.1
 
     @abstractmethod
     def parse_url(self, url: SplitResult) -> DatabaseSettings:

@@ -14,6 +14,7 @@ class SQLiteConfiguration(DatabaseConfiguration):
 
     engine = ENGINE
     schemes = ("sqlite",)
+    poll_seconds = 1.0  # commits are noticed: see change_watch.py
 
     def parse_url(self, url: SplitResult) -> DatabaseSettings:
         # sqlite:///relative/path and sqlite:////absolute/path, as everywhere.
