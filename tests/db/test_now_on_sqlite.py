@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
+from eventservice.db.dialects.now_strategy import to_epoch_ms
 from eventservice.db.dialects.sqlite.dialect import NOW_TABLE
-from eventservice.db.now import DbNow
+from eventservice.db.now import EPOCH_MS, DbNow
 from eventservice.tenants.models import Tenant
+from tests.database_clock import wait_until_the_clock_moves
 from tests.factories import TenantFactory
 
 pytestmark = [pytest.mark.sqlite_only, pytest.mark.django_db(transaction=True)]
@@ -21,6 +23,10 @@ MUTATIONS: dict[str, Callable[[], Any]] = {
     "insert": lambda: TenantFactory(created_at=DbNow()),
     "insert with an offset": lambda: TenantFactory(created_at=DbNow(timedelta(minutes=-1))),
     "update": lambda: Tenant.objects.update(created_at=DbNow(timedelta(seconds=0.5))),
+    "update of a column of milliseconds": lambda: Tenant.objects.update(stored_bytes=DbNow(storage=EPOCH_MS)),
+    "update where milliseconds": lambda: Tenant.objects.filter(
+        stored_bytes__lt=DbNow(timedelta(seconds=1.5), EPOCH_MS)
+    ).update(active=False),
     "update where": lambda: Tenant.objects.filter(created_at__lt=DbNow()).update(active=False),
     "delete where": lambda: Tenant.objects.filter(created_at__lt=DbNow())._raw_delete("default"),
 }
@@ -58,6 +64,21 @@ def test_each_connection_has_its_own_temp_table(elsewhere: Any) -> None:
     with transaction.atomic():
         assert count_seeded_rows() == 1
         assert elsewhere(count_seeded_rows).result() == 0
+
+
+def test_the_temp_table_has_both_columns_of_the_spec_and_one_row_that_each_transaction_replaces() -> None:
+    def read_row() -> tuple[Any, ...]:
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute(f"SELECT ts_epoch_ms, ts_text FROM {NOW_TABLE}")
+            (row,) = cursor.fetchall()
+            return tuple(row)
+
+    first = read_row()
+    wait_until_the_clock_moves()
+    second = read_row()
+    assert first < second
+    for epoch_ms, text in (first, second):
+        assert epoch_ms == to_epoch_ms(datetime.fromisoformat(text).replace(tzinfo=UTC))
 
 
 def test_stored_times_have_one_width_so_that_they_sort_as_strings() -> None:

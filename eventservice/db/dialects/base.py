@@ -6,14 +6,14 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from django.db import connection
 
 from eventservice.db.dialects.change_watch import ChangeWatch, PollingChangeWatch
 from eventservice.db.dialects.configuration import Waits
+from eventservice.db.dialects.now_strategy import DbNowStrategy
 from eventservice.kernel.findings import Finding
 
 if TYPE_CHECKING:
@@ -22,27 +22,6 @@ if TYPE_CHECKING:
     from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 
     Model = type[models.Model]
-
-Sql = tuple[str, list[object]]
-
-
-class Clock(ABC):
-    """The database's time in SQL, the same for all of a transaction (eventservice.db.now)."""
-
-    @abstractmethod
-    def render_now(self, connection: Any, offset: timedelta) -> Sql:
-        """Return the present time, moved by `offset`."""
-
-    @abstractmethod
-    def render_instant(self, value: object) -> Sql:
-        """Return an instant that the backend has adapted, with the type that the present time has."""
-
-
-def render_moved(now: str, arithmetic: str, offset: timedelta) -> Sql:
-    """Return `now`, or `arithmetic` with the microseconds of the offset as its parameter."""
-    if not offset:
-        return now, []
-    return f"({arithmetic.format(now=now)})", [offset // timedelta(microseconds=1)]
 
 
 class Locks:
@@ -162,7 +141,7 @@ class Fragments(ABC):
 class Dialect:
     """Everything that differs between the databases. A backend has one, as `connection.dialect`."""
 
-    clock: Clock
+    now_strategy: DbNowStrategy
     locks: Locks
     writer: BulkWriter
     errors: ErrorCodes

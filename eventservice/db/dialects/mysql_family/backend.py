@@ -166,6 +166,6 @@ class FamilyWrapper(base.DatabaseWrapper):
 
     def _read_now(self) -> datetime:
         with self.wrap_database_errors, self.connection.cursor() as cursor:
-            cursor.execute("SELECT CURRENT_TIMESTAMP(6)")
+            cursor.execute(self.dialect.now_strategy.prelude)
             instant: datetime = cursor.fetchone()[0]
         return instant

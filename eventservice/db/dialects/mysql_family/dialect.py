@@ -11,30 +11,32 @@ from django.db import DatabaseError, OperationalError
 from eventservice.db.dialects.base import (
     BulkWriter,
     Cause,
-    Clock,
     Dialect,
     ErrorCodes,
     Fragments,
     LostTransaction,
-    Sql,
-    render_moved,
 )
+from eventservice.db.dialects.now_strategy import DbNowStrategy, Sql, TimestampStorage, render_moved
 
 if TYPE_CHECKING:
     from eventservice.db.dialects.base import Model
 
 
-class FamilyClock(Clock):
+class FamilyNowStrategy(DbNowStrategy):
     """The instant that the backend reads when a transaction begins (backend.py), and CURRENT_TIMESTAMP outside one."""
 
-    def render_now(self, connection: Any, offset: timedelta) -> Sql:
-        if connection.transaction_now is None:
-            return render_moved("CURRENT_TIMESTAMP(6)", "TIMESTAMPADD(MICROSECOND, %s, {now})", offset)
-        instant = connection.transaction_now.replace(tzinfo=UTC) + offset
-        return self.render_instant(connection.ops.adapt_datetimefield_value(instant))
+    prelude = "SELECT CURRENT_TIMESTAMP(6)"
+    timestamp_parameter = "CAST(%s AS DATETIME(6))"
+    epoch_ms_parameter = "CAST(%s AS SIGNED)"
 
-    def render_instant(self, value: object) -> Sql:
-        return "CAST(%s AS DATETIME(6))", [value]
+    def render_now(self, connection: Any, offset: timedelta, storage: TimestampStorage) -> Sql:
+        if connection.transaction_now is not None:
+            instant = connection.transaction_now.replace(tzinfo=UTC) + offset
+            return self.render_instant(connection, instant, storage)
+        now, values = render_moved("CURRENT_TIMESTAMP(6)", "TIMESTAMPADD(MICROSECOND, %s, {now})", offset)
+        if storage is TimestampStorage.EPOCH_MS:
+            return f"(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', {now}) DIV 1000)", values
+        return now, values
 
 
 class FamilyWriter(BulkWriter):
@@ -91,7 +93,7 @@ class FamilyFragments(Fragments):
 class FamilyDialect(Dialect):
     """The common part of MariaDB and MySQL."""
 
-    clock = FamilyClock()
+    now_strategy = FamilyNowStrategy()
     errors = NumberedErrors()
     fragments = FamilyFragments()
 

@@ -12,16 +12,14 @@ from eventservice.db.dialects.base import (
     COLUMN,
     BulkWriter,
     Cause,
-    Clock,
     Dialect,
     ErrorCodes,
     Fragments,
     Locks,
     LostTransaction,
-    Sql,
     insert_into,
-    render_moved,
 )
+from eventservice.db.dialects.now_strategy import DbNowStrategy, Sql, TimestampStorage, render_moved
 from eventservice.db.dialects.postgresql import health
 from eventservice.db.dialects.postgresql.statistics import list_tables_without_statistics
 
@@ -29,14 +27,17 @@ if TYPE_CHECKING:
     from eventservice.db.dialects.base import Model
 
 
-class PostgreSQLClock(Clock):
+class PostgreSQLNowStrategy(DbNowStrategy):
     """CURRENT_TIMESTAMP is the transaction's time."""
 
-    def render_now(self, connection: object, offset: timedelta) -> Sql:
-        return render_moved("CURRENT_TIMESTAMP", "{now} + %s * INTERVAL '1 microsecond'", offset)
+    timestamp_parameter = "%s::timestamptz"
+    epoch_ms_parameter = "%s::bigint"
 
-    def render_instant(self, value: object) -> Sql:
-        return "%s::timestamptz", [value]
+    def render_now(self, connection: object, offset: timedelta, storage: TimestampStorage) -> Sql:
+        now, values = render_moved("CURRENT_TIMESTAMP", "{now} + %s * INTERVAL '1 microsecond'", offset)
+        if storage is TimestampStorage.EPOCH_MS:
+            return f"FLOOR(EXTRACT(EPOCH FROM {now}) * 1000)::bigint", values
+        return now, values
 
 
 class PostgreSQLWriter(BulkWriter):
@@ -126,7 +127,7 @@ class PostgreSQLFragments(Fragments):
 
 
 class PostgreSQLDialect(Dialect):
-    clock = PostgreSQLClock()
+    now_strategy = PostgreSQLNowStrategy()
     locks = Locks()
     writer = PostgreSQLWriter()
     errors = PostgreSQLErrors()

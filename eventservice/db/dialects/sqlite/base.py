@@ -17,7 +17,7 @@ prefer_fixed_library()
 from django.db.backends.sqlite3 import base, operations, schema  # noqa: E402
 from django.db.utils import OperationalError  # noqa: E402
 
-from eventservice.db.dialects.sqlite.dialect import NOW_TABLE, TIME_FORMAT, SQLiteDialect  # noqa: E402
+from eventservice.db.dialects.sqlite.dialect import SQLiteDialect  # noqa: E402
 
 TYPES = {
     "AutoField": "integer",
@@ -50,10 +50,7 @@ PRAGMAS = (
     f"PRAGMA busy_timeout = {1000 * BUSY_SECONDS}",
     "PRAGMA temp_store = MEMORY",
     "PRAGMA cache_size = -16384",
-    f"CREATE TEMP TABLE IF NOT EXISTS {NOW_TABLE.removeprefix('temp.')} (id integer PRIMARY KEY, ts text)",
 )
-
-SEED_NOW = f"INSERT OR REPLACE INTO {NOW_TABLE} (id, ts) VALUES (1, strftime('{TIME_FORMAT}', 'now'))"
 
 
 def _create_folder(folder: Path) -> None:
@@ -100,9 +97,13 @@ class DatabaseWrapper(base.DatabaseWrapper):
         return connection
 
     def _prepare(self, connection: Any) -> None:
-        for pragma in (*PRAGMAS, f"PRAGMA synchronous = {self.dialect.synchronous}"):
-            connection.execute(pragma)
+        for statement in (
+            *PRAGMAS,
+            f"PRAGMA synchronous = {self.dialect.synchronous}",
+            self.dialect.now_strategy.setup,
+        ):
+            connection.execute(statement)
 
     def _start_transaction_under_autocommit(self) -> None:
         super()._start_transaction_under_autocommit()  # type: ignore[misc]
-        self.connection.execute(SEED_NOW)
+        self.connection.execute(self.dialect.now_strategy.prelude)
