@@ -1,4 +1,4 @@
-"""Two additions to Django's schema: a composite foreign key, and a polling index on every database."""
+"""Additions to Django's schema: a composite foreign key, an immutable field, and a polling index on every database."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from django.db import models
 from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 from django.db.backends.ddl_references import Statement, Table
 from django.db.models.constraints import BaseConstraint
+
+from eventservice.db.dialects import get_dialect
 
 
 class CompositeForeignKey(BaseConstraint):
@@ -76,6 +78,62 @@ class CompositeForeignKey(BaseConstraint):
     def deconstruct(self) -> tuple[str, Sequence[object], dict[str, object]]:
         path, args, kwargs = super().deconstruct()
         return path, args, {**kwargs, "fields": self.fields, "to": self.to, "to_fields": self.to_fields}
+
+
+class ImmutableField(BaseConstraint):
+    """A trigger by which the database refuses to change a field of an existing row.
+
+    As a constraint of the model it is created again whenever SQLite creates the table again to alter it.
+    """
+
+    def __init__(self, *, field: str, name: str) -> None:
+        super().__init__(name=name)
+        self.field = field
+
+    def constraint_sql(  # type: ignore[override]
+        self, model: type[models.Model], schema_editor: BaseDatabaseSchemaEditor
+    ) -> None:
+        # Not part of CREATE TABLE: it is created after the table.
+        schema_editor.deferred_sql.append(self.create_sql(model, schema_editor))
+
+    def create_sql(  # type: ignore[override]
+        self, model: type[models.Model], schema_editor: BaseDatabaseSchemaEditor
+    ) -> Statement:
+        return self._build(
+            get_dialect(schema_editor.connection).immutability_trigger.create, model, schema_editor
+        )
+
+    def remove_sql(  # type: ignore[override]
+        self, model: type[models.Model], schema_editor: BaseDatabaseSchemaEditor
+    ) -> Statement:
+        return self._build(
+            get_dialect(schema_editor.connection).immutability_trigger.drop, model, schema_editor
+        )
+
+    def _build(
+        self, template: str, model: type[models.Model], schema_editor: BaseDatabaseSchemaEditor
+    ) -> Statement:
+        column = str(model._meta.get_field(self.field).column)  # type: ignore[union-attr]
+        return Statement(
+            template,
+            name=schema_editor.quote_name(self.name),
+            table=Table(model._meta.db_table, schema_editor.quote_name),
+            column=schema_editor.quote_name(column),
+            message=f"{column} cannot be changed",
+        )
+
+    def validate(self, *args: object, **kwargs: object) -> None:
+        """Do nothing: the database itself refuses a change."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ImmutableField) and self.deconstruct() == other.deconstruct()
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.field))
+
+    def deconstruct(self) -> tuple[str, Sequence[object], dict[str, object]]:
+        path, args, kwargs = super().deconstruct()
+        return path, args, {**kwargs, "field": self.field}
 
 
 class LongNamedIndex(models.Index):

@@ -8,6 +8,7 @@ from typing import Any
 from django.core.validators import RegexValidator
 from django.db import models
 
+from eventservice.db.constraints import ImmutableField
 from eventservice.kernel.errors import Conflict
 from eventservice.kernel.ids import new_id
 from eventservice.kernel.sharding import MAX_SHARDS
@@ -65,15 +66,17 @@ class Namespace(TenantScopedModel):
             models.CheckConstraint(
                 name="ck_namespaces_num_shards",
                 condition=models.Q(num_shards__gte=1, num_shards__lte=MAX_SHARDS),
-            )
+            ),
+            # A timer's shard depends on the number of shards: timers would be lost if it changed.
+            ImmutableField(name="tr_namespaces_num_shards", field="num_shards"),
         ]
 
     def __str__(self) -> str:
         return self.name
 
     def save(self, *args: Any, **kwargs: Any) -> None:
-        # A timer's shard depends on the number of shards: timers would be lost if it changed. A new object may stand
-        # for an existing row, too, because Django's save() tries an UPDATE first.
+        # The database refuses it anyway; this error says what is wrong. A new object may stand for an existing row,
+        # because Django's save() tries an UPDATE first.
         if not kwargs.get("force_insert"):
             self.refuse_other_shards()
         super().save(*args, **kwargs)

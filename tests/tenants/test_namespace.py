@@ -1,17 +1,19 @@
-"""A namespace's number of read_num_shards is between 1 and 4096, and never changes."""
+"""A namespace's number of shards is between 1 and 4096, and never changes."""
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db import DataError, IntegrityError, transaction
+from django.db import DataError, IntegrityError, connection, transaction
 
 from eventservice.kernel.errors import Conflict
 from eventservice.tenants.models import Namespace, Tenant
 from tests.factories import EARLIER, NamespaceFactory
 
 pytestmark = pytest.mark.django_db
+LATER = EARLIER + timedelta(days=1)
 
 
 @pytest.mark.parametrize("number", [0, 4097, -1])
@@ -42,9 +44,26 @@ def test_a_new_object_for_an_existing_row_cannot_change_it(tenant: Tenant) -> No
     assert Namespace.objects.for_tenant(tenant.tenant_id).get().num_shards == 16
 
 
+def test_the_database_refuses_another_number_from_a_queryset_and_from_raw_sql(tenant: Tenant) -> None:
+    NamespaceFactory(tenant=tenant, num_shards=16)
+    rows = Namespace.objects.for_tenant(tenant.tenant_id)
+    with pytest.raises(IntegrityError, match="num_shards cannot be changed"), transaction.atomic():
+        rows.update(num_shards=32)
+    with (
+        pytest.raises(IntegrityError, match="num_shards cannot be changed"),
+        transaction.atomic(),
+        connection.cursor() as cursor,
+    ):
+        cursor.execute("UPDATE namespaces SET num_shards = num_shards + 1")
+    assert rows.get().num_shards == 16
+
+
 def test_other_fields_can_be_saved(tenant: Tenant) -> None:
     namespace = NamespaceFactory(tenant=tenant, num_shards=16)
     namespace.save()
+    rows = Namespace.objects.for_tenant(tenant.tenant_id)
+    assert rows.update(created_at=LATER, num_shards=16) == 1
+    assert rows.get().created_at == LATER
 
 
 def test_two_tenants_each_have_a_namespace_of_the_same_name(tenant: Tenant, intruder: Tenant) -> None:

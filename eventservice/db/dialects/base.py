@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from django.db import connection
 
@@ -81,6 +81,16 @@ def _insert_values(model: Model, columns: Sequence[str]) -> str:
     return f"{insert_into(model, columns)} VALUES ({', '.join(['%s'] * len(columns))})"
 
 
+class ImmutabilityTrigger(NamedTuple):
+    """The statements for a trigger that refuses to change a column (eventservice.db.constraints.ImmutableField).
+
+    They are templates with `name`, `table`, `column` and `message`. The error is an IntegrityError.
+    """
+
+    create: str
+    drop: str
+
+
 class LostTransaction(Exception):
     """A mixin of drivers' errors: the connection was lost before the commit was sent, so nothing was written."""
 
@@ -146,6 +156,7 @@ class Dialect:
     writer: BulkWriter
     errors: ErrorCodes
     fragments: Fragments
+    immutability_trigger: ImmutabilityTrigger
     # Whether a session limits how long it waits for a locked row (DB_LOCK_SECONDS).
     has_lock_timeout = True
     health_checks: Sequence[Callable[[], Iterable[Finding]]] = ()

@@ -20,7 +20,8 @@ from pymysql.constants import CR
 
 pymysql.install_as_MySQLdb()
 
-from django.db.backends.mysql import base  # noqa: E402
+from django.db.backends.mysql import base, schema  # noqa: E402
+from django.db.utils import OperationalError  # noqa: E402
 
 from eventservice.db.dialects.base import Dialect, LostTransaction  # noqa: E402
 from eventservice.db.dialects.configuration import (  # noqa: E402
@@ -115,7 +116,29 @@ def _connect(address: str, port: int, max_seconds: float) -> socket.socket:
     return sock
 
 
+# The user lacks the privilege TRIGGER; it lacks SUPER, and the server has a binary log (MySQL: by default).
+TRIGGER_DENIED, TRIGGER_NEEDS_SUPER = 1142, 1419
+
+
+class FamilySchemaEditor(schema.DatabaseSchemaEditor):
+    """Django's schema editor, which says what it takes to create a trigger."""
+
+    def execute(self, sql: Any, params: Any = ()) -> None:
+        try:
+            super().execute(sql, params)
+        except OperationalError as error:
+            if "TRIGGER" in str(sql) and error.args[0] in (TRIGGER_DENIED, TRIGGER_NEEDS_SUPER):
+                raise ImproperlyConfigured(
+                    f"{self.connection.display_name} does not let this user create a trigger: {error.args[1]}. "
+                    "Grant it TRIGGER on the database, and if the server has a binary log, let an administrator run "
+                    "SET GLOBAL log_bin_trust_function_creators = 1 until `manage.py migrate` has ended "
+                    "(docs/operations.md)."
+                ) from error
+            raise
+
+
 class FamilyWrapper(base.DatabaseWrapper):
+    SchemaEditorClass = FamilySchemaEditor
     dialect: Dialect
     mysql_is_mariadb: bool
     transaction_now: datetime | None = None

@@ -14,6 +14,7 @@ from eventservice.db.dialects.base import (
     Dialect,
     ErrorCodes,
     Fragments,
+    ImmutabilityTrigger,
     LostTransaction,
 )
 from eventservice.db.dialects.now_strategy import DbNowStrategy, Sql, TimestampStorage, render_moved
@@ -90,12 +91,24 @@ class FamilyFragments(Fragments):
         return f"CAST(LEAST({max_steps}, GREATEST(0, {steps})) AS SIGNED)", ", "
 
 
+# 3819 is the number of a violated CHECK, which Django knows as an IntegrityError.
+IMMUTABILITY_TRIGGER = ImmutabilityTrigger(
+    create=(
+        "CREATE TRIGGER %(name)s BEFORE UPDATE ON %(table)s FOR EACH ROW"
+        " IF NOT (NEW.%(column)s <=> OLD.%(column)s)"
+        " THEN SIGNAL SQLSTATE '23000' SET MYSQL_ERRNO = 3819, MESSAGE_TEXT = '%(message)s'; END IF"
+    ),
+    drop="DROP TRIGGER %(name)s",
+)
+
+
 class FamilyDialect(Dialect):
     """The common part of MariaDB and MySQL."""
 
     now_strategy = FamilyNowStrategy()
     errors = NumberedErrors()
     fragments = FamilyFragments()
+    immutability_trigger = IMMUTABILITY_TRIGGER
 
     def update_column_checks(self, schema_editor: Any, models: Iterable[Model]) -> None:
         for model in models:

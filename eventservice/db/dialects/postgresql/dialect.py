@@ -15,6 +15,7 @@ from eventservice.db.dialects.base import (
     Dialect,
     ErrorCodes,
     Fragments,
+    ImmutabilityTrigger,
     Locks,
     LostTransaction,
     insert_into,
@@ -126,12 +127,28 @@ class PostgreSQLFragments(Fragments):
         return f"CAST(LEAST({max_steps}, GREATEST(0, {steps})) AS integer)", " - "
 
 
+# The condition is in the function: the type of a column that a trigger's own definition names cannot be altered.
+IMMUTABILITY_TRIGGER = ImmutabilityTrigger(
+    create="""
+CREATE OR REPLACE FUNCTION %(name)s() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF NEW.%(column)s IS DISTINCT FROM OLD.%(column)s THEN
+        RAISE EXCEPTION '%(message)s' USING ERRCODE = 'check_violation';
+    END IF;
+    RETURN NEW;
+END $$;
+CREATE TRIGGER %(name)s BEFORE UPDATE ON %(table)s FOR EACH ROW EXECUTE FUNCTION %(name)s()""",
+    drop="DROP FUNCTION %(name)s() CASCADE",
+)
+
+
 class PostgreSQLDialect(Dialect):
     now_strategy = PostgreSQLNowStrategy()
     locks = Locks()
     writer = PostgreSQLWriter()
     errors = PostgreSQLErrors()
     fragments = PostgreSQLFragments()
+    immutability_trigger = IMMUTABILITY_TRIGGER
     health_checks = (health.check_session_timeouts, health.check_planner_statistics)
 
     def list_tables_without_statistics(self) -> list[str]:

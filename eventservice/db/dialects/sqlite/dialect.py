@@ -20,6 +20,7 @@ from eventservice.db.dialects.base import (
     Dialect,
     ErrorCodes,
     Fragments,
+    ImmutabilityTrigger,
     Locks,
 )
 from eventservice.db.dialects.change_watch import ChangeWatch
@@ -148,12 +149,23 @@ class SQLiteFragments(Fragments):
         return f"MIN({max_steps}, MAX(0, {steps}))", ") - JULIANDAY("
 
 
+# Dropping a table drops its triggers, and to alter a table Django creates it again, with those of its constraints.
+IMMUTABILITY_TRIGGER = ImmutabilityTrigger(
+    create=(
+        "CREATE TRIGGER %(name)s BEFORE UPDATE ON %(table)s FOR EACH ROW"
+        " WHEN NEW.%(column)s IS NOT OLD.%(column)s BEGIN SELECT RAISE(ABORT, '%(message)s'); END"
+    ),
+    drop="DROP TRIGGER %(name)s",
+)
+
+
 class SQLiteDialect(Dialect):
     now_strategy = SQLiteNowStrategy()
     locks = SQLiteLocks()
     writer = BulkWriter()
     errors = SQLiteErrors()
     fragments = SQLiteFragments()
+    immutability_trigger = IMMUTABILITY_TRIGGER
     has_lock_timeout = False
     health_checks = (health.check_sqlite_library, health.check_sqlite_pragmas, health.check_disk_space)
 
