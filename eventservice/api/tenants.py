@@ -199,14 +199,13 @@ class NamespacesView(AdminView):
     )
     def post(self, request: Request, tenant_id: uuid.UUID) -> Response:
         given = self.parse_body(NamespaceInputSchema)
-        exists = Namespace.objects.for_tenant(tenant_id).filter(name=given.name).exists()
         with transaction.atomic():
-            namespace = declare_namespace(tenant_id, given.name, given.num_shards)
-            if not exists:
+            namespace, is_new = declare_namespace(tenant_id, given.name, given.num_shards)
+            if is_new:
                 detail = {"name": given.name, "shards": namespace.num_shards}
                 self.record("namespace-create", tenant_id, tenant_id, **detail)
         headers = {"Location": f"{request.path}/{given.name}"}
-        return Response(NamespaceSchema.from_namespace(namespace), 200 if exists else 201, headers=headers)
+        return Response(NamespaceSchema.from_namespace(namespace), 201 if is_new else 200, headers=headers)
 
 
 class NamespaceView(AdminView):

@@ -258,7 +258,7 @@ class CreateNamespace(TenantPage):
             try:
                 is_new = self.run_audited(
                     "namespace-create",
-                    lambda: _declare(tenant_id, name, num_shards),
+                    lambda: declare_namespace(tenant_id, name, num_shards)[1],
                     tenant_id=tenant_id,
                     subject=tenant_id,
                     changed=bool,
@@ -272,13 +272,6 @@ class CreateNamespace(TenantPage):
                 self.report_success(f"Namespace {name} {outcome} with {num_shards} shards.")
                 return self.redirect_to("console:tenant", tenant_id)
         return self.show_tenant(tenant, 400, namespace_form=form)
-
-
-def _declare(tenant_id: uuid.UUID, name: str, num_shards: int) -> bool:
-    """Create a namespace. Return False if it already existed."""
-    is_new = all(space.name != name for space in list_namespaces(tenant_id))
-    declare_namespace(tenant_id, name, num_shards)
-    return is_new
 
 
 def _change(

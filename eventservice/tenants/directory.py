@@ -165,8 +165,10 @@ def reencrypt_signing_secrets(work: Reencryption) -> int:
     return changed
 
 
-def declare_namespace(tenant_id: uuid.UUID, name: str, num_shards: int | None = None) -> Namespace:
-    """Return the namespace, which is created if it does not exist. Raise Conflict if it has another number of shards.
+def declare_namespace(
+    tenant_id: uuid.UUID, name: str, num_shards: int | None = None
+) -> tuple[Namespace, bool]:
+    """Return the namespace and whether this has created it. Raise Conflict if it has another number of shards.
 
     Without a number, a new namespace has DEFAULT_SHARDS and an existing one keeps its own.
     """
@@ -185,11 +187,11 @@ def declare_namespace(tenant_id: uuid.UUID, name: str, num_shards: int | None = 
                 raise
         else:
             _profiles.clear()
-            return namespace
+            return namespace, True
     if num_shards is not None:
         existing.num_shards = num_shards
         existing.refuse_other_shards()
-    return existing
+    return existing, False
 
 
 def _find_namespace(tenant_id: uuid.UUID, name: str) -> Namespace | None:

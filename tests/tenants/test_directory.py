@@ -125,8 +125,9 @@ def test_a_namespace_that_another_process_has_declared_is_found_at_once() -> Non
 
 def test_declaring_a_namespace_again_returns_it_unchanged() -> None:
     tenant = create_tenant("acme")
-    first = declare_namespace(tenant.tenant_id, "orders", 8)
-    assert declare_namespace(tenant.tenant_id, "orders", 8) == first
+    first, is_new = declare_namespace(tenant.tenant_id, "orders", 8)
+    assert is_new
+    assert declare_namespace(tenant.tenant_id, "orders", 8) == (first, False)
     with pytest.raises(Conflict):
         declare_namespace(tenant.tenant_id, "orders", 9)
     assert Namespace.objects.for_tenant(tenant.tenant_id).get(name="orders").num_shards == 8
