@@ -218,6 +218,19 @@ class Client:
     def _timer(self, action: str, document: Json, *, retryable: bool = False) -> Json:
         return self._json("POST", f"{self._tenant}/timers/{action}", document, retryable=retryable)
 
+    # --- namespaces ---
+
+    def namespaces(self) -> Iterator[Json]:
+        return self._pages(f"{self._tenant}/namespaces", {}, None)
+
+    def declare_namespace(self, name: str, *, size: str | None = None, num_shards: int | None = None) -> Json:
+        """Create a namespace, or return the one of that name. `size` is small, medium, large or xlarge.
+
+        Raise ApiError if it exists with another number of shards, or if both arguments are given.
+        """
+        document = {"name": name, "size": size, "numShards": num_shards}
+        return self._json("POST", f"{self._tenant}/namespaces", document, retryable=True)
+
     # --- operations ---
 
     def stats(self, **query: Parameter) -> Json:

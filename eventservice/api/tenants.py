@@ -191,7 +191,8 @@ class NamespacesView(AdminView):
     @describe(
         "declareNamespace",
         TAG,
-        "Create a namespace if it does not exist. Its number of shards cannot be changed later.",
+        "Create a namespace if it does not exist. Its number of shards is given by a named `size` or by `numShards`, and "
+        "cannot be changed later.",
         request=NamespaceInputSchema,
         response=NamespaceSchema,
         status=(200, 201),
@@ -200,7 +201,7 @@ class NamespacesView(AdminView):
     def post(self, request: Request, tenant_id: uuid.UUID) -> Response:
         given = self.parse_body(NamespaceInputSchema)
         with transaction.atomic():
-            namespace, is_new = declare_namespace(tenant_id, given.name, given.num_shards)
+            namespace, is_new = declare_namespace(tenant_id, given.name, given.shards)
             if is_new:
                 detail = {"name": given.name, "shards": namespace.num_shards}
                 self.record("namespace-create", tenant_id, tenant_id, **detail)

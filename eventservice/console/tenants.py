@@ -37,7 +37,7 @@ from eventservice.tenants.directory import (
     update_tenant,
 )
 from eventservice.tenants.keys import count_usable_keys, list_keys_with_state
-from eventservice.tenants.models import DEFAULT_SHARDS, Tenant
+from eventservice.tenants.models import DEFAULT_SHARDS, NamespaceSize, Tenant
 from orchestration.queries.calls import count_pending
 
 PAGE_SIZE = 25
@@ -78,6 +78,7 @@ class SecretForm(SchemaForm[TenantSettingsSchema]):
 class NamespaceCreationForm(SchemaForm[NamespaceInputSchema]):
     schema = NamespaceInputSchema
     name = PlainText()
+    size = PlainText(empty_value=None)
     num_shards = WholeNumber(empty_value=None)
 
 
@@ -155,10 +156,11 @@ class TenantPage(ConsoleView):
             "pending": count_pending(tenant.tenant_id, MAX_COUNTED + 1),
             "namespaces": list_namespaces(tenant.tenant_id),
             "max_shards": MAX_SHARDS,
+            "sizes": NamespaceSize,
             "keys": list_keys_with_state(tenant.tenant_id, now),
             "limits_form": LimitsForm.for_tenant(tenant),
             "secret_form": SecretForm(),
-            "namespace_form": NamespaceCreationForm(initial={"num_shards": DEFAULT_SHARDS}),
+            "namespace_form": NamespaceCreationForm(initial={"size": NamespaceSize.SMALL}),
             **forms,
         }
         return self.render(context, status=status)
@@ -254,7 +256,7 @@ class CreateNamespace(TenantPage):
         tenant = get_tenant(tenant_id)
         form = NamespaceCreationForm(request.POST)
         if form.is_valid():
-            name, num_shards = form.document.name, form.document.num_shards or DEFAULT_SHARDS
+            name, num_shards = form.document.name, form.document.shards or DEFAULT_SHARDS
             try:
                 is_new = self.run_audited(
                     "namespace-create",

@@ -16,12 +16,12 @@ from eventservice.adminsite.columns import Column, column, list_time_column, tim
 from eventservice.adminsite.forms import SchemaModelForm
 from eventservice.adminsite.model_admin import RoleAdmin
 from eventservice.console.base.edit_token import EditConflict, compute_edit_token, require_unchanged
-from eventservice.console.base.forms import Lines
+from eventservice.console.base.forms import Lines, WholeNumber
 from eventservice.kernel.errors import Conflict
 from eventservice.operators.roles import Role
 from eventservice.tenants.directory import create_tenant, declare_namespace, update_tenant
 from eventservice.tenants.keys import revoke_key
-from eventservice.tenants.models import ApiKey, Namespace, Tenant
+from eventservice.tenants.models import DEFAULT_SHARDS, ApiKey, Namespace, NamespaceSize, Tenant
 
 SETTINGS = (
     "active", "max_in_flight", "max_pending", "requests_per_minute", "bytes_per_minute", "max_stored_bytes",
@@ -136,16 +136,30 @@ class TenantAdmin(RoleAdmin[Tenant]):
 class NamespaceForm(SchemaModelForm):
     schema = "eventservice.api.schema.tenants.NamespaceInputSchema"
 
+    size = forms.TypedChoiceField(
+        choices=[("", "another number"), *NamespaceSize.choices], required=False, coerce=str, empty_value=None
+    )
+    num_shards = WholeNumber(label="Another number of shards", empty_value=None)
+
     class Meta:
         model = Namespace
         fields = ("tenant", "name", "num_shards")
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.initial.update({"size": NamespaceSize.SMALL, "num_shards": None})
+
     def clean(self) -> dict[str, Any]:
         entered = super().clean()
+        if not self.errors:
+            entered["num_shards"] = self.document.shards or DEFAULT_SHARDS
         tenant, name = entered.get("tenant"), entered.get("name")
         if tenant and name and Namespace.objects.for_tenant(tenant.pk).filter(name=name).exists():
             raise ValidationError(f"{tenant.name} already has a namespace {name!r}.")
         return entered
+
+
+SIZE = column("size", lambda namespace: namespace.size or "")
 
 
 @admin.register(Namespace)
@@ -155,12 +169,12 @@ class NamespaceAdmin(RoleAdmin[Namespace]):
     edit_role = Role.ADMIN
     form = NamespaceForm
     audited_fields = ("name", "num_shards")
-    list_display = ("name", "tenant", "num_shards", time_column("created_at"))
+    list_display = ("name", "tenant", SIZE, "num_shards", time_column("created_at"))
     list_filter = (AnyTenantFilter,)
     list_select_related = ("tenant",)
     search_fields = ("name",)
     ordering = ("tenant__name", "name")
-    fields = ("tenant", "name", "num_shards")
+    fields = ("tenant", "name", "size", "num_shards")
     raw_id_fields = ("tenant",)
 
     def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:

@@ -51,6 +51,27 @@ class Tenant(models.Model):
         return self.name
 
 
+class NamespaceSize(models.TextChoices):
+    """A name for a number of shards."""
+
+    SMALL = "small", "small: 16 shards"
+    MEDIUM = "medium", "medium: 256 shards"
+    LARGE = "large", "large: 1,024 shards"
+    XLARGE = "xlarge", "xlarge: 4,096 shards"
+
+    @property
+    def num_shards(self) -> int:
+        return SHARDS_BY_SIZE[self]
+
+
+SHARDS_BY_SIZE = {
+    NamespaceSize.SMALL: 16,
+    NamespaceSize.MEDIUM: 256,
+    NamespaceSize.LARGE: 1024,
+    NamespaceSize.XLARGE: 4096,
+}
+
+
 class Namespace(TenantScopedModel):
     """A space of timer ids with a fixed number of shards."""
 
@@ -73,6 +94,11 @@ class Namespace(TenantScopedModel):
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def size(self) -> NamespaceSize | None:
+        """The name for its number of shards, if there is one."""
+        return next((size for size, shards in SHARDS_BY_SIZE.items() if shards == self.num_shards), None)
 
     def save(self, *args: Any, **kwargs: Any) -> None:
         # The database refuses it anyway; this error says what is wrong. A new object may stand for an existing row,

@@ -108,10 +108,35 @@ def test_the_shards_of_a_namespace_cannot_be_changed(acme: Api) -> None:
         ({"name": "b", "numShards": 0}, "/numShards"),
         ({"name": "b", "numShards": 4097}, "/numShards"),
         ({"name": "b", "numShards": 1.5}, "/numShards"),
+        ({"name": "b", "size": "huge"}, "/size"),
+        ({"name": "b", "size": 16}, "/size"),
+        ({"name": "b", "size": "small", "numShards": 16}, "/numShards"),
     ],
 )
 def test_an_invalid_namespace_is_refused(acme: Api, body: Any, pointer: str) -> None:
     assert list(get_errors(acme.post("/namespaces", body))) == [pointer]
+
+
+@pytest.mark.parametrize(
+    ("size", "num_shards"), [("small", 16), ("medium", 256), ("large", 1024), ("xlarge", 4096)]
+)
+def test_the_size_of_a_namespace_has_a_name(acme: Api, size: str, num_shards: int) -> None:
+    made = acme.post("/namespaces", {"name": "blue", "size": size})
+    assert (made.status_code, made.json()["numShards"], made.json()["size"]) == (201, num_shards, size)
+    assert acme.post("/namespaces", {"name": "blue", "numShards": num_shards}).status_code == 200
+    other = acme.post("/namespaces", {"name": "blue", "size": "small" if size != "small" else "medium"})
+    assert (other.status_code, other.json()["code"]) == (409, "immutable")
+    listed = {one["name"]: one["size"] for one in acme.get("/namespaces").json()["items"]}
+    assert listed == {"blue": size, "default": "small"}
+
+
+def test_another_number_of_shards_has_no_name(acme: Api) -> None:
+    assert acme.post("/namespaces", {"name": "blue", "numShards": 17}).json()["size"] is None
+
+
+def test_a_size_and_a_number_are_not_given_together(acme: Api) -> None:
+    refused = acme.post("/namespaces", {"name": "blue", "size": "large", "numShards": 1024})
+    assert get_errors(refused) == {"/numShards": "must be left out if a size is given"}
 
 
 def test_a_key_is_shown_once(acme: Api) -> None:

@@ -142,6 +142,17 @@ def test_the_form_of_a_namespace_does_not_list_every_tenant(admin: Client, tenan
     assert Namespace.objects.for_tenant(tenant.pk).get(name="blue").num_shards == 8
 
 
+def test_a_namespace_is_created_by_its_size(admin: Client, tenant: Tenant) -> None:
+    url = "/admin/tenants/namespace/add/"
+    assert '<option value="small" selected>' in admin.get(url).content.decode()
+    given = {"tenant": str(tenant.pk), "name": "blue", "size": "medium", "num_shards": ""}
+    assert admin.post(url, given).status_code == 302
+    assert Namespace.objects.for_tenant(tenant.pk).get(name="blue").num_shards == 256
+    assert ">medium<" in admin.get("/admin/tenants/namespace/").content.decode()
+    refused = admin.post(url, {**given, "name": "green", "num_shards": "8"})
+    assert "must be left out if a size is given" in refused.content.decode()
+
+
 def test_the_shards_of_a_namespace_are_fixed(admin: Client, tenant: Tenant) -> None:
     space = NamespaceFactory(tenant=tenant, num_shards=4)
     assert admin.post(build_page_url("tenants_namespace", space), {"num_shards": "8"}).status_code == 403

@@ -286,6 +286,18 @@ def test_a_namespace_is_created_and_its_shards_are_fixed(admin: Client, tenant: 
     assert list_actions() == ["namespace-create"]
 
 
+def test_a_namespace_is_created_by_its_size(admin: Client, tenant: Tenant) -> None:
+    page = admin.get(build_url(tenant)).content.decode()
+    assert '<option value="small" selected>small: 16 shards</option>' in page
+    made = admin.post(
+        build_url(tenant, "namespaces/"), {"name": "invoices", "size": "large", "numShards": ""}, follow=True
+    )
+    assert "Namespace invoices created with 1024 shards" in made.content.decode()
+    assert "<td>large</td>" in made.content.decode()
+    both = admin.post(build_url(tenant, "namespaces/"), {"name": "bills", "size": "large", "numShards": "8"})
+    assert list_errors(both, "namespace_form") == {"numShards": "must be left out if a size is given"}
+
+
 def test_an_existing_namespace_is_not_recorded_as_created(admin: Client, tenant: Tenant) -> None:
     NamespaceFactory(tenant=tenant, name="invoices", num_shards=64)
     given = {"name": "invoices", "numShards": "64"}

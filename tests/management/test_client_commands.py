@@ -314,7 +314,7 @@ def test_waiting_for_a_call_that_has_ended_without_success_exits_with_1_silently
 
 def test_tenants_and_keys_are_managed_in_the_database(run: Run) -> None:
     assert "acme" in run_command("tenant", "list")
-    assert json.loads(run_command("tenant", "create", "fresh", "--json"))[0]["namespaces"] == ["default (16)"]
+    assert json.loads(run_command("tenant", "create", "fresh", "--json"))[0]["namespaces"] == ["default (16, small)"]
     assert "blue (4)" in run_command("tenant", "namespace", "fresh", "blue", "--shards", "4")
     with pytest.raises(CommandError, match="exists"):
         run_command("tenant", "create", "fresh")
@@ -377,12 +377,20 @@ def test_an_existing_namespace_keeps_its_number_of_shards(run: Run) -> None:
         run_command("tenant", "namespace", "acme", "green", "--shards", "0")
 
 
+def test_a_namespace_is_created_by_its_size(run: Run) -> None:
+    assert "blue (1024, large)" in run_command("tenant", "namespace", "acme", "blue", "--size", "large")
+    with pytest.raises(CommandError, match="not allowed with argument"):
+        run_command("tenant", "namespace", "acme", "green", "--size", "large", "--shards", "8")
+    with pytest.raises(CommandError, match="invalid choice"):
+        run_command("tenant", "namespace", "acme", "green", "--size", "huge")
+
+
 def test_the_list_of_tenants_needs_a_constant_number_of_queries(django_assert_num_queries: Any) -> None:
     for name in ("one", "two", "three"):
         create_tenant(name)
     with django_assert_num_queries(2):
         listed = json.loads(run_command("tenant", "list", "--json"))
-    assert [tenant["namespaces"] for tenant in listed] == [["default (16)"]] * 3
+    assert [tenant["namespaces"] for tenant in listed] == [["default (16, small)"]] * 3
 
 
 @pytest.mark.parametrize("name", ["n" * 101, "two\nlines"])

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import uuid
 from datetime import datetime, timedelta
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, ConfigDict, Field, RootModel
+from pydantic import AfterValidator, ConfigDict, Field, RootModel, model_validator
 
-from eventservice.api.schema.base import Page, RequestModel, ResponseModel, omittable, pattern, rule_error
+from eventservice.api.schema.base import (
+    Page,
+    RequestModel,
+    ResponseModel,
+    omittable,
+    pattern,
+    raise_for_members,
+    rule_error,
+)
 from eventservice.api.schema.types import (
     HEADER_NAME,
     HOST,
@@ -24,13 +32,22 @@ from eventservice.db.now import db_now
 from eventservice.kernel.errors import Conflict
 from eventservice.kernel.sharding import MAX_SHARDS
 from eventservice.tenants.keys import DEFAULT_OVERLAP, MAX_LIFETIME, MAX_OVERLAP
-from eventservice.tenants.models import DEFAULT_SHARDS, ApiKey, Namespace, Tenant, name_rule
+from eventservice.tenants.models import (
+    DEFAULT_SHARDS,
+    SHARDS_BY_SIZE,
+    ApiKey,
+    Namespace,
+    NamespaceSize,
+    Tenant,
+    name_rule,
+)
 from execution.redaction import ALL_HEADERS
 from execution.url_rules import BadUrl, is_header_name, parse_host
 
 MAX_LISTED = 200
 MAX_KEY_NAME_LENGTH = 100
 
+_SIZES = ", ".join(f"`{size}` is {shards}" for size, shards in SHARDS_BY_SIZE.items())
 _WEBHOOK_SECRET = r"whsec_[A-Za-z0-9+/]{32,128}={0,2}"  # noqa: S105 (its form)
 
 
@@ -127,12 +144,33 @@ class TenantInputSchema(TenantSettingsSchema):
 
 
 class NamespaceInputSchema(RequestModel):
-    model_config = ConfigDict(json_schema_extra={"examples": [{"name": "billing", "numShards": 32}]})
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"name": "billing", "size": "medium"}, {"name": "billing", "numShards": 32}]
+        }
+    )
 
     name: Name
-    num_shards: Annotated[int, Field(ge=1, le=MAX_SHARDS), WHOLE] | None = Field(
-        default=None, description=f"Fixed once the namespace exists. Defaults to {DEFAULT_SHARDS}."
+    size: Annotated[NamespaceSize, Field(strict=False)] | None = Field(
+        default=None,
+        description=f"A number of shards by its name: {_SIZES}. Instead of `numShards`.",
     )
+    num_shards: Annotated[int, Field(ge=1, le=MAX_SHARDS), WHOLE] | None = Field(
+        default=None,
+        description="The number of shards, fixed once the namespace exists. Instead of `size`. "
+        f"If neither is given, a new namespace has {DEFAULT_SHARDS}.",
+    )
+
+    @model_validator(mode="after")
+    def _check_that_one_is_given(self) -> Self:
+        if self.size is not None and self.num_shards is not None:
+            raise_for_members({"numShards": "must be left out if a size is given"})
+        return self
+
+    @property
+    def shards(self) -> int | None:
+        """The number of shards that either member gives."""
+        return self.num_shards if self.size is None else self.size.num_shards
 
 
 class ApiKeyInputSchema(RequestModel):
@@ -218,12 +256,18 @@ class TenantOrReceiptSchema(RootModel[TenantSchema | TenantReceiptSchema]):
 
 class NamespaceSchema(ResponseModel):
     name: str
+    size: NamespaceSize | None = Field(description="The name for the number of shards, if there is one.")
     num_shards: int
     created_at: UtcTime
 
     @classmethod
     def from_namespace(cls, namespace: Namespace) -> NamespaceSchema:
-        return cls(name=namespace.name, num_shards=namespace.num_shards, created_at=namespace.created_at)
+        return cls(
+            name=namespace.name,
+            size=namespace.size,
+            num_shards=namespace.num_shards,
+            created_at=namespace.created_at,
+        )
 
 
 class ApiKeySchema(ResponseModel):

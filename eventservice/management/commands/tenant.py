@@ -11,7 +11,7 @@ from django.db import IntegrityError
 from eventservice.kernel.errors import DomainError
 from eventservice.management.terminal import Terminal, parse_document
 from eventservice.tenants.directory import create_tenant, declare_namespace, update_tenant
-from eventservice.tenants.models import Namespace, Tenant
+from eventservice.tenants.models import Namespace, NamespaceSize, Tenant
 
 # The limits of a tenant, by their names in the API.
 LIMITS = {
@@ -35,11 +35,13 @@ class Command(BaseCommand):
         namespace = actions.add_parser("namespace")
         namespace.add_argument("tenant", help="tenant name or id")
         namespace.add_argument("name")
-        namespace.add_argument(
-            "--shards",
-            type=int,
-            help="number of shards of a new namespace (default: 16); it cannot be changed later",
+        shards = namespace.add_mutually_exclusive_group()
+        shards.add_argument(
+            "--size",
+            choices=NamespaceSize.values,
+            help="size of a new namespace (default: small); it cannot be changed later (docs/timers.md)",
         )
+        shards.add_argument("--shards", type=int, help="number of shards, instead of a size")
         namespace.add_argument("--json", action="store_true")
         limits = actions.add_parser("limits")
         limits.add_argument("tenant", help="tenant name or id")
@@ -79,14 +81,18 @@ def _create(*, name: str, **options: object) -> list[Tenant]:
     return [create_tenant(parse_document(TenantInputSchema, {"name": name}).name)]
 
 
-def _namespace(*, tenant: str, name: str, shards: int | None, **options: object) -> list[Tenant]:
+def _namespace(
+    *, tenant: str, name: str, size: str | None, shards: int | None, **options: object
+) -> list[Tenant]:
     from eventservice.api.schema.tenants import NamespaceInputSchema
 
     owner = get_tenant_argument(tenant)
     namespace = parse_document(
-        NamespaceInputSchema, {"name": name, "numShards": shards}, {"/numShards": "--shards"}
+        NamespaceInputSchema,
+        {"name": name, "size": size, "numShards": shards},
+        {"/numShards": "--shards", "/size": "--size"},
     )
-    declare_namespace(owner.tenant_id, namespace.name, namespace.num_shards)
+    declare_namespace(owner.tenant_id, namespace.name, namespace.shards)
     return [owner]
 
 
@@ -136,7 +142,8 @@ def _to_rows(tenants: Sequence[Tenant]) -> list[dict[str, object]]:
         listed = Namespace.across_tenants.all()
     spaces = defaultdict(list)
     for space in listed.order_by("name"):
-        spaces[space.tenant_id].append(f"{space.name} ({space.num_shards})")
+        shards = f"{space.num_shards}, {space.size}" if space.size else f"{space.num_shards}"
+        spaces[space.tenant_id].append(f"{space.name} ({shards})")
     return [
         {
             "name": tenant.name,
