@@ -12,7 +12,7 @@ from benchmarks.command_line import exit_cleanly, parse_server, run_measurement
 from benchmarks.processes import REPOSITORY
 from benchmarks.system import Workspace
 
-PROGRAMS = ("idle", "lateness", "burst", "submit", "slow", "pending", "lists", "startup")
+PROGRAMS = ("idle", "lateness", "burst", "submit", "slow", "pending", "storage", "lists", "startup")
 # Small sizes: within minutes a run shows whether something is badly wrong, and no more than that.
 QUICK = {
     "idle": ["--seconds", "10"],
@@ -21,6 +21,7 @@ QUICK = {
     "submit": ["--calls", "1000", "--rounds", "1"],
     "slow": ["--calls", "500", "--rounds", "1", "--delay", "4"],
     "pending": ["--pending", "1000,10000", "--calls", "2000", "--seconds", "5", "--rounds", "1"],
+    "storage": ["--calls", "20000"],
     "lists": ["--calls", "10000", "--requests", "50"],
     "startup": ["--rounds", "5"],
 }
@@ -32,6 +33,7 @@ SMOKE = {
     "submit": ["--calls", "20", "--batches", "1", "--rounds", "1"],
     "slow": ["--calls", "10", "--delay", "0.5", "--rate", "10", "--before", "0.2", "--rounds", "1"],
     "pending": ["--pending", "20", "--calls", "10", "--seconds", "0.2", "--rounds", "1"],
+    "storage": ["--calls", "20"],
     "lists": ["--calls", "100", "--requests", "8", "--depth", "2"],
     "startup": ["--rounds", "1"],
 }

@@ -20,6 +20,7 @@ import django
 
 django.setup()
 
+from django.core.management import call_command  # noqa: E402
 from django.db import connection, connections, transaction  # noqa: E402
 from django.db.models import Count, Max  # noqa: E402
 
@@ -39,7 +40,7 @@ from orchestration.models import ServiceCall  # noqa: E402
 from orchestration.states import Status  # noqa: E402
 from orchestration.statistics.rollup import roll_up  # noqa: E402
 from outbox.models import OutboxEvent  # noqa: E402
-from timers.models import Node, TimerShard  # noqa: E402
+from timers.models import Node, TimerSchedule, TimerShard  # noqa: E402
 
 BATCH_SIZE = 1000
 BODY = "y" * 200
@@ -55,6 +56,11 @@ def describe_database() -> dict[str, Any]:
     with connection.cursor() as cursor:
         cursor.execute("SELECT version()")
         return {"database": connection.vendor, "version": str(cursor.fetchone()[0]).split(" on ")[0]}
+
+
+def migrate() -> None:
+    """Create the tables of a system that is not started."""
+    call_command("migrate", verbosity=0)
 
 
 def is_ready() -> bool:
@@ -214,6 +220,30 @@ def checkpoint() -> None:
             cursor.execute("VACUUM ANALYZE")
 
 
+def read_sizes() -> dict[str, dict[str, int]]:
+    """Return the bytes of each table of a database server, and of its indexes.
+
+    On PostgreSQL the primary key is one of the indexes; on MariaDB and MySQL it is the table.
+    """
+    with connection.cursor() as cursor:
+        if connection.vendor == "postgresql":
+            cursor.execute(
+                "SELECT relname, pg_table_size(oid), pg_indexes_size(oid) FROM pg_class"
+                " WHERE relkind = 'r' AND relnamespace = current_schema()::regnamespace"
+            )
+        else:
+            for model in (ServiceCall, TimerSchedule, OutboxEvent):
+                cursor.execute(f"ANALYZE TABLE {model._meta.db_table}")
+                cursor.fetchall()
+            cursor.execute(
+                "SELECT table_name, data_length, index_length FROM information_schema.tables"
+                " WHERE table_schema = DATABASE()"
+            )
+        return {
+            name: {"data": data or 0, "indexes": indexes or 0} for name, data, indexes in cursor.fetchall()
+        }
+
+
 def measure_egress(url: str, count: int) -> float:
     """Return POSTs of 200 bytes per second through the engine's egress alone, without a database."""
     policy = AddressPolicy(allow_private=False, allow=frozenset({url.split("/")[2]}))
@@ -234,9 +264,9 @@ def measure_egress(url: str, count: int) -> float:
 OPERATIONS: dict[str, Callable[..., Any]] = {
     operation.__name__: operation
     for operation in (
-        describe_database, is_ready, list_role_pids, ensure_tenant, submit_calls, summarize_progress,
+        describe_database, migrate, is_ready, list_role_pids, ensure_tenant, submit_calls, summarize_progress,
         find_last_event_id, has_unpublished, summarize_events, count_attempts, mark_all_published,
-        finish_past_calls, run_rollup, checkpoint, measure_egress,
+        finish_past_calls, run_rollup, checkpoint, read_sizes, measure_egress,
     )
 }  # fmt: skip
 
