@@ -5,6 +5,7 @@ from django.db.models import Case, F, Q, Value, When
 
 from eventservice.db.constraints import CompositeForeignKey, LongNamedIndex, PollingIndex
 from eventservice.kernel.tenancy import TenantScopedModel
+from eventservice.tenants.models import MAX_NAMESPACE_LENGTH
 from orchestration.states import LIVE, TERMINAL, Delivery, ResponseContract, Status
 
 
@@ -23,7 +24,7 @@ class ServiceCall(TenantScopedModel):
     request_spec = models.JSONField()
     outcome_meta = models.JSONField(null=True)
 
-    namespace = models.CharField(max_length=64)
+    namespace = models.CharField(max_length=MAX_NAMESPACE_LENGTH)
     # The durable timer's id, unique among the namespace's live calls: the id of a finished timer can be used again.
     external_id = models.CharField(max_length=255, null=True)
     live_external_id = models.GeneratedField(

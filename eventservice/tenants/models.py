@@ -17,15 +17,24 @@ from eventservice.kernel.tenancy import TenantScopedModel
 DEFAULT_NAMESPACE = "default"
 DEFAULT_SHARDS = 16
 
-name_rule = RegexValidator(
-    r"^[a-z0-9](?:[a-z0-9._-]{0,62}[a-z0-9])?\Z",
-    "1-64 lower-case letters, digits, '.', '_' or '-', beginning and ending with a letter or digit",
-)
+MAX_TENANT_NAME_LENGTH = 64
+MAX_NAMESPACE_LENGTH = 255
+
+
+def _build_name_rule(max_length: int) -> RegexValidator:
+    return RegexValidator(
+        rf"^[a-z0-9](?:[a-z0-9._-]{{0,{max_length - 2}}}[a-z0-9])?\Z",
+        f"1-{max_length} lower-case letters, digits, '.', '_' or '-', beginning and ending with a letter or digit",
+    )
+
+
+name_rule = _build_name_rule(MAX_TENANT_NAME_LENGTH)
+namespace_rule = _build_name_rule(MAX_NAMESPACE_LENGTH)
 
 
 class Tenant(models.Model):
     tenant_id = models.UUIDField(primary_key=True, default=new_id, editable=False)
-    name = models.CharField(max_length=64, unique=True, validators=[name_rule])
+    name = models.CharField(max_length=MAX_TENANT_NAME_LENGTH, unique=True, validators=[name_rule])
     created_at = models.DateTimeField()
     active = models.BooleanField(default=True)
     # Encrypted. If it is set, every outbound request is signed with it (Standard Webhooks).
@@ -77,7 +86,7 @@ class Namespace(TenantScopedModel):
 
     pk = models.CompositePrimaryKey("tenant_id", "name")
     tenant = models.ForeignKey(Tenant, models.CASCADE)
-    name = models.CharField(max_length=64, validators=[name_rule])
+    name = models.CharField(max_length=MAX_NAMESPACE_LENGTH, validators=[namespace_rule])
     num_shards = models.PositiveIntegerField(default=DEFAULT_SHARDS)
     created_at = models.DateTimeField()
 

@@ -11,7 +11,7 @@ from eventservice.kernel.ids import new_id
 from eventservice.tenants.directory import declare_namespace
 from orchestration import lifecycle
 from orchestration.models import ServiceCall
-from tests.api.conftest import Api, get_errors
+from tests.api.conftest import SPEC, Api, get_errors
 from tests.factories import set_status
 from timers.port import Timer
 
@@ -216,6 +216,26 @@ def test_all_errors_are_reported_at_once(acme: Api) -> None:
     assert sorted(get_errors(acme.post("/timers/create", wrong))) == [
         "/callbackTimeoutSeconds", "/callbackUrl", "/executeAt", "/id", "/more", "/retryPolicy",
     ]  # fmt: skip
+
+
+def test_namespace_and_id_may_each_have_255_characters(acme: Api) -> None:
+    namespace = "n" * 255
+    assert acme.post("/namespaces", {"name": namespace}).status_code == 201
+    assert acme.get(f"/namespaces/{namespace}").json()["name"] == namespace
+    # The longest that a column holds, in bytes: MariaDB and MySQL limit the length of an index's keys.
+    ids = ["\N{CLOCK FACE ONE OCLOCK}" * 254 + end for end in "ab"]
+    made = [create(acme, namespace=namespace, id=timer_id, payload=timer_id) for timer_id in ids]
+    again = create(acme, namespace=namespace, id=ids[0], payload=ids[0])
+    assert again["serviceCallId"] == made[0]["serviceCallId"]
+    for timer_id in ids:
+        key = {"namespace": namespace, "timerId": timer_id}
+        assert acme.post("/timers/get", key).json()["payload"] == timer_id
+        assert acme.post("/timers/delete", key).status_code == 204
+    assert len(acme.get(f"/service-calls?namespace={namespace}").json()["items"]) == 2
+    too_long = acme.post("/namespaces", {"name": namespace + "n"})
+    assert get_errors(too_long)["/name"].startswith("must be 1-255 lower-case letters")
+    call = {"name": "call", "requestSpec": SPEC, "namespace": namespace}
+    assert acme.post("/service-calls", call).status_code == 202
 
 
 def test_a_url_of_2048_and_an_id_of_255_characters_are_allowed(acme: Api) -> None:

@@ -40,6 +40,7 @@ from eventservice.tenants.models import (
     NamespaceSize,
     Tenant,
     name_rule,
+    namespace_rule,
 )
 from execution.redaction import ALL_HEADERS
 from execution.url_rules import BadUrl, is_header_name, parse_host
@@ -75,10 +76,15 @@ def _check_expiry(moment: datetime) -> datetime:
     return moment
 
 
-Name = Annotated[
+TenantName = Annotated[
     str,
     pattern(name_rule.regex.pattern.replace(r"\Z", "$"), str(name_rule.message)),
     Field(examples=["acme"]),
+]
+NewNamespaceName = Annotated[
+    str,
+    pattern(namespace_rule.regex.pattern.replace(r"\Z", "$"), str(namespace_rule.message)),
+    Field(examples=["billing"]),
 ]
 Host = Annotated[Label, Field(max_length=253), DescribedPattern(f"^{HOST}$"), AfterValidator(_parse_host)]
 HeaderName = Annotated[
@@ -135,7 +141,7 @@ class TenantInputSchema(TenantSettingsSchema):
         }
     )
 
-    name: Name
+    name: TenantName
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -150,7 +156,7 @@ class NamespaceInputSchema(RequestModel):
         }
     )
 
-    name: Name
+    name: NewNamespaceName
     size: Annotated[NamespaceSize, Field(strict=False)] | None = Field(
         default=None,
         description=f"A number of shards by its name: {_SIZES}. Instead of `numShards`.",

@@ -31,7 +31,7 @@ from eventservice.db.now import db_now, to_rfc3339
 from eventservice.kernel.errors import Invalid
 from eventservice.kernel.text import CONTROLS, INVISIBLE, JOINERS
 from eventservice.tenants.directory import TenantProfile
-from eventservice.tenants.models import name_rule
+from eventservice.tenants.models import MAX_NAMESPACE_LENGTH, namespace_rule
 from execution.addresses import AddressPolicy
 from execution.outcome import METHODS
 from execution.redaction import MASK
@@ -294,8 +294,8 @@ def _check_idempotency_key(key: str, info: ValidationInfo) -> str:
 
 NamespaceName = Annotated[
     OneLine,
-    Field(max_length=64),
-    DescribedPattern(name_rule.regex.pattern.replace(r"\Z", "$")),
+    Field(max_length=MAX_NAMESPACE_LENGTH),
+    DescribedPattern(namespace_rule.regex.pattern.replace(r"\Z", "$")),
     AfterValidator(_check_namespace),
 ]
 IdempotencyKey = Annotated[
