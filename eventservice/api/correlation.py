@@ -14,7 +14,7 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.log import log_response
 from rest_framework.request import Request
 
-from eventservice.kernel.ids import new_id
+from eventservice.kernel.ids import is_uuid7, new_id
 
 HEADER = "X-Correlation-Id"
 
@@ -55,4 +55,4 @@ def _parse_correlation_id(text: str | None) -> uuid.UUID | None:
         parsed = uuid.UUID(text or "")
     except ValueError:
         return None
-    return parsed if parsed.version == 7 else None
+    return parsed if is_uuid7(parsed) else None

@@ -17,3 +17,7 @@ def new_id() -> uuid.UUID:
     fraction = nanoseconds * 4096 // 1_000_000
     # An id is no secret, so the process's own generator is enough (Python seeds it again after a fork).
     return uuid6.UUID(int=milliseconds << 80 | fraction << 64 | random.getrandbits(62), version=7)
+
+
+def is_uuid7(value: uuid.UUID) -> bool:
+    return value.version == 7

@@ -85,6 +85,18 @@ def test_two_items_with_the_same_id_are_refused(acme: Api, atomic: bool) -> None
     assert "dempotency" not in refused["detail"]
 
 
+@pytest.mark.parametrize("atomic", [True, False])
+def test_an_item_with_an_id_of_another_version_is_refused(acme: Api, atomic: bool) -> None:
+    items = [build_submission(), build_submission(serviceCallId="9a1bef62-6d2c-4da0-b815-eb380b622b76")]
+    answer = acme.post("/service-calls/batch", {"items": items, "atomic": atomic}).json()
+    refused = answer if atomic else answer["items"][1]
+    assert (refused["status"], refused["code"]) == (400, "invalid")
+    assert refused["errors"] == [
+        {"pointer": "/items/1/serviceCallId", "detail": "must be a UUID of version 7"}
+    ]
+    assert count_calls(acme) == (0 if atomic else 1)
+
+
 def test_a_thousand_items_are_one_transaction(acme: Api) -> None:
     answer = submit_batch(acme, *(build_submission(name=str(n)) for n in range(1000))).json()
     assert answer["accepted"] == 1000

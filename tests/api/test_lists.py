@@ -117,7 +117,7 @@ def test_calls_with_a_tag_are_sorted_by_submission_whatever_their_ids(acme: Api)
     names: list[str] = []
     for n in (3, 1, 2):
         with pin_time(NOON + timedelta(seconds=len(names))):
-            acme.submit(name=f"n{n}", tags=["t"], serviceCallId=str(uuid.UUID(int=n)))
+            acme.submit(name=f"n{n}", tags=["t"], serviceCallId=f"01900000-0000-7000-8000-{n:012d}")
         names.append(f"n{n}")
     assert [row["name"] for row in walk(acme, "tag=t&sort=submittedAt&limit=1")] == names
     assert [row["name"] for row in walk(acme, "tag=t&limit=1")] == names[::-1]

@@ -110,6 +110,22 @@ def test_an_idempotency_key_is_as_described(acme: Api, document: Any, key: str) 
     assert (answer.status_code == 202) == bool(re.search(pattern.replace("$", r"\Z"), key))
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        "01900000-0000-7000-8000-00000000000a",
+        "01900000-0000-7000-BFFF-00000000000A",
+        "01900000-0000-7000-c000-00000000000a",
+        "9a1bef62-6d2c-4da0-b815-eb380b622b76",
+        "0190000000007000800000000000000a",
+    ],
+)
+def test_an_own_id_is_as_described(acme: Api, document: Any, given: str) -> None:
+    pattern = list_members(document, "Submission", "serviceCallId")["pattern"]
+    answer = acme.post("/service-calls", build_submission(serviceCallId=given))
+    assert (answer.status_code == 202) == bool(re.search(pattern, given))
+
+
 def test_the_described_number_of_tags_includes_the_favorite(acme: Api, document: Any) -> None:
     path = f"/service-calls/{acme.submit(tags=[f't{number}' for number in range(20)])['serviceCallId']}"
     acme("PUT", f"{path}/favorite")

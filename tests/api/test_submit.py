@@ -8,12 +8,15 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+import uuid6
 
 from eventservice.db.now import pin_time
+from orchestration import lifecycle
 from orchestration.models import ServiceCall
 from outbox.models import OutboxEvent
 from tests.api.conftest import SPEC, Api, build_submission, get_errors
 from tests.conftest import NOON
+from tests.orchestration.support import build_command
 
 pytestmark = pytest.mark.django_db
 
@@ -207,7 +210,7 @@ def test_the_same_key_with_another_payload_is_a_conflict(acme: Api) -> None:
 
 
 def test_two_tenants_may_use_the_same_key_and_the_same_id(acme: Api, intruder: Api) -> None:
-    same = {"idempotencyKey": "once", "serviceCallId": str(uuid.uuid4())}
+    same = {"idempotencyKey": "once", "serviceCallId": "01900000-0000-7000-8000-00000000cafe"}
     assert acme.submit(**same)["serviceCallId"] == intruder.submit(**same)["serviceCallId"]
 
 
@@ -216,6 +219,41 @@ def test_a_header_and_a_member_that_differ_are_refused(acme: Api) -> None:
         "/service-calls", build_submission(idempotencyKey="a"), headers={"Idempotency-Key": "b"}
     )
     assert list(get_errors(response)) == ["/idempotencyKey"]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "9a1bef62-6d2c-4da0-b815-eb380b622b76",  # version 4, as uuidgen makes it
+        "c232ab00-9414-11ec-b3c8-9f6bdeced846",  # version 1
+        "1ec9414c-232a-6b00-b3c8-9f6bdeced846",  # version 6
+        "01900000-0000-7000-c000-000000000001",  # of another variant
+        "00000000-0000-0000-0000-000000000000",
+    ],
+)
+def test_the_clients_own_id_must_be_of_version_7(acme: Api, given: str) -> None:
+    response = acme.post("/service-calls", build_submission(serviceCallId=given))
+    assert get_errors(response) == {"/serviceCallId": "must be a UUID of version 7"}
+    assert response.json()["code"] == "invalid"
+    assert not ServiceCall.objects.for_tenant(acme.tenant.tenant_id).exists()
+
+
+def test_the_clients_own_id_may_be_made_by_the_package_uuid6(acme: Api) -> None:
+    own = str(uuid6.uuid7())
+    assert acme.submit(serviceCallId=own.upper())["serviceCallId"] == own
+
+
+def test_a_call_with_an_older_id_of_another_version_can_still_be_used(acme: Api) -> None:
+    old = uuid.UUID("9a1bef62-6d2c-4da0-b815-eb380b622b76")
+    lifecycle.submit([build_command(acme.tenant, service_call_id=old, delay=timedelta(hours=1))])
+    path = f"/service-calls/{old}"
+    assert acme.get(path).json()["serviceCallId"] == str(old)
+    assert [one["serviceCallId"] for one in acme.get("/service-calls").json()["items"]] == [str(old)]
+    assert acme("PATCH", path, {"name": "renamed"}).json()["name"] == "renamed"
+    assert acme.post(f"{path}/cancel").json()["status"] == "Canceled"
+    assert acme.post(f"{path}/replay").json()["replayOf"] == str(old)
+    assert len(acme.get(f"{path}/events").json()["items"]) == 3
+    assert acme("DELETE", path).status_code == 204
 
 
 def test_the_id_of_another_call_is_a_conflict(acme: Api) -> None:

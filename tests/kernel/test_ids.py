@@ -3,13 +3,32 @@
 from __future__ import annotations
 
 import time
+import uuid
 
-from eventservice.kernel.ids import new_id
+import pytest
+
+from eventservice.kernel.ids import is_uuid7, new_id
 
 
 def test_ids_are_of_version_7() -> None:
     made = new_id()
     assert (made.version, made.variant) == (7, "specified in RFC 4122")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("01900000-0000-7000-8000-000000000001", True),
+        ("01900000-0000-7000-bfff-ffffffffffff", True),
+        ("9a1bef62-6d2c-4da0-b815-eb380b622b76", False),
+        ("01900000-0000-1000-8000-000000000001", False),
+        ("01900000-0000-7000-0000-000000000001", False),  # of another variant, which has no versions
+        ("00000000-0000-0000-0000-000000000000", False),
+    ],
+)
+def test_an_id_of_another_version_is_recognized(text: str, expected: bool) -> None:
+    assert is_uuid7(uuid.UUID(text)) == expected
+    assert is_uuid7(new_id())
 
 
 def test_ids_grow_and_never_repeat_within_a_process() -> None:

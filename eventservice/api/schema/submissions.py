@@ -28,12 +28,12 @@ from eventservice.api.schema.types import (
     DueTime,
     Duration,
     Headers,
-    Id,
     IdempotencyKey,
     JsonBody,
     Label,
     Method,
     NamespaceName,
+    NewId,
     OneLine,
     Timeout,
     Url,
@@ -138,7 +138,9 @@ class SubmissionSchema(RequestModel):
     delay: Annotated[float, Duration(0, MAX_DELAY.total_seconds())] | None = Field(
         default=None, description="Instead of `dueAt`: how long after the submission to send the request."
     )
-    service_call_id: Id | None = Field(default=None, description="Your own id. By default one is generated.")
+    service_call_id: NewId | None = Field(
+        default=None, description="Your own id, a UUID of version 7. By default one is generated."
+    )
     tags: Tags | None = None
     namespace: NamespaceName | None = Field(
         default=None, description=f"A namespace of the tenant. Defaults to `{DEFAULT_NAMESPACE}`."

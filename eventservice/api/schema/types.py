@@ -29,6 +29,7 @@ from eventservice.api.schema.base import pattern, raise_for_members, rule_error
 from eventservice.db.bulk import to_json
 from eventservice.db.now import db_now, to_rfc3339
 from eventservice.kernel.errors import Invalid
+from eventservice.kernel.ids import is_uuid7
 from eventservice.kernel.text import CONTROLS, INVISIBLE, JOINERS
 from eventservice.tenants.directory import TenantProfile
 from eventservice.tenants.models import MAX_NAMESPACE_LENGTH, namespace_rule
@@ -46,6 +47,7 @@ _SECONDS = r"\d{1,12}(\.\d{1,6})?S"
 _ISO_TIME = rf"T(\d{{1,9}}H(\d{{1,9}}M)?({_SECONDS})?|\d{{1,9}}M({_SECONDS})?|{_SECONDS})"
 _ISO = rf"P(\d{{1,9}}W)?(\d{{1,9}}D)?({_ISO_TIME})?"
 DURATION_PATTERN = f"^({_SHORT}|{_ISO})$".replace(r"\d", "[0-9]")
+UUID7_PATTERN = "^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-7[0-9a-fA-F]{3}-[89abAB][0-9a-fA-F]{3}-[0-9a-fA-F]{12}$"
 # How OpenAPI describes what is validated by execution.url_rules.
 HOST = r"[A-Za-z0-9_.:\[\]-]+"
 _URL = rf"^[hH][tT][tT][pP][sS]?://{HOST}([/?#][\x21-\x5b\x5d-\x7e]*)?$"
@@ -91,6 +93,13 @@ def _parse_uuid(value: object) -> uuid.UUID:
     return found
 
 
+def _parse_uuid7(value: object) -> uuid.UUID:
+    found = _parse_uuid(value)
+    if not is_uuid7(found):
+        raise rule_error("must be a UUID of version 7")
+    return found
+
+
 def _check_due(moment: datetime) -> datetime:
     if moment > db_now() + MAX_DELAY:
         raise rule_error("must be within ten years from now")
@@ -109,6 +118,10 @@ UtcTime = Annotated[
 ]
 DueTime = Annotated[Instant, AfterValidator(_check_due)]
 Id = Annotated[uuid.UUID, PlainValidator(_parse_uuid), WithJsonSchema({"type": "string", "format": "uuid"})]
+# The id of something new. Ids of older rows may be of any version.
+NewId = Annotated[
+    uuid.UUID, PlainValidator(_parse_uuid7), WithJsonSchema({"type": "string", "pattern": UUID7_PATTERN})
+]
 
 
 @dataclass(frozen=True, slots=True)
