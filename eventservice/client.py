@@ -184,6 +184,19 @@ class Client:
     def events(self, service_call_id: str) -> Iterator[Json]:
         return self._pages(self._call(service_call_id, "events"), {}, None)
 
+    def trace(self, correlation_id: str, *, max_items: int | None = None) -> Json:
+        """Return the trace of a correlation id with its calls, or the first `max_items` of them, from all pages."""
+        url, items = f"{self._tenant}/traces/{correlation_id}", list[Json]()
+        trace = page = self._json(
+            "GET", url, params={"limit": min(max_items or MAX_PAGE_SIZE, MAX_PAGE_SIZE)}
+        )
+        while True:
+            items += page["items"]
+            cursor = page["nextCursor"]
+            if cursor is None or (max_items is not None and len(items) >= max_items):
+                return {**trace, "items": items[:max_items], "nextCursor": cursor}
+            page = self._json("GET", url, params={"limit": MAX_PAGE_SIZE, "cursor": cursor})
+
     # --- durable timers ---
 
     def create_timer(

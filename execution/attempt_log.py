@@ -201,6 +201,25 @@ def list_attempts_without_bodies(tenant_id: uuid.UUID, service_call_id: uuid.UUI
     return [*attempts[:FIRST_LISTED], *last[FIRST_LISTED:]]
 
 
+def list_last_attempts(
+    tenant_id: uuid.UUID, last_numbers: Mapping[uuid.UUID, int], limit: int
+) -> dict[uuid.UUID, list[HttpExecution]]:
+    """Return the last attempts of each call, up to `limit`, in order and without bodies.
+
+    `last_numbers` has the number of the last attempt of each call.
+    """
+    attempts = HttpExecution.objects.for_tenant(tenant_id).defer(*_HEAVY_COLUMNS)
+    few = [call for call, last in last_numbers.items() if 0 < last <= limit]
+    found = list(attempts.filter(service_call_id__in=few))
+    for call, last in last_numbers.items():
+        if last > limit:
+            found += attempts.filter(service_call_id=call, attempt__gt=last - limit)
+    by_call = defaultdict(list)
+    for attempt in sorted(found, key=lambda one: (one.attempt, one.execution_id)):
+        by_call[attempt.service_call_id].append(attempt)
+    return by_call
+
+
 def find_attempt(
     tenant_id: uuid.UUID, service_call_id: uuid.UUID, execution_id: uuid.UUID
 ) -> HttpExecution | None:

@@ -7,7 +7,8 @@ such a filter scans a limited number of events and reports where it stopped; the
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
@@ -92,6 +93,25 @@ def list_aggregate_events(
         aggregate_id=aggregate_id, aggregate_seq__gt=after
     )
     return list(events.order_by("aggregate_seq")[:limit])
+
+
+def list_last_events(
+    tenant_id: uuid.UUID, last_seqs: Mapping[uuid.UUID, int], limit: int
+) -> dict[uuid.UUID, list[OutboxEvent]]:
+    """Return those of the last `limit` events of each aggregate that are kept, in order and without payloads.
+
+    `last_seqs` has the number of the last event of each aggregate.
+    """
+    events = OutboxEvent.objects.for_tenant(tenant_id).defer("event_payload")
+    few = [aggregate_id for aggregate_id, last in last_seqs.items() if last <= limit]
+    found = list(events.filter(aggregate_id__in=few))
+    for aggregate_id, last in last_seqs.items():
+        if last > limit:
+            found += events.filter(aggregate_id=aggregate_id, aggregate_seq__gt=last - limit)
+    by_aggregate = defaultdict(list)
+    for event in sorted(found, key=lambda one: one.aggregate_seq):
+        by_aggregate[event.aggregate_id].append(event)
+    return by_aggregate
 
 
 def find_event(key: int) -> OutboxEvent | None:

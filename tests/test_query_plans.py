@@ -17,6 +17,7 @@ from eventservice.console.calls.list_query import NO_TENANT
 from eventservice.db.leases import Leases
 from eventservice.db.now import db_now
 from eventservice.kernel.ids import new_id
+from execution.attempt_log import list_last_attempts
 from orchestration import lifecycle
 from orchestration.lifecycle import reencryption
 from orchestration.models import ServiceCall
@@ -31,10 +32,12 @@ from orchestration.queries.call_lists import (
 )
 from orchestration.queries.suggestions import list_suggestions
 from orchestration.queries.tenants_with_calls import list_tenants_with_calls, list_tenants_with_id
+from orchestration.queries.traces import get_trace_overview, read_trace_page
 from outbox import store
 from outbox.models import OutboxEvent
-from outbox.queries import EventFilter, StateFilter, list_events
-from tests.explain import PARTITIONS, SHARDS, TENANTS, Plan, delete_rows, list_plans, load_rows
+from outbox.queries import EventFilter, StateFilter, list_events, list_last_events
+from tests.explain import PARTITIONS, SHARDS, TENANTS, Call, Plan, delete_rows, list_plans, load_rows
+from tests.factories import EARLIER
 from timers.models import TimerShard
 from timers.persistence import timer_persistence
 from timers.poller import Poller
@@ -44,6 +47,8 @@ from timers.port import HeldBack, ShardFilter
 pytestmark = [pytest.mark.django_db, pytest.mark.xdist_group("query plans")]
 
 TENANT = TENANTS[1]
+# Calls of this tenant, each with an event of its own; the first has an attempt, too.
+CALLS = [Call(number, EARLIER).id for number in range(6, 256, 5)]
 URGENT, DUE = frozenset({"urgent"}), frozenset({"Scheduled"})
 
 
@@ -150,6 +155,46 @@ QUERIES: dict[str, tuple[Callable[[], Any], str, set[str]]] = {
         lambda: timer_persistence.find_by_correlation(TENANT, new_id(), 100),
         "correlation_id",
         {"idx_timer_schedules_correlation_id"},
+    ),
+    "how many calls a trace has": (
+        lambda: get_trace_overview(TENANT, CALLS[0]),
+        "COUNT",
+        {"idx_service_calls_correlation"},
+    ),
+    "the calls of a trace": (
+        lambda: read_trace_page(TENANT, CALLS[0], 50),
+        "LIMIT 51",
+        {"idx_service_calls_correlation"},
+    ),
+    "the timers of a trace": (
+        lambda: read_trace_page(TENANT, CALLS[0], 50),
+        "timer_schedules",
+        {"idx_timer_schedules_correlation_id"},
+    ),
+    "the attempts of a trace": (
+        lambda: read_trace_page(TENANT, CALLS[0], 50),
+        "http_execution_log",
+        set(),
+    ),
+    "the events of a trace": (
+        lambda: read_trace_page(TENANT, CALLS[0], 50),
+        "outbox",
+        {"uq_outbox_aggregate_seq"},
+    ),
+    "the last attempts of many calls": (
+        lambda: list_last_attempts(TENANT, dict.fromkeys(CALLS, 1) | {CALLS[0]: 99}, 20),
+        "http_execution_log",
+        set(),
+    ),
+    "the last events of many calls": (
+        lambda: list_last_events(TENANT, dict.fromkeys(CALLS, 1) | {CALLS[0]: 99}, 60),
+        "outbox",
+        {"uq_outbox_aggregate_seq"},
+    ),
+    "the replays of many calls": (
+        lambda: call_queries.list_replays_of(TENANT, CALLS, 200),
+        "replay_of",
+        {"idx_service_calls_replay"},
     ),
     "calls with a tag and a status (the spec's)": (
         lambda: list(select_calls(status="Scheduled", tags__tag="urgent")),

@@ -80,7 +80,7 @@ def read_call(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> ServiceCallSc
 def read_list(query: TimerListQuery, tenant_id: uuid.UUID) -> tuple[CallListPage, str | None]:
     """Return the page of calls that a query asks for, and the cursor of the next one."""
     list_id = query.list_id(tenant_id)
-    after = _to_position(read_cursor(query.cursor, list_id))
+    after = parse_position(read_cursor(query.cursor, list_id))
     limit = limit_expensive_reads() if query.is_expensive else nullcontext()
     with limit:
         page = list_calls_in_time(
@@ -338,7 +338,8 @@ class EventsView(CallsView):
         return self.get_paginated_response([EventSchema.from_event(event) for event in events])
 
 
-def _to_position(position: list[str] | None) -> tuple[datetime | uuid.UUID, ...] | None:
+def parse_position(position: list[str] | None) -> tuple[datetime | uuid.UUID, ...] | None:
+    """Return the position in a list of calls that a cursor holds."""
     if position is None:
         return None
     *values, service_call_id = position

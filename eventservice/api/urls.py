@@ -3,7 +3,7 @@
 from django.urls import path, register_converter
 from django.urls.converters import UUIDConverter
 
-from eventservice.api import batches, calls, openapi, system, tenants, timers
+from eventservice.api import batches, calls, openapi, system, tenants, timers, traces
 
 
 class IdConverter(UUIDConverter):
@@ -30,6 +30,7 @@ urlpatterns = [
     path(f"{CALL}/favorite", calls.FavoriteView.as_view()),
     path(f"{CALL}/executions", calls.ExecutionsView.as_view()),
     path(f"{CALL}/events", calls.EventsView.as_view()),
+    path(f"{TENANT}/traces/<id:correlation_id>", traces.TraceView.as_view()),
     path(TIMERS, timers.TimersView.as_view()),
     path(f"{TIMERS}/create", timers.CreateTimerView.as_view()),
     path(f"{TIMERS}/get", timers.GetTimerView.as_view()),

@@ -98,6 +98,8 @@ class CallReplay(NamedTuple):
     service_call_id: uuid.UUID
     status: str
     submitted_at: datetime
+    correlation_id: uuid.UUID
+    replay_of: uuid.UUID
 
 
 def _list_columns(view: type[CallView], *without: str) -> list[str]:
@@ -161,6 +163,15 @@ def list_replays(tenant_id: uuid.UUID, service_call_id: uuid.UUID, limit: int) -
     """Return the replays of a call, the latest first."""
     replays = _select_calls(tenant_id).filter(replay_of=service_call_id)
     # Without Unindexed, SQLite walks all of the tenant's calls in this order.
+    latest = replays.order_by(Unindexed(F("service_call_id")).desc())
+    return [CallReplay(*row) for row in latest.values_list(*CallReplay._fields)[:limit]]
+
+
+def list_replays_of(
+    tenant_id: uuid.UUID, service_call_ids: Sequence[uuid.UUID], limit: int
+) -> list[CallReplay]:
+    """Return the latest replays of several calls, the latest first."""
+    replays = _select_calls(tenant_id).filter(replay_of__in=service_call_ids)
     latest = replays.order_by(Unindexed(F("service_call_id")).desc())
     return [CallReplay(*row) for row in latest.values_list(*CallReplay._fields)[:limit]]
 

@@ -122,9 +122,11 @@ def test_a_key_that_may_only_write_reads_nothing_of_what_was_stored_before(acme:
 def test_every_response_to_a_write_only_key_hides_what_was_stored(acme: Api) -> None:
     """Each operation that needs `write` is called, whatever it answers."""
     spec = {**build_submission()["requestSpec"], "body": SECRET}
+    call = acme.submit(requestSpec=spec)
     known = {
         "tenant_id": acme.tenant.tenant_id,
-        "service_call_id": acme.submit(requestSpec=spec)["serviceCallId"],
+        "service_call_id": call["serviceCallId"],
+        "correlation_id": call["correlationId"],
         "tag": "x",
         "name": "default",
         "key_id": "none",

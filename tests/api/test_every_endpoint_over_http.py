@@ -75,6 +75,8 @@ def _use_calls(client: Client) -> None:
     assert client.replay(one)["replayOf"] == one
     assert [event["seq"] for event in client.events(one)] == [1, 2, 3, 4]
     assert list(client.executions(one)) == []
+    (traced,) = client.trace(made["correlationId"])["items"]
+    assert (traced["serviceCallId"], len(traced["events"]), len(traced["replays"])) == (one, 4, 1)
     client.delete(one)
     timer = client.create_timer("t", "2030-01-01T00:00:00Z", "http://target.test/", payload=1)
     assert client.get_timer("t") == timer

@@ -129,6 +129,7 @@ def get_known_ids(acme: Api) -> dict[str, Any]:
     return {
         "tenantId": str(acme.tenant.tenant_id),
         "serviceCallId": call["serviceCallId"],
+        "correlationId": call["correlationId"],
         "name": "default",
         "tag": "x",
     }

@@ -37,13 +37,20 @@ def things(acme: Api) -> dict[str, Any]:
     call = acme.submit(name="secret-call", tags=["secret-tag"])
     return {
         "service_call_id": call["serviceCallId"],
+        "correlation_id": call["correlationId"],
         "name": "secret-space",
         "key_id": key.key_id,
         "tag": "secret-tag",
     }
 
 
-ABSENT = {"service_call_id": MISSING, "name": "missing", "key_id": "missing", "tag": "secret-tag"}
+ABSENT = {
+    "service_call_id": MISSING,
+    "correlation_id": MISSING,
+    "name": "missing",
+    "key_id": "missing",
+    "tag": "secret-tag",
+}
 
 
 def ask(api: Api, endpoint: Endpoint, body: Any = None, **values: Any) -> tuple[int, bytes]:
@@ -54,8 +61,8 @@ def ask(api: Api, endpoint: Endpoint, body: Any = None, **values: Any) -> tuple[
 
 
 def test_the_endpoints_are_found_in_the_url_map() -> None:
-    assert len(OF_A_TENANT) >= 29
-    assert {"service_call_id", "name", "key_id", "tag"} <= set().union(
+    assert len(OF_A_TENANT) >= 30
+    assert {"service_call_id", "correlation_id", "name", "key_id", "tag"} <= set().union(
         *(endpoint.names for endpoint in OF_ONE_THING)
     )
 

@@ -279,6 +279,7 @@ def test_every_method_refuses_parameters_that_it_does_not_know(acme: Api, operat
     known = {
         "tenant_id": acme.tenant.tenant_id,
         "service_call_id": acme.submit()["serviceCallId"],
+        "correlation_id": acme.submit()["correlationId"],
         "tag": "x",
         "name": "default",
         "key_id": operator.post("/api-keys", {"scopes": ["read"]}).json()["keyId"],

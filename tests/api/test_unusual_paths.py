@@ -89,6 +89,7 @@ def test_options_names_the_methods_of_each_endpoint(acme: Api, operator: Api) ->
         "service_call_id": acme.submit()["serviceCallId"],
         "name": "default",
         "key_id": "missing",
+        "correlation_id": uuid.UUID(int=0),
         "tag": "x",
     }
     for endpoint in list_endpoints():

@@ -84,6 +84,40 @@ def test_a_call_is_submitted_shown_listed_canceled_and_replayed(run: Run) -> Non
     assert [event["seq"] for event in shown["events"]] == [1, 2, 3]
 
 
+def test_a_trace_is_one_time_line_of_calls_timers_events_and_replays(run: Run) -> None:
+    call = submit(run, "--in", "1h")
+    run("cancel", call["serviceCallId"])
+    run("replay", call["serviceCallId"])
+    shown = run("trace", call["correlationId"])
+    assert "1: 1 Canceled" in shown
+    lines = [line for line in shown.splitlines() if call["serviceCallId"] in line]
+    assert [line.split()[0] for line in lines] == sorted(line.split()[0] for line in lines)
+    found = [
+        word
+        for line in lines
+        for word in ("Submitted", "Scheduled (", "Canceled (", "replayed")
+        if word in line
+    ]
+    assert found == ["Submitted", "Scheduled (", "Canceled (", "replayed"]
+    assert json.loads(run("trace", call["correlationId"], "--json"))["items"][0]["eventCount"] == 3
+
+
+def test_the_trace_of_the_newest_call_has_its_timer(run: Run) -> None:
+    with pytest.raises(CommandError, match="There are no calls yet"):
+        run("trace", "last")
+    call = submit(run, "--in", "1h")
+    shown = run("trace", "last")
+    assert re.search(rf"{call['dueAt']}.*timer due", shown)
+    assert re.search(r"timer set +due ", shown)
+
+
+def test_a_trace_that_does_not_exist_is_refused(run: Run) -> None:
+    with pytest.raises(CommandError, match="No such trace"):
+        run("trace", NOBODY)
+    with pytest.raises(CommandError, match="is not a correlation id"):
+        run("trace", "nonsense")
+
+
 def test_a_refused_request_exits_with_1(run: Run) -> None:
     with pytest.raises(CommandError, match="target is refused") as refused:
         run("submit", "greet", "GET", "nonsense")
