@@ -158,10 +158,12 @@ def sign_in(system: System, log: Path) -> dict[str, str]:
     return {"Cookie": cookies}
 
 
-def measure_console(client: PageClient, call_path: str, requests: int) -> dict[str, ResponseTimes]:
-    """Fetch the list of calls with each query, and every other page, including that of one call."""
+def measure_console(
+    client: PageClient, call_path: str, trace_path: str, requests: int
+) -> dict[str, ResponseTimes]:
+    """Fetch the list of calls with each query, and every other page, including that of one call and its trace."""
     lists = {name: f"/calls/?{urlencode(query)}" for name, query in QUERIES.items()}
-    pages = {**PAGES, "details": call_path}
+    pages = {**PAGES, "details": call_path, "trace": trace_path}
     return {
         "console, list": _fetch_in_random_order(client, lists, requests),
         "console, page": _fetch_in_random_order(client, pages, requests),
@@ -195,13 +197,16 @@ def measure(workspace: Workspace, options: argparse.Namespace, report: Report) -
         path = f"/api/v1/tenants/{tenant['id']}/service-calls"
         client = PageClient(system, {"Authorization": f"Bearer {tenant['key']}"})
         operator = PageClient(system, {**sign_in(system, log), "Accept": "text/html"})
-        call = json.loads(client.get(f"{path}?limit=1")[1])["items"][0]["serviceCallId"]
-        call_path = f"/calls/{tenant['id']}/{call}/"
+        call = json.loads(client.get(f"{path}?limit=1")[1])["items"][0]
+        call_path = f"/calls/{tenant['id']}/{call['serviceCallId']}/"
+        trace_path = f"/traces/{tenant['id']}/{call['correlationId']}/"
+        trace = {"trace": f"/api/v1/tenants/{tenant['id']}/traces/{call['correlationId']}"}
         measure_api(client, path, requests=1, depth=2)  # to warm up
-        measure_console(operator, call_path, requests=1)
+        measure_console(operator, call_path, trace_path, requests=1)
         api_times = measure_api(client, path, options.requests, options.depth)
         measured = {f"API, {kind}": times for kind, times in api_times.items()}
-        measured |= measure_console(operator, call_path, options.requests)
+        measured["API, one"] = _fetch_in_random_order(client, trace, options.requests // len(QUERIES))
+        measured |= measure_console(operator, call_path, trace_path, options.requests)
     rows = []
     for kind, times_by_name in measured.items():
         figures = {name: summarize_distribution(times, 1) for name, times in times_by_name.items()}

@@ -26,6 +26,7 @@ from eventservice.console.calls import (
     list_page,
     request_page,
     suggestions,
+    trace_page,
 )
 
 app_name = "console"
@@ -70,6 +71,7 @@ urlpatterns = [
     path(f"{CALL}/replay/", call_actions.ReplayCall.as_view(), name="call-replay"),
     path(f"{CALL}/favorite/", call_actions.ToggleFavorite.as_view(), name="call-favorite"),
     path(f"{CALL}/tags/", call_actions.EditTags.as_view(), name="call-tags"),
+    path("traces/<uuid:tenant_id>/<uuid:correlation_id>/", trace_page.TracePage.as_view(), name="trace"),
     path("timers/", timers.TimersPage.as_view(), name="timers"),
     path("timers/timer/", timers.TimerDetailsPage.as_view(), name="timer"),
     path("events/", events.EventsPage.as_view(), name="events"),

@@ -148,7 +148,12 @@ def _build_delivery_row(delivery: WebhookDelivery) -> dict[str, Any]:
     if delivery.state == DeliveryState.PENDING and delivery.attempts:
         severity, word = "warning", "retrying"
     event = json.loads(delivery.body)
-    return {"delivery": delivery, "type": event.get("type", ""), "severity": severity, "word": word}
+    kind = event.get("type", "")
+    # A test event is about no call.
+    correlation_id = parse_uuid(event.get("correlationid", "")) if kind in EVENT_TYPES else None
+    return {
+        "delivery": delivery, "type": kind, "severity": severity, "word": word, "correlation_id": correlation_id,
+    }  # fmt: skip
 
 
 class NewEndpoint(WebhookEndpointSchema):

@@ -44,8 +44,14 @@ def fill_route(route: str, values: dict[str, str]) -> str:
 
 def find_examples(page: BrowserPage) -> dict[str, dict[str, str]]:
     """Return values for the parameters of routes, by the beginning of the route. Links on the pages have them."""
+    call = _find_link(
+        page,
+        "/calls/?status=Failed",
+        r"^/calls/(?P<tenant_id>[0-9a-f-]{36})/(?P<service_call_id>[0-9a-f-]{36})/$",
+    )
     return {
-        "/calls": _find_link(page, "/calls/?status=Failed", r"^/calls/(?P<tenant_id>[0-9a-f-]{36})/(?P<service_call_id>[0-9a-f-]{36})/$"),
+        "/calls": call,
+        "/traces": _find_link(page, fill_route("/calls/<tenant_id>/<service_call_id>/", call), r"^/traces/(?P<tenant_id>[0-9a-f-]{36})/(?P<correlation_id>[0-9a-f-]{36})/$"),
         "/scheduled": _find_link(page, "/calls/?status=Scheduled&sort=-dueAt", r"^/calls/(?P<tenant_id>[0-9a-f-]{36})/(?P<service_call_id>[0-9a-f-]{36})/$"),
         "/events": _find_link(page, "/events/?show=parked", r"^/events/(?P<key>\d+)/$"),
         "/tenants": _find_key(page),

@@ -56,18 +56,18 @@ def test_a_prefix_finds_calls_and_values_are_suggested(page: Page, system: Syste
     expect(page.locator("td.called a.name")).to_have_text(["Prefixed prices", "Prefixed stock"])
 
 
-def test_an_id_leads_to_its_call_and_a_correlation_id_to_its_calls(page: Page, system: System) -> None:
+def test_an_id_leads_to_its_call_and_a_correlation_id_to_its_trace(page: Page, system: System) -> None:
     call = system.submit("known by its id")
     correlation = system.wait_for_end(call)["correlationId"]
     for text, address in (
         (call, system.build_details_url(call)),
-        (correlation, f"/calls/?correlationId={correlation}"),
+        (correlation, f"/traces/{system.tenant}/{correlation}/"),
     ):
         page.goto("/calls/")
         page.get_by_label("ID", exact=True).fill(text)
         page.get_by_role("button", name="Filter", exact=True).click()
         expect(page).to_have_url(f"{system.url}{address}")
-    expect(rows(page)).to_have_count(1)
+    expect(page.get_by_role("link", name="known by its id")).to_be_visible()
 
 
 def test_a_status_chip_shows_the_calls_of_that_status_only(page: Page) -> None:

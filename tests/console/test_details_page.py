@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import re
 import uuid
 from datetime import datetime, timedelta
@@ -348,8 +347,8 @@ def test_related_calls_are_linked(viewer: Client, acme: Tenant, manual_engine: M
     page = get_page(viewer, acme, replayed).content.decode()
     assert f'href="{build_call_url(acme.tenant_id, call)}"' in page
     assert f"?tenant={acme.tenant_id}&amp;host=%22target.test%22" in page
-    (together,) = re.findall(r'href="(/calls/\?[^"]*correlationId=[^"]*)"', page)
-    assert str(replayed)[-8:] in read_text(viewer.get(html.unescape(together), headers=BROWSER))
+    (trace,) = re.findall(r'href="(/traces/[^"]*)"', page)
+    assert build_call_url(acme.tenant_id, replayed) in viewer.get(trace, headers=BROWSER).content.decode()
 
 
 # --- refreshing and permissions ------------------------------------------------------------------------------------------

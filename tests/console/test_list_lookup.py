@@ -1,4 +1,4 @@
-"""A pasted ID leads to its call, or to the calls with this correlation ID."""
+"""A pasted ID leads to its call, or to the trace with this correlation ID."""
 
 from __future__ import annotations
 
@@ -26,6 +26,10 @@ def call(tenant: Tenant, intruder: Tenant) -> Any:
     return make_call(tenant, 2, name="wanted", correlation_id=CORRELATION)
 
 
+def build_trace_url(tenant_id: uuid.UUID) -> str:
+    return f"/traces/{tenant_id}/{CORRELATION}/"
+
+
 def look_up(client: Client, query: str) -> Any:
     return client.get(f"/calls/?{query}", HTTP_ACCEPT="text/html")
 
@@ -48,13 +52,34 @@ def test_only_calls_of_the_chosen_tenant_are_found(viewer: Client, intruder: Ten
         assert "No call of intruder has this ID or correlation ID." in page
 
 
-def test_a_correlation_id_becomes_the_filter_and_the_others_stay(viewer: Client, call: Any) -> None:
+def test_a_correlation_id_leads_to_its_trace(viewer: Client, call: Any) -> None:
+    url = build_trace_url(call.tenant_id)
+    for query in (f"id={CORRELATION}", f"id={CORRELATION}&tenant={call.tenant_id}&limit=10"):
+        response = look_up(viewer, query)
+        assert (response.status_code, response["Location"]) == (303, url)
+    assert viewer.get(url, HTTP_ACCEPT="text/html").status_code == 200
+
+
+def test_a_correlation_id_of_several_tenants_becomes_the_filter_and_the_others_stay(
+    viewer: Client, intruder: Tenant, call: Any
+) -> None:
+    make_call(intruder, 1, name="theirs", correlation_id=CORRELATION)
     response = look_up(viewer, f"id={CORRELATION}&limit=10&sort=dueAt")
     assert (response.status_code, response["Location"]) == (
         303,
         f"/calls/?limit=10&sort=dueAt&correlationId={CORRELATION}",
     )
-    assert read_names(get_list_page(viewer, response["Location"].partition("?")[2])) == ["wanted"]
+    assert read_names(get_list_page(viewer, response["Location"].partition("?")[2])) == ["theirs", "wanted"]
+    chosen = look_up(viewer, f"id={CORRELATION}&tenant={intruder.tenant_id}")
+    assert chosen["Location"] == build_trace_url(intruder.tenant_id)
+
+
+def test_a_list_of_the_calls_of_a_trace_links_to_it(viewer: Client, tenant: Tenant, call: Any) -> None:
+    link = f'href="{build_trace_url(call.tenant_id)}"'
+    query = f"tenant={call.tenant_id}&correlationId={CORRELATION}"
+    assert link in get_list_page(viewer, query)
+    assert link not in get_list_page(viewer, f"correlationId={CORRELATION}")
+    assert "/traces/" not in get_list_page(viewer, f"{query}&status=Failed")
 
 
 def test_an_unknown_id_is_reported_at_its_field_and_can_be_corrected(viewer: Client, call: Any) -> None:
@@ -81,8 +106,7 @@ def test_an_id_is_found_with_many_tenants(viewer: Client, call: Any, monkeypatch
     monkeypatch.setattr(list_query, "MAX_TENANTS", 1)
     found = look_up(viewer, f"id={call.service_call_id}")
     assert found["Location"] == build_call_url(call.tenant_id, call.service_call_id)
-    correlated = look_up(viewer, f"id={CORRELATION}")
-    assert read_names(get_list_page(viewer, correlated["Location"].partition("?")[2])) == ["wanted"]
+    assert look_up(viewer, f"id={CORRELATION}")["Location"] == build_trace_url(call.tenant_id)
     assert "No call has this ID" in get_list_page(viewer, f"id={uuid.uuid4()}", status=404)
 
 

@@ -125,9 +125,9 @@ class ListQuery:
     # --- lookup by ID ---------------------------------------------------------------------------------------------
 
     def resolve_id(self, lookup_id: uuid.UUID) -> str:
-        """Return the URL of the call with this ID, or of the calls with this correlation ID.
+        """Return the URL of the call with this ID, or of the trace with this correlation ID.
 
-        Of the filters, only the tenant applies. Raise IdNotFound if nothing has the ID, or if several calls have it.
+        If several tenants have the correlation ID, that is the list of their calls. Of the filters, only the tenant applies. Raise IdNotFound if nothing has the ID, or if several calls have it.
         """
         owners = list_tenants_with_id("service_call_id", lookup_id, self.tenant, MAX_TENANTS_NAMED)
         if len(owners) > 1:  # clients may choose the IDs of their calls
@@ -135,8 +135,11 @@ class ListQuery:
             raise IdNotFound(f"Several tenants have a call with this ID: choose one of {names}.")
         for tenant_id in owners:
             return reverse("console:call", args=[tenant_id, lookup_id])
-        if list_tenants_with_id("correlation_id", lookup_id, self.tenant, 1):
+        owners = list_tenants_with_id("correlation_id", lookup_id, self.tenant, 2)
+        if len(owners) > 1:
             return self.url(id=None, correlationId=str(lookup_id))
+        for tenant_id in owners:
+            return reverse("console:trace", args=[tenant_id, lookup_id])
         scope = f" of {self.tenants[self.tenant]}" if self.tenant else ""
         raise IdNotFound(f"No call{scope} has this ID or correlation ID.")
 

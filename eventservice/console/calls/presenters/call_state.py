@@ -115,7 +115,7 @@ def build_call_context(call: CallDetails, now: datetime, *, refresh_fast: bool =
     }
 
 
-def compute_refresh_seconds(call: CallDetails, now: datetime, *, fast: bool = False) -> int:
+def compute_refresh_seconds(call: CallView, now: datetime, *, fast: bool = False) -> int:
     """Return how long a page may wait until it refreshes, or 0 if the call cannot change any more."""
     status = Status(call.status)
     if status in TERMINAL:
