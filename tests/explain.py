@@ -21,6 +21,7 @@ from execution.models import HttpExecution
 from orchestration.models import ServiceCall, ServiceCallTag
 from outbox.models import OutboxEvent
 from tests.databases import get_database_name
+from tests.factories import build_state_columns
 from timers.models import TimerSchedule
 
 ROWS = 100_000
@@ -55,26 +56,14 @@ class Call:
 
 
 def build_call_row(call: Call) -> dict[str, Any]:
-    return {
+    return build_state_columns(call.status, call.due_at) | {
         "tenant_id": call.tenant, "service_call_id": call.id, "name": "call", "status": call.status,
         "submitted_at": call.due_at, "due_at": call.due_at, "request_spec": {}, "namespace": "default",
         "host": "example.test", "correlation_id": call.id, "timeout_seconds": 30.0, "response_contract": "status",
         "delivery": "at_least_once", "interruptions": 0, "cancel_requested": False, "next_seq": 1,
         "external_id": f"order-{call.number}", "idempotency_key": f"key-{call.number}",
         "deadline_at": call.now + timedelta(seconds=call.number % 600 - 6) if call.status == "Running" else None,
-        **build_attempt_columns(call),
     }  # fmt: skip
-
-
-def build_attempt_columns(call: Call) -> dict[str, Any]:
-    is_attempted = call.status not in ("Scheduled", "Canceled")
-    return {
-        "attempt": int(is_attempted),
-        "execution_id": call.id if is_attempted else None,
-        "started_at": call.due_at if is_attempted else None,
-        "finished_at": None if call.status in ("Scheduled", "Running") else call.due_at,
-        "outcome_meta": {} if call.status in ("Succeeded", "Failed") else None,
-    }
 
 
 def build_tag_row(call: Call) -> dict[str, Any]:

@@ -53,14 +53,25 @@ class Scoped(Rows):
     service_call_id = declare.LazyFunction(new_id)
 
 
+def build_state_columns(status: str, at: datetime, attempt: int | None = None) -> dict[str, Any]:
+    """Return the columns of a call that have to agree with its status. `at` stands for each of their moments."""
+    if attempt is None:
+        attempt = int(status not in ("Scheduled", "Canceled"))
+    return {
+        "attempt": attempt,
+        "execution_id": new_id() if attempt else None,
+        "started_at": at if attempt else None,
+        "deadline_at": at if status == "Running" else None,
+        "finished_at": None if status in ("Scheduled", "Running") else at,
+        "outcome_meta": {} if status in ("Succeeded", "Failed") else None,
+    }
+
+
 class ServiceCallFactory(Scoped):
     """A call, whose columns agree with its status unless the test sets them."""
 
     class Meta:
         model = ServiceCall
-
-    class Params:
-        attempted = declare.LazyAttribute(lambda call: call.status not in ("Scheduled", "Canceled"))
 
     name = "call"
     status = "Scheduled"
@@ -71,28 +82,15 @@ class ServiceCallFactory(Scoped):
     namespace = "default"
     host = "example.test"
     correlation_id = declare.LazyFunction(new_id)
-    attempt = declare.LazyAttribute(lambda call: int(call.attempted))
-    execution_id = declare.LazyAttribute(lambda call: new_id() if call.attempt else None)
-    started_at = declare.LazyAttribute(lambda call: call.due_at if call.attempt else None)
-    deadline_at = declare.LazyAttribute(lambda call: call.due_at if call.status == "Running" else None)
-    finished_at = declare.LazyAttribute(
-        lambda call: None if call.status in ("Scheduled", "Running") else call.due_at
-    )
-    outcome_meta = declare.LazyAttribute(lambda call: {} if call.status in ("Succeeded", "Failed") else None)
+
+    @classmethod
+    def _adjust_kwargs(cls, **columns: Any) -> dict[str, Any]:
+        return build_state_columns(columns["status"], columns["due_at"], columns.get("attempt")) | columns
 
 
 def set_status(calls: QuerySet[ServiceCall], status: str, **columns: Any) -> None:
     """Set the status of calls, and the columns that have to agree with it."""
-    is_attempted = status not in ("Scheduled", "Canceled")
-    is_final = status not in ("Scheduled", "Running")
-    agreeing: dict[str, Any] = {
-        "deadline_at": EARLIER if status == "Running" else None,
-        "finished_at": EARLIER if is_final else None,
-        "outcome_meta": {} if is_attempted and is_final else None,
-    }
-    if is_attempted or columns.get("attempt"):
-        agreeing |= {"attempt": 1, "execution_id": new_id(), "started_at": EARLIER}
-    calls.update(status=status, **agreeing | columns)
+    calls.update(status=status, **build_state_columns(status, EARLIER, columns.get("attempt")) | columns)
 
 
 class ServiceCallTagFactory(Scoped):
