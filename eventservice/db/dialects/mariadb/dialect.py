@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
 from eventservice.db.dialects.base import Locks
 from eventservice.db.dialects.mariadb import health
 from eventservice.db.dialects.mysql_family.dialect import FamilyDialect, FamilyWriter
-
-if TYPE_CHECKING:
-    from eventservice.db.dialects.base import Model
 
 
 class MariaDBLocks(Locks):
@@ -18,16 +12,7 @@ class MariaDBLocks(Locks):
 
 
 class MariaDBWriter(FamilyWriter):
-    def upsert_sql(
-        self,
-        model: Model,
-        columns: Sequence[str],
-        key: Sequence[str],
-        overwritten: Sequence[str],
-        changes: str,
-    ) -> str:
-        overwrite = ", ".join(f"{column} = VALUES({column})" for column in overwritten)
-        return f"{self.insert_sql(model, columns)} ON DUPLICATE KEY UPDATE {overwrite}, {changes}"
+    inserted_value = "VALUES({0})"
 
 
 class MariaDBDialect(FamilyDialect):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +43,24 @@ class FamilyNowStrategy(DbNowStrategy):
 class FamilyWriter(BulkWriter):
     # Rows are named by their keys. The server may choose another index, and then locks the entries that it passes.
     update_hint = " FORCE INDEX (PRIMARY)"
+    # The value that an upsert would have inserted into a column.
+    inserted_value: str
+
+    def upsert_sql(
+        self,
+        model: Model,
+        columns: Sequence[str],
+        key: Sequence[str],
+        overwritten: Sequence[str],
+        changes: str,
+    ) -> str:
+        overwrite = ", ".join(f"{name} = {self.inserted_value.format(name)}" for name in overwritten)
+        insert = self.insert_sql(model, columns) + self.name_inserted(columns)
+        return f"{insert} ON DUPLICATE KEY UPDATE {overwrite}, {changes}"
+
+    def name_inserted(self, columns: Sequence[str]) -> str:
+        """Return the clause that names the columns of the inserted row, if the database needs one."""
+        return ""
 
 
 class NumberedErrors(ErrorCodes):
@@ -113,11 +131,16 @@ class FamilyDialect(Dialect):
     def update_column_checks(self, schema_editor: Any, models: Iterable[Model]) -> None:
         for model in models:
             table = schema_editor.quote_name(model._meta.db_table)
-            for field in model._meta.local_concrete_fields:
-                check = field.db_check(schema_editor.connection)
-                if field.get_internal_type() == "BooleanField" and check:
-                    with schema_editor.connection.cursor() as cursor:
-                        cursor.execute(f"SHOW CREATE TABLE {table}")
-                        definition = cursor.fetchone()[1]
-                    if f"{schema_editor.quote_name(field.column)} in (0,1)" not in definition:
-                        schema_editor.execute(f"ALTER TABLE {table} ADD CHECK ({check})")
+            fields = model._meta.local_concrete_fields
+            booleans = [field for field in fields if field.get_internal_type() == "BooleanField"]
+            definition = _read_definition(schema_editor.connection, table) if booleans else ""
+            for field in booleans:
+                if f"{schema_editor.quote_name(field.column)} in (0,1)" not in definition:
+                    check = field.db_check(schema_editor.connection)
+                    schema_editor.execute(f"ALTER TABLE {table} ADD CHECK ({check})")
+
+
+def _read_definition(on: Any, table: str) -> str:
+    with on.cursor() as cursor:
+        cursor.execute(f"SHOW CREATE TABLE {table}")
+        return str(cursor.fetchone()[1])
