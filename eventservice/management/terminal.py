@@ -241,7 +241,7 @@ def parse_document(model: type[M], document: object, arguments: Mapping[str, str
 
 
 class Access(NamedTuple):
-    """Where a command finds the service, and as whom. `tenant` is a name or an id."""
+    """The service that a command talks to, and its credentials. `tenant` is a name or an id."""
 
     url: str
     tenant: str
