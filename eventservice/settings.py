@@ -83,6 +83,9 @@ MIDDLEWARE = [
     "django_htmx.middleware.HtmxMiddleware",
 ]
 
+# Only signed-in users see messages, so they need no cookie of their own, whose signer each API request would create.
+MESSAGE_STORAGE = "django.contrib.messages.storage.session.SessionStorage"
+
 ROOT_URLCONF = "eventservice.urls"
 WSGI_APPLICATION = "eventservice.wsgi.application"
 
