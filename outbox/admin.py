@@ -129,7 +129,7 @@ class OutboxEventAdmin(LargeTableAdmin[OutboxEvent]):
 @admin.register(OutboxPartition)
 class OutboxPartitionAdmin(ReadOnlyAdmin[OutboxPartition]):
     list_display = ("partition", "owner_id", time_column("claimed_at"), time_column("lease_until"), "version")
-    fields = (*list_display, "metadata")
+    fields = (*list_display, time_column("updated_at"), "metadata")
     ordering = ("partition",)
 
 

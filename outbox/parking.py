@@ -9,6 +9,7 @@ from django.db import transaction
 from django.db.models import F, QuerySet
 from django.db.models.functions import Greatest
 
+from eventservice.db.leases import release_leases
 from eventservice.db.now import DbNow
 from outbox.envelope import Aggregate
 from outbox.models import PARKED, WAITING, OutboxEvent, OutboxPartition
@@ -89,9 +90,7 @@ def _revoke_partition(partition: int) -> None:
     # The dispatcher may be publishing the event now. Without its lease it marks nothing as published, which would leave
     # events held behind a parked one that no longer exists. It claims the partition again within seconds.
     _lock_partition(partition)
-    OutboxPartition.objects.filter(pk=partition).update(
-        version=F("version") + 1, owner_id=None, lease_until=None
-    )
+    release_leases(OutboxPartition.objects.filter(pk=partition))
 
 
 def _filter_unpublished(tenant_id: UUID, aggregate_id: UUID) -> QuerySet[OutboxEvent]:

@@ -19,7 +19,7 @@ from eventservice.adminsite.columns import (
 from eventservice.adminsite.composite_pk import parse_uuid
 from eventservice.adminsite.model_admin import LargeTableAdmin, ReadOnlyAdmin
 from eventservice.tenants.directory import list_tenant_ids
-from timers.models import Node, TimerSchedule, TimerShard, TimerState
+from timers.models import Node, ShardSize, TimerSchedule, TimerShard, TimerState
 
 
 @admin.register(TimerSchedule)
@@ -59,9 +59,17 @@ class TimerScheduleAdmin(LargeTableAdmin[TimerSchedule]):
 @admin.register(TimerShard)
 class TimerShardAdmin(ReadOnlyAdmin[TimerShard]):
     list_display = ("shard_id", "owner_id", time_column("claimed_at"), time_column("lease_until"), "version")
-    fields = (*list_display, "metadata")
+    fields = (*list_display, time_column("updated_at"), "metadata")
     search_fields = ("=shard_id",)
     ordering = ("shard_id",)
+
+
+@admin.register(ShardSize)
+class ShardSizeAdmin(ReadOnlyAdmin[ShardSize]):
+    list_display = ("shard_id", "scheduled", time_column("counted_at"))
+    fields = list_display
+    search_fields = ("=shard_id",)
+    ordering = ("-scheduled", "shard_id")
 
 
 @admin.register(Node)

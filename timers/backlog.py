@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any
 
 from django.db import connection
-from django.db.models import OuterRef, Q, QuerySet, Subquery
+from django.db.models import Count, OuterRef, Q, QuerySet, Subquery
 
 from timers.models import TimerSchedule, TimerShard, TimerState
 from timers.port import Backlog, ShardFilter, ShardState, StuckShard
@@ -43,6 +43,10 @@ class SqlBacklog:
         late = [row.shard_id for row in page if row.first_due and row.first_due <= now]
         overdue = _count_overdue(late, now)
         return [ShardState(row, row.first_due, overdue.get(row.shard_id, 0)) for row in page]
+
+    def count_scheduled(self, shards: Collection[int]) -> dict[int, int]:
+        scheduled = TimerSchedule.across_tenants.filter(state=TimerState.SCHEDULED, shard_id__in=shards)
+        return dict(scheduled.order_by("shard_id").values_list("shard_id").annotate(count=Count("*")))
 
     def list_stuck_shards(self, overdue_since: datetime, now: datetime) -> list[StuckShard]:
         free = Q(owner_id=None) | Q(lease_until__lt=now)

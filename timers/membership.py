@@ -18,10 +18,10 @@ from typing import NamedTuple
 
 from django.conf import settings
 from django.db import connection, transaction
-from django.db.models import F, Max, Model, QuerySet
+from django.db.models import Max, Model, QuerySet
 
 from eventservice.db.dialects import get_dialect
-from eventservice.db.leases import Fenced, Leases, pick_share, shorten_future_leases
+from eventservice.db.leases import Fenced, Leases, pick_share, release_leases, shorten_future_leases
 from eventservice.db.now import DbNow, render_now
 from eventservice.db.sql import as_uuid
 from eventservice.kernel.ids import new_id
@@ -39,9 +39,7 @@ class Membership:
     def __init__(self, role: NodeRole = NodeRole.ENGINE) -> None:
         self.owner_id = new_id()
         self.role = role
-        self.leases = Leases(
-            TimerShard, self.owner_id, SHARD_LEASE, {"host": socket.gethostname(), "pid": os.getpid()}
-        )
+        self.leases = Leases(TimerShard, self.owner_id, SHARD_LEASE)
         self.sees_dead_nodes = False  # as of the last rebalance: there are nodes to reap
         self._share: set[int] = set()
         self._shared_among: tuple[frozenset[uuid.UUID], int] | None = None
@@ -125,7 +123,7 @@ class Membership:
     def leave(self) -> None:
         """Delete the node's row, and free the shards it still owns: nobody reaps a node without a row."""
         Node.objects.filter(pk=self.owner_id).delete()
-        _release_shards(TimerShard.objects.filter(owner_id=self.owner_id))
+        release_leases(TimerShard.objects.filter(owner_id=self.owner_id))
 
 
 def reap_dead_node(by: uuid.UUID | None = None) -> uuid.UUID | None:
@@ -145,14 +143,10 @@ def reap_dead_node(by: uuid.UUID | None = None) -> uuid.UUID | None:
             node = Node.objects.dead().filter(pk=owner_id)
             shards = TimerShard.objects.filter(owner_id=owner_id)
             if _lock_all(node) and node.exists() and _lock_all(shards):
-                _release_shards(shards)
+                release_leases(shards)
                 node.delete()
                 return owner_id
     return None
-
-
-def _release_shards(shards: QuerySet[TimerShard]) -> None:
-    shards.update(version=F("version") + 1, owner_id=None, lease_until=None)
 
 
 def _lock_all(rows: QuerySet[Model]) -> bool:

@@ -100,6 +100,23 @@ class TimerShard(Lease):
         return str(self.shard_id)
 
 
+class ShardSize(models.Model):
+    """How many scheduled timers a shard had when they were counted (timers.shard_sizes).
+
+    A table of its own: the rows of `timer_shards` are locked by each batch that an engine starts.
+    """
+
+    shard_id = models.PositiveIntegerField(primary_key=True)
+    scheduled = models.PositiveBigIntegerField(default=0)
+    counted_at = models.DateTimeField(null=True)
+
+    class Meta:
+        db_table = "timer_shard_sizes"
+
+    def __str__(self) -> str:
+        return f"{self.shard_id}: {self.scheduled}"
+
+
 # The upper bound of NODE_LEASE_SECONDS, which may differ between nodes.
 MAX_NODE_LEASE = timedelta(seconds=30)
 # A node whose lease ends later is one from before the database's clock was set back, and has sent no heartbeat since.

@@ -187,5 +187,8 @@ class TimerPersistencePort(Protocol):
     ) -> list[ShardState]:
         """Return shards in the order of their ids, beginning after the id `after`."""
 
+    def count_scheduled(self, shards: Collection[int]) -> dict[int, int]:
+        """Count the scheduled timers of these shards. Shards without any are missing."""
+
     def list_stuck_shards(self, overdue_since: datetime, now: datetime) -> list[StuckShard]:
         """Return the shards without a lasting lease that have had an overdue timer since the given time."""

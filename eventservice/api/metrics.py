@@ -40,6 +40,7 @@ from outbox.dispatcher import TOTALS_PREFIX
 from outbox.status import get_status as get_outbox_status
 from timers.models import Node, NodeRole
 from timers.operator_views import count_shards_by_owner, list_nodes
+from timers.shard_sizes import get_shard_sizes
 
 Labels = TypeVar("Labels", bound=tuple[str, ...])
 
@@ -139,6 +140,10 @@ def _collect_nodes(live: Sequence[Node]) -> Iterator[Metric]:
     yield _gauge("in_flight", "Running attempts, by node.", in_flight, ("node",))
     owners = {(str(owner or "none"),): float(count) for owner, count in count_shards_by_owner().items()}
     yield _gauge("shards_owned", "Shards, by owner.", owners, ("owner",))
+    sizes = get_shard_sizes()
+    about = "Scheduled timers of a shard, as they were counted last"
+    yield _gauge("shard_timers_max", f"{about}: the largest shard.", {(): float(sizes.max_timers)})
+    yield _gauge("shard_timers_mean", f"{about}: the average of all shards.", {(): sizes.mean_timers})
 
 
 def _collect_totals() -> Iterator[Metric]:

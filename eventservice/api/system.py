@@ -27,6 +27,7 @@ from eventservice.tenants.directory import get_profile, list_tenant_ids
 from orchestration.statistics.recent_sample import read_recent_statistics
 from timers.models import TimerShard
 from timers.operator_views import list_nodes, list_shards
+from timers.shard_sizes import list_shard_sizes
 
 TAG = "operations"
 
@@ -72,7 +73,10 @@ class ShardsView(ApiView):
 
         now = db_now()
         shards = self.paginator.paginate_rows(fetch, "shard_id", request, self)
-        return self.get_paginated_response([ShardSchema.from_shard(shard, now) for shard in shards])
+        sizes = list_shard_sizes([shard.shard_id for shard in shards])
+        return self.get_paginated_response(
+            [ShardSchema.from_shard(shard, now, sizes.get(shard.shard_id)) for shard in shards]
+        )
 
 
 class NodesView(ApiView):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -24,6 +24,7 @@ from eventservice.operators.health import (
     check_outbox_lag,
     check_overdue,
     check_parked_events,
+    check_shard_sizes,
     read_cluster,
     select_problems,
 )
@@ -34,6 +35,7 @@ from outbox.status import get_status as get_outbox_status
 from timers.models import Node, NodeRole
 from timers.persistence import timer_persistence
 from timers.port import Backlog, ShardFilter, ShardState
+from timers.shard_sizes import get_shard_sizes, list_shard_sizes
 
 SHARDS_PER_PAGE = 50
 MAX_NAMESPACES = 100
@@ -60,7 +62,16 @@ class ClusterPage(ConsoleView):
         namespaces = list_all_namespaces(MAX_NAMESPACES + 1)
         overdue = check_overdue(waiting.overdue, oldest)
         outbox = get_outbox_status(MAX_COUNTED)
-        findings = [*check_cluster(cluster), overdue, check_outbox_lag(outbox), check_parked_events(outbox)]
+        sizes = get_shard_sizes()
+        findings = [
+            *check_cluster(cluster),
+            overdue,
+            check_shard_sizes(sizes),
+            check_outbox_lag(outbox),
+            check_parked_events(outbox),
+        ]
+        shown = rows[:SHARDS_PER_PAGE]
+        scheduled = list_shard_sizes([row.shard.shard_id for row in shown])
         context = {
             "now": now,
             "cluster": cluster,
@@ -76,7 +87,8 @@ class ClusterPage(ConsoleView):
             "chains": [(chain, cluster.is_held(chain)) for chain in cluster.chains],
             "listed": listed,
             "after": after,
-            "rows": [_build_shard_row(row, cluster) for row in rows[:SHARDS_PER_PAGE]],
+            "rows": [_build_shard_row(row, cluster, scheduled) for row in shown],
+            "sizes": sizes,
             "next_after": rows[SHARDS_PER_PAGE - 1].shard.shard_id if len(rows) > SHARDS_PER_PAGE else None,
             "max_shards": get_max_shards(),
             "namespaces": namespaces[:MAX_NAMESPACES],
@@ -143,11 +155,17 @@ def format_ranges(numbers: Iterable[int]) -> str:
     return ", ".join("–".join(map(str, run)) for run in runs)
 
 
-def _build_shard_row(state: ShardState, cluster: ClusterState) -> dict[str, Any]:
+def _build_shard_row(
+    state: ShardState, cluster: ClusterState, scheduled: Mapping[int, int]
+) -> dict[str, Any]:
+    owner = state.shard.metadata or {}
     return {
         "shard": state.shard,
         "owned": cluster.is_held(state.shard),
-        "host": (state.shard.metadata or {}).get("host", ""),
+        # Engines of an older release called it "host".
+        "host": owner.get("hostname") or owner.get("host", ""),
+        "version": owner.get("serviceVersion", ""),
+        "scheduled": scheduled.get(state.shard.shard_id),
         "first_due": state.first_due,
         "overdue": state.overdue,
         "late": not OVERDUE.rate(_compute_overdue(cluster, state)).is_ok,

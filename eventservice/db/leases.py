@@ -1,12 +1,15 @@
 """Versioned leases on shards and partitions, by the database's clock.
 
 A claim raises the version. An owner that holds an older version has lost the lease, even if it does not know yet. The
-rows are the ownership records of the spec (version, owner, claimed at, metadata) and the time at which the lease ends.
+rows are the ownership records of the spec (version, owner, claimed at, updated at, metadata) and the time at which the
+lease ends.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
+import socket
 import uuid
 from collections.abc import Collection, Iterable
 from datetime import timedelta
@@ -18,6 +21,7 @@ from django.db.models import F, Q, QuerySet
 from eventservice.db.dialects import get_dialect
 from eventservice.db.now import DbNow
 from eventservice.db.sql import placeholders
+from eventservice.kernel.version import get_version
 
 
 class Lease(models.Model):
@@ -25,6 +29,8 @@ class Lease(models.Model):
     owner_id = models.UUIDField(null=True)
     claimed_at = models.DateTimeField(null=True)
     lease_until = models.DateTimeField(null=True)
+    # When the lease was last claimed, renewed, released or taken away.
+    updated_at = models.DateTimeField(null=True)
     metadata = models.JSONField(default=dict)
 
     class Meta:
@@ -45,6 +51,21 @@ def shorten_future_leases(rows: QuerySet[Any], length: timedelta, max_length: ti
     return ahead.update(lease_until=DbNow(length)) if ahead.exists() else 0
 
 
+def release_leases(rows: QuerySet[Any]) -> None:
+    """Take these leases from their owners, which notice it by the version."""
+    rows.update(version=F("version") + 1, owner_id=None, lease_until=None, updated_at=DbNow())
+
+
+def build_metadata(owner_id: uuid.UUID) -> dict[str, object]:
+    """Describe the owner of a lease: the process, and the version of its code."""
+    return {
+        "nodeId": str(owner_id),
+        "hostname": socket.gethostname(),
+        "processId": os.getpid(),
+        "serviceVersion": get_version(),
+    }
+
+
 class Fenced(Exception):
     """Raised when a writer has lost its leases: its transaction must not commit."""
 
@@ -57,12 +78,10 @@ class Leases:
         model: type[Any],
         owner_id: uuid.UUID,
         length: timedelta,
-        metadata: dict[str, object] | None = None,
     ):
         self.model = model
         self.owner_id = owner_id
         self.length = length
-        self.metadata = metadata or {}
         self.held: dict[int, int] = {}
 
     def claim(self, key: int) -> bool:
@@ -76,7 +95,8 @@ class Leases:
             owner_id=self.owner_id,
             claimed_at=DbNow(),
             lease_until=DbNow(self.length),
-            metadata=self.metadata,
+            updated_at=DbNow(),
+            metadata=build_metadata(self.owner_id),
         )
         if won:
             self.held[key] = seen + 1
@@ -90,7 +110,7 @@ class Leases:
         """
         mine = self.model.objects.filter(owner_id=self.owner_id)
         with transaction.atomic():
-            mine.update(lease_until=DbNow(self.length))
+            mine.update(lease_until=DbNow(self.length), updated_at=DbNow())
             still = dict(mine.values_list("pk", "version"))
         shorten_future_leases(self.model.objects.all(), self.length)
         lost = {key for key, version in self.held.items() if still.get(key) != version}
@@ -101,9 +121,7 @@ class Leases:
         keys = [key for key in keys if key in self.held]
         if not keys:
             return
-        self.model.objects.filter(pk__in=keys, owner_id=self.owner_id).update(
-            version=F("version") + 1, owner_id=None, lease_until=None
-        )
+        release_leases(self.model.objects.filter(pk__in=keys, owner_id=self.owner_id))
         for key in keys:
             del self.held[key]
 

@@ -35,6 +35,7 @@ from outbox.status import OutboxStatus, list_partitions
 from timers.models import Node, NodeRole
 from timers.operator_views import Ownership, list_nodes, list_ownerships
 from timers.persistence import timer_persistence
+from timers.shard_sizes import MAX_ADVISED_TIMERS, ShardSizes
 
 V = TypeVar("V", float, timedelta)
 
@@ -286,6 +287,22 @@ def _check_chains(cluster: ClusterState) -> Iterator[Finding]:
                 f"The cluster's chain {chain.name} has stalled.",
                 "A running cluster restarts it within a minute. If the roles run as processes of their own, ignore this.",
             )
+
+
+def check_shard_sizes(sizes: ShardSizes) -> Finding:
+    """Report shards with more scheduled timers than docs/timers.md advises."""
+    if sizes.largest_shard is None:
+        return Finding("shard_sizes", Severity.OK, "The timers of the shards have not been counted yet.")
+    largest = f"{sizes.max_timers:,} in shard {sizes.largest_shard}"
+    if not sizes.above_advice:
+        return Finding("shard_sizes", Severity.OK, f"The shard with the most scheduled timers: {largest}.")
+    verb = "has" if sizes.above_advice == 1 else "have"
+    return Finding(
+        "shard_sizes",
+        Severity.WARNING,
+        f"{format_count(sizes.above_advice, 'shard')} {verb} more than {MAX_ADVISED_TIMERS:,} scheduled timers: {largest}.",
+        "Schedule further timers in a namespace with more shards, because those of an existing one cannot be changed.",
+    )
 
 
 def check_stuck_shards(cluster: ClusterState) -> Finding:

@@ -33,6 +33,7 @@ from eventservice.runtime.slots import (
 from eventservice.runtime.worker import ROLES, current_worker
 from orchestration.statistics.rollup import roll_up
 from orchestration.statistics.storage import measure_storage
+from timers.shard_sizes import measure_shard_sizes
 
 log = get_logger(__name__)
 
@@ -109,7 +110,7 @@ def correct_future_schedules() -> None:
 
 
 def roll_up_calls(handovers: int = 0) -> None:
-    """Count the figures for charts, and measure what tenants store. Runs once a minute.
+    """Count the figures for charts, and measure what tenants store and shards hold. Runs once a minute.
 
     The engine's process leaves it to another worker, since its calls would be late by as long as it takes.
     """
@@ -120,6 +121,7 @@ def roll_up_calls(handovers: int = 0) -> None:
         return
     roll_up(ROLL_UP_SECONDS)
     measure_storage(ROLL_UP_SECONDS)
+    measure_shard_sizes(ROLL_UP_SECONDS)
 
 
 SCHEDULED_EACH_MINUTE = {

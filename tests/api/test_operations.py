@@ -17,10 +17,12 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from prometheus_client.parser import text_string_to_metric_families
 
+from eventservice.db.leases import Leases
 from eventservice.db.now import DbNow, db_now, pin_time
 from eventservice.kernel.ids import new_id
 from eventservice.kernel.machine_slots import reserve_slot
 from eventservice.kernel.ttl_cache import clear_caches
+from eventservice.kernel.version import get_version
 from eventservice.tenants.directory import create_tenant
 from eventservice.tenants.keys import create_key
 from eventservice.tenants.models import Tenant
@@ -28,7 +30,7 @@ from orchestration.models import ServiceCall
 from orchestration.statistics import recent_sample
 from tests.api.conftest import Api, create_api, get_errors
 from tests.factories import ServiceCallFactory
-from timers.models import Node, TimerShard
+from timers.models import Node, ShardSize, TimerShard
 
 pytestmark = pytest.mark.django_db
 
@@ -160,6 +162,7 @@ def test_metrics_have_the_figures_of_the_system(acme: Api, history: None) -> Non
     assert (found["lateness_seconds_5m", "0.5"], found["lateness_seconds_5m", "0.99"]) == (0.006, 0.4)
     assert found["in_flight", str(node.owner_id)] == 3
     assert (found["shards_owned", str(node.owner_id)], found["shards_owned", "none"]) == (1, 1)
+    assert (found["shard_timers_max",], found["shard_timers_mean",]) == (0, 0)
     assert found["outbox_unpublished",] == 12
     assert found["outbox_lag_seconds",] >= 0
 
@@ -183,6 +186,20 @@ def test_operators_can_list_shards_and_nodes(operator: Api) -> None:
     assert (rest["items"][0]["owned"], rest["nextCursor"]) == (False, None)
     (shown,) = operator.get("/api/v1/nodes").json()["items"]
     assert (shown["nodeId"], shown["live"], shown["inFlight"]) == (str(node.owner_id), True, 3)
+    assert shown["serviceVersion"] == node.version
+
+
+def test_operators_see_who_owns_a_shard_and_how_many_timers_wait_in_it(operator: Api) -> None:
+    TimerShard.objects.bulk_create([TimerShard(shard_id=0), TimerShard(shard_id=1)])
+    leases = Leases(TimerShard, new_id(), timedelta(minutes=1))
+    leases.claim(0)
+    ShardSize.objects.create(shard_id=0, scheduled=7, counted_at=DbNow())
+    owned, free = operator.get("/api/v1/shards").json()["items"]
+    assert owned["metadata"]["nodeId"] == str(leases.owner_id)
+    assert owned["metadata"]["serviceVersion"] == get_version()
+    assert owned["updatedAt"] == owned["claimedAt"]
+    assert owned["updatedAt"]
+    assert (owned["scheduledTimers"], free["scheduledTimers"], free["updatedAt"]) == (7, None, None)
 
 
 # --- the description ------------------------------------------------------------------------------------------

@@ -16,7 +16,8 @@ from eventservice.tenants.directory import declare_namespace
 from eventservice.tenants.models import Tenant
 from outbox.models import OutboxPartition
 from tests.factories import OutboxEventFactory, ServiceCallFactory, TimerFactory
-from timers.models import Node, NodeRole, TimerShard
+from timers.models import Node, NodeRole, ShardSize, TimerShard
+from timers.shard_sizes import MAX_ADVISED_TIMERS
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
 
@@ -168,10 +169,28 @@ def test_the_number_of_queries_does_not_grow_with_overdue_shards(
     for shard_id in range(40):
         create_timer(tenant, shard_id, at_noon - timedelta(minutes=1))
     viewer.get("/cluster/?shards=all")
-    with django_assert_max_num_queries(20):
+    with django_assert_max_num_queries(23):
         viewer.get("/cluster/?shards=all")
 
 
 @pytest.mark.parametrize("query", ["shards=mine", "after=-2", "after=x"])
 def test_an_invalid_parameter_is_an_error_and_not_an_empty_list(viewer: Client, query: str) -> None:
     assert viewer.get(f"/cluster/?{query}").status_code == 400
+
+
+@pytest.mark.usefixtures("healthy")
+def test_the_sizes_of_shards_are_shown_and_a_large_one_is_reported(viewer: Client, at_noon: datetime) -> None:
+    ShardSize.objects.create(shard_id=7, scheduled=1234, counted_at=at_noon)
+    assert "at most 1,234 timers each" in " ".join(get_page(viewer).split())
+    ShardSize.objects.filter(shard_id=7).update(scheduled=MAX_ADVISED_TIMERS + 1)
+    assert "1 shard has more than 25,000 scheduled timers: 25,001 in shard 7." in get_page(viewer)
+    response = viewer.get("/cluster/?shards=all")
+    assert {row["shard"].shard_id: row["scheduled"] for row in response.context["rows"]}[7] == 25_001
+    assert "25,001" in response.content.decode()
+
+
+def test_the_version_of_each_node_and_of_each_owner_is_shown(viewer: Client, healthy: Node) -> None:
+    TimerShard.objects.update(metadata={"hostname": "engine-1", "serviceVersion": "0123456789ab"})
+    page = get_page(viewer, "/cluster/?shards=all")
+    assert f"version {healthy.version}" in page
+    assert "version 0123456789ab" in page

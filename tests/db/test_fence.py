@@ -21,7 +21,7 @@ Later = Callable[[timedelta], AbstractContextManager[None]]
 
 
 def build_leases() -> Leases:
-    return Leases(TimerShard, new_id(), LENGTH, {"host": "h"})
+    return Leases(TimerShard, new_id(), LENGTH)
 
 
 @pytest.fixture

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
@@ -9,9 +11,10 @@ from datetime import datetime, timedelta
 import pytest
 from django.db import OperationalError, transaction
 
-from eventservice.db.leases import Leases
+from eventservice.db.leases import Leases, release_leases
 from eventservice.db.now import pin_time
 from eventservice.kernel.ids import new_id
+from eventservice.kernel.version import get_version
 from tests.orchestration.support import database_unavailable
 from timers.models import TimerShard
 
@@ -22,7 +25,7 @@ Later = Callable[[timedelta], AbstractContextManager[None]]
 
 
 def build_leases() -> Leases:
-    return Leases(TimerShard, new_id(), LENGTH, {"host": "h"})
+    return Leases(TimerShard, new_id(), LENGTH)
 
 
 def read_row(key: int = 1) -> TimerShard:
@@ -40,8 +43,40 @@ def test_a_free_lease_is_claimed_with_a_new_version(at_noon: datetime, later: ob
     assert ours.claim(1)
     assert ours.held == {1: 1}
     taken = read_row()
-    assert (taken.version, taken.owner_id, taken.metadata) == (1, ours.owner_id, {"host": "h"})
-    assert (taken.claimed_at, taken.lease_until) == (at_noon, at_noon + LENGTH)
+    assert (taken.version, taken.owner_id) == (1, ours.owner_id)
+    assert (taken.claimed_at, taken.lease_until, taken.updated_at) == (at_noon, at_noon + LENGTH, at_noon)
+
+
+@pytest.mark.usefixtures("later")
+def test_a_claimed_lease_names_its_owners_process_and_version() -> None:
+    ours = build_leases()
+    ours.claim(1)
+    assert read_row().metadata == {
+        "nodeId": str(ours.owner_id),
+        "hostname": socket.gethostname(),
+        "processId": os.getpid(),
+        "serviceVersion": get_version(),
+    }
+
+
+def test_each_change_of_ownership_says_when_it_was_made(at_noon: datetime, later: Later) -> None:
+    ours = build_leases()
+    ours.claim(1)
+    for seconds, change in ((2, ours.renew), (4, lambda: ours.release([1]))):
+        with later(timedelta(seconds=seconds)):
+            change()
+        row = read_row()
+        assert row.updated_at == at_noon + timedelta(seconds=seconds)
+        assert row.claimed_at == at_noon
+
+
+def test_a_lease_that_is_taken_away_says_when(at_noon: datetime, later: Later) -> None:
+    ours = build_leases()
+    ours.claim(1)
+    with later(timedelta(seconds=3)):
+        release_leases(TimerShard.objects.filter(pk=1))
+    row = read_row()
+    assert (row.owner_id, row.version, row.updated_at) == (None, 2, at_noon + timedelta(seconds=3))
 
 
 def test_a_running_lease_is_not_given_to_another_owner(later: Later) -> None:

@@ -68,19 +68,27 @@ class ShardSchema(ResponseModel):
     owner_id: uuid.UUID | None
     claimed_at: UtcTime | None
     lease_until: UtcTime | None
+    updated_at: UtcTime | None = Field(description="When the lease was last claimed, renewed or released.")
     owned: bool = Field(description="Whether the lease of the owner is valid now.")
-    metadata: dict[str, Any]
+    metadata: dict[str, Any] = Field(
+        description="The last owner: `nodeId`, `hostname`, `processId`, and `serviceVersion`, a hash of its code."
+    )
+    scheduled_timers: int | None = Field(
+        description="How many timers waited in the shard when they were counted, about every minute."
+    )
 
     @classmethod
-    def from_shard(cls, shard: TimerShard, now: datetime) -> ShardSchema:
+    def from_shard(cls, shard: TimerShard, now: datetime, scheduled_timers: int | None) -> ShardSchema:
         return cls(
             shard_id=shard.shard_id,
             version=shard.version,
             owner_id=shard.owner_id,
             claimed_at=shard.claimed_at,
             lease_until=shard.lease_until,
+            updated_at=shard.updated_at,
             owned=shard.owner_id is not None and shard.lease_until is not None and shard.lease_until > now,
             metadata=shard.metadata,
+            scheduled_timers=scheduled_timers,
         )
 
 
@@ -89,6 +97,7 @@ class NodeSchema(ResponseModel):
     role: str
     hostname: str
     process_id: int
+    service_version: str = Field(description="A hash of the code that the process runs.")
     started_at: UtcTime
     lease_until: UtcTime
     live: bool = Field(description="Whether the lease of the node is valid now.")
@@ -101,6 +110,7 @@ class NodeSchema(ResponseModel):
             role=node.role,
             hostname=node.hostname,
             process_id=node.process_id,
+            service_version=node.version,
             started_at=node.started_at,
             lease_until=node.lease_until,
             live=node.is_alive(now),

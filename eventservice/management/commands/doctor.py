@@ -28,6 +28,7 @@ from eventservice.kernel.findings import Finding, Severity, check
 from eventservice.kernel.secrets import Undecipherable, decrypt, encrypt
 from eventservice.management.terminal import Terminal
 from eventservice.operators.health import (
+    check_shard_sizes,
     check_starting,
     check_webhook_endpoints,
     check_writing,
@@ -39,6 +40,7 @@ from eventservice.tenants.models import Tenant
 from orchestration.lifecycle.secrets import sample_scheduled_secrets
 from orchestration.statistics.live_counts import read_live_counts
 from outbox.status import get_status as get_outbox_status
+from timers.shard_sizes import get_shard_sizes
 
 MAX_CLOCK_SKEW = timedelta(seconds=1)
 MAX_CALLS_OPENED = 5000
@@ -236,6 +238,7 @@ def check_running_system() -> list[Finding]:
     cluster = read_cluster(now, Slot.objects.order_by("name"))
     return [
         *diagnose(cluster, read_live_counts(None, now), get_outbox_status()),
+        check_shard_sizes(get_shard_sizes()),
         *check_webhook_endpoints(None, now),
     ]
 
