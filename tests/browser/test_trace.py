@@ -55,7 +55,7 @@ def test_a_trace_is_opened_from_its_call_and_shows_what_happened(page: Page, sys
     page.get_by_role("navigation", name="Steps").get_by_role("link", name="Attempts").click()
     expect(page.locator("ol.steps-of-call strong")).to_have_text(["Attempt 1", "Attempt 2"])
     page.get_by_role("link", name="Attempt 1").click()
-    expect(page.get_by_label("Response body")).to_contain_text("503")
+    expect(page.get_by_label("Response body")).to_contain_text("flaky")
 
 
 def test_a_trace_is_followed_live(page: Page, system: System) -> None:

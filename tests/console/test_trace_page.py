@@ -116,7 +116,7 @@ def test_the_header_has_the_id_to_copy_the_span_and_the_counts(
         page = get_page(viewer, tenant)
     text, source = read_text(page), page.content.decode()
     assert f'data-copy="{CORRELATION}"' in source
-    assert "Submitted 2 m ago , ended 1 m ago , in 1 m 40 s." in text
+    assert "Submitted 2 m ago , ended 1 m ago after 1 m 40 s." in text
     assert "All calls 2 Succeeded 1 Canceled 1" in text
     assert f"/calls/?tenant={tenant.tenant_id}&amp;correlationId={CORRELATION}&amp;status=Succeeded" in source
     assert "Calls of acme" in text

@@ -27,7 +27,7 @@ from orchestration.queries.traces import TraceOverview, get_trace_overview, read
 
 PAGE_SIZE = 50
 # The steps of more calls than this are only shown if the operator chooses so.
-MAX_CALLS_WITH_STEPS = 10
+MAX_CALLS_WITH_STEPS = 3
 NO_STEPS, ALL_STEPS = "calls", "all"
 # What the page shows beside the calls, and how the choice is labeled.
 SHOWN: dict[str, tuple[str, frozenset[StepKind]]] = {
