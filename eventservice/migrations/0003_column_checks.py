@@ -24,5 +24,6 @@ class Migration(migrations.Migration):
     ]
 
     operations = [
-        migrations.RunPython(update_column_checks, migrations.RunPython.noop, elidable=True),
+        # MariaDB and MySQL cannot change tables within a transaction.
+        migrations.RunPython(update_column_checks, migrations.RunPython.noop, atomic=False, elidable=True),
     ]

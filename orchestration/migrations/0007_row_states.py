@@ -14,7 +14,7 @@ def complete_rows(apps, schema_editor):
     # The watchdog resolves an attempt whose deadline has passed.
     calls.filter(running, deadline_at=None).update(deadline_at=F("due_at"))
     calls.exclude(running).exclude(deadline_at=None).update(deadline_at=None)
-    calls.filter(status__in=["Failed", "Succeeded"], outcome_meta=None).update(outcome_meta={})
+    calls.filter(status__in=["Failed", "Succeeded"], outcome_meta__isnull=True).update(outcome_meta={})
     attempted = calls.filter(
         Q(attempt__gte=1) | Q(status__in=["Failed", "Running", "Succeeded"])
         | Q(execution_id__isnull=False) | Q(started_at__isnull=False)
