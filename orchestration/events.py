@@ -14,3 +14,4 @@ class EventType(StrEnum):
     FAILED = "ServiceCallFailed"
     RESCHEDULED = "ServiceCallRescheduled"
     CANCELED = "ServiceCallCanceled"
+    DELETED = "ServiceCallDeleted"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -57,6 +57,12 @@ def append_events(events: Iterable[Event]) -> None:
             for e in events
         ],
     )  # fmt: skip
+
+
+def find_aggregates_with_events(tenant_id: uuid.UUID, ids: Collection[uuid.UUID]) -> set[uuid.UUID]:
+    """Return those of a tenant's aggregates of which events are kept."""
+    events = OutboxEvent.objects.for_tenant(tenant_id).filter(aggregate_id__in=ids)
+    return set(events.values_list("aggregate_id", flat=True).distinct())
 
 
 def compute_partition(aggregate_id: uuid.UUID) -> int:

@@ -169,7 +169,10 @@ def retry(tenant_id: uuid.UUID, service_call_id: uuid.UUID, correlation_id: uuid
 
 @retry_on_deadlock
 def delete(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> None:
-    """Delete a call that is not Running with its tags, timer, attempts and published events."""
+    """Delete a call that is not Running with its tags, timer, attempts and published events.
+
+    The last event says so. It is published after those that have not been published yet.
+    """
     with transaction.atomic():
         timer_persistence.unschedule_timer(tenant_id, service_call_id)
         row = lock_call(tenant_id, service_call_id)
@@ -177,3 +180,5 @@ def delete(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> None:
             raise Conflict("wrong_state", "A call that is Running cannot be deleted: cancel it, or wait.")
         ServiceCall.objects.for_tenant(tenant_id).filter(service_call_id=service_call_id).delete()
         delete_published_events(tenant_id, service_call_id)
+        facts = {**row.identity_facts, "lastStatus": row.status}
+        append_events([build_event(row, 0, EventType.DELETED, facts, db_now())])

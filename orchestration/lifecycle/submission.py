@@ -24,7 +24,7 @@ from orchestration.events import EventType
 from orchestration.fingerprints import matches_fingerprint, seal_fingerprint
 from orchestration.models import ServiceCall, ServiceCallTag
 from orchestration.states import Status
-from outbox.writer import Event, append_events
+from outbox.writer import Event, append_events, find_aggregates_with_events
 from timers.persistence import timer_persistence
 from timers.port import Timer
 
@@ -41,6 +41,7 @@ class Submitted:
 
 # A batch in which a call is refused is submitted in chunks: about the square root of the largest batch.
 CHUNK_SIZE = 32
+NEW_ID = {"serviceCallId": "must be new"}
 # A new call has two events.
 FIRST_FREE_SEQ = 3
 CALL_COLUMNS = (
@@ -78,15 +79,18 @@ def _submit_again(commands: Sequence[SubmitServiceCall], room: Mapping[uuid.UUID
 
 def _explain_conflict(commands: Sequence[SubmitServiceCall]) -> Conflict:
     """Return the Conflict for a violated constraint: find out which id is taken."""
-    new = {"serviceCallId": "must be new"}
     for tenant_id in {command.tenant_id for command in commands}:
         ids = [command.service_call_id for command in commands if command.tenant_id == tenant_id]
         if ServiceCall.objects.for_tenant(tenant_id).filter(service_call_id__in=ids).exists():
-            return Conflict("already_exists", "A call with this id exists.", errors=new)
+            return Conflict("already_exists", "A call with this id exists.", errors=NEW_ID)
     if any(command.external_id is not None for command in commands):
         return Conflict("already_exists", "A pending timer of this id exists.")
+    return _build_used_before()
+
+
+def _build_used_before() -> Conflict:
     used = "A call with this id was deleted, and its events are still kept: it cannot be used again before they go."
-    return Conflict("already_used", used, errors=new)
+    return Conflict("already_used", used, errors=NEW_ID)
 
 
 def submit_in_transaction(
@@ -148,7 +152,7 @@ def _build_repeat(command: SubmitServiceCall, known: _Known) -> Submitted:
             raise Conflict(
                 "already_exists",
                 f"Two different calls in this batch have the serviceCallId {command.service_call_id}.",
-                errors={"serviceCallId": "must be new"},
+                errors=NEW_ID,
             )
         raise Conflict(
             "idempotency_conflict",
@@ -172,6 +176,7 @@ def store_calls(commands: Sequence[SubmitServiceCall], now: datetime) -> None:
         CALL_COLUMNS,
         [build_row(c, t, profiles[c.tenant_id], now) for c, t in zip(commands, timers, strict=True)],
     )
+    _refuse_used_ids(commands)
     insert_rows(
         ServiceCallTag,
         ("tenant_id", "service_call_id", "tag"),
@@ -181,6 +186,19 @@ def store_calls(commands: Sequence[SubmitServiceCall], now: datetime) -> None:
     append_events(
         event for c, t in zip(commands, timers, strict=True) for event in _build_submitted_events(c, t, now)
     )
+
+
+def _refuse_used_ids(commands: Sequence[SubmitServiceCall]) -> None:
+    """Raise Conflict if a given id was that of a deleted call whose events are kept, so that numbers repeat in no history.
+
+    Call it when the new calls are stored: until then another transaction may delete the call that has the id.
+    """
+    given = defaultdict(list)
+    for command in commands:
+        if command.id_was_given:
+            given[command.tenant_id].append(command.service_call_id)
+    if any(find_aggregates_with_events(tenant_id, ids) for tenant_id, ids in given.items()):
+        raise _build_used_before()
 
 
 def build_timer(command: SubmitServiceCall, tenant: TenantProfile, now: datetime) -> Timer:

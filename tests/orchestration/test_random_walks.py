@@ -47,6 +47,7 @@ class Walk:
         self.calls: list[tuple[uuid.UUID, uuid.UUID]] = []
         self.attempts: list[StartedCall] = []  # all that ever were: some are stale
         self.ended: dict[uuid.UUID, dict[str, Any]] = {}
+        self.deleted: set[uuid.UUID] = set()
 
     def step(self) -> None:
         self.now += timedelta(seconds=self.chance.choice([0, 0.001, 1, 40]))
@@ -60,6 +61,7 @@ class Walk:
             self.interrupt,
             self.cancel,
             self.reschedule,
+            self.delete,
         )
         with pin_time(self.now):
             self.chance.choice(steps)()
@@ -123,6 +125,14 @@ class Walk:
                 due_at: datetime | None = self.chance.choice([None, self.now + timedelta(seconds=5)])
                 lifecycle.reschedule(*self.chance.choice(self.calls), due_at)
 
+    def delete(self) -> None:
+        if self.calls:
+            key = self.chance.choice(self.calls)
+            with suppress(Conflict):
+                lifecycle.delete(*key)
+                self.calls.remove(key)
+                self.deleted.add(key[1])
+
     # --- what must hold after every step ---
 
     def check(self) -> None:
@@ -158,14 +168,18 @@ class Walk:
             assert call.service_call_id not in self.ended
 
     def check_histories(self, calls: dict[uuid.UUID, ServiceCall]) -> None:
-        histories: dict[uuid.UUID, list[OutboxEvent]] = {service_call_id: [] for service_call_id in calls}
+        histories: dict[uuid.UUID, list[OutboxEvent]] = {key: [] for key in calls.keys() | self.deleted}
         for event in OutboxEvent.across_tenants.order_by("aggregate_seq"):
             histories[event.aggregate_id].append(event)
         for service_call_id, events in histories.items():
             assert [event.aggregate_seq for event in events] == list(range(1, len(events) + 1))
-            assert calls[service_call_id].next_seq == len(events) + 1
             told = [STATUS_OF_EVENT[e.event_type] for e in events if e.event_type in STATUS_OF_EVENT]
-            assert told[-1] == calls[service_call_id].status
+            if service_call_id in self.deleted:
+                assert events[-1].event_type == "ServiceCallDeleted"
+                assert events[-1].event_payload["lastStatus"] == told[-1]
+            else:
+                assert calls[service_call_id].next_seq == len(events) + 1
+                assert told[-1] == calls[service_call_id].status
             for before, following in pairwise(told):
                 assert before in LIVE
                 assert before == following or following in TRANSITIONS[Status(before)]

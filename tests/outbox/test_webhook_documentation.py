@@ -78,6 +78,7 @@ def event_data(manual_engine: ManualEngine) -> dict[str, list[set[str]]]:
         submit(tenant, name=name, delivery=Delivery.AT_MOST_ONCE)
         submit(tenant, name=name, retry_policy=twice)
     lifecycle.cancel(tenant.tenant_id, submit(tenant))
+    lifecycle.delete(tenant.tenant_id, submit(tenant))
     moved = submit(tenant, due_at=NOON + timedelta(hours=1))
     lifecycle.reschedule(tenant.tenant_id, moved, NOON + timedelta(hours=2))
     canceled = [submit(tenant, name=name) for name in ("breaks", "fails")]
