@@ -34,7 +34,9 @@ class Source:
 def list_sources() -> list[Source]:
     files = (path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py")))
     return [
-        Source(_get_module_name(path), path.read_text()) for path in files if "migrations" not in path.parts
+        Source(_get_module_name(path), path.read_text())
+        for path in files
+        if "migrations" not in path.relative_to(ROOT).parts
     ]
 
 
