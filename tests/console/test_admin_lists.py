@@ -274,6 +274,13 @@ def test_rows_of_a_call_are_found_by_its_id(viewer: Client, intruder: Tenant) ->
         assert read_rows(viewer.get(build_list_url(model, q=new_id()))) == [], model
 
 
+def test_a_timer_of_any_tenant_is_found_by_its_correlation_id(viewer: Client, intruder: Tenant) -> None:
+    owner = call(intruder, "call")
+    timer = TimerFactory(tenant_id=intruder.pk, service_call_id=owner.service_call_id)
+    url = build_list_url("timers_timerschedule", q=timer.correlation_id)
+    assert len(read_rows(viewer.get(url))) == 1
+
+
 def test_a_search_without_results_says_what_can_be_searched_for(viewer: Client, tenant: Tenant) -> None:
     page = read_page(viewer.get(build_list_url(CALLS, q="nothing like it")))
     assert "No results for “nothing like it”" in page
