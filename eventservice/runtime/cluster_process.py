@@ -3,7 +3,7 @@
 The main process holds the write end of a pipe, the *lifeline*, that all others can read. However the main process ends,
 the pipe ends with it. A thread of each other process watches for that, and for the end of the time that the process has
 to stop. It needs no database and no main thread, both of which may be stuck at that moment. A second pipe, *presence*,
-works the other way: it ends when all other processes have ended.
+works the other way: it ends when all other processes have ended. docs/decisions/0026 has the reasons.
 """
 
 from __future__ import annotations
