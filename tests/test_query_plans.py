@@ -415,6 +415,25 @@ def test_each_query_uses_its_index(run: Callable[[], Any], containing: str, inde
         assert plan.scanned <= TINY, plan.text
 
 
+# How a plan says that all rows are read and sorted, however few are wanted: SQLite, PostgreSQL, MariaDB, MySQL.
+SORTS = ("TEMP B-TREE", '"Node Type": "Sort"', '"filesort"', '"using_filesort": true')
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "what is due in the owned shards",
+        "when the next timer is due",
+        "how many timers are overdue",
+        "where timers are overdue",
+    ],
+)
+def test_the_first_timers_are_found_without_sorting_the_others(name: str) -> None:
+    run, containing, _ = QUERIES[name]
+    for plan in list_plans(run, containing):
+        assert not any(sign in plan.text for sign in SORTS), plan.text
+
+
 def test_a_scan_would_be_noticed() -> None:
     everywhere = ServiceCall.across_tenants.filter(request_fingerprint="no index has it")
     (plan,) = list_plans(everywhere.count, "service_calls")

@@ -57,7 +57,8 @@ class SqlBacklog:
 def _annotate_first_due() -> QuerySet[Any]:
     """Annotate each shard with the due time of its first scheduled timer. This takes one index seek a shard."""
     waiting = TimerSchedule.across_tenants.filter(shard_id=OuterRef("shard_id"), state=TimerState.SCHEDULED)
-    first = Subquery(waiting.order_by("due_at").values("due_at")[:1])
+    # Ordered like the index, or else MySQL sorts all timers of a shard.
+    first = Subquery(waiting.order_by("shard_id", "due_at").values("due_at")[:1])
     return TimerShard.objects.annotate(first_due=first)
 
 

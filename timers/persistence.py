@@ -141,12 +141,12 @@ SELECT 1 FROM timer_schedules
 WHERE tenant_id = %s AND service_call_id = %s AND (state = 'Scheduled') IS TRUE
 """
 
-# One index seek for each shard, however large the backlog.
+# One index seek for each shard, however large the backlog. Ordered like the index, or else MySQL sorts all of a shard's.
 _FIRST_DUE = """
 SELECT MIN(first_due), {now} FROM (
     SELECT (
         SELECT t.due_at FROM timer_schedules t
-        WHERE t.shard_id = s.shard_id AND t.state = 'Scheduled' ORDER BY t.due_at LIMIT 1
+        WHERE t.shard_id = s.shard_id AND t.state = 'Scheduled' ORDER BY t.shard_id, t.due_at LIMIT 1
     ) AS first_due
     FROM timer_shards s WHERE s.shard_id IN ({placeholders})
 ) AS firsts

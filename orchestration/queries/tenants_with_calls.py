@@ -38,28 +38,29 @@ def _build_index_lookups(call_filter: CallFilter) -> Iterator[list[QuerySet[Mode
     """Yield for each part of the filter the queries one of which must find a call.
 
     They are in the order of their index. Without it, a planner that expects to find a row soon reads all rows if there is
-    none.
+    none. MySQL does not see that a column which is compared with the tenant's is constant, so the order begins with the
+    index's first column.
     """
     calls, tags = ServiceCall.objects.for_tenant(EACH_TENANT), ServiceCallTag.objects.for_tenant(EACH_TENANT)
     for tag in sorted(call_filter.tags):
-        yield [tags.filter(tag=tag).order_by("service_call_id")]
+        yield [tags.filter(tag=tag).order_by("tenant_id", "service_call_id")]
     due = build_range("due_at", call_filter.due_from, call_filter.due_to)
     if call_filter.statuses or due:
         statuses = sorted(call_filter.statuses or Status.values)
-        yield [calls.filter(status=status, **due).order_by("due_at") for status in statuses]
+        yield [calls.filter(status=status, **due).order_by("tenant_id", "due_at") for status in statuses]
     for column in ("host", "name"):
         if (value := getattr(call_filter, column)) is not None:
-            yield [calls.filter(**{column: value}).order_by("submitted_at")]
+            yield [calls.filter(**{column: value}).order_by("tenant_id", "submitted_at")]
     for column, found in select_by_prefix(calls, call_filter):
         # MariaDB takes no range of an index for each tenant. PostgreSQL's index for prefixes has an order of its own.
-        yield [found.order_by(column) if orders_by_code_point() else found]
+        yield [found.order_by("tenant_id", column) if orders_by_code_point() else found]
     for column in RARE_ID_COLUMNS:
         if (value := getattr(call_filter, column)) is not None:
             yield [calls.filter(**{column: value})]
     if call_filter.namespace is not None:  # not in any index of calls
         yield [Namespace.objects.for_tenant(EACH_TENANT).filter(name=call_filter.namespace)]
     submitted = build_range("submitted_at", call_filter.submitted_from, call_filter.submitted_to)
-    yield [calls.filter(**submitted).order_by("submitted_at")]
+    yield [calls.filter(**submitted).order_by("tenant_id", "submitted_at")]
 
 
 def _filter_tenants(
