@@ -107,7 +107,9 @@ def list_last_events(
     found = list(events.filter(aggregate_id__in=few))
     for aggregate_id, last in last_seqs.items():
         if last > limit:
-            found += events.filter(aggregate_id=aggregate_id, aggregate_seq__gt=last - limit)
+            later = events.filter(aggregate_id=aggregate_id, aggregate_seq__gt=last - limit)
+            # In the order of the index by number: another index finds the aggregate, but would read all its events.
+            found += later.order_by("aggregate_seq")[:limit]
     by_aggregate = defaultdict(list)
     for event in sorted(found, key=lambda one: one.aggregate_seq):
         by_aggregate[event.aggregate_id].append(event)
