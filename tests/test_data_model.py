@@ -9,7 +9,10 @@ import pytest
 from django.db import IntegrityError, transaction
 
 from eventservice.kernel.ids import new_id
+from outbox.models import WebhookDelivery, WebhookEndpoint
+from outbox.publishers.webhook.endpoints import create_endpoint
 from tests.factories import (
+    EARLIER,
     HttpExecutionFactory,
     OutboxEventFactory,
     ServiceCallFactory,
@@ -107,3 +110,35 @@ def test_events_outlive_their_call(two_tenants: Any) -> None:
     call = write(ServiceCallFactory, two_tenants[0])
     call.delete()
     assert OutboxEventFactory._meta.model.objects.for_tenant(two_tenants[0]).count() == 1
+
+
+def write_delivery(tenant_id: uuid.UUID) -> WebhookDelivery:
+    """Create a delivery, and its endpoint, whose every id but the tenant's is SHARED_ID."""
+    create_endpoint(tenant_id, "https://hooks.test/", endpoint_id=SHARED_ID)
+    return create_delivery(tenant_id)
+
+
+def create_delivery(tenant_id: uuid.UUID) -> WebhookDelivery:
+    delivery: WebhookDelivery = WebhookDelivery.objects.create(
+        tenant_id=tenant_id, delivery_id=SHARED_ID, endpoint_id=SHARED_ID, event_id=SHARED_ID,
+        aggregate_id=SHARED_ID, aggregate_seq=1, body="{}", created_at=EARLIER,
+    )  # fmt: skip
+    return delivery
+
+
+def test_a_delivery_is_deleted_with_its_endpoint(two_tenants: Any) -> None:
+    ours, theirs = two_tenants
+    write_delivery(ours)
+    write_delivery(theirs)
+
+    WebhookEndpoint.objects.for_tenant(ours)._raw_delete("default")
+
+    assert [row.tenant_id for row in WebhookDelivery.across_tenants.all()] == [theirs]
+
+
+def test_the_database_refuses_a_delivery_to_another_tenants_endpoint(two_tenants: Any) -> None:
+    ours, theirs = two_tenants
+    write_delivery(theirs)
+
+    with pytest.raises(IntegrityError), transaction.atomic():
+        create_delivery(ours)

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import TypedDict, Unpack
 from uuid import UUID
 
-from django.db.models import QuerySet
+from django.db.models import F, QuerySet, lookups
 
 from eventservice.db.bulk import to_json
 from eventservice.db.now import DbNow, db_now
+from eventservice.db.sql import Unindexed
 from eventservice.kernel.errors import Conflict, NotFound
 from eventservice.kernel.ids import new_id
 from eventservice.kernel.secrets import Reencryption, encrypt
@@ -82,7 +83,7 @@ def delete_endpoint(tenant_id: UUID, endpoint_id: UUID) -> None:
     if not _filter_endpoint(tenant_id, endpoint_id).update(active=False, disabled_reason=DELETED_REASON):
         raise NotFound("webhook endpoint")
     deliveries = WebhookDelivery.objects.for_tenant(tenant_id)
-    of_endpoint = WebhookDelivery.across_tenants.filter(endpoint_id=endpoint_id).order_by("delivery_id")
+    of_endpoint = select_deliveries(tenant_id, endpoint_id).order_by("delivery_id")
     while ids := list(of_endpoint.values_list("delivery_id", flat=True)[:DELETION_BATCH]):
         deliveries.filter(delivery_id__in=ids).delete()
     _filter_endpoint(tenant_id, endpoint_id).delete()
@@ -128,6 +129,12 @@ def reencrypt_endpoint_secrets(work: Reencryption) -> int:
         if fresh != stored:
             changed += _filter_endpoint(tenant_id, endpoint_id).filter(secret=stored).update(secret=fresh)
     return changed
+
+
+def select_deliveries(tenant_id: UUID, endpoint_id: UUID) -> QuerySet[WebhookDelivery]:
+    """Select the deliveries of an endpoint by the index of endpoints, for a walk in the order of their ids."""
+    own_tenant = lookups.Exact(Unindexed(F("tenant_id")), tenant_id)
+    return WebhookDelivery.across_tenants.filter(own_tenant, endpoint_id=endpoint_id)
 
 
 def _filter_endpoint(tenant_id: UUID, endpoint_id: UUID) -> QuerySet[WebhookEndpoint]:

@@ -17,7 +17,7 @@ from outbox.publishers.webhook.delivery_queue import (
     lock_endpoint,
     promote_next_deliveries,
 )
-from outbox.publishers.webhook.endpoints import find_endpoint
+from outbox.publishers.webhook.endpoints import find_endpoint, select_deliveries
 
 # No index serves exhausted deliveries: they are looked for among this many of those that ended last.
 MAX_SCANNED = 10_000
@@ -64,7 +64,7 @@ def list_endpoint_deliveries(
     """Return a page of the endpoint's deliveries, of one state or of all."""
     deliveries = WebhookDelivery.objects.for_tenant(endpoint.tenant_id)
     # The ids begin with the time. The index has them in order, and the state is compared here.
-    walked = WebhookDelivery.across_tenants.filter(endpoint_id=endpoint.endpoint_id).order_by("-delivery_id")
+    walked = select_deliveries(endpoint.tenant_id, endpoint.endpoint_id).order_by("-delivery_id")
     if before is not None:
         walked = walked.filter(delivery_id__lt=before)
     max_scanned = limit + 1 if state is None else MAX_SCANNED
@@ -88,7 +88,7 @@ def get_endpoint_queue(endpoint: WebhookEndpoint, max_counted: int) -> EndpointQ
     return EndpointQueue(
         endpoint,
         pending=filter_pending(endpoint)[: max_counted + 1].count(),
-        exhausted=_count_recently_exhausted().get(endpoint.endpoint_id, 0),
+        exhausted=_count_recently_exhausted().get(endpoint.pk, 0),
     )
 
 
@@ -103,7 +103,7 @@ def list_endpoint_queues(tenant_id: UUID | None, limit: int, max_counted: int) -
         EndpointQueue(
             endpoint,
             pending=filter_pending(endpoint)[: max_counted + 1].count(),
-            exhausted=exhausted.get(endpoint.endpoint_id, 0),
+            exhausted=exhausted.get(endpoint.pk, 0),
         )
         for endpoint in endpoints.order_by("-created_at", "endpoint_id")[:limit]
     ]
@@ -174,9 +174,11 @@ def _resume_aggregates(endpoint: WebhookEndpoint, aggregates: set[UUID]) -> None
     promote_next_deliveries(endpoint, resumed, db_now())
 
 
-def _count_recently_exhausted() -> dict[UUID, int]:
+def _count_recently_exhausted() -> dict[tuple[UUID, UUID], int]:
+    """Count the exhausted deliveries of each endpoint, by its tenant and its id."""
     exhausted = _filter_exhausted(_find_scan_start()).order_by()
-    return dict(exhausted.values_list("endpoint_id").annotate(Count("delivery_id")))
+    counts = exhausted.values_list("tenant_id", "endpoint_id").annotate(Count("delivery_id"))
+    return {(tenant_id, endpoint_id): count for tenant_id, endpoint_id, count in counts}
 
 
 def _filter_exhausted(since: datetime | None) -> QuerySet[WebhookDelivery]:
