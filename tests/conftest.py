@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +20,7 @@ from eventservice.db.now import pin_time
 from eventservice.kernel.ttl_cache import clear_caches
 from eventservice.tenants.models import Tenant
 from tests.factories import TenantFactory
+from tests.temporary_folders import create_folder, create_worker_folder, remove_folder
 
 # No deadline: the time of an example says more about the machine than about the code. Where a change is judged, the
 # examples are the same each time; elsewhere new ones are searched for.
@@ -29,6 +28,20 @@ hypothesis_settings.register_profile(
     "no deadline", deadline=None, derandomize=os.environ.get("REQUIRE_SERVICES") == "1"
 )
 hypothesis_settings.load_profile("no deadline")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not _is_worker(config):
+        create_folder()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if not _is_worker(config):
+        remove_folder()
+
+
+def _is_worker(config: pytest.Config) -> bool:
+    return hasattr(config, "workerinput")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -54,8 +67,7 @@ def django_db_modify_db_settings(django_db_modify_db_settings_parallel_suffix: N
     """Use a file, as in production: an in-memory database has neither WAL nor other connections."""
     database = settings.DATABASES["default"]
     if database["ENGINE"] == SQLITE:
-        folder = tempfile.mkdtemp(prefix="eventservice-tests-")
-        database["TEST"]["NAME"] = str(Path(folder) / "test.db")
+        database["TEST"]["NAME"] = str(create_worker_folder() / "test.db")
     else:
         # Tests prepare many rows at once, and share the machine with others. The processes that they start have the
         # usual limits.
