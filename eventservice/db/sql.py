@@ -92,6 +92,11 @@ def orders_by_code_point() -> bool:
     return get_dialect(connection).fragments.orders_by_code_point
 
 
+def stores_parsed_json() -> bool:
+    """Return whether members of a JSON column are found without reading the others."""
+    return get_dialect(connection).fragments.stores_parsed_json
+
+
 def _find_end_of_prefix(prefix: str) -> str | None:
     """Return the first string after all that begin with the prefix, or None if there is no such string."""
     kept = prefix.rstrip(chr(MAX_CODE_POINT))

@@ -10,13 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from django.db import connection
 from django.db.models import TextField
 from django.db.models.expressions import Combinable
 from django.db.models.fields.json import KT
 from django.db.models.functions import Left
 
 from eventservice.db.bulk import move_rows
+from eventservice.db.sql import stores_parsed_json
 from eventservice.kernel.errors import Conflict, NotFound
 from orchestration.events import EventType
 from orchestration.models import ServiceCall
@@ -92,10 +92,10 @@ def lock_calls_without_bodies(
     keys: Iterable[tuple[uuid.UUID, uuid.UUID]],
 ) -> Iterable[tuple[LockedCall, dict[str, Any]]]:
     """Lock calls as `lock_calls_with_requests` does, but read only method and URL of the requests."""
-    if connection.features.has_native_json_field:
+    if stores_parsed_json():
         expressions: tuple[Combinable, ...] = (KT("request_spec__method"), KT("request_spec__url"))
     else:
-        # To look for a member, SQLite would parse the whole text in this process. Both come before the body.
+        # To look for a member, SQLite would parse the whole text in this process. Both come before the body in the text.
         expressions = (Left("request_spec", MAX_REQUEST_LINE_LENGTH, output_field=TextField()),)
     for tenant_id, values in _lock(keys, (*LockedCall._fields[1:], *expressions)):
         row = LockedCall(tenant_id, *values[: -len(expressions)])

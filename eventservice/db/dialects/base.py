@@ -132,6 +132,8 @@ class Fragments(ABC):
     unindexed = "%(expressions)s"
     # Whether strings are compared by code point, so that those with a prefix lie next to each other in an index.
     orders_by_code_point = True
+    # Whether JSON is stored parsed: members are found without reading the others, and are not in the order of the given text.
+    stores_parsed_json = False
 
     # The size in bytes of a string or JSON value as it is stored, or a little less.
     stored_bytes = "OCTET_LENGTH(%(expressions)s)"

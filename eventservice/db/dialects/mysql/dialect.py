@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from eventservice.db.dialects.base import Locks
 from eventservice.db.dialects.mysql import health
-from eventservice.db.dialects.mysql_family.dialect import FamilyDialect, FamilyWriter
+from eventservice.db.dialects.mysql_family.dialect import FamilyDialect, FamilyFragments, FamilyWriter
 
 
 class MySQLWriter(FamilyWriter):
@@ -17,7 +17,12 @@ class MySQLWriter(FamilyWriter):
         return f" AS new_row ({', '.join(f'new_{column}' for column in columns)})"
 
 
+class MySQLFragments(FamilyFragments):
+    stores_parsed_json = True
+
+
 class MySQLDialect(FamilyDialect):
     locks = Locks()
+    fragments = MySQLFragments()
     writer = MySQLWriter()
     health_checks = (health.check_version, health.check_collation, health.check_session_timeouts)

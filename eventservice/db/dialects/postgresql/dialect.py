@@ -117,6 +117,7 @@ class PostgreSQLErrors(ErrorCodes):
 class PostgreSQLFragments(Fragments):
     # The database's locale decides. LIKE takes an index with the operator class varchar_pattern_ops.
     orders_by_code_point = False
+    stores_parsed_json = True
     stored_bytes = "pg_column_size(%(expressions)s)"  # reads no value that is stored apart from its row
 
     def timestamp_prefix(self, length: int) -> str:
