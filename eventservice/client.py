@@ -42,6 +42,7 @@ SERVICE_UNAVAILABLE = 503
 POLL_INTERVAL_SECONDS = 0.5
 MAX_LONG_POLL_SECONDS = 25.0
 MAX_PAGE_SIZE = 200
+MAX_TRACE_PAGE_SIZE = 50
 
 
 class ApiError(Exception):
@@ -188,14 +189,14 @@ class Client:
         """Return the trace of a correlation id with its calls, or the first `max_items` of them, from all pages."""
         url, items = f"{self._tenant}/traces/{correlation_id}", list[Json]()
         trace = page = self._json(
-            "GET", url, params={"limit": min(max_items or MAX_PAGE_SIZE, MAX_PAGE_SIZE)}
+            "GET", url, params={"limit": min(max_items or MAX_TRACE_PAGE_SIZE, MAX_TRACE_PAGE_SIZE)}
         )
         while True:
             items += page["items"]
             cursor = page["nextCursor"]
             if cursor is None or (max_items is not None and len(items) >= max_items):
                 return {**trace, "items": items[:max_items], "nextCursor": cursor}
-            page = self._json("GET", url, params={"limit": MAX_PAGE_SIZE, "cursor": cursor})
+            page = self._json("GET", url, params={"limit": MAX_TRACE_PAGE_SIZE, "cursor": cursor})
 
     # --- durable timers ---
 

@@ -14,7 +14,7 @@ from rest_framework.response import Response
 from eventservice.api.calls import TAG, parse_position
 from eventservice.api.openapi import describe
 from eventservice.api.pagination import make_cursor, read_cursor
-from eventservice.api.schema.queries import PageQuery, parse_query
+from eventservice.api.schema.queries import TraceQuery, parse_query
 from eventservice.api.schema.traces import TracedCallSchema, TraceSchema
 from eventservice.api.views import ApiView
 from orchestration.queries.traces import get_trace_overview, read_trace_page
@@ -27,11 +27,11 @@ class TraceView(ApiView):
         "Get the trace of a correlation id. It has the calls that one request, or several with the same "
         "`X-Correlation-Id`, submitted, in order, each with its timer, attempts, events and replays. It is kept as long as "
         "one of its calls.",
-        query=PageQuery,
+        query=TraceQuery,
         response=TraceSchema,
     )
     def get(self, request: Request, tenant_id: uuid.UUID, correlation_id: uuid.UUID) -> Response:
-        query = parse_query(PageQuery, request.query_params)
+        query = parse_query(TraceQuery, request.query_params)
         list_id = f"trace {tenant_id} {correlation_id}"
         after = parse_position(read_cursor(query.cursor, list_id))
         overview = get_trace_overview(tenant_id, correlation_id)

@@ -27,8 +27,8 @@ from outbox.queries import list_last_events
 from timers.persistence import timer_persistence
 from timers.port import TimerEntry
 
-MAX_ATTEMPTS_OF_CALL = 20
-MAX_EVENTS_OF_CALL = 60
+MAX_ATTEMPTS_OF_CALL = 10
+MAX_EVENTS_OF_CALL = 30
 MAX_REPLAYS_OF_PAGE = 200
 # More timers of a trace are found one by one.
 MAX_TIMERS = 1000

@@ -187,7 +187,7 @@ def test_a_cursor_is_valid_for_its_own_trace_only(acme: Api) -> None:
     cursor = get_trace(acme, "?limit=1")["nextCursor"]
     other = acme.submit()["correlationId"]
     assert list(get_errors(acme.get(f"/traces/{other}?limit=1&cursor={cursor}"))) == ["/query/cursor"]
-    assert list(get_errors(acme.get(f"/traces/{CORRELATION}?limit=201"))) == ["/query/limit"]
+    assert list(get_errors(acme.get(f"/traces/{CORRELATION}?limit=51"))) == ["/query/limit"]
 
 
 def test_only_the_last_of_many_attempts_and_events_are_shown(

@@ -23,6 +23,7 @@ Q = TypeVar("Q", bound="QueryModel")
 
 DEFAULT_LIMIT = 50
 MAX_LIMIT = 200
+MAX_TRACE_LIMIT = 50
 MAX_TEXT_LENGTH = 2000
 MAX_TAGS_SEARCHED = 20
 DEFAULT_WINDOW = 900.0
@@ -103,6 +104,14 @@ class PageQuery(QueryModel):
     cursor: Text | None = Field(
         default=None,
         description="The `nextCursor` of the previous page. The other parameters must be the same as for that page.",
+    )
+
+
+class TraceQuery(PageQuery):
+    """Pages of a trace are shorter than others: each of its calls has attempts and events."""
+
+    limit: Annotated[int, Field(ge=1, le=MAX_TRACE_LIMIT), BeforeValidator(_parse_number)] = Field(
+        default=MAX_TRACE_LIMIT, description="The maximum number of calls on a page."
     )
 
 
