@@ -353,6 +353,11 @@ QUERIES: dict[str, tuple[Callable[[], Any], str, set[str]]] = {
         "LIMIT 10001",
         {"idx_timer_schedules_shard"},
     ),
+    "how many timers wait in a shard": (
+        lambda: timer_persistence.count_scheduled([1, 2]),
+        "COUNT",
+        {"idx_timer_schedules_shard"},
+    ),
     "where timers are overdue": (
         lambda: timer_persistence.list_shard_states(ShardFilter.OVERDUE, db_now(), -1, 50),
         "timer_schedules",

@@ -8,7 +8,7 @@ from django.core.checks import CheckMessage, Error, register
 
 # The versions of django-q2 whose internals `django_q_patch` replaces: from the first to before the second. pyproject.toml
 # pins the same.
-MIN_DJANGO_Q, FIRST_UNKNOWN_DJANGO_Q = (1, 8), (1, 12)
+MIN_DJANGO_Q, FIRST_UNKNOWN_DJANGO_Q = (1, 11), (1, 12)
 
 
 @register()

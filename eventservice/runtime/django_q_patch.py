@@ -1,4 +1,4 @@
-"""Changes to the internals of django-q2, made for versions 1.8 to 1.11 (pinned in pyproject.toml, and checked at start).
+"""Changes to the internals of django-q2, made for version 1.11 (pinned in pyproject.toml, and checked at start).
 
 django-q2 has no settings for what they add:
 

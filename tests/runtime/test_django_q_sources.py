@@ -82,7 +82,7 @@ def test_the_installed_version_is_supported_and_says_the_same_in_both_places() -
     assert check_django_q_version() == []
 
 
-@pytest.mark.parametrize("installed", [(1, 7, 6), (1, 12, 0), (2, 0, 0)])
+@pytest.mark.parametrize("installed", [(1, 10, 0), (1, 12, 0), (2, 0, 0)])
 def test_another_version_is_refused_at_start(
     installed: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,7 +92,7 @@ def test_another_version_is_refused_at_start(
     assert ".".join(map(str, installed)) in error.msg
 
 
-@pytest.mark.parametrize("installed", [(1, 8, 0), (1, 11, 9)])
+@pytest.mark.parametrize("installed", [(1, 11, 0), (1, 11, 9)])
 def test_the_versions_of_the_pin_are_accepted(
     installed: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
