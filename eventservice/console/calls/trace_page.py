@@ -25,7 +25,7 @@ from eventservice.db.now import db_now
 from eventservice.tenants.directory import get_tenant
 from orchestration.queries.traces import TraceOverview, get_trace_overview, read_trace_page
 
-PAGE_SIZE = 50
+PAGE_SIZE = 25
 # The steps of more calls than this are only shown if the operator chooses so.
 MAX_CALLS_WITH_STEPS = 3
 NO_STEPS, ALL_STEPS = "calls", "all"
