@@ -155,6 +155,18 @@ def test_only_timers_reads_and_writes_nodes_and_shards() -> None:
     assert [source.name for source in others if rules.has_sql_on(source, OWNERSHIP_TABLES)] == []
 
 
+def test_a_leaf_reads_and_writes_its_own_tables_only() -> None:
+    for leaf in LEAVES:
+        models = [m for m in django_apps.get_models() if rules.is_within(m.__module__, leaf)]
+        own = {model._meta.db_table for model in models}
+        other_tables = {model._meta.db_table for model in django_apps.get_models()} - own
+        sources = [source for source in SOURCES if rules.get_unit(source.name) == leaf]
+        assert own
+        assert sources
+        assert [source.name for source in sources if rules.has_sql_on(source, other_tables)] == []
+        assert [found for source in sources for found in rules.find_joins(source, "service_call")] == []
+
+
 def test_every_read_of_a_tenants_table_begins_with_a_tenant_or_names_across_tenants() -> None:
     assert {"ServiceCall", "ServiceCallTag", "TimerSchedule", "HttpExecution", "OutboxEvent"} <= TENANT_MODELS
     assert [found for source in SOURCES for found in rules.find_unscoped_reads(source, TENANT_MODELS)] == []

@@ -92,7 +92,7 @@ def read_page_of_two_tags() -> None:
 def build_poller(*, crowded: bool = False) -> Poller:
     leases = Leases(TimerShard, new_id(), timedelta(minutes=1))
     leases.held = dict.fromkeys(range(SHARDS), 0)
-    return Poller(leases, crowded)
+    return Poller(leases, lambda: TENANTS, crowded)
 
 
 HELD_BACK = HeldBack(
@@ -134,6 +134,11 @@ QUERIES: dict[str, tuple[Callable[[], Any], str, set[str]]] = {
     "what is due of a tenant, when tenants must share": (
         lambda: build_poller(crowded=True).claim_due(100),
         "due_at <=",
+        {"idx_timer_schedules_due_at"},
+    ),
+    "which tenants have timers due": (
+        lambda: timer_persistence.find_tenants_with_due(TENANTS, db_now()),
+        "given.id",
         {"idx_timer_schedules_due_at"},
     ),
     "when the next timer is due": (
@@ -398,8 +403,8 @@ QUERIES: dict[str, tuple[Callable[[], Any], str, set[str]]] = {
         {"uq_outbox_aggregate_seq"},
     ),
 }
-# Tables with a row for each shard or tenant: a scan is the best plan.
-TINY = {"timer_shards", "s", "tenants"}
+# Tables with a row for each shard or tenant, or of parameters: a scan is the best plan.
+TINY = {"timer_shards", "s", "tenants", "given", "json_each"}
 
 
 def is_skip_scan(indexes: set[str], plan: Plan) -> bool:

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from django.db import connection
 
-from eventservice.db.bulk import execute_rows, insert_rows, move_rows, update_rows, upsert_rows
+from eventservice.db.bulk import execute_rows, insert_rows, move_rows, to_json, update_rows, upsert_rows
 from eventservice.db.dialects import get_dialect
 from eventservice.db.now import as_utc, render_now
 from eventservice.db.sql import as_uuid, placeholders
@@ -109,10 +109,12 @@ class SqlTimerPersistence(SqlBacklog):
         # "is past" for independent, and so expects most of the table to be due.
         return _lock_due("", [], now, limit, "shard_id, due_at", scope)
 
-    def find_tenants_with_due(self, by: datetime) -> list[UUID]:
+    def find_tenants_with_due(self, tenant_ids: Iterable[UUID], by: datetime) -> list[UUID]:
+        sql = _TENANTS_WITH_DUE.format(tenants=get_dialect().fragments.uuid_rows)
+        given = to_json([tenant_id.hex for tenant_id in tenant_ids])
         with connection.cursor() as cursor:
-            cursor.execute(_TENANTS_WITH_DUE, [_to_database(by)])
-            return [_to_tenant_id(tenant_id) for (tenant_id,) in cursor.fetchall()]
+            cursor.execute(sql, [given, _to_database(by)])
+            return sorted(_to_tenant_id(tenant_id) for (tenant_id,) in cursor.fetchall())
 
     def find_seconds_until_due(self, shards: Collection[int]) -> float | None:
         with connection.cursor() as cursor:
@@ -155,10 +157,10 @@ SELECT MIN(first_due), {now} FROM (
 
 # One index seek for each tenant; DISTINCT would read every timer that is due.
 _TENANTS_WITH_DUE = """
-SELECT tenant_id FROM tenants WHERE EXISTS (
-    SELECT 1 FROM timer_schedules t
-    WHERE t.tenant_id = tenants.tenant_id AND t.state = 'Scheduled' AND t.due_at <= %s
-) ORDER BY tenant_id
+SELECT given.id FROM {tenants} WHERE (
+    SELECT t.due_at FROM timer_schedules t
+    WHERE t.tenant_id = given.id AND t.state = 'Scheduled' ORDER BY t.due_at LIMIT 1
+) <= %s
 """
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -37,6 +37,7 @@ class Poller:
     """
 
     leases: Leases
+    list_tenant_ids: Callable[[], Iterable[uuid.UUID]]  # tenants belong to another module
     crowded: bool = False
     clock: Callable[[], float] = time.monotonic  # the database's clock may be set back
     persistence: TimerPersistencePort = timer_persistence
@@ -130,7 +131,7 @@ class Poller:
         """Return the tenants with due timers that are not held back, beginning where the last pass stopped."""
         if self._tenants_read_at is None or self.clock() - self._tenants_read_at > TENANTS_CACHE_SECONDS:
             by = now + timedelta(seconds=TENANTS_CACHE_SECONDS)
-            self._tenants = self.persistence.find_tenants_with_due(by)
+            self._tenants = self.persistence.find_tenants_with_due(self.list_tenant_ids(), by)
             self._tenants_read_at = self.clock()
         tenants = [tenant for tenant in self._tenants if tenant not in held_back.tenants]
         start = self._turn % max(1, len(tenants))

@@ -168,8 +168,8 @@ class TimerPersistencePort(Protocol):
     def find_due_in_shards(self, now: datetime, limit: int, scope: PollScope) -> list[Timer]:
         """Lock and return due timers of all tenants, shard by shard. Locked timers are skipped."""
 
-    def find_tenants_with_due(self, by: datetime) -> list[uuid.UUID]:
-        """Return the tenants that have timers due by then, in the order of their ids."""
+    def find_tenants_with_due(self, tenant_ids: Iterable[uuid.UUID], by: datetime) -> list[uuid.UUID]:
+        """Return those of the tenants that have timers due by then, in the order of their ids."""
 
     def find_seconds_until_due(self, shards: Collection[int]) -> float | None:
         """Return the seconds until the first timer of these shards is due (negative if overdue), or None."""

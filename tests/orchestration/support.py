@@ -11,6 +11,7 @@ from typing import Any
 from django.db import OperationalError, connection, transaction
 
 from eventservice.db.dialects.change_watch import ChangeWatch
+from eventservice.tenants.directory import list_tenant_ids
 from execution.models import HttpExecution
 from execution.outcome import Attempt, Errored, ErrorKind, Outcome, Responded, Timings
 from orchestration import lifecycle
@@ -48,7 +49,7 @@ class ManualEngine:
         ensure_shards(num_shards)
         for shard in range(num_shards):
             self.membership.leases.claim(shard)
-        self.poller = Poller(self.membership.leases)
+        self.poller = Poller(self.membership.leases, list_tenant_ids)
 
     def start(self, limit: int = 1000) -> list[StartedCall]:
         with transaction.atomic():

@@ -9,6 +9,7 @@ from typing import Any
 from django.db import transaction
 
 from eventservice.kernel.ids import new_id
+from eventservice.tenants.directory import list_tenant_ids
 from eventservice.tenants.models import Tenant
 from orchestration.models import ServiceCall
 from tests.factories import ServiceCallFactory, TenantFactory, TimerFactory
@@ -65,7 +66,7 @@ def join_node() -> Membership:
 def create_poller(num_shards: int = 4) -> Poller:
     membership = join_node()
     membership.rebalance(num_shards)
-    return Poller(membership.leases)
+    return Poller(membership.leases, list_tenant_ids)
 
 
 def claim_due(poller: Poller, limit: int = 1000, held_back: HeldBack = NOTHING_HELD_BACK) -> list[Timer]:

@@ -305,10 +305,13 @@ def test_tenants_with_due_timers_are_found_in_the_order_of_their_ids(port: Timer
     create_timers(ours, 2)
     create_timers(done, state="Reached", reached_at=NOON)
     create_timers(idle, due_at=add_to_noon(60))
-    assert port.find_tenants_with_due(NOON) == [ours, theirs]
-    assert port.find_tenants_with_due(add_to_noon(-1)) == [theirs]
-    assert port.find_tenants_with_due(add_to_noon(60)) == [idle, ours, theirs]
-    assert port.find_tenants_with_due(add_to_noon(-61)) == []
+    asked = [theirs, new_id(), done, ours, idle]
+    assert port.find_tenants_with_due(asked, NOON) == [ours, theirs]
+    assert port.find_tenants_with_due(asked, add_to_noon(-1)) == [theirs]
+    assert port.find_tenants_with_due(asked, add_to_noon(60)) == [idle, ours, theirs]
+    assert port.find_tenants_with_due(asked, add_to_noon(-61)) == []
+    assert port.find_tenants_with_due([ours, idle], add_to_noon(60)) == [idle, ours]
+    assert port.find_tenants_with_due([], NOON) == []
 
 
 def test_the_seconds_until_due_are_those_of_the_first_scheduled_timer(port: TimerPersistencePort) -> None:

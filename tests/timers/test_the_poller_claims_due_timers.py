@@ -14,6 +14,7 @@ from django.db.models import F
 from eventservice.db.leases import Fenced
 from eventservice.db.now import pin_time
 from eventservice.kernel.ids import new_id
+from eventservice.tenants.directory import list_tenant_ids
 from tests.timers.support import add_to_noon, call_ids, claim_due, create_poller, create_timers, find_row
 from timers.models import TimerSchedule, TimerShard, TimerState
 from timers.poller import Poller
@@ -125,7 +126,7 @@ def test_two_pollers_of_the_same_shards_claim_each_timer_once(elsewhere: Callabl
     """Two pollers should never share shards. If they do, no timer is claimed by both."""
     timers = create_timers(TENANT, 200)
     leases = create_poller().leases
-    futures = [elsewhere(claim_until_none_is_left, Poller(leases)) for _ in range(3)]
+    futures = [elsewhere(claim_until_none_is_left, Poller(leases, list_tenant_ids)) for _ in range(3)]
     taken = [service_call_id for future in futures for service_call_id in future.result(60)]
     assert sorted(taken) == sorted(call_ids(timers))
 

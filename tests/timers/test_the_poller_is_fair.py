@@ -20,8 +20,8 @@ pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
 
 BUSY, *QUIET = [uuid.UUID(int=number + 1) for number in range(5)]
 LIMIT = 100
-# Tenants with due timers; those of BUSY, twice; the shards' versions; the update; begin and commit.
-RUSH_QUERIES = 7
+# Tenants; those with due timers; the timers of BUSY, twice; the shards' versions; the update; begin and commit.
+RUSH_QUERIES = 8
 
 
 def count_claimed(

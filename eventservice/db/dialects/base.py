@@ -135,6 +135,9 @@ class Fragments(ABC):
     # Whether JSON is stored parsed: members are found without reading the others, and are not in the order of the given text.
     stores_parsed_json = False
 
+    # A table `given` with the column `id`: the UUIDs of a JSON array, which is its parameter.
+    uuid_rows: str
+
     # The size in bytes of a string or JSON value as it is stored, or a little less.
     stored_bytes = "OCTET_LENGTH(%(expressions)s)"
 

@@ -19,6 +19,8 @@ class MySQLWriter(FamilyWriter):
 
 class MySQLFragments(FamilyFragments):
     stores_parsed_json = True
+    # In the collation of the tables, so that their indexes are searched (configuration.py).
+    uuid_rows = "JSON_TABLE(%s, '$[*]' COLUMNS (id CHAR(32) COLLATE utf8mb4_0900_bin PATH '$')) AS given"
 
 
 class MySQLDialect(FamilyDialect):

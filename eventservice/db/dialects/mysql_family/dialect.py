@@ -125,7 +125,6 @@ class FamilyDialect(Dialect):
 
     now_strategy = FamilyNowStrategy()
     errors = NumberedErrors()
-    fragments = FamilyFragments()
     immutability_trigger = IMMUTABILITY_TRIGGER
 
     def update_column_checks(self, schema_editor: Any, models: Iterable[Model]) -> None:

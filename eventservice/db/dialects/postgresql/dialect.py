@@ -118,6 +118,7 @@ class PostgreSQLFragments(Fragments):
     # The database's locale decides. LIKE takes an index with the operator class varchar_pattern_ops.
     orders_by_code_point = False
     stores_parsed_json = True
+    uuid_rows = "(SELECT value::uuid AS id FROM json_array_elements_text(%s::json)) AS given"
     stored_bytes = "pg_column_size(%(expressions)s)"  # reads no value that is stored apart from its row
 
     def timestamp_prefix(self, length: int) -> str:

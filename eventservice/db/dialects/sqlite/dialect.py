@@ -136,6 +136,7 @@ def _get_code(error: Exception) -> int:
 class SQLiteFragments(Fragments):
     """Moments are texts. Django's own functions for dates are Python's here, and slow."""
 
+    uuid_rows = "(SELECT value AS id FROM json_each(%s)) AS given"
     unindexed = "+%(expressions)s"  # SQLite documents the unary plus for this
     stored_bytes = "LENGTH(CAST(%(expressions)s AS BLOB))"  # OCTET_LENGTH came with SQLite 3.43
 
