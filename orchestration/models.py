@@ -8,6 +8,9 @@ from eventservice.kernel.tenancy import TenantScopedModel
 from eventservice.tenants.models import MAX_NAMESPACE_LENGTH
 from orchestration.states import LIVE, TERMINAL, Delivery, ResponseContract, Status
 
+# Calls that wait for another attempt, because one has failed or was interrupted.
+RETRYING = Q(status=Status.SCHEDULED, attempt__gte=1)
+
 
 class ServiceCall(TenantScopedModel):
     pk = models.CompositePrimaryKey("tenant_id", "service_call_id")
@@ -136,6 +139,13 @@ class ServiceCall(TenantScopedModel):
                 opclasses=["uuid_ops", "varchar_ops", "varchar_pattern_ops"],
                 condition=Q(external_id__isnull=False),
                 full=("tenant_id", "namespace", "external_id"),
+            ),
+            # Calls that wait for another attempt: lists, counts, and the hosts that let them wait.
+            PollingIndex(
+                name="idx_service_calls_retrying",
+                fields=["tenant_id", "status", "attempt", "submitted_at"],
+                condition=RETRYING,
+                full=("tenant_id", "status", "attempt", "submitted_at"),
             ),
             # The watchdog: attempts past their deadline.
             PollingIndex(

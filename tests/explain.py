@@ -52,11 +52,14 @@ class Call:
         # One in a hundred scheduled calls is due; no others become due while the tests run.
         moment = timedelta(seconds=number % 1801)
         late = self.status != "Scheduled" or number % 101 == 0
+        self.is_retrying = self.status == "Scheduled" and number % 89 == 0
         self.due_at = now - moment if late else now + timedelta(hours=1) + moment
 
 
 def build_call_row(call: Call) -> dict[str, Any]:
-    return build_state_columns(call.status, call.due_at) | {
+    # Some of the scheduled calls wait for another attempt.
+    attempt = 1 if call.is_retrying else None
+    return build_state_columns(call.status, call.due_at, attempt) | {
         "tenant_id": call.tenant, "service_call_id": call.id, "name": "call", "status": call.status,
         "submitted_at": call.due_at, "due_at": call.due_at, "request_spec": {}, "namespace": "default",
         "host": "example.test", "correlation_id": call.id, "timeout_seconds": 30.0, "response_contract": "status",

@@ -33,6 +33,8 @@ from orchestration.queries.call_lists import (
 from orchestration.queries.suggestions import list_suggestions
 from orchestration.queries.tenants_with_calls import list_tenants_with_calls, list_tenants_with_id
 from orchestration.queries.traces import get_trace_overview, read_trace_page
+from orchestration.statistics.hosts_in_trouble import find_failed_errors, list_retrying_hosts
+from orchestration.statistics.live_counts import read_live_counts
 from outbox import store
 from outbox.models import OutboxEvent
 from outbox.queries import EventFilter, StateFilter, list_events, list_last_events
@@ -82,11 +84,27 @@ def read_page_of_frequent_prefix() -> None:
         read_page(name_prefix="cal")
 
 
+def read_page_of_many_retrying() -> None:
+    """Read the page as if more calls waited for another attempt than are read by their ids."""
+    with mock.patch.object(call_lists, "MAX_SORTED_IDS", -1):
+        read_page(retrying=True)
+
+
+def read_page_far_back() -> None:
+    """Read the page as if the prefix had more calls than can be sorted, and the search may look at 100 calls."""
+    wanted = CallFilter(TENANT, name_prefix="cal")
+    with (
+        mock.patch.object(call_lists, "MAX_SORTED_IDS", -1),
+        mock.patch.object(call_lists, "MAX_SORTED_OF_PREFIX", -1),
+    ):
+        list_calls([wanted], Order(), 50, max_walked=100)
+
+
 def read_page_of_two_tags() -> None:
     """Read the page as if both tags were common, and the walk stopped in the middle of them."""
     wanted = CallFilter(TENANT, tags=frozenset({"team-1", "team-2"}))
     with mock.patch.object(call_lists, "MAX_SORTED_IDS", -1):
-        call_lists.list_calls_in_time(wanted, Order(), 50, after=None, max_walked=100)
+        list_calls([wanted], Order(), 50, max_walked=100)
 
 
 def build_poller(*, crowded: bool = False) -> Poller:
@@ -250,6 +268,46 @@ QUERIES: dict[str, tuple[Callable[[], Any], str, set[str]]] = {
         read_page_of_frequent_prefix,
         "DESC LIMIT",
         {"idx_service_calls_submitted"},
+    ),
+    "how far a search goes": (
+        read_page_far_back,
+        "LIMIT 1 OFFSET 99",
+        {"idx_service_calls_submitted"},
+    ),
+    "a page of the calls that a search looks at": (
+        read_page_far_back,
+        "DESC LIMIT 51",
+        {"idx_service_calls_submitted"},
+    ),
+    "whether few calls wait for another attempt": (
+        lambda: read_page(retrying=True),
+        f"LIMIT {MAX_SORTED_IDS + 1}",
+        {"idx_service_calls_retrying"},
+    ),
+    "a page of calls that wait for another attempt": (
+        read_page_of_many_retrying,
+        "DESC LIMIT",
+        {"idx_service_calls_retrying"},
+    ),
+    "which tenants have calls that wait for another attempt": (
+        lambda: list_tenants_with_calls(CallFilter(NO_TENANT, retrying=True), 51),
+        "service_calls",
+        {"idx_service_calls_retrying", "idx_service_calls_submitted"},
+    ),
+    "how many calls wait for another attempt": (
+        lambda: read_live_counts(TENANT, db_now()),
+        "attempt",
+        {"idx_service_calls_retrying"},
+    ),
+    "the hosts that let calls wait": (
+        lambda: list_retrying_hosts(None, min_calls=3, limit=5),
+        "attempt",
+        {"idx_service_calls_retrying"},
+    ),
+    "the latest calls to a host that fails": (
+        lambda: find_failed_errors(TENANT, "seldom.test"),
+        "DESC LIMIT 200",
+        {"idx_service_calls_host"},
     ),
     "which tenants have calls of a prefix": (
         lambda: list_tenants_with_calls(CallFilter(NO_TENANT, host_prefix="seldom."), 51),

@@ -53,7 +53,7 @@ from eventservice.kernel.machine_slots import reserve_slot
 from execution.attempt_log import find_last_attempt, list_attempts_after
 from execution.models import HttpExecution
 from orchestration import lifecycle
-from orchestration.queries.call_lists import CallListPage, list_calls_in_time
+from orchestration.queries.call_lists import CallListPage, list_calls
 from orchestration.queries.calls import get_call, get_status
 from orchestration.states import FAVORITE, TERMINAL
 from outbox.models import OutboxEvent
@@ -63,7 +63,7 @@ from timers.persistence import timer_persistence
 # How long a request that waits for a call pauses before it looks again: at first, and at most.
 MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.02, 0.25
 
-# How many calls a search for several tags looks at, for one page.
+# How many calls a search that may take long looks at, for one page.
 MAX_WALKED = 20_000
 
 TAG = "service calls"
@@ -83,8 +83,12 @@ def read_list(query: TimerListQuery, tenant_id: uuid.UUID) -> tuple[CallListPage
     after = parse_position(read_cursor(query.cursor, list_id))
     limit = limit_expensive_reads() if query.is_expensive else nullcontext()
     with limit:
-        page = list_calls_in_time(
-            query.to_filter(tenant_id), query.order, query.limit, after=after, max_walked=MAX_WALKED
+        page = list_calls(
+            [query.to_filter(tenant_id)],
+            query.order,
+            query.limit,
+            after=after,
+            max_walked=MAX_WALKED if query.may_search_long else None,
         )
     return page, None if page.following is None else make_cursor(list_id, page.following)
 

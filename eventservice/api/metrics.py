@@ -120,6 +120,8 @@ def _collect_calls(found: RecentStatistics) -> Iterator[Metric]:
     oldest = {(): found.oldest_overdue.total_seconds()}
     yield _gauge("oldest_overdue_seconds", "How long the oldest of these calls has been due.", oldest)
     yield _gauge("calls_running", "Calls with a running attempt.", {(): float(found.running)})
+    retrying = {(): float(found.retrying)}
+    yield _gauge("calls_retrying", "Scheduled calls that wait for another attempt.", retrying)
     ended = {(status,): float(count) for status, count in found.ended.items()}
     yield _gauge("calls_ended_5m", "Calls due in the last 5 minutes that have ended.", ended, ("status",))
     kinds = {(kind,): float(count) for kind, count in found.error_kinds.items()}

@@ -38,7 +38,9 @@ from eventservice.operators.health import (
     ClusterState,
     FailingEndpointFinding,
     FailingHostFinding,
+    RetryingHostFinding,
     blame_database,
+    check_retrying_calls,
     check_webhook_endpoints,
     diagnose,
     list_failing_hosts,
@@ -169,9 +171,10 @@ def _list_alerts(
     query: DashboardQuery, live: LiveCounts, outbox: OutboxStatus, cluster: ClusterState
 ) -> Iterator[Alert]:
     hosts = list_failing_hosts(query.tenant_id, query.now)
+    retrying = check_retrying_calls(query.tenant_id, query.now)
     endpoints = check_webhook_endpoints(query.tenant_id, query.now)
     findings = blame_database(diagnose(cluster, live, outbox))
-    for finding in select_problems([*findings, *hosts, *endpoints]):
+    for finding in select_problems([*findings, *hosts, *retrying, *endpoints]):
         yield Alert(finding, *_link_to(finding, query, live))
 
 
@@ -181,6 +184,8 @@ def _link_to(finding: Finding, query: DashboardQuery, live: LiveCounts) -> tuple
         case FailingHostFinding(tenant_id=tenant_id, host=host, since=since):
             failed = {"tenant": str(tenant_id), "host": host, "status": "Failed", "from": since}
             return query.link_to_calls(**failed), "Failed calls"
+        case RetryingHostFinding(tenant_id=tenant_id, host=host):
+            return query.link_to_calls(tenant=str(tenant_id), host=host, retrying=1), "Retrying calls"
         case FailingEndpointFinding(tenant_id=tenant_id, endpoint_id=endpoint_id):
             return reverse("console:endpoint", args=[tenant_id, endpoint_id]), "Endpoint"
         case Finding(code="lost_calls") if live.lost_count == 1:
@@ -218,6 +223,12 @@ def build_tiles(
             format_capped(live.running),
             "attempts in progress",
             query.link_to_calls(status="Running"),
+        ),
+        Tile(
+            "Retrying",
+            format_capped(live.retrying),
+            "waiting for another attempt",
+            query.link_to_calls(retrying=1),
         ),
         Tile(
             "Oldest overdue",

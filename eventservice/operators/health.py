@@ -1,7 +1,7 @@
 """The diagnosis of the running system, and every threshold that it goes by.
 
 The console and `manage.py doctor` report these findings, and /readyz uses one of the checks. Both add failing webhook
-endpoints; the dashboard adds failing hosts, and doctor adds checks of the installation.
+endpoints and hosts that let calls wait; the dashboard adds failing hosts, and doctor adds checks of the installation.
 """
 
 from __future__ import annotations
@@ -24,10 +24,21 @@ from eventservice.db.errors import explain_error
 from eventservice.kernel.findings import Finding, Severity
 from eventservice.kernel.ids import new_id
 from eventservice.kernel.version import get_version
+from eventservice.operators.error_kinds import get_error_name
 from eventservice.operators.formatting import format_count, format_duration, format_share
 from eventservice.tenants.directory import find_tenant_names
 from orchestration.engine.capacity import get_max_in_flight
-from orchestration.statistics.chart_data import FailingHost, list_hosts_with_failures
+from orchestration.statistics.chart_data import (
+    FailingHost,
+    count_succeeded_by_host,
+    list_hosts_with_failures,
+)
+from orchestration.statistics.hosts_in_trouble import (
+    HostErrors,
+    RetryingHost,
+    find_failed_errors,
+    list_retrying_hosts,
+)
 from orchestration.statistics.live_counts import LiveCounts, has_running_calls, list_overdue_tenants
 from outbox.models import OutboxPartition
 from outbox.publishers.webhook.recovery import EndpointFailure, list_failing_endpoints
@@ -70,6 +81,11 @@ LOOKS_FOR_RUNNING_CALLS, PAUSE_BETWEEN_LOOKS_SECONDS = 3, 0.1
 FAILING_HOST_PERIOD = timedelta(minutes=15)
 MIN_FAILED_CALLS = 3
 MIN_FAILED_SHARE = 0.25
+# A host lets calls wait if at least so many wait for another attempt, and this share of those and of the calls that
+# succeeded lately.
+MIN_RETRYING_CALLS = 10
+MIN_RETRYING_SHARE = 0.25
+MAX_NAMED_TARGETS = 3
 
 ROLES = {
     NodeRole.ENGINE: "calls are accepted and stored, but not sent",
@@ -149,6 +165,14 @@ class FailingHostFinding(Finding):
     host: str = ""
     share: float = 0.0
     since: datetime | None = field(default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class RetryingHostFinding(Finding):
+    """A host that lets calls wait for another attempt, with what a page needs to list them."""
+
+    tenant_id: uuid.UUID | None = None
+    host: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -424,16 +448,60 @@ def list_failing_hosts(tenant_id: uuid.UUID | None, now: datetime) -> list[Faili
 
 def _build_failing_host(share: FailingHost, tenant: str, since: datetime) -> FailingHostFinding:
     failed, ended = share.outcomes.failed, share.outcomes.succeeded + share.outcomes.failed
+    errors = find_failed_errors(share.tenant_id, share.host)
     return FailingHostFinding(
         code="failing_host",
         severity=Severity.WARNING if share.outcomes.succeeded else Severity.ERROR,
-        text=f"{share.host or 'A host without a name'} is failing for {tenant or share.tenant_id}.",
-        remedy=f"{failed:,} of {ended:,} calls failed in the last 15 minutes ({format_share(failed / ended)}).",
+        text=f"{_name_target(share.host, errors)} is failing for {tenant or share.tenant_id}.",
+        remedy=f"{failed:,} of {ended:,} calls failed in the last 15 minutes ({format_share(failed / ended)})."
+        f"{_name_error('The most frequent error', errors)}",
         tenant_id=share.tenant_id,
         host=share.host,
         share=failed / ended,
         since=since,
     )
+
+
+def check_retrying_calls(tenant_id: uuid.UUID | None, now: datetime) -> list[Finding]:
+    """Return a finding for each host that lets many calls wait for another attempt, or one that is OK."""
+    found = list_retrying_hosts(tenant_id, min_calls=MIN_RETRYING_CALLS, limit=2 * MAX_FAILING_HOSTS)
+    succeeded = count_succeeded_by_host(
+        [(one.tenant_id, one.host) for one in found], now - FAILING_HOST_PERIOD, now
+    )
+    failing = [
+        one
+        for one in found
+        if one.count >= MIN_RETRYING_SHARE * (one.count + succeeded.get((one.tenant_id, one.host), 0))
+    ]
+    if not failing:
+        return [Finding("retrying_calls", Severity.OK, "No host lets many calls wait for another attempt.")]
+    names = find_tenant_names([one.tenant_id for one in failing])
+    return [_build_retrying_host(one, names.get(one.tenant_id, "")) for one in failing[:MAX_FAILING_HOSTS]]
+
+
+def _build_retrying_host(one: RetryingHost, tenant: str) -> RetryingHostFinding:
+    count = f"more than {MAX_COUNTED:,}" if one.count > MAX_COUNTED else f"{one.count:,}"
+    about = "about " if one.is_estimate and one.count <= MAX_COUNTED else ""
+    return RetryingHostFinding(
+        code="retrying_calls",
+        severity=Severity.WARNING,
+        text=f"Calls of {tenant or one.tenant_id} to {_name_target(one.host, one.errors)} keep failing: "
+        f"{about}{count} wait for another attempt.",
+        remedy=f"They are retried by their policies.{_name_error('The most frequent error', one.errors)} Check the "
+        "receiver. Once it works, you can run them now.",
+        tenant_id=one.tenant_id,
+        host=one.host,
+    )
+
+
+def _name_target(host: str, errors: HostErrors) -> str:
+    """Return the host with its port, or ports, unless that is the default one."""
+    return ", ".join(errors.targets[:MAX_NAMED_TARGETS]) or host or "A host without a name"
+
+
+def _name_error(label: str, errors: HostErrors) -> str:
+    name = get_error_name(errors.kind, errors.response_status)
+    return f" {label}: {name}." if name else ""
 
 
 def check_webhook_endpoints(tenant_id: uuid.UUID | None, now: datetime) -> list[Finding]:

@@ -13,7 +13,7 @@ from django.db.models import Case, Count, IntegerField, Model, QuerySet, Sum, Va
 
 from eventservice.db.bounded_count import MAX_COUNTED
 from eventservice.tenants.models import DEFAULT_NAMESPACE
-from orchestration.models import ServiceCall
+from orchestration.models import RETRYING, ServiceCall
 from orchestration.queries.call_lists import (
     CallFilter,
     Order,
@@ -29,6 +29,8 @@ from orchestration.states import Status
 
 # Where no index has the answer, the matching calls among this many of the latest are counted.
 MAX_ROWS_SCANNED = 5_000
+# Beside the statuses, counts have one for the calls that wait for another attempt.
+RETRYING_KEY = "Retrying"
 # Each count is a subquery of one statement.
 MAX_COUNTS_PER_STATEMENT = 100
 
@@ -38,7 +40,8 @@ class CallCounts:
     """Counts above MAX_COUNTED are MAX_COUNTED + 1."""
 
     by_status: Mapping[str, int]
-    # Whether `by_status` counts the calls that match the other filters. If not, it counts all calls of the tenants.
+    retrying: int  # of the Scheduled ones, those that wait for another attempt
+    # Whether these count the calls that match the other filters. If not, they count all calls of the tenants.
     filtered: bool
     total: int
     exact: bool  # whether `total` is exact, or a lower bound
@@ -46,13 +49,22 @@ class CallCounts:
 
 def count_calls(filters: Sequence[CallFilter]) -> CallCounts:
     """Count the calls of a list. Several filters must differ in their tenants alone."""
-    by_status = _count_by_status(filters)
-    if by_status is not None:
-        total = sum(by_status[status] for status in filters[0].statuses or Status.values) if filters else 0
-        return CallCounts(by_status, filtered=True, total=total, exact=True)
-    alone = [CallFilter(one.tenant_id) for one in filters]
+    counts = _count_by_status(filters)
+    if counts is not None:
+        total = _sum_chosen(filters[0], counts) if filters else 0
+        retrying = counts.pop(RETRYING_KEY, 0)
+        return CallCounts(counts, retrying, filtered=True, total=total, exact=True)
+    alone = _count_statuses_by_index([CallFilter(one.tenant_id) for one in filters])
     total, exact = _count_all(filters)
-    return CallCounts(_count_statuses_by_index(alone), filtered=False, total=total, exact=exact)
+    retrying = alone.pop(RETRYING_KEY, 0)
+    return CallCounts(alone, retrying, filtered=False, total=total, exact=exact)
+
+
+def _sum_chosen(chosen: CallFilter, counts: Mapping[str, int]) -> int:
+    statuses = chosen.statuses or Status.values
+    if chosen.retrying:
+        return counts.get(RETRYING_KEY, 0) if Status.SCHEDULED in statuses else 0
+    return sum(counts.get(status, 0) for status in statuses)
 
 
 def count_submitted_since(filters: Sequence[CallFilter], since: datetime, max_count: int) -> int:
@@ -78,8 +90,9 @@ def count_by_tenant(filters: Sequence[CallFilter]) -> Sequence[int | None]:
 
 
 def _count_by_status(filters: Sequence[CallFilter]) -> Counter[str] | None:
-    """Count by status the calls that match all other filters. Return None if there is no cheap way."""
-    free = [replace(one, statuses=frozenset()) for one in filters]
+    """Count by status, and under RETRYING_KEY, the calls that match all other filters. Return None if there is no cheap
+    way."""
+    free = [replace(one, statuses=frozenset(), retrying=False) for one in filters]
     if all(_is_by_due_time(one) for one in free):
         return _count_statuses_by_index(free)
     if any(select_by_rare_id(one) is None and select_few(one) is None for one in free):
@@ -87,7 +100,9 @@ def _count_by_status(filters: Sequence[CallFilter]) -> Counter[str] | None:
     found: Counter[str] = Counter()
     for one in free:
         rows = _select_few(one)
-        found += Counter(rows.values_list("status", flat=True) if rows is not None else ())
+        for status, attempt in rows.values_list("status", "attempt") if rows is not None else ():
+            found[status] += 1
+            found[RETRYING_KEY] += status == Status.SCHEDULED and attempt > 0
     return found
 
 
@@ -96,18 +111,17 @@ def _is_by_due_time(free: CallFilter) -> bool:
 
 
 def _count_statuses_by_index(free: Sequence[CallFilter]) -> Counter[str]:
-    pairs = [(one, status) for one in free for status in Status.values]
-    counts = _count_each(
-        [
-            ServiceCall.objects.for_tenant(one.tenant_id).filter(
-                status=status, **build_range("due_at", one.due_from, one.due_to)
-            )
-            for one, status in pairs
-        ]
-    )
+    keys: list[str] = []
+    rows: list[QuerySet[Model]] = []
+    for one in free:
+        calls = ServiceCall.objects.for_tenant(one.tenant_id)
+        within = build_range("due_at", one.due_from, one.due_to)
+        keys += [*Status.values, RETRYING_KEY]
+        rows += [calls.filter(status=status, **within) for status in Status.values]
+        rows.append(calls.filter(RETRYING & match_without_index(one)))
     found: Counter[str] = Counter()
-    for (_, status), count in zip(pairs, counts, strict=True):
-        found[status] += count
+    for key, count in zip(keys, _count_each(rows), strict=True):
+        found[key] += count
     return found
 
 

@@ -12,7 +12,7 @@ from django.db.models import Model, OuterRef, Q, QuerySet, Subquery, lookups
 
 from eventservice.db.sql import orders_by_code_point
 from eventservice.tenants.models import Namespace, Tenant
-from orchestration.models import ServiceCall, ServiceCallTag
+from orchestration.models import RETRYING, ServiceCall, ServiceCallTag
 from orchestration.queries.call_lists import RARE_ID_COLUMNS, CallFilter, build_range, select_by_prefix
 from orchestration.states import Status
 
@@ -44,6 +44,8 @@ def _build_index_lookups(call_filter: CallFilter) -> Iterator[list[QuerySet[Mode
     calls, tags = ServiceCall.objects.for_tenant(EACH_TENANT), ServiceCallTag.objects.for_tenant(EACH_TENANT)
     for tag in sorted(call_filter.tags):
         yield [tags.filter(tag=tag).order_by("tenant_id", "service_call_id")]
+    if call_filter.retrying:
+        yield [calls.filter(RETRYING).order_by("tenant_id", "attempt")]
     due = build_range("due_at", call_filter.due_from, call_filter.due_to)
     if call_filter.statuses or due:
         statuses = sorted(call_filter.statuses or Status.values)

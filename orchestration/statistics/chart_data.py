@@ -6,7 +6,7 @@ import math
 import uuid
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -206,6 +206,19 @@ def list_hosts_with_failures(
         FailingHost(tenant, host, Outcomes(int(good), int(bad), int(gone)))
         for tenant, host, good, bad, gone in failing[:limit]
     ]
+
+
+def count_succeeded_by_host(
+    hosts: Collection[tuple[uuid.UUID, str]], since: datetime, now: datetime
+) -> dict[tuple[uuid.UUID, str], int]:
+    """Return how many calls to each of these hosts of tenants succeeded, as far as rollups keep the host."""
+    found: dict[tuple[uuid.UUID, str], int] = {}
+    for tenant_id in {tenant_id for tenant_id, _ in hosts}:
+        rows = _select_range(HostRollup, tenant_id, MINUTE, round_down(since, STEP[MINUTE]), now)
+        names = [host for owner, host in hosts if owner == tenant_id]
+        sums = rows.filter(host__in=names).values_list("host").annotate(good=Sum("succeeded"))
+        found |= {(tenant_id, host): int(good) for host, good in sums}
+    return found
 
 
 def estimate_lateness(late: Sequence[int], share: float) -> float | None:

@@ -12,7 +12,7 @@ from django.db.models import Exists, Min, Model, OuterRef, QuerySet, Subquery
 from eventservice.db.bounded_count import count_capped
 from eventservice.tenants.directory import list_tenant_ids
 from eventservice.tenants.models import Tenant
-from orchestration.models import ServiceCall
+from orchestration.models import RETRYING, ServiceCall
 from orchestration.states import Status
 
 MAX_LOST_LISTED = 3
@@ -37,6 +37,7 @@ class LostCall:
 @dataclass(frozen=True, slots=True)
 class LiveCounts:
     running: int
+    retrying: int  # calls that wait for another attempt
     backlog: dict[str, int]  # as count_backlog returns it
     oldest_overdue: timedelta
     lost: list[LostCall]  # the first MAX_LOST_LISTED
@@ -54,6 +55,7 @@ def read_live_counts(tenant_id: uuid.UUID | None, now: datetime) -> LiveCounts:
     listed = lost.values_list("tenant_id", "service_call_id", "name", "deadline_at")[:MAX_LOST_LISTED]
     return LiveCounts(
         running=count_capped(calls.filter(status=Status.RUNNING)),
+        retrying=count_capped(calls.filter(RETRYING)),
         backlog=count_backlog(calls.filter(status=Status.SCHEDULED), now, count_capped),
         oldest_overdue=find_oldest_overdue(list_tenant_ids() if tenant_id is None else [tenant_id], now),
         lost=[LostCall(tenant, call, name, at) for tenant, call, name, at in listed if at is not None],

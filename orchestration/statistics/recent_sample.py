@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from eventservice.db.now import db_now
-from orchestration.models import ServiceCall
+from orchestration.models import RETRYING, ServiceCall
 from orchestration.states import TERMINAL, Status
 from orchestration.statistics.live_counts import count_backlog, find_oldest_overdue
 
@@ -30,6 +30,7 @@ class RecentStatistics:
     ended: Counter[str] = field(default_factory=Counter)  # by status
     error_kinds: Counter[str] = field(default_factory=Counter)  # of the sampled failures
     running: int = 0
+    retrying: int = 0  # calls that wait for another attempt
     backlog: dict[str, int] = field(default_factory=dict)  # by when it is due
     oldest_overdue: timedelta = timedelta()
     lateness_ms: list[float] = field(default_factory=list)  # of the sample, sorted
@@ -50,6 +51,7 @@ def read_recent_statistics(tenant_ids: Collection[uuid.UUID], window: timedelta)
     gathered = RecentStatistics(window)
     calls = _Calls(ServiceCall.across_tenants.filter(tenant_id__in=tenant_ids), len(tenant_ids), now)
     gathered.running = calls.count(calls.rows.filter(status=Status.RUNNING))
+    gathered.retrying = calls.count(calls.rows.filter(RETRYING))
     gathered.backlog = count_backlog(calls.rows.filter(status=Status.SCHEDULED), now, calls.count)
     gathered.oldest_overdue = find_oldest_overdue(tenant_ids, now)
     for status in sorted(TERMINAL):

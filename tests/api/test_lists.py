@@ -44,6 +44,9 @@ def rows(acme: Api, intruder: Api) -> list[Row]:
         if chance.random() < 0.5:
             status = chance.choice(["Succeeded", "Failed", "Running"])
             set_status(ServiceCall.across_tenants.filter(service_call_id=made["serviceCallId"]), status)
+        elif n % 3:
+            waiting = ServiceCall.across_tenants.filter(service_call_id=made["serviceCallId"])
+            set_status(waiting, "Scheduled", attempt=1)
     intruder.submit(tags=["a", "b", "c"])
     return list(walk(acme, "limit=200"))
 
@@ -61,6 +64,8 @@ def walk(api: Api, query: str, path: str = "/service-calls") -> Iterator[Row]:
 FILTERS: dict[str, Callable[[Row], bool]] = {
     "status=Succeeded": lambda row: row["status"] == "Succeeded",
     "status=Failed&status=Running": lambda row: row["status"] in ("Failed", "Running"),
+    "retrying=true": lambda row: row["status"] == "Scheduled" and row["attempts"] > 0,
+    "retrying=false": lambda row: True,
     "tag=a": lambda row: "a" in row["tags"],
     "tag=a&tag=b": lambda row: {"a", "b"} <= set(row["tags"]),
     "tag=a&tag=b&tagMode=any": lambda row: bool({"a", "b"} & set(row["tags"])),

@@ -48,6 +48,41 @@ def test_a_bar_opens_the_list_of_its_calls(page: Page) -> None:
     expect(page.get_by_role("heading", level=1)).to_have_text("Calls")
 
 
+def test_one_range_decides_about_tiles_and_charts(page: Page) -> None:
+    for name, words in (("24h", "24 hours"), ("7d", "7 days")):
+        page.goto("/?range=1h")
+        page.get_by_role("navigation", name="Range").get_by_role("link", name=name, exact=True).click()
+        expect(page.locator("a.tile").filter(has_text=f"Success ({name})")).to_be_visible()
+        expect(page.locator("a.tile").filter(has_text=f"p95 lateness ({name})")).to_be_visible()
+        chart = page.locator("#throughput-chart")
+        expect(chart).to_have_attribute("aria-label", re.compile(f"in the last {words}"))
+
+
+def test_errors_need_attention_before_warnings(page: Page) -> None:
+    page.goto("/")
+    items = page.get_by_role("region", name="Needs attention").get_by_role("listitem")
+    expect(items.first).to_be_visible()
+    severe = [item.locator(".bad").count() > 0 for item in items.all()]
+    assert severe == sorted(severe, reverse=True)
+
+
+def test_a_host_that_lets_calls_wait_is_followed_to_them(page: Page, system: System) -> None:
+    retries = {"maxAttempts": 4, "initialInterval": "1h", "maxInterval": "1h"}
+    for number in range(12):
+        system.submit(f"outage {number}", "/status/503", retryPolicy=retries, tags=["outage"])
+    page.goto("/calls/?tag=outage&retrying=1")
+    expect(page.locator("#chip-Retrying .count")).to_have_text("12")
+    page.goto(f"/?tenant={system.tenant}")
+    attention = page.get_by_role("region", name="Needs attention")
+    item = attention.get_by_role("listitem").filter(has_text="keep failing")
+    expect(item).to_contain_text(system.target.removeprefix("http://"))
+    expect(item).to_contain_text("HTTP 503")
+    expect(page.locator("a.tile").filter(has_text="Retrying")).to_be_visible()
+    item.get_by_role("link", name="Retrying calls").click()
+    expect(page).to_have_url(re.compile("retrying=1"))
+    expect(page.locator("table.list tbody tr").filter(has_text="outage").first).to_be_visible()
+
+
 def test_the_range_is_in_the_url(page: Page) -> None:
     page.goto("/")
     page.get_by_role("navigation", name="Range").get_by_role("link", name="24h", exact=True).click()

@@ -8,6 +8,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from playwright.sync_api import Locator, Page, Route, expect
 
+from eventservice.devtools.demo.companies import DEAD_HOST
 from tests.browser.chromium import PHONE
 from tests.browser.conftest import Desk, confirm, look_again
 from tests.browser.marks import BROWSER
@@ -266,6 +267,33 @@ def test_a_call_between_two_attempts_is_retrying(page: Page, system: System) -> 
     page.goto(system.build_details_url(call))
     expect(page.locator(".head .pill")).to_have_text("Retrying")
     expect(page.locator(".head")).to_contain_text("status 503. The next attempt (2 of 4) is due in")
+
+
+def test_calls_between_attempts_are_listed_by_their_chip(page: Page, system: System) -> None:
+    retries = {"maxAttempts": 4, "initialInterval": "1h", "maxInterval": "1h"}
+    tags = ["between-attempts"]
+    system.submit("waits for its next attempt", "/status/503", retryPolicy=retries, tags=tags)
+    system.submit("was never attempted", delay="5h", tags=tags)
+    page.goto("/calls/?tag=between-attempts")
+    expect(page.locator("#chip-All .count")).to_have_text("2")
+    expect(page.locator("#chip-Retrying .count")).to_have_text("1")
+    page.locator("#chip-Retrying").click()
+    expect(page.locator("td.called a.name")).to_have_text(["waits for its next attempt"])
+    assert read_query(page)["retrying"] == ["1"]
+    page.locator("#chip-Retrying").click()
+    expect(rows(page)).to_have_count(2)
+
+
+def test_the_last_error_is_in_the_list_in_words(page: Page, system: System) -> None:
+    call = system.submit("answered with an error", "/status/404")
+    system.wait_for_end(call)
+    page.goto(f"/calls/?tenant={system.tenant}&name=answered+with+an+error")
+    expect(get_row(page, "answered with an error").locator(".state")).to_contain_text("HTTP 404")
+    page.goto(f"/calls/?host=%22{DEAD_HOST}%22&status=Failed")
+    states = page.locator("table.list tbody .state")
+    expect(states.first).to_be_visible()
+    words = {text.split("\n")[-1].strip() for text in states.all_inner_texts()}
+    assert words <= {"DNS lookup failed", "Connection failed", "Timed out"}
 
 
 @pytest.mark.parametrize("query", ["status=Failed", "status=Scheduled", "status=Succeeded", ""])

@@ -33,7 +33,9 @@ def filters(tenant: Tenant, **wanted: Any) -> list[CallFilter]:
 
 
 def test_chips_count_all_tenants_and_one(viewer: Client, tenant: Tenant) -> None:
-    everything = {"All": "13", "Scheduled": "4", "Running": "0", "Succeeded": "4", "Failed": "4"}
+    everything = {
+        "All": "13", "Scheduled": "4", "Retrying": "0", "Running": "0", "Succeeded": "4", "Failed": "4",
+    }  # fmt: skip
     assert read_chips(get_list_page(viewer)) == {**everything, "Canceled": "1"}
     assert read_chips(get_list_page(viewer, f"tenant={tenant.tenant_id}")) == {
         **everything,
@@ -45,7 +47,7 @@ def test_chips_count_all_tenants_and_one(viewer: Client, tenant: Tenant) -> None
 def test_chips_count_within_the_other_filters(viewer: Client) -> None:
     page = get_list_page(viewer, "host=one.test&status=Failed")
     assert read_chips(page) == {
-        "All": "7", "Scheduled": "2", "Running": "0", "Succeeded": "2", "Failed": "2", "Canceled": "1",
+        "All": "7", "Scheduled": "2", "Retrying": "0", "Running": "0", "Succeeded": "2", "Failed": "2", "Canceled": "1",
     }  # fmt: skip
     assert "The counts include all calls" not in page
 

@@ -131,6 +131,10 @@ class TimerListQuery(PageQuery):
         return SORTS[self.sort]
 
     @property
+    def may_search_long(self) -> bool:
+        return False
+
+    @property
     def is_expensive(self) -> bool:
         """Whether finding a page may take long, because no index and no limit serves it."""
         return False
@@ -165,6 +169,16 @@ class CallListQuery(TimerListQuery):
     host: Text | None = Field(default=None, description="The host that is called.")
     correlation_id: Id | None = Field(default=None, description="Calls that one request submitted.")
     replay_of: Id | None = Field(default=None, description="The replays of this call.")
+    retrying: Literal["false", "true"] = Field(
+        default="false",
+        description="With `true`, only calls that wait for another attempt: their status is Scheduled, and an attempt has "
+        "failed or was interrupted.",
+    )
+
+    @property
+    def may_search_long(self) -> bool:
+        """Whether a search stops after a number of calls, and its page may have fewer calls than the limit."""
+        return len(set(self.tag)) > 1 or self.retrying == "true"
 
     @property
     def is_expensive(self) -> bool:
@@ -188,6 +202,7 @@ class CallListQuery(TimerListQuery):
             namespace=self.namespace,
             correlation_id=self.correlation_id,
             replay_of=self.replay_of,
+            retrying=self.retrying == "true",
         )
 
 

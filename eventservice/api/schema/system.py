@@ -39,6 +39,7 @@ class StatsSchema(ResponseModel):
     outcomes: OutcomesSchema
     lateness_ms: LatenessSchema
     running: int
+    retrying: int = Field(description="Scheduled calls that wait for another attempt.")
     backlog: dict[str, int] = Field(description="Scheduled calls by when they are due.")
     oldest_overdue_seconds: float
 
@@ -57,6 +58,7 @@ class StatsSchema(ResponseModel):
                 sampled=len(found.lateness_ms),
             ),
             running=found.running,
+            retrying=found.retrying,
             backlog=dict(found.backlog),
             oldest_overdue_seconds=found.oldest_overdue.total_seconds(),
         )

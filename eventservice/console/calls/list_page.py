@@ -17,11 +17,13 @@ from eventservice.console.base.views import ConsoleView, redirect_see_other
 from eventservice.console.calls.export import MAX_EXPORTED_CALLS
 from eventservice.console.calls.list_query import (
     DATE_FIELDS,
+    MAX_WALKED,
     IdNotFound,
     ListQuery,
     PageCursor,
     parse_list_query,
 )
+from eventservice.console.calls.presenters.call_state import RETRYING
 from eventservice.console.calls.presenters.list_row import build_list_rows, parse_call_keys
 from eventservice.console.calls.suggestions import MAX_SUGGESTIONS
 from eventservice.db.bounded_count import MAX_COUNTED, format_capped
@@ -243,14 +245,18 @@ def _build_tenant_offers(query: ListQuery) -> list[dict[str, object]]:
 
 def build_counts_context(query: ListQuery, counts: CallCounts, *, since: datetime) -> dict[str, object]:
     """Return the context of the status chips. `since` is when the page was loaded: later calls count as new."""
-    chosen = query.filter.statuses
+    chosen, retrying = query.filter.statuses, query.filter.retrying
     total = sum(counts.by_status.values())
-    chips = [{"name": "All", "count": total, "is_current": not chosen, "url": query.url(status=None)}]
+    all_url = query.url(status=None, retrying=None)
+    chips = [{"name": "All", "count": total, "is_current": not chosen and not retrying, "url": all_url}]
     for status in Status.values:
         # A click on the only chosen status removes it.
-        url = query.url(status=None if chosen == {status} else status)
+        url = query.url(status=None if chosen == {status} else status, retrying=None)
         count = counts.by_status.get(status, 0)
         chips.append({"name": status, "count": count, "is_current": status in chosen, "url": url})
+        if status == Status.SCHEDULED:
+            url = query.url(status=None, retrying=None if retrying else "1")
+            chips.append({"name": RETRYING, "count": counts.retrying, "is_current": retrying, "url": url})
     favorites = "favorites" in query.parameters
     return {
         "list_query": query,
@@ -287,7 +293,10 @@ def _build_pager_context(query: ListQuery, page: CallListPage, counts: CallCount
         "total": total,
         "previous_url": previous_url,
         "next_url": next_url,
-        "is_beyond_end": query.cursor is not None and not shown,
+        "is_beyond_end": query.cursor is not None and not shown and not page.is_partial,
+        "is_partial": page.is_partial,
+        "max_walked": f"{MAX_WALKED:,}",
+        "searches_newest": query.sort.startswith("-"),
     }
 
 

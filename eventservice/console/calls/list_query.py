@@ -21,6 +21,8 @@ from orchestration.queries.call_lists import CallFilter, CallListPage, Order, Po
 from orchestration.queries.tenants_with_calls import list_tenants_with_calls, list_tenants_with_id
 from orchestration.states import FAVORITE, MAX_TAGS, Status
 
+# How many calls of a tenant a search looks at for one page: a prefix may have only old calls.
+MAX_WALKED = 50_000
 # Each tenant has an index of its own, so a list of several tenants is merged from as many reads.
 MAX_TENANTS = 50
 MAX_TENANTS_NAMED = 20
@@ -100,9 +102,9 @@ class ListQuery:
 
     def fetch_page(self) -> CallListPage:
         if self.cursor is None:
-            return list_calls(self.filters, self.order, self.limit)
+            return list_calls(self.filters, self.order, self.limit, max_walked=MAX_WALKED)
         edge = {"before" if self.cursor.backward else "after": self.cursor.position}
-        return list_calls(self.filters, self.order, self.limit, **edge)
+        return list_calls(self.filters, self.order, self.limit, max_walked=MAX_WALKED, **edge)
 
     # --- URLs -----------------------------------------------------------------------------------------------------
 
@@ -204,6 +206,7 @@ def _parse_filter(query: Query) -> CallFilter:
     return CallFilter(
         NO_TENANT,
         statuses=query.choices("status", Status.values),
+        retrying=query.choice("retrying", ("0", "1"), "0") == "1",
         tags=tags,
         name=name,
         name_prefix=name_prefix,

@@ -12,6 +12,7 @@ from orchestration.states import Status
 
 # The largest page that the API returns.
 MAX_PAGE_SIZE = 200
+FILTERS = ("status", "retrying", "tag", "host", "name", "sort")
 COLUMNS = ("id", "name", "status", "due", "attempts", "outcome", "tags")
 
 
@@ -22,6 +23,12 @@ class Command(ApiCommand):
         super().add_arguments(parser)
         statuses = [status.value for status in Status]
         parser.add_argument("--status", action="append", type=ignore_case(statuses), choices=statuses)
+        parser.add_argument(
+            "--retrying",
+            action="store_const",
+            const="true",
+            help="only calls that wait for another attempt",
+        )
         parser.add_argument("--tag", action="append")
         parser.add_argument("--host")
         parser.add_argument("--name")
@@ -37,7 +44,7 @@ class Command(ApiCommand):
         )
 
     def run(self, client: Client, options: Options) -> None:
-        filters = {name: options[name] for name in ("status", "tag", "host", "name", "sort") if options[name]}
+        filters = {name: options[name] for name in FILTERS if options[name]}
         while True:
             limit = options["limit"]
             calls = client.list(limit=min(limit, MAX_PAGE_SIZE), max_items=limit, **filters)

@@ -28,6 +28,7 @@ from eventservice.kernel.findings import Finding, Severity, check
 from eventservice.kernel.secrets import Undecipherable, decrypt, encrypt
 from eventservice.management.terminal import Terminal
 from eventservice.operators.health import (
+    check_retrying_calls,
     check_shard_sizes,
     check_starting,
     check_webhook_endpoints,
@@ -239,6 +240,7 @@ def check_running_system() -> list[Finding]:
     return [
         *diagnose(cluster, read_live_counts(None, now), get_outbox_status()),
         check_shard_sizes(get_shard_sizes()),
+        *check_retrying_calls(None, now),
         *check_webhook_endpoints(None, now),
     ]
 

@@ -1,0 +1,65 @@
+"""A failing host is named with its port, unless that is the default one, and with the error of its latest calls."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from html import unescape
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from eventservice.operators.health import list_failing_hosts
+from eventservice.tenants.models import Tenant
+from orchestration.statistics.rollup import roll_up
+from tests.conftest import NOON
+from tests.factories import ServiceCallFactory
+
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
+
+DNS = {"errorMeta": {"kind": "Dns", "message": "no such host", "details": {}}}
+
+
+def fail_calls(tenant: Tenant, url: str, host: str, count: int = 4, **columns: Any) -> None:
+    at = NOON - timedelta(minutes=5)
+    spec: dict[str, Any] = {"method": "GET", "url": url, "headers": {}, "body": None}
+    given = {"due_at": at, "submitted_at": at, "outcome_meta": DNS, "request_spec": spec, **columns}
+    for _ in range(count):
+        ServiceCallFactory(tenant_id=tenant.pk, status="Failed", host=host, **given)
+
+
+@pytest.mark.parametrize(
+    ("url", "host", "shown"),
+    [
+        ("https://down.test/in", "down.test", "down.test"),
+        ("https://down.test:443/in", "down.test", "down.test"),
+        ("http://down.test:8443/in?key=hush", "down.test", "down.test:8443"),
+        ("http://127.0.0.1:3000/", "127.0.0.1", "127.0.0.1:3000"),
+        ("http://[2001:db8::1]:8080/", "2001:db8::1", "[2001:db8::1]:8080"),
+    ],
+)
+def test_it_is_named_as_it_is_called(viewer: Client, tenant: Tenant, url: str, host: str, shown: str) -> None:
+    fail_calls(tenant, url, host)
+    roll_up(60)
+    page = unescape(viewer.get("/").content.decode())
+    assert f"{shown} is failing for acme." in page
+    assert "The most frequent error: DNS lookup failed." in page
+    assert "hush" not in page
+
+
+def test_each_port_that_failed_is_named(tenant: Tenant) -> None:
+    fail_calls(tenant, "https://down.test/", "down.test", 3)
+    fail_calls(tenant, "http://down.test:81/", "down.test", 2)
+    roll_up(60)
+    (finding,) = list_failing_hosts(None, NOON)
+    assert finding.text == "down.test, down.test:81 is failing for acme."
+    assert finding.host == "down.test"
+
+
+def test_only_the_host_is_named_if_its_calls_have_been_deleted(tenant: Tenant) -> None:
+    fail_calls(tenant, "http://down.test:81/", "down.test")
+    roll_up(60)
+    ServiceCallFactory._meta.model.across_tenants.all().delete()
+    (finding,) = list_failing_hosts(None, NOON)
+    assert finding.text == "down.test is failing for acme."
+    assert "error" not in finding.remedy
