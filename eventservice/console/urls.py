@@ -86,6 +86,12 @@ urlpatterns = [
     path(
         f"{ENDPOINT}/deliveries/<uuid:delivery_id>/", webhooks.DeliveryDetailsPage.as_view(), name="delivery"
     ),
+    path(
+        f"{ENDPOINT}/deliveries/<uuid:delivery_id>/retry/",
+        webhooks.RetryDelivery.as_view(),
+        name="delivery-retry",
+    ),
+    path(f"{ENDPOINT}/retry/", webhooks.RetryDeliveries.as_view(), name="endpoint-retry"),
     path(f"{ENDPOINT}/test/", webhooks.SendTestEvent.as_view(), name="endpoint-test"),
     path(f"{ENDPOINT}/enable/", webhooks.EnableEndpoint.as_view(), name="endpoint-enable"),
     path(f"{ENDPOINT}/disable/", webhooks.DisableEndpoint.as_view(), name="endpoint-disable"),

@@ -41,9 +41,12 @@ from outbox.publishers.webhook.recovery import (
     find_delivery,
     find_endpoint_failure,
     get_endpoint_queue,
+    is_waiting,
     list_endpoint_deliveries,
     list_endpoint_queues,
+    retry_delivery,
     retry_exhausted_deliveries,
+    retry_pending_deliveries,
 )
 from outbox.queries import find_event_keys
 
@@ -64,6 +67,7 @@ DELIVERY_STATES = {
 }
 MAX_PENDING_COUNTED = 1000
 MAX_RESENT = 1000
+MAX_RETRIED = 10_000
 
 
 class WebhooksPage(ConsoleView):
@@ -76,6 +80,7 @@ class WebhooksPage(ConsoleView):
         found = [] if errors else list_endpoint_queues(tenant_id, PAGE_SIZE + 1, MAX_PENDING_COUNTED)
         names = find_tenant_names([queue.endpoint.tenant_id for queue in found])
         context = {
+            "now": db_now(),
             "errors": errors,
             "rows": [
                 (queue, names.get(queue.endpoint.tenant_id, ""), mask_url(queue.endpoint.url))
@@ -131,9 +136,12 @@ class DeliveryDetailsPage(ConsoleView):
         if delivery is None:
             raise NotFound("webhook delivery")
         keys = find_event_keys(tenant_id, delivery.aggregate_id, [delivery.event_id])
+        now = db_now()
         context = {
-            "now": db_now(),
+            "now": now,
             "endpoint": endpoint,
+            "may_retry": is_waiting(delivery, now),
+            "may_resend": delivery.state == DeliveryState.EXHAUSTED,
             "url": mask_url(endpoint.url),
             "row": _build_delivery_row(delivery),
             "event_key": keys.get(delivery.event_id),
@@ -287,6 +295,47 @@ class SendTestEvent(ConsoleView):
         endpoint = _get_endpoint(tenant_id, endpoint_id)
         delivery_id = _act(self, "endpoint-test", endpoint, lambda: send_test_event(tenant_id, endpoint_id))
         self.report_success("Test event queued. Its delivery and the response appear below.")
+        return self.redirect_to("console:delivery", tenant_id, endpoint_id, delivery_id)
+
+
+class RetryDeliveries(ConsoleView):
+    """Makes the deliveries due that wait for another attempt: the receiver works again."""
+
+    nav = "webhooks"
+
+    def post(self, request: HttpRequest, tenant_id: uuid.UUID, endpoint_id: uuid.UUID) -> HttpResponse:
+        endpoint = _get_endpoint(tenant_id, endpoint_id)
+        count = self.run_audited(
+            "endpoint-retry",
+            lambda: retry_pending_deliveries(tenant_id, endpoint_id, MAX_RETRIED),
+            changed=bool,
+            tenant_id=tenant_id,
+            subject=endpoint_id,
+            url=mask_url(endpoint.url),
+        )
+        if count:
+            self.report_success(f"{count:,} {'delivery is' if count == 1 else 'deliveries are'} due now.")
+        else:
+            self.report_success("No delivery waits for more than a minute: nothing to retry.")
+        return self.redirect_back(_link_to_endpoint(endpoint))
+
+
+class RetryDelivery(ConsoleView):
+    nav = "webhooks"
+
+    def post(
+        self, request: HttpRequest, tenant_id: uuid.UUID, endpoint_id: uuid.UUID, delivery_id: uuid.UUID
+    ) -> HttpResponse:
+        endpoint = _get_endpoint(tenant_id, endpoint_id)
+        self.run_audited(
+            "endpoint-retry",
+            lambda: retry_delivery(tenant_id, endpoint_id, delivery_id),
+            tenant_id=tenant_id,
+            subject=endpoint_id,
+            url=mask_url(endpoint.url),
+            delivery=str(delivery_id),
+        )
+        self.report_success("The delivery is due now. Its response appears below.")
         return self.redirect_to("console:delivery", tenant_id, endpoint_id, delivery_id)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import getpass
+import os
 import uuid
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -13,6 +15,20 @@ from eventservice.db.now import db_now
 from eventservice.operators.models import OperatorAction
 
 R = TypeVar("R")
+
+
+class CommandLine:
+    """Whoever runs a management command, as the audit log names them: by the account of the operating system."""
+
+    def get_username(self) -> str:
+        return f"manage.py ({_find_account()})"[:150]
+
+
+def _find_account() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container may run under a number that has no account
+        return str(os.getuid())
 
 
 @retry_on_deadlock

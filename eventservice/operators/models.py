@@ -7,11 +7,11 @@ from eventservice.kernel.tenancy import TenantScopedModel
 
 
 class OperatorAction(TenantScopedModel):
-    """One action of an operator, in the console or through the API. Rows are only ever added."""
+    """One action of an operator, in the console, through the API or by a command. Rows are only ever added."""
 
     id = models.BigAutoField(primary_key=True)
     at = models.DateTimeField()
-    # A user name, or `key:` and a key's id: the log outlives the user.
+    # A user name, `key:` and a key's id, or `manage.py` and an account of the system: the log outlives the user.
     user = models.CharField(max_length=150)
     action = models.CharField(max_length=40)
     # Null when the action does not concern a single tenant.

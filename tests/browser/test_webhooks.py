@@ -1,11 +1,12 @@
-"""An endpoint is created, tried with a test event, and deleted with its deliveries, in the console alone."""
+"""An endpoint is created, tried with a test event, retried, and deleted with its deliveries, in the console alone."""
 
 from __future__ import annotations
 
 import re
+from datetime import date, timedelta
 from pathlib import Path
 
-from playwright.sync_api import expect
+from playwright.sync_api import Page, expect
 
 from tests.browser.chromium import PHONE
 from tests.browser.conftest import Desk, confirm
@@ -49,3 +50,55 @@ def test_from_a_new_endpoint_to_a_delivered_test_event_and_its_end(desk: Desk, s
     expect(page.get_by_role("heading", level=1)).to_have_text("Webhooks")
     expect(page.locator("main")).to_contain_text("deleted")
     expect(page.locator("table.list")).to_have_count(0)
+
+
+def wait_for_attempts(page: Page, count: int) -> None:
+    expect(page.locator("#delivery")).to_contain_text(f"{count} of at most", timeout=25_000)
+
+
+def test_a_failing_endpoint_is_named_in_the_list_and_retried_at_once(desk: Desk, system: System) -> None:
+    page = desk.sit("ada")
+    url = f"{system.target}/status/503?of=a-failing-endpoint"
+    page.goto("/webhooks/new/")
+    page.get_by_label("Tenant").select_option("demo")
+    page.get_by_label("URL").fill(url)
+    page.get_by_role("button", name="Create").click()
+    page.get_by_role("button", name="Send test event").click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("WebhookTest")
+    delivery = page.url
+    wait_for_attempts(page, 2)
+    # It now waits for a random time, later for hours.
+    event_id = delivery.rstrip("/").rpartition("/")[2].replace("-", "")
+    where = "replace(delivery_id, '-', '') = ? AND state = 'Pending'"
+    ((due,),) = system.execute(f"SELECT next_attempt_at FROM webhook_deliveries WHERE {where}", event_id)
+    tomorrow = (date.fromisoformat(due[:10]) + timedelta(days=1)).isoformat() + due[10:]
+    system.execute(f"UPDATE webhook_deliveries SET next_attempt_at = ? WHERE {where}", tomorrow, event_id)
+
+    page.goto("/webhooks/")
+    row = page.locator("table.list tbody tr").filter(has_text="/status/503")
+    expect(row).to_contain_text("failing")
+    expect(row).to_contain_text("HTTP 503")
+    for width in (PHONE["width"], 1280):
+        page.set_viewport_size({"width": width, "height": 900})
+        assert page.evaluate(CUT) == []
+        assert not page.evaluate(CONTRAST)
+    row.get_by_role("link").first.click()
+    expect(page.locator(".head .pill")).to_have_text("failing")
+    page.get_by_role("button", name="Retry now").click()
+    expect(page.get_by_role("status").filter(has_text="due now")).to_be_visible()
+    page.goto(delivery)
+    wait_for_attempts(page, 3)
+    page.locator("#delivery .head").get_by_role("link").last.click()
+    page.get_by_role("link", name="Delete…").or_(page.get_by_role("button", name="Delete…")).click()
+    confirm(page.get_by_role("dialog").locator("form"))
+    expect(page.get_by_role("heading", level=1)).to_have_text("Webhooks")
+
+
+def test_a_refused_endpoint_is_told_why(desk: Desk) -> None:
+    page = desk.sit("ada")
+    page.goto("/webhooks/new/")
+    page.get_by_label("Tenant").select_option("demo")
+    page.get_by_label("URL").fill("http://169.254.169.254/latest")
+    page.get_by_role("button", name="Create").click()
+    expect(page.locator(".field .wrong")).to_contain_text("link-local")
+    expect(page.get_by_label("URL")).to_have_value("http://169.254.169.254/latest")

@@ -12,6 +12,7 @@ from django.core.management import CommandError, call_command
 
 from eventservice.kernel.ids import new_id
 from eventservice.kernel.secrets import decrypt
+from eventservice.operators.models import OperatorAction
 from eventservice.tenants.directory import update_tenant
 from eventservice.tenants.models import Tenant
 from outbox.models import WebhookEndpoint
@@ -122,12 +123,25 @@ def test_endpoints_are_listed_by_tenant_without_query_strings(tenant: Tenant, in
     assert "acme" in run_webhook("list")
 
 
-@pytest.mark.parametrize("action", ["enable", "disable", "remove"])
+@pytest.mark.parametrize("action", ["enable", "disable", "remove", "retry"])
 def test_an_unknown_endpoint_is_refused(action: str) -> None:
     with pytest.raises(CommandError, match="No such webhook endpoint"):
         run_webhook(action, str(UUID(int=7)))
     with pytest.raises(CommandError, match="is not an endpoint id"):
         run_webhook(action, "nonsense")
+
+
+def test_every_change_is_in_the_audit_log(tenant: Tenant) -> None:
+    one = add_endpoint(url=f"{URL}?token=hush")["endpointId"]
+    for action in ("disable", "enable", "remove"):
+        run_webhook(action, one)
+    run_webhook("list")
+    entries = OperatorAction.across_tenants.order_by("id")
+    assert [(entry.action, entry.subject, entry.tenant_id) for entry in entries] == [
+        (f"endpoint-{action}", one, tenant.tenant_id) for action in ("create", "disable", "enable", "delete")
+    ]
+    assert all(entry.user.startswith("manage.py (") for entry in entries)
+    assert "hush" not in str([entry.detail for entry in entries])
 
 
 def test_an_unknown_tenant_is_refused() -> None:

@@ -1,26 +1,40 @@
 from __future__ import annotations
 
 from argparse import ArgumentTypeError
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 from uuid import UUID
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from eventservice.api.formats import format_instant
 from eventservice.kernel.errors import DomainError
+from eventservice.kernel.ids import new_id
 from eventservice.management.commands.tenant import get_tenant_argument
 from eventservice.management.terminal import Terminal, ignore_case, parse_document
+from eventservice.operators.audit_log import CommandLine, run_audited
 from eventservice.tenants.directory import find_tenant_names
 from execution.redaction import mask_url
 from orchestration.events import EventType
+from outbox.models import WebhookEndpoint
 from outbox.publishers.webhook.endpoints import (
     create_endpoint,
     delete_endpoint,
     get_endpoint,
     set_endpoint_active,
+    update_endpoint,
 )
-from outbox.publishers.webhook.recovery import EndpointQueue, list_endpoint_queues
+from outbox.publishers.webhook.recovery import (
+    EndpointQueue,
+    list_endpoint_queues,
+    retry_pending_deliveries,
+)
+
+R = TypeVar("R")
 
 MAX_ENDPOINTS = 10_000
 MAX_COUNT = 1000
+MAX_RETRIED = 10_000
 
 
 class Command(BaseCommand):
@@ -45,6 +59,7 @@ class Command(BaseCommand):
         for name, help_text in (
             ("enable", "enable an endpoint"),
             ("disable", "disable an endpoint; its pending deliveries wait"),
+            ("retry", "send now what waits for another attempt, because the receiver works again"),
             ("remove", "delete an endpoint with its deliveries"),
         ):
             actions.add_parser(name, help=help_text).add_argument("id", type=_parse_endpoint_id)
@@ -67,7 +82,16 @@ class Command(BaseCommand):
         )
         if error := find_host_error(tenant_id, asked.url):
             raise CommandError(f"The URL {error}.")
-        endpoint, secret = create_endpoint(tenant_id, asked.url, asked.distinct_types)
+        endpoint_id = new_id()
+        endpoint, secret = run_audited(
+            CommandLine(),
+            "endpoint-create",
+            lambda: create_endpoint(tenant_id, asked.url, asked.distinct_types, endpoint_id=endpoint_id),
+            tenant_id=tenant_id,
+            subject=endpoint_id,
+            url=mask_url(asked.url),
+            events=asked.distinct_types,
+        )
         if self.terminal.as_json:
             self.terminal.json({"endpointId": str(endpoint.endpoint_id), "url": asked.url, "secret": secret})
         else:
@@ -82,25 +106,42 @@ class Command(BaseCommand):
         if self.terminal.as_json:
             self.terminal.json(rows)
         else:
-            columns = ("id", "tenant", "url", "events", "active", "disabled reason", "pending", "given up")
             self.terminal.table(
-                columns,
-                [[*row.values()] for row in rows],
+                ("id", "state", "pending", "given up", "url", "tenant", "events", "reason"),
+                [_to_cells(row) for row in rows],
                 empty="No webhook endpoints. Create one with `manage.py webhook add --tenant NAME URL`.",
-                cut=("url", "events", "disabled reason"),
+                cut=("url", "events", "reason"),
             )
 
     def _enable(self, *, id: UUID, **options: object) -> None:
-        set_endpoint_active(*get_endpoint(id).pk, active=True)
+        endpoint = get_endpoint(id)
+        _act("endpoint-enable", endpoint, lambda: set_endpoint_active(*endpoint.pk, active=True))
         self.stdout.write("Endpoint enabled.")
 
     def _disable(self, *, id: UUID, **options: object) -> None:
-        set_endpoint_active(*get_endpoint(id).pk, active=False)
+        endpoint = get_endpoint(id)
+        _act("endpoint-disable", endpoint, lambda: set_endpoint_active(*endpoint.pk, active=False))
         self.stdout.write("Endpoint disabled.")
 
+    def _retry(self, *, id: UUID, **options: object) -> None:
+        endpoint = get_endpoint(id)
+        tenant_id = endpoint.tenant_id
+        count = _act("endpoint-retry", endpoint, lambda: retry_pending_deliveries(tenant_id, id, MAX_RETRIED))
+        self.stdout.write(f"{count} {'delivery is' if count == 1 else 'deliveries are'} due now.")
+
     def _remove(self, *, id: UUID, **options: object) -> None:
-        delete_endpoint(*get_endpoint(id).pk)
+        endpoint = get_endpoint(id)
+        # Recorded first, in a short transaction: there may be many deliveries to delete.
+        _act("endpoint-delete", endpoint, lambda: update_endpoint(*endpoint.pk, active=False))
+        delete_endpoint(*endpoint.pk)
         self.stdout.write("Endpoint removed.")
+
+
+def _act(action: str, endpoint: WebhookEndpoint, command: Callable[[], R]) -> R:
+    tenant_id, endpoint_id = endpoint.pk
+    return run_audited(
+        CommandLine(), action, command, tenant_id=tenant_id, subject=endpoint_id, url=mask_url(endpoint.url)
+    )
 
 
 def _parse_endpoint_id(text: str) -> UUID:
@@ -122,4 +163,17 @@ def _to_row(queue: EndpointQueue, tenant: str) -> dict[str, object]:
         # One more than MAX_COUNT stands for any larger number.
         "pending": queue.pending,
         "exhausted": queue.exhausted,
+        "failingSince": format_instant(queue.failure.since) if queue.failure else None,
+        "lastError": queue.failure.reason if queue.failure else None,
     }
+
+
+def _to_cells(row: Mapping[str, Any]) -> list[object]:
+    state = "disabled" if not row["active"] else "failing" if row["failingSince"] else "active"
+    pending = f"{MAX_COUNT}+" if row["pending"] > MAX_COUNT else row["pending"]
+    reason = (
+        f"since {row['failingSince']}: {row['lastError']}" if state == "failing" else row["disabledReason"]
+    )
+    return [
+        row["endpointId"], state, pending, row["exhausted"], row["url"], row["tenant"], row["eventTypes"] or "all", reason,
+    ]  # fmt: skip

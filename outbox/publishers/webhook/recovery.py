@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
@@ -10,8 +11,10 @@ from django.db import transaction
 from django.db.models import Count, QuerySet, Subquery
 
 from eventservice.db.now import db_now
+from eventservice.kernel.errors import Conflict, NotFound
 from outbox.models import DeliveryState, WebhookDelivery, WebhookEndpoint
 from outbox.publishers.webhook.delivery_queue import (
+    DELIVERY_LEASE,
     filter_pending,
     filter_pending_of_outer_endpoint,
     lock_endpoint,
@@ -25,15 +28,19 @@ MAX_SCANNED = 10_000
 MIN_FAILED_ATTEMPTS = 2
 # The oldest delivery that fails is looked for among this many, those whose next attempt is the latest.
 MAX_SAMPLED = 100
+# So many deliveries are made due by one statement.
+MAX_MADE_DUE = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class EndpointQueue:
-    """An endpoint with its deliveries. `exhausted` counts only those among the latest of all endpoints."""
+    """An endpoint with its deliveries. `exhausted` counts only those among the latest of all endpoints. `failure` is None
+    unless its deliveries keep failing."""
 
     endpoint: WebhookEndpoint
     pending: int
     exhausted: int
+    failure: EndpointFailure | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,34 +106,43 @@ def list_endpoint_queues(tenant_id: UUID | None, limit: int, max_counted: int) -
     else:
         endpoints = WebhookEndpoint.objects.for_tenant(tenant_id)
     exhausted = _count_recently_exhausted()
+    newest = endpoints.annotate(latest_attempts=_select_latest_attempts()).order_by(
+        "-created_at", "endpoint_id"
+    )
     return [
         EndpointQueue(
             endpoint,
             pending=filter_pending(endpoint)[: max_counted + 1].count(),
             exhausted=exhausted.get(endpoint.pk, 0),
+            failure=find_endpoint_failure(endpoint, max_counted)
+            if (endpoint.latest_attempts or 0) >= MIN_FAILED_ATTEMPTS
+            else None,
         )
-        for endpoint in endpoints.order_by("-created_at", "endpoint_id")[:limit]
+        for endpoint in newest[:limit]
     ]
 
 
 def list_failing_endpoints(tenant_id: UUID | None, limit: int, max_counted: int) -> list[EndpointFailure]:
-    """Return active endpoints whose deliveries keep failing, of one tenant or of all.
-
-    Of each endpoint only the delivery whose next attempt is the latest is looked at, which the index gives: what has failed
-    waits longer than what is new.
-    """
+    """Return active endpoints whose deliveries keep failing, of one tenant or of all."""
     if tenant_id is None:
         endpoints = WebhookEndpoint.across_tenants.filter(active=True)
     else:
         endpoints = WebhookEndpoint.objects.for_tenant(tenant_id).filter(active=True)
-    waiting = filter_pending_of_outer_endpoint().filter(next_attempt_at__isnull=False)
-    attempts = Subquery(waiting.order_by("-next_attempt_at").values("attempts")[:1])
-    suspects = endpoints.annotate(latest_attempts=attempts).filter(latest_attempts__gte=MIN_FAILED_ATTEMPTS)
+    suspects = endpoints.annotate(latest_attempts=_select_latest_attempts()).filter(
+        latest_attempts__gte=MIN_FAILED_ATTEMPTS
+    )
     found = (
         find_endpoint_failure(endpoint, max_counted)
         for endpoint in suspects.order_by("created_at", "endpoint_id")[:limit]
     )
     return [failure for failure in found if failure]
+
+
+def _select_latest_attempts() -> Subquery:
+    """Select the attempts of the delivery whose next attempt is the latest, which the index gives: what has failed waits
+    longer than what is new."""
+    waiting = filter_pending_of_outer_endpoint().filter(next_attempt_at__isnull=False)
+    return Subquery(waiting.order_by("-next_attempt_at").values("attempts")[:1])
 
 
 def find_endpoint_failure(endpoint: WebhookEndpoint, max_counted: int) -> EndpointFailure | None:
@@ -160,11 +176,77 @@ def retry_exhausted_deliveries(tenant_id: UUID, endpoint_id: UUID, limit: int) -
     found = found[:limit]
     deliveries = WebhookDelivery.objects.for_tenant(tenant_id)
     retried = deliveries.filter(delivery_id__in=[delivery_id for delivery_id, _ in found])
-    count = retried.filter(state=DeliveryState.EXHAUSTED).update(
-        state=DeliveryState.PENDING, attempts=0, finished_at=None, next_attempt_at=None
-    )
+    count = _revive(retried)
     _resume_aggregates(endpoint, {aggregate_id for _, aggregate_id in found})
     return count
+
+
+@transaction.atomic
+def retry_pending_deliveries(tenant_id: UUID, endpoint_id: UUID, limit: int) -> int:
+    """Make the deliveries due now that wait for another attempt, those with the earliest attempt first. Return how many.
+
+    What is due within DELIVERY_LEASE is left alone: it may be on its way. Raise NotFound, or Conflict if the endpoint is
+    disabled.
+    """
+    endpoint = _get_active_endpoint(tenant_id, endpoint_id)
+    now = db_now()
+    waiting = filter_pending(endpoint).filter(next_attempt_at__gt=now + DELIVERY_LEASE)
+    ids = list(waiting.order_by("next_attempt_at").values_list("delivery_id", flat=True)[:limit])
+    return sum(
+        _make_due(tenant_id, ids[start : start + MAX_MADE_DUE], now)
+        for start in range(0, len(ids), MAX_MADE_DUE)
+    )
+
+
+@transaction.atomic
+def retry_delivery(tenant_id: UUID, endpoint_id: UUID, delivery_id: UUID) -> None:
+    """Make one delivery due now: one that waits for another attempt, or one that was given up.
+
+    Raise NotFound, or Conflict if that is not its state or the endpoint is disabled.
+    """
+    endpoint = _get_active_endpoint(tenant_id, endpoint_id)
+    lock_endpoint(endpoint)
+    delivery = find_delivery(endpoint, delivery_id)
+    if delivery is None:
+        raise NotFound("webhook delivery")
+    if delivery.state == DeliveryState.DELIVERED:
+        raise Conflict("wrong_state", "This delivery has arrived: there is nothing to retry.")
+    if delivery.state == DeliveryState.EXHAUSTED:
+        _revive(WebhookDelivery.objects.for_tenant(tenant_id).filter(delivery_id=delivery_id))
+        _resume_aggregates(endpoint, {delivery.aggregate_id})
+    elif delivery.next_attempt_at is None:
+        raise Conflict("wrong_state", "It waits for an earlier event of its call. Retry that delivery.")
+    elif not _make_due(tenant_id, [delivery_id], db_now()):
+        raise Conflict("wrong_state", "It is being sent, or is due within a minute.")
+
+
+def _get_active_endpoint(tenant_id: UUID, endpoint_id: UUID) -> WebhookEndpoint:
+    endpoint = find_endpoint(tenant_id, endpoint_id)
+    if endpoint is None:
+        raise NotFound("webhook endpoint")
+    if not endpoint.active:
+        raise Conflict("wrong_state", "This endpoint is disabled. Enable it first.")
+    return endpoint
+
+
+def is_waiting(delivery: WebhookDelivery, now: datetime) -> bool:
+    """Return whether a delivery waits for its next attempt, and is surely not on its way."""
+    at = delivery.next_attempt_at
+    return delivery.state == DeliveryState.PENDING and at is not None and at > now + DELIVERY_LEASE
+
+
+def _make_due(tenant_id: UUID, ids: Sequence[UUID], now: datetime) -> int:
+    """Make deliveries due, except those that may be on their way. Nobody claims the others before they are due."""
+    deliveries = WebhookDelivery.objects.for_tenant(tenant_id).filter(delivery_id__in=ids)
+    waiting = deliveries.filter(state=DeliveryState.PENDING, next_attempt_at__gt=now + DELIVERY_LEASE)
+    return waiting.update(next_attempt_at=now)
+
+
+def _revive(deliveries: QuerySet[WebhookDelivery]) -> int:
+    """Make exhausted deliveries pending again, as if they had never been sent. Return how many."""
+    return deliveries.filter(state=DeliveryState.EXHAUSTED).update(
+        state=DeliveryState.PENDING, attempts=0, finished_at=None, next_attempt_at=None
+    )
 
 
 def _resume_aggregates(endpoint: WebhookEndpoint, aggregates: set[UUID]) -> None:
