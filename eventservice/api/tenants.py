@@ -31,6 +31,7 @@ from eventservice.api.schema.tenants import (
     TenantReceiptSchema,
     TenantSchema,
     TenantSettingsSchema,
+    TenantUsageSchema,
     build_name_conflict,
 )
 from eventservice.api.views import ApiView, build_no_content
@@ -40,6 +41,7 @@ from eventservice.operators.audit_log import record_action
 from eventservice.tenants.directory import create_tenant, declare_namespace, update_tenant
 from eventservice.tenants.keys import create_key, get_key, require_rotatable, revoke_key, rotate_key
 from eventservice.tenants.models import ApiKey, Namespace, Tenant
+from orchestration.statistics.usage import read_usage
 
 MAX_BODY_BYTES = 64 * 1024
 
@@ -148,6 +150,18 @@ class TenantView(AdminView):
             TenantSchema.from_tenant(tenant) if self.may_read else TenantReceiptSchema(tenant_id=tenant_id)
         )
         return Response(shown)
+
+
+class TenantUsageView(AdminView):
+    @describe(
+        "getTenantUsage",
+        TAG,
+        "Get what a tenant uses of its limits: calls in flight, pending calls and stored bytes. The counts may be some "
+        "seconds old.",
+        response=TenantUsageSchema,
+    )
+    def get(self, request: Request, tenant_id: uuid.UUID) -> Response:
+        return Response(TenantUsageSchema.from_usage(read_usage(Tenant.objects.get(pk=tenant_id))))
 
 
 def _list_actions(tenant: Tenant, changes: dict[str, object]) -> dict[str, dict[str, object]]:

@@ -38,6 +38,7 @@ urlpatterns = [
     path(f"{TIMERS}/delete", timers.DeleteTimerView.as_view()),
     path("tenants", tenants.TenantsView.as_view()),
     path(TENANT, tenants.TenantView.as_view()),
+    path(f"{TENANT}/usage", tenants.TenantUsageView.as_view()),
     path(f"{TENANT}/namespaces", tenants.NamespacesView.as_view()),
     path(f"{TENANT}/namespaces/<str:name>", tenants.NamespaceView.as_view()),
     path(f"{TENANT}/api-keys", tenants.ApiKeysView.as_view()),

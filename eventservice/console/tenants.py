@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Self
+from urllib.parse import urlencode
 
 from django.db import IntegrityError
 from django.http import HttpRequest, HttpResponse
+from django.template.defaultfilters import filesizeformat
 from django.urls import reverse
 
 from eventservice.api.problems import FieldError
@@ -27,6 +30,7 @@ from eventservice.db.now import db_now
 from eventservice.kernel.errors import DomainError, NotFound
 from eventservice.kernel.ids import new_id
 from eventservice.kernel.sharding import MAX_SHARDS
+from eventservice.operators.formatting import format_share
 from eventservice.operators.roles import Role
 from eventservice.tenants.directory import (
     create_tenant,
@@ -39,8 +43,12 @@ from eventservice.tenants.directory import (
 from eventservice.tenants.keys import count_usable_keys, list_keys_with_state
 from eventservice.tenants.models import DEFAULT_SHARDS, NamespaceSize, Tenant
 from orchestration.queries.calls import count_pending
+from orchestration.states import Status
+from orchestration.statistics.usage import MAX_COUNTED_CALLS, read_usage
 
 PAGE_SIZE = 25
+# The share of a limit from which its use is shown as a warning.
+HIGH_USAGE = 0.9
 # The columns that the form of the limits changes.
 SETTINGS = [
     "max_in_flight", "max_pending", "requests_per_minute", "bytes_per_minute", "max_stored_bytes", "allowed_hosts",
@@ -153,7 +161,7 @@ class TenantPage(ConsoleView):
             # A form that is sent again after a mistake still refers to what it showed first.
             "edit_token": compute_edit_token(tenant, SETTINGS) if edit_token is None else edit_token,
             "outdated": outdated,
-            "pending": count_pending(tenant.tenant_id, MAX_COUNTED + 1),
+            "usage": _build_usage_rows(tenant),
             "namespaces": list_namespaces(tenant.tenant_id),
             "max_shards": MAX_SHARDS,
             "sizes": NamespaceSize,
@@ -167,6 +175,49 @@ class TenantPage(ConsoleView):
 
     def get(self, request: HttpRequest, tenant_id: uuid.UUID) -> HttpResponse:
         return self.show_tenant(get_tenant(tenant_id))
+
+
+@dataclass(frozen=True, slots=True)
+class UsageRow:
+    """What a tenant uses of a limit, in numbers and as a bar."""
+
+    name: str
+    used: int
+    limit: int
+    used_text: str
+    limit_text: str
+    href: str = ""
+
+    @property
+    def high(self) -> int:
+        """The number from which the bar is colored."""
+        return int(HIGH_USAGE * self.limit)
+
+    @property
+    def share(self) -> str:
+        return format_share(self.used / self.limit) if self.limit else ""
+
+    @property
+    def is_high(self) -> bool:
+        return self.used >= self.high
+
+
+def _build_usage_rows(tenant: Tenant) -> list[UsageRow]:
+    usage = read_usage(tenant)
+    rows = []
+    for name, status, used, limit in (
+        ("In flight", Status.RUNNING, usage.in_flight, tenant.max_in_flight),
+        ("Pending", Status.SCHEDULED, usage.pending, tenant.max_pending),
+    ):
+        more = used > MAX_COUNTED_CALLS
+        text = f"more than {MAX_COUNTED_CALLS:,}" if more else f"{used:,}"
+        query = urlencode({"tenant": str(tenant.tenant_id), "status": status.value})
+        rows.append(UsageRow(name, used, limit, text, f"{limit:,}", f"{reverse('console:calls')}?{query}"))
+    stored, max_stored = usage.stored_bytes, tenant.max_stored_bytes
+    return [
+        *rows,
+        UsageRow("Stored", stored, max_stored, filesizeformat(stored), filesizeformat(max_stored)),
+    ]
 
 
 class TenantDetailsPage(TenantPage):

@@ -102,7 +102,7 @@ def _use_the_rest(url: str, acme: Api, session: Recorder) -> None:
     key = ask("POST", f"{acme.root}/api-keys", {"scopes": ["read"]})["keyId"]
     ask("POST", f"{acme.root}/api-keys/{key}/rotate", {})
     ask("POST", f"{acme.root}/api-keys/{key}/revoke")
-    for path in ("", "/namespaces", "/namespaces/blue", "/api-keys"):
+    for path in ("", "/usage", "/namespaces", "/namespaces/blue", "/api-keys"):
         ask("GET", acme.root + path)
     for path in ("tenants", "shards", "nodes", "openapi.json", "docs"):
         ask("GET", f"/api/v1/{path}")

@@ -13,6 +13,7 @@ from eventservice.tenants.directory import update_tenant
 from eventservice.tenants.models import ApiKey, Tenant
 from execution.redaction import MASK
 from tests.api.conftest import SPEC, Api, create_api, get_errors
+from tests.factories import ServiceCallFactory
 
 pytestmark = pytest.mark.django_db
 
@@ -26,6 +27,21 @@ def test_a_new_tenant_can_be_used_at_once(operator: Api) -> None:
     fresh = Api(Tenant.objects.get(name="fresh"), operator.key)
     assert fresh.get("/namespaces").json()["items"][0]["name"] == "default"
     assert fresh.submit()["tenantId"] == tenant["tenantId"]
+
+
+def test_a_tenant_sees_what_it_uses_of_its_limits(acme: Api, intruder: Api, operator: Api) -> None:
+    update_tenant(acme.tenant.tenant_id, max_pending=7)
+    Tenant.objects.filter(pk=acme.tenant.tenant_id).update(stored_bytes=4096)
+    for status in ("Scheduled", "Scheduled", "Running", "Succeeded"):
+        ServiceCallFactory(tenant_id=acme.tenant.tenant_id, status=status)
+    expected = {
+        "inFlight": 1, "maxInFlight": 1000, "pending": 2, "maxPending": 7, "storedBytes": 4096,
+        "maxStoredBytes": 100_000_000_000,
+    }  # fmt: skip
+    for api in (acme, operator):
+        assert api.get("/usage").json() == expected
+    assert intruder.get("/usage").json()["pending"] == 0
+    assert intruder.get(f"{acme.root}/usage").status_code == 404
 
 
 def test_two_tenants_cannot_have_the_same_name(operator: Api) -> None:

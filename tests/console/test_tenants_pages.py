@@ -81,6 +81,22 @@ def test_tenants_are_listed_with_their_pending_calls_and_keys(
     assert rows == {"acme": (2, 1), "intruder": (0, 0)}
 
 
+def test_the_page_of_a_tenant_shows_what_it_uses_beside_its_limits(viewer: Client, tenant: Tenant) -> None:
+    update_tenant(tenant.pk, max_pending=3, max_in_flight=20)
+    Tenant.objects.filter(pk=tenant.pk).update(stored_bytes=5_000_000, max_stored_bytes=50_000_000)
+    for status in ("Scheduled", "Scheduled", "Scheduled", "Running"):
+        ServiceCallFactory(tenant_id=tenant.tenant_id, status=status)
+    response = viewer.get(build_url(tenant))
+    rows = {row.name: row for row in response.context["usage"]}
+    assert [(row.used, row.limit, row.share) for row in rows.values()] == [
+        (1, 20, "5 %"), (3, 3, "100 %"), (5_000_000, 50_000_000, "10 %"),
+    ]  # fmt: skip
+    assert [row.is_high for row in rows.values()] == [False, True, False]
+    page = " ".join(response.content.decode().split())
+    assert f'<a href="/calls/?tenant={tenant.pk}&amp;status=Running">1</a> of 20' in page
+    assert "of 47.7 MB" in page
+
+
 def test_the_list_has_pages_in_order_of_name(viewer: Client) -> None:
     for number in range(30):
         TenantFactory(name=f"t{number:02}")

@@ -44,6 +44,7 @@ from eventservice.tenants.models import (
 )
 from execution.redaction import ALL_HEADERS
 from execution.url_rules import BadUrl, is_header_name, parse_host
+from orchestration.statistics.usage import TenantUsage
 
 MAX_LISTED = 200
 MAX_KEY_NAME_LENGTH = 100
@@ -247,6 +248,28 @@ class TenantSchema(ResponseModel):
             allowed_hosts=tenant.allowed_hosts,
             secret_headers=tenant.secret_headers,
             signs=bool(tenant.signing_secret),
+        )
+
+
+class TenantUsageSchema(ResponseModel):
+    """What a tenant uses of its limits. Calls are counted up to a million."""
+
+    in_flight: int = Field(description="Calls with a running attempt.")
+    max_in_flight: int
+    pending: int = Field(description="Scheduled calls.")
+    max_pending: int
+    stored_bytes: int = Field(description="About how many bytes are stored, as last measured.")
+    max_stored_bytes: int
+
+    @classmethod
+    def from_usage(cls, usage: TenantUsage) -> TenantUsageSchema:
+        return cls(
+            in_flight=usage.in_flight,
+            max_in_flight=usage.tenant.max_in_flight,
+            pending=usage.pending,
+            max_pending=usage.tenant.max_pending,
+            stored_bytes=usage.stored_bytes,
+            max_stored_bytes=usage.tenant.max_stored_bytes,
         )
 
 

@@ -12,6 +12,7 @@ from eventservice.kernel.errors import DomainError
 from eventservice.management.terminal import Terminal, parse_document
 from eventservice.tenants.directory import create_tenant, declare_namespace, update_tenant
 from eventservice.tenants.models import Namespace, NamespaceSize, Tenant
+from orchestration.statistics.usage import read_usage
 
 # The limits of a tenant, by their names in the API.
 LIMITS = {
@@ -24,7 +25,10 @@ LIMITS = {
 
 
 class Command(BaseCommand):
-    help = "Manage tenants directly in the database: list or create tenants, show or change limits, and create namespaces."
+    help = (
+        "Manage tenants directly in the database: list or create tenants, show or change limits with what is in use, and "
+        "create namespaces."
+    )
 
     def add_arguments(self, parser: CommandParser) -> None:
         actions = parser.add_subparsers(dest="action", required=True)
@@ -107,11 +111,16 @@ def _change_limits(*, tenant: str, **options: Any) -> Tenant:
 
 def _show_limits(terminal: Terminal, tenant: Tenant) -> None:
     values = {name: getattr(tenant, column) for name, column in LIMITS.items()}
-    values["storedBytes"] = tenant.stored_bytes
+    usage = read_usage(tenant)
+    used = {"maxInFlight": usage.in_flight, "maxPending": usage.pending, "maxStoredBytes": usage.stored_bytes}
     if terminal.as_json:
-        terminal.json(values)
+        names = {"maxInFlight": "inFlight", "maxPending": "pending", "maxStoredBytes": "storedBytes"}
+        terminal.json({**values, **{names[limit]: value for limit, value in used.items()}})
     else:
-        terminal.pairs({name: f"{value:,}" for name, value in values.items()})
+        rows = [
+            (name, f"{value:,}", f"{used[name]:,}" if name in used else "") for name, value in values.items()
+        ]
+        terminal.table(("limit", "value", "in use"), rows, empty="")
 
 
 def _get_option(column: str) -> str:

@@ -1,0 +1,47 @@
+"""What a tenant uses of its limits now, for the API, the console and the commands."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+
+from eventservice.kernel.ttl_cache import TTLCache
+from eventservice.tenants.models import Tenant
+from orchestration.models import ServiceCall
+from orchestration.states import Status
+
+# A count reads an index as far as this. It is repeated when its result is so old.
+MAX_COUNTED_CALLS = 1_000_000
+CACHE_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class TenantUsage:
+    """A tenant with what it uses of its limits. Counts above MAX_COUNTED_CALLS are one more than that."""
+
+    tenant: Tenant
+    in_flight: int
+    pending: int
+
+    @property
+    def stored_bytes(self) -> int:
+        """About how many bytes are stored, as last measured."""
+        return self.tenant.stored_bytes
+
+
+_counts: TTLCache[uuid.UUID, tuple[int, int]] = TTLCache(CACHE_SECONDS)
+
+
+def read_usage(tenant: Tenant) -> TenantUsage:
+    """Return what the tenant uses. The counts may be CACHE_SECONDS old."""
+    in_flight, pending = _counts.get(tenant.tenant_id, lambda: _count(tenant.tenant_id))
+    return TenantUsage(tenant, in_flight, pending)
+
+
+def _count(tenant_id: uuid.UUID) -> tuple[int, int]:
+    calls = ServiceCall.objects.for_tenant(tenant_id).order_by().values_list("tenant_id")
+    running, scheduled = (
+        calls.filter(status=status)[: MAX_COUNTED_CALLS + 1].count()
+        for status in (Status.RUNNING, Status.SCHEDULED)
+    )
+    return running, scheduled
