@@ -51,9 +51,11 @@ STATUS_COLORS = {
 MAX_DURATION = timedelta(days=36_500)
 # The width of a line where the output is not a terminal: a program that reads it needs all of it.
 UNLIMITED_WIDTH = 1_000_000
-# The minimum width of a column that is cut because the terminal is too narrow.
-MIN_CUT_WIDTH = 8
+# The minimum width of a column that is cut because the terminal is too narrow. What is left must still tell rows apart.
+MIN_CUT_WIDTH = 16
 COLUMN_GAP = 2
+# How far the further lines of a row are indented.
+ROW_INDENT = 2
 
 
 class ApiCommand(BaseCommand):
@@ -316,7 +318,10 @@ class Terminal:
         empty: str,
         cut: Collection[str] = (),
     ) -> None:
-        """Print a table. Only the columns in `cut` are shortened to fit; ids and times stay complete, to be copied."""
+        """Print a table. Only the columns in `cut` are shortened to fit; ids and times stay complete, to be copied.
+
+        A row that is too wide even so takes several lines, and so does the header.
+        """
         cells = [[_to_text(value) for value in row] for row in rows]
         if not cells:
             self._write(empty)
@@ -325,12 +330,10 @@ class Terminal:
             column: max(cell_len(column), *(row[at].cell_len for row in cells))
             for at, column in enumerate(columns)
         }
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for column, width in _fit_columns(content_widths, cut, self.console.width).items():
-            table.add_column(column, no_wrap=True, overflow="ellipsis", width=width)
-        for row in cells:
-            table.add_row(*row)
-        self.draw(table, self._unlimited)
+        lines = _wrap_columns(content_widths, cut, self.console.width)
+        header = [Text(column, style="bold") for column in columns]
+        texts = [_build_row(dict(zip(columns, row, strict=True)), lines) for row in [header, *cells]]
+        self.draw(Text("\n").join(texts), self._unlimited)
 
     def pairs(self, pairs: Mapping[str, object]) -> None:
         table = Table(box=None, show_header=False, pad_edge=False)
@@ -357,6 +360,42 @@ class Terminal:
         self._buffer.seek(0)
         self._buffer.truncate()
         return text
+
+
+def _wrap_columns(content_widths: dict[str, int], cut: Collection[str], width: int) -> list[dict[str, int]]:
+    """Return the columns on each line of a row, with their widths."""
+    lines: list[dict[str, int]] = [{}]
+    for name, content_width in content_widths.items():
+        minimum = min(content_width, MIN_CUT_WIDTH) if name in cut else content_width
+        indent = ROW_INDENT if len(lines) > 1 else 0
+        taken = indent + sum(lines[-1].values()) + COLUMN_GAP * len(lines[-1])
+        if lines[-1] and taken + minimum > width:
+            lines.append({})
+        lines[-1][name] = minimum
+    return [
+        _fit_columns(
+            {name: content_widths[name] for name in line},
+            [name for name in cut if name in line],
+            width - (ROW_INDENT if at else 0),
+        )
+        for at, line in enumerate(lines)
+    ]
+
+
+def _build_row(cells: Mapping[str, Text], lines: Sequence[dict[str, int]]) -> Text:
+    """Return a row, which may have several lines. Further lines that would be empty are left out."""
+    texts = []
+    for at, widths in enumerate(lines):
+        if at and not any(cells[name].plain for name in widths):
+            continue
+        parts = [Text(" " * (ROW_INDENT - COLUMN_GAP))] if at else []
+        last = list(widths)[-1]
+        for name, width in widths.items():
+            part = cells[name].copy()
+            part.truncate(width, overflow="ellipsis", pad=name != last)
+            parts.append(part)
+        texts.append(Text(" " * COLUMN_GAP).join(parts))
+    return Text("\n").join(texts)
 
 
 def _fit_columns(content_widths: dict[str, int], cut: Collection[str], width: int) -> dict[str, int]:

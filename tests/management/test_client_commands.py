@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Collection
 from datetime import datetime, timedelta
 from io import StringIO
 from typing import Any
@@ -17,6 +18,7 @@ from eventservice.tenants.directory import create_tenant
 from eventservice.tenants.keys import create_key, find_key
 from eventservice.tenants.models import ApiKey, Tenant
 from orchestration.models import ServiceCall
+from tests.factories import ServiceCallFactory
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -290,15 +292,59 @@ def test_a_row_is_one_line_if_the_output_is_not_a_terminal(run: Run) -> None:
     assert row.endswith("a-rather-long-tag-9")
 
 
-def test_a_narrow_terminal_shortens_names_but_not_ids_and_times() -> None:
+def draw_table(width: int, *columns: tuple[str, object], cut: Collection[str] = ()) -> list[str]:
+    """Return the lines of a table with one row, as a terminal of this width shows them."""
     out = TerminalOutput()
     terminal = Terminal(BaseCommand(stdout=out), as_json=False)
-    terminal.console.width = 60
-    terminal.table(
-        ("id", "name", "due"), [[NOBODY, "n" * 40, "2026-03-01T12:00:00Z"]], empty="", cut=["name"]
-    )
-    shown = re.sub(r"\x1b\[[\d;]*m", "", out.getvalue())
-    assert shown.splitlines()[1] == f"{NOBODY}  nnnnnnn…  2026-03-01T12:00:00Z"
+    terminal.console.width = width
+    terminal.table([name for name, _ in columns], [[value for _, value in columns]], empty="", cut=cut)
+    return re.sub(r"\x1b\[[\d;]*m", "", out.getvalue()).splitlines()
+
+
+def test_a_narrow_terminal_shortens_names_but_not_ids_and_times() -> None:
+    columns = ("id", NOBODY), ("name", "n" * 40), ("due", "2026-03-01T12:00:00Z")
+    _, row = draw_table(80, *columns, cut=["name"])
+    assert row == f"{NOBODY}  {'n' * 19}…  2026-03-01T12:00:00Z"
+    # Shorter names would be of no use.
+    header, more_header, row, more_row = draw_table(60, *columns, cut=["name"])
+    assert (header.split(), more_header) == (["id", "name"], "  due")
+    assert row == f"{NOBODY}  {'n' * 21}…"
+    assert more_row == "  2026-03-01T12:00:00Z"
+
+
+def test_a_line_of_a_row_that_would_be_empty_is_left_out() -> None:
+    lines = draw_table(50, ("id", NOBODY), ("due", "2026-03-01T12:00:00Z"), ("tags", ""), ("reason", None))
+    assert lines[2:] == [NOBODY, "  2026-03-01T12:00:00Z"]
+    lines = draw_table(40, ("id", NOBODY), ("reason", ""))
+    assert lines == ["id", "  reason", NOBODY]
+
+
+def test_nothing_is_lost_on_a_terminal_of_80_columns(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    tags = ["--tag=checkout", "--tag=high-priority", "--tag=region-eu"]
+    call = submit(run, "--in", "1h", "--attempts", "5", *tags)
+    webhook = ("add", "--tenant", "acme", "https://hooks.example/a/rather/long/path/for/a/receiver", "--json")
+    endpoint = json.loads(run_command("webhook", *webhook))
+    for command, expected in (
+        (("calls",), [call["serviceCallId"], "greet", "Scheduled", call["dueAt"], "checkout, high-priority"]),
+        (
+            ("webhook", "list"),
+            [
+                endpoint["endpointId"],
+                "active",
+                "acme",
+                "all",
+                "https://hooks.example/a/rather/long/path/for/a",
+            ],
+        ),
+        (("tenant", "list"), [run.tenant_id, "acme", "default (16)"]),
+    ):
+        out = TerminalOutput()
+        (run if command == ("calls",) else run_command)(*command, stdout=out)
+        shown = re.sub(r"\x1b\[[\d;]*m", "", out.getvalue())
+        assert max(map(len, shown.splitlines())) <= 80, shown
+        for text in expected:
+            assert text in shown, shown
 
 
 @pytest.mark.parametrize("command", ["call", "cancel", "replay"])
@@ -506,9 +552,13 @@ def test_the_terminal_obeys_nothing_that_a_call_contains(run: Run) -> None:
 
 
 def test_the_limits_of_a_tenant_are_shown_and_changed() -> None:
-    create_tenant("acme")
+    tenant_id = create_tenant("acme").tenant_id
+    for status in ("Scheduled", "Scheduled", "Running"):
+        ServiceCallFactory(tenant_id=tenant_id, status=status)
     shown = json.loads(run_command("tenant", "limits", "acme", "--json"))
     assert (shown["requestsPerMinute"], shown["storedBytes"]) == (60_000, 0)
+    assert (shown["inFlight"], shown["pending"]) == (1, 2)
+    assert re.search(r"^maxPending +1,000,000 +2$", run_command("tenant", "limits", "acme"), re.M)
     changed = run_command(
         "tenant", "limits", "acme", "--bytes-per-minute", "5000000", "--max-stored-bytes", "7000000"
     )

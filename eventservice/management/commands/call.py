@@ -54,9 +54,7 @@ class Command(ApiCommand):
             for a in executions
         ]
         self.terminal.blank()
-        self.terminal.table(
-            ("attempt", "started", "finished", "result", "ms"), attempts, empty="No attempts yet."
-        )
+        self.terminal.table(("#", "started", "finished", "result", "ms"), attempts, empty="No attempts yet.")
         self.terminal.blank()
         timeline = [(event["seq"], event["occurredAt"], event["type"]) for event in events]
         self.terminal.table(("seq", "at", "event"), timeline, empty="The events were deleted by retention.")
