@@ -78,6 +78,9 @@ OUTCOME_UNKNOWN = (
 )
 
 
+TOO_LITTLE_MEMORY = "The server has too little memory for this request. Send fewer or smaller calls at once."
+
+
 class FieldError(NamedTuple):
     """A value of the request that breaks a rule.
 
@@ -190,6 +193,9 @@ def find_problem(raised: Exception) -> Problem | None:
             return _build_problem(400)
         case OperationalError():
             return _convert_database_error(raised)
+        case MemoryError():
+            log.error("memory_short")
+            return Problem(503, "unavailable", f"{TOO_LITTLE_MEMORY} {OUTCOME_UNKNOWN}")
         case DatabaseError() if find_trouble(raised):  # SQLite reports a damaged file so
             return _convert_database_error(raised)
         case _:
