@@ -337,7 +337,7 @@ def test_nothing_is_lost_on_a_terminal_of_80_columns(run: Run, monkeypatch: pyte
                 "https://hooks.example/a/rather/long/path/for/a",
             ],
         ),
-        (("tenant", "list"), [run.tenant_id, "acme", "default (16)"]),
+        (("tenant", "list"), [run.tenant_id, "acme", "default (16"]),
     ):
         out = TerminalOutput()
         (run if command == ("calls",) else run_command)(*command, stdout=out)
