@@ -179,7 +179,7 @@ class TenantPage(ConsoleView):
 
 @dataclass(frozen=True, slots=True)
 class UsageRow:
-    """What a tenant uses of a limit, in numbers and as a bar."""
+    """The use of one limit of a tenant, in numbers and as a bar."""
 
     name: str
     used: int

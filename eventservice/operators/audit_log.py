@@ -18,7 +18,7 @@ R = TypeVar("R")
 
 
 class CommandLine:
-    """Whoever runs a management command, as the audit log names them: by the account of the operating system."""
+    """The user of a management command, as the audit log names them: by the account of the operating system."""
 
     def get_username(self) -> str:
         return f"manage.py ({_find_account()})"[:150]

@@ -179,7 +179,7 @@ def _merge_positions(
 
 
 class _Reach:
-    """How far all of several walks have come. Beyond that, one of them may have calls that it has not found."""
+    """The part of the order that all of several walks have covered. Beyond that, one of them may have calls that it has not found."""
 
     def __init__(self, walks: Collection[Walk], order: Order) -> None:
         stops = [walk.stopped_at for walk in walks if walk.stopped_at is not None]

@@ -27,7 +27,7 @@ MAX_CALLS_SEARCHED = 200
 
 @dataclass(frozen=True, slots=True)
 class HostErrors:
-    """How calls to a host failed: where they were sent, and the most frequent error."""
+    """The failures of calls to a host: where they were sent, and the most frequent error."""
 
     targets: Sequence[str] = ()  # the host with its port, unless that is the default one
     kind: str | None = None

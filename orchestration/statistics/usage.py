@@ -1,4 +1,4 @@
-"""What a tenant uses of its limits now, for the API, the console and the commands."""
+"""The use of a tenant's limits now, for the API, the console and the commands."""
 
 from __future__ import annotations
 

@@ -252,7 +252,7 @@ class TenantSchema(ResponseModel):
 
 
 class TenantUsageSchema(ResponseModel):
-    """What a tenant uses of its limits. Calls are counted up to a million."""
+    """The use of a tenant's limits. Calls are counted up to a million."""
 
     in_flight: int = Field(description="Calls with a running attempt.")
     max_in_flight: int
