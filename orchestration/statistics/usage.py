@@ -25,7 +25,7 @@ class TenantUsage:
 
     @property
     def stored_bytes(self) -> int:
-        """About how many bytes are stored, as last measured."""
+        """The approximate number of stored bytes, as last measured."""
         return self.tenant.stored_bytes
 
 
