@@ -169,11 +169,6 @@ QUERIES: dict[str, tuple[Callable[[], Any], str, set[str]]] = {
         "due_at",
         {"idx_timer_schedules_due_at"},
     ),
-    "the timers of a correlation id (the spec's)": (
-        lambda: timer_persistence.find_by_correlation_across_tenants(new_id(), 100),
-        "correlation_id",
-        {"idx_timer_schedules_correlation_id"},
-    ),
     "a tenant's timers of a correlation id": (
         lambda: timer_persistence.find_by_correlation(TENANT, new_id(), 100),
         "correlation_id",

@@ -124,11 +124,6 @@ class SqlTimerPersistence(SqlBacklog):
             first, now = cursor.fetchone()
         return None if first is None else (as_utc(first) - as_utc(now)).total_seconds()
 
-    # --- operators: the others are in SqlBacklog ---
-
-    def find_by_correlation_across_tenants(self, correlation_id: UUID, limit: int) -> list[TimerEntry]:
-        return _select_entries(f"correlation_id = %s {_BY_DUE_TIME} LIMIT %s", [correlation_id.hex, limit])
-
 
 timer_persistence: TimerPersistencePort = SqlTimerPersistence()
 

@@ -176,9 +176,6 @@ class TimerPersistencePort(Protocol):
 
     # --- operators ---
 
-    def find_by_correlation_across_tenants(self, correlation_id: uuid.UUID, limit: int) -> list[TimerEntry]:
-        """Return the first timers of a correlation id by due time, of all tenants."""
-
     def measure_backlog(self, now: datetime, max_count: int) -> Backlog:
         """Return the backlog of all shards. Counting stops at one more than `max_count`."""
 
