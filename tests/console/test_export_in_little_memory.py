@@ -73,8 +73,8 @@ def store_calls(count: int) -> None:
 
 def run_export(harness: ProcessHarness, kind: str, mode: str) -> str:
     argv = [sys.executable, "-c", EXPORT, kind, str(ROOM_MEGABYTES), mode]
-    # One arena of malloc: each thread's own would reserve address space that it does not use.
-    program = harness.start(f"{kind}-{mode}", argv, MALLOC_ARENA_MAX="1")
+    # One arena of malloc: each thread's own would reserve address space that it does not use. Other tests may export, too.
+    program = harness.start(f"{kind}-{mode}", argv, MALLOC_ARENA_MAX="1", MAX_EXPENSIVE_READS="8")
     program.wait(100)
     return program.log
 
