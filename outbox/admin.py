@@ -80,11 +80,11 @@ def _resolve(command: Callable[[int], bool], done: str) -> Callable[[HttpRequest
 class OutboxEventAdmin(LargeTableAdmin[OutboxEvent]):
     deferred_columns = ("event_payload", "last_error")
     list_display = (
-        "id", "event_type", tenant_column, call_column("aggregate_id", short=True), "aggregate_seq", list_time_column("created_at"),
+        "id", "event_type", tenant_column, "aggregate_type", call_column("aggregate_id", short=True), "aggregate_seq", list_time_column("created_at"),
         list_time_column("published_at"), list_time_column("parked_at"), "attempts", "partition",
     )  # fmt: skip
     fields = (
-        "id", "event_type", tenant_column, call_column("aggregate_id"), "aggregate_seq", time_column("created_at"),
+        "id", "event_type", tenant_column, "aggregate_type", call_column("aggregate_id"), "aggregate_seq", time_column("created_at"),
         time_column("published_at"), time_column("parked_at"), "attempts", text_column("last error", lambda row: row.last_error),
         "event_id", "correlation_id", "causation_id", "partition", json_column("event_payload"),
     )  # fmt: skip

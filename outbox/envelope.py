@@ -20,6 +20,7 @@ class Envelope(NamedTuple):
 
     event_id: UUID
     tenant_id: UUID
+    aggregate_type: str
     aggregate_id: UUID
     sequence: int
     type: str
@@ -47,6 +48,7 @@ class Envelope(NamedTuple):
             "time": self.time.isoformat(),
             "datacontenttype": "application/json",
             "tenantid": tenant,
+            "aggregatetype": self.aggregate_type,
             "correlationid": str(self.correlation_id),
             # Of fixed width: the extension requires a string that sorts.
             "sequence": f"{self.sequence:010d}",

@@ -26,6 +26,14 @@ PARKED = OUT_OF_QUEUE & Q(attempts__gt=0)
 HELD = OUT_OF_QUEUE & Q(attempts=0)
 
 
+class AggregateType(models.TextChoices):
+    """The kinds of aggregates. An event's `aggregate_id` is the id of one."""
+
+    SERVICE_CALL = "ServiceCall"
+    # A test event, which is sent to an endpoint without being stored here.
+    WEBHOOK_TEST = "WebhookTest"
+
+
 class OutboxEvent(TenantScopedModel):
     """An event, from the transaction of the change that it describes until retention deletes it."""
 
@@ -33,6 +41,12 @@ class OutboxEvent(TenantScopedModel):
     id = models.BigAutoField(primary_key=True)
     tenant_id = models.UUIDField()
     aggregate_id = models.UUIDField()
+    aggregate_type = models.CharField(
+        max_length=32,
+        choices=AggregateType.choices,
+        default=AggregateType.SERVICE_CALL,
+        db_default=AggregateType.SERVICE_CALL,
+    )
     event_type = models.CharField(max_length=64)
     event_payload = models.JSONField()
     created_at = models.DateTimeField()
@@ -54,7 +68,10 @@ class OutboxEvent(TenantScopedModel):
             # Also read by the timeline of an aggregate.
             models.UniqueConstraint(
                 name="uq_outbox_aggregate_seq", fields=["tenant_id", "aggregate_id", "aggregate_seq"]
-            )
+            ),
+            models.CheckConstraint(
+                name="ck_outbox_aggregate_type", condition=Q(aggregate_type__in=AggregateType.values)
+            ),
         ]
         indexes = [
             # The dispatcher: the unpublished events of a partition, in order, without parked ones.

@@ -28,7 +28,8 @@ PROBE_ROWS = 200
 
 HEAD_SQL = """
 SELECT * FROM (
-    SELECT e.id, e.{partition}, e.attempts, e.event_id, e.tenant_id, e.aggregate_id, e.aggregate_seq, e.event_type,
+    SELECT e.id, e.{partition}, e.attempts, e.event_id, e.tenant_id, e.aggregate_type, e.aggregate_id,
+        e.aggregate_seq, e.event_type,
         e.created_at, e.correlation_id, e.causation_id, e.event_payload, EXISTS (
             SELECT 1 FROM outbox p WHERE p.tenant_id = e.tenant_id AND p.aggregate_id = e.aggregate_id
                 AND p.published_at IS NULL AND p.parked_at IS NOT NULL
@@ -93,10 +94,10 @@ def _quote_partition() -> str:
 
 
 def _parse_head(row: Any) -> tuple[Envelope, bool]:
-    key, partition, attempts, event, tenant, aggregate, sequence, kind, time, *rest = row
+    key, partition, attempts, event, tenant, aggregate_type, aggregate, sequence, kind, time, *rest = row
     correlation, causation, data, held = rest
     envelope = Envelope(
-        key, partition, attempts, as_uuid(event), as_uuid(tenant), as_uuid(aggregate), sequence, kind,
+        key, partition, attempts, as_uuid(event), as_uuid(tenant), aggregate_type, as_uuid(aggregate), sequence, kind,
         as_utc(time), as_uuid(correlation), None if causation is None else as_uuid(causation), data,
     )  # fmt: skip
     return envelope, bool(held)

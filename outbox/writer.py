@@ -11,13 +11,13 @@ from django.db import connection
 
 from eventservice.db.bulk import insert_rows
 from eventservice.kernel.ids import new_id
-from outbox.models import OutboxEvent
+from outbox.models import AggregateType, OutboxEvent
 
 PARTITIONS = 16
 
 COLUMNS = (
     "tenant_id", "aggregate_id", "aggregate_seq", "event_type", "event_payload", "created_at", "event_id",
-    "correlation_id", "causation_id", "partition", "attempts",
+    "correlation_id", "causation_id", "partition", "attempts", "aggregate_type",
 )  # fmt: skip
 
 
@@ -40,6 +40,7 @@ class Event:
     correlation_id: uuid.UUID
     causation_id: uuid.UUID | None = None
     event_id: uuid.UUID = field(default_factory=new_id)
+    aggregate_type: str = AggregateType.SERVICE_CALL.value
 
 
 def append_events(events: Iterable[Event]) -> None:
@@ -52,7 +53,7 @@ def append_events(events: Iterable[Event]) -> None:
         [
             (
                 e.tenant_id, e.aggregate_id, e.seq, e.type, e.data, e.occurred_at, e.event_id,
-                e.correlation_id, e.causation_id, compute_partition(e.aggregate_id), 0,
+                e.correlation_id, e.causation_id, compute_partition(e.aggregate_id), 0, e.aggregate_type,
             )
             for e in events
         ],

@@ -242,7 +242,8 @@ def count_deliveries(tenant_id: UUID) -> tuple[int, int]:
 
 def publish(tenant_id: UUID) -> None:
     event = Envelope(
-        id=0, partition=0, attempts=0, event_id=NEW_EVENT, tenant_id=tenant_id, aggregate_id=CALL, sequence=2,
+        id=0, partition=0, attempts=0, event_id=NEW_EVENT, tenant_id=tenant_id,
+        aggregate_type="ServiceCall", aggregate_id=CALL, sequence=2,
         type="ServiceCallScheduled", time=NOON, correlation_id=CALL, causation_id=None, data="{}",
     )  # fmt: skip
     WebhookPublisher().publish([event])

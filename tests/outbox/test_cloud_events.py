@@ -39,6 +39,7 @@ def test_it_carries_all_attributes() -> None:
         "time": "2026-03-01T12:00:00+00:00",
         "datacontenttype": "application/json",
         "tenantid": str(tenant),
+        "aggregatetype": "ServiceCall",
         "correlationid": str(correlation),
         "causationid": str(causation),
         "sequence": "0000000007",

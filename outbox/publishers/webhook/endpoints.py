@@ -16,7 +16,7 @@ from eventservice.kernel.ids import new_id
 from eventservice.kernel.secrets import Reencryption, encrypt
 from eventservice.kernel.signing import generate_secret
 from outbox.envelope import Envelope
-from outbox.models import WebhookDelivery, WebhookEndpoint
+from outbox.models import AggregateType, WebhookDelivery, WebhookEndpoint
 
 TEST_EVENT = "WebhookTest"
 DELETED_REASON = "it is being deleted"
@@ -102,7 +102,8 @@ def send_test_event(tenant_id: UUID, endpoint_id: UUID) -> UUID:
         raise Conflict("wrong_state", "This endpoint is disabled. Enable it first.")
     now, event_id, subject = db_now(), new_id(), new_id()
     event = Envelope(
-        id=0, partition=0, attempts=0, event_id=event_id, tenant_id=tenant_id, aggregate_id=subject, sequence=1,
+        id=0, partition=0, attempts=0, event_id=event_id, tenant_id=tenant_id,
+        aggregate_type=AggregateType.WEBHOOK_TEST.value, aggregate_id=subject, sequence=1,
         type=TEST_EVENT, time=now, correlation_id=event_id, causation_id=None,
         data=to_json({"message": "This is a test event. It is about no call."}),
     )  # fmt: skip
