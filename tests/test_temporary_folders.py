@@ -20,6 +20,11 @@ TESTS = "tests/test_data_model.py"
 Start = Callable[..., "subprocess.Popen[str]"]
 
 
+def restore_ctrl_c() -> None:
+    """Undo what a shell does to its jobs in the background: they ignore SIGINT, and so do their children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
     """Return a function that starts a test run with a worker process, whose temporary folders are in `tmp_path`."""
@@ -30,7 +35,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         command = [sys.executable, "-m", "pytest", "-n", "1", "-p", "no:cacheprovider", *arguments]
         run = subprocess.Popen(
             command, cwd=settings.BASE_DIR, env={**kept, "TMPDIR": str(tmp_path)}, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=restore_ctrl_c,
         )  # fmt: skip
         runs.append(run)
         return run

@@ -18,6 +18,7 @@ def actions(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     found: list[Any] = []
     monkeypatch.setattr(cluster, "roll_up", found.append)
     monkeypatch.setattr(cluster, "measure_storage", lambda seconds: None)
+    monkeypatch.setattr(cluster, "measure_shard_sizes", lambda seconds: None)
     monkeypatch.setattr(cluster, "async_task", lambda task, handovers: found.append((task, handovers)))
     return found
 
