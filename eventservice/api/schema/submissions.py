@@ -157,7 +157,8 @@ class SubmissionSchema(RequestModel):
     delivery: DeliveryChoice | None = Field(
         default=None,
         description="What happens to an attempt whose outcome is unknown, because the process that made it died: "
-        "`at_least_once` (the default) repeats it, `at_most_once` fails the call.",
+        "`at_least_once` (the default) repeats it, `at_most_once` fails the call, and retries a failed attempt only if "
+        "its request was certainly not sent.",
     )
 
     @field_validator("delay")
