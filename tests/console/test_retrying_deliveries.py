@@ -146,6 +146,9 @@ def test_the_command_retries_and_is_recorded(endpoint: WebhookEndpoint, hour_lat
     ((user, action),) = list_actions()
     assert user.startswith("manage.py (")
     assert action == "endpoint-retry"
+    out = StringIO()
+    call_command("webhook", "retry", str(endpoint.endpoint_id), stdout=out)
+    assert out.getvalue() == "Nothing to retry: all pending deliveries are due within a minute anyway.\n"
     assert answer(endpoint, 200) == CALLS
 
 

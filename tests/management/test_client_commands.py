@@ -161,6 +161,14 @@ def test_a_filter_that_the_service_refuses_is_named_as_an_option(run: Run) -> No
         run("calls", "--host", "x" * 3000)
 
 
+def test_a_list_says_that_there_are_more_calls(run: Run) -> None:
+    for _ in range(3):
+        submit(run)
+    assert "more than these 2: see --limit" in run("calls", "--limit=2")
+    assert "more than these" not in run("calls", "--limit=3")
+    assert len(json.loads(run("calls", "--limit=2", "--json"))) == 2
+
+
 def test_a_status_is_accepted_in_any_case(run: Run) -> None:
     one = submit(run, "--in", "1h")["serviceCallId"]
     for status in ("scheduled", "Scheduled", "SCHEDULED"):

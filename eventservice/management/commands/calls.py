@@ -30,10 +30,12 @@ class Command(ApiCommand):
             help="only calls that wait for another attempt",
         )
         parser.add_argument("--tag", action="append")
-        parser.add_argument("--host")
-        parser.add_argument("--name")
+        parser.add_argument("--host", help="the host that is called, without its port")
+        parser.add_argument("--name", help="the whole name")
         parser.add_argument("--sort", choices=("submittedAt", "-submittedAt", "dueAt", "-dueAt"))
-        parser.add_argument("--limit", type=_parse_limit, default=20)
+        parser.add_argument(
+            "--limit", type=_parse_limit, default=20, help="how many calls to show (default: %(default)s)"
+        )
         parser.add_argument(
             "--watch",
             type=parse_positive_duration,
@@ -47,13 +49,15 @@ class Command(ApiCommand):
         filters = {name: options[name] for name in FILTERS if options[name]}
         while True:
             limit = options["limit"]
-            calls = client.list(limit=min(limit, MAX_PAGE_SIZE), max_items=limit, **filters)
-            self._show(list(calls), clear=bool(options["watch"]))
+            # One more than is shown says whether there are more.
+            calls = client.list(limit=min(limit + 1, MAX_PAGE_SIZE), max_items=limit + 1, **filters)
+            self._show(list(calls), limit, clear=bool(options["watch"]))
             if not options["watch"]:
                 return
             time.sleep(options["watch"].total_seconds())
 
-    def _show(self, calls: list[Json], *, clear: bool) -> None:
+    def _show(self, found: list[Json], limit: int, *, clear: bool) -> None:
+        calls = found[:limit]
         if self.terminal.as_json:
             self.terminal.json(calls)
             return
@@ -67,6 +71,8 @@ class Command(ApiCommand):
             for call in calls
         ]  # fmt: skip
         self.terminal.table(COLUMNS, rows, empty="No calls match these filters.", cut=("name", "tags"))
+        if len(found) > limit:
+            self.stdout.write(f"There are more than these {limit}: see --limit.")
 
 
 def _parse_limit(text: str) -> int:

@@ -127,6 +127,9 @@ class Command(BaseCommand):
         endpoint = get_endpoint(id)
         tenant_id = endpoint.tenant_id
         count = _act("endpoint-retry", endpoint, lambda: retry_pending_deliveries(tenant_id, id, MAX_RETRIED))
+        if not count:
+            self.stdout.write("Nothing to retry: all pending deliveries are due within a minute anyway.")
+            return
         self.stdout.write(f"{count} {'delivery is' if count == 1 else 'deliveries are'} due now.")
 
     def _remove(self, *, id: UUID, **options: object) -> None:
