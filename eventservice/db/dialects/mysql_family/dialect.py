@@ -101,6 +101,9 @@ class NumberedErrors(ErrorCodes):
 
 
 class FamilyFragments(Fragments):
+    # The servers prefer an index that compares more columns to one that has the wanted order.
+    unindexed = "COALESCE(%(expressions)s)"
+
     def timestamp_prefix(self, length: int) -> str:
         return f"LEFT(CAST(%(expressions)s AS CHAR), {length})"
 
