@@ -18,5 +18,7 @@ class MySQLConfiguration(FamilyConfiguration):
         database["OPTIONS"]["idle_transaction_seconds"] = waits.idle_transaction_seconds
 
     def render_own_limits(self, waits: Waits) -> str:
-        # For SELECT only: the driver's read_timeout ends the wait for other statements.
-        return f"max_execution_time={waits.statement_seconds * 1000}"
+        # max_execution_time is for SELECT only: the driver's read_timeout ends the wait for other statements.
+        # Where a primary key names the rows, MySQL would intersect it with another index and sort what it finds, which
+        # fails with error 1038 if the rows have large bodies.
+        return f"max_execution_time={waits.statement_seconds * 1000}, optimizer_switch='index_merge_intersection=off'"
