@@ -86,4 +86,5 @@ def test_an_export_is_streamed_in_little_memory(harness: ProcessHarness) -> None
     assert f"{CALLS} lines" in run_export(harness, "ndjson", "stream")
     assert f"{CALLS + 1} lines" in run_export(harness, "csv", "stream")
     # The limit is one: whoever keeps the whole export exceeds it.
-    assert "out of memory" in run_export(harness, "ndjson", "keep")
+    kept = run_export(harness, "ndjson", "keep")
+    assert "out of memory" in kept or "malloc failure" in kept  # what a driver's TLS library says
