@@ -407,8 +407,9 @@ QUERIES: dict[str, tuple[Callable[[], Any], str, set[str]]] = {
         {"idx_outbox_unpublished"},
     ),
     "how many timers are overdue": (
-        lambda: timer_persistence.measure_backlog(db_now(), 10_000),
-        "LIMIT 10001",
+        # Far fewer than PostgreSQL expects to be overdue: it may sort what it expects to read whole anyway.
+        lambda: timer_persistence.measure_backlog(db_now(), 100),
+        "LIMIT 101",
         {"idx_timer_schedules_shard"},
     ),
     "how many timers wait in a shard": (
