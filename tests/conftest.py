@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -19,7 +19,8 @@ from eventservice.db.dialects.sqlite.configuration import ENGINE as SQLITE
 from eventservice.db.now import pin_time
 from eventservice.kernel.ttl_cache import clear_caches
 from eventservice.tenants.models import Tenant
-from tests.factories import TenantFactory
+from tests.factories import NOON, TenantFactory
+from tests.orchestration.support import ManualEngine
 from tests.temporary_folders import create_folder, create_worker_folder, remove_folder
 
 # No deadline: the time of an example says more about the machine than about the code. Where a change is judged, the
@@ -112,14 +113,17 @@ def intruder(db: None) -> Tenant:
     return TenantFactory(name="intruder")
 
 
-NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
-
-
 @pytest.fixture
 def at_noon() -> Iterator[datetime]:
     """Make database time stand still."""
     with pin_time(NOON):
         yield NOON
+
+
+@pytest.fixture
+def manual_engine(db: None, at_noon: datetime) -> ManualEngine:
+    """Return an engine at a time that stands still at noon."""
+    return ManualEngine()
 
 
 @pytest.fixture

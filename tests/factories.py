@@ -21,6 +21,7 @@ Factory: Any = factory.django.DjangoModelFactory
 declare: Any = factory.declarations
 
 EARLIER = datetime(2026, 1, 1, tzinfo=UTC)
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
 class Rows(Factory):  # type: ignore[misc]

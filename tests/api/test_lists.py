@@ -18,8 +18,7 @@ from eventservice.tenants.directory import declare_namespace
 from orchestration.models import ServiceCall
 from orchestration.queries import call_lists
 from tests.api.conftest import SPEC, Api, build_submission, get_errors
-from tests.conftest import NOON
-from tests.factories import set_status
+from tests.factories import NOON, set_status
 
 pytestmark = pytest.mark.django_db
 

@@ -14,7 +14,7 @@ from eventservice.tenants.directory import update_tenant
 from orchestration.models import ServiceCall
 from orchestration.outcome_rules import build_interrupted_meta, judge
 from tests.api.conftest import Api, build_submission
-from tests.conftest import NOON
+from tests.factories import NOON
 from tests.orchestration.support import build_error, build_response
 
 pytestmark = pytest.mark.django_db

@@ -15,7 +15,7 @@ from orchestration import lifecycle
 from orchestration.models import ServiceCall
 from outbox.models import OutboxEvent
 from tests.api.conftest import SPEC, Api, build_submission, get_errors
-from tests.conftest import NOON
+from tests.factories import NOON
 from tests.orchestration.support import build_command
 
 pytestmark = pytest.mark.django_db

@@ -37,11 +37,6 @@ CORRELATION = "01900000-0000-7000-8000-00000000abcd"
 HEADERS = {"X-Correlation-Id": CORRELATION}
 
 
-@pytest.fixture
-def manual_engine(db: None, at_noon: datetime) -> ManualEngine:
-    return ManualEngine()
-
-
 def submit_traced(api: Api, **changes: Any) -> Any:
     response = api.post("/service-calls", build_submission(**changes), headers=HEADERS)
     assert response.status_code == 202, response.content

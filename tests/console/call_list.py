@@ -13,8 +13,7 @@ from django.test import Client
 from eventservice.tenants.models import Tenant
 from orchestration.commands import RequestSpec, SubmitServiceCall
 from orchestration.lifecycle import submit
-from tests.conftest import NOON
-from tests.factories import ServiceCallFactory, ServiceCallTagFactory
+from tests.factories import NOON, ServiceCallFactory, ServiceCallTagFactory
 
 ENDED = {"Succeeded", "Failed", "Canceled"}
 

@@ -17,8 +17,8 @@ from eventservice.db.now import pin_time
 from eventservice.kernel.ids import new_id
 from eventservice.tenants.models import Tenant
 from orchestration.statistics.rollup import roll_up
-from tests.conftest import NOON
 from tests.factories import (
+    NOON,
     OutboxEventFactory,
     ServiceCallFactory,
     TenantFactory,

@@ -38,11 +38,6 @@ def acme(db: None) -> Tenant:
     return create_tenant("acme")
 
 
-@pytest.fixture
-def manual_engine(db: None, at_noon: datetime) -> ManualEngine:
-    return ManualEngine()
-
-
 def post(client: Client, tenant: Tenant, call: Any, action: str, **fields: Any) -> Any:
     return client.post(build_call_url(tenant.tenant_id, call, f"call-{action}"), fields, headers=BROWSER)
 

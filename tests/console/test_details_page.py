@@ -42,11 +42,6 @@ def acme(db: None) -> Tenant:
     return create_tenant("acme")
 
 
-@pytest.fixture
-def manual_engine(db: None, at_noon: datetime) -> ManualEngine:
-    return ManualEngine()
-
-
 def get_page(client: Client, tenant: Tenant, service_call_id: Any, **query: str) -> Any:
     return client.get(build_call_url(tenant.tenant_id, service_call_id), query, headers=BROWSER)
 

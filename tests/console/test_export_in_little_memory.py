@@ -11,8 +11,8 @@ from eventservice.kernel.ids import new_id
 from eventservice.operators.roles import Role
 from eventservice.tenants.directory import create_tenant
 from orchestration.models import ServiceCall
-from tests.conftest import NOON
 from tests.console.conftest import create_client
+from tests.factories import NOON
 from tests.process_harness import ProcessHarness, harness
 
 __all__ = ["harness"]

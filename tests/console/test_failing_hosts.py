@@ -12,8 +12,7 @@ from django.test import Client
 from eventservice.operators.health import list_failing_hosts
 from eventservice.tenants.models import Tenant
 from orchestration.statistics.rollup import roll_up
-from tests.conftest import NOON
-from tests.factories import ServiceCallFactory
+from tests.factories import NOON, ServiceCallFactory
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
 

@@ -14,8 +14,8 @@ from orchestration.queries import call_lists
 from orchestration.queries import counts as call_counts
 from orchestration.queries.call_lists import CallFilter
 from orchestration.queries.counts import count_calls, count_submitted_since
-from tests.conftest import NOON
 from tests.console.call_list import get_list_page, make_call, read_chips
+from tests.factories import NOON
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
 

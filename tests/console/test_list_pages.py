@@ -14,8 +14,8 @@ from eventservice.tenants.models import Tenant
 from orchestration.models import ServiceCall, ServiceCallTag
 from orchestration.queries import call_lists
 from orchestration.queries.call_lists import CallFilter, Order, list_calls
-from tests.conftest import NOON
 from tests.console.call_list import find_link, get_list_page, make_call, read_names, read_pager
+from tests.factories import NOON
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
 

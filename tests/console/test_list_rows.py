@@ -10,8 +10,8 @@ import pytest
 from django.test import Client
 
 from eventservice.tenants.models import Tenant
-from tests.conftest import NOON
 from tests.console.call_list import get_list_page, make_call, read_names
+from tests.factories import NOON
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
 

@@ -11,8 +11,8 @@ from django.test import Client
 from eventservice.db.now import pin_time
 from eventservice.tenants.models import Tenant
 from orchestration.models import ServiceCall
-from tests.conftest import NOON
 from tests.console.call_list import get_list_page, make_call, read_chips, squeeze
+from tests.factories import NOON
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
 

@@ -29,11 +29,6 @@ def acme(db: None) -> Tenant:
     return create_tenant("acme")
 
 
-@pytest.fixture
-def manual_engine(db: None, at_noon: datetime) -> ManualEngine:
-    return ManualEngine()
-
-
 def get_response(client: Client, tenant: Tenant, service_call_id: Any) -> Any:
     address = build_call_url(tenant.tenant_id, service_call_id, "sent-call")
     return client.get(address, headers=HTMX)

@@ -20,9 +20,8 @@ from eventservice.tenants.models import Tenant
 from orchestration.queries import call_lists
 from orchestration.statistics import hosts_in_trouble
 from orchestration.statistics.rollup import roll_up
-from tests.conftest import NOON
 from tests.console.call_list import get_list_page, make_call, read_chips, read_names
-from tests.factories import ServiceCallFactory
+from tests.factories import NOON, ServiceCallFactory
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
 

@@ -19,9 +19,9 @@ from eventservice.console.base.time_zone import (
 from eventservice.console.charts import build_lateness_plot, format_slice_time
 from eventservice.tenants.models import Tenant
 from orchestration.statistics.chart_data import SPANS, ChartSlice
-from tests.conftest import NOON
 from tests.console.call_list import get_list_page, make_call
 from tests.console.call_pages import BROWSER, build_call_url, read_text
+from tests.factories import NOON
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
 

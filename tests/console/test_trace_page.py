@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from datetime import datetime, timedelta
+from datetime import timedelta
 from html import unescape
 from typing import Any
 
@@ -54,11 +54,6 @@ def tenant(db: None) -> Tenant:
 @pytest.fixture
 def intruder(db: None) -> Tenant:
     return create_tenant("intruder")
-
-
-@pytest.fixture
-def manual_engine(db: None, at_noon: datetime) -> ManualEngine:
-    return ManualEngine()
 
 
 def build_trace_url(tenant: Tenant, correlation_id: uuid.UUID = CORRELATION) -> str:

@@ -21,7 +21,7 @@ from orchestration.engine.engine import MAX_NAP_SECONDS, Engine, PassResult
 from orchestration.lifecycle import StartedCall
 from orchestration.models import ServiceCall
 from outbox.models import OutboxEvent
-from tests.conftest import NOON
+from tests.factories import NOON
 from timers.membership import Membership, ensure_shards
 from timers.models import TimerSchedule
 from timers.poller import Poller

@@ -22,7 +22,7 @@ from orchestration.outcome_rules import (
 )
 from orchestration.retries import RetryPolicy
 from orchestration.states import Delivery, ResponseContract
-from tests.conftest import NOON
+from tests.factories import NOON
 from tests.orchestration.support import build_response
 
 

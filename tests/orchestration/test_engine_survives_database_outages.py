@@ -17,7 +17,7 @@ from eventservice.tenants.models import Tenant
 from orchestration.engine import engine as engine_module
 from orchestration.engine.engine import HEARTBEAT_SECONDS, REBALANCE_SECONDS, SWEEP_SECONDS, PassResult
 from orchestration.states import Delivery
-from tests.conftest import NOON
+from tests.factories import NOON
 from tests.orchestration.support import (
     FakeEgress,
     SteppedEngine,

@@ -14,8 +14,7 @@ import pytest
 from eventservice.tenants.models import Tenant
 from orchestration.queries import call_lists
 from orchestration.queries.call_lists import CallFilter, CallListPage, Order, Position, list_calls
-from tests.conftest import NOON
-from tests.factories import ServiceCallFactory, ServiceCallTagFactory
+from tests.factories import NOON, ServiceCallFactory, ServiceCallTagFactory
 
 pytestmark = pytest.mark.django_db
 

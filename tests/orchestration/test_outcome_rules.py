@@ -10,7 +10,7 @@ from execution.outcome import ErrorKind, Outcome
 from orchestration.outcome_rules import Failure, RetryTerms, Success, Verdict, compute_next_attempt, judge
 from orchestration.retries import RetryPolicy
 from orchestration.states import Delivery, ResponseContract
-from tests.conftest import NOON
+from tests.factories import NOON
 from tests.orchestration.support import build_error, build_response
 
 AGAIN_KINDS = {"Timeout", "Dns", "Connect", "Tls", "Protocol"}

@@ -21,7 +21,7 @@ from orchestration.models import ServiceCall
 from orchestration.retries import RetryPolicy
 from orchestration.states import LIVE, TERMINAL, TRANSITIONS, Delivery, Status
 from outbox.models import OutboxEvent
-from tests.conftest import NOON
+from tests.factories import NOON
 from tests.orchestration.support import ManualEngine, build_command, build_error, build_response
 from timers.models import TimerSchedule
 

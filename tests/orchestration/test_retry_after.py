@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from orchestration.outcome_rules import Failure, judge
 from orchestration.states import ResponseContract
-from tests.conftest import NOON
+from tests.factories import NOON
 from tests.orchestration.support import build_response
 
 DAY = 86_400.0

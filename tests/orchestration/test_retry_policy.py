@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestration.retries import RetryPolicy
-from tests.conftest import NOON
+from tests.factories import NOON
 from tests.orchestration.support import add_to_noon
 
 seconds = st.floats(min_value=0, max_value=1e7)

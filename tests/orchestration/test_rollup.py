@@ -16,8 +16,7 @@ from orchestration.models import CallRollup, HostRollup, RollupMark, ServiceCall
 from orchestration.statistics import aggregation, rollup
 from orchestration.statistics.aggregation import LATENESS_BUCKETS_MS
 from orchestration.statistics.rollup import LATENESS_COLUMNS, forget_rollups, roll_up
-from tests.conftest import NOON
-from tests.factories import ServiceCallFactory, set_status
+from tests.factories import NOON, ServiceCallFactory, set_status
 
 pytestmark = pytest.mark.django_db
 

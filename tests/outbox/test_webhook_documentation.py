@@ -25,11 +25,8 @@ from outbox.models import OutboxEvent, WebhookDelivery
 from outbox.publishers.webhook.deliverer import TIMEOUT_SECONDS
 from outbox.publishers.webhook.delivery_queue import MAX_ATTEMPTS, MAX_RETRY_SECONDS
 from outbox.publishers.webhook.endpoints import TEST_EVENT, create_endpoint, send_test_event
-from tests.conftest import NOON
-from tests.orchestration.conftest import manual_engine
+from tests.factories import NOON
 from tests.orchestration.support import ManualEngine, build_error, build_response, submit
-
-__all__ = ["manual_engine"]
 
 PAGE = (Path(__file__).parents[2] / "docs" / "webhooks.md").read_text()
 BODY = b'{"id": "1"}'
