@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import Field, RootModel
 from typing_extensions import TypedDict  # the one that pydantic takes before Python 3.12
@@ -148,12 +148,33 @@ class AttemptErrorSchema(ResponseModel):
     message: str | None
 
 
-class AttemptSchema(ResponseModel):
+class AttemptBaseSchema(ResponseModel):
+    """The members that attempts have everywhere."""
+
     execution_id: uuid.UUID
     attempt: int = Field(description="1 for the first attempt.")
     node: uuid.UUID = Field(description="The engine that made the attempt.")
     started_at: UtcTime
     finished_at: UtcTime | None
+
+    @classmethod
+    def build(cls, attempt: HttpExecution, **members: Any) -> Self:
+        """Return an attempt with further members."""
+        return cls(
+            execution_id=attempt.execution_id,
+            attempt=attempt.attempt,
+            node=attempt.node,
+            started_at=attempt.started_at,
+            finished_at=attempt.finished_at,
+            **members,
+        )
+
+
+def round_latency(attempt: HttpExecution) -> float | None:
+    return None if attempt.latency_ms is None else round(attempt.latency_ms, 1)
+
+
+class AttemptSchema(AttemptBaseSchema):
     request: AttemptRequestSchema
     response: AttemptResponseSchema | None
     error: AttemptErrorSchema | None = Field(
@@ -167,12 +188,8 @@ class AttemptSchema(ResponseModel):
 
     @classmethod
     def from_attempt(cls, attempt: HttpExecution) -> AttemptSchema:
-        return cls(
-            execution_id=attempt.execution_id,
-            attempt=attempt.attempt,
-            node=attempt.node,
-            started_at=attempt.started_at,
-            finished_at=attempt.finished_at,
+        return cls.build(
+            attempt,
             request=AttemptRequestSchema(
                 method=attempt.request_method,
                 url=mask_query(attempt.request_url),
@@ -190,7 +207,7 @@ class AttemptSchema(ResponseModel):
             error=None
             if attempt.error_kind is None
             else AttemptErrorSchema(kind=ErrorKind(attempt.error_kind), message=attempt.error_message),
-            latency_ms=None if attempt.latency_ms is None else round(attempt.latency_ms, 1),
+            latency_ms=round_latency(attempt),
             phases=attempt.phases,
         )
 
@@ -252,11 +269,13 @@ class ListedCallSchema(CallSchema):
     outcome: OutcomeSummarySchema | None
 
     @classmethod
-    def from_call(cls, call: CallSummary) -> ListedCallSchema:
+    def from_call(cls, call: CallSummary, **members: Any) -> Self:
+        """Return a listed call, with the further members that a subclass has."""
         return cls(
             **_read_common_members(call),
             request=ListedRequestSchema(method=call.method, url=call.url, host=call.host),
             outcome=OutcomeSummarySchema.from_stored(call.outcome_meta),
+            **members,
         )
 
 

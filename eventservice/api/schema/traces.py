@@ -7,7 +7,7 @@ import uuid
 from pydantic import Field
 
 from eventservice.api.schema.base import Page, ResponseModel
-from eventservice.api.schema.calls import CallTimerSchema, ListedCallSchema
+from eventservice.api.schema.calls import AttemptBaseSchema, CallTimerSchema, ListedCallSchema, round_latency
 from eventservice.api.schema.types import UtcTime
 from eventservice.db.bounded_count import MAX_COUNTED
 from execution.models import HttpExecution
@@ -24,27 +24,18 @@ from orchestration.states import Status
 from outbox.models import EventState, OutboxEvent
 
 
-class TracedAttemptSchema(ResponseModel):
-    execution_id: uuid.UUID
-    attempt: int = Field(description="1 for the first attempt.")
-    node: uuid.UUID = Field(description="The engine that made the attempt.")
-    started_at: UtcTime
-    finished_at: UtcTime | None
+class TracedAttemptSchema(AttemptBaseSchema):
     status: int | None = Field(description="The status code of the response, if there was one.")
     error_kind: ErrorKind | None = Field(description="Why no response arrived.")
     latency_ms: float | None
 
     @classmethod
     def from_attempt(cls, attempt: HttpExecution) -> TracedAttemptSchema:
-        return cls(
-            execution_id=attempt.execution_id,
-            attempt=attempt.attempt,
-            node=attempt.node,
-            started_at=attempt.started_at,
-            finished_at=attempt.finished_at,
+        return cls.build(
+            attempt,
             status=attempt.response_status,
             error_kind=None if attempt.error_kind is None else ErrorKind(attempt.error_kind),
-            latency_ms=None if attempt.latency_ms is None else round(attempt.latency_ms, 1),
+            latency_ms=round_latency(attempt),
         )
 
 
@@ -105,9 +96,8 @@ class TracedCallSchema(ListedCallSchema):
 
     @classmethod
     def from_traced(cls, traced: TracedCall) -> TracedCallSchema:
-        listed = ListedCallSchema.from_call(traced.call)
-        return cls(
-            **{name: getattr(listed, name) for name in ListedCallSchema.model_fields},
+        return cls.from_call(
+            traced.call,
             timer=None if traced.timer is None else CallTimerSchema.from_timer(traced.timer),
             executions=[TracedAttemptSchema.from_attempt(attempt) for attempt in traced.attempts],
             events=[TracedEventSchema.from_event(event) for event in traced.events],
