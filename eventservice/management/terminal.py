@@ -174,10 +174,13 @@ def add_id_argument(parser: CommandParser, *, nargs: str | None = None) -> None:
 
 def resolve_call_id(client: Client, text: str) -> str:
     """Return the id that the argument stands for. Raise CommandError if it is that of the newest call and there is none."""
-    if text != LAST:
-        return text
+    return str(get_newest_call(client)["serviceCallId"]) if text == LAST else text
+
+
+def get_newest_call(client: Client) -> Json:
+    """Return the newest call. Raise CommandError if there is none."""
     for call in client.list(limit=1, max_items=1):
-        return str(call["serviceCallId"])
+        return call
     raise CommandError("There are no calls yet.", returncode=EXIT_REFUSED)
 
 

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from django.core.management.base import CommandError, CommandParser
+from django.core.management.base import CommandParser
 
 from eventservice.client import Client, Json
-from eventservice.management.terminal import EXIT_REFUSED, LAST, ApiCommand, Options, parse_id_argument
+from eventservice.management.terminal import LAST, ApiCommand, Options, get_newest_call, parse_id_argument
 
 MAX_CALLS_SHOWN = 100
 COLUMNS = ("at", "call", "name", "what", "detail")
@@ -48,11 +48,7 @@ def _parse_trace_id(text: str) -> str:
 
 
 def _resolve_correlation_id(client: Client, text: str) -> str:
-    if text != LAST:
-        return text
-    for call in client.list(limit=1, max_items=1):
-        return str(call["correlationId"])
-    raise CommandError("There are no calls yet.", returncode=EXIT_REFUSED)
+    return str(get_newest_call(client)["correlationId"]) if text == LAST else text
 
 
 def _list_steps(call: Json) -> Iterator[tuple[str, str, str, str, str]]:
