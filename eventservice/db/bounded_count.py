@@ -7,12 +7,12 @@ from django.db.models import Model, QuerySet
 MAX_COUNTED = 10_000
 
 
-def count_capped(rows: QuerySet[Model], key: str = "tenant_id") -> int:
-    """Count rows; MAX_COUNTED + 1 means "more than MAX_COUNTED".
+def count_capped(rows: QuerySet[Model], key: str = "tenant_id", max_counted: int = MAX_COUNTED) -> int:
+    """Count rows; one more than `max_counted` means "more than that".
 
     `key` is the first column of the table's indexes, so that an index alone answers.
     """
-    return rows.order_by().values_list(key)[: MAX_COUNTED + 1].count()
+    return rows.order_by().values_list(key)[: max_counted + 1].count()
 
 
 def format_capped(count: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass
 
+from eventservice.db.bounded_count import count_capped
 from eventservice.kernel.ttl_cache import TTLCache
 from eventservice.tenants.models import Tenant
 from orchestration.models import ServiceCall
@@ -39,9 +40,9 @@ def read_usage(tenant: Tenant) -> TenantUsage:
 
 
 def _count(tenant_id: uuid.UUID) -> tuple[int, int]:
-    calls = ServiceCall.objects.for_tenant(tenant_id).order_by().values_list("tenant_id")
+    calls = ServiceCall.objects.for_tenant(tenant_id)
     running, scheduled = (
-        calls.filter(status=status)[: MAX_COUNTED_CALLS + 1].count()
+        count_capped(calls.filter(status=status), max_counted=MAX_COUNTED_CALLS)
         for status in (Status.RUNNING, Status.SCHEDULED)
     )
     return running, scheduled
