@@ -37,9 +37,10 @@ from outbox.publishers.webhook.endpoints import (
     update_endpoint,
 )
 from outbox.publishers.webhook.recovery import (
+    MAX_RETRIED,
     MAX_SCANNED,
+    count_pending,
     find_delivery,
-    find_endpoint_failure,
     get_endpoint_queue,
     is_waiting,
     list_endpoint_deliveries,
@@ -67,7 +68,6 @@ DELIVERY_STATES = {
 }
 MAX_PENDING_COUNTED = 1000
 MAX_RESENT = 1000
-MAX_RETRIED = 10_000
 
 
 class WebhooksPage(ConsoleView):
@@ -106,13 +106,14 @@ class EndpointDetailsPage(ConsoleView):
         cursor = query.identifier("cursor")
         raise_for_errors(errors)
         page = list_endpoint_deliveries(endpoint, DELIVERY_FILTERS[shown], cursor, DELIVERIES_PER_PAGE)
+        queue = get_endpoint_queue(endpoint, MAX_PENDING_COUNTED)
         context = {
             "now": db_now(),
             "endpoint": endpoint,
             "url": mask_url(endpoint.url),
             "tenant": get_tenant(tenant_id),
-            "queue": get_endpoint_queue(endpoint, MAX_PENDING_COUNTED),
-            "failure": find_endpoint_failure(endpoint, MAX_PENDING_COUNTED),
+            "queue": queue,
+            "failure": queue.failure,
             "filters": list(DELIVERY_FILTERS),
             "shown": shown,
             "cursor": cursor,
@@ -265,7 +266,7 @@ class DeleteEndpoint(ConfirmView):
 
     def get(self, request: HttpRequest, tenant_id: uuid.UUID, endpoint_id: uuid.UUID) -> HttpResponse:
         endpoint = _get_endpoint(tenant_id, endpoint_id)
-        pending = get_endpoint_queue(endpoint, MAX_PENDING_COUNTED).pending
+        pending = count_pending(endpoint, MAX_PENDING_COUNTED)
         waiting = f" {_format_pending(pending)} will never be sent." if pending else ""
         return self.render_confirmation(
             "Delete this endpoint?",

@@ -25,6 +25,7 @@ from outbox.publishers.webhook.endpoints import (
     update_endpoint,
 )
 from outbox.publishers.webhook.recovery import (
+    MAX_RETRIED,
     EndpointQueue,
     list_endpoint_queues,
     retry_pending_deliveries,
@@ -34,7 +35,6 @@ R = TypeVar("R")
 
 MAX_ENDPOINTS = 10_000
 MAX_COUNT = 1000
-MAX_RETRIED = 10_000
 
 
 class Command(BaseCommand):

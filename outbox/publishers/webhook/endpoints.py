@@ -89,17 +89,23 @@ def delete_endpoint(tenant_id: UUID, endpoint_id: UUID) -> None:
     _filter_endpoint(tenant_id, endpoint_id).delete()
 
 
+def get_active_endpoint(tenant_id: UUID, endpoint_id: UUID) -> WebhookEndpoint:
+    """Return an endpoint to which requests may be sent. Raise NotFound, or Conflict if it is disabled."""
+    endpoint = find_endpoint(tenant_id, endpoint_id)
+    if endpoint is None:
+        raise NotFound("webhook endpoint")
+    if not endpoint.active:
+        raise Conflict("wrong_state", "This endpoint is disabled. Enable it first.")
+    return endpoint
+
+
 def send_test_event(tenant_id: UUID, endpoint_id: UUID) -> UUID:
     """Queue a test event for an endpoint, whatever types it wants. Return the id of the delivery.
 
     It is signed, sent and retried like any event, and is about no call. Raise NotFound, or Conflict if the endpoint is
     disabled.
     """
-    endpoint = find_endpoint(tenant_id, endpoint_id)
-    if endpoint is None:
-        raise NotFound("webhook endpoint")
-    if not endpoint.active:
-        raise Conflict("wrong_state", "This endpoint is disabled. Enable it first.")
+    get_active_endpoint(tenant_id, endpoint_id)
     now, event_id, subject = db_now(), new_id(), new_id()
     event = Envelope(
         id=0, partition=0, attempts=0, event_id=event_id, tenant_id=tenant_id,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 from django.db import transaction
@@ -20,7 +21,7 @@ from outbox.publishers.webhook.delivery_queue import (
     lock_endpoint,
     promote_next_deliveries,
 )
-from outbox.publishers.webhook.endpoints import find_endpoint, select_deliveries
+from outbox.publishers.webhook.endpoints import find_endpoint, get_active_endpoint, select_deliveries
 
 # No index serves exhausted deliveries: they are looked for among this many of those that ended last.
 MAX_SCANNED = 10_000
@@ -28,8 +29,9 @@ MAX_SCANNED = 10_000
 MIN_FAILED_ATTEMPTS = 2
 # The oldest delivery that fails is looked for among this many, those whose next attempt is the latest.
 MAX_SAMPLED = 100
-# So many deliveries are made due by one statement.
+# So many deliveries are made due by one statement, and at once if an operator wants an endpoint to be retried.
 MAX_MADE_DUE = 1000
+MAX_RETRIED = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,45 +94,39 @@ def find_delivery(endpoint: WebhookEndpoint, delivery_id: UUID) -> WebhookDelive
 
 def get_endpoint_queue(endpoint: WebhookEndpoint, max_counted: int) -> EndpointQueue:
     """Return the endpoint with its deliveries. A count above `max_counted` is one more than that."""
-    return EndpointQueue(
-        endpoint,
-        pending=filter_pending(endpoint)[: max_counted + 1].count(),
-        exhausted=_count_recently_exhausted().get(endpoint.pk, 0),
-    )
+    failure = find_endpoint_failure(endpoint, max_counted)
+    return _build_queue(endpoint, _count_recently_exhausted(), failure, max_counted)
 
 
 def list_endpoint_queues(tenant_id: UUID | None, limit: int, max_counted: int) -> list[EndpointQueue]:
     """Return the newest endpoints, of one tenant or of all. A count above `max_counted` is one more than that."""
-    if tenant_id is None:
-        endpoints = WebhookEndpoint.across_tenants.all()
-    else:
-        endpoints = WebhookEndpoint.objects.for_tenant(tenant_id)
     exhausted = _count_recently_exhausted()
-    newest = endpoints.annotate(latest_attempts=_select_latest_attempts()).order_by(
-        "-created_at", "endpoint_id"
-    )
-    return [
-        EndpointQueue(
-            endpoint,
-            pending=filter_pending(endpoint)[: max_counted + 1].count(),
-            exhausted=exhausted.get(endpoint.pk, 0),
-            failure=find_endpoint_failure(endpoint, max_counted)
-            if (endpoint.latest_attempts or 0) >= MIN_FAILED_ATTEMPTS
-            else None,
-        )
-        for endpoint in newest[:limit]
-    ]
+    queues = []
+    for endpoint in _select_endpoints(tenant_id).order_by("-created_at", "endpoint_id")[:limit]:
+        is_suspect = (endpoint.latest_attempts or 0) >= MIN_FAILED_ATTEMPTS
+        failure = find_endpoint_failure(endpoint, max_counted) if is_suspect else None
+        queues.append(_build_queue(endpoint, exhausted, failure, max_counted))
+    return queues
+
+
+def _build_queue(
+    endpoint: WebhookEndpoint,
+    exhausted: Mapping[tuple[UUID, UUID], int],
+    failure: EndpointFailure | None,
+    max_counted: int,
+) -> EndpointQueue:
+    pending = failure.pending if failure else count_pending(endpoint, max_counted)
+    return EndpointQueue(endpoint, pending, exhausted.get(endpoint.pk, 0), failure)
+
+
+def count_pending(endpoint: WebhookEndpoint, max_counted: int) -> int:
+    """Count pending deliveries. A count above `max_counted` is one more than that."""
+    return filter_pending(endpoint)[: max_counted + 1].count()
 
 
 def list_failing_endpoints(tenant_id: UUID | None, limit: int, max_counted: int) -> list[EndpointFailure]:
     """Return active endpoints whose deliveries keep failing, of one tenant or of all."""
-    if tenant_id is None:
-        endpoints = WebhookEndpoint.across_tenants.filter(active=True)
-    else:
-        endpoints = WebhookEndpoint.objects.for_tenant(tenant_id).filter(active=True)
-    suspects = endpoints.annotate(latest_attempts=_select_latest_attempts()).filter(
-        latest_attempts__gte=MIN_FAILED_ATTEMPTS
-    )
+    suspects = _select_endpoints(tenant_id).filter(active=True, latest_attempts__gte=MIN_FAILED_ATTEMPTS)
     found = (
         find_endpoint_failure(endpoint, max_counted)
         for endpoint in suspects.order_by("created_at", "endpoint_id")[:limit]
@@ -138,11 +134,14 @@ def list_failing_endpoints(tenant_id: UUID | None, limit: int, max_counted: int)
     return [failure for failure in found if failure]
 
 
-def _select_latest_attempts() -> Subquery:
-    """Select the attempts of the delivery whose next attempt is the latest, which the index gives: what has failed waits
-    longer than what is new."""
+def _select_endpoints(tenant_id: UUID | None) -> QuerySet[Any]:
+    """Select the endpoints of one tenant or of all. `latest_attempts` are those of the delivery whose next attempt is the
+    latest, which the index gives: what has failed waits longer than what is new."""
     waiting = filter_pending_of_outer_endpoint().filter(next_attempt_at__isnull=False)
-    return Subquery(waiting.order_by("-next_attempt_at").values("attempts")[:1])
+    latest = Subquery(waiting.order_by("-next_attempt_at").values("attempts")[:1])
+    if tenant_id is None:
+        return WebhookEndpoint.across_tenants.annotate(latest_attempts=latest)
+    return WebhookEndpoint.objects.for_tenant(tenant_id).annotate(latest_attempts=latest)
 
 
 def find_endpoint_failure(endpoint: WebhookEndpoint, max_counted: int) -> EndpointFailure | None:
@@ -157,8 +156,7 @@ def find_endpoint_failure(endpoint: WebhookEndpoint, max_counted: int) -> Endpoi
     if not endpoint.active or not failed:
         return None
     since, reason = min(failed)
-    pending = filter_pending(endpoint)[: max_counted + 1].count()
-    return EndpointFailure(endpoint, pending, since, reason)
+    return EndpointFailure(endpoint, count_pending(endpoint, max_counted), since, reason)
 
 
 @transaction.atomic
@@ -188,7 +186,7 @@ def retry_pending_deliveries(tenant_id: UUID, endpoint_id: UUID, limit: int) -> 
     What is due within DELIVERY_LEASE is left alone: it may be on its way. Raise NotFound, or Conflict if the endpoint is
     disabled.
     """
-    endpoint = _get_active_endpoint(tenant_id, endpoint_id)
+    endpoint = get_active_endpoint(tenant_id, endpoint_id)
     now = db_now()
     waiting = filter_pending(endpoint).filter(next_attempt_at__gt=now + DELIVERY_LEASE)
     ids = list(waiting.order_by("next_attempt_at").values_list("delivery_id", flat=True)[:limit])
@@ -204,7 +202,7 @@ def retry_delivery(tenant_id: UUID, endpoint_id: UUID, delivery_id: UUID) -> Non
 
     Raise NotFound, or Conflict if that is not its state or the endpoint is disabled.
     """
-    endpoint = _get_active_endpoint(tenant_id, endpoint_id)
+    endpoint = get_active_endpoint(tenant_id, endpoint_id)
     lock_endpoint(endpoint)
     delivery = find_delivery(endpoint, delivery_id)
     if delivery is None:
@@ -218,15 +216,6 @@ def retry_delivery(tenant_id: UUID, endpoint_id: UUID, delivery_id: UUID) -> Non
         raise Conflict("wrong_state", "It waits for an earlier event of its call. Retry that delivery.")
     elif not _make_due(tenant_id, [delivery_id], db_now()):
         raise Conflict("wrong_state", "It is being sent, or is due within a minute.")
-
-
-def _get_active_endpoint(tenant_id: UUID, endpoint_id: UUID) -> WebhookEndpoint:
-    endpoint = find_endpoint(tenant_id, endpoint_id)
-    if endpoint is None:
-        raise NotFound("webhook endpoint")
-    if not endpoint.active:
-        raise Conflict("wrong_state", "This endpoint is disabled. Enable it first.")
-    return endpoint
 
 
 def is_waiting(delivery: WebhookDelivery, now: datetime) -> bool:
