@@ -365,22 +365,38 @@ class ServiceCallOrReceiptSchema(RootModel[ServiceCallSchema | CallReceiptSchema
     """The call, or a receipt if the key does not have the scope `read`."""
 
 
-class EventSchema(ResponseModel):
+CausationId = Annotated[uuid.UUID | None, Field(description="The event that led to this one.")]
+
+
+class EventBaseSchema(ResponseModel):
+    """The members that events have everywhere. `CausationId` is another one, at a place of its own in each."""
+
     id: uuid.UUID
     type: str
     seq: int = Field(description="Counts the events of one call, starting with 1.")
     occurred_at: UtcTime
-    correlation_id: uuid.UUID
-    causation_id: uuid.UUID | None = Field(description="The event that led to this one.")
-    data: dict[str, Any]
 
     @classmethod
-    def from_event(cls, event: OutboxEvent) -> EventSchema:
+    def build(cls, event: OutboxEvent, **members: Any) -> Self:
+        """Return an event with further members."""
         return cls(
             id=event.event_id,
             type=event.event_type,
             seq=event.aggregate_seq,
             occurred_at=event.created_at,
+            **members,
+        )
+
+
+class EventSchema(EventBaseSchema):
+    correlation_id: uuid.UUID
+    causation_id: CausationId
+    data: dict[str, Any]
+
+    @classmethod
+    def from_event(cls, event: OutboxEvent) -> EventSchema:
+        return cls.build(
+            event,
             correlation_id=event.correlation_id,
             causation_id=event.causation_id,
             data=event.event_payload,

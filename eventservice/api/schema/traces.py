@@ -7,7 +7,14 @@ import uuid
 from pydantic import Field
 
 from eventservice.api.schema.base import Page, ResponseModel
-from eventservice.api.schema.calls import AttemptBaseSchema, CallTimerSchema, ListedCallSchema, round_latency
+from eventservice.api.schema.calls import (
+    AttemptBaseSchema,
+    CallTimerSchema,
+    CausationId,
+    EventBaseSchema,
+    ListedCallSchema,
+    round_latency,
+)
 from eventservice.api.schema.types import UtcTime
 from eventservice.db.bounded_count import MAX_COUNTED
 from execution.models import HttpExecution
@@ -39,26 +46,15 @@ class TracedAttemptSchema(AttemptBaseSchema):
         )
 
 
-class TracedEventSchema(ResponseModel):
-    id: uuid.UUID
-    type: str
-    seq: int = Field(description="Counts the events of one call, starting with 1.")
-    occurred_at: UtcTime
+class TracedEventSchema(EventBaseSchema):
     state: EventState = Field(description="Whether the event has been published.")
     published_at: UtcTime | None
-    causation_id: uuid.UUID | None = Field(description="The event that led to this one.")
+    causation_id: CausationId
 
     @classmethod
     def from_event(cls, event: OutboxEvent) -> TracedEventSchema:
-        return cls(
-            id=event.event_id,
-            type=event.event_type,
-            seq=event.aggregate_seq,
-            occurred_at=event.created_at,
-            state=event.state,
-            published_at=event.published_at if event.state is EventState.PUBLISHED else None,
-            causation_id=event.causation_id,
-        )
+        published_at = event.published_at if event.state is EventState.PUBLISHED else None
+        return cls.build(event, state=event.state, published_at=published_at, causation_id=event.causation_id)
 
 
 class TracedReplaySchema(ResponseModel):
