@@ -23,6 +23,7 @@ from eventservice.console.base.views import ConsoleView
 from eventservice.db.now import db_now
 from eventservice.kernel.errors import Conflict, NotFound
 from eventservice.kernel.ids import new_id
+from eventservice.operators.formatting import format_retried_deliveries
 from eventservice.operators.roles import Role
 from eventservice.tenants.directory import find_tenant_names, get_tenant
 from execution.redaction import mask_url
@@ -314,10 +315,7 @@ class RetryDeliveries(ConsoleView):
             subject=endpoint_id,
             url=mask_url(endpoint.url),
         )
-        if count:
-            self.report_success(f"{count:,} {'delivery is' if count == 1 else 'deliveries are'} due now.")
-        else:
-            self.report_success("No delivery waits for more than a minute: nothing to retry.")
+        self.report_success(format_retried_deliveries(count))
         return self.redirect_back(_link_to_endpoint(endpoint))
 
 

@@ -73,6 +73,13 @@ def format_count(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
+def format_retried_deliveries(count: int) -> str:
+    """Return what a retry of an endpoint's pending deliveries has done."""
+    if not count:
+        return "Nothing to retry: all pending deliveries are due within a minute."
+    return f"{count:,} {'delivery is' if count == 1 else 'deliveries are'} due now."
+
+
 def format_short_number(value: float) -> str:
     """Return a round number for an axis, such as "20k"."""
     for size, letter in ((1_000_000, "M"), (1_000, "k")):

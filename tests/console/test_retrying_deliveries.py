@@ -30,6 +30,7 @@ from tests.outbox.support import build_dispatcher, drain, store_run
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
 
 CALLS = 3
+NOTHING_TO_RETRY = "Nothing to retry: all pending deliveries are due within a minute."
 
 
 @pytest.fixture
@@ -122,7 +123,7 @@ def test_what_may_be_on_its_way_is_left_alone(
 ) -> None:
     select(endpoint, attempts=2).update(next_attempt_at=hour_later)
     claimed, _ = claim_deliveries(endpoint, 10)
-    assert "nothing to retry" in post(operator, build_path(endpoint, "retry/"))
+    assert post(operator, build_path(endpoint, "retry/")) == NOTHING_TO_RETRY
     assert list_actions() == []
     assert answer(endpoint, 200) == 0
     record_results(endpoint, [WebhookResult(delivery, 200) for delivery in claimed])
@@ -148,7 +149,7 @@ def test_the_command_retries_and_is_recorded(endpoint: WebhookEndpoint, hour_lat
     assert action == "endpoint-retry"
     out = StringIO()
     call_command("webhook", "retry", str(endpoint.endpoint_id), stdout=out)
-    assert out.getvalue() == "Nothing to retry: all pending deliveries are due within a minute anyway.\n"
+    assert out.getvalue() == f"{NOTHING_TO_RETRY}\n"
     assert answer(endpoint, 200) == CALLS
 
 
@@ -156,7 +157,7 @@ def test_nothing_of_another_endpoint_is_retried(
     operator: Client, endpoint: WebhookEndpoint, hour_later: datetime, intruder: Tenant
 ) -> None:
     other, _ = create_endpoint(endpoint.tenant_id, "https://other.example/")
-    assert "nothing to retry" in post(operator, build_path(other, "retry/"))
+    assert post(operator, build_path(other, "retry/")) == NOTHING_TO_RETRY
     foreign = f"/webhooks/{intruder.tenant_id}/{endpoint.endpoint_id}/retry/"
     assert operator.post(foreign).status_code == 404
     delivery = select(endpoint, attempts=2)[0]

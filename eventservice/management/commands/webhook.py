@@ -13,6 +13,7 @@ from eventservice.kernel.ids import new_id
 from eventservice.management.commands.tenant import get_tenant_argument
 from eventservice.management.terminal import Terminal, ignore_case, parse_document
 from eventservice.operators.audit_log import CommandLine, run_audited
+from eventservice.operators.formatting import format_retried_deliveries
 from eventservice.tenants.directory import find_tenant_names
 from execution.redaction import mask_url
 from orchestration.events import EventType
@@ -127,10 +128,7 @@ class Command(BaseCommand):
         endpoint = get_endpoint(id)
         tenant_id = endpoint.tenant_id
         count = _act("endpoint-retry", endpoint, lambda: retry_pending_deliveries(tenant_id, id, MAX_RETRIED))
-        if not count:
-            self.stdout.write("Nothing to retry: all pending deliveries are due within a minute anyway.")
-            return
-        self.stdout.write(f"{count} {'delivery is' if count == 1 else 'deliveries are'} due now.")
+        self.stdout.write(format_retried_deliveries(count))
 
     def _remove(self, *, id: UUID, **options: object) -> None:
         endpoint = get_endpoint(id)
