@@ -44,6 +44,8 @@ PORT = env.integer("PORT", 8000, minimum=1, maximum=65_535)
 TARGET_PORT = env.integer("TARGET_PORT", 9000, minimum=1, maximum=65_535)
 
 INSTALLED_APPS = [
+    # Before the apps whose commands (createsuperuser, qcluster, …) it replaces.
+    "eventservice",
     "eventservice.apps.ConsoleAdminConfig",  # django.contrib.admin
     "django.contrib.auth",
     "django.contrib.contenttypes",
@@ -55,8 +57,6 @@ INSTALLED_APPS = [
     "drf_spectacular",
     "drf_spectacular_sidecar",
     "django_htmx",
-    # Before django_q, whose commands (qcluster, qinfo, …) it replaces.
-    "eventservice",
     "django_q",
     "eventservice.tenants",
     "orchestration",

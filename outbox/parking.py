@@ -20,6 +20,11 @@ def list_parked_events() -> QuerySet[OutboxEvent]:
     return OutboxEvent.across_tenants.filter(PARKED).order_by("parked_at", "id")
 
 
+def find_parked_key(event_id: UUID) -> int | None:
+    """Return the key of the parked event with this event id."""
+    return list_parked_events().filter(event_id=event_id).values_list("id", flat=True).first()
+
+
 def unpark(key: int) -> bool:
     """Have the event tried again, and the events behind it after it. Return False if it is not parked (any more)."""
     return _resolve(key, skip=False)

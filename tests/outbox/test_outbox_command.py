@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+from uuid import UUID
 
 import pytest
 from django.core.management import CommandError, call_command
 
 from eventservice.kernel.ids import new_id
+from eventservice.operators.models import OperatorAction
 from eventservice.tenants.models import Tenant
 from outbox.models import OutboxEvent
 from outbox.parking import list_parked_events
@@ -47,7 +49,7 @@ def test_status_shows_what_waits_and_the_live_dispatchers(poison_event: OutboxEv
 
 def test_parked_lists_the_event_with_its_error(poison_event: OutboxEvent) -> None:
     shown = run_outbox("parked")
-    assert shown.startswith(f"{poison_event.id}  ")
+    assert shown.startswith(f"{poison_event.id}  {poison_event.event_id}  ")
     assert "recording: too large" in shown
 
 
@@ -61,10 +63,26 @@ def test_skip_publishes_those_behind_it(poison_event: OutboxEvent) -> None:
     assert drain(build_dispatcher(RecordingPublisher())) == 2
 
 
+@pytest.mark.parametrize(("action", "published"), [("retry", 3), ("skip", 2)])
+def test_an_event_is_named_by_the_id_that_the_api_shows(
+    poison_event: OutboxEvent, action: str, published: int
+) -> None:
+    assert str(poison_event.event_id) in run_outbox(action, str(poison_event.event_id))
+    assert drain(build_dispatcher(RecordingPublisher())) == published
+
+
 @pytest.mark.parametrize("action", ["retry", "skip"])
-def test_an_event_that_is_not_parked_is_refused(action: str) -> None:
-    with pytest.raises(CommandError, match="Event 7 is not parked"):
-        run_outbox(action, "7")
+@pytest.mark.parametrize("event", ["7", "9" * 18, str(UUID(int=7))])
+def test_an_event_that_is_not_parked_is_refused(poison_event: OutboxEvent, action: str, event: str) -> None:
+    with pytest.raises(CommandError, match=f"Event {event} is not parked"):
+        run_outbox(action, event)
+    assert not OperatorAction.across_tenants.exists()
+
+
+@pytest.mark.parametrize("event", ["nonsense", "9" * 19, "-1", "²"])
+def test_what_names_no_event_is_refused(event: str) -> None:
+    with pytest.raises(CommandError, match="neither an event's number nor its id"):
+        run_outbox("retry", "--", event)
 
 
 @pytest.mark.parametrize("since", ["2h", "2000-01-01T00:00:00Z"])

@@ -5,7 +5,9 @@ from datetime import timedelta
 from functools import partial
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import transaction
 
+from eventservice.api.formats import format_instant
 from eventservice.db.now import db_now
 from eventservice.kernel.errors import DomainError
 from eventservice.management.commands.tenant import get_tenant_argument
@@ -16,6 +18,7 @@ from eventservice.management.terminal import (
     parse_duration_argument,
     parse_positive_duration,
 )
+from eventservice.operators.audit_log import CommandLine, record_action, run_audited
 from eventservice.tenants.keys import (
     MAX_LIFETIME,
     MAX_OVERLAP,
@@ -81,21 +84,33 @@ class Command(BaseCommand):
             {**fields, "scopes": sorted(set(scopes))},
             {"/name": "--name", "/scopes": "--scope"},
         )
-        key, text = create_key(tenant_id, asked.scope_names, name=asked.name or "", expires_at=expires_at)
+        with transaction.atomic():
+            key, text = create_key(tenant_id, asked.scope_names, name=asked.name or "", expires_at=expires_at)
+            _record_key("key-create", key)
         self._print_new_key(key, text)
 
     def _rotate(self, *, id: str, overlap: timedelta, **options: object) -> None:
         key = self._find_key(id)
         try:
             require_rotatable(key)
-            successor, text = rotate_key(key, overlap)
+            with transaction.atomic():
+                successor, text = rotate_key(key, overlap)
+                _record_key("key-rotate", successor, replaces=key.key_id, overlap=str(overlap))
         except DomainError as error:
             raise CommandError(error.message) from None
         self._print_new_key(successor, text)
 
     def _revoke(self, *, id: str, **options: object) -> None:
-        if not revoke_key(id):
-            raise CommandError(f"There is no active key {id!r}.")
+        key = self._find_key(id)
+        run_audited(
+            CommandLine(),
+            "key-revoke",
+            lambda: revoke_key(id),
+            changed=bool,
+            tenant_id=key.tenant_id,
+            subject=id,
+            name=key.name,
+        )
         self.stdout.write("Key revoked.")
 
     def _list(self, *, tenant: str | None, **options: object) -> None:
@@ -123,6 +138,13 @@ class Command(BaseCommand):
             self.terminal.json({"keyId": key.key_id, "scopes": key.scopes, "key": text})
         else:
             self.stdout.write(text)
+
+
+def _record_key(action: str, key: ApiKey, **detail: object) -> None:
+    """Record a key in the audit log by its id, never with its text."""
+    expires = format_instant(key.expires_at)
+    about = {"name": key.name, "scopes": key.scopes, "expires": expires, **detail}
+    record_action(CommandLine(), action, tenant_id=key.tenant_id, subject=key.key_id, **about)
 
 
 def _find_tenant_id(name_or_id: str | None) -> uuid.UUID | None:

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from eventservice.management.commands.up import DEMO
 from eventservice.management.terminal import parse_duration_argument
+from eventservice.operators.audit_log import CommandLine, record_action
 from eventservice.tenants.models import Tenant
 from orchestration.commands import RequestSpec, SubmitServiceCall
 from orchestration.lifecycle import submit
@@ -55,6 +56,9 @@ class Command(BaseCommand):
         if tenant is None or not list_live_node_ids(NodeRole.ENGINE):
             raise CommandError("No engine is running. Start the system with `make run` first.")
         commands = [_build_command(tenant.tenant_id, *kind) for kind in KINDS for _ in range(each)]
+        record_action(
+            CommandLine(), "submit", tenant_id=tenant.pk, subject="sample calls", calls=len(commands)
+        )
         submit(commands)
         _watch(tenant.tenant_id, [command.service_call_id for command in commands], duration.total_seconds())
 

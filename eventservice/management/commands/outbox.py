@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 from argparse import ArgumentTypeError
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from uuid import UUID
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from eventservice.api.formats import parse_duration
+from eventservice.api.formats import format_duration, format_instant, parse_duration
 from eventservice.db.now import db_now
 from eventservice.kernel.text import escape_invisible
 from eventservice.management.commands.tenant import get_tenant_argument
 from eventservice.management.terminal import parse_duration_argument
+from eventservice.operators.audit_log import CommandLine, record_action, run_audited
 from eventservice.operators.formatting import format_count
-from outbox.parking import list_parked_events, skip, unpark
+from outbox.parking import find_parked_key, list_parked_events, skip, unpark
+from outbox.queries import find_event
 from outbox.replay import replay
 from outbox.retention import prune
 from outbox.status import get_status
+
+# Of the largest number that the databases store. An id has 32 digits or more.
+MAX_KEY_DIGITS = 18
 
 
 def parse_time_argument(text: str) -> datetime | timedelta:
@@ -44,7 +51,9 @@ class Command(BaseCommand):
             ("skip", "give up a parked event without publishing it"),
         ):
             actions.add_parser(name, help=help_text).add_argument(
-                "id", type=int, help="event id, as listed by `parked`"
+                "id",
+                type=_parse_event,
+                help="the event's number or id, as `parked`, the API and the console show it",
             )
         replaying = actions.add_parser("replay", help="publish events again, with the same event ids")
         replaying.add_argument(
@@ -81,24 +90,62 @@ class Command(BaseCommand):
         for event in list_parked_events().iterator(chunk_size=500):
             aggregate = f"{event.tenant_id}/{event.aggregate_id}#{event.aggregate_seq}"
             self.stdout.write(
-                f"{event.id}  {event.parked_at:%Y-%m-%d %H:%M:%S}  {event.event_type}  {aggregate}"
+                f"{event.id}  {event.event_id}  {event.parked_at:%Y-%m-%d %H:%M:%S}  {event.event_type}  {aggregate}"
             )
             self.stdout.write(escape_invisible(f"    {event.last_error}"))
 
-    def run_retry(self, *, id: int, **options: object) -> None:
-        if not unpark(id):
-            raise CommandError(f"Event {id} is not parked. `manage.py outbox parked` lists parked events.")
+    def run_retry(self, *, id: int | UUID, **options: object) -> None:
+        _resolve("event-retry", id, unpark)
         self.stdout.write(f"Event {id} will be published again, followed by the events behind it.")
 
-    def run_skip(self, *, id: int, **options: object) -> None:
-        if not skip(id):
-            raise CommandError(f"Event {id} is not parked. `manage.py outbox parked` lists parked events.")
+    def run_skip(self, *, id: int | UUID, **options: object) -> None:
+        _resolve("event-skip", id, skip)
         self.stdout.write(f"Event {id} was skipped. The events behind it will be published.")
 
     def run_replay(self, *, since: datetime | timedelta, tenant: str | None, **options: object) -> None:
         start = db_now() - since if isinstance(since, timedelta) else since
         tenant_id = None if tenant is None else get_tenant_argument(tenant).tenant_id
+        record_action(
+            CommandLine(),
+            "events-replay",
+            tenant_id=tenant_id,
+            subject="outbox",
+            since=format_instant(start),
+        )
         self.stdout.write(f"{format_count(replay(start, tenant_id), 'event')} will be published again.")
 
     def run_prune(self, *, older_than: timedelta, limit: int, **options: object) -> None:
+        record_action(
+            CommandLine(),
+            "outbox-prune",
+            subject="outbox",
+            olderThan=format_duration(older_than.total_seconds()),
+            limit=limit,
+        )
         self.stdout.write(f"{format_count(prune(older_than, limit), 'row')} deleted.")
+
+
+def _resolve(action: str, named: int | UUID, command: Callable[[int], bool]) -> None:
+    """Run a command on a parked event and record it. Raise CommandError if the event is not parked."""
+    key = find_parked_key(named) if isinstance(named, UUID) else named
+    event = None if key is None else find_event(key)
+    if event is None or not run_audited(
+        CommandLine(),
+        action,
+        lambda: command(event.id),
+        changed=bool,
+        tenant_id=event.tenant_id,
+        subject=event.id,
+        type=event.event_type,
+    ):
+        raise CommandError(f"Event {named} is not parked. `manage.py outbox parked` lists parked events.")
+
+
+def _parse_event(text: str) -> int | UUID:
+    """Parse the number of an event, or its id. A number has fewer characters than any id."""
+    if text.isascii() and text.isdecimal() and len(text) <= MAX_KEY_DIGITS:
+        return int(text)
+    try:
+        return UUID(text)
+    except ValueError:
+        raise ArgumentTypeError(f"{text!r} is neither an event's number nor its id") from None

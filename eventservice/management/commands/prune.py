@@ -2,7 +2,9 @@ from datetime import timedelta
 
 from django.core.management.base import BaseCommand, CommandParser
 
+from eventservice.api.formats import format_duration
 from eventservice.management.terminal import parse_duration_argument
+from eventservice.operators.audit_log import CommandLine, record_action
 from eventservice.operators.formatting import format_count
 from orchestration.lifecycle import prune_calls
 from outbox.retention import prune as prune_events
@@ -26,6 +28,9 @@ class Command(BaseCommand):
         )
 
     def handle(self, *args: object, older_than: timedelta, limit: int, **options: object) -> None:
+        # Recorded before it begins: it works in many transactions, and may be interrupted.
+        age = format_duration(older_than.total_seconds())
+        record_action(CommandLine(), "prune", subject="retention", olderThan=age, limit=limit)
         calls = prune_calls(older_than, limit)
         events = prune_events(older_than, limit)
         self.stdout.write(f"Deleted {format_count(calls, 'call')} and {format_count(events, 'event')}.")

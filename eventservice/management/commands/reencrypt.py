@@ -5,6 +5,7 @@ import time
 from django.core.management.base import BaseCommand, CommandError
 
 from eventservice.kernel.secrets import Reencryption
+from eventservice.operators.audit_log import CommandLine, record_action
 from eventservice.tenants.directory import reencrypt_signing_secrets
 from orchestration.lifecycle import reencrypt_calls
 from outbox.publishers.webhook.endpoints import reencrypt_endpoint_secrets
@@ -20,6 +21,7 @@ class Command(BaseCommand):
     )
 
     def handle(self, *args: object, **options: object) -> None:
+        record_action(CommandLine(), "reencrypt", subject="secrets")
         work = Reencryption()
         tenants = reencrypt_signing_secrets(work)
         endpoints = reencrypt_endpoint_secrets(work)

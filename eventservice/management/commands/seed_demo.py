@@ -21,6 +21,7 @@ from eventservice.devtools.demo.tenants import (
 )
 from eventservice.devtools.demo.workload import Planner
 from eventservice.kernel.ids import new_id
+from eventservice.operators.audit_log import CommandLine, record_action
 from execution.url_rules import BadUrl, parse_target
 from orchestration.statistics.rollup import forget_rollups, roll_up
 
@@ -65,6 +66,7 @@ class Command(BaseCommand):
             raise CommandError(
                 "The sample tenants exist already. `seed_demo --again` adds another week to them."
             )
+        record_action(CommandLine(), "seed-demo", subject="sample tenants", calls=calls)
         began = time.monotonic()
         world = World(db_now(), Random(seed))  # noqa: S311 (made-up data, not a secret)
         tenants = _create_tenants(world)

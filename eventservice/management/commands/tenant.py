@@ -9,9 +9,11 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import IntegrityError
 
 from eventservice.kernel.errors import DomainError
+from eventservice.kernel.ids import new_id
 from eventservice.management.terminal import Terminal, parse_document
+from eventservice.operators.audit_log import CommandLine, run_audited
 from eventservice.tenants.directory import create_tenant, declare_namespace, update_tenant
-from eventservice.tenants.models import Namespace, NamespaceSize, Tenant
+from eventservice.tenants.models import DEFAULT_SHARDS, Namespace, NamespaceSize, Tenant
 from orchestration.statistics.usage import read_usage
 
 # The limits of a tenant, by their names in the API.
@@ -82,7 +84,16 @@ def _list(**options: object) -> list[Tenant]:
 def _create(*, name: str, **options: object) -> list[Tenant]:
     from eventservice.api.schema.tenants import TenantInputSchema
 
-    return [create_tenant(parse_document(TenantInputSchema, {"name": name}).name)]
+    accepted, tenant_id = parse_document(TenantInputSchema, {"name": name}).name, new_id()
+    tenant = run_audited(
+        CommandLine(),
+        "tenant-create",
+        lambda: create_tenant(accepted, tenant_id=tenant_id),
+        tenant_id=tenant_id,
+        subject=tenant_id,
+        name=accepted,
+    )
+    return [tenant]
 
 
 def _namespace(
@@ -96,7 +107,16 @@ def _namespace(
         {"name": name, "size": size, "numShards": shards},
         {"/numShards": "--shards", "/size": "--size"},
     )
-    declare_namespace(owner.tenant_id, namespace.name, namespace.shards)
+    run_audited(
+        CommandLine(),
+        "namespace-create",
+        lambda: declare_namespace(owner.tenant_id, namespace.name, namespace.shards)[1],
+        tenant_id=owner.tenant_id,
+        subject=owner.tenant_id,
+        changed=bool,
+        name=namespace.name,
+        shards=namespace.shards or DEFAULT_SHARDS,
+    )
     return [owner]
 
 
@@ -106,7 +126,21 @@ def _change_limits(*, tenant: str, **options: Any) -> Tenant:
     owner = get_tenant_argument(tenant)
     given = {name: options[column] for name, column in LIMITS.items() if options[column] is not None}
     names = {f"/{name}": _get_option(column) for name, column in LIMITS.items()}
-    return update_tenant(owner.tenant_id, **parse_document(TenantSettingsSchema, given, names).changes())
+    changes = parse_document(TenantSettingsSchema, given, names).changes()
+    different: dict[str, Any] = {
+        column: value for column, value in changes.items() if getattr(owner, column) != value
+    }
+    if not different:
+        return owner
+    changed: Tenant = run_audited(
+        CommandLine(),
+        "tenant-change",
+        lambda: update_tenant(owner.tenant_id, **different),
+        tenant_id=owner.tenant_id,
+        subject=owner.tenant_id,
+        **different,
+    )
+    return changed
 
 
 def _show_limits(terminal: Terminal, tenant: Tenant) -> None:

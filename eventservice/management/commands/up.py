@@ -27,6 +27,8 @@ from eventservice.management.profile import (
     read_profile,
     write_profile,
 )
+from eventservice.management.user_changes import record_saved_users
+from eventservice.operators.audit_log import CommandLine, record_action
 from eventservice.tenants.directory import create_tenant
 from eventservice.tenants.keys import create_key, find_key
 from eventservice.tenants.models import ApiKey, Tenant
@@ -90,6 +92,9 @@ class Command(BaseCommand):
             # One transaction: if a start fails halfway, the next one must create and print the credentials.
             with transaction.atomic():
                 tenant = create_tenant(DEMO)
+                record_action(
+                    CommandLine(), "tenant-create", tenant_id=tenant.pk, subject=tenant.pk, name=DEMO
+                )
                 key = _create_key(tenant)
                 password = _create_admin()
         say(f"Tenant: {DEMO} ({tenant.tenant_id})")
@@ -146,7 +151,10 @@ def _find_valid_key(tenant: Tenant, profile: Mapping[str, str]) -> str:
 
 
 def _create_key(tenant: Tenant) -> str:
-    return create_key(tenant.tenant_id, list(ApiKey.Scope), name=DEMO)[1]
+    with transaction.atomic():
+        key, text = create_key(tenant.tenant_id, list(ApiKey.Scope), name=DEMO)
+        record_action(CommandLine(), "key-create", tenant_id=tenant.pk, subject=key.key_id, name=DEMO)
+    return text
 
 
 def _build_variables(port: int, target_port: int, tenant: Tenant, key: str) -> dict[str, str]:
@@ -191,7 +199,8 @@ def _create_admin() -> str:
     if _find_user():
         return ""
     password = secrets.token_urlsafe(12)
-    get_user_model().objects.create_superuser(ADMIN, password=password)
+    with record_saved_users("user-create"):
+        get_user_model().objects.create_superuser(ADMIN, password=password)
     return password
 
 
