@@ -12,7 +12,7 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import timedelta
 from typing import NamedTuple
 
@@ -22,7 +22,7 @@ from django.db.models import Max, Model, QuerySet
 
 from eventservice.db.dialects import get_dialect
 from eventservice.db.leases import Fenced, Leases, pick_share, release_leases, shorten_future_leases
-from eventservice.db.now import DbNow, render_now
+from eventservice.db.now import DbNow, db_now, render_now
 from eventservice.db.sql import as_uuid
 from eventservice.kernel.ids import new_id
 from timers.models import MAX_NODE_LEASE, MAX_NODE_LEASE_AHEAD, Node, NodeRole, TimerShard
@@ -126,10 +126,23 @@ class Membership:
         release_leases(TimerShard.objects.filter(owner_id=self.owner_id))
 
 
-def reap_dead_node(by: uuid.UUID | None = None) -> uuid.UUID | None:
+def list_silent_nodes() -> list[Node]:
+    """Return the nodes whose lease has ended. Those among them whose lease is void, because the clock was set back, get
+    a valid one, which ends if they stay silent."""
+    now = db_now()
+    silent = [node for node in Node.objects.order_by("started_at", "owner_id") if not node.is_alive(now)]
+    shorten_future_leases(Node.objects.all(), NODE_LEASE, MAX_NODE_LEASE)
+    return silent
+
+
+def reap_dead_node(
+    by: uuid.UUID | None = None, among: Collection[uuid.UUID] | None = None
+) -> uuid.UUID | None:
     """Fence one dead node and free its shards. Return its id so that its calls can be resolved, or None.
 
     A node whose own lease has ended declares no node dead: what delayed its heartbeat may have delayed the others too.
+
+    `among` restricts it to these nodes.
 
     Locked rows are skipped. A node that froze inside a transaction would block this one as well; it is reaped once the
     database has ended that transaction.
@@ -138,7 +151,9 @@ def reap_dead_node(by: uuid.UUID | None = None) -> uuid.UUID | None:
     """
     shorten_future_leases(Node.objects.all(), NODE_LEASE, MAX_NODE_LEASE)
     dead = list(Node.objects.dead().values_list("pk", flat=True))
-    for owner_id in dead if by not in dead else []:
+    if by in dead:
+        return None
+    for owner_id in dead if among is None else [node for node in dead if node in among]:
         with transaction.atomic():
             node = Node.objects.dead().filter(pk=owner_id)
             shards = TimerShard.objects.filter(owner_id=owner_id)

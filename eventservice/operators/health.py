@@ -253,6 +253,11 @@ def check_role(nodes: Iterable[Node], role: NodeRole, now: datetime) -> Finding:
     return Finding(role.value, Severity.ERROR, text, "Start one with `manage.py cluster`.")
 
 
+def describe_node(node: Node) -> str:
+    """Return a node as it is called in a sentence: "the engine on host-1 (process 123)"."""
+    return f"the {ROLE_NAMES.get(node.role, node.role)} on {node.hostname} (process {node.process_id})"
+
+
 def _check_nodes(cluster: ClusterState) -> Iterator[Finding]:
     dead = [node for node in cluster.nodes if not node.is_alive(cluster.now)]
     for node in dead[:MAX_NAMED_NODES]:
@@ -399,7 +404,7 @@ def check_lost_calls(count: int) -> Finding:
         "lost_calls",
         Severity.ERROR,
         f"{format_capped(count)} running {verb} past the deadline.",
-        "An engine recovers them automatically. If none is running, run `manage.py requeue_stuck`.",
+        "A running engine resolves them within seconds. If none can run, use `manage.py requeue_stuck`.",
     )
 
 

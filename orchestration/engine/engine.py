@@ -485,13 +485,3 @@ def _build_memory_error(call: StartedCall) -> Errored:
         Timings(),
         may_have_been_sent=False,
     )
-
-
-def resolve_stuck_calls() -> int:
-    """Resolve the calls past their deadline and those of nodes that are gone, as the watchdog does. Return how many."""
-    resolved = 0
-    while keys := lifecycle.list_overdue_attempts(WATCHDOG_BATCH_SIZE):
-        resolved += lifecycle.resolve_interrupted(keys)
-    while keys := list_orphaned_attempts(list_node_ids, WATCHDOG_BATCH_SIZE):
-        resolved += resolve_orphaned(keys)
-    return resolved

@@ -14,7 +14,8 @@ from execution.attempt_log import list_orphaned_attempts
 from execution.models import HttpExecution
 from orchestration import lifecycle
 from orchestration.engine import engine as engine_module
-from orchestration.engine.engine import HEARTBEAT_SECONDS, SWEEP_SECONDS, PassResult, resolve_stuck_calls
+from orchestration.engine.engine import HEARTBEAT_SECONDS, SWEEP_SECONDS, PassResult
+from orchestration.engine.recovery import resolve_stuck_calls
 from orchestration.retries import RetryPolicy
 from orchestration.states import Delivery
 from tests.orchestration.support import (

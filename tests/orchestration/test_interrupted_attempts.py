@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from eventservice.db.now import pin_time
+from execution.attempt_log import interrupt_attempts
 from orchestration import lifecycle
-from orchestration.engine.engine import resolve_stuck_calls
+from orchestration.engine.recovery import resolve_stuck_calls
 from orchestration.lifecycle import MAX_INTERRUPTIONS
 from orchestration.retries import RetryPolicy
 from orchestration.states import Delivery
@@ -124,15 +125,25 @@ def test_the_watchdog_finds_attempts_past_their_deadline_and_no_others(
         assert lifecycle.list_overdue_attempts(10) == [soon.key]
 
 
-def test_overdue_and_orphaned_attempts_are_resolved_on_demand(
+def test_attempts_of_nodes_that_are_gone_are_resolved_on_demand(
     manual_engine: ManualEngine, tenant: Any
 ) -> None:
     overdue, running = submit(tenant, timeout_seconds=1), submit(tenant, timeout_seconds=3600)
     manual_engine.start()
+    with pin_time(add_to_noon(20)):
+        assert resolve_stuck_calls() == 0  # a node leaves or is reaped before its calls are resolved
+        manual_engine.membership.leave()
+        assert resolve_stuck_calls() == 2
+    assert get_status(tenant, overdue) == get_status(tenant, running) == "Scheduled"
+
+
+def test_an_overdue_call_that_no_attempt_in_the_log_belongs_to_is_resolved_on_demand(
+    manual_engine: ManualEngine, tenant: Any
+) -> None:
+    service_call_id = submit(tenant, timeout_seconds=1)
+    started = manual_engine.start_one()
+    interrupt_attempts([started.key], add_to_noon(0))
     assert resolve_stuck_calls() == 0
     with pin_time(add_to_noon(20)):
         assert resolve_stuck_calls() == 1
-        assert get_status(tenant, overdue) == "Scheduled"
-        manual_engine.membership.leave()
-        assert resolve_stuck_calls() == 1
-    assert get_status(tenant, running) == "Scheduled"
+    assert get_status(tenant, service_call_id) == "Scheduled"
