@@ -31,9 +31,7 @@ class CorrelationMiddleware:
             response = self.get_response(request)
             # Django would log it too, but after this line, when the correlation id is gone.
             if response.status_code >= 400:
-                log_response(
-                    "%s: %s", response.reason_phrase, request.path, response=response, request=request
-                )
+                _log_refusal(request, response)
         finally:
             structlog.contextvars.clear_contextvars()
         response[HEADER] = str(correlation_id)
@@ -44,6 +42,15 @@ class CorrelationMiddleware:
     ) -> None:
         if "tenant_id" in kwargs:
             structlog.contextvars.bind_contextvars(tenant_id=str(kwargs["tenant_id"]))
+
+
+def _log_refusal(request: HttpRequest, response: HttpResponse) -> None:
+    """Log an error response as Django would, with its status and the error code of its problem."""
+    refusal = {"status": response.status_code}
+    if code := getattr(response, "problem_code", None):  # pages have none
+        refusal["code"] = code
+    with structlog.contextvars.bound_contextvars(**refusal):
+        log_response("%s: %s", response.reason_phrase, request.path, response=response, request=request)
 
 
 def get_correlation_id(request: HttpRequest | Request) -> uuid.UUID:

@@ -153,7 +153,9 @@ def problem_to_json(problem: Problem, correlation_id: uuid.UUID) -> dict[str, ob
 
 def build_problem_response(problem: Problem, correlation_id: uuid.UUID) -> HttpResponse:
     body = json.dumps(problem_to_json(problem, correlation_id), ensure_ascii=False)
-    return HttpResponse(body.encode(), MEDIA_TYPE, problem.status_code, headers=problem.headers)
+    response = HttpResponse(body.encode(), MEDIA_TYPE, problem.status_code, headers=problem.headers)
+    response.problem_code = problem.code  # type: ignore[attr-defined]  # for the log
+    return response
 
 
 def handle_exception(raised: Exception, context: Mapping[str, Any]) -> HttpResponse:
@@ -269,8 +271,11 @@ def _explain_path(path: str, status: int) -> str | None:
 def refuse_unreadable(status: int) -> HttpResponse:
     """Return the response to what the web server cannot parse, so that it reaches no middleware."""
     correlation_id = new_id()
-    log.warning("request_refused_unread", status=status, correlation_id=str(correlation_id))
-    response = build_problem_response(_build_problem(status), correlation_id)
+    problem = _build_problem(status)
+    log.warning(
+        "request_refused_unread", status=status, code=problem.code, correlation_id=str(correlation_id)
+    )
+    response = build_problem_response(problem, correlation_id)
     response[HEADER] = str(correlation_id)
     for name, value in SECURITY_HEADERS.items():
         response[name] = value
