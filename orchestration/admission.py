@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 from eventservice.kernel.errors import Conflict, DomainError
 from eventservice.tenants.directory import TenantProfile, get_profile
+from eventservice.tenants.models import LimitCode
+from eventservice.tenants.refusals import note_refusal
 from orchestration.queries.calls import count_pending
 
 # Other processes submit too, and calls end: after this long, pending calls are counted again.
@@ -75,6 +77,7 @@ def refuse_full(tenant_id: uuid.UUID) -> None:
     """
     tenant = get_profile(tenant_id)
     if tenant.stored_bytes + _get_stored_since(tenant).added >= tenant.max_stored_bytes:
+        note_refusal(tenant_id, LimitCode.STORAGE)
         raise StorageLimitReached(tenant.max_stored_bytes)
 
 
@@ -127,6 +130,7 @@ def take_room(tenant_ids: Iterable[uuid.UUID], room: Mapping[uuid.UUID, int]) ->
     """
     for tenant_id, calls in Counter(tenant_ids).items():
         if calls > room[tenant_id]:
+            note_refusal(tenant_id, LimitCode.PENDING)
             raise PendingLimitReached(get_profile(tenant_id).max_pending, room[tenant_id])
         refuse_full(tenant_id)
         if allowance := _allowances.get(tenant_id):

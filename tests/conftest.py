@@ -19,6 +19,7 @@ from eventservice.db.dialects.sqlite.configuration import ENGINE as SQLITE
 from eventservice.db.now import pin_time
 from eventservice.kernel.ttl_cache import clear_caches
 from eventservice.tenants.models import Tenant
+from eventservice.tenants.refusals import forget_refusals
 from tests.factories import NOON, TenantFactory
 from tests.orchestration.support import ManualEngine
 from tests.temporary_folders import create_folder, create_worker_folder, remove_folder
@@ -80,6 +81,7 @@ def django_db_modify_db_settings(django_db_modify_db_settings_parallel_suffix: N
 def empty_caches() -> None:
     """Clear the caches of this process, which outlive the rows of a test."""
     clear_caches()
+    forget_refusals()
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ THE_WRITER = "orchestration.lifecycle."  # all of the package
 
 TENANT_MODELS = rules.find_tenant_models(SOURCES)
 TENANT_TABLES = CALL_TABLES | {
-    "timer_schedules", "http_execution_log", "outbox", "namespaces", "api_keys", "webhook_endpoints", "webhook_deliveries",
+    "timer_schedules", "http_execution_log", "outbox", "namespaces", "api_keys", "limit_refusals", "webhook_endpoints", "webhook_deliveries",
     "operator_actions", "call_rollups", "host_rollups", "rollup_marks",
 }  # fmt: skip
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from itertools import accumulate
 from typing import TypeVar
 
@@ -33,10 +33,13 @@ from eventservice.db.now import db_now
 from eventservice.db.totals import read_totals
 from eventservice.kernel.ttl_cache import TTLCache
 from eventservice.tenants.directory import list_tenant_ids
+from eventservice.tenants.models import LimitCode
+from eventservice.tenants.refusals import TOTALS_PREFIX as REFUSALS_PREFIX
+from eventservice.tenants.refusals import count_current_refusals, list_current_refusals
 from orchestration.engine.attempt_totals import BUCKETS, read_attempt_totals
 from orchestration.events import EventType
 from orchestration.statistics.recent_sample import RecentStatistics, read_recent_statistics
-from outbox.dispatcher import TOTALS_PREFIX
+from outbox.dispatcher import TOTALS_PREFIX as EVENTS_PREFIX
 from outbox.status import get_status as get_outbox_status
 from timers.models import Node, NodeRole
 from timers.operator_views import count_shards_by_owner, list_nodes
@@ -55,6 +58,8 @@ OUTCOMES = {
 QUANTILES = (0.5, 0.95, 0.99)
 # Several scrapers, or one with a short interval, cost the database no more than one.
 CACHE_SECONDS = 2.0
+# Labels must be few, so of the tenants at a limit only those with the most refusals have a metric of their own.
+MAX_NAMED_TENANTS = 20
 
 _rendered: TTLCache[str, bytes] = TTLCache(CACHE_SECONDS)
 
@@ -100,6 +105,7 @@ class SystemCollector(Collector):
         yield from _collect_nodes([node for node in nodes if node.is_alive(now)])
         yield from _collect_outbox()
         yield from _collect_totals()
+        yield from _collect_limits(now)
         yield from collect_http_metrics()
         here = {node.process_id: node.role for node in nodes if node.hostname == socket.gethostname()}
         yield from collect_process_metrics(here | dict.fromkeys([os.getpid(), *list_web_processes()], "web"))
@@ -149,7 +155,7 @@ def _collect_nodes(live: Sequence[Node]) -> Iterator[Metric]:
 
 
 def _collect_totals() -> Iterator[Metric]:
-    events = read_totals(TOTALS_PREFIX)
+    events = read_totals(EVENTS_PREFIX)
     calls = CounterMetricFamily(
         "eventservice_calls", "Calls by outcome, as their events are published.", labels=("outcome",)
     )
@@ -166,6 +172,23 @@ def _collect_totals() -> Iterator[Metric]:
         cumulated = list(accumulate(counts))
         attempts.add_metric((outcome,), list(zip(bounds, cumulated, strict=True)), seconds)
     yield attempts
+
+
+def _collect_limits(now: datetime) -> Iterator[Metric]:
+    totals = read_totals(REFUSALS_PREFIX)
+    refused = CounterMetricFamily(
+        "eventservice_refusals", "Refusals because a tenant was at a limit, by error code.", labels=("code",)
+    )
+    for code in LimitCode:
+        refused.add_metric((code.value,), totals.get(code.value, 0.0))
+    yield refused
+    at_limit = {(code.value,): float(count) for code, count in count_current_refusals(now).items()}
+    about = "Tenants that were refused something in the last 5 minutes, by error code."
+    yield _gauge("tenants_at_limit", about, at_limit, ("code",))
+    current = list_current_refusals(None, now, MAX_NAMED_TENANTS)
+    named = {(refusal.tenant.name, refusal.code): float(refusal.count) for refusal in current}
+    about = "Refusals of these tenants since they began. Only the tenants with the most are listed."
+    yield _gauge("tenant_refusals", about, named, ("tenant", "code"))
 
 
 def _collect_outbox() -> Iterator[Metric]:

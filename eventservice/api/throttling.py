@@ -15,6 +15,8 @@ from rest_framework.throttling import BaseThrottle
 from eventservice.api.authentication import Principal
 from eventservice.api.problems import Problem
 from eventservice.tenants.directory import get_profile
+from eventservice.tenants.models import LimitCode
+from eventservice.tenants.refusals import note_refusal
 
 WINDOW_SECONDS = 60.0
 MAX_BUCKETS = 10_000
@@ -69,6 +71,8 @@ class TenantRateThrottle(BaseThrottle):
         self._wait = bucket.seconds_until(1.0, rate)
         if is_allowed:
             _take_bytes(principal.tenant_id, policy, request)
+        else:
+            note_refusal(principal.tenant_id, LimitCode.REQUESTS)
         return is_allowed
 
     def wait(self) -> int:
@@ -84,9 +88,11 @@ def _take_bytes(tenant_id: uuid.UUID, policy: str, request: Request) -> None:
     rate = get_profile(tenant_id).bytes_per_minute
     limit = f"This tenant is limited to {rate} bytes per minute"
     if size > rate:
+        note_refusal(tenant_id, LimitCode.BYTES)
         raise Problem(413, "too_large", f"{limit}, and this body has {size}.")
     bucket = _find_bucket((tenant_id, f"{policy} bytes"), rate)
     if not bucket.take(rate, time.monotonic(), size):
+        note_refusal(tenant_id, LimitCode.BYTES)
         wait = {"Retry-After": str(bucket.seconds_until(size, rate))}
         raise Problem(429, "too_many_bytes", f"{limit}.", headers=wait)
 

@@ -28,6 +28,7 @@ from eventservice.api.schema.base import RequestModel, parse
 from eventservice.api.schema.queries import EmptyQuery, parse_query
 from eventservice.api.throttling import TenantRateThrottle
 from eventservice.tenants.directory import TenantProfile, get_profile
+from eventservice.tenants.refusals import record_refusals
 
 M = TypeVar("M", bound=RequestModel)
 
@@ -152,6 +153,7 @@ class ApiView(GenericAPIView[Any]):
             response[name] = value
         if response.status_code == 405:
             response["Allow"] = ", ".join(self.allowed_methods)
+        record_refusals()
         return response
 
     @property

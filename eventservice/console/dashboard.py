@@ -38,9 +38,11 @@ from eventservice.operators.health import (
     ClusterState,
     FailingEndpointFinding,
     FailingHostFinding,
+    LimitFinding,
     RetryingHostFinding,
     blame_database,
     check_retrying_calls,
+    check_tenant_limits,
     check_webhook_endpoints,
     diagnose,
     list_failing_hosts,
@@ -173,8 +175,9 @@ def _list_alerts(
     hosts = list_failing_hosts(query.tenant_id, query.now)
     retrying = check_retrying_calls(query.tenant_id, query.now)
     endpoints = check_webhook_endpoints(query.tenant_id, query.now)
+    limits = check_tenant_limits(query.tenant_id, query.now)
     findings = blame_database(diagnose(cluster, live, outbox))
-    for finding in select_problems([*findings, *hosts, *retrying, *endpoints]):
+    for finding in select_problems([*findings, *hosts, *retrying, *endpoints, *limits]):
         yield Alert(finding, *_link_to(finding, query, live))
 
 
@@ -188,6 +191,8 @@ def _link_to(finding: Finding, query: DashboardQuery, live: LiveCounts) -> tuple
             return query.link_to_calls(tenant=str(tenant_id), host=host, retrying=1), "Retrying calls"
         case FailingEndpointFinding(tenant_id=tenant_id, endpoint_id=endpoint_id):
             return reverse("console:endpoint", args=[tenant_id, endpoint_id]), "Endpoint"
+        case LimitFinding(tenant_id=tenant_id):
+            return reverse("console:tenant", args=[tenant_id]), "Tenant"
         case Finding(code="lost_calls") if live.lost_count == 1:
             call = live.lost[0]
             return reverse("console:call", args=[call.tenant_id, call.service_call_id]), call.name

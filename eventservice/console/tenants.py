@@ -42,6 +42,7 @@ from eventservice.tenants.directory import (
 )
 from eventservice.tenants.keys import count_usable_keys, list_keys_with_state
 from eventservice.tenants.models import DEFAULT_SHARDS, NamespaceSize, Tenant
+from eventservice.tenants.refusals import list_refusals
 from orchestration.queries.calls import count_pending
 from orchestration.states import Status
 from orchestration.statistics.usage import MAX_COUNTED_CALLS, read_usage
@@ -162,6 +163,7 @@ class TenantPage(ConsoleView):
             "edit_token": compute_edit_token(tenant, SETTINGS) if edit_token is None else edit_token,
             "outdated": outdated,
             "usage": _build_usage_rows(tenant),
+            "refusals": list_refusals(tenant.tenant_id),
             "namespaces": list_namespaces(tenant.tenant_id),
             "max_shards": MAX_SHARDS,
             "sizes": NamespaceSize,

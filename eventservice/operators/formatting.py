@@ -16,6 +16,16 @@ def format_instant(moment: datetime | None) -> str:
     return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + " UTC"
 
 
+def format_minute(moment: datetime) -> str:
+    """Return an instant in UTC, to the minute."""
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def format_refusals(count: int, since: datetime, last_at: datetime) -> str:
+    """Return how often something was refused, and from when to when."""
+    return f"{count:,} from {format_minute(since)} to {format_minute(last_at)}"
+
+
 def format_distance(seconds: float) -> str:
     """Return how far an instant is from now: "2 m ago" for a negative number of seconds, otherwise "in 2 m"."""
     if abs(seconds) < 1:

@@ -1,7 +1,8 @@
 """The diagnosis of the running system, and every threshold that it goes by.
 
 The console and `manage.py doctor` report these findings, and /readyz uses one of the checks. Both add failing webhook
-endpoints and hosts that let calls wait; the dashboard adds failing hosts, and doctor adds checks of the installation.
+endpoints, hosts that let calls wait, and tenants at their limits; the dashboard adds failing hosts, and doctor adds checks
+of the installation.
 """
 
 from __future__ import annotations
@@ -25,8 +26,10 @@ from eventservice.kernel.findings import Finding, Severity
 from eventservice.kernel.ids import new_id
 from eventservice.kernel.version import get_version
 from eventservice.operators.error_kinds import get_error_name
-from eventservice.operators.formatting import format_count, format_duration, format_share
-from eventservice.tenants.directory import find_tenant_names
+from eventservice.operators.formatting import format_count, format_duration, format_minute, format_share
+from eventservice.tenants.directory import find_tenant_names, list_nearly_full_tenants
+from eventservice.tenants.models import LimitCode, LimitRefusal, Tenant
+from eventservice.tenants.refusals import list_current_refusals
 from orchestration.engine.capacity import get_max_in_flight
 from orchestration.statistics.chart_data import (
     FailingHost,
@@ -54,6 +57,7 @@ MAX_NAMED_SHARDS = 5
 MAX_NAMED_NODES = 3
 MAX_FAILING_HOSTS = 5
 MAX_FAILING_ENDPOINTS = 5
+MAX_NAMED_LIMITS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +90,8 @@ MIN_FAILED_SHARE = 0.25
 MIN_RETRYING_CALLS = 10
 MIN_RETRYING_SHARE = 0.25
 MAX_NAMED_TARGETS = 3
+# A tenant that stores more than this share of what it may needs attention before anything is refused.
+HIGH_STORED_SHARE = 0.9
 
 ROLES = {
     NodeRole.ENGINE: "calls are accepted and stored, but not sent",
@@ -181,6 +187,13 @@ class FailingEndpointFinding(Finding):
 
     tenant_id: uuid.UUID | None = None
     endpoint_id: uuid.UUID | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LimitFinding(Finding):
+    """A tenant that is at one of its limits, with what a page needs to link to it."""
+
+    tenant_id: uuid.UUID | None = None
 
 
 def read_cluster(now: datetime, chains: Iterable[Chain]) -> ClusterState:
@@ -430,6 +443,57 @@ def check_parked_events(outbox: OutboxStatus) -> Finding:
         Severity.ERROR,
         f"{outbox.parked:,} {verb} parked: rejected by a publisher, or parked by an operator{behind}.",
         "Retry or skip them on the Events page, or with `manage.py outbox`.",
+    )
+
+
+# --- tenants at their limits ------------------------------------------------------------------------------------
+
+
+def check_tenant_limits(tenant_id: uuid.UUID | None, now: datetime) -> list[Finding]:
+    """Return a finding for each limit for which a tenant is being refused, and for each tenant whose storage is nearly
+    full, or one that is OK."""
+    refusals = list_current_refusals(tenant_id, now, MAX_NAMED_LIMITS)
+    full = {refusal.tenant_id for refusal in refusals if refusal.code == LimitCode.STORAGE}
+    nearly_full = list_nearly_full_tenants(tenant_id, HIGH_STORED_SHARE, MAX_NAMED_LIMITS)
+    found = [
+        *(_build_refusal_finding(refusal, now) for refusal in refusals),
+        *(_build_storage_finding(tenant) for tenant in nearly_full if tenant.pk not in full),
+    ]
+    return [*found[:MAX_NAMED_LIMITS]] or [Finding("tenant_limits", Severity.OK, "No tenant is at a limit.")]
+
+
+def _build_refusal_finding(refusal: LimitRefusal, now: datetime) -> LimitFinding:
+    tenant, code = refusal.tenant, LimitCode(refusal.code)
+    limit = f"{code.label} ({getattr(tenant, code.column):,})"
+    ago = format_duration(now - refusal.last_at)
+    return LimitFinding(
+        code="tenant_limits",
+        severity=Severity.WARNING,
+        text=f"{tenant.name} is at its {limit}: {format_count(refusal.count, 'refusal')} since "
+        f"{format_minute(refusal.since)}, the last {ago} ago.",
+        remedy=f"{_REMEDIES[code]} `manage.py tenant limits {tenant.name}` shows and changes the limits. The web log has "
+        f"each refused request, with the code {code}.",
+        tenant_id=tenant.pk,
+    )
+
+
+_REMEDIES = {
+    LimitCode.REQUESTS: "Ask who sends so many requests, or raise the limit.",
+    LimitCode.BYTES: "Ask who sends so much, or raise the limit.",
+    LimitCode.PENDING: "If its calls are overdue, find out why they are not sent. Otherwise it schedules more than it may: "
+    "cancel calls, or raise the limit.",
+    LimitCode.STORAGE: "Delete old calls with `manage.py prune`, or raise the limit.",
+}
+
+
+def _build_storage_finding(tenant: Tenant) -> LimitFinding:
+    share = format_share(tenant.stored_bytes / tenant.max_stored_bytes) if tenant.max_stored_bytes else "all"
+    return LimitFinding(
+        code="tenant_limits",
+        severity=Severity.WARNING,
+        text=f"{tenant.name} stores {share} of the {tenant.max_stored_bytes:,} bytes that it may.",
+        remedy=f"At the limit, its submissions are refused. {_REMEDIES[LimitCode.STORAGE]}",
+        tenant_id=tenant.pk,
     )
 
 

@@ -1,4 +1,4 @@
-"""Tenants and namespaces, which can be edited, and API keys, which only the console creates and shows once."""
+"""Tenants and namespaces, which can be edited, API keys, which only the console creates and shows once, and refusals."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from eventservice.kernel.errors import Conflict
 from eventservice.operators.roles import Role
 from eventservice.tenants.directory import create_tenant, declare_namespace, update_tenant
 from eventservice.tenants.keys import revoke_key
-from eventservice.tenants.models import DEFAULT_SHARDS, ApiKey, Namespace, NamespaceSize, Tenant
+from eventservice.tenants.models import DEFAULT_SHARDS, ApiKey, LimitRefusal, Namespace, NamespaceSize, Tenant
 
 SETTINGS = (
     "active", "max_in_flight", "max_pending", "requests_per_minute", "bytes_per_minute", "max_stored_bytes",
@@ -234,3 +234,15 @@ class ApiKeyAdmin(RoleAdmin[ApiKey]):
             permission="administer",
         )
     ]
+
+
+@admin.register(LimitRefusal)
+class LimitRefusalAdmin(RoleAdmin[LimitRefusal]):
+    """The last refusals because of each limit of a tenant."""
+
+    list_display = ("tenant", "code", "count", list_time_column("since"), list_time_column("last_at"))
+    fields = ("tenant", "code", "count", time_column("since"), time_column("last_at"))
+    list_filter = (AnyTenantFilter,)
+    list_select_related = ("tenant",)
+    search_fields = ("code",)
+    ordering = ("-last_at",)

@@ -100,6 +100,14 @@ def list_tenants(limit: int, after: str = "") -> list[Tenant]:
     return list(Tenant.objects.filter(name__gt=after).order_by("name")[:limit])
 
 
+def list_nearly_full_tenants(tenant_id: uuid.UUID | None, share: float, limit: int) -> list[Tenant]:
+    """Return tenants, or the one, that store at least this share of what they may, those with the most bytes first."""
+    tenants = Tenant.objects.filter(stored_bytes__gte=F("max_stored_bytes") * share)
+    if tenant_id is not None:
+        tenants = tenants.filter(pk=tenant_id)
+    return list(tenants.order_by("-stored_bytes", "name")[:limit])
+
+
 def find_tenant_names(tenant_ids: Collection[uuid.UUID | None]) -> dict[uuid.UUID, str]:
     """Return the names of those of the tenants that exist."""
     return dict(Tenant.objects.filter(pk__in=[t for t in tenant_ids if t]).values_list("pk", "name"))

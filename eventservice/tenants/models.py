@@ -1,4 +1,4 @@
-"""Tenants, their namespaces and their API keys."""
+"""Tenants, their namespaces and their API keys, and refusals because of their limits."""
 
 from __future__ import annotations
 
@@ -153,3 +153,49 @@ class ApiKey(TenantScopedModel):
         return self.key_id
 
     tenant_id: uuid.UUID | None
+
+
+class LimitCode(models.TextChoices):
+    """The limits of a tenant for which requests are refused, by the error code of the refusal."""
+
+    REQUESTS = "too_many_requests", "rate limit"
+    BYTES = "too_many_bytes", "limit of bytes per minute"
+    PENDING = "pending_ceiling", "pending limit"
+    STORAGE = "storage_limit", "storage limit"
+
+    @property
+    def column(self) -> str:
+        """The column of the tenant that holds the limit."""
+        return LIMIT_COLUMNS[self]
+
+
+LIMIT_COLUMNS = {
+    LimitCode.REQUESTS: "requests_per_minute",
+    LimitCode.BYTES: "bytes_per_minute",
+    LimitCode.PENDING: "max_pending",
+    LimitCode.STORAGE: "max_stored_bytes",
+}
+
+
+class LimitRefusal(TenantScopedModel):
+    """The last time in which a tenant was refused something because of a limit (eventservice.tenants.refusals)."""
+
+    pk = models.CompositePrimaryKey("tenant_id", "code")
+    tenant = models.ForeignKey(Tenant, models.CASCADE)
+    code = models.CharField(max_length=32, choices=LimitCode.choices)
+    since = models.DateTimeField()
+    last_at = models.DateTimeField()
+    count = models.PositiveBigIntegerField()
+
+    class Meta:
+        db_table = "limit_refusals"
+        constraints = [
+            models.CheckConstraint(
+                name="ck_limit_refusals_code", condition=models.Q(code__in=LimitCode.values)
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.get_code_display()} from {self.since}"
+
+    tenant_id: uuid.UUID

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from eventservice.db.bounded_count import count_capped
 from eventservice.kernel.ttl_cache import TTLCache
-from eventservice.tenants.models import Tenant
+from eventservice.tenants.models import LimitRefusal, Tenant
+from eventservice.tenants.refusals import list_refusals
 from orchestration.models import ServiceCall
 from orchestration.states import Status
 
@@ -23,6 +25,7 @@ class TenantUsage:
     tenant: Tenant
     in_flight: int
     pending: int
+    refusals: Sequence[LimitRefusal]
 
     @property
     def stored_bytes(self) -> int:
@@ -36,7 +39,7 @@ _counts: TTLCache[uuid.UUID, tuple[int, int]] = TTLCache(CACHE_SECONDS)
 def read_usage(tenant: Tenant) -> TenantUsage:
     """Return what the tenant uses. The counts may be CACHE_SECONDS old."""
     in_flight, pending = _counts.get(tenant.tenant_id, lambda: _count(tenant.tenant_id))
-    return TenantUsage(tenant, in_flight, pending)
+    return TenantUsage(tenant, in_flight, pending, list_refusals(tenant.tenant_id))
 
 
 def _count(tenant_id: uuid.UUID) -> tuple[int, int]:

@@ -36,7 +36,7 @@ def test_a_tenant_sees_what_it_uses_of_its_limits(acme: Api, intruder: Api, oper
         ServiceCallFactory(tenant_id=acme.tenant.tenant_id, status=status)
     expected = {
         "inFlight": 1, "maxInFlight": 1000, "pending": 2, "maxPending": 7, "storedBytes": 4096,
-        "maxStoredBytes": 100_000_000_000,
+        "maxStoredBytes": 100_000_000_000, "refusals": [],
     }  # fmt: skip
     for api in (acme, operator):
         assert api.get("/usage").json() == expected

@@ -36,6 +36,8 @@ from eventservice.tenants.models import (
     DEFAULT_SHARDS,
     SHARDS_BY_SIZE,
     ApiKey,
+    LimitCode,
+    LimitRefusal,
     Namespace,
     NamespaceSize,
     Tenant,
@@ -251,6 +253,24 @@ class TenantSchema(ResponseModel):
         )
 
 
+class LimitRefusalSchema(ResponseModel):
+    """The last time in which requests were refused because of one limit."""
+
+    code: LimitCode = Field(description="The error code of these refusals.")
+    count: int
+    since: UtcTime
+    last_at: UtcTime
+
+    @classmethod
+    def from_refusal(cls, refusal: LimitRefusal) -> LimitRefusalSchema:
+        return cls(
+            code=LimitCode(refusal.code),
+            count=refusal.count,
+            since=refusal.since,
+            last_at=refusal.last_at,
+        )
+
+
 class TenantUsageSchema(ResponseModel):
     """The use of a tenant's limits. Calls are counted up to a million."""
 
@@ -260,6 +280,10 @@ class TenantUsageSchema(ResponseModel):
     max_pending: int
     stored_bytes: int = Field(description="About how many bytes are stored, as last measured.")
     max_stored_bytes: int
+    refusals: list[LimitRefusalSchema] = Field(
+        description="Of each limit for which something was refused the last time, the latest first. Refusals that are "
+        "less than five minutes apart count as one time. The newest may be ten seconds old."
+    )
 
     @classmethod
     def from_usage(cls, usage: TenantUsage) -> TenantUsageSchema:
@@ -270,6 +294,7 @@ class TenantUsageSchema(ResponseModel):
             max_pending=usage.tenant.max_pending,
             stored_bytes=usage.stored_bytes,
             max_stored_bytes=usage.tenant.max_stored_bytes,
+            refusals=[LimitRefusalSchema.from_refusal(refusal) for refusal in usage.refusals],
         )
 
 

@@ -31,6 +31,7 @@ from eventservice.operators.health import (
     check_retrying_calls,
     check_shard_sizes,
     check_starting,
+    check_tenant_limits,
     check_webhook_endpoints,
     check_writing,
     diagnose,
@@ -242,6 +243,7 @@ def check_running_system() -> list[Finding]:
         check_shard_sizes(get_shard_sizes()),
         *check_retrying_calls(None, now),
         *check_webhook_endpoints(None, now),
+        *check_tenant_limits(None, now),
     ]
 
 

@@ -12,8 +12,9 @@ from eventservice.kernel.errors import DomainError
 from eventservice.kernel.ids import new_id
 from eventservice.management.terminal import Terminal, parse_document
 from eventservice.operators.audit_log import CommandLine, run_audited
+from eventservice.operators.formatting import format_refusals
 from eventservice.tenants.directory import create_tenant, declare_namespace, update_tenant
-from eventservice.tenants.models import DEFAULT_SHARDS, Namespace, NamespaceSize, Tenant
+from eventservice.tenants.models import DEFAULT_SHARDS, LimitCode, Namespace, NamespaceSize, Tenant
 from orchestration.statistics.usage import read_usage
 
 # The limits of a tenant, by their names in the API.
@@ -151,10 +152,15 @@ def _show_limits(terminal: Terminal, tenant: Tenant) -> None:
         names = {"maxInFlight": "inFlight", "maxPending": "pending", "maxStoredBytes": "storedBytes"}
         terminal.json({**values, **{names[limit]: value for limit, value in used.items()}})
     else:
+        refused = {
+            LimitCode(one.code).column: format_refusals(one.count, one.since, one.last_at)
+            for one in usage.refusals
+        }
         rows = [
-            (name, f"{value:,}", f"{used[name]:,}" if name in used else "") for name, value in values.items()
+            (name, f"{value:,}", f"{used[name]:,}" if name in used else "", refused.get(LIMITS[name], ""))
+            for name, value in values.items()
         ]
-        terminal.table(("limit", "value", "in use"), rows, empty="")
+        terminal.table(("limit", "value", "in use", "last refusals"), rows, empty="")
 
 
 def _get_option(column: str) -> str:
