@@ -9,6 +9,7 @@ from eventservice.kernel.env import Environment, check_encryption_key, check_hos
 from eventservice.kernel.faults import check_faults
 from eventservice.kernel.logging import build_logging_config
 from execution.addresses import LOOPBACK, check_entry
+from outbox.publisher_spec import PublisherSpec, check_names
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 
@@ -182,7 +183,12 @@ LOG_LEVEL = env.choice("LOG_LEVEL", "INFO", ("DEBUG", "INFO", "WARNING", "ERROR"
 LOG_FORMAT = env.choice("LOG_FORMAT", "json" if PRODUCTION else "console", ("json", "console"))
 LOGGING = build_logging_config(LOG_LEVEL, LOG_FORMAT)
 # Who gets the events besides the tenants' webhook endpoints, which always do.
-PUBLISHERS = env.choices("PUBLISHERS", ["webhook"] if PRODUCTION else ["log", "webhook"], ("log", "webhook"))
+PUBLISHERS = env.parse_items(
+    "PUBLISHERS",
+    ["webhook"] if PRODUCTION else ["log", "webhook"],
+    PublisherSpec.parse,
+    check_names,
+)
 
 REST_FRAMEWORK = {
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",

@@ -34,6 +34,11 @@ class Envelope(NamedTuple):
     def aggregate(self) -> Aggregate:
         return self.tenant_id, self.aggregate_id
 
+    @property
+    def source(self) -> str:
+        """The CloudEvents source. With it, `event_id` is unique: receivers recognize repeats by both."""
+        return f"/tenants/{self.tenant_id}"
+
     def to_json(self) -> str:
         return f'{to_json(self._build_attributes())[:-1]},"data":{self.data}}}'
 
@@ -42,7 +47,7 @@ class Envelope(NamedTuple):
         attributes = {
             "specversion": "1.0",
             "id": str(self.event_id),
-            "source": f"/tenants/{tenant}",
+            "source": self.source,
             "type": self.type,
             "subject": str(self.aggregate_id),
             "time": self.time.isoformat(),

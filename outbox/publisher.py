@@ -35,3 +35,10 @@ class Publisher(Protocol):
         Called outside of transactions. After a failure or a replay the same events come again, with the same
         `event_id`: receivers recognize repeats by it. An exception that is not a PublishError counts as one.
         """
+
+
+class Broker(Publisher, Protocol):
+    """A publisher that keeps connections. It begins them in `publish`, after a failure anew, because processes fork before."""
+
+    def close(self) -> None:
+        """End the connections, without an exception. The next `publish` begins others."""

@@ -25,5 +25,5 @@ lock() {
         --custom-compile-command tools/lock.sh --quiet --output-file "$file" "$@"
 }
 
-lock requirements.lock --extra mariadb "$@"
+lock requirements.lock --extra mariadb --extra redis "$@"
 lock requirements-dev.lock --all-extras --constraints requirements.lock "$@"

@@ -116,14 +116,21 @@ class Environment:
                 self.report(f"{name}, item {number}: {problem}")
         return items
 
-    def choices(self, name: str, default: Sequence[str], known: Sequence[str]) -> list[str]:
-        """Return the items of a comma-separated list, each of which is one of those that are known."""
+    def parse_items(
+        self, name: str, default: Sequence[str], parse: Callable[[str], T], check: Callable[[list[T]], object]
+    ) -> list[T]:
+        """Return the items of a comma-separated list, parsed.
 
-        def check(item: str) -> None:
-            if item not in known:
-                raise ValueError(f"{item!r} is not one of {', '.join(known)}")
-
-        return self.strings(name, default, check=check)
+        `parse` raises ValueError for an item that is wrong, and `check` for a list that is. Their messages are shown, so
+        they must not contain a secret.
+        """
+        parsed: list[T] = []
+        self.strings(name, default, check=lambda item: parsed.append(parse(item)))
+        try:
+            check(parsed)
+        except ValueError as problem:
+            self.report(f"{name}: {problem}")
+        return parsed
 
     def _read(self, name: str, default: T, parse: Callable[[str], T], expected: str) -> T:
         raw = self._variables.get(name, "").strip()

@@ -1,4 +1,7 @@
-"""Every publisher with its receiver, for the contract suite. A new publisher joins by one line in BUILDERS."""
+"""Every publisher with its receiver, for the contract suite. A new publisher joins by one line in BUILDERS.
+
+Those of brokers use the real server, behind a proxy that makes trouble (tests/contracts/brokers).
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -15,7 +19,9 @@ from outbox.publisher import Publisher
 from outbox.publishers.log.publisher import LogPublisher
 from outbox.publishers.webhook.endpoints import create_endpoint
 from outbox.publishers.webhook.publisher import WebhookPublisher
+from tests.contracts.brokers import BROKERS, Broker
 from tests.orchestration.support import database_unavailable
+from tests.tcp_proxy import Trouble
 
 
 @dataclass(frozen=True)
@@ -25,6 +31,7 @@ class PublisherUnderTest:
     list_accepted: Callable[[], list[dict[str, Any]]]
     # While it is entered, the receiver accepts nothing.
     outage: Callable[[], AbstractContextManager[None]]
+    close: Callable[[], None] = lambda: None
 
 
 def build_log_publisher(tenant_ids: Sequence[UUID]) -> PublisherUnderTest:
@@ -64,7 +71,20 @@ def _list_deliveries() -> list[dict[str, Any]]:
     return [json.loads(delivery.body) for delivery in deliveries]
 
 
-BUILDERS: list[Callable[[Sequence[UUID]], PublisherUnderTest]] = [
-    build_log_publisher,
-    build_webhook_publisher,
-]
+def build_broker_publisher(kind: type[Broker], tenant_ids: Sequence[UUID]) -> PublisherUnderTest:
+    broker = kind()
+    broker.tenant_ids = tenant_ids
+    return PublisherUnderTest(
+        broker.build(),
+        broker.list_accepted,
+        lambda: broker.proxy.make_trouble(Trouble.REFUSE, 0),
+        broker.close,
+    )
+
+
+# By the package in outbox.publishers.
+BUILDERS: dict[str, Callable[[Sequence[UUID]], PublisherUnderTest]] = {
+    "log": build_log_publisher,
+    "webhook": build_webhook_publisher,
+    **{name: partial(build_broker_publisher, kind) for name, kind in BROKERS.items()},
+}

@@ -147,7 +147,8 @@ def test_only_development_allows_loopback_by_default(tmp_path: Path) -> None:
         ({"EGRESS_ALLOW": "127.0.0.1:*"}, "EGRESS_ALLOW, item 1"),
         ({"EGRESS_ALLOW": "0.0.0.0/0:*"}, "EGRESS_ALLOW, item 1"),
         ({"EGRESS_ALLOW": "[::1]:*"}, "EGRESS_ALLOW, item 1"),
-        ({"PUBLISHERS": "log,kafka"}, "PUBLISHERS, item 2: 'kafka' is not one of log, webhook"),
+        ({"PUBLISHERS": "log,kafka"}, "PUBLISHERS, item 2: 'kafka' is not one of log, webhook, or name=url"),
+        ({"PUBLISHERS": "a=redis://b.test,a=redis://c.test"}, "PUBLISHERS: two publishers are called a"),
     ],
 )
 def test_what_would_make_production_unsafe_is_refused_by_name(

@@ -8,6 +8,7 @@ import json
 import pytest
 
 from eventservice.kernel.ids import new_id
+from outbox.publisher_spec import PublisherSpec
 from outbox.publishers import build_publishers
 from outbox.publishers.log.publisher import LogPublisher
 from tests.outbox.support import build_dispatcher, build_event, store_events
@@ -65,4 +66,5 @@ def test_people_get_a_line_of_text() -> None:
 def test_webhooks_are_always_published_and_the_log_only_if_it_is_named(
     names: list[str], expected: list[str]
 ) -> None:
-    assert [publisher.name for publisher in build_publishers(names, "json")] == expected
+    specs = [PublisherSpec.parse(name) for name in names]
+    assert [publisher.name for publisher in build_publishers(specs, "json")] == expected

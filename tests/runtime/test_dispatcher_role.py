@@ -16,6 +16,7 @@ from eventservice.kernel.ids import new_id
 from eventservice.runtime.dispatcher import DispatcherRole, EgressTransport
 from execution.egress import Egress
 from outbox.models import OutboxEvent
+from outbox.publisher_spec import PublisherSpec
 from outbox.publishers import build_publishers
 from outbox.publishers.webhook.delivery_queue import IDLE_SECONDS
 from outbox.publishers.webhook.endpoints import create_endpoint, send_test_event
@@ -28,7 +29,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 def build_role(start_egress: Callable[[], Egress]) -> DispatcherRole:
     return DispatcherRole(
-        build_publishers(["log", "webhook"], "json"),
+        build_publishers([PublisherSpec("log")], "json"),
         EgressTransport(start_egress, lambda _tenant_id: ()),
         max_in_flight=8,
     )

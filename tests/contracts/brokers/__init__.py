@@ -1,0 +1,11 @@
+"""Every broker, for the contract suites. A new one joins by one line in BROKERS."""
+
+from __future__ import annotations
+
+from tests.contracts.brokers.base import Broker
+from tests.contracts.brokers.redis import RedisBroker
+
+# By the package in outbox.publishers.
+BROKERS: dict[str, type[Broker]] = {"redis": RedisBroker}
+
+__all__ = ["BROKERS", "Broker"]

@@ -1,0 +1,36 @@
+"""The servers other than databases that tests use: their URLs, or the reason why a test is skipped."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import socket
+from typing import NoReturn
+from urllib.parse import SplitResult, urlsplit
+
+import pytest
+
+from benchmarks.command_line import find_service_url
+
+
+def require_service(name: str) -> SplitResult:
+    """Return the URL of a server: `TEST_<NAME>_URL`, or the one that `make services` starts. Skip the test without it."""
+    url = urlsplit(os.environ.get(f"TEST_{name.upper()}_URL") or find_service_url(name))
+    try:
+        socket.create_connection((url.hostname, url.port), timeout=3).close()
+    except OSError:
+        skip(f"no server answers at {url.hostname}:{url.port}; start one: make services NAMES={name}")
+    return url
+
+
+def require_library(name: str) -> None:
+    """Skip the test if a client library is not installed."""
+    if importlib.util.find_spec(name) is None:
+        skip(f"the Python package {name!r} is not installed; run `make install-dev`")
+
+
+def skip(reason: str) -> NoReturn:
+    """Skip the test, or fail it if all services are required."""
+    if os.environ.get("REQUIRE_SERVICES") == "1":
+        pytest.fail(reason)
+    pytest.skip(reason)
