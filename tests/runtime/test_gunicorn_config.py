@@ -163,3 +163,29 @@ def test_waits_that_contradict_each_other_are_refused_as_by_every_command() -> N
     assert "eventservice.E010" in done.stderr
     assert rule in done.stderr
     assert "listening" not in done.stderr
+
+
+@pytest.mark.parametrize(("level", "is_collected"), [("WARNING", False), ("INFO", True)])
+def test_the_fields_of_the_access_log_are_collected_only_for_a_line_that_is_written(
+    level: str, is_collected: bool
+) -> None:
+    program = """
+import sys
+from gunicorn.app.wsgiapp import WSGIApplication
+app = WSGIApplication("gunicorn")
+log = app.cfg.logger_class(app.cfg)
+log.access_log.setLevel(sys.stdin.read())
+log.atoms = lambda *arguments: print("collected") or {}
+log.access(None, None, {}, None)
+"""
+    config = ["-c", "python:eventservice.runtime.gunicorn_config", "eventservice.wsgi"]
+    done = subprocess.run(
+        [sys.executable, "-c", program, *config],
+        input=level,
+        cwd=settings.BASE_DIR,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert ("collected" in done.stdout) is is_collected
