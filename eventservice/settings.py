@@ -231,10 +231,10 @@ API_MAX_BATCH = env.integer("API_MAX_BATCH", 1000, minimum=1, maximum=10_000)
 API_MAX_TIMEOUT_SECONDS = env.integer("API_MAX_TIMEOUT_SECONDS", 3600, minimum=1, maximum=86_400)
 # A request that waits for a call to end (?wait=) occupies a web worker.
 API_MAX_WAIT_SECONDS = env.integer("API_MAX_WAIT_SECONDS", 30, minimum=0, maximum=300)
-# How many such requests may wait at a time on one machine: fewer than there are web workers. Others get their response
-# immediately.
+# How many such requests may wait at a time on one machine. Others get their response immediately. If there are too few web
+# workers, fewer may wait (eventservice.api.long_requests).
 API_MAX_WAITERS = env.integer("API_MAX_WAITERS", 1, minimum=0, maximum=1000)
-# How many exports, statistics and the like may run at a time on one machine: fewer than there are web workers, too.
+# How many exports, statistics and the like may run at a time on one machine.
 MAX_EXPENSIVE_READS = env.integer("MAX_EXPENSIVE_READS", 1, minimum=1, maximum=1000)
 # If true, anybody who can reach /metrics may read it. Otherwise it requires an operator's API key.
 METRICS_OPEN = env.boolean("METRICS_OPEN", not PRODUCTION)

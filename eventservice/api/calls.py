@@ -9,13 +9,12 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from datetime import datetime
 
-from django.conf import settings
 from django.http import HttpResponse
 from django.utils.http import parse_etags
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from eventservice.api.expensive_reads import limit_expensive_reads
+from eventservice.api.long_requests import limit_expensive_reads, limit_waiters
 from eventservice.api.openapi import IDEMPOTENCY_KEY_HEADER, IF_NONE_MATCH, describe
 from eventservice.api.pagination import make_cursor, read_cursor
 from eventservice.api.parsers import is_storable
@@ -49,7 +48,6 @@ from eventservice.api.schema.submissions import (
 from eventservice.api.schema.types import CallContext
 from eventservice.api.throttling import charge_bytes
 from eventservice.api.views import ApiView, build_no_content
-from eventservice.kernel.machine_slots import reserve_slot
 from execution.attempt_log import find_last_attempt, list_attempts_after
 from execution.models import HttpExecution
 from orchestration import lifecycle
@@ -188,7 +186,7 @@ class ServiceCallView(CallsView):
         seconds = parse_query(WaitQuery, request.query_params).wait
         if not seconds:  # none, or 0s
             return True
-        with reserve_slot("waiting", settings.API_MAX_WAITERS) as reserved:
+        with limit_waiters() as reserved:
             if reserved:
                 wait_until(lambda: get_status(tenant_id, service_call_id) in TERMINAL, seconds)
         return reserved

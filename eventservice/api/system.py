@@ -9,7 +9,7 @@ from datetime import timedelta
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from eventservice.api.expensive_reads import limit_expensive_reads
+from eventservice.api.long_requests import limit_expensive_reads
 from eventservice.api.openapi import describe
 from eventservice.api.permissions import HasScope, IsAuthenticated, IsOperator
 from eventservice.api.schema.queries import PageQuery, StatsQuery, parse_query

@@ -100,6 +100,9 @@ def on_starting(server: Any) -> None:
 
 
 def when_ready(server: Any) -> None:
+    from eventservice.api.long_requests import set_workers
+
+    set_workers(server.cfg.workers)
     _load_views()
     for listener in server.LISTENERS:
         if listener.sock.family != socket.AF_UNIX and hasattr(socket, "TCP_DEFER_ACCEPT"):

@@ -12,7 +12,7 @@ from typing import Any
 from django.http import HttpRequest, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 
-from eventservice.api.expensive_reads import limit_expensive_reads
+from eventservice.api.long_requests import limit_expensive_reads
 from eventservice.api.schema.calls import ListedCallSchema
 from eventservice.console.base.views import ConsoleView
 from eventservice.console.calls.list_query import ListQuery, parse_list_query

@@ -51,7 +51,7 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--port", type=_parse_port, default=settings.PORT)
         parser.add_argument("--target-port", type=_parse_port, default=settings.TARGET_PORT)
-        parser.add_argument("--web-workers", type=int, default=2)
+        parser.add_argument("--web-workers", type=int, default=3)
 
     def handle(self, *args: object, port: int, target_port: int, web_workers: int, **options: object) -> None:
         if settings.PRODUCTION:
@@ -190,8 +190,9 @@ def _build_web_command(port: int, workers: int) -> list[str]:
 
 
 def _build_web_environment(workers: int) -> dict[str, str]:
-    """Limit the requests that wait for a call, so that one worker is always free."""
-    return {"API_MAX_WAITERS": os.environ.get("API_MAX_WAITERS", str(workers - 1))}
+    """Let as many requests wait for calls as leave a worker for an expensive read, and one for everything else."""
+    waiters = max(0, workers - settings.MAX_EXPENSIVE_READS - 1)
+    return {"API_MAX_WAITERS": os.environ.get("API_MAX_WAITERS", str(waiters))}
 
 
 def _create_admin() -> str:
