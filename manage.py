@@ -11,6 +11,7 @@ def main() -> None:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "eventservice.settings")
     from django.core.exceptions import ImproperlyConfigured
     from django.core.management import execute_from_command_line
+    from django.db import DatabaseError, InterfaceError
 
     try:
         try:
@@ -19,6 +20,13 @@ def main() -> None:
             sys.stdout.flush()
     except ImproperlyConfigured as wrong:
         sys.exit(str(wrong))
+    except (DatabaseError, InterfaceError) as error:
+        from eventservice.management.database import explain_database_error
+
+        explanation = None if "--traceback" in sys.argv else explain_database_error(error)
+        if explanation is None:
+            raise
+        sys.exit(explanation)
     except BrokenPipeError:
         if not is_output_closed():
             raise

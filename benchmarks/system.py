@@ -116,6 +116,7 @@ def build_environment(database: Mapping[str, str] | None = None, **more: str) ->
         "DJANGO_SETTINGS_MODULE": "eventservice.settings",
         "PYTHONPATH": str(REPOSITORY),
         "PYTHONUNBUFFERED": "1",
+        "ENV_FILE": os.devnull,
         **(database or {}),
         **more,
     }

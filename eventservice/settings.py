@@ -5,7 +5,13 @@ from pathlib import Path
 
 from eventservice.db.configuration import get_default_poll_seconds, read_database
 from eventservice.db.dialects.configuration import Waits
-from eventservice.kernel.env import Environment, check_encryption_key, check_host, find_weakness
+from eventservice.kernel.env import (
+    Environment,
+    check_encryption_key,
+    check_host,
+    find_weakness,
+    load_env_file,
+)
 from eventservice.kernel.faults import check_faults
 from eventservice.kernel.logging import build_logging_config
 from execution.addresses import LOOPBACK, check_entry
@@ -13,6 +19,7 @@ from outbox.publisher_spec import PublisherSpec, check_names
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 
+load_env_file(BASE_DIR)
 env = Environment()
 
 ENVIRONMENT = env.choice("ENVIRONMENT", "development", ("development", "production"))

@@ -17,12 +17,20 @@ from hypothesis import settings as hypothesis_settings
 from eventservice.db.configuration import BY_ENGINE
 from eventservice.db.dialects.sqlite.configuration import ENGINE as SQLITE
 from eventservice.db.now import pin_time
+from eventservice.kernel.env import ENV_FILE, get_env_path
 from eventservice.kernel.ttl_cache import clear_caches
 from eventservice.tenants.models import Tenant
 from eventservice.tenants.refusals import forget_refusals
 from tests.factories import NOON, TenantFactory
 from tests.orchestration.support import ManualEngine
 from tests.temporary_folders import create_folder, create_worker_folder, remove_folder
+
+# The settings of a service that runs from this clone are not those of the tests, nor of the processes that they start.
+if not os.environ.get(ENV_FILE) and get_env_path(settings.BASE_DIR).exists():
+    pytest.exit(
+        f"The tests must not use the settings in .env. Run them with {ENV_FILE}={os.devnull}, as make does."
+    )
+os.environ.setdefault(ENV_FILE, os.devnull)
 
 # No deadline: the time of an example says more about the machine than about the code. Where a change is judged, the
 # examples are the same each time; elsewhere new ones are searched for.

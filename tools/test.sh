@@ -32,7 +32,7 @@ run() {
     local name=$1 url=$2 marks=$3 log
     shift 3
     log=$(mktemp)
-    local pytest=(env -u DATABASE_URL ${url:+"DATABASE_URL=$url"} "$PYTHON" -m pytest -m "$marks" "${TIMEOUT[@]}" "$@")
+    local pytest=(env -u DATABASE_URL ENV_FILE=/dev/null ${url:+"DATABASE_URL=$url"} "$PYTHON" -m pytest -m "$marks" "${TIMEOUT[@]}" "$@")
     printf '\n== %s ==\n' "$name"
     "${pytest[@]}" -n "$WORKERS" --dist loadgroup 2>&1 | tee "$log"
     case ${PIPESTATUS[0]} in

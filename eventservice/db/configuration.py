@@ -48,6 +48,12 @@ def get_default_poll_seconds(database: DatabaseSettings) -> float:
     return BY_ENGINE[database["ENGINE"]].poll_seconds
 
 
+def describe_place(connection: BaseDatabaseWrapper) -> str:
+    """Return the file of a database, or its name and server, without user and password."""
+    place = connection.settings_dict
+    return f"{place['NAME']} at {place['HOST']}:{place['PORT']}" if place["HOST"] else str(place["NAME"])
+
+
 @contextmanager
 def without_statement_limit(connection: BaseDatabaseWrapper, waits: Waits) -> Iterator[None]:
     """Allow each statement of a connection a day, instead of what `waits` says: a change of the schema may take long."""

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+import shlex
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from io import StringIO
+from pathlib import Path
 from typing import Any, TypeVar
 
 from django.core.exceptions import ImproperlyConfigured
@@ -24,6 +27,60 @@ BOOLEANS = {
 MIN_SECRET_LENGTH, MIN_DISTINCT_CHARACTERS = 32, 8
 # Of the development default, and of those that Django writes into a new project.
 PUBLISHED_PREFIXES = ("development-only-", "django-insecure-")
+
+
+# The variable that names another settings file than `.env` in the folder of manage.py.
+ENV_FILE = "ENV_FILE"
+
+
+def load_env_file(folder: Path, variables: MutableMapping[str, str] = os.environ) -> None:
+    """Add the variables of the settings file, so that commands have the settings of the service.
+
+    What the environment has already stays as it is, also if it is blank. Raise ImproperlyConfigured for a file that cannot
+    be read, unless the settings have come from the environment.
+    """
+    path = get_env_path(folder, variables)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        if variables.get(ENV_FILE):
+            raise ImproperlyConfigured(f"{ENV_FILE}: there is no file {path}.") from None
+        return
+    except (OSError, UnicodeDecodeError) as error:
+        if variables.get("ENVIRONMENT"):
+            return
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise ImproperlyConfigured(
+            f"The settings file {path} cannot be read ({reason}). Run this as the user of the service."
+        ) from None
+    for number, line in enumerate(text.splitlines(), start=1):
+        if pair := _parse_assignment(line, f"{path}, line {number}"):
+            variables.setdefault(*pair)
+
+
+def get_env_path(folder: Path, variables: Mapping[str, str] = os.environ) -> Path:
+    """Return the path of the settings file, whether it exists or not."""
+    return folder / Path(variables.get(ENV_FILE, "").strip() or ".env").expanduser()
+
+
+def _parse_assignment(line: str, place: str) -> tuple[str, str] | None:
+    """Parse NAME=value as a shell does, but without expansions. Return None for a line without an assignment."""
+    if not line.strip() or line.lstrip().startswith("#"):
+        return None
+    stream = StringIO(line)
+    lexer = shlex.shlex(stream, posix=True)
+    lexer.whitespace_split, lexer.commenters = True, ""
+    try:
+        word = lexer.get_token()
+        word = lexer.get_token() if word == "export" else word
+    except ValueError:  # a quotation mark is not closed
+        word = None
+    name, equals, value = (word or "").partition("=")
+    rest = stream.read().strip()
+    if not (equals and name.isidentifier()) or (rest and not rest.startswith("#")):
+        # The line may contain a secret, so it is not quoted.
+        raise ImproperlyConfigured(f"{place} is not NAME=value. A value with spaces needs quotation marks.")
+    return name, value
 
 
 class Environment:

@@ -11,6 +11,7 @@ from django.db import connection
 
 from eventservice.db.dialects import get_dialect
 from eventservice.db.errors import tolerate_outage
+from eventservice.management.database import require_tables
 from eventservice.runtime.cluster_process import EXIT_INCOMPLETE, ClusterProcess
 from eventservice.runtime.worker import WorkerRole, report_stop
 
@@ -32,6 +33,7 @@ class RoleCommand(BaseCommand, Generic[R]):
         raise NotImplementedError
 
     def handle(self, *args: object, once: bool, **options: object) -> None:
+        require_tables()
         get_dialect().relax_durability()
         connection.close()
         role = self.build()

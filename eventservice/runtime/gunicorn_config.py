@@ -14,15 +14,20 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from gunicorn.glogging import Logger
 from gunicorn.util import write_nonblock
 from gunicorn.workers.sync import SyncWorker
 
+from eventservice.kernel.env import load_env_file
 from eventservice.kernel.logging import build_logging_config, get_logger
 
 log = get_logger(__name__)
+
+# The settings do not exist when gunicorn reads this file, and some of it depends on their variables.
+load_env_file(Path(__file__).resolve().parents[2])
 
 
 class ProblemWorker(SyncWorker):  # type: ignore[misc]  # gunicorn has no types
@@ -72,7 +77,7 @@ limit_request_line = 8190
 loglevel = "warning"
 # By default, clients on this machine may rewrite the path of their requests by the header SCRIPT_NAME.
 forwarder_headers = ""
-# Gunicorn's own lines have the format of all others. The settings do not exist when gunicorn reads this file.
+# Gunicorn's own lines have the format of all others.
 logconfig_dict = build_logging_config(
     "WARNING",
     os.environ.get("LOG_FORMAT") or ("json" if os.environ.get("ENVIRONMENT") == "production" else "console"),

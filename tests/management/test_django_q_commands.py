@@ -31,6 +31,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         return 0
 
     monkeypatch.setattr(cluster, "run_cluster", start)
+    monkeypatch.setattr(cluster, "require_tables", lambda: None)  # it would close the connection of the test
     monkeypatch.setattr(
         get_dialect(), "relax_durability", lambda: None
     )  # it would last for the tests that follow

@@ -11,6 +11,7 @@ from eventservice.api.formats import format_instant
 from eventservice.db.now import db_now
 from eventservice.kernel.errors import DomainError
 from eventservice.management.commands.tenant import get_tenant_argument
+from eventservice.management.database import name_database
 from eventservice.management.terminal import (
     Terminal,
     ignore_case,
@@ -123,14 +124,14 @@ class Command(BaseCommand):
             empty = (
                 "No keys."
                 if tenant_id
-                else "No operator keys. Use --tenant NAME to list the keys of a tenant."
+                else f"No operator keys in {name_database()}. Use --tenant NAME to list the keys of a tenant."
             )
             self.terminal.table(columns, [[*row.values()] for row in rows], empty=empty, cut=("name",))
 
     def _find_key(self, key_id: str) -> ApiKey:
         key = find_active_key(key_id)
         if key is None:
-            raise CommandError(f"There is no active key {key_id!r}.")
+            raise CommandError(f"There is no active key {key_id!r} in {name_database()}.")
         return key
 
     def _print_new_key(self, key: ApiKey, text: str) -> None:

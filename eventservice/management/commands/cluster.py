@@ -3,6 +3,7 @@ import sys
 from django.core.management.base import BaseCommand
 
 from eventservice.db.dialects import get_dialect
+from eventservice.management.database import require_tables
 from eventservice.runtime.cluster import run_cluster
 
 
@@ -10,5 +11,6 @@ class Command(BaseCommand):
     help = "Run the django-q2 cluster that executes the engine and the dispatcher. It shuts down gracefully on SIGTERM."
 
     def handle(self, *args: object, **options: object) -> None:
+        require_tables()
         get_dialect().relax_durability()
         sys.exit(run_cluster())

@@ -14,6 +14,7 @@ from rich.live import Live
 from rich.table import Table
 
 from eventservice.management.commands.up import DEMO
+from eventservice.management.database import name_database
 from eventservice.management.terminal import parse_duration_argument
 from eventservice.operators.audit_log import CommandLine, record_action
 from eventservice.tenants.models import Tenant
@@ -54,7 +55,9 @@ class Command(BaseCommand):
     def handle(self, *args: object, each: int, duration: timedelta, **options: object) -> None:
         tenant = Tenant.objects.filter(name=DEMO).first()
         if tenant is None or not list_live_node_ids(NodeRole.ENGINE):
-            raise CommandError("No engine is running. Start the system with `make run` first.")
+            raise CommandError(
+                f"No engine is running on {name_database()}. Start the system with `make run` first."
+            )
         commands = [_build_command(tenant.tenant_id, *kind) for kind in KINDS for _ in range(each)]
         record_action(
             CommandLine(), "submit", tenant_id=tenant.pk, subject="sample calls", calls=len(commands)

@@ -21,6 +21,7 @@ from django.db.migrations.recorder import MigrationRecorder
 from rich.table import Table
 from rich.text import Text
 
+from eventservice.db.configuration import describe_place
 from eventservice.db.dialects import get_dialect
 from eventservice.db.errors import explain_error, find_trouble
 from eventservice.db.now import db_now, db_now_ms
@@ -168,8 +169,7 @@ def _list_outdated_files() -> Iterator[str]:
 
 
 def check_database() -> Finding:
-    place = connection.settings_dict
-    where = str(place["NAME"]) if not place["HOST"] else f"{place['NAME']} at {place['HOST']}:{place['PORT']}"
+    where = describe_place(connection)
     try:
         connection.ensure_connection()
         version = ".".join(map(str, connection.get_database_version()))

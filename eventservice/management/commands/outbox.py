@@ -13,6 +13,7 @@ from eventservice.api.formats import format_duration, format_instant, parse_dura
 from eventservice.db.now import db_now
 from eventservice.kernel.text import escape_invisible
 from eventservice.management.commands.tenant import get_tenant_argument
+from eventservice.management.database import name_database
 from eventservice.management.terminal import parse_duration_argument
 from eventservice.operators.audit_log import CommandLine, record_action, run_audited
 from eventservice.operators.formatting import format_count
@@ -74,6 +75,7 @@ class Command(BaseCommand):
 
     def run_status(self, **options: object) -> None:
         current = get_status()
+        self.stdout.write(f"database             {name_database()}")
         age = f" (oldest: {current.lag.total_seconds():.1f} s ago)" if current.unpublished else ""
         self.stdout.write(f"unpublished          {current.unpublished}{age}")
         behind = current.waiting_behind_parked
@@ -87,12 +89,15 @@ class Command(BaseCommand):
             self.stdout.write(f"no dispatcher        {format_count(current.unowned_partitions, 'partition')}")
 
     def run_parked(self, **options: object) -> None:
+        event = None
         for event in list_parked_events().iterator(chunk_size=500):
             aggregate = f"{event.tenant_id}/{event.aggregate_id}#{event.aggregate_seq}"
             self.stdout.write(
                 f"{event.id}  {event.event_id}  {event.parked_at:%Y-%m-%d %H:%M:%S}  {event.event_type}  {aggregate}"
             )
             self.stdout.write(escape_invisible(f"    {event.last_error}"))
+        if event is None:
+            self.stdout.write(f"No event is parked in {name_database()}.")
 
     def run_retry(self, *, id: int | UUID, **options: object) -> None:
         _resolve("event-retry", id, unpark)
@@ -138,7 +143,9 @@ def _resolve(action: str, named: int | UUID, command: Callable[[int], bool]) -> 
         subject=event.id,
         type=event.event_type,
     ):
-        raise CommandError(f"Event {named} is not parked. `manage.py outbox parked` lists parked events.")
+        raise CommandError(
+            f"Event {named} is not parked in {name_database()}. `manage.py outbox parked` lists parked events."
+        )
 
 
 def _parse_event(text: str) -> int | UUID:

@@ -3,6 +3,7 @@ from datetime import timedelta
 from django.core.management.base import BaseCommand, CommandParser
 
 from eventservice.api.formats import format_duration
+from eventservice.management.database import name_database
 from eventservice.management.terminal import parse_duration_argument
 from eventservice.operators.audit_log import CommandLine, record_action
 from eventservice.operators.formatting import format_count
@@ -33,4 +34,6 @@ class Command(BaseCommand):
         record_action(CommandLine(), "prune", subject="retention", olderThan=age, limit=limit)
         calls = prune_calls(older_than, limit)
         events = prune_events(older_than, limit)
-        self.stdout.write(f"Deleted {format_count(calls, 'call')} and {format_count(events, 'event')}.")
+        self.stdout.write(
+            f"Deleted {format_count(calls, 'call')} and {format_count(events, 'event')} in {name_database()}."
+        )

@@ -7,6 +7,7 @@ from django.core.management.base import BaseCommand, CommandParser
 from django_q.brokers import get_broker
 
 from eventservice.db.now import db_now
+from eventservice.management.database import name_database
 from eventservice.management.terminal import Terminal
 from timers.models import Node
 from timers.operator_views import list_nodes
@@ -52,5 +53,5 @@ class Command(BaseCommand):
                 )
                 for n in nodes
             ],
-            empty="No engine or dispatcher is running. Start both with `manage.py qcluster`.",
+            empty=f"No engine or dispatcher is running on {name_database()}. Start both with `manage.py qcluster`.",
         )

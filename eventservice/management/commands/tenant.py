@@ -10,6 +10,7 @@ from django.db import IntegrityError
 
 from eventservice.kernel.errors import DomainError
 from eventservice.kernel.ids import new_id
+from eventservice.management.database import name_database
 from eventservice.management.terminal import Terminal, parse_document
 from eventservice.operators.audit_log import CommandLine, run_audited
 from eventservice.operators.formatting import format_refusals
@@ -74,7 +75,7 @@ class Command(BaseCommand):
             terminal.table(
                 ("tenant", "id", "active", "namespaces"),
                 [[*row.values()] for row in rows],
-                empty="No tenant yet.",
+                empty=f"No tenant yet in {name_database()}.",
             )
 
 
@@ -173,7 +174,9 @@ def get_tenant_argument(name_or_id: str) -> Tenant:
     if tenant is None and (tenant_id := _parse_uuid(name_or_id)):
         tenant = Tenant.objects.filter(pk=tenant_id).first()
     if tenant is None:
-        raise CommandError(f"There is no tenant {name_or_id!r}. `manage.py tenant list` lists them.")
+        raise CommandError(
+            f"There is no tenant {name_or_id!r} in {name_database()}. `manage.py tenant list` lists them."
+        )
     return tenant
 
 

@@ -11,6 +11,7 @@ from eventservice.api.formats import format_instant
 from eventservice.kernel.errors import DomainError
 from eventservice.kernel.ids import new_id
 from eventservice.management.commands.tenant import get_tenant_argument
+from eventservice.management.database import name_database
 from eventservice.management.terminal import Terminal, ignore_case, parse_document
 from eventservice.operators.audit_log import CommandLine, run_audited
 from eventservice.operators.formatting import format_retried_deliveries
@@ -110,7 +111,7 @@ class Command(BaseCommand):
             self.terminal.table(
                 ("id", "state", "pending", "given up", "url", "tenant", "events", "reason"),
                 [_to_cells(row) for row in rows],
-                empty="No webhook endpoints. Create one with `manage.py webhook add --tenant NAME URL`.",
+                empty=f"No webhook endpoints in {name_database()}. Create one with `manage.py webhook add --tenant NAME URL`.",
                 cut=("url", "events", "reason"),
             )
 

@@ -1,0 +1,54 @@
+"""Sentences of commands about the database: which one they used, and what is wrong with it."""
+
+from __future__ import annotations
+
+from django.conf import settings
+from django.core.management.base import CommandError
+from django.db import DatabaseError, InterfaceError, connection
+from django.db.migrations.executor import MigrationExecutor
+from django.db.migrations.recorder import MigrationRecorder
+
+from eventservice.db.configuration import describe_place
+from eventservice.db.errors import find_trouble
+from eventservice.kernel.env import get_env_path
+
+
+def name_database() -> str:
+    """Return which database this command uses."""
+    return f"{connection.display_name} {describe_place(connection)}"
+
+
+def explain_database_error(error: Exception) -> str | None:
+    """Return one line that says what is wrong with the database, or None if the statement is likely at fault."""
+    trouble = find_trouble(error)
+    if trouble:
+        reason = " ".join(str(error).split())
+        return f"{trouble.text} {trouble.remedy} ({name_database()}: {reason})"
+    try:
+        if not MigrationRecorder(connection).has_table():
+            return _format_no_tables()
+        executor = MigrationExecutor(connection)
+        missing = len(executor.migration_plan(executor.loader.graph.leaf_nodes()))
+    except (DatabaseError, InterfaceError):
+        return None
+    if not missing:
+        return None
+    return f"{name_database()} lacks {missing} migrations of this code. Run `manage.py migrate`."
+
+
+def require_tables() -> None:
+    """Raise CommandError if the database has no tables. One that is unavailable may have some."""
+    try:
+        if not MigrationRecorder(connection).has_table():
+            raise CommandError(_format_no_tables())
+    except (DatabaseError, InterfaceError):
+        pass
+    finally:
+        connection.close()
+
+
+def _format_no_tables() -> str:
+    return (
+        f"{name_database()} has no tables. If it is the right database, run `manage.py migrate`. To use another one, set"
+        f" DATABASE_URL or DB_PATH in the environment or in {get_env_path(settings.BASE_DIR)}."
+    )
