@@ -20,7 +20,7 @@ from eventservice.db.now import DbNow
 from eventservice.kernel.logging import get_logger
 from eventservice.kernel.version import get_version
 from eventservice.runtime.cluster_process import this_process
-from eventservice.runtime.django_q_patch import WorkerEnd, run_patched_cluster
+from eventservice.runtime.django_q_patch import WorkerHooks, run_patched_cluster
 from eventservice.runtime.models import Slot
 from eventservice.runtime.slots import (
     cluster_name,
@@ -142,7 +142,11 @@ def run_cluster() -> int:
     schedule_each_minute()
     _tune_garbage_collector()
     return run_patched_cluster(
-        WorkerEnd(lambda: current_worker().end(), lambda: current_worker().report_loss())
+        WorkerHooks(
+            play=lambda seconds: current_worker().run_for(seconds),
+            release=lambda: current_worker().end(),
+            report_loss=lambda: current_worker().report_loss(),
+        )
     )
 
 

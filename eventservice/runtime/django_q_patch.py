@@ -4,6 +4,7 @@ django-q2 has no settings for what they add:
 
 - Workers learn at once that the cluster stops, not at the end of their slices, and give up their roles before they end
   (`run_worker`).
+- A worker goes on with its role, or looks for one, while it waits for a task (`PlayingQueue`).
 - SIGTERM to all processes at the same time, as systemd sends it, is a graceful shutdown too, and so is the death of the
   main process.
 - A cluster stops within a bounded time, whatever its processes wait for (`GracefulSentinel.stop`, `GracefulCluster.run`).
@@ -31,6 +32,7 @@ import django_q.pusher
 import django_q.worker
 from django.conf import settings
 from django_q.cluster import Cluster, Sentinel
+from django_q.timeout import TimeoutHandler
 
 from eventservice.kernel.logging import get_logger
 from eventservice.runtime.cluster_process import (
@@ -51,12 +53,16 @@ log = get_logger(__name__)
 PUSHER_SECONDS = 3.0
 MONITOR_SECONDS = 1.0
 JOIN_SECONDS = 0.1
+# How often a worker that waits for a task looks for one.
+IDLE_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
-class WorkerEnd:
-    """The functions that a worker calls at its end."""
+class WorkerHooks:
+    """The functions that a worker calls while it waits for a task, and at its end."""
 
+    # Plays the role for that many seconds, or looks for one.
+    play: Callable[[float], object] = time.sleep
     # Gives up the role. Returns False if results are lost.
     release: Callable[[], bool] = lambda: True
     # Logs what is lost because the worker is ended now. Called by another thread than the main one.
@@ -64,7 +70,7 @@ class WorkerEnd:
 
 
 # Set by `run_patched_cluster`, before anything is forked.
-worker_end = WorkerEnd()
+worker_hooks = WorkerHooks()
 
 
 # --- what the cluster's processes run -------------------------------------------------------------------------
@@ -75,16 +81,48 @@ def run_worker(task_queue: Any, result_queue: Any, timer: Any, timeout: int) -> 
     this_process.countdown = timer
     this_process.handle_sigterm()
     this_process.watch_statements()
-    this_process.watch_lifeline(EXIT_GRACE_SECONDS, before_exit=worker_end.report_loss)
+    this_process.watch_lifeline(EXIT_GRACE_SECONDS, before_exit=worker_hooks.report_loss)
     try:
-        django_q.worker.worker(task_queue, result_queue, timer, timeout)
+        django_q.worker.worker(PlayingQueue(task_queue, timeout), result_queue, timer, timeout)
     finally:
         # A worker that was interrupted as frozen ends, too: it may have been in the middle of something.
         if not this_process.is_stopping():
             this_process.stop_alone(0)
         signal.alarm(0)
-        if not worker_end.release():
+        if not worker_hooks.release():
             sys.exit(EXIT_INCOMPLETE)
+
+
+class PlayingQueue:
+    """The queue from which a worker takes its tasks. While it has none for it, the worker plays its role.
+
+    The next slice may be with another cluster of the same name, or late. A role that waited for it would send no
+    heartbeat, and lose its attempts in flight.
+    """
+
+    def __init__(self, queue: Any, timeout: int) -> None:
+        """`timeout` is the number of seconds without progress after which the worker is interrupted as frozen."""
+        self._queue = queue
+        self._timeout = timeout
+
+    def get(self) -> object:
+        """Return the next task, or the word at which the worker stops."""
+        with TimeoutHandler(self._timeout):
+            while not this_process.is_stopping():
+                try:
+                    return self._queue.get(False)
+                except Empty:
+                    self._play()
+        this_process.exit_if_terminated()
+        return self._queue.get()
+
+    def _play(self) -> None:
+        try:
+            worker_hooks.play(IDLE_SECONDS)
+        except Exception:
+            # As in a slice, which would fail, the role goes on with its next step.
+            log.exception("role_failed")
+            time.sleep(IDLE_SECONDS)
 
 
 def run_pusher(task_queue: Any, event: Any, broker: Any = None) -> None:
@@ -223,10 +261,10 @@ class GracefulCluster(Cluster):  # type: ignore[misc]
         return EXIT_INCOMPLETE
 
 
-def run_patched_cluster(at_worker_end: WorkerEnd) -> int:
+def run_patched_cluster(hooks: WorkerHooks) -> int:
     """Run a cluster until SIGTERM or SIGINT. Return its exit status."""
-    global worker_end
-    worker_end = at_worker_end
+    global worker_hooks
+    worker_hooks = hooks
     # Cluster and Sentinel take these from there.
     patched = {
         "Sentinel": GracefulSentinel,

@@ -13,7 +13,7 @@ from eventservice.db.errors import tolerate_outage
 from eventservice.kernel.ids import new_id
 from eventservice.kernel.logging import get_logger
 from eventservice.runtime.cluster_process import EXIT_GRACE_SECONDS, this_process
-from eventservice.runtime.slots import RoleLease, slot_name
+from eventservice.runtime.slots import RoleLease, cluster_name, slot_name
 from eventservice.runtime.wiring import build_dispatcher, build_engine
 
 log = get_logger(__name__)
@@ -62,6 +62,7 @@ class Worker:
         self._renew_at = 0.0
         self._stopping_role: WorkerRole | None = None
         self._has_lost_results = False
+        self._is_standby = False
 
     def plays(self, role: str) -> bool:
         return self.lease.slot == slot_name(role)
@@ -122,8 +123,12 @@ class Worker:
         for name, build_role in ROLES.items():
             if self.lease.acquire(slot_name(name)):
                 self.role = build_role()
+                self._is_standby = False
                 log.info("role_acquired", slot=self.lease.slot)
                 return
+        if not self._is_standby:
+            self._is_standby = True
+            log.info("standing_by", cluster=cluster_name())
 
 
 @cache

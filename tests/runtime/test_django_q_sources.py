@@ -14,6 +14,7 @@ import django_q.cluster
 import django_q.conf
 import django_q.monitor
 import django_q.pusher
+import django_q.queues
 import django_q.scheduler
 import django_q.tasks
 import django_q.timeout
@@ -43,7 +44,8 @@ REVIEWED: dict[Callable[..., object], tuple[str, str]] = {
     Sentinel.spawn_cluster: ("254756e3c191", f"{PATCH}: the order in which processes are forked"),
     Sentinel.guard: ("b48dce5446f6", f"{PATCH}: GracefulSentinel.guard, and the countdown of ClusterProcess"),
     Sentinel.stop: ("d858ef90cdaa", f"{PATCH}: GracefulSentinel.stop replaces it"),
-    django_q.worker.worker: ("b30d59f639b0", f"{PATCH}: run_worker; ClusterProcess.extend_task_deadline sets its timer"),
+    django_q.queues.Queue: ("4b08355a8520", f"{PATCH}: PlayingQueue takes tasks from it without waiting"),
+    django_q.worker.worker: ("b30d59f639b0", f"{PATCH}: run_worker, whose PlayingQueue has the one method it needs; ClusterProcess.extend_task_deadline sets its timer"),
     django_q.pusher.pusher: ("6975acb3fb8d", f"{PATCH}: run_pusher; PatientBroker keeps it alive"),
     django_q.monitor.monitor: ("e45d60ca1db6", f"{PATCH}: run_monitor"),
     django_q.scheduler.scheduler: ("d18181953d9d", "eventservice/runtime/cluster.py: what runs each minute"),
