@@ -25,7 +25,7 @@ TERMINAL_EVENTS = {"ServiceCallSucceeded", "ServiceCallFailed", "ServiceCallCanc
 WHOLE = pytest.param(10_000, 200, id="whole", marks=pytest.mark.chaos)
 
 
-@pytest.mark.parametrize(("calls", "kills"), [pytest.param(300, 10, id="short"), WHOLE])
+@pytest.mark.parametrize(("calls", "kills"), [pytest.param(200, 6, id="short"), WHOLE])
 def test_every_accepted_call_is_sent_and_ends_once(
     calls: int, kills: int, harness: ProcessHarness, rng: random.Random
 ) -> None:

@@ -33,7 +33,7 @@ print(json.dumps([accepted, refused, longest]))
 WHOLE = pytest.param(600, id="whole", marks=pytest.mark.chaos)
 
 
-@pytest.mark.parametrize("seconds", [pytest.param(6, id="short"), WHOLE])
+@pytest.mark.parametrize("seconds", [pytest.param(3, id="short"), WHOLE])
 def test_writers_never_see_a_locked_database(seconds: int, harness: ProcessHarness) -> None:
     target, tenant = harness.start_target(), create_tenant("acme").tenant_id
     engine, dispatcher = harness.start_engine(), harness.start_dispatcher()

@@ -8,8 +8,10 @@ from html import unescape
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from django.http import QueryDict
 from django.test import Client
 
+from eventservice.console.calls.list_query import parse_list_query
 from eventservice.tenants.directory import create_tenant
 from eventservice.tenants.models import Tenant
 from orchestration.models import ServiceCall, ServiceCallTag
@@ -59,7 +61,10 @@ def test_matching_calls_are_listed(viewer: Client, few: int, monkeypatch: pytest
             continue
         if {"by=submitted"} & {*one.split("&"), *other.split("&")}:
             continue  # it changes the meaning of both dates
-        assert set(read_names(get_list_page(viewer, f"{one}&{other}"))) == first & second, (one, other)
+        # Without the page, whose rendering takes most of the time.
+        parsed = parse_list_query(QueryDict(f"{one}&{other}"))
+        assert not parsed.errors
+        assert {call.name for call in parsed.fetch_page().calls} == first & second, (one, other)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 from cryptography.fernet import Fernet
 
+# Each process has the environment of its test, whatever the database of the others.
+pytestmark = pytest.mark.sqlite_only
+
 BASE_DIR = Path(__file__).resolve().parents[2]
 COMPLETE = {
     "ENVIRONMENT": "production",
@@ -20,9 +23,18 @@ COMPLETE = {
 
 
 def check(folder: Path, variables: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return run(["manage.py", "check"], folder, variables)
+
+
+def load_settings(folder: Path, variables: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Load the settings alone, which refuse invalid variables. It takes a tenth of the time of a check."""
+    return run(["-c", "import eventservice.settings"], folder, variables)
+
+
+def run(arguments: list[str], folder: Path, variables: dict[str, str]) -> subprocess.CompletedProcess[str]:
     env = {"PATH": os.environ["PATH"], "DB_PATH": str(folder / "check.db"), **variables}
-    command = [sys.executable, str(BASE_DIR / "manage.py"), "check"]
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, env=env, cwd=BASE_DIR, capture_output=True, text=True, timeout=60)
 
 
 def test_a_complete_production_environment_is_accepted(tmp_path: Path) -> None:
@@ -49,7 +61,7 @@ def test_production_is_refused_with_every_variable_that_is_missing_or_wrong(tmp_
 
 
 def test_an_invalid_entry_of_the_allow_list_is_refused(tmp_path: Path) -> None:
-    done = check(tmp_path, {"EGRESS_ALLOW": "127.0.0.1:9000, foo"})
+    done = load_settings(tmp_path, {"EGRESS_ALLOW": "127.0.0.1:9000, foo"})
     assert done.returncode != 0
     assert "EGRESS_ALLOW, item 2: allow-list entry 'foo' must end in a port" in done.stderr
 
@@ -68,7 +80,6 @@ POSTGRESQL = {"DATABASE_URL": "postgres://nobody@127.0.0.1:1/none"}  # nothing c
 def test_a_lock_timeout_of_more_than_half_a_lease_is_warned_of(tmp_path: Path) -> None:
     wrong = check(tmp_path, {**POSTGRESQL, "DB_LOCK_SECONDS": "10"})
     assert "eventservice.W002" in wrong.stderr
-    assert "eventservice.W002" not in check(tmp_path, POSTGRESQL).stderr
 
 
 @pytest.mark.parametrize(
@@ -92,33 +103,33 @@ def test_waits_that_contradict_each_other_are_refused(
     assert rule in done.stderr
 
 
-@pytest.mark.parametrize("database", [{}, POSTGRESQL, {"DATABASE_URL": "mariadb://nobody@127.0.0.1:1/none"}])
+@pytest.mark.parametrize("database", [POSTGRESQL, {"DATABASE_URL": "mariadb://nobody@127.0.0.1:1/none"}])
 def test_the_default_waits_are_in_order(database: dict[str, str], tmp_path: Path) -> None:
-    assert "eventservice.E010" not in check(tmp_path, database).stderr
+    done = check(tmp_path, database)
+    assert "eventservice.E010" not in done.stderr
+    assert "eventservice.W002" not in done.stderr
 
 
 def test_an_invalid_port_is_refused(tmp_path: Path) -> None:
-    done = check(tmp_path, {"PORT": "abc", "TARGET_PORT": "70000"})
+    done = load_settings(tmp_path, {"PORT": "abc", "TARGET_PORT": "70000"})
     assert "PORT must be an integer between 1 and 65535, not 'abc'" in done.stderr
     assert "TARGET_PORT must be an integer between 1 and 65535, not '70000'" in done.stderr
 
 
 def test_production_takes_exceptions_for_single_forbidden_addresses_only(tmp_path: Path) -> None:
     for wide in ("127.0.0.1:*", "127.0.0.0/8:80", "[::1]:*", "0.0.0.0/0:443", "[::/0]:443"):
-        done = check(tmp_path, {**COMPLETE, "EGRESS_ALLOW": f"127.0.0.1:9000,{wide}"})
+        done = load_settings(tmp_path, {**COMPLETE, "EGRESS_ALLOW": f"127.0.0.1:9000,{wide}"})
         assert done.returncode != 0, wide
         assert f"EGRESS_ALLOW, item 2: allow-list entry {wide!r} allows several forbidden" in done.stderr
     for exact in ("127.0.0.1:9000", "10.0.0.0/8:443", "[fd12::/16]:*"):
-        done = check(tmp_path, {**COMPLETE, "EGRESS_ALLOW": exact})
+        done = load_settings(tmp_path, {**COMPLETE, "EGRESS_ALLOW": exact})
         assert done.returncode == 0, done.stderr
 
 
 def read_egress_allow(folder: Path, variables: dict[str, str]) -> list[str]:
-    env = {"PATH": os.environ["PATH"], "DB_PATH": str(folder / "check.db"), **variables}
     code = "from eventservice.settings import EGRESS_ALLOW; print('\\n'.join(EGRESS_ALLOW))"
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=env, cwd=BASE_DIR, capture_output=True, text=True, check=True
-    )
+    done = run(["-c", code], folder, variables)
+    assert done.returncode == 0, done.stderr
     return done.stdout.split()
 
 
@@ -154,7 +165,7 @@ def test_only_development_allows_loopback_by_default(tmp_path: Path) -> None:
 def test_what_would_make_production_unsafe_is_refused_by_name(
     tmp_path: Path, variables: dict[str, str], message: str
 ) -> None:
-    done = check(tmp_path, {**COMPLETE, **variables})
+    done = load_settings(tmp_path, {**COMPLETE, **variables})
     assert done.returncode != 0
     assert message in done.stderr
     if "KEY" in next(iter(variables)):

@@ -18,7 +18,7 @@ from tests.factories import NOON, ServiceCallFactory, ServiceCallTagFactory
 
 pytestmark = pytest.mark.django_db
 
-CALLS, LIMIT = 80, 4
+CALLS, LIMIT = 30, 3
 Key = tuple[Any, uuid.UUID]
 
 
@@ -35,7 +35,7 @@ def calls(tenant: Tenant, intruder: Tenant) -> list[Any]:
     chance = random.Random(11)
     found = []
     for _ in range(CALLS):
-        at = NOON + timedelta(seconds=chance.randint(0, 25))
+        at = NOON + timedelta(seconds=chance.randint(0, 9))
         status = chance.choice(["Scheduled", "Scheduled", "Failed", "Succeeded"])
         call = ServiceCallFactory(
             tenant_id=chance.choice([tenant, intruder]).tenant_id,
