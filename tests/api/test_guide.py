@@ -29,6 +29,9 @@ from tests.source_rules import is_within, list_sources
 
 __all__ = ["harness"]
 
+# Each endpoint is called on every database by test_every_endpoint_over_http.
+pytestmark = pytest.mark.sqlite_only
+
 FOLDER = Path(__file__).parents[2]
 PAGE = (FOLDER / "docs" / "api.md").read_text()
 MOCK_TARGET = "http://127.0.0.1:9000"

@@ -18,7 +18,7 @@ from eventservice.tenants.directory import create_tenant
 from eventservice.tenants.keys import create_key, find_key
 from eventservice.tenants.models import ApiKey, Tenant
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.sqlite_only, pytest.mark.django_db]  # what it prints is the same everywhere
 
 
 @pytest.fixture(autouse=True)
