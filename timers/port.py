@@ -169,7 +169,10 @@ class TimerPersistencePort(Protocol):
         """Lock and return due timers of all tenants, shard by shard. Locked timers are skipped."""
 
     def find_tenants_with_due(self, tenant_ids: Iterable[uuid.UUID], by: datetime) -> list[uuid.UUID]:
-        """Return those of the tenants that have timers due by then, in the order of their ids."""
+        """Return those of the tenants that have timers due by then, in the order of their ids.
+
+        A poller asks several times a second: one that passes the same tuple again saves rendering it.
+        """
 
     def find_seconds_until_due(self, shards: Collection[int]) -> float | None:
         """Return the seconds until the first timer of these shards is due (negative if overdue), or None."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -82,6 +83,24 @@ def _read_num_shards(tenant_id: uuid.UUID) -> dict[str, int]:
 
 def list_tenant_ids() -> list[uuid.UUID]:
     return list(Tenant.objects.values_list("pk", flat=True))
+
+
+class TenantIds:
+    """Lists the ids of all tenants for a caller that asks all the time.
+
+    They are read again when the number of tenants has changed, and after CACHE_SECONDS at the latest. A caller gets the
+    same tuple until then.
+    """
+
+    def __init__(self) -> None:
+        self._ids: tuple[uuid.UUID, ...] = ()
+        self._read_at: float | None = None
+
+    def __call__(self) -> tuple[uuid.UUID, ...]:
+        is_fresh = self._read_at is not None and time.monotonic() - self._read_at < CACHE_SECONDS
+        if not is_fresh or Tenant.objects.count() != len(self._ids):
+            self._ids, self._read_at = tuple(list_tenant_ids()), time.monotonic()
+        return self._ids
 
 
 def get_tenant(tenant_id: uuid.UUID) -> Tenant:

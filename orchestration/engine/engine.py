@@ -22,7 +22,7 @@ from eventservice.db.dialects.change_watch import ChangeWatch
 from eventservice.db.leases import Fenced
 from eventservice.kernel.faults import trigger_fault
 from eventservice.kernel.logging import get_logger
-from eventservice.tenants.directory import get_max_shards, list_tenant_ids
+from eventservice.tenants.directory import TenantIds, get_max_shards
 from execution.attempt_builder import Signer, build_attempt, check_target
 from execution.attempt_log import AttemptKey, drop_attempts_of, list_orphaned_attempts
 from execution.egress import Egress
@@ -351,7 +351,7 @@ class Engine:
 
     def _join(self, role: NodeRole) -> None:
         self.membership = Membership(role)
-        self.poller = Poller(self.membership.leases, list_tenant_ids)
+        self.poller = Poller(self.membership.leases, TenantIds())
         self.membership.join()
 
     def _run_periodic_tasks(self) -> None:

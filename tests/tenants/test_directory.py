@@ -14,6 +14,7 @@ from eventservice.kernel.secrets import decrypt, encrypt
 from eventservice.kernel.ttl_cache import clear_caches
 from eventservice.tenants import directory
 from eventservice.tenants.directory import (
+    TenantIds,
     create_tenant,
     declare_namespace,
     get_max_shards,
@@ -35,6 +36,28 @@ def test_a_new_tenant_has_its_default_namespace() -> None:
     tenant = create_tenant("acme")
     assert get_profile(tenant.tenant_id).num_shards == {"default": DEFAULT_SHARDS}
     assert (get_profile(tenant.tenant_id).name, get_profile(tenant.tenant_id).active) == ("acme", True)
+
+
+def test_ids_are_read_again_when_the_number_of_tenants_has_changed(django_assert_num_queries: Any) -> None:
+    ours = TenantFactory().tenant_id
+    list_ids = TenantIds()
+    known = list_ids()
+    assert known == (ours,)
+    with django_assert_num_queries(1) as counted:
+        assert list_ids() is known
+    assert "COUNT" in counted[0]["sql"]
+    theirs = TenantFactory().tenant_id
+    assert set(list_ids()) == {ours, theirs}
+
+
+def test_ids_are_read_again_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = TenantFactory()
+    list_ids = TenantIds()
+    assert list_ids() == (gone.tenant_id,)
+    gone.delete()
+    kept = TenantFactory().tenant_id
+    monkeypatch.setattr(directory, "CACHE_SECONDS", 0.0)
+    assert list_ids() == (kept,)
 
 
 @pytest.mark.parametrize("name", ["", "Acme", "a b", "-a", "a" * 65, "ü"])

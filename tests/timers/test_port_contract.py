@@ -6,17 +6,19 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from datetime import datetime
 from typing import Any
+from unittest import mock
 from uuid import UUID
 
 import pytest
 from django.db import IntegrityError, transaction
 
-from eventservice.db.bulk import LostRace
+from eventservice.db.bulk import LostRace, to_json
 from eventservice.db.dialects import get_dialect
 from eventservice.kernel.ids import new_id
 from orchestration.models import ServiceCall
 from tests.factories import ServiceCallFactory, TenantFactory, TimerFactory
 from tests.timers.support import NOON, add_to_noon, build_timer, call_ids, create_timers, find_row
+from timers import persistence
 from timers.models import TimerSchedule, TimerShard, TimerState
 from timers.persistence import SqlTimerPersistence
 from timers.port import HeldBack, NewDueTime, PollScope, Timer, TimerEntry, TimerPersistencePort
@@ -309,6 +311,31 @@ def test_tenants_with_due_timers_are_found_in_the_order_of_their_ids(port: Timer
     assert port.find_tenants_with_due(asked, add_to_noon(-61)) == []
     assert port.find_tenants_with_due([ours, idle], add_to_noon(60)) == [idle, ours]
     assert port.find_tenants_with_due([], NOON) == []
+
+
+def test_tenants_with_due_timers_are_those_given_however_often_the_same_are_asked_for(
+    port: TimerPersistencePort,
+) -> None:
+    create_timers(TENANT)
+    create_timers(OTHER, due_at=add_to_noon(1))
+    both, reused = (TENANT, OTHER), [OTHER]
+    assert port.find_tenants_with_due(both, NOON) == [TENANT]
+    assert port.find_tenants_with_due(both, add_to_noon(1)) == [TENANT, OTHER]
+    assert port.find_tenants_with_due((OTHER,), NOON) == []
+    assert port.find_tenants_with_due(reused, add_to_noon(1)) == [OTHER]
+    reused.append(TENANT)
+    assert port.find_tenants_with_due(reused, add_to_noon(1)) == [TENANT, OTHER]
+
+
+def test_ids_that_are_given_again_are_not_rendered_again(
+    port: TimerPersistencePort, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = (TENANT, OTHER)
+    render = mock.Mock(side_effect=to_json)
+    monkeypatch.setattr(persistence, "to_json", render)
+    for _ in range(3):
+        port.find_tenants_with_due(given, NOON)
+    assert render.call_count == 1
 
 
 def test_the_seconds_until_due_are_those_of_the_first_scheduled_timer(port: TimerPersistencePort) -> None:
