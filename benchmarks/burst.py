@@ -14,8 +14,8 @@ from functools import partial
 from typing import Any
 
 from benchmarks.command_line import create_parser, parse_positive, run_program
+from benchmarks.huey_peer import build_huey_peers
 from benchmarks.limits import measure_database
-from benchmarks.peers import build_huey_peers
 from benchmarks.processes import BenchmarkError, CpuUsage, PeakMemory, read_total_pss_mb, wait_until
 from benchmarks.report import Report, compute_ratio, log_progress, summarize_rounds
 from benchmarks.system import (
