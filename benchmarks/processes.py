@@ -166,13 +166,31 @@ def read_total_pss_mb(pids: Iterable[int]) -> float:
     return sum(map(read_pss_mb, pids))
 
 
+def read_total_rss_mb(pids: Iterable[int]) -> float:
+    """Return the resident memory of the processes. Pages that several of them share count several times."""
+    return sum(map(_read_rss_mb, pids))
+
+
+def _read_rss_mb(pid: int) -> float:
+    try:
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    except PROCESS_GONE_ERRORS:
+        return 0.0
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
 class PeakMemory:
     """The highest total memory of the processes while the block runs. A sample costs them about a millisecond."""
 
     EVERY_SECONDS = 0.25
 
-    def __init__(self, pids: Callable[[], Iterable[int]]) -> None:
+    def __init__(
+        self,
+        pids: Callable[[], Iterable[int]],
+        read_mb: Callable[[Iterable[int]], float] = read_total_pss_mb,
+    ) -> None:
         self._pids = pids
+        self._read_mb = read_mb
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self.mb = 0.0
@@ -182,7 +200,7 @@ class PeakMemory:
             self._sample()
 
     def _sample(self) -> None:
-        self.mb = max(self.mb, read_total_pss_mb(self._pids()))
+        self.mb = max(self.mb, self._read_mb(self._pids()))
 
     def __enter__(self) -> PeakMemory:
         self._thread.start()

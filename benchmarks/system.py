@@ -20,7 +20,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 from benchmarks.processes import (
@@ -98,7 +98,7 @@ class Workspace:
                 "DB_PATH": str(self.folder / f"{self.create_name('database')}.sqlite3"),
                 "DATABASE_URL": "",
             }
-        return {"DATABASE_URL": self.stack.enter_context(_create_server_database(self.server))}
+        return {"DATABASE_URL": self.stack.enter_context(create_server_database(self.server))}
 
     def delete_database(self, database: Mapping[str, str]) -> None:
         """Free the disk space of a SQLite database. A database on a server is dropped with the workspace."""
@@ -135,7 +135,7 @@ def describe_environment(workspace: Workspace) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _create_server_database(server: str) -> Iterator[str]:
+def create_server_database(server: str) -> Iterator[str]:
     """Create a database with a random name on the server, and drop it on exit."""
     name = f"eventservice_bench_{secrets.token_hex(4)}"
     parts = urlsplit(server)
@@ -227,6 +227,13 @@ class ReceivedRequest(NamedTuple):
     time: float
     path: str
     call: str
+
+
+class Addressed(Protocol):
+    """Something that the system may call."""
+
+    @property
+    def address(self) -> str: ...
 
 
 class Target:
@@ -337,7 +344,7 @@ class System:
 
 @contextlib.contextmanager
 def start_system(
-    workspace: Workspace, database: Mapping[str, str], targets: Sequence[Target] = ()
+    workspace: Workspace, database: Mapping[str, str], targets: Sequence[Addressed] = ()
 ) -> Iterator[System]:
     """Start the system on the database, with these targets allowed. A shared workspace starts only one."""
     if workspace.shared:

@@ -1,0 +1,1 @@
+"""Comparison with other job queues: the same work on the same machine, in turns (docs/performance.md)."""

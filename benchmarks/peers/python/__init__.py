@@ -1,0 +1,1 @@
+"""Drivers of the candidates that are programmed in Python. Each runs in the environment of its candidate."""
