@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from orchestration.models import ServiceCall
-from tests.api.conftest import Api, build_submission, get_errors
+from tests.api.conftest import SPEC, Api, build_submission, get_errors
 
 pytestmark = pytest.mark.django_db
 
@@ -117,3 +119,13 @@ def test_an_idempotency_key_for_a_whole_batch_is_refused(acme: Api) -> None:
     rule = "must not be sent with a batch: give each item its own idempotencyKey"
     assert get_errors(refused) == {"/headers/Idempotency-Key": rule}
     assert count_calls(acme) == 0
+
+
+def test_the_due_times_of_a_batch_need_no_query_each(acme: Api) -> None:
+    counts = []
+    for size in (1, 1, 5):  # the first one fills the caches
+        items = [{"name": "n", "requestSpec": SPEC, "dueAt": "2030-01-01T00:00:00Z"}] * size
+        with CaptureQueriesContext(connection) as queries:
+            assert submit_batch(acme, *items).json()["accepted"] == size
+        counts.append(len([query for query in queries if query["sql"].startswith("SELECT")]))
+    assert counts[2] == counts[1]

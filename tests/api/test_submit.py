@@ -9,10 +9,13 @@ from typing import Any
 
 import pytest
 import uuid6
+from pydantic import TypeAdapter, ValidationError
 
+from eventservice.api.schema.types import DueTime
 from eventservice.db.now import pin_time
 from orchestration import lifecycle
 from orchestration.models import ServiceCall
+from orchestration.outcome_rules import MAX_DELAY
 from outbox.models import OutboxEvent
 from tests.api.conftest import SPEC, Api, build_submission, get_errors
 from tests.factories import NOON
@@ -298,3 +301,16 @@ def test_a_correlation_id_is_generated_if_none_is_valid(acme: Api, given: str) -
 def test_times_are_in_utc_with_milliseconds(acme: Api) -> None:
     with pin_time(datetime(2026, 3, 1, 12, 0, 0, 4999, tzinfo=UTC)):
         assert acme.submit()["submittedAt"] == "2026-03-01T12:00:00.004Z"
+
+
+def test_a_due_time_is_compared_with_the_time_of_the_request() -> None:
+    """Not with that of an earlier request, as long as the difference decides."""
+    due_time = TypeAdapter(DueTime)
+    with pin_time(NOON):
+        due_time.validate_python(NOON.isoformat())
+        with pytest.raises(ValidationError):
+            due_time.validate_python((NOON + MAX_DELAY + timedelta(seconds=1)).isoformat())
+    with pin_time(NOON + timedelta(seconds=1)):
+        due_time.validate_python((NOON + MAX_DELAY + timedelta(seconds=1)).isoformat())
+        with pytest.raises(ValidationError):
+            due_time.validate_python((NOON + MAX_DELAY + timedelta(seconds=2)).isoformat())
