@@ -1,4 +1,4 @@
-"""Characters that nobody sees, but that change what is seen: control, bidirectional and zero-width characters."""
+"""Characters that nobody sees, but that change what is seen, and the ends of sentences that quote messages of others."""
 
 from __future__ import annotations
 
@@ -23,6 +23,11 @@ def escape_invisible(text: str) -> str:
 def escape_invisible_in_json(document: str) -> str:
     """Return the JSON document with escapes in place of such characters: it means the same."""
     return _UNSAFE.sub(lambda found: _format(found[0], short=False), document)
+
+
+def end_sentence(text: str) -> str:
+    """Return the text with one full stop at its end. Messages of libraries and servers may have one, or none."""
+    return f"{text.rstrip('. ')}."
 
 
 def _format(character: str, *, short: bool) -> str:

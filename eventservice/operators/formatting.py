@@ -109,8 +109,14 @@ def format_share(share: float) -> str:
 
 
 def format_size(count: int | None) -> str:
+    """Return a number of bytes in binary units: 1 KiB has 1,024 bytes, as in the limits that the settings have."""
     if count is None:
         return NOTHING
     if count < 1024:
         return f"{count} B"
-    return f"{count / 1024:.1f} kB" if count < 1024**2 else f"{count / 1024**2:.1f} MB"
+    size = float(count)
+    for unit in ("KiB", "MiB"):
+        size /= 1024
+        if size < 1024:
+            return f"{size:.1f} {unit}"
+    return f"{size / 1024:.1f} GiB"

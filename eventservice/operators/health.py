@@ -24,6 +24,7 @@ from eventservice.db.bounded_count import MAX_COUNTED, format_capped
 from eventservice.db.errors import explain_error
 from eventservice.kernel.findings import Finding, Severity
 from eventservice.kernel.ids import new_id
+from eventservice.kernel.text import end_sentence
 from eventservice.kernel.version import get_version
 from eventservice.operators.error_kinds import get_error_name
 from eventservice.operators.formatting import format_count, format_duration, format_minute, format_share
@@ -593,7 +594,7 @@ def _build_failing_endpoint(failure: EndpointFailure, tenant: str, now: datetime
         severity=Severity.WARNING,
         text=f"The webhook endpoint {host} of {tenant or failure.endpoint.tenant_id} is failing: "
         f"{format_capped(failure.pending)} {wait}, the oldest failing one for {format_duration(now - failure.since)}.",
-        remedy=f"Its last error: {failure.reason.rstrip('.')}. Deliveries are retried; correct the receiver, or disable the endpoint.",
+        remedy=f"Its last error: {end_sentence(failure.reason)} Deliveries are retried; correct the receiver, or disable the endpoint.",
         tenant_id=failure.endpoint.tenant_id,
         endpoint_id=failure.endpoint.endpoint_id,
     )

@@ -109,7 +109,7 @@ def test_a_response_is_escaped_and_truncated(viewer: Client, call: Any) -> None:
     assert "&lt;script&gt;alert(1)" in page
     assert "<script>alert" not in page
     assert "THE END" not in page
-    assert f"The first {MAX_SHOWN:,} characters of 19.6 kB." in page
+    assert f"The first {MAX_SHOWN:,} characters of 19.6 KiB." in page
 
 
 @pytest.mark.parametrize(

@@ -297,7 +297,7 @@ def test_a_large_body_is_cut_on_the_page_and_whole_in_the_download(viewer: Clien
     call = submit(acme, request=RequestSpec("POST", URL, {}, {"x": "y" * 1_000_000}))
     page = get_page(viewer, acme, call, tab="request")
     assert len(page.content) < 120_000
-    assert "Showing the first 64.0 kB of 976.6 kB." in read_text(page)
+    assert "Showing the first 64.0 KiB of 976.6 KiB." in read_text(page)
     assert len(viewer.get(build_call_url(acme.tenant_id, call, "call-request-body")).content) == 1_000_008
     curl = read_text(viewer.get(build_call_url(acme.tenant_id, call, "call-curl")))
     assert f"--data-binary @request-{call}.txt" in curl
@@ -310,7 +310,7 @@ def test_a_response_that_was_not_stored_whole_says_so(
     started = manual_engine.start_one()
     manual_engine.finish((started, build_response(started, 200, b"x" * 65536)._replace(body_size=3_000_000)))
     text = read_text(get_page(viewer, acme, call))
-    assert "Showing the first 64.0 kB of 2.9 MB. The rest was not stored." in text
+    assert "Showing the first 64.0 KiB of 2.9 MiB. The rest was not stored." in text
 
 
 def test_json_is_formatted_unless_that_would_change_it(

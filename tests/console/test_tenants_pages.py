@@ -94,7 +94,7 @@ def test_the_page_of_a_tenant_shows_what_it_uses_beside_its_limits(viewer: Clien
     assert [row.is_high for row in rows.values()] == [False, True, False]
     page = " ".join(response.content.decode().split())
     assert f'<a href="/calls/?tenant={tenant.pk}&amp;status=Running">1</a> of 20' in page
-    assert "of 47.7 MB" in page
+    assert "of 47.7 MiB" in page
 
 
 def test_the_list_has_pages_in_order_of_name(viewer: Client) -> None:

@@ -7,7 +7,7 @@ import unicodedata
 
 import pytest
 
-from eventservice.kernel.text import escape_invisible, escape_invisible_in_json
+from eventservice.kernel.text import end_sentence, escape_invisible, escape_invisible_in_json
 
 
 @pytest.mark.parametrize(
@@ -41,3 +41,8 @@ def test_a_json_document_means_the_same() -> None:
     document = escape_invisible_in_json(json.dumps(value, ensure_ascii=False, indent=2))
     assert json.loads(document) == value
     assert "\x9b" not in document
+
+
+@pytest.mark.parametrize("text", ["Connection refused", "Connection refused.", "Connection refused.. "])
+def test_a_sentence_ends_with_one_full_stop(text: str) -> None:
+    assert end_sentence(text) == "Connection refused."

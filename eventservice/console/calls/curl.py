@@ -13,6 +13,7 @@ from urllib.parse import quote_plus
 from django.conf import settings
 
 from eventservice.console.calls.shell_words import has_expansions, is_windows_command, split_words
+from eventservice.kernel.text import end_sentence
 from execution.outcome import METHODS
 from execution.url_rules import MAX_HEADERS, BadHeader, check_headers
 
@@ -199,7 +200,7 @@ class _CurlParser:
         try:
             check_headers([(name, "")])
         except BadHeader as error:
-            self.request.note(f"A header was left out: {error}.")
+            self.request.note(end_sentence(f"A header was left out: {error}"))
             return
         if len(self.request.headers) == MAX_HEADERS:
             raise InvalidCurl(f"There are more than {MAX_HEADERS} headers.")

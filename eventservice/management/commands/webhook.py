@@ -10,6 +10,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from eventservice.api.formats import format_instant
 from eventservice.kernel.errors import DomainError
 from eventservice.kernel.ids import new_id
+from eventservice.kernel.text import end_sentence
 from eventservice.management.commands.tenant import get_tenant_argument
 from eventservice.management.database import name_database
 from eventservice.management.terminal import Terminal, ignore_case, parse_document
@@ -83,7 +84,7 @@ class Command(BaseCommand):
             WebhookEndpointSchema, {"url": url, "eventTypes": type}, {"/eventTypes": "--type"}
         )
         if error := find_host_error(tenant_id, asked.url):
-            raise CommandError(f"The URL {error}.")
+            raise CommandError(end_sentence(f"The URL {error}"))
         endpoint_id = new_id()
         endpoint, secret = run_audited(
             CommandLine(),
