@@ -10,7 +10,6 @@ from urllib.parse import urlencode
 
 from django.db import IntegrityError
 from django.http import HttpRequest, HttpResponse
-from django.template.defaultfilters import filesizeformat
 from django.urls import reverse
 
 from eventservice.api.problems import FieldError
@@ -30,7 +29,7 @@ from eventservice.db.now import db_now
 from eventservice.kernel.errors import DomainError, NotFound
 from eventservice.kernel.ids import new_id
 from eventservice.kernel.sharding import MAX_SHARDS
-from eventservice.operators.formatting import format_share
+from eventservice.operators.formatting import format_share, format_size
 from eventservice.operators.roles import Role
 from eventservice.tenants.directory import (
     create_tenant,
@@ -218,7 +217,7 @@ def _build_usage_rows(tenant: Tenant) -> list[UsageRow]:
     stored, max_stored = usage.stored_bytes, tenant.max_stored_bytes
     return [
         *rows,
-        UsageRow("Stored", stored, max_stored, filesizeformat(stored), filesizeformat(max_stored)),
+        UsageRow("Stored", stored, max_stored, format_size(stored), format_size(max_stored)),
     ]
 
 
