@@ -35,7 +35,8 @@ __all__ = ["harness"]
 
 
 def start_cluster(harness: ProcessHarness) -> Program:
-    cluster = harness.start_cluster(SLICE_SECONDS="1")
+    # The shortest that the checks of the settings allow on all databases.
+    cluster = harness.start_cluster(SLICE_SECONDS="3")
     for role in ("engine", "dispatcher"):
         wait_until(lambda: find_role_process(role, cluster), f"a worker is the {role}")  # noqa: B023
     return cluster
@@ -52,7 +53,7 @@ def test_calls_are_sent_once_and_events_published_while_no_slice_is_left(harness
     target, tenant = harness.start_target(), create_tenant("acme").tenant_id
     cluster = start_cluster(harness)
     engine = find_role_process("engine", cluster)
-    in_flight = submit_calls(build_call(tenant, f"{target.url}/delay/3") for _ in range(10))
+    in_flight = submit_calls(build_call(tenant, f"{target.url}/delay/5") for _ in range(10))
     wait_until(lambda: set(in_flight) <= target.list_call_ids(), "all attempts are in flight")
     void_all_slices()
 
