@@ -166,6 +166,10 @@ class Dispatcher:
         self._leases.release(self.partitions)
         self._heartbeat_at = float("-inf")
 
+    def fence(self, partitions: Collection[int]) -> None:
+        """Lock the leases of these partitions until the transaction ends, or raise Fenced if one of them is lost."""
+        self._leases.fence(partitions)
+
     def _list_active_partitions(self) -> list[int]:
         """Return the partitions that are not paused, those with the most failures last.
 

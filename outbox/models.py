@@ -115,6 +115,25 @@ class OutboxPartition(Lease):
         return str(self.partition)
 
 
+class BrokerQueueEntry(models.Model):
+    """An event that waits for a broker, from when the dispatcher publishes it until the broker has accepted it."""
+
+    pk = models.CompositePrimaryKey("publisher", "event_id")
+    # The name in PUBLISHERS.
+    publisher = models.CharField(max_length=32)
+    # Its index also tells retention which events to keep.
+    event = models.ForeignKey(OutboxEvent, on_delete=models.DO_NOTHING, related_name="+")
+    partition = models.PositiveSmallIntegerField(db_column="partition_id")
+    # Why the broker has not accepted this event and those behind it. Only the first of those that were sent has one.
+    last_error = models.TextField(null=True)
+
+    class Meta:
+        db_table = "broker_queue"
+
+    def __str__(self) -> str:
+        return f"{self.publisher} {self.event_id}"
+
+
 class WebhookEndpoint(TenantScopedModel):
     """A URL to which a tenant wants its events sent."""
 

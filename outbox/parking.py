@@ -11,8 +11,9 @@ from django.db.models.functions import Greatest
 
 from eventservice.db.leases import release_leases
 from eventservice.db.now import DbNow
-from outbox.envelope import Aggregate
-from outbox.models import PARKED, WAITING, OutboxEvent, OutboxPartition
+from outbox.envelope import Aggregate, Envelope
+from outbox.models import PARKED, WAITING, BrokerQueueEntry, OutboxEvent, OutboxPartition
+from outbox.store import MAX_ATTEMPTS
 
 
 def list_parked_events() -> QuerySet[OutboxEvent]:
@@ -69,6 +70,26 @@ def hold_followers(aggregates: Iterable[Aggregate]) -> None:
         unpublished = _filter_unpublished(*aggregate)
         if unpublished.filter(parked_at__isnull=False).exists():
             unpublished.filter(parked_at=None).update(parked_at=DbNow())
+
+
+def park_refused(event: Envelope, publisher: str, error: str) -> None:
+    """Park a published event that a broker will never accept, and hold the later events of its aggregate.
+
+    Those that wait for the broker count as unpublished again: when an operator resolves the event, all publishers get
+    them once more, in order. The caller's fence excludes `unpark` and `skip`.
+    """
+    queued = BrokerQueueEntry.objects.filter(publisher=publisher, event_id__gte=event.id)
+    keys = list(
+        queued.filter(event__tenant_id=event.tenant_id, event__aggregate_id=event.aggregate_id).values_list(
+            "event_id", flat=True
+        )
+    )
+    events = OutboxEvent.objects.for_tenant(event.tenant_id).filter(pk__in=keys)
+    events.update(published_at=None, attempts=0, parked_at=DbNow())
+    events.filter(pk=event.id).update(attempts=MAX_ATTEMPTS, last_error=error)
+    # Also those that the dispatcher has not published yet, and one that an operator has parked.
+    _filter_unpublished(*event.aggregate).filter(pk__gt=event.id).update(attempts=0, parked_at=DbNow())
+    queued.filter(event_id__in=keys).delete()
 
 
 @transaction.atomic

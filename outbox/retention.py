@@ -12,6 +12,8 @@ from eventservice.db.now import db_now
 from outbox.models import OutboxEvent, WebhookDelivery
 
 BATCH_ROWS = 500
+# No broker waits for the event.
+IN_NO_QUEUE = "NOT EXISTS (SELECT 1 FROM broker_queue q WHERE q.event_id = outbox.id)"
 
 
 def prune(older_than: timedelta, limit: int = 100_000) -> int:
@@ -38,7 +40,8 @@ def _prune_events(before: datetime, limit: int) -> int:
         old = [(key, before) for key, _, published_at in window if published_at and published_at < before]
         with transaction.atomic():
             pruned += execute_rows(
-                "DELETE FROM outbox WHERE id = %s AND published_at < %s", old[: limit - pruned]
+                f"DELETE FROM outbox WHERE id = %s AND published_at < %s AND {IN_NO_QUEUE}",
+                old[: limit - pruned],
             )
         after = window[-1][0]
     return pruned
@@ -60,6 +63,8 @@ def _prune_deliveries(before: datetime, limit: int) -> int:
 
 
 def delete_published_events(tenant_id: uuid.UUID, aggregate_id: uuid.UUID) -> None:
-    """Delete the published events of a deleted aggregate. The others have yet to be published."""
-    events = OutboxEvent.objects.for_tenant(tenant_id).filter(aggregate_id=aggregate_id)
-    events.filter(published_at__isnull=False).delete()
+    """Delete the published events of a deleted aggregate. The others have yet to be published, also to a broker."""
+    execute_rows(
+        f"DELETE FROM outbox WHERE tenant_id = %s AND aggregate_id = %s AND published_at IS NOT NULL AND {IN_NO_QUEUE}",
+        [(tenant_id, aggregate_id)],
+    )

@@ -13,6 +13,7 @@ from django.db.models import Count, Q
 
 from eventservice.db.now import db_now
 from eventservice.db.sql import as_uuid
+from outbox.broker_queue import BrokerBacklog, list_backlogs
 from outbox.models import (
     OUT_OF_QUEUE,
     WAITING,
@@ -44,6 +45,8 @@ class OutboxStatus:
     partitions_by_owner: dict[uuid.UUID, int]
     unowned_partitions: int
     pending_deliveries: int
+    # The queues of brokers that are not empty.
+    broker_backlogs: list[BrokerBacklog]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,7 @@ def get_status(max_counted: int = MAX_COUNTED) -> OutboxStatus:
         partitions_by_owner=partitions_by_owner,
         unowned_partitions=len(partitions) - partitions_by_owner.total(),
         pending_deliveries=pending[: max_counted + 1].count(),
+        broker_backlogs=list_backlogs(max_counted),
     )
 
 

@@ -20,6 +20,7 @@ from eventservice.operators.health import (
     OVERDUE,
     ClusterState,
     blame_database,
+    check_brokers,
     check_cluster,
     check_outbox_lag,
     check_overdue,
@@ -69,6 +70,7 @@ class ClusterPage(ConsoleView):
             check_shard_sizes(sizes),
             check_outbox_lag(outbox),
             check_parked_events(outbox),
+            *check_brokers(outbox),
         ]
         shown = rows[:SHARDS_PER_PAGE]
         scheduled = list_shard_sizes([row.shard.shard_id for row in shown])

@@ -44,6 +44,7 @@ from orchestration.statistics.hosts_in_trouble import (
     list_retrying_hosts,
 )
 from orchestration.statistics.live_counts import LiveCounts, has_running_calls, list_overdue_tenants
+from outbox.broker_queue import BrokerBacklog
 from outbox.models import OutboxPartition
 from outbox.publishers.webhook.recovery import EndpointFailure, list_failing_endpoints
 from outbox.status import OutboxStatus, list_partitions
@@ -210,6 +211,7 @@ def diagnose(cluster: ClusterState, pulse: LiveCounts, outbox: OutboxStatus) -> 
         check_lost_calls(pulse.lost_count),
         check_outbox_lag(outbox),
         check_parked_events(outbox),
+        *check_brokers(outbox),
     ]
 
 
@@ -495,6 +497,32 @@ def _build_storage_finding(tenant: Tenant) -> LimitFinding:
         text=f"{tenant.name} stores {share} of the {tenant.max_stored_bytes:,} bytes that it may.",
         remedy=f"At the limit, its submissions are refused. {_REMEDIES[LimitCode.STORAGE]}",
         tenant_id=tenant.pk,
+    )
+
+
+def check_brokers(outbox: OutboxStatus) -> list[Finding]:
+    """Return a finding for each broker for which events wait, or one that is OK."""
+    names = {spec.name for spec in settings.PUBLISHERS}
+    found = [_check_broker(backlog, backlog.publisher in names) for backlog in outbox.broker_backlogs]
+    return found or [Finding("waiting_for_broker", Severity.OK, "No event waits for a broker.")]
+
+
+def _check_broker(backlog: BrokerBacklog, is_used: bool) -> Finding:
+    count = format_count(backlog.count, "event")
+    text = f"{count} for the publisher {backlog.publisher}, the oldest for {format_duration(backlog.lag)}."
+    if not is_used:
+        return Finding(
+            "waiting_for_broker",
+            Severity.WARNING,
+            text,
+            f"PUBLISHERS no longer names it. Add it again, or run `manage.py outbox discard {backlog.publisher}`.",
+        )
+    severity = OUTBOX_LAG.rate(backlog.lag)
+    if severity is Severity.OK:
+        return Finding("waiting_for_broker", severity, text)
+    error = f" {backlog.last_error}" if backlog.last_error else ""
+    return Finding(
+        "waiting_for_broker", severity, f"{text}{error}", "The events are kept until the broker accepts them."
     )
 
 

@@ -19,9 +19,10 @@ from execution.attempt_builder import check_target
 from execution.egress import Egress
 from execution.outcome import Attempt, Outcome, Responded
 from execution.redaction import MASK, redact_outcome
+from outbox.broker_queue import BrokerSender
 from outbox.dispatcher import Dispatcher, DispatchResult
 from outbox.models import WebhookDelivery
-from outbox.publisher import Publisher
+from outbox.publisher import Broker, Publisher
 from outbox.publishers.webhook.deliverer import WebhookDeliverer, WebhookRequest
 from outbox.publishers.webhook.delivery_queue import WebhookResult
 from timers.membership import Membership, list_live_node_ids
@@ -99,13 +100,18 @@ class DispatcherRole:
     DELIVERY_SECONDS = 1.0
 
     def __init__(
-        self, publishers: Sequence[Publisher], transport: EgressTransport, max_in_flight: int
+        self,
+        publishers: Sequence[Publisher],
+        transport: EgressTransport,
+        max_in_flight: int,
+        brokers: Sequence[Broker] = (),
     ) -> None:
-        """`max_in_flight` bounds the webhook deliveries that are in flight."""
+        """`max_in_flight` bounds the webhook deliveries that are in flight. The queues of the `brokers` are emptied."""
         self._publishers = publishers
         self._transport = transport
         self._deliverer = WebhookDeliverer(transport, max_in_flight=max_in_flight)
         self._awake = threading.Event()
+        self._senders = [BrokerSender(broker, self._awake.set) for broker in brokers]
         self._watch = get_dialect().watch_changes(self._awake.set, max_interval=0.5)
         self._join()
 
@@ -124,12 +130,20 @@ class DispatcherRole:
         except Fenced:
             # This node was declared dead: others own its partitions now.
             self._join()
+        self._send_to_brokers()
         has_changed = self._watch.has_changed()
         if has_changed:
             # A test event, or deliveries to be sent again: nothing is published with them.
             self._deliver_at = min(self._deliver_at, self._delivered_at + self.DELIVERY_SECONDS)
         if not has_changed and time.monotonic() < self._dispatch_at:
-            self._wait(min(max_wait, self._watch.pause, self._dispatch_at - time.monotonic()))
+            self._wait(
+                min(
+                    max_wait,
+                    self._watch.pause,
+                    self._dispatch_at - time.monotonic(),
+                    self._compute_broker_wait(),
+                )
+            )
             return None
         result = self.dispatch_once()
         if result.published:
@@ -141,6 +155,10 @@ class DispatcherRole:
         # If the pass fails, the next step makes it again, although nothing new may be written until then.
         self._dispatch_at = 0.0
         result = self._dispatcher.dispatch_once()
+        if result.published:
+            for sender in self._senders:
+                sender.expect_events()
+        self._send_to_brokers()
         if result.published or time.monotonic() >= self._deliver_at:
             self._deliver_at = time.monotonic() + self._deliverer.deliver_once().next_wait
             self._delivered_at = time.monotonic()
@@ -155,7 +173,11 @@ class DispatcherRole:
         self._watch.close()
         with tolerate_outage():
             self._dispatcher.release()
+        deadline = time.monotonic() + grace_seconds
         self._deliverer.close(grace_seconds, self._keep_node_alive)
+        for sender in self._senders:
+            with tolerate_outage():
+                sender.close(deadline - time.monotonic())
         with tolerate_outage():
             self._node.leave()
         self._transport.close()
@@ -166,6 +188,21 @@ class DispatcherRole:
     def count_unrecorded(self) -> int:
         """Return 0: a delivery without a recorded result is sent again, and counts as in flight."""
         return 0
+
+    def empty_queues(self) -> None:
+        """Send to the brokers until their queues are empty, or none accepts events now."""
+        while not all(sender.is_resting for sender in self._senders):
+            self._heartbeat()
+            self._send_to_brokers()
+            self._wait(self._compute_broker_wait())
+
+    def _send_to_brokers(self) -> None:
+        for sender in self._senders:
+            if not sender.compute_wait():
+                sender.send_once(self._dispatcher.partitions, self._dispatcher.fence)
+
+    def _compute_broker_wait(self) -> float:
+        return min((sender.compute_wait() for sender in self._senders), default=float("inf"))
 
     def _keep_node_alive(self) -> None:
         with suppress(Fenced):  # its partitions are released

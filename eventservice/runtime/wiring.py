@@ -12,7 +12,7 @@ from execution.addresses import AddressPolicy
 from execution.egress import Egress, Limits
 from orchestration.engine.capacity import EngineLimits
 from orchestration.engine.engine import Engine
-from outbox.publishers import build_publishers
+from outbox.publishers import build_brokers, build_publishers
 
 log = get_logger(__name__)
 
@@ -55,4 +55,5 @@ def build_dispatcher() -> DispatcherRole:
         build_publishers(settings.PUBLISHERS, settings.LOG_FORMAT),
         EgressTransport(start_egress, lambda tenant_id: get_profile(tenant_id).allowed_hosts),
         max_in_flight=min(MAX_WEBHOOK_DELIVERIES_IN_FLIGHT, build_egress().capacity),
+        brokers=build_brokers(settings.PUBLISHERS),
     )

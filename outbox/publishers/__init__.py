@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import cast
 
+from outbox.broker_queue import BrokerQueue
 from outbox.publisher import Broker, Publisher
 from outbox.publisher_spec import LIBRARIES, LOG, BrokerUrl, PublisherSpec
 from outbox.publishers.log.publisher import LogPublisher
@@ -16,12 +17,17 @@ from outbox.publishers.webhook.publisher import WebhookPublisher
 
 
 def build_publishers(specs: Sequence[PublisherSpec], log_format: str) -> list[Publisher]:
-    """Build the publishers that are named, and that of webhooks in any case.
+    """Build the publishers that are named, with a queue for each broker, and that of webhooks in any case.
 
     An event counts as published when all of them have accepted it.
     """
     chosen: list[Publisher] = [LogPublisher(log_format) for spec in specs if spec.name == LOG]
-    return [*chosen, WebhookPublisher(), *(build_broker(spec.name, spec.url) for spec in specs if spec.url)]
+    return [*chosen, WebhookPublisher(), *(BrokerQueue(spec.name) for spec in specs if spec.url)]
+
+
+def build_brokers(specs: Sequence[PublisherSpec]) -> list[Broker]:
+    """Build the publishers that empty the queues."""
+    return [build_broker(spec.name, spec.url) for spec in specs if spec.url]
 
 
 def build_broker(name: str, url: BrokerUrl) -> Broker:

@@ -29,7 +29,7 @@ AUDITED = {
     "changepassword": ["user-password"],
     "createsuperuser": ["user-create"],
     "demo": ["submit"],
-    "outbox": ["event-retry", "event-skip", "events-replay", "outbox-prune"],
+    "outbox": ["event-retry", "event-skip", "events-replay", "queue-discard", "outbox-prune"],
     "prune": ["prune"],
     "reencrypt": ["reencrypt"],
     "requeue_stuck": ["requeue-stuck"],
@@ -137,6 +137,7 @@ def test_outbox(tenant: Tenant) -> None:
     run("outbox", "retry", str(first.event_id))
     run("outbox", "skip", str(second.id))
     run("outbox", "replay", "--since", "2h", "--tenant", tenant.name)
+    run("outbox", "discard", "former")
     run("outbox", "prune", "--older-than", "30d")
     run("outbox", "status")
     run("outbox", "parked")
@@ -147,7 +148,10 @@ def test_outbox(tenant: Tenant) -> None:
         (str(second.id), tenant.pk),
         ("outbox", tenant.pk),
     ]
-    assert entries[3].detail == {"olderThan": "30d", "limit": 100_000}
+    assert [entry.detail for entry in entries[3:]] == [
+        {"publisher": "former"},
+        {"olderThan": "30d", "limit": 100_000},
+    ]
 
 
 @pytest.mark.parametrize("name", ["prune", "reencrypt", "requeue_stuck"])

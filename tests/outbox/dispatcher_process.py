@@ -1,6 +1,7 @@
-"""A dispatcher in a process of its own, to be killed: `python -m tests.outbox.dispatcher_process OWNER LIVE RECORD`.
+"""A dispatcher in a process of its own, to be killed: `python -m tests.outbox.dispatcher_process OWNER LIVE RECORD WAY`.
 
-LIVE is a file with the ids of the live owners. Each event that it publishes becomes a line of RECORD.
+LIVE is a file with the ids of the live owners. Each event that it publishes becomes a line of RECORD. WAY is `direct`, or
+`queue` for the way by which events reach brokers.
 """
 
 from __future__ import annotations
@@ -29,21 +30,32 @@ class FilePublisher:
         for event in events:
             os.write(self._file, f"{event.aggregate_id} {event.sequence} {event.event_id}\n".encode())
 
+    def close(self) -> None:
+        os.close(self._file)
 
-def main(owner: str, live: str, record: str) -> None:
+
+def main(owner: str, live: str, record: str, way: str) -> None:
     import django
 
     django.setup()
+    from outbox.broker_queue import BrokerQueue, BrokerSender
     from outbox.dispatcher import Dispatcher
 
     def live_owners() -> list[uuid.UUID]:
         return [uuid.UUID(line) for line in Path(live).read_text().split()]
 
+    broker = FilePublisher(record)
+    publisher = broker if way == "direct" else BrokerQueue(broker.name)
+    sender = BrokerSender(broker)
     dispatcher = Dispatcher(
-        uuid.UUID(owner), [FilePublisher(record)], live_owners=live_owners, lease_length=timedelta(seconds=1)
+        uuid.UUID(owner), [publisher], live_owners=live_owners, lease_length=timedelta(seconds=1)
     )
     while True:
-        time.sleep(min(dispatcher.dispatch_once().next_wait, 0.02))
+        done = dispatcher.dispatch_once()
+        if way == "queue":
+            sender.expect_events()
+            sender.send_once(dispatcher.partitions, dispatcher.fence)
+        time.sleep(min(done.next_wait, 0.02))
 
 
 if __name__ == "__main__":

@@ -19,22 +19,31 @@ import pytest
 from django.conf import settings
 
 from eventservice.kernel.ids import new_id
-from outbox.models import OutboxEvent
+from outbox.models import BrokerQueueEntry, OutboxEvent
 from tests.outbox.support import build_event, store_events
 from tests.process_harness import build_database_environment
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-FAULTS = ("", "dispatch.read=kill@{}", "dispatch.published=kill@{}", "dispatch.marked=kill@{}")
+FAULTS = (
+    "",
+    "dispatch.read=kill@{}",
+    "dispatch.published=kill@{}",
+    "dispatch.marked=kill@{}",
+    # Passed only with the queue of a broker.
+    "broker.read=kill@{}",
+    "broker.accepted=kill@{}",
+)
 AGGREGATES = 40
 
 
 @pytest.mark.parametrize(
     "seconds", [pytest.param(5, id="short"), pytest.param(600, id="long", marks=pytest.mark.chaos)]
 )
-def test_no_event_is_lost_or_out_of_order(seconds: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", ["direct", "queue"])
+def test_no_event_is_lost_or_out_of_order(seconds: int, way: str, tmp_path: Path) -> None:
     seed = random.randrange(10**6)
-    pair = Pair(tmp_path, random.Random(seed))
+    pair = Pair(tmp_path, random.Random(seed), way)
     aggregates = [new_id() for _ in range(AGGREGATES)]
     try:
         written = _append_for(seconds, aggregates, pair)
@@ -65,7 +74,7 @@ def _append_for(seconds: int, aggregates: list[UUID], pair: Pair) -> Counter[UUI
 def _wait_until_published() -> None:
     unpublished = OutboxEvent.across_tenants.filter(published_at=None)
     end = time.monotonic() + 30
-    while unpublished.exists():
+    while unpublished.exists() or BrokerQueueEntry.objects.exists():
         assert time.monotonic() < end, f"{unpublished.count()} events are still unpublished"
         time.sleep(0.05)
 
@@ -85,8 +94,9 @@ def _list_first_published(record: Path) -> dict[UUID, list[int]]:
 class Pair:
     """Two dispatcher processes. One that has died is restarted, and one that is alive is killed at random times."""
 
-    def __init__(self, folder: Path, random: random.Random) -> None:
+    def __init__(self, folder: Path, random: random.Random, way: str) -> None:
         self.random = random
+        self.way = way
         self.record = folder / "record"
         self.kills = 0
         self._live_file = folder / "live"
@@ -139,6 +149,7 @@ class Pair:
                 str(owner),
                 self._live_file,
                 self.record,
+                self.way,
             ],
             cwd=settings.BASE_DIR,
             env={**os.environ, **build_database_environment(), "FAULTS": fault},

@@ -10,7 +10,8 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from eventservice.kernel.ids import new_id
-from outbox.models import OutboxEvent, WebhookDelivery, WebhookEndpoint
+from outbox.broker_queue import list_backlogs
+from outbox.models import BrokerQueueEntry, OutboxEvent, WebhookDelivery, WebhookEndpoint
 from outbox.publishers.webhook.delivery_queue import (
     GONE_REASON,
     claim_deliveries,
@@ -20,7 +21,7 @@ from outbox.publishers.webhook.delivery_queue import (
 from outbox.publishers.webhook.endpoints import create_endpoint
 from outbox.publishers.webhook.publisher import WebhookPublisher
 from outbox.publishers.webhook.recovery import list_endpoint_deliveries, list_failing_endpoints
-from outbox.store import list_nonempty_partitions, read_heads
+from outbox.store import list_nonempty_partitions, read_broker_queue, read_heads
 from tests.explain import prepare_explain
 from tests.factories import EARLIER, OutboxEventFactory
 from tests.outbox.support import TENANT, build_dispatcher, drain, store_run
@@ -82,6 +83,29 @@ def test_reading_what_is_unpublished() -> None:
     assert len(events) == 20
     assert all("idx_outbox_unpublished" in plan for plan in plans)
     assert not any("SCAN e" in plan or "Seq Scan" in plan for plan in plans)
+
+
+@pytest.mark.usefixtures("_history")
+def test_reading_the_queue_of_a_broker() -> None:
+    keys = list(OutboxEvent.across_tenants.order_by("id").values_list("id", "partition"))
+    BrokerQueueEntry.objects.bulk_create(
+        (
+            BrokerQueueEntry(publisher=name, event_id=key, partition=partition)
+            for name in ("first", "main", "other")
+            for key, partition in keys
+        ),
+        batch_size=500,
+    )
+    _analyze("broker_queue")
+    with _capture_plans() as plans:
+        assert len(read_broker_queue("main", range(8), 100)) == 100
+        backlogs = list_backlogs(9)
+    assert [(backlog.publisher, backlog.count) for backlog in backlogs] == [
+        ("first", 10),
+        ("main", 10),
+        ("other", 10),
+    ]
+    assert not any("SCAN q" in plan or "Seq Scan" in plan or "filesort" in plan for plan in plans), plans
 
 
 @pytest.mark.usefixtures("at_noon")

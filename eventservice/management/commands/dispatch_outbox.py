@@ -10,6 +10,7 @@ class Command(RoleCommand[DispatcherRole]):
         return build_dispatcher()
 
     def run_once(self, dispatcher: DispatcherRole) -> None:
-        """Publish until a pass finds nothing."""
+        """Publish until a pass finds nothing, and send to the brokers what they accept."""
         while dispatcher.dispatch_once().published:
             pass
+        dispatcher.empty_queues()

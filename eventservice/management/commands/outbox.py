@@ -7,6 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
+from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from eventservice.api.formats import format_duration, format_instant, parse_duration
@@ -17,6 +18,7 @@ from eventservice.management.database import name_database
 from eventservice.management.terminal import parse_duration_argument
 from eventservice.operators.audit_log import CommandLine, record_action, run_audited
 from eventservice.operators.formatting import format_count
+from outbox.broker_queue import discard_queue
 from outbox.parking import find_parked_key, list_parked_events, skip, unpark
 from outbox.queries import find_event
 from outbox.replay import replay
@@ -56,6 +58,10 @@ class Command(BaseCommand):
                 type=_parse_event,
                 help="the event's number or id, as `parked`, the API and the console show it",
             )
+        discarding = actions.add_parser(
+            "discard", help="delete the events that wait for a publisher which PUBLISHERS no longer names"
+        )
+        discarding.add_argument("publisher", help="name of the publisher, as `status` shows it")
         replaying = actions.add_parser("replay", help="publish events again, with the same event ids")
         replaying.add_argument(
             "--since",
@@ -83,6 +89,11 @@ class Command(BaseCommand):
         held = f" ({format_count(behind, 'event')} {verb} behind them)" if behind else ""
         self.stdout.write(f"parked               {current.parked}{held}")
         self.stdout.write(f"webhooks to deliver  {current.pending_deliveries}")
+        for backlog in current.broker_backlogs:
+            error = escape_invisible(f": {backlog.last_error}") if backlog.last_error else ""
+            self.stdout.write(
+                f"broker {backlog.publisher}  {backlog.count} (oldest: {backlog.lag.total_seconds():.1f} s ago){error}"
+            )
         for owner, count in current.partitions_by_owner.items():
             self.stdout.write(f"dispatcher {owner}  {format_count(count, 'partition')}")
         if current.unowned_partitions:
@@ -106,6 +117,12 @@ class Command(BaseCommand):
     def run_skip(self, *, id: int | UUID, **options: object) -> None:
         _resolve("event-skip", id, skip)
         self.stdout.write(f"Event {id} was skipped. The events behind it will be published.")
+
+    def run_discard(self, *, publisher: str, **options: object) -> None:
+        if publisher in {spec.name for spec in settings.PUBLISHERS}:
+            raise CommandError(f"PUBLISHERS names {publisher!r}: its events are still being published.")
+        record_action(CommandLine(), "queue-discard", subject="outbox", publisher=publisher)
+        self.stdout.write(f"{format_count(discard_queue(publisher), 'event')} discarded.")
 
     def run_replay(self, *, since: datetime | timedelta, tenant: str | None, **options: object) -> None:
         start = db_now() - since if isinstance(since, timedelta) else since
