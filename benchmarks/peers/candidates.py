@@ -407,7 +407,7 @@ CANDIDATES: tuple[Candidate, ...] = (
     PythonPeer(
         name="Celery",
         store=StoreKind.REDIS,
-        settings="a worker per core with the gevent pool of 100, prefetch multiplier 64, late acknowledgement,"
+        settings="a worker per core with a prefork pool of 2, prefetch multiplier 64, late acknowledgement,"
         " visibility timeout above the longest ETA; tasks one by one",
         record=Record(
             outcome="kept for a day, with the return value",
@@ -421,7 +421,7 @@ CANDIDATES: tuple[Candidate, ...] = (
         package="celery",
         worker=(
             "-m", "celery", "-A", "benchmarks.peers.python.celery_driver", "worker", "--loglevel", "ERROR",
-            "--pool", "gevent", "--concurrency", "100", "--hostname", "worker{number}@localhost",
+            "--pool", "prefork", "--concurrency", "2", "--hostname", "worker{number}@localhost",
             "--without-gossip", "--without-mingle",
         ),
     ),
