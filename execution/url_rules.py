@@ -25,6 +25,7 @@ _PARTS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#]*)([^#]*)(?:#.*)?")  # 
 _LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?")
 # The WHATWG rule "ends in a number": inet_aton() would read such a host as an address in some notation.
 _NUMERIC_LABEL = re.compile(r"[0-9]+|0x[0-9a-f]*")
+_HOST_WITH_PORT = re.compile(r"(\[[^\]]*\]|[^:\[\]]+):([1-9][0-9]{0,4})")
 _PORT = re.compile(r"[1-9][0-9]{0,4}")
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -115,6 +116,21 @@ def parse_host(text: str) -> str:
     host = text.lower()
     _check_host(host)
     return host
+
+
+def split_port(text: str) -> tuple[str, int | None]:
+    """Return the host, in lower case and without brackets, and the port of "host", "host:port" or "[IPv6]:port"."""
+    found = _HOST_WITH_PORT.fullmatch(text)
+    host, port = (found[1], int(found[2])) if found else (text, None)
+    return host.lower().removeprefix("[").removesuffix("]"), port
+
+
+def build_port_pattern(port: int) -> str:
+    """Return the regular expression of the URLs with this port, for any database. Their case does not matter."""
+    host = r"(\[[^\]]*\]|[^/?#:]*)"
+    authorities = [f"https?://{host}:{port}"]
+    authorities += [f"{scheme}://{host}" for scheme, default in _DEFAULT_PORTS.items() if default == port]
+    return f"^({'|'.join(authorities)})([/?#]|$)"
 
 
 def _parse_scheme(scheme: str) -> Scheme:

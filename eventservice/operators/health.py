@@ -38,8 +38,8 @@ from orchestration.statistics.chart_data import (
     list_hosts_with_failures,
 )
 from orchestration.statistics.hosts_in_trouble import (
-    HostErrors,
     RetryingHost,
+    TargetErrors,
     find_failed_errors,
     list_retrying_hosts,
 )
@@ -91,7 +91,6 @@ MIN_FAILED_SHARE = 0.25
 # succeeded lately.
 MIN_RETRYING_CALLS = 10
 MIN_RETRYING_SHARE = 0.25
-MAX_NAMED_TARGETS = 3
 # A tenant that stores more than this share of what it may needs attention before anything is refused.
 HIGH_STORED_SHARE = 0.9
 
@@ -541,20 +540,28 @@ def list_failing_hosts(tenant_id: uuid.UUID | None, now: datetime) -> list[Faili
         limit=MAX_FAILING_HOSTS,
     )
     names = find_tenant_names([share.tenant_id for share in shares]) if shares else {}
-    return [_build_failing_host(share, names.get(share.tenant_id, ""), since) for share in shares]
+    found = [
+        _build_failing_host(share, target, names.get(share.tenant_id, ""), since)
+        for share in shares
+        for target in find_failed_errors(share.tenant_id, share.host)
+    ]
+    return found[:MAX_FAILING_HOSTS]
 
 
-def _build_failing_host(share: FailingHost, tenant: str, since: datetime) -> FailingHostFinding:
+def _build_failing_host(
+    share: FailingHost, target: TargetErrors, tenant: str, since: datetime
+) -> FailingHostFinding:
     failed, ended = share.outcomes.failed, share.outcomes.succeeded + share.outcomes.failed
-    errors = find_failed_errors(share.tenant_id, share.host)
+    # Calls are counted by host.
+    which = f"calls to all ports of {share.host}" if target.share < 1.0 else "calls"
     return FailingHostFinding(
         code="failing_host",
         severity=Severity.WARNING if share.outcomes.succeeded else Severity.ERROR,
-        text=f"{_name_target(share.host, errors)} is failing for {tenant or share.tenant_id}.",
-        remedy=f"{failed:,} of {ended:,} calls failed in the last 15 minutes ({format_share(failed / ended)})."
-        f"{_name_error('The most frequent error', errors)}",
+        text=f"{_name_target(target)} is failing for {tenant or share.tenant_id}.",
+        remedy=f"{failed:,} of {ended:,} {which} failed in the last 15 minutes ({format_share(failed / ended)})."
+        f"{_name_error('The most frequent error', target)}",
         tenant_id=share.tenant_id,
-        host=share.host,
+        host=target.filter_value,
         share=failed / ended,
         since=since,
     )
@@ -569,7 +576,8 @@ def check_retrying_calls(tenant_id: uuid.UUID | None, now: datetime) -> list[Fin
     failing = [
         one
         for one in found
-        if one.count >= MIN_RETRYING_SHARE * (one.count + succeeded.get((one.tenant_id, one.host), 0))
+        if one.host_count
+        >= MIN_RETRYING_SHARE * (one.host_count + succeeded.get((one.tenant_id, one.host), 0))
     ]
     if not failing:
         return [Finding("retrying_calls", Severity.OK, "No host lets many calls wait for another attempt.")]
@@ -583,21 +591,20 @@ def _build_retrying_host(one: RetryingHost, tenant: str) -> RetryingHostFinding:
     return RetryingHostFinding(
         code="retrying_calls",
         severity=Severity.WARNING,
-        text=f"Calls of {tenant or one.tenant_id} to {_name_target(one.host, one.errors)} keep failing: "
+        text=f"Calls of {tenant or one.tenant_id} to {_name_target(one.errors)} keep failing: "
         f"{about}{count} wait for another attempt.",
         remedy=f"They are retried by their policies.{_name_error('The most frequent error', one.errors)} Check the "
         "receiver. Once it works, you can run them now.",
         tenant_id=one.tenant_id,
-        host=one.host,
+        host=one.errors.filter_value,
     )
 
 
-def _name_target(host: str, errors: HostErrors) -> str:
-    """Return the host with its port, or ports, unless that is the default one."""
-    return ", ".join(errors.targets[:MAX_NAMED_TARGETS]) or host or "A host without a name"
+def _name_target(target: TargetErrors) -> str:
+    return target.name or "A host without a name"
 
 
-def _name_error(label: str, errors: HostErrors) -> str:
+def _name_error(label: str, errors: TargetErrors) -> str:
     name = get_error_name(errors.kind, errors.response_status)
     return f" {label}: {name}." if name else ""
 

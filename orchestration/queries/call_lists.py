@@ -33,6 +33,7 @@ from django.db.models.functions import Coalesce
 from eventservice.db.sql import Unindexed, match_prefix
 from eventservice.tenants.directory import list_namespaces
 from eventservice.tenants.models import DEFAULT_NAMESPACE
+from execution.url_rules import build_port_pattern
 from orchestration.models import RETRYING, ServiceCall, ServiceCallTag
 from orchestration.queries.calls import CHUNK_SIZE, CallKey, CallSummary, list_summaries
 from orchestration.states import Status
@@ -68,6 +69,7 @@ class CallFilter:
     name_prefix: str = ""
     host: str | None = None
     host_prefix: str = ""
+    port: int | None = None  # of the URL; given with the host
     namespace: str | None = None
     correlation_id: uuid.UUID | None = None
     replay_of: uuid.UUID | None = None
@@ -479,6 +481,8 @@ def match_without_index(
         value = getattr(call_filter, column)
         if value is not None and without != column:
             conditions &= _compare(path + column, "Exact", value)
+    if call_filter.port is not None:
+        conditions &= Q(**{path + "request_spec__url__iregex": build_port_pattern(call_filter.port)})
     for column in ("host", "name"):
         if prefix := getattr(call_filter, f"{column}_prefix"):
             conditions &= match_prefix(Unindexed(F(path + column)), prefix)

@@ -80,10 +80,14 @@ def count_by_tenant(filters: Sequence[CallFilter]) -> Sequence[int | None]:
     rows: list[QuerySet[Model]] = []
     for one in filters:
         indexed = list(select_by_each_part(one)) or [ServiceCall.objects.for_tenant(one.tenant_id)]
-        if len(indexed) > 1 or one.namespace is not None or select_by_rare_id(one) is not None:
+        if len(indexed) > 1 or _has_unindexed_part(one) or select_by_rare_id(one) is not None:
             return [None] * len(filters)
         rows += indexed
     return _count_each(rows)
+
+
+def _has_unindexed_part(one: CallFilter) -> bool:
+    return one.namespace is not None or one.port is not None
 
 
 # --- by status --------------------------------------------------------------------------------------------------
@@ -152,7 +156,8 @@ def _count_of_tenant(call_filter: CallFilter) -> tuple[int, bool]:
     if rows is not None:
         return rows.values_list("tenant_id").count(), True
     indexed = list(select_by_each_part(call_filter))
-    if len(indexed) == 1 and call_filter.namespace != DEFAULT_NAMESPACE and not call_filter.any_tag:
+    has_index = call_filter.namespace != DEFAULT_NAMESPACE and call_filter.port is None
+    if len(indexed) == 1 and has_index and not call_filter.any_tag:
         return _count_each(indexed)[0], True
     return _count_latest(call_filter)
 

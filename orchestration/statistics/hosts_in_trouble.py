@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import random
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from django.db.models import OuterRef, Subquery
 from django.db.models.fields.json import KeyTextTransform
@@ -26,34 +27,55 @@ MAX_CALLS_SEARCHED = 200
 
 
 @dataclass(frozen=True, slots=True)
-class HostErrors:
-    """The failures of calls to a host: where they were sent, and the most frequent error."""
+class TargetErrors:
+    """The failures of calls to one port of a host, and the most frequent error."""
 
-    targets: Sequence[str] = ()  # the host with its port, unless that is the default one
+    name: str  # the host with its port, unless that is the default one
+    filter_value: str  # lists of calls take it as their host
+    share: float = 1.0  # of the failures of calls to the host that were looked at
     kind: str | None = None
     response_status: int | None = None
 
 
+@dataclass(slots=True)
+class _Failures:
+    """The errors of calls to one port, each with its kind and the status of its response."""
+
+    port: int | None
+    errors: Counter[tuple[str | None, int | None]] = field(default_factory=Counter)
+
+
 @dataclass(frozen=True, slots=True)
 class RetryingHost:
-    """A host with calls that wait for another attempt. If there are many, their number is estimated from a sample."""
+    """A port of a host with calls that wait for another attempt. Their number is estimated from a sample if there are many,
+    or if the host has several ports."""
 
     tenant_id: uuid.UUID
     host: str
+    host_count: int  # all its ports together
     count: int
     is_estimate: bool
-    errors: HostErrors
+    errors: TargetErrors
 
 
 def list_retrying_hosts(tenant_id: uuid.UUID | None, *, min_calls: int, limit: int) -> list[RetryingHost]:
-    """Return the hosts for which at least `min_calls` calls of a tenant wait, those with the most calls first."""
+    """Return the ports of the hosts for which at least `min_calls` calls of a tenant wait, those with the most calls first."""
     tenants = _list_tenants(min_calls) if tenant_id is None else [tenant_id]
     found = [host for tenant in tenants for host in _sample_tenant(tenant, min_calls)]
     found.sort(key=lambda found: (-found[2], found[1]))
-    return [
-        RetryingHost(tenant, host, count, is_estimate, _read_errors(tenant, host, calls))
+    ports = [
+        RetryingHost(
+            tenant,
+            host,
+            count,
+            max(1, round(count * target.share)),
+            is_estimate or (target.share < 1.0 and len(calls) < count),
+            target,
+        )
         for tenant, host, count, is_estimate, calls in found[:limit]
+        for target in _read_errors(tenant, host, calls)
     ]
+    return sorted(ports, key=lambda port: (-port.count, port.errors.name))[:limit]
 
 
 def _list_tenants(min_calls: int) -> list[uuid.UUID]:
@@ -78,35 +100,56 @@ def _sample_tenant(
         calls_by_host[host].append(service_call_id)
     counts = {host: len(calls) * total // len(sample) for host, calls in calls_by_host.items()}
     return [
-        (tenant_id, host, counts[host], is_estimate, calls[:MAX_ERRORS_READ])
+        (tenant_id, host, counts[host], is_estimate, _sample(calls))
         for host, calls in calls_by_host.items()
         if counts[host] >= min_calls
     ]
 
 
-def find_failed_errors(tenant_id: uuid.UUID, host: str) -> HostErrors:
-    """Return how the latest calls to a host failed, as far as they are among its latest calls."""
+def _sample(calls: Sequence[uuid.UUID]) -> Sequence[uuid.UUID]:
+    """Return up to MAX_ERRORS_READ of the calls, chosen at random, but the same each time."""
+    if len(calls) <= MAX_ERRORS_READ:
+        return calls
+    return random.Random(len(calls)).sample(calls, MAX_ERRORS_READ)  # noqa: S311 (no secret)
+
+
+def find_failed_errors(tenant_id: uuid.UUID, host: str) -> list[TargetErrors]:
+    """Return how the latest calls to each port of a host failed, as far as they are among the host's latest calls. There
+    is at least one element."""
     calls = ServiceCall.objects.for_tenant(tenant_id).filter(host=host).order_by("-submitted_at")
     latest = calls.values_list("service_call_id", "status")[:MAX_CALLS_SEARCHED]
     failed = [service_call_id for service_call_id, status in latest if status == Status.FAILED]
-    return _read_errors(tenant_id, host, failed[:MAX_ERRORS_READ])
+    return _read_errors(tenant_id, host, _sample(failed))
 
 
-def _read_errors(tenant_id: uuid.UUID, host: str, service_call_ids: Sequence[uuid.UUID]) -> HostErrors:
+def _read_errors(
+    tenant_id: uuid.UUID, host: str, service_call_ids: Sequence[uuid.UUID]
+) -> list[TargetErrors]:
+    """Return the errors of these calls for each port, those with the most calls first."""
     calls = ServiceCall.objects.for_tenant(tenant_id).filter(service_call_id__in=service_call_ids)
-    targets: Counter[str] = Counter()
-    errors: Counter[tuple[str | None, int | None]] = Counter()
+    found: dict[str, _Failures] = {}
     for url, outcome in calls.order_by().values_list(KeyTextTransform("url", "request_spec"), "outcome_meta"):
-        targets[_get_authority(url or "", host)] += 1
+        name, port = _get_target(url or "", host)
         meta = outcome or {}
-        errors[(meta.get("errorMeta") or {}).get("kind"), (meta.get("responseMeta") or {}).get("status")] += 1
-    (kind, status), _ = errors.most_common(1)[0] if errors else ((None, None), 0)
-    return HostErrors([target for target, _ in targets.most_common() if target], kind, status)
+        error = (meta.get("errorMeta") or {}).get("kind"), (meta.get("responseMeta") or {}).get("status")
+        found.setdefault(name, _Failures(port)).errors[error] += 1
+    if not found:
+        return [TargetErrors(host, host)]
+    total = sum(one.errors.total() for one in found.values())
+    targets = [_build_target(name, one, one.errors.total() / total) for name, one in found.items()]
+    return sorted(targets, key=lambda target: (-target.share, target.name))
 
 
-def _get_authority(url: str, host: str) -> str:
+def _build_target(name: str, failures: _Failures, share: float) -> TargetErrors:
+    (kind, status), _ = failures.errors.most_common(1)[0]
+    # The host alone would list the calls to its other ports, too.
+    is_ambiguous = share < 1.0 and failures.port is not None and not name.endswith(f":{failures.port}")
+    return TargetErrors(name, f"{name}:{failures.port}" if is_ambiguous else name, share, kind, status)
+
+
+def _get_target(url: str, host: str) -> tuple[str, int | None]:
     try:
         origin = parse_target(url).origin
     except BadUrl:  # stored under other rules
-        return host
-    return origin.authority if origin.host == host else host
+        return host, None
+    return (origin.authority, origin.port) if origin.host == host else (host, None)

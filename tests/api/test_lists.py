@@ -70,6 +70,8 @@ FILTERS: dict[str, Callable[[Row], bool]] = {
     "tag=a&tag=b&tagMode=any": lambda row: bool({"a", "b"} & set(row["tags"])),
     "name=part": lambda row: row["name"] == "part",
     "host=X.test": lambda row: row["request"]["host"] == "x.test",
+    "host=X.test:80": lambda row: row["request"]["host"] == "x.test",
+    "host=x.test:8443": lambda row: False,
     "namespace=blue": lambda row: row["namespace"] == "blue",
     "from=2026-03-01T14:05:00Z&to=2026-03-01T14:10:00Z": lambda row: (
         parse_clock("14:05") <= get_due_at(row) < parse_clock("14:10")

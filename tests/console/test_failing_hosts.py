@@ -46,13 +46,15 @@ def test_it_is_named_as_it_is_called(viewer: Client, tenant: Tenant, url: str, h
     assert "hush" not in page
 
 
-def test_each_port_that_failed_is_named(tenant: Tenant) -> None:
+def test_each_port_that_failed_has_a_line(tenant: Tenant) -> None:
     fail_calls(tenant, "https://down.test/", "down.test", 3)
     fail_calls(tenant, "http://down.test:81/", "down.test", 2)
     roll_up(60)
-    (finding,) = list_failing_hosts(None, NOON)
-    assert finding.text == "down.test, down.test:81 is failing for acme."
-    assert finding.host == "down.test"
+    first, second = list_failing_hosts(None, NOON)
+    assert first.text == "down.test is failing for acme."
+    assert second.text == "down.test:81 is failing for acme."
+    assert (first.host, second.host) == ("down.test:443", "down.test:81")
+    assert first.remedy.startswith("5 of 5 calls to all ports of down.test failed")
 
 
 def test_only_the_host_is_named_if_its_calls_have_been_deleted(tenant: Tenant) -> None:

@@ -103,19 +103,37 @@ def test_the_dashboard_names_the_host_with_its_port_and_the_error(
     assert "Calls of acme to down.test:8443 keep failing: 12 wait for another attempt." in page
     assert "The most frequent error: Connection failed." in page
     assert "hush" not in page
-    assert f'href="/calls/?tenant={tenant.pk}&host=%22down.test%22&retrying=1"' in page
+    assert f'href="/calls/?tenant={tenant.pk}&host=%22down.test%3A8443%22&retrying=1"' in page
     assert re.search(r'<div class="name">Retrying</div>\s*<div class="value">12</div>', page)
     assert "down.test" not in viewer.get(f"/?tenant={intruder.tenant_id}").content.decode()
 
 
-def test_the_default_port_is_left_out_and_several_ports_are_named(tenant: Tenant) -> None:
+def test_the_default_port_is_left_out_and_each_port_has_a_line(viewer: Client, tenant: Tenant) -> None:
     make_waiting(tenant, 10, outcome_meta=DOWN)
     (finding,) = find_problems(tenant)
     assert "to down.test keep failing" in finding.text
     assert "HTTP 503" in finding.remedy
     make_waiting(tenant, 5, port=":8443")
-    (finding,) = find_problems(tenant)
-    assert "to down.test, down.test:8443 keep failing: 15 wait" in finding.text
+    first, second = find_problems(tenant)
+    assert "to down.test keep failing: 10 wait" in first.text
+    assert "to down.test:8443 keep failing: 5 wait" in second.text
+    assert "HTTP 503" in first.remedy
+    assert "Connection failed" in second.remedy
+    # Each links to the calls of its own port.
+    page = unescape(viewer.get("/").content.decode())
+    links = re.findall(r'href="/calls/(\?tenant=[^"]*retrying=1)"', page)
+    assert [len(read_names(get_list_page(viewer, link[1:]))) for link in links] == [10, 5]
+
+
+def test_the_share_of_each_port_is_estimated_if_many_wait(tenant: Tenant) -> None:
+    make_waiting(tenant, 40)
+    make_waiting(tenant, 40, port=":8443")
+    first, second = find_problems(tenant)
+    for finding in (first, second):
+        assert "about" in finding.text
+    assert {"down.test keep", "down.test:8443 keep"} == {
+        re.findall(r"to (\S+ keep)", finding.text)[0] for finding in (first, second)
+    }
 
 
 def test_few_calls_that_wait_are_no_problem(tenant: Tenant) -> None:

@@ -16,6 +16,7 @@ from eventservice.api.formats import format_duration
 from eventservice.api.problems import FieldError, raise_for_errors
 from eventservice.api.schema.base import RequestModel, pattern, rule_error, validate
 from eventservice.api.schema.types import Duration, Id, Instant
+from execution.url_rules import split_port
 from orchestration.queries.call_lists import CallFilter, Order
 from orchestration.states import Status
 
@@ -166,7 +167,10 @@ class CallListQuery(TimerListQuery):
     submitted_from: QueryInstant | None = Field(default=None, description="Submitted at this time or later.")
     submitted_to: QueryInstant | None = Field(default=None, description="Submitted before this time.")
     name: Text | None = Field(default=None, description="The whole name.")
-    host: Text | None = Field(default=None, description="The host that is called.")
+    host: Text | None = Field(
+        default=None,
+        description="The host that is called, or the host with a port, such as `example.com:8443`.",
+    )
     correlation_id: Id | None = Field(default=None, description="Calls that one request submitted.")
     replay_of: Id | None = Field(default=None, description="The replays of this call.")
     retrying: Literal["false", "true"] = Field(
@@ -178,7 +182,7 @@ class CallListQuery(TimerListQuery):
     @property
     def may_search_long(self) -> bool:
         """Whether a search stops after a number of calls, and its page may have fewer calls than the limit."""
-        return len(set(self.tag)) > 1 or self.retrying == "true"
+        return len(set(self.tag)) > 1 or self.retrying == "true" or self._split_host()[1] is not None
 
     @property
     def is_expensive(self) -> bool:
@@ -187,7 +191,11 @@ class CallListQuery(TimerListQuery):
         )
         return len(set(self.tag)) > 1 and self.tag_mode == "all" and not in_order_of_tag
 
+    def _split_host(self) -> tuple[str | None, int | None]:
+        return (None, None) if self.host is None else split_port(self.host)
+
     def to_filter(self, tenant_id: uuid.UUID) -> CallFilter:
+        host, port = self._split_host()
         return CallFilter(
             tenant_id,
             statuses=frozenset(status.value for status in self.status),
@@ -198,7 +206,8 @@ class CallListQuery(TimerListQuery):
             submitted_from=self.submitted_from,
             submitted_to=self.submitted_to,
             name=self.name,
-            host=self.host and self.host.lower(),
+            host=host,
+            port=port,
             namespace=self.namespace,
             correlation_id=self.correlation_id,
             replay_of=self.replay_of,

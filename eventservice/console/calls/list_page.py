@@ -185,6 +185,8 @@ def _describe_filter(query: ListQuery, name: str, value: str) -> str:
     if name in query.errors:
         return value
     match name:
+        case "host" if query.filter.port is not None:
+            return value.strip('"')
         case "name" | "host" if not value.startswith('"'):
             return f"{value}…"
         case "tenant" if query.tenant is not None:

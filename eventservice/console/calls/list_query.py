@@ -17,6 +17,7 @@ from eventservice.api.problems import FieldError, raise_for_errors
 from eventservice.api.schema.queries import SORTS
 from eventservice.console.base.query import Query, drop_empty_params
 from eventservice.console.base.tenant_select import list_tenant_options
+from execution.url_rules import split_port
 from orchestration.queries.call_lists import CallFilter, CallListPage, Order, Position, list_calls
 from orchestration.queries.tenants_with_calls import list_tenants_with_calls, list_tenants_with_id
 from orchestration.states import FAVORITE, MAX_TAGS, Status
@@ -203,6 +204,9 @@ def _parse_filter(query: Query) -> CallFilter:
     date_field = query.choice("by", DATE_FIELDS, "due")
     name, name_prefix = _parse_prefix(query, "name")
     host, host_prefix = _parse_prefix(query, "host")
+    whole_host, port = split_port(host or host_prefix)
+    if port is not None:  # before a port, the name of the host is complete
+        host, host_prefix = whole_host, ""
     return CallFilter(
         NO_TENANT,
         statuses=query.choices("status", Status.values),
@@ -212,6 +216,7 @@ def _parse_filter(query: Query) -> CallFilter:
         name_prefix=name_prefix,
         host=host and host.lower(),
         host_prefix=host_prefix.lower(),
+        port=port,
         namespace=query.text("namespace"),
         correlation_id=query.identifier("correlationId"),
         replay_of=query.identifier("replayOf"),

@@ -30,7 +30,7 @@ class Command(ApiCommand):
             help="only calls that wait for another attempt",
         )
         parser.add_argument("--tag", action="append")
-        parser.add_argument("--host", help="the host that is called, without its port")
+        parser.add_argument("--host", help="the host that is called, or host:port")
         parser.add_argument("--name", help="the whole name")
         parser.add_argument("--sort", choices=("submittedAt", "-submittedAt", "dueAt", "-dueAt"))
         parser.add_argument(
