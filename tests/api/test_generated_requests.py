@@ -40,7 +40,7 @@ SENT_AS_GENERATED = (ParameterLocation.QUERY, ParameterLocation.BODY)
 # Why a request is refused that the document allows: rules that JSON Schema cannot express, each in its description.
 INEXPRESSIBLE = re.compile(
     r"must be a nextCursor of this list.*|must be from \S+ to \S+|must be a namespace of this tenant.*"
-    r"|must be within ten years from now|must be in the future, .*|must not be given together with dueAt"
+    r"|must be within ten years from now|must be in the future, .*|must not be given together with \w+"
     r"|(is|are) refused: .*|must have at most 20 items|must be the same as in the header .*|duplicates another header .*"
     r"|must be a host name or address, .*|must be a time with an offset.*|must be longer than 0s"
     r"|The body contains a NUL character or half of a surrogate pair.*|must not be nested more than .*"
@@ -92,8 +92,10 @@ def _ask_of(operation: Any, known: dict[str, Any], keys: tuple[str, str], cases:
         if ours and case.path_parameters:
             case.path_parameters |= {name: known[name] for name in known.keys() & case.path_parameters.keys()}
         answer = case.call(headers={"Authorization": f"Bearer {key}"})
+        # A body beyond the bytes of a minute, which another request may have set low, is refused unread.
+        must_refuse = _is_wrong(case) and answer.status_code != 413
         case.validate_response(
-            answer, checks=[check for check in checks if check is not forbidden or _is_wrong(case)]
+            answer, checks=[check for check in checks if check is not forbidden or must_refuse]
         )
         if case.meta.generation.mode == GenerationMode.POSITIVE and answer.status_code in (
             400,

@@ -152,7 +152,7 @@ def test_another_number_of_shards_has_no_name(acme: Api) -> None:
 
 def test_a_size_and_a_number_are_not_given_together(acme: Api) -> None:
     refused = acme.post("/namespaces", {"name": "blue", "size": "large", "numShards": 1024})
-    assert get_errors(refused) == {"/numShards": "must be left out if a size is given"}
+    assert get_errors(refused) == {"/numShards": "must not be given together with size"}
 
 
 def test_a_key_is_shown_once(acme: Api) -> None:

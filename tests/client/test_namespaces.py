@@ -21,5 +21,5 @@ def test_a_namespace_is_declared_once_and_listed(served: str) -> None:
         assert [one["name"] for one in client.namespaces()] == ["blue", "default"]
         with pytest.raises(ApiError, match="fixed at 256"):
             client.declare_namespace("blue", size="large")
-        with pytest.raises(ApiError, match="must be left out if a size is given"):
+        with pytest.raises(ApiError, match="must not be given together with size"):
             client.declare_namespace("green", size="large", num_shards=8)

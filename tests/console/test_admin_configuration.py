@@ -150,7 +150,7 @@ def test_a_namespace_is_created_by_its_size(admin: Client, tenant: Tenant) -> No
     assert Namespace.objects.for_tenant(tenant.pk).get(name="blue").num_shards == 256
     assert ">medium<" in admin.get("/admin/tenants/namespace/").content.decode()
     refused = admin.post(url, {**given, "name": "green", "num_shards": "8"})
-    assert "must be left out if a size is given" in refused.content.decode()
+    assert "must not be given together with size" in refused.content.decode()
 
 
 def test_the_shards_of_a_namespace_are_fixed(admin: Client, tenant: Tenant) -> None:

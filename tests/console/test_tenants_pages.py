@@ -311,7 +311,7 @@ def test_a_namespace_is_created_by_its_size(admin: Client, tenant: Tenant) -> No
     assert "Namespace invoices created with 1024 shards" in made.content.decode()
     assert "<td>large</td>" in made.content.decode()
     both = admin.post(build_url(tenant, "namespaces/"), {"name": "bills", "size": "large", "numShards": "8"})
-    assert list_errors(both, "namespace_form") == {"numShards": "must be left out if a size is given"}
+    assert list_errors(both, "namespace_form") == {"numShards": "must not be given together with size"}
 
 
 def test_an_existing_namespace_is_not_recorded_as_created(admin: Client, tenant: Tenant) -> None:

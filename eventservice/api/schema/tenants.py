@@ -173,7 +173,7 @@ class NamespaceInputSchema(RequestModel):
     @model_validator(mode="after")
     def _check_that_one_is_given(self) -> Self:
         if self.size is not None and self.num_shards is not None:
-            raise_for_members({"numShards": "must be left out if a size is given"})
+            raise_for_members({"numShards": "must not be given together with size"})
         return self
 
     @property
