@@ -75,9 +75,9 @@ class ShardSizeAdmin(ReadOnlyAdmin[ShardSize]):
 @admin.register(Node)
 class NodeAdmin(ReadOnlyAdmin[Node]):
     list_display = (
-        "owner_id", "role", "hostname", "process_id", "version", "in_flight", time_column("started_at"), time_column("lease_until"),
+        "owner_id", "role", "cluster", "hostname", "process_id", "version", "in_flight", time_column("started_at"), time_column("lease_until"),
     )  # fmt: skip
     fields = list_display
-    list_filter = ("role",)
+    list_filter = ("role", "cluster")
     search_fields = ("hostname",)
     ordering = ("started_at",)

@@ -36,9 +36,10 @@ MAX_MOVES_PER_TICK = 512
 class Membership:
     """The node that this process is: its lease, its role, and its share of the shards."""
 
-    def __init__(self, role: NodeRole = NodeRole.ENGINE) -> None:
+    def __init__(self, role: NodeRole = NodeRole.ENGINE, cluster: str = "") -> None:
         self.owner_id = new_id()
         self.role = role
+        self.cluster = cluster
         self.leases = Leases(TimerShard, self.owner_id, SHARD_LEASE)
         self.sees_dead_nodes = False  # as of the last rebalance: there are nodes to reap
         self._share: set[int] = set()
@@ -51,6 +52,7 @@ class Membership:
         Node.objects.create(
             owner_id=self.owner_id,
             role=self.role,
+            cluster=self.cluster,
             hostname=socket.gethostname(),
             process_id=os.getpid(),
             started_at=DbNow(),

@@ -127,6 +127,7 @@ class NodeRole(models.TextChoices):
     ENGINE = "engine"
     DISPATCHER = "dispatcher"
     LEAVING = "leaving"  # an engine that only finishes the attempts it has started
+    STANDBY = "standby"  # a worker of a cluster whose roles other processes play
 
 
 class NodeQuerySet(models.QuerySet["Node"]):
@@ -136,7 +137,8 @@ class NodeQuerySet(models.QuerySet["Node"]):
 
 
 class Node(models.Model):
-    """A process that runs an engine or a dispatcher. The row is its right to write: deleting it fences the node."""
+    """A process that runs an engine or a dispatcher, or stands by for one. The row is its right to write: deleting it
+    fences the node."""
 
     owner_id = models.UUIDField(primary_key=True)
     role = models.CharField(max_length=16, choices=NodeRole.choices)
@@ -147,6 +149,8 @@ class Node(models.Model):
     in_flight = models.PositiveIntegerField(default=0)
     # Of the code that it runs. Processes of releases before this column leave it empty.
     version = models.CharField(max_length=32, default=get_version, db_default="")
+    # The name of the cluster that it belongs to. A process that plays its role alone belongs to none.
+    cluster = models.CharField(max_length=40, default="", db_default="")
 
     objects = NodeQuerySet.as_manager()
 

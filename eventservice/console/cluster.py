@@ -26,6 +26,7 @@ from eventservice.operators.health import (
     check_overdue,
     check_parked_events,
     check_shard_sizes,
+    describe_state,
     read_cluster,
     select_problems,
 )
@@ -33,7 +34,7 @@ from eventservice.runtime.models import Slot
 from eventservice.tenants.directory import get_max_shards, list_all_namespaces
 from outbox.models import OutboxPartition
 from outbox.status import get_status as get_outbox_status
-from timers.models import Node, NodeRole
+from timers.models import Node
 from timers.persistence import timer_persistence
 from timers.port import Backlog, ShardFilter, ShardState
 from timers.shard_sizes import get_shard_sizes, list_shard_sizes
@@ -86,7 +87,7 @@ class ClusterPage(ConsoleView):
             "owners": _add_hosts(cluster.ownerships, cluster),
             "partition_groups": _group_partitions(cluster),
             "partitions": _add_hosts(cluster.partitions, cluster) if unfolded else [],
-            "chains": [(chain, cluster.is_held(chain)) for chain in cluster.chains],
+            "roles": cluster.roles,
             "listed": listed,
             "after": after,
             "rows": [_build_shard_row(row, cluster, scheduled) for row in shown],
@@ -105,12 +106,8 @@ def _compute_overdue(cluster: ClusterState, waiting: Backlog | ShardState) -> ti
 
 def _describe_node(node: Node, cluster: ClusterState) -> dict[str, Any]:
     """Return the state of a node as a word with its color, and how many shards and partitions it owns."""
-    if not node.is_alive(cluster.now):
-        severity, word = "error", "dead"
-    elif node.role == NodeRole.LEAVING:
-        severity, word = "warning", "stopping"
-    else:
-        severity, word = "ok", "live"
+    word = describe_state(node, cluster.now)
+    severity = {"dead": "error", "stopping": "warning", "live": "ok"}.get(word, "")
     shards = sum(group.shards for group in cluster.ownerships if group.owner_id == node.owner_id)
     partitions = sum(partition.owner_id == node.owner_id for partition in cluster.partitions)
     return {"severity": severity, "word": word, "shards": shards, "partitions": partitions}

@@ -68,6 +68,7 @@ from orchestration.statistics.chart_data import (
 from orchestration.statistics.live_counts import LiveCounts, has_calls, read_live_counts
 from outbox.status import OutboxStatus
 from outbox.status import get_status as get_outbox_status
+from timers.models import NodeRole
 
 DEFAULT_RANGE = "1h"
 # Calls that were due since the last count are added from the calls themselves, but of no longer period than this.
@@ -289,9 +290,10 @@ def _build_nodes_tile(cluster: ClusterState) -> Tile:
 
 
 def _describe_roles(roles: Mapping[str, int]) -> str:
-    stopping = roles.get("leaving", 0)
+    others = [(NodeRole.LEAVING, "stopping"), (NodeRole.STANDBY, "waiting")]
     names = [format_count(roles[role.value], role.value) for role in ROLES if roles.get(role.value)]
-    return ", ".join([*names, *([f"{stopping} stopping"] if stopping else [])]) or "none is running"
+    names += [f"{roles[role.value]} {word}" for role, word in others if roles.get(role.value)]
+    return ", ".join(names) or "none is running"
 
 
 # --- charts -------------------------------------------------------------------------------------------------------

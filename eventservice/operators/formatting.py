@@ -34,6 +34,12 @@ def format_distance(seconds: float) -> str:
     return f"{text} ago" if seconds < 0 else f"in {text}"
 
 
+def format_since(moment: datetime, now: datetime) -> str:
+    """Return since when something has been so, and for how long: "since 2026-03-01 12:00:00 UTC (2 m)"."""
+    length = format_duration(max(timedelta(), now - moment))
+    return f"since {moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC ({length})"
+
+
 def format_seconds(seconds: float) -> str:
     """Return whole seconds in at most two units, such as "2 h 10 m"."""
     left, parts = int(seconds), []

@@ -27,7 +27,13 @@ from eventservice.kernel.ids import new_id
 from eventservice.kernel.text import end_sentence
 from eventservice.kernel.version import get_version
 from eventservice.operators.error_kinds import get_error_name
-from eventservice.operators.formatting import format_count, format_duration, format_minute, format_share
+from eventservice.operators.formatting import (
+    format_count,
+    format_duration,
+    format_minute,
+    format_share,
+    format_since,
+)
 from eventservice.tenants.directory import find_tenant_names, list_nearly_full_tenants
 from eventservice.tenants.models import LimitCode, LimitRefusal, Tenant
 from eventservice.tenants.refusals import list_current_refusals
@@ -83,6 +89,8 @@ FAILED_SHARE = Threshold(0.05, 0.2)  # of the calls that ended
 # Calls that are due for so long while no call is running are not being started.
 NOT_STARTED_AFTER = timedelta(seconds=20)
 LOOKS_FOR_RUNNING_CALLS, PAUSE_BETWEEN_LOOKS_SECONDS = 3, 0.1
+# A cluster that has not run for so long has been given up or renamed.
+FORGOTTEN_AFTER = timedelta(days=7)
 # A host is failing if, of the calls to it that ended lately, at least so many and this share failed.
 FAILING_HOST_PERIOD = timedelta(minutes=15)
 MIN_FAILED_CALLS = 3
@@ -101,9 +109,10 @@ ROLES = {
 MISSING_ROLES = {role.value for role in ROLES}
 # Without writing there are no heartbeats and no leases, and nothing is started or published.
 CONSEQUENCES = MISSING_ROLES | {
-    "dead_node", "unowned_shards", "unowned_partitions", "stalled_chain", "stuck_shards", "overdue_calls", "waiting_events",
+    "dead_node", "unowned_shards", "unowned_partitions", "stalled_chain", "stopped_cluster", "stuck_shards", "overdue_calls",
+    "waiting_events",
 }  # fmt: skip
-ROLE_NAMES = {NodeRole.LEAVING.value: "stopping engine"}
+ROLE_NAMES = {NodeRole.LEAVING.value: "stopping engine", NodeRole.STANDBY.value: "standby worker"}
 
 
 class HasLease(Protocol):
@@ -112,10 +121,30 @@ class HasLease(Protocol):
 
 
 class Chain(HasLease, Protocol):
-    """A chain of slices of a cluster (eventservice.runtime.models.Slot)."""
+    """A chain of slices of a cluster, with the lease of a role (eventservice.runtime.models.Slot)."""
 
     name: str
     taken_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterRole:
+    """A role of a cluster: who plays it, until when, and who stands by for it."""
+
+    cluster: str
+    role: str
+    chain: Chain
+    is_held: bool
+    # The process that plays it, if it has joined already.
+    holder: Node | None
+    standbys: Sequence[Node]
+    # Whether any process of this cluster is alive.
+    is_running: bool
+
+    @property
+    def has_crashed(self) -> bool:
+        """Whether the last process that played the role ended without giving it back."""
+        return not self.is_held and self.chain.owner_id is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +171,25 @@ class ClusterState:
     @property
     def live_roles(self) -> Counter[str]:
         return Counter(node.role for node in self.nodes if node.is_alive(self.now))
+
+    @property
+    def roles(self) -> list[ClusterRole]:
+        return [self._describe_role(chain) for chain in self.chains]
+
+    def _describe_role(self, chain: Chain) -> ClusterRole:
+        cluster, _, role = chain.name.rpartition("/")
+        nodes = [node for node in self.nodes if node.cluster == cluster and node.is_alive(self.now)]
+        held = self.is_held(chain)
+        playing = [node for node in nodes if node.role == role]
+        return ClusterRole(
+            cluster,
+            role,
+            chain,
+            held,
+            playing[-1] if held and playing else None,
+            [node for node in nodes if node.role == NodeRole.STANDBY],
+            bool(nodes),
+        )
 
     @property
     def in_flight(self) -> int:
@@ -198,7 +246,9 @@ class LimitFinding(Finding):
 
 
 def read_cluster(now: datetime, chains: Iterable[Chain]) -> ClusterState:
-    return ClusterState(now, list_nodes(), list_ownerships(), list_partitions(), list(chains))
+    """Read who runs and owns what. Clusters that have not run for FORGOTTEN_AFTER are left out."""
+    current = [chain for chain in chains if chain.taken_at is None or now - chain.taken_at < FORGOTTEN_AFTER]
+    return ClusterState(now, list_nodes(), list_ownerships(), list_partitions(), current)
 
 
 def diagnose(cluster: ClusterState, pulse: LiveCounts, outbox: OutboxStatus) -> list[Finding]:
@@ -236,11 +286,13 @@ def blame_database(findings: Iterable[Finding]) -> list[Finding]:
 
 def check_cluster(cluster: ClusterState) -> list[Finding]:
     return [
-        *(check_role(cluster.nodes, role, cluster.now) for role in ROLES),
+        *(check_role(cluster.nodes, role, cluster.now, cluster.chains) for role in ROLES),
         *_check_nodes(cluster),
         *_check_versions(cluster),
         *_check_owners(cluster),
+        *_check_standbys(cluster),
         *_check_chains(cluster),
+        *_check_stopped_clusters(cluster),
     ]
 
 
@@ -260,12 +312,24 @@ def check_writing() -> Finding:
     return Finding("writing", Severity.OK, "wrote a row and deleted it")
 
 
-def check_role(nodes: Iterable[Node], role: NodeRole, now: datetime) -> Finding:
-    count = sum(node.role == role and node.is_alive(now) for node in nodes)
+def check_role(nodes: Iterable[Node], role: NodeRole, now: datetime, chains: Iterable[Chain] = ()) -> Finding:
+    """Report that nobody plays the role, and since when, as far as it is known from dead nodes and from these chains."""
+    of_role = [node for node in nodes if node.role == role]
+    count = sum(node.is_alive(now) for node in of_role)
     if count:
         return Finding(role.value, Severity.OK, f"{format_count(count, role.value)} running.")
     text = f"No {role.value} is running: {ROLES[role]}."
-    return Finding(role.value, Severity.ERROR, text, "Start one with `manage.py cluster`.")
+    began = [chain.taken_at for chain in chains if chain.taken_at and chain.name.endswith(f"/{role.value}")]
+    last_seen = max([*began, *(node.lease_until for node in of_role)], default=None)
+    if last_seen is not None and last_seen <= now:
+        text += f" It has been so {format_since(last_seen, now)}."
+    standbys = sum(node.role == NodeRole.STANDBY and node.is_alive(now) for node in nodes)
+    remedy = (
+        f"{format_count(standbys, 'standby worker')} waiting: one takes over when the role's lease ends, within 8 s. "
+        if standbys
+        else ""
+    )
+    return Finding(role.value, Severity.ERROR, text, f"{remedy}Start one with `manage.py cluster`.")
 
 
 def describe_node(node: Node) -> str:
@@ -273,11 +337,23 @@ def describe_node(node: Node) -> str:
     return f"the {ROLE_NAMES.get(node.role, node.role)} on {node.hostname} (process {node.process_id})"
 
 
+def describe_state(node: Node, now: datetime) -> str:
+    """Return the state of a node in a word."""
+    if not node.is_alive(now):
+        return "dead"
+    return {NodeRole.LEAVING.value: "stopping", NodeRole.STANDBY.value: "waiting"}.get(node.role, "live")
+
+
+def _capitalize(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
 def _check_nodes(cluster: ClusterState) -> Iterator[Finding]:
     dead = [node for node in cluster.nodes if not node.is_alive(cluster.now)]
     for node in dead[:MAX_NAMED_NODES]:
-        name = ROLE_NAMES.get(node.role, node.role)
-        text = f"The {name} on {node.hostname} (process {node.process_id}) has stopped sending heartbeats."
+        text = f"{_capitalize(describe_node(node))} has stopped sending heartbeats."
+        if node.lease_until <= cluster.now:
+            text += f" Its lease is over {format_since(node.lease_until, cluster.now)}."
         yield Finding("dead_node", Severity.WARNING, text, _describe_takeover(node, cluster))
     if len(dead) > MAX_NAMED_NODES:
         text = f"{format_count(len(dead) - MAX_NAMED_NODES, 'other node')} stopped sending heartbeats."
@@ -288,9 +364,8 @@ def _check_versions(cluster: ClusterState) -> Iterator[Finding]:
     """Report processes that run other code than this one: left over from before an upgrade, or newer."""
     others = [node for node in cluster.nodes if node.is_alive(cluster.now) and node.version != get_version()]
     for node in others[:MAX_NAMED_NODES]:
-        name = ROLE_NAMES.get(node.role, node.role)
         text = (
-            f"The {name} on {node.hostname} (process {node.process_id}) runs version"
+            f"{_capitalize(describe_node(node))} runs version"
             f" {node.version or 'unknown'} of the code, this process {get_version()}."
         )
         remedy = "Restart it with the current code. If it is newer than this process, restart this one."
@@ -301,6 +376,8 @@ def _check_versions(cluster: ClusterState) -> Iterator[Finding]:
 
 
 def _describe_takeover(node: Node, cluster: ClusterState) -> str:
+    if node.role == NodeRole.STANDBY:
+        return "It held nothing. An engine removes it from this list."
     if node.role == NodeRole.DISPATCHER and cluster.dispatchers:
         return "Another dispatcher takes over its partitions. An engine removes it from this list."
     if node.role != NodeRole.DISPATCHER and cluster.engines:
@@ -320,16 +397,65 @@ def _check_owners(cluster: ClusterState) -> Iterator[Finding]:
         yield Finding("unowned_partitions", Severity.WARNING, text, remedy)
 
 
+def _check_standbys(cluster: ClusterState) -> Iterator[Finding]:
+    """Name the workers that wait for a role, and what they wait for. It is no problem: they may be meant as standbys."""
+    by_cluster: dict[str, list[ClusterRole]] = {}
+    for role in cluster.roles:
+        by_cluster.setdefault(role.cluster, []).append(role)
+    for name, roles in by_cluster.items():
+        if standbys := roles[0].standbys:
+            count = format_count(len(standbys), "worker")
+            hosts = ", ".join(sorted({node.hostname for node in standbys}))
+            verb = "stands" if len(standbys) == 1 else "stand"
+            held = "; ".join(describe_holder(role, cluster.now) for role in roles)
+            text = f"{count} of cluster {name} {verb} by on {hosts}: {held}."
+            remedy = "To let them work beside the others, restart them with a CLUSTER_NAME of their own."
+            yield Finding("standby", Severity.OK, text, remedy)
+
+
+def describe_holder(role: ClusterRole, now: datetime) -> str:
+    """Return who plays a role, and until when: "engine held by host-1 (process 123) until 12:00:08 UTC"."""
+    until = role.chain.lease_until
+    if not role.is_held or until is None:
+        return f"{role.role} free"
+    who = (
+        f"{role.holder.hostname} (process {role.holder.process_id})"
+        if role.holder
+        else "a process that starts"
+    )
+    return f"{role.role} held by {who} until {until:%H:%M:%S} UTC, and longer while it works"
+
+
 def _check_chains(cluster: ClusterState) -> Iterator[Finding]:
     pause = timedelta(seconds=3 * settings.SLICE_SECONDS + settings.SHUTDOWN_SECONDS)
-    for chain in cluster.chains:
-        working = cluster.engines if chain.name.endswith("/engine") else cluster.dispatchers
-        if working and chain.taken_at is not None and cluster.now - chain.taken_at > pause:
+    for role in cluster.roles:
+        taken_at = role.chain.taken_at
+        if role.is_running and taken_at is not None and cluster.now - taken_at > pause:
             yield Finding(
                 "stalled_chain",
                 Severity.WARNING,
-                f"The cluster's chain {chain.name} has stalled.",
-                "A running cluster restarts it within a minute. If the roles run as processes of their own, ignore this.",
+                f"The chain {role.chain.name} has stalled: the workers of this cluster have begun no slice of it "
+                f"{format_since(taken_at, cluster.now)}.",
+                "The cluster restarts it within a minute. If it does not, restart the cluster.",
+            )
+
+
+def _check_stopped_clusters(cluster: ClusterState) -> Iterator[Finding]:
+    """Report clusters that ended without giving their roles back, while others do their work."""
+    crashed: dict[str, datetime] = {}
+    for role in cluster.roles:
+        if role.has_crashed and not role.is_running and role.chain.lease_until is not None:
+            crashed[role.cluster] = max(
+                role.chain.lease_until, crashed.get(role.cluster, role.chain.lease_until)
+            )
+    for name, ended_at in crashed.items():
+        if cluster.engines or cluster.dispatchers:
+            yield Finding(
+                "stopped_cluster",
+                Severity.WARNING,
+                f"The cluster {name} has not run {format_since(ended_at, cluster.now)}, and was not stopped gracefully.",
+                f"Start it with `CLUSTER_NAME={name} manage.py cluster`. If it was given up, ignore this: it is forgotten "
+                f"after {FORGOTTEN_AFTER.days} days, or when it is started and stopped once more.",
             )
 
 

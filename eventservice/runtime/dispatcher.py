@@ -105,10 +105,12 @@ class DispatcherRole:
         transport: EgressTransport,
         max_in_flight: int,
         brokers: Sequence[Broker] = (),
+        cluster: str = "",
     ) -> None:
         """`max_in_flight` bounds the webhook deliveries that are in flight. The queues of the `brokers` are emptied."""
         self._publishers = publishers
         self._transport = transport
+        self._cluster = cluster
         self._deliverer = WebhookDeliverer(transport, max_in_flight=max_in_flight)
         self._awake = threading.Event()
         self._senders = [BrokerSender(broker, self._awake.set) for broker in brokers]
@@ -116,7 +118,7 @@ class DispatcherRole:
         self._join()
 
     def _join(self) -> None:
-        self._node = Membership(NodeRole.DISPATCHER)
+        self._node = Membership(NodeRole.DISPATCHER, self._cluster)
         self._node.join()
         self._dispatcher = Dispatcher(
             self._node.owner_id, self._publishers, live_owners=lambda: list_live_node_ids(NodeRole.DISPATCHER)

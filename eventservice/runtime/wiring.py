@@ -37,7 +37,8 @@ def start_egress() -> Egress:
     return egress
 
 
-def build_engine() -> Engine:
+def build_engine(cluster: str = "") -> Engine:
+    """Build an engine. A worker gives the name of its cluster."""
     egress = start_egress()
     if egress.capacity < settings.ENGINE_IN_FLIGHT // 2:
         log.warning("few_open_files", connections=egress.capacity, wanted=settings.ENGINE_IN_FLIGHT)
@@ -47,13 +48,15 @@ def build_engine() -> Engine:
         # A host that hangs must leave capacity for the others.
         max_per_host=min(settings.ENGINE_PER_HOST, max(1, egress.capacity // 2)),
     )
-    return Engine(egress, limits, poll_seconds=settings.ENGINE_POLL_SECONDS)
+    return Engine(egress, limits, poll_seconds=settings.ENGINE_POLL_SECONDS, cluster=cluster)
 
 
-def build_dispatcher() -> DispatcherRole:
+def build_dispatcher(cluster: str = "") -> DispatcherRole:
+    """Build a dispatcher. A worker gives the name of its cluster."""
     return DispatcherRole(
         build_publishers(settings.PUBLISHERS, settings.LOG_FORMAT),
         EgressTransport(start_egress, lambda tenant_id: get_profile(tenant_id).allowed_hosts),
         max_in_flight=min(MAX_WEBHOOK_DELIVERIES_IN_FLIGHT, build_egress().capacity),
         brokers=build_brokers(settings.PUBLISHERS),
+        cluster=cluster,
     )

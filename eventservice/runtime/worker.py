@@ -10,11 +10,14 @@ from typing import Protocol
 from django.conf import settings
 
 from eventservice.db.errors import tolerate_outage
+from eventservice.db.leases import Fenced
 from eventservice.kernel.ids import new_id
 from eventservice.kernel.logging import get_logger
 from eventservice.runtime.cluster_process import EXIT_GRACE_SECONDS, this_process
-from eventservice.runtime.slots import RoleLease, cluster_name, slot_name
+from eventservice.runtime.slots import RoleLease, cluster_name, filter_slots, slot_name
 from eventservice.runtime.wiring import build_dispatcher, build_engine
+from timers.membership import Membership
+from timers.models import NodeRole
 
 log = get_logger(__name__)
 
@@ -50,7 +53,36 @@ def report_stop(role: WorkerRole, event: str = "role_stopped", **names: object) 
     return results > 0
 
 
-ROLES: dict[str, Callable[[], WorkerRole]] = {"engine": build_engine, "dispatcher": build_dispatcher}
+ROLES: dict[str, Callable[[], WorkerRole]] = {
+    "engine": lambda: build_engine(cluster_name()),
+    "dispatcher": lambda: build_dispatcher(cluster_name()),
+}
+
+
+class Standby:
+    """The node of a worker that waits for a role, by which operators see that it does."""
+
+    def __init__(self) -> None:
+        self._heartbeat_at = 0.0
+        self._join()
+        held = filter_slots(ROLES).order_by("name").values_list("name", "lease_until")
+        log.info("standing_by", cluster=cluster_name(), held_until={name: str(until) for name, until in held})
+
+    def _join(self) -> None:
+        self._node = Membership(NodeRole.STANDBY, cluster_name())
+        self._node.join()
+
+    def heartbeat(self) -> None:
+        if time.monotonic() < self._heartbeat_at:
+            return
+        try:
+            self._node.heartbeat(0)
+        except Fenced:
+            self._join()
+        self._heartbeat_at = time.monotonic() + settings.NODE_LEASE_SECONDS / 4
+
+    def leave(self) -> None:
+        self._node.leave()
 
 
 class Worker:
@@ -59,10 +91,10 @@ class Worker:
     def __init__(self) -> None:
         self.lease = RoleLease(owner_id=new_id())
         self.role: WorkerRole | None = None
+        self._standby: Standby | None = None
         self._renew_at = 0.0
         self._stopping_role: WorkerRole | None = None
         self._has_lost_results = False
-        self._is_standby = False
 
     def plays(self, role: str) -> bool:
         return self.lease.slot == slot_name(role)
@@ -89,6 +121,7 @@ class Worker:
             self._has_lost_results = report_stop(role, slot=self.lease.slot)
             self._stopping_role = None
         self.lease.release()
+        self._end_standby()
 
     def end(self) -> bool:
         """Release the role before the process ends. Return False if results are lost."""
@@ -104,9 +137,21 @@ class Worker:
     def _step(self, max_wait: float) -> None:
         self._keep_role()
         if self.role is not None:
+            self._end_standby()
             self.role.step(max_wait)
         else:
+            self._stand_by()
             time.sleep(min(max_wait, STANDBY_POLL_SECONDS))
+
+    def _stand_by(self) -> None:
+        if self._standby is None:
+            self._standby = Standby()
+        self._standby.heartbeat()
+
+    def _end_standby(self) -> None:
+        if self._standby is not None:
+            self._standby.leave()
+            self._standby = None
 
     def _keep_role(self) -> None:
         """Renew the lease of the role, or look for a free role, every few seconds."""
@@ -123,12 +168,8 @@ class Worker:
         for name, build_role in ROLES.items():
             if self.lease.acquire(slot_name(name)):
                 self.role = build_role()
-                self._is_standby = False
                 log.info("role_acquired", slot=self.lease.slot)
                 return
-        if not self._is_standby:
-            self._is_standby = True
-            log.info("standing_by", cluster=cluster_name())
 
 
 @cache

@@ -80,11 +80,13 @@ class Engine:
         sleep: Callable[[float], None] = time.sleep,
         watch: ChangeWatch | None = None,
         poll_seconds: float = MAX_NAP_SECONDS,
+        cluster: str = "",
     ) -> None:
         """`poll_seconds` is the longest time between two looks for due timers."""
         self.egress = egress
         self.limits = limits
         self.poll_seconds = poll_seconds
+        self.cluster = cluster
         self.in_flight = InFlight(limits)
         self._clock = clock
         self._sleep = sleep
@@ -350,7 +352,7 @@ class Engine:
     # --- membership and the watchdog ---
 
     def _join(self, role: NodeRole) -> None:
-        self.membership = Membership(role)
+        self.membership = Membership(role, self.cluster)
         self.poller = Poller(self.membership.leases, TenantIds())
         self.membership.join()
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import time
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from eventservice.db.now import DbNow
+from eventservice.db.now import DbNow, db_now
 from eventservice.runtime import cluster, worker
 from eventservice.runtime.cluster import run_slice, start_chains
 from eventservice.runtime.cluster_process import this_process
 from eventservice.runtime.models import Slot
-from eventservice.runtime.slots import slot_name
+from eventservice.runtime.slots import cluster_name, slot_name
 from eventservice.runtime.worker import Worker
+from timers.models import Node
 
 REST_OF_LEASE = timedelta(seconds=1)
 
@@ -95,10 +97,27 @@ def test_a_third_worker_waits_until_a_role_lease_expires() -> None:
     Slot.objects.filter(name=slot_name("engine")).update(lease_until=DbNow(REST_OF_LEASE))
     workers[2].run_for(0.05)
     assert [type(each.role) for each in workers] == [FakeEngine, FakeDispatcher, type(None)]
+    standby = Node.objects.get()  # the fake roles join as none
+    assert (standby.role, standby.cluster, standby.process_id) == ("standby", cluster_name(), os.getpid())
+    assert standby.is_alive(db_now())
 
     time.sleep(REST_OF_LEASE.total_seconds())
     workers[2].run_for(0.05)
     assert isinstance(workers[2].role, FakeEngine)
+    assert not Node.objects.exists()
+
+
+def test_a_standby_that_was_declared_dead_joins_again_and_leaves_when_its_worker_ends(settings: Any) -> None:
+    settings.NODE_LEASE_SECONDS = 0.0
+    workers = [Worker() for _ in range(3)]
+    for each in workers:
+        each.run_for(0.05)
+    former = Node.objects.get().pk
+    Node.objects.all().delete()
+    workers[2].run_for(0.05)
+    assert Node.objects.get().pk != former
+    assert workers[2].end()
+    assert not Node.objects.exists()
 
 
 def test_a_worker_that_has_lost_its_lease_stops_its_role(settings: Any) -> None:

@@ -157,9 +157,27 @@ def test_namespaces_show_their_shards(viewer: Client, tenant: Tenant) -> None:
 @pytest.mark.usefixtures("healthy")
 def test_a_role_lease_shows_its_ticket_and_a_stalled_chain(viewer: Client, at_noon: datetime) -> None:
     Slot.objects.create(name="eventservice/engine", ticket=812, taken_at=at_noon - timedelta(hours=1))
+    Node.objects.update(cluster="eventservice")
     page = get_page(viewer)
     assert "812" in page
     assert "chain eventservice/engine has stalled" in page
+
+
+@pytest.mark.usefixtures("healthy")
+def test_a_role_shows_the_process_that_plays_it_and_those_that_stand_by(
+    viewer: Client, at_noon: datetime
+) -> None:
+    Node.objects.update(cluster="blue")
+    create_node(NodeRole.STANDBY, at_noon, hostname="engine-2", process_id=99, cluster="blue")
+    Slot.objects.create(name="blue/engine", taken_at=at_noon, owner_id=new_id(), lease_until=at_noon + LEASE)
+    response = viewer.get("/cluster/")
+    page = " ".join(response.content.decode().split())
+    assert '<span class="pill ">waiting</span>' in page
+    assert '<span class="muted break">of blue</span>' in page
+    (role,) = response.context["roles"]
+    assert (role.holder.hostname, [node.process_id for node in role.standbys]) == ("engine-1", [99])
+    assert page.count("engine-2 · 99") == 2
+    assert "The cluster is healthy" in page  # a standby is no problem
 
 
 @pytest.mark.usefixtures("healthy")

@@ -119,12 +119,17 @@ def test_values_stay_as_they_are_unless_a_migration_replaces_them(full_database:
     assert sealed.count(True) > 10
 
 
+# Migrations that replace a CHECK by one that accepts more.
+WIDENED_CHECKS = {"timers.0009_node_cluster"}
+
+
 def test_rows_that_a_new_check_would_refuse_are_completed(full_database: FilledDatabase) -> None:
     assert full_database.walk.completed_rows.keys() >= {
         "orchestration.0007_row_states",
         "execution.0004_row_states",
     }
-    assert all(full_database.walk.completed_rows.values())
+    untouched = {name for name, count in full_database.walk.completed_rows.items() if not count}
+    assert untouched == WIDENED_CHECKS
 
 
 def test_every_row_agrees_with_the_constraints_of_its_table(full_database: FilledDatabase) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import timedelta
 from io import StringIO
 
 import pytest
@@ -14,7 +16,10 @@ from django.core.management import CommandError, call_command, get_commands
 from django_q.brokers import get_broker
 
 from eventservice.db.dialects import get_dialect
+from eventservice.db.now import DbNow
+from eventservice.kernel.ids import new_id
 from eventservice.management.commands import cluster
+from eventservice.runtime.models import Slot
 from eventservice.runtime.slots import MAX_CLUSTER_NAME_LENGTH, cluster_name, rename_cluster, slot_name
 from timers.membership import Membership
 from timers.models import Node, NodeRole
@@ -93,15 +98,51 @@ def test_the_live_nodes_and_the_queue_are_shown() -> None:
     node = Membership(NodeRole.ENGINE)
     node.join()
     shown = run_info()
-    assert str(node.owner_id) in shown
-    assert Node.objects.get().version in shown
-    assert "Queue eventservice: 0 waiting, 0 taken" in shown
+    assert f"live   engine  {socket.gethostname()}" in shown
+    assert "Queue eventservice: 0 waiting, 0 taken by workers" in shown
     assert run_info("--ids").split() == [str(node.owner_id)]
 
 
 @pytest.mark.django_db
+def test_columns_in_which_nothing_would_stand_are_left_out() -> None:
+    Membership(NodeRole.ENGINE).join()
+    assert run_info().splitlines()[0].split() == ["STATE", "ROLE", "HOST", "PROCESS", "STARTED"]
+    Node.objects.update(in_flight=3, cluster="blue", version="older")
+    assert run_info().splitlines()[0].split() == [
+        *("STATE", "ROLE", "CLUSTER", "HOST", "PROCESS", "IN", "FLIGHT", "STARTED", "VERSION")
+    ]
+
+
+@pytest.mark.django_db
+def test_the_roles_of_each_cluster_are_shown_with_their_holders_and_standbys() -> None:
+    for name, role in (
+        ("blue", NodeRole.ENGINE),
+        ("blue", NodeRole.STANDBY),
+        ("green", NodeRole.DISPATCHER),
+    ):
+        Membership(role, name).join()
+    until = {"owner_id": new_id(), "lease_until": DbNow(timedelta(seconds=8)), "taken_at": DbNow()}
+    Slot.objects.create(name="blue/engine", **until)
+    Slot.objects.create(name="green/dispatcher", **until)
+    Slot.objects.create(name="green/engine", taken_at=DbNow())
+    lines = run_info().splitlines()
+    process = f"{socket.gethostname()} {os.getpid()}"
+    (blue,) = [line for line in lines if line.startswith("blue/engine")]
+    assert blue.count(process) == 2
+    (green,) = [line for line in lines if line.startswith("green/engine")]
+    assert "nobody" in green
+    assert [line for line in lines if line.startswith("waiting  standby")]
+    for name in ("blue", "green"):
+        assert f"Queue {name}: 0 waiting, 0 taken by workers" in lines
+    assert max(map(len, lines[:8])) <= 80
+
+
+@pytest.mark.django_db
 def test_without_a_node_the_command_to_start_one_is_shown() -> None:
-    assert "Start both with `manage.py qcluster`" in run_info()
+    shown = run_info()
+    assert shown.startswith("No process is running on ")
+    assert "No engine is running: calls are accepted and stored, but not sent." in shown
+    assert "Start one with `manage.py cluster`." in shown
 
 
 def test_the_configuration_is_shown_without_secrets() -> None:

@@ -1,0 +1,142 @@
+"""The diagnosis of clusters: who stands by for which role, which cluster has ended, and since when a role is missing."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from eventservice.kernel.findings import Finding
+from eventservice.kernel.ids import new_id
+from eventservice.operators.health import FORGOTTEN_AFTER, check_cluster, read_cluster
+from eventservice.runtime.models import Slot
+from timers.models import Node, NodeRole
+
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
+
+LEASE = timedelta(seconds=8)
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture
+def now(at_noon: datetime) -> datetime:
+    return at_noon
+
+
+def create_node(now: datetime, role: NodeRole, cluster: str = "blue", **given: Any) -> Node:
+    values = {"hostname": "host-1", "process_id": 11, "started_at": now - HOUR, "lease_until": now + LEASE}
+    return Node.objects.create(owner_id=new_id(), role=role, cluster=cluster, **{**values, **given})
+
+
+def create_slot(role: str, taken_at: datetime, lease_until: datetime | None, cluster: str = "blue") -> None:
+    owner_id = new_id() if lease_until else None
+    Slot.objects.create(
+        name=f"{cluster}/{role}", taken_at=taken_at, owner_id=owner_id, lease_until=lease_until
+    )
+
+
+def diagnose(now: datetime) -> dict[str, Finding]:
+    return {finding.code: finding for finding in check_cluster(read_cluster(now, Slot.objects.all()))}
+
+
+def run_cluster(now: datetime, cluster: str = "blue") -> None:
+    for role in (NodeRole.ENGINE, NodeRole.DISPATCHER):
+        create_node(now, role, cluster)
+        create_slot(role.value, now, now + LEASE, cluster)
+
+
+def test_a_standby_is_named_with_what_it_waits_for_and_until_when(now: datetime) -> None:
+    run_cluster(now)
+    for process_id in (21, 22):
+        create_node(now, NodeRole.STANDBY, hostname="host-2", process_id=process_id)
+    finding = diagnose(now)["standby"]
+    assert finding.is_ok
+    assert finding.text.startswith("2 workers of cluster blue stand by on host-2: ")
+    until = f"{now + LEASE:%H:%M:%S} UTC"
+    for role in ("engine", "dispatcher"):
+        assert f"{role} held by host-1 (process 11) until {until}" in finding.text
+    assert "CLUSTER_NAME" in finding.remedy
+
+
+def test_clusters_of_different_names_stand_by_for_nothing(now: datetime) -> None:
+    run_cluster(now, "blue")
+    run_cluster(now, "green")
+    assert "standby" not in diagnose(now)
+
+
+def test_a_role_that_nobody_has_taken_yet_is_free(now: datetime) -> None:
+    run_cluster(now)
+    create_node(now, NodeRole.STANDBY)
+    Slot.objects.filter(name="blue/engine").update(owner_id=None, lease_until=None)
+    assert "engine free" in diagnose(now)["standby"].text
+
+
+def test_while_the_engine_is_missing_the_standby_is_named_as_its_successor(now: datetime) -> None:
+    run_cluster(now)
+    Node.objects.filter(role=NodeRole.ENGINE).update(lease_until=now - HOUR)
+    create_node(now, NodeRole.STANDBY)
+    finding = diagnose(now)["engine"]
+    assert not finding.is_ok
+    assert "1 standby worker waiting: one takes over" in finding.remedy
+
+
+def test_a_missing_role_has_a_beginning(now: datetime) -> None:
+    run_cluster(now)
+    Node.objects.all().delete()
+    Slot.objects.update(taken_at=now - HOUR, owner_id=None, lease_until=None)
+    assert f"since {now - HOUR:%Y-%m-%d %H:%M:%S} UTC (1 h)" in diagnose(now)["engine"].text
+    Slot.objects.all().delete()
+    create_node(now, NodeRole.DISPATCHER, "", lease_until=now - 2 * HOUR)
+    findings = diagnose(now)
+    assert f"since {now - 2 * HOUR:%Y-%m-%d %H:%M:%S} UTC (2 h)" in findings["dispatcher"].text
+    assert "since" not in findings["engine"].text
+
+
+def test_a_cluster_that_was_killed_is_named_while_another_works(now: datetime) -> None:
+    run_cluster(now, "green")
+    create_slot("engine", now - 3 * HOUR, now - 3 * HOUR)
+    create_slot("dispatcher", now - 3 * HOUR, now - 3 * HOUR)
+    findings = diagnose(now)
+    finding = findings["stopped_cluster"]
+    assert f"The cluster blue has not run since {now - 3 * HOUR:%Y-%m-%d %H:%M:%S} UTC (3 h)" in finding.text
+    assert "`CLUSTER_NAME=blue manage.py cluster`" in finding.remedy
+    assert "stalled_chain" not in findings
+
+
+def test_a_cluster_that_was_stopped_or_given_up_is_not_reported(now: datetime) -> None:
+    run_cluster(now, "green")
+    create_slot("engine", now - HOUR, None)  # stopped gracefully
+    create_slot("engine", now - FORGOTTEN_AFTER, now - FORGOTTEN_AFTER, "given up")
+    assert {"stopped_cluster", "stalled_chain"}.isdisjoint(diagnose(now))
+    assert [role.cluster for role in read_cluster(now, Slot.objects.order_by("name")).roles] == [
+        "blue",
+        "green",
+        "green",
+    ]
+
+
+def test_a_chain_of_a_running_cluster_that_has_stalled_is_reported(now: datetime) -> None:
+    run_cluster(now)
+    Slot.objects.filter(name="blue/engine").update(taken_at=now - HOUR)
+    finding = diagnose(now)["stalled_chain"]
+    assert "blue/engine has stalled" in finding.text
+    assert f"since {now - HOUR:%Y-%m-%d %H:%M:%S} UTC (1 h)" in finding.text
+
+
+def test_roles_that_run_as_processes_of_their_own_have_no_chains(now: datetime) -> None:
+    for role in (NodeRole.ENGINE, NodeRole.DISPATCHER):
+        create_node(now, role, cluster="")
+    create_slot("engine", now - HOUR, None)
+    assert "stalled_chain" not in diagnose(now)
+
+
+def test_a_dead_standby_held_nothing(now: datetime) -> None:
+    run_cluster(now)
+    create_node(now, NodeRole.STANDBY, lease_until=now - HOUR)
+    finding = diagnose(now)["dead_node"]
+    assert finding.text.startswith(
+        "The standby worker on host-1 (process 11) has stopped sending heartbeats."
+    )
+    assert f"since {now - HOUR:%Y-%m-%d %H:%M:%S} UTC (1 h)" in finding.text
+    assert finding.remedy.startswith("It held nothing.")
