@@ -91,7 +91,7 @@ def test_the_list_is_sorted(viewer: Client, sort: str, expected: str) -> None:
         ("from=2026-03-01&zone=Europe/Atlantis", "<p>zone must be a time zone"),
         ("status=Sleeping", "<p>status must be one of"),
         ("limit=201", "<p>limit must be a whole number"),
-        ("stauts=Failed", "<p>stauts is not known here"),
+        ("stauts=Failed", "<p>stauts is not a known filter"),
         ("cursor=x", "This link is for a list with other filters"),
     ],
 )

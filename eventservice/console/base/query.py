@@ -108,7 +108,7 @@ class Query:
 
     def refuse_unknown(self) -> None:
         for name in self._parameters.keys() - self._known:
-            self.add_error(name, "is not known here")
+            self.add_error(name, "is not a known filter")
 
     def _parse(self, name: str, parse: Callable[[str], Any], rule: str) -> Any:
         value = self.text(name)
