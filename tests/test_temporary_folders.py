@@ -44,7 +44,9 @@ def start(tmp_path: Path) -> Iterator[Start]:
     for run in runs:
         if run.poll() is None:
             os.killpg(run.pid, signal.SIGKILL)
-        run.communicate()
+        run.wait()
+        assert run.stdout
+        run.stdout.close()
 
 
 def list_folders(parent: Path) -> list[str]:
