@@ -28,9 +28,16 @@ from benchmarks.report import (
     summarize_distribution,
     summarize_rounds,
 )
-from benchmarks.system import System, Workspace, build_environment, is_answering, rotate, start_system
+from benchmarks.system import (
+    WEB_WORKERS,
+    System,
+    Workspace,
+    build_environment,
+    is_answering,
+    rotate,
+    start_system,
+)
 
-WORKERS = 2  # as many as `make run` starts
 CALLS_PER_BATCH = 1000
 BATCH_CONNECTIONS = 2
 WARM_UP_CALLS = 200
@@ -91,7 +98,7 @@ def start_bare_endpoint(workspace: Workspace, synchronous: str) -> Iterator[int]
     migrate = [sys.executable, "-m", "django", "migrate", "--run-syncdb", "--verbosity", "0"]
     argv = [
         sys.executable, "-m", "gunicorn", "benchmarks.bare_drf.wsgi", "--bind", f"127.0.0.1:{port}",
-        "--workers", str(WORKERS), "--preload", "--log-level", "warning",
+        "--workers", str(WEB_WORKERS), "--preload", "--log-level", "warning",
     ]  # fmt: skip
     log = workspace.folder / f"{name}.log"
     with log.open("wb") as file:

@@ -1,4 +1,4 @@
-"""The system under test as `make run` starts it, and what surrounds it: a workspace, a remote agent and a mock target.
+"""The system under test, started as `make run` does, and what surrounds it: a workspace, a remote agent and a mock target.
 
 Everything that is started is a context manager, so it stops with the benchmark, however that ends. Files are written to
 one temporary folder, data to databases that are created for the run.
@@ -38,6 +38,8 @@ T = TypeVar("T")
 
 FOLDER_PREFIX = "eventservice-bench-"
 START_SECONDS = 60.0
+# As few as serve all requests that do not wait or export, and always the same number, so that commits can be compared.
+WEB_WORKERS = 2
 # Variables that would make the system differ from what `make run` starts.
 REMOVED_VARIABLES = (
     "DATABASE_URL",
@@ -363,6 +365,7 @@ def _start_system(workspace: Workspace, database: Mapping[str, str], allow: str)
     env = build_environment(database, EGRESS_ALLOW=allow, XDG_CONFIG_HOME=str(workspace.folder))
     port, demo_port = find_free_port(), find_free_port()
     argv = [sys.executable, "manage.py", "up", "--port", str(port), "--target-port", str(demo_port)]
+    argv += ["--web-workers", str(WEB_WORKERS)]
     log = workspace.folder / "up.log"
     with (
         log.open("wb") as file,
