@@ -117,7 +117,7 @@ def test_nodes_are_zero_without_a_live_process(client: Client) -> None:
     clear_caches()
     found = read_samples(client.get("/metrics").content.decode())
     nodes = {key[1]: value for key, value in found.items() if key[0] == "eventservice_nodes"}
-    assert nodes == {"engine": 0, "dispatcher": 0, "leaving": 1}
+    assert nodes == {"engine": 0, "dispatcher": 0, "standby": 0, "leaving": 1}
 
 
 def test_a_process_is_described() -> None:

@@ -13,6 +13,7 @@ from django_q.models import Task
 
 from eventservice.adminsite.model_admin import RoleAdmin
 from eventservice.db.totals import Total
+from outbox.models import BrokerQueueEntry
 from tests.console.admin_pages import build_list_url
 
 NOT_REGISTERED: dict[type[models.Model], str] = {
@@ -20,6 +21,7 @@ NOT_REGISTERED: dict[type[models.Model], str] = {
     Permission: "roles give rights, and permissions none",
     ContentType: "Django's own bookkeeping",
     Total: "/metrics shows them",
+    BrokerQueueEntry: "the Cluster page and `outbox status` summarize it",
     Task: "it is there as Success and Failure",
 }
 REGISTERED = sorted(admin.site._registry, key=lambda model: model._meta.label)
