@@ -56,13 +56,15 @@ class _Batch(threading.Thread):
     def __init__(self, broker: Broker, events: list[Envelope], wake: Callable[[], None]) -> None:
         super().__init__(name=f"broker-{broker.name}", daemon=True)
         self.events = events
-        self.error: Exception | None = None
+        # Until the broker has accepted them, and also if the thread cannot be started, nothing counts as accepted.
+        self.error: Exception | None = PublishError("the events were not sent")
         self._broker = broker
         self._wake = wake
 
     def run(self) -> None:
         try:
             self._broker.publish(self.events)
+            self.error = None
         except Exception as error:  # noqa: BLE001 - a bug in a publisher must delay its events, not lose them
             self.error = error
         self._wake()
@@ -103,12 +105,16 @@ class BrokerSender:
     @property
     def is_resting(self) -> bool:
         """Whether the queue was empty, or the broker has failed, a moment ago."""
-        return self._batch is None and self._clock() < self._due_at
+        return not self._is_sending and self._clock() < self._due_at
+
+    @property
+    def _is_sending(self) -> bool:
+        return self._batch is not None and self._batch.is_alive()
 
     def compute_wait(self) -> float:
         """Return in how many seconds `send_once` has something to do, unless a batch ends or an event comes before."""
-        if self._batch is not None:
-            return IDLE_SECONDS if self._batch.is_alive() else 0.0
+        if self._is_sending:
+            return IDLE_SECONDS
         return max(0.0, self._due_at - self._clock())
 
     def expect_events(self) -> None:
@@ -122,14 +128,25 @@ class BrokerSender:
         `fence` raises Fenced, inside of a transaction, if one of the partitions has another owner.
         """
         accepted = 0
+        if self.compute_wait():
+            return 0
         if self._batch is not None:
-            if self._batch.is_alive():
-                return 0
             accepted = self._record(self._batch, fence)
             self._batch = None
         if self._clock() >= self._due_at:
             self._begin(partitions)
         return accepted
+
+    def postpone(self, error: Exception) -> None:
+        """Pause after an error, for longer after each. A batch that has ended is recorded after the pause."""
+        self._failures += 1
+        self._due_at = self._clock() + equal_jitter(self._failures, MIN_RETRY_SECONDS, MAX_RETRY_SECONDS)
+        log.warning(
+            "publishing_failed",
+            publisher=self.name,
+            error=str(error),
+            exc_info=None if isinstance(error, PublishError) else error,
+        )
 
     def close(self, grace_seconds: float) -> None:
         """Let the batch end within the grace period, record what was accepted, and end the connections."""
@@ -155,8 +172,13 @@ class BrokerSender:
             self._due_at = self._clock() + IDLE_SECONDS
             return
         trigger_fault("broker.read")
-        self._batch = _Batch(self._broker, events, self._wake)
-        self._batch.start()
+        batch = _Batch(self._broker, events, self._wake)
+        try:
+            batch.start()
+        except RuntimeError as error:  # the limit of threads or of memory
+            self.postpone(error)
+        else:
+            self._batch = batch
 
     def _record(self, batch: _Batch, fence: Callable[[Collection[int]], None]) -> int:
         trigger_fault("broker.accepted")
@@ -168,7 +190,8 @@ class BrokerSender:
             self._failures = 0
             self._park(batch.events[accepted], str(batch.error), fence)
         else:
-            self._postpone(batch.events[accepted:], batch.error)
+            self._note_error(batch.events[accepted:], batch.error)
+            self.postpone(batch.error)
         return accepted
 
     def _remove(self, events: Sequence[Envelope]) -> None:
@@ -196,16 +219,7 @@ class BrokerSender:
             remedy=f"manage.py outbox retry|skip {event.id}",
         )
 
-    def _postpone(self, events: Sequence[Envelope], error: Exception) -> None:
-        self._failures += 1
-        self._due_at = self._clock() + equal_jitter(self._failures, MIN_RETRY_SECONDS, MAX_RETRY_SECONDS)
-        log.warning(
-            "publishing_failed",
-            publisher=self.name,
-            error=str(error),
-            events=len(events),
-            exc_info=None if isinstance(error, PublishError) else error,
-        )
+    def _note_error(self, events: Sequence[Envelope], error: Exception) -> None:
         if events:
             first = BrokerQueueEntry.objects.filter(publisher=self.name, event_id=events[0].id)
             first.update(last_error=str(error))

@@ -201,7 +201,10 @@ class DispatcherRole:
     def _send_to_brokers(self) -> None:
         for sender in self._senders:
             if not sender.compute_wait():
-                sender.send_once(self._dispatcher.partitions, self._dispatcher.fence)
+                try:
+                    sender.send_once(self._dispatcher.partitions, self._dispatcher.fence)
+                except Exception as error:  # noqa: BLE001 - one queue in trouble delays no other publisher
+                    sender.postpone(error)
 
     def _compute_broker_wait(self) -> float:
         return min((sender.compute_wait() for sender in self._senders), default=float("inf"))

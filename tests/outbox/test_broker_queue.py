@@ -134,6 +134,24 @@ def test_a_broker_that_fails_gets_everything_afterwards_in_order(broker: Recordi
     assert all(broker.sequences(aggregate) == [1, 2, 3, 4, 5, 6] for aggregate in aggregates)
 
 
+def test_nothing_is_lost_if_no_thread_can_be_started(
+    broker: RecordingBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    system = System(broker)
+    store_run(new_id(), 3)
+    with monkeypatch.context() as limit:
+        limit.setattr(threading.Thread, "start", refuse)
+        system.publish()
+    assert count_queued() == 3
+    assert system.senders[0].compute_wait() > 0
+    system.clock.now += 60
+    system.send()
+    assert (count_queued(), len(broker.accepted)) == (0, 3)
+
+
 def test_the_pauses_after_failures_grow(broker: RecordingBroker) -> None:
     system = System(broker)
     broker.is_down = True

@@ -15,6 +15,8 @@ from eventservice.db import errors
 from eventservice.kernel.ids import new_id
 from eventservice.runtime.dispatcher import DispatcherRole, EgressTransport
 from execution.egress import Egress
+from outbox import broker_queue
+from outbox.broker_queue import BrokerQueue
 from outbox.models import OutboxEvent
 from outbox.publisher_spec import PublisherSpec
 from outbox.publishers import build_publishers
@@ -22,7 +24,7 @@ from outbox.publishers.webhook.delivery_queue import IDLE_SECONDS
 from outbox.publishers.webhook.endpoints import create_endpoint, send_test_event
 from tests.outbox.conftest import start_egress
 from tests.outbox.receiver import run_receiver
-from tests.outbox.support import TENANT, store_run
+from tests.outbox.support import TENANT, RecordingPublisher, store_run
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -33,6 +35,13 @@ def build_role(start_egress: Callable[[], Egress]) -> DispatcherRole:
         EgressTransport(start_egress, lambda _tenant_id: ()),
         max_in_flight=8,
     )
+
+
+class RecordingBroker(RecordingPublisher):
+    name = "main"
+
+    def close(self) -> None:
+        pass
 
 
 def refuse_to_start_an_egress() -> Egress:
@@ -74,6 +83,20 @@ def test_a_pass_that_failed_is_made_with_the_next_step_although_nothing_new_is_w
     assert result is not None
     assert result.published == 1
     assert count_unpublished() == 0
+
+
+def test_a_queue_that_cannot_be_read_delays_no_other_publisher(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker_queue, "read_broker_queue", lambda *_: raise_locked())
+    broker = RecordingBroker()
+    transport = EgressTransport(refuse_to_start_an_egress, lambda _tenant_id: ())
+    role = DispatcherRole([BrokerQueue("main")], transport, max_in_flight=8, brokers=[broker])
+    store_run(new_id(), 1)
+    while count_unpublished():
+        role.step(0.0)
+    monkeypatch.undo()
+    while not broker.accepted:
+        role.step(0.1)
+    role.stop(1.0)
 
 
 @pytest.mark.parametrize("database_is_unavailable", [False, True])
