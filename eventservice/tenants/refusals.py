@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from django.db import DatabaseError, transaction
+from django.db import DatabaseError, InterfaceError, transaction
 from django.db.models import Count, F
 
 from eventservice.db.now import db_now
@@ -53,16 +53,22 @@ def record_refusals() -> None:
     if not due:
         return
     try:
+        names = {tenant_id: get_profile(tenant_id).name for tenant_id, _ in due}
         with transaction.atomic():
             _add(due)
-    except DatabaseError as error:
+    except (DatabaseError, InterfaceError) as error:
         log.warning("refusals_not_recorded", error=str(error))
         with _lock:
             _unrecorded.update(due)
         return
     for (tenant_id, code), count in due.items():
-        name = get_profile(tenant_id).name
-        log.warning("tenant_at_limit", tenant=name, tenant_id=str(tenant_id), code=str(code), refused=count)
+        log.warning(
+            "tenant_at_limit",
+            tenant=names[tenant_id],
+            tenant_id=str(tenant_id),
+            code=str(code),
+            refused=count,
+        )
 
 
 def forget_refusals() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from django.core.management import call_command
-from django.db import DatabaseError
+from django.db import DatabaseError, InterfaceError
 from django.test import Client
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -211,14 +211,16 @@ def test_a_tenant_that_is_refused_often_costs_few_writes(
     assert list_refusals(tenant.tenant_id)[0].count == 101
 
 
+@pytest.mark.parametrize("error", [DatabaseError, InterfaceError])
+@pytest.mark.parametrize("failing", ["add_to_totals", "get_profile"])
 def test_what_the_database_does_not_take_is_recorded_later(
-    tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+    tenant: Tenant, monkeypatch: pytest.MonkeyPatch, error: type[Exception], failing: str
 ) -> None:
     def fail(*_: Any) -> None:
-        raise DatabaseError
+        raise error
 
     with monkeypatch.context() as trouble:
-        trouble.setattr(refusals, "add_to_totals", fail)
+        trouble.setattr(refusals, failing, fail)
         refuse(tenant, LimitCode.BYTES, 3)
     assert list_refusals(tenant.tenant_id) == []
     record_refusals()
