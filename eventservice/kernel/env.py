@@ -41,9 +41,9 @@ def load_env_file(folder: Path, variables: MutableMapping[str, str] = os.environ
     """
     path = get_env_path(folder, variables)
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
-        if variables.get(ENV_FILE):
+        if variables.get(ENV_FILE, "").strip():
             raise ImproperlyConfigured(f"{ENV_FILE}: there is no file {path}.") from None
         return
     except (OSError, UnicodeDecodeError) as error:
@@ -53,7 +53,7 @@ def load_env_file(folder: Path, variables: MutableMapping[str, str] = os.environ
         raise ImproperlyConfigured(
             f"The settings file {path} cannot be read ({reason}). Run this as the user of the service."
         ) from None
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(text.split("\n"), start=1):
         if pair := _parse_assignment(line, f"{path}, line {number}"):
             variables.setdefault(*pair)
 

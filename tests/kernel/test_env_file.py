@@ -36,6 +36,7 @@ def load(folder: Path, text: str, **variables: str) -> dict[str, str]:
         (f'NAME="{QUOTED}"', QUOTED),
         ("NAME='two words'", "two words"),
         ("NAME=a=b", "a=b"),
+        ("NAME='a\u2028b'", "a\u2028b"),
     ],
 )
 def test_a_line_has_the_meaning_that_a_shell_gives_it(tmp_path: Path, line: str, value: str) -> None:
@@ -45,6 +46,10 @@ def test_a_line_has_the_meaning_that_a_shell_gives_it(tmp_path: Path, line: str,
         cwd=tmp_path, capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert shell.stdout == value
+
+
+def test_a_byte_order_mark_is_ignored(tmp_path: Path) -> None:
+    assert load(tmp_path, "\ufeffNAME=value\n") == {"NAME": "value"}
 
 
 @pytest.mark.parametrize("given", ["mine", ""])
