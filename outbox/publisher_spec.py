@@ -6,7 +6,6 @@ Settings import this module, so it imports nothing of Django and no client libra
 from __future__ import annotations
 
 import re
-import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,7 +37,10 @@ class BrokerUrl:
     @classmethod
     def parse(cls, url: str) -> BrokerUrl:
         """Parse a URL. Raise ValueError, without quoting it, for one that cannot be used: it may contain a password."""
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(url)
+        except ValueError:
+            raise ValueError("the URL cannot be read") from None
         if parts.scheme not in BROKERS:
             raise ValueError(f"the scheme {parts.scheme!r} is not one of {', '.join(BROKERS)}")
         try:
@@ -79,7 +81,8 @@ class PublisherSpec:
             return cls(item)
         name, separator, url = item.partition("=")
         if not separator:
-            shown = repr(name) if "://" not in name and len(name) <= 32 else "it"
+            # A comma in a password, which must be written as %2C, makes an item of the rest of the URL.
+            shown = repr(name) if NAME.fullmatch(name) else "an item"
             raise ValueError(f"{shown} is not one of {LOG}, {WEBHOOK}, or name=url")
         if not NAME.fullmatch(name) or name in (LOG, WEBHOOK):
             raise ValueError(
@@ -105,13 +108,6 @@ class Tls:
     ca: str | None = None
     cert: str | None = None
     key: str | None = None
-
-    def build_context(self) -> ssl.SSLContext:
-        """Build a context that verifies the server's certificate and its name."""
-        context = ssl.create_default_context(cafile=self.ca)
-        if self.cert:
-            context.load_cert_chain(self.cert, self.key)
-        return context
 
 
 class Options:

@@ -32,7 +32,7 @@ def test_the_representation_has_no_password() -> None:
     ("item", "message"),
     [
         ("kafka", "'kafka' is not one of log, webhook, or name=url"),
-        (f"redis://user:{SECRET}@b.test", "it is not one of log, webhook, or name=url"),
+        (f"redis://user:{SECRET}@b.test", "an item is not one of log, webhook, or name=url"),
         (f"Main=redis://user:{SECRET}@b.test", "a name has up to 32 lowercase letters"),
         (f"log=redis://user:{SECRET}@b.test", "is not log or webhook"),
         (f"main=http://user:{SECRET}@b.test", "main: the scheme 'http' is not one of redis, "),
@@ -40,6 +40,9 @@ def test_the_representation_has_no_password() -> None:
         (f"main=redis://user:{SECRET}@b.test:99999", "main: the port is not a number"),
         (f"main=redis://:{SECRET}@b.test/?stream=a&stream=b", "main: an option is given twice"),
         (f"main=redis://:{SECRET}@b.test/#1", "main: the URL has a fragment"),
+        # What follows a comma in a password.
+        (f"{SECRET}@b.test", "an item is not one of log, webhook, or name=url"),
+        (f"main=redis://:{SECRET}\u2100@b.test", "main: the URL cannot be read"),
     ],
 )
 def test_a_wrong_item_is_refused_without_being_quoted(item: str, message: str) -> None:
