@@ -129,6 +129,9 @@ class BrokerQueueEntry(models.Model):
 
     class Meta:
         db_table = "broker_queue"
+        indexes = [
+            models.Index(fields=["publisher", "partition", "event"], name="idx_broker_queue_partition")
+        ]
 
     def __str__(self) -> str:
         return f"{self.publisher} {self.event_id}"

@@ -42,9 +42,14 @@ SELECT * FROM (
 
 QUEUE_SQL = f"""
 SELECT {COLUMNS}
-FROM broker_queue q JOIN outbox e ON e.id = q.event_id
-WHERE q.publisher = %s AND q.partition_id IN ({{partitions}})
-ORDER BY q.event_id LIMIT %s"""
+FROM (SELECT event_id FROM ({{heads}}) AS heads ORDER BY event_id LIMIT %s) AS waiting
+JOIN outbox e ON e.id = waiting.event_id
+ORDER BY e.id"""
+
+QUEUE_HEAD_SQL = """
+SELECT event_id FROM (
+    SELECT event_id FROM broker_queue WHERE publisher = %s AND partition_id = %s ORDER BY event_id LIMIT %s
+) AS head_{number}"""
 
 MARK_SQL = "UPDATE outbox SET published_at = %s WHERE published_at IS NULL AND id IN ({ids})"
 # One statement for many rows: one for each row costs three times as much on PostgreSQL, and eight times on MariaDB.
@@ -104,10 +109,18 @@ def read_broker_queue(publisher: str, partitions: Collection[int], limit: int) -
     """Return the first events of these partitions that wait for a broker: those of each aggregate in their order."""
     if not partitions:
         return []
-    query = QUEUE_SQL.format(partition=_quote_partition(), partitions=placeholders(partitions))
+    query = _build_queue_query(_quote_partition(), len(partitions))
+    parameters = [value for partition in partitions for value in (publisher, partition, limit)]
     with connection.cursor() as cursor:
-        cursor.execute(query, [publisher, *partitions, limit])
+        cursor.execute(query, [*parameters, limit])
         return [_parse_event(row) for row in cursor.fetchall()]
+
+
+@cache
+def _build_queue_query(partition: str, count: int) -> str:
+    # An index range for each partition: what waits in the partitions of others costs nothing.
+    heads = " UNION ALL ".join(QUEUE_HEAD_SQL.format(number=number) for number in range(count))
+    return QUEUE_SQL.format(partition=partition, heads=heads)
 
 
 def _parse_head(row: Any) -> tuple[Envelope, bool]:

@@ -25,6 +25,8 @@ from outbox.publisher_spec import PublisherSpec
 from outbox.replay import replay
 from outbox.retention import delete_published_events, prune
 from outbox.status import get_status
+from outbox.store import read_broker_queue
+from outbox.writer import PARTITIONS
 from tests.outbox.support import OTHER_TENANT, TENANT, Clock, RecordingPublisher, build_dispatcher, store_run
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -190,6 +192,23 @@ def test_only_the_owner_of_a_partition_sends_its_events(broker: RecordingBroker)
     assert broker.accepted == []
     owner.send()
     assert len(broker.accepted) == 3
+
+
+def test_dispatchers_share_a_queue_by_their_partitions(broker: RecordingBroker) -> None:
+    both = System(broker)
+    for _ in range(40):
+        store_run(new_id(), 2)
+    both.dispatcher.dispatch_once()
+    queued = BrokerQueueEntry.objects.filter(publisher="main")
+    assert {entry.partition % 2 for entry in queued} == {0, 1}
+    for odd in (1, 0):
+        before = len(broker.accepted)
+        events = read_broker_queue("main", range(odd, PARTITIONS, 2), 100)
+        broker.publish(events)
+        assert {event.partition % 2 for event in broker.accepted[before:]} == {odd}
+        assert [event.id for event in events] == sorted(event.id for event in events)
+    assert len(broker.accepted) == 80
+    assert len(read_broker_queue("main", range(PARTITIONS), 7)) == 7
 
 
 def test_an_event_that_is_refused_is_parked_with_those_behind_it(broker: RecordingBroker) -> None:

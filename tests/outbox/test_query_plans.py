@@ -99,6 +99,10 @@ def test_reading_the_queue_of_a_broker() -> None:
     _analyze("broker_queue")
     with _capture_plans() as plans:
         assert len(read_broker_queue("main", range(8), 100)) == 100
+    assert "idx_broker_queue_partition" in plans[0]
+    assert "SCAN broker_queue" not in plans[0]
+    assert "Seq Scan on broker_queue" not in plans[0]
+    with _capture_plans() as plans:
         backlogs = list_backlogs(9)
     assert [(backlog.publisher, backlog.count) for backlog in backlogs] == [
         ("first", 10),
