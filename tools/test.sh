@@ -51,8 +51,21 @@ rerun() {
     shift 2
     [ "$count" -le "${RERUN:-0}" ] || return 1
     printf '\n== %s: failed tests, run alone ==\n' "$name"
+    forget_groups
     "$@" --last-failed --last-failed-no-failures none || return 1
     closing_lines+=("$name: FLAKY: the tests that failed above pass alone")
+}
+
+# forget_groups: removes the groups that pytest-xdist adds to the names of failed tests (@browser). With them, pytest
+# would not find the tests, and run all instead.
+forget_groups() {
+    "$PYTHON" - .pytest_cache/v/cache/lastfailed <<'END'
+import json, pathlib, re, sys
+
+path = pathlib.Path(sys.argv[1])
+if path.exists():
+    path.write_text(json.dumps({re.sub(r"@[^@\]]*$", "", name): True for name in json.loads(path.read_text())}))
+END
 }
 
 # run_on_server NAME SERVICE URL DEFAULT_PORT ARGUMENT …: runs pytest on a server if one is running. An empty URL stands
