@@ -6,7 +6,6 @@ of plain values, and a batch is one `executemany`, or one statement where the di
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
@@ -15,6 +14,7 @@ from typing import Any
 
 import uuid6
 from django.db import connection, models
+from pydantic_core import to_json as encode_json
 
 from eventservice.db.dialects import get_dialect
 from eventservice.db.dialects.base import BulkWriter
@@ -87,7 +87,7 @@ def _write(writer: BulkWriter, sql: str, rows: Iterable[Row]) -> int:
     if not records:
         return 0
     with connection.cursor() as cursor:
-        cursor.execute(sql, [_to_json_record(records)])
+        cursor.execute(sql, [to_json(records)])
         return int(cursor.rowcount)
 
 
@@ -109,10 +109,11 @@ def _update_sql(writer: BulkWriter, model: Model, assignments: str, condition: s
 
 # --- values ---------------------------------------------------------------------------------------------------
 
-# One encoder for all: json.dumps() would create one for each value.
-to_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
-# Ids and moments are read from their strings.
-_to_json_record = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, default=str).encode
+
+def to_json(value: object) -> str:
+    """Return the value as compact JSON. Ids and moments become strings."""
+    # The encoder of Pydantic takes a fifth of the time of Python's.
+    return encode_json(value).decode()
 
 
 def _prepare_rows(writer: BulkWriter, rows: Iterable[Row]) -> list[Row]:
@@ -134,7 +135,7 @@ def _keep(value: Any) -> Any:
 
 
 def _to_digits(value: uuid.UUID) -> str:
-    return value.hex
+    return f"{value.int:032x}"  # as `hex` does, without a property
 
 
 @cache

@@ -10,6 +10,7 @@ from django.db import connection
 from django.db.models import BigIntegerField, CharField, F, Func, IntegerField, Q, lookups
 
 from eventservice.db.dialects import get_dialect
+from eventservice.kernel.ids import parse_hex
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -111,5 +112,5 @@ def placeholders(values: Collection[object]) -> str:
 
 
 def as_uuid(value: UUID | str) -> UUID:
-    """Return the UUID that a raw cursor has read: a string of digits on SQLite and MariaDB."""
-    return value if isinstance(value, UUID) else UUID(value)
+    """Return the UUID that a raw cursor has read: a string on SQLite and MariaDB."""
+    return value if isinstance(value, UUID) else parse_hex(value.replace("-", ""))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import time
 import uuid
 
 import pytest
 
-from eventservice.kernel.ids import is_uuid7, new_id
+from eventservice.kernel.ids import is_uuid7, new_id, parse_hex
 
 
 def test_ids_are_of_version_7() -> None:
@@ -42,3 +44,18 @@ def test_ids_begin_with_the_time_in_milliseconds_however_many_are_generated() ->
     before = time.time_ns() // 1_000_000
     stamped = new_id().int >> 80
     assert before <= stamped <= time.time_ns() // 1_000_000
+
+
+def test_an_id_is_an_ordinary_uuid() -> None:
+    made = new_id()
+    same = uuid.UUID(str(made))
+    assert (made, hash(made), made.hex, made.is_safe) == (same, hash(same), same.hex, same.is_safe)
+    assert pickle.loads(pickle.dumps(made)) == made
+    with pytest.raises(TypeError, match="immutable"):
+        made.int = 1  # type: ignore[misc]
+
+
+def test_the_digits_of_an_id_are_read_as_its_constructor_reads_them() -> None:
+    for expected in [uuid.UUID(int=0), uuid.UUID(int=(1 << 128) - 1), uuid.uuid4(), new_id()]:
+        assert parse_hex(expected.hex) == expected
+        assert copy.copy(parse_hex(expected.hex)).bytes == expected.bytes

@@ -19,6 +19,7 @@ from django.db.backends.sqlite3 import base, operations, schema  # noqa: E402
 from django.db.utils import OperationalError  # noqa: E402
 
 from eventservice.db.dialects.sqlite.dialect import SQLiteDialect  # noqa: E402
+from eventservice.kernel.ids import parse_hex  # noqa: E402
 
 TYPES = {
     "AutoField": "integer",
@@ -86,6 +87,9 @@ class StrictOperations(operations.DatabaseOperations):
         if isinstance(adapted, str) and "." not in adapted:
             adapted += ".000000"
         return adapted
+
+    def convert_uuidfield_value(self, value: Any, expression: object, connection: object) -> Any:
+        return None if value is None else parse_hex(value)
 
 
 class DatabaseWrapper(base.DatabaseWrapper):
