@@ -168,7 +168,12 @@ class SQLiteDialect(Dialect):
     fragments = SQLiteFragments()
     immutability_trigger = IMMUTABILITY_TRIGGER
     has_lock_timeout = False
-    health_checks = (health.check_sqlite_library, health.check_sqlite_pragmas, health.check_disk_space)
+    health_checks = (
+        health.check_sqlite_library,
+        health.check_sqlite_pragmas,
+        health.check_database_files,
+        health.check_disk_space,
+    )
 
     # FULL where submissions are acknowledged. A power cut can only make the engine repeat its work.
     synchronous = "FULL"
