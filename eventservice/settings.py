@@ -9,6 +9,7 @@ from eventservice.kernel.env import (
     Environment,
     check_encryption_key,
     check_host,
+    check_production_host,
     find_weakness,
     load_env_file,
 )
@@ -34,7 +35,7 @@ ENCRYPTION_KEYS = env.strings("ENCRYPTION_KEYS", check=check_encryption_key)
 ALLOWED_HOSTS = env.strings(
     "ALLOWED_HOSTS",
     [] if PRODUCTION else ["localhost", "127.0.0.1", "[::1]", "testserver"],
-    check=check_host if PRODUCTION else str,
+    check=check_production_host if PRODUCTION else check_host,
 )
 CSRF_TRUSTED_ORIGINS = env.strings("CSRF_TRUSTED_ORIGINS")
 CSRF_FAILURE_VIEW = "eventservice.console.base.csrf.csrf_failure"

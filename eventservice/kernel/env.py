@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from io import StringIO
@@ -28,6 +29,8 @@ MIN_SECRET_LENGTH, MIN_DISTINCT_CHARACTERS = 32, 8
 # Of the development default, and of those that Django writes into a new project.
 PUBLISHED_PREFIXES = ("development-only-", "django-insecure-")
 
+# What Django compares with the host of a request, without its port.
+HOST = re.compile(r"\.?[a-z0-9.-]+|\[[a-f0-9.:]+\]", re.IGNORECASE)
 
 # The variable that names another settings file than `.env` in the folder of manage.py.
 ENV_FILE = "ENV_FILE"
@@ -228,8 +231,18 @@ def check_encryption_key(key: str) -> None:
 
 
 def check_host(name: str) -> None:
-    """Raise ValueError for an entry of ALLOWED_HOSTS that accepts any host name."""
+    """Raise ValueError for an entry of ALLOWED_HOSTS that no request could have as its host."""
+    if name != "*" and HOST.fullmatch(name) is None:
+        raise ValueError(
+            f"{name!r} must be a host name without scheme or port, a domain as '.calls.example', or an address (IPv6 in"
+            " brackets)"
+        )
+
+
+def check_production_host(name: str) -> None:
+    """Raise ValueError for an entry of ALLOWED_HOSTS that accepts any host name, or none."""
     if "*" in name:
         raise ValueError(
             f"{name!r} is refused in production: name the hosts, or a domain as '.calls.example'"
         )
+    check_host(name)
