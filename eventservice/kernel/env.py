@@ -40,7 +40,7 @@ def load_env_file(folder: Path, variables: MutableMapping[str, str] = os.environ
     """Add the variables of the settings file, so that commands have the settings of the service.
 
     What the environment has already stays as it is, also if it is blank. Raise ImproperlyConfigured for a file that cannot
-    be read, unless the settings have come from the environment.
+    be read, unless the settings with the SECRET_KEY have come from the environment, and for one with a line that is wrong.
     """
     path = get_env_path(folder, variables)
     try:
@@ -50,20 +50,41 @@ def load_env_file(folder: Path, variables: MutableMapping[str, str] = os.environ
             raise ImproperlyConfigured(f"{ENV_FILE}: there is no file {path}.") from None
         return
     except (OSError, UnicodeDecodeError) as error:
-        if variables.get("ENVIRONMENT"):
+        if variables.get("SECRET_KEY"):
             return
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise ImproperlyConfigured(
             f"The settings file {path} cannot be read ({reason}). Run this as the user of the service."
         ) from None
-    for number, line in enumerate(text.split("\n"), start=1):
-        if pair := _parse_assignment(line, f"{path}, line {number}"):
-            variables.setdefault(*pair)
+    for name, value in parse_env_file(text, path).items():
+        variables.setdefault(name, value)
 
 
 def get_env_path(folder: Path, variables: Mapping[str, str] = os.environ) -> Path:
     """Return the path of the settings file, whether it exists or not."""
     return folder / Path(variables.get(ENV_FILE, "").strip() or ".env").expanduser()
+
+
+def parse_env_file(text: str, path: Path) -> dict[str, str]:
+    """Return the variables of a settings file.
+
+    Raise ImproperlyConfigured for a line that is no assignment, and for a name that is set twice: a shell takes the last
+    value, other programs the first.
+    """
+    values: dict[str, str] = {}
+    lines: dict[str, int] = {}
+    repeated = []
+    for number, line in enumerate(text.split("\n"), start=1):
+        if (pair := _parse_assignment(line, f"{path}, line {number}")) is None:
+            continue
+        name, value = pair
+        if name in lines:
+            repeated.append(f"{path}, line {number}: {name} is already set in line {lines[name]}.")
+        else:
+            values[name], lines[name] = value, number
+    if repeated:
+        raise ImproperlyConfigured("\n".join([*repeated, "Remove the lines that do not apply."]))
+    return values
 
 
 def _parse_assignment(line: str, place: str) -> tuple[str, str] | None:
@@ -95,6 +116,8 @@ class Environment:
     def __init__(self, variables: Mapping[str, str] = os.environ) -> None:
         self._variables = variables
         self._problems: list[str] = []
+        # The variables that were read, whether they are set or not.
+        self.names: set[str] = set()
 
     def check(self) -> None:
         """Raise ImproperlyConfigured, with every problem that was found, if there is any."""
@@ -193,6 +216,7 @@ class Environment:
         return parsed
 
     def _read(self, name: str, default: T, parse: Callable[[str], T], expected: str) -> T:
+        self.names.add(name)
         raw = self._variables.get(name, "").strip()
         if not raw:
             return default
