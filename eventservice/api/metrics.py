@@ -202,5 +202,13 @@ def _collect_outbox() -> Iterator[Metric]:
         "Events that were parked after failed attempts to publish them.",
         {(): float(found.parked)},
     )
+    # A broker without a queue is 0 and not absent.
+    unused = {(spec.name,): 0.0 for spec in settings.PUBLISHERS if spec.url}
+    waiting = {(backlog.publisher,): float(backlog.count) for backlog in found.broker_backlogs}
+    about = "Events that wait for a message broker."
+    yield _gauge("broker_queue_events", about, unused | waiting, ("publisher",))
+    lags = {(backlog.publisher,): backlog.lag.total_seconds() for backlog in found.broker_backlogs}
+    about = "Age of the oldest event that waits for a message broker."
+    yield _gauge("broker_queue_lag_seconds", about, unused | lags, ("publisher",))
     pending = {(): float(found.pending_deliveries)}
     yield _gauge("webhook_deliveries_pending", "Webhook deliveries that have not been made.", pending)
