@@ -148,7 +148,11 @@ class Command(BaseCommand):
             olderThan=format_duration(older_than.total_seconds()),
             limit=limit,
         )
-        self.stdout.write(f"{format_count(prune(older_than, limit), 'row')} deleted.")
+        events, deliveries = prune(older_than, limit)
+        self.stdout.write(
+            f"Deleted {format_count(events, 'event')} and"
+            f" {format_count(deliveries, 'webhook delivery', 'webhook deliveries')}."
+        )
 
 
 def _resolve(action: str, named: int | UUID, command: Callable[[int], bool]) -> None:
