@@ -116,6 +116,15 @@ def when_ready(server: Any) -> None:
     log.info("listening", address=", ".join(map(str, server.LISTENERS)))
 
 
+def on_reload(server: Any) -> None:
+    """Log that SIGHUP changes nothing but the workers: settings and code were loaded before they were forked."""
+    log.warning(
+        "reload_ignored",
+        reason="SIGHUP replaces the workers, and reads neither settings nor code",
+        remedy="Restart the service, for example with `systemctl restart`.",
+    )
+
+
 def post_fork(server: Any, worker: Any) -> None:
     threading.Thread(target=_exit_with_parent, args=(server.pid,), name="parent", daemon=True).start()
 
