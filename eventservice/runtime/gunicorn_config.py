@@ -106,7 +106,9 @@ def on_starting(server: Any) -> None:
 
 def when_ready(server: Any) -> None:
     from eventservice.api.long_requests import set_workers
+    from eventservice.runtime.environment import warn_of_default_environment
 
+    warn_of_default_environment()
     set_workers(server.cfg.workers)
     _load_views()
     for listener in server.LISTENERS:
