@@ -85,6 +85,12 @@ class ClusterProcess:
         stop_by = time.monotonic() + grace_seconds
         self._own_stop_by = min(self._own_stop_by or stop_by, stop_by)
 
+    @property
+    def is_orphaned(self) -> bool:
+        """Whether the main process of the cluster is gone."""
+        read_end, _ = self._lifeline
+        return read_end != -1 and bool(select.select([read_end], [], [], 0)[0])
+
     def exit_if_terminated(self) -> None:
         if self._terminated:
             sys.exit()
