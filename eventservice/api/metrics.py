@@ -16,7 +16,7 @@ from itertools import accumulate
 from typing import TypeVar
 
 from django.conf import settings
-from django.db import OperationalError
+from django.db import DatabaseError
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_safe
@@ -73,7 +73,7 @@ def metrics(request: HttpRequest) -> HttpResponse:
         render, content_type = choose_encoder(request.headers.get("Accept", ""))
         text = _rendered.get(content_type, lambda: _render_metrics(render))
         return HttpResponse(text, content_type, headers={"Cache-Control": "no-store", "Vary": "Accept"})
-    except (Problem, OperationalError) as error:
+    except (Problem, DatabaseError) as error:
         return handle_exception(error, {"request": request})
 
 
