@@ -40,7 +40,7 @@ ALLOWED_HOSTS = env.strings(
 CSRF_TRUSTED_ORIGINS = env.strings("CSRF_TRUSTED_ORIGINS")
 CSRF_FAILURE_VIEW = "eventservice.console.base.csrf.csrf_failure"
 if PRODUCTION:
-    env.require("ENCRYPTION_KEYS", ENCRYPTION_KEYS, "the output of `ENVIRONMENT= manage.py newkey`")
+    env.require("ENCRYPTION_KEYS", ENCRYPTION_KEYS, "the output of `manage.py newkey`")
     env.require("ALLOWED_HOSTS", ALLOWED_HOSTS, "the host names that clients use, comma-separated")
     for fallback in SECRET_KEY_FALLBACKS:
         if weakness := find_weakness(fallback, DEVELOPMENT_KEY):
