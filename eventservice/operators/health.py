@@ -369,7 +369,7 @@ def _check_versions(cluster: ClusterState) -> Iterator[Finding]:
     for node in others[:MAX_NAMED_NODES]:
         text = (
             f"{_capitalize(describe_node(node))} runs version"
-            f" {node.version or 'unknown'} of the code, this process {get_version()}."
+            f" {node.version or 'unknown'} of the code, this process {get_version()} (a hash of its files)."
         )
         remedy = "Restart it with the current code. If it is newer than this process, restart this one."
         yield Finding("other_version", Severity.WARNING, text, remedy)
