@@ -137,6 +137,19 @@ def run_monitor(result_queue: Any, broker: Any = None) -> None:
 # --- the sentinel ---------------------------------------------------------------------------------------------
 
 
+class UnsavedStat:
+    """Stands in for django-q2's report of the sentinel, which it would save each second, for no reader.
+
+    The cache that it is saved in belongs to one process. Operators see the nodes in the database instead.
+    """
+
+    def __init__(self, sentinel: Sentinel) -> None:
+        pass
+
+    def save(self) -> None:
+        pass
+
+
 class StopSignal:
     """Stands in for the event by which the cluster's main process stops the sentinel, and which has a lock."""
 
@@ -260,6 +273,7 @@ def run_patched_cluster(hooks: WorkerHooks) -> int:
     # Cluster and Sentinel take these from there.
     patched = {
         "Sentinel": GracefulSentinel,
+        "Stat": UnsavedStat,
         "worker": run_worker,
         "pusher": run_pusher,
         "monitor": run_monitor,
