@@ -36,12 +36,15 @@ class DatabaseClockBroker(ORM):  # type: ignore[misc]  # django-q2 has no types
         entry = self.get_connection().create(key=self.list_key, payload=task, lock=NOT_LOCKED)
         return int(entry.pk)
 
+    _found_all = False  # with the last look
+
     def dequeue(self) -> list[tuple[int, str]]:
-        """Lock the first free entries, and return their ids and tasks. Without any, wait a moment."""
-        found = list(self._select_free().order_by("id")[: Conf.BULK])
-        if not found:
+        """Lock the first free entries, and return their ids and tasks. Wait a moment first if there were no more."""
+        if self._found_all:
             time.sleep(Conf.POLL)
-        return [(entry.pk, entry.payload) for entry in found if self._lock(entry)]
+        found = list(self._select_free().order_by("id")[: Conf.BULK + 1])
+        self._found_all = len(found) <= Conf.BULK
+        return [(entry.pk, entry.payload) for entry in found[: Conf.BULK] if self._lock(entry)]
 
     def _lock(self, entry: OrmQ) -> bool:
         """Lock the entry, unless another cluster was faster."""
