@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from django.db import OperationalError, connection
+from django.test.utils import CaptureQueriesContext
 
 from eventservice.db import errors
 from eventservice.kernel.ids import new_id
@@ -120,6 +121,20 @@ def test_no_thread_of_the_egress_outlives_the_role(
 
 def list_threads() -> set[str]:
     return {thread.name for thread in threading.enumerate()}
+
+
+def test_an_idle_dispatcher_makes_one_statement_a_pass_and_one_for_deliveries(role: DispatcherRole) -> None:
+    create_endpoint(TENANT, "http://example.test/")
+    while not role._dispatcher.partitions:
+        role.dispatch_once()
+    role._dispatcher._heartbeat_at = time.monotonic() + 600
+    role._deliver_at = 0.0
+    counts = []
+    for _ in range(2):
+        with CaptureQueriesContext(connection) as queries:
+            role.dispatch_once()
+        counts.append(len(queries))
+    assert counts == [2, 1]
 
 
 def test_a_test_event_is_sent_although_nothing_is_published(elsewhere: Callable[..., Future[Any]]) -> None:
