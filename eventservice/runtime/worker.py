@@ -169,7 +169,11 @@ class Worker:
     def _acquire_role(self) -> None:
         for name, build_role in ROLES.items():
             if self.lease.acquire(slot_name(name)):
-                self.role = build_role()
+                try:
+                    self.role = build_role()
+                except BaseException:
+                    self.lease.release()  # another process may be able to play it
+                    raise
                 log.info("role_acquired", slot=self.lease.slot)
                 return
 

@@ -29,7 +29,9 @@ def test_one_host_is_dead_and_another_has_recovered(db: None) -> None:
     seed()
     dead = select_calls().filter(host=DEAD_HOST).order_by("-submitted_at")
     assert dead.filter(status=Status.SUCCEEDED).exists()
-    attempted = dead.exclude(outcome_meta=None)  # at some hours of the day, the last one is still to be attempted
+    attempted = dead.exclude(
+        outcome_meta=None
+    )  # at some hours of the day, the last one is still to be attempted
     assert attempted.first().outcome_meta["errorMeta"]["kind"] in ("Dns", "Timeout", "Connect")
     partner = select_calls().filter(host=OUTAGE_HOST, status__in=TERMINAL).order_by("submitted_at")
     assert partner.filter(status=Status.FAILED).exists()
