@@ -104,6 +104,8 @@ def list_orphaned_attempts(
     """
     in_progress = HttpExecution.across_tenants.filter(finished_at=None)
     gone = set(in_progress.values_list("node", flat=True).distinct()) - {*list_node_ids()}
+    if not gone:
+        return []
     orphaned = in_progress.filter(node__in=gone)
     return [
         AttemptKey(*key)

@@ -148,15 +148,20 @@ class BrokerSender:
             exc_info=None if isinstance(error, PublishError) else error,
         )
 
+    def finish(self, seconds: float) -> None:
+        """Let the batch end within that time, and record what was accepted. Begin no other."""
+        if self._batch is None:
+            return
+        self._batch.join(max(0.0, seconds))
+        if not self._batch.is_alive():
+            batch, self._batch = self._batch, None
+            self._remove(batch.events[: batch.count_accepted()])
+
     def close(self, grace_seconds: float) -> None:
         """Let the batch end within the grace period, record what was accepted, and end the connections."""
-        batch, self._batch = self._batch, None
-        if batch is not None:
-            batch.join(max(0.0, grace_seconds))
-            if batch.is_alive():
-                return  # the connection is in use; the events are sent again
-            self._remove(batch.events[: batch.count_accepted()])
-        self._broker.close()
+        self.finish(grace_seconds)
+        if self._batch is None:  # otherwise the connection is in use, and the events are sent again
+            self._broker.close()
 
     def _begin(self, partitions: Collection[int]) -> None:
         try:

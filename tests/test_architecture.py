@@ -57,7 +57,7 @@ ACROSS_TENANTS = {
 # Where tenants' tables are named in SQL, which no manager scopes: engine, dispatcher, deliverer.
 IN_SQL = {
     "eventservice.tenants.directory",  # how many shard rows there have to be
-    "orchestration.lifecycle.retention", "timers.backlog", "timers.persistence",
+    "orchestration.lifecycle.retention", "orchestration.lifecycle.rows", "timers.backlog", "timers.persistence",
     "outbox.store", "outbox.replay", "outbox.retention", "outbox.publishers.webhook.delivery_queue", "outbox.status",
 }  # fmt: skip
 

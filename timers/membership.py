@@ -71,13 +71,24 @@ class Membership:
         Raise Fenced if this node has been reaped.
         """
         started_at = time.monotonic()
-        node = Node.objects.filter(pk=self.owner_id)
-        state = {"lease_until": DbNow(NODE_LEASE), "in_flight": in_flight, "role": self.role}
-        is_late = not node.filter(lease_until__gte=DbNow(NODE_LEASE / 2)).update(**state)
-        if is_late and not node.update(**state):
+        is_late = not self._extend_lease(in_flight, NODE_LEASE / 2)
+        if is_late and not self._extend_lease(in_flight):
             raise Fenced
         self._lease_ends_at = started_at + NODE_LEASE.total_seconds()
         return is_late
+
+    def _extend_lease(self, in_flight: int, min_left: timedelta | None = None) -> bool:
+        """Extend the lease, if it has not been taken away and at least `min_left` of it is left. Return whether it was."""
+        # Raw SQL, because every process does this every two seconds: through the ORM it took three times as long.
+        end, values = render_now(NODE_LEASE)
+        sql = f"UPDATE nodes SET lease_until = {end}, in_flight = %s, role = %s WHERE owner_id = %s"
+        values = [*values, in_flight, self.role.value, self.owner_id.hex]
+        if min_left is not None:
+            earliest, more = render_now(min_left)
+            sql, values = f"{sql} AND lease_until >= {earliest}", [*values, *more]
+        with connection.cursor() as cursor:
+            cursor.execute(sql, values)
+            return bool(cursor.rowcount)
 
     def rebalance(self, num_shards: int) -> bool:
         """Release the shards that are now another node's share, and claim the free ones of this node's share.

@@ -19,7 +19,7 @@ from django.db import connection, models, transaction
 from django.db.models import F, Q, QuerySet
 
 from eventservice.db.dialects import get_dialect
-from eventservice.db.now import DbNow
+from eventservice.db.now import DbNow, render_now
 from eventservice.db.sql import placeholders
 from eventservice.kernel.version import get_version
 
@@ -108,14 +108,28 @@ class Leases:
         The rows decide what is held. A release or a claim that failed halfway is corrected here. Leases of other owners
         from before the clock was set back are shortened.
         """
-        mine = self.model.objects.filter(owner_id=self.owner_id)
         with transaction.atomic():
-            mine.update(lease_until=DbNow(self.length), updated_at=DbNow())
-            still = dict(mine.values_list("pk", "version"))
+            still = self._extend()
         shorten_future_leases(self.model.objects.all(), self.length)
         lost = {key for key, version in self.held.items() if still.get(key) != version}
         self.held = still
         return lost
+
+    def _extend(self) -> dict[int, int]:
+        """Extend all leases of this owner. Return the versions by the keys.
+
+        Raw SQL, because an idle dispatcher does this every three seconds: through the ORM it took half as long again.
+        """
+        table, column = self.model._meta.db_table, self.model._meta.pk.column
+        end, values = render_now(self.length)
+        now, more = render_now()
+        with connection.cursor() as cursor:
+            cursor.execute(
+                f"UPDATE {table} SET lease_until = {end}, updated_at = {now} WHERE owner_id = %s",
+                [*values, *more, self.owner_id.hex],
+            )
+            cursor.execute(f"SELECT {column}, version FROM {table} WHERE owner_id = %s", [self.owner_id.hex])
+            return dict(cursor.fetchall())
 
     def release(self, keys: Iterable[int]) -> None:
         keys = [key for key in keys if key in self.held]

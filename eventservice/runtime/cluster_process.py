@@ -2,8 +2,9 @@
 
 The main process holds the write end of a pipe, the *lifeline*, that all others can read. However the main process ends,
 the pipe ends with it. A thread of each other process watches for that, and for the end of the time that the process has
-to stop. It needs no database and no main thread, both of which may be stuck at that moment. A second pipe, *presence*,
-works the other way: it ends when all other processes have ended. docs/decisions/0026 has the reasons.
+to stop. It needs no database and no main thread, both of which may be stuck at that moment. It sleeps while nothing
+happens: a byte in the lifeline says that the cluster stops, and nobody reads it, so that all see it. A second pipe,
+*presence*, works the other way: it ends when all other processes have ended. docs/decisions/0026 has the reasons.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from multiprocessing.process import BaseProcess
 from multiprocessing.sharedctypes import RawValue, Synchronized
 from typing import Any
 
@@ -36,13 +38,13 @@ EXIT_GRACE_SECONDS = 5
 SENTINEL_KILLS_AFTER_SECONDS = 6.0
 SENTINEL_EXIT_GRACE_SECONDS = 7.5
 MAIN_KILLS_AFTER_SECONDS = 8.5
-# How often the thread looks whether the cluster stops.
-WATCH_SECONDS = 0.25
 # How often a worker that makes progress says so.
 PROGRESS_SECONDS = 0.5
 
 # The exit status of a process that had to be killed, or that ended without having recorded its results.
 EXIT_INCOMPLETE = 1
+# How long to wait for the end of a process that was killed.
+KILL_SECONDS = 0.1
 
 
 class ClusterProcess:
@@ -56,6 +58,10 @@ class ClusterProcess:
         self._cluster_stop_by = RawValue("d", 0.0)
         self._own_stop_by = 0.0
         self._lifeline = self._presence = (-1, -1)  # read end, write end
+        # Wakes the thread that watches, when this process is to stop alone.
+        self._nudge = (-1, -1)
+        # Set by that thread.
+        self._has_stop_time = threading.Event()
         self._terminated = False
         self._is_over = False
         self._record_progress_at = 0.0
@@ -79,11 +85,19 @@ class ClusterProcess:
         """Have all processes stop. Safe in a signal handler. Only the first call counts."""
         if not self._cluster_stop_by.value:
             self._cluster_stop_by.value = time.monotonic() + grace_seconds
+            _write_byte(self._lifeline[1])
 
     def stop_alone(self, grace_seconds: float) -> None:
         """Have this process stop, within the shortest grace that it is given."""
         stop_by = time.monotonic() + grace_seconds
         self._own_stop_by = min(self._own_stop_by or stop_by, stop_by)
+        _write_byte(self._nudge[1])
+
+    def wait_until_stopping(self, seconds: float) -> bool:
+        """Wait that long, or until this process is to stop, if it watches its lifeline. Return whether it is to stop."""
+        if not self.is_stopping():
+            self._has_stop_time.wait(seconds)
+        return self.is_stopping()
 
     @property
     def is_orphaned(self) -> bool:
@@ -149,6 +163,18 @@ class ClusterProcess:
         """Close the main process's own end of the presence, after the fork."""
         os.close(self._presence[1])
 
+    def watch_child(self, process: BaseProcess, grace_seconds: float) -> None:
+        """Wait until the process has ended, in the main process. Kill it if it outlasts the grace by that long."""
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        with _open_signal_pipe() as signalled:
+            while process.is_alive():
+                left = self._compute_time_left(grace_seconds)
+                if left <= 0:
+                    process.kill()
+                    process.join(KILL_SECONDS)
+                elif select.select([signalled], [], [], None if left == math.inf else left)[0]:
+                    os.read(signalled, 4096)
+
     def wait_until_alone(self, seconds: float) -> None:
         """Wait until all other processes of the cluster have ended, in the main process."""
         select.select([self._presence[0]], [], [], seconds)
@@ -173,7 +199,7 @@ class ClusterProcess:
             self.stop_alone(min(ORPHAN_GRACE_SECONDS, settings.SHUTDOWN_SECONDS))
             on_orphaned()
 
-        self._watch(read_end, stop, exit_grace_seconds, before_exit)
+        self._watch(read_end, select.POLLHUP, stop, exit_grace_seconds, before_exit)
 
     @contextmanager
     def stop_on_signals(self, before_exit: Callable[[], object]) -> Iterator[None]:
@@ -181,50 +207,98 @@ class ClusterProcess:
 
         The thread learns of a signal at once, also while the main thread waits for the database.
         """
-        signalled, on_signal = os.pipe()
-        os.set_blocking(on_signal, False)
-        previous = signal.set_wakeup_fd(on_signal, warn_on_full_buffer=False)
         handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-        for number in handlers:
-            signal.signal(number, lambda *_: None)
-        thread = self._watch(
-            signalled, lambda: self.stop_alone(settings.SHUTDOWN_SECONDS), EXIT_GRACE_SECONDS, before_exit
-        )
-        try:
-            yield
-        finally:
-            self._is_over = True
-            thread.join()
-            signal.set_wakeup_fd(previous)
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
-            for end in (signalled, on_signal):
-                os.close(end)
 
-    def _watch(self, read_end: int, on_readable: Callable[[], object], *args: Any) -> threading.Thread:
-        args = (read_end, on_readable, *args)
+        def stop() -> None:
+            self.stop_alone(settings.SHUTDOWN_SECONDS)
+
+        with _open_signal_pipe() as signalled:
+            for number in handlers:
+                signal.signal(number, lambda *_: None)
+            thread = self._watch(signalled, select.POLLIN, stop, EXIT_GRACE_SECONDS, before_exit)
+            try:
+                yield
+            finally:
+                self._is_over = True
+                _write_byte(self._nudge[1])
+                thread.join()
+                for end in self._nudge:
+                    os.close(end)
+                self._nudge = -1, -1
+                for number, handler in handlers.items():
+                    signal.signal(number, handler)
+
+    def _watch(self, *args: Any) -> threading.Thread:
+        # Of this process alone: what a forked process has inherited belongs to its parent.
+        self._nudge = _open_wake_pipe()
+        self._has_stop_time = threading.Event()
         thread = threading.Thread(target=self._run_watch, args=args, name="lifeline", daemon=True)
         thread.start()
         return thread
 
     def _run_watch(
         self,
-        read_end: int,
-        on_readable: Callable[[], object],
+        watched: int,
+        event: int,
+        on_event: Callable[[], object],
         exit_grace_seconds: float,
         before_exit: Callable[[], object],
     ) -> None:
-        watched = [read_end]
-        while (stop_by := self.stop_by) is None or time.monotonic() < stop_by + exit_grace_seconds:
-            if select.select(watched, [], [], WATCH_SECONDS)[0]:
-                watched = []
-                on_readable()
+        """Call `on_event` once, when that event of the pipe occurs. End the process when its time is over."""
+        nudged = self._nudge[0]
+        poller = select.poll()
+        poller.register(watched, select.POLLIN)
+        poller.register(nudged, select.POLLIN)
+        while (left := self._compute_time_left(exit_grace_seconds)) > 0:
+            occurred = dict(poller.poll(None if left == math.inf else math.ceil(1000 * left)))
             if self._is_over:
                 return
+            if nudged in occurred:
+                os.read(nudged, 4096)
+            if occurred.get(watched, 0) & event:
+                poller.unregister(watched)
+                on_event()
+            elif watched in occurred:
+                # The byte stays there. From now on, only the end of the pipe is reported.
+                poller.modify(watched, 0)
+            if self.is_stopping():
+                self._has_stop_time.set()
         try:
             before_exit()
         finally:
             os._exit(EXIT_INCOMPLETE)
+
+    def _compute_time_left(self, exit_grace_seconds: float) -> float:
+        """Return the seconds until this process has stopped for too long. They are infinite while it works."""
+        stop_by = self.stop_by
+        return math.inf if stop_by is None else stop_by + exit_grace_seconds - time.monotonic()
+
+
+def _open_wake_pipe() -> tuple[int, int]:
+    read_end, write_end = os.pipe()
+    os.set_blocking(read_end, False)
+    os.set_blocking(write_end, False)
+    return read_end, write_end
+
+
+@contextmanager
+def _open_signal_pipe() -> Iterator[int]:
+    """Open a pipe that gets a byte with each signal that has a handler, whatever the main thread does. Yield its read end."""
+    read_end, write_end = _open_wake_pipe()
+    previous = signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+    try:
+        yield read_end
+    finally:
+        signal.set_wakeup_fd(previous)
+        os.close(read_end)
+        os.close(write_end)
+
+
+def _write_byte(write_end: int) -> None:
+    """Write a byte to a pipe, if there is one. Safe in a signal handler."""
+    if write_end != -1:
+        with suppress(BlockingIOError, BrokenPipeError):
+            os.write(write_end, b"\0")
 
 
 this_process = ClusterProcess()

@@ -96,6 +96,8 @@ class DispatcherRole:
 
     # How long events gather before the next pass while they keep coming, so that a pass takes the write lock for many.
     GATHER_SECONDS = 0.03
+    # How long the release of the partitions waits for what is being sent to brokers: the next owner would send it again.
+    FINISH_SECONDS = 1.0
     # How often changes of the database alone make it look for deliveries.
     DELIVERY_SECONDS = 1.0
 
@@ -173,9 +175,13 @@ class DispatcherRole:
         The database may be unavailable, which is how a role lease is lost: each part that fails is left out.
         """
         self._watch.close()
+        deadline = time.monotonic() + grace_seconds
+        finish_by = min(deadline, time.monotonic() + self.FINISH_SECONDS)
+        for sender in self._senders:
+            with tolerate_outage():
+                sender.finish(finish_by - time.monotonic())
         with tolerate_outage():
             self._dispatcher.release()
-        deadline = time.monotonic() + grace_seconds
         self._deliverer.close(grace_seconds, self._keep_node_alive)
         for sender in self._senders:
             with tolerate_outage():
@@ -191,8 +197,12 @@ class DispatcherRole:
         """Return 0: a delivery without a recorded result is sent again, and counts as in flight."""
         return 0
 
-    def empty_queues(self) -> None:
-        """Send to the brokers until their queues are empty, or none accepts events now."""
+    def empty_outbox(self) -> None:
+        """Publish until a pass finds nothing, and send to the brokers until their queues are empty, or none accepts
+        events now."""
+        self._heartbeat()
+        while self.dispatch_once().published:
+            self._heartbeat()
         while not all(sender.is_resting for sender in self._senders):
             self._heartbeat()
             self._send_to_brokers()

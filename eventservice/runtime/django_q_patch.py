@@ -42,7 +42,6 @@ from eventservice.runtime.cluster_process import (
     ORPHAN_GRACE_SECONDS,
     SENTINEL_EXIT_GRACE_SECONDS,
     SENTINEL_KILLS_AFTER_SECONDS,
-    WATCH_SECONDS,
     this_process,
 )
 
@@ -138,6 +137,19 @@ def run_monitor(result_queue: Any, broker: Any = None) -> None:
 # --- the sentinel ---------------------------------------------------------------------------------------------
 
 
+class UnsavedStat:
+    """Stands in for django-q2's report of the sentinel, which it would save each second, for no reader.
+
+    The cache that it is saved in belongs to one process. Operators see the nodes in the database instead.
+    """
+
+    def __init__(self, sentinel: Sentinel) -> None:
+        pass
+
+    def save(self) -> None:
+        pass
+
+
 class StopSignal:
     """Stands in for the event by which the cluster's main process stops the sentinel, and which has a lock."""
 
@@ -145,10 +157,7 @@ class StopSignal:
         return this_process.is_stopping()
 
     def wait(self, seconds: float) -> bool:
-        end = time.monotonic() + seconds
-        while not self.is_set() and (left := end - time.monotonic()) > 0:
-            time.sleep(min(left, WATCH_SECONDS))
-        return self.is_set()
+        return this_process.wait_until_stopping(seconds)
 
 
 class GracefulSentinel(Sentinel):  # type: ignore[misc]
@@ -248,11 +257,7 @@ class GracefulCluster(Cluster):  # type: ignore[misc]
         this_process.open_pipes()
         self.start()
         this_process.close_presence()
-        while self.sentinel.is_alive():
-            self.sentinel.join(WATCH_SECONDS)
-            stop_by = this_process.stop_by
-            if stop_by is not None and time.monotonic() > stop_by + MAIN_KILLS_AFTER_SECONDS:
-                _kill(self.sentinel)
+        this_process.watch_child(self.sentinel, MAIN_KILLS_AFTER_SECONDS)
         if self.sentinel.exitcode == 0:
             return 0
         log.error("cluster_incomplete", stopping=this_process.is_stopping(), sentinel=self.sentinel.exitcode)
@@ -268,6 +273,7 @@ def run_patched_cluster(hooks: WorkerHooks) -> int:
     # Cluster and Sentinel take these from there.
     patched = {
         "Sentinel": GracefulSentinel,
+        "Stat": UnsavedStat,
         "worker": run_worker,
         "pusher": run_pusher,
         "monitor": run_monitor,

@@ -21,9 +21,10 @@ from timers.models import NodeRole
 
 log = get_logger(__name__)
 
-RENEW_LEASE_SECONDS = 2.5
-# How often a worker without a role looks for a free one.
-STANDBY_POLL_SECONDS = 0.25
+# As often as nodes send heartbeats by default: then both are written at the same time, and wake other processes once.
+RENEW_LEASE_SECONDS = 2.0
+# How long a worker without a role waits at most. It looks for a free one as often as others renew their leases.
+STANDBY_POLL_SECONDS = 1.0
 
 
 class WorkerRole(Protocol):
@@ -141,7 +142,8 @@ class Worker:
             self.role.step(max_wait)
         else:
             self._stand_by()
-            time.sleep(min(max_wait, STANDBY_POLL_SECONDS))
+            until_next_look = max(0.0, self._renew_at - time.monotonic())
+            this_process.wait_until_stopping(min(max_wait, STANDBY_POLL_SECONDS, until_next_look))
 
     def _stand_by(self) -> None:
         if self._standby is None:
@@ -167,7 +169,11 @@ class Worker:
     def _acquire_role(self) -> None:
         for name, build_role in ROLES.items():
             if self.lease.acquire(slot_name(name)):
-                self.role = build_role()
+                try:
+                    self.role = build_role()
+                except BaseException:
+                    self.lease.release()  # another process may be able to play it
+                    raise
                 log.info("role_acquired", slot=self.lease.slot)
                 return
 

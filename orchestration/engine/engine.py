@@ -231,9 +231,8 @@ class Engine:
             claimed = self.poller.claim_again(too_large)
             started = lifecycle.start(claimed, self.membership.owner_id, with_bodies=False)
         self._memory.forget(too_large)
-        for call in started:
-            self.in_flight.add(call)
-            self._unrecorded.append(_build_memory_error(call))
+        self.in_flight.add(started)
+        self._unrecorded += [_build_memory_error(call) for call in started]
 
     def _send_started(self) -> None:
         self._reclaim()
@@ -246,8 +245,7 @@ class Engine:
         attempts, refused = self._build_attempts()
         self.egress.send(attempts)
         self._unrecorded += refused
-        for call in self._unsent[: len(attempts) + len(refused)]:
-            self.in_flight.add(call)
+        self.in_flight.add(self._unsent[: len(attempts) + len(refused)])
         del self._unsent[: len(attempts) + len(refused)]
         trigger_fault("start.sent")
 
@@ -321,8 +319,7 @@ class Engine:
         trigger_fault("finish.committed")
         del self._unrecorded[: len(batch)]
         self._totals.count(batch)
-        for key, _ in ended:
-            self.in_flight.remove(key.execution_id)
+        self.in_flight.remove(key.execution_id for key, _ in ended)
         self._max_recorded = min(2 * self._max_recorded, MAX_RECORDED_AT_ONCE)
         self._look_again_in(0.0)  # a retry may be due before any timer that was found
         self._watch.record_work()

@@ -278,7 +278,7 @@ def test_an_engines_own_overdue_attempts_do_not_hide_lost_ones(
     lost = submit(tenant, timeout_seconds=2.0)
     engine.poll_now()
     (attempt,) = list_attempts(tenant, lost)
-    engine.in_flight.remove(attempt.execution_id)
+    engine.in_flight.remove([attempt.execution_id])
     with pin_time(add_to_noon(60)):
         engine.poll_after(SWEEP_SECONDS)  # its heartbeat is late, so nothing is resolved before another lease
         engine.poll_after(NODE_LEASE.total_seconds())

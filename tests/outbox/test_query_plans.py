@@ -16,6 +16,7 @@ from outbox.publishers.webhook.delivery_queue import (
     GONE_REASON,
     claim_deliveries,
     give_up_gone_endpoint,
+    has_pending_deliveries,
     list_due_endpoints,
 )
 from outbox.publishers.webhook.endpoints import create_endpoint
@@ -120,10 +121,12 @@ def test_finding_due_deliveries() -> None:
     drain(build_dispatcher(WebhookPublisher()))
     _analyze("webhook_deliveries")
     with _capture_plans() as plans:
+        assert has_pending_deliveries()
         assert len(list_due_endpoints()[0]) == 1
         assert len(claim_deliveries(endpoint, 10)[0]) == 10
     assert WebhookDelivery.objects.for_tenant(TENANT).filter(next_attempt_at=None).count() == 120
-    assert "idx_webhook_deliveries_due" in "\n".join(plans)
+    assert "idx_webhook_deliveries_queue" in plans[0]
+    assert "idx_webhook_deliveries_due" in "\n".join(plans[1:])
 
 
 @pytest.mark.usefixtures("at_noon")

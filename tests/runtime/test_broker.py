@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from datetime import timedelta
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 from django_q.brokers import get_broker
 from django_q.conf import Conf
 from django_q.models import OrmQ
@@ -69,6 +72,22 @@ def test_another_queue_has_tasks_of_its_own(broker: DatabaseClockBroker) -> None
 
 def test_a_cluster_that_is_faster_gets_the_task(broker: DatabaseClockBroker) -> None:
     broker.enqueue("task")
-    (entry,) = OrmQ.objects.all()
+    ((key, _, seen),) = broker._read_free(1)
     OrmQ.objects.update(lock=DbNow(timedelta(seconds=1)))
-    assert not broker._lock(entry)
+    assert not broker._lock(key, seen)
+
+
+def test_it_waits_once_all_tasks_are_taken(
+    broker: DatabaseClockBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(Conf, "POLL", 2.0)
+    monkeypatch.setattr(time, "sleep", waits.append)
+    for task in ("first", "second"):
+        broker.enqueue(task)
+    assert [bool(broker.dequeue()) for _ in range(2)] == [True, True]
+    assert waits == []
+    with CaptureQueriesContext(connection) as queries:
+        assert broker.dequeue() == []
+    assert waits == [2.0]
+    assert len(queries) == 1

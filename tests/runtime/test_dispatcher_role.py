@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any
 
 import pytest
 from django.db import OperationalError, connection
+from django.test.utils import CaptureQueriesContext
 
 from eventservice.db import errors
 from eventservice.kernel.ids import new_id
@@ -17,7 +18,8 @@ from eventservice.runtime.dispatcher import DispatcherRole, EgressTransport
 from execution.egress import Egress
 from outbox import broker_queue
 from outbox.broker_queue import BrokerQueue
-from outbox.models import OutboxEvent
+from outbox.envelope import Envelope
+from outbox.models import BrokerQueueEntry, OutboxEvent
 from outbox.publisher_spec import PublisherSpec
 from outbox.publishers import build_publishers
 from outbox.publishers.webhook.delivery_queue import IDLE_SECONDS
@@ -42,6 +44,20 @@ class RecordingBroker(RecordingPublisher):
 
     def close(self) -> None:
         pass
+
+
+class HangingBroker(RecordingBroker):
+    """Accepts events when it may answer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.was_asked = threading.Event()
+        self.may_answer = threading.Event()
+
+    def publish(self, events: Sequence[Envelope]) -> None:
+        self.was_asked.set()
+        assert self.may_answer.wait(30.0)
+        super().publish(events)
 
 
 def refuse_to_start_an_egress() -> Egress:
@@ -122,6 +138,20 @@ def list_threads() -> set[str]:
     return {thread.name for thread in threading.enumerate()}
 
 
+def test_an_idle_dispatcher_makes_one_statement_a_pass_and_one_for_deliveries(role: DispatcherRole) -> None:
+    create_endpoint(TENANT, "http://example.test/")
+    while not role._dispatcher.partitions:
+        role.dispatch_once()
+    role._dispatcher._heartbeat_at = time.monotonic() + 600
+    role._deliver_at = 0.0
+    counts = []
+    for _ in range(2):
+        with CaptureQueriesContext(connection) as queries:
+            role.dispatch_once()
+        counts.append(len(queries))
+    assert counts == [2, 1]
+
+
 def test_a_test_event_is_sent_although_nothing_is_published(elsewhere: Callable[..., Future[Any]]) -> None:
     role = build_role(start_egress)
     with run_receiver() as receiver:
@@ -138,3 +168,39 @@ def test_a_test_event_is_sent_although_nothing_is_published(elsewhere: Callable[
                 break
         assert [event["type"] for event in receiver.accepted] == ["WebhookTest"]
     role.stop(0.0)
+
+
+def test_what_a_broker_accepts_during_the_stop_is_not_sent_again_by_the_next_owner(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broker = HangingBroker()
+    transport = EgressTransport(refuse_to_start_an_egress, lambda _tenant_id: ())
+    role = DispatcherRole([BrokerQueue("main")], transport, max_in_flight=8, brokers=[broker])
+    store_run(new_id(), 1)
+    while not broker.was_asked.is_set():
+        role.step(0.1)
+    queued_at_release: list[int] = []
+    release = role._dispatcher.release
+
+    def release_partitions() -> None:
+        queued_at_release.append(BrokerQueueEntry.objects.count())
+        release()
+
+    monkeypatch.setattr(role._dispatcher, "release", release_partitions)
+    monkeypatch.setattr(role, "FINISH_SECONDS", 30.0)
+    threading.Timer(0.1, broker.may_answer.set).start()
+    role.stop(30.0)
+    assert queued_at_release == [0]
+
+
+def test_the_outbox_is_emptied_by_a_node_that_stays_alive(
+    role: DispatcherRole, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(role._dispatcher, "_batch", 1)
+    monkeypatch.setattr(role._dispatcher, "_max_events", 1)
+    heartbeats: list[float] = []
+    monkeypatch.setattr(role, "_heartbeat", lambda: heartbeats.append(time.monotonic()))
+    store_run(new_id(), 4)
+    role.empty_outbox()
+    assert count_unpublished() == 0
+    assert len(heartbeats) >= 4  # one for each pass

@@ -67,6 +67,8 @@ def test_the_changed_functions_have_the_same_parameters(
     ("name", "user"),
     [
         ("Sentinel", Cluster.start),
+        ("Stat", Sentinel.guard),
+        ("Stat", Sentinel.spawn_cluster),
         ("worker", Sentinel.spawn_worker),
         ("worker", Sentinel.spawn_process),
         ("pusher", Sentinel.spawn_pusher),

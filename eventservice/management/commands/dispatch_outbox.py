@@ -10,7 +10,4 @@ class Command(RoleCommand[DispatcherRole]):
         return build_dispatcher()
 
     def run_once(self, dispatcher: DispatcherRole) -> None:
-        """Publish until a pass finds nothing, and send to the brokers what they accept."""
-        while dispatcher.dispatch_once().published:
-            pass
-        dispatcher.empty_queues()
+        dispatcher.empty_outbox()

@@ -20,10 +20,12 @@ from eventservice.kernel.secrets import Undecipherable, decrypt
 from eventservice.kernel.signing import build_signature_headers, decode_secret
 from outbox.models import WebhookDelivery, WebhookEndpoint
 from outbox.publishers.webhook.delivery_queue import (
+    IDLE_SECONDS,
     DeliveryCounts,
     WebhookResult,
     claim_deliveries,
     give_up_gone_endpoint,
+    has_pending_deliveries,
     list_due_endpoints,
     postpone_deliveries,
     record_results,
@@ -96,6 +98,8 @@ class WebhookDeliverer:
 
     def deliver_once(self) -> DeliveryResult:
         """Send what is due and record what has ended, waiting a moment for results, but not for the slowest."""
+        if not self._in_flight and not has_pending_deliveries():
+            return DeliveryResult(0, 0, 0, next_wait=IDLE_SECONDS)
         due, next_due = list_due_endpoints()
         counts = [
             DeliveryCounts(retried=self._start_due(due)),

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 from uuid import UUID
 
-from django.db import transaction
+from django.db import connection, transaction
 from django.db.models import F, Min, OuterRef, QuerySet, Subquery
 
 from eventservice.db.bulk import execute_rows
@@ -46,6 +46,14 @@ POSTPONE = f"UPDATE webhook_deliveries SET {RESPONSE}, next_attempt_at = %s {GUA
 PROMOTE = """UPDATE webhook_deliveries SET next_attempt_at = %s
 WHERE tenant_id = %s AND endpoint_id = %s AND aggregate_id = %s AND aggregate_seq = %s
     AND state = 'Pending' AND next_attempt_at IS NULL"""
+
+# As a subquery of one row and not with EXISTS, for which MariaDB might read all deliveries that are pending.
+PENDING_SQL = """
+SELECT 1 FROM webhook_endpoints e WHERE (
+    SELECT d.delivery_id FROM webhook_deliveries d
+    WHERE d.tenant_id = e.tenant_id AND d.endpoint_id = e.endpoint_id AND d.state = 'Pending'
+    ORDER BY d.aggregate_id, d.aggregate_seq LIMIT 1
+) IS NOT NULL LIMIT 1"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +89,16 @@ class DeliveryCounts(NamedTuple):
 
 
 # --- finding and claiming -------------------------------------------------------------------------------------
+
+
+def has_pending_deliveries() -> bool:
+    """Return whether a delivery waits for any endpoint, due or not.
+
+    Raw SQL, because an idle dispatcher asks each second: through the ORM it took a third of what that uses.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute(PENDING_SQL)
+        return cursor.fetchone() is not None
 
 
 def list_due_endpoints() -> tuple[list[WebhookEndpoint], float]:
