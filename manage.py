@@ -15,7 +15,10 @@ def main() -> None:
 
     try:
         try:
-            execute_from_command_line(sys.argv)
+            if sys.argv[1:2] == ["newkey"]:
+                create_key()
+            else:
+                execute_from_command_line(sys.argv)
         finally:
             sys.stdout.flush()
     except ImproperlyConfigured as wrong:
@@ -33,6 +36,13 @@ def main() -> None:
         # Whoever read the output, for example `head`, needs no more of it. Python flushes it once more when it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(EXIT_BROKEN_PIPE)
+
+
+def create_key() -> None:
+    """Run `newkey` without the settings, which may be invalid for want of a key."""
+    from eventservice.management.commands.newkey import Command
+
+    Command().run_from_argv(sys.argv)
 
 
 def is_output_closed() -> bool:

@@ -9,7 +9,8 @@
 Every submission carries an idempotency key, either the caller's or a generated one, so it can be retried when a
 connection breaks or when the service does not know whether it was stored (503). Reads and deletions are retried, too.
 All other requests are retried only if they were rejected before they were processed (429): creating a timer again after
-it has ended would create a second one.
+it has ended would create a second one. Nothing is retried that a limit on what is stored has rejected (`pending_ceiling`,
+`storage_limit`): calls have to end, or to be deleted, before there is room.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ MAX_RETRIES = 3
 INITIAL_BACKOFF_SECONDS = 0.2
 MAX_BACKOFF_SECONDS = 10.0
 TOO_MANY_REQUESTS = 429
+# The codes of a 429 that a retry within seconds would receive again.
+LASTING_LIMITS = {"pending_ceiling", "storage_limit"}
 SERVICE_UNAVAILABLE = 503
 POLL_INTERVAL_SECONDS = 0.5
 MAX_LONG_POLL_SECONDS = 25.0
@@ -309,7 +312,7 @@ class Client:
                     raise Unreachable(f"{method} {url}: no response ({_find_root_cause(error)}).") from error
                 self._sleep(_backoff_seconds(attempt, None))
                 continue
-            busy = response.status_code == TOO_MANY_REQUESTS or (
+            busy = (response.status_code == TOO_MANY_REQUESTS and not _is_at_lasting_limit(response)) or (
                 retryable and response.status_code == SERVICE_UNAVAILABLE
             )
             if busy and not last:
@@ -351,6 +354,14 @@ def _refuse_redirect(response: requests.Response, **_: object) -> None:
         location = response.headers.get("Location") or "another address"
         detail = f"{response.url} redirects to {location}. Check the base URL of the API."
         raise ApiError(response.status_code, {"code": "redirected", "detail": detail})
+
+
+def _is_at_lasting_limit(response: requests.Response) -> bool:
+    try:
+        problem = response.json()
+    except ValueError:
+        return False
+    return isinstance(problem, dict) and problem.get("code") in LASTING_LIMITS
 
 
 def _raise_for_problem(response: requests.Response) -> requests.Response:

@@ -9,6 +9,7 @@ from eventservice.kernel.env import (
     Environment,
     check_encryption_key,
     check_host,
+    check_production_host,
     find_weakness,
     load_env_file,
 )
@@ -34,12 +35,12 @@ ENCRYPTION_KEYS = env.strings("ENCRYPTION_KEYS", check=check_encryption_key)
 ALLOWED_HOSTS = env.strings(
     "ALLOWED_HOSTS",
     [] if PRODUCTION else ["localhost", "127.0.0.1", "[::1]", "testserver"],
-    check=check_host if PRODUCTION else str,
+    check=check_production_host if PRODUCTION else check_host,
 )
 CSRF_TRUSTED_ORIGINS = env.strings("CSRF_TRUSTED_ORIGINS")
 CSRF_FAILURE_VIEW = "eventservice.console.base.csrf.csrf_failure"
 if PRODUCTION:
-    env.require("ENCRYPTION_KEYS", ENCRYPTION_KEYS, "the output of `ENVIRONMENT= manage.py newkey`")
+    env.require("ENCRYPTION_KEYS", ENCRYPTION_KEYS, "the output of `manage.py newkey`")
     env.require("ALLOWED_HOSTS", ALLOWED_HOSTS, "the host names that clients use, comma-separated")
     for fallback in SECRET_KEY_FALLBACKS:
         if weakness := find_weakness(fallback, DEVELOPMENT_KEY):

@@ -245,6 +245,11 @@ def list_backlogs(max_counted: int) -> list[BrokerBacklog]:
     return [_measure_backlog(name, max_counted) for name in _list_publishers()]
 
 
+def has_queue(publisher: str) -> bool:
+    """Return whether an event waits for a broker of this name."""
+    return BrokerQueueEntry.objects.filter(publisher=publisher).exists()
+
+
 def discard_queue(publisher: str) -> int:
     """Delete what waits for a broker that is no longer used. Return how many events that were."""
     deleted = 0

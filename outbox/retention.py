@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from django.db import transaction
 
@@ -16,11 +17,18 @@ BATCH_ROWS = 500
 IN_NO_QUEUE = "NOT EXISTS (SELECT 1 FROM broker_queue q WHERE q.event_id = outbox.id)"
 
 
-def prune(older_than: timedelta, limit: int = 100_000) -> int:
-    """Delete published events and finished deliveries of that age. Return how many rows, at most `limit`."""
+class Pruned(NamedTuple):
+    """How many rows were deleted."""
+
+    events: int
+    deliveries: int
+
+
+def prune(older_than: timedelta, limit: int = 100_000) -> Pruned:
+    """Delete published events and finished deliveries of that age, at most `limit` together."""
     before = db_now() - older_than
-    pruned = _prune_events(before, limit)
-    return pruned + _prune_deliveries(before, limit - pruned)
+    events = _prune_events(before, limit)
+    return Pruned(events, _prune_deliveries(before, limit - events))
 
 
 def _prune_events(before: datetime, limit: int) -> int:

@@ -16,7 +16,7 @@ from itertools import accumulate
 from typing import TypeVar
 
 from django.conf import settings
-from django.db import OperationalError
+from django.db import DatabaseError
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_safe
@@ -73,7 +73,7 @@ def metrics(request: HttpRequest) -> HttpResponse:
         render, content_type = choose_encoder(request.headers.get("Accept", ""))
         text = _rendered.get(content_type, lambda: _render_metrics(render))
         return HttpResponse(text, content_type, headers={"Cache-Control": "no-store", "Vary": "Accept"})
-    except (Problem, OperationalError) as error:
+    except (Problem, DatabaseError) as error:
         return handle_exception(error, {"request": request})
 
 
@@ -202,5 +202,13 @@ def _collect_outbox() -> Iterator[Metric]:
         "Events that were parked after failed attempts to publish them.",
         {(): float(found.parked)},
     )
+    # A broker without a queue is 0 and not absent.
+    unused = {(spec.name,): 0.0 for spec in settings.PUBLISHERS if spec.url}
+    waiting = {(backlog.publisher,): float(backlog.count) for backlog in found.broker_backlogs}
+    about = "Events that wait for a message broker."
+    yield _gauge("broker_queue_events", about, unused | waiting, ("publisher",))
+    lags = {(backlog.publisher,): backlog.lag.total_seconds() for backlog in found.broker_backlogs}
+    about = "Age of the oldest event that waits for a message broker."
+    yield _gauge("broker_queue_lag_seconds", about, unused | lags, ("publisher",))
     pending = {(): float(found.pending_deliveries)}
     yield _gauge("webhook_deliveries_pending", "Webhook deliveries that have not been made.", pending)

@@ -26,19 +26,27 @@ DATABASES: tuple[DatabaseConfiguration, ...] = (
     MariaDBConfiguration(),
     MySQLConfiguration(),
 )
+MEMORY = ":memory:"
 BY_SCHEME = {scheme: database for database in DATABASES for scheme in database.schemes}
 BY_ENGINE = {database.engine: database for database in DATABASES}
 
 
 def read_database(env: Environment, base: Path, waits: Waits) -> DatabaseSettings:
-    """Return the entry of Django's DATABASES for DATABASE_URL, or else for the SQLite file at DB_PATH."""
+    """Return the entry of Django's DATABASES for DATABASE_URL, or else for the SQLite file at DB_PATH.
+
+    A relative path is one in the folder `base`.
+    """
     url = env.string("DATABASE_URL", max_length=None)
+    path = Path(env.string("DB_PATH", "data/event_service.db")).expanduser()
     try:
-        entry = parse_database_url(url) if url else SQLITE.at(_find_file(env, base))
+        entry = parse_database_url(url) if url else SQLITE.at(str(path))
     except ValueError as wrong:
         # The URL may hold a password: the message says what is wrong with it and does not quote it.
         env.report(f"DATABASE_URL {wrong}")
-        entry = SQLITE.at(":memory:")
+        entry = SQLITE.at(MEMORY)
+    if entry["ENGINE"] == SQLITE.engine and entry["NAME"] != MEMORY:
+        # Not the folder in which a command is started, which would give it a database of its own.
+        entry["NAME"] = str(base / entry["NAME"])
     BY_ENGINE[entry["ENGINE"]].configure(entry, waits)
     return entry
 
@@ -66,10 +74,6 @@ def without_statement_limit(connection: BaseDatabaseWrapper, waits: Waits) -> It
     finally:
         connection.close()
         database["OPTIONS"] = usual
-
-
-def _find_file(env: Environment, base: Path) -> str:
-    return str(base / Path(env.string("DB_PATH", "data/event_service.db")).expanduser())
 
 
 def parse_database_url(url: str) -> DatabaseSettings:

@@ -63,6 +63,9 @@ TROUBLES = {
         "The database is unavailable, or did not answer in time.",
         "Check that the server is running and that this host and user may connect (DATABASE_URL).",
     ),
+    Cause.NO_TABLE: Trouble(
+        "The database lacks tables, which `manage.py migrate` creates.", "Run `manage.py migrate`."
+    ),
 }
 
 

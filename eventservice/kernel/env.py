@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from io import StringIO
@@ -28,6 +29,8 @@ MIN_SECRET_LENGTH, MIN_DISTINCT_CHARACTERS = 32, 8
 # Of the development default, and of those that Django writes into a new project.
 PUBLISHED_PREFIXES = ("development-only-", "django-insecure-")
 
+# What Django compares with the host of a request, without its port.
+HOST = re.compile(r"\.?[a-z0-9.-]+|\[[a-f0-9.:]+\]", re.IGNORECASE)
 
 # The variable that names another settings file than `.env` in the folder of manage.py.
 ENV_FILE = "ENV_FILE"
@@ -37,7 +40,7 @@ def load_env_file(folder: Path, variables: MutableMapping[str, str] = os.environ
     """Add the variables of the settings file, so that commands have the settings of the service.
 
     What the environment has already stays as it is, also if it is blank. Raise ImproperlyConfigured for a file that cannot
-    be read, unless the settings have come from the environment.
+    be read, unless the settings with the SECRET_KEY have come from the environment, and for one with a line that is wrong.
     """
     path = get_env_path(folder, variables)
     try:
@@ -47,20 +50,41 @@ def load_env_file(folder: Path, variables: MutableMapping[str, str] = os.environ
             raise ImproperlyConfigured(f"{ENV_FILE}: there is no file {path}.") from None
         return
     except (OSError, UnicodeDecodeError) as error:
-        if variables.get("ENVIRONMENT"):
+        if variables.get("SECRET_KEY"):
             return
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise ImproperlyConfigured(
             f"The settings file {path} cannot be read ({reason}). Run this as the user of the service."
         ) from None
-    for number, line in enumerate(text.split("\n"), start=1):
-        if pair := _parse_assignment(line, f"{path}, line {number}"):
-            variables.setdefault(*pair)
+    for name, value in parse_env_file(text, path).items():
+        variables.setdefault(name, value)
 
 
 def get_env_path(folder: Path, variables: Mapping[str, str] = os.environ) -> Path:
     """Return the path of the settings file, whether it exists or not."""
     return folder / Path(variables.get(ENV_FILE, "").strip() or ".env").expanduser()
+
+
+def parse_env_file(text: str, path: Path) -> dict[str, str]:
+    """Return the variables of a settings file.
+
+    Raise ImproperlyConfigured for a line that is no assignment, and for a name that is set twice: a shell takes the last
+    value, other programs the first.
+    """
+    values: dict[str, str] = {}
+    lines: dict[str, int] = {}
+    repeated = []
+    for number, line in enumerate(text.split("\n"), start=1):
+        if (pair := _parse_assignment(line, f"{path}, line {number}")) is None:
+            continue
+        name, value = pair
+        if name in lines:
+            repeated.append(f"{path}, line {number}: {name} is already set in line {lines[name]}.")
+        else:
+            values[name], lines[name] = value, number
+    if repeated:
+        raise ImproperlyConfigured("\n".join([*repeated, "Remove the lines that do not apply."]))
+    return values
 
 
 def _parse_assignment(line: str, place: str) -> tuple[str, str] | None:
@@ -92,6 +116,8 @@ class Environment:
     def __init__(self, variables: Mapping[str, str] = os.environ) -> None:
         self._variables = variables
         self._problems: list[str] = []
+        # The variables that were read, whether they are set or not.
+        self.names: set[str] = set()
 
     def check(self) -> None:
         """Raise ImproperlyConfigured, with every problem that was found, if there is any."""
@@ -190,6 +216,7 @@ class Environment:
         return parsed
 
     def _read(self, name: str, default: T, parse: Callable[[str], T], expected: str) -> T:
+        self.names.add(name)
         raw = self._variables.get(name, "").strip()
         if not raw:
             return default
@@ -228,8 +255,18 @@ def check_encryption_key(key: str) -> None:
 
 
 def check_host(name: str) -> None:
-    """Raise ValueError for an entry of ALLOWED_HOSTS that accepts any host name."""
+    """Raise ValueError for an entry of ALLOWED_HOSTS that no request could have as its host."""
+    if name != "*" and HOST.fullmatch(name) is None:
+        raise ValueError(
+            f"{name!r} must be a host name without scheme or port, a domain as '.calls.example', or an address (IPv6 in"
+            " brackets)"
+        )
+
+
+def check_production_host(name: str) -> None:
+    """Raise ValueError for an entry of ALLOWED_HOSTS that accepts any host name, or none."""
     if "*" in name:
         raise ValueError(
             f"{name!r} is refused in production: name the hosts, or a domain as '.calls.example'"
         )
+    check_host(name)

@@ -9,7 +9,8 @@ from django.db.migrations.executor import MigrationExecutor
 from django.db.migrations.recorder import MigrationRecorder
 
 from eventservice.db.configuration import describe_place
-from eventservice.db.errors import find_trouble
+from eventservice.db.dialects.base import Cause
+from eventservice.db.errors import TROUBLES, find_trouble
 from eventservice.kernel.env import get_env_path
 
 
@@ -21,7 +22,7 @@ def name_database() -> str:
 def explain_database_error(error: Exception) -> str | None:
     """Return one line that says what is wrong with the database, or None if the statement is likely at fault."""
     trouble = find_trouble(error)
-    if trouble:
+    if trouble and trouble is not TROUBLES[Cause.NO_TABLE]:
         reason = " ".join(str(error).split())
         return f"{trouble.text} {trouble.remedy} ({name_database()}: {reason})"
     try:

@@ -13,6 +13,7 @@ from eventservice.db.dialects import get_dialect
 from eventservice.db.errors import tolerate_outage
 from eventservice.management.database import require_tables
 from eventservice.runtime.cluster_process import EXIT_INCOMPLETE, ClusterProcess
+from eventservice.runtime.environment import warn_of_default_environment
 from eventservice.runtime.worker import WorkerRole, report_stop
 
 R = TypeVar("R", bound=WorkerRole)
@@ -41,6 +42,7 @@ class RoleCommand(BaseCommand, Generic[R]):
             self.run_once(role)
             role.stop(settings.SHUTDOWN_SECONDS)
         else:
+            warn_of_default_environment()
             _run_until_signal(role)
 
 

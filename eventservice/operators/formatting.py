@@ -84,9 +84,9 @@ def format_period(length: timedelta) -> str:
     return "hour" if hours == 1 else f"{hours} hours" if hours <= 24 else f"{hours // 24} days"
 
 
-def format_count(count: int, noun: str) -> str:
-    """Return a count with its noun, which takes an s in the plural."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+def format_count(count: int, noun: str, plural: str = "") -> str:
+    """Return a count with its noun, which takes an s in the plural if no other plural is given."""
+    return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"
 
 
 def format_retried_deliveries(count: int) -> str:

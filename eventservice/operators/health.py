@@ -143,8 +143,11 @@ class ClusterRole:
 
     @property
     def has_crashed(self) -> bool:
-        """Whether the last process that played the role ended without giving it back."""
-        return not self.is_held and self.chain.owner_id is not None
+        """Whether the last process that played the role ended without giving it back, or because its cluster crashed.
+
+        Only a process that stops as it should clears the end of its lease.
+        """
+        return not self.is_held and self.chain.lease_until is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,7 +369,7 @@ def _check_versions(cluster: ClusterState) -> Iterator[Finding]:
     for node in others[:MAX_NAMED_NODES]:
         text = (
             f"{_capitalize(describe_node(node))} runs version"
-            f" {node.version or 'unknown'} of the code, this process {get_version()}."
+            f" {node.version or 'unknown'} of the code, this process {get_version()} (a hash of its files)."
         )
         remedy = "Restart it with the current code. If it is newer than this process, restart this one."
         yield Finding("other_version", Severity.WARNING, text, remedy)
@@ -444,10 +447,9 @@ def _check_stopped_clusters(cluster: ClusterState) -> Iterator[Finding]:
     """Report clusters that ended without giving their roles back, while others do their work."""
     crashed: dict[str, datetime] = {}
     for role in cluster.roles:
-        if role.has_crashed and not role.is_running and role.chain.lease_until is not None:
-            crashed[role.cluster] = max(
-                role.chain.lease_until, crashed.get(role.cluster, role.chain.lease_until)
-            )
+        ended_at = role.chain.lease_until
+        if role.has_crashed and not role.is_running and ended_at is not None:
+            crashed[role.cluster] = max(ended_at, crashed.get(role.cluster, ended_at))
     for name, ended_at in crashed.items():
         if cluster.engines or cluster.dispatchers:
             yield Finding(

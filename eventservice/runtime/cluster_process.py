@@ -99,6 +99,16 @@ class ClusterProcess:
             self._has_stop_time.wait(seconds)
         return self.is_stopping()
 
+    @property
+    def is_orphaned(self) -> bool:
+        """Whether the main process of the cluster is gone. Bytes in the lifeline say nothing of it."""
+        read_end, _ = self._lifeline
+        if read_end == -1:
+            return False
+        poller = select.poll()
+        poller.register(read_end, 0)  # the end of a pipe is always reported
+        return bool(poller.poll(0))
+
     def exit_if_terminated(self) -> None:
         if self._terminated:
             sys.exit()

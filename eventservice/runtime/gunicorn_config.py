@@ -106,7 +106,9 @@ def on_starting(server: Any) -> None:
 
 def when_ready(server: Any) -> None:
     from eventservice.api.long_requests import set_workers
+    from eventservice.runtime.environment import warn_of_default_environment
 
+    warn_of_default_environment()
     set_workers(server.cfg.workers)
     _load_views()
     for listener in server.LISTENERS:
@@ -114,6 +116,15 @@ def when_ready(server: Any) -> None:
             listener.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, MAX_SILENCE_SECONDS)
     # gunicorn says this itself, but among much else.
     log.info("listening", address=", ".join(map(str, server.LISTENERS)))
+
+
+def on_reload(server: Any) -> None:
+    """Log that SIGHUP changes nothing but the workers: settings and code were loaded before they were forked."""
+    log.warning(
+        "reload_ignored",
+        reason="SIGHUP replaces the workers, and reads neither settings nor code",
+        remedy="Restart the service, for example with `systemctl restart`.",
+    )
 
 
 def post_fork(server: Any, worker: Any) -> None:

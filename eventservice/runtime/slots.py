@@ -127,7 +127,7 @@ class RoleLease:
 
         In this process's time, the end of a lease never comes nearer than it was.
         """
-        leased = Slot.objects.filter(name=slot, lease_until__isnull=False)
+        leased = Slot.objects.filter(name=slot, owner_id__isnull=False, lease_until__isnull=False)
         for lease_until, now in leased.values_list("lease_until", DbNow()):
             ends_at = time.monotonic() + (lease_until - now).total_seconds()
             if ends_at < self._ends_at.get(slot, ends_at) - MAX_DRIFT_SECONDS:
@@ -143,7 +143,10 @@ class RoleLease:
             available |= Q(lease_until__lt=DbNow())
         return available
 
-    def release(self) -> None:
+    def release(self, *, crashed: bool = False) -> None:
+        """Give the role back. After a crash of the cluster, the end of the lease is kept, by which operators see it."""
         slot, self.slot = self.slot, None
         if slot is not None:
-            Slot.objects.filter(name=slot, owner_id=self.owner_id).update(owner_id=None, lease_until=None)
+            Slot.objects.filter(name=slot, owner_id=self.owner_id).update(
+                owner_id=None, lease_until=DbNow() if crashed else None
+            )

@@ -121,7 +121,7 @@ class Worker:
                 role.stop(grace_seconds)
             self._has_lost_results = report_stop(role, slot=self.lease.slot)
             self._stopping_role = None
-        self.lease.release()
+        self.lease.release(crashed=this_process.is_orphaned)
         self._end_standby()
 
     def end(self) -> bool:

@@ -129,6 +129,12 @@ def test_a_folder_that_cannot_be_created(tmp_path: Path) -> None:
     assert_named(found, "The database file cannot be opened", "database")
 
 
+def test_a_database_without_tables(tmp_path: Path) -> None:
+    found = witness(tmp_path / "empty.db", "")
+    assert (found["api"]["status"], found["api"]["code"]) == (503, "database_busy")
+    assert "The database lacks tables, which `manage.py migrate` creates." in found["api"]["detail"]
+
+
 def test_a_file_that_is_no_database(tmp_path: Path) -> None:
     (tmp_path / "calls.db").write_bytes(b"no database" * 1000)
     assert_named(witness(tmp_path / "calls.db", ""), "the file is not a database", "database")

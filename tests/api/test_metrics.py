@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from django.conf import settings
-from django.test import Client
+from django.test import Client, override_settings
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_prometheus
 
@@ -24,6 +24,10 @@ from eventservice.kernel.ids import new_id
 from eventservice.kernel.ttl_cache import clear_caches
 from execution.outcome import Errored, ErrorKind, Outcome, Responded, Timings
 from orchestration.engine.attempt_totals import AttemptTotals
+from outbox.broker_queue import BrokerQueue
+from outbox.publisher_spec import PublisherSpec
+from outbox.store import read_heads
+from outbox.writer import PARTITIONS
 from tests.api.conftest import Api
 from tests.outbox.support import RecordingPublisher, build_dispatcher, drain, store_run
 from tests.process_harness import ProcessHarness, harness, wait_until
@@ -103,6 +107,24 @@ def test_alerts_use_metrics_that_exist(client: Client) -> None:
     assert {name.removesuffix("_count") for name in used} <= names
     alerts = re.findall(r"alert: (\w+)", page)
     assert alerts == re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)
+
+
+@pytest.mark.django_db
+def test_the_queue_of_each_broker_is_measured(client: Client) -> None:
+    store_run(new_id(), 2)
+    BrokerQueue("gone").publish(list(read_heads(range(PARTITIONS), 2)[0]))
+    with override_settings(
+        PUBLISHERS=[PublisherSpec.parse("log"), PublisherSpec.parse("main=redis://b.test")]
+    ):
+        clear_caches()
+        found = read_samples(client.get("/metrics").content.decode())
+    events, lag = "eventservice_broker_queue_events", "eventservice_broker_queue_lag_seconds"
+    assert {key: value for key, value in found.items() if key[0] == events} == {
+        (events, "main"): 0,
+        (events, "gone"): 2,
+    }
+    assert found[lag, "main"] == 0
+    assert found[lag, "gone"] > 0
 
 
 @pytest.mark.django_db

@@ -11,6 +11,8 @@ from contextlib import ExitStack
 
 import pytest
 
+from eventservice.runtime.models import Slot
+from eventservice.runtime.worker import ROLES
 from eventservice.tenants.directory import create_tenant
 from orchestration.models import ServiceCall
 from orchestration.states import Delivery, Status
@@ -78,10 +80,13 @@ def test_the_processes_of_a_killed_cluster_end_and_record_what_they_know(orphans
     assert orphans.target.list_call_ids() == set(first)
     outcomes = ServiceCall.objects.for_tenant(orphans.tenant).filter(service_call_id__in=first)
     assert set(outcomes.values_list("status", "attempt")) == {(Status.SUCCEEDED, 1)}
+    slots = Slot.objects.values_list("owner_id", "lease_until")
+    assert [(owner, until is None) for owner, until in slots] == [(None, False)] * len(ROLES)
 
     following = orphans.harness.start_cluster()
     wait_until_all_ended()
     orphans.harness.stop(following)
+    assert set(Slot.objects.values_list("owner_id", "lease_until")) == {(None, None)}
     assert {call: len(sent) for call, sent in orphans.target.group_by_call().items()} == dict.fromkeys(
         [*first, *later], 1
     )

@@ -234,3 +234,11 @@ def test_errors_do_not_reveal_the_key() -> None:
     with pytest.raises(Unreachable) as error:
         client.run_now("1")
     assert "Bearer" not in str(error.value)
+
+
+@pytest.mark.parametrize("code", ["pending_ceiling", "storage_limit"])
+def test_a_limit_on_what_is_stored_is_reported_at_once(code: str) -> None:
+    client, session = build_client(build_response(429, {"code": code, "detail": "Full."}, Retry_After="5"))
+    with pytest.raises(ApiError, match=code):
+        client.submit("n", "GET", "http://a.test/")
+    assert (len(session.requests), session.pauses) == (1, [])

@@ -44,3 +44,13 @@ def test_a_post_changes_nothing_and_is_told_so(operator: Client) -> None:
         response = operator.post("/calls/bulk/", {"do": "cancel"}, headers=BROWSER)
     assert response.status_code == 503
     assert "Nothing was changed" in response.content.decode()
+
+
+def test_a_page_says_that_the_database_has_no_tables(operator: Client) -> None:
+    def read_missing_table(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        return execute("SELECT 1 FROM no_such_table", (), False, context)
+
+    with connection.execute_wrapper(read_missing_table):
+        response = operator.get("/", headers=BROWSER)
+    assert response.status_code == 503
+    assert "The database lacks tables" in response.content.decode()

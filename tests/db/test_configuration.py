@@ -32,7 +32,8 @@ BASE = Path("/srv/app")
         ({}, "/srv/app/data/event_service.db"),
         ({"DB_PATH": "x/y.db"}, "/srv/app/x/y.db"),
         ({"DB_PATH": "/var/lib/y.db"}, "/var/lib/y.db"),
-        ({"DATABASE_URL": "sqlite:///y.db"}, "y.db"),
+        ({"DATABASE_URL": "sqlite:///x/y.db"}, "/srv/app/x/y.db"),
+        ({"DATABASE_URL": "sqlite:///:memory:"}, ":memory:"),
         ({"DATABASE_URL": "sqlite:////var/lib/y%20z.db"}, "/var/lib/y z.db"),
         ({"DATABASE_URL": "sqlite:////var/lib/y.db", "DB_PATH": "ignored.db"}, "/var/lib/y.db"),
     ],
@@ -46,18 +47,23 @@ def test_sqlite_is_a_file(variables: dict[str, str], file: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("scheme", "engine"),
-    [("postgres", POSTGRESQL), ("postgresql", POSTGRESQL), ("mariadb", MARIADB), ("mysql", MYSQL)],
+    ("scheme", "engine", "option", "value"),
+    [
+        ("postgres", POSTGRESQL, "sslmode", "require"),
+        ("postgresql", POSTGRESQL, "host", "/run/postgresql"),
+        ("mariadb", MARIADB, "ssl_ca", "/etc/ca.pem"),
+        ("mysql", MYSQL, "ssl_verify_identity", "true"),
+    ],
 )
-def test_all_parts_of_a_servers_url_are_read(scheme: str, engine: str) -> None:
-    assert parse_database_url(f"{scheme}://us%40er:p%2Fw%3A@db.test:6543/calls?sslmode=require") == {
+def test_all_parts_of_a_servers_url_are_read(scheme: str, engine: str, option: str, value: str) -> None:
+    assert parse_database_url(f"{scheme}://us%40er:p%2Fw%3A@db.test:6543/calls?{option}={value}") == {
         "ENGINE": engine,
         "NAME": "calls",
         "USER": "us@er",
         "PASSWORD": "p/w:",
         "HOST": "db.test",
         "PORT": "6543",
-        "OPTIONS": {"sslmode": "require"},
+        "OPTIONS": {option: value},
     }
 
 
@@ -79,6 +85,18 @@ def test_the_driver_chooses_what_a_servers_url_leaves_out() -> None:
         ("db.test/calls", "has the scheme ''"),
         ("postgres://me:hunter2@db", "names no database: expected postgres://user:password@host:port/name"),
         ("sqlite://", "names no file: expected sqlite:///path/to/file.db"),
+        (
+            "postgres://me:hunter2@db/calls?sslmod=require",
+            "has the option 'sslmod', which is unknown: did you mean 'sslmode'?",
+        ),
+        (
+            "mysql://me@db/calls?ssl-ca=/etc/ca.pem",
+            "has the option 'ssl-ca', which is unknown: did you mean 'ssl_ca'?",
+        ),
+        (
+            "postgres://db/calls?user=me&password=very&hunter2=x",
+            "has an unknown option, number 3 after the question mark",
+        ),
         ("postgres://me:hunter2@db:port/calls", "cannot be read"),
         ("postgres://me:hunter2@db:70000/calls", "cannot be read"),
         ("postgres://me:hunter2/more@db/calls", "must be %-encoded"),

@@ -9,12 +9,13 @@ from threading import Event
 from typing import Any
 
 import pytest
-from django.db import OperationalError, connection, transaction
+from django.db import DatabaseError, OperationalError, connection, transaction
 
+from eventservice.db.dialects.base import Cause
 from eventservice.db.dialects.mysql_family.dialect import NumberedErrors
 from eventservice.db.dialects.postgresql.dialect import PostgreSQLErrors
 from eventservice.db.dialects.sqlite.dialect import SQLiteErrors
-from eventservice.db.errors import is_outcome_unknown
+from eventservice.db.errors import TROUBLES, find_trouble, is_outcome_unknown
 from eventservice.tenants.models import Tenant
 from tests.databases import get_database_name
 
@@ -125,6 +126,14 @@ def test_a_transaction_that_did_not_get_its_lock_wrote_nothing(
     finally:
         done.set()
         holding.result(30)
+    assert not is_outcome_unknown(raised.value)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_missing_table_is_recognized() -> None:
+    with pytest.raises(DatabaseError) as raised, connection.cursor() as cursor:
+        cursor.execute("SELECT 1 FROM no_such_table")
+    assert find_trouble(raised.value) == TROUBLES[Cause.NO_TABLE]
     assert not is_outcome_unknown(raised.value)
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +16,10 @@ from django.db import connection, transaction
 from django.db.utils import OperationalError
 
 from eventservice.db.dialects import get_dialect
+from eventservice.db.dialects.sqlite.base import DatabaseWrapper
+from eventservice.db.dialects.sqlite.health import check_database_files
 from eventservice.db.dialects.sqlite.library import BUSY_SECONDS, FIXED
+from eventservice.kernel.findings import Severity
 from tests.factories import TenantFactory
 
 pytestmark = [pytest.mark.sqlite_only, pytest.mark.django_db(transaction=True)]
@@ -28,6 +35,17 @@ def read_pragma(name: str) -> Any:
     with connection.cursor() as cursor:
         cursor.execute(f"PRAGMA {name}")
         return cursor.fetchone()[0]
+
+
+@contextmanager
+def connect(file: Path) -> Iterator[Any]:
+    """Open the database in another file, as a process does that is configured with it."""
+    opened = DatabaseWrapper({**connection.settings_dict, "NAME": str(file)}, "another")
+    opened.inc_thread_sharing()
+    try:
+        yield opened
+    finally:
+        opened.close()
 
 
 @pytest.fixture
@@ -96,6 +114,45 @@ def test_a_reader_sees_only_what_is_committed(another: Any) -> None:
         TenantFactory()
         assert another.execute("SELECT count(*) FROM tenants").fetchone() == (0,)
     assert another.execute("SELECT count(*) FROM tenants").fetchone() == (1,)
+
+
+def test_a_new_database_can_be_read_by_its_user_only(tmp_path: Path) -> None:
+    file = tmp_path / "parent" / "data" / "new.db"
+    usual = os.umask(0o022)
+    try:
+        with connect(file) as opened:
+            opened.cursor().execute("CREATE TABLE things (id integer) STRICT")
+            modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in file.parent.iterdir()}
+    finally:
+        os.umask(usual)
+    assert modes == dict.fromkeys(["new.db", "new.db-wal", "new.db-shm"], 0o600)
+    assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+
+
+def test_the_mode_of_an_existing_database_is_left_alone(tmp_path: Path) -> None:
+    file = tmp_path / "old.db"
+    file.touch()
+    file.chmod(0o640)
+    with connect(file) as opened:
+        opened.cursor().execute("CREATE TABLE things (id integer) STRICT")
+    assert stat.S_IMODE(file.stat().st_mode) == 0o640
+
+
+def test_files_that_others_can_read_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir(mode=0o755)
+    file, wal = folder / "calls.db", folder / "calls.db-wal"
+    for path in (file, wal):
+        path.touch(mode=0o600)
+    monkeypatch.setitem(connection.settings_dict, "NAME", str(file))
+    assert [finding.is_ok for finding in check_database_files()] == [True]
+    wal.chmod(0o640)
+    (finding,) = check_database_files()
+    assert finding.severity is Severity.WARNING
+    assert finding.text == f"Other users of this machine can read {wal}."
+    assert finding.remedy == f"Run `chmod go= {wal}`."
+    folder.chmod(0o700)
+    assert [finding.is_ok for finding in check_database_files()] == [True]
 
 
 def test_the_library_is_one_without_the_wal_reset_bug() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 
-from eventservice.kernel.env import Environment
+from eventservice.kernel.env import Environment, check_host, check_production_host
 
 Reader = Callable[[Environment], Any]
 
@@ -101,3 +101,35 @@ def test_a_wrong_item_of_a_list_is_reported_by_its_position() -> None:
 
 def test_unknown_variables_are_ignored() -> None:
     Environment({"UNKNOWN": "value"}).check()
+
+
+@pytest.mark.parametrize(
+    "host", ["calls.example", ".calls.example", "10.0.0.5", "[::1]", "[fe80::1]", "LOCALHOST", "a-b.example"]
+)
+def test_a_host_is_a_name_or_an_address(host: str) -> None:
+    check_host(host)
+    check_production_host(host)
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "https://calls.example", "calls.example:8443", "calls.example/", "[::1]:8000", "::1", "me@calls.example",
+        "calls example",
+    ],
+)  # fmt: skip
+def test_a_host_has_neither_scheme_nor_port(host: str) -> None:
+    for check in (check_host, check_production_host):
+        env = Environment({"ALLOWED_HOSTS": f"a.example,{host}"})
+        env.strings("ALLOWED_HOSTS", check=check)
+        with pytest.raises(ImproperlyConfigured) as refusal:
+            env.check()
+        assert f"ALLOWED_HOSTS, item 2: {host!r} must be a host name without scheme or port" in str(
+            refusal.value
+        )
+
+
+def test_only_development_accepts_any_host() -> None:
+    check_host("*")
+    with pytest.raises(ValueError, match="refused in production"):
+        check_production_host("*")

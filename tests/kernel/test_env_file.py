@@ -64,6 +64,18 @@ def test_a_line_that_is_no_assignment_is_refused_without_its_text(tmp_path: Path
     assert "hush" not in str(refused.value)
 
 
+def test_a_name_that_is_set_twice_is_refused(tmp_path: Path) -> None:
+    text = "KEY=hush\nLOG_LEVEL=INFO\n\nexport LOG_LEVEL=DEBUG\nKEY=hush\n"
+    with pytest.raises(ImproperlyConfigured) as refused:
+        load(tmp_path, text)
+    file = tmp_path / ".env"
+    assert str(refused.value).splitlines() == [
+        f"{file}, line 4: LOG_LEVEL is already set in line 2.",
+        f"{file}, line 5: KEY is already set in line 1.",
+        "Remove the lines that do not apply.",
+    ]
+
+
 def test_without_a_file_the_environment_decides(tmp_path: Path) -> None:
     variables: dict[str, str] = {}
     load_env_file(tmp_path, variables)
@@ -80,8 +92,8 @@ def test_a_file_that_cannot_be_read_is_refused_unless_the_environment_has_the_se
 ) -> None:
     (tmp_path / ".env").mkdir()
     with pytest.raises(ImproperlyConfigured, match=r"\.env cannot be read \(Is a directory\)"):
-        load_env_file(tmp_path, {})
-    load_env_file(tmp_path, {"ENVIRONMENT": "production"})
+        load_env_file(tmp_path, {"ENVIRONMENT": "production"})
+    load_env_file(tmp_path, {"ENVIRONMENT": "production", "SECRET_KEY": "k" * 40})
 
 
 def test_every_process_reads_the_file(tmp_path: Path) -> None:

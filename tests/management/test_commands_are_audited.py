@@ -17,8 +17,11 @@ from eventservice.operators.models import OperatorAction
 from eventservice.tenants.directory import create_tenant
 from eventservice.tenants.keys import create_key
 from eventservice.tenants.models import Tenant
+from outbox.broker_queue import BrokerQueue
 from outbox.models import OutboxEvent
 from outbox.parking import list_parked_events, park
+from outbox.store import read_heads
+from outbox.writer import PARTITIONS
 from tests.outbox.support import store_run
 
 pytestmark = pytest.mark.django_db
@@ -137,6 +140,7 @@ def test_outbox(tenant: Tenant) -> None:
     run("outbox", "retry", str(first.event_id))
     run("outbox", "skip", str(second.id))
     run("outbox", "replay", "--since", "2h", "--tenant", tenant.name)
+    BrokerQueue("former").publish(read_heads(range(PARTITIONS), 1)[0])
     run("outbox", "discard", "former")
     run("outbox", "prune", "--older-than", "30d")
     run("outbox", "status")

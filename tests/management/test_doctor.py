@@ -114,6 +114,41 @@ def test_people_get_a_table_with_advice_for_what_is_wrong(db: None) -> None:
     assert "cluster" in text
 
 
+def test_names_of_the_settings_file_that_are_no_settings_are_reported(
+    engine: Membership, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "settings"
+    file.write_text("DB_PATH=x\nALOWED_HOSTS=calls.example\nEVENTSERVICE_KEY=k\nTZ=UTC\n")
+    monkeypatch.setenv("ENV_FILE", str(file))
+    finding = examine()[1]["settings file"]
+    assert finding["severity"] == "warning"
+    assert (
+        f"{file} has names that are no settings: ALOWED_HOSTS (did you mean ALLOWED_HOSTS?), TZ."
+        == finding["detail"]
+    )
+    file.write_text("LOG_LEVEL=INFO\n")
+    assert examine()[1]["settings file"]["detail"] == f"{file}: 1 setting"
+    file.unlink()
+    assert examine()[1]["settings file"]["ok"]
+
+
+def test_a_settings_file_that_others_can_read_is_reported(
+    engine: Membership, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "service"
+    folder.mkdir(mode=0o755)
+    file = folder / ".env"
+    file.touch()
+    monkeypatch.setenv("ENV_FILE", str(file))
+    for mode, severity in ((0o600, "ok"), (0o640, "warning"), (0o604, "warning")):
+        file.chmod(mode)
+        finding = examine()[1]["settings file permissions"]
+        assert (finding["severity"], f"Run `chmod go= {file}`." == finding["advice"]) == (
+            severity,
+            severity == "warning",
+        )
+
+
 def test_static_files_that_were_not_collected_are_wrong_in_production(
     engine: Membership, settings: Any, tmp_path: Path
 ) -> None:

@@ -57,6 +57,13 @@ def test_a_timestamp_before_the_year_1_is_refused() -> None:
         call_command("outbox", "replay", "--since", "0001-01-01T00:00:00+14:00")
 
 
+@pytest.mark.django_db
+def test_prune_counts_events_and_deliveries_apart() -> None:
+    out = StringIO()
+    call_command("prune", "--older-than", "30d", stdout=out)
+    assert out.getvalue().startswith("Deleted 0 calls, 0 events and 0 webhook deliveries in ")
+
+
 def test_prune_requires_an_age() -> None:
     with pytest.raises(CommandError, match="--older-than"):
         call_command("prune")

@@ -11,6 +11,7 @@ from eventservice.kernel.findings import Finding
 from eventservice.kernel.ids import new_id
 from eventservice.operators.health import FORGOTTEN_AFTER, check_cluster, read_cluster
 from eventservice.runtime.models import Slot
+from eventservice.runtime.slots import RoleLease
 from timers.models import Node, NodeRole
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
@@ -102,6 +103,20 @@ def test_a_cluster_that_was_killed_is_named_while_another_works(now: datetime) -
     assert f"The cluster blue has not run since {now - 3 * HOUR:%Y-%m-%d %H:%M:%S} UTC (3 h)" in finding.text
     assert "`CLUSTER_NAME=blue manage.py cluster`" in finding.remedy
     assert "stalled_chain" not in findings
+
+
+def test_a_cluster_whose_processes_gave_their_roles_back_after_a_crash_is_named(now: datetime) -> None:
+    run_cluster(now, "green")
+    create_slot("engine", now - HOUR, None)
+    lease = RoleLease(new_id())
+    assert lease.acquire("blue/engine")
+    lease.release(crashed=True)
+    assert "stopped_cluster" in diagnose(now)
+    # Another process can take the role over at once.
+    following = RoleLease(new_id())
+    assert following.acquire("blue/engine")
+    following.release()
+    assert "stopped_cluster" not in diagnose(now)
 
 
 def test_a_cluster_that_was_stopped_or_given_up_is_not_reported(now: datetime) -> None:

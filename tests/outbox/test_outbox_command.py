@@ -105,7 +105,7 @@ def test_replay_can_be_limited_to_a_tenant_by_name_or_id(tenant: Tenant, intrude
 def test_prune_accepts_an_age() -> None:
     store_run(new_id(), 2)
     drain(build_dispatcher(RecordingPublisher()))
-    assert run_outbox("prune", "--older-than", "30d") == "0 rows deleted.\n"
+    assert run_outbox("prune", "--older-than", "30d") == "Deleted 0 events and 0 webhook deliveries.\n"
 
 
 @pytest.mark.parametrize("arguments", [("replay", "--since", "soon"), ("prune", "--older-than", "30")])

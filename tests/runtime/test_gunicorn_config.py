@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from django.conf import settings
 
+from eventservice.runtime import gunicorn_config
 from tests.process_harness import wait_until
 
 WORKERS = 2
@@ -189,3 +190,10 @@ log.access(None, None, {}, None)
         check=True,
     )
     assert ("collected" in done.stdout) is is_collected
+
+
+def test_a_reload_says_that_it_reads_neither_settings_nor_code(caplog: pytest.LogCaptureFixture) -> None:
+    gunicorn_config.on_reload(None)
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert "reload_ignored" in caplog.text

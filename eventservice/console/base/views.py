@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from django.contrib import messages
 from django.contrib.auth.views import redirect_to_login
-from django.db import OperationalError
+from django.db import DatabaseError
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.shortcuts import render
@@ -55,7 +55,7 @@ class ConsoleView(View):
     def _dispatch_in_zone(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         try:
             return self._refuse_unauthorized(request) or super().dispatch(request, *args, **kwargs)
-        except (DomainError, Problem, OperationalError) as error:
+        except (DomainError, Problem, DatabaseError) as error:
             return self._handle_error(error)
 
     def _refuse_unauthorized(self, request: HttpRequest) -> HttpResponse | None:
@@ -98,13 +98,13 @@ class ConsoleView(View):
         self.report_error(OUTDATED)
         return self.redirect_back()
 
-    def _handle_error(self, error: DomainError | Problem | OperationalError) -> HttpResponse:
+    def _handle_error(self, error: DomainError | Problem | DatabaseError) -> HttpResponse:
         problem = find_problem(error)
         if problem is None:
             raise error
         if not self.has_role:
             # Nothing has been done yet.
-            text = describe_refusal(error) if isinstance(error, OperationalError) else problem.detail
+            text = describe_refusal(error) if isinstance(error, DatabaseError) else problem.detail
             return self.render_error(problem.status_code, text)
         if self.request.method in SAFE_METHODS or problem.status_code == 404 or self.is_fragment:
             return self.render_error(problem.status_code, problem.detail, problem.errors)

@@ -107,6 +107,7 @@ class Cause(StrEnum):
     TOO_SLOW = "too_slow"
     TOO_MANY_CONNECTIONS = "too_many_connections"
     UNAVAILABLE = "unavailable"
+    NO_TABLE = "no_table"
 
 
 class ErrorCodes(ABC):

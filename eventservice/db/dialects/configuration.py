@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Required, TypedDict
 from urllib.parse import SplitResult, parse_qsl, unquote
 
@@ -82,6 +84,7 @@ class ServerConfiguration(DatabaseConfiguration):
             raise ValueError(
                 f"sets {', '.join(own)}: set DB_CONNECT_SECONDS or DB_STATEMENT_SECONDS instead (docs/waits.md)"
             )
+        self._check_options(list(options))
         return {
             "ENGINE": self.engine,
             "NAME": name,
@@ -91,6 +94,31 @@ class ServerConfiguration(DatabaseConfiguration):
             "PORT": str(url.port or ""),
             "OPTIONS": options,
         }
+
+    @abstractmethod
+    def list_options(self) -> Collection[str]:
+        """Return the names of the options that a URL can have. Raise ImportError if the driver is not installed."""
+
+    def _check_options(self, names: Sequence[str]) -> None:
+        """Raise ValueError for an option that the driver refuses: it would do so with each connection.
+
+        A name that resembles no option is not quoted, because it may be a part of a password.
+        """
+        if not names:
+            return
+        try:
+            known = self.list_options()
+        except ImportError:
+            return
+        for number, name in enumerate(names, start=1):
+            if name in known:
+                continue
+            if similar := get_close_matches(name, sorted(known), 1):
+                raise ValueError(f"has the option {name!r}, which is unknown: did you mean {similar[0]!r}?")
+            raise ValueError(
+                f"has an unknown option, number {number} after the question mark: expected options of the driver, and"
+                " special characters of values %-encoded"
+            )
 
     def configure(self, database: DatabaseSettings, waits: Waits) -> None:
         # Connections stay open: a process reuses its own, and Django replaces one that has died.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import filecmp
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -25,9 +26,13 @@ from eventservice.db.configuration import describe_place
 from eventservice.db.dialects import get_dialect
 from eventservice.db.errors import explain_error, find_trouble
 from eventservice.db.now import db_now, db_now_ms
+from eventservice.kernel.env import get_env_path, parse_env_file
+from eventservice.kernel.file_permissions import check_permissions
 from eventservice.kernel.findings import Finding, Severity, check
 from eventservice.kernel.secrets import Undecipherable, decrypt, encrypt
+from eventservice.management.profile import KEY, TENANT, URL
 from eventservice.management.terminal import Terminal
+from eventservice.operators.formatting import format_count
 from eventservice.operators.health import (
     check_retrying_calls,
     check_shard_sizes,
@@ -39,6 +44,7 @@ from eventservice.operators.health import (
     read_cluster,
 )
 from eventservice.runtime.models import Slot
+from eventservice.settings import env
 from eventservice.tenants.models import Tenant
 from orchestration.lifecycle.secrets import sample_scheduled_secrets
 from orchestration.statistics.live_counts import read_live_counts
@@ -79,6 +85,8 @@ class Command(BaseCommand):
 
 def examine() -> Iterator[Finding]:
     yield check_environment()
+    yield check_settings_file()
+    yield check_permissions("settings_file_permissions", [get_env_path(settings.BASE_DIR)])
     yield from run_system_checks()
     yield check_encryption_keys()
     yield check_static_files()
@@ -121,6 +129,32 @@ def check_environment() -> Finding:
         else ": for a developer's machine only, because calls can reach its own servers"
     )
     return check("environment", True, f"{settings.ENVIRONMENT}{note}")
+
+
+def check_settings_file() -> Finding:
+    """Warn of names in the settings file that nothing reads. Wrong lines are no concern: no command starts with them."""
+    code, path = "settings_file", get_env_path(settings.BASE_DIR)
+    try:
+        names = parse_env_file(path.read_text(encoding="utf-8-sig"), path)
+    except FileNotFoundError:
+        return check(code, True, f"there is none at {path}: the settings come from the environment")
+    except (OSError, UnicodeDecodeError):
+        return check(code, True, f"{path} cannot be read: the settings come from the environment")
+    known = {*env.names, URL, TENANT, KEY}
+    unknown = [name for name in names if name not in known and not name.startswith("DJANGO_SUPERUSER_")]
+    if not unknown:
+        return check(code, True, f"{path}: {format_count(len(names), 'setting')}")
+    return Finding(
+        code,
+        Severity.WARNING,
+        f"{path} has names that are no settings: {', '.join(_suggest(name, known) for name in unknown)}.",
+        "Correct or remove them: they have no effect.",
+    )
+
+
+def _suggest(name: str, known: Iterable[str]) -> str:
+    similar = difflib.get_close_matches(name, sorted(known), 1)
+    return f"{name} (did you mean {similar[0]}?)" if similar else name
 
 
 def run_system_checks() -> Iterator[Finding]:

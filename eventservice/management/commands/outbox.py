@@ -18,7 +18,7 @@ from eventservice.management.database import name_database
 from eventservice.management.terminal import parse_duration_argument
 from eventservice.operators.audit_log import CommandLine, record_action, run_audited
 from eventservice.operators.formatting import format_count
-from outbox.broker_queue import discard_queue
+from outbox.broker_queue import discard_queue, has_queue
 from outbox.parking import find_parked_key, list_parked_events, skip, unpark
 from outbox.queries import find_event
 from outbox.replay import replay
@@ -121,6 +121,10 @@ class Command(BaseCommand):
     def run_discard(self, *, publisher: str, **options: object) -> None:
         if publisher in {spec.name for spec in settings.PUBLISHERS}:
             raise CommandError(f"PUBLISHERS names {publisher!r}: its events are still being published.")
+        if not has_queue(publisher):
+            raise CommandError(
+                f"There is no queue of a publisher {publisher!r}. `manage.py outbox status` lists them."
+            )
         record_action(CommandLine(), "queue-discard", subject="outbox", publisher=publisher)
         self.stdout.write(f"{format_count(discard_queue(publisher), 'event')} discarded.")
 
@@ -144,7 +148,11 @@ class Command(BaseCommand):
             olderThan=format_duration(older_than.total_seconds()),
             limit=limit,
         )
-        self.stdout.write(f"{format_count(prune(older_than, limit), 'row')} deleted.")
+        events, deliveries = prune(older_than, limit)
+        self.stdout.write(
+            f"Deleted {format_count(events, 'event')} and"
+            f" {format_count(deliveries, 'webhook delivery', 'webhook deliveries')}."
+        )
 
 
 def _resolve(action: str, named: int | UUID, command: Callable[[int], bool]) -> None:

@@ -33,7 +33,8 @@ class Command(BaseCommand):
         age = format_duration(older_than.total_seconds())
         record_action(CommandLine(), "prune", subject="retention", olderThan=age, limit=limit)
         calls = prune_calls(older_than, limit)
-        events = prune_events(older_than, limit)
+        events, deliveries = prune_events(older_than, limit)
         self.stdout.write(
-            f"Deleted {format_count(calls, 'call')} and {format_count(events, 'event')} in {name_database()}."
+            f"Deleted {format_count(calls, 'call')}, {format_count(events, 'event')} and"
+            f" {format_count(deliveries, 'webhook delivery', 'webhook deliveries')} in {name_database()}."
         )

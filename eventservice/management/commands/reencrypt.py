@@ -39,5 +39,6 @@ class Command(BaseCommand):
                 " encrypted them, and run this command again."
             )
         self.stdout.write(
-            "All secrets are encrypted with the first of the ENCRYPTION_KEYS. The other keys can be removed."
+            "All secrets are encrypted with the first of the ENCRYPTION_KEYS. The other keys can be removed if every process"
+            " was restarted since this key came first: one that was not still encrypts with another."
         )

@@ -66,7 +66,7 @@ class Command(BaseCommand):
         status = Supervisor(
             [
                 Process("web", _build_web_command(port, web_workers), _build_web_environment(web_workers)),
-                Process("cluster", [sys.executable, "manage.py", "cluster"]),
+                Process("cluster", [sys.executable, "manage.py", "cluster"], _build_environment()),
                 Process(
                     "target",
                     [sys.executable, "-m", "eventservice.devtools.mock_target", "--port", str(target_port)],
@@ -192,7 +192,12 @@ def _build_web_command(port: int, workers: int) -> list[str]:
 def _build_web_environment(workers: int) -> dict[str, str]:
     """Let as many requests wait for calls as leave a worker for an expensive read, and one for everything else."""
     waiters = max(0, workers - settings.MAX_EXPENSIVE_READS - 1)
-    return {"API_MAX_WAITERS": os.environ.get("API_MAX_WAITERS", str(waiters))}
+    return {"API_MAX_WAITERS": os.environ.get("API_MAX_WAITERS", str(waiters)), **_build_environment()}
+
+
+def _build_environment() -> dict[str, str]:
+    """Say what the processes would assume, so that they do not warn of it."""
+    return {"ENVIRONMENT": settings.ENVIRONMENT}
 
 
 def _create_admin() -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Collection
+from inspect import signature
 
 from eventservice.db.dialects.configuration import DatabaseSettings, ServerConfiguration, Waits
 
@@ -11,6 +13,11 @@ class FamilyConfiguration(ServerConfiguration):
     wait_options = frozenset({"connect_timeout", "read_timeout", "write_timeout"})
     # Ids and tags are compared by their bytes, as on the other databases.
     collation: str
+
+    def list_options(self) -> Collection[str]:
+        from pymysql.connections import Connection  # not installed where no server needs it
+
+        return {*signature(Connection).parameters, "isolation_level"}  # Django's
 
     def configure(self, database: DatabaseSettings, waits: Waits) -> None:
         super().configure(database, waits)

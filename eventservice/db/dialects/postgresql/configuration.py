@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from eventservice.db.dialects.configuration import (
     KEEPALIVE_COUNT,
     KEEPALIVE_IDLE_SECONDS,
@@ -22,6 +24,11 @@ class PostgreSQLConfiguration(ServerConfiguration):
             "tcp_user_timeout", "answer_seconds",
         }
     )  # fmt: skip
+
+    def list_options(self) -> Collection[str]:
+        from psycopg.pq import Conninfo  # slow to import, and most URLs have no options
+
+        return {option.keyword.decode() for option in Conninfo.get_defaults()} | {"assume_role"}  # Django's
 
     def configure(self, database: DatabaseSettings, waits: Waits) -> None:
         super().configure(database, waits)

@@ -88,9 +88,10 @@ class PostgreSQLErrors(ErrorCodes):
         "55P03": Cause.LOCKED,
         "57014": Cause.TOO_SLOW,
         "53300": Cause.TOO_MANY_CONNECTIONS,
+        "42P01": Cause.NO_TABLE,
     }
     # Of them, and serialization failure and deadlock, it is known that nothing was written.
-    ROLLED_BACK = frozenset({"53100", "25006", "53300", "55P03", "40001", DEADLOCK, "57014"})
+    ROLLED_BACK = frozenset({"53100", "25006", "53300", "55P03", "40001", DEADLOCK, "57014", "42P01"})
     # psycopg knows no code for a connection that was never made.
     NO_CONNECTION = (
         "connection failed", "connection is bad", "connection timeout expired", "failed to resolve host",

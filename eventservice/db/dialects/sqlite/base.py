@@ -7,9 +7,10 @@
 - `synchronous` follows the role of the process (SQLiteDialect.relax_durability).
 """
 
+import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -63,11 +64,17 @@ PRAGMAS = (
 MIN_LOCK_PAUSE_SECONDS, MAX_LOCK_PAUSE_SECONDS = 0.0002, 0.005
 
 
-def _create_folder(folder: Path) -> None:
+def _create_file(file: Path) -> None:
+    """Create the database and its folder, if they are missing, so that only this user can read them.
+
+    SQLite gives the WAL and its index the mode of the database.
+    """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise OperationalError(f"unable to create {folder}: {error.strerror}") from error
+        raise OperationalError(f"unable to create {file.parent}: {error.strerror}") from error
+    with suppress(OSError):  # it exists, or SQLite says what is wrong
+        os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
 
 
 class StrictSchemaEditor(schema.DatabaseSchemaEditor):
@@ -114,7 +121,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
 
     def get_new_connection(self, conn_params: dict[str, Any]) -> Any:
         if not self.is_in_memory_db():
-            _create_folder(Path(conn_params["database"]).parent)
+            _create_file(Path(conn_params["database"]))
         try:
             connection = super().get_new_connection(conn_params)
             self._prepare(connection)

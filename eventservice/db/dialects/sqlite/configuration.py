@@ -17,7 +17,7 @@ class SQLiteConfiguration(DatabaseConfiguration):
     poll_seconds = 1.0  # commits are noticed: see change_watch.py
 
     def parse_url(self, url: SplitResult) -> DatabaseSettings:
-        # sqlite:///relative/path and sqlite:////absolute/path, as everywhere.
+        # sqlite:///relative/path and sqlite:////absolute/path, as everywhere. `read_database` makes the former absolute.
         path = unquote(url.path)
         if not path.strip("/"):
             raise ValueError("names no file: expected sqlite:///path/to/file.db")

@@ -111,6 +111,8 @@ class SQLiteErrors(ErrorCodes):
         if isinstance(error.__cause__, OSError):  # the folder cannot be created
             full = error.__cause__.errno == errno.ENOSPC
             return Cause.DISK_FULL if full else Cause.CANNOT_OPEN
+        if _is_table_missing(error):
+            return Cause.NO_TABLE
         cause = self.CAUSES.get(_get_code(error) & 0xFF)
         path = Path(connection.settings_dict["NAME"])
         if cause is Cause.DISK_ERROR and shutil.disk_usage(path.absolute().parent).free < MIN_FREE_BYTES:
@@ -128,12 +130,19 @@ class SQLiteErrors(ErrorCodes):
     def is_rolled_back(self, error: DatabaseError) -> bool:
         if isinstance(error.__cause__, OSError) or hasattr(error.__cause__, "while_connecting"):
             return True
+        if _is_table_missing(error):
+            return True
         code = _get_code(error)
         return code in self.NOT_BEGUN or code & 0xFF in self.ROLLED_BACK
 
 
 def _get_code(error: Exception) -> int:
     return int(getattr(error.__cause__, "sqlite_errorcode", 0))
+
+
+def _is_table_missing(error: Exception) -> bool:
+    """Return whether a statement names a table that does not exist. The code is that of every wrong statement."""
+    return str(error).startswith("no such table: ")
 
 
 class SQLiteFragments(Fragments):
@@ -171,7 +180,12 @@ class SQLiteDialect(Dialect):
     fragments = SQLiteFragments()
     immutability_trigger = IMMUTABILITY_TRIGGER
     has_lock_timeout = False
-    health_checks = (health.check_sqlite_library, health.check_sqlite_pragmas, health.check_disk_space)
+    health_checks = (
+        health.check_sqlite_library,
+        health.check_sqlite_pragmas,
+        health.check_database_files,
+        health.check_disk_space,
+    )
 
     # FULL where submissions are acknowledged. A power cut can only make the engine repeat its work.
     synchronous = "FULL"

@@ -11,6 +11,7 @@ from django.db import connection
 
 from eventservice.db.dialects.health import fetch_value
 from eventservice.db.dialects.sqlite.library import BUSY_SECONDS, FIXED
+from eventservice.kernel.file_permissions import check_permissions
 from eventservice.kernel.findings import Finding, check
 
 PRAGMAS = {"journal_mode": "wal", "foreign_keys": 1, "synchronous": 2, "busy_timeout": 1000 * BUSY_SECONDS}
@@ -30,6 +31,11 @@ def check_sqlite_pragmas() -> Iterator[Finding]:
     text = ", ".join(f"{name}={value}" for name, value in found.items())
     remedy = "Keep the file on a local disk: WAL does not work on a share."
     yield check("sqlite_pragmas", found == PRAGMAS, text, remedy)
+
+
+def check_database_files() -> Iterator[Finding]:
+    file = connection.settings_dict["NAME"]
+    yield check_permissions("database_files", [Path(f"{file}{suffix}") for suffix in ("", "-wal", "-shm")])
 
 
 def check_disk_space() -> Iterator[Finding]:
