@@ -104,10 +104,13 @@ class Problem(APIException):
         detail: str,
         errors: Sequence[FieldError] = (),
         headers: Mapping[str, str] | None = None,
+        *,
+        existing_call_id: uuid.UUID | None = None,
     ) -> None:
         Exception.__init__(self, detail)
         self.status_code, self.code, self.detail = status_code, code, detail
         self.errors = errors
+        self.existing_call_id = existing_call_id
         self.headers = dict(headers or {})
 
 
@@ -139,7 +142,7 @@ def problem_to_json(problem: Problem, correlation_id: uuid.UUID) -> dict[str, ob
     `instance` names this occurrence, like everything that is logged of it. It is not the path: a 404 for an object of
     another tenant must not differ from one for an object that does not exist.
     """
-    return {
+    document: dict[str, object] = {
         "type": f"urn:event-service:problem:{problem.code}",
         "title": HTTPStatus(problem.status_code).phrase,
         "status": problem.status_code,
@@ -149,6 +152,9 @@ def problem_to_json(problem: Problem, correlation_id: uuid.UUID) -> dict[str, ob
         "correlationId": str(correlation_id),
         "errors": truncate_errors(problem.errors),
     }
+    if problem.existing_call_id is not None:
+        document["existingServiceCallId"] = str(problem.existing_call_id)
+    return document
 
 
 def build_problem_response(problem: Problem, correlation_id: uuid.UUID) -> HttpResponse:
@@ -236,9 +242,9 @@ def _convert_domain_error(error: DomainError) -> Problem:
     return Problem(status, error.code, error.message, list_field_errors(error))
 
 
-def list_field_errors(error: DomainError) -> list[FieldError]:
-    """Return the fields that a rule of the domain names, as errors of the body."""
-    return [FieldError("/" + name, rule) for name, rule in error.errors.items()]
+def list_field_errors(error: DomainError, at: str = "") -> list[FieldError]:
+    """Return the fields that a rule of the domain names, as errors of the body. Pointers start with `at`."""
+    return [FieldError(f"{at}/{name}", rule) for name, rule in error.errors.items()]
 
 
 def _convert_api_exception(raised: APIException) -> Problem:

@@ -48,7 +48,7 @@ CONSOLE_CODES = {"replayed_before"}
 # Of errors that the API reports as an invalid member.
 CAUGHT_CODES = {"unknown_namespace"}
 # Which argument is the code.
-CODE_ARGUMENT = {"Problem": 1, "Conflict": 0, "Invalid": 0, "super().__init__": 0}
+CODE_ARGUMENT = {"Problem": 1, "Conflict": 0, "SubmissionConflict": 0, "Invalid": 0, "super().__init__": 0}
 RAISED = re.compile(r"[a-z]+(_[a-z]+)*")
 
 

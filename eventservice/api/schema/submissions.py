@@ -200,7 +200,8 @@ class BatchInputSchema(RequestModel):
     ]
     atomic: bool | None = Field(
         default=None,
-        description="Accept all items or none. By default each is accepted or refused on its own.",
+        description="Accept all items or none: a refusal is an error response, and nothing is stored. By default each item is "
+        "accepted or refused on its own, and the response is 202 even if all are refused.",
     )
 
 
