@@ -43,6 +43,7 @@ SECURITY_HEADERS = {
 }
 TENANT_IN_PATH = re.compile(r"/api/v1/tenants/([^/]+)")
 TENANT_IS_NO_ID = "The tenant must be an id (a UUID) in addresses, not a name. GET /api/v1/tenants lists it for the key that you use."
+NO_SLASH = "Addresses have no slash at the end."
 # Programs call these. Elsewhere a browser gets a page.
 MACHINE_PATHS = ("/api/", "/livez", "/readyz", "/metrics")
 
@@ -270,8 +271,12 @@ def _build_problem(status: int, detail: str | None = None) -> Problem:
 def _explain_path(path: str, status: int) -> str | None:
     """Return what is wrong with a path that was not found, as far as its form shows it: it is the same whether there is a
     tenant of that name or not."""
-    tenant = TENANT_IN_PATH.match(path) if status == 404 else None
-    return TENANT_IS_NO_ID if tenant and parse_uuid(tenant[1]) is None else None
+    if status != 404:
+        return None
+    tenant = TENANT_IN_PATH.match(path)
+    if tenant and parse_uuid(tenant[1]) is None:
+        return TENANT_IS_NO_ID
+    return f"{DETAILS[404]} {NO_SLASH}" if path.startswith("/api/") and path.endswith("/") else None
 
 
 def refuse_unreadable(status: int) -> HttpResponse:
