@@ -289,7 +289,10 @@ class ServiceCallSchema(CallSchema):
     idempotency_key: str | None
     retry_policy: RetryPolicySchema | None
     timeout_seconds: float
-    response_contract: ResponseContract
+    response_contract: ResponseContract = Field(
+        description="The part of a response that decides whether it is a success: `status`, its status code (2xx), or "
+        "`callback`, its body, of durable timers and replays of their calls."
+    )
     delivery: Delivery
     cancel_requested: bool = Field(description="The call is canceled once its running attempt has ended.")
     timer: CallTimerSchema | None

@@ -90,7 +90,8 @@ class RetryPolicyInputSchema(RequestModel):
         default=None, description="The factor from one pause to the next. Defaults to 2."
     )
     max_interval: Interval | None = Field(
-        default=None, description="The longest pause between two attempts. Defaults to `1h`."
+        default=None,
+        description="The longest pause between two attempts, the first pause included. Defaults to `1h`.",
     )
 
     def to_policy(self) -> RetryPolicy:
@@ -211,8 +212,8 @@ class CallChangesSchema(RequestModel):
     )
 
     name: CallName = omittable()
-    tags: Tags = omittable()
-    due_at: DueTime = omittable(description="Only while the call is Scheduled.")
+    tags: Tags = omittable(description=f"Replaces all tags but `{FAVORITE}`. At most {MAX_TAGS} tags.")
+    due_at: DueTime = omittable(description="Only while the call is Scheduled. There is no `delay` here.")
 
 
 def parse_submission(document: object, context: CallContext, at: str = "") -> SubmitServiceCall:
