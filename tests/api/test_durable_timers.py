@@ -107,6 +107,15 @@ def test_a_running_timer_cannot_be_changed(acme: Api) -> None:
         assert (response.status_code, response.json()["code"]) == (409, "wrong_state")
 
 
+def test_a_timer_id_where_an_id_is_expected_is_explained(acme: Api) -> None:
+    document = build_timer(timerId="order-1", payload="x")
+    del document["id"]
+    assert get_errors(acme.post("/timers/create", document)) == {
+        "/id": "is required",
+        "/timerId": "is not a known field: here it is `id`",
+    }
+
+
 @pytest.mark.parametrize(
     ("action", "body"),
     [("create", build_timer(payload="new")), ("update", {**KEY, "payload": "new"}), ("delete", KEY)],
