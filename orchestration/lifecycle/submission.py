@@ -62,6 +62,7 @@ class SubmissionConflict(Conflict):
 
 # A batch in which a call is refused is submitted in chunks: about the square root of the largest batch.
 CHUNK_SIZE = 32
+KEY_IS_USED = "was used for another request: repeat exactly that one, or use a new key for another call"
 NEW_ID = {"serviceCallId": "must be new"}
 # A new call has two events.
 FIRST_FREE_SEQ = 3
@@ -209,7 +210,7 @@ def _build_mismatch(command: SubmitServiceCall, existing: uuid.UUID | None) -> S
     return SubmissionConflict(
         "idempotency_conflict",
         detail,
-        errors={"idempotencyKey": "must come with the very request that it was first used for"},
+        errors={"idempotencyKey": KEY_IS_USED},
         commands=[command],
         existing_call_id=existing,
     )
