@@ -219,8 +219,9 @@ def test_a_repeated_idempotency_key_is_mentioned(run: Run) -> None:
     assert errors == ["", message]
     with pytest.raises(
         CommandError, match="--idempotency-key was used for another request: repeat exactly that one"
-    ):
+    ) as refused:
         submit(run, "--idempotency-key=k", "--tag=other")
+    assert f"The call of the first request: {calls[0]['serviceCallId']}" in str(refused.value)
 
 
 def test_an_unreachable_service_exits_with_3(run: Run) -> None:
@@ -319,14 +320,17 @@ def test_a_body_with_a_content_type_is_not_reported_to_have_none(run: Run) -> No
 
 
 def test_the_list_of_calls_names_errors_like_the_console(run: Run) -> None:
+    response = {"status": 404, "headers": {}, "bodySnippet": "", "latencyMs": 1.0}
+    error = {"kind": "HttpStatus", "message": "It is not there.", "details": {}, "latencyMs": 1.0}
     ServiceCallFactory(
         tenant_id=run.tenant_id,
         status="Failed",
         finished_at=NOON,
         attempt=1,
-        outcome_meta={"responseMeta": {"status": 404}, "errorMeta": {"kind": "HttpStatus"}},
+        outcome_meta={"responseMeta": response, "errorMeta": error},
     )
     assert "HTTP 404" in run("calls")
+    assert "HTTP 404 after 1.0 ms: It is not there." in run("call", "last")
 
 
 def test_the_help_names_the_default_scopes(capsys: pytest.CaptureFixture[str]) -> None:
