@@ -57,6 +57,8 @@ class ApiError(Exception):
         self.detail = str(problem.get("detail", "The service gave no reason."))
         self.errors: list[dict[str, str]] = list(problem.get("errors", []))
         self.correlation_id = problem.get("correlationId")
+        # Of idempotency_conflict: the call that the key belongs to, if the key of the client may read it.
+        self.existing_call_id = problem.get("existingServiceCallId")
         super().__init__("\n  ".join([f"{status} {self.code}: {self.detail}", *self._field_errors()]))
 
     def _field_errors(self) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
@@ -19,6 +20,7 @@ RETRYABLE_ERRORS = frozenset(
 )
 RETRYABLE_STATUSES = frozenset({408, 425, 429})
 CALLBACK_RULE = 'A timer\'s callback must answer 200 with {"ok": true}.'
+NEXT_EXECUTE_AT_RULE = 'it must be a time with an offset, such as "2026-03-01T12:00:00Z".'
 MAX_SNIPPET_LENGTH = 2048
 MAX_RETRY_AFTER_SECONDS = timedelta(days=1).total_seconds()
 # Ten years, up to three of them leap years.
@@ -116,16 +118,24 @@ def _judge_callback(response: Responded, now: datetime) -> Verdict:
     answer = _parse_answer(response.body)
     if answer.get("ok") is True:
         return Success(meta)
-    message = (
-        'The callback answered {"ok": false}.'
-        if answer.get("ok") is False
-        else f"The callback answered with status 200, but with another body. {CALLBACK_RULE}"
-    )
+    requested_at = _parse_next_execute_at(answer, now) if answer.get("ok") is False else None
+    message = _describe_rejection(answer, accepted_time=requested_at is not None)
     meta |= _build_error(ErrorKind.REJECTED, message, {}, response.timings.total_ms)
-    return Failure(
-        meta,
-        retryable=True,
-        requested_at=_parse_next_execute_at(answer, now) if answer.get("ok") is False else None,
+    return Failure(meta, retryable=True, requested_at=requested_at)
+
+
+def _describe_rejection(answer: Mapping[str, Any], *, accepted_time: bool) -> str:
+    # Null is how many programs write that there is no time.
+    is_ignored = answer.get("nextExecuteAt") is not None and not accepted_time
+    if answer.get("ok") is False:
+        if is_ignored:
+            return f'The callback answered {{"ok": false}}, and its nextExecuteAt was ignored: {NEXT_EXECUTE_AT_RULE}'
+        return 'The callback answered {"ok": false}.'
+    message = f"The callback answered with status 200, but with another body. {CALLBACK_RULE}"
+    return (
+        f'{message} Its nextExecuteAt was ignored: it counts only with "ok": false.'
+        if is_ignored
+        else message
     )
 
 

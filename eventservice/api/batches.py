@@ -18,7 +18,7 @@ from eventservice.api.schema.submissions import BatchInputSchema, validate_submi
 from eventservice.kernel.errors import DomainError
 from orchestration import lifecycle
 from orchestration.commands import SubmitServiceCall
-from orchestration.lifecycle import Submitted
+from orchestration.lifecycle import SubmissionConflict, Submitted
 
 
 class BatchView(CallsView):
@@ -29,8 +29,9 @@ class BatchView(CallsView):
     @describe(
         "submitServiceCalls",
         TAG,
-        "Submit many calls in one transaction. To be able to repeat the request safely, give each item its own "
-        "`idempotencyKey`. The header `Idempotency-Key` is refused, because it would be one key for all items.",
+        "Submit many calls in one transaction. The response is 202 even if every item was refused: look at `refused`. "
+        "With `atomic`, a refusal is an error response like any other (400, 409, 429), and nothing is stored. To be able "
+        "to repeat the request safely, give each item its own `idempotencyKey`. The header `Idempotency-Key` is refused, because it would be one key for all items.",
         request=BatchInputSchema,
         response=BatchSchema,
         status=202,
@@ -46,38 +47,58 @@ class BatchView(CallsView):
         commands = [command for command, _ in parsed if command is not None]
         if batch.atomic and len(commands) < len(parsed):
             raise InvalidRequest([error for _, errors in parsed for error in errors])
-        results = iter(_submit(commands, atomic=bool(batch.atomic)))
+        results = iter(self._submit(commands, atomic=bool(batch.atomic)))
         path = request.path.removesuffix("/batch")
         items = [
             _build_refused_item("invalid", InvalidRequest(errors).detail, errors)
             if command is None
-            else _describe_result(next(results), path)
-            for command, errors in parsed
+            else self._describe_result(next(results), path, f"/items/{index}")
+            for index, (command, errors) in enumerate(parsed)
         ]
         accepted = sum(item.status == 202 for item in items)
         return Response(BatchSchema(items=items, accepted=accepted, refused=len(items) - accepted), 202)
 
+    def _submit(
+        self, commands: list[SubmitServiceCall], *, atomic: bool
+    ) -> Sequence[Submitted | DomainError]:
+        if not atomic:
+            return lifecycle.submit_each(commands)
+        try:
+            return lifecycle.submit(commands)
+        except SubmissionConflict as conflict:
+            # All items of an atomic batch are valid, so that there is a command for each.
+            refused = {id(command) for command in conflict.commands}
+            errors = [
+                error
+                for index, command in enumerate(commands)
+                if id(command) in refused
+                for error in list_field_errors(conflict, f"/items/{index}")
+            ]
+            raise self.build_conflict(conflict, errors) from None
 
-def _submit(commands: list[SubmitServiceCall], *, atomic: bool) -> Sequence[Submitted | DomainError]:
-    return lifecycle.submit(commands) if atomic else lifecycle.submit_each(commands)
-
-
-def _describe_result(result: Submitted | DomainError, path: str) -> BatchItemSchema:
-    if isinstance(result, DomainError):
-        return _build_refused_item(result.code, result.message, list_field_errors(result), status=409)
-    return BatchItemSchema(
-        status=202,
-        service_call_id=result.service_call_id,
-        location=f"{path}/{result.service_call_id}",
-        replayed=result.is_repeat,
-        code=None,
-        detail=None,
-        errors=[],
-    )
+    def _describe_result(self, result: Submitted | DomainError, path: str, at: str) -> BatchItemSchema:
+        if isinstance(result, DomainError):
+            existing = self.get_readable_id(result) if isinstance(result, SubmissionConflict) else None
+            errors = list_field_errors(result, at)
+            return _build_refused_item(result.code, result.message, errors, status=409, existing=existing)
+        return BatchItemSchema(
+            status=202,
+            service_call_id=result.service_call_id,
+            location=f"{path}/{result.service_call_id}",
+            replayed=result.is_repeat,
+            code=None,
+            detail=None,
+            errors=[],
+            existing_service_call_id=None,
+        )
 
 
 def _build_refused_item(
-    code: str, detail: str, errors: Sequence[FieldError], status: int = 400
+    code: str,
+    detail: str,
+    errors: Sequence[FieldError],
+    status: int = 400,
+    existing: uuid.UUID | None = None,
 ) -> BatchItemSchema:
     return BatchItemSchema(
         status=status,
@@ -87,4 +108,5 @@ def _build_refused_item(
         code=code,
         detail=detail,
         errors=[FieldErrorSchema(**error) for error in truncate_errors(sorted(errors))],
+        existing_service_call_id=existing,
     )

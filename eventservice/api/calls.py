@@ -18,7 +18,14 @@ from eventservice.api.long_requests import limit_expensive_reads, limit_waiters
 from eventservice.api.openapi import IDEMPOTENCY_KEY_HEADER, IF_NONE_MATCH, describe
 from eventservice.api.pagination import make_cursor, read_cursor
 from eventservice.api.parsers import is_storable
-from eventservice.api.problems import FieldError, InvalidRequest, raise_for_errors, reading_after_commit
+from eventservice.api.problems import (
+    FieldError,
+    InvalidRequest,
+    Problem,
+    list_field_errors,
+    raise_for_errors,
+    reading_after_commit,
+)
 from eventservice.api.renderers import ModelRenderer
 from eventservice.api.schema.calls import (
     AttemptPageSchema,
@@ -112,6 +119,19 @@ class CallsView(ApiView):
         if replayed:
             headers["Idempotent-Replayed"] = "true"
         return Response(self.describe_changed(service_call_id), 202, headers=headers)
+
+    def handle_exception(self, exc: Exception) -> Response:
+        if isinstance(exc, lifecycle.SubmissionConflict):
+            exc = self.build_conflict(exc, list_field_errors(exc))
+        return super().handle_exception(exc)
+
+    def build_conflict(self, conflict: lifecycle.SubmissionConflict, errors: Sequence[FieldError]) -> Problem:
+        """Return the problem of a conflict. It names the call that exists if the key may read it."""
+        existing = self.get_readable_id(conflict)
+        return Problem(409, conflict.code, conflict.message, errors, existing_call_id=existing)
+
+    def get_readable_id(self, conflict: lifecycle.SubmissionConflict) -> uuid.UUID | None:
+        return conflict.existing_call_id if self.may_read else None
 
     def describe_changed(self, service_call_id: uuid.UUID) -> ServiceCallSchema | CallReceiptSchema:
         """Return a call that was changed, as far as the key may read it."""
@@ -252,7 +272,8 @@ class ReplayView(CallsView):
     @describe(
         "replayServiceCall",
         TAG,
-        "Replay a call that has ended. This submits a new call with the same request, due now.",
+        "Replay a call that has ended. This submits a new call with the same request, due now. A replay of a durable timer's "
+        "call repeats the callback, but is not a timer.",
         response=ServiceCallOrReceiptSchema,
         status=202,
         parameters=[IDEMPOTENCY_KEY_HEADER],

@@ -81,7 +81,8 @@ IDEMPOTENCY_KEY_HEADER = OpenApiParameter(
     {"type": "string", "pattern": f"^{IDEMPOTENCY_KEY.pattern}$"},
     OpenApiParameter.HEADER,
     description="Makes it safe to repeat the request, for example after a timeout or a 503 `outcome_unknown`. A repeat "
-    "with the same key and the same payload returns the same call; with another payload it is refused with 409.",
+    "with the same key and the same request returns the same call. Another request is refused with 409 `idempotency_conflict`: "
+    "the call of the key exists. Repeat exactly what you sent first, and use a new key only for another call.",
 )
 IF_NONE_MATCH = OpenApiParameter(
     "If-None-Match",

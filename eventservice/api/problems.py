@@ -43,6 +43,7 @@ SECURITY_HEADERS = {
 }
 TENANT_IN_PATH = re.compile(r"/api/v1/tenants/([^/]+)")
 TENANT_IS_NO_ID = "The tenant must be an id (a UUID) in addresses, not a name. GET /api/v1/tenants lists it for the key that you use."
+NO_SLASH = "Addresses have no slash at the end."
 # Programs call these. Elsewhere a browser gets a page.
 MACHINE_PATHS = ("/api/", "/livez", "/readyz", "/metrics")
 
@@ -104,10 +105,13 @@ class Problem(APIException):
         detail: str,
         errors: Sequence[FieldError] = (),
         headers: Mapping[str, str] | None = None,
+        *,
+        existing_call_id: uuid.UUID | None = None,
     ) -> None:
         Exception.__init__(self, detail)
         self.status_code, self.code, self.detail = status_code, code, detail
         self.errors = errors
+        self.existing_call_id = existing_call_id
         self.headers = dict(headers or {})
 
 
@@ -139,7 +143,7 @@ def problem_to_json(problem: Problem, correlation_id: uuid.UUID) -> dict[str, ob
     `instance` names this occurrence, like everything that is logged of it. It is not the path: a 404 for an object of
     another tenant must not differ from one for an object that does not exist.
     """
-    return {
+    document: dict[str, object] = {
         "type": f"urn:event-service:problem:{problem.code}",
         "title": HTTPStatus(problem.status_code).phrase,
         "status": problem.status_code,
@@ -149,6 +153,9 @@ def problem_to_json(problem: Problem, correlation_id: uuid.UUID) -> dict[str, ob
         "correlationId": str(correlation_id),
         "errors": truncate_errors(problem.errors),
     }
+    if problem.existing_call_id is not None:
+        document["existingServiceCallId"] = str(problem.existing_call_id)
+    return document
 
 
 def build_problem_response(problem: Problem, correlation_id: uuid.UUID) -> HttpResponse:
@@ -236,9 +243,9 @@ def _convert_domain_error(error: DomainError) -> Problem:
     return Problem(status, error.code, error.message, list_field_errors(error))
 
 
-def list_field_errors(error: DomainError) -> list[FieldError]:
-    """Return the fields that a rule of the domain names, as errors of the body."""
-    return [FieldError("/" + name, rule) for name, rule in error.errors.items()]
+def list_field_errors(error: DomainError, at: str = "") -> list[FieldError]:
+    """Return the fields that a rule of the domain names, as errors of the body. Pointers start with `at`."""
+    return [FieldError(f"{at}/{name}", rule) for name, rule in error.errors.items()]
 
 
 def _convert_api_exception(raised: APIException) -> Problem:
@@ -264,8 +271,12 @@ def _build_problem(status: int, detail: str | None = None) -> Problem:
 def _explain_path(path: str, status: int) -> str | None:
     """Return what is wrong with a path that was not found, as far as its form shows it: it is the same whether there is a
     tenant of that name or not."""
-    tenant = TENANT_IN_PATH.match(path) if status == 404 else None
-    return TENANT_IS_NO_ID if tenant and parse_uuid(tenant[1]) is None else None
+    if status != 404:
+        return None
+    tenant = TENANT_IN_PATH.match(path)
+    if tenant and parse_uuid(tenant[1]) is None:
+        return TENANT_IS_NO_ID
+    return f"{DETAILS[404]} {NO_SLASH}" if path.startswith("/api/") and path.endswith("/") else None
 
 
 def refuse_unreadable(status: int) -> HttpResponse:

@@ -18,7 +18,7 @@ from eventservice.api.authentication import Scope
 from eventservice.api.calls import CallsView, read_list
 from eventservice.api.formats import format_instant, parse_instant
 from eventservice.api.openapi import describe
-from eventservice.api.problems import Problem, reading_after_commit
+from eventservice.api.problems import FieldError, InvalidRequest, Problem, reading_after_commit
 from eventservice.api.schema.queries import TimerListQuery, parse_query
 from eventservice.api.schema.submissions import DEFAULT_TIMEOUT
 from eventservice.api.schema.timers import (
@@ -70,6 +70,12 @@ class TimerView(CallsView):
             return Response(TimerReceiptSchema(namespace=namespace, timer_id=timer_id))
         return Response(TimerSchema.from_call(get_timer_call(self.tenant.tenant_id, *key)))
 
+    def refuse_idempotency_key(self) -> None:
+        """Raise Problem if the request has a key: a client that relied on it would set a timer again after it has ended."""
+        if "Idempotency-Key" in self.request.headers:
+            rule = "has no effect here: the id of the timer identifies it"
+            raise InvalidRequest([FieldError("/headers/Idempotency-Key", rule)])
+
 
 class CreateTimerView(TimerView):
     @describe(
@@ -81,12 +87,16 @@ class CreateTimerView(TimerView):
         "callback is repeated by the retry policy, or at `nextExecuteAt`, as often as responses name one. After a 4xx "
         "other than 408, 425 and 429 the timer has failed. After anything else, or without a response in time, the "
         "callback is repeated by the retry policy. A callback can arrive more than once, each time with the same "
-        "`Idempotency-Key`.",
+        "`Idempotency-Key`. Do not send that header with this request: the id identifies the timer.",
         request=TimerInputSchema,
         response=TimerOrReceiptSchema,
     )
     def post(self, request: Request, tenant_id: uuid.UUID) -> Response:
-        timer = self.parse_body(TimerInputSchema, context=self.context)
+        self.refuse_idempotency_key()
+        try:
+            timer = self.parse_body(TimerInputSchema, context=self.context)
+        except InvalidRequest as refused:
+            raise InvalidRequest([_explain_timer_id(error) for error in refused.errors]) from None
         policy = timer.retry_policy
         command = build_timer_command(
             self.context,
@@ -128,6 +138,7 @@ class UpdateTimerView(TimerView):
         response=TimerOrReceiptSchema,
     )
     def post(self, request: Request, tenant_id: uuid.UUID) -> Response:
+        self.refuse_idempotency_key()
         update = self.parse_body(TimerChangesSchema, context=self.context)
         changes = update.to_command_fields()
 
@@ -146,18 +157,24 @@ class DeleteTimerView(TimerView):
     @describe(
         "deleteTimer",
         TAG,
-        "Delete a pending timer. A running callback may finish; no further callback is sent. A timer that has ended is "
-        "not found.",
+        "Delete a pending timer. If its callback is being called, the running attempt may finish and then counts; no further "
+        "one is made. A timer that has ended is not found.",
         request=TimerKeySchema,
         status=204,
     )
     def post(self, request: Request, tenant_id: uuid.UUID) -> Response:
+        self.refuse_idempotency_key()
         timer = self.parse_body(TimerKeySchema, context=self.context)
         try:
             lifecycle.delete_timer(tenant_id, *timer.key)
         except NotFound:
             raise _build_not_pending() from None
         return build_no_content()
+
+
+def _explain_timer_id(error: FieldError) -> FieldError:
+    """Add what the member is called, if it has the name that it has in the other requests."""
+    return error._replace(detail=f"{error.detail}: here it is `id`") if error.pointer == "/timerId" else error
 
 
 def _build_not_pending() -> Problem:

@@ -6,7 +6,7 @@
     /echo               200, the request as JSON
     /status/<code>      that status
     /delay/<seconds>    200 after that time
-    /flaky/<n>          503 the first n times for each idempotency key, then 200
+    /flaky/<n>          503 the first n times for each idempotency key, which is each call, then 200
     /callback-retry     200 {"ok": false} once for each idempotency key, then {"ok": true}
     /close              closes the connection without a response
     /stats              counters; not counted or recorded itself
@@ -82,7 +82,10 @@ def build_response(status: int, body: Any, delay: float = 0.0) -> Response:
 OK = build_response(200, {"ok": True})
 NOT_OK = build_response(200, {"ok": False})
 UNAVAILABLE = build_response(503, {"ok": False, "error": "flaky"})
-NOT_FOUND = build_response(404, {"error": "no such path"})
+PATHS = (
+    "/ok", "/echo", "/status/<code>", "/delay/<seconds>", "/flaky/<n>", "/callback-retry", "/close", "/stats"
+)  # fmt: skip
+NOT_FOUND = build_response(404, {"error": "no such path", "paths": PATHS})
 CLOSE_CONNECTION = Response(0, b"")
 
 

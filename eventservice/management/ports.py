@@ -13,9 +13,11 @@ HOST = "127.0.0.1"
 MIN_UNPRIVILEGED_PORT = 1024  # lower ports require root
 
 
-def require_free_ports(ports: Mapping[str, int]) -> None:
-    """Raise CommandError unless the ports are free and different. The keys are the variables that select them."""
-    problems, alternatives = [], {}
+def require_free_ports(ports: Mapping[str, int], defaults: Mapping[str, int]) -> None:
+    """Raise CommandError unless the ports are free and different. The keys are the variables that select them. The command
+    that it suggests keeps ports that are free and are not the defaults."""
+    problems = []
+    suggested = {name: port for name, port in ports.items() if port != defaults[name]}
     with ExitStack() as bound:
         for name, port in ports.items():
             try:
@@ -27,10 +29,10 @@ def require_free_ports(ports: Mapping[str, int]) -> None:
                     else f"cannot be used ({error.strerror})"
                 )
                 problems.append(f"Port {port} {reason}.")
-                alternatives[name] = _find_free_port(port, bound)
+                suggested[name] = _find_free_port(port, bound)
     if problems:
-        variables = " ".join(f"{name}={port}" for name, port in alternatives.items())
-        raise CommandError(f"{' '.join(problems)} Try other ports: {variables} make run")
+        variables = " ".join(f"{name}={suggested[name]}" for name in ports if name in suggested)
+        raise CommandError(f"{' '.join(problems)} Try: {variables} make run")
 
 
 def _find_free_port(taken: int, bound: ExitStack) -> int:

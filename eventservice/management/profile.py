@@ -8,11 +8,15 @@ from __future__ import annotations
 import os
 import secrets
 import shlex
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from django.conf import settings
+
 URL, TENANT, KEY = "EVENTSERVICE_URL", "EVENTSERVICE_TENANT", "EVENTSERVICE_KEY"
+TARGET_PORT = "TARGET_PORT"
 LOCAL_HOSTS = ("127.0.0.1", "::1", "localhost")
 HEADER = "# Written by `manage.py up`. Client commands read this file, and a shell can load it.\n"
 
@@ -74,6 +78,17 @@ def format_path(path: Path) -> str:
     except (ValueError, RuntimeError):
         return shlex.quote(str(path))
     return f"~/{shlex.quote(str(within_home))}"
+
+
+def find_target_port(tenant_id: uuid.UUID | None) -> int:
+    """Return the port of the mock target of the running service: that of the environment, or else that of the profile, if it
+    is for the service that has this tenant, or else the default."""
+    profile = read_profile()
+    port = profile.get(TARGET_PORT, "")
+    is_of_service = tenant_id is not None and profile.get(TENANT) == str(tenant_id)
+    if os.environ.get(TARGET_PORT) or not (is_of_service and port.isascii() and port.isdecimal()):
+        return int(settings.TARGET_PORT)
+    return int(port)
 
 
 def is_replaceable() -> bool:

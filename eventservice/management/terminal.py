@@ -28,6 +28,7 @@ from eventservice.api.formats import parse_duration
 from eventservice.client import ApiError, Client, Json, Unreachable, Unsendable
 from eventservice.kernel.text import escape_invisible, escape_invisible_in_json
 from eventservice.management.profile import KEY, TENANT, URL, read_profile
+from eventservice.operators.error_kinds import get_error_name
 
 if TYPE_CHECKING:
     from eventservice.api.schema.base import M
@@ -115,6 +116,8 @@ class ApiCommand(BaseCommand):
             f"{name_argument(fault.get('pointer', ''), self.arguments)} {fault.get('detail', '')}"
             for fault in error.errors
         ]
+        if error.existing_call_id:
+            lines.append(f"The call of the first request: {error.existing_call_id}")
         return "\n  ".join([f"Refused ({error.status} {error.code}):", *lines])
 
 
@@ -124,7 +127,8 @@ def format_outcome(outcome: Json | None) -> str | None:
         return None
     response, error = outcome.get("responseMeta") or {}, outcome.get("errorMeta") or {}
     latency = response.get("latencyMs", error.get("latencyMs"))
-    parts = [str(error.get("kind") or response.get("status"))]
+    kind, status = error.get("kind"), response.get("status")
+    parts = [get_error_name(kind, status) if kind else str(status)]
     if latency is not None:
         parts.append(f"after {latency:.1f} ms")
     text = error.get("message") or response.get("bodySnippet")

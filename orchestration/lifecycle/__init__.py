@@ -34,13 +34,14 @@ from orchestration.lifecycle.commands import (
 from orchestration.lifecycle.durable_timers import change_timer, delete_timer, set_timer
 from orchestration.lifecycle.reencryption import reencrypt_calls
 from orchestration.lifecycle.retention import prune_calls
-from orchestration.lifecycle.submission import Submitted, submit, submit_each
+from orchestration.lifecycle.submission import SubmissionConflict, Submitted, submit, submit_each
 
 __all__ = [
     "LostRace",
     "MAX_INTERRUPTIONS",
     "RECORDING_GRACE",
     "StartedCall",
+    "SubmissionConflict",
     "Submitted",
     "add_tag",
     "cancel",

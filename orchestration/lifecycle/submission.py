@@ -39,8 +39,30 @@ class Submitted:
     due_at: datetime | None = None
 
 
+class SubmissionConflict(Conflict):
+    """Commands that conflict with a call that exists, with one that was deleted, or with each other.
+
+    `commands` are those to change, of all that were submitted together. `existing_call_id` is the call that an
+    idempotency key belongs to.
+    """
+
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        *,
+        errors: Mapping[str, str],
+        commands: Sequence[SubmitServiceCall],
+        existing_call_id: uuid.UUID | None = None,
+    ) -> None:
+        super().__init__(code, message, errors=errors)
+        self.commands = commands
+        self.existing_call_id = existing_call_id
+
+
 # A batch in which a call is refused is submitted in chunks: about the square root of the largest batch.
 CHUNK_SIZE = 32
+KEY_IS_USED = "was used for another request: repeat exactly that one, or use a new key for another call"
 NEW_ID = {"serviceCallId": "must be new"}
 # A new call has two events.
 FIRST_FREE_SEQ = 3
@@ -81,16 +103,34 @@ def _explain_conflict(commands: Sequence[SubmitServiceCall]) -> Conflict:
     """Return the Conflict for a violated constraint: find out which id is taken."""
     for tenant_id in {command.tenant_id for command in commands}:
         ids = [command.service_call_id for command in commands if command.tenant_id == tenant_id]
-        if ServiceCall.objects.for_tenant(tenant_id).filter(service_call_id__in=ids).exists():
-            return Conflict("already_exists", "A call with this id exists.", errors=NEW_ID)
+        calls = ServiceCall.objects.for_tenant(tenant_id).filter(service_call_id__in=ids)
+        if taken := set(calls.values_list("service_call_id", flat=True)):
+            return _build_taken(
+                [
+                    command
+                    for command in commands
+                    if command.tenant_id == tenant_id and command.service_call_id in taken
+                ]
+            )
     if any(command.external_id is not None for command in commands):
         return Conflict("already_exists", "A pending timer of this id exists.")
-    return _build_used_before()
+    return _build_used_before(commands)
 
 
-def _build_used_before() -> Conflict:
-    used = "A call with this id was deleted, and its events are still kept: it cannot be used again before they go."
-    return Conflict("already_used", used, errors=NEW_ID)
+def _build_taken(commands: Sequence[SubmitServiceCall]) -> SubmissionConflict:
+    detail = f"A call with the id {_format_ids(commands)} exists."
+    return SubmissionConflict("already_exists", detail, errors=NEW_ID, commands=commands)
+
+
+def _build_used_before(commands: Sequence[SubmitServiceCall]) -> SubmissionConflict:
+    used = f"A call with the id {_format_ids(commands)} was deleted, and its events are still kept: the id cannot be used again before they go."
+    return SubmissionConflict("already_used", used, errors=NEW_ID, commands=commands)
+
+
+def _format_ids(commands: Sequence[SubmitServiceCall]) -> str:
+    """Return the first id, and how many others there are: `errors` point to all of them."""
+    first, others = commands[0].service_call_id, len(commands) - 1
+    return f"{first} (and {others} more)" if others else str(first)
 
 
 def submit_in_transaction(
@@ -105,7 +145,9 @@ def submit_in_transaction(
         given = command.idempotency_key
         key = (command.tenant_id, command.service_call_id if given is None else given)
         if key in known or key in fresh:
-            results.append(_build_repeat(command, known.get(key) or _to_known(fresh[key])))
+            results.append(
+                _build_repeat(command, known.get(key) or _to_known(fresh[key]), is_stored=key in known)
+            )
         else:
             fresh[key] = command
             results.append(
@@ -145,23 +187,33 @@ def _find_known(commands: Sequence[SubmitServiceCall]) -> dict[Any, _Known]:
     return found
 
 
-def _build_repeat(command: SubmitServiceCall, known: _Known) -> Submitted:
+def _build_repeat(command: SubmitServiceCall, known: _Known, *, is_stored: bool) -> Submitted:
     key = command.idempotency_key or ""
     if not matches_fingerprint(known.fingerprint, command.tenant_id, key, command.content_hash):
-        if command.idempotency_key is None:
-            raise Conflict(
-                "already_exists",
-                f"Two different calls in this batch have the serviceCallId {command.service_call_id}.",
-                errors=NEW_ID,
-            )
-        raise Conflict(
-            "idempotency_conflict",
-            f"The idempotency key {command.idempotency_key!r} was used for another request.",
-            errors={
-                "idempotencyKey": "must be new, or come with the very request that it was first used for"
-            },
-        )
+        raise _build_mismatch(command, known.service_call_id if is_stored else None)
     return Submitted(known.service_call_id, is_repeat=True)
+
+
+def _build_mismatch(command: SubmitServiceCall, existing: uuid.UUID | None) -> SubmissionConflict:
+    """Return the error of a command whose key, or else its id, belongs to another request: to that of a call that exists, or
+    to another command."""
+    if command.idempotency_key is None:
+        detail = f"Two different calls in this batch have the serviceCallId {command.service_call_id}."
+        return SubmissionConflict("already_exists", detail, errors=NEW_ID, commands=[command])
+    key = command.idempotency_key
+    detail = (
+        f"Two different calls in this batch have the idempotency key {key!r}."
+        if existing is None
+        else f"The idempotency key {key!r} was used for another request, whose call exists. If you mean the same call, repeat exactly what "
+        "was sent first. Use a new key only for another call."
+    )
+    return SubmissionConflict(
+        "idempotency_conflict",
+        detail,
+        errors={"idempotencyKey": KEY_IS_USED},
+        commands=[command],
+        existing_call_id=existing,
+    )
 
 
 def store_calls(commands: Sequence[SubmitServiceCall], now: datetime) -> None:
@@ -197,8 +249,15 @@ def _refuse_used_ids(commands: Sequence[SubmitServiceCall]) -> None:
     for command in commands:
         if command.id_was_given:
             given[command.tenant_id].append(command.service_call_id)
-    if any(find_aggregates_with_events(tenant_id, ids) for tenant_id, ids in given.items()):
-        raise _build_used_before()
+    for tenant_id, ids in given.items():
+        if used := find_aggregates_with_events(tenant_id, ids):
+            raise _build_used_before(
+                [
+                    command
+                    for command in commands
+                    if command.tenant_id == tenant_id and command.service_call_id in used
+                ]
+            )
 
 
 def build_timer(command: SubmitServiceCall, tenant: TenantProfile, now: datetime) -> Timer:

@@ -9,7 +9,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from orchestration.models import ServiceCall
-from tests.api.conftest import SPEC, Api, build_submission, get_errors
+from tests.api.conftest import SPEC, Api, build_submission, create_api, get_errors
 
 pytestmark = pytest.mark.django_db
 
@@ -56,7 +56,64 @@ def test_a_conflict_takes_no_other_item_with_it(acme: Api) -> None:
     assert [item["replayed"] for item in answer["items"]] == [False, True, False, False]
     assert answer["items"][1]["serviceCallId"] == there["serviceCallId"]
     assert [item["code"] for item in answer["items"][2:]] == ["idempotency_conflict", "already_exists"]
+    pointers = [[error["pointer"] for error in item["errors"]] for item in answer["items"]]
+    assert pointers == [[], [], ["/items/2/idempotencyKey"], ["/items/3/serviceCallId"]]
+    existing = [item["existingServiceCallId"] for item in answer["items"]]
+    assert existing == [None, None, there["serviceCallId"], None]
+    assert answer["items"][3]["detail"] == f"A call with the id {there['serviceCallId']} exists."
     assert count_calls(acme) == 2
+
+
+def test_a_refused_item_names_no_call_to_a_key_that_may_not_read(acme: Api) -> None:
+    there = acme.submit(idempotencyKey="once")["serviceCallId"]
+    writer = create_api(acme.tenant, ["write"])
+    other = build_submission(idempotencyKey="once", name="other")
+    for atomic in (True, False):
+        response = submit_batch(writer, other, atomic=atomic)
+        assert "idempotency_conflict" in response.content.decode()
+        assert there not in response.content.decode()
+
+
+def test_the_pointers_of_an_atomic_batch_name_every_id_that_is_taken(acme: Api) -> None:
+    one, two = (acme.submit()["serviceCallId"] for _ in range(2))
+    items = [build_submission(), *(build_submission(serviceCallId=taken) for taken in (two, one))]
+    refused = submit_batch(acme, *items, atomic=True).json()
+    assert (refused["status"], refused["code"]) == (409, "already_exists")
+    assert refused["detail"] == f"A call with the id {two} (and 1 more) exists."
+    assert [error["pointer"] for error in refused["errors"]] == [
+        "/items/1/serviceCallId",
+        "/items/2/serviceCallId",
+    ]
+
+
+@pytest.mark.parametrize("atomic", [True, False])
+def test_the_id_of_a_deleted_call_is_named_with_its_item(acme: Api, atomic: bool) -> None:
+    gone = acme.submit()["serviceCallId"]
+    assert acme("DELETE", f"/service-calls/{gone}").status_code == 204
+    answer = submit_batch(
+        acme, build_submission(), build_submission(serviceCallId=gone), atomic=atomic
+    ).json()
+    refused = answer if atomic else answer["items"][1]
+    assert (refused["status"], refused["code"]) == (409, "already_used")
+    assert [error["pointer"] for error in refused["errors"]] == ["/items/1/serviceCallId"]
+    assert gone in refused["detail"]
+
+
+@pytest.mark.parametrize("atomic", [True, False])
+def test_two_different_items_with_the_same_key_are_refused(acme: Api, atomic: bool) -> None:
+    items = [build_submission(name=name, idempotencyKey="k") for name in ("a", "b")]
+    answer = submit_batch(acme, *items, atomic=atomic).json()
+    refused = answer if atomic else answer["items"][1]
+    assert (refused["status"], refused["code"]) == (409, "idempotency_conflict")
+    assert [error["pointer"] for error in refused["errors"]] == ["/items/1/idempotencyKey"]
+    # Of an atomic batch nothing was stored, so there is no call to name.
+    assert refused.get("existingServiceCallId") == (None if atomic else answer["items"][0]["serviceCallId"])
+
+
+def test_a_batch_of_refused_items_only_is_answered_with_202(acme: Api) -> None:
+    response = submit_batch(acme, {"name": ""}, {"name": ""})
+    assert response.status_code == 202
+    assert (response.json()["accepted"], response.json()["refused"], count_calls(acme)) == (0, 2, 0)
 
 
 def test_an_atomic_batch_with_a_conflict_stores_nothing(acme: Api) -> None:
@@ -65,6 +122,7 @@ def test_an_atomic_batch_with_a_conflict_stores_nothing(acme: Api) -> None:
         acme, build_submission(), build_submission(idempotencyKey="once", name="other"), atomic=True
     )
     assert response.status_code == 409
+    assert [error["pointer"] for error in response.json()["errors"]] == ["/items/1/idempotencyKey"]
     assert count_calls(acme) == 1
 
 
@@ -83,7 +141,7 @@ def test_two_items_with_the_same_id_are_refused(acme: Api, atomic: bool) -> None
     answer = acme.post("/service-calls/batch", {"items": items, "atomic": atomic})
     refused = answer.json() if atomic else answer.json()["items"][1]
     assert (refused["status"], refused["code"]) == (409, "already_exists")
-    assert [fault["pointer"] for fault in refused["errors"]] == ["/serviceCallId"]
+    assert [fault["pointer"] for fault in refused["errors"]] == ["/items/1/serviceCallId"]
     assert "dempotency" not in refused["detail"]
 
 

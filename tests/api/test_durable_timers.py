@@ -107,6 +107,27 @@ def test_a_running_timer_cannot_be_changed(acme: Api) -> None:
         assert (response.status_code, response.json()["code"]) == (409, "wrong_state")
 
 
+def test_a_timer_id_where_an_id_is_expected_is_explained(acme: Api) -> None:
+    document = build_timer(timerId="order-1", payload="x")
+    del document["id"]
+    assert get_errors(acme.post("/timers/create", document)) == {
+        "/id": "is required",
+        "/timerId": "is not a known field: here it is `id`",
+    }
+
+
+@pytest.mark.parametrize(
+    ("action", "body"),
+    [("create", build_timer(payload="new")), ("update", {**KEY, "payload": "new"}), ("delete", KEY)],
+)
+def test_an_idempotency_key_is_refused(acme: Api, action: str, body: Any) -> None:
+    made = create(acme)
+    refused = acme.post(f"/timers/{action}", body, headers={"Idempotency-Key": "order-1"})
+    rule = "has no effect here: the id of the timer identifies it"
+    assert get_errors(refused) == {"/headers/Idempotency-Key": rule}
+    assert acme.post("/timers/get", KEY).json() == made
+
+
 @pytest.mark.parametrize("status", ["Succeeded", "Failed", "Canceled"])
 def test_the_id_of_an_ended_timer_can_be_used_again(acme: Api, status: str) -> None:
     create(acme)
@@ -187,6 +208,24 @@ def test_a_deleted_timer_is_not_found(acme: Api) -> None:
     assert acme.post("/timers/delete", KEY).status_code == 204
     for action in ("get", "update", "delete"):
         assert acme.post(f"/timers/{action}", KEY).status_code == 404
+
+
+def test_a_timer_is_deleted_while_its_callback_is_called(acme: Api) -> None:
+    create(acme)
+    start(acme)
+    assert acme.post("/timers/delete", KEY).status_code == 204
+    assert acme.get(f"/service-calls/{select_calls(acme).get().service_call_id}").json()["cancelRequested"]
+
+
+def test_a_replay_of_a_timers_call_is_no_timer(acme: Api) -> None:
+    made = create(acme)
+    set_status(select_calls(acme), "Succeeded")
+    replay = acme.post(f"/service-calls/{made['serviceCallId']}/replay").json()
+    assert (replay["timerId"], replay["responseContract"]) == (None, "callback")
+    submitted = acme.get(f"/service-calls/{replay['serviceCallId']}/events").json()["items"][0]
+    assert submitted["data"]["timerId"] is None
+    shown = acme.post("/timers/get", KEY).json()
+    assert (shown["serviceCallId"], shown["status"]) == (made["serviceCallId"], "Succeeded")
 
 
 def test_the_same_timer_id_can_exist_in_two_namespaces(acme: Api) -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +19,8 @@ from eventservice.api.problems import CODES
 from eventservice.api.schema.queries import DEFAULT_LIMIT, MAX_LIMIT
 from eventservice.api.schema.submissions import DEFAULT_TIMEOUT, MAX_NAME_LENGTH, MAX_TAG_LENGTH
 from eventservice.api.schema.timers import MAX_TIMER_ID_LENGTH
+from eventservice.devtools.mock_target import PATHS
+from eventservice.operators.error_kinds import ERROR_NAMES
 from eventservice.tenants.directory import create_tenant
 from eventservice.tenants.models import Tenant
 from execution.outcome import ErrorKind
@@ -48,7 +51,7 @@ CONSOLE_CODES = {"replayed_before"}
 # Of errors that the API reports as an invalid member.
 CAUGHT_CODES = {"unknown_namespace"}
 # Which argument is the code.
-CODE_ARGUMENT = {"Problem": 1, "Conflict": 0, "Invalid": 0, "super().__init__": 0}
+CODE_ARGUMENT = {"Problem": 1, "Conflict": 0, "SubmissionConflict": 0, "Invalid": 0, "super().__init__": 0}
 RAISED = re.compile(r"[a-z]+(_[a-z]+)*")
 
 
@@ -160,10 +163,32 @@ def test_its_table_has_every_error_code() -> None:
 
 def test_its_table_has_every_kind_of_error_and_says_which_are_retried() -> None:
     table = PAGE.partition("\n## Why a call failed")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| `([A-Z]\w+)` \| .*? \| (.*?) \|$", table, re.M)
-    assert {kind for kind, _ in rows} == set(ErrorKind)
-    assert {kind for kind, retried in rows if retried == "Yes"} == RETRYABLE_ERRORS
+    rows = re.findall(r"^\| `([A-Z]\w+)` \| (.*?) \| .*? \| (.*?) \|$", table, re.M)
+    assert {kind for kind, *_ in rows} == set(ErrorKind)
+    assert {kind for kind, _, retried in rows if retried == "Yes"} == RETRYABLE_ERRORS
+    names = {**ERROR_NAMES, ErrorKind.HTTP_STATUS: "HTTP and the status, such as HTTP 404"}
+    assert {kind: name for kind, name, _ in rows} == names
     assert f"the first {MAX_SNIPPET_LENGTH:,} bytes" in table
+
+
+def test_it_lists_the_paths_of_the_mock_target() -> None:
+    table = PAGE.partition("| Path | Response |")[2].partition("\n## ")[0]
+    assert tuple(re.findall(r"^\| `(/.*?)` \|", table, re.M)) == PATHS
+
+
+def test_its_client_is_a_file_that_can_be_copied() -> None:
+    assert '"http://127.0.0.1:8000", tenant_id, api_key' in PAGE
+    source = (FOLDER / "eventservice" / "client.py").read_text()
+    imported = [
+        name
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in (
+            [node.module] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
+        )
+    ]
+    outside = {str(name).partition(".")[0] for name in imported} - set(sys.stdlib_module_names)
+    assert outside == {"requests"}
 
 
 def test_its_limits_are_those_of_the_code() -> None:

@@ -17,11 +17,18 @@ from orchestration import lifecycle
 from orchestration.models import ServiceCall
 from orchestration.outcome_rules import MAX_DELAY
 from outbox.models import OutboxEvent
-from tests.api.conftest import SPEC, Api, build_submission, get_errors
+from tests.api.conftest import SPEC, Api, build_submission, create_api, get_errors
 from tests.factories import NOON
 from tests.orchestration.support import build_command
 
 pytestmark = pytest.mark.django_db
+
+FULL_SPEC: dict[str, Any] = {
+    "method": "POST",
+    "url": "http://target.test/hook",
+    "headers": {"X-One": "1", "X-Two": "2"},
+    "body": {"a": 1, "b": [1, 2]},
+}
 
 
 def test_a_submission_is_accepted_and_can_be_read(acme: Api) -> None:
@@ -210,6 +217,84 @@ def test_the_same_key_with_another_payload_is_a_conflict(acme: Api) -> None:
     response = acme.post("/service-calls", build_submission(idempotencyKey="once", name="other"))
     assert (response.status_code, response.json()["code"]) == (409, "idempotency_conflict")
     assert response.json()["errors"][0]["pointer"] == "/idempotencyKey"
+
+
+def test_a_conflict_names_the_call_that_exists(acme: Api, operator: Api) -> None:
+    there = acme.submit(idempotencyKey="once")["serviceCallId"]
+    for api in (acme, operator):
+        refused = api.post("/service-calls", build_submission(idempotencyKey="once", name="other")).json()
+        assert refused["code"] == "idempotency_conflict"
+        assert refused["existingServiceCallId"] == there
+        assert "repeat exactly what was sent first" in refused["detail"]
+
+
+def test_a_conflict_names_no_call_to_a_key_that_may_not_read(acme: Api) -> None:
+    there = acme.submit(idempotencyKey="once")["serviceCallId"]
+    writer = create_api(acme.tenant, ["write"])
+    refused = writer.post("/service-calls", build_submission(idempotencyKey="once", name="other"))
+    assert (refused.status_code, refused.json()["code"]) == (409, "idempotency_conflict")
+    assert "existingServiceCallId" not in refused.json()
+    assert there not in refused.content.decode()
+
+
+def test_the_conflict_of_a_replay_names_the_call_that_exists(acme: Api) -> None:
+    there = acme.submit(idempotencyKey="once")["serviceCallId"]
+    acme.post(f"/service-calls/{there}/cancel")
+    refused = acme.post(f"/service-calls/{there}/replay", headers={"Idempotency-Key": "once"}).json()
+    assert (refused["code"], refused["existingServiceCallId"]) == ("idempotency_conflict", there)
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        {"delay": "60m"},
+        {"delay": "PT1H"},
+        {"tags": ["b", "a"]},
+        {"tags": ["a", "b", "a"]},
+        {"requestSpec": dict(reversed(FULL_SPEC.items()))},
+        {"requestSpec": {**FULL_SPEC, "headers": dict(reversed(FULL_SPEC["headers"].items()))}},
+        {"requestSpec": {**FULL_SPEC, "body": dict(reversed(FULL_SPEC["body"].items()))}},
+        {"namespace": "default", "timeoutSeconds": 30, "delivery": "at_least_once"},
+        {"retryPolicy": {"maxAttempts": 5.0, "initialInterval": "PT30S", "backoffMultiplier": 2}},
+        {"dueAt": None, "serviceCallId": None},
+    ],
+    ids=str,
+)
+def test_a_repeat_is_recognized_by_its_meaning(acme: Api, same: dict[str, Any]) -> None:
+    first = {"requestSpec": FULL_SPEC, "tags": ["a", "b"], "retryPolicy": {"maxAttempts": 5}}
+    there = acme.submit(idempotencyKey="once", **first)
+    assert acme.submit(idempotencyKey="once", **{**first, **same}) == there
+
+
+def test_a_due_time_is_the_same_in_every_notation(acme: Api) -> None:
+    document = {"name": "greet", "requestSpec": SPEC, "idempotencyKey": "once"}
+    there, again = (
+        acme.post("/service-calls", {**document, "dueAt": due}).json()
+        for due in ("2030-01-01T00:00:00Z", "2030-01-01T01:00:00.000+01:00")
+    )
+    assert again == there
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"delay": "3601s"},
+        {"delay": None, "dueAt": "2030-01-01T00:00:00Z"},
+        {"delay": None},
+        {"requestSpec": {**FULL_SPEC, "headers": {**FULL_SPEC["headers"], "X-One": "2"}}},
+        {"requestSpec": {**FULL_SPEC, "headers": {"x-one": "1", "X-Two": "2"}}},
+        {"requestSpec": {**FULL_SPEC, "body": {"a": 1, "b": [2, 1]}}},
+        {"requestSpec": {**FULL_SPEC, "url": "http://TARGET.test/hook"}},
+        {"tags": ["a"]},
+        {"serviceCallId": "01900000-0000-7000-8000-00000000cafe"},
+    ],
+    ids=str,
+)
+def test_a_request_of_another_meaning_is_a_conflict(acme: Api, other: dict[str, Any]) -> None:
+    acme.submit(idempotencyKey="once", requestSpec=FULL_SPEC)
+    document = build_submission(idempotencyKey="once", requestSpec=FULL_SPEC)
+    refused = acme.post("/service-calls", {**document, **other})
+    assert (refused.status_code, refused.json()["code"]) == (409, "idempotency_conflict")
 
 
 def test_two_tenants_may_use_the_same_key_and_the_same_id(acme: Api, intruder: Api) -> None:

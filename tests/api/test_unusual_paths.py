@@ -115,5 +115,15 @@ def test_the_name_of_a_tenant_in_a_path_is_told_to_be_no_id(acme: Api, intruder:
 
 
 def test_other_unknown_paths_are_not_explained(acme: Api) -> None:
-    for path in ("/api/v1/nothing", "/api/v1/tenants/", f"{acme.root}/nothing", "/api/v1/tenant/acme"):
+    for path in ("/api/v1/nothing", f"{acme.root}/nothing", "/api/v1/tenant/acme"):
         assert acme.get(path).json()["detail"] == "Nothing was found at this address.", path
+
+
+def test_a_path_that_ends_with_a_slash_is_told_that_addresses_have_none(acme: Api, intruder: Api) -> None:
+    for api in (acme, intruder):
+        for path in ("/api/v1/tenants/", f"{acme.root}/service-calls/", f"{acme.root}/timers/create/"):
+            answer = api.get(path)
+            assert answer.status_code == 404
+            assert answer.json()["detail"] == (
+                "Nothing was found at this address. Addresses have no slash at the end."
+            )

@@ -206,6 +206,14 @@ def test_an_invalid_time_can_be_corrected(
     assert list_actions() == []
 
 
+def test_the_question_says_that_a_replay_of_a_timers_call_is_no_timer(
+    operator: Client, acme: Tenant, manual_engine: ManualEngine
+) -> None:
+    call = submit(acme, external_id="order-1")
+    manual_engine.finish(*((one, build_response(one)) for one in manual_engine.start()))
+    assert "it is not a durable timer" in read_text(get_page(operator, acme, call, "call-replay"))
+
+
 def test_a_replay_creates_one_call_however_often_it_is_sent(
     operator: Client, acme: Tenant, manual_engine: ManualEngine
 ) -> None:

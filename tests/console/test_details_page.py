@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import uuid
 from datetime import datetime, timedelta
+from html import unescape
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from orchestration import lifecycle
 from orchestration.commands import RequestSpec
 from orchestration.lifecycle import MAX_INTERRUPTIONS
 from orchestration.retries import RetryPolicy
-from orchestration.states import Delivery
+from orchestration.states import Delivery, ResponseContract
 from outbox.models import OutboxEvent
 from tests.console.call_pages import BROWSER, CANARY, build_call_url, read_text
 from tests.orchestration.support import (
@@ -405,3 +406,48 @@ def test_a_page_needs_few_queries_for_any_number_of_attempts(
     for tab in TABS:
         with django_assert_max_num_queries(24):
             get_page(viewer, acme, call, tab=tab)
+
+
+# --- durable timers -----------------------------------------------------------------------------------------------
+
+
+def test_the_call_of_a_durable_timer_links_to_the_timer(viewer: Client, acme: Tenant) -> None:
+    body = {"payload": 1, "executeAt": "2026-03-01T12:00:00.000Z"}
+    call = submit(acme, external_id="order 1/a&b", request=RequestSpec("POST", URL, {}, body))
+    page = get_page(viewer, acme, call)
+    assert "Durable timer default / order 1/a&b" in read_text(page)
+    (link,) = re.findall(r'href="(/timers/[^"?]+\?[^"]*)"', page.content.decode())
+    timer = viewer.get(unescape(link), headers=BROWSER)
+    assert timer.status_code == 200
+    assert "order 1/a&b" in read_text(timer)
+
+
+def test_the_canceled_call_of_a_durable_timer_links_to_the_list_of_timers(
+    viewer: Client, acme: Tenant
+) -> None:
+    call = submit(acme, external_id="order-1")
+    lifecycle.cancel(acme.tenant_id, call)
+    (link,) = re.findall(r'href="(/timers/\?[^"]*)"', get_page(viewer, acme, call).content.decode())
+    assert "order-1" in read_text(viewer.get(unescape(link), headers=BROWSER))
+
+
+def test_another_call_has_no_row_for_a_timer(viewer: Client, acme: Tenant) -> None:
+    assert "Durable timer" not in read_text(get_page(viewer, acme, submit(acme)))
+
+
+def test_attempts_that_a_callback_asked_for_are_counted_without_a_limit(
+    viewer: Client, acme: Tenant, manual_engine: ManualEngine
+) -> None:
+    call = submit(acme, external_id="order-1", response_contract=ResponseContract.CALLBACK)
+    again = b'{"ok": false, "nextExecuteAt": "2026-03-01T13:00:00Z"}'
+    first = manual_engine.start_one()
+    manual_engine.finish((first, build_response(first, body=again)))
+    text = read_text(get_page(viewer, acme, call))
+    assert "Attempts 1; next in" in text
+    assert "The next attempt is due" in text
+    with pin_time(add_to_noon(3600)):
+        second = manual_engine.start_one()
+        manual_engine.finish((second, build_response(second, body=b'{"ok": false}')))
+        text = read_text(get_page(viewer, acme, call))
+    assert "Attempts 2 Tags" in text
+    assert 'The callback answered {"ok": false}. The retry policy allows no further attempt.' in text

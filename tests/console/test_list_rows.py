@@ -91,11 +91,22 @@ def test_a_call_between_two_attempts_shows_as_retrying_with_its_last_error(
     assert "in 5 m" in page
 
 
-def test_an_interrupted_attempt_does_not_exceed_the_attempts_that_are_announced(
+@pytest.mark.parametrize("interruptions", [0, 1])
+def test_an_attempt_beyond_the_retry_policy_is_counted_without_a_limit(
+    viewer: Client, tenant: Tenant, interruptions: int
+) -> None:
+    """A callback may ask for another attempt (nextExecuteAt), and an interrupted attempt is repeated."""
+    make_call(tenant, attempt=1, interruptions=interruptions)
+    assert "Attempt 2 <time" in get_list_page(viewer)
+
+
+def test_a_running_attempt_beyond_the_retry_policy_is_counted_without_a_limit(
     viewer: Client, tenant: Tenant
 ) -> None:
-    make_call(tenant, attempt=1, interruptions=1)
-    assert "Attempt 2 of 2 <time" in get_list_page(viewer)
+    make_call(tenant, status="Running", attempt=3, retry_policy={"max_attempts": 2}, started_at=NOON)
+    page = get_list_page(viewer)
+    assert "attempt 3" in page
+    assert "attempt 3 of" not in page
 
 
 def test_a_row_shows_the_time_in_short(viewer: Client, tenant: Tenant) -> None:

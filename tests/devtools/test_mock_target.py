@@ -14,6 +14,9 @@ from typing import Any
 
 import pytest
 
+from eventservice.devtools import mock_target
+from eventservice.devtools.mock_target import PATHS, Target
+
 
 class Running:
     def __init__(self, process: subprocess.Popen[str], port: int) -> None:
@@ -69,8 +72,17 @@ def test_it_responds_with_ok(target: Running, path: str) -> None:
     assert target.call(path) == (200, {"ok": True})
 
 
-def test_unknown_paths_are_not_found(target: Running) -> None:
-    assert target.call("/nowhere")[0] == 404
+def test_unknown_paths_are_not_found_and_the_answer_lists_the_known_ones(target: Running) -> None:
+    status, answer = target.call("/nowhere")
+    assert (status, answer["error"]) == (404, "no such path")
+    assert answer["paths"] == list(PATHS)
+
+
+def test_every_path_is_listed_and_described() -> None:
+    names = {path.split("/")[1] for path in PATHS}
+    assert names == {*Target()._routes, "stats"} - {""}
+    assert mock_target.__doc__
+    assert [path for path in PATHS if f" {path} " not in mock_target.__doc__] == []
 
 
 def test_it_echoes_the_request(target: Running) -> None:

@@ -18,7 +18,7 @@ from eventservice.tenants.directory import create_tenant
 from eventservice.tenants.keys import create_key, find_key
 from eventservice.tenants.models import ApiKey, Tenant
 from orchestration.models import ServiceCall
-from tests.factories import ServiceCallFactory
+from tests.factories import NOON, ServiceCallFactory
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -64,8 +64,9 @@ def run(served: str) -> Run:
     return Run(served, tenant, key)
 
 
-def submit(run: Run, *more: str) -> dict[str, Any]:
-    made: dict[str, Any] = json.loads(run("submit", "greet", "post", "http://target.test/", "--json", *more))
+def submit(run: Run, *more: str, **options: Any) -> dict[str, Any]:
+    submitted = run("submit", "greet", "post", "http://target.test/", "--json", *more, **options)
+    made: dict[str, Any] = json.loads(submitted)
     return made
 
 
@@ -216,8 +217,11 @@ def test_a_repeated_idempotency_key_is_mentioned(run: Run) -> None:
         errors.append(error.getvalue().strip())
     assert calls[0] == calls[1]
     assert errors == ["", message]
-    with pytest.raises(CommandError, match="--idempotency-key must be new"):
+    with pytest.raises(
+        CommandError, match="--idempotency-key was used for another request: repeat exactly that one"
+    ) as refused:
         submit(run, "--idempotency-key=k", "--tag=other")
+    assert f"The call of the first request: {calls[0]['serviceCallId']}" in str(refused.value)
 
 
 def test_an_unreachable_service_exits_with_3(run: Run) -> None:
@@ -291,6 +295,48 @@ def test_user_input_is_not_interpreted_as_markup(run: Run) -> None:
     one = submit(run, "--body", '{"note": "see [/docs]"}', "--tag", "[a]", "--in", "1h")["serviceCallId"]
     assert "see [/docs]" in run("call", one)
     assert "[a]" in run("calls")
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("{bad", "The body is not JSON and is sent as text, without Content-Type."),
+        (" [1,", "The body is not JSON and is sent as text, without Content-Type."),
+        ('{"good": 1}', None),
+        ("just text", None),
+    ],
+)
+def test_a_body_that_looks_like_json_and_is_none_is_reported(run: Run, body: str, said: str | None) -> None:
+    errors = StringIO()
+    submitted = submit(run, "--in", "1h", "--body", body, stderr=errors)
+    assert errors.getvalue().strip() == (said or "")
+    assert submitted["requestSpec"]["body"] == ({"good": 1} if body == '{"good": 1}' else body)
+
+
+def test_a_body_with_a_content_type_is_not_reported_to_have_none(run: Run) -> None:
+    errors = StringIO()
+    submit(run, "--in", "1h", "--body", "{bad", "-H", "content-type: text/x-bad", stderr=errors)
+    assert errors.getvalue().strip() == "The body is not JSON and is sent as text."
+
+
+def test_the_list_of_calls_names_errors_like_the_console(run: Run) -> None:
+    response = {"status": 404, "headers": {}, "bodySnippet": "", "latencyMs": 1.0}
+    error = {"kind": "HttpStatus", "message": "It is not there.", "details": {}, "latencyMs": 1.0}
+    ServiceCallFactory(
+        tenant_id=run.tenant_id,
+        status="Failed",
+        finished_at=NOON,
+        attempt=1,
+        outcome_meta={"responseMeta": response, "errorMeta": error},
+    )
+    assert "HTTP 404" in run("calls")
+    assert "HTTP 404 after 1.0 ms: It is not there." in run("call", "last")
+
+
+def test_the_help_names_the_default_scopes(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        run_command("apikey", "create", "--help")
+    assert "(default: read and write)" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_row_is_one_line_if_the_output_is_not_a_terminal(run: Run) -> None:
@@ -413,6 +459,7 @@ def test_tenants_and_keys_are_managed_in_the_database(run: Run) -> None:
     rotated = run_command("apikey", "rotate", made["keyId"]).strip()
     assert rotated.startswith("es_dev_")
     listed = run_command("apikey", "list", "--tenant", "fresh")
+    assert "last used (updated hourly)" in listed
     assert made["keyId"] in listed
     assert rotated.rsplit("_", 1)[1] not in listed
     assert "Key revoked" in run_command("apikey", "revoke", made["keyId"])

@@ -7,12 +7,15 @@ import stat
 import subprocess
 from io import StringIO
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.test import override_settings
 
 from eventservice.management.commands.calls import Command as Calls
 from eventservice.management.profile import (
+    find_target_port,
     format_exports,
     format_path,
     get_profile_path,
@@ -77,6 +80,35 @@ def test_a_relative_xdg_config_home_is_ignored(folder: Path, monkeypatch: pytest
 def test_a_profile_that_makes_no_sense_is_ignored(content: bytes) -> None:
     write_profile(PROFILE).write_bytes(content)
     assert not read_profile().get("EVENTSERVICE_KEY")
+
+
+TENANT_ID = UUID(TENANT)
+
+
+@pytest.mark.parametrize(
+    ("profile", "tenant_id", "expected"),
+    [
+        ({**PROFILE, "TARGET_PORT": "9137"}, TENANT_ID, 9137),
+        ({**PROFILE, "TARGET_PORT": "9137"}, UUID(int=1), 9000),  # of another service
+        ({**PROFILE, "TARGET_PORT": "9137"}, None, 9000),
+        ({**PROFILE, "TARGET_PORT": "x"}, TENANT_ID, 9000),
+        (PROFILE, TENANT_ID, 9000),
+    ],
+)
+@override_settings(TARGET_PORT=9000)
+def test_sample_calls_go_to_the_mock_target_of_the_running_service(
+    monkeypatch: pytest.MonkeyPatch, profile: dict[str, str], tenant_id: UUID | None, expected: int
+) -> None:
+    monkeypatch.delenv("TARGET_PORT", raising=False)
+    write_profile(profile)
+    assert find_target_port(tenant_id) == expected
+
+
+@override_settings(TARGET_PORT=9200)
+def test_the_port_of_the_environment_has_precedence_over_the_profile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TARGET_PORT", "9200")
+    write_profile({**PROFILE, "TARGET_PORT": "9137"})
+    assert find_target_port(TENANT_ID) == 9200
 
 
 def test_client_commands_use_it() -> None:

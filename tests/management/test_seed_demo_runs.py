@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from io import StringIO
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,10 +11,15 @@ from django.core.management import CommandError, call_command
 from django.test import override_settings
 
 from eventservice.devtools.demo.companies import DEAD_HOST, LIMITS, OUTAGE_HOST
+from eventservice.kernel.ids import new_id
+from eventservice.management.commands import demo
+from eventservice.management.commands.up import DEMO
+from eventservice.management.profile import TENANT, write_profile
 from eventservice.operators.models import OperatorAction
+from eventservice.tenants.directory import create_tenant
 from eventservice.tenants.models import Tenant
 from orchestration.models import ServiceCall
-from orchestration.states import TERMINAL, Status
+from orchestration.states import LIVE, TERMINAL, Status
 
 TARGET = "http://127.0.0.1:9"
 
@@ -39,6 +46,37 @@ def test_one_host_is_dead_and_another_has_recovered(db: None) -> None:
     replayed = select_calls().filter(replay_of__isnull=False)
     assert replayed.filter(status=Status.SUCCEEDED, host=OUTAGE_HOST).exists()
     assert OperatorAction.across_tenants.filter(action="replay").exists()
+
+
+@pytest.fixture
+def profile(db: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tenant:
+    """Write the profile of a service that runs with another mock target, and return its tenant."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.delenv("TARGET_PORT", raising=False)
+    tenant = create_tenant(DEMO)
+    write_profile({TENANT: str(tenant.tenant_id), "TARGET_PORT": "9137"})
+    return tenant
+
+
+def test_pending_calls_go_to_the_mock_target_of_the_running_service(profile: Tenant) -> None:
+    out = StringIO()
+    seed(target=None, calls=50, stdout=out)
+    assert "Pending calls go to http://127.0.0.1:9137." in out.getvalue()
+    urls = {
+        spec["url"] for spec in select_calls().filter(status__in=LIVE).values_list("request_spec", flat=True)
+    }
+    assert any(url.startswith("http://127.0.0.1:9137/") for url in urls)
+    assert not any(url.startswith("http://127.0.0.1:9000") for url in urls)
+
+
+def test_the_demo_says_where_its_calls_go(profile: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "list_live_node_ids", lambda role: [new_id()])
+    out = StringIO()
+    call_command("demo", "--each", "1", "--for", "0s", stdout=out)
+    assert "The calls go to the mock target at http://127.0.0.1:9137." in out.getvalue()
+    urls = [spec["url"] for spec in select_calls().values_list("request_spec", flat=True)]
+    assert urls
+    assert all(url.startswith("http://127.0.0.1:9137/") for url in urls)
 
 
 def test_a_second_run_needs_the_again_option(db: None) -> None:

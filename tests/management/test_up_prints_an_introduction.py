@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.sqlite_only, pytest.mark.django_db]  # what it prints 
 @pytest.fixture(autouse=True)
 def no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Supervisor, "run", lambda self: 0)
-    monkeypatch.setattr(up, "require_free_ports", lambda ports: None)
+    monkeypatch.setattr(up, "require_free_ports", lambda ports, defaults: None)
     # `migrate` closes the connection, and with it the transaction of the test.
     monkeypatch.setattr(up, "call_command", lambda *args, **options: None)
 

@@ -105,7 +105,9 @@ def test_every_body_can_be_judged(body: bytes) -> None:
     ],
 )
 def test_a_not_ok_may_request_the_time_of_the_next_attempt(asked: str, again_at: datetime) -> None:
-    named = judge_failure({"ok": False, "nextExecuteAt": asked}).requested_at
+    failure = judge_failure({"ok": False, "nextExecuteAt": asked})
+    assert failure.meta["errorMeta"]["message"] == 'The callback answered {"ok": false}.'
+    named = failure.requested_at
     assert named == again_at
     assert named is not None
     assert named.tzinfo is UTC
@@ -121,19 +123,35 @@ def test_a_not_ok_may_request_the_time_of_the_next_attempt(asked: str, again_at:
         "2026-13-01T00:00:00Z",
         1_772_366_400,
         1.5,
-        None,
         [],
         {},
         True,
     ],
     ids=str,
 )
-def test_an_invalid_time_or_one_without_a_zone_is_ignored(asked: Any) -> None:
-    assert judge_failure({"ok": False, "nextExecuteAt": asked}).requested_at is None
+def test_an_invalid_time_or_one_without_a_zone_is_ignored_and_the_error_says_so(asked: Any) -> None:
+    failure = judge_failure({"ok": False, "nextExecuteAt": asked})
+    assert failure.requested_at is None
+    assert failure.meta["errorMeta"]["message"] == (
+        'The callback answered {"ok": false}, and its nextExecuteAt was ignored: '
+        'it must be a time with an offset, such as "2026-03-01T12:00:00Z".'
+    )
 
 
 def test_only_a_not_ok_may_request_a_time() -> None:
-    assert judge_failure({"nextExecuteAt": "2026-03-01T12:00:01Z"}).requested_at is None
+    failure = judge_failure({"nextExecuteAt": "2026-03-01T12:00:01Z"})
+    assert failure.requested_at is None
+    assert failure.meta["errorMeta"]["message"] == (
+        f"The callback answered with status 200, but with another body. {CALLBACK_RULE} "
+        'Its nextExecuteAt was ignored: it counts only with "ok": false.'
+    )
+
+
+@pytest.mark.parametrize("answer", [{"ok": False}, {"ok": False, "nextExecuteAt": None}], ids=str)
+def test_no_time_or_null_needs_no_explanation(answer: Any) -> None:
+    failure = judge_failure(answer)
+    assert failure.requested_at is None
+    assert failure.meta["errorMeta"]["message"] == 'The callback answered {"ok": false}.'
 
 
 @pytest.mark.parametrize("delivery", Delivery)

@@ -102,6 +102,22 @@ def test_a_running_timer_cannot_be_set(tenant: Any, manual_engine: ManualEngine)
     assert read_all_rows() == before
 
 
+@pytest.mark.parametrize(
+    ("answer", "status"),
+    [(b'{"ok": true}', "Succeeded"), (b'{"ok": false, "nextExecuteAt": "2030-01-01T00:00:00Z"}', "Canceled")],
+)
+def test_the_running_attempt_of_a_deleted_timer_counts_and_is_the_last(
+    tenant: Any, manual_engine: ManualEngine, answer: bytes, status: str
+) -> None:
+    lifecycle.set_timer(
+        build_timer_command(tenant, due_at=None, retry_policy=RetryPolicy(max_attempts=2, initial_interval=0))
+    )
+    running = manual_engine.start_one()
+    lifecycle.delete_timer(tenant.tenant_id, "default", "order-1")
+    manual_engine.finish((running, build_response(body=answer)))
+    assert [call.status for call in list_calls(tenant)] == [status]
+
+
 def test_a_timer_between_attempts_is_replaced_by_a_new_call(tenant: Any, manual_engine: ManualEngine) -> None:
     lifecycle.set_timer(
         build_timer_command(

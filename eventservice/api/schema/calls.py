@@ -289,7 +289,10 @@ class ServiceCallSchema(CallSchema):
     idempotency_key: str | None
     retry_policy: RetryPolicySchema | None
     timeout_seconds: float
-    response_contract: ResponseContract
+    response_contract: ResponseContract = Field(
+        description="The part of a response that decides whether it is a success: `status`, its status code (2xx), or "
+        "`callback`, its body, of durable timers and replays of their calls."
+    )
     delivery: Delivery
     cancel_requested: bool = Field(description="The call is canceled once its running attempt has ended.")
     timer: CallTimerSchema | None
@@ -405,7 +408,7 @@ class EventSchema(EventBaseSchema):
 
 class BatchItemSchema(ResponseModel):
     status: int = Field(description="202 if the item was accepted, otherwise 400 or 409.")
-    service_call_id: uuid.UUID | None
+    service_call_id: uuid.UUID | None = Field(description="Null if the item was refused.")
     location: str | None
     replayed: bool = Field(
         description="Whether an earlier request with the same idempotency key created this call."
@@ -413,12 +416,16 @@ class BatchItemSchema(ResponseModel):
     code: str | None
     detail: str | None
     errors: list[FieldErrorSchema]
+    existing_service_call_id: uuid.UUID | None = Field(
+        description="Of `idempotency_conflict`, for a key with the scope `read`: the call that the idempotency key "
+        "belongs to. Otherwise null."
+    )
 
 
 class BatchSchema(ResponseModel):
     items: list[BatchItemSchema] = Field(description="In the order of the request.")
     accepted: int
-    refused: int
+    refused: int = Field(description="The number of items that were refused, which can be all of them.")
 
 
 class ServiceCallPageSchema(Page[ListedCallSchema]):

@@ -27,3 +27,8 @@ class ProblemSchema(ResponseModel):
     code: str = Field(description="For programs. It is stable.")
     correlation_id: uuid.UUID
     errors: list[FieldErrorSchema] = Field(description="Every field that is invalid.")
+    existing_service_call_id: uuid.UUID | None = Field(
+        default=None,
+        description="Only of `idempotency_conflict`, and only for a key with the scope `read`: the call that the "
+        "idempotency key belongs to.",
+    )

@@ -118,7 +118,7 @@ class TraceQuery(PageQuery):
 
 class TimerListQuery(PageQuery):
     status: list[Annotated[Status, Field(strict=False)]] = Field(
-        default=[], description="Any of these statuses."
+        default=[], description="Any of these statuses. Repeat the parameter for several."
     )
     due_from: QueryInstant | None = Field(
         default=None, alias="from", description="Due at this time or later."
@@ -161,12 +161,14 @@ class TimerListQuery(PageQuery):
 class CallListQuery(TimerListQuery):
     sort: Literal[tuple(SORTS)] = "-submittedAt"  # type: ignore[valid-type]
     tag: list[Text] = Field(
-        default=[], max_length=MAX_TAGS_SEARCHED, description="All of these tags, or any: see `tagMode`."
+        default=[],
+        max_length=MAX_TAGS_SEARCHED,
+        description="All of these tags, or any: see `tagMode`. Repeat the parameter for several.",
     )
     tag_mode: Literal["all", "any"] = "all"
     submitted_from: QueryInstant | None = Field(default=None, description="Submitted at this time or later.")
     submitted_to: QueryInstant | None = Field(default=None, description="Submitted before this time.")
-    name: Text | None = Field(default=None, description="The whole name.")
+    name: Text | None = Field(default=None, description="The whole name, case-sensitive.")
     host: Text | None = Field(
         default=None,
         description="The host that is called, or the host with a port, such as `example.com:8443`.",

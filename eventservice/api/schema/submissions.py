@@ -90,7 +90,8 @@ class RetryPolicyInputSchema(RequestModel):
         default=None, description="The factor from one pause to the next. Defaults to 2."
     )
     max_interval: Interval | None = Field(
-        default=None, description="The longest pause between two attempts. Defaults to `1h`."
+        default=None,
+        description="The longest pause between two attempts, the first pause included. Defaults to `1h`.",
     )
 
     def to_policy(self) -> RetryPolicy:
@@ -200,7 +201,8 @@ class BatchInputSchema(RequestModel):
     ]
     atomic: bool | None = Field(
         default=None,
-        description="Accept all items or none. By default each is accepted or refused on its own.",
+        description="Accept all items or none: a refusal is an error response, and nothing is stored. By default each item is "
+        "accepted or refused on its own, and the response is 202 even if all are refused.",
     )
 
 
@@ -210,8 +212,8 @@ class CallChangesSchema(RequestModel):
     )
 
     name: CallName = omittable()
-    tags: Tags = omittable()
-    due_at: DueTime = omittable(description="Only while the call is Scheduled.")
+    tags: Tags = omittable(description=f"Replaces all tags but `{FAVORITE}`. At most {MAX_TAGS} tags.")
+    due_at: DueTime = omittable(description="Only while the call is Scheduled. There is no `delay` here.")
 
 
 def parse_submission(document: object, context: CallContext, at: str = "") -> SubmitServiceCall:

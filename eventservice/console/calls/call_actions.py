@@ -177,6 +177,8 @@ class ReplayCall(CallAction):
         text = f"Replaying creates a new call, due now: {describe_request(call)} with the same headers, body and options."
         for previous in list_replays(call.tenant_id, call.service_call_id, 1):
             text += f" This call has been replayed before; the latest replay is {previous.status}."
+        if call.external_id is not None:
+            text += " The new call repeats the callback, but it is not a durable timer: the timer keeps showing its old outcome."
         return {
             "title": f"Replay {call.name}?",
             "text": text,

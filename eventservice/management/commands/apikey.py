@@ -32,6 +32,8 @@ from eventservice.tenants.keys import (
 )
 from eventservice.tenants.models import ApiKey
 
+DEFAULT_SCOPES = (ApiKey.Scope.READ.value, ApiKey.Scope.WRITE.value)
+
 
 class Command(BaseCommand):
     help = "Manage API keys directly in the database, for example to create the first operator key."
@@ -45,7 +47,14 @@ class Command(BaseCommand):
             "--operator", action="store_true", help="create an operator key, valid for all tenants"
         )
         scopes = ApiKey.Scope.values
-        create.add_argument("--scope", action="append", type=ignore_case(scopes), choices=scopes)
+        default = " and ".join(DEFAULT_SCOPES)
+        create.add_argument(
+            "--scope",
+            action="append",
+            type=ignore_case(scopes),
+            choices=scopes,
+            help=f"what the key may do; repeat the option for several scopes (default: {default})",
+        )
         create.add_argument("--name", default="")
         lifetime = partial(parse_positive_duration, maximum=MAX_LIFETIME)
         create.add_argument("--expires", type=lifetime, metavar="30d", help="lifetime (default: unlimited)")
@@ -79,7 +88,7 @@ class Command(BaseCommand):
         tenant_id = _find_tenant_id(tenant)
         expires_at = None if expires is None else db_now() + expires
         fields = {"name": name} if name else {}
-        scopes = scope or [ApiKey.Scope.READ.value, ApiKey.Scope.WRITE.value]
+        scopes = scope or DEFAULT_SCOPES
         asked = parse_document(
             ApiKeyInputSchema,
             {**fields, "scopes": sorted(set(scopes))},
@@ -120,7 +129,9 @@ class Command(BaseCommand):
         if self.terminal.as_json:
             self.terminal.json(rows)
         else:
-            columns = ("id", "name", "scopes", "created", "expires", "revoked", "last used")
+            # See eventservice.tenants.keys.record_use.
+            last_used = "last used (updated hourly)"
+            columns = ("id", "name", "scopes", "created", "expires", "revoked", last_used)
             empty = (
                 "No keys."
                 if tenant_id

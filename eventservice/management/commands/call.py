@@ -13,6 +13,7 @@ from eventservice.management.terminal import (
     parse_positive_duration,
     resolve_call_id,
 )
+from eventservice.operators.error_kinds import get_error_name
 
 DISPLAYED_FIELDS = (
     "serviceCallId", "name", "status", "submittedAt", "dueAt", "startedAt", "finishedAt", "attempts", "tags",
@@ -62,7 +63,7 @@ class Command(ApiCommand):
 
 def _format_result(attempt: Json) -> str:
     if attempt["error"]:
-        return str(attempt["error"]["kind"])
+        return get_error_name(attempt["error"]["kind"])
     return str(attempt["response"]["status"]) if attempt["response"] else "in progress"
 
 

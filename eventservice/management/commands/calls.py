@@ -8,6 +8,7 @@ from django.core.management.base import CommandParser
 
 from eventservice.client import Client, Json
 from eventservice.management.terminal import ApiCommand, Options, ignore_case, parse_positive_duration
+from eventservice.operators.error_kinds import get_error_name
 from orchestration.states import Status
 
 # The largest page that the API returns.
@@ -84,4 +85,8 @@ def _parse_limit(text: str) -> int:
 def _format_outcome(outcome: Json | None) -> str:
     if outcome is None:
         return ""
-    return str(outcome["errorKind"] or outcome["status"] or "")
+    return (
+        get_error_name(outcome["errorKind"], outcome["status"])
+        if outcome["errorKind"]
+        else str(outcome["status"] or "")
+    )

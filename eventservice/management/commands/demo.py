@@ -7,7 +7,6 @@ import uuid
 from collections import Counter
 from datetime import timedelta
 
-from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from rich.console import Console
 from rich.live import Live
@@ -15,6 +14,8 @@ from rich.table import Table
 
 from eventservice.management.commands.up import DEMO
 from eventservice.management.database import name_database
+from eventservice.management.ports import HOST
+from eventservice.management.profile import find_target_port
 from eventservice.management.terminal import parse_duration_argument
 from eventservice.operators.audit_log import CommandLine, record_action
 from eventservice.tenants.models import Tenant
@@ -58,7 +59,9 @@ class Command(BaseCommand):
             raise CommandError(
                 f"No engine is running on {name_database()}. Start the system with `make run` first."
             )
-        commands = [_build_command(tenant.tenant_id, *kind) for kind in KINDS for _ in range(each)]
+        target = f"http://{HOST}:{find_target_port(tenant.tenant_id)}"
+        self.stdout.write(f"The calls go to the mock target at {target}.")
+        commands = [_build_command(tenant.tenant_id, target, *kind) for kind in KINDS for _ in range(each)]
         record_action(
             CommandLine(), "submit", tenant_id=tenant.pk, subject="sample calls", calls=len(commands)
         )
@@ -67,10 +70,9 @@ class Command(BaseCommand):
 
 
 def _build_command(
-    tenant_id: uuid.UUID, name: str, path: str, delay: float, policy: RetryPolicy | None
+    tenant_id: uuid.UUID, target: str, name: str, path: str, delay: float, policy: RetryPolicy | None
 ) -> SubmitServiceCall:
-    target = f"http://127.0.0.1:{settings.TARGET_PORT}{path}"
-    request = RequestSpec("POST", target, {"X-Demo": "yes"}, {"from": "demo"})
+    request = RequestSpec("POST", target + path, {"X-Demo": "yes"}, {"from": "demo"})
     return SubmitServiceCall(
         tenant_id,
         name,

@@ -21,7 +21,11 @@ from eventservice.devtools.demo.tenants import (
 )
 from eventservice.devtools.demo.workload import Planner
 from eventservice.kernel.ids import new_id
+from eventservice.management.commands.up import DEMO
+from eventservice.management.ports import HOST
+from eventservice.management.profile import find_target_port
 from eventservice.operators.audit_log import CommandLine, record_action
+from eventservice.tenants.models import Tenant
 from execution.url_rules import BadUrl, parse_target
 from orchestration.statistics.rollup import forget_rollups, roll_up
 
@@ -40,7 +44,6 @@ class Command(BaseCommand):
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        target = f"http://127.0.0.1:{settings.TARGET_PORT}"
         parser.add_argument(
             "--calls",
             type=int,
@@ -50,15 +53,21 @@ class Command(BaseCommand):
         parser.add_argument(
             "--target",
             type=_parse_target,
-            default=target,
-            help="base URL of the mock target for pending calls",
+            help="base URL for pending calls (default: the mock target of the running system)",
         )
         parser.add_argument("--seed", type=int, default=7, help="seed of the random generator (default: 7)")
         parser.add_argument("--again", action="store_true", help="add to the sample tenants if they exist")
         parser.add_argument("--yes", action="store_true", help="run in production, too")
 
     def handle(
-        self, *args: object, calls: int, target: str, seed: int, again: bool, yes: bool, **options: object
+        self,
+        *args: object,
+        calls: int,
+        target: str | None,
+        seed: int,
+        again: bool,
+        yes: bool,
+        **options: object,
     ) -> None:
         if settings.PRODUCTION and not yes:
             raise CommandError("This is a production system. Use --yes to create sample data anyway.")
@@ -66,6 +75,8 @@ class Command(BaseCommand):
             raise CommandError(
                 "The sample tenants exist already. `seed_demo --again` adds another week to them."
             )
+        target = target or _find_target()
+        self.stdout.write(f"Pending calls go to {target}.")
         record_action(CommandLine(), "seed-demo", subject="sample tenants", calls=calls)
         began = time.monotonic()
         world = World(db_now(), Random(seed))  # noqa: S311 (made-up data, not a secret)
@@ -90,6 +101,11 @@ def _parse_target(text: str) -> str:
     except BadUrl as error:
         raise ArgumentTypeError(f"{text!r} is not a URL such as http://127.0.0.1:9000: {error}") from None
     return text.rstrip("/")
+
+
+def _find_target() -> str:
+    demo = Tenant.objects.filter(name=DEMO).first()
+    return f"http://{HOST}:{find_target_port(demo.tenant_id if demo else None)}"
 
 
 def _create_tenants(world: World) -> dict[str, uuid.UUID]:

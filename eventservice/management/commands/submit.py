@@ -70,12 +70,18 @@ class Command(ApiCommand):
         )
 
     def run(self, client: Client, options: Options) -> None:
+        headers, body = _parse_headers(options["header"]), _parse_body(options["body"])
+        if isinstance(body, str) and body.lstrip().startswith(("{", "[")):
+            has_type = any(name.lower() == "content-type" for name in headers)
+            self.stderr.write(
+                f"The body is not JSON and is sent as text{'' if has_type else ', without Content-Type'}."
+            )
         call = client.submit(
             options["name"],
             options["method"],
             options["target"],
-            headers=_parse_headers(options["header"]),
-            body=_parse_body(options["body"]),
+            headers=headers,
+            body=body,
             idempotency_key=options["idempotency_key"],
             **_build_options(options),
         )

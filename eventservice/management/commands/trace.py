@@ -6,6 +6,7 @@ from django.core.management.base import CommandParser
 
 from eventservice.client import Client, Json
 from eventservice.management.terminal import LAST, ApiCommand, Options, get_newest_call, parse_id_argument
+from eventservice.operators.error_kinds import get_error_name
 
 MAX_CALLS_SHOWN = 100
 COLUMNS = ("at", "call", "name", "what", "detail")
@@ -69,7 +70,7 @@ def _list_moments(call: Json) -> Iterator[tuple[str, str, str]]:
         number = attempt["attempt"]
         yield attempt["startedAt"], f"attempt {number} started", ""
         if attempt["finishedAt"]:
-            result = attempt["errorKind"] or attempt["status"]
+            result = get_error_name(attempt["errorKind"]) or attempt["status"]
             latency = "" if attempt["latencyMs"] is None else f" after {attempt['latencyMs']} ms"
             yield attempt["finishedAt"], f"attempt {number} ended", f"{result}{latency}"
     for event in call["events"]:

@@ -18,6 +18,7 @@ from eventservice.devtools.supervisor import Process, Supervisor
 from eventservice.management.ports import HOST, require_free_ports
 from eventservice.management.profile import (
     KEY,
+    TARGET_PORT,
     TENANT,
     URL,
     format_exports,
@@ -36,8 +37,8 @@ from eventservice.tenants.models import ApiKey, Tenant
 DEMO = "demo"
 # The first user of the console, who has the role admin.
 ADMIN = "admin"
-# The ports in the commands of README.md and docs.
-DOCUMENTED_PORTS = (8000, 9000)
+# The ports in the commands of README.md and docs, which are the defaults.
+DOCUMENTED_PORTS = {"PORT": 8000, "TARGET_PORT": 9000}
 # The cluster takes up to 10 s more than SHUTDOWN_SECONDS.
 STOP_GRACE_SECONDS = 12
 
@@ -59,7 +60,7 @@ class Command(BaseCommand):
                 "`up` is for development: it creates a demo tenant and a user, and lets calls reach this machine."
                 " Unset ENVIRONMENT, or start the processes of docs/operations.md."
             )
-        require_free_ports({"PORT": port, "TARGET_PORT": target_port})
+        require_free_ports({"PORT": port, "TARGET_PORT": target_port}, DOCUMENTED_PORTS)
         call_command("migrate", verbosity=0, interactive=False)
         settings.STATIC_ROOT.mkdir(parents=True, exist_ok=True)
         self._print_introduction(port, target_port)
@@ -82,8 +83,8 @@ class Command(BaseCommand):
         say(f"Console: http://{HOST}:{port}/")
         say(f"Target: http://{HOST}:{target_port}/ok")
         say("Calls and webhooks can reach servers on this machine, because ENVIRONMENT is development.")
-        if (port, target_port) != DOCUMENTED_PORTS:
-            documented = " and ".join(map(str, DOCUMENTED_PORTS))
+        if (port, target_port) != tuple(DOCUMENTED_PORTS.values()):
+            documented = " and ".join(map(str, DOCUMENTED_PORTS.values()))
             say(
                 f"The documentation's commands use the ports {documented}: replace them by {port} and {target_port}."
             )
@@ -162,7 +163,7 @@ def _build_variables(port: int, target_port: int, tenant: Tenant, key: str) -> d
     path = Path(settings.BASE_DIR, Path(os.environ.get("DB_PATH", "")).expanduser())
     return {
         "DB_PATH": str(path) if os.environ.get("DB_PATH") else "",
-        "TARGET_PORT": str(target_port),
+        TARGET_PORT: str(target_port),
         URL: f"http://{HOST}:{port}",
         TENANT: str(tenant.tenant_id),
         KEY: key,

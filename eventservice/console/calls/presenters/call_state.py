@@ -53,7 +53,9 @@ def explain_final_failure(call: CallDetails) -> str:
     if kind not in RETRYABLE_ERRORS | {ErrorKind.HTTP_STATUS, ErrorKind.REJECTED}:
         return "This error is not retried."
     attempts = call.attempt - call.interruptions
-    if attempts >= policy.max_attempts:
+    if attempts > policy.max_attempts:
+        return "The retry policy allows no further attempt."
+    if attempts == policy.max_attempts:
         return f"All {attempts} attempts were made." if attempts > 1 else "Only one attempt was allowed."
     if call.delivery == Delivery.AT_MOST_ONCE:
         return "The call is delivered at most once, and its request may already have been sent."
@@ -68,12 +70,17 @@ def _explain_final_interruption(call: CallDetails) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RetryProgress:
-    """How many attempts have been made of those allowed. Interrupted attempts do not count."""
+    """How many attempts have been made of those that the retry policy allows. Interrupted attempts do not count."""
 
     made: int
     max_attempts: int
     next_at: datetime | None
     until: datetime | None
+
+    @property
+    def is_within_policy(self) -> bool:
+        """Return False if the callback of a timer asked for more attempts than the policy allows."""
+        return self.made + (self.next_at is not None) <= self.max_attempts
 
 
 def compute_retry_progress(call: CallDetails) -> RetryProgress:

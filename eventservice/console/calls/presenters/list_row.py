@@ -93,11 +93,13 @@ def _choose_moment(call: CallSummary) -> tuple[str, datetime]:
         return "Canceled" if call.status == Status.CANCELED else "Finished", call.finished_at
     if call.status == Status.RUNNING and call.started_at is not None:
         return "Started", call.started_at
-    next_attempt = call.attempt + 1
-    return (
-        f"Attempt {next_attempt} of {max(call.max_attempts, next_attempt)}" if call.attempt else "Due",
-        call.due_at,
-    )
+    return f"Attempt {_count_of_allowed(call, call.attempt + 1)}" if call.attempt else "Due", call.due_at
+
+
+def _count_of_allowed(call: CallSummary, attempt: int) -> str:
+    """Return the number of an attempt, and how many the retry policy allows. Interrupted attempts, and those that the
+    callback of a timer asked for, can exceed it."""
+    return f"{attempt} of {call.max_attempts}" if attempt <= call.max_attempts else str(attempt)
 
 
 def _compute_lateness(call: CallSummary) -> timedelta | None:
@@ -109,11 +111,11 @@ def _compute_lateness(call: CallSummary) -> timedelta | None:
 
 
 def _format_attempts(call: CallSummary) -> str:
-    made, allowed = call.attempt, max(call.max_attempts, call.attempt)
+    made = call.attempt
     if call.status == Status.SCHEDULED:
         return ""
     if call.status == Status.RUNNING:
-        return f"attempt {made} of {allowed}" if made > 1 else ""
+        return f"attempt {_count_of_allowed(call, made)}" if made > 1 else ""
     return f"{made} attempts" if made > 1 else ""
 
 
