@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import math
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from eventservice.db.bounded_count import format_capped
+
+if TYPE_CHECKING:
+    from outbox.publishers.webhook.recovery import RetriedDeliveries
 
 NOTHING = "–"
 UNITS = ((86_400, "d"), (3600, "h"), (60, "m"), (1, "s"))
@@ -19,6 +25,16 @@ def format_instant(moment: datetime | None) -> str:
 def format_minute(moment: datetime) -> str:
     """Return an instant in UTC, to the minute."""
     return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def format_second(moment: datetime) -> str:
+    """Return an instant in UTC, to the second."""
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def format_ago(moment: datetime, now: datetime) -> str:
+    """Return how long ago an instant was: "2 m ago", or "now"."""
+    return format_distance(min(0.0, (moment - now).total_seconds()))
 
 
 def format_refusals(count: int, since: datetime, last_at: datetime) -> str:
@@ -89,11 +105,25 @@ def format_count(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-def format_retried_deliveries(count: int) -> str:
-    """Return what a retry of an endpoint's pending deliveries has done."""
-    if not count:
-        return "Nothing to retry: all pending deliveries are due within a minute."
-    return f"{count:,} {'delivery is' if count == 1 else 'deliveries are'} due now."
+def format_retried_deliveries(retried: RetriedDeliveries) -> str:
+    """Return what a retry of an endpoint's pending deliveries has done, and what became of the others."""
+    if retried.due:
+        text = f"{retried.due:,} {'delivery is' if retried.due == 1 else 'deliveries are'} due now"
+        if retried.others == 1:
+            return f"{text}; 1 other is already due or waits behind earlier events of its call."
+        if retried.others:
+            others = format_capped(retried.others)
+            return f"{text}; {others} others are already due or wait behind earlier events of their call."
+        return f"{text}."
+    if retried.others:
+        return "Nothing to retry: all pending deliveries are due within a minute, or wait behind such."
+    if retried.exhausted:
+        were = "delivery was" if retried.exhausted == 1 else "deliveries were"
+        return (
+            f"Nothing is pending. {retried.exhausted:,} {were} given up: use Resend failed on the endpoint's page, or "
+            "`manage.py webhook retry --failed ID`."
+        )
+    return "Nothing is pending."
 
 
 def format_short_number(value: float) -> str:

@@ -28,9 +28,11 @@ from eventservice.kernel.text import end_sentence
 from eventservice.kernel.version import get_version
 from eventservice.operators.error_kinds import get_error_name
 from eventservice.operators.formatting import (
+    format_ago,
     format_count,
     format_duration,
     format_minute,
+    format_second,
     format_share,
     format_since,
 )
@@ -51,8 +53,13 @@ from orchestration.statistics.hosts_in_trouble import (
 )
 from orchestration.statistics.live_counts import LiveCounts, has_running_calls, list_overdue_tenants
 from outbox.broker_queue import BrokerBacklog
-from outbox.models import OutboxPartition
-from outbox.publishers.webhook.recovery import EndpointFailure, list_failing_endpoints
+from outbox.models import OutboxPartition, WebhookEndpoint
+from outbox.publishers.webhook.recovery import (
+    EndpointFailure,
+    GoneEndpoint,
+    list_failing_endpoints,
+    list_gone_endpoints,
+)
 from outbox.status import OutboxStatus, list_partitions
 from timers.models import Node, NodeRole
 from timers.operator_views import Ownership, list_nodes, list_ownerships
@@ -232,7 +239,7 @@ class RetryingHostFinding(Finding):
 
 @dataclass(frozen=True, slots=True)
 class FailingEndpointFinding(Finding):
-    """A webhook endpoint that fails, with what a page needs to link to it."""
+    """A webhook endpoint that fails or has disabled itself, with what a page needs to link to it."""
 
     tenant_id: uuid.UUID | None = None
     endpoint_id: uuid.UUID | None = None
@@ -736,20 +743,60 @@ def _name_error(label: str, errors: TargetErrors) -> str:
 
 
 def check_webhook_endpoints(tenant_id: uuid.UUID | None, now: datetime) -> list[Finding]:
-    """Return a finding for each webhook endpoint that keeps failing, of one tenant or of all, or one that is OK."""
+    """Return a finding for each webhook endpoint that keeps failing or is disabled by its own answer, of one tenant or of
+    all, and one that is OK if none keeps failing."""
     failures = list_failing_endpoints(tenant_id, MAX_FAILING_ENDPOINTS, MAX_COUNTED)
-    if not failures:
-        return [Finding("failing_endpoint", Severity.OK, "No webhook endpoint is failing.")]
-    names = find_tenant_names([failure.endpoint.tenant_id for failure in failures])
-    return [
+    gone = list_gone_endpoints(tenant_id, MAX_FAILING_ENDPOINTS)
+    endpoints = [*(failure.endpoint for failure in failures), *(found.endpoint for found in gone)]
+    names = find_tenant_names([endpoint.tenant_id for endpoint in endpoints])
+    failing: list[Finding] = [
         _build_failing_endpoint(failure, names.get(failure.endpoint.tenant_id, ""), now)
         for failure in failures
     ]
+    return [
+        *(failing or [Finding("failing_endpoint", Severity.OK, "No webhook endpoint is failing.")]),
+        *(_build_gone_endpoint(found, names.get(found.endpoint.tenant_id, "")) for found in gone),
+    ]
+
+
+def _build_gone_endpoint(gone: GoneEndpoint, tenant: str) -> FailingEndpointFinding:
+    at = f" at {format_second(gone.disabled_at)}" if gone.disabled_at else ""
+    since = gone.disabled_at or gone.endpoint.created_at
+    were = "delivery was" if gone.given_up == 1 else "deliveries were"
+    return FailingEndpointFinding(
+        code="disabled_endpoint",
+        severity=Severity.WARNING,
+        text=f"The webhook endpoint {_get_authority(gone.endpoint)} of {tenant or gone.endpoint.tenant_id} was disabled{at} "
+        f"because it answered 410 Gone; {gone.given_up:,} {were} given up.",
+        remedy="If its receiver is back, enable it and use Resend failed (`manage.py webhook enable "
+        f"{gone.endpoint.endpoint_id}`, then `webhook retry --failed`). Later events: `manage.py outbox replay --since "
+        f"{since:%Y-%m-%dT%H:%M:%SZ} --tenant {tenant}`. Otherwise delete the endpoint.",
+        tenant_id=gone.endpoint.tenant_id,
+        endpoint_id=gone.endpoint.endpoint_id,
+    )
+
+
+def _get_authority(endpoint: WebhookEndpoint) -> str:
+    """Return the host of an endpoint with its port. The rest of the URL may be secret."""
+    return urlsplit(endpoint.url).netloc.rpartition("@")[2]
 
 
 def _build_failing_endpoint(failure: EndpointFailure, tenant: str, now: datetime) -> FailingEndpointFinding:
-    host = urlsplit(failure.endpoint.url).netloc.rpartition("@")[2]
+    host = _get_authority(failure.endpoint)
     wait = "delivery waits" if failure.pending == 1 else "deliveries wait"
+    if failure.accepted_at:
+        still = "delivery still waits" if failure.pending == 1 else "deliveries still wait"
+        return FailingEndpointFinding(
+            code="failing_endpoint",
+            severity=Severity.WARNING,
+            text=f"The webhook endpoint {host} of {tenant or failure.endpoint.tenant_id} is recovering: it accepted a delivery "
+            f"{format_ago(failure.accepted_at, now)}, {format_capped(failure.pending)} {still}.",
+            remedy="They are sent by themselves within 6 hours. To send them now, use Retry now on its page, or `manage.py "
+            f"webhook retry {failure.endpoint.endpoint_id}`. The last error of those that failed: "
+            f"{end_sentence(failure.reason)}",
+            tenant_id=failure.endpoint.tenant_id,
+            endpoint_id=failure.endpoint.endpoint_id,
+        )
     return FailingEndpointFinding(
         code="failing_endpoint",
         severity=Severity.WARNING,
