@@ -11,7 +11,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Generic, Protocol, TypeVar
 from urllib.parse import urlsplit
@@ -46,9 +46,11 @@ from orchestration.statistics.chart_data import (
     list_hosts_with_failures,
 )
 from orchestration.statistics.hosts_in_trouble import (
+    FailedCalls,
+    PortOutcomes,
     RetryingHost,
     TargetErrors,
-    find_failed_errors,
+    estimate_succeeded,
     list_retrying_hosts,
 )
 from orchestration.statistics.live_counts import LiveCounts, has_running_calls, list_overdue_tenants
@@ -71,6 +73,8 @@ V = TypeVar("V", float, timedelta)
 MAX_NAMED_SHARDS = 5
 MAX_NAMED_NODES = 3
 MAX_FAILING_HOSTS = 5
+# Hosts whose ports are looked at: more than are reported, because a port that works may hide one that does not.
+MAX_EXAMINED_HOSTS = 10
 MAX_FAILING_ENDPOINTS = 5
 MAX_NAMED_LIMITS = 10
 
@@ -662,40 +666,50 @@ def _check_broker(backlog: BrokerBacklog, is_used: bool) -> Finding:
 
 
 def list_failing_hosts(tenant_id: uuid.UUID | None, now: datetime) -> list[FailingHostFinding]:
-    """Return hosts to which many calls failed lately, those with the largest share of failures first."""
+    """Return the ports of hosts to which many calls failed lately, those with the largest share of failures first.
+
+    Each port is judged by numbers of its own, so that one that works hides none that does not.
+    """
     since = now - FAILING_HOST_PERIOD
-    shares = list_hosts_with_failures(
-        tenant_id,
-        since,
-        now,
-        min_failed=MIN_FAILED_CALLS,
-        min_share=MIN_FAILED_SHARE,
-        limit=MAX_FAILING_HOSTS,
+    hosts = list_hosts_with_failures(
+        tenant_id, since, now, min_failed=MIN_FAILED_CALLS, limit=MAX_EXAMINED_HOSTS
     )
-    names = find_tenant_names([share.tenant_id for share in shares]) if shares else {}
+    names = find_tenant_names([host.tenant_id for host in hosts]) if hosts else {}
+    failed_calls = {tenant: FailedCalls(tenant, since) for tenant in {host.tenant_id for host in hosts}}
     found = [
-        _build_failing_host(share, target, names.get(share.tenant_id, ""), since)
-        for share in shares
-        for target in find_failed_errors(share.tenant_id, share.host)
+        _build_failing_host(host, port, names.get(host.tenant_id, ""), since)
+        for host in hosts
+        for port in _list_failing_ports(failed_calls[host.tenant_id], host)
     ]
-    return found[:MAX_FAILING_HOSTS]
+    return sorted(found, key=lambda finding: -finding.share)[:MAX_FAILING_HOSTS]
+
+
+def _list_failing_ports(failed_calls: FailedCalls, host: FailingHost) -> list[PortOutcomes]:
+    failed, succeeded = host.outcomes.failed, host.outcomes.succeeded
+    ports = failed_calls.list_ports(host.host, failed, succeeded)
+    is_failing = failed >= MIN_FAILED_SHARE * (failed + succeeded)
+    min_failed = 1 if is_failing else MIN_FAILED_CALLS
+    failing = [port for port in ports if port.failed >= min_failed and port.share >= MIN_FAILED_SHARE]
+    if is_failing and not failing:
+        # The estimates are too rough to name a port.
+        errors = replace(ports[0].errors, name=host.host, filter_value=host.host)
+        return [PortOutcomes(errors, failed, succeeded)]
+    return failing
 
 
 def _build_failing_host(
-    share: FailingHost, target: TargetErrors, tenant: str, since: datetime
+    host: FailingHost, port: PortOutcomes, tenant: str, since: datetime
 ) -> FailingHostFinding:
-    failed, ended = share.outcomes.failed, share.outcomes.succeeded + share.outcomes.failed
-    # Calls are counted by host.
-    which = f"calls to all ports of {share.host}" if target.share < 1.0 else "calls"
+    about = "About " if port.is_estimate else ""
     return FailingHostFinding(
         code="failing_host",
-        severity=Severity.WARNING if share.outcomes.succeeded else Severity.ERROR,
-        text=f"{_name_target(target)} is failing for {tenant or share.tenant_id}.",
-        remedy=f"{failed:,} of {ended:,} {which} failed in the last 15 minutes ({format_share(failed / ended)})."
-        f"{_name_error('The most frequent error', target)}",
-        tenant_id=share.tenant_id,
-        host=target.filter_value,
-        share=failed / ended,
+        severity=Severity.WARNING if port.succeeded else Severity.ERROR,
+        text=f"{_name_target(port.errors)} is failing for {tenant or host.tenant_id}.",
+        remedy=f"{about}{port.failed:,} of {port.failed + port.succeeded:,} calls failed in the last 15 minutes "
+        f"({format_share(port.share)}).{_name_error('The most frequent error', port.errors)}",
+        tenant_id=host.tenant_id,
+        host=port.errors.filter_value,
+        share=port.share,
         since=since,
     )
 
@@ -706,16 +720,19 @@ def check_retrying_calls(tenant_id: uuid.UUID | None, now: datetime) -> list[Fin
     succeeded = count_succeeded_by_host(
         [(one.tenant_id, one.host) for one in found], now - FAILING_HOST_PERIOD, now
     )
-    failing = [
-        one
-        for one in found
-        if one.host_count
-        >= MIN_RETRYING_SHARE * (one.host_count + succeeded.get((one.tenant_id, one.host), 0))
-    ]
+    failing = [one for one in found if _lets_wait(one, succeeded.get((one.tenant_id, one.host), 0))]
     if not failing:
         return [Finding("retrying_calls", Severity.OK, "No host lets many calls wait for another attempt.")]
     names = find_tenant_names([one.tenant_id for one in failing])
     return [_build_retrying_host(one, names.get(one.tenant_id, "")) for one in failing[:MAX_FAILING_HOSTS]]
+
+
+def _lets_wait(one: RetryingHost, succeeded: int) -> bool:
+    """Return whether a port lets a large share of its calls wait, if so many calls to all ports of the host succeeded."""
+    if one.host_count >= MIN_RETRYING_SHARE * (one.host_count + succeeded):
+        return True
+    own = estimate_succeeded(one.tenant_id, one.host, one.errors.name, succeeded)
+    return one.count >= MIN_RETRYING_CALLS and one.count >= MIN_RETRYING_SHARE * (one.count + own)
 
 
 def _build_retrying_host(one: RetryingHost, tenant: str) -> RetryingHostFinding:
