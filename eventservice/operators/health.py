@@ -63,6 +63,7 @@ from outbox.publishers.webhook.recovery import (
     list_gone_endpoints,
 )
 from outbox.status import OutboxStatus, list_partitions
+from timers.membership import NODE_LEASE
 from timers.models import Node, NodeRole
 from timers.operator_views import Ownership, list_nodes, list_ownerships
 from timers.persistence import timer_persistence
@@ -117,6 +118,9 @@ ROLES = {
     NodeRole.ENGINE: "calls are accepted and stored, but not sent",
     NodeRole.DISPATCHER: "events are stored, but neither published nor sent to webhooks",
 }
+START_COMMANDS = {NodeRole.ENGINE: "poll_timers", NodeRole.DISPATCHER: "dispatch_outbox"}
+# How long a process needs to take over what it may.
+TAKEOVER_MARGIN = timedelta(seconds=5)
 MISSING_ROLES = {role.value for role in ROLES}
 # Without writing there are no heartbeats and no leases, and nothing is started or published.
 CONSEQUENCES = MISSING_ROLES | {
@@ -218,6 +222,12 @@ class ClusterState:
     def unowned_partitions(self) -> int:
         return sum(not self.is_held(partition) for partition in self.partitions)
 
+    def get_leases_changed_at(self, role: NodeRole) -> datetime | None:
+        """Return when the leases that the nodes of this role hold were last claimed, renewed, released or taken away."""
+        shards = (group.last_updated_at for group in self.ownerships)
+        partitions = (partition.updated_at for partition in self.partitions)
+        return max(filter(None, shards if role == NodeRole.ENGINE else partitions), default=None)
+
     def is_held(self, lease: HasLease) -> bool:
         """Return whether somebody owns this lease: up to and including its last instant."""
         return lease.owner_id is not None and lease.lease_until is not None and lease.lease_until >= self.now
@@ -297,7 +307,16 @@ def blame_database(findings: Iterable[Finding]) -> list[Finding]:
 
 def check_cluster(cluster: ClusterState) -> list[Finding]:
     return [
-        *(check_role(cluster.nodes, role, cluster.now, cluster.chains) for role in ROLES),
+        *(
+            check_role(
+                cluster.nodes,
+                role,
+                cluster.now,
+                chains=cluster.chains,
+                leases_changed_at=cluster.get_leases_changed_at(role),
+            )
+            for role in ROLES
+        ),
         *_check_nodes(cluster),
         *_check_versions(cluster),
         *_check_owners(cluster),
@@ -323,24 +342,57 @@ def check_writing() -> Finding:
     return Finding("writing", Severity.OK, "wrote a row and deleted it")
 
 
-def check_role(nodes: Iterable[Node], role: NodeRole, now: datetime, chains: Iterable[Chain] = ()) -> Finding:
-    """Report that nobody plays the role, and since when, as far as it is known from dead nodes and from these chains."""
+def check_role(
+    nodes: Iterable[Node],
+    role: NodeRole,
+    now: datetime,
+    *,
+    chains: Iterable[Chain] = (),
+    leases_changed_at: datetime | None = None,
+) -> Finding:
+    """Report that nobody plays the role, and since when, as far as it is known.
+
+    It is known from dead nodes, and from the time at which the leases of the role's shards or partitions were last claimed,
+    renewed or released. These chains say who may take over.
+    """
+    nodes = list(nodes)
     of_role = [node for node in nodes if node.role == role]
     count = sum(node.is_alive(now) for node in of_role)
     if count:
         return Finding(role.value, Severity.OK, f"{format_count(count, role.value)} running.")
     text = f"No {role.value} is running: {ROLES[role]}."
-    began = [chain.taken_at for chain in chains if chain.taken_at and chain.name.endswith(f"/{role.value}")]
-    last_seen = max([*began, *(node.lease_until for node in of_role)], default=None)
+    chains = [chain for chain in chains if chain.name.endswith(f"/{role.value}")]
+    ended = [*(node.lease_until for node in of_role), *filter(None, (leases_changed_at,))]
+    last_seen = max(ended or [chain.taken_at for chain in chains if chain.taken_at], default=None)
     if last_seen is not None and last_seen <= now:
         text += f" It has been so {format_since(last_seen, now)}."
-    standbys = sum(node.role == NodeRole.STANDBY and node.is_alive(now) for node in nodes)
-    remedy = (
-        f"{format_count(standbys, 'standby worker')} waiting: one takes over when the role's lease ends, within 8 s. "
-        if standbys
-        else ""
+    return Finding(role.value, Severity.ERROR, text, _describe_successor(nodes, role, now, chains))
+
+
+def _describe_successor(nodes: Sequence[Node], role: NodeRole, now: datetime, chains: Sequence[Chain]) -> str:
+    """Return the one instruction for a missing role: until when to wait for another process that takes it over, or which
+    command to run."""
+    live = [node for node in nodes if node.is_alive(now)]
+    if standbys := [node for node in live if node.role == NodeRole.STANDBY]:
+        names = {f"{node.cluster}/{role.value}" for node in standbys}
+        ends = [chain.lease_until for chain in chains if chain.name in names and chain.lease_until]
+        until = max([now, *ends]) + TAKEOVER_MARGIN
+        who = f"{format_count(len(standbys), 'standby worker')} waiting: one takes over"
+        return f"Wait until {until:%H:%M:%S} UTC: {who}. If nobody has by then, restart the cluster."
+    clusters = {node.cluster for node in live if node.cluster}
+    dead = [node for node in nodes if node.role == role and node.cluster in clusters]
+    if not dead:
+        return f"Start one with `manage.py cluster` (or `manage.py {START_COMMANDS[role]}`)."
+    name = dead[-1].cluster
+    # A worker that has frozen is replaced when it has made no progress for so long; it was alive a lease before.
+    frozen = timedelta(seconds=settings.FROZEN_SECONDS) - NODE_LEASE
+    until = max(node.lease_until for node in dead) + frozen + TAKEOVER_MARGIN
+    if until < now:
+        return f"Restart the cluster {name}, which is running and has not replaced it."
+    return (
+        f"Wait until {until:%H:%M:%S} UTC: the cluster {name} is running and replaces it. If it has not by then, restart "
+        "that cluster."
     )
-    return Finding(role.value, Severity.ERROR, text, f"{remedy}Start one with `manage.py cluster`.")
 
 
 def describe_node(node: Node) -> str:
@@ -393,8 +445,8 @@ def _describe_takeover(node: Node, cluster: ClusterState) -> str:
         return "Another dispatcher takes over its partitions. An engine removes it from this list."
     if node.role != NodeRole.DISPATCHER and cluster.engines:
         return "Another engine takes over its shards and calls within seconds."
-    frozen = format_duration(timedelta(seconds=settings.FROZEN_SECONDS))
-    return f"If it is frozen, its cluster replaces it within {frozen}; otherwise restart the cluster."
+    role = NodeRole.DISPATCHER if node.role == NodeRole.DISPATCHER else NodeRole.ENGINE
+    return f"“No {role.value} is running” says what to do."
 
 
 def _check_owners(cluster: ClusterState) -> Iterator[Finding]:
