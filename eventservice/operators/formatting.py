@@ -22,11 +22,6 @@ def format_instant(moment: datetime | None) -> str:
     return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + " UTC"
 
 
-def format_minute(moment: datetime) -> str:
-    """Return an instant in UTC, to the minute."""
-    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
-
-
 def format_second(moment: datetime) -> str:
     """Return an instant in UTC, to the second."""
     return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
@@ -37,9 +32,15 @@ def format_ago(moment: datetime, now: datetime) -> str:
     return format_distance(min(0.0, (moment - now).total_seconds()))
 
 
-def format_refusals(count: int, since: datetime, last_at: datetime) -> str:
-    """Return how often something was refused, and from when to when."""
-    return f"{count:,} from {format_minute(since)} to {format_minute(last_at)}"
+def format_clock(moment: datetime, now: datetime) -> str:
+    """Return an instant in UTC, to the second, without its date if that is today's."""
+    is_today = moment.astimezone(UTC).date() == now.astimezone(UTC).date()
+    return f"{moment.astimezone(UTC):%H:%M:%S} UTC" if is_today else format_second(moment)
+
+
+def format_refusals(count: int, last_at: datetime, now: datetime) -> str:
+    """Return how often something was refused, and when it was the last time."""
+    return f"{count:,}, last {format_clock(last_at, now)}"
 
 
 def format_distance(seconds: float) -> str:

@@ -21,7 +21,8 @@ from django.db import DatabaseError, connection, transaction
 from django.db.migrations.recorder import MigrationRecorder
 
 from eventservice.db.bounded_count import MAX_COUNTED, format_capped
-from eventservice.db.errors import explain_error
+from eventservice.db.dialects.base import Cause
+from eventservice.db.errors import TROUBLES, explain_error
 from eventservice.kernel.findings import Finding, Severity
 from eventservice.kernel.ids import new_id
 from eventservice.kernel.text import end_sentence
@@ -29,12 +30,13 @@ from eventservice.kernel.version import get_version
 from eventservice.operators.error_kinds import get_error_name
 from eventservice.operators.formatting import (
     format_ago,
+    format_clock,
     format_count,
     format_duration,
-    format_minute,
     format_second,
     format_share,
     format_since,
+    format_size,
 )
 from eventservice.tenants.directory import find_tenant_names, list_nearly_full_tenants
 from eventservice.tenants.models import LimitCode, LimitRefusal, Tenant
@@ -53,7 +55,9 @@ from orchestration.statistics.hosts_in_trouble import (
     estimate_succeeded,
     list_retrying_hosts,
 )
+from orchestration.statistics.in_flight_limits import HeldBackTenant, list_held_back
 from orchestration.statistics.live_counts import LiveCounts, has_running_calls, list_overdue_tenants
+from orchestration.statistics.usage import read_usage
 from outbox.broker_queue import BrokerBacklog
 from outbox.models import OutboxPartition, WebhookEndpoint
 from outbox.publishers.webhook.recovery import (
@@ -78,6 +82,7 @@ MAX_FAILING_HOSTS = 5
 MAX_EXAMINED_HOSTS = 10
 MAX_FAILING_ENDPOINTS = 5
 MAX_NAMED_LIMITS = 10
+MAX_NAMED_LIMITED = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +116,8 @@ MIN_FAILED_SHARE = 0.25
 # succeeded lately.
 MIN_RETRYING_CALLS = 10
 MIN_RETRYING_SHARE = 0.25
+# A tenant that was refused something for its pending limit, and uses less than this share of it now, has room again.
+MAX_SHARE_WITH_ROOM = 0.5
 # A tenant that stores more than this share of what it may needs attention before anything is refused.
 HIGH_STORED_SHARE = 0.9
 
@@ -234,6 +241,13 @@ class ClusterState:
 
 
 @dataclass(frozen=True, slots=True)
+class WritingFinding(Finding):
+    """Whether the database can be written to, and whether a lock of another process is why it cannot."""
+
+    is_locked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class FailingHostFinding(Finding):
     """A target that fails, with what a page needs to list its failed calls."""
 
@@ -277,7 +291,7 @@ def diagnose(cluster: ClusterState, pulse: LiveCounts, outbox: OutboxStatus) -> 
     return [
         *check_cluster(cluster),
         check_stuck_shards(cluster),
-        check_overdue(pulse.overdue, pulse.oldest_overdue),
+        check_overdue(pulse.overdue, pulse.oldest_overdue, cluster),
         check_lost_calls(pulse.lost_count),
         check_outbox_lag(outbox),
         check_parked_events(outbox),
@@ -326,20 +340,26 @@ def check_cluster(cluster: ClusterState) -> list[Finding]:
     ]
 
 
-def check_writing() -> Finding:
+def check_writing() -> WritingFinding:
     """Write a row and delete it again, durably: a full disk is noticed when a transaction is committed."""
     recorder = MigrationRecorder(connection)
     try:
         if not recorder.has_table():
             text = "The database has no tables yet."
-            return Finding("writing", Severity.ERROR, text, "Run `manage.py migrate`.")
+            return WritingFinding("writing", Severity.ERROR, text, "Run `manage.py migrate`.")
         with transaction.atomic():
             recorder.migration_qs.create(app="eventservice", name=f"write probe {new_id()}").delete()
     except DatabaseError as error:
         trouble = explain_error(error)
         detail = " ".join(str(error).split())
-        return Finding("writing", Severity.ERROR, f"{trouble.text} ({detail})", trouble.remedy)
-    return Finding("writing", Severity.OK, "wrote a row and deleted it")
+        return WritingFinding(
+            code="writing",
+            severity=Severity.ERROR,
+            text=f"{trouble.text} ({detail})",
+            remedy=trouble.remedy,
+            is_locked=trouble == TROUBLES[Cause.LOCKED],
+        )
+    return WritingFinding("writing", Severity.OK, "wrote a row and deleted it")
 
 
 def check_role(
@@ -559,7 +579,8 @@ def check_stuck_shards(cluster: ClusterState) -> Finding:
 # --- work that waits ------------------------------------------------------------------------------------------
 
 
-def check_overdue(count: int, oldest: timedelta) -> Finding:
+def check_overdue(count: int, oldest: timedelta, cluster: ClusterState) -> Finding:
+    """Report calls that should have been started, with the tenants and hosts whose limits hold them back."""
     severity = OVERDUE.rate(oldest) if count else Severity.OK
     if severity is Severity.OK:
         text = f"{format_capped(count)} due, none for more than {format_duration(OVERDUE.warning)}."
@@ -569,8 +590,34 @@ def check_overdue(count: int, oldest: timedelta) -> Finding:
         "overdue_calls",
         severity,
         f"{format_capped(count)} {verb} overdue, the oldest by {format_duration(oldest)}.",
-        "If engines are running, a tenant or host may be at its limit for calls in flight, or the engines may be too "
-        "busy: check the tenants' limits, or start more engines.",
+        _explain_overdue(cluster),
+    )
+
+
+def _explain_overdue(cluster: ClusterState) -> str:
+    if not cluster.engines:
+        return "No engine is running."
+    held_back = list_held_back(None, cluster.now - OVERDUE.warning, cluster.engines)
+    if not held_back:
+        return (
+            "No tenant with overdue calls is at its in-flight limit. The engines may be too busy, or have just begun to catch "
+            f"up. A host may also be at ENGINE_PER_HOST ({settings.ENGINE_PER_HOST:,}). Otherwise start more engines."
+        )
+    reasons = [_describe_limit(one) for one in held_back[:MAX_NAMED_LIMITED]]
+    if len(held_back) > MAX_NAMED_LIMITED:
+        reasons.append(f"{len(held_back) - MAX_NAMED_LIMITED} more tenants are at their limits.")
+    return (
+        f"{' '.join(reasons)} If the receiver can take more, raise the limit: `manage.py tenant limits "
+        f"{held_back[0].tenant.name} --max-in-flight NUMBER`."
+    )
+
+
+def _describe_limit(one: HeldBackTenant) -> str:
+    if not one.host:
+        return f"{one.tenant.name} is at its in-flight limit: {one.running:,} calls of {one.limit:,} are running."
+    return (
+        f"{one.host} has as many calls of {one.tenant.name} in flight as one host may: {one.host_running:,}, of an in-flight "
+        f"limit of {one.limit:,}. One host gets at most three quarters of it, and less while others use it."
     )
 
 
@@ -642,26 +689,38 @@ def check_parked_events(outbox: OutboxStatus) -> Finding:
 
 def check_tenant_limits(tenant_id: uuid.UUID | None, now: datetime) -> list[Finding]:
     """Return a finding for each limit for which a tenant is being refused, and for each tenant whose storage is nearly
-    full, or one that is OK."""
+    full, or one that is OK.
+
+    A refusal for the pending limit is over when there is much room again, because the limit was raised or calls have ended.
+    """
     refusals = list_current_refusals(tenant_id, now, MAX_NAMED_LIMITS)
     full = {refusal.tenant_id for refusal in refusals if refusal.code == LimitCode.STORAGE}
     nearly_full = list_nearly_full_tenants(tenant_id, HIGH_STORED_SHARE, MAX_NAMED_LIMITS)
     found = [
-        *(_build_refusal_finding(refusal, now) for refusal in refusals),
+        *filter(None, (_build_refusal_finding(refusal, now) for refusal in refusals)),
         *(_build_storage_finding(tenant) for tenant in nearly_full if tenant.pk not in full),
     ]
     return [*found[:MAX_NAMED_LIMITS]] or [Finding("tenant_limits", Severity.OK, "No tenant is at a limit.")]
 
 
-def _build_refusal_finding(refusal: LimitRefusal, now: datetime) -> LimitFinding:
+def _build_refusal_finding(refusal: LimitRefusal, now: datetime) -> LimitFinding | None:
     tenant, code = refusal.tenant, LimitCode(refusal.code)
-    limit = f"{code.label} ({getattr(tenant, code.column):,})"
-    ago = format_duration(now - refusal.last_at)
+    limit = getattr(tenant, code.column)
+    present = f" The limit is {limit:,}."
+    if code == LimitCode.PENDING:
+        pending = read_usage(tenant).pending
+        if pending < MAX_SHARE_WITH_ROOM * limit:
+            return None
+        present = f" Now: {pending:,} of {limit:,}."
+    elif code == LimitCode.STORAGE:
+        present = f" Now: {format_size(tenant.stored_bytes)} of {format_size(limit)}, as last measured."
+    times = "once" if refusal.count == 1 else f"{refusal.count:,} times"
+    if refusal.last_at - refusal.since >= timedelta(minutes=1):
+        times += f" since {format_clock(refusal.since, now)}"
     return LimitFinding(
         code="tenant_limits",
         severity=Severity.WARNING,
-        text=f"{tenant.name} is at its {limit}: {format_count(refusal.count, 'refusal')} since "
-        f"{format_minute(refusal.since)}, the last {ago} ago.",
+        text=f"{tenant.name} was refused {times} for its {code.label}, last at {format_clock(refusal.last_at, now)}.{present}",
         remedy=f"{_REMEDIES[code]} `manage.py tenant limits {tenant.name}` shows and changes the limits. The web log has "
         f"each refused request, with the code {code}.",
         tenant_id=tenant.pk,
