@@ -127,6 +127,25 @@ def test_every_refusal_is_logged_with_its_code(acme: Api, lines: Lines) -> None:
     assert len(wanted) == 4
 
 
+def test_a_refused_key_is_logged_by_its_id_with_the_address_of_the_client(acme: Api, lines: Lines) -> None:
+    before = read_metrics(acme.client)["eventservice_http_refusals_total", "not_authenticated"]
+    for text in ("es_live_abcdefghijkm_" + "s" * 40, "es_live_" + "s" * 40 + "_abcdefghijkm", "hush"):
+        acme.client.get(
+            "/api/v1/tenants",
+            headers={"Authorization": f"Bearer {text}", "X-Forwarded-For": "203.0.113.9"},
+        )
+    known, swapped, other = lines()
+    assert (known["code"], known["client"], known["key_id"]) == (
+        "not_authenticated", "203.0.113.9", "abcdefghijkm",
+    )  # fmt: skip
+    assert "key_id" not in swapped
+    assert "key_id" not in other
+    assert "sss" not in str([known, swapped, other])
+    assert "hush" not in str([known, swapped, other])
+    after = read_metrics(acme.client)["eventservice_http_refusals_total", "not_authenticated"]
+    assert after == before + 3
+
+
 def test_a_refused_batch_is_one_refusal(acme: Api) -> None:
     update_tenant(acme.tenant.tenant_id, max_pending=1)
     forget_allowances()
