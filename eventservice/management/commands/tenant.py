@@ -13,7 +13,7 @@ from eventservice.kernel.errors import DomainError
 from eventservice.kernel.ids import new_id
 from eventservice.management.database import name_database
 from eventservice.management.terminal import Terminal, parse_document
-from eventservice.operators.audit_log import CommandLine, run_audited
+from eventservice.operators.audit_log import CommandLine, describe_changes, run_audited
 from eventservice.operators.formatting import format_refusals
 from eventservice.tenants.directory import create_tenant, declare_namespace, update_tenant
 from eventservice.tenants.models import DEFAULT_SHARDS, LimitCode, Namespace, NamespaceSize, Tenant
@@ -141,7 +141,7 @@ def _change_limits(*, tenant: str, **options: Any) -> Tenant:
         lambda: update_tenant(owner.tenant_id, **different),
         tenant_id=owner.tenant_id,
         subject=owner.tenant_id,
-        **different,
+        **describe_changes(owner, different),
     )
     return changed
 
