@@ -33,7 +33,7 @@ from orchestration.queries.call_lists import (
 from orchestration.queries.suggestions import list_suggestions
 from orchestration.queries.tenants_with_calls import list_tenants_with_calls, list_tenants_with_id
 from orchestration.queries.traces import get_trace_overview, read_trace_page
-from orchestration.statistics.hosts_in_trouble import find_failed_errors, list_retrying_hosts
+from orchestration.statistics.hosts_in_trouble import FailedCalls, list_retrying_hosts
 from orchestration.statistics.live_counts import read_live_counts
 from outbox import store
 from outbox.models import OutboxEvent
@@ -300,9 +300,14 @@ QUERIES: dict[str, tuple[Callable[[], Any], str, set[str]]] = {
         {"idx_service_calls_retrying"},
     ),
     "the latest calls to a host that fails": (
-        lambda: find_failed_errors(TENANT, "seldom.test"),
+        lambda: FailedCalls(TENANT, db_now()).list_ports("seldom.test", 3, 0),
         "DESC LIMIT 200",
         {"idx_service_calls_host"},
+    ),
+    "the latest calls that failed": (
+        lambda: FailedCalls(TENANT, db_now() - timedelta(minutes=15)),
+        "DESC LIMIT 1000",
+        {"idx_service_calls_status"},
     ),
     "which tenants have calls of a prefix": (
         lambda: list_tenants_with_calls(CallFilter(NO_TENANT, host_prefix="seldom."), 51),

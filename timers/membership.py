@@ -25,7 +25,10 @@ from eventservice.db.leases import Fenced, Leases, pick_share, release_leases, s
 from eventservice.db.now import DbNow, db_now, render_now
 from eventservice.db.sql import as_uuid
 from eventservice.kernel.ids import new_id
+from eventservice.kernel.logging import get_logger
 from timers.models import MAX_NODE_LEASE, MAX_NODE_LEASE_AHEAD, Node, NodeRole, TimerShard
+
+log = get_logger(__name__)
 
 NODE_LEASE = timedelta(seconds=settings.NODE_LEASE_SECONDS)
 # Longer than a node's lease, so that a dead node is always reaped before its shards could be claimed.
@@ -170,10 +173,21 @@ def reap_dead_node(
         with transaction.atomic():
             node = Node.objects.dead().filter(pk=owner_id)
             shards = TimerShard.objects.filter(owner_id=owner_id)
-            if _lock_all(node) and node.exists() and _lock_all(shards):
+            if _lock_all(node) and (found := node.first()) and _lock_all(shards):
                 release_leases(shards)
                 node.delete()
-                return owner_id
+            else:
+                continue
+        # The name of the process is in no table any more.
+        log.warning(
+            "node_reaped",
+            node=str(owner_id),
+            role=found.role,
+            hostname=found.hostname,
+            pid=found.process_id,
+            cluster=found.cluster,
+        )
+        return owner_id
     return None
 
 

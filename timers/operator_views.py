@@ -20,6 +20,7 @@ class Ownership:
     shards: int
     first_lease_ends: datetime | None
     last_claimed_at: datetime | None
+    last_updated_at: datetime | None
 
 
 def list_shards(after: int, limit: int) -> Sequence[TimerShard]:
@@ -37,7 +38,7 @@ def count_shards_by_owner() -> dict[uuid.UUID | None, int]:
 def list_ownerships() -> list[Ownership]:
     """Return the shards of each owner: first those without an owner, then the owner with the most."""
     groups = TimerShard.objects.order_by().values_list("owner_id")
-    found = groups.annotate(Count("pk"), Min("lease_until"), Max("claimed_at"))
+    found = groups.annotate(Count("pk"), Min("lease_until"), Max("claimed_at"), Max("updated_at"))
     return sorted(
         (Ownership(*group) for group in found), key=lambda one: (one.owner_id is not None, -one.shards)
     )

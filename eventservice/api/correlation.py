@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping
+from http import HTTPStatus
 from typing import cast
 
 import structlog
@@ -15,6 +16,8 @@ from django.utils.log import log_response
 from rest_framework.request import Request
 
 from eventservice.kernel.ids import is_uuid7, new_id
+from eventservice.operators.client_address import find_client_address
+from eventservice.tenants.keys import get_key_id
 
 HEADER = "X-Correlation-Id"
 
@@ -45,10 +48,18 @@ class CorrelationMiddleware:
 
 
 def _log_refusal(request: HttpRequest, response: HttpResponse) -> None:
-    """Log an error response as Django would, with its status and the error code of its problem."""
-    refusal = {"status": response.status_code}
+    """Log an error response as Django would, with its status and the error code of its problem.
+
+    If a key was refused, it is named by its id, with the address of the client.
+    """
+    refusal: dict[str, object] = {"status": response.status_code}
     if code := getattr(response, "problem_code", None):  # pages have none
         refusal["code"] = code
+    if response.status_code == HTTPStatus.UNAUTHORIZED:
+        refusal["client"] = find_client_address(request) or "unknown"
+        _, _, text = request.headers.get("Authorization", "").partition(" ")
+        if key_id := get_key_id(text.strip()):
+            refusal["key_id"] = key_id
     with structlog.contextvars.bound_contextvars(**refusal):
         log_response("%s: %s", response.reason_phrase, request.path, response=response, request=request)
 

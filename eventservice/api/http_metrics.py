@@ -33,7 +33,15 @@ TIMES = len(BUCKETS) + 2  # also the requests that took longer, and the sum of a
 ROUTE_WIDTH = COUNTS + TIMES
 SLOT_WIDTH = 1 + MAX_ROUTES * ROUTE_WIDTH  # the first value is the process id
 
+# The error codes of refusals that are counted one by one. All other errors are counted together.
+REFUSAL_CODES = (
+    "not_authenticated", "scope_missing", "operators_only", "session_reads_only", "forbidden", "not_found",
+    "too_many_requests", "too_many_bytes", "busy", "pending_ceiling", "storage_limit", "database_busy", "outcome_unknown",
+    "other",
+)  # fmt: skip
+
 _memory = memoryview(mmap.mmap(-1, SLOTS * SLOT_WIDTH * 8)).cast("d")
+_refusals = memoryview(mmap.mmap(-1, SLOTS * len(REFUSAL_CODES) * 8)).cast("d")
 
 
 class HttpMetricsMiddleware:
@@ -44,6 +52,8 @@ class HttpMetricsMiddleware:
         started_at = time.perf_counter()
         response = self.get_response(request)
         record_request(request, response.status_code, time.perf_counter() - started_at)
+        if code := getattr(response, "problem_code", None):
+            record_refusal(code)
         return response
 
 
@@ -55,6 +65,13 @@ def record_request(request: HttpRequest, status: int, seconds: float) -> None:
     times = start + COUNTS
     _memory[times + bisect_left(BUCKETS, seconds)] += 1
     _memory[times + TIMES - 1] += seconds
+
+
+def record_refusal(code: str) -> None:
+    """Count a response with a problem by the problem's error code."""
+    slot = _find_slot(os.getpid()) // SLOT_WIDTH
+    place = REFUSAL_CODES.index(code) if code in REFUSAL_CODES else len(REFUSAL_CODES) - 1
+    _refusals[slot * len(REFUSAL_CODES) + place] += 1
 
 
 def _find_route(request: HttpRequest) -> str:
@@ -126,6 +143,14 @@ def collect_http_metrics() -> Iterator[Metric]:
             durations.add_metric((route,), list(zip(bounds, cumulated, strict=True)), total)
     yield requests
     yield durations
+    refusals = CounterMetricFamily(
+        "eventservice_http_refusals",
+        "HTTP requests that were answered with a problem, by its error code, since gunicorn was started.",
+        labels=("code",),
+    )
+    for place, code in enumerate(REFUSAL_CODES):
+        refusals.add_metric((code,), sum(_refusals[slot * len(REFUSAL_CODES) + place] for slot in slots))
+    yield refusals
 
 
 def _sum_up(slots: list[int], number: int) -> list[float]:

@@ -40,6 +40,7 @@ from orchestration.engine.attempt_totals import BUCKETS, read_attempt_totals
 from orchestration.events import EventType
 from orchestration.statistics.recent_sample import RecentStatistics, read_recent_statistics
 from outbox.dispatcher import TOTALS_PREFIX as EVENTS_PREFIX
+from outbox.publishers.webhook.recovery import count_gone_endpoints
 from outbox.status import get_status as get_outbox_status
 from timers.models import Node, NodeRole
 from timers.operator_views import count_shards_by_owner, list_nodes
@@ -212,3 +213,6 @@ def _collect_outbox() -> Iterator[Metric]:
     yield _gauge("broker_queue_lag_seconds", about, unused | lags, ("publisher",))
     pending = {(): float(found.pending_deliveries)}
     yield _gauge("webhook_deliveries_pending", "Webhook deliveries that have not been made.", pending)
+    gone = {(): float(count_gone_endpoints())}
+    about = "Webhook endpoints that are disabled because they answered 410 Gone."
+    yield _gauge("webhook_endpoints_gone", about, gone)

@@ -37,7 +37,7 @@ from eventservice.api.schema.tenants import (
 from eventservice.api.views import ApiView, build_no_content
 from eventservice.kernel.errors import NotFound
 from eventservice.kernel.ids import new_id
-from eventservice.operators.audit_log import record_action
+from eventservice.operators.audit_log import describe_changes, record_action
 from eventservice.tenants.directory import create_tenant, declare_namespace, update_tenant
 from eventservice.tenants.keys import create_key, get_key, require_rotatable, revoke_key, rotate_key
 from eventservice.tenants.models import ApiKey, Namespace, Tenant
@@ -175,7 +175,7 @@ def _list_actions(tenant: Tenant, changes: dict[str, object]) -> dict[str, dict[
     if "active" in different:
         actions["tenant-activate" if different.pop("active") else "tenant-deactivate"] = {}
     if different:
-        actions["tenant-change"] = different
+        actions["tenant-change"] = describe_changes(tenant, different)
     return actions
 
 

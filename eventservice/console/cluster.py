@@ -62,7 +62,7 @@ class ClusterPage(ConsoleView):
         oldest = _compute_overdue(cluster, waiting)
         rows = timer_persistence.list_shard_states(listed, now, after, SHARDS_PER_PAGE + 1) if listed else []
         namespaces = list_all_namespaces(MAX_NAMESPACES + 1)
-        overdue = check_overdue(waiting.overdue, oldest)
+        overdue = check_overdue(waiting.overdue, oldest, cluster)
         outbox = get_outbox_status(MAX_COUNTED)
         sizes = get_shard_sizes()
         findings = [

@@ -40,6 +40,7 @@ from eventservice.operators.health import (
     FailingHostFinding,
     LimitFinding,
     RetryingHostFinding,
+    WritingFinding,
     blame_database,
     check_retrying_calls,
     check_tenant_limits,
@@ -154,13 +155,14 @@ class DashboardPage(ConsoleView):
         outbox = get_outbox_status(MAX_COUNTED)
         is_new = not has_calls(query.tenant_id)
         figures = Figures(query)
+        alerts = list(_list_alerts(query, live, outbox, cluster))
         context = {
             "query": query,
             "ranges": [(span.name, query.build_query(range=span.name)) for span in SPANS.values()],
             "tenants": query.tenants,
             "now": query.now,
-            "tiles": build_tiles(query, live, figures.in_span, outbox, cluster),
-            "alerts": list(_list_alerts(query, live, outbox, cluster)),
+            "tiles": build_tiles(query, live, figures.in_span, outbox, cluster, alerts),
+            "alerts": alerts,
             "is_new": is_new,
             **(_build_first_call(request, query) if is_new else figures.build_context(live)),
         }
@@ -219,8 +221,13 @@ def build_tiles(
     slices: Sequence[ChartSlice],
     outbox: OutboxStatus,
     cluster: ClusterState,
+    alerts: Sequence[Alert] = (),
 ) -> list[Tile]:
-    """Build the tiles: the present state, and how the calls of the chosen range ended."""
+    """Build the tiles: the present state, and how the calls of the chosen range ended.
+
+    If one of the alerts is that the database cannot be written to, nobody knows which nodes are alive.
+    """
+    trouble = next((alert.finding for alert in alerts if isinstance(alert.finding, WritingFinding)), None)
     overdue = _link_to_overdue(query)
     return [
         Tile("Due now", format_capped(live.overdue), "waiting to start", overdue),
@@ -246,7 +253,7 @@ def build_tiles(
         _build_success_tile(query, slices),
         _build_lateness_tile(query, slices),
         _build_outbox_tile(query, outbox),
-        _build_nodes_tile(cluster),
+        _build_nodes_tile(cluster, trouble),
     ]
 
 
@@ -282,7 +289,10 @@ def _build_outbox_tile(query: DashboardQuery, outbox: OutboxStatus) -> Tile:
     return Tile("Event lag", lag, note, reverse("console:events"), OUTBOX_LAG.rate(outbox.lag))
 
 
-def _build_nodes_tile(cluster: ClusterState) -> Tile:
+def _build_nodes_tile(cluster: ClusterState, trouble: WritingFinding | None) -> Tile:
+    if trouble is not None:
+        note = "the database is locked" if trouble.is_locked else "the database cannot be written to"
+        return Tile("Live nodes", "unknown", note, reverse("console:cluster"), Severity.ERROR)
     roles = cluster.live_roles
     severity = Severity.OK if all(roles[role.value] for role in ROLES) else Severity.ERROR
     href = reverse("console:cluster")

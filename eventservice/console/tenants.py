@@ -29,6 +29,7 @@ from eventservice.db.now import db_now
 from eventservice.kernel.errors import DomainError, NotFound
 from eventservice.kernel.ids import new_id
 from eventservice.kernel.sharding import MAX_SHARDS
+from eventservice.operators.audit_log import describe_changes
 from eventservice.operators.formatting import format_share, format_size
 from eventservice.operators.roles import Role
 from eventservice.tenants.directory import (
@@ -235,7 +236,15 @@ class UpdateLimits(TenantPage):
         changed = {column: value for column, value in settings.items() if getattr(tenant, column) != value}
         message = "Settings saved. They take effect everywhere within 5 seconds."
         try:
-            return _change(self, "tenant-change", tenant_id, changed, message, edit_token, **changed)
+            return _change(
+                self,
+                "tenant-change",
+                tenant_id,
+                changed,
+                message,
+                edit_token,
+                **describe_changes(tenant, changed),
+            )
         except EditConflict:
             return self.show_tenant(get_tenant(tenant_id), 409, outdated=True, limits_form=form)
 

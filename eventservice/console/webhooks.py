@@ -20,15 +20,16 @@ from eventservice.console.base.forms import Checkboxes, PlainText, SchemaForm
 from eventservice.console.base.query import Query, drop_empty_params
 from eventservice.console.base.tenant_select import list_tenant_options
 from eventservice.console.base.views import ConsoleView
+from eventservice.db.bounded_count import MAX_COUNTED
 from eventservice.db.now import db_now
-from eventservice.kernel.errors import Conflict, NotFound
+from eventservice.kernel.errors import NotFound
 from eventservice.kernel.ids import new_id
 from eventservice.operators.formatting import format_retried_deliveries
 from eventservice.operators.roles import Role
 from eventservice.tenants.directory import find_tenant_names, get_tenant
 from execution.redaction import mask_url
 from outbox.models import DeliveryState, WebhookDelivery, WebhookEndpoint
-from outbox.publishers.webhook.delivery_queue import MAX_ATTEMPTS
+from outbox.publishers.webhook.delivery_queue import GONE_REASON, MAX_ATTEMPTS
 from outbox.publishers.webhook.endpoints import (
     create_endpoint,
     delete_endpoint,
@@ -49,6 +50,7 @@ from outbox.publishers.webhook.recovery import (
     retry_delivery,
     retry_exhausted_deliveries,
     retry_pending_deliveries,
+    summarize_retry,
 )
 from outbox.queries import find_event_keys
 
@@ -115,6 +117,7 @@ class EndpointDetailsPage(ConsoleView):
             "tenant": get_tenant(tenant_id),
             "queue": queue,
             "failure": queue.failure,
+            "is_gone": endpoint.disabled_reason == GONE_REASON,
             "filters": list(DELIVERY_FILTERS),
             "shown": shown,
             "cursor": cursor,
@@ -315,7 +318,8 @@ class RetryDeliveries(ConsoleView):
             subject=endpoint_id,
             url=mask_url(endpoint.url),
         )
-        self.report_success(format_retried_deliveries(count))
+        retried = summarize_retry(tenant_id, endpoint_id, count, MAX_COUNTED)
+        self.report_success(format_retried_deliveries(retried))
         return self.redirect_back(_link_to_endpoint(endpoint))
 
 
@@ -353,7 +357,12 @@ class ResendDeliveries(ConfirmView):
 
     def post(self, request: HttpRequest, tenant_id: uuid.UUID, endpoint_id: uuid.UUID) -> HttpResponse:
         endpoint = _get_endpoint(tenant_id, endpoint_id)
-        count = _act(self, "endpoint-resend", endpoint, lambda: _send_again(endpoint))
+        count = _act(
+            self,
+            "endpoint-resend",
+            endpoint,
+            lambda: retry_exhausted_deliveries(tenant_id, endpoint_id, MAX_RESENT),
+        )
         self.report_success(f"{count:,} deliveries will be sent again.")
         return self.redirect_back(_link_to_endpoint(endpoint))
 
@@ -386,9 +395,3 @@ def _get_endpoint(tenant_id: uuid.UUID, endpoint_id: uuid.UUID) -> WebhookEndpoi
     if endpoint is None:
         raise NotFound("webhook endpoint")
     return endpoint
-
-
-def _send_again(endpoint: WebhookEndpoint) -> int:
-    if not endpoint.active:
-        raise Conflict("wrong_state", "This endpoint is disabled. Enable it first.")
-    return retry_exhausted_deliveries(endpoint.tenant_id, endpoint.endpoint_id, MAX_RESENT)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import getpass
 import os
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from django.db import transaction
@@ -52,6 +52,20 @@ def run_audited(
         if changed(result):
             record_action(user, action, tenant_id=tenant_id, subject=subject, **detail)
     return result
+
+
+def describe_changes(before: object, changes: Mapping[str, object]) -> dict[str, Any]:
+    """Return the attributes that change, each with its old and its new value ("1000 → 4"), for the detail of an entry."""
+    return {
+        name: f"{_format_value(getattr(before, name))} → {_format_value(value)}"
+        for name, value in changes.items()
+    }
+
+
+def _format_value(value: object) -> str:
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(str, value)) or "none"
+    return "none" if value in (None, "") else str(value)
 
 
 def record_action(

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import math
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from eventservice.db.bounded_count import format_capped
+
+if TYPE_CHECKING:
+    from outbox.publishers.webhook.recovery import RetriedDeliveries
 
 NOTHING = "–"
 UNITS = ((86_400, "d"), (3600, "h"), (60, "m"), (1, "s"))
@@ -16,14 +22,25 @@ def format_instant(moment: datetime | None) -> str:
     return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + " UTC"
 
 
-def format_minute(moment: datetime) -> str:
-    """Return an instant in UTC, to the minute."""
-    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+def format_second(moment: datetime) -> str:
+    """Return an instant in UTC, to the second."""
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
-def format_refusals(count: int, since: datetime, last_at: datetime) -> str:
-    """Return how often something was refused, and from when to when."""
-    return f"{count:,} from {format_minute(since)} to {format_minute(last_at)}"
+def format_ago(moment: datetime, now: datetime) -> str:
+    """Return how long ago an instant was: "2 m ago", or "now"."""
+    return format_distance(min(0.0, (moment - now).total_seconds()))
+
+
+def format_clock(moment: datetime, now: datetime) -> str:
+    """Return an instant in UTC, to the second, without its date if that is today's."""
+    is_today = moment.astimezone(UTC).date() == now.astimezone(UTC).date()
+    return f"{moment.astimezone(UTC):%H:%M:%S} UTC" if is_today else format_second(moment)
+
+
+def format_refusals(count: int, last_at: datetime, now: datetime) -> str:
+    """Return how often something was refused, and when it was the last time."""
+    return f"{count:,}, last {format_clock(last_at, now)}"
 
 
 def format_distance(seconds: float) -> str:
@@ -89,11 +106,25 @@ def format_count(count: int, noun: str, plural: str = "") -> str:
     return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"
 
 
-def format_retried_deliveries(count: int) -> str:
-    """Return what a retry of an endpoint's pending deliveries has done."""
-    if not count:
-        return "Nothing to retry: all pending deliveries are due within a minute."
-    return f"{count:,} {'delivery is' if count == 1 else 'deliveries are'} due now."
+def format_retried_deliveries(retried: RetriedDeliveries) -> str:
+    """Return what a retry of an endpoint's pending deliveries has done, and what became of the others."""
+    if retried.due:
+        text = f"{retried.due:,} {'delivery is' if retried.due == 1 else 'deliveries are'} due now"
+        if retried.others == 1:
+            return f"{text}; 1 other is already due or waits behind earlier events of its call."
+        if retried.others:
+            others = format_capped(retried.others)
+            return f"{text}; {others} others are already due or wait behind earlier events of their call."
+        return f"{text}."
+    if retried.others:
+        return "Nothing to retry: all pending deliveries are due within a minute, or wait behind such."
+    if retried.exhausted:
+        were = "delivery was" if retried.exhausted == 1 else "deliveries were"
+        return (
+            f"Nothing is pending. {retried.exhausted:,} {were} given up: use Resend failed on the endpoint's page, or "
+            "`manage.py webhook retry --failed ID`."
+        )
+    return "Nothing is pending."
 
 
 def format_short_number(value: float) -> str:

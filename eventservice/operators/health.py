@@ -11,7 +11,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Generic, Protocol, TypeVar
 from urllib.parse import urlsplit
@@ -21,18 +21,22 @@ from django.db import DatabaseError, connection, transaction
 from django.db.migrations.recorder import MigrationRecorder
 
 from eventservice.db.bounded_count import MAX_COUNTED, format_capped
-from eventservice.db.errors import explain_error
+from eventservice.db.dialects.base import Cause
+from eventservice.db.errors import TROUBLES, explain_error
 from eventservice.kernel.findings import Finding, Severity
 from eventservice.kernel.ids import new_id
 from eventservice.kernel.text import end_sentence
 from eventservice.kernel.version import get_version
 from eventservice.operators.error_kinds import get_error_name
 from eventservice.operators.formatting import (
+    format_ago,
+    format_clock,
     format_count,
     format_duration,
-    format_minute,
+    format_second,
     format_share,
     format_since,
+    format_size,
 )
 from eventservice.tenants.directory import find_tenant_names, list_nearly_full_tenants
 from eventservice.tenants.models import LimitCode, LimitRefusal, Tenant
@@ -44,16 +48,26 @@ from orchestration.statistics.chart_data import (
     list_hosts_with_failures,
 )
 from orchestration.statistics.hosts_in_trouble import (
+    FailedCalls,
+    PortOutcomes,
     RetryingHost,
     TargetErrors,
-    find_failed_errors,
+    estimate_succeeded,
     list_retrying_hosts,
 )
+from orchestration.statistics.in_flight_limits import HeldBackTenant, list_held_back
 from orchestration.statistics.live_counts import LiveCounts, has_running_calls, list_overdue_tenants
+from orchestration.statistics.usage import read_usage
 from outbox.broker_queue import BrokerBacklog
-from outbox.models import OutboxPartition
-from outbox.publishers.webhook.recovery import EndpointFailure, list_failing_endpoints
+from outbox.models import OutboxPartition, WebhookEndpoint
+from outbox.publishers.webhook.recovery import (
+    EndpointFailure,
+    GoneEndpoint,
+    list_failing_endpoints,
+    list_gone_endpoints,
+)
 from outbox.status import OutboxStatus, list_partitions
+from timers.membership import NODE_LEASE
 from timers.models import Node, NodeRole
 from timers.operator_views import Ownership, list_nodes, list_ownerships
 from timers.persistence import timer_persistence
@@ -64,8 +78,11 @@ V = TypeVar("V", float, timedelta)
 MAX_NAMED_SHARDS = 5
 MAX_NAMED_NODES = 3
 MAX_FAILING_HOSTS = 5
+# Hosts whose ports are looked at: more than are reported, because a port that works may hide one that does not.
+MAX_EXAMINED_HOSTS = 10
 MAX_FAILING_ENDPOINTS = 5
 MAX_NAMED_LIMITS = 10
+MAX_NAMED_LIMITED = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +116,8 @@ MIN_FAILED_SHARE = 0.25
 # succeeded lately.
 MIN_RETRYING_CALLS = 10
 MIN_RETRYING_SHARE = 0.25
+# A tenant that was refused something for its pending limit, and uses less than this share of it now, has room again.
+MAX_SHARE_WITH_ROOM = 0.5
 # A tenant that stores more than this share of what it may needs attention before anything is refused.
 HIGH_STORED_SHARE = 0.9
 
@@ -106,6 +125,9 @@ ROLES = {
     NodeRole.ENGINE: "calls are accepted and stored, but not sent",
     NodeRole.DISPATCHER: "events are stored, but neither published nor sent to webhooks",
 }
+START_COMMANDS = {NodeRole.ENGINE: "poll_timers", NodeRole.DISPATCHER: "dispatch_outbox"}
+# How long a process needs to take over what it may.
+TAKEOVER_MARGIN = timedelta(seconds=5)
 MISSING_ROLES = {role.value for role in ROLES}
 # Without writing there are no heartbeats and no leases, and nothing is started or published.
 CONSEQUENCES = MISSING_ROLES | {
@@ -210,9 +232,22 @@ class ClusterState:
     def unowned_partitions(self) -> int:
         return sum(not self.is_held(partition) for partition in self.partitions)
 
+    def get_leases_changed_at(self, role: NodeRole) -> datetime | None:
+        """Return when the leases that the nodes of this role hold were last claimed, renewed, released or taken away."""
+        shards = (group.last_updated_at for group in self.ownerships)
+        partitions = (partition.updated_at for partition in self.partitions)
+        return max(filter(None, shards if role == NodeRole.ENGINE else partitions), default=None)
+
     def is_held(self, lease: HasLease) -> bool:
         """Return whether somebody owns this lease: up to and including its last instant."""
         return lease.owner_id is not None and lease.lease_until is not None and lease.lease_until >= self.now
+
+
+@dataclass(frozen=True, slots=True)
+class WritingFinding(Finding):
+    """Whether the database can be written to, and whether a lock of another process is why it cannot."""
+
+    is_locked: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +270,7 @@ class RetryingHostFinding(Finding):
 
 @dataclass(frozen=True, slots=True)
 class FailingEndpointFinding(Finding):
-    """A webhook endpoint that fails, with what a page needs to link to it."""
+    """A webhook endpoint that fails or has disabled itself, with what a page needs to link to it."""
 
     tenant_id: uuid.UUID | None = None
     endpoint_id: uuid.UUID | None = None
@@ -259,7 +294,7 @@ def diagnose(cluster: ClusterState, pulse: LiveCounts, outbox: OutboxStatus) -> 
     return [
         *check_cluster(cluster),
         check_stuck_shards(cluster),
-        check_overdue(pulse.overdue, pulse.oldest_overdue),
+        check_overdue(pulse.overdue, pulse.oldest_overdue, cluster),
         check_lost_calls(pulse.lost_count),
         check_outbox_lag(outbox),
         check_parked_events(outbox),
@@ -289,7 +324,16 @@ def blame_database(findings: Iterable[Finding]) -> list[Finding]:
 
 def check_cluster(cluster: ClusterState) -> list[Finding]:
     return [
-        *(check_role(cluster.nodes, role, cluster.now, cluster.chains) for role in ROLES),
+        *(
+            check_role(
+                cluster.nodes,
+                role,
+                cluster.now,
+                chains=cluster.chains,
+                leases_changed_at=cluster.get_leases_changed_at(role),
+            )
+            for role in ROLES
+        ),
         *_check_nodes(cluster),
         *_check_versions(cluster),
         *_check_owners(cluster),
@@ -299,40 +343,79 @@ def check_cluster(cluster: ClusterState) -> list[Finding]:
     ]
 
 
-def check_writing() -> Finding:
+def check_writing() -> WritingFinding:
     """Write a row and delete it again, durably: a full disk is noticed when a transaction is committed."""
     recorder = MigrationRecorder(connection)
     try:
         if not recorder.has_table():
             text = "The database has no tables yet."
-            return Finding("writing", Severity.ERROR, text, "Run `manage.py migrate`.")
+            return WritingFinding("writing", Severity.ERROR, text, "Run `manage.py migrate`.")
         with transaction.atomic():
             recorder.migration_qs.create(app="eventservice", name=f"write probe {new_id()}").delete()
     except DatabaseError as error:
         trouble = explain_error(error)
         detail = " ".join(str(error).split())
-        return Finding("writing", Severity.ERROR, f"{trouble.text} ({detail})", trouble.remedy)
-    return Finding("writing", Severity.OK, "wrote a row and deleted it")
+        return WritingFinding(
+            code="writing",
+            severity=Severity.ERROR,
+            text=f"{trouble.text} ({detail})",
+            remedy=trouble.remedy,
+            is_locked=trouble == TROUBLES[Cause.LOCKED],
+        )
+    return WritingFinding("writing", Severity.OK, "wrote a row and deleted it")
 
 
-def check_role(nodes: Iterable[Node], role: NodeRole, now: datetime, chains: Iterable[Chain] = ()) -> Finding:
-    """Report that nobody plays the role, and since when, as far as it is known from dead nodes and from these chains."""
+def check_role(
+    nodes: Iterable[Node],
+    role: NodeRole,
+    now: datetime,
+    *,
+    chains: Iterable[Chain] = (),
+    leases_changed_at: datetime | None = None,
+) -> Finding:
+    """Report that nobody plays the role, and since when, as far as it is known.
+
+    It is known from dead nodes, and from the time at which the leases of the role's shards or partitions were last claimed,
+    renewed or released. These chains say who may take over.
+    """
+    nodes = list(nodes)
     of_role = [node for node in nodes if node.role == role]
     count = sum(node.is_alive(now) for node in of_role)
     if count:
         return Finding(role.value, Severity.OK, f"{format_count(count, role.value)} running.")
     text = f"No {role.value} is running: {ROLES[role]}."
-    began = [chain.taken_at for chain in chains if chain.taken_at and chain.name.endswith(f"/{role.value}")]
-    last_seen = max([*began, *(node.lease_until for node in of_role)], default=None)
+    chains = [chain for chain in chains if chain.name.endswith(f"/{role.value}")]
+    ended = [*(node.lease_until for node in of_role), *filter(None, (leases_changed_at,))]
+    last_seen = max(ended or [chain.taken_at for chain in chains if chain.taken_at], default=None)
     if last_seen is not None and last_seen <= now:
         text += f" It has been so {format_since(last_seen, now)}."
-    standbys = sum(node.role == NodeRole.STANDBY and node.is_alive(now) for node in nodes)
-    remedy = (
-        f"{format_count(standbys, 'standby worker')} waiting: one takes over when the role's lease ends, within 8 s. "
-        if standbys
-        else ""
+    return Finding(role.value, Severity.ERROR, text, _describe_successor(nodes, role, now, chains))
+
+
+def _describe_successor(nodes: Sequence[Node], role: NodeRole, now: datetime, chains: Sequence[Chain]) -> str:
+    """Return the one instruction for a missing role: until when to wait for another process that takes it over, or which
+    command to run."""
+    live = [node for node in nodes if node.is_alive(now)]
+    if standbys := [node for node in live if node.role == NodeRole.STANDBY]:
+        names = {f"{node.cluster}/{role.value}" for node in standbys}
+        ends = [chain.lease_until for chain in chains if chain.name in names and chain.lease_until]
+        until = max([now, *ends]) + TAKEOVER_MARGIN
+        who = f"{format_count(len(standbys), 'standby worker')} waiting: one takes over"
+        return f"Wait until {until:%H:%M:%S} UTC: {who}. If nobody has by then, restart the cluster."
+    clusters = {node.cluster for node in live if node.cluster}
+    dead = [node for node in nodes if node.role == role and node.cluster in clusters]
+    if not dead:
+        return f"Start one with `manage.py cluster` (or `manage.py {START_COMMANDS[role]}`)."
+    name = dead[-1].cluster
+    # A worker that has frozen is replaced when it has made no progress for so long; it was alive a lease before.
+    frozen = timedelta(seconds=settings.FROZEN_SECONDS) - NODE_LEASE
+    until = max(node.lease_until for node in dead) + frozen + TAKEOVER_MARGIN
+    if until < now:
+        return f"Restart the cluster {name}, which is running and has not replaced it."
+    return (
+        f"Wait until {until:%H:%M:%S} UTC: the cluster {name} is running and replaces it. If it has not by then, restart "
+        "that cluster."
     )
-    return Finding(role.value, Severity.ERROR, text, f"{remedy}Start one with `manage.py cluster`.")
 
 
 def describe_node(node: Node) -> str:
@@ -385,8 +468,8 @@ def _describe_takeover(node: Node, cluster: ClusterState) -> str:
         return "Another dispatcher takes over its partitions. An engine removes it from this list."
     if node.role != NodeRole.DISPATCHER and cluster.engines:
         return "Another engine takes over its shards and calls within seconds."
-    frozen = format_duration(timedelta(seconds=settings.FROZEN_SECONDS))
-    return f"If it is frozen, its cluster replaces it within {frozen}; otherwise restart the cluster."
+    role = NodeRole.DISPATCHER if node.role == NodeRole.DISPATCHER else NodeRole.ENGINE
+    return f"“No {role.value} is running” says what to do."
 
 
 def _check_owners(cluster: ClusterState) -> Iterator[Finding]:
@@ -498,7 +581,8 @@ def check_stuck_shards(cluster: ClusterState) -> Finding:
 # --- work that waits ------------------------------------------------------------------------------------------
 
 
-def check_overdue(count: int, oldest: timedelta) -> Finding:
+def check_overdue(count: int, oldest: timedelta, cluster: ClusterState) -> Finding:
+    """Report calls that should have been started, with the tenants and hosts whose limits hold them back."""
     severity = OVERDUE.rate(oldest) if count else Severity.OK
     if severity is Severity.OK:
         text = f"{format_capped(count)} due, none for more than {format_duration(OVERDUE.warning)}."
@@ -508,8 +592,34 @@ def check_overdue(count: int, oldest: timedelta) -> Finding:
         "overdue_calls",
         severity,
         f"{format_capped(count)} {verb} overdue, the oldest by {format_duration(oldest)}.",
-        "If engines are running, a tenant or host may be at its limit for calls in flight, or the engines may be too "
-        "busy: check the tenants' limits, or start more engines.",
+        _explain_overdue(cluster),
+    )
+
+
+def _explain_overdue(cluster: ClusterState) -> str:
+    if not cluster.engines:
+        return "No engine is running."
+    held_back = list_held_back(None, cluster.now - OVERDUE.warning, cluster.engines)
+    if not held_back:
+        return (
+            "No tenant with overdue calls is at its in-flight limit. The engines may be too busy, or have just begun to catch "
+            f"up. A host may also be at ENGINE_PER_HOST ({settings.ENGINE_PER_HOST:,}). Otherwise start more engines."
+        )
+    reasons = [_describe_limit(one) for one in held_back[:MAX_NAMED_LIMITED]]
+    if len(held_back) > MAX_NAMED_LIMITED:
+        reasons.append(f"{len(held_back) - MAX_NAMED_LIMITED} more tenants are at their limits.")
+    return (
+        f"{' '.join(reasons)} If the receiver can take more, raise the limit: `manage.py tenant limits "
+        f"{held_back[0].tenant.name} --max-in-flight NUMBER`."
+    )
+
+
+def _describe_limit(one: HeldBackTenant) -> str:
+    if not one.host:
+        return f"{one.tenant.name} is at its in-flight limit: {one.running:,} calls of {one.limit:,} are running."
+    return (
+        f"{one.host} has as many calls of {one.tenant.name} in flight as one host may: {one.host_running:,}, of an in-flight "
+        f"limit of {one.limit:,}. One host gets at most three quarters of it, and less while others use it."
     )
 
 
@@ -581,26 +691,38 @@ def check_parked_events(outbox: OutboxStatus) -> Finding:
 
 def check_tenant_limits(tenant_id: uuid.UUID | None, now: datetime) -> list[Finding]:
     """Return a finding for each limit for which a tenant is being refused, and for each tenant whose storage is nearly
-    full, or one that is OK."""
+    full, or one that is OK.
+
+    A refusal for the pending limit is over when there is much room again, because the limit was raised or calls have ended.
+    """
     refusals = list_current_refusals(tenant_id, now, MAX_NAMED_LIMITS)
     full = {refusal.tenant_id for refusal in refusals if refusal.code == LimitCode.STORAGE}
     nearly_full = list_nearly_full_tenants(tenant_id, HIGH_STORED_SHARE, MAX_NAMED_LIMITS)
     found = [
-        *(_build_refusal_finding(refusal, now) for refusal in refusals),
+        *filter(None, (_build_refusal_finding(refusal, now) for refusal in refusals)),
         *(_build_storage_finding(tenant) for tenant in nearly_full if tenant.pk not in full),
     ]
     return [*found[:MAX_NAMED_LIMITS]] or [Finding("tenant_limits", Severity.OK, "No tenant is at a limit.")]
 
 
-def _build_refusal_finding(refusal: LimitRefusal, now: datetime) -> LimitFinding:
+def _build_refusal_finding(refusal: LimitRefusal, now: datetime) -> LimitFinding | None:
     tenant, code = refusal.tenant, LimitCode(refusal.code)
-    limit = f"{code.label} ({getattr(tenant, code.column):,})"
-    ago = format_duration(now - refusal.last_at)
+    limit = getattr(tenant, code.column)
+    present = f" The limit is {limit:,}."
+    if code == LimitCode.PENDING:
+        pending = read_usage(tenant).pending
+        if pending < MAX_SHARE_WITH_ROOM * limit:
+            return None
+        present = f" Now: {pending:,} of {limit:,}."
+    elif code == LimitCode.STORAGE:
+        present = f" Now: {format_size(tenant.stored_bytes)} of {format_size(limit)}, as last measured."
+    times = "once" if refusal.count == 1 else f"{refusal.count:,} times"
+    if refusal.last_at - refusal.since >= timedelta(minutes=1):
+        times += f" since {format_clock(refusal.since, now)}"
     return LimitFinding(
         code="tenant_limits",
         severity=Severity.WARNING,
-        text=f"{tenant.name} is at its {limit}: {format_count(refusal.count, 'refusal')} since "
-        f"{format_minute(refusal.since)}, the last {ago} ago.",
+        text=f"{tenant.name} was refused {times} for its {code.label}, last at {format_clock(refusal.last_at, now)}.{present}",
         remedy=f"{_REMEDIES[code]} `manage.py tenant limits {tenant.name}` shows and changes the limits. The web log has "
         f"each refused request, with the code {code}.",
         tenant_id=tenant.pk,
@@ -657,40 +779,50 @@ def _check_broker(backlog: BrokerBacklog, is_used: bool) -> Finding:
 
 
 def list_failing_hosts(tenant_id: uuid.UUID | None, now: datetime) -> list[FailingHostFinding]:
-    """Return hosts to which many calls failed lately, those with the largest share of failures first."""
+    """Return the ports of hosts to which many calls failed lately, those with the largest share of failures first.
+
+    Each port is judged by numbers of its own, so that one that works hides none that does not.
+    """
     since = now - FAILING_HOST_PERIOD
-    shares = list_hosts_with_failures(
-        tenant_id,
-        since,
-        now,
-        min_failed=MIN_FAILED_CALLS,
-        min_share=MIN_FAILED_SHARE,
-        limit=MAX_FAILING_HOSTS,
+    hosts = list_hosts_with_failures(
+        tenant_id, since, now, min_failed=MIN_FAILED_CALLS, limit=MAX_EXAMINED_HOSTS
     )
-    names = find_tenant_names([share.tenant_id for share in shares]) if shares else {}
+    names = find_tenant_names([host.tenant_id for host in hosts]) if hosts else {}
+    failed_calls = {tenant: FailedCalls(tenant, since) for tenant in {host.tenant_id for host in hosts}}
     found = [
-        _build_failing_host(share, target, names.get(share.tenant_id, ""), since)
-        for share in shares
-        for target in find_failed_errors(share.tenant_id, share.host)
+        _build_failing_host(host, port, names.get(host.tenant_id, ""), since)
+        for host in hosts
+        for port in _list_failing_ports(failed_calls[host.tenant_id], host)
     ]
-    return found[:MAX_FAILING_HOSTS]
+    return sorted(found, key=lambda finding: -finding.share)[:MAX_FAILING_HOSTS]
+
+
+def _list_failing_ports(failed_calls: FailedCalls, host: FailingHost) -> list[PortOutcomes]:
+    failed, succeeded = host.outcomes.failed, host.outcomes.succeeded
+    ports = failed_calls.list_ports(host.host, failed, succeeded)
+    is_failing = failed >= MIN_FAILED_SHARE * (failed + succeeded)
+    min_failed = 1 if is_failing else MIN_FAILED_CALLS
+    failing = [port for port in ports if port.failed >= min_failed and port.share >= MIN_FAILED_SHARE]
+    if is_failing and not failing:
+        # The estimates are too rough to name a port.
+        errors = replace(ports[0].errors, name=host.host, filter_value=host.host)
+        return [PortOutcomes(errors, failed, succeeded)]
+    return failing
 
 
 def _build_failing_host(
-    share: FailingHost, target: TargetErrors, tenant: str, since: datetime
+    host: FailingHost, port: PortOutcomes, tenant: str, since: datetime
 ) -> FailingHostFinding:
-    failed, ended = share.outcomes.failed, share.outcomes.succeeded + share.outcomes.failed
-    # Calls are counted by host.
-    which = f"calls to all ports of {share.host}" if target.share < 1.0 else "calls"
+    about = "About " if port.is_estimate else ""
     return FailingHostFinding(
         code="failing_host",
-        severity=Severity.WARNING if share.outcomes.succeeded else Severity.ERROR,
-        text=f"{_name_target(target)} is failing for {tenant or share.tenant_id}.",
-        remedy=f"{failed:,} of {ended:,} {which} failed in the last 15 minutes ({format_share(failed / ended)})."
-        f"{_name_error('The most frequent error', target)}",
-        tenant_id=share.tenant_id,
-        host=target.filter_value,
-        share=failed / ended,
+        severity=Severity.WARNING if port.succeeded else Severity.ERROR,
+        text=f"{_name_target(port.errors)} is failing for {tenant or host.tenant_id}.",
+        remedy=f"{about}{port.failed:,} of {port.failed + port.succeeded:,} calls failed in the last 15 minutes "
+        f"({format_share(port.share)}).{_name_error('The most frequent error', port.errors)}",
+        tenant_id=host.tenant_id,
+        host=port.errors.filter_value,
+        share=port.share,
         since=since,
     )
 
@@ -701,16 +833,19 @@ def check_retrying_calls(tenant_id: uuid.UUID | None, now: datetime) -> list[Fin
     succeeded = count_succeeded_by_host(
         [(one.tenant_id, one.host) for one in found], now - FAILING_HOST_PERIOD, now
     )
-    failing = [
-        one
-        for one in found
-        if one.host_count
-        >= MIN_RETRYING_SHARE * (one.host_count + succeeded.get((one.tenant_id, one.host), 0))
-    ]
+    failing = [one for one in found if _lets_wait(one, succeeded.get((one.tenant_id, one.host), 0))]
     if not failing:
         return [Finding("retrying_calls", Severity.OK, "No host lets many calls wait for another attempt.")]
     names = find_tenant_names([one.tenant_id for one in failing])
     return [_build_retrying_host(one, names.get(one.tenant_id, "")) for one in failing[:MAX_FAILING_HOSTS]]
+
+
+def _lets_wait(one: RetryingHost, succeeded: int) -> bool:
+    """Return whether a port lets a large share of its calls wait, if so many calls to all ports of the host succeeded."""
+    if one.host_count >= MIN_RETRYING_SHARE * (one.host_count + succeeded):
+        return True
+    own = estimate_succeeded(one.tenant_id, one.host, one.errors.name, succeeded)
+    return one.count >= MIN_RETRYING_CALLS and one.count >= MIN_RETRYING_SHARE * (one.count + own)
 
 
 def _build_retrying_host(one: RetryingHost, tenant: str) -> RetryingHostFinding:
@@ -738,20 +873,60 @@ def _name_error(label: str, errors: TargetErrors) -> str:
 
 
 def check_webhook_endpoints(tenant_id: uuid.UUID | None, now: datetime) -> list[Finding]:
-    """Return a finding for each webhook endpoint that keeps failing, of one tenant or of all, or one that is OK."""
+    """Return a finding for each webhook endpoint that keeps failing or is disabled by its own answer, of one tenant or of
+    all, and one that is OK if none keeps failing."""
     failures = list_failing_endpoints(tenant_id, MAX_FAILING_ENDPOINTS, MAX_COUNTED)
-    if not failures:
-        return [Finding("failing_endpoint", Severity.OK, "No webhook endpoint is failing.")]
-    names = find_tenant_names([failure.endpoint.tenant_id for failure in failures])
-    return [
+    gone = list_gone_endpoints(tenant_id, MAX_FAILING_ENDPOINTS)
+    endpoints = [*(failure.endpoint for failure in failures), *(found.endpoint for found in gone)]
+    names = find_tenant_names([endpoint.tenant_id for endpoint in endpoints])
+    failing: list[Finding] = [
         _build_failing_endpoint(failure, names.get(failure.endpoint.tenant_id, ""), now)
         for failure in failures
     ]
+    return [
+        *(failing or [Finding("failing_endpoint", Severity.OK, "No webhook endpoint is failing.")]),
+        *(_build_gone_endpoint(found, names.get(found.endpoint.tenant_id, "")) for found in gone),
+    ]
+
+
+def _build_gone_endpoint(gone: GoneEndpoint, tenant: str) -> FailingEndpointFinding:
+    at = f" at {format_second(gone.disabled_at)}" if gone.disabled_at else ""
+    since = gone.disabled_at or gone.endpoint.created_at
+    were = "delivery was" if gone.given_up == 1 else "deliveries were"
+    return FailingEndpointFinding(
+        code="disabled_endpoint",
+        severity=Severity.WARNING,
+        text=f"The webhook endpoint {_get_authority(gone.endpoint)} of {tenant or gone.endpoint.tenant_id} was disabled{at} "
+        f"because it answered 410 Gone; {gone.given_up:,} {were} given up.",
+        remedy="If its receiver is back, enable it and use Resend failed (`manage.py webhook enable "
+        f"{gone.endpoint.endpoint_id}`, then `webhook retry --failed`). Later events: `manage.py outbox replay --since "
+        f"{since:%Y-%m-%dT%H:%M:%SZ} --tenant {tenant}`. Otherwise delete the endpoint.",
+        tenant_id=gone.endpoint.tenant_id,
+        endpoint_id=gone.endpoint.endpoint_id,
+    )
+
+
+def _get_authority(endpoint: WebhookEndpoint) -> str:
+    """Return the host of an endpoint with its port. The rest of the URL may be secret."""
+    return urlsplit(endpoint.url).netloc.rpartition("@")[2]
 
 
 def _build_failing_endpoint(failure: EndpointFailure, tenant: str, now: datetime) -> FailingEndpointFinding:
-    host = urlsplit(failure.endpoint.url).netloc.rpartition("@")[2]
+    host = _get_authority(failure.endpoint)
     wait = "delivery waits" if failure.pending == 1 else "deliveries wait"
+    if failure.accepted_at:
+        still = "delivery still waits" if failure.pending == 1 else "deliveries still wait"
+        return FailingEndpointFinding(
+            code="failing_endpoint",
+            severity=Severity.WARNING,
+            text=f"The webhook endpoint {host} of {tenant or failure.endpoint.tenant_id} is recovering: it accepted a delivery "
+            f"{format_ago(failure.accepted_at, now)}, {format_capped(failure.pending)} {still}.",
+            remedy="They are sent by themselves within 6 hours. To send them now, use Retry now on its page, or `manage.py "
+            f"webhook retry {failure.endpoint.endpoint_id}`. The last error of those that failed: "
+            f"{end_sentence(failure.reason)}",
+            tenant_id=failure.endpoint.tenant_id,
+            endpoint_id=failure.endpoint.endpoint_id,
+        )
     return FailingEndpointFinding(
         code="failing_endpoint",
         severity=Severity.WARNING,

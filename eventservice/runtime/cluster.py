@@ -15,7 +15,7 @@ from django.db import DatabaseError, InterfaceError, connection, transaction
 from django_q.models import Schedule
 from django_q.tasks import async_task
 
-from eventservice.db.errors import tolerate_outage
+from eventservice.db.errors import find_trouble, tolerate_outage
 from eventservice.db.now import DbNow
 from eventservice.kernel.logging import get_logger
 from eventservice.kernel.version import get_version
@@ -79,8 +79,12 @@ def _consume_ticket(slot: str, ticket: int) -> bool:
     while True:
         try:
             return consume_ticket(slot, ticket, _enqueue_slice)
-        except (DatabaseError, InterfaceError):
-            log.exception("ticket_not_consumed", slot=slot)
+        except (DatabaseError, InterfaceError) as error:
+            trouble = find_trouble(error)
+            if trouble is None:
+                log.exception("ticket_not_consumed", slot=slot)
+            else:  # a known outage, which is repeated each second, needs no traceback
+                log.error("ticket_not_consumed", slot=slot, trouble=trouble.text, error=str(error).strip())
             connection.close_if_unusable_or_obsolete()
         current_worker().run_for(TICKET_RETRY_SECONDS)
         if this_process.is_stopping():

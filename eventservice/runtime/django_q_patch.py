@@ -183,6 +183,11 @@ class GracefulSentinel(Sentinel):  # type: ignore[misc]
         finally:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
+    def reincarnate(self, process: Any) -> None:
+        # The line of django-q2 has the name of the process only. With its id, the line `node_reaped` says what it ran.
+        log.warning("process_replaced", name=process.name, pid=process.pid, exit_code=process.exitcode)
+        super().reincarnate(process)
+
     def stop(self) -> None:
         """Stop pusher, workers and monitor in this order. Exit with 1 if a worker may have lost results."""
         stop_by = this_process.stop_by or time.monotonic()

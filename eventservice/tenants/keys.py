@@ -55,6 +55,22 @@ def create_key(
     return key, f"{PREFIX}_{'live' if settings.PRODUCTION else 'dev'}_{key_id}_{secret}"
 
 
+def get_key_id(text: str) -> str | None:
+    """Return the id in the text of a key, which pages show, or None if the text does not have the form of a key.
+
+    The text is what a client has sent. No part of it is returned that may belong to a secret.
+    """
+    parts = text.split("_")
+    if (
+        len(parts) != 4
+        or parts[0] != PREFIX
+        or len(parts[2]) != ID_LENGTH
+        or not set(parts[2]) <= set(ALPHABET)
+    ):
+        return None
+    return parts[2]
+
+
 def find_key(text: str) -> ApiKey | None:
     """Return the valid key with this text, or None. Both take the same time."""
     parts = text.split("_")

@@ -375,9 +375,8 @@ class Engine:
             self._due["reap"] = self._due["sweep"] = self._clock() + settings.NODE_LEASE_SECONDS
 
     def _reap_dead_nodes(self) -> None:
-        while (node := reap_dead_node(by=self.membership.owner_id)) is not None:
+        while reap_dead_node(by=self.membership.owner_id) is not None:
             trigger_fault("reap.committed")
-            log.warning("node_reaped", node=str(node))
             self._due["sweep"] = 0.0
 
     def _rebalance(self) -> None:

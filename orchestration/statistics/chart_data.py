@@ -186,10 +186,9 @@ def list_hosts_with_failures(
     now: datetime,
     *,
     min_failed: int,
-    min_share: float,
     limit: int,
 ) -> list[FailingHost]:
-    """Return the hosts where at least `min_failed` calls failed, and at least that share of them.
+    """Return the hosts where at least `min_failed` calls failed.
 
     Those with the largest share come first, among equals those with the most failures.
     """
@@ -197,10 +196,8 @@ def list_hosts_with_failures(
     sums = rows.values_list("tenant_id", "host").annotate(
         good=Sum("succeeded"), bad=Sum("failed"), gone=Sum("canceled")
     )
-    failing = (
-        sums.filter(bad__gte=min_failed)
-        .filter(bad__gte=min_share * (F("good") + F("bad")))
-        .order_by((F("bad") * 1.0 / (F("good") + F("bad"))).desc(), "-bad", "host")
+    failing = sums.filter(bad__gte=min_failed).order_by(
+        (F("bad") * 1.0 / (F("good") + F("bad"))).desc(), "-bad", "host"
     )
     return [
         FailingHost(tenant, host, Outcomes(int(good), int(bad), int(gone)))

@@ -7,6 +7,7 @@ import uuid
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from django.db.models import OuterRef, Subquery
 from django.db.models.fields.json import KeyTextTransform
@@ -22,8 +23,12 @@ MAX_CALLS_SAMPLED = 1000
 MAX_TENANTS_SAMPLED = 20
 # The errors and addresses of so many calls to a host are read.
 MAX_ERRORS_READ = 20
-# Calls that failed are looked for among this many of the latest calls to a host.
+# Calls of each outcome are looked for among this many of the latest calls to a host, and those that failed first among
+# more of the latest failures of the tenant.
 MAX_CALLS_SEARCHED = 200
+MAX_FAILURES_SEARCHED = 1000
+# Of the calls to a host of each outcome, the ports of so many are read.
+MAX_PORTS_READ = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +40,22 @@ class TargetErrors:
     share: float = 1.0  # of the failures of calls to the host that were looked at
     kind: str | None = None
     response_status: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PortOutcomes:
+    """How many calls to one port of a host failed and succeeded. The numbers are estimated from samples if calls to several
+    ports were found, and too many to read all of them."""
+
+    errors: TargetErrors
+    failed: int
+    succeeded: int
+    is_estimate: bool = False
+
+    @property
+    def share(self) -> float:
+        """The share of failures."""
+        return self.failed / max(1, self.failed + self.succeeded)
 
 
 @dataclass(slots=True)
@@ -106,20 +127,66 @@ def _sample_tenant(
     ]
 
 
-def _sample(calls: Sequence[uuid.UUID]) -> Sequence[uuid.UUID]:
-    """Return up to MAX_ERRORS_READ of the calls, chosen at random, but the same each time."""
-    if len(calls) <= MAX_ERRORS_READ:
+def _sample(calls: Sequence[uuid.UUID], size: int = MAX_ERRORS_READ) -> Sequence[uuid.UUID]:
+    """Return up to so many of the calls, chosen at random, but the same each time."""
+    if len(calls) <= size:
         return calls
-    return random.Random(len(calls)).sample(calls, MAX_ERRORS_READ)  # noqa: S311 (no secret)
+    return random.Random(len(calls)).sample(calls, size)  # noqa: S311 (no secret)
 
 
-def find_failed_errors(tenant_id: uuid.UUID, host: str) -> list[TargetErrors]:
-    """Return how the latest calls to each port of a host failed, as far as they are among the host's latest calls. There
-    is at least one element."""
+class FailedCalls:
+    """The latest calls of a tenant that failed, by host."""
+
+    def __init__(self, tenant_id: uuid.UUID, since: datetime) -> None:
+        self._tenant_id = tenant_id
+        self._by_host: defaultdict[str, list[uuid.UUID]] = defaultdict(list)
+        failed = ServiceCall.objects.for_tenant(tenant_id).filter(status=Status.FAILED, due_at__gte=since)
+        latest = failed.order_by("-due_at").values_list("host", "service_call_id")
+        for host, service_call_id in latest[:MAX_FAILURES_SEARCHED]:
+            self._by_host[host].append(service_call_id)
+
+    def list_ports(self, host: str, failed: int, succeeded: int) -> list[PortOutcomes]:
+        """Return the ports of the host to which calls failed, those with the most failures first. There is at least one.
+
+        So many calls to the host failed and succeeded. They are counted by host only, so they are divided among the ports
+        as the calls that can be read are.
+        """
+        failed_ids = self._by_host.get(host) or _list_latest(self._tenant_id, host, Status.FAILED)
+        targets = _read_errors(self._tenant_id, host, _sample(failed_ids, MAX_PORTS_READ))
+        good = _sample_succeeded(self._tenant_id, host)
+        if len({target.name for target in targets} | good.keys()) == 1:
+            return [PortOutcomes(targets[0], failed, succeeded)]
+        is_estimate = failed > MAX_PORTS_READ or succeeded > good.total()
+        return [
+            PortOutcomes(
+                target,
+                max(1, round(failed * target.share)),
+                round(succeeded * good[target.name] / max(1, good.total())),
+                is_estimate,
+            )
+            for target in targets
+        ]
+
+
+def estimate_succeeded(tenant_id: uuid.UUID, host: str, port_name: str, succeeded: int) -> int:
+    """Return how many of the calls to the host that succeeded went to the port of this name."""
+    good = _sample_succeeded(tenant_id, host) if succeeded else Counter[str]()
+    return round(succeeded * good[port_name] / good.total()) if good else succeeded
+
+
+def _sample_succeeded(tenant_id: uuid.UUID, host: str) -> Counter[str]:
+    """Count some of the latest calls to the host that succeeded by the port."""
+    sample = _sample(_list_latest(tenant_id, host, Status.SUCCEEDED), MAX_PORTS_READ)
+    calls = ServiceCall.objects.for_tenant(tenant_id).filter(service_call_id__in=sample)
+    urls = calls.order_by().values_list(KeyTextTransform("url", "request_spec"), flat=True)
+    return Counter(_get_target(url or "", host)[0] for url in urls)
+
+
+def _list_latest(tenant_id: uuid.UUID, host: str, status: Status) -> list[uuid.UUID]:
+    """Return those of the latest calls to the host that have this status. The index has no status, so it is compared here."""
     calls = ServiceCall.objects.for_tenant(tenant_id).filter(host=host).order_by("-submitted_at")
     latest = calls.values_list("service_call_id", "status")[:MAX_CALLS_SEARCHED]
-    failed = [service_call_id for service_call_id, status in latest if status == Status.FAILED]
-    return _read_errors(tenant_id, host, _sample(failed))
+    return [service_call_id for service_call_id, its_status in latest if its_status == status]
 
 
 def _read_errors(

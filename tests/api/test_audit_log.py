@@ -46,7 +46,7 @@ def test_each_change_of_a_tenant_has_an_action_of_its_own(operator: Api) -> None
     limits = {"maxPending": 7, "maxInFlight": 1000, "allowedHosts": ["a.test"]}
     operator("PATCH", "", {**limits, "active": False, "signingSecret": SECRET})
     assert sorted(take_entries()) == [
-        ("tenant-change", one, {"max_pending": 7, "allowed_hosts": ["a.test"]}),
+        ("tenant-change", one, {"max_pending": "1000000 → 7", "allowed_hosts": "none → a.test"}),
         ("tenant-deactivate", one, {}),
         ("tenant-secret-set", one, {}),
     ]

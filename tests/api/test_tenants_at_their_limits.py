@@ -94,8 +94,7 @@ def test_each_limit_is_reported(acme: Api, intruder: Api, client: Client, code: 
 
     (problem,) = list_problems()
     assert problem.severity is Severity.WARNING
-    assert problem.text.startswith(f"acme is at its {code.label} (")
-    assert "1 refusal since " in problem.text
+    assert problem.text.startswith(f"acme was refused once for its {code.label}, last at ")
     assert check_tenant_limits(intruder.tenant.tenant_id, db_now())[0].is_ok
 
     found = read_metrics(client)
@@ -128,6 +127,25 @@ def test_every_refusal_is_logged_with_its_code(acme: Api, lines: Lines) -> None:
     assert len(wanted) == 4
 
 
+def test_a_refused_key_is_logged_by_its_id_with_the_address_of_the_client(acme: Api, lines: Lines) -> None:
+    before = read_metrics(acme.client)["eventservice_http_refusals_total", "not_authenticated"]
+    for text in ("es_live_abcdefghijkm_" + "s" * 40, "es_live_" + "s" * 40 + "_abcdefghijkm", "hush"):
+        acme.client.get(
+            "/api/v1/tenants",
+            headers={"Authorization": f"Bearer {text}", "X-Forwarded-For": "203.0.113.9"},
+        )
+    known, swapped, other = lines()
+    assert (known["code"], known["client"], known["key_id"]) == (
+        "not_authenticated", "203.0.113.9", "abcdefghijkm",
+    )  # fmt: skip
+    assert "key_id" not in swapped
+    assert "key_id" not in other
+    assert "sss" not in str([known, swapped, other])
+    assert "hush" not in str([known, swapped, other])
+    after = read_metrics(acme.client)["eventservice_http_refusals_total", "not_authenticated"]
+    assert after == before + 3
+
+
 def test_a_refused_batch_is_one_refusal(acme: Api) -> None:
     update_tenant(acme.tenant.tenant_id, max_pending=1)
     forget_allowances()
@@ -149,7 +167,8 @@ def test_the_tenant_sees_its_own_refusals(acme: Api, intruder: Api, operator: Ap
 def test_the_console_shows_it_on_the_dashboard_and_on_the_tenants_page(acme: Api, viewer: Client) -> None:
     exceed_rate(acme, 3)
     page = unescape(viewer.get("/").content.decode())
-    assert "acme is at its rate limit (1): 3 refusals since " in page
+    assert "acme was refused 3 times for its rate limit, last at " in page
+    assert "The limit is 1." in page
     address = f"/tenants/{acme.tenant.tenant_id}/"
     assert f'href="{address}"' in page
     assert "3 × <code>too_many_requests</code>" in viewer.get(address).content.decode()
@@ -164,7 +183,7 @@ def test_doctor_and_the_command_show_it(acme: Api, capsys: pytest.CaptureFixture
     call_command("tenant", "limits", "acme")
     printed = capsys.readouterr().out
     assert "last refusals" in printed
-    assert "1 from 20" in printed
+    assert "1, last " in printed
 
 
 # --- episodes ---------------------------------------------------------------------------------------------------
@@ -183,6 +202,21 @@ def test_it_says_since_when(tenant: Tenant) -> None:
             refuse(tenant, LimitCode.REQUESTS, 2)
     (refusal,) = list_refusals(tenant.tenant_id)
     assert (refusal.count, refusal.since, refusal.last_at) == (6, begin, begin + timedelta(minutes=8))
+
+
+def test_a_refusal_for_the_pending_limit_is_over_when_a_raised_limit_leaves_room(
+    acme: Api, viewer: Client
+) -> None:
+    update_tenant(acme.tenant.tenant_id, max_pending=4)
+    forget_allowances()
+    assert [acme.post("/service-calls", build_submission()).status_code for _ in range(6)][-2:] == [429, 429]
+    (problem,) = list_problems()
+    assert problem.text.startswith("acme was refused 2 times for its pending limit, last at ")
+    assert problem.text.endswith(" UTC. Now: 4 of 4.")
+    update_tenant(acme.tenant.tenant_id, max_pending=5)
+    assert list_problems()[0].text.endswith(" Now: 4 of 5.")
+    update_tenant(acme.tenant.tenant_id, max_pending=1_000_000)
+    assert list_problems() == []
 
 
 def test_after_a_pause_it_begins_again(tenant: Tenant, client: Client) -> None:
@@ -246,4 +280,4 @@ def test_a_tenant_whose_storage_is_nearly_full_is_reported_before_it_is_refused(
     assert problem.text == f"{tenant.name} stores 95 % of the 1,000 bytes that it may."
     refuse(tenant, LimitCode.STORAGE)
     (problem,) = list_problems()
-    assert "1 refusal since" in problem.text
+    assert problem.text.endswith("Now: 950 B of 1000 B, as last measured.")

@@ -47,6 +47,15 @@ def test_the_sheet_lists_the_shortcuts_and_can_switch_them_off(page: Page, syste
     expect(sheet).to_be_visible()
 
 
+def test_the_search_key_opens_the_search_of_calls_where_a_page_has_none(page: Page, system: System) -> None:
+    page.goto("/")
+    page.wait_for_load_state()
+    page.keyboard.press("/")
+    expect(page.get_by_role("heading", level=1)).to_have_text("Calls")
+    expect(page.locator("main [data-search], main .filters input:not([type=hidden])").first).to_be_focused()
+    expect(page).to_have_url(f"{system.url}/calls/")
+
+
 def test_a_viewer_has_no_shortcut_for_what_only_operators_may_do(desk: Desk, system: System) -> None:
     page = desk.sit("vera")
     page.goto("/cluster/")

@@ -6,7 +6,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from django.conf import settings
 from django.test import Client
 
 from eventservice.console.cluster import format_ranges
@@ -85,10 +84,9 @@ def test_a_silent_engine_without_a_replacement_is_reported(viewer: Client, at_no
     page = get_page(viewer)
     assert "No engine is running" in page
     assert "No other engine" not in page
-    remedy = f"its cluster replaces it within {settings.FROZEN_SECONDS} s; otherwise restart the cluster."
-    assert remedy in page
+    assert "“No engine is running” says what to do." in page
     Node.objects.update(role=NodeRole.DISPATCHER)
-    assert remedy in get_page(viewer)
+    assert "“No dispatcher is running” says what to do." in get_page(viewer)
 
 
 @pytest.mark.usefixtures("healthy")
@@ -187,7 +185,7 @@ def test_the_number_of_queries_does_not_grow_with_overdue_shards(
     for shard_id in range(40):
         create_timer(tenant, shard_id, at_noon - timedelta(minutes=1))
     viewer.get("/cluster/?shards=all")
-    with django_assert_max_num_queries(23):
+    with django_assert_max_num_queries(28):
         viewer.get("/cluster/?shards=all")
 
 

@@ -14,7 +14,10 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from eventservice.db.now import pin_time
+from eventservice.kernel.findings import Severity
 from eventservice.kernel.ids import new_id
+from eventservice.operators import health
+from eventservice.operators.health import WritingFinding
 from eventservice.tenants.models import Tenant
 from orchestration.statistics.rollup import roll_up
 from tests.factories import (
@@ -55,6 +58,20 @@ def get_page(client: Client, address: str = "/", **headers: str) -> str:
     response = client.get(address, headers=headers)
     assert response.status_code == 200
     return response.content.decode()
+
+
+@pytest.mark.parametrize(
+    ("is_locked", "note"), [(True, "the database is locked"), (False, "the database cannot be written to")]
+)
+def test_while_the_database_cannot_be_written_to_nobody_knows_how_many_nodes_are_alive(
+    viewer: Client, tenant: Tenant, monkeypatch: pytest.MonkeyPatch, is_locked: bool, note: str
+) -> None:
+    trouble = WritingFinding("writing", Severity.ERROR, "It is so.", "Do this.", is_locked=is_locked)
+    monkeypatch.setattr(health, "check_writing", lambda: trouble)
+    page = get_page(viewer)
+    assert read_tile(page, "Live nodes") == "unknown"
+    assert note in page
+    assert "none is running" not in page
 
 
 def read_tile(page: str, name: str) -> str:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from eventservice.operators.health import list_failing_hosts
+from eventservice.kernel.findings import Severity
+from eventservice.operators.health import check_retrying_calls, list_failing_hosts
 from eventservice.tenants.models import Tenant
 from orchestration.statistics.rollup import roll_up
 from tests.factories import NOON, ServiceCallFactory
@@ -25,6 +26,15 @@ def fail_calls(tenant: Tenant, url: str, host: str, count: int = 4, **columns: A
     given = {"due_at": at, "submitted_at": at, "outcome_meta": DNS, "request_spec": spec, **columns}
     for _ in range(count):
         ServiceCallFactory(tenant_id=tenant.pk, status="Failed", host=host, **given)
+
+
+def succeed(tenant: Tenant, url: str, host: str, count: int) -> None:
+    at = NOON - timedelta(minutes=4)
+    spec: dict[str, Any] = {"method": "GET", "url": url, "headers": {}, "body": None}
+    for _ in range(count):
+        ServiceCallFactory(
+            tenant_id=tenant.pk, status="Succeeded", host=host, due_at=at, submitted_at=at, request_spec=spec
+        )
 
 
 @pytest.mark.parametrize(
@@ -54,7 +64,52 @@ def test_each_port_that_failed_has_a_line(tenant: Tenant) -> None:
     assert first.text == "down.test is failing for acme."
     assert second.text == "down.test:81 is failing for acme."
     assert (first.host, second.host) == ("down.test:443", "down.test:81")
-    assert first.remedy.startswith("5 of 5 calls to all ports of down.test failed")
+    assert first.remedy.startswith("3 of 3 calls failed")
+    assert second.remedy.startswith("2 of 2 calls failed")
+
+
+def test_a_port_is_judged_by_its_own_numbers(tenant: Tenant) -> None:
+    fail_calls(tenant, "http://10.0.0.1:9555/", "10.0.0.1", 22)
+    fail_calls(tenant, "http://10.0.0.1:9471/", "10.0.0.1", 2)
+    succeed(tenant, "http://10.0.0.1:9471/", "10.0.0.1", 44)
+    roll_up(60)
+    (finding,) = list_failing_hosts(None, NOON)
+    assert finding.text == "10.0.0.1:9555 is failing for acme."
+    assert finding.remedy.startswith("22 of 22 calls failed in the last 15 minutes (100 %)")
+    assert (finding.host, finding.severity) == ("10.0.0.1:9555", Severity.ERROR)
+
+
+def test_a_port_that_works_hides_none_that_does_not(tenant: Tenant) -> None:
+    fail_calls(tenant, "http://10.0.0.1:9555/", "10.0.0.1", 4)
+    succeed(tenant, "http://10.0.0.1:9471/", "10.0.0.1", 210)  # and later ones than these
+    roll_up(60)
+    (finding,) = list_failing_hosts(None, NOON)
+    assert finding.text == "10.0.0.1:9555 is failing for acme."
+    assert finding.remedy.startswith("About 4 of 4 calls failed")
+
+
+def test_a_few_failures_of_a_port_that_works_are_no_problem(tenant: Tenant) -> None:
+    fail_calls(tenant, "http://10.0.0.1:9471/", "10.0.0.1", 4)
+    succeed(tenant, "http://10.0.0.1:9471/", "10.0.0.1", 40)
+    roll_up(60)
+    assert list_failing_hosts(None, NOON) == []
+
+
+def test_a_port_that_works_hides_no_calls_that_wait_at_another(tenant: Tenant) -> None:
+    spec: dict[str, Any] = {"method": "GET", "url": "http://10.0.0.1:9555/", "headers": {}, "body": None}
+    for _ in range(10):
+        ServiceCallFactory(
+            tenant_id=tenant.pk,
+            status="Scheduled",
+            attempt=1,
+            host="10.0.0.1",
+            request_spec=spec,
+            outcome_meta=DNS,
+        )
+    succeed(tenant, "http://10.0.0.1:9471/", "10.0.0.1", 60)
+    roll_up(60)
+    (finding,) = check_retrying_calls(None, NOON)
+    assert "10.0.0.1:9555 keep failing: 10 wait" in finding.text
 
 
 def test_only_the_host_is_named_if_its_calls_have_been_deleted(tenant: Tenant) -> None:

@@ -30,7 +30,9 @@ from tests.outbox.support import build_dispatcher, drain, store_run
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
 
 CALLS = 3
-NOTHING_TO_RETRY = "Nothing to retry: all pending deliveries are due within a minute."
+NOTHING_TO_RETRY = "Nothing to retry: all pending deliveries are due within a minute, or wait behind such."
+
+RETRIED = f"{CALLS} deliveries are due now; {CALLS} others are already due or wait behind earlier events of their call."
 
 
 @pytest.fixture
@@ -110,7 +112,7 @@ def test_what_waits_is_sent_at_once_and_the_audit_log_says_who_asked(
     assert "Retry now" not in viewer.get(build_path(endpoint)).content.decode().partition("banner")[0]
     assert viewer.post(build_path(endpoint, "retry/")).status_code == 403
     assert answer(endpoint, 200) == 0
-    assert post(operator, build_path(endpoint, "retry/")) == f"{CALLS} deliveries are due now."
+    assert post(operator, build_path(endpoint, "retry/")) == RETRIED
     assert list_actions() == [("oscar", "endpoint-retry")]
     assert answer(endpoint, 200) == CALLS
     # The others follow theirs.
@@ -143,7 +145,7 @@ def test_a_disabled_endpoint_is_not_retried(
 def test_the_command_retries_and_is_recorded(endpoint: WebhookEndpoint, hour_later: datetime) -> None:
     out = StringIO()
     call_command("webhook", "retry", str(endpoint.endpoint_id), stdout=out)
-    assert out.getvalue() == f"{CALLS} deliveries are due now.\n"
+    assert out.getvalue() == f"{RETRIED}\n"
     ((user, action),) = list_actions()
     assert user.startswith("manage.py (")
     assert action == "endpoint-retry"
@@ -157,12 +159,33 @@ def test_nothing_of_another_endpoint_is_retried(
     operator: Client, endpoint: WebhookEndpoint, hour_later: datetime, intruder: Tenant
 ) -> None:
     other, _ = create_endpoint(endpoint.tenant_id, "https://other.example/")
-    assert post(operator, build_path(other, "retry/")) == NOTHING_TO_RETRY
+    assert post(operator, build_path(other, "retry/")) == "Nothing is pending."
     foreign = f"/webhooks/{intruder.tenant_id}/{endpoint.endpoint_id}/retry/"
     assert operator.post(foreign).status_code == 404
     delivery = select(endpoint, attempts=2)[0]
     assert operator.post(build_path(other, f"deliveries/{delivery.delivery_id}/retry/")).status_code == 404
     assert select(endpoint, next_attempt_at=hour_later).count() == 0
+
+
+def test_what_was_given_up_is_named_and_sent_again_by_the_command(
+    operator: Client, endpoint: WebhookEndpoint, hour_later: datetime
+) -> None:
+    select(endpoint, attempts=2).update(attempts=MAX_ATTEMPTS - 1, next_attempt_at=hour_later)
+    assert answer(endpoint, 500) == CALLS
+    assert answer(endpoint, 200) == CALLS
+    given_up = f"Nothing is pending. {CALLS} deliveries were given up: use Resend failed"
+    assert post(operator, build_path(endpoint, "retry/")).startswith(given_up)
+    out = StringIO()
+    call_command("webhook", "retry", str(endpoint.endpoint_id), stdout=out)
+    assert "`manage.py webhook retry --failed ID`" in out.getvalue()
+    out = StringIO()
+    call_command("webhook", "retry", "--failed", str(endpoint.endpoint_id), stdout=out)
+    assert out.getvalue() == f"{CALLS} deliveries will be sent again.\n"
+    assert answer(endpoint, 200) == CALLS
+    assert list_actions()[-1][1] == "endpoint-resend"
+    set_endpoint_active(endpoint.tenant_id, endpoint.endpoint_id, active=False)
+    with pytest.raises(CommandError, match="Enable it first"):
+        call_command("webhook", "retry", "--failed", str(endpoint.endpoint_id))
 
 
 # --- one ----------------------------------------------------------------------------------------------------------

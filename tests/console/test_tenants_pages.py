@@ -145,7 +145,7 @@ def test_the_limits_of_a_tenant_are_changed(admin: Client, tenant: Tenant) -> No
     assert changed.allowed_hosts == ["api.example", "partner.example"]
     assert changed.secret_headers == ["x-trace"]
     noted = OperatorAction.across_tenants.get()
-    assert (noted.action, noted.detail["max_in_flight"]) == ("tenant-change", 50)
+    assert (noted.action, noted.detail["max_in_flight"]) == ("tenant-change", "1000 → 50")
 
 
 def test_saving_without_changes_changes_and_records_nothing(admin: Client, tenant: Tenant) -> None:

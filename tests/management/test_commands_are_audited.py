@@ -92,7 +92,10 @@ def test_tenant(tenant: Tenant) -> None:
     assert list_actions() == AUDITED["tenant"]
     created, _, changed = OperatorAction.across_tenants.order_by("id")
     assert created.tenant_id == Tenant.objects.get(name="initech").pk
-    assert (created.subject, changed.detail) == (str(created.tenant_id), {"max_pending": 7})
+    assert (created.subject, changed.detail) == (
+        str(created.tenant_id),
+        {"max_pending": "1000000 → 7"},
+    )
 
 
 def test_a_refused_command_records_nothing(tenant: Tenant) -> None:

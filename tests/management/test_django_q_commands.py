@@ -142,7 +142,8 @@ def test_without_a_node_the_command_to_start_one_is_shown() -> None:
     shown = run_info()
     assert shown.startswith("No process is running on ")
     assert "No engine is running: calls are accepted and stored, but not sent." in shown
-    assert "Start one with `manage.py cluster`." in shown
+    assert "Start one with `manage.py cluster` (or `manage.py poll_timers`)." in shown
+    assert "Start one with `manage.py cluster` (or `manage.py dispatch_outbox`)." in shown
 
 
 def test_the_configuration_is_shown_without_secrets() -> None:

@@ -6,13 +6,16 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from django.conf import settings
 
 from eventservice.kernel.findings import Finding
 from eventservice.kernel.ids import new_id
-from eventservice.operators.health import FORGOTTEN_AFTER, check_cluster, read_cluster
+from eventservice.operators.health import FORGOTTEN_AFTER, TAKEOVER_MARGIN, check_cluster, read_cluster
 from eventservice.runtime.models import Slot
 from eventservice.runtime.slots import RoleLease
-from timers.models import Node, NodeRole
+from outbox.models import OutboxPartition
+from timers.membership import NODE_LEASE
+from timers.models import Node, NodeRole, TimerShard
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
 
@@ -79,7 +82,39 @@ def test_while_the_engine_is_missing_the_standby_is_named_as_its_successor(now: 
     create_node(now, NodeRole.STANDBY)
     finding = diagnose(now)["engine"]
     assert not finding.is_ok
-    assert "1 standby worker waiting: one takes over" in finding.remedy
+    until = f"{now + LEASE + TAKEOVER_MARGIN:%H:%M:%S} UTC"
+    assert finding.remedy.startswith(f"Wait until {until}: 1 standby worker waiting: one takes over.")
+
+
+def test_while_a_running_cluster_replaces_its_engine_the_instruction_is_to_wait(now: datetime) -> None:
+    run_cluster(now)
+    Node.objects.filter(role=NodeRole.ENGINE).update(lease_until=now - timedelta(seconds=1))
+    findings = diagnose(now)
+    until = (
+        now - timedelta(seconds=1) - NODE_LEASE + timedelta(seconds=settings.FROZEN_SECONDS) + TAKEOVER_MARGIN
+    )
+    assert findings["engine"].remedy.startswith(
+        f"Wait until {until:%H:%M:%S} UTC: the cluster blue is running and replaces it. If it has not by then, restart"
+    )
+    assert findings["dead_node"].remedy == "“No engine is running” says what to do."
+    Node.objects.filter(role=NodeRole.ENGINE).update(lease_until=now - HOUR)
+    assert diagnose(now)["engine"].remedy == (
+        "Restart the cluster blue, which is running and has not replaced it."
+    )
+
+
+def test_a_role_that_ran_without_a_cluster_has_been_missing_since_its_leases_were_released(
+    now: datetime,
+) -> None:
+    create_slot("engine", now - 2 * HOUR, None)
+    create_slot("dispatcher", now - 2 * HOUR, None)
+    TimerShard.objects.create(shard_id=1, updated_at=now - 3 * HOUR)
+    TimerShard.objects.create(shard_id=2, updated_at=now - HOUR)
+    OutboxPartition.objects.update_or_create(partition=3, defaults={"updated_at": now - HOUR})
+    findings = diagnose(now)
+    for role in ("engine", "dispatcher"):
+        assert f"since {now - HOUR:%Y-%m-%d %H:%M:%S} UTC (1 h)" in findings[role].text
+    assert findings["engine"].remedy == "Start one with `manage.py cluster` (or `manage.py poll_timers`)."
 
 
 def test_a_missing_role_has_a_beginning(now: datetime) -> None:

@@ -9,7 +9,12 @@ from eventservice.kernel.ids import new_id
 from eventservice.runtime.dispatcher import MAX_EXCERPT_BYTES
 from outbox.models import WebhookDelivery, WebhookEndpoint
 from outbox.publishers.webhook import endpoints
-from outbox.publishers.webhook.delivery_queue import WebhookResult, claim_deliveries, record_results
+from outbox.publishers.webhook.delivery_queue import (
+    DeliveryCounts,
+    WebhookResult,
+    claim_deliveries,
+    record_results,
+)
 from outbox.publishers.webhook.endpoints import delete_endpoint, send_test_event, set_endpoint_active
 from outbox.publishers.webhook.publisher import WebhookPublisher
 from outbox.publishers.webhook.recovery import list_endpoint_deliveries
@@ -99,7 +104,9 @@ def test_results_of_an_endpoint_that_is_deleted_meanwhile_are_dropped(subscribe:
     publish(3)
     claimed, _ = claim_deliveries(endpoint, 10)
     delete_endpoint(endpoint.tenant_id, endpoint.endpoint_id)
-    assert record_results(endpoint, [WebhookResult(delivery, 200) for delivery in claimed]) == (0, 0, 0)
+    assert (
+        record_results(endpoint, [WebhookResult(delivery, 200) for delivery in claimed]) == DeliveryCounts()
+    )
 
 
 def test_deliveries_are_listed_in_pages_the_newest_first(subscribe: Subscribe) -> None:

@@ -114,13 +114,17 @@ def test_other_aggregates_of_the_endpoint_do_not_wait(
 
 
 def test_410_disables_the_endpoint_and_gives_up_what_waits_for_it(
-    subscribe: Subscribe, receiver: Receiver, deliver: Deliver
+    subscribe: Subscribe, receiver: Receiver, deliver: Deliver, caplog: pytest.LogCaptureFixture
 ) -> None:
-    subscribe()
+    subscribe("/hook?token=hush")
     receiver.respond = lambda path, event: 410
     _publish(3)
     done = deliver()
     assert (done.retried, done.exhausted) == (0, 3)
+    (line,) = [text for record in caplog.records if "endpoint_disabled" in (text := record.getMessage())]
+    assert "410 Gone" in line
+    assert "127.0.0.1:" in line
+    assert "hush" not in line
     endpoint = WebhookEndpoint.across_tenants.get()
     assert (endpoint.active, endpoint.disabled_reason) == (False, "the endpoint answered 410 Gone")
     assert set(WebhookDelivery.across_tenants.values_list("state", flat=True)) == {"Exhausted"}

@@ -19,6 +19,7 @@ from outbox.publishers.webhook import deliverer as deliverer_module
 from outbox.publishers.webhook.deliverer import WebhookDeliverer, WebhookRequest
 from outbox.publishers.webhook.delivery_queue import (
     DELIVERY_LEASE,
+    DeliveryCounts,
     WebhookResult,
     claim_deliveries,
     record_results,
@@ -71,7 +72,7 @@ def test_a_sender_that_was_declared_dead_records_nothing(endpoint: WebhookEndpoi
     (slow,), _ = claim_deliveries(endpoint, 10)
     with pin_time(NOON + DELIVERY_LEASE):
         claim_deliveries(endpoint, 10)
-        assert record_results(endpoint, [WebhookResult(slow, 200)]) == (0, 0, 0)
+        assert record_results(endpoint, [WebhookResult(slow, 200)]) == DeliveryCounts()
 
     states = WebhookDelivery.across_tenants.order_by("aggregate_seq").values_list("state", "next_attempt_at")
     assert [(state, due is None) for state, due in states] == [("Pending", False), ("Pending", True)]

@@ -38,6 +38,16 @@ def test_a_node_is_dead_as_soon_as_its_lease_has_ended() -> None:
         assert list(Node.objects.dead()) == [node]
 
 
+def test_the_log_names_the_process_and_its_role(caplog: pytest.LogCaptureFixture) -> None:
+    node = Node.objects.get(pk=join_node().owner_id)
+    with pin_time(DEAD):
+        reap_dead_node()
+    (line,) = [record.msg for record in caplog.records if "node_reaped" in record.getMessage()]
+    assert isinstance(line, dict)
+    assert (line["node"], line["role"]) == (str(node.owner_id), "engine")
+    assert (line["pid"], line["hostname"]) == (node.process_id, node.hostname)
+
+
 def test_reaping_deletes_the_row_and_frees_the_shards_under_a_new_version() -> None:
     member = join_node()
     member.rebalance(4)

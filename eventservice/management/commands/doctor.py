@@ -24,7 +24,8 @@ from rich.text import Text
 
 from eventservice.db.configuration import describe_place
 from eventservice.db.dialects import get_dialect
-from eventservice.db.errors import explain_error, find_trouble
+from eventservice.db.dialects.base import Cause
+from eventservice.db.errors import TROUBLES, explain_error, find_trouble
 from eventservice.db.now import db_now, db_now_ms
 from eventservice.kernel.env import get_env_path, parse_env_file
 from eventservice.kernel.file_permissions import check_permissions
@@ -34,6 +35,7 @@ from eventservice.management.profile import KEY, TENANT, URL
 from eventservice.management.terminal import Terminal
 from eventservice.operators.formatting import format_count
 from eventservice.operators.health import (
+    CONSEQUENCES,
     check_retrying_calls,
     check_shard_sizes,
     check_starting,
@@ -84,24 +86,55 @@ class Command(BaseCommand):
 
 
 def examine() -> Iterator[Finding]:
+    reached = check_database()
+    # Not in a transaction, which the check would find nothing wrong in, or which would keep SQLite's engine waiting.
+    writing = check_writing() if reached.is_ok else None
+    is_locked = writing is not None and writing.is_locked
+    of_database = list(_examine_database(is_locked)) if reached.is_ok else []
+    if is_locked:
+        yield _describe_lock(of_database)
     yield check_environment()
     yield check_settings_file()
     yield check_permissions("settings_file_permissions", [get_env_path(settings.BASE_DIR)])
     yield from run_system_checks()
     yield check_encryption_keys()
     yield check_static_files()
-    reached = check_database()
     yield reached
-    if reached.is_ok:
-        has_tables = MigrationRecorder(connection).has_table()
-        for look in (
-            *get_dialect().health_checks,
-            *(DATABASE_CHECKS if has_tables else EMPTY_DATABASE_CHECKS),
-        ):
-            yield from _run(look)
-        # Not in a transaction, which the check would find nothing wrong in, or which would keep SQLite's engine waiting.
-        yield check_writing()
+    if is_locked:
+        # What follows from the lock would only distract from it.
+        yield from (found for found in of_database if found.code not in {*CONSEQUENCES, "write_lock"})
+        return
+    yield from of_database
+    if writing:
+        yield writing
         yield from _check_starting()
+
+
+def _examine_database(is_locked: bool) -> Iterator[Finding]:
+    try:
+        has_tables = MigrationRecorder(connection).has_table()
+    except DatabaseError:
+        has_tables = False
+    own, tables = get_dialect().health_checks, DATABASE_CHECKS if has_tables else EMPTY_DATABASE_CHECKS
+    for look in (*own, *tables):
+        yield from _run_beside_lock(look) if is_locked else _run(look)
+
+
+def _describe_lock(findings: Iterable[Finding]) -> Finding:
+    """Return the finding on a lock, with its holder if that is known."""
+    trouble = TROUBLES[Cause.LOCKED]
+    holders = [finding.text for finding in findings if finding.code == "write_lock"]
+    holder = f" The write lock is {holders[0]}." if holders and holders[0].startswith("held") else ""
+    remedy = f"{trouble.remedy} docs/waits.md says how. What cannot be checked meanwhile is left out."
+    return Finding("database_lock", Severity.ERROR, f"{trouble.text}{holder}", remedy)
+
+
+def _run_beside_lock(look: Callable[[], Iterable[Finding]]) -> list[Finding]:
+    """Run a check outside a transaction, which would wait for the lock, and leave it out if it needs the lock."""
+    try:
+        return list(look())
+    except DatabaseError:
+        return []
 
 
 def _run(look: Callable[[], Iterable[Finding]]) -> list[Finding]:

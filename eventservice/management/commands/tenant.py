@@ -8,11 +8,12 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import IntegrityError
 
+from eventservice.db.now import db_now
 from eventservice.kernel.errors import DomainError
 from eventservice.kernel.ids import new_id
 from eventservice.management.database import name_database
 from eventservice.management.terminal import Terminal, parse_document
-from eventservice.operators.audit_log import CommandLine, run_audited
+from eventservice.operators.audit_log import CommandLine, describe_changes, run_audited
 from eventservice.operators.formatting import format_refusals
 from eventservice.tenants.directory import create_tenant, declare_namespace, update_tenant
 from eventservice.tenants.models import DEFAULT_SHARDS, LimitCode, Namespace, NamespaceSize, Tenant
@@ -140,7 +141,7 @@ def _change_limits(*, tenant: str, **options: Any) -> Tenant:
         lambda: update_tenant(owner.tenant_id, **different),
         tenant_id=owner.tenant_id,
         subject=owner.tenant_id,
-        **different,
+        **describe_changes(owner, different),
     )
     return changed
 
@@ -153,9 +154,9 @@ def _show_limits(terminal: Terminal, tenant: Tenant) -> None:
         names = {"maxInFlight": "inFlight", "maxPending": "pending", "maxStoredBytes": "storedBytes"}
         terminal.json({**values, **{names[limit]: value for limit, value in used.items()}})
     else:
+        now = db_now()
         refused = {
-            LimitCode(one.code).column: format_refusals(one.count, one.since, one.last_at)
-            for one in usage.refusals
+            LimitCode(one.code).column: format_refusals(one.count, one.last_at, now) for one in usage.refusals
         }
         rows = [
             (name, f"{value:,}", f"{used[name]:,}" if name in used else "", refused.get(LIMITS[name], ""))

@@ -8,6 +8,7 @@ from uuid import UUID
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from eventservice.api.formats import format_instant
+from eventservice.db.bounded_count import MAX_COUNTED
 from eventservice.kernel.errors import DomainError
 from eventservice.kernel.ids import new_id
 from eventservice.kernel.text import end_sentence
@@ -31,7 +32,9 @@ from outbox.publishers.webhook.recovery import (
     MAX_RETRIED,
     EndpointQueue,
     list_endpoint_queues,
+    retry_exhausted_deliveries,
     retry_pending_deliveries,
+    summarize_retry,
 )
 
 R = TypeVar("R")
@@ -65,7 +68,12 @@ class Command(BaseCommand):
             ("retry", "send now what waits for another attempt, because the receiver works again"),
             ("remove", "delete an endpoint with its deliveries"),
         ):
-            actions.add_parser(name, help=help_text).add_argument("id", type=_parse_endpoint_id)
+            parser_of_id = actions.add_parser(name, help=help_text)
+            parser_of_id.add_argument("id", type=_parse_endpoint_id)
+            if name == "retry":
+                parser_of_id.add_argument(
+                    "--failed", action="store_true", help="send again what was given up, instead"
+                )
         for parser_of_action in (add, listing):
             parser_of_action.add_argument("--json", action="store_true")
 
@@ -126,11 +134,17 @@ class Command(BaseCommand):
         _act("endpoint-disable", endpoint, lambda: set_endpoint_active(*endpoint.pk, active=False))
         self.stdout.write("Endpoint disabled.")
 
-    def _retry(self, *, id: UUID, **options: object) -> None:
+    def _retry(self, *, id: UUID, failed: bool, **options: object) -> None:
         endpoint = get_endpoint(id)
         tenant_id = endpoint.tenant_id
+        if failed:
+            resent = _act(
+                "endpoint-resend", endpoint, lambda: retry_exhausted_deliveries(tenant_id, id, MAX_RETRIED)
+            )
+            self.stdout.write(f"{resent:,} {'delivery' if resent == 1 else 'deliveries'} will be sent again.")
+            return
         count = _act("endpoint-retry", endpoint, lambda: retry_pending_deliveries(tenant_id, id, MAX_RETRIED))
-        self.stdout.write(format_retried_deliveries(count))
+        self.stdout.write(format_retried_deliveries(summarize_retry(tenant_id, id, count, MAX_COUNTED)))
 
     def _remove(self, *, id: UUID, **options: object) -> None:
         endpoint = get_endpoint(id)
@@ -166,17 +180,23 @@ def _to_row(queue: EndpointQueue, tenant: str) -> dict[str, object]:
         # One more than MAX_COUNT stands for any larger number.
         "pending": queue.pending,
         "exhausted": queue.exhausted,
+        "state": queue.state,
         "failingSince": format_instant(queue.failure.since) if queue.failure else None,
         "lastError": queue.failure.reason if queue.failure else None,
+        "acceptedAt": format_instant(queue.failure.accepted_at)
+        if queue.failure and queue.failure.accepted_at
+        else None,
     }
 
 
 def _to_cells(row: Mapping[str, Any]) -> list[object]:
-    state = "disabled" if not row["active"] else "failing" if row["failingSince"] else "active"
+    state = row["state"]
     pending = f"{MAX_COUNT}+" if row["pending"] > MAX_COUNT else row["pending"]
-    reason = (
-        f"since {row['failingSince']}: {row['lastError']}" if state == "failing" else row["disabledReason"]
-    )
+    reason = row["disabledReason"]
+    if state == "failing":
+        reason = f"since {row['failingSince']}: {row['lastError']}"
+    elif state == "recovering":
+        reason = f"accepted a delivery at {row['acceptedAt']}; {pending} still wait"
     return [
         row["endpointId"], state, pending, row["exhausted"], row["url"], row["tenant"], row["eventTypes"] or "all", reason,
     ]  # fmt: skip

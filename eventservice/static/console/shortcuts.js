@@ -3,6 +3,7 @@
   "use strict";
   const SEQUENCE_MS = 1500;
   const ROWS = "main table.list tbody tr, main .attention li";
+  const SEARCH_FIELD = "main [data-search], main .filters input:not([type=hidden])";
   const sheet = document.getElementById("shortcuts");
   const opener = document.querySelector("[data-shortcuts]");
   if (!sheet || !opener) return;
@@ -28,8 +29,13 @@
 
   const actions = {
     search: () => {
-      const field = document.querySelector("main [data-search], main .filters input:not([type=hidden])");
-      if (!field) return;
+      const field = document.querySelector(SEARCH_FIELD);
+      if (!field) {
+        // The list of calls has one. It looks for this part of the address below.
+        const entry = sheet.querySelector("[data-search-page]");
+        if (entry) location.assign(entry.dataset.searchPage + "#search");
+        return;
+      }
       const folded = field.closest("details");
       if (folded) folded.open = true;
       field.focus();
@@ -46,6 +52,11 @@
     pause: () => document.querySelector("[data-pause]")?.click(),
     help: () => sheet.showModal(),
   };
+
+  if (location.hash === "#search") {
+    history.replaceState(null, "", location.pathname + location.search);
+    actions.search();
+  }
 
   let begun = ""; // the keys of a sequence so far
   let timer;

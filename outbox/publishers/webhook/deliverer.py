@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import count, islice
 from typing import Protocol
+from urllib.parse import urlsplit
 from uuid import UUID
 
 from eventservice.db.errors import tolerate_outage
@@ -20,6 +21,7 @@ from eventservice.kernel.secrets import Undecipherable, decrypt
 from eventservice.kernel.signing import build_signature_headers, decode_secret
 from outbox.models import WebhookDelivery, WebhookEndpoint
 from outbox.publishers.webhook.delivery_queue import (
+    GONE_REASON,
     IDLE_SECONDS,
     DeliveryCounts,
     WebhookResult,
@@ -108,7 +110,8 @@ class WebhookDeliverer:
         ]
         total = DeliveryCounts(*map(sum, zip(*counts, strict=True)))
         is_idle = not self._in_flight and not any(total)
-        return DeliveryResult(*total, next_wait=next_due if is_idle else 0.0)
+        next_wait = next_due if is_idle else 0.0
+        return DeliveryResult(total.delivered, total.retried, total.exhausted, next_wait)
 
     def close(self, grace_seconds: float, heartbeat: Callable[[], None]) -> None:
         """Record what ends within the grace period. The rest is due again when its lease expires.
@@ -188,7 +191,12 @@ class WebhookDeliverer:
             self._failing.discard(endpoint)
         else:
             self._failing.add(endpoint)
-        return record_results(endpoint, results)
+        counts = record_results(endpoint, results)
+        if counts.disabled:
+            log.warning(
+                "endpoint_disabled", **_log_fields(endpoint), host=_get_host(endpoint.url), reason=GONE_REASON
+            )
+        return counts
 
 
 def _build_request(url: str, key: bytes, delivery: WebhookDelivery, now: datetime) -> WebhookRequest:
@@ -198,6 +206,11 @@ def _build_request(url: str, key: bytes, delivery: WebhookDelivery, now: datetim
         **build_signature_headers(key, str(delivery.event_id), now, body),
     }
     return WebhookRequest(delivery, url, tuple(headers.items()), body, TIMEOUT_SECONDS)
+
+
+def _get_host(url: str) -> str:
+    """Return the host with its port. The rest of the URL may be secret."""
+    return urlsplit(url).netloc.rpartition("@")[2]
 
 
 def _log_fields(endpoint: WebhookEndpoint) -> dict[str, str]:

@@ -86,6 +86,8 @@ class DeliveryCounts(NamedTuple):
     delivered: int = 0
     retried: int = 0
     exhausted: int = 0
+    # Endpoints that this has disabled.
+    disabled: int = 0
 
 
 # --- finding and claiming -------------------------------------------------------------------------------------
@@ -175,10 +177,18 @@ def record_results(endpoint: WebhookEndpoint, results: Sequence[WebhookResult]) 
         exhausted=_finish(DeliveryState.EXHAUSTED, exhausted, now),
     )
     promote_next_deliveries(endpoint, {result.delivery.aggregate_id for result in delivered + exhausted}, now)
-    if is_gone:
-        # It responded that it is gone for good. Many deliveries may be waiting: later passes give them up.
-        filter_endpoint(endpoint).update(active=False, disabled_reason=GONE_REASON)
-    return counts
+    return counts._replace(disabled=_disable(endpoint)) if is_gone else counts
+
+
+def _disable(endpoint: WebhookEndpoint) -> int:
+    """Disable an endpoint that responded that it is gone for good. Return whether it was active, as 1 or 0.
+
+    Many deliveries may be waiting: later passes give them up.
+    """
+    rows = filter_endpoint(endpoint)
+    disabled = rows.filter(active=True).update(active=False)
+    rows.update(disabled_reason=GONE_REASON)
+    return disabled
 
 
 def give_up_gone_endpoint(limit: int, busy: Collection[WebhookEndpoint] = ()) -> int:

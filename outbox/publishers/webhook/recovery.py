@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
+from functools import cached_property
 from typing import Any
 from uuid import UUID
 
 from django.db import transaction
-from django.db.models import Count, QuerySet, Subquery
+from django.db.models import Count, Max, Q, QuerySet, Subquery
 
 from eventservice.db.now import db_now
 from eventservice.kernel.errors import Conflict, NotFound
 from outbox.models import DeliveryState, WebhookDelivery, WebhookEndpoint
 from outbox.publishers.webhook.delivery_queue import (
     DELIVERY_LEASE,
+    GONE_REASON,
+    HTTP_GONE,
     filter_pending,
     filter_pending_of_outer_endpoint,
     lock_endpoint,
@@ -29,6 +32,10 @@ MAX_SCANNED = 10_000
 MIN_FAILED_ATTEMPTS = 2
 # The oldest delivery that fails is looked for among this many, those whose next attempt is the latest.
 MAX_SAMPLED = 100
+# Of no more endpoints with waiting deliveries than this, those with the most attempts first, the failures are looked for.
+MAX_SUSPECTS = 100
+# An endpoint that accepted a delivery so lately, and has refused none that is newer, is recovering.
+RECOVERY_PERIOD = timedelta(minutes=15)
 # So many deliveries are made due by one statement, and at once if an operator wants an endpoint to be retried.
 MAX_MADE_DUE = 1000
 MAX_RETRIED = 10_000
@@ -44,15 +51,87 @@ class EndpointQueue:
     exhausted: int
     failure: EndpointFailure | None = None
 
+    @property
+    def state(self) -> str:
+        """Return the endpoint's state in a word, as everything that shows it calls it."""
+        if not self.endpoint.active:
+            return "disabled"
+        if self.failure is None:
+            return "active"
+        return "recovering" if self.failure.is_recovering else "failing"
+
 
 @dataclass(frozen=True, slots=True)
 class EndpointFailure:
-    """A failing endpoint: how many deliveries wait, since when the oldest one fails, and its last error."""
+    """A failing endpoint: how many deliveries wait, since when the oldest one fails, and its last error.
+
+    `accepted_at` is None unless the endpoint is recovering: then it is when it last accepted a delivery.
+    """
 
     endpoint: WebhookEndpoint
     pending: int
     since: datetime
     reason: str
+    accepted_at: datetime | None = None
+
+    @property
+    def is_recovering(self) -> bool:
+        return self.accepted_at is not None
+
+
+@dataclass(frozen=True, slots=True)
+class GoneEndpoint:
+    """An endpoint that answered 410 and was therefore disabled, and how many of its deliveries were given up.
+
+    `disabled_at` is None if the delivery that it answered so is not among the latest of all endpoints.
+    """
+
+    endpoint: WebhookEndpoint
+    disabled_at: datetime | None
+    given_up: int
+
+
+@dataclass(frozen=True, slots=True)
+class RetriedDeliveries:
+    """The deliveries of an endpoint after a retry: those that were made due, the others that are pending, and those that were
+    given up lately."""
+
+    due: int
+    others: int
+    exhausted: int
+
+
+class _EndedDeliveries:
+    """The deliveries of all endpoints that ended last, by the key of the endpoint. They are read when they are needed."""
+
+    @cached_property
+    def exhausted(self) -> Mapping[tuple[UUID, UUID], int]:
+        return {key: count for key, (count, _) in self._given_up.items()}
+
+    @cached_property
+    def gone_at(self) -> Mapping[tuple[UUID, UUID], datetime | None]:
+        """When the endpoints answered 410 for the last time."""
+        return {key: at for key, (_, at) in self._given_up.items()}
+
+    @cached_property
+    def accepted_at(self) -> Mapping[tuple[UUID, UUID], datetime]:
+        """When the endpoints accepted a delivery for the last time, if that was within RECOVERY_PERIOD."""
+        since = max(filter(None, (self._since, db_now() - RECOVERY_PERIOD)))
+        finished = WebhookDelivery.across_tenants.filter(finished_at__isnull=False, finished_at__gt=since)
+        delivered = finished.filter(state=DeliveryState.DELIVERED).order_by()
+        latest = delivered.values_list("tenant_id", "endpoint_id").annotate(at=Max("finished_at"))
+        return {(tenant_id, endpoint_id): at for tenant_id, endpoint_id, at in latest}
+
+    @cached_property
+    def _given_up(self) -> Mapping[tuple[UUID, UUID], tuple[int, datetime | None]]:
+        gone_at = Max("finished_at", filter=Q(response_status=HTTP_GONE))
+        exhausted = _filter_exhausted(self._since).order_by().values_list("tenant_id", "endpoint_id")
+        counts = exhausted.annotate(count=Count("delivery_id"), gone_at=gone_at)
+        return {(tenant_id, endpoint_id): (count, at) for tenant_id, endpoint_id, count, at in counts}
+
+    @cached_property
+    def _since(self) -> datetime | None:
+        return _find_scan_start()
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,29 +173,20 @@ def find_delivery(endpoint: WebhookEndpoint, delivery_id: UUID) -> WebhookDelive
 
 def get_endpoint_queue(endpoint: WebhookEndpoint, max_counted: int) -> EndpointQueue:
     """Return the endpoint with its deliveries. A count above `max_counted` is one more than that."""
-    failure = find_endpoint_failure(endpoint, max_counted)
-    return _build_queue(endpoint, _count_recently_exhausted(), failure, max_counted)
+    return _build_queue(endpoint, _EndedDeliveries(), max_counted)
 
 
 def list_endpoint_queues(tenant_id: UUID | None, limit: int, max_counted: int) -> list[EndpointQueue]:
     """Return the newest endpoints, of one tenant or of all. A count above `max_counted` is one more than that."""
-    exhausted = _count_recently_exhausted()
-    queues = []
-    for endpoint in _select_endpoints(tenant_id).order_by("-created_at", "endpoint_id")[:limit]:
-        is_suspect = (endpoint.latest_attempts or 0) >= MIN_FAILED_ATTEMPTS
-        failure = find_endpoint_failure(endpoint, max_counted) if is_suspect else None
-        queues.append(_build_queue(endpoint, exhausted, failure, max_counted))
-    return queues
+    ended = _EndedDeliveries()
+    newest = _select_endpoints(tenant_id).order_by("-created_at", "endpoint_id")[:limit]
+    return [_build_queue(endpoint, ended, max_counted) for endpoint in newest]
 
 
-def _build_queue(
-    endpoint: WebhookEndpoint,
-    exhausted: Mapping[tuple[UUID, UUID], int],
-    failure: EndpointFailure | None,
-    max_counted: int,
-) -> EndpointQueue:
-    pending = failure.pending if failure else count_pending(endpoint, max_counted)
-    return EndpointQueue(endpoint, pending, exhausted.get(endpoint.pk, 0), failure)
+def _build_queue(endpoint: WebhookEndpoint, ended: _EndedDeliveries, max_counted: int) -> EndpointQueue:
+    pending = count_pending(endpoint, max_counted)
+    failure = _find_failure(endpoint, ended, max_counted) if pending else None
+    return EndpointQueue(endpoint, pending, ended.exhausted.get(endpoint.pk, 0), failure)
 
 
 def count_pending(endpoint: WebhookEndpoint, max_counted: int) -> int:
@@ -125,27 +195,52 @@ def count_pending(endpoint: WebhookEndpoint, max_counted: int) -> int:
 
 
 def list_failing_endpoints(tenant_id: UUID | None, limit: int, max_counted: int) -> list[EndpointFailure]:
-    """Return active endpoints whose deliveries keep failing, of one tenant or of all."""
-    suspects = _select_endpoints(tenant_id).filter(active=True, latest_attempts__gte=MIN_FAILED_ATTEMPTS)
-    found = (
-        find_endpoint_failure(endpoint, max_counted)
-        for endpoint in suspects.order_by("created_at", "endpoint_id")[:limit]
+    """Return active endpoints whose deliveries keep failing, of one tenant or of all, those that recover last."""
+    # The delivery whose next attempt is the latest, which the index gives, has usually failed: it waits longer than what
+    # is new. Only the order goes by it, so that an endpoint that is recovering is not left out.
+    waiting = filter_pending_of_outer_endpoint().filter(next_attempt_at__isnull=False)
+    latest = Subquery(waiting.order_by("-next_attempt_at").values("attempts")[:1])
+    waited_for = _select_endpoints(tenant_id).filter(active=True).annotate(latest_attempts=latest)
+    suspects = waited_for.filter(latest_attempts__isnull=False).order_by(
+        "-latest_attempts", "created_at", "endpoint_id"
     )
-    return [failure for failure in found if failure]
+    ended = _EndedDeliveries()
+    found = (_find_failure(endpoint, ended, max_counted) for endpoint in suspects[:MAX_SUSPECTS])
+    failures = sorted(filter(None, found), key=lambda failure: (failure.is_recovering, failure.since))
+    return failures[:limit]
+
+
+def list_gone_endpoints(tenant_id: UUID | None, limit: int) -> list[GoneEndpoint]:
+    """Return the endpoints that are disabled because they answered 410, of one tenant or of all, the newest first."""
+    gone = _filter_gone(_select_endpoints(tenant_id)).order_by("-created_at", "endpoint_id")
+    ended = _EndedDeliveries()
+    return [
+        GoneEndpoint(endpoint, ended.gone_at.get(endpoint.pk), ended.exhausted.get(endpoint.pk, 0))
+        for endpoint in gone[:limit]
+    ]
+
+
+def count_gone_endpoints() -> int:
+    """Return how many endpoints are disabled because they answered 410."""
+    return _filter_gone(WebhookEndpoint.across_tenants.all()).count()
+
+
+def _filter_gone(endpoints: QuerySet[WebhookEndpoint]) -> QuerySet[Any]:
+    return endpoints.filter(active=False, disabled_reason=GONE_REASON)
 
 
 def _select_endpoints(tenant_id: UUID | None) -> QuerySet[Any]:
-    """Select the endpoints of one tenant or of all. `latest_attempts` are those of the delivery whose next attempt is the
-    latest, which the index gives: what has failed waits longer than what is new."""
-    waiting = filter_pending_of_outer_endpoint().filter(next_attempt_at__isnull=False)
-    latest = Subquery(waiting.order_by("-next_attempt_at").values("attempts")[:1])
     if tenant_id is None:
-        return WebhookEndpoint.across_tenants.annotate(latest_attempts=latest)
-    return WebhookEndpoint.objects.for_tenant(tenant_id).annotate(latest_attempts=latest)
+        return WebhookEndpoint.across_tenants.all()
+    return WebhookEndpoint.objects.for_tenant(tenant_id)
 
 
-def find_endpoint_failure(endpoint: WebhookEndpoint, max_counted: int) -> EndpointFailure | None:
+def _find_failure(
+    endpoint: WebhookEndpoint, ended: _EndedDeliveries, max_counted: int
+) -> EndpointFailure | None:
     """Return how the endpoint fails, or None if it does not. A count above `max_counted` is one more than that."""
+    if not endpoint.active:
+        return None
     waiting = filter_pending(endpoint).filter(next_attempt_at__isnull=False).order_by("-next_attempt_at")
     sample = waiting.values_list("created_at", "last_error", "attempts")[:MAX_SAMPLED]
     failed = [
@@ -153,18 +248,35 @@ def find_endpoint_failure(endpoint: WebhookEndpoint, max_counted: int) -> Endpoi
         for created_at, error, attempts in sample
         if error and attempts >= MIN_FAILED_ATTEMPTS
     ]
-    if not endpoint.active or not failed:
+    if not failed:
         return None
     since, reason = min(failed)
-    return EndpointFailure(endpoint, count_pending(endpoint, max_counted), since, reason)
+    accepted_at = _find_recovery(endpoint, ended)
+    return EndpointFailure(endpoint, count_pending(endpoint, max_counted), since, reason, accepted_at)
+
+
+def _find_recovery(endpoint: WebhookEndpoint, ended: _EndedDeliveries) -> datetime | None:
+    """Return when the endpoint accepted a delivery last, unless a newer delivery has failed since.
+
+    The time of an attempt that failed is not stored. A delivery that was created later has failed later.
+    """
+    accepted_at = ended.accepted_at.get(endpoint.pk)
+    if accepted_at is None:
+        return None
+    newest = select_deliveries(endpoint.tenant_id, endpoint.endpoint_id).order_by("-delivery_id")
+    for created_at, state, error in newest.values_list("created_at", "state", "last_error")[:MAX_SAMPLED]:
+        if created_at > accepted_at and error and state != DeliveryState.DELIVERED:
+            return None
+    return accepted_at
 
 
 @transaction.atomic
 def retry_exhausted_deliveries(tenant_id: UUID, endpoint_id: UUID, limit: int) -> int:
-    """Make exhausted deliveries of the endpoint pending again, the earliest first. Return how many."""
-    endpoint = find_endpoint(tenant_id, endpoint_id)
-    if endpoint is None:
-        return 0
+    """Make exhausted deliveries of the endpoint pending again, the earliest first. Return how many.
+
+    Raise NotFound, or Conflict if the endpoint is disabled.
+    """
+    endpoint = get_active_endpoint(tenant_id, endpoint_id)
     lock_endpoint(endpoint)
     # Chosen here: in SQL, a database would rather read all deliveries of the tenant.
     latest = _filter_exhausted(_find_scan_start()).values_list(
@@ -194,6 +306,17 @@ def retry_pending_deliveries(tenant_id: UUID, endpoint_id: UUID, limit: int) -> 
         _make_due(tenant_id, ids[start : start + MAX_MADE_DUE], now)
         for start in range(0, len(ids), MAX_MADE_DUE)
     )
+
+
+def summarize_retry(tenant_id: UUID, endpoint_id: UUID, due: int, max_counted: int) -> RetriedDeliveries:
+    """Return what became of the endpoint's deliveries when so many were made due. A larger count of the others is
+    `max_counted` and one."""
+    endpoint = find_endpoint(tenant_id, endpoint_id)
+    if endpoint is None:
+        return RetriedDeliveries(due, 0, 0)
+    others = min(count_pending(endpoint, max_counted + due) - due, max_counted + 1)
+    exhausted = _EndedDeliveries().exhausted.get(endpoint.pk, 0)
+    return RetriedDeliveries(due, max(0, others), exhausted)
 
 
 @transaction.atomic
@@ -243,13 +366,6 @@ def _resume_aggregates(endpoint: WebhookEndpoint, aggregates: set[UUID]) -> None
     in_flight = filter_pending(endpoint).filter(aggregate_id__in=aggregates, next_attempt_at__isnull=False)
     resumed = aggregates - set(in_flight.values_list("aggregate_id", flat=True))
     promote_next_deliveries(endpoint, resumed, db_now())
-
-
-def _count_recently_exhausted() -> dict[tuple[UUID, UUID], int]:
-    """Count the exhausted deliveries of each endpoint, by its tenant and its id."""
-    exhausted = _filter_exhausted(_find_scan_start()).order_by()
-    counts = exhausted.values_list("tenant_id", "endpoint_id").annotate(Count("delivery_id"))
-    return {(tenant_id, endpoint_id): count for tenant_id, endpoint_id, count in counts}
 
 
 def _filter_exhausted(since: datetime | None) -> QuerySet[WebhookDelivery]:

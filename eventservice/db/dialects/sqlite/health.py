@@ -1,9 +1,10 @@
-"""Checks of SQLite for `manage.py doctor`: the library, the connection and the disk."""
+"""Checks of SQLite for `manage.py doctor`: the library, the connection, the write lock and the disk."""
 
 from __future__ import annotations
 
+import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,9 @@ from eventservice.kernel.findings import Finding, check
 
 PRAGMAS = {"journal_mode": "wal", "foreign_keys": 1, "synchronous": 2, "busy_timeout": 1000 * BUSY_SECONDS}
 MIN_FREE_BYTES = 1 << 30
+# In WAL mode, whoever writes has locked this byte of the file beside the database (https://sqlite.org/walformat.html).
+WRITE_LOCK_BYTE = 120
+MAX_COMMAND_LENGTH = 80
 
 
 def check_sqlite_library() -> Iterator[Finding]:
@@ -31,6 +35,47 @@ def check_sqlite_pragmas() -> Iterator[Finding]:
     text = ", ".join(f"{name}={value}" for name, value in found.items())
     remedy = "Keep the file on a local disk: WAL does not work on a share."
     yield check("sqlite_pragmas", found == PRAGMAS, text, remedy)
+    yield from check_write_lock()
+
+
+def check_write_lock() -> Iterator[Finding]:
+    """Say which process holds the write lock at this moment, where /proc knows it. It is no problem in itself."""
+    try:
+        locks = Path("/proc/locks").read_text().splitlines()
+        state = Path(f"{connection.settings_dict['NAME']}-shm").stat()
+    except OSError:
+        return
+    holder = find_lock_holder(locks, state.st_dev, state.st_ino, WRITE_LOCK_BYTE)
+    text = "no process holds it" if holder is None else f"held by {_describe_process(holder)}"
+    yield check("write_lock", True, text)
+
+
+def find_lock_holder(locks: Iterable[str], device: int, inode: int, byte: int) -> int | None:
+    """Return the process that has locked this byte of a file for writing, according to the lines of /proc/locks.
+
+    A line is `1: POSIX  ADVISORY  WRITE 4711 fd:01:1234567 120 120`. Those of processes that wait have an arrow.
+    """
+    file = f"{os.major(device):02x}:{os.minor(device):02x}:{inode}"
+    for line in locks:
+        fields = line.split()
+        if fields[1:4] != ["POSIX", "ADVISORY", "WRITE"] or len(fields) < 8:
+            continue
+        process, place, start, end = fields[4:8]
+        if place == file and int(start) <= byte and (end == "EOF" or byte <= int(end)):
+            return int(process)
+    return None
+
+
+def _describe_process(process_id: int) -> str:
+    """Return a process with its command, as far as this user may read it."""
+    try:
+        command = Path(f"/proc/{process_id}/cmdline").read_bytes().decode(errors="replace")
+    except OSError:
+        command = ""
+    text = " ".join(command.replace("\0", " ").split())
+    if len(text) > MAX_COMMAND_LENGTH:
+        text = f"{text[:MAX_COMMAND_LENGTH]}…"
+    return f"process {process_id} ({text})" if text else f"process {process_id}"
 
 
 def check_database_files() -> Iterator[Finding]:
