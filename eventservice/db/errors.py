@@ -118,7 +118,10 @@ def tolerate_outage(max_pause: float = PAUSE_SECONDS) -> Iterator[None]:
     """Log a database error instead of raising it, and pause: background work goes on when the database is back."""
     try:
         yield
-    except (DatabaseError, InterfaceError):
-        log.exception("step_failed")
+    except (DatabaseError, InterfaceError) as error:
+        if trouble := find_trouble(error):
+            log.error("step_failed", trouble=trouble.text, error=str(error).strip())
+        else:
+            log.exception("step_failed")
         connection.close_if_unusable_or_obsolete()
         time.sleep(min(max_pause, PAUSE_SECONDS))
