@@ -131,7 +131,7 @@ def _lock(
     for tenant_id in sorted(by_tenant):
         ids = by_tenant[tenant_id]
         sql = (
-            f"SELECT {', '.join(columns)} FROM service_calls"
+            f"SELECT {', '.join(columns)} FROM service_calls {get_dialect().fragments.by_primary_key}"
             f" WHERE tenant_id = %s AND service_call_id IN ({placeholders(ids)})"
             f" ORDER BY service_call_id {get_dialect().locks.for_update}"
         )

@@ -131,6 +131,8 @@ class Fragments(ABC):
 
     # An expression that no index is chosen for. Planners that weigh costs need no hint.
     unindexed = "%(expressions)s"
+    # What follows the name of a table whose rows are named by its primary key. Planners that weigh costs need no hint.
+    by_primary_key = ""
     # Whether strings are compared by code point, so that those with a prefix lie next to each other in an index.
     orders_by_code_point = True
     # Whether JSON is stored parsed: members are found without reading the others, and are not in the order of the given text.

@@ -104,6 +104,9 @@ class NumberedErrors(ErrorCodes):
 class FamilyFragments(Fragments):
     # The servers prefer an index that compares more columns to one that has the wanted order.
     unindexed = "COALESCE(%(expressions)s)"
+    # While a table is small, the servers may read it by another index and sort what they find. MySQL fails with error 1038
+    # if a row to sort, with its request, is larger than the sort buffer.
+    by_primary_key = "FORCE INDEX (PRIMARY)"
 
     def timestamp_prefix(self, length: int) -> str:
         return f"LEFT(CAST(%(expressions)s AS CHAR), {length})"
