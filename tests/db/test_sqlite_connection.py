@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +17,7 @@ from django.db.utils import OperationalError
 from eventservice.db.dialects import get_dialect
 from eventservice.db.dialects.sqlite.base import DatabaseWrapper
 from eventservice.db.dialects.sqlite.health import check_database_files
-from eventservice.db.dialects.sqlite.library import BUSY_SECONDS, FIXED
+from eventservice.db.dialects.sqlite.library import FIXED
 from eventservice.kernel.findings import Severity
 from tests.factories import TenantFactory
 
@@ -158,30 +157,3 @@ def test_files_that_others_can_read_are_reported(tmp_path: Path, monkeypatch: py
 def test_the_library_is_one_without_the_wal_reset_bug() -> None:
     pytest.importorskip("pysqlite3")
     assert get_library().sqlite_version_info >= FIXED
-
-
-def test_a_transaction_begins_when_the_write_lock_is_released(another: Any) -> None:
-    another.execute("BEGIN IMMEDIATE")
-    released_at: list[float] = []
-
-    def release() -> None:
-        another.execute("ROLLBACK")
-        released_at.append(time.monotonic())
-
-    timer = threading.Timer(0.6, release)
-    timer.start()
-    with transaction.atomic():
-        begun_at = time.monotonic()
-    timer.join()
-    assert released_at[0] <= begun_at
-    assert read_pragma("busy_timeout") == 1000 * BUSY_SECONDS
-
-
-def test_a_transaction_that_could_not_begin_leaves_the_timeout_as_it_was(another: Any) -> None:
-    another.execute("BEGIN IMMEDIATE")
-    with get_dialect().locks.without_waiting():
-        with pytest.raises(OperationalError, match="locked"), transaction.atomic():
-            pytest.fail("the transaction began")
-        assert read_pragma("busy_timeout") == 0
-    another.execute("ROLLBACK")
-    assert read_pragma("busy_timeout") == 1000 * BUSY_SECONDS

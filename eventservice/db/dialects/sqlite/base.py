@@ -8,9 +8,7 @@
 """
 
 import os
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -59,9 +57,6 @@ PRAGMAS = (
     # 16 MB. The same pages are written again and again: copied seldom, they are copied less often in all.
     "PRAGMA wal_autocheckpoint = 4000",
 )
-
-# How long a writer waits before it looks for the write lock again: at first, and at most.
-MIN_LOCK_PAUSE_SECONDS, MAX_LOCK_PAUSE_SECONDS = 0.0002, 0.005
 
 
 def _create_file(file: Path) -> None:
@@ -142,34 +137,5 @@ class DatabaseWrapper(base.DatabaseWrapper):
             connection.execute(statement)
 
     def _start_transaction_under_autocommit(self) -> None:
-        with self._without_busy_timeout() as max_seconds:
-            self._wait_for_write_lock(time.monotonic() + max_seconds)
+        super()._start_transaction_under_autocommit()  # type: ignore[misc]
         self.connection.execute(self.dialect.now_strategy.prelude)
-
-    @contextmanager
-    def _without_busy_timeout(self) -> Iterator[float]:
-        """Have statements fail at once if the database is locked. Yield how many seconds they wait otherwise."""
-        (milliseconds,) = self.connection.execute("PRAGMA busy_timeout").fetchone()
-        self.connection.execute("PRAGMA busy_timeout = 0")
-        try:
-            yield milliseconds / 1000
-        finally:
-            self.connection.execute(f"PRAGMA busy_timeout = {milliseconds}")
-
-    def _wait_for_write_lock(self, deadline: float) -> None:
-        """Begin the transaction as soon as no other writer has the lock, or raise OperationalError at the deadline.
-
-        SQLite itself looks for the lock after 1, 2, 5, and soon every 100 ms, while writers need it for half a
-        millisecond. Looking more often halves the 99th percentile of submissions under load.
-        """
-        pause = MIN_LOCK_PAUSE_SECONDS
-        while True:
-            try:
-                super()._start_transaction_under_autocommit()  # type: ignore[misc]
-            except OperationalError as error:
-                if not self.dialect.errors.is_locked(error) or time.monotonic() >= deadline:
-                    raise
-            else:
-                return
-            time.sleep(pause)
-            pause = min(2 * pause, MAX_LOCK_PAUSE_SECONDS)

@@ -124,9 +124,6 @@ class SQLiteErrors(ErrorCodes):
     def is_deadlock(self, error: OperationalError) -> bool:
         return False
 
-    def is_locked(self, error: OperationalError) -> bool:
-        return self.CAUSES.get(_get_code(error) & 0xFF) is Cause.LOCKED
-
     def is_rolled_back(self, error: DatabaseError) -> bool:
         if isinstance(error.__cause__, OSError) or hasattr(error.__cause__, "while_connecting"):
             return True
