@@ -893,46 +893,52 @@ def _build_gone_endpoint(gone: GoneEndpoint, tenant: str) -> FailingEndpointFind
     at = f" at {format_second(gone.disabled_at)}" if gone.disabled_at else ""
     since = gone.disabled_at or gone.endpoint.created_at
     were = "delivery was" if gone.given_up == 1 else "deliveries were"
-    return FailingEndpointFinding(
-        code="disabled_endpoint",
-        severity=Severity.WARNING,
-        text=f"The webhook endpoint {_get_authority(gone.endpoint)} of {tenant or gone.endpoint.tenant_id} was disabled{at} "
-        f"because it answered 410 Gone; {gone.given_up:,} {were} given up.",
-        remedy="If its receiver is back, enable it and use Resend failed (`manage.py webhook enable "
+    return _build_endpoint_finding(
+        "disabled_endpoint",
+        gone.endpoint,
+        tenant,
+        f"was disabled{at} because it answered 410 Gone; {gone.given_up:,} {were} given up.",
+        "If its receiver is back, enable it and use Resend failed (`manage.py webhook enable "
         f"{gone.endpoint.endpoint_id}`, then `webhook retry --failed`). Later events: `manage.py outbox replay --since "
         f"{since:%Y-%m-%dT%H:%M:%SZ} --tenant {tenant}`. Otherwise delete the endpoint.",
-        tenant_id=gone.endpoint.tenant_id,
-        endpoint_id=gone.endpoint.endpoint_id,
     )
 
 
-def _get_authority(endpoint: WebhookEndpoint) -> str:
-    """Return the host of an endpoint with its port. The rest of the URL may be secret."""
-    return urlsplit(endpoint.url).netloc.rpartition("@")[2]
-
-
 def _build_failing_endpoint(failure: EndpointFailure, tenant: str, now: datetime) -> FailingEndpointFinding:
-    host = _get_authority(failure.endpoint)
-    wait = "delivery waits" if failure.pending == 1 else "deliveries wait"
     if failure.accepted_at:
         still = "delivery still waits" if failure.pending == 1 else "deliveries still wait"
-        return FailingEndpointFinding(
-            code="failing_endpoint",
-            severity=Severity.WARNING,
-            text=f"The webhook endpoint {host} of {tenant or failure.endpoint.tenant_id} is recovering: it accepted a delivery "
-            f"{format_ago(failure.accepted_at, now)}, {format_capped(failure.pending)} {still}.",
-            remedy="They are sent by themselves within 6 hours. To send them now, use Retry now on its page, or `manage.py "
+        return _build_endpoint_finding(
+            "failing_endpoint",
+            failure.endpoint,
+            tenant,
+            f"is recovering: it accepted a delivery {format_ago(failure.accepted_at, now)}, "
+            f"{format_capped(failure.pending)} {still}.",
+            "They are sent by themselves within 6 hours. To send them now, use Retry now on its page, or `manage.py "
             f"webhook retry {failure.endpoint.endpoint_id}`. The last error of those that failed: "
             f"{end_sentence(failure.reason)}",
-            tenant_id=failure.endpoint.tenant_id,
-            endpoint_id=failure.endpoint.endpoint_id,
         )
+    wait = "delivery waits" if failure.pending == 1 else "deliveries wait"
+    return _build_endpoint_finding(
+        "failing_endpoint",
+        failure.endpoint,
+        tenant,
+        f"is failing: {format_capped(failure.pending)} {wait}, the oldest failing one for "
+        f"{format_duration(now - failure.since)}.",
+        f"Its last error: {end_sentence(failure.reason)} Deliveries are retried; correct the receiver, or disable the endpoint.",
+    )
+
+
+def _build_endpoint_finding(
+    code: str, endpoint: WebhookEndpoint, tenant: str, what: str, remedy: str
+) -> FailingEndpointFinding:
+    """Return the warning whose text names the endpoint and goes on with `what`."""
+    # The rest of the URL may be secret.
+    authority = urlsplit(endpoint.url).netloc.rpartition("@")[2]
     return FailingEndpointFinding(
-        code="failing_endpoint",
+        code=code,
         severity=Severity.WARNING,
-        text=f"The webhook endpoint {host} of {tenant or failure.endpoint.tenant_id} is failing: "
-        f"{format_capped(failure.pending)} {wait}, the oldest failing one for {format_duration(now - failure.since)}.",
-        remedy=f"Its last error: {end_sentence(failure.reason)} Deliveries are retried; correct the receiver, or disable the endpoint.",
-        tenant_id=failure.endpoint.tenant_id,
-        endpoint_id=failure.endpoint.endpoint_id,
+        text=f"The webhook endpoint {authority} of {tenant or endpoint.tenant_id} {what}",
+        remedy=remedy,
+        tenant_id=endpoint.tenant_id,
+        endpoint_id=endpoint.endpoint_id,
     )
