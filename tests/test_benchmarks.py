@@ -16,6 +16,7 @@ from benchmarks.compare import (
     DECISIVE,
     Direction,
     Verdict,
+    add_means_of_medians,
     compare_runs,
     find_direction,
     find_python,
@@ -207,6 +208,26 @@ def test_a_loss_in_a_figure_that_does_not_decide_is_no_loss_of_the_benchmark() -
     assert summarize("burst", comparisons, 5.0) == "burst: no measurable loss (within 5 %)"
 
 
+def test_lists_are_compared_by_the_mean_of_the_medians_that_both_trees_have() -> None:
+    def lists_figures(**medians: float) -> dict[str, Any]:
+        together = {"p50": 99.0}
+        return {
+            "console, list": {name: {"p50": value} for name, value in medians.items()}
+            | {"together": together}
+        }
+
+    this = [lists_figures(all=10.0, status=30.0, new=500.0)]
+    against = [lists_figures(all=20.0, status=20.0)]
+
+    comparisons = compare_runs("lists", this, against, 5.0)
+
+    decisive = [one for one in comparisons if one.decisive]
+    assert [(one.figure, one.this["median"], one.against["median"]) for one in decisive] == [
+        ("console, list: mean of the medians", 20.0, 20.0)
+    ]
+    assert summarize("lists", comparisons, 5.0) == "lists: no measurable loss (within 5 %)"
+
+
 def test_a_figure_that_only_one_tree_has_is_left_out() -> None:
     old = {"system": {"per_second": summarize_rounds([100.0])}}
 
@@ -219,6 +240,7 @@ def test_a_figure_that_only_one_tree_has_is_left_out() -> None:
 def test_the_figures_that_decide_are_printed_by_the_benchmark(name: str) -> None:
     (path,) = (REPOSITORY / "benchmarks/results").glob(f"{name}-sqlite.json")
     figures = flatten_figures(json.loads(path.read_text())["figures"])
+    add_means_of_medians([figures])
 
     assert set(DECISIVE[name]) <= set(figures)
     assert all(find_direction(figure) for figure in DECISIVE[name])
