@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 from django import template
@@ -35,7 +36,9 @@ PHASES = {"dnsMs": "DNS", "connectMs": "connect", "tlsMs": "TLS", "firstByteMs":
 COMMAND = re.compile(r"`([^`]+)`")
 
 
+# A list of calls has more than a hundred icons of a few kinds.
 @register.simple_tag
+@lru_cache(maxsize=256)
 def icon(name: str, label: str = "") -> SafeString:
     """Render an icon of static/console/icons.svg; without a label it is decoration."""
     href = f"{static('console/icons.svg')}#{name}"
