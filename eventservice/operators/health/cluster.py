@@ -25,6 +25,8 @@ from timers.shard_sizes import MAX_ADVISED_TIMERS, ShardSizes
 
 MAX_NAMED_SHARDS = 5
 MAX_NAMED_NODES = 3
+# What the pages of the console call the process that answers.
+WEB_PROCESS = "web process"
 # A cluster that has not run for so long has been given up or renamed.
 FORGOTTEN_AFTER = timedelta(days=7)
 
@@ -150,7 +152,8 @@ def read_cluster(now: datetime, chains: Iterable[Chain]) -> ClusterState:
     return ClusterState(now, list_nodes(), list_ownerships(), list_partitions(), current)
 
 
-def check_cluster(cluster: ClusterState) -> list[Finding]:
+def check_cluster(cluster: ClusterState, process: str = "process") -> list[Finding]:
+    """Return every finding on nodes, roles and leases. `process` is what this process is called in a sentence."""
     return [
         *(
             check_role(
@@ -163,7 +166,7 @@ def check_cluster(cluster: ClusterState) -> list[Finding]:
             for role in ROLES
         ),
         *_check_nodes(cluster),
-        *_check_versions(cluster),
+        *_check_versions(cluster, process),
         *_check_owners(cluster),
         *_check_standbys(cluster),
         *_check_chains(cluster),
@@ -252,15 +255,15 @@ def _check_nodes(cluster: ClusterState) -> Iterator[Finding]:
         yield Finding("dead_node", Severity.WARNING, text, "See the list of nodes.")
 
 
-def _check_versions(cluster: ClusterState) -> Iterator[Finding]:
+def _check_versions(cluster: ClusterState, process: str) -> Iterator[Finding]:
     """Report processes that run other code than this one: left over from before an upgrade, or newer."""
     others = [node for node in cluster.nodes if node.is_alive(cluster.now) and node.version != get_version()]
     for node in others[:MAX_NAMED_NODES]:
         text = (
             f"{_capitalize(describe_node(node))} runs version"
-            f" {node.version or 'unknown'} of the code, this process {get_version()} (a hash of its files)."
+            f" {node.version or 'unknown'} of the code, this {process} {get_version()} (a hash of its files)."
         )
-        remedy = "Restart it with the current code. If it is newer than this process, restart this one."
+        remedy = f"Restart it with the current code. If it is newer than this {process}, restart this one."
         yield Finding("other_version", Severity.WARNING, text, remedy)
     if len(others) > MAX_NAMED_NODES:
         text = f"{format_count(len(others) - MAX_NAMED_NODES, 'other node')} run another version of the code."

@@ -25,10 +25,12 @@ CONSEQUENCES = MISSING_ROLES | {
 }  # fmt: skip
 
 
-def diagnose(cluster: ClusterState, pulse: LiveCounts, outbox: OutboxStatus) -> list[Finding]:
-    """Return every finding on the running system, also those that are OK."""
+def diagnose(
+    cluster: ClusterState, pulse: LiveCounts, outbox: OutboxStatus, process: str = "process"
+) -> list[Finding]:
+    """Return every finding on the running system, also those that are OK. `process` is as in `check_cluster`."""
     return [
-        *check_cluster(cluster),
+        *check_cluster(cluster, process),
         check_stuck_shards(cluster),
         check_overdue(pulse.overdue, pulse.oldest_overdue, cluster),
         check_lost_calls(pulse.lost_count),
