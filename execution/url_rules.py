@@ -89,6 +89,19 @@ def parse_target(url: str) -> TargetUrl:
     return TargetUrl(origin, f"{origin.scheme}://{origin.authority}{slash}{rest}")
 
 
+def find_origin(url: str, host: str) -> Origin | None:
+    """Return the origin of a stored URL, whose query may be masked.
+
+    Return None if the URL does not keep today's rules, or is not one of the host: it may have been stored under others.
+    """
+    parts = _PARTS.fullmatch(url)
+    try:
+        origin = _parse_origin(parts[1], parts[2]) if parts else None
+    except BadUrl:
+        return None
+    return origin if origin is not None and origin.host == host else None
+
+
 @lru_cache(maxsize=4096)
 def _parse_origin(scheme: str, authority: str) -> Origin:
     name = _parse_scheme(scheme)

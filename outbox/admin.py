@@ -178,8 +178,9 @@ class WebhookEndpointAdmin(RoleAdmin[WebhookEndpoint]):
         tenant_column,
         "endpoint_id",
         time_column("created_at"),
+        time_column("last_failed_at"),
     )
-    readonly_fields = ("disabled_reason", tenant_column, "endpoint_id", fields[-1])
+    readonly_fields = ("disabled_reason", tenant_column, "endpoint_id", *fields[-2:])
     list_filter = (AnyTenantFilter, "active")
     search_fields = ("url",)
     ordering = ("tenant_id", "endpoint_id")

@@ -151,6 +151,8 @@ class WebhookEndpoint(TenantScopedModel):
     active = models.BooleanField(default=True)
     disabled_reason = models.TextField(default="")
     created_at = models.DateTimeField()
+    # When an attempt to deliver to it failed last. Null: never, or only under an earlier release.
+    last_failed_at = models.DateTimeField(null=True)
 
     class Meta:
         db_table = "webhook_endpoints"

@@ -18,6 +18,7 @@ from eventservice.kernel.sharding import MAX_SHARDS
 from eventservice.kernel.version import get_version
 from eventservice.operators.health import (
     OVERDUE,
+    WEB_PROCESS,
     ClusterState,
     blame_database,
     check_brokers,
@@ -66,7 +67,7 @@ class ClusterPage(ConsoleView):
         outbox = get_outbox_status(MAX_COUNTED)
         sizes = get_shard_sizes()
         findings = [
-            *check_cluster(cluster),
+            *check_cluster(cluster, WEB_PROCESS),
             overdue,
             check_shard_sizes(sizes),
             check_outbox_lag(outbox),

@@ -35,6 +35,7 @@ from eventservice.operators.health import (
     OVERDUE,
     ROLES,
     START_DELAY_MS,
+    WEB_PROCESS,
     ClusterState,
     FailingEndpointFinding,
     FailingHostFinding,
@@ -179,7 +180,7 @@ def _list_alerts(
     retrying = check_retrying_calls(query.tenant_id, query.now)
     endpoints = check_webhook_endpoints(query.tenant_id, query.now)
     limits = check_tenant_limits(query.tenant_id, query.now)
-    findings = blame_database(diagnose(cluster, live, outbox))
+    findings = blame_database(diagnose(cluster, live, outbox, WEB_PROCESS))
     for finding in select_problems([*findings, *hosts, *retrying, *endpoints, *limits]):
         yield Alert(finding, *_link_to(finding, query, live))
 

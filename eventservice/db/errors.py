@@ -45,6 +45,10 @@ TROUBLES = {
         "The database file cannot be opened.",
         "Check DB_PATH: the folder must exist, and this user must be able to write to it and to the file.",
     ),
+    Cause.NO_FILE: Trouble(
+        "The database does not exist.",
+        "If DB_PATH (or DATABASE_URL) names the right file, run `manage.py migrate`, which creates it.",
+    ),
     Cause.CORRUPT: Trouble(
         "The database is damaged, or the file is not a database.",
         "Stop all processes, keep a copy of the files, and restore a backup.",

@@ -38,12 +38,13 @@ def explain_database_error(error: Exception) -> str | None:
 
 
 def require_tables() -> None:
-    """Raise CommandError if the database has no tables. One that is unavailable may have some."""
+    """Raise CommandError if the database has no tables or does not exist. One that is unavailable may have some."""
     try:
         if not MigrationRecorder(connection).has_table():
             raise CommandError(_format_no_tables())
-    except (DatabaseError, InterfaceError):
-        pass
+    except (DatabaseError, InterfaceError) as error:
+        if find_trouble(error) is TROUBLES[Cause.NO_FILE]:
+            raise CommandError(explain_database_error(error)) from None
     finally:
         connection.close()
 

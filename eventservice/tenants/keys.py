@@ -10,6 +10,8 @@ from collections.abc import Collection
 from contextlib import suppress
 from datetime import datetime, timedelta
 from enum import StrEnum
+from functools import lru_cache
+from typing import NamedTuple
 
 from django.conf import settings
 from django.db import DatabaseError, transaction
@@ -25,6 +27,7 @@ PREFIX = "es"
 ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"  # without characters that are easily confused
 ID_LENGTH = 12
 SECRET_LENGTH = 40
+HASH_KEY_ID_LENGTH = 16
 USE_RECORD_INTERVAL = timedelta(hours=1)
 EXPIRES_SOON = timedelta(days=14)
 # A successor lives as long again, and the calendar ends with the year 9999. Older keys may have a longer life.
@@ -48,6 +51,7 @@ def create_key(
         tenant_id=tenant_id,
         name=name,
         secret_hash=_hash(secret),
+        hash_key_id=_identify_hash_key(settings.SECRET_KEY),
         scopes=sorted(ApiKey.Scope(scope) for scope in scopes),
         created_at=DbNow(),
         expires_at=expires_at,
@@ -72,7 +76,10 @@ def get_key_id(text: str) -> str | None:
 
 
 def find_key(text: str) -> ApiKey | None:
-    """Return the valid key with this text, or None. Both take the same time."""
+    """Return the valid key with this text, or None. Both take the same time.
+
+    Its `hash_key_id` says which SECRET_KEY it was recognized with, whether that is stored already or not.
+    """
     parts = text.split("_")
     well_formed = len(parts) == 4 and parts[0] == PREFIX and parts[2].isalnum()
     key_id, secret = (parts[2], parts[3]) if well_formed else ("", "")
@@ -80,7 +87,10 @@ def find_key(text: str) -> ApiKey | None:
     key = ApiKey.across_tenants.filter(_usable(), of_active, key_id=key_id).first()
     stored = key.secret_hash if key else ""
     matches = [hmac.compare_digest(found, stored) for found in _list_hashes(secret)]
-    return key if any(matches) else None
+    if key is None or not any(matches):
+        return None
+    key.hash_key_id = _identify_hash_key(_list_secret_keys()[matches.index(True)])
+    return key
 
 
 def _usable() -> Q:
@@ -120,10 +130,41 @@ def get_key_state(key: ApiKey, now: datetime) -> KeyState:
     return KeyState.ENDING if key.expires_at < now + EXPIRES_SOON else KeyState.ACTIVE
 
 
-def list_keys_with_state(tenant_id: uuid.UUID | None, now: datetime) -> list[tuple[ApiKey, KeyState]]:
+class HashKeyMark(StrEnum):
+    """The marks of keys in lists that depend on another value than SECRET_KEY (docs/operations.md)."""
+
+    FALLBACK = "fallback"  # one of SECRET_KEY_FALLBACKS, without which the key is refused
+    UNKNOWN = "unknown"  # perhaps one of SECRET_KEY_FALLBACKS: its next use tells
+    LOST = "lost"  # neither SECRET_KEY nor one of SECRET_KEY_FALLBACKS: the key is refused
+
+
+def find_hash_key_mark(key: ApiKey, now: datetime) -> HashKeyMark | None:
+    """Return the mark of a key, or None if it does not depend on a fallback, or has ended."""
+    if get_key_state(key, now) in (KeyState.EXPIRED, KeyState.REVOKED):
+        return None
+    current, *fallbacks = map(_identify_hash_key, _list_secret_keys())
+    if key.hash_key_id == current:
+        return None
+    if key.hash_key_id is None:
+        return HashKeyMark.UNKNOWN if fallbacks else None
+    return HashKeyMark.FALLBACK if key.hash_key_id in fallbacks else HashKeyMark.LOST
+
+
+class DescribedKey(NamedTuple):
+    """A key with what a list says about it."""
+
+    key: ApiKey
+    state: KeyState
+    mark: HashKeyMark | None
+
+
+def list_keys_with_state(tenant_id: uuid.UUID | None, now: datetime) -> list[DescribedKey]:
     """Return keys with their states: usable keys first, and the newest first among these and among the others."""
-    described = [(key, get_key_state(key, now)) for key in reversed(list_keys(tenant_id))]
-    return sorted(described, key=lambda pair: pair[1] in (KeyState.EXPIRED, KeyState.REVOKED))
+    described = [
+        DescribedKey(key, get_key_state(key, now), find_hash_key_mark(key, now))
+        for key in reversed(list_keys(tenant_id))
+    ]
+    return sorted(described, key=lambda one: one.state in (KeyState.EXPIRED, KeyState.REVOKED))
 
 
 def get_key(tenant_id: uuid.UUID | None, key_id: str) -> ApiKey:
@@ -152,7 +193,8 @@ def count_usable_keys(tenant_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, int]
 
 
 def record_use(key: ApiKey) -> None:
-    """Record when a key was used, to the hour: enough to find unused keys, without a write for every request.
+    """Record when a key was used, to the hour: enough to find unused keys, without a write for every request. With it goes
+    the SECRET_KEY that it was recognized with.
 
     The request neither waits for this nor fails because of it: the next one records it instead.
     """
@@ -161,7 +203,7 @@ def record_use(key: ApiKey) -> None:
     rows = ApiKey.across_tenants.filter(pk=key.pk)
     with suppress(DatabaseError), get_dialect().locks.without_waiting(), transaction.atomic():
         if rows.select_for_update(skip_locked=True).values_list("pk"):
-            rows.update(last_used_at=DbNow())
+            rows.update(last_used_at=DbNow(), hash_key_id=key.hash_key_id)
 
 
 def rotate_key(key: ApiKey, overlap: timedelta) -> tuple[ApiKey, str]:
@@ -197,5 +239,17 @@ def _hash(secret: str) -> str:
 
 def _list_hashes(secret: str) -> list[str]:
     """Return the hash with the SECRET_KEY, and those with the keys that it has replaced."""
-    keys = (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)
-    return [hmac.new(key.encode(), secret.encode(), hashlib.sha256).hexdigest() for key in keys]
+    return [
+        hmac.new(key.encode(), secret.encode(), hashlib.sha256).hexdigest() for key in _list_secret_keys()
+    ]
+
+
+def _list_secret_keys() -> list[str]:
+    return [settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS]
+
+
+@lru_cache(maxsize=16)
+def _identify_hash_key(secret_key: str) -> str:
+    """Return an id of a SECRET_KEY, from which it cannot be computed."""
+    digest = hmac.new(secret_key.encode(), b"eventservice.tenants.keys.hash_key_id", hashlib.sha256)
+    return digest.hexdigest()[:HASH_KEY_ID_LENGTH]

@@ -144,6 +144,8 @@ class ApiKey(TenantScopedModel):
     last_used_at = models.DateTimeField(null=True, blank=True)
     # The key that replaced this one. A key is rotated once.
     successor_id = models.CharField(max_length=16, null=True, blank=True)
+    # Which SECRET_KEY the hash was made with. Null: made by an earlier release, and not used since.
+    hash_key_id = models.CharField(max_length=16, null=True, blank=True, editable=False)
 
     class Meta:
         db_table = "api_keys"

@@ -14,6 +14,7 @@ from django.db.models.fields.json import KeyTextTransform, KeyTransform
 from eventservice.db.sql import Unindexed
 from eventservice.kernel.errors import NotFound
 from execution.redaction import mask_query
+from execution.url_rules import find_origin
 from orchestration.models import ServiceCall, ServiceCallTag
 from orchestration.retries import RetryPolicy
 from orchestration.states import Status
@@ -54,6 +55,11 @@ class CallView:
     def key(self) -> CallKey:
         return self.tenant_id, self.service_call_id
 
+    def name_target(self, url: str) -> str:
+        """Return the host for people, with the port of the URL unless that is the default of its scheme."""
+        origin = find_origin(url, self.host)
+        return origin.authority if origin else self.host
+
 
 @dataclass(slots=True)
 class CallSummary(CallView):
@@ -68,6 +74,10 @@ class CallSummary(CallView):
     def __post_init__(self) -> None:
         if self.url:
             self.url = mask_query(self.url)
+
+    @property
+    def target(self) -> str:
+        return self.name_target(self.url or "")
 
 
 @dataclass(slots=True)
@@ -90,6 +100,10 @@ class CallDetails(CallView):
     delivery: str
     interruptions: int
     tags: Sequence[str] = field(kw_only=True)
+
+    @property
+    def target(self) -> str:
+        return self.name_target(self.request_spec["url"])
 
 
 class CallReplay(NamedTuple):

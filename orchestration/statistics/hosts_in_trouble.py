@@ -14,7 +14,7 @@ from django.db.models.fields.json import KeyTextTransform
 
 from eventservice.db.bounded_count import count_capped
 from eventservice.tenants.models import Tenant
-from execution.url_rules import BadUrl, parse_target
+from execution.url_rules import find_origin
 from orchestration.models import RETRYING, ServiceCall
 from orchestration.states import Status
 
@@ -215,8 +215,5 @@ def _build_target(name: str, failures: _Failures, share: float) -> TargetErrors:
 
 
 def _get_target(url: str, host: str) -> tuple[str, int | None]:
-    try:
-        origin = parse_target(url).origin
-    except BadUrl:  # stored under other rules
-        return host, None
-    return (origin.authority, origin.port) if origin.host == host else (host, None)
+    origin = find_origin(url, host)
+    return (origin.authority, origin.port) if origin else (host, None)

@@ -129,7 +129,15 @@ def test_a_folder_that_cannot_be_created(tmp_path: Path) -> None:
     assert_named(found, "The database file cannot be opened", "database")
 
 
+def test_a_database_that_does_not_exist(tmp_path: Path) -> None:
+    found = witness(tmp_path / "missing.db", "")
+    assert_named(found, "The database does not exist", "database")
+    assert not (tmp_path / "missing.db").exists()
+    assert str(tmp_path) not in json.dumps(found["api"])
+
+
 def test_a_database_without_tables(tmp_path: Path) -> None:
+    (tmp_path / "empty.db").touch()
     found = witness(tmp_path / "empty.db", "")
     assert (found["api"]["status"], found["api"]["code"]) == (503, "database_busy")
     assert "The database lacks tables, which `manage.py migrate` creates." in found["api"]["detail"]

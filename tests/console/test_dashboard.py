@@ -16,8 +16,7 @@ from django.test.utils import CaptureQueriesContext
 from eventservice.db.now import pin_time
 from eventservice.kernel.findings import Severity
 from eventservice.kernel.ids import new_id
-from eventservice.operators import health
-from eventservice.operators.health import WritingFinding
+from eventservice.operators.health import WritingFinding, diagnosis
 from eventservice.tenants.models import Tenant
 from orchestration.statistics.rollup import roll_up
 from tests.factories import (
@@ -67,7 +66,7 @@ def test_while_the_database_cannot_be_written_to_nobody_knows_how_many_nodes_are
     viewer: Client, tenant: Tenant, monkeypatch: pytest.MonkeyPatch, is_locked: bool, note: str
 ) -> None:
     trouble = WritingFinding("writing", Severity.ERROR, "It is so.", "Do this.", is_locked=is_locked)
-    monkeypatch.setattr(health, "check_writing", lambda: trouble)
+    monkeypatch.setattr(diagnosis, "check_writing", lambda: trouble)
     page = get_page(viewer)
     assert read_tile(page, "Live nodes") == "unknown"
     assert note in page

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from datetime import datetime, timedelta
 from html import unescape
 from io import StringIO
@@ -139,7 +141,10 @@ def test_while_it_recovers_all_pages_and_commands_say_so(
         out = StringIO()
         call_command("webhook", "list", stdout=out)
         assert f"{endpoint.endpoint_id}  recovering  11 " in out.getvalue()
-        assert "accepted a delivery at 2026-03-01T14:00:00.000Z; 11 still wait" in out.getvalue()
+        assert (
+            "accepted a delivery at 2026-03-01T14:00:00.000Z, last failure at 2026-03-01T13:00:00.000Z; 11 still wait"
+            in out.getvalue()
+        )
 
 
 def test_what_is_on_its_way_during_a_recovery_hides_no_failure(
@@ -169,6 +174,63 @@ def test_an_endpoint_that_fails_again_is_not_recovering(endpoint: WebhookEndpoin
         fresh, _ = claim_deliveries(endpoint, 32)
         record_results(endpoint, [WebhookResult(delivery, 500) for delivery in fresh])
         assert "is failing" in list_endpoint_problems()[0].text
+
+
+def test_an_old_delivery_that_fails_again_ends_the_recovery(
+    endpoint: WebhookEndpoint, at_noon: datetime
+) -> None:
+    fail_twice(endpoint, at_noon)
+    now = at_noon + timedelta(hours=2)
+    with pin_time(now):
+        recover(endpoint, 1)
+        assert "is recovering" in list_endpoint_problems()[0].text
+    with pin_time(now + timedelta(minutes=1)):
+        answer(endpoint, 500, 2)
+        assert "is failing" in list_endpoint_problems()[0].text
+    with pin_time(now + timedelta(minutes=2)):
+        recover(endpoint, 1)
+        assert "is recovering" in list_endpoint_problems()[0].text
+
+
+def test_a_failure_in_the_batch_of_an_acceptance_does_not_end_the_recovery(
+    endpoint: WebhookEndpoint, at_noon: datetime
+) -> None:
+    with pin_time(fail_twice(endpoint, at_noon) + timedelta(hours=1)):
+        first, second = claim_deliveries(endpoint, 2)[0]
+        record_results(endpoint, [WebhookResult(first, 200), WebhookResult(second, 500)])
+        assert "is recovering" in list_endpoint_problems()[0].text
+
+
+def test_the_time_of_the_last_failure_is_stored_and_shown(
+    viewer: Client, endpoint: WebhookEndpoint, at_noon: datetime
+) -> None:
+    address = f"/webhooks/{endpoint.tenant_id}/{endpoint.endpoint_id}/"
+    answer(endpoint, 200, 1)
+    assert "Last failure none recorded" in read_text(viewer, address)
+    assert json.loads(run_webhook("list", "--json"))[0]["lastFailedAt"] is None
+    with pin_time(fail_twice(endpoint, at_noon)):
+        assert "Last failure 5 m ago" in read_text(viewer, address)
+        assert "last failure 5 m ago" in read_text(viewer, "/webhooks/")
+        assert ", last failure at 2026-03-01T13:00:00.000Z: HTTP 500" in run_webhook("list")
+    with pin_time(at_noon + timedelta(hours=2)):
+        recover(endpoint, 1)
+        (row,) = json.loads(run_webhook("list", "--json"))
+        assert (row["state"], row["acceptedAt"], row["lastFailedAt"]) == (
+            "recovering", "2026-03-01T14:00:00.000Z", "2026-03-01T13:00:00.000Z",
+        )  # fmt: skip
+        assert "last failure 1 h ago" in read_text(viewer, "/webhooks/")
+        assert "The last attempt that failed ended 1 h ago" in read_text(viewer, address)
+
+
+def read_text(client: Client, address: str) -> str:
+    """Return the text of a page, with single spaces and without tags."""
+    return " ".join(re.sub(r"<[^>]+>", " ", client.get(address).content.decode()).split())
+
+
+def run_webhook(*arguments: str) -> str:
+    out = StringIO()
+    call_command("webhook", *arguments, stdout=out)
+    return out.getvalue()
 
 
 def test_an_endpoint_that_has_disabled_itself_is_reported(viewer: Client, endpoint: WebhookEndpoint) -> None:

@@ -137,10 +137,10 @@ def test_the_state_of_each_key_is_shown(viewer: Client, tenant: Tenant, at_noon:
     create_key(tenant.tenant_id, ["read"], name="over", expires_at=at_noon - timedelta(days=1))
     revoke_key(create_key(tenant.tenant_id, ["read"], name="gone")[0].key_id)
     keys = viewer.get(f"/tenants/{tenant.tenant_id}/").context["keys"]
-    assert {key.name: str(state) for key, state in keys} == {
+    assert {key.name: str(state) for key, state, _ in keys} == {
         "plain": "active", "ending": "ending", "over": "expired", "gone": "revoked",
     }  # fmt: skip
-    assert [str(state) for _, state in keys][2:] != ["active", "ending"]
+    assert [str(state) for _, state, _ in keys][2:] != ["active", "ending"]
 
 
 # --- the operators' own -----------------------------------------------------------------------------------------
@@ -190,3 +190,17 @@ def test_only_admins_create_rotate_and_revoke_keys(
     assert all(find_key(text) for _, text in keys)
     assert ApiKey.across_tenants.count() == 2
     assert list_audit_entries() == []
+
+
+def test_a_key_that_depends_on_a_replaced_secret_key_is_marked(
+    viewer: Client, tenant: Tenant, settings: Any
+) -> None:
+    addresses = (f"/tenants/{tenant.tenant_id}/", "/keys/")
+    for owner in (tenant.tenant_id, None):
+        create_key(owner, ["read"])
+    assert all("SECRET_KEY" not in viewer.get(address).content.decode() for address in addresses)
+    settings.SECRET_KEY_FALLBACKS = [settings.SECRET_KEY]
+    settings.SECRET_KEY = "new"
+    # The session was signed with the former SECRET_KEY, which is still listed.
+    for address in addresses:
+        assert viewer.get(address).content.decode().count("SECRET_KEY fallback") == 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from html import unescape
 from typing import Any
 
 import pytest
@@ -10,8 +12,9 @@ from django.test import Client
 from eventservice.tenants.keys import create_key
 from eventservice.tenants.models import Tenant
 from execution.url_rules import split_port
+from orchestration.models import ServiceCall
 from orchestration.queries import call_lists
-from tests.console.call_list import get_list_page, make_call, read_names
+from tests.console.call_list import get_list_page, make_call, read_names, squeeze
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
 
@@ -80,3 +83,49 @@ def test_what_is_no_port_belongs_to_the_host() -> None:
         "a.test:x": ("a.test:x", None), "::1": ("::1", None), "[::1]": ("::1", None), "[::1]:9": ("::1", 9),
     }.items():  # fmt: skip
         assert split_port(text) == expected
+
+
+# The port is shown unless it is the default of the scheme.
+TARGETS = {
+    "plain": "a.test",
+    "secure": "a.test",
+    "80": "a.test",
+    "secure-80": "a.test:80",
+    "8080": "a.test:8080",
+    "8080-query": "a.test:8080",
+    "80801": "a.test:18080",
+    "v6": "[2001:db8::1]:8080",
+    "v6-plain": "[2001:db8::1]",
+}
+
+
+def test_the_list_shows_the_port_of_each_call(viewer: Client) -> None:
+    page = get_list_page(viewer)
+    rows = re.findall(r'"name clip"[^>]*>([^<]*)</a>.*?clip target"[^>]*> GET ([^<]*) </span>', page)
+    assert dict(rows) == TARGETS
+
+
+def test_the_question_before_a_bulk_action_shows_the_port_of_each_call(operator: Client) -> None:
+    page = squeeze(operator.get("/calls/bulk/?do=cancel").content.decode())
+    rows = re.findall(
+        r'<span class="clip" title="[^"]*">([^<]*)</span> <span class="small muted clip">([^<]*)<', page
+    )
+    assert dict(rows) == TARGETS
+
+
+def test_the_pages_of_a_call_show_its_port_and_link_to_the_calls_of_that_port(viewer: Client) -> None:
+    (call,) = ServiceCall.across_tenants.filter(name="8080")
+    page = squeeze(viewer.get(f"/calls/{call.tenant_id}/{call.service_call_id}/").content.decode())
+    link = re.search(
+        r'href="/calls/\?([^"]*host=[^"]*)" title="All calls to a\.test:8080">a\.test:8080</a>', page
+    )
+    assert link
+    assert set(read_names(get_list_page(viewer, unescape(link[1])))) == FOUND["A.test:8080"]
+    trace = viewer.get(f"/traces/{call.tenant_id}/{call.correlation_id}/").content.decode()
+    assert ">GET a.test:8080</span>" in trace
+
+
+def test_a_url_that_is_no_longer_valid_shows_the_host_alone(viewer: Client, tenant: Tenant) -> None:
+    spec: dict[str, Any] = {"method": "GET", "url": "http://b.test:99999/", "headers": {}, "body": None}
+    make_call(tenant, 99, name="invalid", host="b.test", request_spec=spec)
+    assert "GET b.test </span>" in get_list_page(viewer, "host=b.test")

@@ -34,6 +34,7 @@ from django.db.migrations.state import ProjectState
 from django.db.models import CheckConstraint, Q
 from django.db.utils import load_backend
 
+from eventservice.db.dialects import get_dialect
 from tests.db.sample_rows import Model, SampleRows, list_models
 from tests.db.schema_snapshot import Schema, read_schema
 
@@ -57,6 +58,7 @@ def temporary_database(name: str) -> Iterator[BaseDatabaseWrapper]:
     entry["TEST"]["NAME"] = f"{usual.creation._get_test_db_name()}_{name}"  # type: ignore[attr-defined]
     database = load_backend(entry["ENGINE"]).DatabaseWrapper(entry, DEFAULT_DB_ALIAS)
     entry["NAME"] = database.creation._create_test_db(verbosity=0, autoclobber=True)
+    get_dialect(database).create_database(database)
     database.close()
     connections[DEFAULT_DB_ALIAS] = database
     ContentType.objects.clear_cache()

@@ -15,9 +15,11 @@ from django.db import connection, transaction
 from django.db.utils import OperationalError
 
 from eventservice.db.dialects import get_dialect
+from eventservice.db.dialects.base import Cause
 from eventservice.db.dialects.sqlite.base import DatabaseWrapper
 from eventservice.db.dialects.sqlite.health import check_database_files
 from eventservice.db.dialects.sqlite.library import FIXED
+from eventservice.db.errors import TROUBLES, find_trouble
 from eventservice.kernel.findings import Severity
 from tests.factories import TenantFactory
 
@@ -120,12 +122,30 @@ def test_a_new_database_can_be_read_by_its_user_only(tmp_path: Path) -> None:
     usual = os.umask(0o022)
     try:
         with connect(file) as opened:
+            opened.dialect.create_database(opened)
             opened.cursor().execute("CREATE TABLE things (id integer) STRICT")
             modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in file.parent.iterdir()}
     finally:
         os.umask(usual)
     assert modes == dict.fromkeys(["new.db", "new.db-wal", "new.db-shm"], 0o600)
     assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+
+
+def test_a_connection_creates_no_file(tmp_path: Path) -> None:
+    for file in (tmp_path / "new.db", tmp_path / "parent" / "new.db"):
+        with connect(file) as opened, pytest.raises(OperationalError, match="No such file") as raised:
+            opened.cursor()
+        assert find_trouble(raised.value) == TROUBLES[Cause.NO_FILE]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_link_to_a_file_that_does_not_exist_yet_is_followed(tmp_path: Path) -> None:
+    link, file = tmp_path / "link.db", tmp_path / "data" / "new.db"
+    link.symlink_to(file)
+    with connect(link) as opened:
+        opened.dialect.create_database(opened)
+        opened.cursor().execute("CREATE TABLE things (id integer) STRICT")
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
 def test_the_mode_of_an_existing_database_is_left_alone(tmp_path: Path) -> None:

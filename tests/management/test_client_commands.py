@@ -580,6 +580,18 @@ def test_an_invalid_lifetime_is_refused(length: str) -> None:
         run_command("apikey", "create", "--operator", f"--expires={length}")
 
 
+def test_the_list_marks_keys_that_depend_on_a_fallback_of_the_secret_key(settings: Any) -> None:
+    run_command("apikey", "create", "--operator", "--name", "old")
+    assert json.loads(run_command("apikey", "list", "--json"))[0]["secretKey"] is None
+    settings.SECRET_KEY_FALLBACKS = [settings.SECRET_KEY]
+    settings.SECRET_KEY = "new"
+    run_command("apikey", "create", "--operator", "--name", "fresh")
+    rows = json.loads(run_command("apikey", "list", "--json"))
+    assert {row["name"]: row["secretKey"] for row in rows} == {"old": "fallback", "fresh": None}
+    lines = run_command("apikey", "list").splitlines()
+    assert [line.endswith("  fallback") for line in lines if "old" in line] == [True]
+
+
 def test_an_empty_list_of_operator_keys_mentions_the_tenant_option() -> None:
     assert "--tenant NAME to list the keys of a tenant" in run_command("apikey", "list")
 

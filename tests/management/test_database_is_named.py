@@ -56,12 +56,26 @@ def run_commands(*commands: str, **variables: str) -> list[str]:
 @pytest.mark.sqlite_only
 def test_a_database_without_tables_is_named(tmp_path: Path) -> None:
     file = tmp_path / "empty.db"
+    file.touch()
     told = run_commands(*COMMANDS, DB_PATH=str(file))
     assert len([line for line in told if f"SQLite {file} has no tables." in line]) == len(COMMANDS)
     assert len(
         [line for line in told if "set DATABASE_URL or DB_PATH in the environment or in" in line]
     ) == len(COMMANDS)
     assert not [line for line in told if "Traceback" in line or "no error" in line]
+
+
+@pytest.mark.sqlite_only
+def test_a_database_that_does_not_exist_is_named_and_not_created(tmp_path: Path) -> None:
+    file = tmp_path / "data" / "missing.db"
+    told = run_commands(*COMMANDS, "doctor", "makemigrations --check", DB_PATH=str(file))
+    remedy = "If DB_PATH (or DATABASE_URL) names the right file, run `manage.py migrate`, which creates it."
+    expected = f"The database does not exist. {remedy} (SQLite {file}: No such file or directory)"
+    assert len([line for line in told if line.endswith(expected)]) == len(COMMANDS)
+    assert not [line for line in told if "Traceback" in line]
+    assert list(tmp_path.iterdir()) == []
+    run_commands("migrate --verbosity 0", DB_PATH=str(file))
+    assert file.is_file()
 
 
 @pytest.mark.sqlite_only

@@ -315,7 +315,16 @@ def test_a_database_that_does_not_answer_is_wrong_and_its_password_not_shown(url
     assert "hunter2" not in json.dumps(findings)
 
 
+def test_a_database_that_does_not_exist_is_wrong_and_not_created(tmp_path: Path) -> None:
+    code, findings = run(f"sqlite:///{tmp_path / 'new.db'}")
+    assert code == 1
+    assert findings["database"]["detail"].startswith("The database does not exist.")
+    assert "run `manage.py migrate`" in findings["database"]["advice"]
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_an_empty_database_is_told_to_migrate_and_nothing_breaks(tmp_path: Path) -> None:
+    (tmp_path / "new.db").touch(mode=0o600)
     code, findings = run(f"sqlite:///{tmp_path / 'new.db'}")
     assert code == 1
     assert not findings["migrations"]["ok"]

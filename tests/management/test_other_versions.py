@@ -72,3 +72,11 @@ def test_the_console_marks_it_in_its_list(client: Client) -> None:
     page = client.get(reverse("console:cluster")).content.decode()
     assert page.count('<span class="pill warning">version') == 1
     assert "version 0123456789ab" in page
+
+
+def test_the_console_says_that_the_other_version_is_that_of_a_web_process(client: Client) -> None:
+    user = get_user_model().objects.create_user("ada", password="a long password", is_staff=True)
+    client.force_login(user)
+    create_node(version="0123456789ab")
+    for address in (reverse("console:cluster"), reverse("console:dashboard")):
+        assert f"this web process {get_version()}" in client.get(address).content.decode(), address

@@ -13,7 +13,15 @@ from django.test.utils import CaptureQueriesContext
 
 from eventservice.db.now import pin_time
 from eventservice.kernel.errors import Conflict
-from eventservice.tenants.keys import ALPHABET, create_key, find_key, record_use, revoke_key, rotate_key
+from eventservice.tenants.keys import (
+    ALPHABET,
+    create_key,
+    find_key,
+    list_keys_with_state,
+    record_use,
+    revoke_key,
+    rotate_key,
+)
 from eventservice.tenants.models import ApiKey, Tenant
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
@@ -50,6 +58,51 @@ def test_a_key_is_found_while_the_secret_key_that_was_replaced_is_known(
     settings.SECRET_KEY_FALLBACKS = ["older", replaced]
     assert find_key(text) == key
     assert find_key(create_key(tenant.tenant_id, ["read"])[1]) is not None
+
+
+def list_marks(tenant: Tenant, now: datetime) -> dict[str, str | None]:
+    return {key.name: mark for key, _, mark in list_keys_with_state(tenant.tenant_id, now)}
+
+
+def test_keys_that_depend_on_a_replaced_secret_key_are_marked(
+    tenant: Tenant, settings: Any, at_noon: datetime
+) -> None:
+    create_key(tenant.tenant_id, ["read"], name="old")
+    revoked, _ = create_key(tenant.tenant_id, ["read"], name="revoked")
+    revoke_key(revoked.key_id)
+    assert list_marks(tenant, at_noon) == {"old": None, "revoked": None}
+    replaced, settings.SECRET_KEY = settings.SECRET_KEY, "new"
+    create_key(tenant.tenant_id, ["read"], name="fresh")
+    assert list_marks(tenant, at_noon) == {"old": "lost", "revoked": None, "fresh": None}
+    settings.SECRET_KEY_FALLBACKS = ["older", replaced]
+    assert list_marks(tenant, at_noon) == {"old": "fallback", "revoked": None, "fresh": None}
+
+
+def test_the_use_of_a_key_of_an_earlier_release_tells_on_which_secret_key_it_depends(
+    tenant: Tenant, settings: Any, at_noon: datetime
+) -> None:
+    _, old_text = create_key(tenant.tenant_id, ["read"], name="old")
+    replaced, settings.SECRET_KEY = settings.SECRET_KEY, "new"
+    _, fresh_text = create_key(tenant.tenant_id, ["read"], name="fresh")
+    ApiKey.across_tenants.update(hash_key_id=None)
+    assert list_marks(tenant, at_noon) == {"old": None, "fresh": None}
+    settings.SECRET_KEY_FALLBACKS = [replaced]
+    assert list_marks(tenant, at_noon) == {"old": "unknown", "fresh": "unknown"}
+    for text in (old_text, fresh_text):
+        key = find_key(text)
+        assert key is not None
+        record_use(key)
+    assert list_marks(tenant, at_noon) == {"old": "fallback", "fresh": None}
+
+
+def test_the_id_of_the_secret_key_does_not_contain_it(tenant: Tenant, settings: Any) -> None:
+    ids = set()
+    for secret_key in ("a" * 40, "b" * 40):
+        settings.SECRET_KEY = secret_key
+        key, _ = create_key(tenant.tenant_id, ["read"])
+        ids.add(key.hash_key_id)
+        assert key.hash_key_id != hashlib.sha256(secret_key.encode()).hexdigest()[:16]
+    assert len(ids) == 2
 
 
 def test_a_key_is_found_with_all_its_rights(tenant: Tenant, at_noon: datetime) -> None:

@@ -19,6 +19,7 @@ from eventservice.kernel.findings import Finding
 if TYPE_CHECKING:
     from django.core.checks import CheckMessage
     from django.db import DatabaseError, OperationalError, models
+    from django.db.backends.base.base import BaseDatabaseWrapper
     from django.db.backends.base.schema import BaseDatabaseSchemaEditor
 
     Model = type[models.Model]
@@ -107,6 +108,7 @@ class Cause(StrEnum):
     TOO_SLOW = "too_slow"
     TOO_MANY_CONNECTIONS = "too_many_connections"
     UNAVAILABLE = "unavailable"
+    NO_FILE = "no_file"
     NO_TABLE = "no_table"
 
 
@@ -183,6 +185,9 @@ class Dialect:
     def compute_max_wait(self, waits: Waits) -> int:
         """Return the seconds that one statement may wait for the database, with connecting to it."""
         return waits.connect_seconds + waits.answer_seconds
+
+    def create_database(self, database: BaseDatabaseWrapper) -> None:
+        """Create the database if it does not exist and is a file. Those of servers are created by an administrator."""
 
     def update_column_checks(self, schema_editor: BaseDatabaseSchemaEditor, models: Iterable[Model]) -> None:
         """Give the tables of an older release the CHECKs of their columns that a new table has."""

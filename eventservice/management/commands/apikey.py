@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import uuid
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -25,6 +25,7 @@ from eventservice.tenants.keys import (
     MAX_OVERLAP,
     create_key,
     find_active_key,
+    find_hash_key_mark,
     list_keys,
     require_rotatable,
     revoke_key,
@@ -125,13 +126,14 @@ class Command(BaseCommand):
 
     def _list(self, *, tenant: str | None, **options: object) -> None:
         tenant_id = _find_tenant_id(tenant)
-        rows = [_to_row(key) for key in list_keys(tenant_id)]
+        now = db_now()
+        rows = [_to_row(key, now) for key in list_keys(tenant_id)]
         if self.terminal.as_json:
             self.terminal.json(rows)
         else:
             # See eventservice.tenants.keys.record_use.
             last_used = "last used (updated hourly)"
-            columns = ("id", "name", "scopes", "created", "expires", "revoked", last_used)
+            columns = ("id", "name", "scopes", "created", "expires", "revoked", last_used, "secret key")
             empty = (
                 "No keys."
                 if tenant_id
@@ -164,7 +166,7 @@ def _find_tenant_id(name_or_id: str | None) -> uuid.UUID | None:
     return None if name_or_id is None else get_tenant_argument(name_or_id).tenant_id
 
 
-def _to_row(key: ApiKey) -> dict[str, object]:
+def _to_row(key: ApiKey, now: datetime) -> dict[str, object]:
     times = {
         "created": key.created_at,
         "expires": key.expires_at,
@@ -172,4 +174,6 @@ def _to_row(key: ApiKey) -> dict[str, object]:
         "used": key.last_used_at,
     }
     formatted = {name: time and time.isoformat(timespec="seconds") for name, time in times.items()}
-    return {"keyId": key.key_id, "name": key.name, "scopes": key.scopes, **formatted}
+    mark = find_hash_key_mark(key, now)
+    # Nothing unless the SECRET_KEY was rotated (docs/operations.md): fallback, unknown or lost.
+    return {"keyId": key.key_id, "name": key.name, "scopes": key.scopes, **formatted, "secretKey": mark}

@@ -186,6 +186,7 @@ def _to_row(queue: EndpointQueue, tenant: str) -> dict[str, object]:
         "acceptedAt": format_instant(queue.failure.accepted_at)
         if queue.failure and queue.failure.accepted_at
         else None,
+        "lastFailedAt": format_instant(endpoint.last_failed_at) if endpoint.last_failed_at else None,
     }
 
 
@@ -193,10 +194,11 @@ def _to_cells(row: Mapping[str, Any]) -> list[object]:
     state = row["state"]
     pending = f"{MAX_COUNT}+" if row["pending"] > MAX_COUNT else row["pending"]
     reason = row["disabledReason"]
+    last_failure = f", last failure at {row['lastFailedAt']}" if row["lastFailedAt"] else ""
     if state == "failing":
-        reason = f"since {row['failingSince']}: {row['lastError']}"
+        reason = f"since {row['failingSince']}{last_failure}: {row['lastError']}"
     elif state == "recovering":
-        reason = f"accepted a delivery at {row['acceptedAt']}; {pending} still wait"
+        reason = f"accepted a delivery at {row['acceptedAt']}{last_failure}; {pending} still wait"
     return [
         row["endpointId"], state, pending, row["exhausted"], row["url"], row["tenant"], row["eventTypes"] or "all", reason,
     ]  # fmt: skip

@@ -162,7 +162,7 @@ def _list_due(endpoint: WebhookEndpoint, now: datetime, limit: int) -> list[Webh
 
 @transaction.atomic
 def record_results(endpoint: WebhookEndpoint, results: Sequence[WebhookResult]) -> DeliveryCounts:
-    """Record the results of deliveries to one endpoint, and disable the endpoint if it is gone."""
+    """Record the results of deliveries to one endpoint and when it failed, and disable it if it is gone."""
     lock_endpoint(endpoint)
     now = db_now()
     is_gone = any(result.status == HTTP_GONE for result in results)
@@ -177,6 +177,8 @@ def record_results(endpoint: WebhookEndpoint, results: Sequence[WebhookResult]) 
         exhausted=_finish(DeliveryState.EXHAUSTED, exhausted, now),
     )
     promote_next_deliveries(endpoint, {result.delivery.aggregate_id for result in delivered + exhausted}, now)
+    if failed:
+        filter_endpoint(endpoint).update(last_failed_at=now)
     return counts._replace(disabled=_disable(endpoint)) if is_gone else counts
 
 

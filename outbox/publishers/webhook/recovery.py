@@ -34,7 +34,7 @@ MIN_FAILED_ATTEMPTS = 2
 MAX_SAMPLED = 100
 # Of no more endpoints with waiting deliveries than this, those with the most attempts first, the failures are looked for.
 MAX_SUSPECTS = 100
-# An endpoint that accepted a delivery so lately, and has refused none that is newer, is recovering.
+# A failing endpoint that accepted a delivery so lately, and has failed at none since, is recovering.
 RECOVERY_PERIOD = timedelta(minutes=15)
 # So many deliveries are made due by one statement, and at once if an operator wants an endpoint to be retried.
 MAX_MADE_DUE = 1000
@@ -256,17 +256,11 @@ def _find_failure(
 
 
 def _find_recovery(endpoint: WebhookEndpoint, ended: _EndedDeliveries) -> datetime | None:
-    """Return when the endpoint accepted a delivery last, unless a newer delivery has failed since.
-
-    The time of an attempt that failed is not stored. A delivery that was created later has failed later.
-    """
+    """Return when the endpoint accepted a delivery last, unless an attempt has failed since."""
     accepted_at = ended.accepted_at.get(endpoint.pk)
-    if accepted_at is None:
+    failed_at = endpoint.last_failed_at
+    if accepted_at is None or (failed_at is not None and failed_at > accepted_at):
         return None
-    newest = select_deliveries(endpoint.tenant_id, endpoint.endpoint_id).order_by("-delivery_id")
-    for created_at, state, error in newest.values_list("created_at", "state", "last_error")[:MAX_SAMPLED]:
-        if created_at > accepted_at and error and state != DeliveryState.DELIVERED:
-            return None
     return accepted_at
 
 

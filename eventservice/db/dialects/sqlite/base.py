@@ -4,11 +4,10 @@
 - Transactions are IMMEDIATE: a writer waits at the start, where waiting is safe. In the middle of a transaction SQLite
   could only answer "database is locked".
 - Each transaction seeds the connection's `stable_now` table, which `DbNow` reads (eventservice.db.now).
+- A connection creates no file: only `manage.py migrate` does (SQLiteDialect.create_database).
 - `synchronous` follows the role of the process (SQLiteDialect.relax_durability).
 """
 
-import os
-from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -59,17 +58,13 @@ PRAGMAS = (
 )
 
 
-def _create_file(file: Path) -> None:
-    """Create the database and its folder, if they are missing, so that only this user can read them.
-
-    SQLite gives the WAL and its index the mode of the database.
-    """
+def _require_file(file: Path) -> None:
+    """Raise OperationalError if the file does not exist. SQLite would create it, and an empty database hides that the path
+    is wrong."""
     try:
-        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        file.stat()
     except OSError as error:
-        raise OperationalError(f"unable to create {file.parent}: {error.strerror}") from error
-    with suppress(OSError):  # it exists, or SQLite says what is wrong
-        os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        raise OperationalError(error.strerror) from error
 
 
 class StrictSchemaEditor(schema.DatabaseSchemaEditor):
@@ -116,7 +111,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
 
     def get_new_connection(self, conn_params: dict[str, Any]) -> Any:
         if not self.is_in_memory_db():
-            _create_file(Path(conn_params["database"]))
+            _require_file(Path(conn_params["database"]))
         try:
             connection = super().get_new_connection(conn_params)
             self._prepare(connection)

@@ -6,7 +6,7 @@ import errno
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +31,8 @@ from eventservice.db.dialects.sqlite.change_watch import SQLiteChangeWatch
 from eventservice.db.dialects.sqlite.library import BUSY_SECONDS, FIXED
 
 if TYPE_CHECKING:
+    from django.db.backends.base.base import BaseDatabaseWrapper
+
     from eventservice.db.dialects.base import Model
 
 # Less is a full disk, whatever the error says.
@@ -108,7 +110,9 @@ class SQLiteErrors(ErrorCodes):
     NOT_BEGUN = frozenset({4618, 4874, 5130, 5386})
 
     def find_cause(self, error: Exception) -> Cause | None:
-        if isinstance(error.__cause__, OSError):  # the folder cannot be created
+        if isinstance(error.__cause__, FileNotFoundError):
+            return Cause.NO_FILE
+        if isinstance(error.__cause__, OSError):  # the file cannot be looked at, or its folder not created
             full = error.__cause__.errno == errno.ENOSPC
             return Cause.DISK_FULL if full else Cause.CANNOT_OPEN
         if _is_table_missing(error):
@@ -189,6 +193,22 @@ class SQLiteDialect(Dialect):
 
     def watch_changes(self, wake: Callable[[], None], max_interval: float) -> ChangeWatch:
         return SQLiteChangeWatch(wake, Path(connection.settings_dict["NAME"]).parent)
+
+    def create_database(self, database: BaseDatabaseWrapper) -> None:
+        """Create the file and its folder, so that only this user can read them.
+
+        SQLite gives the WAL and its index the mode of the database.
+        """
+        name = database.settings_dict["NAME"]
+        if database.creation.is_in_memory_db(name):  # type: ignore[attr-defined]
+            return
+        file = Path(name).resolve()
+        try:
+            file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise OperationalError(f"unable to create {file.parent}: {error.strerror}") from error
+        with suppress(OSError):  # it exists, or the connection says what is wrong
+            os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
 
     def update_column_checks(self, schema_editor: Any, models: Iterable[Model]) -> None:
         """Create the tables again that lack a CHECK, as Django does to alter a table."""

@@ -1,0 +1,42 @@
+"""The check that writes to the database."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from django.db import DatabaseError, connection, transaction
+from django.db.migrations.recorder import MigrationRecorder
+
+from eventservice.db.dialects.base import Cause
+from eventservice.db.errors import TROUBLES, explain_error
+from eventservice.kernel.findings import Finding, Severity
+from eventservice.kernel.ids import new_id
+
+
+@dataclass(frozen=True, slots=True)
+class WritingFinding(Finding):
+    """Whether the database can be written to, and whether a lock of another process is why it cannot."""
+
+    is_locked: bool = False
+
+
+def check_writing() -> WritingFinding:
+    """Write a row and delete it again, durably: a full disk is noticed when a transaction is committed."""
+    recorder = MigrationRecorder(connection)
+    try:
+        if not recorder.has_table():
+            text = "The database has no tables yet."
+            return WritingFinding("writing", Severity.ERROR, text, "Run `manage.py migrate`.")
+        with transaction.atomic():
+            recorder.migration_qs.create(app="eventservice", name=f"write probe {new_id()}").delete()
+    except DatabaseError as error:
+        trouble = explain_error(error)
+        detail = " ".join(str(error).split())
+        return WritingFinding(
+            code="writing",
+            severity=Severity.ERROR,
+            text=f"{trouble.text} ({detail})",
+            remedy=trouble.remedy,
+            is_locked=trouble == TROUBLES[Cause.LOCKED],
+        )
+    return WritingFinding("writing", Severity.OK, "wrote a row and deleted it")
