@@ -133,7 +133,8 @@ class Pod:
             stdout=subprocess.PIPE,
         )
         assert self._pause.stdout
-        self._pause.stdout.readline()
+        with self._pause.stdout as ready:
+            ready.readline()
         self._processes: list[subprocess.Popen[bytes]] = []
         self._network = Path(f"/proc/{self._pause.pid}/ns/net")
         self._inside = ThreadPoolExecutor(1, initializer=self._join_network)

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from cryptography.fernet import Fernet
 
+from eventservice.client import Client
 from tests.deploy.containers import Image, Pod, build_image, find_missing_tools
 from tests.deploy.manifests import DEPLOY, read_documents
 from tests.process_harness import wait_until
@@ -107,12 +108,8 @@ def test_a_container_without_settings_names_those_that_are_missing(image: Image,
         pod.close()
 
 
-def send(path: str, key: str = "", body: Any = None) -> bytes:
-    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
-    request = urllib.request.Request(
-        f"{WEB}{path}", None if body is None else json.dumps(body).encode(), headers
-    )
-    with urllib.request.urlopen(request, timeout=60) as response:
+def read(path: str) -> bytes:
+    with urllib.request.urlopen(f"{WEB}{path}", timeout=60) as response:
         content: bytes = response.read()
         return content
 
@@ -135,17 +132,12 @@ def test_the_services_of_compose_work_on_a_read_only_root(
     target = [sys.executable, "-m", "eventservice.devtools.mock_target", "--port", str(TARGET_PORT)]
     pod.start_beside("target", target)
     wait_until(lambda: pod.run("healthy", image.health_check)[0] == 0, "the health check succeeds")
-    assert b"body" in pod.call(send, "/static/console/console.css")
-    call = json.loads(
-        pod.call(
-            send,
-            f"/api/v1/tenants/{found_tenant[0]}/service-calls?wait=25s",
-            found_key[0],
-            {"name": "hello", "requestSpec": {"method": "POST", "url": f"http://127.0.0.1:{TARGET_PORT}/ok"}},
-        )
-    )
+    assert b"body" in pod.call(read, "/static/console/console.css")
+    with Client(WEB, found_tenant[0], found_key[0]) as client:
+        submitted = pod.call(client.submit, "hello", "POST", f"http://127.0.0.1:{TARGET_PORT}/ok")
+        call = pod.call(client.wait, submitted["serviceCallId"])
     assert call["status"] == "Succeeded", (call, pod.read_log("cluster"))
-    assert json.loads(pod.call(send, "/readyz"))["status"] == "ok"
+    assert json.loads(pod.call(read, "/readyz"))["status"] == "ok"
     status, output = pod.run("prune", services["prune"]["command"])
     assert status == 0, output
     status, output = pod.run("sessions", ["python", "manage.py", "clearsessions"])
