@@ -5,8 +5,10 @@ tests/deploy/test_image.py runs the services of compose.yaml in the image.
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from ipaddress import ip_address, ip_network
@@ -154,3 +156,61 @@ def check_settings(variables: dict[str, str]) -> subprocess.CompletedProcess[str
         capture_output=True,
         text=True,
     )
+
+
+@pytest.fixture(scope="module")
+def loader(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a program that loads a compose file as Docker Compose does."""
+    if shutil.which("go") is None:
+        pytest.skip("go is not installed")
+    program = tmp_path_factory.mktemp("loader") / "loader"
+    source = Path(__file__).with_name("compose_loader")
+    done = subprocess.run(
+        ["go", "build", "-o", program, "."],
+        cwd=source,
+        env={**os.environ, "GOFLAGS": "-mod=readonly", "GOTOOLCHAIN": "local"},
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        pytest.skip(f"the library of Docker Compose cannot be built: {done.stderr.strip()}")
+    return program
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Path:
+    """Return a copy of the files, with settings."""
+    for path in (*FILES, EXAMPLE):
+        shutil.copy(path, tmp_path)
+    (tmp_path / ".env").write_text(
+        EXAMPLE.read_text().replace("POSTGRES_PASSWORD=", "POSTGRES_PASSWORD=secret")
+    )
+    return tmp_path
+
+
+def load(loader: Path, path: Path) -> subprocess.CompletedProcess[str]:
+    """Load a file from another folder than its own."""
+    env = {name: value for name, value in os.environ.items() if name != "POSTGRES_PASSWORD"}
+    return subprocess.run([loader, path], cwd="/", env=env, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("path", FILES, ids=get_name)
+def test_docker_compose_understands_the_file(path: Path, loader: Path, installed: Path) -> None:
+    done = load(loader, installed / path.name)
+    assert done.returncode == 0, done.stderr
+    project = json.loads(done.stdout)
+    assert project["services"].keys() == list_services(path.name).keys()
+    settings_of_web = project["services"]["web"]["environment"]
+    assert settings_of_web["ALLOWED_HOSTS"] == "calls.example"
+    if "postgres" in project["services"]:
+        assert settings_of_web["DATABASE_URL"] == "postgres://eventservice:secret@postgres:5432/eventservice"
+
+
+def test_docker_compose_would_refuse_an_unknown_name_and_a_missing_password(
+    loader: Path, installed: Path
+) -> None:
+    path = installed / "compose.postgres.yaml"
+    (installed / ".env").write_text(EXAMPLE.read_text())
+    assert "set it in deploy/.env" in load(loader, path).stderr
+    path.write_text((DEPLOY / "compose.yaml").read_text().replace("read_only:", "readonly:"))
+    assert "readonly" in load(loader, path).stderr
