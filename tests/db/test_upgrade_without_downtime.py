@@ -187,6 +187,8 @@ def test_an_upgrade_under_load_refuses_no_request_and_loses_no_call(
         load.wait_until_more_arrived()
         migration = new.run("migrate", "-v0")
         assert migration.returncode == 0, migration.stderr
+        # What a pod of the old release asks before it starts.
+        assert old.run("migrate", "--check").returncode == 0
         old_versions = read_versions()
         load.wait_until_more_arrived()  # by the old code, on the new schema
 

@@ -28,6 +28,8 @@ TESTS = Path(__file__).with_name("alerts_test.yaml")
 # Labels that Prometheus adds, and those of buckets of histograms.
 OTHER_LABELS = {"instance", "job", "le"}
 
+pytestmark = pytest.mark.sqlite_only
+
 needs_promtool = pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
 
 
