@@ -34,6 +34,9 @@ IMAGE = "localhost/eventservice-test"
 # The base has Debian's certificates. Building needs those of this machine, which may be behind a proxy of its own.
 CERTIFICATES = "/etc/ssl/certs"
 
+# Some of the tools are in folders that only root has in its path, if at all.
+VARIABLES = {**os.environ, "PATH": f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"}
+
 START = """
 set -e
 mount --bind "$IMAGE_ROOT" "$IMAGE_ROOT"
@@ -48,17 +51,13 @@ exec chroot "$IMAGE_ROOT" setpriv --reuid="$IMAGE_UID" --regid="$IMAGE_GID" --cl
 
 
 def find_missing_tools() -> list[str]:
-    return [
-        name
-        for name in TOOLS
-        if shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin") is None
-    ]
+    return [name for name in TOOLS if shutil.which(name, path=VARIABLES["PATH"]) is None]
 
 
 def run_buildah(*arguments: str) -> str:
-    """Run buildah on a storage of its own, and return what it printed. Raise CalledProcessError with its errors."""
+    """Run buildah on a storage of its own, and return what it printed. Raise RuntimeError with its errors."""
     storage = ["--storage-driver=vfs", f"--root={STORE / 'storage'}", f"--runroot={STORE / 'run'}"]
-    done = subprocess.run(["buildah", *storage, *arguments], capture_output=True, text=True)
+    done = subprocess.run(["buildah", *storage, *arguments], env=VARIABLES, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"buildah {' '.join(arguments)}: {done.stdout}{done.stderr}")
     return done.stdout.strip()
@@ -70,6 +69,9 @@ def build_image() -> Iterator[Image]:
     STORE.mkdir(parents=True, exist_ok=True)
     with (STORE / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # one build at a time
+        # What a run has left that was killed.
+        run_buildah("rm", "--all")
+        run_buildah("rmi", "--prune")
         _make_base()
         run_buildah(
             "build", "--isolation=chroot", "--format=docker", "--layers=false", f"--build-arg=BASE={BASE}",
@@ -93,7 +95,9 @@ def _make_base() -> None:
     shutil.rmtree(folder, ignore_errors=True)
     packages = "python3,python3-venv,ca-certificates"
     subprocess.run(
-        ["debootstrap", "--variant=minbase", f"--include={packages}", "bookworm", folder], check=True
+        ["debootstrap", "--variant=minbase", f"--include={packages}", "bookworm", folder],
+        env=VARIABLES,
+        check=True,
     )
     container = run_buildah("from", "scratch")
     run_buildah("add", "--quiet", container, str(folder), "/")
@@ -130,6 +134,7 @@ class Pod:
         self._image, self._folder, self._env, self._data = image, folder, env, data
         self._pause = subprocess.Popen(
             ["unshare", "--net", "sh", "-c", "ip link set lo up && echo && exec sleep infinity"],
+            env=VARIABLES,
             stdout=subprocess.PIPE,
         )
         assert self._pause.stdout
@@ -142,7 +147,8 @@ class Pod:
     def _join_network(self) -> None:
         """Move the calling thread into the network of the pod."""
         with self._network.open("rb") as namespace:
-            assert ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), 0) == 0
+            failure = ctypes.CDLL(None).setns(namespace.fileno(), 0)
+        assert not failure
 
     def call(self, function: Callable[..., T], *arguments: Any) -> T:
         """Call a function whose sockets are in the network of the pod."""
@@ -150,7 +156,7 @@ class Pod:
 
     def start_beside(self, name: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
         """Start a process that is not of the image in the network of the pod."""
-        return self._start(name, ["nsenter", f"--net={self._network}", *command], dict(os.environ))
+        return self._start(name, ["nsenter", f"--net={self._network}", *command], VARIABLES)
 
     def start(self, name: str, command: Sequence[str] = (), **env: str) -> subprocess.Popen[bytes]:
         """Start a container, with the image's command unless there is another. Its output is in the log `name`."""
@@ -162,7 +168,7 @@ class Pod:
             "IMAGE_GID": group,
             "IMAGE_FOLDER": self._image.config["WorkingDir"],
             "DATA": str(self._data or ""),
-            "PATH": os.environ["PATH"] + ":/usr/sbin:/sbin",
+            "PATH": VARIABLES["PATH"],
         }
         assignments = [f"{name}={value}" for name, value in variables.items()]
         namespaces = [
