@@ -6,7 +6,7 @@ DEV_STAMP := $(VENV)/.installed-dev
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev run services services-status services-down test lint openapi chaos bench demo screenshots lock clean
+.PHONY: help install install-dev run services services-status services-down test lint openapi chaos image-test bench demo screenshots lock clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,6 +56,9 @@ openapi: install ## update docs/openapi.json
 # Not in parallel: these tests kill processes and measure time, and would disturb each other.
 chaos: install-dev ## run the long tests that kill processes and brokers
 	ENV_FILE=/dev/null $(BIN)/python -m pytest -m "chaos or slow"
+
+image-test: install-dev ## build the container image and run its processes (needs root, buildah and debootstrap)
+	ENV_FILE=/dev/null $(BIN)/python -m pytest -m slow tests/deploy/test_image.py
 
 bench: install ## run the benchmarks, or one: make bench NAME=burst; compare with a commit: make bench NAME=burst AGAINST=main~5
 	$(BIN)/python -m benchmarks$(if $(AGAINST),.compare $(NAME) --against $(AGAINST) $(if $(RUNS),--runs $(RUNS)),$(if $(NAME),.$(NAME))) $(ARGS)
