@@ -6,6 +6,7 @@ Settings import this module, so it imports nothing of Django and no client libra
 from __future__ import annotations
 
 import re
+import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,9 +14,16 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 LOG, WEBHOOK = "log", "webhook"
 # The packages of outbox.publishers that publish to a broker, by the schemes of their URLs.
-BROKERS = {"redis": "redis", "rediss": "redis"}
+BROKERS = {
+    "redis": "redis",
+    "rediss": "redis",
+    "amqp": "rabbitmq",
+    "amqps": "rabbitmq",
+    "nats": "nats",
+    "nats+tls": "nats",
+}
 # The Python package that each of them needs, as it is imported.
-LIBRARIES = {"redis": "redis"}
+LIBRARIES = {"redis": "redis", "rabbitmq": "aiormq", "nats": "nats"}
 
 NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
@@ -108,6 +116,13 @@ class Tls:
     ca: str | None = None
     cert: str | None = None
     key: str | None = None
+
+    def build_context(self) -> ssl.SSLContext:
+        """Read the files. The context verifies the server's certificate and its host name."""
+        context = ssl.create_default_context(cafile=self.ca)
+        if self.cert:
+            context.load_cert_chain(self.cert, self.key)
+        return context
 
 
 class Options:
