@@ -21,9 +21,11 @@ BROKERS = {
     "amqps": "rabbitmq",
     "nats": "nats",
     "nats+tls": "nats",
+    "kafka": "kafka",
+    "kafka+tls": "kafka",
 }
 # The Python package that each of them needs, as it is imported.
-LIBRARIES = {"redis": "redis", "rabbitmq": "aiormq", "nats": "nats"}
+LIBRARIES = {"redis": "redis", "rabbitmq": "aiormq", "nats": "nats", "kafka": "confluent_kafka"}
 
 NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
@@ -139,6 +141,13 @@ class Options:
         if not raw.isascii() or not raw.isdigit() or not minimum <= int(raw) <= maximum:
             raise ValueError(f"the option {name} must be an integer between {minimum} and {maximum}")
         return int(raw)
+
+    def choice(self, name: str, choices: Sequence[str]) -> str:
+        """Return one of the choices, by default the first."""
+        value = self._options.pop(name, "") or choices[0]
+        if value not in choices:
+            raise ValueError(f"the option {name} must be one of {', '.join(choices)}")
+        return value
 
     def boolean(self, name: str, default: bool) -> bool:
         raw = self._options.pop(name, "") or str(default).lower()

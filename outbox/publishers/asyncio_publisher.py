@@ -7,6 +7,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, ClassVar
 
 from outbox.envelope import Envelope
@@ -40,9 +41,8 @@ class AsyncioPublisher(ABC):
         if self._runner is not None and time.monotonic() - self._used_at > MAX_IDLE_SECONDS:
             self.close()
         try:
-            if self._runner is None:
-                self._begin()
-            publish_in_rounds(events, self.max_event_bytes, self._send)
+            runner = self._runner or self._begin()
+            publish_in_rounds(events, self.max_event_bytes, partial(self._send, runner))
         except PoisonEvent:
             raise
         except BaseException:
@@ -73,19 +73,20 @@ class AsyncioPublisher(ABC):
         """Return what an exception of the client library means. The text contains no secret."""
         return str(error) or type(error).__name__
 
-    def _begin(self) -> None:
-        self._runner = asyncio.Runner(loop_factory=_build_loop)
-        (problem,) = self._run([self.connect()])
+    def _begin(self) -> asyncio.Runner:
+        runner = self._runner = asyncio.Runner(loop_factory=_build_loop)
+        (problem,) = self._run(runner, [self.connect()])
         if problem is not None:
             raise problem
+        return runner
 
-    def _send(self, messages: Sequence[Message]) -> list[PublishError | None]:
-        return self._run([self.send(message) for message in messages])
+    def _send(self, runner: asyncio.Runner, messages: Sequence[Message]) -> list[PublishError | None]:
+        return self._run(runner, [self.send(message) for message in messages])
 
-    def _run(self, coroutines: Sequence[Coroutine[Any, Any, None]]) -> list[PublishError | None]:
-        assert self._runner is not None
-        tasks = self._runner.run(self._finish(coroutines, self.timeout))
-        return [self._judge(task) for task in tasks]
+    def _run(
+        self, runner: asyncio.Runner, coroutines: Sequence[Coroutine[Any, Any, None]]
+    ) -> list[PublishError | None]:
+        return [self._judge(task) for task in runner.run(self._finish(coroutines, self.timeout))]
 
     async def _finish(
         self, coroutines: Sequence[Coroutine[Any, Any, None]], seconds: float

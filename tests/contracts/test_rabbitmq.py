@@ -40,7 +40,7 @@ def test_the_queue_is_a_quorum_queue(broker: RabbitMqBroker) -> None:
     async def declare_another_kind(channel: Any) -> None:
         await channel.queue_declare(broker.name, durable=True, arguments={"x-queue-type": "classic"})
 
-    with pytest.raises(Exception, match="inequivalent arg 'x-queue-type'.*'quorum'"):
+    with pytest.raises(Exception, match=r"inequivalent arg 'x-queue-type'.*'quorum'"):
         broker.use(declare_another_kind)
 
 
@@ -79,4 +79,3 @@ def test_a_queue_of_another_kind_delays_events(broker: RabbitMqBroker) -> None:
     broker.use(declare_another_kind)
     with pytest.raises(PublishError, match="inequivalent arg 'x-queue-type'"):
         broker.build().publish(create_events(1))
-    broker.build()

@@ -58,7 +58,9 @@ class NatsPublisher(AsyncioPublisher):
     """Publishes to the subject `<subject>.<tenant>.<type>`, which belongs to the stream."""
 
     broker = "NATS"
-    errors = (Error, OSError, ssl.SSLError)
+    errors = (Error, OSError)
+    # Since `connect`.
+    _jetstream: JetStreamContext
 
     def __init__(
         self,
@@ -92,21 +94,28 @@ class NatsPublisher(AsyncioPublisher):
         self._creates_stream = creates_stream
         self._chosen_max_bytes = max_event_bytes
         self._client: Client | None = None
-        self._jetstream: JetStreamContext | None = None
 
     async def connect(self) -> None:
         self._client = Client()
+        is_connecting = True
+
+        async def raise_error(error: Exception) -> None:
+            # By itself the client library would try again. Later errors are raised where they matter.
+            if is_connecting:
+                raise error
+
         context = self._tls.build_context() if self._tls else None
         await self._client.connect(
             servers=[self._server],
             name="eventservice",
             connect_timeout=self.timeout,
             allow_reconnect=False,
-            error_cb=_ignore_error,
+            error_cb=raise_error,
             tls=context,
             tls_hostname=self._host if context else None,
             **self._build_credentials(context),
         )
+        is_connecting = False
         _check_encryption(context)
         self.max_event_bytes = min(self._chosen_max_bytes, self._client.max_payload - MAX_HEADER_BYTES)
         self._jetstream = self._client.jetstream(timeout=self.timeout)
@@ -115,7 +124,6 @@ class NatsPublisher(AsyncioPublisher):
 
     async def send(self, message: Message) -> None:
         event, body = message
-        assert self._jetstream is not None
         headers = {"Nats-Msg-Id": str(event.event_id), "Content-Type": CONTENT_TYPE}
         try:
             await self._jetstream.publish(self._build_subject(event), body, self.timeout, headers=headers)
@@ -127,7 +135,7 @@ class NatsPublisher(AsyncioPublisher):
             raise
 
     async def disconnect(self) -> None:
-        client, self._client, self._jetstream = self._client, None, None
+        client, self._client = self._client, None
         if client is not None:
             await client.close()
 
@@ -169,7 +177,3 @@ def _check_encryption(context: ssl.SSLContext | None) -> None:
     """Raise an error if TLS was asked for, and the server does without: the client library would accept that."""
     if context is not None and not context.session_stats()["connect_good"]:
         raise Error("the server does not use TLS")
-
-
-async def _ignore_error(_error: Exception) -> None:
-    """What fails is raised as well, and logged by the dispatcher."""

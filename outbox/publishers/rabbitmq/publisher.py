@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import re
 from urllib.parse import quote
@@ -14,7 +13,6 @@ from aiormq.exceptions import PublishError as ReturnedError
 from pamqp.commands import Basic
 
 from outbox.envelope import Envelope
-from outbox.publisher import PublishError
 from outbox.publisher_spec import BrokerUrl, Options, Tls
 from outbox.publishers.asyncio_publisher import AsyncioPublisher
 from outbox.publishers.rounds import CONTENT_TYPE, Message, escape
@@ -64,6 +62,8 @@ class RabbitMqPublisher(AsyncioPublisher):
 
     broker = "RabbitMQ"
     errors = (AMQPError, OSError, RuntimeError)
+    # Since `connect`.
+    _channel: AbstractChannel
 
     def __init__(
         self,
@@ -93,7 +93,6 @@ class RabbitMqPublisher(AsyncioPublisher):
         self._queue = queue
         self._creates_queue = creates_queue
         self._connection: AbstractConnection | None = None
-        self._channel: AbstractChannel | None = None
 
     async def connect(self) -> None:
         context = self._tls.build_context() if self._tls else None
@@ -107,7 +106,6 @@ class RabbitMqPublisher(AsyncioPublisher):
 
     async def send(self, message: Message) -> None:
         event, body = message
-        assert self._channel is not None
         try:
             await self._channel.basic_publish(
                 body,
@@ -129,7 +127,7 @@ class RabbitMqPublisher(AsyncioPublisher):
             raise
 
     async def disconnect(self) -> None:
-        connection, self._connection, self._channel = self._connection, None, None
+        connection, self._connection = self._connection, None
         if connection is not None:
             await connection.close()
 

@@ -21,6 +21,7 @@ class Broker:
     library: ClassVar[str]
     # The options of a URL whose stream, queue or topic does not exist, and is not created.
     missing: ClassVar[str]
+    proxy_class: ClassVar[type[TcpProxy]] = TcpProxy
 
     tenant_ids: Sequence[UUID] = ()
 
@@ -28,7 +29,7 @@ class Broker:
         require_library(self.library)
         self.url = require_service(self.service)
         self.name = f"test-{uuid.uuid4().hex}"
-        self.proxy = TcpProxy(self.url.hostname or "", self.url.port or 0)
+        self.proxy = self.proxy_class(self.url.hostname or "", self.url.port or 0)
         self.publishers: list[publisher.Broker] = []
         self.create()
 
