@@ -1,4 +1,4 @@
-"""What publishers share whose client libraries use asyncio."""
+"""The base of publishers whose client libraries use asyncio."""
 
 from __future__ import annotations
 

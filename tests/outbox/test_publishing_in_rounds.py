@@ -3,38 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from uuid import UUID
 
 import pytest
 
-from outbox.envelope import Envelope
 from outbox.publisher import PoisonEvent, PublishError
 from outbox.publishers.rounds import MAX_ROUND_BYTES, MAX_ROUND_EVENTS, Message, escape, publish_in_rounds
-from tests.outbox.support import NOON, TENANT
+from tests.outbox.support import build_envelopes
 
 LARGE = 10**9
-
-
-def build_events(aggregates: str, size: int = 0) -> list[Envelope]:
-    """Return an event for each letter, which stands for its aggregate."""
-    return [
-        Envelope(
-            id=number,
-            partition=0,
-            attempts=0,
-            event_id=UUID(int=number),
-            tenant_id=TENANT,
-            aggregate_type="ServiceCall",
-            aggregate_id=UUID(int=ord(letter)),
-            sequence=aggregates[: number + 1].count(letter),
-            type="ServiceCallSubmitted",
-            time=NOON,
-            correlation_id=UUID(int=1),
-            causation_id=None,
-            data=f'"{"x" * size}"',
-        )
-        for number, letter in enumerate(aggregates)
-    ]
 
 
 class Connection:
@@ -54,24 +30,24 @@ class Connection:
 
 def test_a_round_has_one_event_of_each_aggregate() -> None:
     connection = Connection()
-    publish_in_rounds(build_events("aabacb"), LARGE, connection.send)
+    publish_in_rounds(build_envelopes("aabacb"), LARGE, connection.send)
     assert connection.rounds == [[0, 2, 4], [1, 5], [3]]
 
 
 def test_a_round_is_limited_in_events_and_bytes() -> None:
     connection = Connection()
     aggregates = "".join(chr(256 + number) for number in range(MAX_ROUND_EVENTS + 1))
-    publish_in_rounds(build_events(aggregates), LARGE, connection.send)
+    publish_in_rounds(build_envelopes(aggregates), LARGE, connection.send)
     assert [len(numbers) for numbers in connection.rounds] == [MAX_ROUND_EVENTS, 1]
     connection = Connection()
-    publish_in_rounds(build_events("abc", MAX_ROUND_BYTES // 2), LARGE, connection.send)
+    publish_in_rounds(build_envelopes("abc", MAX_ROUND_BYTES // 2), LARGE, connection.send)
     assert connection.rounds == [[0], [1], [2]]
 
 
 def test_after_a_refusal_nothing_more_is_sent_and_the_accepted_events_are_counted_from_the_first() -> None:
     connection = Connection(event_2=PublishError("full"))
     with pytest.raises(PublishError, match="full") as raised:
-        publish_in_rounds(build_events("aabbcb"), LARGE, connection.send)
+        publish_in_rounds(build_envelopes("aabbcb"), LARGE, connection.send)
     assert connection.rounds == [[0, 2, 4]]
     assert raised.value.accepted == 1  # although event 4 was accepted, too
     assert not isinstance(raised.value, PoisonEvent)
@@ -87,14 +63,14 @@ def test_a_connection_that_fails_has_accepted_what_earlier_rounds_sent() -> None
         return [None] * len(messages)
 
     with pytest.raises(PublishError, match="gone") as raised:
-        publish_in_rounds(build_events("aaa"), LARGE, send)
+        publish_in_rounds(build_envelopes("aaa"), LARGE, send)
     assert raised.value.accepted == 1
 
 
 def test_an_event_that_is_never_accepted_blocks_its_aggregate_only() -> None:
     connection = Connection(event_2=PoisonEvent("invalid"))
     with pytest.raises(PoisonEvent, match="invalid") as raised:
-        publish_in_rounds(build_events("aabbcc"), LARGE, connection.send)
+        publish_in_rounds(build_envelopes("aabbcc"), LARGE, connection.send)
     assert raised.value.accepted == 2
     assert connection.accepted == [0, 4, 1, 5]
 
@@ -102,14 +78,14 @@ def test_an_event_that_is_never_accepted_blocks_its_aggregate_only() -> None:
 def test_an_event_that_is_never_accepted_waits_for_those_before_it() -> None:
     connection = Connection(event_1=PoisonEvent("invalid"), event_0=PublishError("full"))
     with pytest.raises(PublishError, match="full") as raised:
-        publish_in_rounds(build_events("ab"), LARGE, connection.send)
+        publish_in_rounds(build_envelopes("ab"), LARGE, connection.send)
     assert raised.value.accepted == 0
     assert not isinstance(raised.value, PoisonEvent)
 
 
 def test_an_event_that_is_too_large_is_not_sent_and_none_behind_it() -> None:
     connection = Connection()
-    events = [*build_events("a"), *build_events("xb", 2000)[1:], *build_events("xxc")[2:]]
+    events = [*build_envelopes("a"), *build_envelopes("xb", 2000)[1:], *build_envelopes("xxc")[2:]]
     with pytest.raises(PoisonEvent, match="more than 1000 bytes") as raised:
         publish_in_rounds(events, 1000, connection.send)
     assert (raised.value.accepted, connection.accepted) == (1, [0])
