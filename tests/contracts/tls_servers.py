@@ -196,16 +196,8 @@ def start_kafka(folder: Path, port: int, files: Certificate, authority: Path) ->
     path = folder / "server.properties"
     path.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
     kafka: list[str | Path] = [java, "-Xmx256m", "-cp", f"{KAFKA_JARS}/*"]
-    storage = [
-        "kafka.tools.StorageTool",
-        "format",
-        "--standalone",
-        "-t",
-        "AAAAAAAAQACAAAAAAAAAAQ",
-        "-c",
-        path,
-    ]
-    subprocess.run([*kafka, *storage], capture_output=True, check=True, timeout=START_SECONDS)
+    storage = ["kafka.tools.StorageTool", "format", "--standalone", "-t", "AAAAAAAAQACAAAAAAAAAAQ"]
+    subprocess.run([*kafka, *storage, "-c", path], capture_output=True, check=True, timeout=START_SECONDS)
     with run(folder, port, [*kafka, "kafka.Kafka", path]):
         yield
 
