@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from outbox.publisher import PoisonEvent, PublishError
+from outbox.publisher_spec import BrokerUrl
+from outbox.publishers import build_broker
 from tests.contracts.brokers.nats import NatsBroker
 from tests.contracts.test_brokers import create_events, list_accepted_ids, list_ids
+from tests.contracts.tls_servers import find_free_ports, find_program, run
 
 pytestmark = pytest.mark.django_db(transaction=True)
+
+
+DOCUMENTATION = Path(__file__).parents[2] / "docs" / "brokers.md"
 
 
 @pytest.fixture
@@ -78,3 +86,20 @@ def test_an_event_that_is_too_large_for_the_server_is_refused(broker: NatsBroker
         broker.build().publish([*small, *large])
     assert raised.value.accepted == 2
     assert list_accepted_ids(broker) == list_ids(small)
+
+
+@pytest.mark.parametrize("credentials", ["events:secret@", "a-token@"])
+def test_the_documented_permissions_are_enough(credentials: str, tmp_path: Path) -> None:
+    permissions = re.findall(r"^    ((?:publish|subscribe): \[.*\])$", DOCUMENTATION.read_text(), re.M)
+    assert len(permissions) == 2
+    user = f"users: [{{user: events, password: secret, permissions: {{\n{', '.join(permissions)}\n}}}}]"
+    authorization = user if credentials.startswith("events") else "token: a-token"
+    (port,) = find_free_ports(1)
+    config = tmp_path / "nats.conf"
+    config.write_text(
+        f'listen: "127.0.0.1:{port}"\njetstream {{store_dir: "{tmp_path}"}}\nauthorization {{\n{authorization}\n}}\n'
+    )
+    with run(tmp_path, port, [find_program("nats-server"), "-c", config]):
+        publisher = build_broker("main", BrokerUrl.parse(f"nats://{credentials}127.0.0.1:{port}"))
+        publisher.publish(create_events(2))
+        publisher.close()

@@ -99,7 +99,7 @@ def test_the_limit_that_a_server_names_is_remembered(server: TlsServer, build: B
 
 
 def test_nats_without_tls_gets_no_password() -> None:
-    """By itself the client library would accept what the server says, and send the password unencrypted."""
+    """The client library alone would accept what the server says, and send the password unencrypted."""
     address = require_service("nats").netloc
     url = BrokerUrl.parse(f"nats+tls://{address}/?create=false")
     with pytest.raises(PublishError, match="the server does not use TLS"):

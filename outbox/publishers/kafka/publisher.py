@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -17,6 +18,7 @@ from outbox.publishers.rounds import CONTENT_TYPE, Message, escape, publish_in_r
 
 DEFAULT_PORT = 9092
 DEFAULT_TOPIC = "eventservice.events"
+TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 SASL_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 # Kafka's default of `max.message.bytes`, which includes key and headers, and the largest that the client sends.
 DEFAULT_MAX_EVENT_BYTES, MAX_EVENT_BYTES = 1024 * 1024 - 1024, 1_000_000_000
@@ -79,6 +81,8 @@ class KafkaPublisher:
         max_event_bytes: int,
         timeout: float,
     ) -> None:
+        if not TOPIC.fullmatch(topic):
+            raise ValueError("the option topic must consist of letters, digits, dots, - and _, at most 249")
         self.name = name
         self._topic = topic
         self._creates_topic = creates_topic
