@@ -165,8 +165,18 @@ def start_rabbitmq(folder: Path, port: int, files: Certificate, authority: Path)
         with run(folder, port, [program], environment):
             yield
     finally:
-        # The server has started it, and it does not end with the server.
-        subprocess.run(["epmd", "-kill"], env={**os.environ, **environment}, capture_output=True, check=False)
+        _end_port_mapper({**os.environ, **environment})
+
+
+def _end_port_mapper(environment: Mapping[str, str]) -> None:
+    """End the epmd that the server has started. It refuses until it has noticed that the server has ended."""
+    for _ in range(50):
+        result = subprocess.run(
+            ["epmd", "-kill"], env=environment, capture_output=True, text=True, check=False
+        )
+        if "not allowed" not in result.stdout + result.stderr:
+            return
+        time.sleep(0.1)
 
 
 @contextmanager
