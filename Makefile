@@ -33,7 +33,7 @@ $(DEV_STAMP): requirements-dev.lock $(STAMP)
 run: install ## start the whole system on this machine
 	$(BIN)/python manage.py up
 
-services: ## start the databases that the tests and benchmarks use, or others: make services NAMES="nats kafka"
+services: ## start the servers that the tests and benchmarks use, or others: make services NAMES="tidb"
 	tools/services/services up $(NAMES)
 
 services-status: ## print which of these servers are running, and their URLs

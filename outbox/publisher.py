@@ -23,7 +23,10 @@ class PublishError(Exception):
 
 
 class PoisonEvent(PublishError):
-    """The receiver will never accept the event that follows the `accepted` ones. Those after it were not sent."""
+    """The receiver will never accept the event that follows the `accepted` ones.
+
+    Later events of its aggregate were not sent. Those of others may have been; they come again.
+    """
 
 
 class Publisher(Protocol):

@@ -6,6 +6,7 @@ Settings import this module, so it imports nothing of Django and no client libra
 from __future__ import annotations
 
 import re
+import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,9 +14,18 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 LOG, WEBHOOK = "log", "webhook"
 # The packages of outbox.publishers that publish to a broker, by the schemes of their URLs.
-BROKERS = {"redis": "redis", "rediss": "redis"}
+BROKERS = {
+    "redis": "redis",
+    "rediss": "redis",
+    "amqp": "rabbitmq",
+    "amqps": "rabbitmq",
+    "nats": "nats",
+    "nats+tls": "nats",
+    "kafka": "kafka",
+    "kafka+tls": "kafka",
+}
 # The Python package that each of them needs, as it is imported.
-LIBRARIES = {"redis": "redis"}
+LIBRARIES = {"redis": "redis", "rabbitmq": "aiormq", "nats": "nats", "kafka": "confluent_kafka"}
 
 NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
@@ -109,6 +119,13 @@ class Tls:
     cert: str | None = None
     key: str | None = None
 
+    def build_context(self) -> ssl.SSLContext:
+        """Read the files. The context verifies the server's certificate and its host name."""
+        context = ssl.create_default_context(cafile=self.ca)
+        if self.cert:
+            context.load_cert_chain(self.cert, self.key)
+        return context
+
 
 class Options:
     """Reads the options of a URL, each within its bounds. `check` refuses those that nobody has read."""
@@ -124,6 +141,13 @@ class Options:
         if not raw.isascii() or not raw.isdigit() or not minimum <= int(raw) <= maximum:
             raise ValueError(f"the option {name} must be an integer between {minimum} and {maximum}")
         return int(raw)
+
+    def choice(self, name: str, choices: Sequence[str]) -> str:
+        """Return one of the choices, by default the first."""
+        value = self._options.pop(name, "") or choices[0]
+        if value not in choices:
+            raise ValueError(f"the option {name} must be one of {', '.join(choices)}")
+        return value
 
     def boolean(self, name: str, default: bool) -> bool:
         raw = self._options.pop(name, "") or str(default).lower()

@@ -1,18 +1,28 @@
-"""Fixtures of the webhook tests: a receiver, endpoints at it, and a deliverer."""
+"""Fixtures of the outbox: calls with events, a receiver of webhooks, endpoints at it, and a deliverer."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from uuid import UUID
 
 import pytest
 
 from eventservice.runtime.dispatcher import EgressTransport
+from eventservice.tenants.directory import create_tenant
+from eventservice.tenants.models import Tenant
 from execution.addresses import AddressPolicy
 from execution.egress import Egress
+from execution.outcome import Outcome
+from orchestration import lifecycle
+from orchestration.models import ServiceCall
+from orchestration.retries import RetryPolicy
+from orchestration.states import Delivery
 from outbox.models import WebhookEndpoint
 from outbox.publishers.webhook.deliverer import DeliveryResult, WebhookDeliverer
 from outbox.publishers.webhook.endpoints import create_endpoint
+from tests.factories import NOON
+from tests.orchestration.support import ManualEngine, build_error, build_response, submit
 from tests.outbox.receiver import Receiver, run_receiver
 from tests.outbox.support import TENANT
 
@@ -72,3 +82,30 @@ def deliver(transport: EgressTransport) -> Deliver:
                 return DeliveryResult(total[0], total[1], total[2], done.next_wait)
 
     return deliver_all
+
+
+@pytest.fixture
+def finished_calls(manual_engine: ManualEngine) -> Tenant:
+    """Return a tenant whose calls have ended in every way, with the events of all types."""
+    tenant = create_tenant("acme")
+    twice = RetryPolicy(max_attempts=2, initial_interval=0, max_interval=0)
+    outcomes: dict[str, Outcome | None] = {
+        "succeeds": build_response(), "fails": build_response(status=503), "breaks": build_error(), "is lost": None,
+    }  # fmt: skip
+    for name in outcomes:
+        submit(tenant, name=name, delivery=Delivery.AT_MOST_ONCE)
+        submit(tenant, name=name, retry_policy=twice)
+    lifecycle.cancel(tenant.tenant_id, submit(tenant))
+    lifecycle.delete(tenant.tenant_id, submit(tenant))
+    moved = submit(tenant, due_at=NOON + timedelta(hours=1))
+    lifecycle.reschedule(tenant.tenant_id, moved, NOON + timedelta(hours=2))
+    canceled = [submit(tenant, name=name) for name in ("breaks", "fails")]
+    names = dict(ServiceCall.objects.for_tenant(tenant.tenant_id).values_list("service_call_id", "name"))
+    while started := manual_engine.start():
+        if started[0].attempt == 1:
+            for call in canceled:
+                lifecycle.cancel(tenant.tenant_id, call)
+        ended = [(call, outcomes[names[call.key.service_call_id]]) for call in started]
+        manual_engine.finish(*((call, outcome) for call, outcome in ended if outcome))
+        lifecycle.resolve_interrupted([call.key for call, outcome in ended if not outcome])
+    return tenant

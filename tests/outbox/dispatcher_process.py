@@ -1,7 +1,7 @@
 """A dispatcher in a process of its own, to be killed: `python -m tests.outbox.dispatcher_process OWNER LIVE RECORD WAY`.
 
 LIVE is a file with the ids of the live owners. Each event that it publishes becomes a line of RECORD. WAY is `direct`, or
-`queue` for the way by which events reach brokers.
+`queue` for the way by which events reach brokers, or the URL of a broker, to which they go instead of RECORD.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class FilePublisher:
-    name = "file"
+    name = "main"
 
     def __init__(self, path: str) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
@@ -40,19 +40,21 @@ def main(owner: str, live: str, record: str, way: str) -> None:
     django.setup()
     from outbox.broker_queue import BrokerQueue, BrokerSender
     from outbox.dispatcher import Dispatcher
+    from outbox.publisher_spec import BrokerUrl
+    from outbox.publishers import build_broker
 
     def live_owners() -> list[uuid.UUID]:
         return [uuid.UUID(line) for line in Path(live).read_text().split()]
 
-    broker = FilePublisher(record)
-    publisher = broker if way == "direct" else BrokerQueue(broker.name)
-    sender = BrokerSender(broker)
+    file = FilePublisher(record)
+    publisher = file if way == "direct" else BrokerQueue("main")
+    sender = BrokerSender(build_broker("main", BrokerUrl.parse(way)) if "://" in way else file)
     dispatcher = Dispatcher(
         uuid.UUID(owner), [publisher], live_owners=live_owners, lease_length=timedelta(seconds=1)
     )
     while True:
         done = dispatcher.dispatch_once()
-        if way == "queue":
+        if way != "direct":
             sender.expect_events()
             sender.send_once(dispatcher.partitions, dispatcher.fence)
         time.sleep(min(done.next_wait, 0.02))

@@ -65,6 +65,28 @@ def build_event(aggregate_id: uuid.UUID, seq: int, **given: Any) -> Event:
     return Event(aggregate_id=aggregate_id, seq=seq, **{**values, **given})
 
 
+def build_envelopes(aggregates: str, size: int = 0) -> list[Envelope]:
+    """Return an event for each letter, which stands for its aggregate. They are not stored."""
+    return [
+        Envelope(
+            id=number,
+            partition=0,
+            attempts=0,
+            event_id=uuid.UUID(int=number),
+            tenant_id=TENANT,
+            aggregate_type="ServiceCall",
+            aggregate_id=uuid.UUID(int=ord(letter)),
+            sequence=aggregates[: number + 1].count(letter),
+            type="ServiceCallSubmitted",
+            time=NOON,
+            correlation_id=uuid.UUID(int=1),
+            causation_id=None,
+            data=f'"{"x" * size}"',
+        )
+        for number, letter in enumerate(aggregates)
+    ]
+
+
 def store_events(*events: Event) -> list[Event]:
     """Append the events in a transaction of their own."""
     with transaction.atomic():

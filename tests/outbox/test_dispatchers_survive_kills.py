@@ -1,6 +1,6 @@
 """Two dispatchers are killed again and again while events are appended: no event is lost or out of order.
 
-The test judges by the file to which they publish.
+The tests judge by the file to which they publish, or by what the broker has.
 """
 
 from __future__ import annotations
@@ -20,8 +20,11 @@ from django.conf import settings
 
 from eventservice.kernel.ids import new_id
 from outbox.models import BrokerQueueEntry, OutboxEvent
+from tests.contracts.brokers import BROKERS
+from tests.contracts.test_publishers import list_first_sequences
 from tests.outbox.support import build_event, store_events
 from tests.process_harness import build_database_environment
+from tests.tcp_proxy import Trouble
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -57,8 +60,44 @@ def test_no_event_is_lost_or_out_of_order(seconds: int, way: str, tmp_path: Path
     assert pair.kills > seconds / 3
 
 
-def _append_for(seconds: int, aggregates: list[UUID], pair: Pair) -> Counter[UUID]:
-    written: Counter[UUID] = Counter()
+@pytest.mark.parametrize(
+    ("seconds", "pause"),
+    [pytest.param(2, 0.02, id="short"), pytest.param(600, 0.4, id="long", marks=pytest.mark.chaos)],
+)
+@pytest.mark.parametrize("kind", BROKERS)
+def test_no_event_is_lost_or_out_of_order_through_an_outage_of_the_broker(
+    kind: str, seconds: int, pause: float, tmp_path: Path
+) -> None:
+    """The broker is unavailable for that long, while dispatchers are killed before, meanwhile and afterwards."""
+    seed = random.randrange(10**6)
+    broker = BROKERS[kind]()
+    pair = Pair(tmp_path, random.Random(seed), broker.build_url("timeout=2"))
+    aggregates = [new_id() for _ in range(AGGREGATES)]
+    around = max(2, seconds // 20)
+    try:
+        written = _append_for(around, aggregates, pair, pause=pause)
+        with broker.proxy.make_trouble(Trouble.REFUSE, 0):
+            _append_for(seconds, aggregates, pair, written, pause)
+        _append_for(around, aggregates, pair, written, pause)
+        pair.stop_killing()
+        _wait_until_published(120)
+        expected = {str(aggregate): list(range(1, count + 1)) for aggregate, count in written.items()}
+        assert list_first_sequences(broker.list_accepted()) == expected, f"seed {seed}"
+        assert pair.kills > seconds / 3
+    finally:
+        pair.kill_all()
+        broker.close()
+
+
+def _append_for(
+    seconds: float,
+    aggregates: list[UUID],
+    pair: Pair,
+    written: Counter[UUID] | None = None,
+    pause: float = 0.005,
+) -> Counter[UUID]:
+    """Append events, and return how many each aggregate has, with those that were written before."""
+    written = Counter() if written is None else written
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         batch = []
@@ -67,13 +106,13 @@ def _append_for(seconds: int, aggregates: list[UUID], pair: Pair) -> Counter[UUI
             batch.append(build_event(aggregate, written[aggregate]))
         store_events(*batch)
         pair.tick()
-        time.sleep(0.005)
+        time.sleep(pause)
     return written
 
 
-def _wait_until_published() -> None:
+def _wait_until_published(seconds: float = 30) -> None:
     unpublished = OutboxEvent.across_tenants.filter(published_at=None)
-    end = time.monotonic() + 30
+    end = time.monotonic() + seconds
     while unpublished.exists() or BrokerQueueEntry.objects.exists():
         assert time.monotonic() < end, f"{unpublished.count()} events are still unpublished"
         time.sleep(0.05)

@@ -8,8 +8,9 @@ import pytest
 from django.test import override_settings
 
 from outbox.checks import check_publishers
-from outbox.publisher_spec import PublisherSpec
+from outbox.publisher_spec import BROKERS, LIBRARIES, PublisherSpec
 from outbox.publishers import build_publishers
+from tests.services import require_library
 
 SECRET = "s3cret"
 
@@ -67,10 +68,23 @@ def test_a_wrong_item_is_refused_without_being_quoted(item: str, message: str) -
         ("redis://b.test/?ca=%2Fetc%2Fhosts", "main: unknown option ca"),
         ("rediss://b.test/?ca=%2Fnowhere", "main: the file '/nowhere' does not exist"),
         ("rediss://b.test/?cert=%2Fetc%2Fhosts", "main: the options cert and key belong together"),
+        ("amqp://b.test/?exchnge=a", "main: unknown option exchnge"),
+        ("amqp://b.test/?ca=%2Fetc%2Fhosts", "main: unknown option ca"),
+        ("nats://b.test/stream", "main: the URL of NATS has no path"),
+        ("nats://b.test/?stream=a.b", "main: the option stream must consist of letters"),
+        ("nats://b.test/?subject=a..b", "main: the option subject must consist of words"),
+        ("nats://b.test/?subject=a.%3E", "main: the option subject must consist of words"),
+        ("kafka://b.test/topic", "main: the URL of Kafka has no path"),
+        ("kafka://b.test/?topic=a/b", "main: the option topic must consist of letters"),
+        (
+            "kafka://u:p@b.test/?sasl=GSSAPI",
+            "main: the option sasl must be one of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512",
+        ),
+        ("kafka://b.test/?max_event_bytes=0", "main: the option max_event_bytes must be an integer"),
     ],
 )
 def test_the_system_check_reports_a_url_that_cannot_be_used(url: str, message: str) -> None:
-    pytest.importorskip("redis")
+    require_library(LIBRARIES[BROKERS[url.partition(":")[0]]])
     with override_settings(PUBLISHERS=[PublisherSpec.parse(f"main={url}"), PublisherSpec("log")]):
         (error,) = check_publishers()
     assert message in error.msg

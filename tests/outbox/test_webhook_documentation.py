@@ -7,26 +7,19 @@ import re
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from eventservice.kernel.signing import build_signature_headers, decode_secret, generate_secret
-from eventservice.tenants.directory import create_tenant
-from execution.outcome import Outcome
-from orchestration import lifecycle
+from eventservice.tenants.models import Tenant
 from orchestration.events import EventType
-from orchestration.models import ServiceCall
-from orchestration.retries import RetryPolicy
-from orchestration.states import Delivery
 from outbox.models import OutboxEvent, WebhookDelivery
 from outbox.publishers.webhook.deliverer import TIMEOUT_SECONDS
 from outbox.publishers.webhook.delivery_queue import MAX_ATTEMPTS, MAX_RETRY_SECONDS
 from outbox.publishers.webhook.endpoints import TEST_EVENT, create_endpoint, send_test_event
-from tests.factories import NOON
-from tests.orchestration.support import ManualEngine, build_error, build_response, submit
 
 PAGE = (Path(__file__).parents[2] / "docs" / "webhooks.md").read_text()
 BODY = b'{"id": "1"}'
@@ -64,29 +57,9 @@ def test_its_example_refuses_other_and_old_signatures(
 
 
 @pytest.fixture
-def event_data(manual_engine: ManualEngine) -> dict[str, list[set[str]]]:
+def event_data(finished_calls: Tenant) -> dict[str, list[set[str]]]:
     """Return which members the data of each event have, by type, of calls that end in every way."""
-    tenant = create_tenant("acme")
-    twice = RetryPolicy(max_attempts=2, initial_interval=0, max_interval=0)
-    outcomes: dict[str, Outcome | None] = {
-        "succeeds": build_response(), "fails": build_response(status=503), "breaks": build_error(), "is lost": None,
-    }  # fmt: skip
-    for name in outcomes:
-        submit(tenant, name=name, delivery=Delivery.AT_MOST_ONCE)
-        submit(tenant, name=name, retry_policy=twice)
-    lifecycle.cancel(tenant.tenant_id, submit(tenant))
-    lifecycle.delete(tenant.tenant_id, submit(tenant))
-    moved = submit(tenant, due_at=NOON + timedelta(hours=1))
-    lifecycle.reschedule(tenant.tenant_id, moved, NOON + timedelta(hours=2))
-    canceled = [submit(tenant, name=name) for name in ("breaks", "fails")]
-    names = dict(ServiceCall.objects.for_tenant(tenant.tenant_id).values_list("service_call_id", "name"))
-    while started := manual_engine.start():
-        if started[0].attempt == 1:
-            for call in canceled:
-                lifecycle.cancel(tenant.tenant_id, call)
-        ended = [(call, outcomes[names[call.key.service_call_id]]) for call in started]
-        manual_engine.finish(*((call, outcome) for call, outcome in ended if outcome))
-        lifecycle.resolve_interrupted([call.key for call, outcome in ended if not outcome])
+    tenant = finished_calls
     found = defaultdict(list)
     for event in OutboxEvent.objects.for_tenant(tenant.tenant_id):
         found[event.event_type].append(set(event.event_payload))

@@ -10,8 +10,9 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from outbox.envelope import Envelope
-from outbox.publisher import PoisonEvent, PublishError
+from outbox.publisher import PublishError
 from outbox.publisher_spec import BrokerUrl, Options, Tls
+from outbox.publishers.rounds import build_size_error
 
 DEFAULT_PORT = 6379
 DEFAULT_STREAM = "eventservice:events"
@@ -120,10 +121,7 @@ class RedisPublisher:
         for batch in self._build_batches(events):
             accepted += self._append(batch, accepted)
         if accepted < len(events):
-            raise PoisonEvent(
-                f"the event has more than {self._max_event_bytes} bytes, which is the limit of this publisher",
-                accepted=accepted,
-            )
+            raise build_size_error(self._max_event_bytes, accepted)
 
     def close(self) -> None:
         client, self._client = self._client, None

@@ -21,6 +21,7 @@ class Broker:
     library: ClassVar[str]
     # The options of a URL whose stream, queue or topic does not exist, and is not created.
     missing: ClassVar[str]
+    proxy_class: ClassVar[type[TcpProxy]] = TcpProxy
 
     tenant_ids: Sequence[UUID] = ()
 
@@ -28,7 +29,7 @@ class Broker:
         require_library(self.library)
         self.url = require_service(self.service)
         self.name = f"test-{uuid.uuid4().hex}"
-        self.proxy = TcpProxy(self.url.hostname or "", self.url.port or 0)
+        self.proxy = self.proxy_class(self.url.hostname or "", self.url.port or 0)
         self.publishers: list[publisher.Broker] = []
         self.create()
 
@@ -60,13 +61,16 @@ class Broker:
 
     def build(self, *options: str, credentials: str | None = None) -> publisher.Broker:
         """Build a publisher through the proxy."""
+        built = build_broker(self.service, BrokerUrl.parse(self.build_url(*options, credentials=credentials)))
+        self.publishers.append(built)
+        return built
+
+    def build_url(self, *options: str, credentials: str | None = None) -> str:
+        """Return the URL of a publisher through the proxy."""
         user = self.url.netloc.rpartition("@")[0] if credentials is None else credentials
         address = f"{user}@127.0.0.1:{self.proxy.port}" if user else f"127.0.0.1:{self.proxy.port}"
         query = "&".join([self.get_options(), *options])
-        url = BrokerUrl.parse(f"{self.url.scheme}://{address}{self.url.path}?{query}")
-        built = build_broker(self.service, url)
-        self.publishers.append(built)
-        return built
+        return f"{self.url.scheme}://{address}{self.url.path}?{query}"
 
     def close(self) -> None:
         for built in self.publishers:
