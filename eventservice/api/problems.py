@@ -310,8 +310,11 @@ class ProblemMiddleware:
             or not is_for_machines(request)
         ):
             return response
+        # A page of the console says what it shows. All others have nothing but their status.
+        described: Problem | None = getattr(response, "problem", None)
         problem = build_problem_response(
-            _build_problem(response.status_code, _explain_path(request.path, response.status_code)),
+            described
+            or _build_problem(response.status_code, _explain_path(request.path, response.status_code)),
             get_correlation_id(request),
         )
         for kept in ("Allow", "Retry-After"):
