@@ -56,7 +56,8 @@ class TimersView(CallsView):
         response=TimerPageSchema,
     )
     def get(self, request: Request, tenant_id: uuid.UUID) -> Response:
-        page, cursor = read_list(parse_query(TimerListQuery, request.query_params), tenant_id)
+        query = parse_query(TimerListQuery, request.query_params, context=self.context)
+        page, cursor = read_list(query, tenant_id)
         items = [ListedTimerSchema.from_summary(call) for call in page.calls]
         return Response({"items": items, "nextCursor": cursor})
 
