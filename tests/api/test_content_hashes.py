@@ -16,9 +16,11 @@ from eventservice.tenants.directory import get_profile
 from orchestration.commands import RequestSpec, SubmitServiceCall
 from orchestration.retries import RetryPolicy
 from orchestration.states import Delivery
-from tests.api.conftest import SPEC, Api, build_submission
+from tests.api.conftest import Api, build_submission
 
 pytestmark = pytest.mark.django_db
+
+URL = "http://target.test/hook"
 
 DURATIONS = st.sampled_from(["0s", "0.0s", "PT0S", "P0W", "0.000001s", "90s", "1d12h", "P1W"])
 INTERVALS = st.sampled_from(["0.001s", "1s", "PT5M", "30d"])
@@ -48,7 +50,7 @@ OPTIONAL = {
         },
     ),
 }
-WHEN = st.one_of(
+WHEN: st.SearchStrategy[dict[str, Any]] = st.one_of(
     st.just({}),
     st.fixed_dictionaries({"delay": DURATIONS | st.none()}),
     st.fixed_dictionaries(
@@ -58,7 +60,7 @@ WHEN = st.one_of(
 SUBMISSIONS = st.builds(
     lambda spec, when, more: {"name": "greet", "requestSpec": spec, **when, **more},
     st.fixed_dictionaries(
-        {"method": st.sampled_from(["GET", "POST"]), "url": st.just("http://target.test/hook")},
+        {"method": st.sampled_from(["GET", "POST"]), "url": st.just(URL)},
         optional={
             "headers": st.dictionaries(st.sampled_from(["X-A", "X-B"]), st.text("az 09", max_size=3)),
             "body": JSON,
@@ -97,20 +99,18 @@ def test_a_delay_of_nothing_is_accepted_in_a_batch_with_keys(acme: Api) -> None:
 def test_hashes_are_those_of_earlier_versions() -> None:
     """A key that was used before an upgrade must be recognized after it."""
     tenant_id = uuid.UUID(int=1)
-    plain = SubmitServiceCall(
-        tenant_id, "call", RequestSpec("POST", SPEC["url"], SPEC["headers"], SPEC["body"])
-    )
+    plain = SubmitServiceCall(tenant_id, "call", RequestSpec("POST", URL, {"X-Shown": "yes"}, {"n": 1}))
     full = SubmitServiceCall(
         tenant_id,
         "call",
-        RequestSpec("PUT", SPEC["url"], body="text"),
+        RequestSpec("PUT", URL, body="text"),
         delay=timedelta(seconds=90),
         tags=frozenset({"a", "b"}),
         retry_policy=RetryPolicy(max_attempts=3),
         delivery=Delivery.AT_MOST_ONCE,
     )
     timed = SubmitServiceCall(
-        tenant_id, "call", RequestSpec("GET", SPEC["url"]), due_at=datetime(2027, 1, 1, tzinfo=UTC)
+        tenant_id, "call", RequestSpec("GET", URL), due_at=datetime(2027, 1, 1, tzinfo=UTC)
     )
     assert [command.content_hash for command in (plain, full, timed)] == [
         "e53e1662d3d354803182a48eccc5a790e4f81425cc4b1a732a001cdd09898ace",
