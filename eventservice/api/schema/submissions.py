@@ -207,6 +207,7 @@ class BatchInputSchema(RequestModel):
 
 
 class CallChangesSchema(RequestModel):
+    hints = {"delay": "give the time as `dueAt`"}
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"name": "Remind customer 42 again", "tags": ["reminder"]}]}
     )

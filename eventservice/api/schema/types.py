@@ -54,6 +54,10 @@ HOST = r"[A-Za-z0-9_.:\[\]-]+"
 _URL = rf"^[hH][tT][tT][pP][sS]?://{HOST}([/?#][\x21-\x5b\x5d-\x7e]*)?$"
 HEADER_NAME = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _HEADER_VALUE = r"^[\t\x20-\x7e\x80-\xff]*$"
+DURATION_RULE = (
+    'must be a duration: days, hours, minutes and seconds, such as "1d12h" or "90s", or in the form of ISO 8601, such as '
+    '"PT90S" or, only there with weeks, "P2W"'
+)
 IDEMPOTENCY_KEY_RULE = "1 to 255 visible ASCII characters"
 MASKED_RULE = f"contains a masked secret ({MASK}): enter its value again"
 MAX_INTERVAL = 30 * 86_400.0
@@ -141,7 +145,7 @@ class Duration:
     def parse(self, value: object) -> float:
         seconds = parse_duration(value) if isinstance(value, str) else None
         if seconds is None:
-            raise rule_error('must be a duration, such as "90s", "2h" or "PT90S"')
+            raise rule_error(DURATION_RULE)
         if self.clamped:
             seconds = min(seconds, self.maximum)
         if not self.minimum <= seconds <= self.maximum:
