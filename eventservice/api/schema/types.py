@@ -67,6 +67,14 @@ OneLine = Annotated[
     Field(min_length=1),
     pattern(rf"^[^{_UNSEEN}]*$", f"one line without {_UNSEEN_NAMES}"),
 ]
+VisibleLine = Annotated[
+    str,
+    Field(min_length=1),
+    pattern(
+        rf"^[^{_UNSEEN}]*[^\s{_UNSEEN}{JOINERS}][^{_UNSEEN}]*$",
+        f"one line without {_UNSEEN_NAMES}, and not only spaces",
+    ),
+]
 # What may have been stored before invisible characters were refused, and can still be looked up.
 StoredLine = Annotated[
     str, Field(min_length=1), pattern(rf"^[^{CONTROLS}]*$", "one line without control characters")
@@ -238,6 +246,10 @@ def _find_bad_headers(headers: dict[str, object]) -> dict[str | int, str]:
             continue
         if MASK in value:
             rules[name] = MASKED_RULE
+            continue
+        if name.lower() == "idempotency-key" and not value.strip():
+            # It would replace the id of the call, by which the receiver recognizes repeats.
+            rules[name] = "is refused: it is empty. Omit it, and the id of the call is sent"
             continue
         try:
             check_headers([(name, value)])
