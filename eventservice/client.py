@@ -6,11 +6,16 @@
     call = client.submit("greet", "POST", "https://example.com/hello", body={"name": "Ada"}, delay="90s")
     call = client.wait(call["serviceCallId"])
 
-Every submission carries an idempotency key, either the caller's or a generated one, so it can be retried when a
-connection breaks or when the service does not know whether it was stored (503). Reads and deletions are retried, too.
-All other requests are retried only if they were rejected before they were processed (429): creating a timer again after
-it has ended would create a second one. Nothing is retried that a limit on what is stored has rejected (`pending_ceiling`,
-`storage_limit`): calls have to end, or to be deleted, before there is room.
+Every submission, batch and replay carries an idempotency key, either the caller's or a generated one, so it can be retried
+when a connection breaks or when the service does not know whether it was stored (503). Other requests of which a repeat
+changes nothing more are retried, too: reads, `change`, `delete`, `tag`, `untag`, `delete_timer` and `declare_namespace`.
+(A deletion of which only the response was lost then raises ApiError with the status 404: it is gone.) All other requests
+(`cancel`, `run_now`, `create_timer`, `update_timer`) are retried only if they were rejected before they were processed
+(429): creating a timer again after it has ended would create a second one.
+
+Before a retry, the client waits for as long as the response asks for with Retry-After. If that is longer than
+MAX_RETRY_AFTER_SECONDS, the error is raised at once, with the seconds as its `retry_after`. Nothing is retried that a limit
+on what is stored has rejected (`pending_ceiling`, `storage_limit`): calls have to end, or to be deleted, before there is room.
 """
 
 from __future__ import annotations
@@ -38,6 +43,8 @@ TIMEOUT_SECONDS = 30.0
 MAX_RETRIES = 3
 INITIAL_BACKOFF_SECONDS = 0.2
 MAX_BACKOFF_SECONDS = 10.0
+# The rate limits refill within a minute.
+MAX_RETRY_AFTER_SECONDS = 60.0
 TOO_MANY_REQUESTS = 429
 # The codes of a 429 that a retry within seconds would receive again.
 LASTING_LIMITS = {"pending_ceiling", "storage_limit"}
@@ -51,8 +58,10 @@ MAX_TRACE_PAGE_SIZE = 50
 class ApiError(Exception):
     """The service refused the request. The attributes are those of its problem document."""
 
-    def __init__(self, status: int, problem: Json) -> None:
+    def __init__(self, status: int, problem: Json, retry_after: float | None = None) -> None:
         self.status = status
+        # After how many seconds to try again, if the service has said so.
+        self.retry_after = retry_after
         self.code = str(problem.get("code", "unknown"))
         self.detail = str(problem.get("detail", "The service gave no reason."))
         self.errors: list[dict[str, str]] = list(problem.get("errors", []))
@@ -146,15 +155,19 @@ class Client:
         return self._json("GET", self._call(service_call_id))
 
     def wait(self, service_call_id: str, seconds: float = 60.0) -> Json:
-        """Wait until the call has finished, for at most `seconds`, and return it as it is then."""
+        """Wait until the call has finished, for at most `seconds`, and return it as it is then. Retries of a request that
+        was rejected can take longer."""
         deadline = time.monotonic() + seconds
+        url = self._call(service_call_id)
         while True:
             left = max(0.0, min(MAX_LONG_POLL_SECONDS, deadline - time.monotonic()))
-            call = self._json("GET", self._call(service_call_id), params={"wait": f"{left:.3f}s"})
+            response = self._send("GET", url, params={"wait": f"{left:.3f}s"})
+            call = _read_document(response)
             if call["status"] not in ("Scheduled", "Running") or time.monotonic() >= deadline:
                 return call
-            # The server may have answered immediately, because too many requests were waiting already.
-            self._sleep(max(0.0, min(POLL_INTERVAL_SECONDS, deadline - time.monotonic())))
+            # With Retry-After, the server has answered immediately, because too many requests were waiting already.
+            pause = _read_retry_after(response) or POLL_INTERVAL_SECONDS
+            self._sleep(max(0.0, min(pause, deadline - time.monotonic())))
 
     def list(self, *, limit: int = 50, max_items: int | None = None, **filters: Parameter) -> Iterator[Json]:
         """Iterate over calls, page by page. `filters` have their API names (status, tag, sort, …); use `due_from` for `from`."""
@@ -229,7 +242,8 @@ class Client:
         return self._timer("update", {"namespace": namespace, "timerId": timer_id, **changes})
 
     def delete_timer(self, timer_id: str, *, namespace: str = "default") -> None:
-        self._send("POST", f"{self._tenant}/timers/delete", {"namespace": namespace, "timerId": timer_id})
+        document = {"namespace": namespace, "timerId": timer_id}
+        self._send("POST", f"{self._tenant}/timers/delete", document, retryable=True)
 
     def timers(self, *, max_items: int | None = None, **filters: Parameter) -> Iterator[Json]:
         return self._pages(f"{self._tenant}/timers", filters, max_items)
@@ -271,13 +285,7 @@ class Client:
                 return
 
     def _json(self, method: str, url: str, json: object = None, **options: Unpack[RequestOptions]) -> Json:
-        response = self._send(method, url, json, **options)
-        try:
-            document: Json = response.json()
-        except ValueError:
-            problem = {"detail": f"{url} did not return JSON. Check the base URL of the API."}
-            raise ApiError(response.status_code, problem) from None
-        return document
+        return _read_document(self._send(method, url, json, **options))
 
     def _send(
         self,
@@ -312,13 +320,14 @@ class Client:
             except requests.RequestException as error:
                 if last or not retryable:
                     raise Unreachable(f"{method} {url}: no response ({_find_root_cause(error)}).") from error
-                self._sleep(_backoff_seconds(attempt, None))
+                self._sleep(_backoff_seconds(attempt))
                 continue
             busy = (response.status_code == TOO_MANY_REQUESTS and not _is_at_lasting_limit(response)) or (
                 retryable and response.status_code == SERVICE_UNAVAILABLE
             )
-            if busy and not last:
-                self._sleep(_backoff_seconds(attempt, response.headers.get("Retry-After")))
+            pause = _read_retry_after(response)
+            if busy and not last and (pause is None or pause <= MAX_RETRY_AFTER_SECONDS):
+                self._sleep(_backoff_seconds(attempt) if pause is None else pause)
                 continue
             self.is_repeat = attempt == 0 and response.headers.get("Idempotent-Replayed") == "true"
             return _raise_for_problem(response)
@@ -343,10 +352,23 @@ def _describe_invalid_request(error: Exception) -> str:
     return str(error)
 
 
-def _backoff_seconds(attempt: int, retry_after: str | None) -> float:
-    if retry_after is not None and retry_after.isdecimal():
-        return min(float(retry_after), MAX_BACKOFF_SECONDS)
+def _backoff_seconds(attempt: int) -> float:
     return float(min(INITIAL_BACKOFF_SECONDS * 2**attempt, MAX_BACKOFF_SECONDS))
+
+
+def _read_retry_after(response: requests.Response) -> float | None:
+    """Return the seconds after which to try again, or None if the response does not say so."""
+    value = response.headers.get("Retry-After", "")
+    return float(value) if value.isdecimal() else None
+
+
+def _read_document(response: requests.Response) -> Json:
+    try:
+        document: Json = response.json()
+    except ValueError:
+        problem = {"detail": f"{response.url} did not return JSON. Check the base URL of the API."}
+        raise ApiError(response.status_code, problem) from None
+    return document
 
 
 def _refuse_redirect(response: requests.Response, **_: object) -> None:
@@ -373,7 +395,9 @@ def _raise_for_problem(response: requests.Response) -> requests.Response:
         problem = response.json()
     except ValueError:
         problem = {"detail": response.text[:500]}
-    raise ApiError(response.status_code, problem if isinstance(problem, dict) else {})
+    raise ApiError(
+        response.status_code, problem if isinstance(problem, dict) else {}, _read_retry_after(response)
+    )
 
 
 __all__ = ["ApiError", "Client", "Unreachable", "Unsendable"]

@@ -14,6 +14,7 @@ from typing import Final, Literal, NamedTuple
 
 MAX_URL_LENGTH: Final = 2048
 MAX_HOST_LENGTH: Final = 253
+MAX_PORT: Final = 65_535
 MAX_HEADERS: Final = 64
 MAX_HEADER_BYTES: Final = 16_384
 
@@ -171,8 +172,8 @@ def _split_port(authority: str) -> tuple[str, str | None]:
 def _parse_port(port: str | None, scheme: Scheme) -> int:
     if port is None:
         return _DEFAULT_PORTS[scheme]
-    if not _PORT.fullmatch(port) or int(port) > 65_535:
-        raise BadUrl("the URL's port is not a number from 1 to 65535")
+    if not _PORT.fullmatch(port) or int(port) > MAX_PORT:
+        raise BadUrl(f"the URL's port is not a number from 1 to {MAX_PORT}")
     return int(port)
 
 

@@ -76,7 +76,7 @@ class SubmitServiceCall:
         content: list[object] = [str(self.replay_of)] if self.replay_of else [
             self.id_was_given and str(self.service_call_id),
             self.name, self.request.method, self.request.url, self.request.headers, self.request.body,
-            self.due_at and self.due_at.isoformat(), self.delay and self.delay.total_seconds(),
+            self.due_at and self.due_at.isoformat(), None if self.delay is None else self.delay.total_seconds(),
             sorted(self.tags), self.namespace, self.external_id,
             self.retry_policy and self.retry_policy.to_stored(), self.timeout_seconds,
             self.response_contract, self.delivery,

@@ -151,7 +151,8 @@ class ServiceCallsView(CallsView):
         response=ServiceCallPageSchema,
     )
     def get(self, request: Request, tenant_id: uuid.UUID) -> Response:
-        page, cursor = read_list(parse_query(CallListQuery, request.query_params), tenant_id)
+        query = parse_query(CallListQuery, request.query_params, context=self.context)
+        page, cursor = read_list(query, tenant_id)
         items = [ListedCallSchema.from_call(call) for call in page.calls]
         return Response({"items": items, "nextCursor": cursor})
 

@@ -43,6 +43,8 @@ SECURITY_HEADERS = {
 }
 TENANT_IN_PATH = re.compile(r"/api/v1/tenants/([^/]+)")
 TENANT_IS_NO_ID = "The tenant must be an id (a UUID) in addresses, not a name. GET /api/v1/tenants lists it for the key that you use."
+ID_IN_PATH = re.compile(r"/api/v1/tenants/[^/]+/(?:service-calls|traces)/([^/]+)")
+ID_IS_NO_UUID = "The id in the address must be a UUID."
 NO_SLASH = "Addresses have no slash at the end."
 # Programs call these. Elsewhere a browser gets a page.
 MACHINE_PATHS = ("/api/", "/livez", "/readyz", "/metrics")
@@ -276,7 +278,10 @@ def _explain_path(path: str, status: int) -> str | None:
     tenant = TENANT_IN_PATH.match(path)
     if tenant and parse_uuid(tenant[1]) is None:
         return TENANT_IS_NO_ID
-    return f"{DETAILS[404]} {NO_SLASH}" if path.startswith("/api/") and path.endswith("/") else None
+    if path.startswith("/api/") and path.endswith("/"):
+        return f"{DETAILS[404]} {NO_SLASH}"
+    found = ID_IN_PATH.match(path)
+    return f"{DETAILS[404]} {ID_IS_NO_UUID}" if found and parse_uuid(found[1]) is None else None
 
 
 def refuse_unreadable(status: int) -> HttpResponse:
@@ -310,8 +315,11 @@ class ProblemMiddleware:
             or not is_for_machines(request)
         ):
             return response
+        # A page of the console says what it shows. All others have nothing but their status.
+        described: Problem | None = getattr(response, "problem", None)
         problem = build_problem_response(
-            _build_problem(response.status_code, _explain_path(request.path, response.status_code)),
+            described
+            or _build_problem(response.status_code, _explain_path(request.path, response.status_code)),
             get_correlation_id(request),
         )
         for kept in ("Allow", "Retry-After"):

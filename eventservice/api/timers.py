@@ -56,7 +56,8 @@ class TimersView(CallsView):
         response=TimerPageSchema,
     )
     def get(self, request: Request, tenant_id: uuid.UUID) -> Response:
-        page, cursor = read_list(parse_query(TimerListQuery, request.query_params), tenant_id)
+        query = parse_query(TimerListQuery, request.query_params, context=self.context)
+        page, cursor = read_list(query, tenant_id)
         items = [ListedTimerSchema.from_summary(call) for call in page.calls]
         return Response({"items": items, "nextCursor": cursor})
 
@@ -93,10 +94,7 @@ class CreateTimerView(TimerView):
     )
     def post(self, request: Request, tenant_id: uuid.UUID) -> Response:
         self.refuse_idempotency_key()
-        try:
-            timer = self.parse_body(TimerInputSchema, context=self.context)
-        except InvalidRequest as refused:
-            raise InvalidRequest([_explain_timer_id(error) for error in refused.errors]) from None
+        timer = self.parse_body(TimerInputSchema, context=self.context)
         policy = timer.retry_policy
         command = build_timer_command(
             self.context,
@@ -170,11 +168,6 @@ class DeleteTimerView(TimerView):
         except NotFound:
             raise _build_not_pending() from None
         return build_no_content()
-
-
-def _explain_timer_id(error: FieldError) -> FieldError:
-    """Add what the member is called, if it has the name that it has in the other requests."""
-    return error._replace(detail=f"{error.detail}: here it is `id`") if error.pointer == "/timerId" else error
 
 
 def _build_not_pending() -> Problem:

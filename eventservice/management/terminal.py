@@ -138,14 +138,23 @@ def format_outcome(outcome: Json | None) -> str | None:
 class EachCallCommand(ApiCommand):
     """A command that acts on each of the given calls and prints each result immediately, so that none is lost."""
 
+    # What LAST stands for. `get_last` returns it.
+    last_call = "the newest call"
+
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)
-        add_id_argument(parser, nargs="+")
+        add_id_argument(parser, nargs="+", last_call=self.last_call)
+
+    def get_last(self, client: Client) -> Json:
+        """Return the call that LAST stands for. Raise CommandError if there is none."""
+        return get_newest_call(client)
 
     def run(self, client: Client, options: Options) -> None:
         calls, any_refused = [], False
         # Resolved before the first one is replayed, because its replay is newer.
-        service_call_ids = [resolve_call_id(client, text) for text in options["id"]]
+        service_call_ids = [
+            str(self.get_last(client)["serviceCallId"]) if text == LAST else text for text in options["id"]
+        ]
         try:
             for service_call_id in service_call_ids:
                 try:
@@ -170,10 +179,10 @@ class EachCallCommand(ApiCommand):
         raise NotImplementedError
 
 
-def add_id_argument(parser: CommandParser, *, nargs: str | None = None) -> None:
-    parser.add_argument(
-        "id", nargs=nargs, type=_parse_call_id, help=f"call id, or {LAST!r} for the newest call"
-    )
+def add_id_argument(
+    parser: CommandParser, *, nargs: str | None = None, last_call: str = "the newest call"
+) -> None:
+    parser.add_argument("id", nargs=nargs, type=_parse_call_id, help=f"call id, or {LAST!r} for {last_call}")
 
 
 def resolve_call_id(client: Client, text: str) -> str:

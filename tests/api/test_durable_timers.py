@@ -107,6 +107,20 @@ def test_a_running_timer_cannot_be_changed(acme: Api) -> None:
         assert (response.status_code, response.json()["code"]) == (409, "wrong_state")
 
 
+def test_requests_for_its_call_move_the_next_attempt_of_a_timer_or_cancel_it(acme: Api) -> None:
+    timer = create(acme)
+    path = f"/service-calls/{timer['serviceCallId']}"
+    assert acme("PATCH", path, {"dueAt": "2031-06-01T08:00:00Z"}).status_code == 200
+    moved = acme.post("/timers/get", KEY).json()
+    assert (moved["executeAt"], moved["dueAt"]) == (timer["executeAt"], "2031-06-01T08:00:00.000Z")
+    assert acme.post(f"{path}/run-now").status_code == 202
+    moved = acme.post("/timers/get", KEY).json()
+    assert moved["executeAt"] == timer["executeAt"]
+    assert moved["dueAt"] < "2031"
+    assert acme.post(f"{path}/cancel").status_code == 202
+    assert acme.post("/timers/get", KEY).status_code == 404
+
+
 def test_a_timer_id_where_an_id_is_expected_is_explained(acme: Api) -> None:
     document = build_timer(timerId="order-1", payload="x")
     del document["id"]
@@ -114,6 +128,11 @@ def test_a_timer_id_where_an_id_is_expected_is_explained(acme: Api) -> None:
         "/id": "is required",
         "/timerId": "is not a known field: here it is `id`",
     }
+    for action in ("get", "update", "delete"):
+        assert get_errors(acme.post(f"/timers/{action}", {"id": "order-1"})) == {
+            "/id": "is not a known field: here it is `timerId`",
+            "/timerId": "is required",
+        }
 
 
 @pytest.mark.parametrize(

@@ -206,10 +206,31 @@ def test_a_forged_cursor_is_refused(acme: Api, cursor: str) -> None:
         ("name=%00", ["/query/name"]),
         ("color=red&limit=x", ["/query/color", "/query/limit"]),
         ("&".join(f"tag={n}" for n in range(21)), ["/query/tag"]),
+        ("namespace=biling", ["/query/namespace"]),
+        ("host=http://target.test", ["/query/host"]),
+        ("host=a:b", ["/query/host"]),
+        ("host=target.test:0", ["/query/host"]),
+        ("host=target.test:99999", ["/query/host"]),
+        ("host=target.test/hook", ["/query/host"]),
     ],
 )
 def test_an_invalid_query_is_refused(acme: Api, query: str, pointers: list[str]) -> None:
     assert list(get_errors(acme.get(f"/service-calls?{query}"))) == pointers
+
+
+def test_an_undeclared_namespace_is_refused_in_the_list_of_timers(acme: Api, intruder: Api) -> None:
+    declare_namespace(intruder.tenant.tenant_id, "blue", 4)
+    refused = get_errors(acme.get("/timers?namespace=blue"))
+    assert refused == {"/query/namespace": "must be a namespace of this tenant: this one does not exist"}
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["[2606:4700::1111]", "2606:4700::1111", "[2606:4700:0:0:0:0:0:1111]", "[2606:4700::1111]:80"],
+)
+def test_calls_are_found_by_an_address_in_any_notation(acme: Api, host: str) -> None:
+    made = acme.submit(requestSpec={**SPEC, "url": "http://[2606:4700::1111]/"})
+    assert [row["serviceCallId"] for row in walk(acme, f"host={host}")] == [made["serviceCallId"]]
 
 
 def test_timers_are_listed_the_first_due_first(acme: Api, rows: list[Row]) -> None:

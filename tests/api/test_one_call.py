@@ -162,6 +162,13 @@ def test_name_tags_and_due_time_can_be_changed(acme: Api, path: str) -> None:
     assert call["timer"]["dueAt"] == call["dueAt"]
 
 
+def test_a_delay_where_a_time_is_expected_is_explained(acme: Api) -> None:
+    path = f"/service-calls/{acme.submit()['serviceCallId']}"
+    assert get_errors(acme("PATCH", path, {"delay": "1h"})) == {
+        "/delay": "is not a known field: give the time as `dueAt`"
+    }
+
+
 def test_members_that_are_left_out_stay(acme: Api, path: str) -> None:
     before = acme.get(path).json()
     assert acme("PATCH", path, {}).json() == before

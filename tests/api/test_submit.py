@@ -130,6 +130,42 @@ def test_the_maximum_delay_is_named_in_days(acme: Api) -> None:
     assert get_errors(refused) == {"/delay": "must be from 0s to 3653d"}
 
 
+@pytest.mark.parametrize("delay", ["soon", "1w", "90", "P1M", "12h1d"])
+def test_the_forms_of_a_duration_are_named(acme: Api, delay: str) -> None:
+    (rule,) = get_errors(acme.post("/service-calls", build_submission(delay=delay))).values()
+    assert rule == (
+        'must be a duration: days, hours, minutes and seconds, such as "1d12h" or "90s", or in the form of ISO 8601, such as '
+        '"PT90S" or, only there with weeks, "P2W"'
+    )
+
+
+@pytest.mark.parametrize("name", [" ", "   ", "\u3000", "\u200d"])
+def test_a_name_that_nobody_sees_is_refused(acme: Api, name: str) -> None:
+    assert list(get_errors(acme.post("/service-calls", build_submission(name=name)))) == ["/name"]
+    path = f"/service-calls/{acme.submit()['serviceCallId']}"
+    assert list(get_errors(acme("PATCH", path, {"name": name}))) == ["/name"]
+
+
+def test_a_call_whose_name_nobody_sees_still_works(acme: Api) -> None:
+    """It may have been stored before such names were refused."""
+    made = acme.submit()
+    path = f"/service-calls/{made['serviceCallId']}"
+    ServiceCall.objects.for_tenant(acme.tenant.tenant_id).update(name=" ")
+    assert acme.get(path).json()["name"] == " "
+    assert [call["name"] for call in acme.get("/service-calls?name=%20").json()["items"]] == [" "]
+    assert acme("PATCH", path, {"tags": ["a"]}).json()["name"] == " "
+    assert acme.post(f"{path}/cancel").status_code == 202
+    assert acme.post(f"{path}/replay").json()["name"] == " "
+
+
+@pytest.mark.parametrize("value", ["", " ", "\t"])
+def test_an_empty_idempotency_key_for_the_receiver_is_refused(acme: Api, value: str) -> None:
+    spec = {**SPEC, "headers": {"idempotency-key": value, "X-Empty": ""}}
+    assert get_errors(acme.post("/service-calls", build_submission(requestSpec=spec))) == {
+        "/requestSpec/headers/idempotency-key": "is refused: it is empty. Omit it, and the id of the call is sent"
+    }
+
+
 def test_all_errors_are_reported_at_once(acme: Api) -> None:
     wrong = {
         "name": " \n",

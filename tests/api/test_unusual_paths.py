@@ -114,6 +114,16 @@ def test_the_name_of_a_tenant_in_a_path_is_told_to_be_no_id(acme: Api, intruder:
     }
 
 
+@pytest.mark.parametrize("rest", ["/service-calls/nope", "/service-calls/7/cancel", "/traces/last"])
+def test_an_id_in_a_path_that_is_no_uuid_is_told_to_be_none(acme: Api, intruder: Api, rest: str) -> None:
+    for api in (acme, intruder):
+        answer = api.get(f"{acme.root}{rest}")
+        assert answer.status_code == 404
+        assert answer.json()["detail"] == (
+            "Nothing was found at this address. The id in the address must be a UUID."
+        )
+
+
 def test_other_unknown_paths_are_not_explained(acme: Api) -> None:
     for path in ("/api/v1/nothing", f"{acme.root}/nothing", "/api/v1/tenant/acme"):
         assert acme.get(path).json()["detail"] == "Nothing was found at this address.", path

@@ -103,13 +103,21 @@ ONCE = [
     lambda client: client.run_now("1"),
     lambda client: client.create_timer("t", "2030-01-01T00:00:00Z", "http://a.test/"),
     lambda client: client.update_timer("t", payload=1),
+]
+REPEATABLE = [
+    lambda client: client.get("1"),
+    lambda client: client.change("1", name="n"),
+    lambda client: client.delete("1"),
+    lambda client: client.tag("1", "t"),
+    lambda client: client.untag("1", "t"),
+    lambda client: client.replay("1"),
+    lambda client: client.get_timer("t"),
     lambda client: client.delete_timer("t"),
+    lambda client: client.declare_namespace("n"),
 ]
 
 
-@pytest.mark.parametrize(
-    "act", ONCE, ids=["cancel", "run now", "create timer", "update timer", "delete timer"]
-)
+@pytest.mark.parametrize("act", ONCE, ids=["cancel", "run now", "create timer", "update timer"])
 def test_unsafe_requests_are_not_retried_when_their_outcome_is_unknown(act: Any) -> None:
     unknown = {"code": "outcome_unknown", "detail": "It is not known whether it was stored."}
     client, session = build_client(build_response(503, unknown, Retry_After="1"))
@@ -118,13 +126,20 @@ def test_unsafe_requests_are_not_retried_when_their_outcome_is_unknown(act: Any)
     assert len(session.requests) == 1
 
 
-@pytest.mark.parametrize(
-    "act", ONCE, ids=["cancel", "run now", "create timer", "update timer", "delete timer"]
-)
+@pytest.mark.parametrize("act", ONCE, ids=["cancel", "run now", "create timer", "update timer"])
 def test_rate_limited_requests_are_retried(act: Any) -> None:
     client, session = build_client(build_response(429, {}), build_response(200))
     act(client)
     assert len(session.requests) == 2
+
+
+@pytest.mark.parametrize("act", REPEATABLE)
+def test_requests_that_are_safe_to_repeat_are_retried_when_their_outcome_is_unknown(act: Any) -> None:
+    client, session = build_client(
+        requests.ConnectionError(), build_response(503, {"code": "outcome_unknown"}), build_response(200)
+    )
+    act(client)
+    assert len(session.requests) == 3
 
 
 def test_a_submission_with_an_unknown_outcome_is_retried_with_its_key() -> None:
@@ -186,6 +201,29 @@ def test_it_respects_retry_after() -> None:
     )
     assert client.get("1") == CALL
     assert session.pauses == [7.0, 0.4]
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_it_waits_as_long_as_a_rate_limit_takes_to_refill(status: int) -> None:
+    client, session = build_client(build_response(status, {}, Retry_After="60"), build_response(200))
+    assert client.get("1") == CALL
+    assert session.pauses == [60.0]
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_longer_pause_is_left_to_the_caller(status: int) -> None:
+    client, session = build_client(build_response(status, {}, Retry_After="61"))
+    with pytest.raises(ApiError) as error:
+        client.get("1")
+    assert (error.value.retry_after, session.pauses) == (61.0, [])
+
+
+def test_it_asks_no_sooner_than_the_service_wants_while_it_waits() -> None:
+    client, session = build_client(
+        build_response(200, Retry_After="3"), build_response(200, {**CALL, "status": "Succeeded"})
+    )
+    assert client.wait("1", 3600.0)["status"] == "Succeeded"
+    assert session.pauses == [3.0]
 
 
 def test_an_error_lists_the_invalid_fields() -> None:

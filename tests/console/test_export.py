@@ -124,7 +124,12 @@ def test_exports_run_one_at_a_time_until_they_have_been_sent(viewer: Client, cal
     first = viewer.get("/calls/export.csv")
     refused = viewer.get("/calls/export.ndjson", headers={"Accept": "text/html"})
     assert (refused.status_code, refused.streaming) == (429, False)
+    assert refused["Retry-After"] == "1"
     assert "Try again in a moment" in refused.content.decode()
+    problem = viewer.get("/calls/export.ndjson", headers={"Accept": "*/*"})
+    assert (problem.status_code, problem["Retry-After"]) == (429, "1")
+    assert problem.json()["code"] == "busy"
+    assert "Try again in a moment" in problem.json()["detail"]
     assert len(b"".join(first.streaming_content).splitlines()) == 11  # type: ignore[attr-defined]
     assert len(read_csv(viewer)) == 10
 

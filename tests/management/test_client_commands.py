@@ -200,11 +200,22 @@ def test_the_newest_call_can_be_canceled_and_replayed_without_its_id(run: Run) -
             run(command, "last")
     older, newest = (submit(run, "--in", "1h")["serviceCallId"] for _ in "ab")
     assert run("cancel", "last").startswith(f"{newest}  Canceled")
-    # Both names are resolved before the first replay, which is then the newest call.
     first, second = json.loads(run("replay", "last", "last", "--json"))
     assert first["replayOf"] == newest
     assert second["serviceCallId"] == first["serviceCallId"]
     assert json.loads(run("call", older, "--json"))["status"] == "Scheduled"
+
+
+def test_replaying_the_newest_call_twice_makes_one_replay(run: Run) -> None:
+    newest = create_canceled_call(run)
+    (first,) = json.loads(run("replay", "last", "--json"))
+    (second,) = json.loads(run("replay", "last", "--json"))
+    assert first["replayOf"] == newest
+    assert second["serviceCallId"] == first["serviceCallId"]
+    assert len(list_replays(run)) == 1
+    (again,) = json.loads(run("replay", "last", "--again", "--json"))
+    assert again["replayOf"] == newest
+    assert len(list_replays(run)) == 2
 
 
 def test_a_repeated_idempotency_key_is_mentioned(run: Run) -> None:

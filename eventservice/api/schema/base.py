@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, NoReturn, TypeVar
+from typing import Any, ClassVar, Generic, NoReturn, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
@@ -33,6 +33,9 @@ class RequestModel(BaseModel):
     """A document that a client sends: strict types, camelCase names, and no unknown members."""
 
     model_config = ConfigDict(strict=True, extra="forbid", alias_generator=to_camel)
+
+    # What to use instead of members that other documents have, or that clients expect.
+    hints: ClassVar[Mapping[str, str]] = {}
 
     @model_validator(mode="before")
     @classmethod
@@ -102,7 +105,13 @@ def validate(
     try:
         return model.model_validate(document, context=context), []
     except ValidationError as failure:
-        return None, list_errors(failure, at)
+        return None, [_add_hint(error, model, at) for error in list_errors(failure, at)]
+
+
+def _add_hint(error: FieldError, model: type[RequestModel], at: str) -> FieldError:
+    """Say what to use instead of an unknown member of the document itself."""
+    hint = model.hints.get(error.pointer.removeprefix(f"{at}/"))
+    return error._replace(detail=f"{error.detail}: {hint}") if hint else error
 
 
 def list_errors(failure: ValidationError, at: str = "") -> list[FieldError]:

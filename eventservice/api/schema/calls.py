@@ -18,6 +18,7 @@ from execution.models import HttpExecution
 from execution.outcome import ErrorKind
 from execution.redaction import mask_headers, mask_query, mask_stored_headers
 from orchestration.commands import RequestSpec, SubmitServiceCall
+from orchestration.final_failures import explain_final_failure
 from orchestration.outcome_rules import MAX_SNIPPET_LENGTH
 from orchestration.queries.calls import CallDetails, CallSummary
 from orchestration.retries import RetryPolicy
@@ -286,6 +287,9 @@ class ServiceCallSchema(CallSchema):
     outcome: OutcomeSchema | None = Field(
         description="The result of the last attempt: `responseMeta`, `errorMeta` or both."
     )
+    not_retried: str | None = Field(
+        description="Why a Failed call was not attempted again, as a sentence for people. Null if it has not failed."
+    )
     idempotency_key: str | None
     retry_policy: RetryPolicySchema | None
     timeout_seconds: float
@@ -306,6 +310,7 @@ class ServiceCallSchema(CallSchema):
             **_read_common_members(call),
             request_spec=RequestSpecSchema.from_stored(call.request_spec),
             outcome=cast(OutcomeSchema | None, call.outcome_meta),  # validated here
+            not_retried=explain_final_failure(call),
             idempotency_key=call.idempotency_key,
             retry_policy=RetryPolicySchema.from_stored(call.retry_policy),
             timeout_seconds=call.timeout_seconds,
@@ -344,6 +349,7 @@ class ServiceCallSchema(CallSchema):
             attempts=0,
             request_spec=RequestSpecSchema.from_spec(command.request, secret_headers),
             outcome=None,
+            not_retried=None,
             idempotency_key=command.idempotency_key,
             retry_policy=None if policy is None else RetryPolicySchema.from_policy(policy),
             timeout_seconds=command.timeout_seconds,

@@ -15,8 +15,8 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from eventservice.api.formats import format_duration
 from eventservice.api.problems import FieldError, raise_for_errors
 from eventservice.api.schema.base import RequestModel, pattern, rule_error, validate
-from eventservice.api.schema.types import Duration, Id, Instant
-from execution.url_rules import split_port
+from eventservice.api.schema.types import Duration, Id, Instant, NamespaceName
+from execution.url_rules import MAX_PORT, BadUrl, parse_host, split_port
 from orchestration.queries.call_lists import CallFilter, Order
 from orchestration.states import Status
 
@@ -35,6 +35,7 @@ SORTS = {
     "dueAt": Order("due_at", descending=False),
     "-dueAt": Order("due_at"),
 }
+HOST_RULE = "must be a host name or address, with or without a port, such as example.com:8443"
 
 _NUMBER = re.compile(r"[0-9]{1,9}", re.ASCII)
 
@@ -43,7 +44,7 @@ class QueryModel(RequestModel):
     """The query of a request. A member that is a list may be given several times."""
 
 
-def parse_query(model: type[Q], parameters: QueryDict) -> Q:
+def parse_query(model: type[Q], parameters: QueryDict, *, context: object = None) -> Q:
     """Return the query as its model; raise InvalidRequest with all errors."""
     document: dict[str, Any] = {}
     errors: list[FieldError] = []
@@ -54,7 +55,7 @@ def parse_query(model: type[Q], parameters: QueryDict) -> Q:
             errors.append(FieldError(f"/query/{name[:200]}", "must be given once"))
         else:
             document[name] = values[0]
-    query, wrong = validate(model, document, at="/query")
+    query, wrong = validate(model, document, context=context, at="/query")
     # A pointer to one of several values is of no use: `?status=a&status=b` has no indexes.
     errors += [FieldError("/".join(pointer.split("/")[:3]), rule) for pointer, rule in wrong]
     raise_for_errors(errors)
@@ -84,6 +85,17 @@ def _check_window(seconds: float) -> float:
     if not seconds:
         raise rule_error("must be longer than 0s")
     return seconds
+
+
+def _check_host(text: str) -> str:
+    host, port = split_port(text)
+    try:
+        parse_host(host)
+    except BadUrl:
+        raise rule_error(HOST_RULE) from None
+    if port is not None and port > MAX_PORT:
+        raise rule_error(HOST_RULE)
+    return text
 
 
 Text = Annotated[
@@ -124,7 +136,7 @@ class TimerListQuery(PageQuery):
         default=None, alias="from", description="Due at this time or later."
     )
     due_to: QueryInstant | None = Field(default=None, alias="to", description="Due before this time.")
-    namespace: Text | None = None
+    namespace: NamespaceName | None = None
     sort: Literal[tuple(SORTS)] = "dueAt"  # type: ignore[valid-type]
 
     @property
@@ -169,7 +181,7 @@ class CallListQuery(TimerListQuery):
     submitted_from: QueryInstant | None = Field(default=None, description="Submitted at this time or later.")
     submitted_to: QueryInstant | None = Field(default=None, description="Submitted before this time.")
     name: Text | None = Field(default=None, description="The whole name, case-sensitive.")
-    host: Text | None = Field(
+    host: Annotated[Text, AfterValidator(_check_host)] | None = Field(
         default=None,
         description="The host that is called, or the host with a port, such as `example.com:8443`.",
     )
@@ -194,7 +206,10 @@ class CallListQuery(TimerListQuery):
         return len(set(self.tag)) > 1 and self.tag_mode == "all" and not in_order_of_tag
 
     def _split_host(self) -> tuple[str | None, int | None]:
-        return (None, None) if self.host is None else split_port(self.host)
+        if self.host is None:
+            return None, None
+        host, port = split_port(self.host)
+        return parse_host(host), port
 
     def to_filter(self, tenant_id: uuid.UUID) -> CallFilter:
         host, port = self._split_host()

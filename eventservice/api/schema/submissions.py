@@ -34,9 +34,9 @@ from eventservice.api.schema.types import (
     Method,
     NamespaceName,
     NewId,
-    OneLine,
     Timeout,
     Url,
+    VisibleLine,
 )
 from eventservice.kernel.ids import new_id
 from eventservice.tenants.models import DEFAULT_NAMESPACE
@@ -71,7 +71,7 @@ Tags = Annotated[
     AfterValidator(_check_tags),
 ]
 _TAG: TypeAdapter[str] = TypeAdapter(Tag)
-CallName = Annotated[OneLine, Field(max_length=MAX_NAME_LENGTH, examples=["Remind customer 42"])]
+CallName = Annotated[VisibleLine, Field(max_length=MAX_NAME_LENGTH, examples=["Remind customer 42"])]
 DeliveryChoice = Annotated[Delivery, Field(strict=False)]
 Interval = Annotated[float, Duration(0.001, MAX_INTERVAL)]
 
@@ -207,6 +207,7 @@ class BatchInputSchema(RequestModel):
 
 
 class CallChangesSchema(RequestModel):
+    hints = {"delay": "give the time as `dueAt`"}
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"name": "Remind customer 42 again", "tags": ["reminder"]}]}
     )

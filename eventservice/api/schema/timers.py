@@ -31,6 +31,7 @@ TimerId = Annotated[OneLine, Field(max_length=MAX_TIMER_ID_LENGTH, examples=["tr
 
 
 class TimerInputSchema(RequestModel):
+    hints = {"timerId": "here it is `id`"}
     model_config = ConfigDict(
         json_schema_extra={
             "examples": [
@@ -70,6 +71,7 @@ class TimerInputSchema(RequestModel):
 
 
 class TimerKeySchema(RequestModel):
+    hints = {"id": "here it is `timerId`"}
     model_config = ConfigDict(json_schema_extra={"examples": [{"timerId": "trial-ends-42"}]})
 
     namespace: NamespaceName | None = Field(

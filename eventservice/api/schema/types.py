@@ -54,6 +54,10 @@ HOST = r"[A-Za-z0-9_.:\[\]-]+"
 _URL = rf"^[hH][tT][tT][pP][sS]?://{HOST}([/?#][\x21-\x5b\x5d-\x7e]*)?$"
 HEADER_NAME = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _HEADER_VALUE = r"^[\t\x20-\x7e\x80-\xff]*$"
+DURATION_RULE = (
+    'must be a duration: days, hours, minutes and seconds, such as "1d12h" or "90s", or in the form of ISO 8601, such as '
+    '"PT90S" or, only there with weeks, "P2W"'
+)
 IDEMPOTENCY_KEY_RULE = "1 to 255 visible ASCII characters"
 MASKED_RULE = f"contains a masked secret ({MASK}): enter its value again"
 MAX_INTERVAL = 30 * 86_400.0
@@ -62,6 +66,14 @@ OneLine = Annotated[
     str,
     Field(min_length=1),
     pattern(rf"^[^{_UNSEEN}]*$", f"one line without {_UNSEEN_NAMES}"),
+]
+VisibleLine = Annotated[
+    str,
+    Field(min_length=1),
+    pattern(
+        rf"^[^{_UNSEEN}]*[^\s{_UNSEEN}{JOINERS}][^{_UNSEEN}]*$",
+        f"one line without {_UNSEEN_NAMES}, and not only spaces",
+    ),
 ]
 # What may have been stored before invisible characters were refused, and can still be looked up.
 StoredLine = Annotated[
@@ -141,7 +153,7 @@ class Duration:
     def parse(self, value: object) -> float:
         seconds = parse_duration(value) if isinstance(value, str) else None
         if seconds is None:
-            raise rule_error('must be a duration, such as "90s", "2h" or "PT90S"')
+            raise rule_error(DURATION_RULE)
         if self.clamped:
             seconds = min(seconds, self.maximum)
         if not self.minimum <= seconds <= self.maximum:
@@ -234,6 +246,10 @@ def _find_bad_headers(headers: dict[str, object]) -> dict[str | int, str]:
             continue
         if MASK in value:
             rules[name] = MASKED_RULE
+            continue
+        if name.lower() == "idempotency-key" and not value.strip():
+            # It would replace the id of the call, by which the receiver recognizes repeats.
+            rules[name] = "is refused: it is empty. Omit it, and the id of the call is sent"
             continue
         try:
             check_headers([(name, value)])

@@ -107,7 +107,12 @@ class ConsoleView(View):
             text = describe_refusal(error) if isinstance(error, DatabaseError) else problem.detail
             return self.render_error(problem.status_code, text)
         if self.request.method in SAFE_METHODS or problem.status_code == 404 or self.is_fragment:
-            return self.render_error(problem.status_code, problem.detail, problem.errors)
+            response = self.render_error(problem.status_code, problem.detail, problem.errors)
+            for name, value in problem.headers.items():
+                response[name] = value
+            # ProblemMiddleware sends it instead of the page if the client is a program.
+            response.problem = problem  # type: ignore[attr-defined]
+            return response
         self.report_error(" ".join([problem.detail, *(f"{f.pointer} {f.detail}." for f in problem.errors)]))
         return self.redirect_back()
 

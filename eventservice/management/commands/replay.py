@@ -2,10 +2,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from django.core.management.base import CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from eventservice.client import Client, Json
-from eventservice.management.terminal import EachCallCommand, Options
+from eventservice.management.terminal import EXIT_REFUSED, EachCallCommand, Options
 
 
 class Command(EachCallCommand):
@@ -13,12 +13,20 @@ class Command(EachCallCommand):
         "Replay finished calls: create new calls with the same requests. A call that was already replayed is skipped"
         " unless the replay was canceled or --again is given."
     )
+    last_call = "the newest call that is not a replay itself"
 
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)
         parser.add_argument(
             "--again", action="store_true", help="replay calls again that were already replayed"
         )
+
+    def get_last(self, client: Client) -> Json:
+        # A replay is newer than what it replays: a repeated command would replay the replay.
+        for call in client.list():
+            if call["replayOf"] is None:
+                return call
+        raise CommandError("There are no calls yet that could be replayed.", returncode=EXIT_REFUSED)
 
     def run_for_call(
         self, client: Client, service_call_id: str, options: Options

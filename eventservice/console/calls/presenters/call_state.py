@@ -8,10 +8,10 @@ from datetime import datetime, timedelta
 from eventservice.api.schema.calls import RequestSpecSchema
 from eventservice.operators.error_kinds import explain_error_kind, get_error_name
 from execution.outcome import ErrorKind
-from orchestration.outcome_rules import RETRYABLE_ERRORS, RETRYABLE_STATUSES
+from orchestration.final_failures import explain_final_failure
 from orchestration.queries.calls import CallDetails, CallView
 from orchestration.retries import RetryPolicy
-from orchestration.states import FAVORITE, TERMINAL, Delivery, ResponseContract, Status
+from orchestration.states import FAVORITE, TERMINAL, ResponseContract, Status
 
 # A delay that an operator would notice is shown; a longer one is highlighted.
 NOTICEABLE_DELAY = timedelta(seconds=1)
@@ -38,34 +38,6 @@ def name_last_error(call: CallView) -> str:
     meta = call.outcome_meta or {}
     error, response = meta.get("errorMeta") or {}, meta.get("responseMeta") or {}
     return get_error_name(error.get("kind"), response.get("status")) if error else ""
-
-
-def explain_final_failure(call: CallDetails) -> str:
-    """Return why a failed call was not attempted again, as a sentence."""
-    meta = call.outcome_meta or {}
-    error, response = meta.get("errorMeta") or {}, meta.get("responseMeta") or {}
-    kind, status = error.get("kind"), response.get("status")
-    policy = RetryPolicy.from_stored(call.retry_policy)
-    if kind == ErrorKind.INTERRUPTED:
-        return _explain_final_interruption(call)
-    if kind == ErrorKind.HTTP_STATUS and status and status < 500 and status not in RETRYABLE_STATUSES:
-        return f"Status {status} is not retried."
-    if kind not in RETRYABLE_ERRORS | {ErrorKind.HTTP_STATUS, ErrorKind.REJECTED}:
-        return "This error is not retried."
-    attempts = call.attempt - call.interruptions
-    if attempts > policy.max_attempts:
-        return "The retry policy allows no further attempt."
-    if attempts == policy.max_attempts:
-        return f"All {attempts} attempts were made." if attempts > 1 else "Only one attempt was allowed."
-    if call.delivery == Delivery.AT_MOST_ONCE:
-        return "The call is delivered at most once, and its request may already have been sent."
-    return "The time allowed for attempts is over."
-
-
-def _explain_final_interruption(call: CallDetails) -> str:
-    if call.delivery == Delivery.AT_MOST_ONCE:
-        return "The call is delivered at most once, so it was not attempted again."
-    return "It was interrupted too often to be attempted again."
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +89,7 @@ def build_call_context(call: CallDetails, now: datetime, *, refresh_fast: bool =
         "is_overdue": is_scheduled and call.due_at <= now,
         "is_late": is_scheduled and call.due_at < now - LATE_AFTER,
         "last_error": explain_last_error(call),
-        "final_failure": explain_final_failure(call) if status == Status.FAILED else "",
+        "final_failure": explain_final_failure(call) or "",
         "refresh_seconds": compute_refresh_seconds(call, now, fast=refresh_fast),
     }
 

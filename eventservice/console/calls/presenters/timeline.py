@@ -8,15 +8,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from eventservice.api.formats import parse_instant
-from eventservice.console.calls.presenters.call_state import (
-    LATE_AFTER,
-    explain_final_failure,
-)
+from eventservice.console.calls.presenters.call_state import LATE_AFTER
 from eventservice.console.calls.presenters.http_exchange import format_node, get_attempt_tone
 from eventservice.operators.error_kinds import explain_error_kind
 from execution.models import HttpExecution
 from execution.outcome import ErrorKind
 from orchestration.events import EventType
+from orchestration.final_failures import explain_final_failure
 from orchestration.queries.calls import CallDetails
 from orchestration.states import TERMINAL, Delivery, Status
 from outbox.models import OutboxEvent
@@ -199,7 +197,7 @@ class _TimelineBuilder:
         if status not in TERMINAL:
             return TimelineStep("Due", call.due_at, LAST_RANK, "waiting", f"attempt {call.attempt + 1}")
         kind, tone = _OUTCOMES[status]
-        explanation = explain_final_failure(call) if status == Status.FAILED else ""
+        explanation = explain_final_failure(call) or ""
         return TimelineStep(
             status.value,
             call.finished_at,
