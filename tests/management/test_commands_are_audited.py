@@ -32,6 +32,8 @@ AUDITED = {
     "changepassword": ["user-password"],
     "createsuperuser": ["user-create"],
     "demo": ["submit"],
+    # tests/management/test_dispatch_command.py runs it.
+    "dispatch": ["dispatch-pause", "dispatch-resume"],
     "outbox": ["event-retry", "event-skip", "events-replay", "queue-discard", "outbox-prune"],
     "prune": ["prune"],
     "reencrypt": ["reencrypt"],
