@@ -170,7 +170,7 @@ class Node(models.Model):
 
 
 class DispatchPause(models.Model):
-    """The pause of dispatch (timers.pause), while there is one: at most one row."""
+    """The pause of dispatch (timers.pause), while there is one: a row with this key."""
 
     KEY = 1
 
@@ -182,7 +182,6 @@ class DispatchPause(models.Model):
 
     class Meta:
         db_table = "dispatch_pauses"
-        constraints = [models.CheckConstraint(name="ck_dispatch_pauses_id", condition=Q(id=1))]
 
     def __str__(self) -> str:
         return f"paused since {self.since}"

@@ -35,6 +35,8 @@ AUDITED = {
     "changepassword": ["user-password"],
     "createsuperuser": ["user-create"],
     "demo": ["submit"],
+    # tests/management/test_move_database.py runs it.
+    "move_database": ["move-database"],
     # tests/management/test_dispatch_command.py runs it.
     "dispatch": ["dispatch-pause", "dispatch-resume"],
     "outbox": ["event-retry", "event-skip", "events-replay", "queue-discard", "outbox-prune"],

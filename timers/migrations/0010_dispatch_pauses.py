@@ -20,7 +20,6 @@ class Migration(migrations.Migration):
             ],
             options={
                 'db_table': 'dispatch_pauses',
-                'constraints': [models.CheckConstraint(condition=models.Q(('id', 1)), name='ck_dispatch_pauses_id')],
             },
         ),
     ]
