@@ -141,7 +141,7 @@ def test_a_move_that_is_killed_at_every_point_loses_and_changes_nothing(move: Mo
     assert refused in run_process(move.source, "manage.py", "tenant", "list").stderr
     assert "already" in move.run().stdout
     source, target = move.read_source(), move.read_target()
-    assert len(source) > 500
+    assert len(source) > 300
     assert target == source
     pause = find_pause()
     assert pause is not None

@@ -59,6 +59,8 @@ class SQLiteBackups(FileBackups):
             raise BackupError(f"There is no file {source}.")
         if self._file.exists() and source.samefile(self._file):
             raise BackupError(f"{source} is the database itself.")
+        with suppress(OSError):  # otherwise the copy cannot be created, which says why
+            self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         copy = self._file.with_name(f".{self._file.name}.{os.getpid()}.restoring")
         _create(copy)
         try:
