@@ -249,6 +249,8 @@ METRICS_OPEN = env.boolean("METRICS_OPEN", not PRODUCTION)
 # Django's own limit answers with an HTML page, so it must not be the lower one.
 DATA_UPLOAD_MAX_MEMORY_SIZE = max(API_MAX_REQUEST_BYTES, API_MAX_BATCH_BYTES)
 
+# If "paused", dispatch is paused when an engine or dispatcher starts, until an operator resumes it.
+DISPATCH = env.choice("DISPATCH", "running", ("running", "paused"))
 # The number of calls that one transaction starts, and that one engine has in flight: in all, and to one host.
 ENGINE_BATCH = env.integer("ENGINE_BATCH", 500, minimum=1, maximum=5000)
 ENGINE_IN_FLIGHT = env.integer("ENGINE_IN_FLIGHT", 20_000, minimum=1, maximum=100_000)

@@ -117,8 +117,7 @@ class Dispatcher:
         return frozenset(self._leases.held)
 
     def dispatch_once(self) -> DispatchResult:
-        if self._clock() >= self._heartbeat_at:
-            self.heartbeat()
+        self.keep_partitions()
         active = self._list_active_partitions()
         nonempty = list_nonempty_partitions(active)[: self._max_events]
         try:
@@ -145,6 +144,12 @@ class Dispatcher:
         self._update_pauses(active, outcome.failed_partitions)
         has_more = max(Counter(event.partition for event in events).values(), default=0) == limit
         return DispatchResult(published, newly_parked, self._compute_wait(has_more or outcome.refused != []))
+
+    def keep_partitions(self) -> float:
+        """Send the heartbeat if it is due. Return in how many seconds the next one is."""
+        if self._clock() >= self._heartbeat_at:
+            self.heartbeat()
+        return max(0.0, self._heartbeat_at - self._clock())
 
     def heartbeat(self) -> None:
         """Renew the leases, and claim or release partitions as dispatchers come and go."""

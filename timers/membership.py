@@ -27,6 +27,7 @@ from eventservice.db.sql import as_uuid
 from eventservice.kernel.ids import new_id
 from eventservice.kernel.logging import get_logger
 from timers.models import MAX_NODE_LEASE, MAX_NODE_LEASE_AHEAD, Node, NodeRole, TimerShard
+from timers.pause import find_pause
 
 log = get_logger(__name__)
 
@@ -45,12 +46,14 @@ class Membership:
         self.cluster = cluster
         self.leases = Leases(TimerShard, self.owner_id, SHARD_LEASE)
         self.sees_dead_nodes = False  # as of the last rebalance: there are nodes to reap
+        self.is_paused = False  # dispatch, as of the last time that the nodes were read
         self._share: set[int] = set()
         self._shared_among: tuple[frozenset[uuid.UUID], int] | None = None
         self._renew_at = 0.0
         self._lease_ends_at = 0.0
 
     def join(self) -> None:
+        self._note_pause(find_pause() is not None)
         started_at = time.monotonic()
         Node.objects.create(
             owner_id=self.owner_id,
@@ -98,7 +101,7 @@ class Membership:
 
         Return whether any were claimed.
         """
-        nodes = _list_nodes()
+        nodes = self._read_nodes()
         self.sees_dead_nodes = not all(node.is_alive for node in nodes)
         live = _select_live(NodeRole.ENGINE, nodes)
         if self.owner_id not in live:
@@ -112,6 +115,22 @@ class Membership:
         wanted = sorted(self._share - set(self.leases.held))[:MAX_MOVES_PER_TICK]
         claimed = [shard_id for shard_id in wanted if self.leases.claim(shard_id)]
         return bool(claimed)
+
+    def list_live(self, role: NodeRole) -> frozenset[uuid.UUID]:
+        """Return the live nodes of a role, which share its work, and note whether dispatch is paused."""
+        return _select_live(role, self._read_nodes())
+
+    def _read_nodes(self) -> list[_NodeState]:
+        nodes, is_paused = _read_nodes()
+        self._note_pause(is_paused)
+        return nodes
+
+    def _note_pause(self, is_paused: bool) -> None:
+        if is_paused and not self.is_paused:
+            log.warning("dispatch_paused", role=self.role.value, remedy="manage.py dispatch resume")
+        elif self.is_paused and not is_paused:
+            log.info("dispatch_resumed", role=self.role.value)
+        self.is_paused = is_paused
 
     def _renew(self) -> None:
         # The node's lease shows that it is alive, so the leases of its shards need renewing only now and then.
@@ -203,7 +222,7 @@ def list_node_ids() -> list[uuid.UUID]:
 
 def list_live_node_ids(role: NodeRole) -> frozenset[uuid.UUID]:
     """Return the live nodes of a role, which share its work."""
-    return _select_live(role, _list_nodes())
+    return _select_live(role, _read_nodes()[0])
 
 
 class _NodeState(NamedTuple):
@@ -216,14 +235,20 @@ def _select_live(role: NodeRole, nodes: Sequence[_NodeState]) -> frozenset[uuid.
     return frozenset(node.owner_id for node in nodes if node.role == role and node.is_alive)
 
 
-def _list_nodes() -> list[_NodeState]:
+def _read_nodes() -> tuple[list[_NodeState], bool]:
+    """Return the nodes, and whether dispatch is paused. Without any node it is not known to be."""
     # Raw SQL, because it runs every second: through the ORM it took half of what an idle engine uses.
     now, values = render_now()
     with connection.cursor() as cursor:
         latest, latest_values = render_now(MAX_NODE_LEASE_AHEAD)
         is_alive = f"lease_until >= {now} AND lease_until <= {latest}"
-        cursor.execute(f"SELECT owner_id, role, {is_alive} FROM nodes", [*values, *latest_values])
-        return [_NodeState(as_uuid(owner_id), role, bool(alive)) for owner_id, role, alive in cursor]
+        cursor.execute(
+            f"SELECT owner_id, role, {is_alive}, (SELECT COUNT(*) FROM dispatch_pauses) FROM nodes",
+            [*values, *latest_values],
+        )
+        rows = cursor.fetchall()
+    nodes = [_NodeState(as_uuid(owner_id), role, bool(alive)) for owner_id, role, alive, _ in rows]
+    return nodes, any(pauses for *_, pauses in rows)
 
 
 def ensure_shards(num_shards: int) -> None:

@@ -167,3 +167,21 @@ class Node(models.Model):
         A lease that ends later than any lease can is void.
         """
         return now <= self.lease_until <= now + MAX_NODE_LEASE_AHEAD
+
+
+class DispatchPause(models.Model):
+    """The pause of dispatch (timers.pause), while there is one: a row with this key."""
+
+    KEY = 1
+
+    id = models.PositiveSmallIntegerField(primary_key=True, default=KEY)
+    since = models.DateTimeField()
+    # As in the audit log.
+    paused_by = models.CharField(max_length=150)
+    reason = models.CharField(max_length=200, default="")
+
+    class Meta:
+        db_table = "dispatch_pauses"
+
+    def __str__(self) -> str:
+        return f"paused since {self.since}"

@@ -44,6 +44,7 @@ from outbox.publishers.webhook.recovery import count_gone_endpoints
 from outbox.status import get_status as get_outbox_status
 from timers.models import Node, NodeRole
 from timers.operator_views import count_shards_by_owner, list_nodes
+from timers.pause import find_pause
 from timers.shard_sizes import get_shard_sizes
 
 Labels = TypeVar("Labels", bound=tuple[str, ...])
@@ -107,6 +108,8 @@ class SystemCollector(Collector):
         yield from _collect_outbox()
         yield from _collect_totals()
         yield from _collect_limits(now)
+        paused = {(): float(find_pause() is not None)}
+        yield _gauge("dispatch_paused", "1 while dispatch is paused: nothing is sent.", paused)
         yield from collect_http_metrics()
         here = {node.process_id: node.role for node in nodes if node.hostname == socket.gethostname()}
         yield from collect_process_metrics(here | dict.fromkeys([os.getpid(), *list_web_processes()], "web"))

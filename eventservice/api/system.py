@@ -1,4 +1,4 @@
-"""The state of the whole system: /api/v1/stats, /shards and /nodes"""
+"""The state of the whole system: /api/v1/stats, /shards, /nodes and /dispatch"""
 
 from __future__ import annotations
 
@@ -6,14 +6,18 @@ import uuid
 from collections.abc import Sequence
 from datetime import timedelta
 
+from rest_framework.permissions import SAFE_METHODS
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from eventservice.api.authentication import Scope
 from eventservice.api.long_requests import limit_expensive_reads
 from eventservice.api.openapi import describe
 from eventservice.api.permissions import HasScope, IsAuthenticated, IsOperator
 from eventservice.api.schema.queries import PageQuery, StatsQuery, parse_query
 from eventservice.api.schema.system import (
+    DispatchChangeSchema,
+    DispatchSchema,
     NodePageSchema,
     NodeSchema,
     ShardPageSchema,
@@ -23,10 +27,12 @@ from eventservice.api.schema.system import (
 from eventservice.api.views import ApiView
 from eventservice.db.now import db_now
 from eventservice.kernel.errors import NotFound
+from eventservice.operators.dispatch import pause, resume
 from eventservice.tenants.directory import get_profile, list_tenant_ids
 from orchestration.statistics.recent_sample import read_recent_statistics
 from timers.models import TimerShard
 from timers.operator_views import list_nodes, list_shards
+from timers.pause import find_pause
 from timers.shard_sizes import list_shard_sizes
 
 TAG = "operations"
@@ -92,3 +98,29 @@ class NodesView(ApiView):
         now = db_now()
         nodes = [NodeSchema.from_node(node, now) for node in list_nodes()]
         return Response(NodePageSchema(items=nodes, next_cursor=None))
+
+
+class DispatchView(ApiView):
+    permission_classes = [IsAuthenticated, IsOperator, HasScope]
+
+    def get_required_scope(self, method: str) -> Scope:
+        return Scope.READ if method in SAFE_METHODS else Scope.ADMIN
+
+    @describe("getDispatch", TAG, "Get whether dispatch is paused. For operators.", response=DispatchSchema)
+    def get(self, request: Request) -> Response:
+        return Response(DispatchSchema.from_pause(find_pause()))
+
+    @describe(
+        "changeDispatch",
+        TAG,
+        "Pause or resume dispatch. While it is paused, calls of all tenants are accepted and nothing is sent. For operators.",
+        request=DispatchChangeSchema,
+        response=DispatchSchema,
+    )
+    def patch(self, request: Request) -> Response:
+        change = self.parse_body(DispatchChangeSchema)
+        if change.paused:
+            pause(self.principal, change.reason or "")
+        else:
+            resume(self.principal)
+        return Response(DispatchSchema.from_pause(find_pause()))

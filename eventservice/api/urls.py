@@ -47,6 +47,7 @@ urlpatterns = [
     path("stats", system.StatsView.as_view()),
     path("shards", system.ShardsView.as_view()),
     path("nodes", system.NodesView.as_view()),
+    path("dispatch", system.DispatchView.as_view()),
     path("openapi.json", openapi.openapi, name="openapi"),
     path("docs", openapi.DocsView.as_view(url_name="openapi", authentication_classes=[]), name="docs"),
 ]

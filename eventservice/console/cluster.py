@@ -21,6 +21,7 @@ from eventservice.operators.health import (
     WEB_PROCESS,
     ClusterState,
     blame_database,
+    blame_pause,
     check_brokers,
     check_cluster,
     check_outbox_lag,
@@ -79,7 +80,7 @@ class ClusterPage(ConsoleView):
         context = {
             "now": now,
             "cluster": cluster,
-            "problems": select_problems(blame_database(findings)),
+            "problems": select_problems(blame_database(blame_pause(findings, cluster.pause))),
             "backlog": waiting,
             "oldest_overdue": oldest,
             "overdue_severity": overdue.severity,

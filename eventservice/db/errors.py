@@ -67,6 +67,10 @@ TROUBLES = {
         "The database is unavailable, or did not answer in time.",
         "Check that the server is running and that this host and user may connect (DATABASE_URL).",
     ),
+    Cause.RETIRED: Trouble(
+        "The database was replaced by a backup, or moved to another database.",
+        "Restart this process. If that does not help, correct DATABASE_URL or DB_PATH.",
+    ),
     Cause.NO_TABLE: Trouble(
         "The database lacks tables, which `manage.py migrate` creates.", "Run `manage.py migrate`."
     ),

@@ -9,6 +9,8 @@ from django.db.migrations.executor import MigrationExecutor
 from django.db.migrations.recorder import MigrationRecorder
 
 from eventservice.db.configuration import describe_place
+from eventservice.db.dialects import get_dialect
+from eventservice.db.dialects.backup import FileBackups
 from eventservice.db.dialects.base import Cause
 from eventservice.db.errors import TROUBLES, find_trouble
 from eventservice.kernel.env import get_env_path
@@ -17,6 +19,17 @@ from eventservice.kernel.env import get_env_path
 def name_database() -> str:
     """Return which database this command uses."""
     return f"{connection.display_name} {describe_place(connection)}"
+
+
+def get_file_backups(command: str) -> FileBackups:
+    """Return the backups of a database that is a file. Raise CommandError for a server, whose own tools make them."""
+    dialect = get_dialect()
+    if dialect.file_backups is None:
+        raise CommandError(
+            f"`manage.py {command}` is for SQLite. For {name_database()}, use {dialect.backup_tools}: see “Back up and"
+            " restore” in docs/operations.md."
+        )
+    return dialect.file_backups
 
 
 def explain_database_error(error: Exception) -> str | None:

@@ -21,7 +21,7 @@ from eventservice.kernel.logging import get_logger
 from eventservice.kernel.version import get_version
 from eventservice.runtime.cluster_process import this_process
 from eventservice.runtime.django_q_patch import WorkerHooks, run_patched_cluster
-from eventservice.runtime.environment import warn_of_default_environment
+from eventservice.runtime.environment import apply_dispatch_setting, warn_of_default_environment
 from eventservice.runtime.models import Slot
 from eventservice.runtime.slots import (
     cluster_name,
@@ -144,6 +144,7 @@ def run_cluster() -> int:
     """Run the cluster until SIGTERM or SIGINT. Return its exit status, which is 0 if nothing was lost or killed."""
     get_version()  # before the code on disk may change, for all processes that are forked
     warn_of_default_environment()
+    apply_dispatch_setting()
     start_chains()
     schedule_each_minute()
     _tune_garbage_collector()

@@ -25,7 +25,7 @@ from outbox.models import WebhookDelivery
 from outbox.publisher import Broker, Publisher
 from outbox.publishers.webhook.deliverer import WebhookDeliverer, WebhookRequest
 from outbox.publishers.webhook.delivery_queue import WebhookResult
-from timers.membership import Membership, list_live_node_ids
+from timers.membership import Membership
 from timers.models import NodeRole
 
 # How much of a webhook's response is kept.
@@ -123,7 +123,9 @@ class DispatcherRole:
         self._node = Membership(NodeRole.DISPATCHER, self._cluster)
         self._node.join()
         self._dispatcher = Dispatcher(
-            self._node.owner_id, self._publishers, live_owners=lambda: list_live_node_ids(NodeRole.DISPATCHER)
+            self._node.owner_id,
+            self._publishers,
+            live_owners=lambda: self._node.list_live(NodeRole.DISPATCHER),
         )
         self._heartbeat_at = self._dispatch_at = self._deliver_at = self._delivered_at = 0.0
 
@@ -134,6 +136,9 @@ class DispatcherRole:
         except Fenced:
             # This node was declared dead: others own its partitions now.
             self._join()
+        if self._node.is_paused:
+            self._rest(max_wait)
+            return None
         self._send_to_brokers()
         has_changed = self._watch.has_changed()
         if has_changed:
@@ -154,6 +159,16 @@ class DispatcherRole:
             self._watch.record_work()
             self._wait(min(max_wait, self.GATHER_SECONDS))
         return result
+
+    def _rest(self, max_wait: float) -> None:
+        """Keep what this node owns while dispatch is paused, and record what it had begun to send. Send nothing."""
+        next_heartbeat = self._dispatcher.keep_partitions()
+        for sender in self._senders:
+            sender.finish(0.0)
+        self._deliverer.record_ended()
+        self._dispatch_at = self._deliver_at = 0.0  # the first step after the pause looks for everything
+        if not self._deliverer.in_flight:
+            self._wait(min(max_wait, next_heartbeat, self._heartbeat_at - time.monotonic()))
 
     def dispatch_once(self) -> DispatchResult:
         # If the pass fails, the next step makes it again, although nothing new may be written until then.
@@ -199,8 +214,10 @@ class DispatcherRole:
 
     def empty_outbox(self) -> None:
         """Publish until a pass finds nothing, and send to the brokers until their queues are empty, or none accepts
-        events now."""
+        events now. While dispatch is paused, do nothing."""
         self._heartbeat()
+        if self._node.is_paused:
+            return
         while self.dispatch_once().published:
             self._heartbeat()
         while not all(sender.is_resting for sender in self._senders):

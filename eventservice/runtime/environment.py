@@ -1,4 +1,4 @@
-"""The warning of a process that runs as on a developer's machine because nobody has said where it runs."""
+"""Reactions of a starting process to its environment: a warning if nobody has said where it runs, and a pause of dispatch."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from django.conf import settings
 
 from eventservice.kernel.logging import get_logger
+from eventservice.operators.audit_log import CommandLine
+from eventservice.operators.dispatch import pause
 
 log = get_logger(__name__)
 
@@ -21,3 +23,9 @@ def warn_of_default_environment(variables: Mapping[str, str] = os.environ) -> No
             meaning="for a developer's machine only: keys are well-known, and calls can reach servers on this machine",
             remedy="Set ENVIRONMENT=production, or ENVIRONMENT=development to suppress this warning.",
         )
+
+
+def apply_dispatch_setting() -> None:
+    """Pause dispatch, before this process sends anything, if DISPATCH says so. An operator resumes it."""
+    if settings.DISPATCH == "paused":
+        pause(CommandLine(), "A process was started with DISPATCH=paused.")

@@ -166,6 +166,9 @@ class Engine:
         return changed or self._clock() >= self._look_at
 
     def _start_due(self) -> int:
+        if self.membership.is_paused:
+            self._look_again_in(REBALANCE_SECONDS)
+            return 0
         limit = min(self._batch_size, self.in_flight.free)
         if limit < 1:
             self._look_again_in(HELD_BACK_POLL_SECONDS)
@@ -380,7 +383,9 @@ class Engine:
             self._due["sweep"] = 0.0
 
     def _rebalance(self) -> None:
-        if self.membership.rebalance(get_max_shards()):
+        was_paused = self.membership.is_paused
+        has_claimed = self.membership.rebalance(get_max_shards())
+        if has_claimed or (was_paused and not self.membership.is_paused):
             self._look_again_in(0.0)
 
     def _resolve_lost_attempts(self) -> None:

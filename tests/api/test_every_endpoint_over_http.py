@@ -104,7 +104,9 @@ def _use_the_rest(url: str, acme: Api, session: Recorder) -> None:
     ask("POST", f"{acme.root}/api-keys/{key}/revoke")
     for path in ("", "/usage", "/namespaces", "/namespaces/blue", "/api-keys"):
         ask("GET", acme.root + path)
-    for path in ("tenants", "shards", "nodes", "openapi.json", "docs"):
+    for paused in (True, False):
+        ask("PATCH", "/api/v1/dispatch", {"paused": paused})
+    for path in ("tenants", "shards", "nodes", "dispatch", "openapi.json", "docs"):
         ask("GET", f"/api/v1/{path}")
 
 

@@ -29,9 +29,16 @@ pytestmark = pytest.mark.django_db
 # What each audited command records when it is run as below.
 AUDITED = {
     "apikey": ["key-create", "key-rotate", "key-revoke"],
+    # tests/management/test_backup.py runs these two.
+    "backup": ["backup"],
+    "restore": ["restore"],
     "changepassword": ["user-password"],
     "createsuperuser": ["user-create"],
     "demo": ["submit"],
+    # tests/management/test_move_database.py runs it.
+    "move_database": ["move-database"],
+    # tests/management/test_dispatch_command.py runs it.
+    "dispatch": ["dispatch-pause", "dispatch-resume"],
     "outbox": ["event-retry", "event-skip", "events-replay", "queue-discard", "outbox-prune"],
     "prune": ["prune"],
     "reencrypt": ["reencrypt"],

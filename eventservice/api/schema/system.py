@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import uuid
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
-from eventservice.api.schema.base import Page, ResponseModel
-from eventservice.api.schema.types import UtcTime
+from eventservice.api.schema.base import Page, RequestModel, ResponseModel, omittable
+from eventservice.api.schema.types import OneLine, UtcTime
 from orchestration.statistics.recent_sample import RecentStatistics
-from timers.models import Node, TimerShard
+from timers.models import DispatchPause, Node, TimerShard
+from timers.pause import MAX_REASON_LENGTH
 
 
 class ThroughputSchema(ResponseModel):
@@ -126,3 +127,27 @@ class ShardPageSchema(Page[ShardSchema]):
 
 class NodePageSchema(Page[NodeSchema]):
     pass
+
+
+class DispatchSchema(ResponseModel):
+    paused: bool = Field(description="Whether nothing is sent: no calls, no webhooks, nothing to brokers.")
+    since: UtcTime | None
+    paused_by: str | None = Field(description="The user, as in the audit log.")
+    reason: str | None
+
+    @classmethod
+    def from_pause(cls, pause: DispatchPause | None) -> DispatchSchema:
+        if pause is None:
+            return cls(paused=False, since=None, paused_by=None, reason=None)
+        return cls(paused=True, since=pause.since, paused_by=pause.paused_by, reason=pause.reason)
+
+
+class DispatchChangeSchema(RequestModel):
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"paused": True, "reason": "Maintenance"}, {"paused": False}]}
+    )
+
+    paused: bool
+    reason: Annotated[OneLine, Field(max_length=MAX_REASON_LENGTH)] = omittable(
+        description="Why dispatch is paused, for operators. The reason of a pause that exists is kept."
+    )

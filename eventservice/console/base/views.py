@@ -24,6 +24,7 @@ from eventservice.kernel.errors import DomainError
 from eventservice.kernel.logging import get_logger
 from eventservice.operators import audit_log
 from eventservice.operators.roles import Role, role_of
+from timers.pause import find_pause
 
 log = get_logger(__name__)
 
@@ -140,6 +141,8 @@ class ConsoleView(View):
             "may_act": self.role >= Role.OPERATOR,
             "may_administer": self.role >= Role.ADMIN,
             "time_zone": get_zone_name(),
+            # Called by the frame of a page. Fragments have none.
+            "dispatch_pause": find_pause,
             **(context or {}),
         }
         response = render(self.request, template or self.template, page_context, status=status)
@@ -149,7 +152,8 @@ class ConsoleView(View):
         return response
 
     def render_error(self, status: int, text: str, errors: Any = ()) -> HttpResponse:
-        context = {"text": text, "errors": errors, "code": status}
+        # The database may be what is wrong.
+        context = {"text": text, "errors": errors, "code": status, "dispatch_pause": None}
         if self.has_role:
             return self.render(context, "console/error.html", status)
         # Without the frame, which shows the user.

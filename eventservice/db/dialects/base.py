@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from django.db import connection
 
+from eventservice.db.dialects.backup import FileBackups
 from eventservice.db.dialects.change_watch import ChangeWatch, PollingChangeWatch
 from eventservice.db.dialects.configuration import Waits
 from eventservice.db.dialects.now_strategy import DbNowStrategy
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from django.db import DatabaseError, OperationalError, models
     from django.db.backends.base.base import BaseDatabaseWrapper
     from django.db.backends.base.schema import BaseDatabaseSchemaEditor
+    from django.db.backends.utils import CursorWrapper
 
     Model = type[models.Model]
 
@@ -110,6 +112,7 @@ class Cause(StrEnum):
     UNAVAILABLE = "unavailable"
     NO_FILE = "no_file"
     NO_TABLE = "no_table"
+    RETIRED = "retired"
 
 
 class ErrorCodes(ABC):
@@ -169,6 +172,9 @@ class Dialect:
     immutability_trigger: ImmutabilityTrigger
     # Whether a session limits how long it waits for a locked row (DB_LOCK_SECONDS).
     has_lock_timeout = True
+    # Backups that the service makes itself. A server's own tools make them otherwise.
+    file_backups: FileBackups | None = None
+    backup_tools = ""
     health_checks: Sequence[Callable[[], Iterable[Finding]]] = ()
 
     def watch_changes(self, wake: Callable[[], None], max_interval: float) -> ChangeWatch:
@@ -191,6 +197,10 @@ class Dialect:
 
     def update_column_checks(self, schema_editor: BaseDatabaseSchemaEditor, models: Iterable[Model]) -> None:
         """Give the tables of an older release the CHECKs of their columns that a new table has."""
+
+    def continue_sequence(self, cursor: CursorWrapper, table: str, column: str, last: int) -> None:
+        """Number the next new row of a table after `last`."""
+        raise NotImplementedError
 
     def list_tables_without_statistics(self) -> list[str]:
         """Return the tables that have rows and no planner statistics."""

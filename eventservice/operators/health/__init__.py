@@ -22,6 +22,7 @@ from eventservice.operators.health.cluster import (
 )
 from eventservice.operators.health.database import WritingFinding, check_writing
 from eventservice.operators.health.diagnosis import CONSEQUENCES, blame_database, diagnose, select_problems
+from eventservice.operators.health.dispatch import blame_pause, check_dispatch
 from eventservice.operators.health.endpoints import FailingEndpointFinding, check_webhook_endpoints
 from eventservice.operators.health.hosts import (
     FailingHostFinding,
@@ -63,8 +64,10 @@ __all__ = [
     "WEB_PROCESS",
     "WritingFinding",
     "blame_database",
+    "blame_pause",
     "check_brokers",
     "check_cluster",
+    "check_dispatch",
     "check_outbox_lag",
     "check_overdue",
     "check_parked_events",

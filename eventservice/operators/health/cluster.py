@@ -14,12 +14,14 @@ from django.conf import settings
 from eventservice.kernel.findings import Finding, Severity
 from eventservice.kernel.version import get_version
 from eventservice.operators.formatting import format_count, format_duration, format_since
+from eventservice.operators.health.dispatch import check_dispatch
 from eventservice.operators.health.thresholds import OVERDUE
 from outbox.models import OutboxPartition
 from outbox.status import list_partitions
 from timers.membership import NODE_LEASE
-from timers.models import Node, NodeRole
+from timers.models import DispatchPause, Node, NodeRole
 from timers.operator_views import Ownership, list_nodes, list_ownerships
+from timers.pause import find_pause
 from timers.persistence import timer_persistence
 from timers.shard_sizes import MAX_ADVISED_TIMERS, ShardSizes
 
@@ -84,6 +86,7 @@ class ClusterState:
     ownerships: Sequence[Ownership]
     partitions: Sequence[OutboxPartition]
     chains: Sequence[Chain]
+    pause: DispatchPause | None = None
 
     def count_live(self, role: NodeRole) -> int:
         return self.live_roles[role.value]
@@ -149,12 +152,13 @@ class ClusterState:
 def read_cluster(now: datetime, chains: Iterable[Chain]) -> ClusterState:
     """Read who runs and owns what. Clusters that have not run for FORGOTTEN_AFTER are left out."""
     current = [chain for chain in chains if chain.taken_at is None or now - chain.taken_at < FORGOTTEN_AFTER]
-    return ClusterState(now, list_nodes(), list_ownerships(), list_partitions(), current)
+    return ClusterState(now, list_nodes(), list_ownerships(), list_partitions(), current, find_pause())
 
 
 def check_cluster(cluster: ClusterState, process: str = "process") -> list[Finding]:
     """Return every finding on nodes, roles and leases. `process` is what this process is called in a sentence."""
     return [
+        check_dispatch(cluster.pause, cluster.now),
         *(
             check_role(
                 cluster.nodes,

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from eventservice.kernel.findings import Finding
 from eventservice.operators.health.cluster import ROLES, ClusterState, check_cluster, check_stuck_shards
 from eventservice.operators.health.database import check_writing
+from eventservice.operators.health.dispatch import blame_pause
 from eventservice.operators.health.waiting_work import (
     check_brokers,
     check_lost_calls,
@@ -29,7 +30,7 @@ def diagnose(
     cluster: ClusterState, pulse: LiveCounts, outbox: OutboxStatus, process: str = "process"
 ) -> list[Finding]:
     """Return every finding on the running system, also those that are OK. `process` is as in `check_cluster`."""
-    return [
+    findings = [
         *check_cluster(cluster, process),
         check_stuck_shards(cluster),
         check_overdue(pulse.overdue, pulse.oldest_overdue, cluster),
@@ -38,6 +39,7 @@ def diagnose(
         check_parked_events(outbox),
         *check_brokers(outbox),
     ]
+    return blame_pause(findings, cluster.pause)
 
 
 def select_problems(findings: Iterable[Finding]) -> list[Finding]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from django.conf import settings
@@ -11,12 +12,14 @@ from eventservice.db.bounded_count import format_capped
 from eventservice.kernel.findings import Finding, Severity
 from eventservice.operators.formatting import format_count, format_duration
 from eventservice.operators.health.cluster import ClusterState
+from eventservice.operators.health.dispatch import check_dispatch
 from eventservice.operators.health.thresholds import OUTBOX_LAG, OVERDUE
 from orchestration.engine.capacity import get_max_in_flight
 from orchestration.statistics.in_flight_limits import HeldBackTenant, list_held_back
 from orchestration.statistics.live_counts import has_running_calls, list_overdue_tenants
 from outbox.broker_queue import BrokerBacklog
 from outbox.status import OutboxStatus
+from timers.pause import find_pause
 
 MAX_NAMED_LIMITED = 3
 # Calls that are due for so long while no call is running are not being started.
@@ -77,6 +80,8 @@ def check_starting(now: datetime) -> Finding:
     # Between two batches of short calls nothing runs for a moment.
     if not tenants or any(_sees_running_call(attempt) for attempt in range(LOOKS_FOR_RUNNING_CALLS)):
         return Finding("starting", Severity.OK, "Due calls are being started.")
+    if pause := find_pause():
+        return replace(check_dispatch(pause, now), code="starting", severity=Severity.ERROR)
     return Finding(
         "starting",
         Severity.ERROR,

@@ -113,6 +113,10 @@ class WebhookDeliverer:
         next_wait = next_due if is_idle else 0.0
         return DeliveryResult(total.delivered, total.retried, total.exhausted, next_wait)
 
+    def record_ended(self) -> None:
+        """Record what has ended, and send nothing. Wait a moment for results if there are any to come."""
+        self._record_ended(self._collect_seconds)
+
     def close(self, grace_seconds: float, heartbeat: Callable[[], None]) -> None:
         """Record what ends within the grace period. The rest is due again when its lease expires.
 

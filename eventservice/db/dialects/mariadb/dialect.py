@@ -20,6 +20,7 @@ class MariaDBFragments(FamilyFragments):
 
 
 class MariaDBDialect(FamilyDialect):
+    backup_tools = "mariadb-dump and mariadb"
     fragments = MariaDBFragments()
     locks = MariaDBLocks()
     writer = MariaDBWriter()

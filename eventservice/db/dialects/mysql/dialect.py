@@ -24,6 +24,7 @@ class MySQLFragments(FamilyFragments):
 
 
 class MySQLDialect(FamilyDialect):
+    backup_tools = "mysqldump and mysql"
     locks = Locks()
     fragments = MySQLFragments()
     writer = MySQLWriter()

@@ -134,6 +134,10 @@ class FamilyDialect(Dialect):
     errors = NumberedErrors()
     immutability_trigger = IMMUTABILITY_TRIGGER
 
+    def continue_sequence(self, cursor: Any, table: str, column: str, last: int) -> None:
+        # A parameter is not allowed here. A smaller number than the table has leaves it as it is.
+        cursor.execute(f"ALTER TABLE `{table}` AUTO_INCREMENT = {int(last) + 1}")
+
     def update_column_checks(self, schema_editor: Any, models: Iterable[Model]) -> None:
         for model in models:
             table = schema_editor.quote_name(model._meta.db_table)

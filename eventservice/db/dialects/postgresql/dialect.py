@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from django.db import DatabaseError, InterfaceError, OperationalError, connection
 
@@ -146,6 +146,7 @@ CREATE TRIGGER %(name)s BEFORE UPDATE ON %(table)s FOR EACH ROW EXECUTE FUNCTION
 
 
 class PostgreSQLDialect(Dialect):
+    backup_tools = "pg_dump and pg_restore"
     now_strategy = PostgreSQLNowStrategy()
     locks = Locks()
     writer = PostgreSQLWriter()
@@ -153,6 +154,9 @@ class PostgreSQLDialect(Dialect):
     fragments = PostgreSQLFragments()
     immutability_trigger = IMMUTABILITY_TRIGGER
     health_checks = (health.check_session_timeouts, health.check_planner_statistics)
+
+    def continue_sequence(self, cursor: Any, table: str, column: str, last: int) -> None:
+        cursor.execute("SELECT setval(pg_get_serial_sequence(%s, %s), %s)", [f'"{table}"', column, last])
 
     def list_tables_without_statistics(self) -> list[str]:
         return list_tables_without_statistics()

@@ -17,8 +17,9 @@ from eventservice.db.dialects.sqlite.library import BUSY_SECONDS, prefer_fixed_l
 prefer_fixed_library()
 
 from django.db.backends.sqlite3 import base, operations, schema  # noqa: E402
-from django.db.utils import OperationalError  # noqa: E402
+from django.db.utils import DEFAULT_DB_ALIAS, OperationalError  # noqa: E402
 
+from eventservice.db.dialects.sqlite.backup import is_retired  # noqa: E402
 from eventservice.db.dialects.sqlite.dialect import SQLiteDialect  # noqa: E402
 from eventservice.kernel.ids import parse_hex  # noqa: E402
 
@@ -124,6 +125,11 @@ class DatabaseWrapper(base.DatabaseWrapper):
         return self.connection.cursor(factory=CachingCursor)
 
     def _prepare(self, connection: Any) -> None:
+        # Only the service's own database: commands read a retired one under another alias.
+        if self.alias == DEFAULT_DB_ALIAS and is_retired(connection):
+            error = self.Database.OperationalError("this database is retired")
+            error.is_retired = True
+            raise error
         for statement in (
             *PRAGMAS,
             f"PRAGMA synchronous = {self.dialect.synchronous}",

@@ -27,6 +27,7 @@ from eventservice.db.dialects.change_watch import ChangeWatch
 from eventservice.db.dialects.configuration import Waits
 from eventservice.db.dialects.now_strategy import DbNowStrategy, Sql, TimestampStorage
 from eventservice.db.dialects.sqlite import health
+from eventservice.db.dialects.sqlite.backup import SQLiteBackups
 from eventservice.db.dialects.sqlite.change_watch import SQLiteChangeWatch
 from eventservice.db.dialects.sqlite.library import BUSY_SECONDS, FIXED
 
@@ -117,6 +118,8 @@ class SQLiteErrors(ErrorCodes):
             return Cause.DISK_FULL if full else Cause.CANNOT_OPEN
         if _is_table_missing(error):
             return Cause.NO_TABLE
+        if hasattr(error.__cause__, "is_retired"):
+            return Cause.RETIRED
         cause = self.CAUSES.get(_get_code(error) & 0xFF)
         path = Path(connection.settings_dict["NAME"])
         if cause is Cause.DISK_ERROR and shutil.disk_usage(path.absolute().parent).free < MIN_FREE_BYTES:
@@ -181,6 +184,7 @@ class SQLiteDialect(Dialect):
     fragments = SQLiteFragments()
     immutability_trigger = IMMUTABILITY_TRIGGER
     has_lock_timeout = False
+    file_backups = SQLiteBackups()
     health_checks = (
         health.check_sqlite_library,
         health.check_sqlite_pragmas,

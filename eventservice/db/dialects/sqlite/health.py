@@ -12,6 +12,7 @@ from django.db import connection
 
 from eventservice.db.dialects.health import fetch_value
 from eventservice.db.dialects.sqlite.library import BUSY_SECONDS, FIXED
+from eventservice.db.dialects.sqlite.processes import describe_process
 from eventservice.kernel.file_permissions import check_permissions
 from eventservice.kernel.findings import Finding, check
 
@@ -19,7 +20,6 @@ PRAGMAS = {"journal_mode": "wal", "foreign_keys": 1, "synchronous": 2, "busy_tim
 MIN_FREE_BYTES = 1 << 30
 # In WAL mode, whoever writes has locked this byte of the file beside the database (https://sqlite.org/walformat.html).
 WRITE_LOCK_BYTE = 120
-MAX_COMMAND_LENGTH = 80
 
 
 def check_sqlite_library() -> Iterator[Finding]:
@@ -46,7 +46,7 @@ def check_write_lock() -> Iterator[Finding]:
     except OSError:
         return
     holder = find_lock_holder(locks, state.st_dev, state.st_ino, WRITE_LOCK_BYTE)
-    text = "no process holds it" if holder is None else f"held by {_describe_process(holder)}"
+    text = "no process holds it" if holder is None else f"held by {describe_process(holder)}"
     yield check("write_lock", True, text)
 
 
@@ -64,18 +64,6 @@ def find_lock_holder(locks: Iterable[str], device: int, inode: int, byte: int) -
         if place == file and int(start) <= byte and (end == "EOF" or byte <= int(end)):
             return int(process)
     return None
-
-
-def _describe_process(process_id: int) -> str:
-    """Return a process with its command, as far as this user may read it."""
-    try:
-        command = Path(f"/proc/{process_id}/cmdline").read_bytes().decode(errors="replace")
-    except OSError:
-        command = ""
-    text = " ".join(command.replace("\0", " ").split())
-    if len(text) > MAX_COMMAND_LENGTH:
-        text = f"{text[:MAX_COMMAND_LENGTH]}…"
-    return f"process {process_id} ({text})" if text else f"process {process_id}"
 
 
 def check_database_files() -> Iterator[Finding]:

@@ -1,0 +1,197 @@
+"""A backup that was taken under load restores, with dispatch paused, and goes on when it is resumed (property P15).
+
+The backup is taken with the tools that docs/operations.md names. The target is the witness of what is sent.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.conf import settings
+from django.core.management import call_command
+from django.db import connection
+
+from eventservice.tenants.directory import create_tenant
+from orchestration.models import ServiceCall
+from orchestration.states import Status
+from outbox.models import OutboxEvent
+from tests.databases import get_database_name
+from tests.db.migration_walk import temporary_database
+from tests.process_harness import (
+    ProcessHarness,
+    build_call,
+    build_database_environment,
+    harness,
+    submit_calls,
+    wait_until,
+    wait_until_all_ended,
+)
+from tests.services import skip
+from timers.models import Node, NodeRole
+from timers.pause import find_pause
+
+__all__ = ["harness"]
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+DUMP = {"mariadb": "mariadb-dump", "mysql": "mysqldump"}
+
+
+def build_server_command(*command: str) -> list[str]:
+    """Return a command of the server's own tools with the options that connect it to the default database."""
+    place = connection.settings_dict
+    program = shutil.which(command[0])
+    if program is None:
+        skip(f"{command[0]} is not installed")
+    access = [f"--host={place['HOST']}", f"--port={place['PORT']}"]
+    user = f"{'--username' if connection.vendor == 'postgresql' else '--user'}={place['USER']}"
+    return [program, *access, user, *command[1:]]
+
+
+def build_server_environment() -> dict[str, str]:
+    password = str(connection.settings_dict["PASSWORD"])
+    return {**os.environ, "PGPASSWORD": password, "MYSQL_PWD": password}
+
+
+def start_backup(file: Path) -> subprocess.Popen[bytes]:
+    name = str(connection.settings_dict["NAME"])
+    if connection.vendor == "sqlite":
+        environment = {**os.environ, **build_database_environment()}
+        command = [sys.executable, "manage.py", "backup", str(file)]
+        return subprocess.Popen(command, cwd=settings.BASE_DIR, env=environment)
+    if connection.vendor == "postgresql":
+        command = build_server_command("pg_dump", "--format=custom", f"--file={file}", name)
+    else:
+        command = build_server_command(
+            DUMP[get_database_name()], "--single-transaction", f"--result-file={file}", name
+        )
+    return subprocess.Popen(command, env=build_server_environment())
+
+
+def restore(file: Path) -> None:
+    """Restore a backup to the default database, which is empty."""
+    name = str(connection.settings_dict["NAME"])
+    connection.close()
+    if connection.vendor == "sqlite":
+        environment = {**os.environ, **build_database_environment()}
+        command = [sys.executable, "manage.py", "restore", str(file)]
+        subprocess.run(command, check=True, cwd=settings.BASE_DIR, env=environment)
+    elif connection.vendor == "postgresql":
+        command = build_server_command("pg_restore", "--no-owner", f"--dbname={name}", str(file))
+        subprocess.run(command, check=True, env=build_server_environment())
+    else:
+        with file.open("rb") as dump:
+            subprocess.run(
+                build_server_command(get_database_name(), name),
+                check=True,
+                stdin=dump,
+                env=build_server_environment(),
+            )
+
+
+def find_missing_tool() -> str | None:
+    """Return why the installed tools cannot copy this database, or None."""
+    name = get_database_name()
+    if name == "postgresql":
+        with connection.cursor() as cursor:
+            cursor.execute("SHOW server_version_num")
+            server = int(cursor.fetchone()[0]) // 10_000
+        if int(read_version("pg_dump").split()[2].partition(".")[0]) < server:
+            return "pg_dump is older than the server"
+    if name == "mysql" and "MariaDB" in read_version("mysqldump"):
+        # Its dumps have values for generated columns, which MySQL refuses.
+        return "mysqldump is that of MariaDB"
+    return None
+
+
+def read_version(program: str) -> str:
+    if shutil.which(program) is None:
+        skip(f"{program} is not installed")
+    return subprocess.run([program, "--version"], check=True, capture_output=True, text=True).stdout
+
+
+def list_calls(**filters: Any) -> set[str]:
+    ids = ServiceCall.across_tenants.filter(**filters).values_list("service_call_id", flat=True)
+    return set(map(str, ids))
+
+
+def has_node(role: NodeRole) -> bool:
+    return any(node.role == role for node in Node.objects.all())
+
+
+def test_a_backup_that_was_taken_under_load_restores_paused_and_goes_on_when_it_is_resumed(
+    harness: ProcessHarness, tmp_path: Path
+) -> None:
+    if reason := find_missing_tool():
+        skip(reason)
+    target, tenant_id = harness.start_target(), create_tenant("acme").tenant_id
+    programs = [harness.start_engine(), harness.start_dispatcher()]
+    file = tmp_path / "backup"
+
+    def submit(count: int) -> set[str]:
+        due = (random.uniform(-1, 8) for _ in range(count))
+        return set(submit_calls(build_call(tenant_id, target.url, due_in) for due_in in due))
+
+    accepted_before = submit(100)
+    wait_until(lambda: target.count_requests() > 10, "calls are sent")
+    backup = start_backup(file)
+    while backup.poll() is None:
+        submit(10)
+    assert backup.returncode == 0
+    submit(10)
+    harness.stop(*programs)
+
+    with temporary_database("restored"):
+        restore(file)
+        assert accepted_before <= list_calls()
+        to_send = list_calls(status__in=[Status.SCHEDULED, Status.RUNNING])
+        assert to_send
+        sent_before = target.count_requests()
+        start_paused(harness)
+        # Longer than a heartbeat of each, and until calls are due that were not when the backup was taken.
+        wait_until(passes_of(6), "the nodes have looked for work")
+        assert target.count_requests() == sent_before
+        assert list_calls(status=Status.SCHEDULED) == to_send
+        call_command("dispatch", "resume", verbosity=0)
+        wait_until_all_ended()
+        sent = {request.call_id for request in target.list_requests()[sent_before:]}
+        assert sent == to_send
+        assert list_calls(status=Status.SUCCEEDED) == list_calls()
+        wait_until(
+            lambda: not OutboxEvent.across_tenants.filter(published_at=None).exists(), "events are published"
+        )
+        harness.stop(*harness.programs[-2:])
+
+
+def start_paused(harness: ProcessHarness) -> None:
+    """Start both roles. On a server, the setting pauses dispatch; on SQLite, the restore has."""
+    setting = {} if connection.vendor == "sqlite" else {"DISPATCH": "paused"}
+    assert (find_pause() is not None) == (not setting)
+    Node.objects.all().delete()
+    environment = {**build_database_environment(), **setting}
+    harness.start_engine(**environment)
+    wait_until(lambda: has_node(NodeRole.ENGINE), "the engine has joined")
+    assert find_pause() is not None
+    harness.start_dispatcher(**environment)
+    wait_until(lambda: has_node(NodeRole.DISPATCHER), "the dispatcher has joined")
+
+
+def passes_of(heartbeats: int) -> Callable[[], bool]:
+    """Return a condition that holds when each node has sent so many heartbeats."""
+    seen: dict[Any, set[Any]] = {}
+
+    def has_passed() -> bool:
+        for node in Node.objects.all():
+            seen.setdefault(node.pk, set()).add(node.lease_until)
+        return len(seen) >= 2 and all(len(leases) > heartbeats for leases in seen.values())
+
+    return has_passed
