@@ -56,6 +56,7 @@ class Command(BaseCommand):
 
     def _print_nodes(self, cluster: ClusterState) -> None:
         are_alike = {node.version for node in cluster.nodes} <= {get_version()}
+        publish_alike = len(cluster.group_dispatchers()) <= 1
         rows = [
             {
                 "STATE": describe_state(node, cluster.now),
@@ -66,6 +67,7 @@ class Command(BaseCommand):
                 "IN FLIGHT": str(node.in_flight or ""),
                 "STARTED": _format_time(cluster, node.started_at),
                 "VERSION": "" if are_alike else node.version or "unknown",
+                "PUBLISHERS": "" if publish_alike else node.publishers or "",
             }
             for node in cluster.nodes
         ]
