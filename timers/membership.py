@@ -213,8 +213,8 @@ def list_live_node_ids(role: NodeRole) -> frozenset[uuid.UUID]:
 
 def list_publishers(owner_ids: Collection[uuid.UUID]) -> list[str]:
     """Return the different lists of publishers of these dispatchers, each as names separated by commas."""
-    found = Node.objects.filter(pk__in=owner_ids, publishers__isnull=False)
-    return sorted(set(found.values_list("publishers", flat=True)))
+    found = Node.objects.filter(pk__in=owner_ids)
+    return sorted({names for names in found.values_list("publishers", flat=True) if names})
 
 
 class _NodeState(NamedTuple):
