@@ -51,7 +51,8 @@ TROUBLES = {
     ),
     Cause.CORRUPT: Trouble(
         "The database is damaged, or the file is not a database.",
-        "Stop all processes, keep a copy of the files, and restore a backup.",
+        "Stop all processes, keep a copy of the files, and restore a backup. On SQLite, first delete the old files whose"
+        " names end in -wal and -shm: SQLite would write what they contain into the backup.",
     ),
     Cause.LOCKED: Trouble(
         "Another process has locked the database for too long.",
