@@ -68,42 +68,51 @@ def get_env_path(folder: Path, variables: Mapping[str, str] = os.environ) -> Pat
 def parse_env_file(text: str, path: Path) -> dict[str, str]:
     """Return the variables of a settings file.
 
-    Raise ImproperlyConfigured for a line that is no assignment, and for a name that is set twice: a shell takes the last
-    value, other programs the first.
+    Raise ImproperlyConfigured with all lines that are no assignment, and all that set a name once more: a shell takes the
+    last value, other programs the first.
     """
     values: dict[str, str] = {}
     lines: dict[str, int] = {}
-    repeated = []
+    malformed, repeated = [], []
     for number, line in enumerate(text.split("\n"), start=1):
-        if (pair := _parse_assignment(line, f"{path}, line {number}")) is None:
+        try:
+            pair = _parse_assignment(line)
+        except ValueError:
+            # The line may contain a secret, so it is not quoted.
+            malformed.append(f"{path}, line {number} is not NAME=value.")
+            continue
+        if pair is None:
             continue
         name, value = pair
         if name in lines:
             repeated.append(f"{path}, line {number}: {name} is already set in line {lines[name]}.")
         else:
             values[name], lines[name] = value, number
+    if malformed:
+        malformed.append("A value with spaces needs quotation marks.")
     if repeated:
-        raise ImproperlyConfigured("\n".join([*repeated, "Remove the lines that do not apply."]))
+        repeated.append("Remove the lines that do not apply.")
+    if malformed or repeated:
+        raise ImproperlyConfigured("\n".join([*malformed, *repeated]))
     return values
 
 
-def _parse_assignment(line: str, place: str) -> tuple[str, str] | None:
-    """Parse NAME=value as a shell does, but without expansions. Return None for a line without an assignment."""
+def _parse_assignment(line: str) -> tuple[str, str] | None:
+    """Parse NAME=value as a shell does, but without expansions. Return None for a line that is blank or a comment.
+
+    Raise ValueError for any other line.
+    """
     if not line.strip() or line.lstrip().startswith("#"):
         return None
     stream = StringIO(line)
     lexer = shlex.shlex(stream, posix=True)
     lexer.whitespace_split, lexer.commenters = True, ""
-    try:
-        word = lexer.get_token()
-        word = lexer.get_token() if word == "export" else word
-    except ValueError:  # a quotation mark is not closed
-        word = None
+    word = lexer.get_token()  # raises ValueError if a quotation mark is not closed
+    word = lexer.get_token() if word == "export" else word
     name, equals, value = (word or "").partition("=")
     rest = stream.read().strip()
     if not (equals and name.isidentifier()) or (rest and not rest.startswith("#")):
-        # The line may contain a secret, so it is not quoted.
-        raise ImproperlyConfigured(f"{place} is not NAME=value. A value with spaces needs quotation marks.")
+        raise ValueError
     return name, value
 
 
