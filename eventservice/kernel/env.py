@@ -32,6 +32,11 @@ PUBLISHED_PREFIXES = ("development-only-", "django-insecure-")
 # What Django compares with the host of a request, without its port.
 HOST = re.compile(r"\.?[a-z0-9.-]+|\[[a-f0-9.:]+\]", re.IGNORECASE)
 
+# Part of the names of slots, which have 40 characters with the role. The role follows a slash.
+MAX_CLUSTER_NAME_LENGTH = 29
+CLUSTER_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MAX_CLUSTER_NAME_LENGTH - 1}}}")
+CLUSTER_NAME_RULE = f"1 to {MAX_CLUSTER_NAME_LENGTH} letters (a-z, A-Z), digits, dots, dashes and underscores, beginning with a letter or digit"
+
 # The variable that names another settings file than `.env` in the folder of manage.py.
 ENV_FILE = "ENV_FILE"
 
@@ -153,6 +158,18 @@ class Environment:
             return raw
 
         return self._read(name, default, parse, f"a string of at most {max_length} characters")
+
+    def cluster_name(self, name: str, default: str) -> str:
+        """Return the name of a cluster. A blank one is refused: the default would make this cluster a standby of others."""
+
+        def parse(raw: str) -> str:
+            if CLUSTER_NAME.fullmatch(raw) is None:
+                raise ValueError
+            return raw
+
+        if name in self._variables and not self._variables[name].strip():
+            self.refuse(name, f"unset, or {CLUSTER_NAME_RULE}")
+        return self._read(name, default, parse, CLUSTER_NAME_RULE)
 
     def secret(self, name: str, development: str, *, production: bool) -> str:
         """Return a value that has a well-known default in development and must be set in production."""
