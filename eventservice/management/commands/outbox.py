@@ -19,7 +19,9 @@ from eventservice.management.terminal import parse_duration_argument
 from eventservice.operators.audit_log import CommandLine, record_action, run_audited
 from eventservice.operators.formatting import format_count
 from outbox.broker_queue import discard_queue, has_queue
-from outbox.parking import find_parked_key, list_parked_events, skip, unpark
+from outbox.models import OutboxEvent
+from outbox.parking import find_parked_key, find_refusing_publisher, list_parked_events, skip, unpark
+from outbox.publisher_spec import list_names
 from outbox.queries import find_event
 from outbox.replay import replay
 from outbox.retention import prune
@@ -111,8 +113,18 @@ class Command(BaseCommand):
             self.stdout.write(f"No event is parked in {name_database()}.")
 
     def run_retry(self, *, id: int | UUID, **options: object) -> None:
-        _resolve("event-retry", id, unpark)
+        event = _resolve("event-retry", id, unpark)
         self.stdout.write(f"Event {id} will be published again, followed by the events behind it.")
+        refused_by = find_refusing_publisher(event)
+        if refused_by is None:
+            return
+        self.stdout.write(f"It was parked because the publisher {refused_by} refused it.")
+        if refused_by not in list_names(settings.PUBLISHERS):
+            self.stderr.write(
+                f"Warning: PUBLISHERS of this process does not name {refused_by!r}. Unless it does where the dispatchers run,"
+                f" that publisher gets neither this event nor those behind it. Add it to PUBLISHERS, restart all clusters, and"
+                " run `manage.py outbox replay --since`."
+            )
 
     def run_skip(self, *, id: int | UUID, **options: object) -> None:
         _resolve("event-skip", id, skip)
@@ -155,8 +167,8 @@ class Command(BaseCommand):
         )
 
 
-def _resolve(action: str, named: int | UUID, command: Callable[[int], bool]) -> None:
-    """Run a command on a parked event and record it. Raise CommandError if the event is not parked."""
+def _resolve(action: str, named: int | UUID, command: Callable[[int], bool]) -> OutboxEvent:
+    """Run a command on a parked event and record it. Return the event as it was. Raise CommandError if it is not parked."""
     key = find_parked_key(named) if isinstance(named, UUID) else named
     event = None if key is None else find_event(key)
     if event is None or not run_audited(
@@ -171,6 +183,7 @@ def _resolve(action: str, named: int | UUID, command: Callable[[int], bool]) -> 
         raise CommandError(
             f"Event {named} is not parked in {name_database()}. `manage.py outbox parked` lists parked events."
         )
+    return event
 
 
 def _parse_event(text: str) -> int | UUID:
