@@ -15,7 +15,7 @@ from eventservice.db.now import db_now
 from eventservice.kernel.text import escape_invisible
 from eventservice.management.commands.tenant import get_tenant_argument
 from eventservice.management.database import name_database
-from eventservice.management.terminal import parse_duration_argument
+from eventservice.management.terminal import add_age_arguments, parse_duration_argument, require_confirmed_age
 from eventservice.operators.audit_log import CommandLine, record_action, run_audited
 from eventservice.operators.formatting import format_count
 from outbox.broker_queue import discard_queue, has_queue
@@ -73,7 +73,7 @@ class Command(BaseCommand):
         )
         replaying.add_argument("--tenant", help="name or id of a tenant (default: all tenants)")
         pruning = actions.add_parser("prune", help="delete published events and finished webhook deliveries")
-        pruning.add_argument("--older-than", type=parse_duration_argument, required=True, metavar="30d")
+        add_age_arguments(pruning)
         pruning.add_argument(
             "--limit", type=int, default=100_000, help="maximum number of rows to delete (default: 100000)"
         )
@@ -152,7 +152,8 @@ class Command(BaseCommand):
         )
         self.stdout.write(f"{format_count(replay(start, tenant_id), 'event')} will be published again.")
 
-    def run_prune(self, *, older_than: timedelta, limit: int, **options: object) -> None:
+    def run_prune(self, *, older_than: timedelta, yes: bool, limit: int, **options: object) -> None:
+        require_confirmed_age(older_than, yes)
         record_action(
             CommandLine(),
             "outbox-prune",
