@@ -68,8 +68,9 @@ TROUBLES = {
         "The database is unavailable, or did not answer in time.",
         "Check that the server is running and that this host and user may connect (DATABASE_URL).",
     ),
-    Cause.NO_TABLE: Trouble(
-        "The database lacks tables, which `manage.py migrate` creates.", "Run `manage.py migrate`."
+    Cause.MIGRATION_MISSING: Trouble(
+        "The database lacks tables or columns, which `manage.py migrate` creates.",
+        "Run `manage.py migrate`, with the code that the other processes run.",
     ),
 }
 
@@ -78,6 +79,11 @@ def find_trouble(error: Exception) -> Trouble | None:
     """Return what is wrong with the database, or None if the error is likely one of the statement."""
     cause = get_dialect().errors.find_cause(error)
     return None if cause is None else TROUBLES[cause]
+
+
+def is_migration_missing(error: Exception) -> bool:
+    """Return whether a table or column is missing, which migrations create."""
+    return get_dialect().errors.find_cause(error) is Cause.MIGRATION_MISSING
 
 
 def explain_error(error: Exception) -> Trouble:

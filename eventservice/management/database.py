@@ -22,7 +22,7 @@ def name_database() -> str:
 def explain_database_error(error: Exception) -> str | None:
     """Return one line that says what is wrong with the database, or None if the statement is likely at fault."""
     trouble = find_trouble(error)
-    if trouble and trouble is not TROUBLES[Cause.NO_TABLE]:
+    if trouble and trouble is not TROUBLES[Cause.MIGRATION_MISSING]:
         reason = " ".join(str(error).split())
         return f"{trouble.text} {trouble.remedy} ({name_database()}: {reason})"
     try:
