@@ -160,3 +160,14 @@ def test_the_configuration_is_shown_without_secrets() -> None:
 def test_a_monitor_that_would_be_empty_says_what_to_use(name: str, instead: str) -> None:
     with pytest.raises(CommandError, match=instead):
         call_command(name)
+
+
+@pytest.mark.django_db
+def test_the_leftovers_of_a_cluster_that_does_not_run_are_explained() -> None:
+    for name in ("blue", "green"):
+        Slot.objects.create(name=f"{name}/engine", taken_at=DbNow())
+    assert "Not running" not in run_info()
+    Membership(NodeRole.ENGINE, "green").join()
+    shown = run_info()
+    assert "Not running: blue." in shown
+    assert "no longer shown 7 days after its last slice" in shown
