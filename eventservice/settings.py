@@ -135,11 +135,9 @@ SHUTDOWN_SECONDS = env.integer("SHUTDOWN_SECONDS", 25, minimum=0, maximum=600)
 FROZEN_SECONDS = SLICE_SECONDS + LOCK_SECONDS + 5
 Q_CLUSTER = {
     "name": "eventservice",
-    # Also part of the names of slots, which have 40 characters with the role: see docs/decisions/0001. django-q2 reads its
-    # own variable too, and refuses a name that is not the one here.
-    "cluster_name": env.string(
-        "Q_CLUSTER_NAME", env.string("CLUSTER_NAME", "eventservice", max_length=29), max_length=29
-    ),
+    # Also part of the names of slots: see docs/decisions/0001. django-q2 reads its own variable too, and refuses a name that
+    # is not the one here.
+    "cluster_name": env.cluster_name("Q_CLUSTER_NAME", env.cluster_name("CLUSTER_NAME", "eventservice")),
     "orm": "default",
     "broker_class": "eventservice.runtime.broker.PatientBroker",
     "workers": 2,

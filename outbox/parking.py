@@ -13,6 +13,7 @@ from eventservice.db.leases import release_leases
 from eventservice.db.now import DbNow
 from outbox.envelope import Aggregate, Envelope
 from outbox.models import PARKED, WAITING, BrokerQueueEntry, OutboxEvent, OutboxPartition
+from outbox.publisher_spec import NAME
 from outbox.store import MAX_ATTEMPTS
 
 
@@ -24,6 +25,15 @@ def list_parked_events() -> QuerySet[OutboxEvent]:
 def find_parked_key(event_id: UUID) -> int | None:
     """Return the key of the parked event with this event id."""
     return list_parked_events().filter(event_id=event_id).values_list("id", flat=True).first()
+
+
+def find_refusing_publisher(event: OutboxEvent) -> str | None:
+    """Return the name of the publisher that refused a parked event, or None if an operator has parked it.
+
+    A publisher's refusal begins with its name. The reason of an operator that begins like a name is taken for one.
+    """
+    name, separator, _ = (event.last_error or "").partition(": ")
+    return name if separator and NAME.fullmatch(name) else None
 
 
 def unpark(key: int) -> bool:

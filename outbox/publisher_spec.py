@@ -111,6 +111,11 @@ def check_names(specs: Sequence[PublisherSpec]) -> None:
         raise ValueError(f"two publishers are called {', '.join(sorted(repeated))}")
 
 
+def list_names(specs: Sequence[PublisherSpec]) -> list[str]:
+    """Return the names of all publishers that get the events, sorted. Webhooks need not be specified."""
+    return sorted({WEBHOOK, *(spec.name for spec in specs)})
+
+
 @dataclass(frozen=True, slots=True)
 class Tls:
     """The files of a TLS connection: who may have signed the server's certificate, and the certificate of this client."""

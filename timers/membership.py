@@ -40,10 +40,14 @@ MAX_MOVES_PER_TICK = 512
 class Membership:
     """The node that this process is: its lease, its role, and its share of the shards."""
 
-    def __init__(self, role: NodeRole = NodeRole.ENGINE, cluster: str = "") -> None:
+    def __init__(
+        self, role: NodeRole = NodeRole.ENGINE, cluster: str = "", publishers: Collection[str] = ()
+    ) -> None:
+        """`publishers` are the names of those to which a dispatcher publishes."""
         self.owner_id = new_id()
         self.role = role
         self.cluster = cluster
+        self.publishers = publishers
         self.leases = Leases(TimerShard, self.owner_id, SHARD_LEASE)
         self.sees_dead_nodes = False  # as of the last rebalance: there are nodes to reap
         self.is_paused = False  # dispatch, as of the last time that the nodes were read
@@ -59,6 +63,7 @@ class Membership:
             owner_id=self.owner_id,
             role=self.role,
             cluster=self.cluster,
+            publishers=",".join(sorted(self.publishers)) or None,
             hostname=socket.gethostname(),
             process_id=os.getpid(),
             started_at=DbNow(),
@@ -223,6 +228,12 @@ def list_node_ids() -> list[uuid.UUID]:
 def list_live_node_ids(role: NodeRole) -> frozenset[uuid.UUID]:
     """Return the live nodes of a role, which share its work."""
     return _select_live(role, _read_nodes()[0])
+
+
+def list_publishers(owner_ids: Collection[uuid.UUID]) -> list[str]:
+    """Return the different lists of publishers of these dispatchers, each as names separated by commas."""
+    found = Node.objects.filter(pk__in=owner_ids)
+    return sorted({names for names in found.values_list("publishers", flat=True) if names})
 
 
 class _NodeState(NamedTuple):

@@ -151,6 +151,9 @@ class Node(models.Model):
     version = models.CharField(max_length=32, default=get_version, db_default="")
     # The name of the cluster that it belongs to. A process that plays its role alone belongs to none.
     cluster = models.CharField(max_length=40, default="", db_default="")
+    # The names of a dispatcher's publishers, sorted and separated by commas. Other roles, and dispatchers of releases
+    # before this column, have none.
+    publishers = models.TextField(null=True)
 
     objects = NodeQuerySet.as_manager()
 
@@ -160,6 +163,10 @@ class Node(models.Model):
 
     def __str__(self) -> str:
         return f"{self.role} {self.owner_id}"
+
+    @property
+    def publisher_names(self) -> list[str]:
+        return self.publishers.split(",") if self.publishers else []
 
     def is_alive(self, now: datetime) -> bool:
         """Return whether the lease has not ended. The last instant of the lease still counts as alive.

@@ -13,7 +13,7 @@ from django.views.decorators.http import require_safe
 
 from eventservice.api.correlation import get_correlation_id
 from eventservice.api.problems import FieldError, Problem, build_problem_response, mark_as_logged
-from eventservice.db.errors import explain_error
+from eventservice.db.errors import explain_error, is_migration_missing
 from eventservice.db.now import db_now
 from eventservice.kernel.logging import get_logger
 from eventservice.operators.health import check_role, check_starting, check_writing
@@ -36,7 +36,8 @@ def readyz(request: HttpRequest) -> HttpResponse:
     try:
         failures = _list_failures()
     except (DatabaseError, InterfaceError) as error:
-        failures, cause = {"database": explain_error(error).text}, {"error": str(error)}
+        name = "migrations" if is_migration_missing(error) else "database"
+        failures, cause = {name: explain_error(error).text}, {"error": str(error)}
     if not failures:
         return JsonResponse({"status": "ok", "checks": dict.fromkeys(CHECKS, "ok")})
     log.error("not_ready", checks=failures, **cause)
@@ -53,7 +54,7 @@ def _list_failures() -> dict[str, str]:
             failures[name] = failure
             if name == "migrations":
                 break  # the other checks may need tables that are missing
-    if failures and not (writing := check_writing()).is_ok:
+    if failures and not (writing := check_writing()).is_ok and not writing.lacks_tables:
         return {"database": writing.text}
     return failures
 

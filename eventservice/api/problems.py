@@ -23,7 +23,7 @@ from rest_framework.exceptions import APIException, MethodNotAllowed, Permission
 
 from eventservice.api.correlation import HEADER, get_correlation_id
 from eventservice.api.formats import parse_uuid
-from eventservice.db.errors import explain_error, find_trouble, is_outcome_unknown
+from eventservice.db.errors import explain_error, find_trouble, is_migration_missing, is_outcome_unknown
 from eventservice.kernel.errors import Conflict, DomainError, NotFound
 from eventservice.kernel.ids import new_id
 from eventservice.kernel.logging import get_logger
@@ -219,6 +219,10 @@ def describe_refusal(error: DatabaseError) -> str:
 
 
 def _convert_database_error(error: DatabaseError) -> Problem:
+    if is_migration_missing(error):
+        # The statement could not be executed, so nothing was changed. A repeat fails until an operator acts.
+        log.error("migration_missing", error=str(error))
+        return _build_problem(503, f"{explain_error(error).text} Nothing was changed.")
     if not is_outcome_unknown(error):
         log.warning("database_busy", error=str(error))
         return Problem(503, "database_busy", describe_refusal(error), headers={"Retry-After": "1"})

@@ -9,7 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 from urllib.parse import SplitResult, urlsplit
 
-from eventservice.db.dialects.configuration import DatabaseConfiguration, DatabaseSettings, Waits
+from eventservice.db.dialects.configuration import (
+    ENCODING,
+    DatabaseConfiguration,
+    DatabaseSettings,
+    Waits,
+)
 from eventservice.db.dialects.mariadb.configuration import MariaDBConfiguration
 from eventservice.db.dialects.mysql.configuration import MySQLConfiguration
 from eventservice.db.dialects.postgresql.configuration import PostgreSQLConfiguration
@@ -91,7 +96,7 @@ def _split(url: str) -> SplitResult:
         _ = parts.port  # raises ValueError for an invalid port
     except ValueError:
         # Its message quotes what it could not read, and that may be the password.
-        raise ValueError(
-            "cannot be read: special characters of user and password must be %-encoded"
-        ) from None
+        raise ValueError(f"cannot be read: {ENCODING}") from None
+    if parts.fragment:
+        raise ValueError("has a # that is not %-encoded: write it as %23")
     return parts

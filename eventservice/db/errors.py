@@ -51,7 +51,8 @@ TROUBLES = {
     ),
     Cause.CORRUPT: Trouble(
         "The database is damaged, or the file is not a database.",
-        "Stop all processes, keep a copy of the files, and restore a backup.",
+        "Stop all processes, keep a copy of the files, and restore a backup. On SQLite, first delete the old files whose"
+        " names end in -wal and -shm: SQLite would write what they contain into the backup.",
     ),
     Cause.LOCKED: Trouble(
         "Another process has locked the database for too long.",
@@ -71,8 +72,9 @@ TROUBLES = {
         "The database was replaced by a backup, or moved to another database.",
         "Restart this process. If that does not help, correct DATABASE_URL or DB_PATH.",
     ),
-    Cause.NO_TABLE: Trouble(
-        "The database lacks tables, which `manage.py migrate` creates.", "Run `manage.py migrate`."
+    Cause.MIGRATION_MISSING: Trouble(
+        "The database lacks tables or columns, which `manage.py migrate` creates.",
+        "Run `manage.py migrate`, with the code that the other processes run.",
     ),
 }
 
@@ -81,6 +83,11 @@ def find_trouble(error: Exception) -> Trouble | None:
     """Return what is wrong with the database, or None if the error is likely one of the statement."""
     cause = get_dialect().errors.find_cause(error)
     return None if cause is None else TROUBLES[cause]
+
+
+def is_migration_missing(error: Exception) -> bool:
+    """Return whether a table or column is missing, which migrations create."""
+    return get_dialect().errors.find_cause(error) is Cause.MIGRATION_MISSING
 
 
 def explain_error(error: Exception) -> Trouble:

@@ -32,6 +32,11 @@ PUBLISHED_PREFIXES = ("development-only-", "django-insecure-")
 # What Django compares with the host of a request, without its port.
 HOST = re.compile(r"\.?[a-z0-9.-]+|\[[a-f0-9.:]+\]", re.IGNORECASE)
 
+# Part of the names of slots, which have 40 characters with the role. The role follows a slash.
+MAX_CLUSTER_NAME_LENGTH = 29
+CLUSTER_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MAX_CLUSTER_NAME_LENGTH - 1}}}")
+CLUSTER_NAME_RULE = f"1 to {MAX_CLUSTER_NAME_LENGTH} letters (a-z, A-Z), digits, dots, dashes and underscores, beginning with a letter or digit"
+
 # The variable that names another settings file than `.env` in the folder of manage.py.
 ENV_FILE = "ENV_FILE"
 
@@ -68,42 +73,51 @@ def get_env_path(folder: Path, variables: Mapping[str, str] = os.environ) -> Pat
 def parse_env_file(text: str, path: Path) -> dict[str, str]:
     """Return the variables of a settings file.
 
-    Raise ImproperlyConfigured for a line that is no assignment, and for a name that is set twice: a shell takes the last
-    value, other programs the first.
+    Raise ImproperlyConfigured with all lines that are no assignment, and all that set a name once more: a shell takes the
+    last value, other programs the first.
     """
     values: dict[str, str] = {}
     lines: dict[str, int] = {}
-    repeated = []
+    malformed, repeated = [], []
     for number, line in enumerate(text.split("\n"), start=1):
-        if (pair := _parse_assignment(line, f"{path}, line {number}")) is None:
+        try:
+            pair = _parse_assignment(line)
+        except ValueError:
+            # The line may contain a secret, so it is not quoted.
+            malformed.append(f"{path}, line {number} is not NAME=value.")
+            continue
+        if pair is None:
             continue
         name, value = pair
         if name in lines:
             repeated.append(f"{path}, line {number}: {name} is already set in line {lines[name]}.")
         else:
             values[name], lines[name] = value, number
+    if malformed:
+        malformed.append("A value with spaces needs quotation marks.")
     if repeated:
-        raise ImproperlyConfigured("\n".join([*repeated, "Remove the lines that do not apply."]))
+        repeated.append("Remove the lines that do not apply.")
+    if malformed or repeated:
+        raise ImproperlyConfigured("\n".join([*malformed, *repeated]))
     return values
 
 
-def _parse_assignment(line: str, place: str) -> tuple[str, str] | None:
-    """Parse NAME=value as a shell does, but without expansions. Return None for a line without an assignment."""
+def _parse_assignment(line: str) -> tuple[str, str] | None:
+    """Parse NAME=value as a shell does, but without expansions. Return None for a line that is blank or a comment.
+
+    Raise ValueError for any other line.
+    """
     if not line.strip() or line.lstrip().startswith("#"):
         return None
     stream = StringIO(line)
     lexer = shlex.shlex(stream, posix=True)
     lexer.whitespace_split, lexer.commenters = True, ""
-    try:
-        word = lexer.get_token()
-        word = lexer.get_token() if word == "export" else word
-    except ValueError:  # a quotation mark is not closed
-        word = None
+    word = lexer.get_token()  # raises ValueError if a quotation mark is not closed
+    word = lexer.get_token() if word == "export" else word
     name, equals, value = (word or "").partition("=")
     rest = stream.read().strip()
     if not (equals and name.isidentifier()) or (rest and not rest.startswith("#")):
-        # The line may contain a secret, so it is not quoted.
-        raise ImproperlyConfigured(f"{place} is not NAME=value. A value with spaces needs quotation marks.")
+        raise ValueError
     return name, value
 
 
@@ -144,6 +158,18 @@ class Environment:
             return raw
 
         return self._read(name, default, parse, f"a string of at most {max_length} characters")
+
+    def cluster_name(self, name: str, default: str) -> str:
+        """Return the name of a cluster. A blank one is refused: the default would make this cluster a standby of others."""
+
+        def parse(raw: str) -> str:
+            if CLUSTER_NAME.fullmatch(raw) is None:
+                raise ValueError
+            return raw
+
+        if name in self._variables and not self._variables[name].strip():
+            self.refuse(name, f"unset, or {CLUSTER_NAME_RULE}")
+        return self._read(name, default, parse, CLUSTER_NAME_RULE)
 
     def secret(self, name: str, development: str, *, production: bool) -> str:
         """Return a value that has a well-known default in development and must be set in production."""

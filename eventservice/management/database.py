@@ -35,7 +35,7 @@ def get_file_backups(command: str) -> FileBackups:
 def explain_database_error(error: Exception) -> str | None:
     """Return one line that says what is wrong with the database, or None if the statement is likely at fault."""
     trouble = find_trouble(error)
-    if trouble and trouble is not TROUBLES[Cause.NO_TABLE]:
+    if trouble and trouble is not TROUBLES[Cause.MIGRATION_MISSING]:
         reason = " ".join(str(error).split())
         return f"{trouble.text} {trouble.remedy} ({name_database()}: {reason})"
     try:

@@ -226,6 +226,31 @@ def parse_duration_argument(
 parse_positive_duration = partial(parse_duration_argument, minimum=timedelta(seconds=0.1))
 
 
+# A shorter age is likely a typing error, such as 30m for 30 months.
+MIN_UNCONFIRMED_AGE = timedelta(hours=1)
+
+
+def add_age_arguments(parser: CommandParser) -> None:
+    """Add the options of a command that deletes what is older than an age."""
+    parser.add_argument(
+        "--older-than",
+        type=parse_duration_argument,
+        required=True,
+        metavar="AGE",
+        help="minimum age, such as 30d or 12h; less than 1h requires --yes",
+    )
+    parser.add_argument("--yes", action="store_true", help="also delete what is younger than 1h")
+
+
+def require_confirmed_age(older_than: timedelta, confirmed: bool) -> None:
+    """Raise CommandError for an age at which nearly everything would be deleted, unless the operator confirms it."""
+    if older_than < MIN_UNCONFIRMED_AGE and not confirmed:
+        raise CommandError(
+            "--older-than is less than 1h: nearly everything that has ended would be deleted. A month is 30d; m stands for"
+            " minutes. Add --yes if that is what you want."
+        )
+
+
 def name_argument(pointer: str, arguments: Mapping[str, str]) -> str:
     """Return the argument that became this member of a request. Without one, return the member's own name."""
     path = pointer

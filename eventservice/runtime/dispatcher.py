@@ -15,6 +15,7 @@ from django.conf import settings
 from eventservice.db.dialects import get_dialect
 from eventservice.db.errors import tolerate_outage
 from eventservice.db.leases import Fenced
+from eventservice.kernel.logging import get_logger
 from execution.attempt_builder import check_target
 from execution.egress import Egress
 from execution.outcome import Attempt, Outcome, Responded
@@ -25,8 +26,10 @@ from outbox.models import WebhookDelivery
 from outbox.publisher import Broker, Publisher
 from outbox.publishers.webhook.deliverer import WebhookDeliverer, WebhookRequest
 from outbox.publishers.webhook.delivery_queue import WebhookResult
-from timers.membership import Membership
+from timers.membership import Membership, list_publishers
 from timers.models import NodeRole
+
+log = get_logger(__name__)
 
 # How much of a webhook's response is kept.
 MAX_EXCERPT_BYTES = 2000
@@ -120,14 +123,29 @@ class DispatcherRole:
         self._join()
 
     def _join(self) -> None:
-        self._node = Membership(NodeRole.DISPATCHER, self._cluster)
+        names = [publisher.name for publisher in self._publishers]
+        self._node = Membership(NodeRole.DISPATCHER, self._cluster, names)
         self._node.join()
+        self._dispatchers: frozenset[UUID] = frozenset()
         self._dispatcher = Dispatcher(
-            self._node.owner_id,
-            self._publishers,
-            live_owners=lambda: self._node.list_live(NodeRole.DISPATCHER),
+            self._node.owner_id, self._publishers, live_owners=self._list_dispatchers
         )
         self._heartbeat_at = self._dispatch_at = self._deliver_at = self._delivered_at = 0.0
+
+    def _list_dispatchers(self) -> frozenset[UUID]:
+        """Return the live dispatchers. When others are among them than before, compare their publishers."""
+        dispatchers = self._node.list_live(NodeRole.DISPATCHER)
+        if dispatchers != self._dispatchers:
+            self._dispatchers = dispatchers
+            publishers = list_publishers(dispatchers)
+            if len(publishers) > 1:
+                log.error(
+                    "different_publishers",
+                    publishers=publishers,
+                    remedy="set PUBLISHERS to the same value for all processes, restart all clusters, and run"
+                    " `manage.py outbox replay --since`",
+                )
+        return dispatchers
 
     def step(self, max_wait: float) -> DispatchResult | None:
         """Make one pass if there may be something to do. Otherwise wait, and return None."""

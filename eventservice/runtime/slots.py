@@ -21,13 +21,12 @@ from django_q.conf import Conf
 
 from eventservice.db.leases import CLOCK_MARGIN, shorten_future_leases
 from eventservice.db.now import DbNow, render_now
+from eventservice.kernel.env import CLUSTER_NAME, CLUSTER_NAME_RULE
 from eventservice.runtime.models import Slot
 
 ROLE_LEASE = timedelta(seconds=8)
 # By how much the database's clock may run faster than this process before it is considered set forward.
 MAX_DRIFT_SECONDS = 2.0
-# As settings.py allows: the name of a slot has 40 characters with the role.
-MAX_CLUSTER_NAME_LENGTH = 29
 
 EnqueueSlice = Callable[[str, int], object]
 
@@ -39,10 +38,10 @@ def cluster_name() -> str:
 def rename_cluster(name: str) -> None:
     """Give the cluster of this process another name than the settings do. Call it before the queue is used.
 
-    Raise ValueError if the name is too long.
+    Raise ValueError if the name breaks the rule for names.
     """
-    if not 0 < len(name) <= MAX_CLUSTER_NAME_LENGTH:
-        raise ValueError(f"{name!r} is not a name of 1 to {MAX_CLUSTER_NAME_LENGTH} characters")
+    if CLUSTER_NAME.fullmatch(name) is None:
+        raise ValueError(f"{name!r} is no name of a cluster: expected {CLUSTER_NAME_RULE}")
     # django-q2 reads its copy whenever it uses the queue.
     settings.Q_CLUSTER["cluster_name"] = Conf.CLUSTER_NAME = name
 

@@ -139,8 +139,22 @@ def test_a_database_that_does_not_exist(tmp_path: Path) -> None:
 def test_a_database_without_tables(tmp_path: Path) -> None:
     (tmp_path / "empty.db").touch()
     found = witness(tmp_path / "empty.db", "")
-    assert (found["api"]["status"], found["api"]["code"]) == (503, "database_busy")
-    assert "The database lacks tables, which `manage.py migrate` creates." in found["api"]["detail"]
+    assert_a_migration_is_missing(found)
+
+
+def test_a_database_without_a_column_of_this_release(tmp_path: Path) -> None:
+    downgrade = """call_command("migrate", "orchestration", "zero", "--fake", verbosity=0)
+with connection.cursor() as cursor:
+    cursor.execute("ALTER TABLE api_keys RENAME COLUMN name TO former_name")
+connection.close()"""
+    assert_a_migration_is_missing(witness(tmp_path / "calls.db", downgrade, "prepared"))
+
+
+def assert_a_migration_is_missing(found: dict[str, Any]) -> None:
+    assert (found["api"]["status"], found["api"]["code"]) == (503, "unavailable")
+    assert "The database lacks tables or columns, which `manage.py migrate` creates." in found["api"]["detail"]
+    assert "try again" not in found["api"]["detail"]
+    assert [error["pointer"] for error in found["ready"]["errors"]] == ["/checks/migrations"]
 
 
 def test_a_file_that_is_no_database(tmp_path: Path) -> None:

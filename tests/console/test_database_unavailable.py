@@ -53,4 +53,4 @@ def test_a_page_says_that_the_database_has_no_tables(operator: Client) -> None:
     with connection.execute_wrapper(read_missing_table):
         response = operator.get("/", headers=BROWSER)
     assert response.status_code == 503
-    assert "The database lacks tables" in response.content.decode()
+    assert "The database lacks tables or columns" in response.content.decode()

@@ -158,6 +158,12 @@ def test_only_development_allows_loopback_by_default(tmp_path: Path) -> None:
         ({"EGRESS_ALLOW": "127.0.0.1:*"}, "EGRESS_ALLOW, item 1"),
         ({"EGRESS_ALLOW": "0.0.0.0/0:*"}, "EGRESS_ALLOW, item 1"),
         ({"EGRESS_ALLOW": "[::1]:*"}, "EGRESS_ALLOW, item 1"),
+        (
+            {"CLUSTER_NAME": "eu/blue"},
+            "CLUSTER_NAME must be 1 to 29 letters (a-z, A-Z), digits, dots, dashes",
+        ),
+        ({"CLUSTER_NAME": " "}, "CLUSTER_NAME must be unset, or 1 to 29 letters"),
+        ({"Q_CLUSTER_NAME": "two words"}, "Q_CLUSTER_NAME must be 1 to 29 letters"),
         ({"PUBLISHERS": "log,kafka"}, "PUBLISHERS, item 2: 'kafka' is not one of log, webhook, or name=url"),
         ({"PUBLISHERS": "a=redis://b.test,a=redis://c.test"}, "PUBLISHERS: two publishers are called a"),
     ],

@@ -101,6 +101,13 @@ def test_the_driver_chooses_what_a_servers_url_leaves_out() -> None:
         ("postgres://me:hunter2@db:70000/calls", "cannot be read"),
         ("postgres://me:hunter2/more@db/calls", "must be %-encoded"),
         ("postgres://me:hunter2[@db/calls", "must be %-encoded"),
+        ("postgres://me:hunter2@hunter2@db/calls", "more than one @ before its host: special characters"),
+        ("postgres://me:hunter2@hunter2/hunter2@db/calls", "an @ or / in the name of the database: special"),
+        ("mysql://me:12/hunter2@db/calls", "an @ or / in the name of the database: special characters"),
+        ("mariadb://me:hunter2@db/calls/more", "an @ or / in the name of the database"),
+        ("postgres://me:hunter2@db/calls#hunter2", "has a # that is not %-encoded: write it as %23"),
+        ("postgres://me:12#hunter2@db/calls", "has a # that is not %-encoded"),
+        ("sqlite:////var/lib/a#hunter2.db", "has a # that is not %-encoded"),
         ("postgres://me:hunter2\N{FULLWIDTH COMMERCIAL AT}@db/calls", "must be %-encoded"),
     ],
 )

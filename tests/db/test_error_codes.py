@@ -133,7 +133,7 @@ def test_a_transaction_that_did_not_get_its_lock_wrote_nothing(
 def test_a_missing_table_is_recognized() -> None:
     with pytest.raises(DatabaseError) as raised, connection.cursor() as cursor:
         cursor.execute("SELECT 1 FROM no_such_table")
-    assert find_trouble(raised.value) == TROUBLES[Cause.NO_TABLE]
+    assert find_trouble(raised.value) == TROUBLES[Cause.MIGRATION_MISSING]
     assert not is_outcome_unknown(raised.value)
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 
 import pytest
+from django.db import connection, transaction
 
-from eventservice.db.dialects.sqlite.health import WRITE_LOCK_BYTE, find_lock_holder
+from eventservice.db.dialects.sqlite.health import WRITE_LOCK_BYTE, check_database_lock, find_lock_holder
 
 DEVICE, INODE = os.makedev(0xFD, 0x01), 1234567
 WRITER = "1: POSIX  ADVISORY  WRITE 4711 fd:01:1234567 120 120"
@@ -33,3 +34,11 @@ def test_only_a_lock_of_the_byte_for_writers_counts(line: str, holder: int | Non
 def test_it_is_found_among_others() -> None:
     other = "2: POSIX  ADVISORY  READ 12 fd:01:1234567 124 124"
     assert find_lock_holder([other, WRITER, other], DEVICE, INODE, WRITE_LOCK_BYTE) == 4711
+
+
+@pytest.mark.skipif(connection.vendor != "sqlite", reason="only SQLite has this lock")
+@pytest.mark.django_db(transaction=True)
+def test_a_check_in_a_transaction_does_not_report_its_own_lock() -> None:
+    with transaction.atomic():
+        (finding,) = check_database_lock()
+    assert (finding.code, finding.text) == ("database_lock", "no other process holds the write lock")

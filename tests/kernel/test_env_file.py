@@ -76,6 +76,20 @@ def test_a_name_that_is_set_twice_is_refused(tmp_path: Path) -> None:
     ]
 
 
+def test_all_lines_that_are_wrong_are_reported_together(tmp_path: Path) -> None:
+    with pytest.raises(ImproperlyConfigured) as refused:
+        load(tmp_path, "KEY=hush hush\nLOG_LEVEL=INFO\nKEY='hush\nLOG_LEVEL=DEBUG\n=hush\n")
+    file = tmp_path / ".env"
+    assert str(refused.value).splitlines() == [
+        f"{file}, line 1 is not NAME=value.",
+        f"{file}, line 3 is not NAME=value.",
+        f"{file}, line 5 is not NAME=value.",
+        "A value with spaces needs quotation marks.",
+        f"{file}, line 4: LOG_LEVEL is already set in line 2.",
+        "Remove the lines that do not apply.",
+    ]
+
+
 def test_without_a_file_the_environment_decides(tmp_path: Path) -> None:
     variables: dict[str, str] = {}
     load_env_file(tmp_path, variables)

@@ -17,10 +17,11 @@ from django_q.brokers import get_broker
 
 from eventservice.db.dialects import get_dialect
 from eventservice.db.now import DbNow
+from eventservice.kernel.env import MAX_CLUSTER_NAME_LENGTH
 from eventservice.kernel.ids import new_id
 from eventservice.management.commands import cluster
 from eventservice.runtime.models import Slot
-from eventservice.runtime.slots import MAX_CLUSTER_NAME_LENGTH, cluster_name, rename_cluster, slot_name
+from eventservice.runtime.slots import cluster_name, rename_cluster, slot_name
 from timers.membership import Membership
 from timers.models import Node, NodeRole
 
@@ -70,9 +71,12 @@ def test_the_option_name_is_the_name_of_the_queue_and_of_the_slots(started: list
     assert get_broker().list_key == "blue"
 
 
-def test_a_name_that_fits_no_slot_is_refused(started: list[str]) -> None:
-    with pytest.raises(CommandError, match=r"--name: .* is not a name of 1 to 29 characters"):
-        call_command("qcluster", "-n", "x" * (MAX_CLUSTER_NAME_LENGTH + 1))
+@pytest.mark.parametrize(
+    "name", ["x" * (MAX_CLUSTER_NAME_LENGTH + 1), "", "a/b", "two words", "-blue", "bleu\u00e9"]
+)
+def test_a_name_that_breaks_the_rule_is_refused(name: str, started: list[str]) -> None:
+    with pytest.raises(CommandError, match=r"--name: .* is no name of a cluster: expected 1 to 29 letters"):
+        call_command("qcluster", f"--name={name}")
     assert not started
 
 
@@ -156,3 +160,14 @@ def test_the_configuration_is_shown_without_secrets() -> None:
 def test_a_monitor_that_would_be_empty_says_what_to_use(name: str, instead: str) -> None:
     with pytest.raises(CommandError, match=instead):
         call_command(name)
+
+
+@pytest.mark.django_db
+def test_the_leftovers_of_a_cluster_that_does_not_run_are_explained() -> None:
+    for name in ("blue", "green"):
+        Slot.objects.create(name=f"{name}/engine", taken_at=DbNow())
+    assert "Not running" not in run_info()
+    Membership(NodeRole.ENGINE, "green").join()
+    shown = run_info()
+    assert "Not running: blue." in shown
+    assert "no longer shown 7 days after its last slice" in shown

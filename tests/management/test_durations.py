@@ -64,6 +64,19 @@ def test_prune_counts_events_and_deliveries_apart() -> None:
     assert out.getvalue().startswith("Deleted 0 calls, 0 events and 0 webhook deliveries in ")
 
 
+@pytest.mark.django_db
+@pytest.mark.parametrize("command", [("prune",), ("outbox", "prune")])
+@pytest.mark.parametrize("age", ["0d", "30m"])
+def test_prune_deletes_what_has_just_ended_only_if_that_is_confirmed(
+    command: tuple[str, ...], age: str
+) -> None:
+    with pytest.raises(CommandError, match=r"--older-than is less than 1h: .* Add --yes"):
+        call_command(*command, "--older-than", age)
+    out = StringIO()
+    call_command(*command, "--older-than", age, "--yes", stdout=out)
+    assert out.getvalue().startswith("Deleted 0 ")
+
+
 def test_prune_requires_an_age() -> None:
     with pytest.raises(CommandError, match="--older-than"):
         call_command("prune")

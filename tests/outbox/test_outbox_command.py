@@ -7,12 +7,14 @@ from uuid import UUID
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.test import override_settings
 
 from eventservice.kernel.ids import new_id
 from eventservice.operators.models import OperatorAction
 from eventservice.tenants.models import Tenant
 from outbox.models import OutboxEvent
 from outbox.parking import list_parked_events
+from outbox.publisher_spec import PublisherSpec
 from tests.outbox.support import RecordingPublisher, build_dispatcher, drain, store_run
 
 pytestmark = pytest.mark.django_db
@@ -56,6 +58,17 @@ def test_parked_lists_the_event_with_its_error(poison_event: OutboxEvent) -> Non
 def test_retry_publishes_it_and_those_behind_it(poison_event: OutboxEvent) -> None:
     run_outbox("retry", str(poison_event.id))
     assert drain(build_dispatcher(RecordingPublisher())) == 3
+
+
+@pytest.mark.parametrize(("item", "warns"), [("recording=redis://b.test", False), ("log", True)])
+def test_retry_names_the_publisher_that_refused_the_event(
+    poison_event: OutboxEvent, item: str, warns: bool
+) -> None:
+    out, err = io.StringIO(), io.StringIO()
+    with override_settings(PUBLISHERS=[PublisherSpec.parse(item)]):
+        call_command("outbox", "retry", str(poison_event.id), stdout=out, stderr=err)
+    assert "because the publisher recording refused it" in out.getvalue()
+    assert ("PUBLISHERS of this process does not name 'recording'" in err.getvalue()) == warns
 
 
 def test_skip_publishes_those_behind_it(poison_event: OutboxEvent) -> None:

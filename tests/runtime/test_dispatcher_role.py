@@ -204,3 +204,18 @@ def test_the_outbox_is_emptied_by_a_node_that_stays_alive(
     role.empty_outbox()
     assert count_unpublished() == 0
     assert len(heartbeats) >= 4  # one for each pass
+
+
+def test_a_dispatcher_with_other_publishers_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    transport = EgressTransport(refuse_to_start_an_egress, lambda _tenant_id: ())
+    first = build_role(refuse_to_start_an_egress)
+    first.dispatch_once()
+    assert "different_publishers" not in caplog.text
+    second = DispatcherRole([BrokerQueue("main")], transport, max_in_flight=8)
+    for _ in range(2):
+        second._dispatcher.heartbeat()
+    lines = [line for record in caplog.records if "different_publishers" in (line := record.getMessage())]
+    assert len(lines) == 1
+    assert "log,webhook" in lines[0]
+    for role in (second, first):
+        role.stop(0.0)

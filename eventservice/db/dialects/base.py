@@ -111,8 +111,8 @@ class Cause(StrEnum):
     TOO_MANY_CONNECTIONS = "too_many_connections"
     UNAVAILABLE = "unavailable"
     NO_FILE = "no_file"
-    NO_TABLE = "no_table"
     RETIRED = "retired"
+    MIGRATION_MISSING = "migration_missing"
 
 
 class ErrorCodes(ABC):

@@ -41,6 +41,10 @@ class Waits:
         return self.statement_seconds + ANSWER_MARGIN_SECONDS
 
 
+# What to do about a URL that is read in another way than it was meant.
+ENCODING = (
+    "special characters of user and password must be %-encoded (@ as %40, / as %2F, # as %23, ? as %3F)"
+)
 # What an answer may take beyond the statement's time limit.
 ANSWER_MARGIN_SECONDS = 2
 # Probes of an idle connection. They find a dead server, and keep firewalls from forgetting the connection.
@@ -76,6 +80,11 @@ class ServerConfiguration(DatabaseConfiguration):
     wait_options: frozenset[str]
 
     def parse_url(self, url: SplitResult) -> DatabaseSettings:
+        # A password that is not encoded would be split, and a part of it become the host or the name of the database.
+        if url.netloc.count("@") > 1:
+            raise ValueError(f"has more than one @ before its host: {ENCODING}")
+        if any(character in url.path.strip("/") for character in "@/"):
+            raise ValueError(f"has an @ or / in the name of the database: {ENCODING}")
         name = unquote(url.path).strip("/")
         if not name:
             raise ValueError(f"names no database: expected {url.scheme}://user:password@host:port/name")

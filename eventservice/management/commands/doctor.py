@@ -102,7 +102,7 @@ def examine() -> Iterator[Finding]:
     yield reached
     if is_locked:
         # What follows from the lock would only distract from it.
-        yield from (found for found in of_database if found.code not in {*CONSEQUENCES, "write_lock"})
+        yield from (found for found in of_database if found.code not in {*CONSEQUENCES, "database_lock"})
         return
     yield from of_database
     if writing:
@@ -123,8 +123,8 @@ def _examine_database(is_locked: bool) -> Iterator[Finding]:
 def _describe_lock(findings: Iterable[Finding]) -> Finding:
     """Return the finding on a lock, with its holder if that is known."""
     trouble = TROUBLES[Cause.LOCKED]
-    holders = [finding.text for finding in findings if finding.code == "write_lock"]
-    holder = f" The write lock is {holders[0]}." if holders and holders[0].startswith("held") else ""
+    holders = [finding.text for finding in findings if finding.code == "database_lock"]
+    holder = f" {holders[0]}" if holders and holders[0].startswith("The write lock is held") else ""
     remedy = f"{trouble.remedy} docs/waits.md says how. What cannot be checked meanwhile is left out."
     return Finding("database_lock", Severity.ERROR, f"{trouble.text}{holder}", remedy)
 

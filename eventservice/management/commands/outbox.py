@@ -15,11 +15,13 @@ from eventservice.db.now import db_now
 from eventservice.kernel.text import escape_invisible
 from eventservice.management.commands.tenant import get_tenant_argument
 from eventservice.management.database import name_database
-from eventservice.management.terminal import parse_duration_argument
+from eventservice.management.terminal import add_age_arguments, parse_duration_argument, require_confirmed_age
 from eventservice.operators.audit_log import CommandLine, record_action, run_audited
 from eventservice.operators.formatting import format_count
 from outbox.broker_queue import discard_queue, has_queue
-from outbox.parking import find_parked_key, list_parked_events, skip, unpark
+from outbox.models import OutboxEvent
+from outbox.parking import find_parked_key, find_refusing_publisher, list_parked_events, skip, unpark
+from outbox.publisher_spec import list_names
 from outbox.queries import find_event
 from outbox.replay import replay
 from outbox.retention import prune
@@ -71,7 +73,7 @@ class Command(BaseCommand):
         )
         replaying.add_argument("--tenant", help="name or id of a tenant (default: all tenants)")
         pruning = actions.add_parser("prune", help="delete published events and finished webhook deliveries")
-        pruning.add_argument("--older-than", type=parse_duration_argument, required=True, metavar="30d")
+        add_age_arguments(pruning)
         pruning.add_argument(
             "--limit", type=int, default=100_000, help="maximum number of rows to delete (default: 100000)"
         )
@@ -111,8 +113,18 @@ class Command(BaseCommand):
             self.stdout.write(f"No event is parked in {name_database()}.")
 
     def run_retry(self, *, id: int | UUID, **options: object) -> None:
-        _resolve("event-retry", id, unpark)
+        event = _resolve("event-retry", id, unpark)
         self.stdout.write(f"Event {id} will be published again, followed by the events behind it.")
+        refused_by = find_refusing_publisher(event)
+        if refused_by is None:
+            return
+        self.stdout.write(f"It was parked because the publisher {refused_by} refused it.")
+        if refused_by not in list_names(settings.PUBLISHERS):
+            self.stderr.write(
+                f"Warning: PUBLISHERS of this process does not name {refused_by!r}. Unless it does where the dispatchers run,"
+                f" that publisher gets neither this event nor those behind it. Add it to PUBLISHERS, restart all clusters, and"
+                " run `manage.py outbox replay --since`."
+            )
 
     def run_skip(self, *, id: int | UUID, **options: object) -> None:
         _resolve("event-skip", id, skip)
@@ -140,7 +152,8 @@ class Command(BaseCommand):
         )
         self.stdout.write(f"{format_count(replay(start, tenant_id), 'event')} will be published again.")
 
-    def run_prune(self, *, older_than: timedelta, limit: int, **options: object) -> None:
+    def run_prune(self, *, older_than: timedelta, yes: bool, limit: int, **options: object) -> None:
+        require_confirmed_age(older_than, yes)
         record_action(
             CommandLine(),
             "outbox-prune",
@@ -155,8 +168,8 @@ class Command(BaseCommand):
         )
 
 
-def _resolve(action: str, named: int | UUID, command: Callable[[int], bool]) -> None:
-    """Run a command on a parked event and record it. Raise CommandError if the event is not parked."""
+def _resolve(action: str, named: int | UUID, command: Callable[[int], bool]) -> OutboxEvent:
+    """Run a command on a parked event and record it. Return the event as it was. Raise CommandError if it is not parked."""
     key = find_parked_key(named) if isinstance(named, UUID) else named
     event = None if key is None else find_event(key)
     if event is None or not run_audited(
@@ -171,6 +184,7 @@ def _resolve(action: str, named: int | UUID, command: Callable[[int], bool]) -> 
         raise CommandError(
             f"Event {named} is not parked in {name_database()}. `manage.py outbox parked` lists parked events."
         )
+    return event
 
 
 def _parse_event(text: str) -> int | UUID:

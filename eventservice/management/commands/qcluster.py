@@ -15,7 +15,7 @@ class Command(qcluster.Command):  # type: ignore[misc]  # django-q2 has no types
     help = "Run the cluster, as `manage.py cluster` does. This is the command by which users of django-q2 know it."
 
     def handle(self, *args: object, **options: Any) -> None:
-        if options["cluster_name"]:
+        if options["cluster_name"] is not None:
             try:
                 rename_cluster(options["cluster_name"])
             except ValueError as error:

@@ -13,6 +13,7 @@ from eventservice.management.database import name_database
 from eventservice.management.terminal import Terminal
 from eventservice.operators.formatting import format_distance
 from eventservice.operators.health import (
+    FORGOTTEN_AFTER,
     ClusterRole,
     ClusterState,
     blame_database,
@@ -51,11 +52,13 @@ class Command(BaseCommand):
         self._print_nodes(cluster)
         self._print_roles(cluster)
         self._print_queues(cluster)
+        self._print_stopped_clusters(cluster)
         for problem in select_problems(blame_database(check_cluster(cluster))):
             self.stdout.write(f"\n{problem.text}\n  {problem.remedy}")
 
     def _print_nodes(self, cluster: ClusterState) -> None:
         are_alike = {node.version for node in cluster.nodes} <= {get_version()}
+        publish_alike = len(cluster.group_dispatchers()) <= 1
         rows = [
             {
                 "STATE": describe_state(node, cluster.now),
@@ -66,6 +69,7 @@ class Command(BaseCommand):
                 "IN FLIGHT": str(node.in_flight or ""),
                 "STARTED": _format_time(cluster, node.started_at),
                 "VERSION": "" if are_alike else node.version or "unknown",
+                "PUBLISHERS": "" if publish_alike else node.publishers or "",
             }
             for node in cluster.nodes
         ]
@@ -102,6 +106,17 @@ class Command(BaseCommand):
             broker = get_broker(name)
             waiting, taken = broker.queue_size(), broker.lock_size()
             self.stdout.write(f"Queue {name}: {waiting} waiting, {taken} taken by workers")
+
+
+    def _print_stopped_clusters(self, cluster: ClusterState) -> None:
+        """Say that what is left of clusters that do not run can be ignored, while others do their work."""
+        running = {role.cluster for role in cluster.roles if role.is_running}
+        stopped = sorted({role.cluster for role in cluster.roles} - running)
+        if running and stopped:
+            self.stdout.write(
+                f"\nNot running: {', '.join(stopped)}. If a cluster was stopped or renamed for good, its roles and the tasks in its"
+                f" queue are harmless leftovers, which are no longer shown {FORGOTTEN_AFTER.days} days after its last slice."
+            )
 
 
 def _format_holder(role: ClusterRole) -> str:

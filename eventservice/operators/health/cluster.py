@@ -17,6 +17,7 @@ from eventservice.operators.formatting import format_count, format_duration, for
 from eventservice.operators.health.dispatch import check_dispatch
 from eventservice.operators.health.thresholds import OVERDUE
 from outbox.models import OutboxPartition
+from outbox.publisher_spec import list_names
 from outbox.status import list_partitions
 from timers.membership import NODE_LEASE
 from timers.models import DispatchPause, Node, NodeRole
@@ -103,6 +104,17 @@ class ClusterState:
     def live_roles(self) -> Counter[str]:
         return Counter(node.role for node in self.nodes if node.is_alive(self.now))
 
+    def group_dispatchers(self) -> dict[str, list[Node]]:
+        """Return the live dispatchers by the names of their publishers, in the order in which they started.
+
+        Those of releases before `Node.publishers` are left out.
+        """
+        groups: dict[str, list[Node]] = {}
+        for node in self.nodes:
+            if node.role == NodeRole.DISPATCHER and node.publishers and node.is_alive(self.now):
+                groups.setdefault(node.publishers, []).append(node)
+        return groups
+
     @property
     def roles(self) -> list[ClusterRole]:
         return [self._describe_role(chain) for chain in self.chains]
@@ -171,6 +183,7 @@ def check_cluster(cluster: ClusterState, process: str = "process") -> list[Findi
         ),
         *_check_nodes(cluster),
         *_check_versions(cluster, process),
+        *_check_publishers(cluster, process),
         *_check_owners(cluster),
         *_check_standbys(cluster),
         *_check_chains(cluster),
@@ -272,6 +285,38 @@ def _check_versions(cluster: ClusterState, process: str) -> Iterator[Finding]:
     if len(others) > MAX_NAMED_NODES:
         text = f"{format_count(len(others) - MAX_NAMED_NODES, 'other node')} run another version of the code."
         yield Finding("other_version", Severity.WARNING, text, "See the list of nodes.")
+
+
+def _check_publishers(cluster: ClusterState, process: str) -> Iterator[Finding]:
+    """Report dispatchers that publish to others than the rest, or than this process would: an event counts as published
+    when the one dispatcher that owns its partition has passed it to its own publishers."""
+    groups = list(cluster.group_dispatchers().values())
+    described = "; ".join(_describe_publishers(nodes) for nodes in groups)
+    own = list_names(settings.PUBLISHERS)
+    if len(groups) > 1:
+        since = sorted(nodes[0].started_at for nodes in groups)[1]
+        yield Finding(
+            "different_publishers",
+            Severity.ERROR,
+            "The dispatchers have different publishers, and each event goes only to those of one dispatcher. Publishing to"
+            f" {described}.",
+            "Set PUBLISHERS to the same value for all processes and restart all clusters. Then publish what was left out: "
+            f"`manage.py outbox replay --since {since:%Y-%m-%dT%H:%M:%SZ}`, or since an earlier time if others differed before.",
+        )
+    elif groups and groups[0][0].publisher_names != own:
+        yield Finding(
+            "different_publishers",
+            Severity.WARNING,
+            f"This {process} has other PUBLISHERS ({', '.join(own)}) than the dispatchers. Publishing to {described}.",
+            "Set PUBLISHERS to the same value for all processes and restart those that differ. If the dispatchers lacked a"
+            " publisher, run `manage.py outbox replay --since` with the time since which they did.",
+        )
+
+
+def _describe_publishers(nodes: Sequence[Node]) -> str:
+    """Return who publishes to the same publishers: "log, webhook: the dispatcher on host-1 (process 123) and 2 more"."""
+    more = f" and {len(nodes) - 1} more" if len(nodes) > 1 else ""
+    return f"{', '.join(nodes[0].publisher_names)}: {describe_node(nodes[0])}{more}"
 
 
 def _describe_takeover(node: Node, cluster: ClusterState) -> str:

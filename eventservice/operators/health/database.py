@@ -15,9 +15,11 @@ from eventservice.kernel.ids import new_id
 
 @dataclass(frozen=True, slots=True)
 class WritingFinding(Finding):
-    """Whether the database can be written to, and whether a lock of another process is why it cannot."""
+    """Whether the database can be written to, and whether it cannot because another process has locked it or because it has
+    no tables yet."""
 
     is_locked: bool = False
+    lacks_tables: bool = False
 
 
 def check_writing() -> WritingFinding:
@@ -26,7 +28,9 @@ def check_writing() -> WritingFinding:
     try:
         if not recorder.has_table():
             text = "The database has no tables yet."
-            return WritingFinding("writing", Severity.ERROR, text, "Run `manage.py migrate`.")
+            return WritingFinding(
+                "writing", Severity.ERROR, text, "Run `manage.py migrate`.", lacks_tables=True
+            )
         with transaction.atomic():
             recorder.migration_qs.create(app="eventservice", name=f"write probe {new_id()}").delete()
     except DatabaseError as error:

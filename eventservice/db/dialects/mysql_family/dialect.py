@@ -79,15 +79,17 @@ class NumberedErrors(ErrorCodes):
         1969: Cause.TOO_SLOW,  # MariaDB
         3024: Cause.TOO_SLOW,  # MySQL
         1040: Cause.TOO_MANY_CONNECTIONS,
-        1146: Cause.NO_TABLE,
+        1054: Cause.MIGRATION_MISSING,  # no column
+        1146: Cause.MIGRATION_MISSING,  # no table
         2002: Cause.UNAVAILABLE,
         2003: Cause.UNAVAILABLE,
         2006: Cause.UNAVAILABLE,
         2013: Cause.UNAVAILABLE,
         4031: Cause.UNAVAILABLE,
     }
-    # Disk full, read-only, too many connections, no connection, lock wait timeout, deadlock, statement timeout, no table.
-    ROLLED_BACK = frozenset({1021, 1114, 1036, 1290, 1040, 2002, 2003, 1205, DEADLOCK, 1969, 3024, 1146})
+    # Disk full, read-only, too many connections, no connection, lock wait timeout, deadlock, statement timeout, no
+    # column, no table.
+    ROLLED_BACK = frozenset({1021, 1114, 1036, 1290, 1040, 2002, 2003, 1205, DEADLOCK, 1969, 3024, 1054, 1146})
 
     def find_cause(self, error: Exception) -> Cause | None:
         return self.CAUSES.get(error.args[0]) if error.args else None

@@ -116,10 +116,10 @@ class SQLiteErrors(ErrorCodes):
         if isinstance(error.__cause__, OSError):  # the file cannot be looked at, or its folder not created
             full = error.__cause__.errno == errno.ENOSPC
             return Cause.DISK_FULL if full else Cause.CANNOT_OPEN
-        if _is_table_missing(error):
-            return Cause.NO_TABLE
         if hasattr(error.__cause__, "is_retired"):
             return Cause.RETIRED
+        if _is_migration_missing(error):
+            return Cause.MIGRATION_MISSING
         cause = self.CAUSES.get(_get_code(error) & 0xFF)
         path = Path(connection.settings_dict["NAME"])
         if cause is Cause.DISK_ERROR and shutil.disk_usage(path.absolute().parent).free < MIN_FREE_BYTES:
@@ -134,7 +134,7 @@ class SQLiteErrors(ErrorCodes):
     def is_rolled_back(self, error: DatabaseError) -> bool:
         if isinstance(error.__cause__, OSError) or hasattr(error.__cause__, "while_connecting"):
             return True
-        if _is_table_missing(error):
+        if _is_migration_missing(error):
             return True
         code = _get_code(error)
         return code in self.NOT_BEGUN or code & 0xFF in self.ROLLED_BACK
@@ -144,9 +144,10 @@ def _get_code(error: Exception) -> int:
     return int(getattr(error.__cause__, "sqlite_errorcode", 0))
 
 
-def _is_table_missing(error: Exception) -> bool:
-    """Return whether a statement names a table that does not exist. The code is that of every wrong statement."""
-    return str(error).startswith("no such table: ")
+def _is_migration_missing(error: Exception) -> bool:
+    """Return whether a statement names a table or column that does not exist. The code is that of every wrong statement."""
+    text = str(error)
+    return text.startswith(("no such table: ", "no such column: ")) or " has no column named " in text
 
 
 class SQLiteFragments(Fragments):

@@ -35,19 +35,25 @@ def check_sqlite_pragmas() -> Iterator[Finding]:
     text = ", ".join(f"{name}={value}" for name, value in found.items())
     remedy = "Keep the file on a local disk: WAL does not work on a share."
     yield check("sqlite_pragmas", found == PRAGMAS, text, remedy)
-    yield from check_write_lock()
+    yield from check_database_lock()
 
 
-def check_write_lock() -> Iterator[Finding]:
-    """Say which process holds the write lock at this moment, where /proc knows it. It is no problem in itself."""
+def check_database_lock() -> Iterator[Finding]:
+    """Say which other process holds the write lock at this moment, where /proc knows it. It is no problem in itself."""
     try:
         locks = Path("/proc/locks").read_text().splitlines()
         state = Path(f"{connection.settings_dict['NAME']}-shm").stat()
     except OSError:
         return
     holder = find_lock_holder(locks, state.st_dev, state.st_ino, WRITE_LOCK_BYTE)
-    text = "no process holds it" if holder is None else f"held by {describe_process(holder)}"
-    yield check("write_lock", True, text)
+    if holder == os.getpid() and connection.in_atomic_block:
+        holder = None  # the transaction of this check has the lock
+    text = (
+        "no other process holds the write lock"
+        if holder is None
+        else f"The write lock is held by {describe_process(holder)}."
+    )
+    yield check("database_lock", True, text)
 
 
 def find_lock_holder(locks: Iterable[str], device: int, inode: int, byte: int) -> int | None:
