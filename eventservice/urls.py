@@ -12,3 +12,6 @@ urlpatterns = [
     path("admin/", admin.site.urls),
     path("", include("eventservice.console.urls")),
 ]
+
+handler400 = "eventservice.console.base.error_pages.handle_bad_request"
+handler500 = "eventservice.console.base.error_pages.handle_server_error"

@@ -12,7 +12,6 @@ from datetime import datetime
 from django.db.models import OuterRef, Subquery
 from django.db.models.fields.json import KeyTextTransform
 
-from eventservice.db.bounded_count import count_capped
 from eventservice.tenants.models import Tenant
 from execution.url_rules import find_origin
 from orchestration.models import RETRYING, ServiceCall
@@ -44,18 +43,31 @@ class TargetErrors:
 
 @dataclass(frozen=True, slots=True)
 class PortOutcomes:
-    """How many calls to one port of a host failed and succeeded. The numbers are estimated from samples if calls to several
-    ports were found, and too many to read all of them."""
+    """How many calls to one port of a host failed and succeeded.
+
+    If not all calls to the host were read, and these went to several ports, the numbers are too rough to be shown:
+    `examined` has what was counted.
+    """
 
     errors: TargetErrors
     failed: int
     succeeded: int
-    is_estimate: bool = False
+    examined: ExaminedCalls | None = None
 
     @property
     def share(self) -> float:
         """The share of failures."""
         return self.failed / max(1, self.failed + self.succeeded)
+
+
+@dataclass(frozen=True, slots=True)
+class ExaminedCalls:
+    """How many calls to a host were read because they failed or succeeded, and how many of them went to one port."""
+
+    failed: int
+    failed_at_port: int
+    succeeded: int
+    succeeded_at_port: int
 
 
 @dataclass(slots=True)
@@ -68,15 +80,19 @@ class _Failures:
 
 @dataclass(frozen=True, slots=True)
 class RetryingHost:
-    """A port of a host with calls that wait for another attempt. Their number is estimated from a sample if there are many,
-    or if the host has several ports."""
+    """A port of a host with calls that wait for another attempt.
+
+    If a tenant has many such calls, not all are looked at, so that at least `host_count` wait. If the host has several
+    ports, and not all of these calls were read, `count` is an estimate from the number that was `examined`.
+    """
 
     tenant_id: uuid.UUID
     host: str
     host_count: int  # all its ports together
     count: int
-    is_estimate: bool
+    is_minimum: bool
     errors: TargetErrors
+    examined: int | None = None
 
 
 def list_retrying_hosts(tenant_id: uuid.UUID | None, *, min_calls: int, limit: int) -> list[RetryingHost]:
@@ -90,10 +106,11 @@ def list_retrying_hosts(tenant_id: uuid.UUID | None, *, min_calls: int, limit: i
             host,
             count,
             max(1, round(count * target.share)),
-            is_estimate or (target.share < 1.0 and len(calls) < count),
+            is_minimum,
             target,
+            len(calls) if target.share < 1.0 and len(calls) < count else None,
         )
-        for tenant, host, count, is_estimate, calls in found[:limit]
+        for tenant, host, count, is_minimum, calls in found[:limit]
         for target in _read_errors(tenant, host, calls)
     ]
     return sorted(ports, key=lambda port: (-port.count, port.errors.name))[:limit]
@@ -114,16 +131,14 @@ def _sample_tenant(
     waiting = ServiceCall.objects.for_tenant(tenant_id).filter(RETRYING)
     ordered = waiting.order_by("attempt", "submitted_at")
     sample = list(ordered.values_list("host", "service_call_id")[:MAX_CALLS_SAMPLED])
-    is_estimate = len(sample) == MAX_CALLS_SAMPLED
-    total = count_capped(waiting) if is_estimate else len(sample)
+    is_cut = len(sample) == MAX_CALLS_SAMPLED
     calls_by_host: defaultdict[str, list[uuid.UUID]] = defaultdict(list)
     for host, service_call_id in sample:
         calls_by_host[host].append(service_call_id)
-    counts = {host: len(calls) * total // len(sample) for host, calls in calls_by_host.items()}
     return [
-        (tenant_id, host, counts[host], is_estimate, _sample(calls))
+        (tenant_id, host, len(calls), is_cut, _sample(calls))
         for host, calls in calls_by_host.items()
-        if counts[host] >= min_calls
+        if len(calls) >= min_calls
     ]
 
 
@@ -152,17 +167,22 @@ class FailedCalls:
         as the calls that can be read are.
         """
         failed_ids = self._by_host.get(host) or _list_latest(self._tenant_id, host, Status.FAILED)
-        targets = _read_errors(self._tenant_id, host, _sample(failed_ids, MAX_PORTS_READ))
+        read = _sample(failed_ids, MAX_PORTS_READ)
+        targets = _read_errors(self._tenant_id, host, read)
         good = _sample_succeeded(self._tenant_id, host)
         if len({target.name for target in targets} | good.keys()) == 1:
             return [PortOutcomes(targets[0], failed, succeeded)]
-        is_estimate = failed > MAX_PORTS_READ or succeeded > good.total()
+        are_all_read = (len(read), good.total()) == (failed, succeeded)
         return [
             PortOutcomes(
                 target,
                 max(1, round(failed * target.share)),
                 round(succeeded * good[target.name] / max(1, good.total())),
-                is_estimate,
+                None
+                if are_all_read
+                else ExaminedCalls(
+                    len(read), round(len(read) * target.share), good.total(), good[target.name]
+                ),
             )
             for target in targets
         ]

@@ -113,6 +113,10 @@ def test_a_disk_that_is_full_or_read_only(tmp_path: Path, trouble: str, text: st
     assert found["api"]["code"] == "database_busy"
     assert "Nothing was changed" in found["api"]["detail"]
     assert_named(found, text, finding)
+    # What follows from it is left out.
+    assert {"engine", "dispatcher"}.isdisjoint(found["doctor"])
+    if finding == "writing":
+        assert next(iter(found["doctor"])) == "writing"
 
 
 def test_a_file_that_cannot_be_opened(tmp_path: Path) -> None:

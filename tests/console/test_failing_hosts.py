@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from html import unescape
 from typing import Any
 
@@ -29,7 +29,10 @@ def fail_calls(tenant: Tenant, url: str, host: str, count: int = 4, **columns: A
 
 
 def succeed(tenant: Tenant, url: str, host: str, count: int) -> None:
-    at = NOON - timedelta(minutes=4)
+    succeed_at(tenant, url, host, count, NOON - timedelta(minutes=4))
+
+
+def succeed_at(tenant: Tenant, url: str, host: str, count: int, at: datetime) -> None:
     spec: dict[str, Any] = {"method": "GET", "url": url, "headers": {}, "body": None}
     for _ in range(count):
         ServiceCallFactory(
@@ -85,7 +88,23 @@ def test_a_port_that_works_hides_none_that_does_not(tenant: Tenant) -> None:
     roll_up(60)
     (finding,) = list_failing_hosts(None, NOON)
     assert finding.text == "10.0.0.1:9555 is failing for acme."
-    assert finding.remedy.startswith("About 4 of 4 calls failed")
+    assert finding.remedy.startswith(
+        "4 of 214 calls to 10.0.0.1, all ports together, failed in the last 15 minutes (1.9 %). "
+        "Of 4 failures looked at, 4 were at this port; of 50 successes, 0."
+    )
+
+
+def test_numbers_of_a_port_are_shown_only_if_all_its_calls_were_counted(tenant: Tenant) -> None:
+    fail_calls(tenant, "http://10.0.0.1:9555/", "10.0.0.1", 51)
+    fail_calls(tenant, "http://10.0.0.1:9471/", "10.0.0.1", 20)
+    # Of these, none is among the latest calls to the host.
+    succeed_at(tenant, "http://10.0.0.1:9471/", "10.0.0.1", 40, NOON - timedelta(minutes=6))
+    fail_calls(tenant, "http://10.0.0.1:9555/", "10.0.0.1", 200, submitted_at=NOON - timedelta(minutes=3))
+    roll_up(60)
+    for finding in list_failing_hosts(None, NOON):
+        assert finding.remedy.startswith(
+            "271 of 311 calls to 10.0.0.1, all ports together, failed in the last 15 minutes (87.1 %). Of 50 failures"
+        )
 
 
 def test_a_few_failures_of_a_port_that_works_are_no_problem(tenant: Tenant) -> None:

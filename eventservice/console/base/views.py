@@ -19,6 +19,7 @@ from django.utils.http import url_has_allowed_host_and_scheme
 from django.views import View
 
 from eventservice.api.problems import Problem, describe_refusal, find_problem
+from eventservice.console.base.error_pages import describe_by_problem
 from eventservice.console.base.time_zone import get_user_zone, get_zone_name
 from eventservice.kernel.errors import DomainError
 from eventservice.kernel.logging import get_logger
@@ -105,15 +106,13 @@ class ConsoleView(View):
             raise error
         if not self.has_role:
             # Nothing has been done yet.
-            text = describe_refusal(error) if isinstance(error, DatabaseError) else problem.detail
-            return self.render_error(problem.status_code, text)
-        if self.request.method in SAFE_METHODS or problem.status_code == 404 or self.is_fragment:
-            response = self.render_error(problem.status_code, problem.detail, problem.errors)
-            for name, value in problem.headers.items():
-                response[name] = value
-            # ProblemMiddleware sends it instead of the page if the client is a program.
-            response.problem = problem  # type: ignore[attr-defined]
-            return response
+            if isinstance(error, DatabaseError):
+                problem = Problem(503, "database_busy", describe_refusal(error), headers={"Retry-After": "1"})
+            return self._render_problem(problem)
+        # A message for the next page would have to be stored in the session.
+        is_page = isinstance(error, DatabaseError) or problem.status_code == 404 or self.is_fragment
+        if is_page or self.request.method in SAFE_METHODS:
+            return self._render_problem(problem)
         self.report_error(" ".join([problem.detail, *(f"{f.pointer} {f.detail}." for f in problem.errors)]))
         return self.redirect_back()
 
@@ -159,6 +158,11 @@ class ConsoleView(View):
         # Without the frame, which shows the user.
         base = "console/base_fragment.html" if self.is_fragment else "standalone.html"
         return render(self.request, "console/error.html", {"base": base, **context}, status=status)
+
+    def _render_problem(self, problem: Problem) -> HttpResponse:
+        return describe_by_problem(
+            self.render_error(problem.status_code, problem.detail, problem.errors), problem
+        )
 
     def get_next_url(self, default: str) -> str:
         """Return the `next` parameter of the form or link if it is a URL of this site, otherwise the default."""

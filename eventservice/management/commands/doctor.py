@@ -91,8 +91,11 @@ def examine() -> Iterator[Finding]:
     writing = check_writing() if reached.is_ok else None
     is_locked = writing is not None and writing.is_locked
     of_database = list(_examine_database(is_locked)) if reached.is_ok else []
+    cannot_write = writing is not None and not writing.is_ok
     if is_locked:
         yield _describe_lock(of_database)
+    elif writing and cannot_write:
+        yield writing
     yield check_environment()
     yield check_settings_file()
     yield check_permissions("settings_file_permissions", [get_env_path(settings.BASE_DIR)])
@@ -100,9 +103,10 @@ def examine() -> Iterator[Finding]:
     yield check_encryption_keys()
     yield check_static_files()
     yield reached
-    if is_locked:
-        # What follows from the lock would only distract from it.
-        yield from (found for found in of_database if found.code not in {*CONSEQUENCES, "database_lock"})
+    if cannot_write:
+        # What follows from it would only distract from it.
+        hidden = {*CONSEQUENCES, "database_lock"} if is_locked else CONSEQUENCES
+        yield from (found for found in of_database if found.code not in hidden)
         return
     yield from of_database
     if writing:

@@ -6,10 +6,9 @@ import uuid
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from eventservice.db.bounded_count import MAX_COUNTED
 from eventservice.kernel.findings import Finding, Severity
 from eventservice.operators.error_kinds import get_error_name
-from eventservice.operators.formatting import format_share
+from eventservice.operators.formatting import format_count, format_share
 from eventservice.tenants.directory import find_tenant_names
 from orchestration.statistics.chart_data import FailingHost, count_succeeded_by_host, list_hosts_with_failures
 from orchestration.statistics.hosts_in_trouble import (
@@ -87,18 +86,35 @@ def _list_failing_ports(failed_calls: FailedCalls, host: FailingHost) -> list[Po
 def _build_failing_host(
     host: FailingHost, port: PortOutcomes, tenant: str, since: datetime
 ) -> FailingHostFinding:
-    about = "About " if port.is_estimate else ""
     return FailingHostFinding(
         code="failing_host",
         severity=Severity.WARNING if port.succeeded else Severity.ERROR,
         text=f"{_name_target(port.errors)} is failing for {tenant or host.tenant_id}.",
-        remedy=f"{about}{port.failed:,} of {port.failed + port.succeeded:,} calls failed in the last 15 minutes "
-        f"({format_share(port.share)}).{_name_error('The most frequent error', port.errors)}",
+        remedy=f"{_count_outcomes(host, port)}{_name_error('The most frequent error', port.errors)}",
         tenant_id=host.tenant_id,
         host=port.errors.filter_value,
         share=port.share,
         since=since,
     )
+
+
+def _count_outcomes(host: FailingHost, port: PortOutcomes) -> str:
+    """Say how many calls failed: of the port if its calls could be counted, otherwise of the host with all its ports."""
+    failed, ended = host.outcomes.failed, host.outcomes.failed + host.outcomes.succeeded
+    if (examined := port.examined) is None:
+        where = ""
+        failed, ended = port.failed, port.failed + port.succeeded
+    else:
+        where = f" to {host.host}, all ports together,"
+    text = f"{failed:,} of {ended:,} calls{where} failed in the last 15 minutes ({format_share(failed / max(1, ended))})."
+    if examined is None:
+        return text
+    text += f" Of {format_count(examined.failed, 'failure')} looked at, {examined.failed_at_port:,} were at this port"
+    if examined.succeeded:
+        text += (
+            f"; of {format_count(examined.succeeded, 'success', 'successes')}, {examined.succeeded_at_port:,}"
+        )
+    return f"{text}."
 
 
 def check_retrying_calls(tenant_id: uuid.UUID | None, now: datetime) -> list[Finding]:
@@ -123,17 +139,26 @@ def _lets_wait(one: RetryingHost, succeeded: int) -> bool:
 
 
 def _build_retrying_host(one: RetryingHost, tenant: str) -> RetryingHostFinding:
-    count = f"more than {MAX_COUNTED:,}" if one.count > MAX_COUNTED else f"{one.count:,}"
-    about = "about " if one.is_estimate and one.count <= MAX_COUNTED else ""
     return RetryingHostFinding(
         code="retrying_calls",
         severity=Severity.WARNING,
-        text=f"Calls of {tenant or one.tenant_id} to {_name_target(one.errors)} keep failing: "
-        f"{about}{count} wait for another attempt.",
+        text=f"Calls of {tenant or one.tenant_id} to {_name_target(one.errors)} keep failing: {_count_waiting(one)}",
         remedy=f"They are retried by their policies.{_name_error('The most frequent error', one.errors)} Check the "
         "receiver. Once it works, you can run them now.",
         tenant_id=one.tenant_id,
         host=one.errors.filter_value,
+    )
+
+
+def _count_waiting(one: RetryingHost) -> str:
+    least = "at least " if one.is_minimum else ""
+    if one.examined is None:
+        verb = "waits" if one.count == 1 else "wait"
+        return f"{least}{one.count:,} {verb} for another attempt."
+    at_port = round(one.examined * one.errors.share)
+    return (
+        f"{least}{one.host_count:,} to {one.host}, all ports together, wait for another attempt, and {at_port:,} of "
+        f"{one.examined:,} that were looked at are to this port."
     )
 
 
