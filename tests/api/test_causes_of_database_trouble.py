@@ -156,7 +156,9 @@ connection.close()"""
 
 def assert_a_migration_is_missing(found: dict[str, Any]) -> None:
     assert (found["api"]["status"], found["api"]["code"]) == (503, "unavailable")
-    assert "The database lacks tables or columns, which `manage.py migrate` creates." in found["api"]["detail"]
+    assert (
+        "The database lacks tables or columns, which `manage.py migrate` creates." in found["api"]["detail"]
+    )
     assert "try again" not in found["api"]["detail"]
     assert [error["pointer"] for error in found["ready"]["errors"]] == ["/checks/migrations"]
 

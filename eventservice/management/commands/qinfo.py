@@ -107,7 +107,6 @@ class Command(BaseCommand):
             waiting, taken = broker.queue_size(), broker.lock_size()
             self.stdout.write(f"Queue {name}: {waiting} waiting, {taken} taken by workers")
 
-
     def _print_stopped_clusters(self, cluster: ClusterState) -> None:
         """Say that what is left of clusters that do not run can be ignored, while others do their work."""
         running = {role.cluster for role in cluster.roles if role.is_running}

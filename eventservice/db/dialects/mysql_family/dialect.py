@@ -89,7 +89,9 @@ class NumberedErrors(ErrorCodes):
     }
     # Disk full, read-only, too many connections, no connection, lock wait timeout, deadlock, statement timeout, no
     # column, no table.
-    ROLLED_BACK = frozenset({1021, 1114, 1036, 1290, 1040, 2002, 2003, 1205, DEADLOCK, 1969, 3024, 1054, 1146})
+    ROLLED_BACK = frozenset(
+        {1021, 1114, 1036, 1290, 1040, 2002, 2003, 1205, DEADLOCK, 1969, 3024, 1054, 1146}
+    )
 
     def find_cause(self, error: Exception) -> Cause | None:
         return self.CAUSES.get(error.args[0]) if error.args else None

@@ -92,7 +92,9 @@ class PostgreSQLErrors(ErrorCodes):
         "42P01": Cause.MIGRATION_MISSING,  # no table
     }
     # Of them, and serialization failure and deadlock, it is known that nothing was written.
-    ROLLED_BACK = frozenset({"53100", "25006", "53300", "55P03", "40001", DEADLOCK, "57014", "42703", "42P01"})
+    ROLLED_BACK = frozenset(
+        {"53100", "25006", "53300", "55P03", "40001", DEADLOCK, "57014", "42703", "42P01"}
+    )
     # psycopg knows no code for a connection that was never made.
     NO_CONNECTION = (
         "connection failed", "connection is bad", "connection timeout expired", "failed to resolve host",
