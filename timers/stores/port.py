@@ -54,6 +54,8 @@ RESERVED_SHARD = -1
 # be null on Oracle.
 NIL_UUID = uuid.UUID(int=0)
 NO_NAMESPACE = NO_TIMER_ID = "-"
+# Whoever only looks, and takes no timers.
+NO_CELL = "-"
 
 
 # --- errors -------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from eventservice.kernel.ids import new_id
-from timers.stores import build_store
+from timers.stores.factory import build_store
 from timers.stores.port import QualifiedNamespace, Revision, StoredTimer, TimerKey, TimerStore
 from timers.stores.store_spec import StoreSpec
 

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from tests.contracts.timer_stores.base import NOW
-from timers.stores import build_store
+from timers.stores.factory import build_store
 from timers.stores.port import TimerStore
 from timers.stores.store_spec import StoreSpec
 
