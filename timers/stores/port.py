@@ -11,7 +11,6 @@ how long a process was frozen between reading and writing.
 from __future__ import annotations
 
 import hashlib
-import json
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -278,15 +277,6 @@ class ShardBacklog(NamedTuple):
     shard: int
     pending: int
     overdue: int
-
-
-def encode_position(*parts: str | int) -> Position:
-    return Position(json.dumps(parts, ensure_ascii=False))
-
-
-def decode_position(position: Position) -> list[Any]:
-    parts: list[Any] = json.loads(position)
-    return parts
 
 
 # --- the port -----------------------------------------------------------------------------------------------------

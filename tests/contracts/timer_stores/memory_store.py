@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from eventservice.kernel.findings import Finding, check
+from timers.stores.encoding import decode_position, encode_position
 from timers.stores.port import (
     EPOCH,
     Claim,
@@ -27,8 +28,6 @@ from timers.stores.port import (
     TimerKey,
     TimerPage,
     TimerTooLarge,
-    decode_position,
-    encode_position,
     round_up,
 )
 

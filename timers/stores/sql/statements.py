@@ -10,7 +10,20 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Delete, Insert, Select, Update, and_, case, func, insert, or_, select
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Delete,
+    Insert,
+    Select,
+    Update,
+    and_,
+    case,
+    func,
+    insert,
+    or_,
+    select,
+)
 
 from timers.stores.port import (
     EPOCH,
@@ -34,7 +47,7 @@ from timers.stores.sql.tables import ServerTime, build_progress_columns, build_t
 
 _c = timers.c
 # In the reserved partition, the version of a member counts its heartbeats.
-_VERSION = _c.shard_version
+_VERSION: Column[Any] = _c.shard_version
 
 
 def _match_key(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -11,13 +10,22 @@ from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Engine, create_engine, event, inspect, select, text
+from sqlalchemy import Connection, Engine, RowMapping, create_engine, event, inspect, select, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, SQLAlchemyError
 from sqlalchemy.sql.base import Executable
 
 from eventservice.kernel.findings import Finding, check
 from eventservice.kernel.ids import new_id
+from timers.stores.encoding import (
+    build_declaration,
+    build_due_position,
+    decode_position,
+    encode_position,
+    parse_due_position,
+    read_declaration,
+    split_batches,
+)
 from timers.stores.port import (
     Claim,
     Member,
@@ -38,8 +46,6 @@ from timers.stores.port import (
     TimerRefused,
     TimerStoreError,
     TimerTooLarge,
-    decode_position,
-    encode_position,
     round_up,
 )
 from timers.stores.sql import statements
@@ -148,25 +154,28 @@ class SqlTimerStore:
 
     def namespaces(self) -> list[NamespaceDeclaration]:
         rows = self._select(statements.select_reserved(RowType.NAMESPACE))
-        return [_read_declaration(row) for row in rows]
+        return [
+            read_declaration(row["timer_namespace"], row["shard_version"], row["shard_metadata"])
+            for row in rows
+        ]
 
     def declare_namespace(
         self, namespace: QualifiedNamespace, num_shards: int, fingerprint: Mapping[str, str]
     ) -> NamespaceDeclaration:
-        metadata = _build_declaration(num_shards, fingerprint)
+        metadata = build_declaration(num_shards, fingerprint)
         if self._insert(statements.insert_namespace(namespace, metadata)):
             return NamespaceDeclaration(namespace, num_shards, dict(fingerprint), 1)
         return next(declared for declared in self.namespaces() if declared.namespace == namespace)
 
     def change_fingerprint(self, seen: NamespaceDeclaration, fingerprint: Mapping[str, str]) -> bool:
-        metadata = _build_declaration(seen.num_shards, fingerprint)
+        metadata = build_declaration(seen.num_shards, fingerprint)
         return self._change(statements.update_namespace(seen, metadata)) == 1
 
     # --- shards -----------------------------------------------------------------------------------------------
 
     def shards(self, shards: Sequence[int]) -> list[ShardOwnership]:
         found: dict[int, ShardOwnership] = {}
-        for batch in _split(shards, MAX_SHARDS_IN_STATEMENT):
+        for batch in split_batches(shards, MAX_SHARDS_IN_STATEMENT):
             for row in self._select(statements.select_shards(batch)):
                 found[row["shard_id"]] = ShardOwnership(
                     row["shard_id"],
@@ -185,7 +194,7 @@ class SqlTimerStore:
         return Claim(seen.shard, seen.version + 1) if won else None
 
     def release(self, claims: Sequence[Claim]) -> None:
-        for batch in _split(claims, MAX_ROWS):
+        for batch in split_batches(claims, MAX_ROWS):
             self._change(statements.release_shards(batch))
 
     # --- timers -----------------------------------------------------------------------------------------------
@@ -214,15 +223,15 @@ class SqlTimerStore:
     def due(
         self, shard: int, now: datetime, until: datetime, after: Position | None, limit: int
     ) -> TimerPage:
-        position = _parse_due_position(after) if after else None
+        position = parse_due_position(after) if after else None
         rows = self._select(statements.select_due(shard, now, until, position, limit, self._cell))
         found = [read_timer(row) for row in rows]
-        return TimerPage(found, _build_due_position(found[-1]) if len(found) == limit else None)
+        return TimerPage(found, build_due_position(found[-1]) if len(found) == limit else None)
 
     def take(self, timers: Sequence[StoredTimer], now: datetime, until: datetime) -> list[StoredTimer]:
         until = round_up(until)
         won: list[StoredTimer] = []
-        for batch in _split([timer for timer in timers if not timer.is_taken(now)], MAX_ROWS):
+        for batch in split_batches([timer for timer in timers if not timer.is_taken(now)], MAX_ROWS):
             take_id = new_id()
             count = self._change(statements.take_timers(batch, until, self._cell, take_id))
             taken = {timer.key.uuid for timer in batch}
@@ -244,7 +253,7 @@ class SqlTimerStore:
         return self._change(statement) == 1
 
     def remove(self, takes: Sequence[Take]) -> int:
-        batches = _split(takes, MAX_ROWS)
+        batches = split_batches(takes, MAX_ROWS)
         return sum(self._change(statements.remove_timers(batch, self._cell)) for batch in batches)
 
     def scan(
@@ -264,7 +273,7 @@ class SqlTimerStore:
 
     def count_timers(self, shards: Sequence[int], now: datetime) -> list[ShardBacklog]:
         found: dict[int, ShardBacklog] = {}
-        for batch in _split(shards, MAX_SHARDS_IN_STATEMENT):
+        for batch in split_batches(shards, MAX_SHARDS_IN_STATEMENT):
             for row in self._select(statements.count_timers(batch, now)):
                 found[row["shard_id"]] = ShardBacklog(row["shard_id"], row["pending"], int(row["overdue"]))
         return [found.get(shard, ShardBacklog(shard, 0, 0)) for shard in shards]
@@ -289,7 +298,7 @@ class SqlTimerStore:
                 f"payload: the timer has {size:,} bytes, and {self._database.name} accepts {self._database.max_row_bytes:,}"
             )
 
-    def _select(self, statement: Executable) -> list[Mapping[str, Any]]:
+    def _select(self, statement: Executable) -> list[RowMapping]:
         return self._read(lambda connection: list(connection.execute(statement).mappings()))
 
     def _insert(self, statement: Executable) -> bool:
@@ -378,30 +387,3 @@ def _get_code(error: DBAPIError) -> str | int | None:
 
 def _measure_bytes(timer: StoredTimer) -> int:
     return len(timer.callback_url) + len(json.dumps(timer.payload, ensure_ascii=False).encode())
-
-
-def _build_declaration(num_shards: int, fingerprint: Mapping[str, str]) -> dict[str, Any]:
-    return {"numShards": num_shards, "fingerprint": dict(fingerprint)}
-
-
-def _read_declaration(row: Mapping[str, Any]) -> NamespaceDeclaration:
-    metadata = row["shard_metadata"]
-    return NamespaceDeclaration(
-        QualifiedNamespace.parse(row["timer_namespace"]),
-        metadata["numShards"],
-        metadata["fingerprint"],
-        row["shard_version"],
-    )
-
-
-def _build_due_position(timer: StoredTimer) -> Position:
-    return encode_position(timer.execute_at.isoformat(), str(timer.key.uuid))
-
-
-def _parse_due_position(position: Position) -> tuple[datetime, uuid.UUID]:
-    execute_at, timer_uuid = decode_position(position)
-    return datetime.fromisoformat(execute_at), uuid.UUID(timer_uuid)
-
-
-def _split(items: Sequence[T], size: int) -> list[Sequence[T]]:
-    return [items[start : start + size] for start in range(0, len(items), size)]

@@ -40,7 +40,7 @@ _TIMES: dict[str, TypeEngine[Any]] = {
     "mysql": mysql.DATETIME(fsp=3),
     "mariadb": mysql.DATETIME(fsp=3),
     "oracle": oracle.TIMESTAMP(),
-    "mssql": mssql.DATETIME2(3),
+    "mssql": mssql.DATETIME2(3),  # type: ignore[no-untyped-call]
 }
 
 
