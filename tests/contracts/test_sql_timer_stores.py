@@ -15,7 +15,7 @@ pytest.importorskip("sqlalchemy")
 from sqlalchemy import event, inspect, make_url, text
 from sqlalchemy.sql.expression import ClauseElement
 
-from tests.contracts.timer_stores import STORES
+from tests.contracts.timer_stores import STORES, list_parameters
 from tests.contracts.timer_stores.base import ALERTS, CELL, NOW, build_timer, build_timers_of_shard
 from tests.contracts.timer_stores.sql import SqlStoreUnderTest
 from tests.tcp_proxy import TcpProxy, Trouble
@@ -36,7 +36,7 @@ WRONG_SCHEMES = {
 }
 
 
-@pytest.fixture(scope="module", params=SQL_SERVERS)
+@pytest.fixture(scope="module", params=list_parameters(SQL_SERVERS))
 def server(request: pytest.FixtureRequest) -> Iterator[SqlStoreUnderTest]:
     server = STORES[request.param]()
     assert isinstance(server, SqlStoreUnderTest)

@@ -11,7 +11,7 @@ from itertools import chain
 import pytest
 
 from eventservice.kernel.ids import new_id
-from tests.contracts.timer_stores import STORES, StoreUnderTest
+from tests.contracts.timer_stores import STORES, StoreUnderTest, list_parameters
 from tests.contracts.timer_stores.base import (
     ALERTS,
     CELL,
@@ -49,7 +49,7 @@ SECOND, MINUTE, HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hou
 SHARD = build_key().shard
 
 
-@pytest.fixture(scope="module", params=STORES)
+@pytest.fixture(scope="module", params=list_parameters(STORES))
 def server(request: pytest.FixtureRequest) -> Iterator[StoreUnderTest]:
     server = STORES[request.param]()
     server.build().migrate()

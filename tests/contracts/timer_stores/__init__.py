@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
+
+import pytest
+from _pytest.mark import ParameterSet
 
 from tests.contracts.timer_stores.base import StoreUnderTest
 from tests.contracts.timer_stores.memory import MemoryStoreUnderTest
@@ -19,4 +22,10 @@ STORES: dict[str, Callable[[], StoreUnderTest]] = {
     "tidb": partial(SqlStoreUnderTest, "tidb", "tidb+pymysql"),
 }
 
-__all__ = ["STORES", "StoreUnderTest"]
+
+def list_parameters(names: Iterable[str]) -> list[ParameterSet]:
+    """Return a parameter for each store. One process of pytest-xdist runs all tests of a store, in one database."""
+    return [pytest.param(name, marks=pytest.mark.xdist_group(f"timer store {name}")) for name in names]
+
+
+__all__ = ["STORES", "StoreUnderTest", "list_parameters"]
