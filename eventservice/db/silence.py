@@ -23,7 +23,7 @@ class ServerSilent(psycopg.OperationalError):
     """Raised when the server has sent nothing for too long. The connection is closed: its answer could still come."""
 
 
-class BoundedConnection(psycopg.Connection[Any]):
+class SilenceLimitedConnection(psycopg.Connection[Any]):
     """A connection that closes itself when the server is silent for `answer_seconds` while an answer is awaited."""
 
     # Until it is set, the connection waits for ever. `connect_timeout` bounds what happens before.

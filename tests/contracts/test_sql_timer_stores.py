@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
@@ -120,7 +119,7 @@ def test_a_server_of_another_kind_is_refused(stores: SqlStoreUnderTest) -> None:
     store = build_store(
         StoreSpec("main", scheme, stores.spec.url.replace(stores.spec.scheme, scheme, 1)), CELL
     )
-    with pytest.raises(StoreUnavailable, match=re.escape(f"{scheme}:// needs ")):
+    with pytest.raises(StoreUnavailable, match="MariaDB|TiDB"):
         store.migrate()
     store.close()
 

@@ -70,7 +70,7 @@ def store(stores: StoreUnderTest) -> TimerStore:
 
 
 @pytest.fixture
-def other(stores: StoreUnderTest) -> TimerStore:
+def rival(stores: StoreUnderTest) -> TimerStore:
     """Return the same store as another cell sees it."""
     return stores.build(OTHER_CELL)
 
@@ -228,17 +228,17 @@ def test_a_timer_that_was_taken_meanwhile_is_not_replaced(store: TimerStore) -> 
 
 
 def test_a_timer_can_be_replaced_when_its_take_has_ended_without_an_outcome(
-    store: TimerStore, other: TimerStore
+    store: TimerStore, rival: TimerStore
 ) -> None:
     first, second = build_timer(), build_timer()
     put_new(store, first)
-    taken = take_one(other, first)
+    taken = take_one(rival, first)
     later = taken.taken_until
     store.put(second, taken, later)
     assert store.get(first.key) == second
     # The cell that had taken it comes back.
-    assert not other.reschedule(taken.take, later + HOUR, None)
-    assert other.remove([taken.take]) == 0
+    assert not rival.reschedule(taken.take, later + HOUR, None)
+    assert rival.remove([taken.take]) == 0
     assert store.get(first.key) == second
 
 
@@ -268,7 +268,7 @@ def test_due_timers_come_in_the_order_of_their_times(store: TimerStore) -> None:
 
 
 def test_pages_of_due_timers_contain_each_once(store: TimerStore) -> None:
-    """Also among timers that are due at the same moment."""
+    """Timers that are due at the same moment are no exception."""
     timers = build_timers_of_shard(SHARD, 23)
     put_new(store, *timers[:20], *(replace(timer, execute_at=NOW - HOUR) for timer in timers[20:]))
     found: list[str] = []
@@ -298,15 +298,15 @@ def test_a_position_remains_valid_when_its_timer_is_gone(store: TimerStore) -> N
 
 
 def test_a_taken_timer_is_due_for_its_own_cell_only_until_the_take_ends(
-    store: TimerStore, other: TimerStore
+    store: TimerStore, rival: TimerStore
 ) -> None:
     timer = build_timer()
     put_new(store, timer)
     taken = take_one(store, timer)
     assert list_due(store) == [timer.key.timer_id]
-    assert list_due(other) == []
-    assert list_due(other, taken.taken_until - timedelta(milliseconds=1)) == []
-    assert list_due(other, taken.taken_until) == [timer.key.timer_id]
+    assert list_due(rival) == []
+    assert list_due(rival, taken.taken_until - timedelta(milliseconds=1)) == []
+    assert list_due(rival, taken.taken_until) == [timer.key.timer_id]
 
 
 # --- takes --------------------------------------------------------------------------------------------------------
@@ -323,11 +323,11 @@ def test_a_take_counts_and_names_the_cell(store: TimerStore) -> None:
 
 
 def test_many_timers_are_taken_at_once_and_only_those_that_are_unchanged(
-    store: TimerStore, other: TimerStore
+    store: TimerStore, rival: TimerStore
 ) -> None:
     timers = build_timers_of_shard(SHARD, 250)
     put_new(store, *timers)
-    lost = {timer.key for timer in other.take(timers[:3] + timers[100:200], NOW, NOW + MINUTE)}
+    lost = {timer.key for timer in rival.take(timers[:3] + timers[100:200], NOW, NOW + MINUTE)}
     assert store.delete(timers[240], NOW)
     won = store.take(timers, NOW, NOW + MINUTE)
     expected = [timer.key for timer in timers if timer.key not in lost | {timers[240].key}]
@@ -337,15 +337,15 @@ def test_many_timers_are_taken_at_once_and_only_those_that_are_unchanged(
 
 
 def test_a_taken_timer_cannot_be_taken_again_before_its_take_ends(
-    store: TimerStore, other: TimerStore
+    store: TimerStore, rival: TimerStore
 ) -> None:
     timer = build_timer()
     put_new(store, timer)
     taken = take_one(store, timer)
-    for cell in (store, other):
+    for cell in (store, rival):
         assert cell.take([timer], NOW, NOW + HOUR) == []
         assert cell.take([taken], NOW, NOW + HOUR) == []
-    (again,) = other.take([taken], taken.taken_until, taken.taken_until + MINUTE)
+    (again,) = rival.take([taken], taken.taken_until, taken.taken_until + MINUTE)
     assert (again.takes, again.taken_by) == (2, OTHER_CELL)
 
 
@@ -358,24 +358,24 @@ def test_a_timer_that_was_changed_since_it_was_read_cannot_be_taken(store: Timer
 
 
 def test_a_retry_that_was_rescheduled_since_it_was_read_cannot_be_taken_early(
-    store: TimerStore, other: TimerStore
+    store: TimerStore, rival: TimerStore
 ) -> None:
     """The first cell records its outcome after its take has ended, while the second has read the row already."""
     timer = build_timer()
     put_new(store, timer)
     taken = take_one(store, timer)
     later = taken.taken_until
-    (read,) = other.due(SHARD, later, later, None, 1).timers
+    (read,) = rival.due(SHARD, later, later, None, 1).timers
     assert store.reschedule(taken.take, later + HOUR, None)
-    assert other.take([read], later, later + MINUTE) == []
-    assert list_due(other, later) == []
+    assert rival.take([read], later, later + MINUTE) == []
+    assert list_due(rival, later) == []
 
 
-def test_a_stale_take_changes_nothing(store: TimerStore, other: TimerStore) -> None:
+def test_a_stale_take_changes_nothing(store: TimerStore, rival: TimerStore) -> None:
     timer = build_timer()
     put_new(store, timer)
     stale = take_one(store, timer)
-    current = take_one(other, stale, stale.taken_until)
+    current = take_one(rival, stale, stale.taken_until)
     assert not store.reschedule(stale.take, NOW + HOUR, Progress(attempts=9))
     assert store.remove([stale.take]) == 0
     # The right number in the wrong cell.
@@ -396,7 +396,7 @@ def test_a_take_of_an_earlier_revision_changes_nothing(store: TimerStore) -> Non
     assert store.get(first.key) == current
 
 
-def test_a_rescheduled_timer_waits_for_its_next_attempt(store: TimerStore, other: TimerStore) -> None:
+def test_a_rescheduled_timer_waits_for_its_next_attempt(store: TimerStore, rival: TimerStore) -> None:
     timer = build_timer(requested_at=NOW - HOUR)
     put_new(store, timer)
     taken = take_one(store, timer)
@@ -404,41 +404,41 @@ def test_a_rescheduled_timer_waits_for_its_next_attempt(store: TimerStore, other
     assert store.reschedule(taken.take, NOW + HOUR - timedelta(microseconds=1), progress)
     expected = replace(taken, execute_at=NOW + HOUR, progress=progress, taken_until=EPOCH, taken_by=None)
     assert store.get(timer.key) == expected
-    assert list_due(other, NOW + MINUTE) == []
-    assert list_due(other, NOW + HOUR) == [timer.key.timer_id]
+    assert list_due(rival, NOW + MINUTE) == []
+    assert list_due(rival, NOW + HOUR) == [timer.key.timer_id]
     # A repeat, because the outcome of the first was unknown.
     assert not store.reschedule(taken.take, NOW + HOUR, progress)
-    assert take_one(other, expected, NOW + HOUR).takes == 2
+    assert take_one(rival, expected, NOW + HOUR).takes == 2
 
 
-def test_a_released_timer_is_due_at_once(store: TimerStore, other: TimerStore) -> None:
+def test_a_released_timer_is_due_at_once(store: TimerStore, rival: TimerStore) -> None:
     timer = build_timer(progress=Progress(attempts=3))
     put_new(store, timer)
     taken = take_one(store, timer)
     assert store.reschedule(taken.take, taken.execute_at, None)
     assert store.get(timer.key) == replace(timer, takes=1)
-    assert list_due(other) == [timer.key.timer_id]
+    assert list_due(rival) == [timer.key.timer_id]
 
 
-def test_ended_timers_are_removed_together(store: TimerStore, other: TimerStore) -> None:
+def test_ended_timers_are_removed_together(store: TimerStore, rival: TimerStore) -> None:
     timers = build_timers_of_shard(SHARD, 150)
     put_new(store, *timers)
     takes = [timer.take for timer in store.take(timers[:140], NOW, NOW + MINUTE)]
-    not_own = [timer.take for timer in other.take(timers[140:145], NOW, NOW + MINUTE)]
+    not_own = [timer.take for timer in rival.take(timers[140:145], NOW, NOW + MINUTE)]
     assert store.remove([*takes, *not_own, timers[149].take]) == 140
     assert store.remove(takes) == 0
     assert set(list_due(store, NOW + HOUR)) == {timer.key.timer_id for timer in timers[140:]}
     assert store.remove([]) == 0
 
 
-def test_a_postponed_timer_is_not_due_and_not_taken(store: TimerStore, other: TimerStore) -> None:
+def test_a_postponed_timer_is_not_due_and_not_taken(store: TimerStore, rival: TimerStore) -> None:
     timer = build_timer(format=99)
     put_new(store, timer)
     assert store.postpone(timer, NOW, NOW + MINUTE)
     assert not store.postpone(timer, NOW, NOW + MINUTE)
     postponed = get(store, timer)
     assert (postponed.takes, postponed.taken_by, postponed.is_taken(NOW)) == (0, None, False)
-    for cell in (store, other):
+    for cell in (store, rival):
         assert list_due(cell, NOW + MINUTE - SECOND) == []
         assert list_due(cell, NOW + MINUTE) == [timer.key.timer_id]
     # Its owner may still change it.
@@ -500,9 +500,9 @@ def test_a_claim_increments_the_version_and_names_the_owner(store: TimerStore) -
     assert store.shards([5])[0].owner == "owner-2"
 
 
-def test_a_claim_of_a_stale_version_changes_nothing(store: TimerStore, other: TimerStore) -> None:
+def test_a_claim_of_a_stale_version_changes_nothing(store: TimerStore, rival: TimerStore) -> None:
     (seen,) = store.shards([5])
-    assert other.claim(seen, "owner-1", {})
+    assert rival.claim(seen, "owner-1", {})
     assert store.claim(seen, "owner-2", {}) is None
     (current,) = store.shards([5])
     assert store.claim(current, "owner-2", {}) == Claim(5, 2)
@@ -510,17 +510,17 @@ def test_a_claim_of_a_stale_version_changes_nothing(store: TimerStore, other: Ti
 
 
 def test_a_released_shard_has_no_owner_and_one_that_was_claimed_by_others_keeps_it(
-    store: TimerStore, other: TimerStore
+    store: TimerStore, rival: TimerStore
 ) -> None:
     claims = [claim for seen in store.shards([1, 2, 3]) if (claim := store.claim(seen, "owner-1", {}))]
-    assert other.claim(store.shards([2])[0], "owner-2", {}) == Claim(2, 2)
+    assert rival.claim(store.shards([2])[0], "owner-2", {}) == Claim(2, 2)
     store.release(claims)
     assert [(shard.version, shard.owner) for shard in store.shards([1, 2, 3])] == [
         (1, None),
         (2, "owner-2"),
         (1, None),
     ]
-    assert other.claim(store.shards([1])[0], "owner-2", {}) == Claim(1, 2)
+    assert rival.claim(store.shards([1])[0], "owner-2", {}) == Claim(1, 2)
 
 
 def test_shards_are_not_timers(store: TimerStore) -> None:
@@ -532,33 +532,33 @@ def test_shards_are_not_timers(store: TimerStore) -> None:
     assert store.count_timers([SHARD], NOW) == [(SHARD, 0, 0)]
 
 
-def test_a_member_lives_until_it_is_removed(store: TimerStore, other: TimerStore) -> None:
+def test_a_member_lives_until_it_is_removed(store: TimerStore, rival: TimerStore) -> None:
     first, second = (Member(new_id(), 1, {"host": name}) for name in "ab")
     assert store.beat(first)
-    assert other.beat(second)
+    assert rival.beat(second)
     assert store.beat(first)  # a repeat
     assert store.beat(first._replace(beats=2))
-    assert set(map(str, other.members())) == {str(first._replace(beats=2)), str(second)}
+    assert set(map(str, rival.members())) == {str(first._replace(beats=2)), str(second)}
     # It has beaten since it was seen.
-    assert not other.remove_member(first)
-    assert other.remove_member(first._replace(beats=2))
+    assert not rival.remove_member(first)
+    assert rival.remove_member(first._replace(beats=2))
     assert not store.beat(first._replace(beats=3))
-    assert other.members() == [second]
+    assert rival.members() == [second]
 
 
-def test_a_namespace_is_declared_once(store: TimerStore, other: TimerStore) -> None:
+def test_a_namespace_is_declared_once(store: TimerStore, rival: TimerStore) -> None:
     declared = store.declare_namespace(ALERTS, 16, {"hosts": "x"})
     assert (declared.namespace, declared.num_shards, declared.fingerprint) == (ALERTS, 16, {"hosts": "x"})
-    assert other.declare_namespace(ALERTS, 256, {"hosts": "y"}) == declared
-    intruder = other.declare_namespace(QualifiedNamespace(INTRUDER, ALERTS.name), 256, {})
+    assert rival.declare_namespace(ALERTS, 256, {"hosts": "y"}) == declared
+    intruder = rival.declare_namespace(QualifiedNamespace(INTRUDER, ALERTS.name), 256, {})
     assert sorted(map(str, store.namespaces())) == sorted(map(str, [declared, intruder]))
 
 
-def test_a_fingerprint_is_changed_as_it_was_seen_only(store: TimerStore, other: TimerStore) -> None:
+def test_a_fingerprint_is_changed_as_it_was_seen_only(store: TimerStore, rival: TimerStore) -> None:
     seen = store.declare_namespace(ALERTS, 16, {"hosts": "x"})
     assert store.change_fingerprint(seen, {"hosts": "y"})
-    assert not other.change_fingerprint(seen, {"hosts": "z"})
-    (declared,) = other.namespaces()
+    assert not rival.change_fingerprint(seen, {"hosts": "z"})
+    (declared,) = rival.namespaces()
     assert (declared.num_shards, declared.fingerprint) == (16, {"hosts": "y"})
 
 

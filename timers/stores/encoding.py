@@ -1,4 +1,4 @@
-"""What the stores encode in the same way: positions in lists, and declarations of namespaces."""
+"""Encodings that the stores share: positions in lists, and declarations of namespaces."""
 
 from __future__ import annotations
 

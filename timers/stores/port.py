@@ -168,7 +168,7 @@ def _hash_to_uuid(text: str) -> uuid.UUID:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a timer's attempts have left behind for the next one."""
+    """The traces that a timer's attempts have left for the next one."""
 
     # Failed attempts, for the retry policy.
     attempts: int = 0

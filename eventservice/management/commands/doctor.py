@@ -268,7 +268,7 @@ def _check_timer_stores() -> Iterator[Finding]:
     """Check the stores that can be built. The system checks report the others."""
     for spec in settings.TIMER_STORES:
         with suppress(ValueError), closing(build_store(spec, NO_CELL)) as store:
-            yield from examine_store(spec.name, store, db_now())
+            yield from examine_store(spec.name, store, db_now)
 
 
 def check_migrations() -> Iterator[Finding]:

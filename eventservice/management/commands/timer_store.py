@@ -47,7 +47,7 @@ class Command(BaseCommand):
         self.stdout.write(f"The timer store {name} has its table and indexes.")
 
     def run_check(self, name: str, store: TimerStore, terminal: Terminal) -> None:
-        findings = examine_store(name, store, db_now())
+        findings = examine_store(name, store, db_now)
         if terminal.as_json:
             terminal.json([{"code": f.code, "severity": f.severity, "text": f.text} for f in findings])
         else:

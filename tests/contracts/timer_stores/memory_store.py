@@ -36,7 +36,7 @@ MAX_BYTES = 10_000_000
 
 @dataclass
 class MemoryTables:
-    """What the cells share."""
+    """The tables that the cells share."""
 
     timers: dict[TimerKey, StoredTimer] = field(default_factory=dict)
     shards: dict[int, ShardOwnership] = field(default_factory=dict)

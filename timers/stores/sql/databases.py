@@ -1,4 +1,4 @@
-"""What differs between the SQL databases of timer stores: schemes, sessions, limits, error codes and sizes."""
+"""The differences between the SQL databases of timer stores: schemes, sessions, limits, error codes and sizes."""
 
 from __future__ import annotations
 

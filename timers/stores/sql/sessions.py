@@ -18,9 +18,9 @@ def connect(dialect: Dialect, record: object, arguments: Sequence[Any], options:
     """Open a connection for SQLAlchemy. Return None where its own is bounded by its options already."""
     if dialect.name == "postgresql":
         # Not installed where no store is on PostgreSQL.
-        from eventservice.db.silence import BoundedConnection
+        from eventservice.db.silence import SilenceLimitedConnection
 
-        connection = BoundedConnection.connect(*arguments, **options)
+        connection = SilenceLimitedConnection.connect(*arguments, **options)
         connection.answer_seconds = ANSWER_SECONDS
         return connection
     return None

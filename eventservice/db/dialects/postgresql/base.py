@@ -12,7 +12,7 @@ from eventservice.db.dialects.base import LostTransaction
 from eventservice.db.dialects.host_lookup import is_host_name, look_up_host
 from eventservice.db.dialects.postgresql.dialect import PostgreSQLDialect
 from eventservice.db.dialects.reconnection import Reconnection
-from eventservice.db.silence import LOOK_SECONDS, BoundedConnection
+from eventservice.db.silence import LOOK_SECONDS, SilenceLimitedConnection
 
 T = TypeVar("T")
 
@@ -21,7 +21,7 @@ class PostgreSQLLostBeforeCommit(LostTransaction, psycopg.OperationalError):
     """Raised when the connection was lost within a transaction. The server rolls it back."""
 
 
-class BoundedPostgreSQLConnection(BoundedConnection):
+class BoundedPostgreSQLConnection(SilenceLimitedConnection):
     """A connection that gives up on a silent server, and tells what was lost before its commit from what was not."""
 
     _is_committing = False
