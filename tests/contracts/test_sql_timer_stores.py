@@ -119,7 +119,7 @@ def test_a_server_of_another_kind_is_refused(stores: SqlStoreUnderTest) -> None:
     store = build_store(
         StoreSpec("main", scheme, stores.spec.url.replace(stores.spec.scheme, scheme, 1)), CELL
     )
-    with pytest.raises(StoreUnavailable, match="MariaDB|TiDB"):
+    with pytest.raises(StoreUnavailable, match=r"MariaDB|TiDB"):
         store.migrate()
     store.close()
 

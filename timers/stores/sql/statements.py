@@ -11,7 +11,6 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import (
-    Column,
     ColumnElement,
     Delete,
     Insert,
@@ -46,8 +45,6 @@ from timers.stores.port import (
 from timers.stores.sql.tables import ServerTime, build_progress_columns, build_timer_row, timers
 
 _c = timers.c
-# In the reserved partition, the version of a member counts its heartbeats.
-_VERSION: Column[Any] = _c.shard_version
 
 
 def _match_key(
@@ -223,7 +220,9 @@ def _build_other_row(
 
 
 def select_shards(shards: Sequence[int]) -> Select[Any]:
-    return select(_c.shard_id, _VERSION, _c.shard_owner_id, _c.shard_claimed_at, _c.shard_metadata).where(
+    return select(
+        _c.shard_id, _c.shard_version, _c.shard_owner_id, _c.shard_claimed_at, _c.shard_metadata
+    ).where(
         _c.shard_id.in_(shards),
         _c.row_type == int(RowType.SHARD),
         _c.timer_execute_at == EPOCH,
@@ -240,7 +239,7 @@ def claim_shard(seen: ShardOwnership, owner: str, metadata: Mapping[str, str]) -
     key = _match_key(seen.shard, RowType.SHARD, EPOCH, NIL_UUID)
     return (
         timers.update()
-        .where(key, seen.version == _VERSION)
+        .where(key, _c.shard_version == seen.version)
         .values(
             shard_version=seen.version + 1,
             shard_owner_id=owner,
@@ -253,7 +252,7 @@ def claim_shard(seen: ShardOwnership, owner: str, metadata: Mapping[str, str]) -
 
 def release_shards(claims: Sequence[Claim]) -> Update:
     owned = (
-        and_(_match_key(claim.shard, RowType.SHARD, EPOCH, NIL_UUID), claim.version == _VERSION)
+        and_(_match_key(claim.shard, RowType.SHARD, EPOCH, NIL_UUID), _c.shard_version == claim.version)
         for claim in claims
     )
     return timers.update().where(or_(*owned)).values(shard_owner_id=None, updated_at=ServerTime())
@@ -261,7 +260,7 @@ def release_shards(claims: Sequence[Claim]) -> Update:
 
 def select_reserved(row_type: RowType) -> Select[Any]:
     """Select the rows of members or of namespaces."""
-    return select(_c.timer_uuid, _c.timer_namespace, _VERSION, _c.shard_metadata).where(
+    return select(_c.timer_uuid, _c.timer_namespace, _c.shard_version, _c.shard_metadata).where(
         _c.shard_id == RESERVED_SHARD, _c.row_type == int(row_type)
     )
 
@@ -280,7 +279,7 @@ def update_member(member: Member) -> Update:
 
 def delete_member(member: Member) -> Delete:
     key = _match_key(RESERVED_SHARD, RowType.MEMBER, EPOCH, member.id)
-    return timers.delete().where(key, member.beats == _VERSION)
+    return timers.delete().where(key, _c.shard_version == member.beats)
 
 
 def insert_namespace(namespace: QualifiedNamespace, metadata: Mapping[str, Any]) -> Insert:
@@ -293,6 +292,6 @@ def update_namespace(seen: NamespaceDeclaration, metadata: Mapping[str, Any]) ->
     key = _match_key(RESERVED_SHARD, RowType.NAMESPACE, EPOCH, compute_namespace_uuid(seen.namespace))
     return (
         timers.update()
-        .where(key, seen.version == _VERSION)
+        .where(key, _c.shard_version == seen.version)
         .values(shard_version=seen.version + 1, shard_metadata=dict(metadata), updated_at=ServerTime())
     )
