@@ -20,7 +20,8 @@ from tests.contracts.timer_stores.base import ALERTS, StoreUnderTest, build_time
 from timers.stores.port import Member, round_up
 from timers.stores.store_spec import StoreSpec
 
-pytestmark = [pytest.mark.django_db, pytest.mark.sqlite_only]
+# Not within a transaction, in which the database's time stands still and is compared with the store's.
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.sqlite_only]
 
 UNREACHABLE = StoreSpec.parse("away=postgresql+psycopg://user:s3cret@127.0.0.1:1/db")
 
@@ -37,6 +38,7 @@ def stores(server: StoreUnderTest) -> Iterator[StoreUnderTest]:
     assert server.spec is not None
     with override_settings(TIMER_STORES=[replace(server.spec, name="main"), UNREACHABLE]):
         yield server
+        server.close_built()
 
 
 def run(*arguments: str) -> str:
@@ -94,7 +96,6 @@ def test_a_name_that_is_not_configured_is_refused_with_those_that_are(stores: St
         run("status", "other")
 
 
-@pytest.mark.django_db(transaction=True)
 def test_doctor_reports_every_store_by_name(stores: StoreUnderTest) -> None:
     found = [finding for finding in examine() if finding.code.startswith("timer_store")]
     assert any(finding.text.startswith("main: ") for finding in found)

@@ -38,10 +38,13 @@ class StoreUnderTest:
 
     def end_test(self) -> None:
         """Close the stores that a test has built, and delete what is in them."""
+        self.close_built()
+        self.clear()
+
+    def close_built(self) -> None:
         for store in self._built:
             store.close()
         self._built.clear()
-        self.clear()
 
     def clear(self) -> None:
         """Delete all rows."""
