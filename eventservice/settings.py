@@ -17,6 +17,7 @@ from eventservice.kernel.faults import check_faults
 from eventservice.kernel.logging import build_logging_config
 from execution.addresses import LOOPBACK, check_entry
 from outbox.publisher_spec import PublisherSpec, check_names
+from timers.stores.store_spec import SEPARATOR, StoreSpec, check_store_names
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 
@@ -195,6 +196,8 @@ PUBLISHERS = env.parse_items(
     PublisherSpec.parse,
     check_names,
 )
+# External databases for pending timers (docs/timer-stores.md).
+TIMER_STORES = env.parse_items("TIMER_STORES", [], StoreSpec.parse, check_store_names, separator=SEPARATOR)
 
 REST_FRAMEWORK = {
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",

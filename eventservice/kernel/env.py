@@ -207,17 +207,22 @@ class Environment:
         return self._read(name, default, parse, "one of " + ", ".join(choices))
 
     def strings(
-        self, name: str, default: Sequence[str] = (), *, check: Callable[[str], object] = str
+        self,
+        name: str,
+        default: Sequence[str] = (),
+        *,
+        check: Callable[[str], object] = str,
+        separator: str = ",",
     ) -> list[str]:
-        """Return the items of a comma-separated list.
+        """Return the items of a list, which is separated by commas unless another separator is given.
 
         `check` raises ValueError for an item that is wrong. Its message is shown, so it must not contain a secret.
         """
 
         def split(raw: str) -> list[str]:
-            return [item.strip() for item in raw.split(",") if item.strip()]
+            return [item.strip() for item in raw.split(separator) if item.strip()]
 
-        items = self._read(name, list(default), split, "a comma-separated list")
+        items = self._read(name, list(default), split, "a list")
         for number, item in enumerate(items, start=1):
             try:
                 check(item)
@@ -226,15 +231,21 @@ class Environment:
         return items
 
     def parse_items(
-        self, name: str, default: Sequence[str], parse: Callable[[str], T], check: Callable[[list[T]], object]
+        self,
+        name: str,
+        default: Sequence[str],
+        parse: Callable[[str], T],
+        check: Callable[[list[T]], object],
+        *,
+        separator: str = ",",
     ) -> list[T]:
-        """Return the items of a comma-separated list, parsed.
+        """Return the items of a list as `strings` does, parsed.
 
         `parse` raises ValueError for an item that is wrong, and `check` for a list that is. Their messages are shown, so
         they must not contain a secret.
         """
         parsed: list[T] = []
-        self.strings(name, default, check=lambda item: parsed.append(parse(item)))
+        self.strings(name, default, check=lambda item: parsed.append(parse(item)), separator=separator)
         try:
             check(parsed)
         except ValueError as problem:

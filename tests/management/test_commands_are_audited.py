@@ -62,7 +62,7 @@ SYSTEM = {"cluster", "qcluster", "poll_timers", "dispatch_outbox", "roll_up", "c
 READING = {"doctor", "newkey", "qinfo", "qmemory", "qmonitor", "test"}
 # They change the schema, and the audit log with it, or lie outside the service. The host's own records name who ran them.
 SCHEMA_AND_DEVELOPMENT = {
-    "migrate", "check", "collectstatic", "compilemessages", "createcachetable", "dbshell", "diffsettings", "dumpdata",
+    "migrate", "timer_store", "check", "collectstatic", "compilemessages", "createcachetable", "dbshell", "diffsettings", "dumpdata",
     "findstatic", "flush", "generateschema", "inspectdb", "loaddata", "makemessages", "makemigrations",
     "optimizemigration", "remove_stale_contenttypes", "runserver", "sendtestemail", "shell", "showmigrations", "spectacular",
     "sqlflush", "sqlmigrate", "sqlsequencereset", "squashmigrations", "startapp", "startproject", "testserver",

@@ -6,6 +6,7 @@ import difflib
 import filecmp
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,9 @@ from orchestration.lifecycle.secrets import sample_scheduled_secrets
 from orchestration.statistics.live_counts import read_live_counts
 from outbox.status import get_status as get_outbox_status
 from timers.shard_sizes import get_shard_sizes
+from timers.stores.factory import build_store
+from timers.stores.health import examine_store
+from timers.stores.port import NO_CELL
 
 MAX_CLOCK_SKEW = timedelta(seconds=1)
 MAX_CALLS_OPENED = 5000
@@ -112,6 +116,7 @@ def examine() -> Iterator[Finding]:
     if writing:
         yield writing
         yield from _check_starting()
+        yield from _check_timer_stores()
 
 
 def _examine_database(is_locked: bool) -> Iterator[Finding]:
@@ -257,6 +262,13 @@ def _check_starting() -> list[Finding]:
         return [check_starting(db_now())]
     except DatabaseError:
         return []  # the other checks say why
+
+
+def _check_timer_stores() -> Iterator[Finding]:
+    """Check the stores that can be built. The system checks report the others."""
+    for spec in settings.TIMER_STORES:
+        with suppress(ValueError), closing(build_store(spec, NO_CELL)) as store:
+            yield from examine_store(spec.name, store, db_now)
 
 
 def check_migrations() -> Iterator[Finding]:
