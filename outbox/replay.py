@@ -1,10 +1,11 @@
-"""Replay: published events are published again, in short transactions, so that nothing waits for it."""
+"""Replay: published events are published again, or delivered to an endpoint that missed them. This is done in short
+transactions, so that nothing waits for it."""
 
 from __future__ import annotations
 
 import uuid
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
@@ -13,7 +14,9 @@ from django.db import transaction
 from django.db.models import Count, Max, Q, QuerySet
 
 from eventservice.db.bulk import execute_rows
-from outbox.models import DeliveryState, OutboxEvent, WebhookDelivery
+from outbox.models import DeliveryState, OutboxEvent, WebhookDelivery, WebhookEndpoint
+from outbox.publishers.webhook.publisher import add_deliveries
+from outbox.store import read_events
 
 BATCH_ROWS = 500
 
@@ -30,17 +33,27 @@ def replay(since: datetime, tenant_id: uuid.UUID | None = None, after: int = 0) 
     Their finished webhook deliveries are made again. A skipped event stays skipped. No index serves the time of
     publishing: all events after the one with the id `after` are read.
     """
-    last, replayed = _get_last_id(), 0
-    while window := list(_filter_published_since(since, after, last)[:BATCH_ROWS]):
-        events = [_PublishedEvent(*row) for row in window if tenant_id in (None, row[1])]
+    replayed = 0
+    for events in _iterate_published_since(since, tenant_id, after):
         with transaction.atomic():
             replayed += execute_rows(
                 "UPDATE outbox SET published_at = NULL, attempts = 0 WHERE id = %s",
                 [(event.id,) for event in events],
             )
             _delete_finished_deliveries(events)
-        after = window[-1][0]
     return replayed
+
+
+def deliver_missing(endpoint: WebhookEndpoint, since: datetime) -> int:
+    """Have the events published since delivered to the endpoint, if it subscribes to them and has no delivery of them.
+
+    Return how many. No event is sent twice: what the endpoint was sent before, or waits for, has a delivery.
+    """
+    return sum(
+        add_deliveries(endpoint, read_events([event.id for event in events]))
+        for events in _iterate_published_since(since, endpoint.tenant_id)
+        if events
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +76,16 @@ def preview_replay(since: datetime, tenant_id: uuid.UUID | None, max_scanned: in
     window = _filter_published_since(since, after, _get_last_id())[:max_scanned]
     wanted = Q() if tenant_id is None else Q(tenant_id=tenant_id)
     return ReplayPreview(window.aggregate(count=Count("id", filter=wanted))["count"], after, earliest)
+
+
+def _iterate_published_since(
+    since: datetime, tenant_id: uuid.UUID | None, after: int = 0
+) -> Iterator[list[_PublishedEvent]]:
+    """Yield the events published since, in batches, those of one tenant or of all. A batch may be empty."""
+    last = _get_last_id()
+    while window := list(_filter_published_since(since, after, last)[:BATCH_ROWS]):
+        yield [_PublishedEvent(*row) for row in window if tenant_id in (None, row[1])]
+        after = window[-1][0]
 
 
 def _get_last_id() -> int:

@@ -29,6 +29,8 @@ PROBE_ROWS = 200
 COLUMNS = """e.id, e.{partition}, e.attempts, e.event_id, e.tenant_id, e.aggregate_type, e.aggregate_id,
         e.aggregate_seq, e.event_type, e.created_at, e.correlation_id, e.causation_id, e.event_payload"""
 
+EVENTS_SQL = f"SELECT {COLUMNS} FROM outbox e WHERE e.id IN ({{ids}}) ORDER BY e.id"
+
 HEAD_SQL = f"""
 SELECT * FROM (
     SELECT {COLUMNS}, EXISTS (
@@ -103,6 +105,14 @@ def _build_heads_query(partition: str, count: int) -> str:
 def _quote_partition() -> str:
     # A reserved word in MariaDB.
     return connection.ops.quote_name("partition")
+
+
+def read_events(ids: Sequence[int]) -> list[Envelope]:
+    """Return the events with these ids that still exist, in their order."""
+    query = EVENTS_SQL.format(partition=_quote_partition(), ids=", ".join(["%s"] * len(ids)))
+    with connection.cursor() as cursor:
+        cursor.execute(query, ids)
+        return [_parse_event(row) for row in cursor.fetchall()]
 
 
 def read_broker_queue(publisher: str, partitions: Collection[int], limit: int) -> list[Envelope]:

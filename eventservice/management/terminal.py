@@ -11,7 +11,7 @@ import os
 import uuid
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from io import StringIO
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -220,6 +220,19 @@ def parse_duration_argument(
     if seconds < minimum.total_seconds():
         raise ArgumentTypeError(f"{text!r} is shorter than {minimum.total_seconds():g}s")
     return timedelta(seconds=seconds)
+
+
+def parse_time_argument(text: str) -> datetime | timedelta:
+    """Parse a timestamp (2026-03-01T12:00:00Z) or the time since then (2h)."""
+    if parse_duration(text) is not None:
+        return parse_duration_argument(text)
+    try:
+        instant = datetime.fromisoformat(text)
+        return instant.astimezone(UTC) if instant.tzinfo else instant.replace(tzinfo=UTC)
+    except (ValueError, OverflowError):
+        raise ArgumentTypeError(
+            f"{text!r} is neither an ISO 8601 timestamp nor a duration such as 2h"
+        ) from None
 
 
 # For durations that must not be zero, such as the lifetime of a key or a polling interval.

@@ -243,7 +243,9 @@ def test_an_endpoint_that_has_disabled_itself_is_reported(viewer: Client, endpoi
         "12 deliveries were given up."
     )
     assert f"`manage.py webhook enable {endpoint.endpoint_id}`" in finding.remedy
-    assert "`manage.py outbox replay --since 2026-03-01T12:00:00Z --tenant acme`" in finding.remedy
+    assert (
+        f"`manage.py webhook catch-up {endpoint.endpoint_id} --since 2026-03-01T12:00:00Z`" in finding.remedy
+    )
     assert finding in [one for one in check_running_system() if not one.is_ok]
     page = unescape(viewer.get("/").content.decode())
     assert finding.text in page

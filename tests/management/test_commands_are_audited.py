@@ -50,6 +50,7 @@ AUDITED = {
         "endpoint-disable",
         "endpoint-enable",
         "endpoint-retry",
+        "endpoint-catch-up",
         "endpoint-delete",
     ],
     # tests/management/test_up_prints_an_introduction.py runs it.
@@ -134,8 +135,10 @@ def test_apikey_of_an_operator() -> None:
 def test_webhook(tenant: Tenant) -> None:
     run("webhook", "add", "--tenant", tenant.name, "https://hooks.example/in")
     endpoint = OperatorAction.across_tenants.get().subject
-    for action in ("disable", "enable", "retry", "remove"):
+    for action in ("disable", "enable", "retry"):
         run("webhook", action, endpoint)
+    run("webhook", "catch-up", endpoint, "--since", "1h")
+    run("webhook", "remove", endpoint)
     run("webhook", "list")
     assert list_actions() == AUDITED["webhook"]
 

@@ -15,7 +15,7 @@ from eventservice.kernel.secrets import decrypt
 from eventservice.operators.models import OperatorAction
 from eventservice.tenants.directory import update_tenant
 from eventservice.tenants.models import Tenant
-from outbox.models import WebhookEndpoint
+from outbox.models import WebhookDelivery, WebhookEndpoint
 from outbox.publishers.webhook.publisher import WebhookPublisher
 from tests.outbox.support import build_dispatcher, drain, store_run
 
@@ -129,6 +129,59 @@ def test_an_unknown_endpoint_is_refused(action: str) -> None:
         run_webhook(action, str(UUID(int=7)))
     with pytest.raises(CommandError, match="is not an endpoint id"):
         run_webhook(action, "nonsense")
+
+
+def list_delivered_events(endpoint_id: str) -> list[UUID]:
+    """Return the events that the endpoint was sent or waits for, those that were added first at the beginning."""
+    deliveries = WebhookDelivery.across_tenants.filter(endpoint_id=UUID(endpoint_id)).order_by("delivery_id")
+    return list(deliveries.values_list("event_id", flat=True))
+
+
+def publish_run(tenant: Tenant, call_id: UUID, first: int, **given: Any) -> UUID:
+    """Publish one event of a call, and return its id."""
+    (event,) = store_run(call_id, 1, first, tenant_id=tenant.tenant_id, **given)
+    drain(build_dispatcher(WebhookPublisher()))
+    return event.event_id
+
+
+def test_an_endpoint_catches_up_with_what_it_missed_and_nothing_else(
+    tenant: Tenant, intruder: Tenant
+) -> None:
+    missed, whole = (add_endpoint(url=f"{URL}/{name}")["endpointId"] for name in ("missed", "whole"))
+    call_id = new_id()
+    before = publish_run(tenant, call_id, 1)
+    run_webhook("disable", missed)
+    meanwhile = publish_run(tenant, call_id, 2)
+    publish_run(intruder, new_id(), 1)
+    run_webhook("enable", missed)
+    after = publish_run(tenant, call_id, 3)
+
+    assert "1 event will be sent" in run_webhook("catch-up", missed, "--since", "1h")
+    assert "0 events will be sent" in run_webhook("catch-up", missed, "--since", "1h")
+
+    assert list_delivered_events(missed) == [before, after, meanwhile]
+    assert list_delivered_events(whole) == [before, meanwhile, after]
+
+
+def test_an_endpoint_catches_up_with_events_that_it_subscribes_to(tenant: Tenant) -> None:
+    publish_run(tenant, new_id(), 1)
+    failed = publish_run(tenant, new_id(), 1, type="ServiceCallFailed")
+    endpoint = add_endpoint("--type", "ServiceCallFailed")["endpointId"]
+    run_webhook("catch-up", endpoint, "--since", "1h")
+    assert list_delivered_events(endpoint) == [failed]
+
+
+def test_only_what_was_published_since_then_is_sent(tenant: Tenant) -> None:
+    publish_run(tenant, new_id(), 1)
+    endpoint = add_endpoint()["endpointId"]
+    assert "0 events" in run_webhook("catch-up", endpoint, "--since", "2100-01-01T00:00:00Z")
+
+
+def test_a_disabled_endpoint_cannot_catch_up(tenant: Tenant) -> None:
+    endpoint = add_endpoint()["endpointId"]
+    run_webhook("disable", endpoint)
+    with pytest.raises(CommandError, match="disabled"):
+        run_webhook("catch-up", endpoint, "--since", "1h")
 
 
 def test_every_change_is_in_the_audit_log(tenant: Tenant) -> None:

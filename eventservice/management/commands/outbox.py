@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from argparse import ArgumentTypeError
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from uuid import UUID
 
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from eventservice.api.formats import format_duration, format_instant, parse_duration
+from eventservice.api.formats import format_duration, format_instant
 from eventservice.db.now import db_now
 from eventservice.kernel.text import escape_invisible
 from eventservice.management.commands.tenant import get_tenant_argument
 from eventservice.management.database import name_database
-from eventservice.management.terminal import add_age_arguments, parse_duration_argument, require_confirmed_age
+from eventservice.management.terminal import add_age_arguments, parse_time_argument, require_confirmed_age
 from eventservice.operators.audit_log import CommandLine, record_action, run_audited
 from eventservice.operators.formatting import format_count
 from outbox.broker_queue import discard_queue, has_queue
@@ -29,19 +29,6 @@ from outbox.status import get_status
 
 # Of the largest number that the databases store. An id has 32 digits or more.
 MAX_KEY_DIGITS = 18
-
-
-def parse_time_argument(text: str) -> datetime | timedelta:
-    """Parse a timestamp (2026-03-01T12:00:00Z) or the time since then (2h)."""
-    if parse_duration(text) is not None:
-        return parse_duration_argument(text)
-    try:
-        instant = datetime.fromisoformat(text)
-        return instant.astimezone(UTC) if instant.tzinfo else instant.replace(tzinfo=UTC)
-    except (ValueError, OverflowError):
-        raise ArgumentTypeError(
-            f"{text!r} is neither an ISO 8601 timestamp nor a duration such as 2h"
-        ) from None
 
 
 class Command(BaseCommand):

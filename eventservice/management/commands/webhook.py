@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from argparse import ArgumentTypeError
 from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -9,14 +10,15 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from eventservice.api.formats import format_instant
 from eventservice.db.bounded_count import MAX_COUNTED
+from eventservice.db.now import db_now
 from eventservice.kernel.errors import DomainError
 from eventservice.kernel.ids import new_id
 from eventservice.kernel.text import end_sentence
 from eventservice.management.commands.tenant import get_tenant_argument
 from eventservice.management.database import name_database
-from eventservice.management.terminal import Terminal, ignore_case, parse_document
+from eventservice.management.terminal import Terminal, ignore_case, parse_document, parse_time_argument
 from eventservice.operators.audit_log import CommandLine, run_audited
-from eventservice.operators.formatting import format_retried_deliveries
+from eventservice.operators.formatting import format_count, format_retried_deliveries
 from eventservice.tenants.directory import find_tenant_names
 from execution.redaction import mask_url
 from orchestration.events import EventType
@@ -24,6 +26,7 @@ from outbox.models import WebhookEndpoint
 from outbox.publishers.webhook.endpoints import (
     create_endpoint,
     delete_endpoint,
+    get_active_endpoint,
     get_endpoint,
     set_endpoint_active,
     update_endpoint,
@@ -36,6 +39,7 @@ from outbox.publishers.webhook.recovery import (
     retry_pending_deliveries,
     summarize_retry,
 )
+from outbox.replay import deliver_missing
 
 R = TypeVar("R")
 
@@ -74,13 +78,23 @@ class Command(BaseCommand):
                 parser_of_id.add_argument(
                     "--failed", action="store_true", help="send again what was given up, instead"
                 )
+        catching_up = actions.add_parser(
+            "catch-up", help="send an endpoint the events that were published while it was disabled"
+        )
+        catching_up.add_argument("id", type=_parse_endpoint_id)
+        catching_up.add_argument(
+            "--since",
+            type=parse_time_argument,
+            required=True,
+            help="ISO 8601 timestamp, or duration such as 2h",
+        )
         for parser_of_action in (add, listing):
             parser_of_action.add_argument("--json", action="store_true")
 
     def handle(self, *args: object, action: str, **options: object) -> None:
         self.terminal = Terminal(self, as_json=bool(options.get("json")))
         try:
-            getattr(self, f"_{action}")(**options)
+            getattr(self, f"_{action.replace('-', '_')}")(**options)
         except DomainError as error:
             raise CommandError(error.message) from None
 
@@ -145,6 +159,14 @@ class Command(BaseCommand):
             return
         count = _act("endpoint-retry", endpoint, lambda: retry_pending_deliveries(tenant_id, id, MAX_RETRIED))
         self.stdout.write(format_retried_deliveries(summarize_retry(tenant_id, id, count, MAX_COUNTED)))
+
+    def _catch_up(self, *, id: UUID, since: datetime | timedelta, **options: object) -> None:
+        endpoint = get_active_endpoint(*get_endpoint(id).pk)
+        start = db_now() - since if isinstance(since, timedelta) else since
+        count = _act("endpoint-catch-up", endpoint, lambda: deliver_missing(endpoint, start))
+        self.stdout.write(
+            f"{format_count(count, 'event')} will be sent that the endpoint has not been sent before."
+        )
 
     def _remove(self, *, id: UUID, **options: object) -> None:
         endpoint = get_endpoint(id)

@@ -39,11 +39,19 @@ class WebhookPublisher:
             _enqueue(tenant_id, by_tenant[tenant_id])
 
 
+def add_deliveries(endpoint: WebhookEndpoint, events: Sequence[Envelope]) -> int:
+    """Write pending deliveries of events of its tenant that the endpoint wants and has no delivery of. Return how many."""
+    return _enqueue(endpoint.tenant_id, events, only=endpoint.endpoint_id)
+
+
 @transaction.atomic
-def _enqueue(tenant_id: UUID, events: Sequence[Envelope]) -> None:
+def _enqueue(tenant_id: UUID, events: Sequence[Envelope], only: UUID | None = None) -> int:
+    """Write the deliveries that are missing to all active endpoints of the tenant, or only to one. Return how many."""
     # Lock the endpoints, as recording a result does. Otherwise the end of an aggregate's delivery could find no next
     # delivery to promote, while this transaction adds one that waits for it.
     endpoints = WebhookEndpoint.objects.for_tenant(tenant_id).filter(active=True).order_by("endpoint_id")
+    if only is not None:
+        endpoints = endpoints.filter(endpoint_id=only)
     subscribers = list(endpoints.select_for_update())
     deliveries = WebhookDelivery.objects.for_tenant(tenant_id)
     enqueued = deliveries.filter(event_id__in=[event.event_id for event in events])
@@ -55,8 +63,10 @@ def _enqueue(tenant_id: UUID, events: Sequence[Envelope]) -> None:
     )
     busy = set(pending.values_list("endpoint_id", "aggregate_id").distinct())
     now = db_now()
-    for endpoint in subscribers:
+    return sum(
         insert_rows(WebhookDelivery, COLUMNS, _build_rows(endpoint, events, known, busy, now))
+        for endpoint in subscribers
+    )
 
 
 def _build_rows(
