@@ -13,7 +13,7 @@ import pytest
 from benchmarks.command_line import find_service_url
 
 # Building these takes minutes, so nobody has to have them.
-OPTIONAL_SERVICES = {"tidb"}
+OPTIONAL_SERVICES = {"mongodb", "tidb"}
 
 
 def require_service(name: str) -> SplitResult:

@@ -19,6 +19,8 @@ STORES = {
     "tidb+pymysql": "sql",
     "oracle+oracledb": "sql",
     "mssql+pymssql": "sql",
+    "mongodb": "mongodb",
+    "mongodb+srv": "mongodb",
 }
 # The Python packages that each scheme needs, as they are imported.
 LIBRARIES = {
@@ -28,6 +30,8 @@ LIBRARIES = {
     "tidb+pymysql": ("sqlalchemy", "pymysql"),
     "oracle+oracledb": ("sqlalchemy", "oracledb"),
     "mssql+pymssql": ("sqlalchemy", "pymssql"),
+    "mongodb": ("pymongo",),
+    "mongodb+srv": ("pymongo", "dns"),
 }
 
 SEPARATOR = ";"

@@ -10,6 +10,7 @@ from _pytest.mark import ParameterSet
 
 from tests.contracts.timer_stores.base import StoreUnderTest
 from tests.contracts.timer_stores.memory import MemoryStoreUnderTest
+from tests.contracts.timer_stores.mongodb import MongoStoreUnderTest
 from tests.contracts.timer_stores.sql import SqlStoreUnderTest
 
 # By the service that it runs on (tools/services).
@@ -19,6 +20,7 @@ STORES: dict[str, Callable[[], StoreUnderTest]] = {
     "postgres18": partial(SqlStoreUnderTest, "postgres18", "postgresql+psycopg"),
     "mysql": partial(SqlStoreUnderTest, "mysql", "mysql+pymysql"),
     "mariadb": partial(SqlStoreUnderTest, "mariadb", "mariadb+pymysql"),
+    "mongodb": MongoStoreUnderTest,
     "tidb": partial(SqlStoreUnderTest, "tidb", "tidb+pymysql"),
 }
 
