@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
-from threading import Event
+from threading import Barrier, Event
 from typing import Any
 
 import pytest
@@ -15,7 +15,7 @@ from eventservice.db.dialects.base import Cause
 from eventservice.db.dialects.mysql_family.dialect import NumberedErrors
 from eventservice.db.dialects.postgresql.dialect import PostgreSQLErrors
 from eventservice.db.dialects.sqlite.dialect import SQLiteErrors
-from eventservice.db.errors import TROUBLES, find_trouble, is_outcome_unknown
+from eventservice.db.errors import TROUBLES, find_trouble, is_deadlock, is_outcome_unknown
 from eventservice.tenants.models import Tenant
 from tests.databases import get_database_name
 
@@ -127,6 +127,35 @@ def test_a_transaction_that_did_not_get_its_lock_wrote_nothing(
         done.set()
         holding.result(30)
     assert not is_outcome_unknown(raised.value)
+    assert find_trouble(raised.value) == TROUBLES[Cause.LOCKED]
+
+
+@pytest.mark.skipif(
+    connection.vendor == "sqlite", reason="SQLite has one lock for all rows, and so no deadlocks"
+)
+@pytest.mark.django_db(transaction=True)
+def test_a_deadlock_of_two_transactions_is_recognized(
+    tenant: Tenant, intruder: Tenant, elsewhere: Callable[..., Future[Any]]
+) -> None:
+    both_have_one = Barrier(2)
+
+    def change(*tenants: Tenant) -> None:
+        with transaction.atomic():
+            for changed in tenants:
+                Tenant.objects.filter(pk=changed.pk).update(max_pending=1)
+                if changed == tenants[0]:
+                    both_have_one.wait(30)
+
+    rolled_back = []
+    for future in [elsewhere(change, tenant, intruder), elsewhere(change, intruder, tenant)]:
+        try:
+            future.result(30)
+        except OperationalError as error:
+            rolled_back.append(error)
+
+    (deadlock,) = rolled_back
+    assert is_deadlock(deadlock)
+    assert not is_outcome_unknown(deadlock)
 
 
 @pytest.mark.django_db(transaction=True)

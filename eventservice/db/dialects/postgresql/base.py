@@ -10,7 +10,7 @@ from psycopg.abc import PQGen
 
 from eventservice.db.dialects.base import LostTransaction
 from eventservice.db.dialects.host_lookup import is_host_name, look_up_host
-from eventservice.db.dialects.postgresql.dialect import PostgreSQLDialect
+from eventservice.db.dialects.postgresql.dialect import PostgreSQLDialect, is_connection_lost
 from eventservice.db.dialects.reconnection import Reconnection
 from eventservice.db.silence import LOOK_SECONDS, SilenceLimitedConnection
 
@@ -29,9 +29,10 @@ class BoundedPostgreSQLConnection(SilenceLimitedConnection):
     def wait(self, gen: PQGen[T], interval: float = LOOK_SECONDS, timeout: float | None = None) -> T:
         try:
             return super().wait(gen, interval, timeout)
-        except psycopg.OperationalError as lost:
-            if not self.autocommit and not self._is_committing:
-                raise PostgreSQLLostBeforeCommit(str(lost)) from lost
+        except psycopg.OperationalError as error:
+            # A deadlock or a lock's timeout is an operational error, too, and keeps its code.
+            if is_connection_lost(error) and not self.autocommit and not self._is_committing:
+                raise PostgreSQLLostBeforeCommit(str(error)) from error
             raise
 
     def commit(self) -> None:

@@ -101,10 +101,9 @@ class PostgreSQLErrors(ErrorCodes):
     )  # fmt: skip
 
     def find_cause(self, error: Exception) -> Cause | None:
-        state = getattr(error.__cause__, "sqlstate", None)
-        if state is None or state.startswith(("08", "57P")):
+        if is_connection_lost(error.__cause__):
             return Cause.UNAVAILABLE if isinstance(error, OperationalError | InterfaceError) else None
-        return self.CAUSES.get(state)
+        return self.CAUSES.get(getattr(error.__cause__, "sqlstate", ""))
 
     def is_deadlock(self, error: OperationalError) -> bool:
         return getattr(error.__cause__, "sqlstate", None) == self.DEADLOCK
@@ -116,6 +115,12 @@ class PostgreSQLErrors(ErrorCodes):
             or isinstance(error.__cause__, LostTransaction)
             or getattr(error.__cause__, "sqlstate", None) in self.ROLLED_BACK
         )
+
+
+def is_connection_lost(error: BaseException | None) -> bool:
+    """Return whether an error of psycopg says that there is no connection, or that the server ends it."""
+    state = getattr(error, "sqlstate", None)
+    return state is None or state.startswith(("08", "57P"))
 
 
 class PostgreSQLFragments(Fragments):
