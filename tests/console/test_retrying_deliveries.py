@@ -100,7 +100,8 @@ def test_the_command_lists_it_too(endpoint: WebhookEndpoint, hour_later: datetim
     call_command("webhook", "list", stdout=out)
     _, line = out.getvalue().splitlines()[-2:]
     assert f"{endpoint.endpoint_id}  failing  {2 * CALLS}" in line
-    assert line.endswith("all     since 2026-03-01T12:00:00.000Z: HTTP 503")
+    assert "all     since 2026-03-01T12:00:00.000Z, last failure at 2026-03-01T1" in line
+    assert line.endswith(": HTTP 503")
 
 
 # --- all of an endpoint -------------------------------------------------------------------------------------------

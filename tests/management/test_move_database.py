@@ -166,7 +166,11 @@ def test_pending_calls_are_sent_once_each_by_the_target(move: Move, harness: Pro
         program = harness.start_command(
             "move", "move_database", "--to", move.target["DATABASE_URL"], **move.source
         )
-        wait_until(lambda program=program: "copying outbox" in program.log, "rows are copied")  # type: ignore[misc]
+        # A move that was killed late does not copy the first tables again, and may end before it is killed.
+        wait_until(
+            lambda program=program: "copying" in program.log or not program.is_running,  # type: ignore[misc]
+            "rows are copied",
+        )
         wait_until(lambda: random.random() < 0.1, "a moment has passed")
         program.kill_group()
     move.complete()
@@ -212,8 +216,9 @@ def test_a_source_in_use_is_refused(move: Move) -> None:
 
 
 def test_a_move_can_be_given_up_until_it_is_complete(move: Move) -> None:
+    run_program(move.source, FILL)
     assert "is not being moved" in move.fail("--cancel")
-    assert move.run(faults="move.committed=kill@3").returncode == -9
+    assert move.run(faults="move.committed=kill@20").returncode == -9
     assert move.run("--cancel").returncode == 0
     listed = run_process(move.source, "manage.py", "dispatch", "status")
     assert "was canceled" in listed.stdout
