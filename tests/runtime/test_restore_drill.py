@@ -34,7 +34,6 @@ from tests.process_harness import (
     wait_until,
     wait_until_all_ended,
 )
-from tests.services import skip
 from timers.models import Node, NodeRole
 from timers.pause import find_pause
 
@@ -51,7 +50,7 @@ def build_server_command(*command: str) -> list[str]:
     place = connection.settings_dict
     program = shutil.which(command[0])
     if program is None:
-        skip(f"{command[0]} is not installed")
+        pytest.skip(f"{command[0]} is not installed")
     access = [f"--host={place['HOST']}", f"--port={place['PORT']}"]
     user = f"{'--username' if connection.vendor == 'postgresql' else '--user'}={place['USER']}"
     return [program, *access, user, *command[1:]]
@@ -115,7 +114,7 @@ def find_missing_tool() -> str | None:
 
 def read_version(program: str) -> str:
     if shutil.which(program) is None:
-        skip(f"{program} is not installed")
+        pytest.skip(f"{program} is not installed")
     return subprocess.run([program, "--version"], check=True, capture_output=True, text=True).stdout
 
 
@@ -132,7 +131,7 @@ def test_a_backup_that_was_taken_under_load_restores_paused_and_goes_on_when_it_
     harness: ProcessHarness, tmp_path: Path
 ) -> None:
     if reason := find_missing_tool():
-        skip(reason)
+        pytest.skip(reason)
     target, tenant_id = harness.start_target(), create_tenant("acme").tenant_id
     programs = [harness.start_engine(), harness.start_dispatcher()]
     file = tmp_path / "backup"
