@@ -20,9 +20,10 @@ from tests.contracts.timer_stores.sql import SqlStoreUnderTest
 from tests.tcp_proxy import TcpProxy, Trouble
 from timers.stores.factory import build_store
 from timers.stores.port import OutcomeUnknown, StoreUnavailable
+from timers.stores.rows import build_timer_row
 from timers.stores.sql import statements
 from timers.stores.sql.store import SqlTimerStore
-from timers.stores.sql.tables import build_timer_row, timers
+from timers.stores.sql.tables import timers
 from timers.stores.store_spec import StoreSpec
 
 SQL_SERVERS = ["postgres", "postgres18", "mysql", "mariadb", "tidb"]

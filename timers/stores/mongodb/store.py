@@ -40,7 +40,6 @@ from timers.stores.encoding import (
 )
 from timers.stores.mongodb.documents import (
     Document,
-    build_progress_members,
     build_timer_document,
     read_timer_document,
 )
@@ -72,6 +71,7 @@ from timers.stores.port import (
     compute_namespace_uuid,
     round_up,
 )
+from timers.stores.rows import build_progress_columns
 from timers.stores.store_spec import StoreSpec
 
 T = TypeVar("T")
@@ -341,7 +341,7 @@ class MongoTimerStore:
             "timer_taken_until": EPOCH,
             "timer_taken_by": None,
             "timer_take_id": None,
-            **({} if progress is None else build_progress_members(progress)),
+            **({} if progress is None else build_progress_columns(progress)),
         }
         return self._update(self._build_take(take), {"$set": changes})
 

@@ -42,7 +42,8 @@ from timers.stores.port import (
     TimerKey,
     compute_namespace_uuid,
 )
-from timers.stores.sql.tables import ServerTime, build_progress_columns, build_timer_row, timers
+from timers.stores.rows import build_progress_columns, build_timer_row
+from timers.stores.sql.tables import ServerTime, timers
 
 _c = timers.c
 

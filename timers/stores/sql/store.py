@@ -48,10 +48,11 @@ from timers.stores.port import (
     TimerTooLarge,
     round_up,
 )
+from timers.stores.rows import read_timer_row
 from timers.stores.sql import statements
 from timers.stores.sql.databases import DATABASES, SqlDatabase
 from timers.stores.sql.sessions import WrongServer, begin_session, connect
-from timers.stores.sql.tables import ServerTime, read_timer, timers
+from timers.stores.sql.tables import ServerTime, timers
 from timers.stores.store_spec import StoreSpec
 
 T = TypeVar("T")
@@ -215,7 +216,7 @@ class SqlTimerStore:
 
     def get(self, key: TimerKey) -> StoredTimer | None:
         rows = self._select(statements.select_timer(key))
-        return read_timer(rows[0]) if rows else None
+        return read_timer_row(rows[0]) if rows else None
 
     def delete(self, timer: StoredTimer, now: datetime) -> bool:
         return not timer.is_taken(now) and self._change(statements.delete_timer(timer)) == 1
@@ -225,7 +226,7 @@ class SqlTimerStore:
     ) -> TimerPage:
         position = parse_due_position(after) if after else None
         rows = self._select(statements.select_due(shard, now, until, position, limit, self._cell))
-        found = [read_timer(row) for row in rows]
+        found = [read_timer_row(row) for row in rows]
         return TimerPage(found, build_due_position(found[-1]) if len(found) == limit else None)
 
     def take(self, timers: Sequence[StoredTimer], now: datetime, until: datetime) -> list[StoredTimer]:
@@ -264,7 +265,7 @@ class SqlTimerStore:
         if not shards:
             return TimerPage([], None)
         rows = self._select(statements.select_namespace_timers(namespace, shards, after_id, limit))
-        found = [read_timer(row) for row in rows]
+        found = [read_timer_row(row) for row in rows]
         if len(found) == limit:
             return TimerPage(found, encode_position(found[-1].key.shard, found[-1].key.timer_id))
         return TimerPage(found, encode_position(shards.stop, "") if shards.stop < num_shards else None)
