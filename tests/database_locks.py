@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from django.db import connection
@@ -34,21 +34,25 @@ NO_LIMITS = {
 TABLES = ("cluster_slots", "nodes")
 
 
-def build_statements(kind: str) -> list[str]:
+def build_statements(kind: str, tables: Sequence[str]) -> list[str]:
     """Return the statements that take the locks. SQLite locks the whole file when a transaction begins."""
     if connection.vendor == "sqlite":
         return []
     if kind == "rows":
-        return [f"SELECT * FROM {table} FOR UPDATE" for table in TABLES]
+        return [f"SELECT * FROM {table} FOR UPDATE" for table in tables]
     if connection.vendor == "postgresql":
-        return [f"LOCK TABLE {', '.join(TABLES)} IN ACCESS EXCLUSIVE MODE"]
-    return ["LOCK TABLES " + ", ".join(f"{table} WRITE" for table in TABLES)]
+        return [f"LOCK TABLE {', '.join(tables)} IN ACCESS EXCLUSIVE MODE"]
+    return ["LOCK TABLES " + ", ".join(f"{table} WRITE" for table in tables)]
 
 
 @contextmanager
-def hold_locks(harness: ProcessHarness, kind: str = "rows") -> Iterator[Program]:
+def hold_locks(
+    harness: ProcessHarness, kind: str = "rows", tables: Sequence[str] = TABLES
+) -> Iterator[Program]:
     """Hold the locks in another process until the block ends."""
-    holder = harness.start("holder", [sys.executable, "-c", HOLDER, *build_statements(kind)], **NO_LIMITS)
+    holder = harness.start(
+        "holder", [sys.executable, "-c", HOLDER, *build_statements(kind, tables)], **NO_LIMITS
+    )
     wait_until(lambda: "locked" in holder.log or not holder.is_running, "the locks are held")
     assert holder.is_running, holder.log
     try:

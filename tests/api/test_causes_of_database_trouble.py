@@ -183,8 +183,8 @@ def test_a_file_that_another_process_has_locked(tmp_path: Path) -> None:
     # What needs no lock is checked, and what follows from the lock is left out.
     assert next(iter(found["doctor"])) == "database lock"
     assert {"sqlite library", "disk space", "writing", "engine"}.isdisjoint(found["doctor"])
-    assert "The write lock is held by process " in found["doctor"]["database lock"]["detail"]
-    assert " -c " in found["doctor"]["database lock"]["detail"]
+    assert "The write lock is held by process " in found["doctor"]["database lock"]["advice"]
+    assert " -c " in found["doctor"]["database lock"]["advice"]
     with sqlite3.connect(tmp_path / "calls.db") as after:
         assert after.execute("SELECT COUNT(*) FROM service_calls").fetchone() == (0,)
 

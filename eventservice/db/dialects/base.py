@@ -198,6 +198,13 @@ class Dialect:
     def update_column_checks(self, schema_editor: BaseDatabaseSchemaEditor, models: Iterable[Model]) -> None:
         """Give the tables of an older release the CHECKs of their columns that a new table has."""
 
+    def describe_lock_holder(self) -> str:
+        """Return sentences that name another session that has locked something for writing, and how to end it.
+
+        They are empty if there is none, or none that this user may see.
+        """
+        return ""
+
     def continue_sequence(self, cursor: CursorWrapper, table: str, column: str, last: int) -> None:
         """Number the next new row of a table after `last`."""
         raise NotImplementedError

@@ -25,8 +25,7 @@ from rich.text import Text
 
 from eventservice.db.configuration import describe_place
 from eventservice.db.dialects import get_dialect
-from eventservice.db.dialects.base import Cause
-from eventservice.db.errors import TROUBLES, explain_error, find_trouble
+from eventservice.db.errors import explain_error, find_trouble
 from eventservice.db.now import db_now, db_now_ms
 from eventservice.kernel.env import get_env_path, parse_env_file
 from eventservice.kernel.file_permissions import check_permissions
@@ -43,6 +42,7 @@ from eventservice.operators.health import (
     check_tenant_limits,
     check_webhook_endpoints,
     check_writing,
+    describe_remedy,
     diagnose,
     read_cluster,
 )
@@ -96,8 +96,13 @@ def examine() -> Iterator[Finding]:
     is_locked = writing is not None and writing.is_locked
     of_database = list(_examine_database(is_locked)) if reached.is_ok else []
     cannot_write = writing is not None and not writing.is_ok
-    if is_locked:
-        yield _describe_lock(of_database)
+    if writing and is_locked:
+        yield Finding(
+            "database_lock",
+            Severity.ERROR,
+            writing.text,
+            f"{writing.remedy} What cannot be checked meanwhile is left out.",
+        )
     elif writing and cannot_write:
         yield writing
     yield check_environment()
@@ -129,15 +134,6 @@ def _examine_database(is_locked: bool) -> Iterator[Finding]:
         yield from _run_beside_lock(look) if is_locked else _run(look)
 
 
-def _describe_lock(findings: Iterable[Finding]) -> Finding:
-    """Return the finding on a lock, with its holder if that is known."""
-    trouble = TROUBLES[Cause.LOCKED]
-    holders = [finding.text for finding in findings if finding.code == "database_lock"]
-    holder = f" {holders[0]}" if holders and holders[0].startswith("The write lock is held") else ""
-    remedy = f"{trouble.remedy} docs/waits.md says how. What cannot be checked meanwhile is left out."
-    return Finding("database_lock", Severity.ERROR, f"{trouble.text}{holder}", remedy)
-
-
 def _run_beside_lock(look: Callable[[], Iterable[Finding]]) -> list[Finding]:
     """Run a check outside a transaction, which would wait for the lock, and leave it out if it needs the lock."""
     try:
@@ -154,7 +150,7 @@ def _run(look: Callable[[], Iterable[Finding]]) -> list[Finding]:
     except DatabaseError as error:
         trouble = find_trouble(error)
         text, remedy = (
-            (trouble.text, trouble.remedy)
+            (trouble.text, describe_remedy(trouble))
             if trouble
             else (_join_lines(error), "Fix the other problems first.")
         )

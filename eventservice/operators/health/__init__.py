@@ -20,7 +20,7 @@ from eventservice.operators.health.cluster import (
     describe_state,
     read_cluster,
 )
-from eventservice.operators.health.database import WritingFinding, check_writing
+from eventservice.operators.health.database import WritingFinding, check_writing, describe_remedy
 from eventservice.operators.health.diagnosis import CONSEQUENCES, blame_database, diagnose, select_problems
 from eventservice.operators.health.dispatch import blame_pause, check_dispatch
 from eventservice.operators.health.endpoints import FailingEndpointFinding, check_webhook_endpoints
@@ -79,6 +79,7 @@ __all__ = [
     "check_webhook_endpoints",
     "check_writing",
     "describe_node",
+    "describe_remedy",
     "describe_state",
     "diagnose",
     "list_failing_hosts",

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 from django.db import DatabaseError, connection, transaction
 from django.db.migrations.recorder import MigrationRecorder
 
+from eventservice.db.dialects import get_dialect
 from eventservice.db.dialects.base import Cause
-from eventservice.db.errors import TROUBLES, explain_error
+from eventservice.db.errors import TROUBLES, Trouble, explain_error
 from eventservice.kernel.findings import Finding, Severity
 from eventservice.kernel.ids import new_id
 
@@ -40,7 +42,20 @@ def check_writing() -> WritingFinding:
             code="writing",
             severity=Severity.ERROR,
             text=f"{trouble.text} ({detail})",
-            remedy=trouble.remedy,
+            remedy=describe_remedy(trouble),
             is_locked=trouble == TROUBLES[Cause.LOCKED],
         )
     return WritingFinding("writing", Severity.OK, "wrote a row and deleted it")
+
+
+def describe_remedy(trouble: Trouble) -> str:
+    """Return what operators can do. If the database is locked, it names who holds the lock, as far as that is known.
+
+    The connection must not be in a transaction that has failed.
+    """
+    if trouble != TROUBLES[Cause.LOCKED]:
+        return trouble.remedy
+    holder = ""
+    with suppress(DatabaseError):  # this user may not see other sessions
+        holder = get_dialect().describe_lock_holder()
+    return f"{holder or trouble.remedy} docs/waits.md says how to find out who holds a lock."

@@ -17,6 +17,7 @@ from eventservice.db.dialects.base import (
     ImmutabilityTrigger,
     LostTransaction,
 )
+from eventservice.db.dialects.mysql_family.health import describe_lock_holder
 from eventservice.db.dialects.now_strategy import DbNowStrategy, Sql, TimestampStorage, render_moved
 
 if TYPE_CHECKING:
@@ -137,6 +138,9 @@ class FamilyDialect(Dialect):
     now_strategy = FamilyNowStrategy()
     errors = NumberedErrors()
     immutability_trigger = IMMUTABILITY_TRIGGER
+
+    def describe_lock_holder(self) -> str:
+        return describe_lock_holder()
 
     def continue_sequence(self, cursor: Any, table: str, column: str, last: int) -> None:
         # A parameter is not allowed here. A smaller number than the table has leaves it as it is.

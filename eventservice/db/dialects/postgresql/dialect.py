@@ -163,6 +163,9 @@ class PostgreSQLDialect(Dialect):
     immutability_trigger = IMMUTABILITY_TRIGGER
     health_checks = (health.check_session_timeouts, health.check_planner_statistics)
 
+    def describe_lock_holder(self) -> str:
+        return health.describe_lock_holder()
+
     def continue_sequence(self, cursor: Any, table: str, column: str, last: int) -> None:
         cursor.execute("SELECT setval(pg_get_serial_sequence(%s, %s), %s)", [f'"{table}"', column, last])
 

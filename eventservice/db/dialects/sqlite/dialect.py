@@ -196,6 +196,9 @@ class SQLiteDialect(Dialect):
     # FULL where submissions are acknowledged. A power cut can only make the engine repeat its work.
     synchronous = "FULL"
 
+    def describe_lock_holder(self) -> str:
+        return health.describe_lock_holder()
+
     def watch_changes(self, wake: Callable[[], None], max_interval: float) -> ChangeWatch:
         return SQLiteChangeWatch(wake, Path(connection.settings_dict["NAME"]).parent)
 
