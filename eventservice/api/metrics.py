@@ -29,6 +29,7 @@ from eventservice.api.authentication import CHALLENGE, Scope, find_principal
 from eventservice.api.http_metrics import collect_http_metrics, list_web_processes
 from eventservice.api.problems import Problem, handle_exception
 from eventservice.api.process_metrics import collect_process_metrics
+from eventservice.db.dialects import get_dialect
 from eventservice.db.now import db_now
 from eventservice.db.totals import read_totals
 from eventservice.kernel.ttl_cache import TTLCache
@@ -110,6 +111,7 @@ class SystemCollector(Collector):
         yield from _collect_limits(now)
         paused = {(): float(find_pause() is not None)}
         yield _gauge("dispatch_paused", "1 while dispatch is paused: nothing is sent.", paused)
+        yield from _collect_disk()
         yield from collect_http_metrics()
         here = {node.process_id: node.role for node in nodes if node.hostname == socket.gethostname()}
         yield from collect_process_metrics(here | dict.fromkeys([os.getpid(), *list_web_processes()], "web"))
@@ -140,6 +142,13 @@ def _collect_calls(found: RecentStatistics) -> Iterator[Metric]:
     known = {share: milliseconds / 1000 for share, milliseconds in late.items() if milliseconds is not None}
     about = "Seconds from due to started, of the latest calls of the last 5 minutes."
     yield _gauge("lateness_seconds_5m", about, known, ("quantile",))
+
+
+def _collect_disk() -> Iterator[Metric]:
+    free = get_dialect().count_free_bytes()
+    if free is not None:
+        about = "Free space of the disk that SQLite's file is on."
+        yield _gauge("database_disk_free_bytes", about, {(): float(free)})
 
 
 def _collect_nodes(live: Sequence[Node]) -> Iterator[Metric]:

@@ -8,6 +8,7 @@ django-q2 has no settings for what they add:
 - SIGTERM to all processes at the same time, as systemd sends it, is a graceful shutdown too, and so is the death of the
   main process.
 - A cluster stops within a bounded time, whatever its processes wait for (`GracefulSentinel.stop`, `GracefulCluster.run`).
+- While the database is in known trouble, a line says so instead of a traceback (`shorten_known_trouble`).
 - A task may take longer than `Q_CLUSTER["timeout"]` while it makes progress (`ClusterProcess.record_progress`).
 
 tests/runtime/test_django_q_patch.py checks the internals that these rely on, and tests/runtime/test_django_q_sources.py fails
@@ -16,6 +17,7 @@ when any of them changes in the installed version.
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import signal
 import sys
@@ -31,9 +33,11 @@ import django_q.monitor
 import django_q.pusher
 import django_q.worker
 from django.conf import settings
+from django.db import DatabaseError, InterfaceError
 from django_q.cluster import Cluster, Sentinel
 from django_q.timeout import TimeoutHandler
 
+from eventservice.db.errors import find_trouble
 from eventservice.kernel.logging import get_logger
 from eventservice.runtime.cluster_process import (
     EXIT_GRACE_SECONDS,
@@ -247,6 +251,18 @@ def _kill(process: Any) -> None:
     process.join(JOIN_SECONDS)
 
 
+# --- the log ----------------------------------------------------------------------------------------------------
+
+
+def shorten_known_trouble(record: logging.LogRecord) -> bool:
+    """Replace the traceback of an error that the state of the database explains by that explanation. Keep every record."""
+    error = record.exc_info[1] if record.exc_info else None
+    if isinstance(error, (DatabaseError, InterfaceError)) and (trouble := find_trouble(error)):
+        record.msg = f"{record.getMessage()}: {trouble.text} ({' '.join(str(error).split())})"
+        record.args, record.exc_info, record.exc_text = (), None, None
+    return True
+
+
 # --- the main process -----------------------------------------------------------------------------------------
 
 
@@ -275,6 +291,7 @@ def run_patched_cluster(hooks: WorkerHooks) -> int:
     """Run a cluster until SIGTERM or SIGINT. Return its exit status."""
     global worker_hooks
     worker_hooks = hooks
+    logging.getLogger("django-q").addFilter(shorten_known_trouble)
     # Cluster and Sentinel take these from there.
     patched = {
         "Sentinel": GracefulSentinel,

@@ -18,9 +18,9 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_prometheus
 
 from eventservice.api.http_metrics import BUCKETS
-from eventservice.api.process_metrics import read_process
 from eventservice.db.now import DbNow
 from eventservice.kernel.ids import new_id
+from eventservice.kernel.processes import read_process
 from eventservice.kernel.ttl_cache import clear_caches
 from execution.outcome import Errored, ErrorKind, Outcome, Responded, Timings
 from orchestration.engine.attempt_totals import AttemptTotals

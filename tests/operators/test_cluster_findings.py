@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -190,3 +196,48 @@ def test_a_dead_standby_held_nothing(now: datetime) -> None:
     )
     assert f"since {now - HOUR:%Y-%m-%d %H:%M:%S} UTC (1 h)" in finding.text
     assert finding.remedy.startswith("It held nothing.")
+
+
+@pytest.fixture
+def process() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as started:
+        yield started
+        started.kill()
+
+
+def lose_engine(now: datetime, process_id: int, hostname: str) -> str:
+    """Return what is to be done when the last engine has sent no heartbeat for an hour."""
+    create_node(
+        now,
+        NodeRole.ENGINE,
+        lease_until=now - HOUR,
+        process_id=process_id,
+        hostname=hostname,
+        started_at=datetime.now(tz=UTC) + HOUR,
+    )
+    return diagnose(now)["engine"].remedy
+
+
+def test_a_frozen_engine_is_to_be_resumed_or_ended(now: datetime, process: subprocess.Popen[bytes]) -> None:
+    process.send_signal(signal.SIGSTOP)
+    os.waitpid(process.pid, os.WUNTRACED)
+    remedy = lose_engine(now, process.pid, socket.gethostname())
+    assert f"Process {process.pid} on {socket.gethostname()}" in remedy
+    assert "is stopped" in remedy
+    assert "kill -CONT" in remedy
+
+
+def test_an_engine_that_hangs_is_to_be_ended(now: datetime, process: subprocess.Popen[bytes]) -> None:
+    assert "hangs or cannot reach the database" in lose_engine(now, process.pid, socket.gethostname())
+
+
+def test_an_engine_that_was_killed_is_to_be_started(now: datetime, process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
+    remedy = lose_engine(now, process.pid, socket.gethostname())
+    assert "has crashed or was killed" in remedy
+    assert remedy.endswith("Start one with `manage.py cluster` (or `manage.py poll_timers`).")
+
+
+def test_of_an_engine_on_another_host_both_are_possible(now: datetime) -> None:
+    assert "If it still exists, it is frozen or cannot reach" in lose_engine(now, 11, "host-1")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import signal
 from collections.abc import Callable, Iterator
 from multiprocessing import Event, Value
@@ -14,6 +15,7 @@ import django_q.signals
 import django_q.timeout
 import django_q.worker
 import pytest
+from django.db import ProgrammingError
 from django_q.cluster import Cluster, Sentinel
 
 from eventservice.runtime import django_q_patch
@@ -24,6 +26,7 @@ from eventservice.runtime.django_q_patch import (
     run_pusher,
     run_worker,
 )
+from tests.database_errors import lock_timeout
 
 
 @pytest.fixture
@@ -41,6 +44,34 @@ def restore_signals() -> Iterator[None]:
     signal.alarm(0)
     for number, handler in kept.items():
         signal.signal(number, handler)
+
+
+def log_error(error: Exception, caplog: pytest.LogCaptureFixture) -> logging.LogRecord:
+    """Return the record that django-q2 logs when it could not save the result of a task because of this error."""
+    logger = logging.getLogger("django-q")
+    logger.addFilter(django_q_patch.shorten_known_trouble)
+    try:
+        raise error
+    except Exception:
+        logger.exception("Could not save task result")
+    finally:
+        logger.removeFilter(django_q_patch.shorten_known_trouble)
+    return caplog.records[-1]
+
+
+def test_known_trouble_of_the_database_is_logged_in_a_line(caplog: pytest.LogCaptureFixture) -> None:
+    record = log_error(lock_timeout(), caplog)
+    expected = "Could not save task result: Another process has locked the database for too long. ("
+    assert record.getMessage().startswith(expected)
+    assert "Lock wait timeout exceeded" in record.getMessage()
+    assert record.exc_info is None
+
+
+@pytest.mark.parametrize("error", [ValueError("100 %"), ProgrammingError("syntax error")])
+def test_other_errors_are_logged_with_their_traceback(
+    error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert log_error(error, caplog).exc_info
 
 
 @pytest.mark.parametrize(

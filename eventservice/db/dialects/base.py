@@ -217,6 +217,10 @@ class Dialect:
         """Analyze those of the tables that have rows and no statistics yet, and return their names."""
         return []
 
+    def count_free_bytes(self) -> int | None:
+        """Return the free space of the database's disk, or None if it belongs to a server."""
+        return None
+
     def run_system_checks(self) -> list[CheckMessage]:
         """Return problems of the driver or its library. It is called without a connection."""
         return []

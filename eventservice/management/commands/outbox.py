@@ -98,6 +98,11 @@ class Command(BaseCommand):
             self.stdout.write(escape_invisible(f"    {event.last_error}"))
         if event is None:
             self.stdout.write(f"No event is parked in {name_database()}.")
+        else:
+            self.stdout.write(
+                "Remove the cause, then publish an event and those behind it: `manage.py outbox retry ID`. To give an event up:"
+                " `manage.py outbox skip ID`."
+            )
 
     def run_retry(self, *, id: int | UUID, **options: object) -> None:
         event = _resolve("event-retry", id, unpark)

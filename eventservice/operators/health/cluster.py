@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import uuid
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,6 +13,7 @@ from typing import Protocol
 from django.conf import settings
 
 from eventservice.kernel.findings import Finding, Severity
+from eventservice.kernel.processes import is_running, read_process
 from eventservice.kernel.version import get_version
 from eventservice.operators.formatting import format_count, format_duration, format_since
 from eventservice.operators.health.dispatch import check_dispatch
@@ -136,7 +138,8 @@ class ClusterState:
 
     @property
     def in_flight(self) -> int:
-        return sum(node.in_flight for node in self.nodes)
+        """Return the attempts in progress. What a dead node had in flight is over, or unknown."""
+        return sum(node.in_flight for node in self.nodes if node.is_alive(self.now))
 
     @property
     def shards(self) -> int:
@@ -231,7 +234,9 @@ def _describe_successor(nodes: Sequence[Node], role: NodeRole, now: datetime, ch
     clusters = {node.cluster for node in live if node.cluster}
     dead = [node for node in nodes if node.role == role and node.cluster in clusters]
     if not dead:
-        return f"Start one with `manage.py cluster` (or `manage.py {START_COMMANDS[role]}`)."
+        start = f"Start one with `manage.py cluster` (or `manage.py {START_COMMANDS[role]}`)."
+        lost = [node for node in nodes if node.role == role]
+        return f"{_describe_lost_node(lost[-1])} {start}" if lost else start
     name = dead[-1].cluster
     # A worker that has frozen is replaced when it has made no progress for so long; it was alive a lease before.
     frozen = timedelta(seconds=settings.FROZEN_SECONDS) - NODE_LEASE
@@ -241,6 +246,29 @@ def _describe_successor(nodes: Sequence[Node], role: NodeRole, now: datetime, ch
     return (
         f"Wait until {until:%H:%M:%S} UTC: the cluster {name} is running and replaces it. If it has not by then, restart "
         "that cluster."
+    )
+
+
+def _describe_lost_node(node: Node) -> str:
+    """Return what is known of a node whose heartbeats have ended, and what to do with its process."""
+    name = f"Process {node.process_id} on {node.hostname}, which was the last one,"
+    is_here = node.hostname == socket.gethostname()
+    process = read_process(node.process_id) if is_here else None
+    if not is_here or (process is None and is_running(node.process_id)):
+        return (
+            f"{name} did not stop gracefully. If it still exists, it is frozen or cannot reach the database: its log and `ps` "
+            "say which. Resume it or end it (`kill -CONT`, `kill -9`)."
+        )
+    if process is None or process.started_at > node.started_at.timestamp():
+        return f"{name} has crashed or was killed: its log may say why."
+    if process.is_stopped:
+        return (
+            f"{name} still exists, and is stopped (`ps` shows the state T). Resume it and the other processes of its cluster "
+            "with `kill -CONT`, or end them with `kill -9`."
+        )
+    return (
+        f"{name} still exists, and sends no heartbeats: it hangs or cannot reach the database, and its log says which. If it "
+        "does not recover, end it and the other processes of its cluster with `kill -9`."
     )
 
 

@@ -52,6 +52,8 @@ def _build_refusal_finding(refusal: LimitRefusal, now: datetime) -> LimitFinding
         if pending < MAX_SHARE_WITH_ROOM * limit:
             return None
         present = f" Now: {pending:,} of {limit:,}."
+        if pending < limit:
+            present += " A batch for which this leaves too little room is refused as a whole."
     elif code == LimitCode.STORAGE:
         present = f" Now: {format_size(tenant.stored_bytes)} of {format_size(limit)}, as last measured."
     times = "once" if refusal.count == 1 else f"{refusal.count:,} times"

@@ -117,7 +117,11 @@ def check_outbox_lag(outbox: OutboxStatus) -> Finding:
         )
     count = format_count(outbox.unpublished, "event")
     text = f"{count} unpublished, the oldest for {format_duration(outbox.lag)}."
-    remedy = "If a dispatcher is running, its log says why. `manage.py outbox status` lists the dispatchers."
+    remedy = (
+        "The log of the dispatchers says why. `manage.py outbox status` lists them."
+        if outbox.partitions_by_owner
+        else "They are published as soon as a dispatcher runs."
+    )
     return Finding("waiting_events", severity, text, remedy)
 
 

@@ -199,6 +199,9 @@ class SQLiteDialect(Dialect):
     def describe_lock_holder(self) -> str:
         return health.describe_lock_holder()
 
+    def count_free_bytes(self) -> int:
+        return health.count_free_bytes()
+
     def watch_changes(self, wake: Callable[[], None], max_interval: float) -> ChangeWatch:
         return SQLiteChangeWatch(wake, Path(connection.settings_dict["NAME"]).parent)
 

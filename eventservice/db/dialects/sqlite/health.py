@@ -78,7 +78,14 @@ def check_database_files() -> Iterator[Finding]:
 
 
 def check_disk_space() -> Iterator[Finding]:
-    folder = Path(connection.settings_dict["NAME"]).absolute().parent
-    free = shutil.disk_usage(folder).free
+    folder, free = _get_folder(), count_free_bytes()
     remedy = f"Free at least {MIN_FREE_BYTES >> 30} GiB for the WAL, or move DB_PATH."
     yield check("disk_space", free >= MIN_FREE_BYTES, f"{free / (1 << 30):.1f} GiB free at {folder}", remedy)
+
+
+def count_free_bytes() -> int:
+    return shutil.disk_usage(_get_folder()).free
+
+
+def _get_folder() -> Path:
+    return Path(connection.settings_dict["NAME"]).absolute().parent
