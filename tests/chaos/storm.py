@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -109,9 +109,14 @@ class Storm:
         )
         self.victims = [engine, other, dispatcher]
 
-    def rage(self) -> None:
-        """Submit all calls while the processes are killed, as often as the storm is to kill."""
-        while self.killed.total() < self.kills:
+    def rage(self, points: Set[str] = frozenset()) -> None:
+        """Submit all calls while the processes are killed, as often as the storm is to kill, and at each of these points.
+
+        On a slow machine some processes end before they reach their points.
+        """
+        while self.killed.total() < self.kills or not points <= self.killed.keys():
+            missed = points - self.killed.keys()
+            assert self.killed.total() < 3 * self.kills, f"no process has been killed at {sorted(missed)}"
             self._submit_up_to(self.calls * (self.killed.total() + 1) // self.kills)
             for victim in self.victims:
                 if cause := victim.kill_if_due():

@@ -23,7 +23,7 @@ from outbox.models import BrokerQueueEntry, OutboxEvent
 from tests.contracts.brokers import BROKERS
 from tests.contracts.test_publishers import list_first_sequences
 from tests.outbox.support import build_event, store_events
-from tests.process_harness import build_database_environment
+from tests.process_harness import build_database_environment, wait_until_none_left
 from tests.tcp_proxy import Trouble
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -80,7 +80,7 @@ def test_no_event_is_lost_or_out_of_order_through_an_outage_of_the_broker(
             _append_for(seconds, aggregates, pair, written, pause)
         _append_for(around, aggregates, pair, written, pause)
         pair.stop_killing()
-        _wait_until_published(120)
+        _wait_until_published()
         expected = {str(aggregate): list(range(1, count + 1)) for aggregate, count in written.items()}
         assert list_first_sequences(broker.list_accepted()) == expected, f"seed {seed}"
         assert pair.kills > seconds / 3
@@ -110,12 +110,9 @@ def _append_for(
     return written
 
 
-def _wait_until_published(seconds: float = 30) -> None:
+def _wait_until_published() -> None:
     unpublished = OutboxEvent.across_tenants.filter(published_at=None)
-    end = time.monotonic() + seconds
-    while unpublished.exists() or BrokerQueueEntry.objects.exists():
-        assert time.monotonic() < end, f"{unpublished.count()} events are still unpublished"
-        time.sleep(0.05)
+    wait_until_none_left(lambda: unpublished.count() + BrokerQueueEntry.objects.count(), "unpublished events")
 
 
 def _list_first_published(record: Path) -> dict[UUID, list[int]]:

@@ -58,7 +58,7 @@ def test_calls_are_sent_once_and_events_published_while_no_slice_is_left(harness
     void_all_slices()
 
     later = submit_calls(build_call(tenant, f"{target.url}/ok") for _ in range(10))
-    wait_until_all_ended(60)
+    wait_until_all_ended()
     wait_until(lambda: not OutboxEvent.across_tenants.filter(WAITING).exists(), "all events are published")
 
     assert not OrmQ.objects.exists()
