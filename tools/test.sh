@@ -5,6 +5,7 @@
 #   TEST_POSTGRES_URL, TEST_POSTGRES18_URL, TEST_MARIADB_URL, TEST_MYSQL_URL
 #                                         the servers to use, instead of those that `make services` starts
 #   REQUIRE_SERVICES=1                    fail when a server is missing
+#   MAX_SECONDS=1500                      interrupt the tests on a database after so long, and skip those on the next
 #   RERUN=3                               run up to three failed tests once more, alone, and report those that pass as
 #                                         flaky
 set -uo pipefail
@@ -15,10 +16,14 @@ DEFAULT_MARKS="not slow and not chaos"       # as in pyproject.toml: a second -m
 SERVER_MARKS="$DEFAULT_MARKS and not sqlite_only and not browser"
 # One more than there are cores: many tests wait for other processes.
 WORKERS=$(($(nproc) + 1))
-# A test that hangs fails with a traceback.
-TIMEOUT=(-o faulthandler_timeout=300 -o faulthandler_exit_on_timeout=true)
+# A test that hangs fails with a traceback. If so many tests fail, something that they all use is broken.
+LIMITS=(-o faulthandler_timeout=180 -o faulthandler_exit_on_timeout=true --maxfail=40)
+# The tests on one database are interrupted after so long, and those on the next ones are not begun: what has failed by then is
+# reported.
+MAX_SECONDS=${MAX_SECONDS:-1500}
 closing_lines=()
 failed=0
+interrupted=0
 
 # address URL DEFAULT_PORT: prints the host and port of a database URL on one line.
 address() {
@@ -31,14 +36,21 @@ answers() { timeout 3 bash -c "exec 3<>/dev/tcp/$1/$2" 2>/dev/null; }
 run() {
     local name=$1 url=$2 marks=$3 log
     shift 3
+    if [ "$interrupted" = 1 ]; then
+        closing_lines+=("$name: NOT TESTED")
+        return
+    fi
     log=$(mktemp)
-    local pytest=(env -u DATABASE_URL ENV_FILE=/dev/null ${url:+"DATABASE_URL=$url"} "$PYTHON" -m pytest -m "$marks" "${TIMEOUT[@]}" "$@")
+    local pytest=(env -u DATABASE_URL ENV_FILE=/dev/null ${url:+"DATABASE_URL=$url"} "$PYTHON" -m pytest -m "$marks" "${LIMITS[@]}" "$@")
     printf '\n== %s ==\n' "$name"
-    "${pytest[@]}" -n "$WORKERS" --dist loadgroup 2>&1 | tee "$log"
+    timeout --signal=INT --kill-after=60 "$MAX_SECONDS" "${pytest[@]}" -n "$WORKERS" --dist loadgroup 2>&1 | tee "$log"
     case ${PIPESTATUS[0]} in
         0) closing_lines+=("$name: $(tail -n 1 "$log")") ;;
         1) closing_lines+=("$name: $(tail -n 1 "$log")" "$(grep -E '^(FAILED|ERROR) ' "$log")")
            rerun "$name" "$(grep -cE '^(FAILED|ERROR) ' "$log")" "${pytest[@]}" || failed=1 ;;
+        124 | 137)
+           closing_lines+=("$name: INTERRUPTED after $MAX_SECONDS s" "$(grep -E '^(FAILED|ERROR) ' "$log")")
+           interrupted=1 failed=1 ;;
         *) closing_lines+=("$name: $(tail -n 1 "$log")")
            failed=1 ;;
     esac
