@@ -1,4 +1,4 @@
-"""What /proc says of a process on this host."""
+"""The state of a process on this host, from /proc."""
 
 from __future__ import annotations
 
