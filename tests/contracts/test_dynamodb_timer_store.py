@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("boto3")
 
+from eventservice.kernel.ids import new_id
 from tests.contracts.timer_stores.base import (
     ALERTS,
     CELL,
@@ -499,6 +500,17 @@ def test_a_partition_near_its_maximum_size_is_reported(
     faulty.add("DescribeTable", grow(140))
     faulty.add("UpdateItem", *[tell_sizes({})] * NUM_SHARDS)
     assert all(finding.is_ok for finding in faulty_store.check())
+
+
+def test_a_first_take_does_not_make_an_item_larger(stores: DynamoDbStoreUnderTest) -> None:
+    """No item of a full partition can become larger, and its timers have to be executed nevertheless."""
+    store = stores.build(str(new_id()))
+    timer = build_timer()
+    store.put(timer, None, NOW)
+    (item,) = stores.client.scan(TableName=stores.table_name)["Items"]
+    assert store.take([timer], NOW, NOW + MINUTE)
+    (taken,) = stores.client.scan(TableName=stores.table_name)["Items"]
+    assert measure_bytes(taken) < measure_bytes(item)
 
 
 def test_a_full_partition_refuses_timers_and_says_why(

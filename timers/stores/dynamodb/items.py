@@ -30,6 +30,9 @@ MAX_ITEM_BYTES = 400 * 1024
 # An item and its entry in the index, which is its key, share the limit. A take adds attributes to the item: it must never
 # fail because the item is too large, since the timer could not be executed.
 MAX_TIMER_BYTES = MAX_ITEM_BYTES - 4096
+# An item of a full partition cannot grow, not even by a take. So it gives this text up for the name of the cell. The timer can
+# be executed and removed, and makes room.
+RESERVE = "-" * 80
 
 JSON_COLUMNS = {"timer_payload", "timer_retry_policy", "shard_metadata"}
 # Those that are absent in an item instead of null.
@@ -122,6 +125,7 @@ def build_timer_item(timer: StoredTimer, updated_at: datetime) -> Item:
     item = build_item(row) | build_timer_key(timer.key)
     # None is a payload, too.
     item["timer_payload"] = encode_column("timer_payload", timer.payload)
+    item["timer_reserve"] = encode_column("timer_reserve", RESERVE)
     _refuse_what_cannot_be_stored(item)
     return item
 

@@ -151,8 +151,7 @@ class DynamoDbTimerStore:
             code,
             Severity.WARNING,
             f"{self.name}: {text}, and no partition can have more than {MAX_PARTITION_GIGABYTES} GB.",
-            "Create new timers in a namespace with more shards. A full partition accepts no timers, and none of its timers"
-            " can be taken.",
+            "Create new timers in a namespace with more shards. A full partition accepts no timers until others have ended.",
         )
 
     def _estimate_gigabytes(self, shard: int) -> float | None:
@@ -320,6 +319,7 @@ class DynamoDbTimerStore:
                 "timer_takes": taken.takes,
                 "timer_taken_until": taken.taken_until,
                 "timer_taken_by": taken.taken_by,
+                "timer_reserve": None,
             }
             won = self._update(build_timer_key(timer.key), changes, _build_state(timer))
             return taken if won else None
