@@ -35,6 +35,8 @@ def build_logging_config(level: str, log_format: str) -> dict[str, Any]:
             # django-q logs every slice that it runs, which is of interest only at the level DEBUG.
             "django-q": {"level": "DEBUG" if level == "DEBUG" else "WARNING"},
             "django.server": {"level": "WARNING"},
+            # At the level DEBUG, it logs what it sends, with the payloads of timers.
+            "botocore": {"level": "WARNING"},
         },
     }
 

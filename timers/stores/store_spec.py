@@ -21,6 +21,7 @@ STORES = {
     "mssql+pymssql": "sql",
     "mongodb": "mongodb",
     "mongodb+srv": "mongodb",
+    "dynamodb": "dynamodb",
 }
 # The Python packages that each scheme needs, as they are imported.
 LIBRARIES = {
@@ -32,6 +33,7 @@ LIBRARIES = {
     "mssql+pymssql": ("sqlalchemy", "pymssql"),
     "mongodb": ("pymongo",),
     "mongodb+srv": ("pymongo", "dns"),
+    "dynamodb": ("boto3",),
 }
 
 SEPARATOR = ";"

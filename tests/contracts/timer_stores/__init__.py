@@ -9,6 +9,7 @@ import pytest
 from _pytest.mark import ParameterSet
 
 from tests.contracts.timer_stores.base import StoreUnderTest
+from tests.contracts.timer_stores.dynamodb import DynamoDbStoreUnderTest
 from tests.contracts.timer_stores.memory import MemoryStoreUnderTest
 from tests.contracts.timer_stores.mongodb import MongoStoreUnderTest
 from tests.contracts.timer_stores.sql import SqlStoreUnderTest
@@ -21,6 +22,7 @@ STORES: dict[str, Callable[[], StoreUnderTest]] = {
     "mysql": partial(SqlStoreUnderTest, "mysql", "mysql+pymysql"),
     "mariadb": partial(SqlStoreUnderTest, "mariadb", "mariadb+pymysql"),
     "mongodb": MongoStoreUnderTest,
+    "dynamodb": DynamoDbStoreUnderTest,
     "tidb": partial(SqlStoreUnderTest, "tidb", "tidb+pymysql"),
 }
 
