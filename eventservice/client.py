@@ -135,18 +135,16 @@ class Client:
     ) -> Json:
         """Submit a call. `options` are further members of the submission by their API names: dueAt, delay, tags, …"""
         spec = {"method": method, "url": url, "headers": dict(headers or {}), "body": body}
-        key = idempotency_key or str(options.pop("idempotencyKey", None) or uuid.uuid4())
+        key = options.pop("idempotencyKey", None) if idempotency_key is None else idempotency_key
         return self._json(
             "POST",
             f"{self._tenant}/service-calls",
             {"name": name, "requestSpec": spec, **options},
-            headers={"Idempotency-Key": key},
+            headers=_build_key_header(key),
         )
 
     def submit_batch(self, items: Sequence[Mapping[str, object]], *, atomic: bool = False) -> Json:
-        keyed = [
-            {**item, "idempotencyKey": item.get("idempotencyKey") or str(uuid.uuid4())} for item in items
-        ]
+        keyed = [{**item, "idempotencyKey": _get_key(item.get("idempotencyKey"))} for item in items]
         return self._json(
             "POST", f"{self._tenant}/service-calls/batch", {"items": keyed, "atomic": atomic}, retryable=True
         )
@@ -171,9 +169,7 @@ class Client:
 
     def list(self, *, limit: int = 50, max_items: int | None = None, **filters: Parameter) -> Iterator[Json]:
         """Iterate over calls, page by page. `filters` have their API names (status, tag, sort, …); use `due_from` for `from`."""
-        if "due_from" in filters:
-            filters["from"] = filters.pop("due_from")
-        return self._pages(f"{self._tenant}/service-calls", {"limit": limit, **filters}, max_items)
+        return self._pages(f"{self._tenant}/service-calls", {"limit": limit, **_rename(filters)}, max_items)
 
     def change(self, service_call_id: str, **changes: object) -> Json:
         return self._json("PATCH", self._call(service_call_id), changes, retryable=True)
@@ -185,7 +181,7 @@ class Client:
         return self._json("POST", self._call(service_call_id, "run-now"))
 
     def replay(self, service_call_id: str, *, idempotency_key: str | None = None) -> Json:
-        headers = {"Idempotency-Key": idempotency_key or str(uuid.uuid4())}
+        headers = _build_key_header(idempotency_key)
         return self._json("POST", self._call(service_call_id, "replay"), headers=headers)
 
     def delete(self, service_call_id: str) -> None:
@@ -246,7 +242,8 @@ class Client:
         self._send("POST", f"{self._tenant}/timers/delete", document, retryable=True)
 
     def timers(self, *, max_items: int | None = None, **filters: Parameter) -> Iterator[Json]:
-        return self._pages(f"{self._tenant}/timers", filters, max_items)
+        """Iterate over timers. `filters` are as for `list`."""
+        return self._pages(f"{self._tenant}/timers", _rename(filters), max_items)
 
     def _timer(self, action: str, document: Json, *, retryable: bool = False) -> Json:
         return self._json("POST", f"{self._tenant}/timers/{action}", document, retryable=retryable)
@@ -273,6 +270,7 @@ class Client:
         return f"{self._tenant}/service-calls/{service_call_id}" + (f"/{action}" if action else "")
 
     def _pages(self, url: str, query: Mapping[str, Parameter], max_items: int | None) -> Iterator[Json]:
+        query = {name: _to_query(value) for name, value in query.items()}
         count, cursor = 0, None
         while count != max_items:
             page = self._json("GET", url, params={**query, **({"cursor": cursor} if cursor else {})})
@@ -337,6 +335,32 @@ class Client:
         """Set the key as requests' `auth`, because credentials in ~/.netrc would replace an ordinary header."""
         request.prepare_headers({**request.headers, "Authorization": f"Bearer {self._key}"})
         return request
+
+
+def _rename(filters: Mapping[str, Parameter]) -> dict[str, Parameter]:
+    """Return filters by their API names. `from` is no name of a parameter in Python."""
+    return {"from" if name == "due_from" else name: value for name, value in filters.items()}
+
+
+def _to_query(value: Parameter) -> Parameter:
+    """Return a value as the API reads it. requests would leave out an empty list, and everything would be listed."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "" if value is not None and not isinstance(value, int | float) and not value else value
+
+
+def _get_key(given: object) -> str:
+    """Return the given idempotency key, or a new one if there is none. The service refuses one that is empty."""
+    return str(uuid.uuid4() if given is None else given)
+
+
+def _build_key_header(given: object) -> dict[str, str]:
+    key = _get_key(given)
+    if not all("!" <= character <= "~" for character in key):
+        raise Unsendable(
+            f"The idempotency key {key!r} was not sent: it must be 1 to 255 visible ASCII characters."
+        )
+    return {"Idempotency-Key": key}
 
 
 def _find_root_cause(error: BaseException) -> str:

@@ -79,7 +79,8 @@ def parse_target(url: str) -> TargetUrl:
         raise BadUrl(f"the URL is longer than {MAX_URL_LENGTH} characters")
     if not _VISIBLE.fullmatch(url):
         raise BadUrl(
-            "the URL contains a space, control character, backslash or non-ASCII character, which must be percent-encoded"
+            "the URL contains a space, control character, backslash or non-ASCII character, which must be percent-encoded, or in "
+            "the name of a host be written as xn--…"
         )
     parts = _PARTS.fullmatch(url)
     if parts is None:

@@ -54,6 +54,7 @@ class Allowance:
 
     left: int
     counted_at: float
+    max_pending: int  # the tenant's limit at that time
 
 
 _allowances: dict[uuid.UUID, Allowance] = {}
@@ -111,10 +112,16 @@ def find_room(tenant_ids: Iterable[uuid.UUID]) -> dict[uuid.UUID, int]:
 
 def _find_room(tenant_id: uuid.UUID, calls: int) -> int:
     refuse_inactive(tenant_id)
-    now = time.monotonic()
+    now, tenant = time.monotonic(), get_profile(tenant_id)
     allowance = _allowances.get(tenant_id)
-    if allowance is None or allowance.left < calls or now - allowance.counted_at > ALLOWANCE_SECONDS:
-        allowance = _allowances[tenant_id] = Allowance(_count_share(get_profile(tenant_id), calls), now)
+    if (
+        allowance is None
+        or allowance.left < calls
+        or allowance.max_pending != tenant.max_pending
+        or now - allowance.counted_at > ALLOWANCE_SECONDS
+    ):
+        allowance = Allowance(_count_share(tenant, calls), now, tenant.max_pending)
+        _allowances[tenant_id] = allowance
     return allowance.left
 
 

@@ -140,15 +140,20 @@ def submit_in_transaction(
     known = _find_known(commands)
     now = db_now()
     fresh: dict[Any, SubmitServiceCall] = {}
+    given_ids = set()
     results = []
     for command in commands:
-        given = command.idempotency_key
-        key = (command.tenant_id, command.service_call_id if given is None else given)
-        if key in known or key in fresh:
+        # Without an idempotency key, a command repeats no other one.
+        key = (command.tenant_id, command.idempotency_key or command.service_call_id)
+        if key in known or (key in fresh and command.idempotency_key is not None):
             results.append(
                 _build_repeat(command, known.get(key) or _to_known(fresh[key]), is_stored=key in known)
             )
         else:
+            if command.id_was_given:
+                if (command.tenant_id, command.service_call_id) in given_ids:
+                    raise _build_repeated_id(command)
+                given_ids.add((command.tenant_id, command.service_call_id))
             fresh[key] = command
             results.append(
                 Submitted(command.service_call_id, submitted_at=now, due_at=command.compute_due_at(now))
@@ -195,11 +200,8 @@ def _build_repeat(command: SubmitServiceCall, known: _Known, *, is_stored: bool)
 
 
 def _build_mismatch(command: SubmitServiceCall, existing: uuid.UUID | None) -> SubmissionConflict:
-    """Return the error of a command whose key, or else its id, belongs to another request: to that of a call that exists, or
-    to another command."""
-    if command.idempotency_key is None:
-        detail = f"Two different calls in this batch have the serviceCallId {command.service_call_id}."
-        return SubmissionConflict("already_exists", detail, errors=NEW_ID, commands=[command])
+    """Return the error of a command whose key belongs to another request: to that of a call that exists, or to another
+    command."""
     key = command.idempotency_key
     detail = (
         f"Two different calls in this batch have the idempotency key {key!r}."
@@ -214,6 +216,11 @@ def _build_mismatch(command: SubmitServiceCall, existing: uuid.UUID | None) -> S
         commands=[command],
         existing_call_id=existing,
     )
+
+
+def _build_repeated_id(command: SubmitServiceCall) -> SubmissionConflict:
+    detail = f"Two calls in this batch have the serviceCallId {command.service_call_id}."
+    return SubmissionConflict("already_exists", detail, errors=NEW_ID, commands=[command])
 
 
 def store_calls(commands: Sequence[SubmitServiceCall], now: datetime) -> None:

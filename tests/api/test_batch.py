@@ -135,9 +135,20 @@ def test_a_key_twice_in_one_batch_is_one_call(acme: Api) -> None:
 
 
 @pytest.mark.parametrize("atomic", [True, False])
-def test_two_items_with_the_same_id_are_refused(acme: Api, atomic: bool) -> None:
+@pytest.mark.parametrize(
+    "differences",
+    [
+        pytest.param([{"name": "a"}, {"name": "b"}], id="different"),
+        pytest.param([{}, {}], id="alike"),
+        pytest.param([{"idempotencyKey": "a"}, {"idempotencyKey": "b"}], id="different keys"),
+        pytest.param([{"idempotencyKey": "a"}, {}], id="one key"),
+    ],
+)
+def test_two_items_with_the_same_id_are_refused(
+    acme: Api, differences: list[dict[str, str]], atomic: bool
+) -> None:
     one = "01900000-0000-7000-8000-000000000001"
-    items = [build_submission(name=name, serviceCallId=one) for name in ("a", "b")]
+    items = [build_submission(serviceCallId=one, **difference) for difference in differences]
     answer = acme.post("/service-calls/batch", {"items": items, "atomic": atomic})
     refused = answer.json() if atomic else answer.json()["items"][1]
     assert (refused["status"], refused["code"]) == (409, "already_exists")

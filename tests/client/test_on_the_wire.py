@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 import requests
@@ -64,3 +65,26 @@ def test_credentials_in_netrc_do_not_replace_the_key(tmp_path: Path, monkeypatch
         client.submit("n", "GET", "http://a.test/", idempotency_key="own")
     sent = wire.sent[0].headers
     assert (sent["Authorization"], sent["Idempotency-Key"]) == ("Bearer key", "own")
+
+
+PAGE = b'{"items": [], "nextCursor": null}'
+
+
+@pytest.mark.parametrize(
+    ("filters", "query"),
+    [
+        ({"status": []}, {"status": [""]}),
+        ({"tag": ()}, {"tag": [""]}),
+        ({"status": ["Failed", "Canceled"]}, {"status": ["Failed", "Canceled"]}),
+        ({"retrying": True}, {"retrying": ["true"]}),
+        ({"due_from": "2026-01-01T00:00:00Z"}, {"from": ["2026-01-01T00:00:00Z"]}),
+        ({"tag": None}, {}),
+    ],
+)
+@pytest.mark.parametrize("name", ["list", "timers"])
+def test_filters_are_sent_as_the_api_reads_them(name: str, filters: dict[str, Any], query: Any) -> None:
+    """An empty list must not list everything: the service refuses it."""
+    wire = Wire(200, PAGE)
+    assert list(getattr(build_client(wire), name)(**filters)) == []
+    found = parse_qs(urlsplit(str(wire.sent[0].url)).query, keep_blank_values=True)
+    assert {name: value for name, value in found.items() if name != "limit"} == query

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from typing import Any
 
 import pytest
@@ -280,3 +281,25 @@ def test_a_limit_on_what_is_stored_is_reported_at_once(code: str) -> None:
     with pytest.raises(ApiError, match=code):
         client.submit("n", "GET", "http://a.test/")
     assert (len(session.requests), session.pauses) == (1, [])
+
+
+KEY = uuid.UUID("01900000-0000-7000-8000-000000000001")
+
+
+@pytest.mark.parametrize(("given", "sent"), [("", ""), (0, "0"), (17, "17"), (KEY, str(KEY)), ("a", "a")])
+def test_a_given_key_is_sent_whatever_it_is(given: Any, sent: str) -> None:
+    """The service refuses an empty one. A generated one in its place would make two calls of a repeat."""
+    client, session = build_client(build_response(), build_response(), build_response())
+    client.submit("n", "GET", "http://a.test/", idempotency_key=given)
+    client.replay("1", idempotency_key=given)
+    client.submit_batch([{"idempotencyKey": given}])
+    (_, _, _, submitted), (_, _, _, replayed), (_, _, batch, _) = session.requests
+    assert [submitted["Idempotency-Key"], replayed["Idempotency-Key"]] == [sent, sent]
+    assert batch["items"] == [{"idempotencyKey": sent}]
+
+
+@pytest.mark.parametrize("key", [" a", "a\n", "clé", "a b"])
+def test_a_key_that_the_service_would_refuse_is_named(key: str) -> None:
+    client, _ = build_client()
+    with pytest.raises(Unsendable, match="must be 1 to 255 visible ASCII characters"):
+        client.submit("n", "GET", "http://a.test/", idempotency_key=key)

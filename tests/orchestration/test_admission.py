@@ -81,6 +81,14 @@ def test_the_pending_limit_can_be_reached_and_not_exceeded(
     assert count_calls(tenant) == 3
 
 
+def test_a_lowered_limit_applies_to_the_room_that_was_counted_before(tenant: Any) -> None:
+    submit(tenant, due_at=add_to_noon(60))
+    update_tenant(tenant.tenant_id, max_pending=2)
+    submit(tenant, due_at=add_to_noon(60))
+    with pytest.raises(PendingLimitReached):
+        submit(tenant, due_at=add_to_noon(60))
+
+
 def test_an_inactive_tenants_timer_cannot_be_changed(tenant: Any) -> None:
     lifecycle.set_timer(build_command(tenant, **TIMER))
     change(tenant, active=False)

@@ -45,7 +45,9 @@ class Command(ApiCommand):
         when.add_argument("--at", metavar="2026-03-01T12:00:00Z", help="due time")
         parser.add_argument("--tag", action="append", default=[])
         parser.add_argument(
-            "--attempts", type=int, help="maximum number of attempts (default: 1; the console proposes 5)"
+            "--attempts",
+            type=int,
+            help="maximum number of attempts (default: 1, or 100 with --initial-delay or --max-delay)",
         )
         parser.add_argument(
             "--initial-delay",
