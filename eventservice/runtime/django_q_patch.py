@@ -7,6 +7,7 @@ django-q2 has no settings for what they add:
 - A worker goes on with its role, or looks for one, while it waits for a task (`PlayingQueue`).
 - SIGTERM to all processes at the same time, as systemd sends it, is a graceful shutdown too, and so is the death of the
   main process.
+- A worker that was replaced as frozen is killed if it does not end by itself (`GracefulSentinel.reincarnate`).
 - A cluster stops within a bounded time, whatever its processes wait for (`GracefulSentinel.stop`, `GracefulCluster.run`).
 - While the database is in known trouble, a line says so instead of a traceback (`shorten_known_trouble`).
 - A task may take longer than `Q_CLUSTER["timeout"]` while it makes progress (`ClusterProcess.record_progress`).
@@ -21,6 +22,7 @@ import logging
 import multiprocessing
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -56,6 +58,8 @@ log = get_logger(__name__)
 PUSHER_SECONDS = 3.0
 MONITOR_SECONDS = 1.0
 JOIN_SECONDS = 0.1
+# A worker that was replaced as frozen, and goes on, ends by itself within EXIT_GRACE_SECONDS.
+FROZEN_EXIT_SECONDS = EXIT_GRACE_SECONDS + 2.0
 # How often a worker that waits for a task looks for one.
 IDLE_SECONDS = 0.5
 
@@ -190,7 +194,13 @@ class GracefulSentinel(Sentinel):  # type: ignore[misc]
     def reincarnate(self, process: Any) -> None:
         # The line of django-q2 has the name of the process only. With its id, the line `node_reaped` says what it ran.
         log.warning("process_replaced", name=process.name, pid=process.pid, exit_code=process.exitcode)
+        is_frozen = process in self.pool and process.timer.value == 0
         super().reincarnate(process)
+        if is_frozen:
+            # It has been sent SIGTERM, which a process that is stopped does not obey. It may hold locks of the database.
+            killing = threading.Timer(FROZEN_EXIT_SECONDS, _kill_frozen, [process])
+            killing.daemon = True
+            killing.start()
 
     def stop(self) -> None:
         """Stop pusher, workers and monitor in this order. Exit with 1 if a worker may have lost results."""
@@ -239,6 +249,12 @@ def _wait_for(processes: Iterable[Any], deadline: float) -> None:
     """Wait until all processes have ended, or for the deadline."""
     for process in processes:
         process.join(max(0.0, deadline - time.monotonic()))
+
+
+def _kill_frozen(process: Any) -> None:
+    if process.is_alive():
+        log.error("worker_killed", process=process.pid, results="lost, if any were not recorded")
+        _kill(process)
 
 
 def _kill_children() -> None:

@@ -18,6 +18,7 @@ from eventservice.kernel.findings import Finding, Severity
 from eventservice.kernel.ttl_cache import clear_caches
 from eventservice.management.commands.doctor import check_running_system
 from eventservice.operators.health import check_tenant_limits
+from eventservice.operators.health.limits import STORAGE_MEASURED_AFTER
 from eventservice.tenants import refusals
 from eventservice.tenants.directory import create_tenant, update_tenant
 from eventservice.tenants.models import LimitCode, Tenant
@@ -214,9 +215,23 @@ def test_a_refusal_for_the_pending_limit_is_over_when_a_raised_limit_leaves_room
     assert problem.text.startswith("acme was refused 2 times for its pending limit, last at ")
     assert problem.text.endswith(" UTC. Now: 4 of 4.")
     update_tenant(acme.tenant.tenant_id, max_pending=5)
-    assert list_problems()[0].text.endswith(" Now: 4 of 5.")
+    assert list_problems()[0].text.endswith(
+        " Now: 4 of 5. A batch for which this leaves too little room is refused as a whole."
+    )
     update_tenant(acme.tenant.tenant_id, max_pending=1_000_000)
     assert list_problems() == []
+
+
+def test_a_refusal_for_storage_is_over_when_a_raised_limit_leaves_room(tenant: Tenant) -> None:
+    begin = db_now()
+    with pin_time(begin):
+        refuse(tenant, LimitCode.STORAGE)
+        assert [problem.code for problem in list_problems()] == ["tenant_limits"]
+    # It has been measured by then.
+    with pin_time(begin + STORAGE_MEASURED_AFTER + timedelta(seconds=1)):
+        assert list_problems() == []
+        Tenant.objects.update(stored_bytes=100, max_stored_bytes=100)
+        assert "was refused once for its storage limit" in list_problems()[0].text
 
 
 def test_after_a_pause_it_begins_again(tenant: Tenant, client: Client) -> None:

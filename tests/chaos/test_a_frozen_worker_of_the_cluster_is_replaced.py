@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from eventservice.kernel.processes import is_running
 from eventservice.tenants.directory import create_tenant
 from tests.database_clock import allow_for_load
 from tests.process_harness import (
@@ -35,10 +36,8 @@ def test_due_calls_flow_again_after_the_engines_worker_froze(harness: ProcessHar
     due = submit_steadily(tenant, f"{target.url}/delay/0.2", per_second=5, seconds=10)
     time.sleep(1)
     os.kill(frozen, signal.SIGSTOP)
-    try:
-        wait_until_all_ended()
-    finally:
-        os.kill(frozen, signal.SIGCONT)
+    wait_until_all_ended()
+    wait_until(lambda: not is_running(frozen), "the frozen worker is killed")
 
     sent = target.group_by_call()
     latest = max(compute_lateness(due, sent).values())

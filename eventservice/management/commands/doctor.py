@@ -7,6 +7,7 @@ import filecmp
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, suppress
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -96,15 +97,9 @@ def examine() -> Iterator[Finding]:
     is_locked = writing is not None and writing.is_locked
     of_database = list(_examine_database(is_locked)) if reached.is_ok else []
     cannot_write = writing is not None and not writing.is_ok
-    if writing and is_locked:
-        yield Finding(
-            "database_lock",
-            Severity.ERROR,
-            writing.text,
-            f"{writing.remedy} What cannot be checked meanwhile is left out.",
-        )
-    elif writing and cannot_write:
-        yield writing
+    if writing and cannot_write:
+        remedy = f"{writing.remedy} Then run this again: what cannot be checked meanwhile, or follows from it, is left out."
+        yield replace(writing, code="database_lock" if is_locked else writing.code, remedy=remedy)
     yield check_environment()
     yield check_settings_file()
     yield check_permissions("settings_file_permissions", [get_env_path(settings.BASE_DIR)])

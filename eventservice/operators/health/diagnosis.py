@@ -22,7 +22,7 @@ MISSING_ROLES = {role.value for role in ROLES}
 # Without writing there are no heartbeats and no leases, and nothing is started or published.
 CONSEQUENCES = MISSING_ROLES | {
     "dead_node", "unowned_shards", "unowned_partitions", "stalled_chain", "stopped_cluster", "stuck_shards", "overdue_calls",
-    "waiting_events",
+    "lost_calls", "waiting_events",
 }  # fmt: skip
 
 

@@ -58,7 +58,7 @@ def _build_gone_endpoint(gone: GoneEndpoint, tenant: str) -> FailingEndpointFind
         tenant,
         f"was disabled{at} because it answered 410 Gone; {gone.given_up:,} {were} given up.",
         "If its receiver is back, enable it and use Resend failed (`manage.py webhook enable "
-        f"{gone.endpoint.endpoint_id}`, then `webhook retry --failed`). Later events: `manage.py webhook catch-up "
+        f"{gone.endpoint.endpoint_id}`, then `manage.py webhook retry --failed {gone.endpoint.endpoint_id}`). Later events: `manage.py webhook catch-up "
         f"{gone.endpoint.endpoint_id} --since {since:%Y-%m-%dT%H:%M:%SZ}`. Otherwise delete the endpoint.",
     )
 

@@ -14,8 +14,10 @@ from eventservice.tenants.refusals import list_current_refusals
 from orchestration.statistics.usage import read_usage
 
 MAX_NAMED_LIMITS = 10
-# A tenant that was refused something for its pending limit, and uses less than this share of it now, has room again.
+# A tenant that was refused something for its pending or storage limit, and uses less than this share of it now, has room again.
 MAX_SHARE_WITH_ROOM = 0.5
+# What a tenant stores is measured every minute.
+STORAGE_MEASURED_AFTER = timedelta(minutes=2)
 # A tenant that stores more than this share of what it may needs attention before anything is refused.
 HIGH_STORED_SHARE = 0.9
 
@@ -31,7 +33,7 @@ def check_tenant_limits(tenant_id: uuid.UUID | None, now: datetime) -> list[Find
     """Return a finding for each limit for which a tenant is being refused, and for each tenant whose storage is nearly
     full, or one that is OK.
 
-    A refusal for the pending limit is over when there is much room again, because the limit was raised or calls have ended.
+    A refusal for the pending or the storage limit is over when there is much room again, because the limit was raised or calls have ended.
     """
     refusals = list_current_refusals(tenant_id, now, MAX_NAMED_LIMITS)
     full = {refusal.tenant_id for refusal in refusals if refusal.code == LimitCode.STORAGE}
@@ -55,6 +57,9 @@ def _build_refusal_finding(refusal: LimitRefusal, now: datetime) -> LimitFinding
         if pending < limit:
             present += " A batch for which this leaves too little room is refused as a whole."
     elif code == LimitCode.STORAGE:
+        is_measured = now - refusal.last_at > STORAGE_MEASURED_AFTER
+        if is_measured and tenant.stored_bytes < MAX_SHARE_WITH_ROOM * limit:
+            return None
         present = f" Now: {format_size(tenant.stored_bytes)} of {format_size(limit)}, as last measured."
     times = "once" if refusal.count == 1 else f"{refusal.count:,} times"
     if refusal.last_at - refusal.since >= timedelta(minutes=1):
@@ -74,7 +79,7 @@ _REMEDIES = {
     LimitCode.BYTES: "Ask who sends so much, or raise the limit.",
     LimitCode.PENDING: "If its calls are overdue, find out why they are not sent. Otherwise it schedules more than it may: "
     "cancel calls, or raise the limit.",
-    LimitCode.STORAGE: "Delete old calls with `manage.py prune`, or raise the limit.",
+    LimitCode.STORAGE: "Delete old calls, for example with `manage.py prune --older-than 30d`, or raise the limit.",
 }
 
 
