@@ -70,7 +70,8 @@ TROUBLES = {
     ),
     Cause.RETIRED: Trouble(
         "The database was replaced by a backup, or moved to another database.",
-        "Restart this process. If that does not help, correct DATABASE_URL or DB_PATH.",
+        "Restart this process. If that does not help, correct DATABASE_URL or DB_PATH. If a move was interrupted, run "
+        "`manage.py move_database` again, or give it up with its option --cancel.",
     ),
     Cause.MIGRATION_MISSING: Trouble(
         "The database lacks tables or columns, which `manage.py migrate` creates.",

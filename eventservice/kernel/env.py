@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import re
 import shlex
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
@@ -45,7 +46,8 @@ def load_env_file(folder: Path, variables: MutableMapping[str, str] = os.environ
     """Add the variables of the settings file, so that commands have the settings of the service.
 
     What the environment has already stays as it is, also if it is blank. Raise ImproperlyConfigured for a file that cannot
-    be read, unless the settings with the SECRET_KEY have come from the environment, and for one with a line that is wrong.
+    be read or that belongs to another user than root, who runs this, unless the settings with the SECRET_KEY have come from
+    the environment, and for one with a line that is wrong.
     """
     path = get_env_path(folder, variables)
     try:
@@ -61,8 +63,21 @@ def load_env_file(folder: Path, variables: MutableMapping[str, str] = os.environ
         raise ImproperlyConfigured(
             f"The settings file {path} cannot be read ({reason}). Run this as the user of the service."
         ) from None
+    owner = path.stat().st_uid
+    if os.geteuid() == 0 and owner != 0 and not variables.get("SECRET_KEY"):
+        raise ImproperlyConfigured(
+            f"The settings file {path} belongs to {_name_user(owner)}, and root would create files that this user cannot write. "
+            f"Run this as that user, for example with `sudo -u {_name_user(owner)}`."
+        )
     for name, value in parse_env_file(text, path).items():
         variables.setdefault(name, value)
+
+
+def _name_user(user_id: int) -> str:
+    try:
+        return pwd.getpwuid(user_id).pw_name
+    except KeyError:
+        return f"#{user_id}"  # as sudo takes it
 
 
 def get_env_path(folder: Path, variables: Mapping[str, str] = os.environ) -> Path:

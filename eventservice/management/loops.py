@@ -13,7 +13,11 @@ from eventservice.db.dialects import get_dialect
 from eventservice.db.errors import tolerate_outage
 from eventservice.management.database import require_tables
 from eventservice.runtime.cluster_process import EXIT_INCOMPLETE, ClusterProcess
-from eventservice.runtime.environment import apply_dispatch_setting, warn_of_default_environment
+from eventservice.runtime.environment import (
+    apply_dispatch_setting,
+    refuse_incomplete_move,
+    warn_of_default_environment,
+)
 from eventservice.runtime.worker import WorkerRole, report_stop
 
 R = TypeVar("R", bound=WorkerRole)
@@ -35,6 +39,7 @@ class RoleCommand(BaseCommand, Generic[R]):
 
     def handle(self, *args: object, once: bool, **options: object) -> None:
         require_tables()
+        refuse_incomplete_move()
         apply_dispatch_setting()
         get_dialect().relax_durability()
         connection.close()

@@ -133,6 +133,11 @@ def continue_sequence(model: Model) -> None:
             get_dialect(connections[TARGET]).continue_sequence(cursor, table, str(field.column), last)
 
 
+def gather_statistics() -> None:
+    with connections[TARGET].cursor() as cursor:
+        get_dialect(connections[TARGET]).gather_statistics(cursor)
+
+
 def verify_table(model: Model) -> TableSum:
     """Compare the table in both databases. Raise MoveError if a row differs, is missing, or is one too many."""
     table, total, sums = model._meta.db_table, 0, [0, 0]

@@ -94,14 +94,22 @@ ORPHAN_GRACE_SECONDS = 5.0
 
 
 def on_starting(server: Any) -> None:
-    """Refuse to start with settings that every command refuses, such as waits that contradict each other."""
+    """Refuse to start with settings that every command refuses, such as waits that contradict each other, and in a database
+    that `manage.py move_database` has not filled completely."""
     from django.core import checks
+    from django.core.management.base import CommandError
+
+    from eventservice.runtime.environment import refuse_incomplete_move
 
     errors = [
         message for message in checks.run_checks() if message.is_serious() and not message.is_silenced()
     ]
     if errors:
         sys.exit("\n\n".join(["The system checks failed:", *map(str, errors)]))
+    try:
+        refuse_incomplete_move()
+    except CommandError as refusal:
+        sys.exit(str(refusal))
 
 
 def when_ready(server: Any) -> None:

@@ -15,9 +15,9 @@ PAGES = {
 PAGE = PAGES["docs/operations.md"]
 # Lines that are continued are one command.
 COMMANDS = [
-    line.strip()
+    line.strip().replace("sudo ", "")
     for line in re.sub(r"\\\n\s+", "", PAGE).splitlines()
-    if re.match(r"    (?:.*\* )?(?:systemctl|docker|kubectl|cp|install) ", line)
+    if re.match(r"    (?:.*\* )?(?:sudo )?(?:systemctl|docker|kubectl|cp|install) ", line)
 ]
 OBJECTS = {
     f"{document['kind'].lower()}/{document['metadata']['name']}"

@@ -127,3 +127,18 @@ def test_every_process_reads_the_file(tmp_path: Path) -> None:
         timeout=60,
     )
     assert done.stdout.split() == ["107", f"{tmp_path}/named.db"], done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
+def test_root_does_not_run_what_belongs_to_another_user(tmp_path: Path) -> None:
+    path = tmp_path / ".env"
+    path.write_text("NAME=value")
+    os.chown(path, 65534, -1)
+    with pytest.raises(ImproperlyConfigured, match="belongs to nobody.* `sudo -u nobody`"):
+        load_env_file(tmp_path, {})
+    given = {"SECRET_KEY": "of the environment"}
+    load_env_file(tmp_path, given)
+    assert given["NAME"] == "value"
+    os.chown(path, 4_000_000, -1)
+    with pytest.raises(ImproperlyConfigured, match=r"`sudo -u #4000000`"):
+        load_env_file(tmp_path, {})

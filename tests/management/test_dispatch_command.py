@@ -11,6 +11,7 @@ from django.core.management import CommandError, call_command
 
 from eventservice.db.now import db_now
 from eventservice.operators.health import (
+    check_dispatch,
     check_starting,
     diagnose,
     read_cluster,
@@ -92,3 +93,12 @@ def test_a_process_pauses_dispatch_when_it_starts_if_the_settings_say_so(setting
     assert pause is not None
     assert "DISPATCH=paused" in pause.reason
     assert [entry.action for entry in OperatorAction.across_tenants.all()] == ["dispatch-pause"]
+
+
+def test_a_setting_that_was_left_is_reported(settings: Any) -> None:
+    settings.DISPATCH = "paused"
+    apply_dispatch_setting()
+    assert "DISPATCH=paused is still set" in run("resume")
+    assert "DISPATCH=paused is still set" in check_dispatch(find_pause(), db_now()).remedy
+    settings.DISPATCH = "running"
+    assert check_dispatch(find_pause(), db_now()).is_ok

@@ -226,6 +226,23 @@ def test_a_move_can_be_given_up_until_it_is_complete(move: Move) -> None:
     assert "other data" in move.fail()
 
 
+def test_an_incomplete_target_cannot_be_used(move: Move) -> None:
+    run_program(move.source, FILL)
+    assert move.run(faults="move.committed=kill@20").returncode == -9
+    refusal = "target of a move from SQLite that has not been completed"
+    gunicorn = ("-m", "gunicorn", "-b", "127.0.0.1:0", "-c", "python:eventservice.runtime.gunicorn_config")
+    for command in (
+        ("manage.py", "cluster"), ("manage.py", "poll_timers", "--once"), ("manage.py", "dispatch_outbox", "--once"),
+        ("manage.py", "dispatch", "resume"), (*gunicorn, "eventservice.wsgi"),
+    ):  # fmt: skip
+        done = run_process(move.target, *command)
+        assert (done.returncode, refusal in done.stderr, "Traceback" in done.stderr) == (1, True, False), done
+    findings = json.loads(run_process(move.target, "manage.py", "doctor", "--json").stdout)["findings"]
+    assert [refusal in found["advice"] for found in findings if found["name"] == "dispatch"] == [True]
+    move.complete()
+    assert run_process(move.target, "manage.py", "dispatch", "resume").returncode == 0
+
+
 @pytest.mark.parametrize(
     ("url", "message"),
     [

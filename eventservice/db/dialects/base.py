@@ -217,6 +217,9 @@ class Dialect:
         """Analyze those of the tables that have rows and no statistics yet, and return their names."""
         return []
 
+    def gather_statistics(self, cursor: CursorWrapper) -> None:
+        """Let the planner know the rows of a database that was just filled, where it would not soon by itself."""
+
     def count_free_bytes(self) -> int | None:
         """Return the free space of the database's disk, or None if it belongs to a server."""
         return None

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from argparse import ArgumentTypeError
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from eventservice.db.bounded_count import MAX_COUNTED, format_capped
 from eventservice.db.now import db_now
+from eventservice.kernel.errors import Conflict
 from eventservice.management.database import name_database
 from eventservice.operators.audit_log import CommandLine
 from eventservice.operators.dispatch import pause, resume
 from eventservice.operators.formatting import format_count
-from eventservice.operators.health import check_dispatch
+from eventservice.operators.health import REMOVE_SETTING, check_dispatch
 from outbox.status import get_status
 from timers.operator_views import list_nodes
 from timers.pause import MAX_REASON_LENGTH, find_pause
@@ -70,7 +72,13 @@ class Command(BaseCommand):
             self.stdout.write(check_dispatch(find_pause(), db_now()).text)
 
     def run_resume(self, **options: object) -> None:
-        if resume(CommandLine()):
+        try:
+            is_changed = resume(CommandLine())
+        except Conflict as refusal:
+            raise CommandError(refusal.message) from refusal
+        if is_changed:
             self.stdout.write("Dispatch is running again: what is due is sent within seconds.")
         else:
             self.stdout.write("Dispatch was not paused.")
+        if settings.DISPATCH == "paused":
+            self.stdout.write(REMOVE_SETTING)

@@ -39,20 +39,19 @@ from eventservice.management.moving import (
     delete_rows_of_migrations,
     find_filled_tables,
     find_foreign_tables,
+    gather_statistics,
     list_models,
     verify_table,
 )
 from eventservice.operators.audit_log import CommandLine
 from eventservice.operators.models import OperatorAction
 from timers.models import DispatchPause
+from timers.pause import MOVE_MARK, MOVED, MOVING
 
 MAX_NAMED_TABLES = 5
 MAX_PLACE_LENGTH = 100
 STATEMENT_SECONDS = 24 * 3600
-# The reasons of the pauses.
-MOVING, MOVED = "Moving to {place} (move {id})", "Moved to {place} (move {id})"
 ARRIVED = "Moved from SQLite (move {id}). Check it, then resume dispatch."
-MARK = re.compile(r"(Moving|Moved) to (.*) \(move ([0-9a-f-]{36})\)")
 
 NEXT_STEPS = """\
 Dispatch is paused. What to do next:
@@ -118,6 +117,7 @@ class Command(BaseCommand):
                 self._report(
                     f"verified {model._meta.db_table}: {found.rows:,} rows, checksum {found.checksum}"
                 )
+            gather_statistics()
             _write_pause(SOURCE, MOVED.format(place=place, id=move_id))
             trigger_fault("move.finished")
             self._complete(move_id)
@@ -262,7 +262,7 @@ def _migrate_target(url: str) -> None:
 def _find_mark(alias: str) -> re.Match[str] | None:
     """Return the mark of a move: its state, the place that it goes to, and its id."""
     pause = DispatchPause.objects.using(alias).first()
-    return MARK.fullmatch(pause.reason) if pause else None
+    return MOVE_MARK.fullmatch(pause.reason) if pause else None
 
 
 def _has_target_mark(move_id: str) -> bool:

@@ -22,7 +22,7 @@ from eventservice.operators.health.cluster import (
 )
 from eventservice.operators.health.database import WritingFinding, check_writing, describe_remedy
 from eventservice.operators.health.diagnosis import CONSEQUENCES, blame_database, diagnose, select_problems
-from eventservice.operators.health.dispatch import blame_pause, check_dispatch
+from eventservice.operators.health.dispatch import REMOVE_SETTING, blame_pause, check_dispatch
 from eventservice.operators.health.endpoints import FailingEndpointFinding, check_webhook_endpoints
 from eventservice.operators.health.hosts import (
     FailingHostFinding,
@@ -67,6 +67,7 @@ __all__ = [
     "blame_pause",
     "check_brokers",
     "check_cluster",
+    "REMOVE_SETTING",
     "check_dispatch",
     "check_outbox_lag",
     "check_overdue",

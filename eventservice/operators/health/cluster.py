@@ -260,7 +260,7 @@ def _describe_lost_node(node: Node) -> str:
             "say which. Resume it or end it (`kill -CONT`, `kill -9`)."
         )
     if process is None or process.started_at > node.started_at.timestamp():
-        return f"{name} has crashed or was killed: its log may say why."
+        return f"{name} has crashed or was killed (its log may say why), or it ran when the backup was made that was restored."
     if process.is_stopped:
         return (
             f"{name} still exists, and is stopped (`ps` shows the state T). Resume it and the other processes of its cluster "

@@ -5,19 +5,33 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 
+from django.conf import settings
+
+from eventservice.kernel.errors import Conflict
 from eventservice.kernel.findings import Finding, Severity
 from eventservice.kernel.text import end_sentence
 from eventservice.operators.formatting import format_since
 from timers.models import DispatchPause
+from timers.pause import require_complete_move
 
 # While dispatch is paused, these only say that things wait.
 WAITS_FOR_RESUME = {"stuck_shards", "overdue_calls", "waiting_events", "waiting_for_broker"}
 
+REMOVE_SETTING = (
+    "DISPATCH=paused is still set: remove it from .env, or the next start of a cluster pauses dispatch again."
+)
+
 
 def check_dispatch(pause: DispatchPause | None, now: datetime) -> Finding:
-    """Report that dispatch is paused: since when, by whom and why."""
+    """Report that dispatch is paused: since when, by whom and why. Or that it will be by the next start."""
     if pause is None:
+        if settings.DISPATCH == "paused":
+            return Finding("dispatch", Severity.WARNING, "Dispatch is running.", REMOVE_SETTING)
         return Finding("dispatch", Severity.OK, "Dispatch is running: what is due is sent.")
+    try:
+        require_complete_move(pause)
+    except Conflict as refusal:
+        return Finding("dispatch", Severity.ERROR, "Dispatch is paused.", refusal.message)
     reason = f" {end_sentence(pause.reason)}" if pause.reason else ""
     return Finding(
         "dispatch",

@@ -178,3 +178,6 @@ class PostgreSQLDialect(Dialect):
             for name in names:
                 cursor.execute(f"ANALYZE {connection.ops.quote_name(name)}")
         return names
+
+    def gather_statistics(self, cursor: Any) -> None:
+        cursor.execute("ANALYZE")

@@ -232,7 +232,7 @@ def _create(file: Path) -> None:
     try:
         os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     except OSError as error:
-        raise BackupError(f"{file} cannot be created: {error.strerror}.") from error
+        raise BackupError(f"No file can be created in {file.parent}: {error.strerror}.") from error
 
 
 def _delete(file: Path) -> None:
