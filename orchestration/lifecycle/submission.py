@@ -143,9 +143,10 @@ def submit_in_transaction(
     given_ids = set()
     results = []
     for command in commands:
+        has_key = command.idempotency_key is not None
         # Without an idempotency key, a command repeats no other one.
-        key = (command.tenant_id, command.idempotency_key or command.service_call_id)
-        if key in known or (key in fresh and command.idempotency_key is not None):
+        key = (command.tenant_id, command.idempotency_key if has_key else command.service_call_id)
+        if key in known or (key in fresh and has_key):
             results.append(
                 _build_repeat(command, known.get(key) or _to_known(fresh[key]), is_stored=key in known)
             )

@@ -24,6 +24,7 @@ from eventservice.operators.error_kinds import ERROR_NAMES
 from eventservice.tenants.directory import create_tenant
 from eventservice.tenants.models import Tenant
 from execution.outcome import ErrorKind
+from execution.url_rules import MAX_URL_LENGTH
 from orchestration.outcome_rules import MAX_SNIPPET_LENGTH, RETRYABLE_ERRORS
 from orchestration.states import MAX_TAGS
 from tests.api.conftest import Api, create_api
@@ -44,7 +45,7 @@ MARK = "--- end of an example ---"
 # What these raise reaches no client of the API.
 NOT_IN_THE_API = (
     "eventservice.console", "eventservice.adminsite", "eventservice.operators", "eventservice.management",
-    "orchestration.admin", "outbox.admin", "eventservice.tenants.admin", "outbox.publishers",
+    "orchestration.admin", "outbox.admin", "eventservice.tenants.admin", "outbox.publishers", "timers.stores",
 )  # fmt: skip
 # Of commands that only the console gives.
 CONSOLE_CODES = {"replayed_before"}
@@ -202,8 +203,8 @@ def test_its_limits_are_those_of_the_code() -> None:
         f"| Body of a call | {settings.API_MAX_BODY_BYTES / 2**20:.0f} MiB |",
         f"| Request other than a batch | {settings.API_MAX_REQUEST_BYTES / 2**20:.0f} MiB |",
         f"| Batch | {settings.API_MAX_BATCH:,} calls, {settings.API_MAX_BATCH_BYTES / 2**20:.0f} MiB |",
-        f"{DEFAULT_TIMEOUT:.0f} s, at most {settings.API_MAX_TIMEOUT_SECONDS / 3600:.0f} h",
-        f"{MAX_NAME_LENGTH} and {MAX_TIMER_ID_LENGTH} characters",
+        f"{DEFAULT_TIMEOUT:.0f} s, at least 0.1 s, at most {settings.API_MAX_TIMEOUT_SECONDS / 3600:.0f} h",
+        f"{MAX_NAME_LENGTH}, {MAX_TIMER_ID_LENGTH} and {MAX_URL_LENGTH:,} characters",
         f"({DEFAULT_LIMIT} by default, at most {MAX_LIMIT})",
         f"up to {MAX_TAGS} tags of up to {MAX_TAG_LENGTH} characters",
         f"({settings.API_MAX_WAIT_SECONDS} seconds by default",

@@ -134,7 +134,7 @@ def test_root_does_not_run_what_belongs_to_another_user(tmp_path: Path) -> None:
     path = tmp_path / ".env"
     path.write_text("NAME=value")
     os.chown(path, 65534, -1)
-    with pytest.raises(ImproperlyConfigured, match="belongs to nobody.* `sudo -u nobody`"):
+    with pytest.raises(ImproperlyConfigured, match=r"belongs to nobody.* `sudo -u nobody`"):
         load_env_file(tmp_path, {})
     given = {"SECRET_KEY": "of the environment"}
     load_env_file(tmp_path, given)

@@ -138,7 +138,7 @@ def test_no_file_is_overwritten_and_nothing_is_left_of_a_failure(database: Path,
     with pytest.raises(CommandError, match=r"b\.db exists"):
         run("backup", tmp_path / "b.db")
     assert (tmp_path / "b.db").read_text() == "important"
-    with pytest.raises(CommandError, match="No file can be created in .*: No such file or directory"):
+    with pytest.raises(CommandError, match=r"No file can be created in .*: No such file or directory"):
         run("backup", tmp_path / "missing" / "b.db")
     assert list_files(tmp_path) == {"data", "b.db"}
 
