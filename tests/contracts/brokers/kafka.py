@@ -52,8 +52,9 @@ class KafkaBroker(Broker):
 
         if self.consumer is not None:
             self.consumer.close()
-        for deleted in AdminClient(self.build_options()).delete_topics([self.name]).values():
-            deleted.exception()
+        admin = AdminClient(self.build_options())  # it must live until the answer
+        for deleted in admin.delete_topics([self.name]).values():
+            deleted.exception(timeout=30)
 
     def get_options(self) -> str:
         return f"topic={self.name}"
