@@ -25,5 +25,5 @@ lock() {
         --custom-compile-command tools/lock.sh --quiet --output-file "$file" "$@"
 }
 
-lock requirements.lock --extra mariadb --extra redis --extra rabbitmq --extra nats --extra kafka --extra sql-store --extra mongodb-store --extra dynamodb-store "$@"
+lock requirements.lock --extra mariadb --extra redis --extra rabbitmq --extra nats --extra kafka --extra sql-store --extra mongodb-store --extra dynamodb-store --extra cassandra-store "$@"
 lock requirements-dev.lock --all-extras --constraints requirements.lock "$@"

@@ -37,6 +37,8 @@ def build_logging_config(level: str, log_format: str) -> dict[str, Any]:
             "django.server": {"level": "WARNING"},
             # At the level DEBUG, it logs what it sends, with the payloads of timers.
             "botocore": {"level": "WARNING"},
+            # It logs every connection, and with its traceback every error that it also raises.
+            "cassandra": {"level": "CRITICAL"},
         },
     }
 

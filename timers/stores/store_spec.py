@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from urllib.parse import SplitResult, urlsplit
 
-# The packages of timers.stores, by the schemes of their URLs. Those with a plus sign are SQLAlchemy's; it has no
+# The packages of timers.stores, by the schemes of their URLs. Those of SQL databases are SQLAlchemy's; it has no
 # scheme for TiDB, whose table differs from MySQL's.
 STORES = {
     "postgresql+psycopg": "sql",
@@ -22,6 +22,8 @@ STORES = {
     "mongodb": "mongodb",
     "mongodb+srv": "mongodb",
     "dynamodb": "dynamodb",
+    "cassandra": "cassandra",
+    "cassandra+tls": "cassandra",
 }
 # The Python packages that each scheme needs, as they are imported.
 LIBRARIES = {
@@ -34,6 +36,8 @@ LIBRARIES = {
     "mongodb": ("pymongo",),
     "mongodb+srv": ("pymongo", "dns"),
     "dynamodb": ("boto3",),
+    "cassandra": ("cassandra",),
+    "cassandra+tls": ("cassandra",),
 }
 
 SEPARATOR = ";"

@@ -9,6 +9,7 @@ import pytest
 from _pytest.mark import ParameterSet
 
 from tests.contracts.timer_stores.base import StoreUnderTest
+from tests.contracts.timer_stores.cassandra import CassandraStoreUnderTest
 from tests.contracts.timer_stores.dynamodb import DynamoDbStoreUnderTest
 from tests.contracts.timer_stores.memory import MemoryStoreUnderTest
 from tests.contracts.timer_stores.mongodb import MongoStoreUnderTest
@@ -23,6 +24,7 @@ STORES: dict[str, Callable[[], StoreUnderTest]] = {
     "mariadb": partial(SqlStoreUnderTest, "mariadb", "mariadb+pymysql"),
     "mongodb": MongoStoreUnderTest,
     "dynamodb": DynamoDbStoreUnderTest,
+    "cassandra": CassandraStoreUnderTest,
     "tidb": partial(SqlStoreUnderTest, "tidb", "tidb+pymysql"),
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import threading
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
@@ -43,7 +44,8 @@ def race(spec: StoreSpec, step: Step, shard: int) -> list[list[Any]]:
             process.kill()
     errors = [result for result in found if isinstance(result, Exception)]
     if errors:
-        raise errors[0]
+        # The error of one process breaks the barrier for the others.
+        raise min(errors, key=lambda error: isinstance(error, threading.BrokenBarrierError))
     return found
 
 
