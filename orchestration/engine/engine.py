@@ -20,6 +20,7 @@ from django.db.utils import InterfaceError
 from eventservice.db.dialects import get_dialect
 from eventservice.db.dialects.change_watch import ChangeWatch
 from eventservice.db.leases import Fenced
+from eventservice.kernel.boot_time import read_boot_time
 from eventservice.kernel.faults import trigger_fault
 from eventservice.kernel.logging import get_logger
 from eventservice.tenants.directory import TenantIds, get_max_shards
@@ -197,11 +198,12 @@ class Engine:
     def _start(self, limit: int, held_back: HeldBack) -> list[StartedCall]:
         due: list[Timer] = []
         started: list[StartedCall] = []
+        begun_at = read_boot_time()
         try:
             with transaction.atomic():
                 admit = self._memory.guard(self.in_flight.open_batch().admit)
                 due = self.poller.claim_due(limit, held_back, admit)
-                started = lifecycle.start(due, self.membership.owner_id)
+                started = lifecycle.start(due, self.membership.owner_id, begun_at=begun_at)
                 trigger_fault("start.before_commit")
         except (DatabaseError, InterfaceError, MemoryError) as error:
             # The answer to the commit may be all that was lost.
@@ -468,6 +470,7 @@ def _build_attempt(call: StartedCall) -> Attempt | Errored:
         timeout_seconds=call.timeout_seconds,
         signer=Signer(tenant.signing_secret) if tenant.signing_secret else None,
         now=call.started_at,
+        send_by=call.send_by,
     )
 
 
