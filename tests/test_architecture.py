@@ -49,6 +49,8 @@ ACROSS_TENANTS = {
     # The watchdog takes the overdue attempts of all tenants.
     "execution.attempt_log",
     "orchestration.lifecycle.attempts",
+    # A restored database abandons the takes of all tenants.
+    "orchestration.lifecycle.feeding",
     # A timer store is shared by tenants, and so are the marks for it.
     "orchestration.lifecycle.timer_marks",
     # The dispatcher, the deliverer and retention work on one queue of all tenants.

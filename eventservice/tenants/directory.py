@@ -152,6 +152,11 @@ def list_all_namespaces(limit: int) -> list[Namespace]:
     return list(spaces.order_by("tenant__name", "name")[:limit])
 
 
+def list_namespaces_in_store(store: str) -> list[tuple[uuid.UUID, str]]:
+    """Return the namespaces whose pending timers are in a timer store, each with its tenant."""
+    return list(Namespace.across_tenants.filter(store=store).values_list("tenant_id", "name"))
+
+
 def get_max_shards() -> int:
     """Return the number of shards of the largest namespace. All namespaces share the shard ids from 0."""
     with connection.cursor() as cursor:

@@ -33,6 +33,7 @@ from orchestration import lifecycle
 from orchestration.engine.attempt_totals import AttemptTotals
 from orchestration.engine.capacity import DEFAULT_LIMITS, EngineLimits, InFlight
 from orchestration.engine.memory import MAX_FAILURES, MemoryGuard, is_out_of_memory
+from orchestration.feeder.thread import FeederThread
 from orchestration.lifecycle import StartedCall
 from timers.membership import Membership, list_node_ids, reap_dead_node
 from timers.models import NodeRole
@@ -82,12 +83,14 @@ class Engine:
         watch: ChangeWatch | None = None,
         poll_seconds: float = MAX_NAP_SECONDS,
         cluster: str = "",
+        feeders: Sequence[FeederThread] = (),
     ) -> None:
-        """`poll_seconds` is the longest time between two looks for due timers."""
+        """`poll_seconds` is the longest time between two looks for due timers. `feeders` stop with the engine."""
         self.egress = egress
         self.limits = limits
         self.poll_seconds = poll_seconds
         self.cluster = cluster
+        self._feeders = feeders
         self.in_flight = InFlight(limits)
         self._clock = clock
         self._sleep = sleep
@@ -131,6 +134,8 @@ class Engine:
         """Release the shards at once, wait for the attempts in flight, and leave. Attempts that outlast the grace are
         resolved by the node that finds this one's lease expired."""
         deadline = self._clock() + grace_seconds
+        for feeder in self._feeders:
+            feeder.stop()
         with self._surviving_trouble():
             self.membership.hand_over(len(self.in_flight))
         while self._has_begun and self._clock() < deadline:
@@ -141,6 +146,8 @@ class Engine:
                 self._send_started()
                 self._record(self.egress.collect(0.1))
         self._record_all()
+        for feeder in self._feeders:
+            feeder.join(max(0.0, deadline - self._clock()))
         self._watch.close()
         self.egress.close()
         if not self._has_begun:

@@ -9,22 +9,24 @@ from __future__ import annotations
 import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db import IntegrityError, transaction
+from django.db import DEFAULT_DB_ALIAS, IntegrityError, transaction
 
 from eventservice.db.bulk import insert_rows
 from eventservice.db.errors import retry_on_deadlock
 from eventservice.db.now import db_now, to_rfc3339
-from eventservice.tenants.directory import get_profile
+from eventservice.kernel.errors import NotFound
+from eventservice.tenants.directory import get_profile, list_namespaces_in_store
 from orchestration.admission import CALL_BYTES, note_stored
 from orchestration.commands import SubmitServiceCall
 from orchestration.events import EventType
 from orchestration.lifecycle.attempts import RECORDING_GRACE
 from orchestration.lifecycle.commands import cancel
-from orchestration.lifecycle.rows import LockedCall, build_event, lock_calls, move
+from orchestration.lifecycle.rows import LockedCall, build_event, lock_call, lock_calls, move
 from orchestration.lifecycle.submission import (
     CALL_COLUMNS,
     build_row,
@@ -39,7 +41,7 @@ from orchestration.timer_callbacks import build_timer_command
 from outbox.writer import Event, append_events, find_last_seqs
 from timers.persistence import timer_persistence
 from timers.port import Timer
-from timers.stores.port import StoredTimer
+from timers.stores.port import StoredTimer, round_up
 
 # A take ends this long after its attempt must have started and used all of its timeout. It includes the time in which the
 # outcome is recorded.
@@ -50,12 +52,55 @@ FED_COLUMNS = (*CALL_COLUMNS, "started_at", "timer_take", "timer_lapses", "start
 
 def compute_take_end(timer: StoredTimer, now: datetime, look_ahead: timedelta) -> datetime:
     """Return until when a timer is taken that is taken now, at most `look_ahead` before it is due."""
-    return now + look_ahead + timedelta(seconds=timer.callback_timeout_seconds) + TAKE_GRACE
+    return round_up(now + look_ahead + timedelta(seconds=timer.callback_timeout_seconds) + TAKE_GRACE)
 
 
 def compute_start_before(timer: StoredTimer) -> datetime:
     """Return the time by which the attempt of a taken timer must start, so that it has ended when the take ends."""
     return timer.taken_until - timedelta(seconds=timer.callback_timeout_seconds) - RECORDING_GRACE
+
+
+def abandon_takes(using: str = DEFAULT_DB_ALIAS) -> None:
+    """Let all ready calls of timers in stores wait for another take, in a database that gets a new cell id.
+
+    It may have lost commits: what is ready in it may have been sent before, under the same take.
+    """
+    ready = ServiceCall.across_tenants.using(using).filter(
+        status=Status.SCHEDULED, start_before__isnull=False
+    )
+    ready.update(start_before=None)
+
+
+def list_waiting(store: str, due_before: datetime, limit: int) -> list[ServiceCall]:
+    """Return calls of timers in a store that have waited for a take since their timers were due."""
+    by_tenant = defaultdict(list)
+    for tenant_id, namespace in list_namespaces_in_store(store):
+        by_tenant[tenant_id].append(namespace)
+    found: list[ServiceCall] = []
+    for tenant_id, namespaces in by_tenant.items():
+        calls = ServiceCall.objects.for_tenant(tenant_id).filter(
+            status=Status.SCHEDULED,
+            due_at__lt=due_before,
+            start_before__isnull=True,
+            namespace__in=namespaces,
+        )
+        waiting = calls.filter(timer_take__isnull=False).order_by("due_at")
+        found += waiting.defer("request_spec")[: limit - len(found)]
+    return found
+
+
+@retry_on_deadlock
+def close_waiting(tenant_id: uuid.UUID, service_call_id: uuid.UUID, take: int) -> bool:
+    """Cancel a call whose timer is gone from its store, or was changed there.
+
+    Return False if the call does not wait, or waits after a later take.
+    """
+    with transaction.atomic(), suppress(NotFound):
+        row = lock_call(tenant_id, service_call_id)
+        if row.status == Status.SCHEDULED and row.fed and not row.fed.start_before and row.fed.take <= take:
+            cancel(tenant_id, service_call_id)
+            return True
+    return False
 
 
 @dataclass(slots=True)
@@ -93,13 +138,13 @@ def _feed(store: str, timers: Sequence[StoredTimer]) -> int:
         for row in lock_calls((timer.key.namespace.tenant_id, timer.revision) for timer in timers)
     }
     feed = _Feed()
-    for timer in timers:
+    for timer in _drop_ended(timers):
         _judge(store, timer, calls.get((timer.key.namespace.tenant_id, timer.revision)), now, feed)
     feed.new = _close_other_revisions(feed.new)
     _insert_calls(feed, now)
     _arm_calls(feed, now)
     append_events(feed.events)
-    insert_marks(_drop_known(feed.marks), now)
+    insert_marks(feed.marks, now)
     return len(feed.new) + len(feed.again)
 
 
@@ -120,16 +165,16 @@ def _judge(store: str, timer: StoredTimer, row: LockedCall | None, now: datetime
         feed.again.append((row, timer))
 
 
-def _drop_known(marks: Sequence[Mark]) -> list[Mark]:
-    """Return the marks that do not exist. A page of timers may have been read before a mark of one of them was applied."""
+def _drop_ended(timers: Sequence[StoredTimer]) -> list[StoredTimer]:
+    """Return the timers whose takes have no mark. A take that has ended must not begin again, even if the clock is set back."""
     by_tenant = defaultdict(list)
-    for mark in marks:
-        by_tenant[mark.take.key.namespace.tenant_id].append(mark)
-    found = []
+    for timer in timers:
+        by_tenant[timer.key.namespace.tenant_id].append(timer)
+    left = []
     for tenant_id, of_tenant in by_tenant.items():
-        known = find_marked(tenant_id, [mark.take.revision for mark in of_tenant])
-        found += [mark for mark in of_tenant if (mark.take.revision, mark.take.number) not in known]
-    return found
+        ended = find_marked(tenant_id, [timer.revision for timer in of_tenant])
+        left += [timer for timer in of_tenant if (timer.revision, timer.takes) not in ended]
+    return left
 
 
 def _close_other_revisions(timers: Sequence[StoredTimer]) -> list[StoredTimer]:

@@ -18,6 +18,7 @@ from eventservice.db.now import DbNow, db_now
 from eventservice.management.database import get_file_backups, name_database
 from eventservice.operators.audit_log import CommandLine
 from eventservice.operators.models import OperatorAction
+from orchestration.lifecycle import abandon_takes
 from timers.cell import renew_cell_id
 from timers.models import Cell, DispatchPause
 from timers.persistence import timer_persistence
@@ -58,6 +59,7 @@ class Command(BaseCommand):
                     if Cell._meta.db_table in database.introspection.table_names():
                         renew_cell_id(database.alias)
                     if is_current:
+                        abandon_takes(database.alias)
                         _pause(database, file)
                 previous = backups.install(copy)
             finally:
