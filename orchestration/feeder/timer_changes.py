@@ -7,7 +7,6 @@ timer that is taken cannot be changed: its callback may be under way.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from math import ceil
@@ -23,7 +22,6 @@ from timers.stores.port import (
     TimerConflict,
     TimerKey,
     TimerStore,
-    TimerStoreError,
 )
 
 log = get_logger(__name__)
@@ -133,11 +131,9 @@ class StoredTimers:
         try:
             self._calls.feed([timer])
         except Exception:
-            # The timer is stored, which is what the client asked for. It is due again when it is released, or when its
-            # take ends.
+            # The timer is stored, which is what the client asked for. A pass of this cell feeds it, or its take ends. It is
+            # not released here: the calls may have been written although the answer was lost.
             log.exception("timer_not_fed", timer=str(timer.revision))
-            with suppress(TimerStoreError):
-                self._store.reschedule(timer.take, timer.execute_at, None)
 
     def _close_call(self, timer: StoredTimer) -> None:
         """Close the call of a timer that was replaced or deleted. The feeder closes it later if this fails."""
