@@ -67,6 +67,7 @@ def build_attempt(
     timeout_seconds: float,
     signer: Signer | None,
     now: datetime,
+    send_by: float | None = None,
 ) -> Attempt | Errored:
     """Return the attempt to send, or its outcome if it cannot be sent."""
     text = request.body_text
@@ -94,7 +95,7 @@ def build_attempt(
         **signature,
     }
     lines = tuple(headers.items())
-    return Attempt(key, request.method, request.url, lines, body, timeout_seconds, tenant_id)
+    return Attempt(key, request.method, request.url, lines, body, timeout_seconds, tenant_id, None, send_by)
 
 
 def check_target(url: str, allowed_hosts: Collection[str], key: Hashable) -> Errored | None:

@@ -27,13 +27,14 @@ class ErrorKind(StrEnum):
     EGRESS = "Egress"
     INTERRUPTED = "Interrupted"
     MEMORY = "Memory"  # the process had too little memory for the request
+    EXPIRED = "Expired"  # the right to make the attempt had ended before the request was sent
 
 
 class Attempt(NamedTuple):
     """One HTTP request to send. Its outcome has the same `key`.
 
     Each tenant has a share of the threads for DNS lookups. Kept connections are shared by the attempts of one tenant that
-    have the same `credential`.
+    have the same `credential`. After `send_by`, by the clock of `read_boot_time`, no byte of the request is sent.
     """
 
     key: Hashable
@@ -44,6 +45,7 @@ class Attempt(NamedTuple):
     timeout_seconds: float
     tenant: Hashable = None
     credential: Hashable = None
+    send_by: float | None = None
 
     @property
     def sharers(self) -> Hashable:

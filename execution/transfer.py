@@ -22,6 +22,7 @@ from typing import Any, Final
 
 import pycurl
 
+from eventservice.kernel.boot_time import read_boot_time
 from eventservice.kernel.logging import get_logger
 from execution.addresses import AddressPolicy, name_settings
 from execution.connections import ConnectionPool, Connections, KeptConnection, SocketAddress
@@ -32,6 +33,9 @@ log = get_logger(__name__)
 
 # Requests with these methods state the length of their body even if it is empty.
 METHODS_WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH"})
+_EXPIRED: Final = (
+    "The attempt was started too late: the timer may have been taken by another deployment since."
+)
 INTERNAL_ERROR: Final = "An internal error ended this attempt. The log of the service has the details."
 
 _LARGE_BODY_BYTES: Final = 16_384
@@ -312,6 +316,8 @@ class Transfer:
                     f"{self.prepared.origin.authority} closed a reused connection without sending a response."
                 )
                 self._stopped = (ErrorKind.PROTOCOL, message)
+            elif self._has_expired():
+                self._stopped = (ErrorKind.EXPIRED, _EXPIRED)
             elif rule := self._policy.find_refusing_rule(peer_ip, peer_port):
                 self._stopped = (ErrorKind.EGRESS, refuse_address(self.prepared.origin, peer_ip, rule))
             elif not self._take_connection(SocketAddress(peer_ip, local_ip, peer_port, local_port)):
@@ -322,6 +328,10 @@ class Transfer:
             return _ABORT
         self.sent = True
         return _PROCEED
+
+    def _has_expired(self) -> bool:
+        send_by = self.prepared.attempt.send_by
+        return send_by is not None and read_boot_time() > send_by
 
     def _take_connection(self, address: SocketAddress) -> bool:
         """Record which connection is used. Return False if it is a kept one that must not be used any more."""

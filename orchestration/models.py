@@ -5,7 +5,7 @@ from django.db.models import Case, F, Q, Value, When
 
 from eventservice.db.constraints import CompositeForeignKey, LongNamedIndex, PollingIndex
 from eventservice.kernel.tenancy import TenantScopedModel
-from eventservice.tenants.models import MAX_NAMESPACE_LENGTH
+from eventservice.tenants.models import MAX_NAMESPACE_LENGTH, MAX_STORE_NAME_LENGTH
 from orchestration.states import LIVE, TERMINAL, Delivery, ResponseContract, Status
 
 # Calls that wait for another attempt, because one has failed or was interrupted.
@@ -57,6 +57,12 @@ class ServiceCall(TenantScopedModel):
     cancel_requested = models.BooleanField(default=False)
     next_seq = models.PositiveIntegerField(default=1)
 
+    # Of a timer that is in a timer store: the number of the take under which it was fed last, the takes before that had
+    # no attempt, and the time by which the attempt must start. Without the time the call waits for the next take.
+    timer_take = models.PositiveIntegerField(null=True)
+    timer_lapses = models.PositiveIntegerField(default=0, db_default=0)
+    start_before = models.DateTimeField(null=True)
+
     class Meta:
         db_table = "service_calls"
         constraints = [
@@ -86,6 +92,12 @@ class ServiceCall(TenantScopedModel):
                     execution_id__isnull=True,
                     started_at__isnull=True,
                     status__in=[Status.CANCELED, Status.SCHEDULED],
+                )
+                # The attempts were made by other cells, or before this call was pruned.
+                | Q(
+                    timer_take__isnull=False,
+                    execution_id__isnull=True,
+                    status__in=[Status.CANCELED, Status.SCHEDULED],
                 ),
             ),
             models.CheckConstraint(
@@ -95,6 +107,10 @@ class ServiceCall(TenantScopedModel):
             ),
             models.CheckConstraint(
                 name="ck_service_calls_interruptions", condition=Q(interruptions__lte=F("attempt"))
+            ),
+            models.CheckConstraint(
+                name="ck_service_calls_fed",
+                condition=Q(timer_take__isnull=False) | Q(start_before__isnull=True),
             ),
             models.UniqueConstraint(
                 name="uq_service_calls_live_timer", fields=["tenant_id", "namespace", "live_external_id"]
@@ -190,6 +206,41 @@ class ServiceCallTag(TenantScopedModel):
 
     def __str__(self) -> str:
         return self.tag
+
+
+class TimerMark(TenantScopedModel):
+    """The order to change a row of a timer store because a take has ended. It is written with the end, and deleted when done.
+
+    It has no foreign key: it outlives a call that is deleted meanwhile.
+    """
+
+    pk = models.CompositePrimaryKey("tenant_id", "service_call_id", "take")
+    tenant_id = models.UUIDField()
+    service_call_id = models.UUIDField()
+    take = models.PositiveIntegerField()
+    store = models.CharField(max_length=MAX_STORE_NAME_LENGTH)
+    namespace = models.CharField(max_length=MAX_NAMESPACE_LENGTH)
+    timer_id = models.CharField(max_length=255)
+    shard_id = models.PositiveIntegerField()
+    # The time in the row that was taken.
+    execute_at = models.DateTimeField()
+    # When the next attempt is due. Null: the timer is removed.
+    next_at = models.DateTimeField(null=True)
+    failures = models.PositiveIntegerField()
+    interruptions = models.PositiveIntegerField()
+    first_started_at = models.DateTimeField(null=True)
+    next_seq = models.PositiveIntegerField()
+    marked_at = models.DateTimeField()
+
+    class Meta:
+        db_table = "timer_marks"
+        indexes = [
+            # The marks of a store that are applied next.
+            LongNamedIndex(name="idx_timer_marks_store", fields=["store", "marked_at"])
+        ]
+
+    def __str__(self) -> str:
+        return f"take {self.take} of {self.service_call_id}"
 
 
 class Resolution(models.TextChoices):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from django.db import connection
+from django.db.models import Max
 
 from eventservice.db.bulk import insert_rows
 from eventservice.kernel.ids import new_id
@@ -64,6 +65,13 @@ def find_aggregates_with_events(tenant_id: uuid.UUID, ids: Collection[uuid.UUID]
     """Return those of a tenant's aggregates of which events are kept."""
     events = OutboxEvent.objects.for_tenant(tenant_id).filter(aggregate_id__in=ids)
     return set(events.values_list("aggregate_id", flat=True).distinct())
+
+
+def find_last_seqs(tenant_id: uuid.UUID, ids: Collection[uuid.UUID]) -> dict[uuid.UUID, int]:
+    """Return the number of the last event that is kept of each of a tenant's aggregates."""
+    events = OutboxEvent.objects.for_tenant(tenant_id).filter(aggregate_id__in=ids)
+    found = events.values("aggregate_id").annotate(last=Max("aggregate_seq"))
+    return {row["aggregate_id"]: row["last"] for row in found}
 
 
 def compute_partition(aggregate_id: uuid.UUID) -> int:

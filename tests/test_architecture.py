@@ -27,7 +27,7 @@ THE_WRITER = "orchestration.lifecycle."  # all of the package
 TENANT_MODELS = rules.find_tenant_models(SOURCES)
 TENANT_TABLES = CALL_TABLES | {
     "timer_schedules", "http_execution_log", "outbox", "namespaces", "api_keys", "limit_refusals", "webhook_endpoints", "webhook_deliveries",
-    "operator_actions", "call_rollups", "host_rollups", "rollup_marks",
+    "operator_actions", "call_rollups", "host_rollups", "rollup_marks", "timer_marks",
 }  # fmt: skip
 
 # Modules and packages that may read across tenants, and why. All others begin with a tenant.
@@ -49,6 +49,10 @@ ACROSS_TENANTS = {
     # The watchdog takes the overdue attempts of all tenants.
     "execution.attempt_log",
     "orchestration.lifecycle.attempts",
+    # A restored database abandons the takes of all tenants.
+    "orchestration.lifecycle.feeding",
+    # A timer store is shared by tenants, and so are the marks for it.
+    "orchestration.lifecycle.timer_marks",
     # The dispatcher, the deliverer and retention work on one queue of all tenants.
     "outbox.replay",
     "outbox.retention",
@@ -57,7 +61,7 @@ ACROSS_TENANTS = {
 # Where tenants' tables are named in SQL, which no manager scopes: engine, dispatcher, deliverer.
 IN_SQL = {
     "eventservice.tenants.directory",  # how many shard rows there have to be
-    "orchestration.lifecycle.retention", "orchestration.lifecycle.rows", "timers.backlog", "timers.persistence",
+    "orchestration.lifecycle.retention", "orchestration.lifecycle.rows", "orchestration.lifecycle.timer_marks", "timers.backlog", "timers.persistence",
     "outbox.store", "outbox.replay", "outbox.retention", "outbox.publishers.webhook.delivery_queue", "outbox.status",
 }  # fmt: skip
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 from django.db import connection
 from django.db.models import Count, OuterRef, Q, QuerySet, Subquery
@@ -30,6 +31,11 @@ class SqlBacklog:
         # Ordered like the index: otherwise PostgreSQL prefers to read the table (see timers.persistence).
         counted = overdue.order_by("shard_id", "due_at").values("shard_id")[: max_count + 1]
         return Backlog(counted.count() if late else 0, min(first_due.values(), default=None))
+
+    def count_due(self, tenant_id: UUID, by: datetime, max_count: int) -> int:
+        timers = TimerSchedule.objects.for_tenant(tenant_id)
+        due = timers.filter(state=TimerState.SCHEDULED, due_at__lte=by)
+        return due.order_by("due_at").values_list("due_at")[:max_count].count()
 
     def list_shard_states(
         self, listed: ShardFilter, now: datetime, after: int, limit: int

@@ -176,6 +176,22 @@ class Node(models.Model):
         return now <= self.lease_until <= now + MAX_NODE_LEASE_AHEAD
 
 
+class Cell(models.Model):
+    """The identity of this database among those that share a timer store (timers.cell): a row with this key."""
+
+    KEY = 1
+
+    id = models.PositiveSmallIntegerField(primary_key=True, default=KEY)
+    cell_id = models.UUIDField()
+    since = models.DateTimeField()
+
+    class Meta:
+        db_table = "cells"
+
+    def __str__(self) -> str:
+        return str(self.cell_id)
+
+
 class DispatchPause(models.Model):
     """The pause of dispatch (timers.pause), while there is one: a row with this key."""
 

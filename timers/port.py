@@ -163,6 +163,9 @@ class TimerPersistencePort(Protocol):
         Raise LostRace, and let nothing be committed, unless each of them was scheduled.
         """
 
+    def count_due(self, tenant_id: uuid.UUID, by: datetime, max_count: int) -> int:
+        """Count a tenant's scheduled timers that are due by then. Counting stops at `max_count`."""
+
     # --- an engine's poll, of the shards that it owns ---
 
     def find_due_in_shards(self, now: datetime, limit: int, scope: PollScope) -> list[Timer]:

@@ -1,14 +1,12 @@
 """Durable timers: /api/v1/tenants/{tenantId}/timers
 
 A timer is a service call that is addressed by its namespace and an id of the caller's choice. When it is due, a POST is
-sent to its callback URL, whose response says whether the timer is done (orchestration.outcome_rules). The stored body is
-that of the callback, except for `attempt`, which is filled in when an attempt starts (orchestration.lifecycle).
+sent to its callback URL, whose response says whether the timer is done (orchestration.outcome_rules).
 """
 
 from __future__ import annotations
 
 import uuid
-from datetime import datetime
 from typing import Any
 
 from rest_framework.request import Request
@@ -16,7 +14,7 @@ from rest_framework.response import Response
 
 from eventservice.api.authentication import Scope
 from eventservice.api.calls import CallsView, read_list
-from eventservice.api.formats import format_instant, parse_instant
+from eventservice.api.formats import parse_instant
 from eventservice.api.openapi import describe
 from eventservice.api.problems import FieldError, InvalidRequest, Problem, reading_after_commit
 from eventservice.api.schema.queries import TimerListQuery, parse_query
@@ -31,17 +29,14 @@ from eventservice.api.schema.timers import (
     TimerReceiptSchema,
     TimerSchema,
 )
-from eventservice.api.schema.types import CallContext
 from eventservice.api.views import build_no_content
 from eventservice.kernel.errors import NotFound
 from orchestration import lifecycle
-from orchestration.commands import RequestSpec, SubmitServiceCall
+from orchestration.commands import SubmitServiceCall
 from orchestration.models import ServiceCall
 from orchestration.queries.calls import get_timer_call
 from orchestration.retries import RetryPolicy
-from orchestration.states import ResponseContract
-
-MAX_CALL_NAME_LENGTH = 200
+from orchestration.timer_callbacks import build_timer_command
 
 TAG = "durable timers"
 
@@ -97,7 +92,8 @@ class CreateTimerView(TimerView):
         timer = self.parse_body(TimerInputSchema, context=self.context)
         policy = timer.retry_policy
         command = build_timer_command(
-            self.context,
+            tenant_id,
+            self.context.correlation_id,
             timer.key,
             execute_at=timer.execute_at,
             callback_url=timer.callback_url,
@@ -141,7 +137,9 @@ class UpdateTimerView(TimerView):
         changes = update.to_command_fields()
 
         def build(call: ServiceCall) -> SubmitServiceCall:
-            return build_timer_command(self.context, update.key, **{**_get_stored_fields(call), **changes})
+            return build_timer_command(
+                tenant_id, self.context.correlation_id, update.key, **{**_get_stored_fields(call), **changes}
+            )
 
         try:
             lifecycle.change_timer(tenant_id, *update.key, build)
@@ -173,43 +171,6 @@ class DeleteTimerView(TimerView):
 def _build_not_pending() -> Problem:
     # The answer for a timer that has ended, too: it can be read, but not changed.
     return Problem(404, "not_found", "There is no pending timer with this id.")
-
-
-def build_timer_command(
-    context: CallContext,
-    key: tuple[str, str],
-    *,
-    execute_at: datetime,
-    callback_url: str,
-    due_at: datetime | None = None,
-    payload: Any = None,
-    retry_policy: RetryPolicy | None = None,
-    timeout_seconds: float = DEFAULT_TIMEOUT,
-) -> SubmitServiceCall:
-    """Return the call of a timer.
-
-    `execute_at` is the time that was set, and never changes. `due_at` is when the next callback is sent, if that is a
-    different time.
-    """
-    namespace, timer_id = key
-    body = {
-        "namespace": namespace,
-        "timerId": timer_id,
-        "payload": payload,
-        "executeAt": format_instant(execute_at),
-    }
-    return SubmitServiceCall(
-        tenant_id=context.tenant.tenant_id,
-        name=timer_id[:MAX_CALL_NAME_LENGTH],
-        request=RequestSpec("POST", callback_url, {}, body),
-        due_at=due_at or execute_at,
-        namespace=namespace,
-        external_id=timer_id,
-        correlation_id=context.correlation_id,
-        retry_policy=retry_policy,
-        timeout_seconds=timeout_seconds,
-        response_contract=ResponseContract.CALLBACK,
-    )
 
 
 def _get_stored_fields(call: ServiceCall) -> dict[str, Any]:

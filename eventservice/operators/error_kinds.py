@@ -16,6 +16,7 @@ ERROR_NAMES = {
     ErrorKind.EGRESS: "Address not allowed",
     ErrorKind.INTERRUPTED: "Outcome unknown",
     ErrorKind.MEMORY: "Too little memory",
+    ErrorKind.EXPIRED: "Started too late",
 }
 ERROR_EXPLANATIONS = {
     ErrorKind.TIMEOUT: "The target did not respond in time.",
@@ -29,6 +30,7 @@ ERROR_EXPLANATIONS = {
     ErrorKind.EGRESS: "The request was not sent: the egress rules of this service forbid it.",
     ErrorKind.INTERRUPTED: "The outcome is unknown: the process that made the attempt ended.",
     ErrorKind.MEMORY: "The request was not sent: the engine has too little memory for it.",
+    ErrorKind.EXPIRED: "The request was not sent: it was late, and another deployment may have sent it since.",
 }
 
 

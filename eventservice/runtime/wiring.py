@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from django.conf import settings
 
 from eventservice.kernel.logging import get_logger
@@ -12,7 +14,9 @@ from execution.addresses import AddressPolicy
 from execution.egress import Egress, Limits
 from orchestration.engine.capacity import EngineLimits
 from orchestration.engine.engine import Engine
+from orchestration.feeder.thread import FeederThread
 from outbox.publishers import build_brokers, build_publishers
+from timers.stores.factory import build_store
 
 log = get_logger(__name__)
 
@@ -48,7 +52,13 @@ def build_engine(cluster: str = "") -> Engine:
         # A host that hangs must leave capacity for the others.
         max_per_host=min(settings.ENGINE_PER_HOST, max(1, egress.capacity // 2)),
     )
-    return Engine(egress, limits, poll_seconds=settings.ENGINE_POLL_SECONDS, cluster=cluster)
+    feeders = [FeederThread(spec.name, partial(build_store, spec)) for spec in settings.TIMER_STORES]
+    engine = Engine(
+        egress, limits, poll_seconds=settings.ENGINE_POLL_SECONDS, cluster=cluster, feeders=feeders
+    )
+    for feeder in feeders:
+        feeder.start()
+    return engine
 
 
 def build_dispatcher(cluster: str = "") -> DispatcherRole:

@@ -36,12 +36,16 @@ class TenantProfile:
     allowed_hosts: frozenset[str]
     signing_secret: str  # encrypted, as it is stored: reading a profile needs no key
     num_shards: dict[str, int]
+    # The timer stores of the namespaces that have one.
+    stores: dict[str, str]
 
     def get_num_shards(self, namespace: str) -> int:
         """Return the number of shards of a namespace. Raise Invalid if it does not exist."""
         if namespace not in self.num_shards:
             # Another process may have declared it since the profile was read.
-            self.num_shards.update(_read_num_shards(self.tenant_id))
+            num_shards, stores = _read_namespaces(self.tenant_id)
+            self.num_shards.update(num_shards)
+            self.stores.update(stores)
         if namespace not in self.num_shards:
             raise Invalid(
                 "unknown_namespace",
@@ -49,6 +53,12 @@ class TenantProfile:
                 errors={"namespace": "must exist"},
             )
         return self.num_shards[namespace]
+
+    def get_store(self, namespace: str) -> str | None:
+        """Return the timer store of a namespace, or None if its timers are in this database. Raise Invalid if the
+        namespace does not exist."""
+        self.get_num_shards(namespace)
+        return self.stores.get(namespace)
 
 
 _profiles: TTLCache[uuid.UUID, TenantProfile] = TTLCache(CACHE_SECONDS, max_size=100_000)
@@ -60,6 +70,7 @@ def get_profile(tenant_id: uuid.UUID) -> TenantProfile:
 
 def _read_profile(tenant_id: uuid.UUID) -> TenantProfile:
     tenant = get_tenant(tenant_id)
+    num_shards, stores = _read_namespaces(tenant_id)
     return TenantProfile(
         tenant_id=tenant_id,
         name=tenant.name,
@@ -73,12 +84,15 @@ def _read_profile(tenant_id: uuid.UUID) -> TenantProfile:
         secret_headers=frozenset(name.lower() for name in tenant.secret_headers),
         allowed_hosts=frozenset(host.lower() for host in tenant.allowed_hosts),
         signing_secret=tenant.signing_secret,
-        num_shards=_read_num_shards(tenant_id),
+        num_shards=num_shards,
+        stores=stores,
     )
 
 
-def _read_num_shards(tenant_id: uuid.UUID) -> dict[str, int]:
-    return dict(Namespace.objects.for_tenant(tenant_id).values_list("name", "num_shards"))
+def _read_namespaces(tenant_id: uuid.UUID) -> tuple[dict[str, int], dict[str, str]]:
+    """Return the numbers of shards of a tenant's namespaces, and the timer stores of those that have one."""
+    rows = list(Namespace.objects.for_tenant(tenant_id).values_list("name", "num_shards", "store"))
+    return {name: shards for name, shards, _ in rows}, {name: store for name, _, store in rows if store}
 
 
 def list_tenant_ids() -> list[uuid.UUID]:
@@ -136,6 +150,11 @@ def list_all_namespaces(limit: int) -> list[Namespace]:
     """Return the first namespaces of all tenants, each with its tenant, in the order of the tenants' names."""
     spaces = Namespace.across_tenants.select_related("tenant")
     return list(spaces.order_by("tenant__name", "name")[:limit])
+
+
+def list_namespaces_in_store(store: str) -> list[tuple[uuid.UUID, str]]:
+    """Return the namespaces whose pending timers are in a timer store, each with its tenant."""
+    return list(Namespace.across_tenants.filter(store=store).values_list("tenant_id", "name"))
 
 
 def get_max_shards() -> int:

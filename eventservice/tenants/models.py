@@ -19,6 +19,8 @@ DEFAULT_SHARDS = 16
 
 MAX_TENANT_NAME_LENGTH = 64
 MAX_NAMESPACE_LENGTH = 255
+# Of the name of a timer store, as in TIMER_STORES.
+MAX_STORE_NAME_LENGTH = 32
 
 
 def _build_name_rule(max_length: int) -> RegexValidator:
@@ -88,6 +90,8 @@ class Namespace(TenantScopedModel):
     tenant = models.ForeignKey(Tenant, models.CASCADE)
     name = models.CharField(max_length=MAX_NAMESPACE_LENGTH, validators=[namespace_rule])
     num_shards = models.PositiveIntegerField(default=DEFAULT_SHARDS)
+    # The timer store that holds its pending timers. Empty: this database.
+    store = models.CharField(max_length=MAX_STORE_NAME_LENGTH, blank=True, default="", db_default="")
     created_at = models.DateTimeField()
 
     class Meta:
@@ -99,6 +103,8 @@ class Namespace(TenantScopedModel):
             ),
             # A timer's shard depends on the number of shards: timers would be lost if it changed.
             ImmutableField(name="tr_namespaces_num_shards", field="num_shards"),
+            # Timers stay in the store in which they were created.
+            ImmutableField(name="tr_namespaces_store", field="store"),
         ]
 
     def __str__(self) -> str:

@@ -20,6 +20,7 @@ from django.db.utils import InterfaceError
 from eventservice.db.dialects import get_dialect
 from eventservice.db.dialects.change_watch import ChangeWatch
 from eventservice.db.leases import Fenced
+from eventservice.kernel.boot_time import read_boot_time
 from eventservice.kernel.faults import trigger_fault
 from eventservice.kernel.logging import get_logger
 from eventservice.tenants.directory import TenantIds, get_max_shards
@@ -32,6 +33,7 @@ from orchestration import lifecycle
 from orchestration.engine.attempt_totals import AttemptTotals
 from orchestration.engine.capacity import DEFAULT_LIMITS, EngineLimits, InFlight
 from orchestration.engine.memory import MAX_FAILURES, MemoryGuard, is_out_of_memory
+from orchestration.feeder.thread import FeederThread
 from orchestration.lifecycle import StartedCall
 from timers.membership import Membership, list_node_ids, reap_dead_node
 from timers.models import NodeRole
@@ -81,12 +83,14 @@ class Engine:
         watch: ChangeWatch | None = None,
         poll_seconds: float = MAX_NAP_SECONDS,
         cluster: str = "",
+        feeders: Sequence[FeederThread] = (),
     ) -> None:
-        """`poll_seconds` is the longest time between two looks for due timers."""
+        """`poll_seconds` is the longest time between two looks for due timers. `feeders` stop with the engine."""
         self.egress = egress
         self.limits = limits
         self.poll_seconds = poll_seconds
         self.cluster = cluster
+        self._feeders = feeders
         self.in_flight = InFlight(limits)
         self._clock = clock
         self._sleep = sleep
@@ -130,6 +134,8 @@ class Engine:
         """Release the shards at once, wait for the attempts in flight, and leave. Attempts that outlast the grace are
         resolved by the node that finds this one's lease expired."""
         deadline = self._clock() + grace_seconds
+        for feeder in self._feeders:
+            feeder.stop()
         with self._surviving_trouble():
             self.membership.hand_over(len(self.in_flight))
         while self._has_begun and self._clock() < deadline:
@@ -140,6 +146,8 @@ class Engine:
                 self._send_started()
                 self._record(self.egress.collect(0.1))
         self._record_all()
+        for feeder in self._feeders:
+            feeder.join(max(0.0, deadline - self._clock()))
         self._watch.close()
         self.egress.close()
         if not self._has_begun:
@@ -197,11 +205,12 @@ class Engine:
     def _start(self, limit: int, held_back: HeldBack) -> list[StartedCall]:
         due: list[Timer] = []
         started: list[StartedCall] = []
+        begun_at = read_boot_time()
         try:
             with transaction.atomic():
                 admit = self._memory.guard(self.in_flight.open_batch().admit)
                 due = self.poller.claim_due(limit, held_back, admit)
-                started = lifecycle.start(due, self.membership.owner_id)
+                started = lifecycle.start(due, self.membership.owner_id, begun_at=begun_at)
                 trigger_fault("start.before_commit")
         except (DatabaseError, InterfaceError, MemoryError) as error:
             # The answer to the commit may be all that was lost.
@@ -468,6 +477,7 @@ def _build_attempt(call: StartedCall) -> Attempt | Errored:
         timeout_seconds=call.timeout_seconds,
         signer=Signer(tenant.signing_secret) if tenant.signing_secret else None,
         now=call.started_at,
+        send_by=call.send_by,
     )
 
 

@@ -32,6 +32,14 @@ from orchestration.lifecycle.commands import (
     retry,
 )
 from orchestration.lifecycle.durable_timers import change_timer, delete_timer, set_timer
+from orchestration.lifecycle.feeding import (
+    abandon_takes,
+    close_waiting,
+    compute_start_before,
+    compute_take_end,
+    feed,
+    list_waiting,
+)
 from orchestration.lifecycle.reencryption import reencrypt_calls
 from orchestration.lifecycle.retention import prune_calls
 from orchestration.lifecycle.submission import SubmissionConflict, Submitted, submit, submit_each
@@ -43,14 +51,20 @@ __all__ = [
     "StartedCall",
     "SubmissionConflict",
     "Submitted",
+    "abandon_takes",
     "add_tag",
     "cancel",
     "change_timer",
+    "close_waiting",
+    "compute_start_before",
+    "compute_take_end",
     "delete",
     "delete_timer",
     "edit",
+    "feed",
     "finish",
     "list_overdue_attempts",
+    "list_waiting",
     "prune_calls",
     "reclaim",
     "reencrypt_calls",

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from django.db import transaction
 
 from eventservice.db.now import db_now, to_rfc3339
+from eventservice.kernel.boot_time import read_boot_time
 from eventservice.kernel.faults import trigger_fault
 from eventservice.kernel.ids import new_id
 from eventservice.tenants.directory import TenantProfile, get_profile
@@ -25,7 +26,7 @@ from execution.attempt_log import (
     interrupt_attempts,
     open_attempts,
 )
-from execution.outcome import Outcome
+from execution.outcome import Errored, ErrorKind, Outcome
 from orchestration.events import EventType
 from orchestration.lifecycle.rows import (
     LockedCall,
@@ -35,10 +36,12 @@ from orchestration.lifecycle.rows import (
     lock_calls_without_bodies,
     move,
 )
+from orchestration.lifecycle.timer_marks import Mark, build_mark, build_progress, insert_marks, release_takes
 from orchestration.models import ServiceCall
 from orchestration.outcome_rules import (
     RetryTerms,
     Success,
+    build_error_meta,
     build_interrupted_meta,
     compute_next_attempt,
     judge,
@@ -48,6 +51,7 @@ from orchestration.states import Delivery, ResponseContract, Status
 from outbox.writer import Event, append_events
 from timers.persistence import timer_persistence
 from timers.port import NewDueTime, Timer
+from timers.stores.port import round_up
 
 # After its timeout an attempt has this long to be recorded before the watchdog considers it lost.
 RECORDING_GRACE = timedelta(seconds=15)
@@ -67,27 +71,42 @@ class StartedCall(NamedTuple):
     timeout_seconds: float
     due_at: datetime
     started_at: datetime
+    # Only of a timer from a timer store: when its take ends, by the clock of `read_boot_time`.
+    send_by: float | None = None
 
     def strip_body(self) -> StartedCall:
         """Return the call without its body, which may be large and is not needed when the attempt ends."""
         return self._replace(request=replace(self.request, body=None))
 
 
-def start(due: Sequence[Timer], node: uuid.UUID, *, with_bodies: bool = True) -> list[StartedCall]:
+def start(
+    due: Sequence[Timer], node: uuid.UUID, *, begun_at: float | None = None, with_bodies: bool = True
+) -> list[StartedCall]:
     """Move calls from Scheduled to Running and open an attempt log row for each, in the transaction that marked their
     timers reached. Calls that are no longer Scheduled are skipped.
+
+    A call from a timer store whose take has ended waits for the next one. For the others, `begun_at` says when the
+    transaction began, by the clock of `read_boot_time`: what happens to the process later cannot extend the take.
 
     Without their bodies and headers, calls can only be failed: there is too little memory to read more.
     """
     now = db_now()
     due_by_call = {(timer.tenant_id, timer.service_call_id): timer for timer in due}
-    moves = []
+    begun_at = read_boot_time() if begun_at is None else begun_at
+    moves, lapsed = [], []
     lock = lock_calls_with_requests if with_bodies else lock_calls_without_bodies
     for row, request_spec in lock(due_by_call):
         if row.status != Status.SCHEDULED:
             continue
+        if row.fed and not row.fed.may_start(now):
+            lapsed.append(row)
+            continue
         timer = due_by_call[row.tenant_id, row.service_call_id]
-        moves.append((row, _build_started(row, _build_request(row, request_spec), timer, now)))
+        started = _build_started(row, _build_request(row, request_spec), timer, now)
+        if row.fed and row.fed.start_before:
+            left = row.fed.start_before - now
+            started = started._replace(send_by=begun_at + left.total_seconds())
+        moves.append((row, started))
     move(
         Status.SCHEDULED,
         Status.RUNNING,
@@ -96,6 +115,7 @@ def start(due: Sequence[Timer], node: uuid.UUID, *, with_bodies: bool = True) ->
         [(row, (call.key.execution_id, _compute_deadline(call), now)) for row, call in moves],
         events=2,
     )
+    release_takes(lapsed, now)
     open_attempts((_build_log_entry(call, node) for _, call in moves), now)
     append_events(event for row, call in moves for event in _build_started_events(row, call, node))
     return [call for _, call in moves]
@@ -160,6 +180,7 @@ class _Endings:
     )
     retries: list[tuple[LockedCall, tuple[Any, ...]]] = field(default_factory=list)
     retry_times: list[NewDueTime] = field(default_factory=list)
+    marks: list[Mark] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
 
 
@@ -212,6 +233,9 @@ def reclaim(
 
 
 def _end_attempt(row: LockedCall, outcome: Outcome, now: datetime, endings: _Endings) -> None:
+    if row.fed and isinstance(outcome, Errored) and outcome.kind == ErrorKind.EXPIRED:
+        # Nothing was sent under this take. The timer is due as before, for the next one.
+        return _retry_call(row, row.fed.due_at, build_error_meta(outcome), now, endings, lapsed=1)
     verdict = judge(row.response_contract, outcome, now)
     if isinstance(verdict, Success):
         return _end_call(row, Status.SUCCEEDED, verdict.meta, now, endings)
@@ -225,9 +249,7 @@ def _end_attempt(row: LockedCall, outcome: Outcome, now: datetime, endings: _End
 
 def _build_terms(row: LockedCall, now: datetime) -> RetryTerms:
     policy = RetryPolicy.from_stored(row.retry_policy)
-    return RetryTerms(
-        row.response_contract, row.delivery, policy, row.attempt - row.interruptions, row.started_at or now
-    )
+    return RetryTerms(row.response_contract, row.delivery, policy, row.failures, row.started_at or now)
 
 
 def _end_call(
@@ -236,6 +258,8 @@ def _end_call(
     endings.terminal[status].append((row, (now, meta)))
     facts = {**row.identity_facts, **_build_result_facts(row, meta)}
     endings.events.append(build_event(row, 0, _TERMINAL_EVENT[status], facts, now, cause=row.execution_id))
+    if row.fed:
+        endings.marks.append(build_mark(row, None, build_progress(row, now)))
 
 
 def _retry_call(
@@ -245,9 +269,17 @@ def _retry_call(
     now: datetime,
     endings: _Endings,
     interrupted: int = 0,
+    lapsed: int = 0,
 ) -> None:
-    endings.retries.append((row, (retry_at, meta, interrupted)))
-    endings.retry_times.append(NewDueTime(row.tenant_id, row.service_call_id, retry_at))
+    if row.fed:
+        # The row in the timer store alone says when: until it is taken again, the call has no timer here.
+        retry_at = round_up(retry_at)
+        failed = 0 if interrupted or lapsed else 1
+        progress = build_progress(row, now, failed=failed, interrupted=interrupted)
+        endings.marks.append(build_mark(row, retry_at, progress))
+    else:
+        endings.retry_times.append(NewDueTime(row.tenant_id, row.service_call_id, retry_at))
+    endings.retries.append((row, (retry_at, meta, interrupted, lapsed)))
     facts = {"dueAt": to_rfc3339(retry_at), **_build_result_facts(row, meta)}
     endings.events.append(build_event(row, 0, EventType.RESCHEDULED, facts, now, cause=row.execution_id))
 
@@ -283,9 +315,10 @@ def _write_endings(endings: _Endings, now: datetime) -> int:
         Status.RUNNING,
         Status.SCHEDULED,
         "due_at = {due_at}, outcome_meta = {outcome_meta}, interruptions = interruptions + {interruptions},"
-        " deadline_at = NULL",
+        " timer_lapses = timer_lapses + {timer_lapses}, deadline_at = NULL, start_before = NULL",
         endings.retries,
     )
+    insert_marks(endings.marks, now)
     timer_persistence.rearm_timers(endings.retry_times, now)
     append_events(endings.events)
     return len(endings.events)

@@ -30,6 +30,19 @@ from timers.persistence import timer_persistence
 MAX_REQUEST_LINE_LENGTH = 20_000
 
 
+class FedState(NamedTuple):
+    """The take under which the call of a timer from a timer store was fed last."""
+
+    take: int
+    lapses: int
+    start_before: datetime | None
+    # The time in the row that was taken.
+    due_at: datetime
+
+    def may_start(self, now: datetime) -> bool:
+        return self.start_before is not None and now <= self.start_before
+
+
 class LockedCall(NamedTuple):
     """A locked call, with the columns that transitions need."""
 
@@ -50,6 +63,12 @@ class LockedCall(NamedTuple):
     name: str
     namespace: str
     external_id: str | None
+    fed: FedState | None
+
+    @property
+    def failures(self) -> int:
+        """The number of attempts that count against the retry policy, the current one included."""
+        return self.attempt - self.interruptions - (self.fed.lapses if self.fed else 0)
 
     @property
     def identity_facts(self) -> dict[str, object]:
@@ -57,7 +76,7 @@ class LockedCall(NamedTuple):
         return {"name": self.name, "namespace": self.namespace, "timerId": self.external_id}
 
 
-LOCKED_COLUMNS = LockedCall._fields[1:]
+LOCKED_COLUMNS = (*LockedCall._fields[1:-1], "timer_take", "timer_lapses", "start_before", "due_at")
 
 
 def require_status(row: LockedCall, status: Status, what: str, *, or_status: Status | None = None) -> None:
@@ -144,7 +163,8 @@ def _lock(
 def _to_locked_call(tenant_id: uuid.UUID, values: Sequence[Any]) -> LockedCall:
     (
         service_call_id, status, next_seq, correlation_id, attempt, interruptions, execution_id, cancel_requested,
-        started_at, timeout_seconds, retry_policy, *others,
+        started_at, timeout_seconds, retry_policy, response_contract, delivery, name, namespace, external_id,
+        timer_take, timer_lapses, start_before, due_at,
     ) = values  # fmt: skip
     return LockedCall(
         tenant_id,
@@ -159,7 +179,16 @@ def _to_locked_call(tenant_id: uuid.UUID, values: Sequence[Any]) -> LockedCall:
         None if started_at is None else as_utc(started_at),
         timeout_seconds,
         None if retry_policy is None else json.loads(retry_policy),
-        *others,
+        response_contract,
+        delivery,
+        name,
+        namespace,
+        external_id,
+        None
+        if timer_take is None
+        else FedState(
+            timer_take, timer_lapses, None if start_before is None else as_utc(start_before), as_utc(due_at)
+        ),
     )
 
 

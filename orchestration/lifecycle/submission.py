@@ -244,7 +244,7 @@ def store_calls(commands: Sequence[SubmitServiceCall], now: datetime) -> None:
     )
     timer_persistence.insert_timers(timers, now)
     append_events(
-        event for c, t in zip(commands, timers, strict=True) for event in _build_submitted_events(c, t, now)
+        event for c, t in zip(commands, timers, strict=True) for event in build_submitted_events(c, t, now)
     )
 
 
@@ -300,7 +300,7 @@ def build_row(
     )  # fmt: skip
 
 
-def _build_submitted_events(command: SubmitServiceCall, timer: Timer, now: datetime) -> tuple[Event, Event]:
+def build_submitted_events(command: SubmitServiceCall, timer: Timer, now: datetime) -> tuple[Event, Event]:
     def build_event(
         seq: int, kind: EventType, data: Mapping[str, object], causation_id: uuid.UUID | None
     ) -> Event:

@@ -15,13 +15,14 @@ from eventservice.adminsite.model_admin import RoleAdmin
 from eventservice.db.totals import Total
 from outbox.models import BrokerQueueEntry
 from tests.console.admin_pages import build_list_url
-from timers.models import DispatchPause
+from timers.models import Cell, DispatchPause
 
 NOT_REGISTERED: dict[type[models.Model], str] = {
     Session: "a session's key opens it",
     Permission: "roles give rights, and permissions none",
     ContentType: "Django's own bookkeeping",
     Total: "/metrics shows them",
+    Cell: "nobody changes it by hand",
     DispatchPause: "every page of the console shows it",
     BrokerQueueEntry: "the Cluster page and `outbox status` summarize it",
     Task: "it is there as Success and Failure",

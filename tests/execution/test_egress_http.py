@@ -4,6 +4,7 @@ import socket
 
 import pytest
 
+from eventservice.kernel.boot_time import read_boot_time
 from execution.egress import Limits
 from execution.outcome import Errored, ErrorKind, Responded
 from tests.execution import hostile
@@ -57,6 +58,20 @@ def test_a_pooled_handle_carries_nothing_over_to_the_next_attempt() -> None:
     for request in server.requests[1:]:
         assert {name for name, _ in request.headers} <= {"Host", "Content-Length"}
     assert server.connections == 1
+
+
+def test_a_request_is_not_sent_after_its_time() -> None:
+    """The kept connection can be used by the next attempt."""
+    with answering(ok) as server, running() as egress:
+        for seconds in (60.0, -0.001, 60.0):
+            attempt = build_attempt(server.url())._replace(send_by=read_boot_time() + seconds)
+            outcome = perform(egress, attempt)
+            if seconds > 0:
+                assert isinstance(outcome, Responded), outcome
+            else:
+                assert isinstance(outcome, Errored)
+                assert (outcome.kind, outcome.may_have_been_sent) == (ErrorKind.EXPIRED, False)
+    assert len(server.requests) == 2
 
 
 def test_it_adds_no_headers_but_host_and_length() -> None:

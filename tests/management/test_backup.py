@@ -23,6 +23,7 @@ from django.db.utils import load_backend
 from eventservice.operators.models import OperatorAction
 from eventservice.tenants.directory import create_tenant
 from eventservice.tenants.models import Tenant
+from timers.cell import get_cell_id
 from timers.models import DispatchPause
 from timers.pause import find_pause
 
@@ -171,6 +172,15 @@ def test_a_restored_database_is_that_of_the_backup_with_dispatch_paused(
     # The backup can be restored again.
     with closing(sqlite3.connect(tmp_path / "monday.db")) as copy:
         assert copy.execute("SELECT COUNT(*) FROM dispatch_pauses").fetchone() == (0,)
+
+
+def test_a_restored_database_is_another_cell(database: Path, tmp_path: Path) -> None:
+    """It must not act on what it remembers to have taken from a timer store."""
+    cell_id = get_cell_id()
+    run("backup", tmp_path / "b.db")
+    assert get_cell_id() == cell_id
+    run("restore", tmp_path / "b.db")
+    assert get_cell_id() != cell_id
 
 
 def test_the_previous_database_is_kept_is_refused_and_can_be_restored(database: Path, tmp_path: Path) -> None:

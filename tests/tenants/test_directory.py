@@ -146,6 +146,17 @@ def test_a_namespace_that_another_process_has_declared_is_found_at_once() -> Non
     assert get_profile(tenant.tenant_id).get_num_shards("orders") == 8
 
 
+def test_a_profile_has_the_timer_stores_of_namespaces() -> None:
+    tenant = create_tenant("acme")
+    NamespaceFactory(tenant=tenant, name="orders", store="fleet")
+    profile = get_profile(tenant.tenant_id)
+    assert (profile.get_store("orders"), profile.get_store("default")) == ("fleet", None)
+    NamespaceFactory(tenant=tenant, name="later", store="fleet")
+    assert profile.get_store("later") == "fleet"
+    with pytest.raises(Invalid, match="does not exist"):
+        profile.get_store("nothing")
+
+
 def test_declaring_a_namespace_again_returns_it_unchanged() -> None:
     tenant = create_tenant("acme")
     first, is_new = declare_namespace(tenant.tenant_id, "orders", 8)

@@ -37,6 +37,14 @@ def test_the_number_of_shards_cannot_be_changed(tenant: Tenant) -> None:
     assert Namespace.objects.for_tenant(tenant.tenant_id).get().num_shards == 16
 
 
+def test_the_timer_store_cannot_be_changed(tenant: Tenant) -> None:
+    NamespaceFactory(tenant=tenant, store="fleet")
+    rows = Namespace.objects.for_tenant(tenant.tenant_id)
+    with pytest.raises(IntegrityError, match="cannot be changed"), transaction.atomic():
+        rows.update(store="")
+    assert rows.get().store == "fleet"
+
+
 def test_a_new_object_for_an_existing_row_cannot_change_it(tenant: Tenant) -> None:
     NamespaceFactory(tenant=tenant, name="orders", num_shards=16)
     with pytest.raises(Conflict):

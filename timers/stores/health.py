@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from eventservice.kernel.findings import Finding, Severity, check
 from eventservice.kernel.text import end_sentence
+from timers.stores.clocks import MAX_CLOCK_SKEW, measure_skew
 from timers.stores.port import TimerStore, TimerStoreError
-
-MAX_CLOCK_SKEW = timedelta(seconds=1)
 
 
 def examine_store(name: str, store: TimerStore, read_now: Callable[[], datetime]) -> list[Finding]:
@@ -28,12 +27,8 @@ def examine_store(name: str, store: TimerStore, read_now: Callable[[], datetime]
 
 
 def _check_clock(name: str, store: TimerStore, read_now: Callable[[], datetime]) -> Finding:
-    """Compare the clocks. What the statements took is not taken for a difference."""
-    before = read_now()
-    clock = store.read_clock()
-    after = read_now()
-    skew = clock - (before + (after - before) / 2)
-    is_right = abs(skew) - (after - before) / 2 <= MAX_CLOCK_SKEW
+    skew = measure_skew(store, read_now)
+    is_right = abs(skew) <= MAX_CLOCK_SKEW
     text = f"{name}: its clock differs by {skew.total_seconds():+.3f} s from the database's"
     remedy = "Run chrony or another NTP client on both servers: timers become due by the database's clock."
     return check("timer_store_clock", is_right, text, remedy)

@@ -88,6 +88,7 @@ UNKNOWN_TENANT = TenantProfile(
     allowed_hosts=frozenset(),
     signing_secret="",
     num_shards={DEFAULT_NAMESPACE: 1},
+    stores={},
 )
 
 

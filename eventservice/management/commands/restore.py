@@ -18,7 +18,9 @@ from eventservice.db.now import DbNow, db_now
 from eventservice.management.database import get_file_backups, name_database
 from eventservice.operators.audit_log import CommandLine
 from eventservice.operators.models import OperatorAction
-from timers.models import DispatchPause
+from orchestration.lifecycle import abandon_takes
+from timers.cell import renew_cell_id
+from timers.models import Cell, DispatchPause
 from timers.persistence import timer_persistence
 
 COPY = "restored copy"
@@ -54,7 +56,10 @@ class Command(BaseCommand):
                 with _connected(copy) as database:
                     _check_tables(database, file)
                     is_current = _check_migrations(database, file)
+                    if Cell._meta.db_table in database.introspection.table_names():
+                        renew_cell_id(database.alias)
                     if is_current:
+                        abandon_takes(database.alias)
                         _pause(database, file)
                 previous = backups.install(copy)
             finally:

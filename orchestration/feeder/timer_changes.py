@@ -1,0 +1,144 @@
+"""Set, change and delete timers in a timer store.
+
+Every change goes through the row, whatever the call of the timer in this cell says, because another cell may have it. A
+timer that is taken cannot be changed: its callback may be under way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timedelta
+from math import ceil
+
+from eventservice.kernel.errors import Conflict, NotFound
+from eventservice.kernel.logging import get_logger
+from orchestration.feeder.ports import CellCalls, WaitingCall
+from orchestration.lifecycle.feeding import compute_take_end
+from timers.stores.clocks import MAX_CLOCK_SKEW, measure_skew
+from timers.stores.port import (
+    StoredTimer,
+    StoreUnavailable,
+    TimerConflict,
+    TimerKey,
+    TimerStore,
+)
+
+log = get_logger(__name__)
+
+# How often a change is tried while others change the same timer.
+MAX_RACES = 10
+# An attempt usually ends long before its take.
+MAX_RETRY_AFTER_SECONDS = 5
+
+
+class TimerFiring(Conflict):
+    """The timer is taken: its callback is about to be sent, or under way."""
+
+    def __init__(self, retry_after: int) -> None:
+        detail = (
+            "The timer is due, and its callback is being sent. It can be changed when the attempt has ended."
+        )
+        super().__init__("timer_firing", detail)
+        self.retry_after = retry_after
+
+
+class StoredTimers:
+    """The timers of one store, as the clients of this cell change them."""
+
+    def __init__(self, store: TimerStore, calls: CellCalls, cell: str, look_ahead: timedelta) -> None:
+        self._store = store
+        self._calls = calls
+        self._cell = cell
+        self._look_ahead = look_ahead
+
+    def set(self, timer: StoredTimer) -> None:
+        """Set a timer. A pending one with the same key is overwritten. A repeat, with the same revision, changes nothing.
+
+        Raise TimerFiring, or TimerStoreError.
+        """
+
+        def put(now: datetime) -> bool:
+            stored = self._store.get(timer.key)
+            if stored is None or stored.revision != timer.revision:
+                self._require_free(stored, now)
+                self._put(timer, stored, now)
+            return True
+
+        self._try(put)
+
+    def change(self, key: TimerKey, build: Callable[[StoredTimer], StoredTimer]) -> None:
+        """Replace a pending timer by what `build` returns. Raise NotFound, TimerFiring, or TimerStoreError."""
+
+        def put(now: datetime) -> bool:
+            stored = self._require(key, now)
+            self._put(build(stored), stored, now)
+            return True
+
+        self._try(put)
+
+    def delete(self, key: TimerKey) -> None:
+        """Delete a pending timer. Raise NotFound, TimerFiring, or TimerStoreError."""
+
+        def delete(now: datetime) -> bool:
+            stored = self._require(key, now)
+            if not self._store.delete(stored, now):
+                return False
+            self._close_call(stored)
+            return True
+
+        self._try(delete)
+
+    def _try(self, change: Callable[[datetime], bool]) -> None:
+        for _ in range(MAX_RACES):
+            try:
+                if change(self._calls.read_now()):
+                    return
+            except TimerConflict:
+                continue
+        raise Conflict("already_exists", "Other requests are changing this timer at the moment: try again.")
+
+    def _require(self, key: TimerKey, now: datetime) -> StoredTimer:
+        stored = self._store.get(key)
+        if stored is None:
+            raise NotFound("timer")
+        self._require_free(stored, now)
+        return stored
+
+    def _require_free(self, stored: StoredTimer | None, now: datetime) -> None:
+        if stored is None or stored.taken_by is None:
+            return
+        if stored.is_taken(now):
+            left = ceil((stored.taken_until - now).total_seconds())
+            raise TimerFiring(min(left, MAX_RETRY_AFTER_SECONDS))
+        if abs(measure_skew(self._store, self._calls.read_now)) > MAX_CLOCK_SKEW:
+            # The take of another cell only seems to have ended.
+            raise StoreUnavailable("the clocks of the timer store and of the database differ")
+
+    def _put(self, timer: StoredTimer, replaces: StoredTimer | None, now: datetime) -> None:
+        is_near = timer.execute_at <= now + self._look_ahead and not self._calls.is_paused()
+        if is_near:
+            # Whoever looks after its shard would perhaps come too late.
+            end = compute_take_end(timer, now, self._look_ahead)
+            timer = replace(timer, takes=timer.takes + 1, taken_until=end, taken_by=self._cell)
+        self._store.put(timer, replaces, now)
+        if replaces is not None:
+            self._close_call(replaces)
+        if is_near:
+            self._feed(timer)
+
+    def _feed(self, timer: StoredTimer) -> None:
+        try:
+            self._calls.feed([timer])
+        except Exception:
+            # The timer is stored, which is what the client asked for. A pass of this cell feeds it, or its take ends. It is
+            # not released here: the calls may have been written although the answer was lost.
+            log.exception("timer_not_fed", timer=str(timer.revision))
+
+    def _close_call(self, timer: StoredTimer) -> None:
+        """Close the call of a timer that was replaced or deleted. The feeder closes it later if this fails."""
+        try:
+            self._calls.close_waiting([WaitingCall(timer.key, timer.revision, timer.takes)])
+        except Exception:
+            # The change has taken effect: the client must not believe that it has failed.
+            log.exception("waiting_call_not_closed", timer=str(timer.revision))

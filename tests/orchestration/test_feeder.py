@@ -1,0 +1,166 @@
+"""The feeder's passes between a timer store in memory and the calls of a real database."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from eventservice.db.now import pin_time
+from eventservice.kernel.errors import NotFound
+from eventservice.kernel.ids import new_id
+from orchestration.feeder.database_calls import DatabaseCalls
+from orchestration.feeder.feeder import Feeder
+from orchestration.feeder.timer_changes import StoredTimers, TimerFiring
+from orchestration.retries import RetryPolicy
+from tests.contracts.timer_stores.memory_store import MemoryTables, MemoryTimerStore
+from tests.factories import NOON, NamespaceFactory
+from tests.orchestration.support import ManualEngine, build_error, build_response, get_status
+from timers.pause import pause_dispatch
+from timers.stores.port import QualifiedNamespace, Revision, StoredTimer, TimerKey
+
+pytestmark = pytest.mark.django_db
+
+CELL, STORE, NUM_SHARDS = "cell", "fleet", 4
+SECOND, HOUR = timedelta(seconds=1), timedelta(hours=1)
+# The callback asks to be called again then.
+IN_AN_HOUR = b'{"ok": false, "nextExecuteAt": "2026-03-01T13:00:00Z"}'
+
+
+class Setting:
+    """A cell with one engine, whose passes happen when the test says."""
+
+    def __init__(self, namespace: QualifiedNamespace, engine: ManualEngine) -> None:
+        self.namespace, self.engine = namespace, engine
+        self.tables = MemoryTables()
+        self.store = MemoryTimerStore(self.tables, CELL)
+        self.calls = DatabaseCalls(STORE)
+        self.store.declare_namespace(namespace, NUM_SHARDS, self.calls.get_fingerprint(namespace))
+        self.feeder = Feeder(self.store, self.calls, clock=lambda: self.tables.clock.timestamp())
+        self.timers = StoredTimers(self.store, self.calls, CELL, 5 * SECOND)
+        # The second pass is the first one of a member that others can see.
+        self.run_pass(NOON)
+        self.run_pass(NOON)
+
+    def run_pass(self, at: datetime) -> int:
+        self.tables.clock = at
+        with pin_time(at):
+            result = self.feeder.run_pass()
+        return result.fed
+
+    def set(self, timer_id: str, execute_at: datetime) -> StoredTimer:
+        key = TimerKey.build(self.namespace, timer_id, NUM_SHARDS)
+        timer = StoredTimer(
+            key, Revision(new_id()), execute_at, execute_at, NOON, "https://example.com/timers",
+            retry_policy=RetryPolicy(max_attempts=2).to_stored(),
+        )  # fmt: skip
+        self.timers.set(timer)
+        return timer
+
+
+@pytest.fixture
+def setting(tenant: Any, manual_engine: ManualEngine) -> Setting:
+    NamespaceFactory(tenant=tenant, name="alerts", num_shards=NUM_SHARDS, store=STORE)
+    return Setting(QualifiedNamespace(tenant.tenant_id, "alerts"), manual_engine)
+
+
+def test_a_timer_is_taken_shortly_before_it_is_due_and_removed_when_it_is_done(
+    setting: Setting, tenant: Any
+) -> None:
+    timer = setting.set("later", NOON + HOUR)
+    assert setting.run_pass(NOON) == 0
+    near = NOON + HOUR - 4 * SECOND
+    assert setting.run_pass(near) == 1
+    with pin_time(near):
+        assert setting.engine.start() == []
+    with pin_time(NOON + HOUR):
+        started = setting.engine.start_one()
+        setting.engine.finish((started, build_response(started)))
+    setting.run_pass(NOON + HOUR)
+    assert setting.tables.timers == {}
+    assert setting.calls.list_marks(10) == []
+    assert get_status(tenant, timer.revision) == "Succeeded"
+
+
+def test_a_failed_timer_is_attempted_again_and_then_removed(setting: Setting, tenant: Any) -> None:
+    timer = setting.set("now", NOON)
+    for number in (1, 2):
+        at = setting.tables.timers[timer.key].execute_at
+        setting.run_pass(at)
+        with pin_time(at):
+            started = setting.engine.start_one()
+            assert started.attempt == number
+            setting.engine.finish((started, build_error(started)))
+        setting.run_pass(at)
+    assert setting.tables.timers == {}
+    assert get_status(tenant, timer.revision) == "Failed"
+
+
+def test_a_timer_that_is_due_at_once_is_fed_at_once_and_cannot_be_changed_meanwhile(setting: Setting) -> None:
+    timer = setting.set("now", NOON)
+    started = setting.engine.start_one()
+    for change in (lambda: setting.timers.delete(timer.key), lambda: setting.set("now", NOON + HOUR)):
+        with pytest.raises(TimerFiring):
+            change()
+    setting.engine.finish((started, build_response(started)))
+    setting.run_pass(NOON)
+    with pytest.raises(NotFound):
+        setting.timers.delete(timer.key)
+    setting.set("now", NOON + HOUR)
+
+
+def test_a_timer_that_was_taken_and_not_fed_is_fed_by_the_next_pass(setting: Setting) -> None:
+    timer = setting.set("later", NOON + HOUR)
+    at = NOON + HOUR
+    setting.store.take([timer], at, at + HOUR)
+    assert setting.run_pass(at) == 1
+    assert setting.run_pass(at) == 0
+
+
+def test_a_waiting_timer_can_be_deleted_and_its_call_is_closed(setting: Setting, tenant: Any) -> None:
+    timer = setting.set("now", NOON)
+    started = setting.engine.start_one()
+    setting.engine.finish((started, build_response(started, body=IN_AN_HOUR)))
+    setting.run_pass(NOON)
+    setting.timers.delete(timer.key)
+    assert get_status(tenant, timer.revision) == "Canceled"
+
+
+def test_a_call_whose_timer_was_deleted_in_another_cell_is_closed(setting: Setting, tenant: Any) -> None:
+    timer = setting.set("now", NOON)
+    started = setting.engine.start_one()
+    setting.engine.finish((started, build_response(started, body=IN_AN_HOUR)))
+    setting.run_pass(NOON)
+    setting.tables.timers.clear()
+    setting.run_pass(NOON + 2 * HOUR)
+    assert get_status(tenant, timer.revision) == "Canceled"
+
+
+def test_a_cell_that_is_paused_or_whose_clock_differs_takes_nothing(setting: Setting) -> None:
+    setting.set("later", NOON + HOUR)
+    with pin_time(NOON + HOUR):
+        setting.tables.clock = NOON + HOUR - 2 * SECOND
+        assert not setting.feeder.run_pass().was_able
+        setting.tables.clock = NOON + HOUR
+        pause_dispatch("tester", "why")
+        assert not setting.feeder.run_pass().was_able
+    assert all(timer.takes == 0 for timer in setting.tables.timers.values())
+
+
+def test_a_timer_of_an_unknown_namespace_is_put_off_and_not_taken(setting: Setting) -> None:
+    key = TimerKey.build(QualifiedNamespace(setting.namespace.tenant_id, "unknown"), "x", NUM_SHARDS)
+    timer = StoredTimer(key, Revision(new_id()), NOON, NOON, NOON, "https://example.com/timers")
+    setting.store.put(timer, None, NOON)
+    setting.run_pass(NOON)
+    (stored,) = setting.tables.timers.values()
+    assert (stored.takes, stored.taken_by) == (0, None)
+    assert stored.taken_until > NOON
+
+
+def test_a_namespace_that_others_send_differently_is_left_to_them(setting: Setting) -> None:
+    (declared,) = setting.store.namespaces()
+    setting.store.change_fingerprint(declared, {"egress": "other"})
+    setting.set("later", NOON + HOUR)
+    assert setting.run_pass(NOON + HOUR) == 0
+    assert setting.feeder.differing == {setting.namespace}
