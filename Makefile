@@ -6,7 +6,7 @@ DEV_STAMP := $(VENV)/.installed-dev
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev run services services-status services-down test lint openapi chaos image-test bench demo screenshots lock clean
+.PHONY: help install install-dev run services services-status services-down test lint openapi chaos cluster image-test bench demo screenshots lock clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,6 +56,13 @@ openapi: install ## update docs/openapi.json
 # Not in parallel: these tests kill processes and measure time, and would disturb each other.
 chaos: install-dev ## run the long tests that kill processes and brokers
 	ENV_FILE=/dev/null $(BIN)/python -m pytest -m "chaos or slow"
+
+cluster: install-dev ## kill and freeze machines that share a database: make cluster NAMES=mysql SECONDS=600
+	@for name in $(or $(NAMES),postgres mariadb mysql); do \
+	  url=$$(tools/services/services url $$name) && \
+	  CHAOS_SECONDS=$(SECONDS) DATABASE_URL=$${url%/*}/cluster ENV_FILE=/dev/null \
+	    $(BIN)/python -m pytest -m chaos tests/chaos/test_machines_come_and_go.py || exit 1; \
+	done
 
 image-test: install-dev ## build the container image and run its processes (needs root, buildah and debootstrap)
 	ENV_FILE=/dev/null $(BIN)/python -m pytest -m slow tests/deploy/test_image.py

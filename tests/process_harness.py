@@ -12,6 +12,7 @@ import os
 import random
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -143,6 +144,12 @@ class Program:
     def thaw(self) -> None:
         self._popen.send_signal(signal.SIGCONT)
 
+    def freeze_group(self) -> None:
+        os.killpg(self.pid, signal.SIGSTOP)
+
+    def thaw_group(self) -> None:
+        os.killpg(self.pid, signal.SIGCONT)
+
     def terminate(self) -> None:
         self._popen.terminate()
 
@@ -193,6 +200,17 @@ def build_database_environment() -> dict[str, str]:
     return {"DATABASE_URL": f"{get_database_name()}://{user}@{address}/{database['NAME']}"}
 
 
+def find_free_address() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        return f"127.0.0.1:{found.getsockname()[1]}"
+
+
+def is_serving(url: str) -> bool:
+    with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/livez", timeout=5) as response:
+        return bool(response.status == 200)
+    return False
+
+
 class ProcessHarness:
     """Starts processes, and kills all that are left."""
 
@@ -227,6 +245,12 @@ class ProcessHarness:
 
     def start_cluster(self, faults: str = "", **env: str) -> Program:
         return self.start_command("cluster", "cluster", FAULTS=faults, **env)
+
+    def start_web(self, address: str, *options: str, **env: str) -> Program:
+        """Start gunicorn at an address that `find_free_address` has found, with one worker unless the options say more."""
+        config = ["-c", "python:eventservice.runtime.gunicorn_config"]
+        command = [sys.executable, "-m", "gunicorn", *config, "--bind", address, *options]
+        return self.start("web", [*command, "eventservice.wsgi"], **env)
 
     def start_target(self, host: str = "127.0.0.1") -> RecordingTarget:
         number = len(self.targets)

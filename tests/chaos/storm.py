@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -88,6 +88,30 @@ class Victim:
         self.program, self.started_at = self.start(self.plan.faults), time.monotonic()
 
 
+def draw_call(rng: random.Random, tenants: Sequence[UUID], url: str) -> SubmitServiceCall:
+    """Return a call to the target, of one of the kinds whose outcomes `promises.assert_sent_as_promised` knows."""
+    tenant, due_in = rng.choice(tenants), rng.uniform(0.0, 3.0)
+    match rng.choices(("ok", "slow", "once", "flaky", "callback", "bad"), (6, 3, 4, 2, 2, 1))[0]:
+        case "once":
+            return build_call(tenant, f"{url}/delay/0.1", due_in, delivery=Delivery.AT_MOST_ONCE)
+        case "slow":
+            return build_call(tenant, f"{url}/delay/0.3", due_in)
+        case "flaky":
+            return build_call(tenant, f"{url}/flaky/1", due_in, retry_policy=FLAKY)
+        case "callback":
+            return build_call(
+                tenant,
+                f"{url}/callback-retry",
+                due_in,
+                retry_policy=FLAKY,
+                response_contract=ResponseContract.CALLBACK,
+            )
+        case "bad":
+            return build_call(tenant, f"{url}/status/400", due_in)
+        case _:
+            return build_call(tenant, f"{url}/ok", due_in)
+
+
 @dataclass
 class Storm:
     harness: ProcessHarness
@@ -134,28 +158,5 @@ class Storm:
     def _submit_up_to(self, number: int) -> None:
         missing = min(number, self.calls) - len(self.accepted)
         if missing > 0:
-            commands = [self._draw_call() for _ in range(min(missing, 20))]
+            commands = [draw_call(self.rng, self.tenants, self.target.url) for _ in range(min(missing, 20))]
             self.accepted |= dict(zip(submit_calls(commands), commands, strict=True))
-
-    def _draw_call(self) -> SubmitServiceCall:
-        tenant, due_in = self.rng.choice(self.tenants), self.rng.uniform(0.0, 3.0)
-        url = self.target.url
-        match self.rng.choices(("ok", "slow", "once", "flaky", "callback", "bad"), (6, 3, 4, 2, 2, 1))[0]:
-            case "once":
-                return build_call(tenant, f"{url}/delay/0.1", due_in, delivery=Delivery.AT_MOST_ONCE)
-            case "slow":
-                return build_call(tenant, f"{url}/delay/0.3", due_in)
-            case "flaky":
-                return build_call(tenant, f"{url}/flaky/1", due_in, retry_policy=FLAKY)
-            case "callback":
-                return build_call(
-                    tenant,
-                    f"{url}/callback-retry",
-                    due_in,
-                    retry_policy=FLAKY,
-                    response_contract=ResponseContract.CALLBACK,
-                )
-            case "bad":
-                return build_call(tenant, f"{url}/status/400", due_in)
-            case _:
-                return build_call(tenant, f"{url}/ok", due_in)

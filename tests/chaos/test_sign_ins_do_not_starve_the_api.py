@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-import socket
 import statistics
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -15,7 +13,7 @@ import requests
 
 from eventservice.tenants.directory import create_tenant
 from eventservice.tenants.keys import create_key
-from tests.process_harness import ProcessHarness, report, wait_until
+from tests.process_harness import ProcessHarness, find_free_address, is_serving, report, wait_until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.django_db(transaction=True)]
 
@@ -26,25 +24,11 @@ ATTACKERS = 4
 
 @pytest.fixture
 def url(harness: ProcessHarness) -> str:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    config = "python:eventservice.runtime.gunicorn_config"
-    harness.start(
-        "web",
-        [sys.executable, "-m", "gunicorn", "-c", config, "eventservice.wsgi", "--bind", f"127.0.0.1:{port}",
-         "--workers", str(WORKERS)],
-    )  # fmt: skip
-    url = f"http://127.0.0.1:{port}"
-    wait_until(lambda: _responds(url), "the web server responds")
+    address = find_free_address()
+    harness.start_web(address, "--workers", str(WORKERS))
+    url = f"http://{address}"
+    wait_until(lambda: is_serving(url), "the web server responds")
     return url
-
-
-def _responds(url: str) -> bool:
-    try:
-        return requests.get(f"{url}/livez", timeout=5).ok
-    except requests.ConnectionError:
-        return False
 
 
 def measure(ask: Callable[[], object], seconds: float) -> list[float]:

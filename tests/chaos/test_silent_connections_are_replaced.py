@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import socket
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
@@ -22,6 +20,7 @@ from tests.database_clock import allow_for_load
 from tests.process_harness import (
     ProcessHarness,
     build_call,
+    find_free_address,
     report,
     submit_calls,
     wait_until,
@@ -68,14 +67,14 @@ class Answer(NamedTuple):
 class WebClient:
     """Submits calls to a web process, as its user does."""
 
-    def __init__(self, port: int, tenant_id: Any) -> None:
-        self._port = port
+    def __init__(self, address: str, tenant_id: Any) -> None:
+        self._address = address
         self._path = f"/api/v1/tenants/{tenant_id}/service-calls"
         self._key = create_key(tenant_id, ["read", "write"])[1]
 
     def submit(self) -> Answer:
         started_at = time.monotonic()
-        client = http.client.HTTPConnection("127.0.0.1", self._port, timeout=40)
+        client = http.client.HTTPConnection(self._address, timeout=40)
         body = {
             "name": "one",
             "requestSpec": {"method": "GET", "url": "https://example.com/"},
@@ -95,18 +94,9 @@ class WebClient:
 @pytest.fixture
 def start_web(harness: ProcessHarness, proxy: TcpProxy) -> Any:
     def start(waits: dict[str, str]) -> WebClient:
-        with socket.create_server(("127.0.0.1", 0)) as found:
-            port: int = found.getsockname()[1]
-        web = harness.start(
-            "web",
-            [
-                sys.executable, "-m", "gunicorn", "-c", "python:eventservice.runtime.gunicorn_config",
-                "eventservice.wsgi", "--bind", f"127.0.0.1:{port}", "--workers", "1",
-            ],
-            DATABASE_URL=proxy.database_url,
-            **waits,
-        )  # fmt: skip
-        client = WebClient(port, create_tenant("acme").tenant_id)
+        address = find_free_address()
+        web = harness.start_web(address, DATABASE_URL=proxy.database_url, **waits)
+        client = WebClient(address, create_tenant("acme").tenant_id)
 
         def is_serving() -> bool:
             assert web.is_running, web.log

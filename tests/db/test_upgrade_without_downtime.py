@@ -6,14 +6,11 @@ database, and then the new processes take over.
 
 from __future__ import annotations
 
-import contextlib
 import io
-import socket
 import subprocess
 import sys
 import tarfile
 import threading
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -28,7 +25,14 @@ from orchestration.models import ServiceCall
 from orchestration.states import Status
 from outbox.models import WAITING, OutboxEvent
 from tests.db.migration_walk import temporary_database
-from tests.process_harness import ProcessHarness, Program, RecordingTarget, wait_until
+from tests.process_harness import (
+    ProcessHarness,
+    Program,
+    RecordingTarget,
+    find_free_address,
+    is_serving,
+    wait_until,
+)
 from timers.models import Node
 
 ROOT = settings.BASE_DIR
@@ -81,8 +85,7 @@ class Release:
 
     def start_web(self) -> tuple[Program, str]:
         """Start two web processes, and return their URL once they serve."""
-        with socket.create_server(("127.0.0.1", 0)) as found:
-            address = f"127.0.0.1:{found.getsockname()[1]}"
+        address = find_free_address()
         options = ["-c", "python:eventservice.runtime.gunicorn_config", "--workers", "2", "--bind", address]
         web = self._start("web", [sys.executable, "-m", "gunicorn", *options, "eventservice.wsgi"])
         wait_until(lambda: is_serving(f"http://{address}"), "the web processes serve")
@@ -91,12 +94,6 @@ class Release:
     def _start(self, name: str, argv: list[str]) -> Program:
         # `python -m` looks for modules in the working directory first.
         return self._harness.start(name, ["env", f"--chdir={self.folder}", *argv], **self._env)
-
-
-def is_serving(url: str) -> bool:
-    with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/livez", timeout=5) as response:
-        return bool(response.status == 200)
-    return False
 
 
 class Load:

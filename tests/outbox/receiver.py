@@ -8,7 +8,7 @@ import hmac
 import json
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -62,8 +62,10 @@ def run_receiver() -> Iterator[Receiver]:
             self.send_response(receiver.receive(self.path, headers, body))
             # A response with the status 204 has no body.
             self.send_header("content-length", str(len(receiver.response_body)))
-            self.end_headers()
-            self.wfile.write(receiver.response_body)
+            # The sender may have been killed, and closes the connection as soon as it knows the status.
+            with suppress(ConnectionError):
+                self.end_headers()
+                self.wfile.write(receiver.response_body)
 
         def log_message(self, format: str, *args: Any) -> None:
             pass
