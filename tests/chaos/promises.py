@@ -1,4 +1,4 @@
-"""What the storms of kills and freezes promise of each call (P1, P2): the record of the target against the database."""
+"""The promises that storms of kills and freezes check for each call (P1, P2): the record of the target against the database."""
 
 from __future__ import annotations
 
