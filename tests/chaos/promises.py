@@ -1,4 +1,4 @@
-"""What the storms of kills and freezes promise of each call (P1, P2): the record of the target against the database."""
+"""Checks of P1 and P2 that several tests share: the record of the target against the database."""
 
 from __future__ import annotations
 
