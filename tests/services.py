@@ -5,12 +5,13 @@ from __future__ import annotations
 import importlib.util
 import os
 import socket
+import subprocess
 from typing import NoReturn
 from urllib.parse import SplitResult, urlsplit
 
 import pytest
 
-from benchmarks.command_line import find_service_url
+from benchmarks.command_line import SERVICES, find_service_url
 
 # Building these takes minutes, so nobody has to have them.
 OPTIONAL_SERVICES = {"mongodb", "tidb"}
@@ -27,6 +28,14 @@ def require_service(name: str) -> SplitResult:
             pytest.skip(reason)
         skip(reason)
     return url
+
+
+def find_tool(service: str, program: str) -> list[str]:
+    """Return the command of a client program of a server that `make services` starts. Skip the test without it."""
+    found = subprocess.run([SERVICES, "tool", service, program], capture_output=True, text=True)
+    if found.returncode != 0:
+        skip(f"there is no {program} that suits {service}: {found.stderr.strip()}")
+    return found.stdout.splitlines()
 
 
 def require_library(name: str) -> None:

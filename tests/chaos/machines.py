@@ -45,7 +45,7 @@ OF_CLUSTERS = sorted(Disturbance)
 
 
 class Machine:
-    """The processes of a machine, of which one disturbance at a time gets the better for a while."""
+    """The processes of a machine, which suffers at most one disturbance at a time."""
 
     def __init__(self, start: Callable[[], Program], disturbances: list[Disturbance]) -> None:
         self.program = start()
@@ -84,14 +84,17 @@ class Machine:
         return disturbance.value
 
     def recover_if_due(self) -> None:
-        if time.monotonic() >= self._recover_at:
+        # Whoever waited for it to stop could not thaw other machines meanwhile.
+        is_stopping = self._recover == self._replace and self.program.is_running
+        if time.monotonic() >= self._recover_at and not is_stopping:
             self.recover()
 
     def recover(self) -> None:
+        """End the disturbance. Replace the processes if they have ended, as they do when one that they need is killed."""
         if self._recover is not None:
             self._recover()
             self._recover = None
-        elif not self.program.is_running:  # its only worker, or what it cannot work without, was killed
+        elif not self.program.is_running:
             self._replace()
 
     def stop(self) -> None:

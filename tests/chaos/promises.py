@@ -1,4 +1,4 @@
-"""The promises that storms of kills and freezes check for each call (P1, P2): the record of the target against the database."""
+"""Checks of P1 and P2 that several tests share: the record of the target against the database."""
 
 from __future__ import annotations
 

@@ -95,9 +95,14 @@ class Machines:
         self._disturb_at = 0.0
 
     def wait_until_at_work(self) -> None:
-        for url in self.urls:
-            wait_until(lambda: is_serving(url), "the web processes serve")  # noqa: B023
-        self.wait_until_shared_among(len(self.clusters))
+        """End all disturbances, and wait until all machines work. One may end only now, of an earlier kill."""
+
+        def are_at_work() -> bool:
+            for machine in [*self.clusters, *self.webs]:
+                machine.recover()
+            return is_shared_among(len(self.clusters)) and all(map(is_serving, self.urls))
+
+        wait_until(are_at_work, "all machines work")
 
     def tick(self) -> None:
         """Let machines recover that have been disturbed long enough, and disturb another if it is time to."""
@@ -111,26 +116,20 @@ class Machines:
         for watch in self.watches:
             watch.look()
 
-    def recover(self) -> float:
-        """End all disturbances. Return when that was."""
-        for machine in [*self.clusters, *self.webs]:
-            machine.recover()
-        return time.monotonic()
-
-    def wait_until_shared_among(self, clusters: int) -> None:
-        """Wait until so many engines own all shards and so many dispatchers all partitions, without a rest of others."""
-        wait_until(lambda: is_shared(TimerShard, NodeRole.ENGINE, clusters), f"{clusters} engines share")
-        wait_until(
-            lambda: is_shared(OutboxPartition, NodeRole.DISPATCHER, clusters), f"{clusters} dispatchers share"
-        )
-
     def stop(self) -> None:
         """Stop one after the other. Those that are left share the work of each that goes."""
         for left in reversed(range(len(self.clusters))):
-            self.wait_until_shared_among(left + 1)
+            wait_until(lambda: is_shared_among(left + 1), f"{left + 1} clusters share the work")  # noqa: B023
             self.clusters[left].stop()
         for web in self.webs:
             web.stop()
+
+
+def is_shared_among(clusters: int) -> bool:
+    """Return whether so many engines own all shards, and so many dispatchers all partitions."""
+    return is_shared(TimerShard, NodeRole.ENGINE, clusters) and is_shared(
+        OutboxPartition, NodeRole.DISPATCHER, clusters
+    )
 
 
 def is_shared(model: type[Lease], role: NodeRole, nodes: int) -> bool:
@@ -162,7 +161,8 @@ def test_calls_and_events_survive_machines_that_come_and_go(
         if not users.are_busy:
             users.submit(draw_call(rng, tenants, target.url))
         time.sleep(SECONDS_PER_CALL)
-    recovering = machines.recover()
+    recovering = time.monotonic()
+    machines.wait_until_at_work()
     submitted = users.close()
     wait_until_all_ended()
     recovered_in = time.monotonic() - recovering
@@ -172,25 +172,25 @@ def test_calls_and_events_survive_machines_that_come_and_go(
     machines.stop()
     sent = target.group_by_call()
     rows = {str(row.service_call_id): row for row in ServiceCall.across_tenants.all()}
+    assert rows.keys() == users.accepted.keys()
+    assert len(rows) == submitted
+    assert sent.keys() <= rows.keys()
     due = {call: get_due_time(users.accepted[call]).timestamp() for call in sent}
     late = sorted(compute_lateness(due, sent).values())
     moves = [watch.moves for watch in machines.watches]
     record_property(
         FIGURES,
-        f"{get_database_name()}: {len(rows):,} calls, of which the clients repeated {users.repeats:,}; "
+        f"{get_database_name()}: {len(rows):,} calls, accepted after {users.repeats:,} repeated submissions; "
         f"{machines.disturbances.total()} disturbances {dict(sorted(machines.disturbances.items()))}; "
         f"{sum(row.interruptions for row in rows.values())} interrupted attempts; "
-        f"{sum(map(len, sent.values())):,} requests, {late[len(late) // 2]:.2f} s after their due time in the median and "
-        f"{late[-1]:.1f} s at most; {len(receiver.accepted):,} webhooks; {moves[0]:,} shards and {moves[1]:,} partitions "
+        f"{sum(map(len, sent.values())):,} requests, {late[len(late) // 2]:.2f} s after the time asked for in the median and "
+        f"{late[-1]:.1f} s at most, with the time until a web process accepted the call; {len(receiver.accepted):,} webhooks; {moves[0]:,} shards and {moves[1]:,} partitions "
         f"changed their owner; all calls had ended {recovered_in:.0f} s after the last disturbance",
     )
-    assert rows.keys() == users.accepted.keys()
-    assert len(rows) == submitted
     for call_id, command in users.accepted.items():
         # Not those of the attempt log: there, the late result of a frozen machine replaces an interruption.
         interruptions = rows[call_id].interruptions
         assert_sent_as_promised(command, rows[call_id], sent[call_id], interruptions)
-    assert sent.keys() <= users.accepted.keys()
     assert late[0] >= 0, "sent early"
     assert_event_sequences_are_complete()
     assert_delivered_in_order(receiver)

@@ -34,6 +34,7 @@ from tests.process_harness import (
     wait_until,
     wait_until_all_ended,
 )
+from tests.services import find_tool
 from timers.models import Node, NodeRole
 from timers.pause import find_pause
 
@@ -42,18 +43,40 @@ __all__ = ["harness"]
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-DUMP = {"mariadb": "mariadb-dump", "mysql": "mysqldump"}
+# The options with which docs/operations.md backs up.
+DUMP = {
+    "postgresql": ["pg_dump", "--format=custom"],
+    "mariadb": ["mariadb-dump", "--single-transaction"],
+    "mysql": ["mysqldump", "--single-transaction", "--set-gtid-purged=OFF", "--no-tablespaces"],
+}
 
 
-def build_server_command(*command: str) -> list[str]:
+def build_server_command(program: str, *options: str) -> list[str]:
     """Return a command of the server's own tools with the options that connect it to the default database."""
     place = connection.settings_dict
-    program = shutil.which(command[0])
-    if program is None:
-        pytest.skip(f"{command[0]} is not installed")
     access = [f"--host={place['HOST']}", f"--port={place['PORT']}"]
     user = f"{'--username' if connection.vendor == 'postgresql' else '--user'}={place['USER']}"
-    return [program, *access, user, *command[1:]]
+    return [*find_program(program), *access, user, *options]
+
+
+def find_program(name: str) -> list[str]:
+    """Return the command of the installed tool if it suits the server, or else of the one that the services came with."""
+    if (installed := shutil.which(name)) and suits_server(installed):
+        return [installed]
+    database = get_database_name()
+    return find_tool("postgres18" if database == "postgresql" else database, name)
+
+
+def suits_server(tool: str) -> bool:
+    version = subprocess.run([tool, "--version"], check=True, capture_output=True, text=True).stdout
+    if connection.vendor != "postgresql":
+        # MySQL refuses MariaDB's dumps, which have values for generated columns.
+        return ("MariaDB" in version) == (get_database_name() == "mariadb")
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW server_version_num")
+        server = int(cursor.fetchone()[0]) // 10_000
+    # pg_dump refuses servers that are newer than itself.
+    return int(version.split()[2].partition(".")[0]) >= server
 
 
 def build_server_environment() -> dict[str, str]:
@@ -67,12 +90,9 @@ def start_backup(file: Path) -> subprocess.Popen[bytes]:
         environment = {**os.environ, **build_database_environment()}
         command = [sys.executable, "manage.py", "backup", str(file)]
         return subprocess.Popen(command, cwd=settings.BASE_DIR, env=environment)
-    if connection.vendor == "postgresql":
-        command = build_server_command("pg_dump", "--format=custom", f"--file={file}", name)
-    else:
-        command = build_server_command(
-            DUMP[get_database_name()], "--single-transaction", f"--result-file={file}", name
-        )
+    program, *options = DUMP[get_database_name()]
+    output = f"--{'file' if connection.vendor == 'postgresql' else 'result-file'}={file}"
+    command = build_server_command(program, *options, output, name)
     return subprocess.Popen(command, env=build_server_environment())
 
 
@@ -97,27 +117,6 @@ def restore(file: Path) -> None:
             )
 
 
-def find_missing_tool() -> str | None:
-    """Return why the installed tools cannot copy this database, or None."""
-    name = get_database_name()
-    if name == "postgresql":
-        with connection.cursor() as cursor:
-            cursor.execute("SHOW server_version_num")
-            server = int(cursor.fetchone()[0]) // 10_000
-        if int(read_version("pg_dump").split()[2].partition(".")[0]) < server:
-            return "pg_dump is older than the server"
-    if name == "mysql" and "MariaDB" in read_version("mysqldump"):
-        # Its dumps have values for generated columns, which MySQL refuses.
-        return "mysqldump is that of MariaDB"
-    return None
-
-
-def read_version(program: str) -> str:
-    if shutil.which(program) is None:
-        pytest.skip(f"{program} is not installed")
-    return subprocess.run([program, "--version"], check=True, capture_output=True, text=True).stdout
-
-
 def list_calls(**filters: Any) -> set[str]:
     ids = ServiceCall.across_tenants.filter(**filters).values_list("service_call_id", flat=True)
     return set(map(str, ids))
@@ -130,8 +129,6 @@ def has_node(role: NodeRole) -> bool:
 def test_a_backup_that_was_taken_under_load_restores_paused_and_goes_on_when_it_is_resumed(
     harness: ProcessHarness, tmp_path: Path
 ) -> None:
-    if reason := find_missing_tool():
-        pytest.skip(reason)
     target, tenant_id = harness.start_target(), create_tenant("acme").tenant_id
     programs = [harness.start_engine(), harness.start_dispatcher()]
     file = tmp_path / "backup"

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from urllib.parse import quote
 
 import aiormq
 from aiormq.abc import AbstractChannel, AbstractConnection
-from aiormq.exceptions import AMQPError, ChannelPreconditionFailed, DeliveryError
+from aiormq.exceptions import AMQPError, ChannelAccessRefused, ChannelPreconditionFailed, DeliveryError
 from aiormq.exceptions import PublishError as ReturnedError
 from pamqp.commands import Basic
 
 from outbox.envelope import Envelope
+from outbox.publisher import PublishError
 from outbox.publisher_spec import BrokerUrl, Options, Tls
 from outbox.publishers.asyncio_publisher import AsyncioPublisher
 from outbox.publishers.rounds import CONTENT_TYPE, Message, escape
@@ -55,6 +58,15 @@ def build_publisher(name: str, url: BrokerUrl) -> RabbitMqPublisher:
 
 def build_routing_key(event: Envelope) -> str:
     return f"{escape(str(event.tenant_id))}.{escape(event.type)}"
+
+
+@contextmanager
+def _name_permission(permission: str) -> Iterator[None]:
+    """Add the permission that an operation needs to a refusal. Older servers name the object only."""
+    try:
+        yield
+    except ChannelAccessRefused as error:
+        raise PublishError(f"RabbitMQ: {error}. The user needs the permission {permission}.") from error
 
 
 class RabbitMqPublisher(AsyncioPublisher):
@@ -100,26 +112,31 @@ class RabbitMqPublisher(AsyncioPublisher):
         await self._connection.connect()
         self._channel = await self._connection.channel(publisher_confirms=True)
         if self._creates_queue:
-            await self._channel.exchange_declare(self._exchange, exchange_type="topic", durable=True)
-            await self._channel.queue_declare(self._queue, durable=True, arguments={"x-queue-type": "quorum"})
-            await self._channel.queue_bind(self._queue, self._exchange, routing_key="#")
+            with _name_permission("configure on the exchange"):
+                await self._channel.exchange_declare(self._exchange, exchange_type="topic", durable=True)
+            with _name_permission("configure on the queue"):
+                arguments = {"x-queue-type": "quorum"}
+                await self._channel.queue_declare(self._queue, durable=True, arguments=arguments)
+            with _name_permission("write on the queue and read on the exchange"):
+                await self._channel.queue_bind(self._queue, self._exchange, routing_key="#")
 
     async def send(self, message: Message) -> None:
         event, body = message
         try:
-            await self._channel.basic_publish(
-                body,
-                exchange=self._exchange,
-                routing_key=build_routing_key(event),
-                mandatory=True,
-                properties=Basic.Properties(
-                    content_type=CONTENT_TYPE,
-                    delivery_mode=PERSISTENT,
-                    message_id=str(event.event_id),
-                    message_type=event.type,
-                    app_id="eventservice",
-                ),
-            )
+            with _name_permission("write on the exchange"):
+                await self._channel.basic_publish(
+                    body,
+                    exchange=self._exchange,
+                    routing_key=build_routing_key(event),
+                    mandatory=True,
+                    properties=Basic.Properties(
+                        content_type=CONTENT_TYPE,
+                        delivery_mode=PERSISTENT,
+                        message_id=str(event.event_id),
+                        message_type=event.type,
+                        app_id="eventservice",
+                    ),
+                )
         except ChannelPreconditionFailed as error:
             if limit := SIZE_ERROR.search(str(error)):
                 # The channel has ended. With the next batch the event is too large before it is sent.
