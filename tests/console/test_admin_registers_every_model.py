@@ -13,6 +13,7 @@ from django_q.models import Task
 
 from eventservice.adminsite.model_admin import RoleAdmin
 from eventservice.db.totals import Total
+from orchestration.models import TimerMark
 from outbox.models import BrokerQueueEntry
 from tests.console.admin_pages import build_list_url
 from timers.models import Cell, DispatchPause
@@ -23,6 +24,7 @@ NOT_REGISTERED: dict[type[models.Model], str] = {
     ContentType: "Django's own bookkeeping",
     Total: "/metrics shows them",
     Cell: "nobody changes it by hand",
+    TimerMark: "the engine deletes it within seconds",
     DispatchPause: "every page of the console shows it",
     BrokerQueueEntry: "the Cluster page and `outbox status` summarize it",
     Task: "it is there as Success and Failure",

@@ -56,6 +56,7 @@ def test_the_project_replaces_the_command(name: str) -> None:
     assert get_commands()[name] == "eventservice"
 
 
+@pytest.mark.django_db
 @pytest.mark.parametrize("name", ["cluster", "qcluster"])
 def test_both_commands_start_the_same(name: str, started: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:
