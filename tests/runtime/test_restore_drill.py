@@ -160,6 +160,8 @@ def test_a_backup_that_was_taken_under_load_restores_paused_and_goes_on_when_it_
         call_command("dispatch", "resume", verbosity=0)
         wait_until_all_ended()
         assert list_calls(status=Status.SUCCEEDED) == list_calls()
+        # The target writes its record a little later than it answers.
+        wait_until(lambda: target.count_requests() >= sent_before + len(to_send), "the requests are recorded")
         sent = {request.call_id for request in target.list_requests()[sent_before:]}
         assert sent == to_send
         wait_until(
