@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import pymysql
 from django.core.exceptions import ImproperlyConfigured
@@ -120,10 +120,54 @@ def _connect(address: str, port: int, max_seconds: float) -> socket.socket:
 TRIGGER_DENIED, TRIGGER_NEEDS_SUPER = 1142, 1419
 
 
+# A lock was waited for too long; two sessions wait for each other.
+LOCKED = frozenset({1205, 1213})
+# A statement that changes a table waits for a lock this long. It is tried so often, with pauses in which others go on.
+SCHEMA_LOCK_SECONDS, SCHEMA_PAUSE_SECONDS, SCHEMA_TRIES = 1, 0.5, 40
+
+
 class FamilySchemaEditor(schema.DatabaseSchemaEditor):
-    """Django's schema editor, which says what it takes to create a trigger."""
+    """Django's schema editor for tables that are in use, which says what it takes to create a trigger.
+
+    A statement that changes a table can wait for a transaction that waits for this table. The server does not see this deadlock,
+    because the two locks are of different kinds. So the statement gives up before the others do, and is tried again.
+    """
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        if not self.collect_sql:
+            with self.connection.cursor() as cursor:
+                cursor.execute("SELECT @@SESSION.innodb_lock_wait_timeout, @@SESSION.lock_wait_timeout")
+                self._lock_seconds = cursor.fetchone()
+            self._limit_lock_waits(SCHEMA_LOCK_SECONDS, SCHEMA_LOCK_SECONDS)
+        return self
+
+    def __exit__(self, *details: Any) -> None:
+        try:
+            super().__exit__(*details)
+        finally:
+            if not self.collect_sql and self.connection.is_usable():
+                self._limit_lock_waits(*self._lock_seconds)
+
+    def _limit_lock_waits(self, row_seconds: int, table_seconds: int) -> None:
+        with self.connection.cursor() as cursor:
+            cursor.execute(
+                "SET SESSION innodb_lock_wait_timeout = %s, lock_wait_timeout = %s",
+                [row_seconds, table_seconds],
+            )
 
     def execute(self, sql: Any, params: Any = ()) -> None:
+        for tries_left in reversed(range(SCHEMA_TRIES)):
+            try:
+                return self._execute_once(sql, params)
+            except OperationalError as error:
+                # Within a transaction, what was done before may be rolled back, too.
+                if error.args[0] not in LOCKED or self.connection.in_atomic_block or not tries_left:
+                    raise
+                time.sleep(SCHEMA_PAUSE_SECONDS)
+        return None
+
+    def _execute_once(self, sql: Any, params: Any) -> None:
         try:
             super().execute(sql, params)
         except OperationalError as error:
