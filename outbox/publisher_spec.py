@@ -34,7 +34,7 @@ MIN_TIMEOUT_SECONDS, MAX_TIMEOUT_SECONDS = 0.1, 60.0
 
 @dataclass(frozen=True, slots=True)
 class BrokerUrl:
-    """Where a broker is, and how to publish to it. Its representation contains no secret."""
+    """The address of a broker, with the options of publishing to it. Its representation contains no secret."""
 
     scheme: str
     host: str

@@ -22,7 +22,7 @@ TLS_OPTIONS = ("ca", "cert", "key")
 
 @dataclass(frozen=True, slots=True)
 class CassandraAddress:
-    """Where a keyspace is, and how it is connected to."""
+    """The address of a keyspace, with the options of connecting to it."""
 
     hosts: tuple[tuple[str, int], ...]
     keyspace: str

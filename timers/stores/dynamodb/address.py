@@ -14,7 +14,7 @@ ENDPOINT = "endpoint"
 
 @dataclass(frozen=True, slots=True)
 class DynamoDbAddress:
-    """Where a table is, and with which credentials it is used. Without any, boto3 looks for them."""
+    """The address of a table, with the credentials that it is used with. Without any, boto3 looks for them."""
 
     region: str
     table: str

@@ -157,15 +157,15 @@ class FamilySchemaEditor(schema.DatabaseSchemaEditor):
             )
 
     def execute(self, sql: Any, params: Any = ()) -> None:
-        for tries_left in reversed(range(SCHEMA_TRIES)):
+        for _ in range(SCHEMA_TRIES - 1):
             try:
                 return self._execute_once(sql, params)
             except OperationalError as error:
                 # Within a transaction, what was done before may be rolled back, too.
-                if error.args[0] not in LOCKED or self.connection.in_atomic_block or not tries_left:
+                if error.args[0] not in LOCKED or self.connection.in_atomic_block:
                     raise
-                time.sleep(SCHEMA_PAUSE_SECONDS)
-        return None
+            time.sleep(SCHEMA_PAUSE_SECONDS)
+        return self._execute_once(sql, params)
 
     def _execute_once(self, sql: Any, params: Any) -> None:
         try:
