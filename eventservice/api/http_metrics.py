@@ -37,7 +37,7 @@ SLOT_WIDTH = 1 + MAX_ROUTES * ROUTE_WIDTH  # the first value is the process id
 REFUSAL_CODES = (
     "not_authenticated", "scope_missing", "operators_only", "session_reads_only", "forbidden", "not_found",
     "too_many_requests", "too_many_bytes", "busy", "pending_ceiling", "storage_limit", "database_busy", "outcome_unknown",
-    "other",
+    "store_unavailable", "timer_firing", "other",
 )  # fmt: skip
 
 _memory = memoryview(mmap.mmap(-1, SLOTS * SLOT_WIDTH * 8)).cast("d")

@@ -28,6 +28,8 @@ from eventservice.kernel.errors import Conflict, DomainError, NotFound
 from eventservice.kernel.ids import new_id
 from eventservice.kernel.logging import get_logger
 from orchestration.admission import PendingLimitReached, StorageLimitReached
+from orchestration.feeder.store_errors import TimerOutcomeUnknown, TimerStoreUnavailable
+from orchestration.feeder.timer_changes import TimerFiring
 
 log = get_logger(__name__)
 
@@ -192,6 +194,13 @@ def find_problem(raised: Exception) -> Problem | None:
             return Problem(429, raised.code, raised.message, headers={"Retry-After": "5"})
         case StorageLimitReached():
             return Problem(429, raised.code, raised.message, headers={"Retry-After": "60"})
+        case TimerStoreUnavailable():
+            return Problem(503, raised.code, raised.message, headers={"Retry-After": "5"})
+        case TimerOutcomeUnknown():
+            # Like that of the database, it has no Retry-After.
+            return Problem(503, raised.code, raised.message)
+        case TimerFiring():
+            return Problem(409, raised.code, raised.message, headers={"Retry-After": str(raised.retry_after)})
         case DomainError():
             return _convert_domain_error(raised)
         case Http404():

@@ -46,7 +46,6 @@ MARK = "--- end of an example ---"
 NOT_IN_THE_API = (
     "eventservice.console", "eventservice.adminsite", "eventservice.operators", "eventservice.management",
     "orchestration.admin", "outbox.admin", "eventservice.tenants.admin", "outbox.publishers", "timers.stores",
-    "orchestration.feeder",
 )  # fmt: skip
 # Of commands that only the console gives.
 CONSOLE_CODES = {"replayed_before"}
