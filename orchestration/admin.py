@@ -67,16 +67,16 @@ MAX_VALUES = 20
 
 
 def _cancel(request: HttpRequest, call: ServiceCall) -> str:
-    from orchestration import lifecycle
+    from orchestration import call_changes
 
-    status = lifecycle.cancel(call.tenant_id, call.service_call_id)
+    status = call_changes.cancel(call.tenant_id, call.service_call_id)
     return "canceled" if status == Status.CANCELED else "will be canceled unless the running attempt succeeds"
 
 
 def _run_now(request: HttpRequest, call: ServiceCall) -> str:
-    from orchestration import lifecycle
+    from orchestration import call_changes
 
-    lifecycle.reschedule(call.tenant_id, call.service_call_id, None)
+    call_changes.reschedule(call.tenant_id, call.service_call_id, None)
     return "due now"
 
 

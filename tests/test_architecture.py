@@ -5,6 +5,8 @@ An exception is named here, with its reason, or it does not exist.
 
 from __future__ import annotations
 
+import ast
+
 from django.apps import apps as django_apps
 
 from orchestration.models import ServiceCall
@@ -233,3 +235,23 @@ def test_loggers_come_from_the_module_that_configures_structlog() -> None:
 def test_a_modules_name_says_what_it_does() -> None:
     nothing_said = {"utils", "util", "helpers", "helper", "common", "misc", "shared", "base_utils"}
     assert [source.name for source in SOURCES if nothing_said & set(source.name.split("."))] == []
+
+
+def test_calls_and_timers_are_changed_wherever_their_timers_are() -> None:
+    """Only orchestration.call_changes and durable_timers know whether a timer is in a store."""
+    deciding = {"orchestration.call_changes", "orchestration.durable_timers"}
+    commands = {"cancel", "reschedule", "edit", "delete", "set_timer", "change_timer", "delete_timer"}
+    found = {
+        source.name: sorted(
+            {
+                node.attr
+                for node in ast.walk(source.tree)
+                if isinstance(node, ast.Attribute)
+                and ast.unparse(node.value) == "lifecycle"
+                and node.attr in commands
+            }
+        )
+        for source in SOURCES
+    }
+    assert {name for name, used in found.items() if used} == deciding
+    assert {command for used in found.values() for command in used} == commands

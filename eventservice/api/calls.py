@@ -57,7 +57,7 @@ from eventservice.api.throttling import charge_bytes
 from eventservice.api.views import ApiView, build_no_content
 from execution.attempt_log import find_last_attempt, list_attempts_after
 from execution.models import HttpExecution
-from orchestration import lifecycle
+from orchestration import call_changes, lifecycle
 from orchestration.queries.call_lists import CallListPage, list_calls
 from orchestration.queries.calls import get_call, get_status
 from orchestration.states import FAVORITE, TERMINAL
@@ -225,7 +225,7 @@ class ServiceCallView(CallsView):
         if "tags" in changes:
             # The favorite tag has an endpoint of its own.
             changes["tags"] = frozenset(changes["tags"]) - {FAVORITE}
-        lifecycle.edit(tenant_id, service_call_id, **changes)
+        call_changes.edit(tenant_id, service_call_id, **changes)
         return Response(self.describe_changed(service_call_id))
 
     @describe(
@@ -235,7 +235,7 @@ class ServiceCallView(CallsView):
         status=204,
     )
     def delete(self, request: Request, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> Response:
-        lifecycle.delete(tenant_id, service_call_id)
+        call_changes.delete(tenant_id, service_call_id)
         return build_no_content()
 
 
@@ -250,7 +250,7 @@ class CancelView(CallsView):
     )
     def post(self, request: Request, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> Response:
         self.refuse_body()
-        lifecycle.cancel(tenant_id, service_call_id)
+        call_changes.cancel(tenant_id, service_call_id)
         return self.accept(_get_parent_path(request.path), service_call_id)
 
 
@@ -265,7 +265,7 @@ class RunNowView(CallsView):
     )
     def post(self, request: Request, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> Response:
         self.refuse_body()
-        lifecycle.reschedule(tenant_id, service_call_id, None)
+        call_changes.reschedule(tenant_id, service_call_id, None)
         return self.accept(_get_parent_path(request.path), service_call_id)
 
 

@@ -246,11 +246,14 @@ def _build_outcome_unknown(error: DatabaseError) -> Problem:
 
 @contextmanager
 def reading_after_commit() -> Iterator[None]:
-    """Report a database error as an unknown outcome: what was to be written has been committed before."""
+    """Report an error of the database or of a timer store as an unknown outcome: what was to be written has been
+    committed before."""
     try:
         yield
     except OperationalError as lost:
         raise _build_outcome_unknown(lost) from lost
+    except TimerStoreUnavailable as unavailable:
+        raise TimerOutcomeUnknown from unavailable
 
 
 def _convert_domain_error(error: DomainError) -> Problem:

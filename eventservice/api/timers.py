@@ -7,16 +7,22 @@ sent to its callback URL, whose response says whether the timer is done (orchest
 from __future__ import annotations
 
 import uuid
-from typing import Any
+from collections.abc import Sequence
 
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from eventservice.api.authentication import Scope
 from eventservice.api.calls import CallsView, read_list
-from eventservice.api.formats import parse_instant
 from eventservice.api.openapi import describe
-from eventservice.api.problems import FieldError, InvalidRequest, Problem, reading_after_commit
+from eventservice.api.pagination import make_cursor, read_cursor
+from eventservice.api.problems import (
+    FieldError,
+    InvalidRequest,
+    Problem,
+    raise_for_errors,
+    reading_after_commit,
+)
 from eventservice.api.schema.queries import TimerListQuery, parse_query
 from eventservice.api.schema.submissions import DEFAULT_TIMEOUT
 from eventservice.api.schema.timers import (
@@ -31,11 +37,9 @@ from eventservice.api.schema.timers import (
 )
 from eventservice.api.views import build_no_content
 from eventservice.kernel.errors import NotFound
-from orchestration import lifecycle
-from orchestration.commands import SubmitServiceCall
-from orchestration.models import ServiceCall
-from orchestration.queries.calls import get_timer_call
-from orchestration.retries import RetryPolicy
+from orchestration import durable_timers
+from orchestration.queries.calls import CallSummary
+from orchestration.states import Status
 from orchestration.timer_callbacks import build_timer_command
 
 TAG = "durable timers"
@@ -46,15 +50,45 @@ class TimersView(CallsView):
         "listTimers",
         TAG,
         "List timers, the first due first. The list has pending timers and those that have ended, of all namespaces "
-        "or of one.",
+        "or of one. Of a namespace with a timer store, its pending timers are listed, in an order of the store's; "
+        "with a `status` other than Scheduled, those that are running or have ended.",
         query=TimerListQuery,
         response=TimerPageSchema,
     )
     def get(self, request: Request, tenant_id: uuid.UUID) -> Response:
         query = parse_query(TimerListQuery, request.query_params, context=self.context)
-        page, cursor = read_list(query, tenant_id)
-        items = [ListedTimerSchema.from_summary(call) for call in page.calls]
-        return Response({"items": items, "nextCursor": cursor})
+        calls, cursor = self._read_stored(query) if self._is_in_store(query) else self._read_calls(query)
+        return Response(
+            {"items": [ListedTimerSchema.from_summary(call) for call in calls], "nextCursor": cursor}
+        )
+
+    def _is_in_store(self, query: TimerListQuery) -> bool:
+        """Return whether the query asks for the pending timers of a namespace with a timer store."""
+        namespace, statuses = query.namespace, set(query.status)
+        if namespace is None or durable_timers.find_store(self.tenant.tenant_id, namespace) is None:
+            return False
+        if statuses and Status.SCHEDULED not in statuses:
+            return False
+        given = [name for name in ("from", "to", "sort") if name in self.request.query_params]
+        rule = "must not be given for the pending timers of a namespace with a timer store"
+        errors = [FieldError(f"/query/{name}", rule) for name in given]
+        if len(statuses) > 1:
+            rule = "must be Scheduled alone, or other statuses, for a namespace with a timer store"
+            errors.append(FieldError("/query/status", rule))
+        raise_for_errors(errors)
+        return True
+
+    def _read_stored(self, query: TimerListQuery) -> tuple[Sequence[CallSummary], str | None]:
+        tenant_id, namespace = self.tenant.tenant_id, query.namespace or ""
+        list_id = f"stored timers {tenant_id} {namespace}"
+        position = read_cursor(query.cursor, list_id)
+        after = None if position is None else position[0]
+        page = durable_timers.list_stored_timers(tenant_id, namespace, after, query.limit)
+        return page.timers, None if page.after is None else make_cursor(list_id, [page.after])
+
+    def _read_calls(self, query: TimerListQuery) -> tuple[Sequence[CallSummary], str | None]:
+        page, cursor = read_list(query, self.tenant.tenant_id)
+        return page.calls, cursor
 
 
 class TimerView(CallsView):
@@ -64,7 +98,7 @@ class TimerView(CallsView):
         if not self.may_read:
             namespace, timer_id = key
             return Response(TimerReceiptSchema(namespace=namespace, timer_id=timer_id))
-        return Response(TimerSchema.from_call(get_timer_call(self.tenant.tenant_id, *key)))
+        return Response(TimerSchema.from_call(durable_timers.get_timer(self.tenant.tenant_id, *key)))
 
     def refuse_idempotency_key(self) -> None:
         """Raise Problem if the request has a key: a client that relied on it would set a timer again after it has ended."""
@@ -101,7 +135,7 @@ class CreateTimerView(TimerView):
             retry_policy=None if policy is None else policy.to_policy(),
             timeout_seconds=timer.callback_timeout_seconds or DEFAULT_TIMEOUT,
         )
-        lifecycle.set_timer(command)
+        durable_timers.set_timer(command)
         with reading_after_commit():
             return self.respond(timer.key)
 
@@ -134,15 +168,10 @@ class UpdateTimerView(TimerView):
     def post(self, request: Request, tenant_id: uuid.UUID) -> Response:
         self.refuse_idempotency_key()
         update = self.parse_body(TimerChangesSchema, context=self.context)
-        changes = update.to_command_fields()
-
-        def build(call: ServiceCall) -> SubmitServiceCall:
-            return build_timer_command(
-                tenant_id, self.context.correlation_id, update.key, **{**_get_stored_fields(call), **changes}
-            )
-
         try:
-            lifecycle.change_timer(tenant_id, *update.key, build)
+            durable_timers.change_timer(
+                tenant_id, self.correlation_id, update.key, update.to_command_fields()
+            )
         except NotFound:
             raise _build_not_pending() from None
         with reading_after_commit():
@@ -162,7 +191,7 @@ class DeleteTimerView(TimerView):
         self.refuse_idempotency_key()
         timer = self.parse_body(TimerKeySchema, context=self.context)
         try:
-            lifecycle.delete_timer(tenant_id, *timer.key)
+            durable_timers.delete_timer(tenant_id, *timer.key)
         except NotFound:
             raise _build_not_pending() from None
         return build_no_content()
@@ -171,16 +200,3 @@ class DeleteTimerView(TimerView):
 def _build_not_pending() -> Problem:
     # The answer for a timer that has ended, too: it can be read, but not changed.
     return Problem(404, "not_found", "There is no pending timer with this id.")
-
-
-def _get_stored_fields(call: ServiceCall) -> dict[str, Any]:
-    """Return the arguments of `build_timer_command` that made a stored timer."""
-    spec, policy = call.request_spec, call.retry_policy
-    return {
-        "execute_at": parse_instant(spec["body"]["executeAt"]),
-        "due_at": call.due_at,
-        "callback_url": spec["url"],
-        "payload": spec["body"]["payload"],
-        "retry_policy": RetryPolicy.from_stored(policy) if policy else None,
-        "timeout_seconds": call.timeout_seconds,
-    }

@@ -22,8 +22,9 @@ from eventservice.console.calls.presenters.list_row import build_list_rows
 from eventservice.db.now import db_now
 from eventservice.tenants.directory import find_tenant_names, get_tenant, list_namespaces
 from execution.redaction import mask_url
+from orchestration import durable_timers
 from orchestration.queries.call_lists import CallFilter, Order, Position, list_calls
-from orchestration.queries.calls import CallSummary, get_timer_call, list_timer_calls
+from orchestration.queries.calls import CallSummary, list_timer_calls
 from orchestration.queries.tenants_with_calls import list_tenants_with_calls
 from orchestration.states import LIVE, TERMINAL
 
@@ -140,7 +141,7 @@ class TimerDetailsPage(ConsoleView):
     def get(self, request: HttpRequest) -> HttpResponse:
         tenant_id, namespace, timer_id = _parse_key(request.GET)
         tenant = get_tenant(tenant_id)
-        timer = get_timer_call(tenant_id, namespace, timer_id)
+        timer = durable_timers.get_timer(tenant_id, namespace, timer_id)
         now = db_now()
         calls = list_timer_calls(tenant_id, namespace, timer_id, MAX_CALLS_OF_TIMER + 1)
         context = {
@@ -148,6 +149,9 @@ class TimerDetailsPage(ConsoleView):
             "tenant": tenant,
             "timer": timer,
             "is_pending": timer.status in LIVE,
+            # A timer in a timer store becomes a call when it is about to be due.
+            "has_call": any(call.service_call_id == timer.service_call_id for call in calls),
+            "store": durable_timers.find_store(tenant_id, namespace),
             "execute_at": parse_instant(str(timer.request_spec["body"].get("executeAt", ""))),
             "payload": timer.request_spec["body"].get("payload"),
             "url": mask_url(timer.request_spec["url"]),

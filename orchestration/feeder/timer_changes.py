@@ -1,4 +1,4 @@
-"""Set, change and delete timers in a timer store.
+"""Set, change, delete and read timers in a timer store.
 
 Every change goes through the row, whatever the call of the timer in this cell says, because another cell may have it. A
 timer that is taken cannot be changed: its callback may be under way.
@@ -13,14 +13,22 @@ from math import ceil
 
 from eventservice.kernel.errors import Conflict, NotFound
 from eventservice.kernel.logging import get_logger
+from orchestration.feeder.database_calls import DatabaseCalls
+from orchestration.feeder.feeder import DEFAULT_OPTIONS
 from orchestration.feeder.ports import CellCalls, WaitingCall
 from orchestration.lifecycle.feeding import compute_take_end
+from timers.cell import get_cell_id
+from timers.cell_stores import get_cell_store
 from timers.stores.clocks import MAX_CLOCK_SKEW, measure_skew
 from timers.stores.port import (
+    Position,
+    QualifiedNamespace,
+    Revision,
     StoredTimer,
     StoreUnavailable,
     TimerConflict,
     TimerKey,
+    TimerPage,
     TimerStore,
 )
 
@@ -77,17 +85,38 @@ class StoredTimers:
 
         self._try(put)
 
-    def delete(self, key: TimerKey) -> None:
-        """Delete a pending timer. Raise NotFound, TimerFiring, or TimerStoreError."""
+    def delete(self, key: TimerKey, revision: Revision | None = None) -> None:
+        """Delete a pending timer, or only this revision of it. Raise NotFound, TimerFiring, or TimerStoreError."""
 
         def delete(now: datetime) -> bool:
-            stored = self._require(key, now)
+            stored = self._require(key, now, revision)
             if not self._store.delete(stored, now):
                 return False
             self._close_call(stored)
             return True
 
         self._try(delete)
+
+    def move(self, key: TimerKey, revision: Revision, execute_at: datetime) -> None:
+        """Give this revision of a pending timer another due time, such as that of its next attempt. A pass takes it.
+
+        Raise NotFound if the timer is gone or was changed, TimerFiring, or TimerStoreError.
+        """
+
+        def move(now: datetime) -> bool:
+            stored = self._require(key, now, revision)
+            return self._store.move(stored, now, execute_at) is not None
+
+        self._try(move)
+
+    def find(self, key: TimerKey) -> StoredTimer | None:
+        return self._store.get(key)
+
+    def scan(
+        self, namespace: QualifiedNamespace, num_shards: int, after: Position | None, limit: int
+    ) -> TimerPage:
+        """Return timers of a namespace, in the order of shards and ids."""
+        return self._store.scan(namespace, num_shards, after, limit)
 
     def _try(self, change: Callable[[datetime], bool]) -> None:
         for _ in range(MAX_RACES):
@@ -98,9 +127,9 @@ class StoredTimers:
                 continue
         raise Conflict("already_exists", "Other requests are changing this timer at the moment: try again.")
 
-    def _require(self, key: TimerKey, now: datetime) -> StoredTimer:
+    def _require(self, key: TimerKey, now: datetime, revision: Revision | None = None) -> StoredTimer:
         stored = self._store.get(key)
-        if stored is None:
+        if stored is None or revision not in (None, stored.revision):
             raise NotFound("timer")
         self._require_free(stored, now)
         return stored
@@ -142,3 +171,10 @@ class StoredTimers:
         except Exception:
             # The change has taken effect: the client must not believe that it has failed.
             log.exception("waiting_call_not_closed", timer=str(timer.revision))
+
+
+def get_stored_timers(store: str) -> StoredTimers:
+    """Return the timers of the store with this name. Raise StoreUnavailable if it is not configured."""
+    return StoredTimers(
+        get_cell_store(store), DatabaseCalls(store), str(get_cell_id()), DEFAULT_OPTIONS.look_ahead
+    )

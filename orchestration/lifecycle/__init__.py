@@ -39,6 +39,7 @@ from orchestration.lifecycle.feeding import (
     compute_take_end,
     feed,
     list_waiting,
+    reschedule_waiting,
 )
 from orchestration.lifecycle.reencryption import reencrypt_calls
 from orchestration.lifecycle.retention import prune_calls
@@ -71,6 +72,7 @@ __all__ = [
     "remove_tag",
     "replay",
     "reschedule",
+    "reschedule_waiting",
     "resolve_interrupted",
     "resolve_orphaned",
     "retry",

@@ -10,7 +10,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -35,9 +35,8 @@ from orchestration.lifecycle.submission import (
 )
 from orchestration.lifecycle.timer_marks import Mark, find_marked, insert_marks
 from orchestration.models import ServiceCall
-from orchestration.retries import RetryPolicy
 from orchestration.states import TERMINAL, Status
-from orchestration.timer_callbacks import build_timer_command
+from orchestration.timer_callbacks import build_stored_timer_command
 from outbox.writer import Event, append_events, find_last_seqs
 from timers.persistence import timer_persistence
 from timers.port import Timer
@@ -97,10 +96,33 @@ def close_waiting(tenant_id: uuid.UUID, service_call_id: uuid.UUID, take: int) -
     """
     with transaction.atomic(), suppress(NotFound):
         row = lock_call(tenant_id, service_call_id)
-        if row.status == Status.SCHEDULED and row.fed and not row.fed.start_before and row.fed.take <= take:
+        if _is_waiting(row, take):
             cancel(tenant_id, service_call_id)
             return True
     return False
+
+
+@retry_on_deadlock
+def reschedule_waiting(tenant_id: uuid.UUID, service_call_id: uuid.UUID, take: int, due_at: datetime) -> bool:
+    """Note that the timer of a call that waits is due at another time. Return False if the call does not wait, or waits
+    after a later take."""
+    with transaction.atomic(), suppress(NotFound):
+        row = lock_call(tenant_id, service_call_id)
+        if _is_waiting(row, take):
+            move(Status.SCHEDULED, Status.SCHEDULED, "due_at = {due_at}", [(row, (due_at,))])
+            facts = {"dueAt": to_rfc3339(due_at)}
+            append_events([build_event(row, 0, EventType.RESCHEDULED, facts, db_now())])
+            return True
+    return False
+
+
+def _is_waiting(row: LockedCall, take: int) -> bool:
+    return (
+        row.status == Status.SCHEDULED
+        and row.fed is not None
+        and row.fed.start_before is None
+        and row.fed.take <= take
+    )
 
 
 @dataclass(slots=True)
@@ -239,20 +261,9 @@ def _number_events(timers: Sequence[StoredTimer]) -> list[tuple[StoredTimer, int
 
 
 def _build_call(timer: StoredTimer, now: datetime) -> tuple[SubmitServiceCall, Timer]:
-    namespace = timer.key.namespace
-    command = build_timer_command(
-        namespace.tenant_id,
-        timer.revision,
-        (namespace.name, timer.key.timer_id),
-        execute_at=timer.requested_at,
-        callback_url=timer.callback_url,
-        timeout_seconds=timer.callback_timeout_seconds,
-        payload=timer.payload,
-        retry_policy=RetryPolicy.from_stored(timer.retry_policy) if timer.retry_policy else None,
-    )
-    command = replace(command, service_call_id=timer.revision)
+    command = build_stored_timer_command(timer)
     # The time in the row, also if that has passed: it is a part of what ends the take.
-    entry = build_timer(command, get_profile(namespace.tenant_id), now)._replace(due_at=timer.execute_at)
+    entry = build_timer(command, get_profile(command.tenant_id), now)._replace(due_at=timer.execute_at)
     return command, entry
 
 

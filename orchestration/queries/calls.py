@@ -149,13 +149,25 @@ def get_status(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> Status:
 
 def get_timer_call(tenant_id: uuid.UUID, namespace: str, timer_id: str) -> TimerCall:
     """Return the live call of a durable timer, or else the last that succeeded or failed; raise NotFound."""
-    calls = _select_calls(tenant_id).filter(namespace=namespace)
-    live = calls.filter(live_external_id=timer_id).values_list(*TIMER_COLUMNS).first()
-    ended = calls.filter(external_id=timer_id, status__in=[Status.SUCCEEDED, Status.FAILED])
-    row = live or ended.order_by("-submitted_at", "-service_call_id").values_list(*TIMER_COLUMNS).first()
+    live = _select_calls(tenant_id).filter(namespace=namespace, live_external_id=timer_id)
+    row = live.values_list(*TIMER_COLUMNS).first()
+    return TimerCall(*row) if row else get_ended_timer_call(tenant_id, namespace, timer_id)
+
+
+def get_ended_timer_call(tenant_id: uuid.UUID, namespace: str, timer_id: str) -> TimerCall:
+    """Return the last call of a durable timer that succeeded or failed; raise NotFound."""
+    calls = _select_calls(tenant_id).filter(namespace=namespace, external_id=timer_id)
+    ended = calls.filter(status__in=[Status.SUCCEEDED, Status.FAILED])
+    row = ended.order_by("-submitted_at", "-service_call_id").values_list(*TIMER_COLUMNS).first()
     if row is None:
         raise NotFound("timer")
     return TimerCall(*row)
+
+
+def find_timer_call(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> TimerCall | None:
+    """Return the call of a durable timer by the id of the call."""
+    row = _select_calls(tenant_id).filter(service_call_id=service_call_id).values_list(*TIMER_COLUMNS).first()
+    return TimerCall(*row) if row else None
 
 
 def list_timer_calls(tenant_id: uuid.UUID, namespace: str, timer_id: str, limit: int) -> list[CallSummary]:

@@ -31,7 +31,7 @@ from eventservice.kernel.errors import Conflict, DomainError
 from eventservice.kernel.ids import new_id
 from eventservice.operators import audit_log
 from eventservice.operators.roles import Role
-from orchestration import lifecycle
+from orchestration import call_changes, lifecycle
 from orchestration.admission import PendingLimitReached
 from orchestration.models import ServiceCall
 from orchestration.queries.call_lists import Order, list_keys
@@ -87,7 +87,7 @@ class BulkAction(NamedTuple):
 
 
 def _cancel(run: BulkRun, key: CallKey, correlation_id: uuid.UUID) -> bool:
-    lifecycle.cancel(*key)
+    call_changes.cancel(*key)
     return True
 
 
@@ -101,7 +101,7 @@ def _run_now(run: BulkRun, key: CallKey, correlation_id: uuid.UUID) -> bool:
     calls = ServiceCall.objects.for_tenant(tenant_id).filter(service_call_id=service_call_id)
     if calls.filter(due_at__lte=db_now()).exists():
         raise Conflict("is_due", "The call is already due.")
-    lifecycle.reschedule(*key, None)
+    call_changes.reschedule(*key, None)
     return True
 
 

@@ -19,7 +19,7 @@ from eventservice.kernel.ids import new_id
 from eventservice.operators.replay import replay
 from eventservice.operators.roles import Role
 from execution.redaction import mask_query
-from orchestration import lifecycle
+from orchestration import call_changes, lifecycle
 from orchestration.queries.calls import CallDetails, get_call, list_replays
 from orchestration.states import FAVORITE, LIVE, TERMINAL, Status
 
@@ -89,7 +89,7 @@ class CancelCall(CallAction):
     def post(self, request: HttpRequest, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> HttpResponse:
         status = self.run_audited(
             self.action,
-            lambda: lifecycle.cancel(tenant_id, service_call_id),
+            lambda: call_changes.cancel(tenant_id, service_call_id),
             tenant_id=tenant_id,
             subject=service_call_id,
         )
@@ -115,7 +115,7 @@ class RunCallNow(CallAction):
     def post(self, request: HttpRequest, tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> HttpResponse:
         self.run_audited(
             self.action,
-            lambda: lifecycle.reschedule(tenant_id, service_call_id, None),
+            lambda: call_changes.reschedule(tenant_id, service_call_id, None),
             tenant_id=tenant_id,
             subject=service_call_id,
         )
@@ -149,7 +149,7 @@ class RescheduleCall(CallAction):
         due_at = form.resolved.at
         self.run_audited(
             self.action,
-            lambda: lifecycle.reschedule(tenant_id, service_call_id, due_at),
+            lambda: call_changes.reschedule(tenant_id, service_call_id, due_at),
             tenant_id=tenant_id,
             subject=service_call_id,
             dueAt=format_instant(due_at),
