@@ -134,6 +134,16 @@ def list_stored_timers(
     return StoredTimerPage(list(_join(timers, calls)), following)
 
 
+def list_stored_timer(tenant_id: uuid.UUID, namespace: str, timer_id: str) -> Sequence[CallSummary]:
+    """Return the pending timer with this id in a namespace with a timer store, or nothing."""
+    store = get_profile(tenant_id).stores[namespace]
+    with describing_store_errors(store):
+        timer = get_stored_timers(store).find(_build_key(tenant_id, namespace, timer_id))
+    if timer is None:
+        return []
+    return list(_join([timer], list_summaries([(tenant_id, timer.revision)])))
+
+
 def _scan(
     store: str, namespace: QualifiedNamespace, after: Position | None, limit: int
 ) -> tuple[list[StoredTimer], Position | None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from urllib.parse import urlencode
@@ -27,6 +27,7 @@ from orchestration.queries.call_lists import CallFilter, Order, Position, list_c
 from orchestration.queries.calls import CallSummary, list_timer_calls
 from orchestration.queries.tenants_with_calls import list_tenants_with_calls
 from orchestration.states import LIVE, TERMINAL
+from timers.stores import port as stores
 
 PAGE_SIZE = 50
 # Each tenant's timers are a read of their own, so only so many tenants can be listed together.
@@ -61,8 +62,18 @@ class TimerQuery:
     due: str
     due_from: datetime | None
     due_to: datetime | None
-    after: Position | None
+    # The timer store of the namespace, if it is to list its pending timers.
+    store: str | None
+    cursor: list[str] | None
     parameters: QueryDict  # without empty ones
+
+    @property
+    def after(self) -> Position | None:
+        """The position after which the page of a list of calls begins."""
+        if self.cursor is None:
+            return None
+        due_at, service_call_id = self.cursor
+        return datetime.fromisoformat(due_at), uuid.UUID(service_call_id)
 
     @property
     def order(self) -> Order:
@@ -98,7 +109,7 @@ class TimerQuery:
             parameters[name] = value
         return "?" + parameters.urlencode()
 
-    def build_next_page_query(self, position: Position | None) -> str:
+    def build_next_page_query(self, position: Sequence[object] | None) -> str:
         if position is None:
             return ""
         return self.build_query(cursor=make_cursor(_build_list_id(self.parameters), list(position)))
@@ -114,20 +125,21 @@ class TimersPage(ConsoleView):
         now = db_now()
         tenants = {} if errors else _choose_tenants(query, now)
         is_too_wide = len(tenants) > MAX_TENANTS
-        filters = [] if is_too_wide else _build_filters(query, tenants, now)
-        page = list_calls(filters, query.order, PAGE_SIZE, after=query.after)
-        rows = build_list_rows(page.calls, now, tenants)
+        calls, following = _read_page(query, [] if is_too_wide else list(tenants), now)
+        rows = build_list_rows(calls, now, tenants)
+        namespaces = list_namespaces(query.tenant_id) if query.tenant_id else []
         context = {
             "now": now,
             "query": query,
             "errors": errors,
             "rows": [(row, _link_to_timer(row.call), mask_url(row.call.url)) for row in rows],
-            "next": query.build_next_page_query(page.following),
+            "next": query.build_next_page_query(following),
             "is_too_wide": is_too_wide,
             "show_links": [(name, query.build_query(show=name)) for name in SHOWN],
             "due_options": DUE_LABELS,
             "tenants": list_tenant_options(query.tenant_id),
-            "namespaces": list_namespaces(query.tenant_id) if query.tenant_id else [],
+            "namespaces": namespaces,
+            "has_stores": any(namespace.store for namespace in namespaces),
         }
         return self.render(context, status=400 if errors else 200)
 
@@ -180,25 +192,26 @@ def _parse_query(given: QueryDict, errors: list[FieldError]) -> TimerQuery:
     if tenant_id is not None and not find_tenant_names([tenant_id]):
         query.add_error("tenant", "does not exist")
     zone = query.zone()
+    shown = query.choice("show", list(SHOWN), "pending")
+    namespace = query.text("namespace") if tenant_id else None
+    store = None
+    if tenant_id and namespace and shown == "pending":
+        store = durable_timers.find_store(tenant_id, namespace)
+    for name in ("due", "from", "to") if store else ():
+        if name in parameters:
+            query.add_error(name, f"cannot be searched for in the timer store {store}")
     return TimerQuery(
         tenant_id=tenant_id,
-        namespace=query.text("namespace") if tenant_id else None,
+        namespace=namespace,
         prefix=query.text("id", max_length=MAX_TIMER_ID_LENGTH) or "",
-        shown=query.choice("show", list(SHOWN), "pending"),
+        shown=shown,
         due=query.choice("due", list(DUE_WITHIN), ""),
         due_from=query.moment("from", zone),
         due_to=query.moment("to", zone),
-        after=_parse_cursor(query, parameters),
+        store=store,
+        cursor=query.cursor(_build_list_id(parameters)),
         parameters=parameters,
     )
-
-
-def _parse_cursor(query: Query, parameters: QueryDict) -> Position | None:
-    cursor = query.cursor(_build_list_id(parameters))
-    if cursor is None:
-        return None
-    due_at, service_call_id = cursor
-    return datetime.fromisoformat(due_at), uuid.UUID(service_call_id)
 
 
 def _build_list_id(parameters: QueryDict) -> str:
@@ -213,6 +226,21 @@ def _choose_tenants(query: TimerQuery, now: datetime) -> dict[uuid.UUID, str]:
     if query.tenant_id is not None:
         return find_tenant_names([query.tenant_id])
     return list_tenants_with_calls(query.build_filter(now), MAX_TENANTS + 1)
+
+
+def _read_page(
+    query: TimerQuery, tenants: Sequence[uuid.UUID], now: datetime
+) -> tuple[Sequence[CallSummary], Sequence[object] | None]:
+    """Return the calls of a page, and the position after which the next one begins."""
+    if query.store is None or not tenants:
+        page = list_calls(_build_filters(query, tenants, now), query.order, PAGE_SIZE, after=query.after)
+        return page.calls, page.following
+    namespace = query.namespace or ""
+    if query.prefix:
+        return durable_timers.list_stored_timer(tenants[0], namespace, query.prefix), None
+    after = None if query.cursor is None else stores.Position(query.cursor[0])
+    stored = durable_timers.list_stored_timers(tenants[0], namespace, after, PAGE_SIZE)
+    return stored.timers, None if stored.after is None else [stored.after]
 
 
 def _build_filters(query: TimerQuery, tenants: Iterable[uuid.UUID], now: datetime) -> list[CallFilter]:
