@@ -17,6 +17,7 @@ from orchestration.feeder.ports import CellCalls, WaitingCall
 from orchestration.lifecycle.feeding import compute_take_end
 from timers.stores.clocks import MAX_CLOCK_SKEW, measure_skew
 from timers.stores.port import (
+    Revision,
     StoredTimer,
     StoreUnavailable,
     TimerConflict,
@@ -88,6 +89,21 @@ class StoredTimers:
             return True
 
         self._try(delete)
+
+    def move(self, key: TimerKey, revision: Revision, execute_at: datetime) -> None:
+        """Give this revision of a pending timer another due time, such as that of its next attempt. A pass takes it.
+
+        Raise NotFound if the timer is gone or was changed, TimerFiring, or TimerStoreError.
+        """
+
+        def move(now: datetime) -> bool:
+            stored = self._store.get(key)
+            if stored is None or stored.revision != revision:
+                raise NotFound("timer")
+            self._require_free(stored, now)
+            return self._store.move(stored, now, execute_at) is not None
+
+        self._try(move)
 
     def _try(self, change: Callable[[datetime], bool]) -> None:
         for _ in range(MAX_RACES):

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import IntEnum
 from typing import Any, NamedTuple, NewType, Protocol
@@ -225,6 +225,16 @@ class StoredTimer:
         """Return whether an attempt may be under way. While it is, the timer can be neither changed nor taken."""
         return self.taken_by is not None and self.taken_until > now
 
+    def build_moved(self, execute_at: datetime) -> StoredTimer:
+        """Return this timer as `TimerStore.move` leaves it: due at another time, after a take that had no attempt."""
+        return replace(
+            self,
+            execute_at=round_up(execute_at),
+            takes=self.takes + 1,
+            taken_until=EPOCH,
+            taken_by=None,
+        )
+
 
 class TimerPage(NamedTuple):
     """Some timers of a list. It can have fewer than the limit, or none, although `after` says that there are more."""
@@ -348,6 +358,13 @@ class TimerStore(Protocol):
 
     def delete(self, timer: StoredTimer, now: datetime) -> bool:
         """Delete a timer as it was read. Return False, and change nothing, if the row is in another state or taken."""
+
+    def move(self, timer: StoredTimer, now: datetime, execute_at: datetime) -> StoredTimer | None:
+        """Give a timer, as it was read, another due time under the same revision. Return it as it is now.
+
+        It counts as a take that had no attempt: what names the earlier state changes nothing when it comes late, not even
+        after the timer was moved back. Return None, and change nothing, if the row is in another state or taken.
+        """
 
     def due(
         self, shard: int, now: datetime, until: datetime, after: Position | None, limit: int

@@ -143,6 +143,14 @@ class MemoryTimerStore:
                 del self._tables.timers[timer.key]
             return is_unchanged
 
+    def move(self, timer: StoredTimer, now: datetime, execute_at: datetime) -> StoredTimer | None:
+        with self._change(timer, now) as is_unchanged:
+            if not is_unchanged:
+                return None
+            moved = timer.build_moved(execute_at)
+            self._tables.timers[timer.key] = moved
+            return moved
+
     def due(
         self, shard: int, now: datetime, until: datetime, after: Position | None, limit: int
     ) -> TimerPage:

@@ -82,5 +82,17 @@ def take_repeatedly(store: TimerStore, shard: int, barrier: Barrier) -> list[tup
     return won
 
 
+def move_repeatedly(store: TimerStore, shard: int, barrier: Barrier) -> list[tuple[str, int]]:
+    """Return the moves that were won: timers and numbers. All move what they have read to another time."""
+    won = []
+    for now in list_rounds():
+        page = store.due(shard, now, now, None, 1000)
+        barrier.wait(TIMEOUT_SECONDS)
+        moved = [store.move(timer, now, timer.execute_at + timedelta(seconds=1)) for timer in page.timers]
+        won += [(timer.key.timer_id, timer.takes) for timer in moved if timer is not None]
+        barrier.wait(TIMEOUT_SECONDS)
+    return won
+
+
 def list_rounds() -> list[datetime]:
     return [NOW + timedelta(minutes=number) for number in range(TAKES)]

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from eventservice.kernel.findings import Finding, check
 from timers.stores.cassandra.address import CassandraAddress
@@ -79,6 +79,8 @@ from timers.stores.port import (
 )
 from timers.stores.rows import build_progress_columns, read_timer_row
 from timers.stores.store_spec import StoreSpec
+
+T = TypeVar("T")
 
 # How many timers one batch changes. If one of them is in another state, the rest is tried again.
 MAX_TIMERS_IN_BATCH = 50
@@ -261,11 +263,11 @@ class CassandraTimerStore:
     def put(self, timer: StoredTimer, replaces: StoredTimer | None, now: datetime) -> None:
         build_row(timer)  # raises TimerRefused
         if replaces is None:
-            written = self._store(timer, None, {})
+            written = self._store(timer, None, {}) is not None
         else:
             state = _build_state(replaces)
             written = not replaces.is_taken(now) and self._find_and_change(
-                replaces.key, replaces.execute_at, lambda place: self._store(timer, place, state)
+                replaces.key, replaces.execute_at, lambda place: self._store(timer, place, state) is not None
             )
         if written:
             return
@@ -290,6 +292,15 @@ class CassandraTimerStore:
             return self._client.write(*_build_removal(timer.key, place, state).statements)
 
         return not timer.is_taken(now) and self._find_and_change(timer.key, timer.execute_at, delete)
+
+    def move(self, timer: StoredTimer, now: datetime, execute_at: datetime) -> StoredTimer | None:
+        if timer.is_taken(now):
+            return None
+        moved, state = timer.build_moved(execute_at), _build_state(timer)
+        new_place = self._find_and_change(
+            timer.key, timer.execute_at, lambda place: self._store(moved, place, state)
+        )
+        return None if new_place is None else replace(moved, execute_at=new_place)
 
     def due(
         self, shard: int, now: datetime, until: datetime, after: Position | None, limit: int
@@ -362,7 +373,7 @@ class CassandraTimerStore:
                 taken_by=None,
                 progress=progress or timer.progress,
             )
-            return self._store(moved, place, seen)
+            return self._store(moved, place, seen) is not None
 
         return self._find_and_change(take.key, take.execute_at, reschedule)
 
@@ -463,15 +474,16 @@ class CassandraTimerStore:
         rows = self._client.read(build_select(TIMER_COLUMNS, _build_timer_key(key, place)), is_serial=True)
         return read_timer_row(rows[0]) if rows else None
 
-    def _find_and_change(self, key: TimerKey, place: datetime, change: Callable[[datetime], bool]) -> bool:
+    def _find_and_change(self, key: TimerKey, place: datetime, change: Callable[[datetime], T]) -> T:
         """Change the row of a timer where the caller has seen it, or else where its pointer says.
 
         A timer that is put with a time before the write floor gets another one, of which its caller does not know.
         """
-        if change(place):
-            return True
+        changed = change(place)
+        if changed:
+            return changed
         actual = self._read_pointer(key)
-        return actual is not None and actual != place and change(actual)
+        return changed if actual in (None, place) else change(actual)
 
     def _change_each(self, changes: Sequence[Change]) -> list[bool]:
         """Make changes, many in one batch. Return which of them were made."""
@@ -500,15 +512,20 @@ class CassandraTimerStore:
             waiting = defaultdict(list, {shard: batches for shard, batches in waiting.items() if batches})
         return made
 
-    def _store(self, timer: StoredTimer, place: datetime | None, seen: Mapping[str, object]) -> bool:
-        """Store a timer, in place of the one whose row is at `place`, if it is in the state that was seen, or of none."""
+    def _store(
+        self, timer: StoredTimer, place: datetime | None, seen: Mapping[str, object]
+    ) -> datetime | None:
+        """Store a timer, in place of the one whose row is at `place`, if it is in the state that was seen, or of none.
+
+        Return where it is now, which is later than its time if that is before the write floor, or None.
+        """
         row = build_row(timer)
         new_place = timer.execute_at
         while True:
             key = _build_timer_key(timer.key, new_place)
             if new_place == place:
                 changes = {name: value for name, value in row.items() if name not in KEY}
-                return self._client.write(build_update(key, changes, seen))
+                return place if self._client.write(build_update(key, changes, seen)) else None
             statements = [
                 build_floor_condition(timer.key.shard, new_place),
                 build_update(
@@ -519,12 +536,12 @@ class CassandraTimerStore:
             if place is not None:
                 statements.append(build_delete(_build_timer_key(timer.key, place), seen))
             if self._client.write(*statements):
-                return True
+                return new_place
             (floors,) = self._read_floors([timer.key.shard], is_serial=True)
             if floors.write is None:
                 self._client.write(build_floor_update("shard_write_floor", timer.key.shard, EPOCH, None))
             elif floors.write <= new_place:
-                return False
+                return None
             else:
                 new_place = floors.write
 

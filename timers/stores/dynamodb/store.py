@@ -282,6 +282,19 @@ class DynamoDbTimerStore:
     def delete(self, timer: StoredTimer, now: datetime) -> bool:
         return not timer.is_taken(now) and self._delete(build_timer_key(timer.key), _build_state(timer))
 
+    def move(self, timer: StoredTimer, now: datetime, execute_at: datetime) -> StoredTimer | None:
+        moved = timer.build_moved(execute_at)
+        changes = {
+            "timer_execute_at": moved.execute_at,
+            "timer_takes": moved.takes,
+            "timer_taken_until": moved.taken_until,
+            "timer_taken_by": moved.taken_by,
+        }
+        is_moved = not timer.is_taken(now) and (
+            self._update(build_timer_key(timer.key), changes, _build_state(timer))
+        )
+        return moved if is_moved else None
+
     def due(
         self, shard: int, now: datetime, until: datetime, after: Position | None, limit: int
     ) -> TimerPage:

@@ -280,6 +280,18 @@ class MongoTimerStore:
     def delete(self, timer: StoredTimer, now: datetime) -> bool:
         return not timer.is_taken(now) and self._delete(_build_state(timer))
 
+    def move(self, timer: StoredTimer, now: datetime, execute_at: datetime) -> StoredTimer | None:
+        moved = timer.build_moved(execute_at)
+        changes = {
+            "timer_execute_at": moved.execute_at,
+            "timer_takes": moved.takes,
+            "timer_taken_until": moved.taken_until,
+            "timer_taken_by": moved.taken_by,
+            "timer_take_id": None,
+        }
+        is_moved = not timer.is_taken(now) and self._update(_build_state(timer), {"$set": changes})
+        return moved if is_moved else None
+
     def due(
         self, shard: int, now: datetime, until: datetime, after: Position | None, limit: int
     ) -> TimerPage:

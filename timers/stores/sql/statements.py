@@ -165,6 +165,18 @@ def reschedule_timer(take: Take, execute_at: datetime, progress: Progress | None
     return timers.update().where(_match_take(take, cell)).values(columns)
 
 
+def move_timer(timer: StoredTimer, moved: StoredTimer) -> Update:
+    columns = {
+        "timer_execute_at": moved.execute_at,
+        "timer_takes": moved.takes,
+        "timer_taken_until": moved.taken_until,
+        "timer_taken_by": moved.taken_by,
+        "timer_take_id": None,
+        "updated_at": ServerTime(),
+    }
+    return timers.update().where(_match_state(timer)).values(columns)
+
+
 def remove_timers(takes: Sequence[Take], cell: str) -> Delete:
     return timers.delete().where(or_(*(_match_take(take, cell) for take in takes)))
 

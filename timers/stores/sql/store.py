@@ -221,6 +221,11 @@ class SqlTimerStore:
     def delete(self, timer: StoredTimer, now: datetime) -> bool:
         return not timer.is_taken(now) and self._change(statements.delete_timer(timer)) == 1
 
+    def move(self, timer: StoredTimer, now: datetime, execute_at: datetime) -> StoredTimer | None:
+        moved = timer.build_moved(execute_at)
+        is_moved = not timer.is_taken(now) and self._change(statements.move_timer(timer, moved)) == 1
+        return moved if is_moved else None
+
     def due(
         self, shard: int, now: datetime, until: datetime, after: Position | None, limit: int
     ) -> TimerPage:
