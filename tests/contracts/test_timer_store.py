@@ -28,6 +28,7 @@ from tests.contracts.timer_stores.races import (
     PROCESSES,
     TAKES,
     claim_repeatedly,
+    move_repeatedly,
     race,
     take_repeatedly,
 )
@@ -251,6 +252,94 @@ def test_a_timer_is_deleted_as_it_was_read_only(store: TimerStore) -> None:
     assert store.get(first.key) is None
     assert not store.delete(second, NOW)
     put_new(store, first)
+
+
+# --- move ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("distance", [HOUR, -HOUR, timedelta()], ids=["later", "earlier", "same time"])
+def test_a_moved_timer_is_the_same_one_at_another_time(
+    store: TimerStore, rival: TimerStore, distance: timedelta
+) -> None:
+    timer = build_timer(
+        requested_at=NOW - 2 * HOUR, payload={"a": [None]}, progress=Progress(2, 1, NOW, 7), takes=3
+    )
+    put_new(store, timer)
+    moved = rival.move(timer, NOW, NOW + distance)
+    assert moved == replace(timer, execute_at=NOW + distance, takes=4)
+    assert store.get(timer.key) == moved
+    assert list_due(store, NOW + distance - timedelta(milliseconds=1)) == []
+    assert list_due(store, NOW + distance) == [timer.key.timer_id]
+    assert take_one(rival, moved).takes == 5
+
+
+def test_moved_timers_are_due_in_the_order_of_their_new_times(store: TimerStore) -> None:
+    timers = build_timers_of_shard(SHARD, 4)
+    put_new(store, *timers)
+    first, second, third, fourth = timers
+    for timer, distance in ((third, -HOUR), (first, HOUR), (second, timedelta(microseconds=1))):
+        assert store.move(timer, NOW, NOW + distance)
+    found = store.due(SHARD, NOW, NOW + HOUR, None, 10).timers
+    assert [timer.key for timer in found] == [timer.key for timer in (third, fourth, second, first)]
+    # No time is rounded down.
+    assert found[2].execute_at == NOW + timedelta(milliseconds=1)
+
+
+def test_a_timer_that_was_changed_since_it_was_read_is_not_moved(store: TimerStore) -> None:
+    first, second = build_timer(), build_timer()
+    assert store.move(first, NOW, NOW + HOUR) is None
+    assert store.get(first.key) is None
+    put_new(store, first)
+    store.put(second, first, NOW)
+    assert store.move(first, NOW, NOW + HOUR) is None
+    assert store.get(first.key) == second
+    taken = take_one(store, second)
+    assert store.reschedule(taken.take, NOW, None)
+    # The same time and nobody has it, but an attempt was made.
+    assert store.move(second, NOW, NOW + HOUR) is None
+    assert get(store, second) == replace(second, takes=1)
+
+
+def test_a_taken_timer_is_not_moved_before_its_take_ends(store: TimerStore, rival: TimerStore) -> None:
+    timer = build_timer()
+    put_new(store, timer)
+    taken = take_one(store, timer)
+    for cell in (store, rival):
+        for read in (timer, taken):
+            assert cell.move(read, NOW, NOW + HOUR) is None
+    assert store.get(timer.key) == taken
+    later = taken.taken_until
+    moved = rival.move(taken, later, later + HOUR)
+    assert moved == replace(timer, execute_at=later + HOUR, takes=2)
+    # The cell that had taken it comes back.
+    assert not store.reschedule(taken.take, later, None)
+    assert store.remove([taken.take]) == 0
+    assert store.get(timer.key) == moved
+
+
+def test_a_postponed_timer_can_be_moved(store: TimerStore) -> None:
+    timer = build_timer()
+    put_new(store, timer)
+    assert store.postpone(timer, NOW, NOW + HOUR)
+    assert store.move(get(store, timer), NOW, NOW + MINUTE)
+    assert list_due(store, NOW + MINUTE) == [timer.key.timer_id]
+
+
+def test_a_timer_that_was_moved_away_and_back_is_not_as_it_was(store: TimerStore) -> None:
+    """A write that names the first state, and whose outcome was unknown, may come late."""
+    first = build_timer()
+    put_new(store, first)
+    away = store.move(first, NOW, NOW + HOUR)
+    assert away is not None
+    back = store.move(away, NOW, first.execute_at)
+    assert back == replace(first, takes=2)
+    with pytest.raises(TimerConflict):
+        store.put(build_timer(), first, NOW)
+    assert not store.delete(first, NOW)
+    assert store.take([first], NOW, NOW + MINUTE) == []
+    assert not store.postpone(first, NOW, NOW + MINUTE)
+    assert store.move(first, NOW, NOW + 2 * HOUR) is None
+    assert store.get(first.key) == back
 
 
 # --- due ----------------------------------------------------------------------------------------------------------
@@ -605,3 +694,15 @@ def test_one_of_twenty_processes_wins_each_take(stores: StoreUnderTest) -> None:
     won = Counter(chain.from_iterable(race(stores.spec, take_repeatedly, SHARD)))
     expected = [(timer.key.timer_id, number) for timer in timers for number in range(1, TAKES + 1)]
     assert won == Counter(expected)
+
+
+def test_one_of_twenty_processes_wins_each_move(stores: StoreUnderTest) -> None:
+    if stores.spec is None:
+        pytest.skip("memory is not shared by processes")
+    timers = build_timers_of_shard(SHARD, 20)
+    put_new(stores.build(), *timers)
+    won = Counter(chain.from_iterable(race(stores.spec, move_repeatedly, SHARD)))
+    assert won == Counter((timer.key.timer_id, number) for timer in timers for number in range(1, TAKES + 1))
+    assert {timer.takes for timer in stores.build().due(SHARD, NOW + HOUR, NOW + HOUR, None, 100).timers} == {
+        TAKES
+    }

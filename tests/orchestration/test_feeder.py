@@ -127,6 +127,36 @@ def test_a_waiting_timer_can_be_deleted_and_its_call_is_closed(setting: Setting,
     assert get_status(tenant, timer.revision) == "Canceled"
 
 
+def test_a_waiting_timer_can_be_moved_and_keeps_its_call(setting: Setting, tenant: Any) -> None:
+    timer = setting.set("now", NOON)
+    started = setting.engine.start_one()
+    with pytest.raises(TimerFiring):
+        setting.timers.move(timer.key, timer.revision, NOON + SECOND)
+    setting.engine.finish((started, build_response(started, body=IN_AN_HOUR)))
+    setting.run_pass(NOON)
+    for at in (NOON + 2 * HOUR, NOON + SECOND):
+        setting.timers.move(timer.key, timer.revision, at)
+    assert setting.run_pass(NOON) == 1
+    with pin_time(NOON + SECOND):
+        started = setting.engine.start_one()
+        assert started.key.service_call_id == timer.revision
+        setting.engine.finish((started, build_response(started)))
+    setting.run_pass(NOON + SECOND)
+    assert setting.tables.timers == {}
+    assert get_status(tenant, timer.revision) == "Succeeded"
+
+
+def test_a_timer_that_is_gone_or_was_changed_is_not_moved(setting: Setting) -> None:
+    first = setting.set("later", NOON + HOUR)
+    second = setting.set("later", NOON + HOUR)
+    with pytest.raises(NotFound):
+        setting.timers.move(first.key, first.revision, NOON)
+    assert setting.tables.timers[second.key].execute_at == NOON + HOUR
+    setting.timers.delete(second.key)
+    with pytest.raises(NotFound):
+        setting.timers.move(second.key, second.revision, NOON)
+
+
 def test_a_call_whose_timer_was_deleted_in_another_cell_is_closed(setting: Setting, tenant: Any) -> None:
     timer = setting.set("now", NOON)
     started = setting.engine.start_one()

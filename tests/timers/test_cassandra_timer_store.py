@@ -321,15 +321,17 @@ def test_a_timer_has_one_row_and_one_pointer_wherever_it_moves(
     store.put(first, None, NOW)
     store.put(later, first, NOW)
     store.put(same_time, later, NOW)
-    (taken,) = store.take([same_time], NOW, NOW + MINUTE)
+    moved = store.move(same_time, NOW, NOW + MINUTE)
+    assert moved is not None
+    (taken,) = store.take([moved], NOW, NOW + MINUTE)
     assert store.reschedule(taken.take, NOW + 2 * HOUR, None)
     (row,) = read_rows(stores, 2)
     (pointer,) = read_rows(stores, 3)
     assert row.timer_uuid == pointer.timer_uuid == first.key.uuid
     assert row.timer_execute_at == pointer.timer_row_at == (NOW + 2 * HOUR).replace(tzinfo=None)
-    moved = store.get(first.key)
-    assert moved is not None
-    assert store.delete(moved, NOW)
+    last = store.get(first.key)
+    assert last is not None
+    assert store.delete(last, NOW)
     assert read_rows(stores, 2) == read_rows(stores, 3) == []
 
 
@@ -424,8 +426,10 @@ def test_a_timer_before_the_floor_is_due_at_the_floor(store: TimerStore, floor: 
         lambda store, timer: store.postpone(timer, NOW, NOW + MINUTE),
         lambda store, timer: store.put(build_timer(payload=2), timer, NOW) is None,
         lambda store, timer: store.put(build_timer(execute_at=NOW - HOUR, payload=2), timer, NOW) is None,
+        lambda store, timer: store.move(timer, NOW, NOW + HOUR) == store.get(timer.key),
+        lambda store, timer: store.move(timer, NOW, NOW - HOUR) == store.get(timer.key),
     ],
-    ids=["delete", "postpone", "replace", "replace before the floor"],
+    ids=["delete", "postpone", "replace", "replace before the floor", "move", "move before the floor"],
 )
 @pytest.mark.usefixtures("floor")
 def test_a_timer_before_the_floor_is_changed_by_those_who_do_not_know_of_the_floor(
