@@ -33,6 +33,7 @@ from eventservice.operators import audit_log
 from eventservice.operators.roles import Role
 from orchestration import call_changes, lifecycle
 from orchestration.admission import PendingLimitReached
+from orchestration.feeder.store_errors import TimerOutcomeUnknown, TimerStoreUnavailable
 from orchestration.models import ServiceCall
 from orchestration.queries.call_lists import Order, list_keys
 from orchestration.queries.calls import (
@@ -158,6 +159,7 @@ SKIP_REASONS = {
     "wrong_state": "changed in the meantime",
     "not_found": "deleted",
     "is_due": "already due",
+    "timer_firing": "about to be sent",
     "tenant_inactive": "of an inactive tenant",
     "replayed_before": "already replayed",
     "too_many_tags": "with the maximum number of tags",
@@ -244,7 +246,7 @@ def _apply_to_call(run: BulkRun, key: CallKey, user: Any, correlation_id: uuid.U
                 return NOTHING_TO_DO
             detail = {"bulk": str(run.run_id), **_build_tag_detail(run)}
             audit_log.record_action(user, run.action, tenant_id=key[0], subject=key[1], **detail)
-    except PendingLimitReached:
+    except (PendingLimitReached, TimerStoreUnavailable, TimerOutcomeUnknown):
         raise  # it stops the whole run, which can be continued later
     except DomainError as error:
         return SKIP_REASONS.get(error.code, error.message)
