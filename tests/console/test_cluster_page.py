@@ -107,6 +107,17 @@ def test_shards_without_an_owner_are_counted_and_can_be_listed(viewer: Client) -
     assert [row["shard"].shard_id for row in response.context["rows"]] == [4, 55]
 
 
+def test_shards_of_a_silent_node_are_not_called_owned(
+    viewer: Client, healthy: Node, at_noon: datetime
+) -> None:
+    assert "all owned" in get_page(viewer)
+    silent = create_node(NodeRole.ENGINE, at_noon, -LEASE)
+    TimerShard.objects.filter(shard_id__lt=5).update(owner_id=silent.owner_id)
+    page = get_page(viewer)
+    assert "5 owned by dead nodes" in page
+    assert "all owned" not in page
+
+
 @pytest.mark.usefixtures("healthy")
 def test_overdue_timers_are_counted_by_shard(viewer: Client, tenant: Tenant, at_noon: datetime) -> None:
     for shard_id, late in ((7, 90), (7, 30), (9, 20), (11, -60)):

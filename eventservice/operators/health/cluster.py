@@ -150,6 +150,12 @@ class ClusterState:
         return sum(group.shards for group in self.ownerships if group.owner_id is None)
 
     @property
+    def shards_of_dead_nodes(self) -> int:
+        """The number of shards whose owner has stopped sending heartbeats, and that nobody has claimed since."""
+        dead = {node.owner_id for node in self.nodes if not node.is_alive(self.now)}
+        return sum(group.shards for group in self.ownerships if group.owner_id in dead)
+
+    @property
     def unowned_partitions(self) -> int:
         return sum(not self.is_held(partition) for partition in self.partitions)
 
