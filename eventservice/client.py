@@ -253,12 +253,17 @@ class Client:
     def namespaces(self) -> Iterator[Json]:
         return self._pages(f"{self._tenant}/namespaces", {}, None)
 
-    def declare_namespace(self, name: str, *, size: str | None = None, num_shards: int | None = None) -> Json:
+    def declare_namespace(
+        self, name: str, *, size: str | None = None, num_shards: int | None = None, store: str | None = None
+    ) -> Json:
         """Create a namespace, or return the one of that name. `size` is small, medium, large or xlarge.
 
-        Raise ApiError if it exists with another number of shards, or if both arguments are given.
+        `store` is the name of a timer store. Raise ApiError if the namespace exists with another number of shards or in
+        another store, or if both a size and a number are given.
         """
         document = {"name": name, "size": size, "numShards": num_shards}
+        if store is not None:  # earlier releases do not know it
+            document["store"] = store
         return self._json("POST", f"{self._tenant}/namespaces", document, retryable=True)
 
     # --- operations ---

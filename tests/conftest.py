@@ -21,6 +21,7 @@ from eventservice.kernel.env import ENV_FILE, get_env_path
 from eventservice.kernel.ttl_cache import clear_caches
 from eventservice.tenants.models import Tenant
 from eventservice.tenants.refusals import forget_refusals
+from tests.contracts.timer_stores.memory_fleet import MemoryFleet, using_memory_fleet
 from tests.factories import NOON, TenantFactory
 from tests.orchestration.support import ManualEngine
 from tests.temporary_folders import create_folder, create_worker_folder, remove_folder
@@ -121,6 +122,13 @@ def tenant(db: None) -> Tenant:
 def intruder(db: None) -> Tenant:
     """Return the tenant that must see nothing of the other's."""
     return TenantFactory(name="intruder")
+
+
+@pytest.fixture
+def fleet() -> Iterator[MemoryFleet]:
+    """Return a timer store in memory. `TIMER_STORES` also has the store `away`, which cannot be reached."""
+    with using_memory_fleet() as fleet:
+        yield fleet
 
 
 @pytest.fixture

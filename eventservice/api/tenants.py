@@ -38,9 +38,10 @@ from eventservice.api.views import ApiView, build_no_content
 from eventservice.kernel.errors import NotFound
 from eventservice.kernel.ids import new_id
 from eventservice.operators.audit_log import describe_changes, record_action
-from eventservice.tenants.directory import create_tenant, declare_namespace, update_tenant
+from eventservice.tenants.directory import create_tenant, update_tenant
 from eventservice.tenants.keys import create_key, get_key, require_rotatable, revoke_key, rotate_key
 from eventservice.tenants.models import ApiKey, Namespace, Tenant
+from orchestration.feeder.namespaces import declare_namespace
 from orchestration.statistics.usage import read_usage
 
 MAX_BODY_BYTES = 64 * 1024
@@ -205,8 +206,8 @@ class NamespacesView(AdminView):
     @describe(
         "declareNamespace",
         TAG,
-        "Create a namespace if it does not exist. Its number of shards is given by a named `size` or by `numShards`, and "
-        "cannot be changed later.",
+        "Create a namespace if it does not exist. Its number of shards is given by a named `size` or by `numShards`. "
+        "Neither that nor its timer store can be changed later.",
         request=NamespaceInputSchema,
         response=NamespaceSchema,
         status=(200, 201),
@@ -214,11 +215,11 @@ class NamespacesView(AdminView):
     )
     def post(self, request: Request, tenant_id: uuid.UUID) -> Response:
         given = self.parse_body(NamespaceInputSchema)
-        with transaction.atomic():
-            namespace, is_new = declare_namespace(tenant_id, given.name, given.shards)
-            if is_new:
-                detail = {"name": given.name, "shards": namespace.num_shards}
-                self.record("namespace-create", tenant_id, tenant_id, **detail)
+
+        def record(namespace: Namespace) -> None:
+            self.record("namespace-create", tenant_id, tenant_id, **namespace.audit_detail)
+
+        namespace, is_new = declare_namespace(tenant_id, given.name, given.shards, given.store, record=record)
         headers = {"Location": f"{request.path}/{given.name}"}
         return Response(NamespaceSchema.from_namespace(namespace), 201 if is_new else 200, headers=headers)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 from urllib.parse import urlencode
 
+from django.conf import settings
 from django.db import IntegrityError
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
@@ -29,20 +30,20 @@ from eventservice.db.now import db_now
 from eventservice.kernel.errors import DomainError, NotFound
 from eventservice.kernel.ids import new_id
 from eventservice.kernel.sharding import MAX_SHARDS
-from eventservice.operators.audit_log import describe_changes
+from eventservice.operators.audit_log import describe_changes, record_action
 from eventservice.operators.formatting import format_share, format_size
 from eventservice.operators.roles import Role
 from eventservice.tenants.directory import (
     create_tenant,
-    declare_namespace,
     get_tenant,
     list_namespaces,
     list_tenants,
     update_tenant,
 )
 from eventservice.tenants.keys import count_usable_keys, list_keys_with_state
-from eventservice.tenants.models import DEFAULT_SHARDS, NamespaceSize, Tenant
+from eventservice.tenants.models import Namespace, NamespaceSize, Tenant
 from eventservice.tenants.refusals import list_refusals
+from orchestration.feeder.namespaces import declare_namespace
 from orchestration.queries.calls import count_pending
 from orchestration.states import Status
 from orchestration.statistics.usage import MAX_COUNTED_CALLS, read_usage
@@ -89,6 +90,7 @@ class NamespaceCreationForm(SchemaForm[NamespaceInputSchema]):
     name = PlainText()
     size = PlainText(empty_value=None)
     num_shards = WholeNumber(empty_value=None)
+    store = PlainText(empty_value=None)
 
 
 class TenantsPage(ConsoleView):
@@ -156,6 +158,7 @@ class TenantPage(ConsoleView):
     ) -> HttpResponse:
         """Show the tenant. `forms` are those that were sent and not accepted, by their names in the template."""
         now = db_now()
+        namespaces, stores = list_namespaces(tenant.tenant_id), [spec.name for spec in settings.TIMER_STORES]
         context = {
             "now": now,
             "tenant": tenant,
@@ -164,9 +167,11 @@ class TenantPage(ConsoleView):
             "outdated": outdated,
             "usage": _build_usage_rows(tenant),
             "refusals": list_refusals(tenant.tenant_id),
-            "namespaces": list_namespaces(tenant.tenant_id),
+            "namespaces": namespaces,
             "max_shards": MAX_SHARDS,
             "sizes": NamespaceSize,
+            "stores": stores,
+            "shows_stores": bool(stores) or any(namespace.store for namespace in namespaces),
             "keys": list_keys_with_state(tenant.tenant_id, now),
             "limits_form": LimitsForm.for_tenant(tenant),
             "secret_form": SecretForm(),
@@ -317,24 +322,26 @@ class CreateNamespace(TenantPage):
         tenant = get_tenant(tenant_id)
         form = NamespaceCreationForm(request.POST)
         if form.is_valid():
-            name, num_shards = form.document.name, form.document.shards or DEFAULT_SHARDS
+            given = form.document
             try:
-                is_new = self.run_audited(
-                    "namespace-create",
-                    lambda: declare_namespace(tenant_id, name, num_shards)[1],
-                    tenant_id=tenant_id,
-                    subject=tenant_id,
-                    changed=bool,
-                    name=name,
-                    shards=num_shards,
+                namespace, is_new = declare_namespace(
+                    tenant_id, given.name, given.shards, given.store, record=self._record
                 )
             except DomainError as error:
                 form.add_domain_error(error)
             else:
                 outcome = "created" if is_new else "already exists"
-                self.report_success(f"Namespace {name} {outcome} with {num_shards} shards.")
+                place = f" in {namespace.store}" if namespace.store else ""
+                self.report_success(
+                    f"Namespace {namespace.name} {outcome} with {namespace.num_shards} shards{place}."
+                )
                 return self.redirect_to("console:tenant", tenant_id)
         return self.show_tenant(tenant, 400, namespace_form=form)
+
+    def _record(self, namespace: Namespace) -> None:
+        tenant_id = namespace.tenant_id
+        detail = namespace.audit_detail
+        record_action(self.request.user, "namespace-create", tenant_id=tenant_id, subject=tenant_id, **detail)
 
 
 def _change(

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from django import forms
+from django.conf import settings
 from django.contrib import admin
 from django.core.exceptions import ValidationError
 from django.db.models import Model, QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 
 from eventservice.adminsite.actions import RowAction
 from eventservice.adminsite.change_lists import AnyTenantFilter, ChoiceFilter
@@ -19,9 +20,10 @@ from eventservice.console.base.edit_token import EditConflict, compute_edit_toke
 from eventservice.console.base.forms import Lines, WholeNumber
 from eventservice.kernel.errors import Conflict
 from eventservice.operators.roles import Role
-from eventservice.tenants.directory import create_tenant, declare_namespace, update_tenant
+from eventservice.tenants.directory import create_tenant, update_tenant
 from eventservice.tenants.keys import revoke_key
 from eventservice.tenants.models import DEFAULT_SHARDS, ApiKey, LimitRefusal, Namespace, NamespaceSize, Tenant
+from orchestration.feeder.namespaces import declare_namespace
 
 SETTINGS = (
     "active", "max_in_flight", "max_pending", "requests_per_minute", "bytes_per_minute", "max_stored_bytes",
@@ -140,10 +142,20 @@ class NamespaceForm(SchemaModelForm):
         choices=[("", "another number"), *NamespaceSize.choices], required=False, coerce=str, empty_value=None
     )
     num_shards = WholeNumber(label="Another number of shards", empty_value=None)
+    store = forms.TypedChoiceField(
+        choices=lambda: [
+            ("", "this service's database"),
+            *((spec.name, spec.name) for spec in settings.TIMER_STORES),
+        ],
+        required=False,
+        coerce=str,
+        empty_value=None,
+        label="Timer store",
+    )
 
     class Meta:
         model = Namespace
-        fields = ("tenant", "name", "num_shards")
+        fields = ("tenant", "name", "num_shards", "store")
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -153,6 +165,7 @@ class NamespaceForm(SchemaModelForm):
         entered = super().clean()
         if not self.errors:
             entered["num_shards"] = self.document.shards or DEFAULT_SHARDS
+            entered["store"] = self.document.store or ""
         tenant, name = entered.get("tenant"), entered.get("name")
         if tenant and name and Namespace.objects.for_tenant(tenant.pk).filter(name=name).exists():
             raise ValidationError(f"{tenant.name} already has a namespace {name!r}.")
@@ -164,18 +177,20 @@ SIZE = column("size", lambda namespace: namespace.size or "")
 
 @admin.register(Namespace)
 class NamespaceAdmin(RoleAdmin[Namespace]):
-    """Namespaces can be created but not changed: the number of shards is fixed, since timers are found by it."""
+    """Namespaces can be created but not changed: timers are found by the number of shards and the store."""
 
     edit_role = Role.ADMIN
     form = NamespaceForm
-    audited_fields = ("name", "num_shards")
-    list_display = ("name", "tenant", SIZE, "num_shards", time_column("created_at"))
+    list_display = ("name", "tenant", SIZE, "num_shards", "store", time_column("created_at"))
     list_filter = (AnyTenantFilter,)
     list_select_related = ("tenant",)
     search_fields = ("name",)
     ordering = ("tenant__name", "name")
-    fields = ("tenant", "name", "size", "num_shards")
     raw_id_fields = ("tenant",)
+
+    def get_fields(self, request: HttpRequest, obj: Namespace | None = None) -> tuple[str, ...]:
+        store = ("store",) if obj or settings.TIMER_STORES else ()
+        return ("tenant", "name", "size", "num_shards", *store)
 
     def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         return False
@@ -186,8 +201,26 @@ class NamespaceAdmin(RoleAdmin[Namespace]):
     def get_audit_subject(self, row: Namespace) -> str:
         return str(row.tenant_id)
 
+    def changeform_view(
+        self,
+        request: HttpRequest,
+        object_id: str | None = None,
+        form_url: str = "",
+        extra_context: dict[str, object] | None = None,
+    ) -> HttpResponse:
+        """Handle the form without Django's transaction around it: a timer store may be asked, which can take long."""
+        return self._answer(
+            request, lambda: self._changeform_view(request, object_id, form_url, extra_context)
+        )
+
     def save_model(self, request: HttpRequest, obj: Namespace, form: SchemaModelForm, change: bool) -> None:
-        declare_namespace(obj.tenant_id, obj.name, obj.num_shards)
+        def record(namespace: Namespace) -> None:
+            self.record(request, "create", namespace, **namespace.audit_detail)
+
+        declare_namespace(obj.tenant_id, obj.name, obj.num_shards, obj.store or None, record=record)
+
+    def save_related(self, *args: object) -> None:
+        """Do nothing: a namespace has no relations, and the entry in the audit log is written with it."""
 
 
 class UsableFilter(ChoiceFilter):

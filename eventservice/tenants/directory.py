@@ -65,10 +65,11 @@ _profiles: TTLCache[uuid.UUID, TenantProfile] = TTLCache(CACHE_SECONDS, max_size
 
 
 def get_profile(tenant_id: uuid.UUID) -> TenantProfile:
-    return _profiles.get(tenant_id, lambda: _read_profile(tenant_id))
+    return _profiles.get(tenant_id, lambda: read_profile(tenant_id))
 
 
-def _read_profile(tenant_id: uuid.UUID) -> TenantProfile:
+def read_profile(tenant_id: uuid.UUID) -> TenantProfile:
+    """Return the profile as it is now. Raise NotFound if there is no such tenant."""
     tenant = get_tenant(tenant_id)
     num_shards, stores = _read_namespaces(tenant_id)
     return TenantProfile(
@@ -212,23 +213,27 @@ def reencrypt_signing_secrets(work: Reencryption) -> int:
 
 
 def declare_namespace(
-    tenant_id: uuid.UUID, name: str, num_shards: int | None = None
+    tenant_id: uuid.UUID, name: str, num_shards: int | None = None, store: str | None = None
 ) -> tuple[Namespace, bool]:
-    """Return the namespace and whether this has created it. Raise Conflict if it has another number of shards.
+    """Return the namespace and whether this has created it.
 
-    Without a number, a new namespace has DEFAULT_SHARDS and an existing one keeps its own.
+    Raise Conflict if it has another number of shards or is in another store. Without a number, a new namespace has
+    DEFAULT_SHARDS, and without a store it is in this database; an existing one keeps its own. A timer store has to know
+    the namespace before (orchestration.feeder.namespaces).
     """
-    existing = _find_namespace(tenant_id, name)
+    existing = find_namespace(tenant_id, name)
     if existing is None:
         shards = DEFAULT_SHARDS if num_shards is None else num_shards
-        namespace = Namespace(tenant_id=tenant_id, name=name, num_shards=shards, created_at=db_now())
+        namespace = Namespace(
+            tenant_id=tenant_id, name=name, num_shards=shards, store=store or "", created_at=db_now()
+        )
         namespace.full_clean(validate_unique=False)
         try:
             with transaction.atomic():
                 namespace.save(force_insert=True)
         except IntegrityError:
             # Another request has created it meanwhile.
-            existing = _find_namespace(tenant_id, name)
+            existing = find_namespace(tenant_id, name)
             if existing is None:
                 raise
         else:
@@ -236,9 +241,11 @@ def declare_namespace(
             return namespace, True
     if num_shards is not None:
         existing.num_shards = num_shards
-        existing.refuse_other_shards()
+    if store is not None:
+        existing.store = store
+    existing.refuse_changes()
     return existing, False
 
 
-def _find_namespace(tenant_id: uuid.UUID, name: str) -> Namespace | None:
+def find_namespace(tenant_id: uuid.UUID, name: str) -> Namespace | None:
     return Namespace.objects.for_tenant(tenant_id).filter(name=name).first()

@@ -115,19 +115,34 @@ class Namespace(TenantScopedModel):
         """The name for its number of shards, if there is one."""
         return next((size for size, shards in SHARDS_BY_SIZE.items() if shards == self.num_shards), None)
 
+    @property
+    def audit_detail(self) -> dict[str, object]:
+        """What the audit log says of its creation."""
+        return {
+            "name": self.name,
+            "shards": self.num_shards,
+            **({"store": self.store} if self.store else {}),
+        }
+
     def save(self, *args: Any, **kwargs: Any) -> None:
         # The database refuses it anyway; this error says what is wrong. A new object may stand for an existing row,
         # because Django's save() tries an UPDATE first.
         if not kwargs.get("force_insert"):
-            self.refuse_other_shards()
+            self.refuse_changes()
         super().save(*args, **kwargs)
 
-    def refuse_other_shards(self) -> None:
+    def refuse_changes(self) -> None:
+        """Raise Conflict if the namespace exists with another number of shards, or in another store."""
         stored = Namespace.objects.for_tenant(self.tenant_id).filter(name=self.name).first()
-        if stored is not None and stored.num_shards != self.num_shards:
+        if stored is None:
+            return
+        if stored.num_shards != self.num_shards:
             raise Conflict(
                 "immutable", f"numShards of namespace {self.name!r} is fixed at {stored.num_shards}."
             )
+        if stored.store != self.store:
+            place = f"timer store {stored.store!r}" if stored.store else "service's own database"
+            raise Conflict("immutable", f"The timers of namespace {self.name!r} stay in the {place}.")
 
 
 class ApiKey(TenantScopedModel):

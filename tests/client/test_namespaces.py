@@ -23,3 +23,5 @@ def test_a_namespace_is_declared_once_and_listed(served: str) -> None:
             client.declare_namespace("blue", size="large")
         with pytest.raises(ApiError, match="must not be given together with size"):
             client.declare_namespace("green", size="large", num_shards=8)
+        with pytest.raises(ApiError, match="TIMER_STORES has no stores"):
+            client.declare_namespace("green", store="fleet")

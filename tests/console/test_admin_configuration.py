@@ -17,6 +17,7 @@ from eventservice.tenants.directory import get_profile, update_tenant
 from eventservice.tenants.models import Namespace, Tenant
 from outbox.models import WebhookEndpoint
 from tests.console.admin_pages import build_page_url, read_page
+from tests.contracts.timer_stores.memory_fleet import MemoryFleet
 from tests.factories import EARLIER, NamespaceFactory
 
 TENANT = "tenants_tenant"
@@ -151,6 +152,24 @@ def test_a_namespace_is_created_by_its_size(admin: Client, tenant: Tenant) -> No
     assert ">medium<" in admin.get("/admin/tenants/namespace/").content.decode()
     refused = admin.post(url, {**given, "name": "green", "num_shards": "8"})
     assert "must not be given together with size" in refused.content.decode()
+
+
+def test_a_namespace_is_created_in_a_timer_store(admin: Client, tenant: Tenant, fleet: MemoryFleet) -> None:
+    url = "/admin/tenants/namespace/add/"
+    given = {"tenant": str(tenant.pk), "name": "alerts", "size": "medium", "num_shards": "", "store": "fleet"}
+    assert "is not available" in admin.post(url, {**given, "store": "away"}, follow=True).content.decode()
+    assert not Namespace.objects.for_tenant(tenant.pk).exists()
+    assert admin.post(url, given).status_code == 302
+    assert Namespace.objects.for_tenant(tenant.pk).get().store == "fleet"
+    (declared,) = fleet.tables.namespaces.values()
+    assert declared.num_shards == 256
+    action = OperatorAction.across_tenants.get(action="namespace-create")
+    assert action.detail == {"name": "alerts", "shards": 256, "store": "fleet"}
+    assert ">fleet<" in admin.get("/admin/tenants/namespace/").content.decode()
+
+
+def test_without_timer_stores_the_form_of_a_namespace_has_no_field_for_one(admin: Client, db: None) -> None:
+    assert 'name="store"' not in admin.get("/admin/tenants/namespace/add/").content.decode()
 
 
 def test_the_shards_of_a_namespace_are_fixed(admin: Client, tenant: Tenant) -> None:

@@ -14,6 +14,7 @@ from eventservice.operators.models import OperatorAction
 from eventservice.tenants.directory import update_tenant
 from eventservice.tenants.keys import create_key, find_key
 from eventservice.tenants.models import Namespace, Tenant
+from tests.contracts.timer_stores.memory_fleet import MemoryFleet
 from tests.factories import NamespaceFactory, ServiceCallFactory, TenantFactory
 
 pytestmark = pytest.mark.django_db
@@ -312,6 +313,39 @@ def test_a_namespace_is_created_by_its_size(admin: Client, tenant: Tenant) -> No
     assert "<td>large</td>" in made.content.decode()
     both = admin.post(build_url(tenant, "namespaces/"), {"name": "bills", "size": "large", "numShards": "8"})
     assert list_errors(both, "namespace_form") == {"numShards": "must not be given together with size"}
+
+
+def test_a_namespace_can_be_created_in_a_timer_store(
+    admin: Client, tenant: Tenant, fleet: MemoryFleet
+) -> None:
+    assert "<option>fleet</option>" in admin.get(build_url(tenant)).content.decode()
+    given = {"name": "alerts", "size": "medium", "store": "fleet"}
+    made = admin.post(build_url(tenant, "namespaces/"), given, follow=True).content.decode()
+    assert "Namespace alerts created with 256 shards in fleet" in made
+    assert "<td>fleet</td>" in made
+    (declared,) = fleet.tables.namespaces.values()
+    assert declared.num_shards == 256
+    assert OperatorAction.across_tenants.get().detail == {"name": "alerts", "shards": 256, "store": "fleet"}
+    same = admin.post(build_url(tenant, "namespaces/"), {**given, "size": "", "store": ""}, follow=True)
+    assert "Namespace alerts already exists with 256 shards in fleet" in same.content.decode()
+
+
+def test_a_store_that_cannot_be_used_is_reported_at_the_form(
+    admin: Client, tenant: Tenant, fleet: MemoryFleet
+) -> None:
+    given = {"name": "alerts", "size": "small", "store": "away"}
+    refused = admin.post(build_url(tenant, "namespaces/"), given)
+    assert "is not available" in list_errors(refused, "namespace_form")[""]
+    assert "<option selected>away</option>" in refused.content.decode()
+    unknown = admin.post(build_url(tenant, "namespaces/"), {**given, "store": "other"})
+    assert list_errors(unknown, "namespace_form") == {"store": "must be one of fleet, away"}
+    assert not Namespace.objects.for_tenant(tenant.tenant_id).exists()
+    assert list_actions() == []
+
+
+def test_without_timer_stores_the_page_does_not_mention_any(admin: Client, tenant: Tenant) -> None:
+    NamespaceFactory(tenant=tenant)
+    assert "imer store" not in admin.get(build_url(tenant)).content.decode()
 
 
 def test_an_existing_namespace_is_not_recorded_as_created(admin: Client, tenant: Tenant) -> None:

@@ -43,6 +43,10 @@ def test_the_timer_store_cannot_be_changed(tenant: Tenant) -> None:
     with pytest.raises(IntegrityError, match="cannot be changed"), transaction.atomic():
         rows.update(store="")
     assert rows.get().store == "fleet"
+    moved = rows.get()
+    moved.store = ""
+    with pytest.raises(Conflict, match="stay in the timer store 'fleet'"):
+        moved.save()
 
 
 def test_a_new_object_for_an_existing_row_cannot_change_it(tenant: Tenant) -> None:

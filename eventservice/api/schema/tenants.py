@@ -34,6 +34,7 @@ from eventservice.kernel.sharding import MAX_SHARDS
 from eventservice.tenants.keys import DEFAULT_OVERLAP, MAX_LIFETIME, MAX_OVERLAP
 from eventservice.tenants.models import (
     DEFAULT_SHARDS,
+    MAX_STORE_NAME_LENGTH,
     SHARDS_BY_SIZE,
     ApiKey,
     LimitCode,
@@ -168,6 +169,11 @@ class NamespaceInputSchema(RequestModel):
         default=None,
         description="The number of shards, fixed once the namespace exists. Instead of `size`. "
         f"If neither is given, a new namespace has {DEFAULT_SHARDS}.",
+    )
+    store: Annotated[str, Field(max_length=MAX_STORE_NAME_LENGTH)] | None = Field(
+        default=None,
+        description="The timer store that holds the pending timers of the namespace, by its name in `TIMER_STORES`, fixed "
+        "once the namespace exists. If it is not given, a new namespace is in the service's own database.",
     )
 
     @model_validator(mode="after")
@@ -312,6 +318,9 @@ class NamespaceSchema(ResponseModel):
     name: str
     size: NamespaceSize | None = Field(description="The name for the number of shards, if there is one.")
     num_shards: int
+    store: str | None = Field(
+        description="The timer store that holds its pending timers. Null: they are in the service's own database."
+    )
     created_at: UtcTime
 
     @classmethod
@@ -320,6 +329,7 @@ class NamespaceSchema(ResponseModel):
             name=namespace.name,
             size=namespace.size,
             num_shards=namespace.num_shards,
+            store=namespace.store or None,
             created_at=namespace.created_at,
         )
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import uuid
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -13,10 +13,11 @@ from eventservice.kernel.errors import DomainError
 from eventservice.kernel.ids import new_id
 from eventservice.management.database import name_database
 from eventservice.management.terminal import Terminal, parse_document
-from eventservice.operators.audit_log import CommandLine, describe_changes, run_audited
+from eventservice.operators.audit_log import CommandLine, describe_changes, record_action, run_audited
 from eventservice.operators.formatting import format_refusals
-from eventservice.tenants.directory import create_tenant, declare_namespace, update_tenant
-from eventservice.tenants.models import DEFAULT_SHARDS, LimitCode, Namespace, NamespaceSize, Tenant
+from eventservice.tenants.directory import create_tenant, update_tenant
+from eventservice.tenants.models import LimitCode, Namespace, NamespaceSize, Tenant
+from orchestration.feeder.namespaces import declare_namespace
 from orchestration.statistics.usage import read_usage
 
 # The limits of a tenant, by their names in the API.
@@ -40,6 +41,13 @@ class Command(BaseCommand):
         actions.add_parser("list").add_argument("--json", action="store_true")
         create = actions.add_parser("create")
         create.add_argument("name")
+        create.add_argument(
+            "--id",
+            type=uuid.UUID,
+            metavar="UUID",
+            dest="tenant_id",
+            help="id that the tenant has in the other cells that share a timer store (docs/timer-stores.md)",
+        )
         create.add_argument("--json", action="store_true")
         namespace = actions.add_parser("namespace")
         namespace.add_argument("tenant", help="tenant name or id")
@@ -51,6 +59,9 @@ class Command(BaseCommand):
             help="size of a new namespace (default: small); it cannot be changed later (docs/timers.md)",
         )
         shards.add_argument("--shards", type=int, help="number of shards, instead of a size")
+        namespace.add_argument(
+            "--store", metavar="NAME", help="timer store of a new namespace (docs/timer-stores.md)"
+        )
         namespace.add_argument("--json", action="store_true")
         limits = actions.add_parser("limits")
         limits.add_argument("tenant", help="tenant name or id")
@@ -64,7 +75,7 @@ class Command(BaseCommand):
             _show_limits(terminal, _change_limits(**options))
             return
         try:
-            tenants = {"list": _list, "create": _create, "namespace": _namespace}[action](**options)
+            tenants = ACTIONS[action](**options)
         except DomainError as refused:
             raise CommandError(str(refused)) from None
         except IntegrityError:
@@ -84,10 +95,13 @@ def _list(**options: object) -> list[Tenant]:
     return list(Tenant.objects.order_by("name"))
 
 
-def _create(*, name: str, **options: object) -> list[Tenant]:
+def _create(*, name: str, tenant_id: uuid.UUID | None, **options: object) -> list[Tenant]:
     from eventservice.api.schema.tenants import TenantInputSchema
 
-    accepted, tenant_id = parse_document(TenantInputSchema, {"name": name}).name, new_id()
+    accepted = parse_document(TenantInputSchema, {"name": name}).name
+    tenant_id = tenant_id or new_id()
+    if existing := Tenant.objects.filter(pk=tenant_id).first():
+        raise CommandError(f"The tenant {existing.name!r} has the id {tenant_id}.")
     tenant = run_audited(
         CommandLine(),
         "tenant-create",
@@ -100,26 +114,24 @@ def _create(*, name: str, **options: object) -> list[Tenant]:
 
 
 def _namespace(
-    *, tenant: str, name: str, size: str | None, shards: int | None, **options: object
+    *, tenant: str, name: str, size: str | None, shards: int | None, store: str | None, **options: object
 ) -> list[Tenant]:
     from eventservice.api.schema.tenants import NamespaceInputSchema
 
     owner = get_tenant_argument(tenant)
     namespace = parse_document(
         NamespaceInputSchema,
-        {"name": name, "size": size, "numShards": shards},
-        {"/numShards": "--shards", "/size": "--size"},
+        {"name": name, "size": size, "numShards": shards, "store": store},
+        {"/numShards": "--shards", "/size": "--size", "/store": "--store"},
     )
-    run_audited(
-        CommandLine(),
-        "namespace-create",
-        lambda: declare_namespace(owner.tenant_id, namespace.name, namespace.shards)[1],
-        tenant_id=owner.tenant_id,
-        subject=owner.tenant_id,
-        changed=bool,
-        name=namespace.name,
-        shards=namespace.shards or DEFAULT_SHARDS,
-    )
+    owner_id = owner.tenant_id
+
+    def record(made: Namespace) -> None:
+        record_action(
+            CommandLine(), "namespace-create", tenant_id=owner_id, subject=owner_id, **made.audit_detail
+        )
+
+    declare_namespace(owner_id, namespace.name, namespace.shards, namespace.store, record=record)
     return [owner]
 
 
@@ -188,6 +200,13 @@ def _parse_uuid(text: str) -> uuid.UUID | None:
         return None
 
 
+ACTIONS: dict[str, Callable[..., list[Tenant]]] = {
+    "list": _list,
+    "create": _create,
+    "namespace": _namespace,
+}
+
+
 def _to_rows(tenants: Sequence[Tenant]) -> list[dict[str, object]]:
     if len(tenants) == 1:
         listed = Namespace.objects.for_tenant(tenants[0].tenant_id)
@@ -196,7 +215,8 @@ def _to_rows(tenants: Sequence[Tenant]) -> list[dict[str, object]]:
     spaces = defaultdict(list)
     for space in listed.order_by("name"):
         shards = f"{space.num_shards}, {space.size}" if space.size else f"{space.num_shards}"
-        spaces[space.tenant_id].append(f"{space.name} ({shards})")
+        place = f", in {space.store}" if space.store else ""
+        spaces[space.tenant_id].append(f"{space.name} ({shards}{place})")
     return [
         {
             "name": tenant.name,
