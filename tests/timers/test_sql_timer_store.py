@@ -161,6 +161,7 @@ STATEMENTS = {
     "select_won": statements.select_won([TIMER, NEXT], MEMBER.id),
     "postpone_timer": statements.postpone_timer(TIMER, NOW),
     "reschedule_timer": statements.reschedule_timer(TIMER.take, NOW, Progress(), CELL),
+    "move_timer": statements.move_timer(TIMER, NEXT),
     "remove_timers": statements.remove_timers([TIMER.take, NEXT.take], CELL),
     "select_namespace_timers": statements.select_namespace_timers(ALERTS, range(3, 9), "timer-1", 50),
     "count_timers": statements.count_timers([1, 2], NOW),
