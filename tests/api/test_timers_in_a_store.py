@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any
 from unittest.mock import patch
@@ -14,11 +13,12 @@ from orchestration.feeder.database_calls import DatabaseCalls
 from orchestration.feeder.feeder import Feeder
 from orchestration.models import ServiceCall
 from tests.api.conftest import Api, get_errors
-from tests.contracts.timer_stores.memory_store import MemoryTables, MemoryTimerStore
+from tests.contracts.timer_stores.memory_fleet import FLEET, MemoryFleet
+from tests.contracts.timer_stores.memory_store import MemoryTimerStore
 from tests.factories import NOON
 from tests.orchestration.support import ManualEngine, build_response
-from tests.timer_stores import STORE, RunningStore, declare_namespace_in_store, use_memory_store
 from timers.cell import get_cell_id
+from timers.cell_stores import get_cell_store
 from timers.stores.port import OutcomeUnknown, StoreUnavailable
 
 pytestmark = pytest.mark.django_db
@@ -41,10 +41,10 @@ TIMER = {
 class Cell:
     """This deployment with one engine, whose passes and attempts happen when the test says."""
 
-    def __init__(self, tables: MemoryTables, engine: ManualEngine) -> None:
-        self.tables, self.engine = tables, engine
-        store = RunningStore(tables, str(get_cell_id()))
-        self._feeder = Feeder(store, DatabaseCalls(STORE), clock=lambda: tables.clock.timestamp())
+    def __init__(self, fleet: MemoryFleet, engine: ManualEngine) -> None:
+        self.fleet, self.tables, self.engine = fleet, fleet.tables, engine
+        store = fleet.build_store(FLEET, str(get_cell_id()))
+        self._feeder = Feeder(store, DatabaseCalls(FLEET.name), clock=lambda: self.tables.clock.timestamp())
         # The second pass is the first one of a member that others can see.
         self.run_pass(NOON)
         self.run_pass(NOON)
@@ -64,15 +64,14 @@ class Cell:
 
 
 @pytest.fixture
-def tables(acme: Api) -> Iterator[MemoryTables]:
-    with use_memory_store() as tables:
-        declare_namespace_in_store(tables, acme.tenant, "alerts")
-        yield tables
+def cell(acme: Api, fleet: MemoryFleet, manual_engine: ManualEngine) -> Cell:
+    declare(acme, "alerts")
+    return Cell(fleet, manual_engine)
 
 
-@pytest.fixture
-def cell(tables: MemoryTables, manual_engine: ManualEngine) -> Cell:
-    return Cell(tables, manual_engine)
+def declare(api: Api, namespace: str) -> None:
+    declared = api.post("/namespaces", {"name": namespace, "numShards": 4, "store": FLEET.name})
+    assert declared.status_code == 201, declared.content
 
 
 def create(api: Api, **changes: Any) -> dict[str, Any]:
@@ -221,7 +220,7 @@ def test_what_a_store_cannot_search_for_is_refused(acme: Api, cell: Cell, query:
 
 
 def test_a_cursor_is_valid_for_its_namespace_alone(acme: Api, cell: Cell) -> None:
-    declare_namespace_in_store(cell.tables, acme.tenant, "more")
+    declare(acme, "more")
     for number in range(5):
         create(acme, id=f"order-{number}")
     cursor = acme.get("/timers?namespace=alerts&limit=1").json()["nextCursor"]
@@ -298,12 +297,13 @@ def test_ordinary_calls_of_the_namespace_are_in_this_database(acme: Api, cell: C
 
 def test_an_unavailable_store_is_reported_and_nothing_is_changed(acme: Api, cell: Cell) -> None:
     made = create(acme)
-    with patch.object(MemoryTimerStore, "get", side_effect=StoreUnavailable("no route to 10.0.0.1")):
-        for action, body in (("create", TIMER), ("get", KEY), ("update", KEY), ("delete", KEY)):
-            refused = acme.post(f"/timers/{action}", body)
-            assert (refused.status_code, refused.json()["code"]) == (503, "store_unavailable")
-            assert refused["Retry-After"] == "5"
-            assert "10.0.0.1" not in refused.json()["detail"]
+    cell.fleet.is_available = False
+    for action, body in (("create", TIMER), ("get", KEY), ("update", KEY), ("delete", KEY)):
+        refused = acme.post(f"/timers/{action}", body)
+        assert (refused.status_code, refused.json()["code"]) == (503, "store_unavailable")
+        assert refused["Retry-After"] == "5"
+        assert "no server can be reached" not in refused.json()["detail"]
+    cell.fleet.is_available = True
     assert acme.post("/timers/get", KEY).json() == made
     assert acme.submit()["status"] == "Scheduled"
 
@@ -323,9 +323,9 @@ def test_a_read_that_fails_after_the_write_does_not_deny_the_write(acme: Api, ce
 
 
 def test_a_store_that_is_no_longer_configured_is_unavailable(acme: Api, cell: Cell, settings: Any) -> None:
-    with use_memory_store():
-        settings.TIMER_STORES = []
-        refused = acme.post("/timers/create", TIMER)
+    get_cell_store.cache_clear()
+    settings.TIMER_STORES = []
+    refused = acme.post("/timers/create", TIMER)
     assert (refused.status_code, refused.json()["code"]) == (503, "store_unavailable")
 
 
@@ -343,7 +343,7 @@ def test_an_inactive_tenant_sets_no_timers(acme: Api, cell: Cell, operator: Api)
 
 def test_another_tenant_sees_nothing_of_the_store(acme: Api, intruder: Api, cell: Cell) -> None:
     create(acme)
-    declare_namespace_in_store(cell.tables, intruder.tenant, "alerts")
+    declare(intruder, "alerts")
     assert intruder.post("/timers/get", KEY).status_code == 404
     assert intruder.get("/timers?namespace=alerts").json()["items"] == []
     assert intruder.post("/timers/delete", KEY).status_code == 404

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -15,22 +14,19 @@ from django.test import Client
 from eventservice.console import timers as timers_page
 from eventservice.kernel.ids import new_id
 from orchestration import durable_timers
+from orchestration.feeder.namespaces import declare_namespace
 from orchestration.feeder.timer_changes import get_stored_timers
 from orchestration.timer_callbacks import build_timer_command
 from tests.console.test_timers_page import get_page, read_ids
-from tests.contracts.timer_stores.memory_store import MemoryTables, MemoryTimerStore
+from tests.contracts.timer_stores.memory_fleet import FLEET, MemoryFleet
 from tests.factories import NOON
-from tests.timer_stores import STORE, declare_namespace_in_store, use_memory_store
-from timers.stores.port import StoreUnavailable
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("at_noon")]
 
 
-@pytest.fixture
-def tables(tenant: Any) -> Iterator[MemoryTables]:
-    with use_memory_store() as tables:
-        declare_namespace_in_store(tables, tenant, "alerts")
-        yield tables
+@pytest.fixture(autouse=True)
+def namespace(tenant: Any, fleet: MemoryFleet) -> None:
+    declare_namespace(tenant.tenant_id, "alerts", 4, FLEET.name, record=lambda namespace: None)
 
 
 def set_timers(tenant: Any, *ids: str) -> None:
@@ -56,9 +52,7 @@ def get_timer_page(viewer: Client, tenant: Any, timer_id: str) -> Any:
     return viewer.get(f"/timers/timer/?{urlencode(key)}", HTTP_ACCEPT="text/html")
 
 
-def test_pending_timers_of_the_namespace_are_listed_page_by_page(
-    viewer: Client, tenant: Any, tables: MemoryTables
-) -> None:
+def test_pending_timers_of_the_namespace_are_listed_page_by_page(viewer: Client, tenant: Any) -> None:
     ids = [f"order-{number}" for number in range(5)]
     set_timers(tenant, *ids)
     with patch.object(timers_page, "PAGE_SIZE", 2):
@@ -72,23 +66,19 @@ def test_pending_timers_of_the_namespace_are_listed_page_by_page(
     assert sorted(found) == ids
 
 
-def test_a_timer_is_found_by_its_whole_id(viewer: Client, tenant: Any, tables: MemoryTables) -> None:
+def test_a_timer_is_found_by_its_whole_id(viewer: Client, tenant: Any) -> None:
     set_timers(tenant, "order-1", "order-10")
     assert read_ids(get_list(viewer, tenant, id="order-1")) == ["order-1"]
     assert "found by its whole id" in get_list(viewer, tenant, id="order")
 
 
 @pytest.mark.parametrize("query", [{"due": "1h"}, {"from": "2026-03-01T12:00"}, {"to": "2026-03-01T12:00"}])
-def test_due_times_cannot_be_searched_for(
-    viewer: Client, tenant: Any, tables: MemoryTables, query: dict[str, str]
-) -> None:
+def test_due_times_cannot_be_searched_for(viewer: Client, tenant: Any, query: dict[str, str]) -> None:
     page = get_page(viewer, status=400, tenant=tenant.tenant_id, namespace="alerts", **query)
     assert "cannot be searched for in the timer store fleet" in page
 
 
-def test_the_list_of_all_namespaces_says_what_it_leaves_out(
-    viewer: Client, tenant: Any, tables: MemoryTables
-) -> None:
+def test_the_list_of_all_namespaces_says_what_it_leaves_out(viewer: Client, tenant: Any) -> None:
     set_timers(tenant, "order-1")
     page = get_page(viewer, tenant=tenant.tenant_id)
     assert read_ids(page) == []
@@ -96,28 +86,26 @@ def test_the_list_of_all_namespaces_says_what_it_leaves_out(
     assert "Choose a namespace with a timer store" not in get_list(viewer, tenant)
 
 
-def test_a_pending_timer_has_a_page_before_it_has_a_call(
-    viewer: Client, tenant: Any, tables: MemoryTables
-) -> None:
+def test_a_pending_timer_has_a_page_before_it_has_a_call(viewer: Client, tenant: Any) -> None:
     set_timers(tenant, "order-1")
     response = get_timer_page(viewer, tenant, "order-1")
     page = response.content.decode()
     assert response.status_code == 200, page
     assert "becomes a call when it is about to be due" in page
     assert "Open its call" not in page
-    assert STORE in page
+    assert FLEET.name in page
     assert "hunter2" not in page
 
 
-def test_a_timer_that_was_fed_leads_to_its_call(viewer: Client, tenant: Any, tables: MemoryTables) -> None:
+def test_a_timer_that_was_fed_leads_to_its_call(viewer: Client, tenant: Any, fleet: MemoryFleet) -> None:
     set_timers(tenant, "order-1")
-    (timer,) = tables.timers.values()
-    get_stored_timers(STORE).set(replace(timer, revision=new_id(), execute_at=NOON))  # type: ignore[arg-type]
+    (timer,) = fleet.tables.timers.values()
+    get_stored_timers(FLEET.name).set(replace(timer, revision=new_id(), execute_at=NOON))  # type: ignore[arg-type]
     page = get_timer_page(viewer, tenant, "order-1").content.decode()
     assert "Open its call" in page
 
 
-def test_an_unavailable_store_is_reported(viewer: Client, tenant: Any, tables: MemoryTables) -> None:
-    with patch.object(MemoryTimerStore, "scan", side_effect=StoreUnavailable("no route")):
-        page = get_page(viewer, status=503, tenant=tenant.tenant_id, namespace="alerts")
+def test_an_unavailable_store_is_reported(viewer: Client, tenant: Any, fleet: MemoryFleet) -> None:
+    fleet.is_available = False
+    page = get_page(viewer, status=503, tenant=tenant.tenant_id, namespace="alerts")
     assert "The timer store of this namespace is not available" in page
