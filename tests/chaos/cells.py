@@ -89,6 +89,7 @@ class Cell:
         for program in (self._web, *self.engines):
             program.kill_group()
         self._run("restore", str(self._backup))
+        self._run("dispatch", "resume")  # a restored database begins paused
         self._start()
 
     def lose(self) -> None:
