@@ -117,7 +117,7 @@ class Namespace(TenantScopedModel):
 
     @property
     def audit_detail(self) -> dict[str, object]:
-        """What the audit log says of its creation."""
+        """The facts that the audit log has about its creation."""
         return {
             "name": self.name,
             "shards": self.num_shards,

@@ -24,7 +24,7 @@ UNREACHABLE = StoreSpec.parse("away=postgresql+psycopg://user:s3cret@127.0.0.1:1
 
 
 class MemoryFleet:
-    """What is behind the store `fleet`: its tables, and whether it can be reached."""
+    """The server of the store `fleet`: its tables, and whether it can be reached."""
 
     def __init__(self) -> None:
         self.tables = MemoryTables()
