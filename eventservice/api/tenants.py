@@ -38,9 +38,10 @@ from eventservice.api.views import ApiView, build_no_content
 from eventservice.kernel.errors import NotFound
 from eventservice.kernel.ids import new_id
 from eventservice.operators.audit_log import describe_changes, record_action
-from eventservice.tenants.directory import create_tenant, update_tenant
+from eventservice.tenants.directory import create_tenant
 from eventservice.tenants.keys import create_key, get_key, require_rotatable, revoke_key, rotate_key
 from eventservice.tenants.models import ApiKey, Namespace, Tenant
+from orchestration.feeder.declarations import update_tenant
 from orchestration.feeder.namespaces import declare_namespace
 from orchestration.statistics.usage import read_usage
 

@@ -38,11 +38,11 @@ from eventservice.tenants.directory import (
     get_tenant,
     list_namespaces,
     list_tenants,
-    update_tenant,
 )
 from eventservice.tenants.keys import count_usable_keys, list_keys_with_state
 from eventservice.tenants.models import Namespace, NamespaceSize, Tenant
 from eventservice.tenants.refusals import list_refusals
+from orchestration.feeder.declarations import update_tenant
 from orchestration.feeder.namespaces import declare_namespace
 from orchestration.queries.calls import count_pending
 from orchestration.states import Status

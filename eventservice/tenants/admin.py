@@ -20,9 +20,10 @@ from eventservice.console.base.edit_token import EditConflict, compute_edit_toke
 from eventservice.console.base.forms import Lines, WholeNumber
 from eventservice.kernel.errors import Conflict
 from eventservice.operators.roles import Role
-from eventservice.tenants.directory import create_tenant, update_tenant
+from eventservice.tenants.directory import create_tenant
 from eventservice.tenants.keys import revoke_key
 from eventservice.tenants.models import DEFAULT_SHARDS, ApiKey, LimitRefusal, Namespace, NamespaceSize, Tenant
+from orchestration.feeder.declarations import update_tenant
 from orchestration.feeder.namespaces import declare_namespace
 
 SETTINGS = (

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 from django.db import IntegrityError, connection, transaction
-from django.db.models import F, Q
+from django.db.models import Count, F, Q
 
 from eventservice.db.now import DbNow, db_now
 from eventservice.kernel.errors import Invalid, NotFound
@@ -156,6 +156,12 @@ def list_all_namespaces(limit: int) -> list[Namespace]:
 def list_namespaces_in_store(store: str) -> list[tuple[uuid.UUID, str]]:
     """Return the namespaces whose pending timers are in a timer store, each with its tenant."""
     return list(Namespace.across_tenants.filter(store=store).values_list("tenant_id", "name"))
+
+
+def count_namespaces_by_store() -> dict[str, int]:
+    """Return the numbers of namespaces by the names of their timer stores, whether these are configured or not."""
+    spaces = Namespace.across_tenants.exclude(store="").order_by("store").values_list("store")
+    return dict(spaces.annotate(Count("name")))
 
 
 def get_max_shards() -> int:

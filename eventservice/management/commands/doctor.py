@@ -49,13 +49,14 @@ from eventservice.operators.health import (
 )
 from eventservice.runtime.models import Slot
 from eventservice.settings import env
+from eventservice.tenants.directory import count_namespaces_by_store
 from eventservice.tenants.models import Tenant
+from orchestration.feeder.declarations import examine_cell_store
 from orchestration.lifecycle.secrets import sample_scheduled_secrets
 from orchestration.statistics.live_counts import read_live_counts
 from outbox.status import get_status as get_outbox_status
 from timers.shard_sizes import get_shard_sizes
 from timers.stores.factory import build_store
-from timers.stores.health import examine_store
 from timers.stores.port import NO_CELL
 
 MAX_CLOCK_SKEW = timedelta(seconds=1)
@@ -259,7 +260,7 @@ def _check_timer_stores() -> Iterator[Finding]:
     """Check the stores that can be built. The system checks report the others."""
     for spec in settings.TIMER_STORES:
         with suppress(ValueError), closing(build_store(spec, NO_CELL)) as store:
-            yield from examine_store(spec.name, store, db_now)
+            yield from examine_cell_store(spec.name, store)
 
 
 def check_migrations() -> Iterator[Finding]:
@@ -309,6 +310,20 @@ def _list_stored_secrets() -> Iterator[tuple[str, str]]:
 # --- the running system ---------------------------------------------------------------------------------------
 
 
+def check_timer_store_names() -> Iterator[Finding]:
+    """Check that every timer store in which this database has namespaces is configured."""
+    configured = {spec.name for spec in settings.TIMER_STORES}
+    for name, count in count_namespaces_by_store().items():
+        is_known = name in configured
+        lack = "" if is_known else ", which is not in TIMER_STORES"
+        text = f"{format_count(count, 'namespace')} in the timer store {name}{lack}"
+        remedy = (
+            f"Add {name} to TIMER_STORES again, and restart all processes. Until then, this cell sends none of these timers,"
+            " and they cannot be set or changed here."
+        )
+        yield check("timer_store_names", is_known, text, remedy)
+
+
 def check_running_system() -> list[Finding]:
     now = db_now()
     cluster = read_cluster(now, Slot.objects.order_by("name"))
@@ -322,7 +337,12 @@ def check_running_system() -> list[Finding]:
 
 
 EMPTY_DATABASE_CHECKS = (check_migrations, check_clock)
-DATABASE_CHECKS = (*EMPTY_DATABASE_CHECKS, check_stored_secrets, check_running_system)
+DATABASE_CHECKS = (
+    *EMPTY_DATABASE_CHECKS,
+    check_stored_secrets,
+    check_timer_store_names,
+    check_running_system,
+)
 
 
 def _join_lines(error: Exception) -> str:

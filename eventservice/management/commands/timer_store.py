@@ -1,43 +1,83 @@
-"""Set up and inspect timer stores."""
+"""Set up and inspect timer stores, and tell them about this cell."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from uuid import UUID
 
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from eventservice.db.now import db_now
+from eventservice.kernel.errors import DomainError
 from eventservice.kernel.findings import Severity
+from eventservice.management.commands.tenant import get_tenant_argument
 from eventservice.management.terminal import Terminal
+from eventservice.operators.audit_log import CommandLine, record_action, run_audited
+from eventservice.tenants.directory import find_namespace
+from orchestration.feeder.declarations import (
+    NamespaceComparison,
+    compare_namespaces,
+    declare_as_here,
+    examine_cell_store,
+)
+from orchestration.lifecycle import abandon_takes
+from timers.cell import get_cell_id, renew_cell_id
+from timers.operator_views import list_nodes
 from timers.stores.factory import build_store
-from timers.stores.health import examine_store
-from timers.stores.port import NO_CELL, ShardBacklog, ShardOwnership, TimerStore, TimerStoreError
+from timers.stores.port import (
+    NO_CELL,
+    QualifiedNamespace,
+    ShardBacklog,
+    ShardOwnership,
+    TimerStore,
+    TimerStoreError,
+)
 
+# What is done with one store.
 ACTIONS = {
     "migrate": "create the table and its indexes, or what is missing of them",
-    "check": "check the server, the table and the clock; the exit code is 1 if there is an error",
+    "check": "check the server, the table, the clock and the namespaces; the exit code is 1 if there is an error",
     "status": "show namespaces, processes, and shards with their owners and timers, which are all counted",
+    "declare": "declare the namespaces of this cell as they are here, with the settings that decide how timers are sent",
 }
+RENEWAL = (
+    "give this cell a new identity, after its database may have lost commits: it no longer acts on what it remembers to have "
+    "taken from timer stores (stop the cluster first)"
+)
 
 
 class Command(BaseCommand):
-    help = "Set up and inspect the timer stores in TIMER_STORES."
+    help = "Set up and inspect the timer stores in TIMER_STORES, and tell them about this cell."
 
     def add_arguments(self, parser: CommandParser) -> None:
         actions = parser.add_subparsers(dest="action", required=True)
         for name, help_text in ACTIONS.items():
             action = actions.add_parser(name, help=help_text)
             action.add_argument("name", help="name of the store in TIMER_STORES")
-            if name != "migrate":
+            if name in ("check", "status"):
                 action.add_argument("--json", action="store_true", dest="as_json", help="print JSON")
+            if name == "declare":
+                action.add_argument(
+                    "--namespace",
+                    metavar="TENANT/NAME",
+                    help="only this one, by the name or the id of its tenant and its own name (default: all)",
+                )
+        actions.add_parser("renew_cell", help=RENEWAL)
 
-    def handle(self, *args: object, action: str, name: str, **options: object) -> None:
+    def handle(self, *args: object, action: str, **options: object) -> None:
+        if action == "renew_cell":
+            self.stdout.write(f"This cell has a new identity: {_renew_cell()}.")
+            return
+        name = str(options["name"])
         terminal = Terminal(self, as_json=bool(options.get("as_json")))
         store = _build_named_store(name)
         try:
-            getattr(self, f"run_{action}")(name, store, terminal)
-        except TimerStoreError as error:
+            if action == "declare":
+                self.run_declare(name, store, options.get("namespace"))
+            else:
+                getattr(self, f"run_{action}")(name, store, terminal)
+        except (TimerStoreError, DomainError) as error:
             raise CommandError(str(error)) from error
         finally:
             store.close()
@@ -47,7 +87,7 @@ class Command(BaseCommand):
         self.stdout.write(f"The timer store {name} has its table and indexes.")
 
     def run_check(self, name: str, store: TimerStore, terminal: Terminal) -> None:
-        findings = examine_store(name, store, db_now)
+        findings = examine_cell_store(name, store)
         if terminal.as_json:
             terminal.json([{"code": f.code, "severity": f.severity, "text": f.text} for f in findings])
         else:
@@ -57,20 +97,17 @@ class Command(BaseCommand):
             raise SystemExit(1)
 
     def run_status(self, name: str, store: TimerStore, terminal: Terminal) -> None:
-        namespaces, members = store.namespaces(), store.members()
-        numbers = range(max((declared.num_shards for declared in namespaces), default=0))
+        namespaces, members = compare_namespaces(name, store), store.members()
+        numbers = range(max((one.declared.num_shards for one in namespaces if one.declared), default=0))
         shards = list(zip(store.shards(numbers), store.count_timers(numbers, db_now()), strict=True))
         size = store.measure_bytes()
         if terminal.as_json:
             terminal.json(
                 {
                     "bytes": size,
-                    "namespaces": [
-                        {"namespace": str(declared.namespace), "numShards": declared.num_shards}
-                        for declared in namespaces
-                    ],
+                    "namespaces": [_build_namespace_document(one) for one in namespaces],
                     "processes": [{"id": str(member.id), "heartbeats": member.beats} for member in members],
-                    "shards": [_build_document(*shard) for shard in shards],
+                    "shards": [_build_shard_document(*shard) for shard in shards],
                 }
             )
             return
@@ -84,10 +121,58 @@ class Command(BaseCommand):
             }
         )
         terminal.table(
+            ["namespace", "shards", "in this cell"],
+            [
+                [one.label, one.declared.num_shards if one.declared else "–", one.problem or "as declared"]
+                for one in namespaces
+            ],
+            empty="The store has no namespaces.",
+        )
+        terminal.table(
             ["shard", "version", "owner", "timers", "overdue"],
             _list_used_shards(shards),
             empty="No shard has been claimed, and none has timers.",
         )
+
+    def run_declare(self, name: str, store: TimerStore, namespace: object) -> None:
+        chosen = None if namespace is None else [_parse_namespace(name, str(namespace))]
+        changed = declare_as_here(name, store, chosen)
+        if not changed:
+            self.stdout.write(f"The timer store {name} declares everything as it is here.")
+            return
+        labels = [one.label for one in changed]
+        record_action(CommandLine(), "timer-store-declare", subject=name, namespaces=labels)
+        for label in labels:
+            self.stdout.write(f"{label}: declared as in this cell.")
+
+
+def _renew_cell() -> UUID:
+    """Give this cell a new id, and let its ready calls wait for takes under it. Raise CommandError while the cluster runs."""
+    now = db_now()
+    if live := [node for node in list_nodes() if node.is_alive(now)]:
+        where = ", ".join(f"{node.hostname} (process {node.process_id})" for node in live)
+        raise CommandError(
+            f"The cluster runs, and would go on under the old identity: {where}. Stop it and the web processes. If they were"
+            " killed, wait until their leases have ended."
+        )
+
+    def renew() -> UUID:
+        cell_id = renew_cell_id()
+        abandon_takes()
+        return cell_id
+
+    return run_audited(CommandLine(), "cell-renew", renew, subject=get_cell_id())
+
+
+def _parse_namespace(store: str, text: str) -> QualifiedNamespace:
+    tenant, separator, name = text.partition("/")
+    if not separator:
+        raise CommandError(f"--namespace must be TENANT/NAME, and not {text!r}.")
+    owner = get_tenant_argument(tenant)
+    found = find_namespace(owner.tenant_id, name)
+    if found is None or found.store != store:
+        raise CommandError(f"{owner.name} has no namespace {name!r} in the timer store {store}.")
+    return QualifiedNamespace(owner.tenant_id, name)
 
 
 def _build_named_store(name: str) -> TimerStore:
@@ -109,7 +194,15 @@ def _list_used_shards(shards: Iterable[tuple[ShardOwnership, ShardBacklog]]) -> 
     ]
 
 
-def _build_document(shard: ShardOwnership, backlog: ShardBacklog) -> dict[str, object]:
+def _build_namespace_document(one: NamespaceComparison) -> dict[str, object]:
+    return {
+        "namespace": str(one.namespace),
+        "numShards": one.declared and one.declared.num_shards,
+        "problem": one.problem or None,
+    }
+
+
+def _build_shard_document(shard: ShardOwnership, backlog: ShardBacklog) -> dict[str, object]:
     return {
         "shard": shard.shard,
         "version": shard.version,
