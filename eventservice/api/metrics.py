@@ -39,6 +39,7 @@ from eventservice.tenants.refusals import TOTALS_PREFIX as REFUSALS_PREFIX
 from eventservice.tenants.refusals import count_current_refusals, list_current_refusals
 from orchestration.engine.attempt_totals import BUCKETS, read_attempt_totals
 from orchestration.events import EventType
+from orchestration.lifecycle.timer_marks import measure_marks
 from orchestration.statistics.recent_sample import RecentStatistics, read_recent_statistics
 from outbox.dispatcher import TOTALS_PREFIX as EVENTS_PREFIX
 from outbox.publishers.webhook.recovery import count_gone_endpoints
@@ -107,6 +108,7 @@ class SystemCollector(Collector):
         now, nodes = db_now(), list_nodes()
         yield from _collect_nodes([node for node in nodes if node.is_alive(now)])
         yield from _collect_outbox()
+        yield from _collect_timer_marks(now)
         yield from _collect_totals()
         yield from _collect_limits(now)
         paused = {(): float(find_pause() is not None)}
@@ -165,6 +167,18 @@ def _collect_nodes(live: Sequence[Node]) -> Iterator[Metric]:
     about = "Scheduled timers of a shard, as they were counted last"
     yield _gauge("shard_timers_max", f"{about}: the largest shard.", {(): float(sizes.max_timers)})
     yield _gauge("shard_timers_mean", f"{about}: the average of all shards.", {(): sizes.mean_timers})
+
+
+def _collect_timer_marks(now: datetime) -> Iterator[Metric]:
+    # A store for which nothing waits is 0 and not absent.
+    unused = {(spec.name,): 0.0 for spec in settings.TIMER_STORES}
+    backlogs = measure_marks()
+    waiting = {(backlog.store,): float(backlog.count) for backlog in backlogs}
+    about = "Attempts whose end has not been written to the timer store yet."
+    yield _gauge("timer_store_marks", about, unused | waiting, ("store",))
+    ages = {(backlog.store,): max(0.0, (now - backlog.oldest).total_seconds()) for backlog in backlogs}
+    about = "How long the oldest of these attempts has ended."
+    yield _gauge("timer_store_mark_age_seconds", about, unused | ages, ("store",))
 
 
 def _collect_totals() -> Iterator[Metric]:

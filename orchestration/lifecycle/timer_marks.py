@@ -12,6 +12,8 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
+from django.db.models import Count, Min
+
 from eventservice.db.bulk import execute_rows, insert_rows
 from eventservice.db.now import as_utc
 from eventservice.tenants.directory import get_profile
@@ -89,6 +91,21 @@ def list_marks(store: str, limit: int) -> list[Mark]:
     """Return the marks of a store that have waited longest."""
     rows = TimerMark.across_tenants.filter(store=store).order_by("marked_at")[:limit]
     return [_read_mark(row) for row in rows]
+
+
+class MarkBacklog(NamedTuple):
+    """The marks for one store that have not been applied."""
+
+    store: str
+    count: int
+    oldest: datetime
+
+
+def measure_marks() -> list[MarkBacklog]:
+    """Return the backlog of each store for which there are marks. They pile up while the feeder cannot reach the store."""
+    by_store = TimerMark.across_tenants.order_by("store").values_list("store")
+    rows = by_store.annotate(Count("take"), Min("marked_at"))
+    return [MarkBacklog(store, count, as_utc(oldest)) for store, count, oldest in rows]
 
 
 def find_marked(tenant_id: uuid.UUID, service_call_ids: Iterable[uuid.UUID]) -> set[tuple[uuid.UUID, int]]:

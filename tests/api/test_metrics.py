@@ -19,17 +19,19 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_prometheus
 
 from eventservice.api.http_metrics import BUCKETS
-from eventservice.db.now import DbNow
+from eventservice.db.now import DbNow, db_now
 from eventservice.kernel.ids import new_id
 from eventservice.kernel.processes import read_process
 from eventservice.kernel.ttl_cache import clear_caches
 from execution.outcome import Errored, ErrorKind, Outcome, Responded, Timings
 from orchestration.engine.attempt_totals import AttemptTotals
+from orchestration.models import TimerMark
 from outbox.broker_queue import BrokerQueue
 from outbox.publisher_spec import PublisherSpec
 from outbox.store import read_heads
 from outbox.writer import PARTITIONS
 from tests.api.conftest import Api
+from tests.contracts.timer_stores.memory_fleet import MemoryFleet
 from tests.outbox.support import RecordingPublisher, build_dispatcher, drain, store_run
 from tests.process_harness import ProcessHarness, harness, wait_until
 from timers.models import Node
@@ -113,6 +115,22 @@ def test_the_queue_of_each_broker_is_measured(client: Client) -> None:
     }
     assert found[lag, "main"] == 0
     assert found[lag, "gone"] > 0
+
+
+@pytest.mark.django_db
+def test_the_marks_for_each_timer_store_are_counted(client: Client, fleet: MemoryFleet) -> None:
+    now = db_now()
+    for number, age in ((1, 60), (2, 30)):
+        TimerMark.objects.create(
+            tenant_id=new_id(), service_call_id=new_id(), take=number, store="fleet", namespace="alerts", timer_id="due",
+            shard_id=0, execute_at=now, failures=0, interruptions=0, next_seq=1, marked_at=now - timedelta(seconds=age),
+        )  # fmt: skip
+    clear_caches()
+    found = read_samples(client.get("/metrics").content.decode())
+    marks, age = "eventservice_timer_store_marks", "eventservice_timer_store_mark_age_seconds"
+    assert (found[marks, "fleet"], found[marks, "away"]) == (2, 0)
+    assert found[age, "fleet"] >= 60
+    assert found[age, "away"] == 0
 
 
 @pytest.mark.django_db

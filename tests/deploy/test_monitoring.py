@@ -74,11 +74,12 @@ def labels(client: Client, db: None) -> dict[str, set[str]]:
     return found
 
 
-# Families that have a sample only while something has happened.
+# Families that have a sample only while something has happened, or with a setting that most systems do not have.
 LABELS_WITHOUT_SAMPLES = {
     "eventservice_calls_failed_by_kind_5m": {"kind"},
     "eventservice_lateness_seconds_5m": {"quantile"},
     "eventservice_http_refusals_total": {"code"},
+    "eventservice_timer_store_mark_age_seconds": {"store"},
 }
 
 
