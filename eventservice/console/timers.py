@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from urllib.parse import urlencode
 
+from django.conf import settings
 from django.http import HttpRequest, HttpResponse, QueryDict
 from django.urls import reverse
 
@@ -139,6 +140,7 @@ class TimersPage(ConsoleView):
             "due_options": DUE_LABELS,
             "tenants": list_tenant_options(query.tenant_id),
             "namespaces": namespaces,
+            "stores": [spec.name for spec in settings.TIMER_STORES],
             "has_stores": any(namespace.store for namespace in namespaces),
         }
         return self.render(context, status=400 if errors else 200)

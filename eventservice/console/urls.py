@@ -16,6 +16,7 @@ from eventservice.console import (
     preferences,
     session,
     tenants,
+    timer_stores,
     timers,
     webhooks,
 )
@@ -74,6 +75,7 @@ urlpatterns = [
     path(f"{CALL}/tags/", call_actions.EditTags.as_view(), name="call-tags"),
     path("traces/<uuid:tenant_id>/<uuid:correlation_id>/", trace_page.TracePage.as_view(), name="trace"),
     path("timers/", timers.TimersPage.as_view(), name="timers"),
+    path("timers/stores/", timer_stores.TimerStoresPage.as_view(), name="timer-stores"),
     path("timers/timer/", timers.TimerDetailsPage.as_view(), name="timer"),
     path("events/", events.EventsPage.as_view(), name="events"),
     path("events/replay/", event_replay.ReplayEvents.as_view(), name="replay-events"),

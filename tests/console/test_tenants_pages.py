@@ -322,7 +322,7 @@ def test_a_namespace_can_be_created_in_a_timer_store(
     given = {"name": "alerts", "size": "medium", "store": "fleet"}
     made = admin.post(build_url(tenant, "namespaces/"), given, follow=True).content.decode()
     assert "Namespace alerts created with 256 shards in fleet" in made
-    assert "<td>fleet</td>" in made
+    assert 'href="/timers/stores/?store=fleet">fleet</a>' in made
     (declared,) = fleet.tables.namespaces.values()
     assert declared.num_shards == 256
     assert OperatorAction.across_tenants.get().detail == {"name": "alerts", "shards": 256, "store": "fleet"}
