@@ -311,6 +311,7 @@ DIRECTORY = Adapter(
     create_directory,
     {
         "list_namespaces": directory.list_namespaces,
+        "find_namespace": lambda tenant: directory.find_namespace(tenant, "orders"),
         "list_keys": keys.list_keys,
         "count_usable_keys": lambda tenant: keys.count_usable_keys([tenant]),
     },

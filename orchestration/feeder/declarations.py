@@ -1,4 +1,4 @@
-"""What a timer store declares of namespaces, compared with the namespaces and settings of this cell.
+"""Declarations of namespaces in a timer store, compared with the namespaces and settings of this cell.
 
 The settings that decide how timers are sent must be the same in all cells that share a store: a cell whose own differ from
 those that are declared takes nothing. A change of a tenant's settings moves the declaration on if this cell agreed with it
@@ -71,7 +71,7 @@ class NamespaceComparison(NamedTuple):
 
     @property
     def problem(self) -> str:
-        """Why this cell sends no timers of the namespace. Empty if it does."""
+        """The reason why this cell sends no timers of the namespace. Empty if it does."""
         if self.num_shards is None:
             return "no namespace of this cell"
         if self.declared is None:
