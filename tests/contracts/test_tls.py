@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import cache
 
 import pytest
 
@@ -23,10 +25,17 @@ Build = Callable[..., Broker]
 LONG_SECONDS = 30.0
 
 
-@pytest.fixture(scope="module", params=SERVERS)
-def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TlsServer]:
-    with start_tls_server(request.param, tmp_path_factory.mktemp(request.param)) as running:
-        yield running
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], TlsServer]]:
+    """Return a function that returns the server of a kind. It starts each once."""
+    with ExitStack() as running:
+        yield cache(lambda kind: running.enter_context(start_tls_server(kind, tmp_path_factory.mktemp(kind))))
+
+
+# Not a fixture of the module: pytest would start a server again for a test that names its kind.
+@pytest.fixture(params=SERVERS)
+def server(request: pytest.FixtureRequest, start: Callable[[str], TlsServer]) -> TlsServer:
+    return start(request.param)
 
 
 @pytest.fixture
