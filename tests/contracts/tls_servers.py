@@ -190,16 +190,29 @@ def start_kafka(folder: Path, port: int, files: Certificate, authority: Path) ->
         "process.roles": "broker,controller",
         "node.id": "1",
         "controller.quorum.bootstrap.servers": f"127.0.0.1:{controller_port}",
-        "listeners": f"SSL://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
-        "advertised.listeners": f"SSL://127.0.0.1:{port}",
-        "listener.security.protocol.map": "SSL:SSL,CONTROLLER:PLAINTEXT",
+        "listeners": f"SASL_SSL://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
+        "advertised.listeners": f"SASL_SSL://127.0.0.1:{port}",
+        "listener.security.protocol.map": "SASL_SSL:SASL_SSL,CONTROLLER:PLAINTEXT",
         "controller.listener.names": "CONTROLLER",
-        "inter.broker.listener.name": "SSL",
+        "inter.broker.listener.name": "SASL_SSL",
         "ssl.keystore.type": "PEM",
         "ssl.keystore.location": folder / "keystore.pem",
         "ssl.truststore.type": "PEM",
         "ssl.truststore.location": authority,
-        "ssl.client.auth": "required",
+        # With users, a certificate is demanded only by the setting of the listener.
+        "listener.name.sasl_ssl.ssl.client.auth": "required",
+        "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-512",
+        "sasl.mechanism.inter.broker.protocol": "PLAIN",
+        "listener.name.sasl_ssl.plain.sasl.jaas.config": (
+            "org.apache.kafka.common.security.plain.PlainLoginModule required"
+            ' username="admin" password="secret" user_admin="secret";'
+        ),
+        "listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config": (
+            "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+        ),
+        # Other users may do what an ACL permits. The controller's listener knows no users.
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:admin;User:ANONYMOUS",
         "log.dirs": folder / "data",
         "offsets.topic.replication.factor": "1",
     }
@@ -218,7 +231,7 @@ SERVERS: dict[str, tuple[str, str, str, Start]] = {
     "redis": ("rediss", "", "redis", start_redis),
     "nats": ("nats+tls", "us:secret@", "nats", start_nats),
     "rabbitmq": ("amqps", "guest:guest@", "aiormq", start_rabbitmq),
-    "kafka": ("kafka+tls", "", "confluent_kafka", start_kafka),
+    "kafka": ("kafka+tls", "admin:secret@", "confluent_kafka", start_kafka),
 }
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -28,6 +30,9 @@ SIZE_ERRORS = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_T
 # The longest wait for one report of the client library.
 MAX_POLL_SECONDS = 0.05
 CLOSE_SECONDS = 5.0
+# The client library writes fatal errors of a producer to stderr, whatever its level, unless it has a logger.
+SILENT_LOGGER = logging.getLogger("confluent_kafka")
+SILENT_LOGGER.setLevel(logging.CRITICAL + 1)
 # What a new producer may need besides, for the id by which the server recognizes its repeats.
 START_SECONDS = 2.0
 
@@ -97,6 +102,7 @@ class KafkaPublisher:
             "reconnect.backoff.max.ms": 1000,
             # What fails is raised, and logged by the dispatcher.
             "log_level": 0,
+            "logger": SILENT_LOGGER,
         }
         if username:
             credentials = {"sasl.username": username, "sasl.password": password or ""}
@@ -111,7 +117,7 @@ class KafkaPublisher:
         self._producer: Producer | None = None
         self._has_published = False
         # What the client library has reported about its connections since it began them.
-        self._last_error = ""
+        self._last_error: KafkaError | None = None
 
     def publish(self, events: Sequence[Envelope]) -> None:
         if not events:
@@ -134,10 +140,11 @@ class KafkaPublisher:
         if producer is not None:
             # Nothing may be sent later that has been reported as not accepted.
             producer.purge()
-            producer.flush(CLOSE_SECONDS)
+            with suppress(KafkaException):  # a fatal error of this producer, which was reported already
+                producer.flush(CLOSE_SECONDS)
 
     def _begin(self) -> Producer:
-        self._last_error = ""
+        self._last_error = None
         options = {**self._connection_options, "error_cb": self._note_error}
         producer = self._producer = Producer(
             {
@@ -181,6 +188,8 @@ class KafkaPublisher:
         try:
             created[self._topic].result(timeout=2 * self._timeout)
         except KafkaException as error:
+            if error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                raise self._build_permission_error("Create") from error
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise
 
@@ -214,6 +223,7 @@ class KafkaPublisher:
                     },
                 )
             except KafkaException as error:
+                producer.poll(0)  # for the errors that explain why
                 errors[number] = error.args[0]
         end = time.monotonic() + self._timeout + (0.0 if self._has_published else START_SECONDS)
         while len(errors) < len(messages) and time.monotonic() < end:
@@ -225,13 +235,27 @@ class KafkaPublisher:
 
     def _note_error(self, error: KafkaError) -> None:
         if error.code() != KafkaError._ALL_BROKERS_DOWN:
-            self._last_error = error.str()
+            self._last_error = error
 
     def _build_error(self, error: KafkaError) -> PublishError:
+        cause = self._last_error
+        codes = {error.code(), cause and cause.code()}
         if error.code() in SIZE_ERRORS:
             return PoisonEvent(f"the event is larger than max.message.bytes of the topic {self._topic}")
+        if KafkaError.TOPIC_AUTHORIZATION_FAILED in codes:
+            return self._build_permission_error("Write")
+        if KafkaError.CLUSTER_AUTHORIZATION_FAILED in codes:
+            # The server gives this producer no id, by which it would recognize repeats.
+            return self._build_permission_error(
+                "Write", ", and before Kafka 2.8 IdempotentWrite on the cluster"
+            )
         if error.code() == KafkaError._MSG_TIMED_OUT:
             reason = f"no answer within {self._timeout:g} s"
         else:
             reason = error.str()
-        return PublishError(f"Kafka: {'; '.join(filter(None, (reason, self._last_error)))}")
+        return PublishError(f"Kafka: {'; '.join(filter(None, (reason, cause and cause.str())))}")
+
+    def _build_permission_error(self, operation: str, more: str = "") -> PublishError:
+        return PublishError(
+            f"Kafka: the user needs the permission {operation} on the topic {self._topic}{more}"
+        )
