@@ -173,7 +173,7 @@ def _collect_timer_marks(now: datetime) -> Iterator[Metric]:
     # A store for which nothing waits is 0 and not absent.
     unused = {(spec.name,): 0.0 for spec in settings.TIMER_STORES}
     backlogs = measure_marks()
-    waiting = {(backlog.store,): float(backlog.count) for backlog in backlogs}
+    waiting = {(backlog.store,): float(backlog.marks) for backlog in backlogs}
     about = "Attempts whose end has not been written to the timer store yet."
     yield _gauge("timer_store_marks", about, unused | waiting, ("store",))
     ages = {(backlog.store,): max(0.0, (now - backlog.oldest).total_seconds()) for backlog in backlogs}

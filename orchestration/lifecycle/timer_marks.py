@@ -97,7 +97,7 @@ class MarkBacklog(NamedTuple):
     """The marks for one store that have not been applied."""
 
     store: str
-    count: int
+    marks: int
     oldest: datetime
 
 
@@ -105,7 +105,7 @@ def measure_marks() -> list[MarkBacklog]:
     """Return the backlog of each store for which there are marks. They pile up while the feeder cannot reach the store."""
     by_store = TimerMark.across_tenants.order_by("store").values_list("store")
     rows = by_store.annotate(Count("take"), Min("marked_at"))
-    return [MarkBacklog(store, count, as_utc(oldest)) for store, count, oldest in rows]
+    return [MarkBacklog(store, marks, as_utc(oldest)) for store, marks, oldest in rows]
 
 
 def find_marked(tenant_id: uuid.UUID, service_call_ids: Iterable[uuid.UUID]) -> set[tuple[uuid.UUID, int]]:

@@ -120,10 +120,10 @@ def test_the_queue_of_each_broker_is_measured(client: Client) -> None:
 @pytest.mark.django_db
 def test_the_marks_for_each_timer_store_are_counted(client: Client, fleet: MemoryFleet) -> None:
     now = db_now()
-    for number, age in ((1, 60), (2, 30)):
+    for number, seconds in ((1, 60), (2, 30)):
         TimerMark.objects.create(
             tenant_id=new_id(), service_call_id=new_id(), take=number, store="fleet", namespace="alerts", timer_id="due",
-            shard_id=0, execute_at=now, failures=0, interruptions=0, next_seq=1, marked_at=now - timedelta(seconds=age),
+            shard_id=0, execute_at=now, failures=0, interruptions=0, next_seq=1, marked_at=now - timedelta(seconds=seconds),
         )  # fmt: skip
     clear_caches()
     found = read_samples(client.get("/metrics").content.decode())
