@@ -66,8 +66,10 @@ class NamespaceComparison(NamedTuple):
         """The groups of settings that are others here than declared, in words."""
         if self.declared is None or self.fingerprint is None:
             return []
-        declared = self.declared.fingerprint
-        return [text for name, text in GROUPS.items() if self.fingerprint.get(name) != declared.get(name)]
+        own, declared = self.fingerprint, self.declared.fingerprint
+        # Another release may declare other groups.
+        names = [*GROUPS, *sorted((own.keys() | declared.keys()) - GROUPS.keys())]
+        return [GROUPS.get(name, name) for name in names if own.get(name) != declared.get(name)]
 
     @property
     def problem(self) -> str:
@@ -101,7 +103,7 @@ def _compare(namespace: QualifiedNamespace, declared: NamespaceDeclaration | Non
     return NamespaceComparison(
         namespace,
         f"{profile.name}/{namespace.name}",
-        profile.num_shards.get(namespace.name),
+        profile.get_num_shards(namespace.name),
         _find_fingerprint(profile),
         declared,
     )
@@ -206,7 +208,7 @@ def _move_declarations(before: TenantProfile, after: TenantProfile) -> None:
     old, new = _find_fingerprint(before), _find_fingerprint(after)
     if old is None or new is None or old == new:
         return
-    by_store = defaultdict(set)
+    by_store: defaultdict[str, set[QualifiedNamespace]] = defaultdict(set)
     for name, store in after.stores.items():
         by_store[store].add(QualifiedNamespace(after.tenant_id, name))
     for store, namespaces in by_store.items():

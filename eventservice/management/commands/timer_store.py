@@ -136,14 +136,20 @@ class Command(BaseCommand):
 
     def run_declare(self, name: str, store: TimerStore, namespace: object) -> None:
         chosen = None if namespace is None else [_parse_namespace(name, str(namespace))]
-        changed = declare_as_here(name, store, chosen)
-        if not changed:
-            self.stdout.write(f"The timer store {name} declares everything as it is here.")
-            return
-        labels = [one.label for one in changed]
-        record_action(CommandLine(), "timer-store-declare", subject=name, namespaces=labels)
+        labels = [one.label for one in declare_as_here(name, store, chosen)]
+        if labels:
+            record_action(CommandLine(), "timer-store-declare", subject=name, namespaces=labels)
         for label in labels:
             self.stdout.write(f"{label}: declared as in this cell.")
+        left = [
+            f"{one.label}: {one.problem}"
+            for one in compare_namespaces(name, store)
+            if one.num_shards is not None and one.problem and (chosen is None or one.namespace in chosen)
+        ]
+        if left:
+            raise CommandError(f"This cannot be declared: {'; '.join(left)}.")
+        if not labels:
+            self.stdout.write(f"The timer store {name} declares everything as it is here.")
 
 
 def _renew_cell() -> UUID:
