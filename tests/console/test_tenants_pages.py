@@ -334,7 +334,7 @@ def test_a_store_that_cannot_be_used_is_reported_at_the_form(
     admin: Client, tenant: Tenant, fleet: MemoryFleet
 ) -> None:
     given = {"name": "alerts", "size": "small", "store": "away"}
-    refused = admin.post(build_url(tenant, "namespaces/"), given)
+    refused = admin.post(build_url(tenant, "namespaces/"), given, HTTP_ACCEPT="text/html")
     assert "is not available" in list_errors(refused, "namespace_form")[""]
     assert "<option selected>away</option>" in refused.content.decode()
     unknown = admin.post(build_url(tenant, "namespaces/"), {**given, "store": "other"})

@@ -228,7 +228,7 @@ def test_a_cell_gets_a_new_identity_while_its_cluster_is_stopped(tenant: Tenant)
         hostname="engine-1",
         process_id=4711,
         started_at=db_now(),
-        lease_until=db_now() + timedelta(minutes=1),
+        lease_until=db_now() + timedelta(seconds=8),
     )
     with pytest.raises(CommandError, match="The cluster runs"):
         run("renew_cell")
