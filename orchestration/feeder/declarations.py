@@ -30,6 +30,7 @@ from eventservice.tenants.directory import (
 )
 from eventservice.tenants.models import Tenant
 from orchestration.feeder.fingerprints import build_fingerprint
+from orchestration.feeder.namespaces import TABLE_FINDING
 from timers.cell_stores import get_cell_store
 from timers.stores.health import examine_store
 from timers.stores.port import NamespaceDeclaration, QualifiedNamespace, TimerStore, TimerStoreError
@@ -37,6 +38,8 @@ from timers.stores.port import NamespaceDeclaration, QualifiedNamespace, TimerSt
 log = get_logger(__name__)
 
 FINDING = "timer_store_namespaces"
+# Of a store that cannot be reached, or has no table, nothing else can be said.
+USABILITY_FINDINGS = {"timer_store_server", TABLE_FINDING}
 MAX_NAMED_NAMESPACES = 10
 # The groups of settings in a fingerprint, in words.
 GROUPS = {
@@ -122,7 +125,7 @@ def _find_fingerprint(profile: TenantProfile) -> Mapping[str, str] | None:
 def examine_cell_store(name: str, store: TimerStore) -> list[Finding]:
     """Return the findings on a store, also if it cannot be reached, and on the namespaces that this cell has in it."""
     findings = examine_store(name, store, db_now)
-    if any(finding.severity is Severity.ERROR for finding in findings):
+    if any(finding.code in USABILITY_FINDINGS and not finding.is_ok for finding in findings):
         return findings
     try:
         return [*findings, *_examine_namespaces(name, compare_namespaces(name, store))]
