@@ -14,9 +14,8 @@ from eventservice.kernel.logging import get_logger
 from orchestration.feeder.ports import CellCalls
 from orchestration.feeder.store_membership import StoreMembership
 from orchestration.lifecycle.feeding import compute_take_end
-from orchestration.lifecycle.timer_marks import Mark
 from timers.stores.clocks import MAX_CLOCK_SKEW, measure_skew
-from timers.stores.port import Position, QualifiedNamespace, StoredTimer, TimerStore
+from timers.stores.port import NextAttempt, Position, QualifiedNamespace, StoredTimer, TimerStore
 
 log = get_logger(__name__)
 
@@ -140,15 +139,14 @@ class Feeder:
         ended = [mark.take for mark in marks if mark.next_at is None]
         if ended:
             self._store.remove(ended)
-        for mark in marks:
-            self._apply_reschedule(mark)
+        attempts = [
+            NextAttempt(mark.take, mark.next_at, mark.progress) for mark in marks if mark.next_at is not None
+        ]
+        if attempts:
+            self._store.reschedule(attempts)
         if marks:
             self._calls.delete_marks(marks)
         return len(marks)
-
-    def _apply_reschedule(self, mark: Mark) -> None:
-        if mark.next_at is not None:
-            self._store.reschedule(mark.take, mark.next_at, mark.progress)
 
     # --- whether and what to take ---
 

@@ -21,6 +21,7 @@ from tests.contracts.timer_stores.base import (
     build_key,
     build_timer,
     build_timers_of_shard,
+    reschedule_one,
 )
 from tests.contracts.timer_stores.dynamodb import SECRET_KEY, DynamoDbStoreUnderTest
 from tests.contracts.timer_stores.faulty_dynamodb import (
@@ -249,7 +250,7 @@ def test_a_timer_of_the_maximum_size_can_be_taken_and_rescheduled(
     assert not faulty.count
     store.put(largest, None, NOW)
     (taken,) = store.take([largest], NOW, NOW + MINUTE)
-    assert store.reschedule(taken.take, NOW + MINUTE, Progress(10**9, 10**9, NOW, 10**12))
+    assert reschedule_one(store, taken.take, NOW + MINUTE, Progress(10**9, 10**9, NOW, 10**12))
     assert store.remove([taken.take._replace(execute_at=NOW + MINUTE)]) == 0
     (due,) = store.due(SHARD, NOW + MINUTE, NOW + MINUTE, None, 10).timers
     assert due.payload == largest.payload

@@ -22,6 +22,7 @@ from tests.contracts.timer_stores.base import (
     build_key,
     build_timer,
     build_timers_of_shard,
+    reschedule_one,
 )
 from tests.contracts.timer_stores.races import (
     CLAIMS,
@@ -36,6 +37,7 @@ from timers.stores.port import (
     EPOCH,
     Claim,
     Member,
+    NextAttempt,
     Position,
     Progress,
     QualifiedNamespace,
@@ -238,7 +240,7 @@ def test_a_timer_can_be_replaced_when_its_take_has_ended_without_an_outcome(
     store.put(second, taken, later)
     assert store.get(first.key) == second
     # The cell that had taken it comes back.
-    assert not rival.reschedule(taken.take, later + HOUR, None)
+    assert not reschedule_one(rival, taken.take, later + HOUR)
     assert rival.remove([taken.take]) == 0
     assert store.get(first.key) == second
 
@@ -294,7 +296,7 @@ def test_a_timer_that_was_changed_since_it_was_read_is_not_moved(store: TimerSto
     assert store.move(first, NOW, NOW + HOUR) is None
     assert store.get(first.key) == second
     taken = take_one(store, second)
-    assert store.reschedule(taken.take, NOW, None)
+    assert reschedule_one(store, taken.take, NOW)
     # The same time and nobody has it, but an attempt was made.
     assert store.move(second, NOW, NOW + HOUR) is None
     assert get(store, second) == replace(second, takes=1)
@@ -312,7 +314,7 @@ def test_a_taken_timer_is_not_moved_before_its_take_ends(store: TimerStore, riva
     moved = rival.move(taken, later, later + HOUR)
     assert moved == replace(timer, execute_at=later + HOUR, takes=2)
     # The cell that had taken it comes back.
-    assert not store.reschedule(taken.take, later, None)
+    assert not reschedule_one(store, taken.take, later)
     assert store.remove([taken.take]) == 0
     assert store.get(timer.key) == moved
 
@@ -455,7 +457,7 @@ def test_a_retry_that_was_rescheduled_since_it_was_read_cannot_be_taken_early(
     taken = take_one(store, timer)
     later = taken.taken_until
     (read,) = rival.due(SHARD, later, later, None, 1).timers
-    assert store.reschedule(taken.take, later + HOUR, None)
+    assert reschedule_one(store, taken.take, later + HOUR)
     assert rival.take([read], later, later + MINUTE) == []
     assert list_due(rival, later) == []
 
@@ -465,10 +467,10 @@ def test_a_stale_take_changes_nothing(store: TimerStore, rival: TimerStore) -> N
     put_new(store, timer)
     stale = take_one(store, timer)
     current = take_one(rival, stale, stale.taken_until)
-    assert not store.reschedule(stale.take, NOW + HOUR, Progress(attempts=9))
+    assert not reschedule_one(store, stale.take, NOW + HOUR, Progress(attempts=9))
     assert store.remove([stale.take]) == 0
     # The right number in the wrong cell.
-    assert not store.reschedule(current.take, NOW + HOUR, None)
+    assert not reschedule_one(store, current.take, NOW + HOUR)
     assert store.remove([current.take]) == 0
     assert store.get(timer.key) == current
 
@@ -480,7 +482,7 @@ def test_a_take_of_an_earlier_revision_changes_nothing(store: TimerStore) -> Non
     store.put(second, stale, stale.taken_until)
     current = take_one(store, second, stale.taken_until)
     assert current.takes == stale.takes
-    assert not store.reschedule(stale.take, NOW + HOUR, None)
+    assert not reschedule_one(store, stale.take, NOW + HOUR)
     assert store.remove([stale.take]) == 0
     assert store.get(first.key) == current
 
@@ -490,21 +492,55 @@ def test_a_rescheduled_timer_waits_for_its_next_attempt(store: TimerStore, rival
     put_new(store, timer)
     taken = take_one(store, timer)
     progress = Progress(attempts=1, interruptions=2, first_started_at=NOW, next_seq=7)
-    assert store.reschedule(taken.take, NOW + HOUR - timedelta(microseconds=1), progress)
+    assert reschedule_one(store, taken.take, NOW + HOUR - timedelta(microseconds=1), progress)
     expected = replace(taken, execute_at=NOW + HOUR, progress=progress, taken_until=EPOCH, taken_by=None)
     assert store.get(timer.key) == expected
     assert list_due(rival, NOW + MINUTE) == []
     assert list_due(rival, NOW + HOUR) == [timer.key.timer_id]
     # A repeat, because the outcome of the first was unknown.
-    assert not store.reschedule(taken.take, NOW + HOUR, progress)
+    assert not reschedule_one(store, taken.take, NOW + HOUR, progress)
     assert take_one(rival, expected, NOW + HOUR).takes == 2
+
+
+def test_many_timers_are_rescheduled_at_once_and_each_gets_its_own_time(
+    store: TimerStore, rival: TimerStore
+) -> None:
+    timers = [timer for shard in (SHARD, SHARD + 1) for timer in build_timers_of_shard(shard, 70)]
+    put_new(store, *timers)
+    taken = store.take(timers[:-2], NOW, NOW + MINUTE)
+    not_own = rival.take(timers[-2:], NOW, NOW + MINUTE)
+    attempts = [
+        NextAttempt(
+            timer.take,
+            NOW + HOUR + number * SECOND,
+            # The progress of every third one is kept.
+            Progress(number, 1, NOW + number * SECOND if number % 2 else None, number + 2)
+            if number % 3
+            else None,
+        )
+        for number, timer in enumerate([*taken, *not_own])
+    ]
+    stale = NextAttempt(taken[0].take._replace(number=7), NOW, Progress(99))
+    assert store.reschedule([stale, *attempts]) == len(taken)
+    for timer, attempt in zip(taken, attempts, strict=False):
+        assert store.get(timer.key) == replace(
+            timer,
+            execute_at=attempt.execute_at,
+            taken_until=EPOCH,
+            taken_by=None,
+            progress=attempt.progress or timer.progress,
+        )
+    assert [store.get(timer.key) for timer in not_own] == not_own
+    # A repeat.
+    assert store.reschedule(attempts) == 0
+    assert store.reschedule([]) == 0
 
 
 def test_a_released_timer_is_due_at_once(store: TimerStore, rival: TimerStore) -> None:
     timer = build_timer(progress=Progress(attempts=3))
     put_new(store, timer)
     taken = take_one(store, timer)
-    assert store.reschedule(taken.take, taken.execute_at, None)
+    assert reschedule_one(store, taken.take, taken.execute_at)
     assert store.get(timer.key) == replace(timer, takes=1)
     assert list_due(rival) == [timer.key.timer_id]
 

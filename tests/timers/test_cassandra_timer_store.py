@@ -25,6 +25,7 @@ from tests.contracts.timer_stores.base import (
     build_key,
     build_timer,
     build_timers_of_shard,
+    reschedule_one,
 )
 from tests.contracts.timer_stores.cassandra import CassandraStoreUnderTest
 from tests.contracts.timer_stores.faulty_cassandra import (
@@ -283,7 +284,7 @@ def test_a_timer_of_the_maximum_size_can_be_taken_and_rescheduled(store: TimerSt
         store.put(too_large, None, NOW)
     store.put(largest, None, NOW)
     (taken,) = store.take([largest], NOW, NOW + MINUTE)
-    assert store.reschedule(taken.take, NOW + MINUTE, Progress(attempts=1))
+    assert reschedule_one(store, taken.take, NOW + MINUTE, Progress(attempts=1))
     (due,) = store.due(SHARD, NOW + MINUTE, NOW + MINUTE, None, 10).timers
     assert (due.payload, due.progress.attempts) == (largest.payload, 1)
 
@@ -324,7 +325,7 @@ def test_a_timer_has_one_row_and_one_pointer_wherever_it_moves(
     moved = store.move(same_time, NOW, NOW + MINUTE)
     assert moved is not None
     (taken,) = store.take([moved], NOW, NOW + MINUTE)
-    assert store.reschedule(taken.take, NOW + 2 * HOUR, None)
+    assert reschedule_one(store, taken.take, NOW + 2 * HOUR)
     (row,) = read_rows(stores, 2)
     (pointer,) = read_rows(stores, 3)
     assert row.timer_uuid == pointer.timer_uuid == first.key.uuid
@@ -454,7 +455,7 @@ def test_a_take_of_a_timer_before_the_floor_is_ended_by_those_who_do_not_know_of
         assert store.get(timer.key) is None
         return
     execute_at = timer.execute_at if end == "release" else NOW + HOUR
-    assert store.reschedule(timer.take, execute_at, None)
+    assert reschedule_one(store, timer.take, execute_at)
     stored = store.get(timer.key)
     assert stored is not None
     assert (stored.execute_at, stored.taken_by) == (NOW if end == "release" else NOW + HOUR, None)

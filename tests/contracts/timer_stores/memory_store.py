@@ -17,8 +17,8 @@ from timers.stores.port import (
     Claim,
     Member,
     NamespaceDeclaration,
+    NextAttempt,
     Position,
-    Progress,
     QualifiedNamespace,
     ShardBacklog,
     ShardOwnership,
@@ -188,19 +188,22 @@ class MemoryTimerStore:
                 self._tables.timers[timer.key] = postponed
             return is_unchanged
 
-    def reschedule(self, take: Take, execute_at: datetime, progress: Progress | None) -> bool:
+    def reschedule(self, attempts: Sequence[NextAttempt]) -> int:
         with self._tables.lock:
-            stored = self._find_taken(take)
-            if stored is None:
-                return False
-            self._tables.timers[take.key] = replace(
-                stored,
-                execute_at=round_up(execute_at),
-                taken_until=EPOCH,
-                taken_by=None,
-                progress=progress or stored.progress,
-            )
-            return True
+            return sum(map(self._reschedule, attempts))
+
+    def _reschedule(self, attempt: NextAttempt) -> bool:
+        stored = self._find_taken(attempt.take)
+        if stored is None:
+            return False
+        self._tables.timers[stored.key] = replace(
+            stored,
+            execute_at=round_up(attempt.execute_at),
+            taken_until=EPOCH,
+            taken_by=None,
+            progress=attempt.progress or stored.progress,
+        )
+        return True
 
     def remove(self, takes: Sequence[Take]) -> int:
         with self._tables.lock:

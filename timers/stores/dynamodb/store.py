@@ -49,8 +49,8 @@ from timers.stores.port import (
     Claim,
     Member,
     NamespaceDeclaration,
+    NextAttempt,
     Position,
-    Progress,
     QualifiedNamespace,
     RowType,
     ShardBacklog,
@@ -346,14 +346,17 @@ class DynamoDbTimerStore:
             self._update(build_timer_key(timer.key), changes, _build_state(timer))
         )
 
-    def reschedule(self, take: Take, execute_at: datetime, progress: Progress | None) -> bool:
+    def reschedule(self, attempts: Sequence[NextAttempt]) -> int:
+        return sum(self._client.run_all([partial(self._reschedule, one) for one in attempts]))
+
+    def _reschedule(self, attempt: NextAttempt) -> bool:
         changes = {
-            "timer_execute_at": round_up(execute_at),
+            "timer_execute_at": round_up(attempt.execute_at),
             "timer_taken_until": EPOCH,
             "timer_taken_by": None,
-            **({} if progress is None else build_progress_columns(progress)),
+            **({} if attempt.progress is None else build_progress_columns(attempt.progress)),
         }
-        return self._update(build_timer_key(take.key), changes, self._build_take(take))
+        return self._update(build_timer_key(attempt.take.key), changes, self._build_take(attempt.take))
 
     def remove(self, takes: Sequence[Take]) -> int:
         def remove(take: Take) -> bool:

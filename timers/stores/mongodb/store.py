@@ -52,9 +52,9 @@ from timers.stores.port import (
     Claim,
     Member,
     NamespaceDeclaration,
+    NextAttempt,
     OutcomeUnknown,
     Position,
-    Progress,
     QualifiedNamespace,
     RowType,
     ShardBacklog,
@@ -347,15 +347,19 @@ class MongoTimerStore:
         changes = {"timer_taken_until": round_up(until), "timer_taken_by": None}
         return not timer.is_taken(now) and self._update(_build_state(timer), {"$set": changes})
 
-    def reschedule(self, take: Take, execute_at: datetime, progress: Progress | None) -> bool:
+    def reschedule(self, attempts: Sequence[NextAttempt]) -> int:
+        batches = split_batches([self._build_rescheduling(one) for one in attempts], MAX_DOCUMENTS)
+        return sum(int(self._write_in_bulk(batch).matched_count) for batch in batches)
+
+    def _build_rescheduling(self, attempt: NextAttempt) -> UpdateOne:
         changes = {
-            "timer_execute_at": round_up(execute_at),
+            "timer_execute_at": round_up(attempt.execute_at),
             "timer_taken_until": EPOCH,
             "timer_taken_by": None,
             "timer_take_id": None,
-            **({} if progress is None else build_progress_columns(progress)),
+            **({} if attempt.progress is None else build_progress_columns(attempt.progress)),
         }
-        return self._update(self._build_take(take), {"$set": changes})
+        return UpdateOne(self._build_take(attempt.take), {"$set": changes, **SET_UPDATED_AT})
 
     def remove(self, takes: Sequence[Take]) -> int:
         batches = split_batches([DeleteOne(self._build_take(take)) for take in takes], MAX_DOCUMENTS)

@@ -30,9 +30,9 @@ from timers.stores.port import (
     Claim,
     Member,
     NamespaceDeclaration,
+    NextAttempt,
     OutcomeUnknown,
     Position,
-    Progress,
     QualifiedNamespace,
     RowType,
     ShardBacklog,
@@ -254,9 +254,10 @@ class SqlTimerStore:
         statement = statements.postpone_timer(timer, round_up(until))
         return not timer.is_taken(now) and self._change(statement) == 1
 
-    def reschedule(self, take: Take, execute_at: datetime, progress: Progress | None) -> bool:
-        statement = statements.reschedule_timer(take, round_up(execute_at), progress, self._cell)
-        return self._change(statement) == 1
+    def reschedule(self, attempts: Sequence[NextAttempt]) -> int:
+        rounded = [one._replace(execute_at=round_up(one.execute_at)) for one in attempts]
+        batches = split_batches(rounded, MAX_ROWS)
+        return sum(self._change(statements.reschedule_timers(batch, self._cell)) for batch in batches)
 
     def remove(self, takes: Sequence[Take]) -> int:
         batches = split_batches(takes, MAX_ROWS)
