@@ -376,6 +376,26 @@ def test_pages_of_due_timers_contain_each_once(store: TimerStore) -> None:
     assert set(found[:3]) == {timer.key.timer_id for timer in timers[20:]}
 
 
+def test_timers_that_are_due_after_a_time_are_found_without_the_earlier_ones(store: TimerStore) -> None:
+    timers = [
+        replace(timer, execute_at=NOW + (number // 2) * timedelta(milliseconds=1))
+        for number, timer in enumerate(build_timers_of_shard(SHARD, 8))
+    ]
+    put_new(store, *timers)
+    after: Position | datetime | None = NOW + timedelta(microseconds=500)
+    found: list[StoredTimer] = []
+    for _ in range(10):
+        page = store.due(SHARD, NOW, NOW + timedelta(milliseconds=2), after, 3)
+        found += page.timers
+        after = page.after
+        if after is None:
+            break
+    assert {timer.key for timer in found} == {timer.key for timer in timers[2:6]}
+    assert [timer.execute_at for timer in found] == [timer.execute_at for timer in timers[2:6]]
+    for late in (NOW + timedelta(milliseconds=3), NOW + HOUR):
+        assert store.due(SHARD, NOW, NOW + timedelta(milliseconds=3), late, 3) == ([], None)
+
+
 def test_a_position_remains_valid_when_its_timer_is_gone(store: TimerStore) -> None:
     timers = [
         replace(timer, execute_at=NOW - HOUR + n * SECOND)

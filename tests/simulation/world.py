@@ -40,6 +40,8 @@ BEGIN = datetime(2026, 3, 1, 12, tzinfo=UTC)
 NAMESPACE = QualifiedNamespace(uuid.UUID(int=1), "alerts")
 NUM_SHARDS = 3
 CELLS, ENGINES = 3, 2
+# A shard with two due timers has a backlog.
+OPTIONS = FeederOptions(max_taken=5, page_size=1, extra_pages=1)
 # How long processes fail and clients change timers, and how long everything works afterwards.
 TROUBLE_SECONDS, PEACE_SECONDS = 150.0, 400.0
 PASS_SECONDS = 2.0
@@ -210,9 +212,7 @@ class World:
     def _run_feeder(self, process: Process) -> None:
         store: Any = SteppedStore(self, self._build_store(process.cell))
         calls: Any = SteppedCalls(self, self._build_calls(process.cell))
-        feeder = Feeder(
-            store, calls, clock=lambda: self.now, options=FeederOptions(max_taken=5), create_id=self.create_id
-        )
+        feeder = Feeder(store, calls, clock=lambda: self.now, options=OPTIONS, create_id=self.create_id)
         while True:
             more = False
             try:

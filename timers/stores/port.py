@@ -375,11 +375,11 @@ class TimerStore(Protocol):
         """
 
     def due(
-        self, shard: int, now: datetime, until: datetime, after: Position | None, limit: int
+        self, shard: int, now: datetime, until: datetime, after: Position | datetime | None, limit: int
     ) -> TimerPage:
         """Return timers that are due by `until`, first those that have been due longest.
 
-        Timers that another cell has taken until after `now` are left out. Those that this cell has taken are included.
+        `after` is the position in which an earlier page has ended, or a time after which the timers are due. Timers that another cell has taken until after `now` are left out. Those that this cell has taken are included.
         """
 
     def take(self, timers: Sequence[StoredTimer], now: datetime, until: datetime) -> list[StoredTimer]:

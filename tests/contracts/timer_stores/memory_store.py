@@ -152,10 +152,15 @@ class MemoryTimerStore:
             return moved
 
     def due(
-        self, shard: int, now: datetime, until: datetime, after: Position | None, limit: int
+        self, shard: int, now: datetime, until: datetime, after: Position | datetime | None, limit: int
     ) -> TimerPage:
         def get_order(timer: StoredTimer) -> tuple[str, str]:
             return timer.execute_at.isoformat(timespec="milliseconds"), str(timer.key.uuid)
+
+        def is_after(timer: StoredTimer) -> bool:
+            if isinstance(after, datetime):
+                return timer.execute_at > after
+            return after is None or get_order(timer) > tuple(decode_position(after))
 
         with self._tables.lock:
             found = [
@@ -164,7 +169,7 @@ class MemoryTimerStore:
                 if timer.key.shard == shard
                 and timer.execute_at <= until
                 and (timer.taken_until <= now or timer.taken_by == self._cell)
-                and (after is None or get_order(timer) > tuple(decode_position(after)))
+                and is_after(timer)
             ]
         page = sorted(found, key=get_order)[:limit]
         return TimerPage(page, encode_position(*get_order(page[-1])) if len(page) == limit else None)

@@ -305,7 +305,7 @@ class CassandraTimerStore:
         return None if new_place is None else replace(moved, execute_at=new_place)
 
     def due(
-        self, shard: int, now: datetime, until: datetime, after: Position | None, limit: int
+        self, shard: int, now: datetime, until: datetime, after: Position | datetime | None, limit: int
     ) -> TimerPage:
         if after:
             after_time, after_uuid = parse_due_position(after)

@@ -293,7 +293,7 @@ class MongoTimerStore:
         return moved if is_moved else None
 
     def due(
-        self, shard: int, now: datetime, until: datetime, after: Position | None, limit: int
+        self, shard: int, now: datetime, until: datetime, after: Position | datetime | None, limit: int
     ) -> TimerPage:
         conditions: list[Document] = [
             {"$or": [{"timer_taken_until": {"$lte": now}}, {"timer_taken_by": self._cell}]}

@@ -227,7 +227,7 @@ class SqlTimerStore:
         return moved if is_moved else None
 
     def due(
-        self, shard: int, now: datetime, until: datetime, after: Position | None, limit: int
+        self, shard: int, now: datetime, until: datetime, after: Position | datetime | None, limit: int
     ) -> TimerPage:
         position = parse_due_position(after) if after else None
         rows = self._select(statements.select_due(shard, now, until, position, limit, self._cell))
