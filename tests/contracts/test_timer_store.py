@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import chain
@@ -50,6 +52,7 @@ from timers.stores.port import (
 
 SECOND, MINUTE, HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1)
 SHARD = build_key().shard
+THREADS = 6
 
 
 @pytest.fixture(scope="module", params=list_parameters(STORES))
@@ -762,3 +765,29 @@ def test_one_of_twenty_processes_wins_each_move(stores: StoreUnderTest) -> None:
     assert {timer.takes for timer in stores.build().due(SHARD, NOW + HOUR, NOW + HOUR, None, 100).timers} == {
         TAKES
     }
+
+
+def test_several_threads_can_use_a_new_store_at_once_and_one_wins_each_write(stores: StoreUnderTest) -> None:
+    timers = build_timers_of_shard(SHARD, 3)
+    put_new(stores.build(), *timers)
+    shared, barrier = stores.build(), threading.Barrier(THREADS)
+
+    def use(number: int) -> tuple[list[str], list[str]]:
+        own = build_timer(f"own-{number}")
+        barrier.wait(120)
+        put_new(shared, own)
+        assert shared.get(own.key) == own
+        moved = [timer for timer in timers if shared.move(timer, NOW, NOW - MINUTE)]
+        barrier.wait(120)
+        page = shared.due(SHARD, NOW, NOW - MINUTE, None, 10)
+        barrier.wait(120)
+        taken = shared.take(page.timers, NOW, NOW + MINUTE)
+        assert reschedule_one(shared, take_one(shared, own).take, NOW + HOUR)
+        assert shared.remove([timer.take for timer in taken]) == len(taken)
+        return [timer.key.timer_id for timer in moved], [timer.key.timer_id for timer in taken]
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        results = list(pool.map(use, range(THREADS)))
+    expected = Counter(timer.key.timer_id for timer in timers)
+    assert Counter(chain.from_iterable(moved for moved, _ in results)) == expected
+    assert Counter(chain.from_iterable(taken for _, taken in results)) == expected

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -104,21 +105,24 @@ class MongoTimerStore:
         self.name = spec.name
         self._url = spec.url
         self._cell = cell
+        self._lock = threading.Lock()
         self._client: MongoClient[Document] | None = None
 
     def _connect(self) -> Collection[Document]:
         """Return the collection. The client starts threads, so it is created in the process that uses it."""
-        if self._client is None:
-            self._client = MongoClient(
-                self._url,
-                serverSelectionTimeoutMS=1000 * CONNECT_SECONDS,
-                connectTimeoutMS=1000 * CONNECT_SECONDS,
-                socketTimeoutMS=1000 * ANSWER_SECONDS,
-                # Whoever uses the store repeats: what was written is recognized.
-                retryWrites=False,
-                retryReads=False,
-            )
-        return self._client.get_default_database().get_collection(
+        with self._lock:
+            if self._client is None:
+                self._client = MongoClient(
+                    self._url,
+                    serverSelectionTimeoutMS=1000 * CONNECT_SECONDS,
+                    connectTimeoutMS=1000 * CONNECT_SECONDS,
+                    socketTimeoutMS=1000 * ANSWER_SECONDS,
+                    # Whoever uses the store repeats: what was written is recognized.
+                    retryWrites=False,
+                    retryReads=False,
+                )
+            client = self._client
+        return client.get_default_database().get_collection(
             COLLECTION,
             codec_options=CodecOptions(
                 tz_aware=True, tzinfo=UTC, uuid_representation=UuidRepresentation.STANDARD
@@ -162,7 +166,8 @@ class MongoTimerStore:
         return moment.replace(tzinfo=UTC)
 
     def close(self) -> None:
-        client, self._client = self._client, None
+        with self._lock:
+            client, self._client = self._client, None
         if client is not None:
             client.close()
 

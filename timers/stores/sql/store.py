@@ -50,7 +50,7 @@ from timers.stores.port import (
 )
 from timers.stores.rows import read_timer_row
 from timers.stores.sql import statements
-from timers.stores.sql.databases import DATABASES, SqlDatabase
+from timers.stores.sql.databases import ANSWER_SECONDS, DATABASES, SqlDatabase
 from timers.stores.sql.sessions import WrongServer, begin_session, connect
 from timers.stores.sql.tables import ServerTime, timers
 from timers.stores.store_spec import StoreSpec
@@ -374,6 +374,8 @@ def _build_engine(spec: StoreSpec, database: SqlDatabase) -> Engine:
             isolation_level="AUTOCOMMIT",
             # A connection that the server has closed is replaced before a statement is sent, so that no outcome is unknown.
             pool_pre_ping=True,
+            # Several threads share the connections.
+            pool_timeout=ANSWER_SECONDS,
             hide_parameters=True,
         )
     except (ArgumentError, TypeError, ValueError):
