@@ -34,6 +34,7 @@ from tests.contracts.timer_stores.faulty_dynamodb import (
     refuse,
     run_faulty_dynamodb,
 )
+from tests.contracts.timer_stores.fixtures import build_faulty_fixtures, build_fixtures
 from tests.tcp_proxy import TcpProxy, Trouble
 from timers.stores.dynamodb import client
 from timers.stores.dynamodb.items import MAX_TIMER_BYTES, build_timer_item, measure_bytes
@@ -84,48 +85,11 @@ SPECIFIED_SHARD = {
 }
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[DynamoDbStoreUnderTest]:
-    server = DynamoDbStoreUnderTest()
-    server.build().migrate()
-    yield server
-    server.close()
-
-
-@pytest.fixture
-def stores(server: DynamoDbStoreUnderTest) -> Iterator[DynamoDbStoreUnderTest]:
-    yield server
-    server.end_test()
-
-
-@pytest.fixture
-def store(stores: DynamoDbStoreUnderTest) -> TimerStore:
-    return stores.build()
-
-
-@pytest.fixture
-def new_stores() -> Iterator[DynamoDbStoreUnderTest]:
-    """Return a server without the table."""
-    stores = DynamoDbStoreUnderTest()
-    yield stores
-    stores.close_built()
-    stores.close()
-
-
-@pytest.fixture
-def faulty(stores: DynamoDbStoreUnderTest) -> Iterator[FaultyDynamoDb]:
-    with run_faulty_dynamodb(stores.endpoint) as server:
-        yield server
-
-
-@pytest.fixture
-def faulty_store(stores: DynamoDbStoreUnderTest, faulty: FaultyDynamoDb) -> Iterator[TimerStore]:
-    """Return the same store behind the server that makes faults."""
-    store = build_store(stores.build_spec(faulty.endpoint), CELL)
-    store.read_clock()
-    faulty.count.clear()
-    yield store
-    store.close()
+server, stores, store, new_stores = build_fixtures(DynamoDbStoreUnderTest)
+faulty, faulty_store = build_faulty_fixtures(
+    lambda stores: run_faulty_dynamodb(stores.endpoint),
+    lambda stores, faulty: stores.build_spec(faulty.endpoint),
+)
 
 
 @pytest.fixture

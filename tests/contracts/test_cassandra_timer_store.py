@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -40,6 +40,7 @@ from tests.contracts.timer_stores.faulty_cassandra import (
     FaultyCassandra,
     run_faulty_cassandra,
 )
+from tests.contracts.timer_stores.fixtures import build_faulty_fixtures, build_fixtures
 from tests.contracts.tls_servers import Authority
 from tests.tcp_proxy import TcpProxy, Trouble
 from timers.stores.cassandra import client
@@ -91,49 +92,11 @@ SPECIFIED_COLUMNS = {
 SPECIFIED_KEY = ["shard_id", "row_type", "timer_execute_at", "timer_uuid"]
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[CassandraStoreUnderTest]:
-    server = CassandraStoreUnderTest()
-    server.build().migrate()
-    yield server
-    server.close_built()
-    server.close()
-
-
-@pytest.fixture
-def stores(server: CassandraStoreUnderTest) -> Iterator[CassandraStoreUnderTest]:
-    yield server
-    server.end_test()
-
-
-@pytest.fixture
-def store(stores: CassandraStoreUnderTest) -> TimerStore:
-    return stores.build()
-
-
-@pytest.fixture
-def new_stores() -> Iterator[CassandraStoreUnderTest]:
-    """Return a server without the keyspace."""
-    stores = CassandraStoreUnderTest()
-    yield stores
-    stores.close_built()
-    stores.close()
-
-
-@pytest.fixture
-def faulty(stores: CassandraStoreUnderTest) -> Iterator[FaultyCassandra]:
-    with run_faulty_cassandra(stores.server) as server:
-        yield server
-
-
-@pytest.fixture
-def faulty_store(stores: CassandraStoreUnderTest, faulty: FaultyCassandra) -> Iterator[TimerStore]:
-    """Return the same store behind the server that makes faults."""
-    store = build_store(stores.build_spec(port=faulty.port), CELL)
-    store.read_clock()
-    faulty.count = 0
-    yield store
-    store.close()
+server, stores, store, new_stores = build_fixtures(CassandraStoreUnderTest)
+faulty, faulty_store = build_faulty_fixtures(
+    lambda stores: run_faulty_cassandra(stores.server),
+    lambda stores, faulty: stores.build_spec(port=faulty.port),
+)
 
 
 def parse(url: str) -> CassandraAddress:
