@@ -13,8 +13,8 @@ import pytest
 
 from benchmarks.command_line import SERVICES, find_service_url
 
-# Building these takes minutes, so nobody has to have them.
-OPTIONAL_SERVICES = {"mongodb", "tidb"}
+# Building it takes minutes, so nobody has to have it.
+OPTIONAL_SERVICES = {"tidb"}
 
 
 def require_service(name: str) -> SplitResult:

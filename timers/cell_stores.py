@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+import threading
 
 from django.conf import settings
 
@@ -11,9 +11,29 @@ from timers.stores.factory import build_store
 from timers.stores.port import StoreUnavailable, TimerStore
 
 
-@cache
-def get_cell_store(name: str) -> TimerStore:
-    """Return a store by its name. Raise StoreUnavailable if it is not configured, or cannot be used."""
+class _CellStores:
+    """A cache that builds each store once, also if several threads need it first at the same time."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._stores: dict[str, TimerStore] = {}
+
+    def __call__(self, name: str) -> TimerStore:
+        """Return a store by its name. Raise StoreUnavailable if it is not configured, or cannot be used."""
+        with self._lock:
+            if name not in self._stores:
+                self._stores[name] = _build_cell_store(name)
+            return self._stores[name]
+
+    def cache_clear(self) -> None:
+        with self._lock:
+            self._stores.clear()
+
+
+get_cell_store = _CellStores()
+
+
+def _build_cell_store(name: str) -> TimerStore:
     for spec in settings.TIMER_STORES:
         if spec.name == name:
             try:

@@ -104,7 +104,7 @@ class Membership:
     def rebalance(self, num_shards: int) -> bool:
         """Release the shards that are now another node's share, and claim the free ones of this node's share.
 
-        Return whether any were claimed.
+        Return whether any were claimed. Raise Fenced if this node has been reaped.
         """
         nodes = self._read_nodes()
         self.sees_dead_nodes = not all(node.is_alive for node in nodes)
@@ -118,7 +118,21 @@ class Membership:
         self.leases.release(sorted(set(self.leases.held) - self._share)[:MAX_MOVES_PER_TICK])
         self._renew()
         wanted = sorted(self._share - set(self.leases.held))[:MAX_MOVES_PER_TICK]
-        claimed = [shard_id for shard_id in wanted if self.leases.claim(shard_id)]
+        return bool(wanted) and self._claim(wanted)
+
+    def _claim(self, shard_ids: Sequence[int]) -> bool:
+        """Claim those of the shards that are free, and return whether there were any. Raise Fenced if this node has been reaped.
+
+        It cannot be reaped meanwhile: nobody would free what it claims afterwards before the leases of the shards end.
+        """
+        held = dict(self.leases.held)
+        try:
+            with transaction.atomic():
+                self.fence()
+                claimed = [shard_id for shard_id in shard_ids if self.leases.claim(shard_id)]
+        except BaseException:
+            self.leases.held = held
+            raise
         return bool(claimed)
 
     def list_live(self, role: NodeRole) -> frozenset[uuid.UUID]:

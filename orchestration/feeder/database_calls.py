@@ -19,10 +19,13 @@ from orchestration.models import ServiceCall
 from orchestration.states import Status
 from timers.pause import find_pause
 from timers.persistence import timer_persistence
+from timers.stores.encoding import split_batches
 from timers.stores.port import FORMAT, QualifiedNamespace, Revision, StoredTimer, TimerKey
 
 # A tenant may have this many timers ready for each attempt that it may have in flight.
 READY_PER_ATTEMPT = 5
+# How many calls one query names.
+MAX_REVISIONS = 1000
 
 
 class DatabaseCalls:
@@ -83,6 +86,18 @@ class DatabaseCalls:
                 if take is not None and take >= numbers[revision]
             }
         return [timer for timer in timers if timer.revision not in fed]
+
+    def find_unstarted(self, taken: Sequence[tuple[uuid.UUID, Revision]]) -> set[Revision]:
+        by_tenant: dict[uuid.UUID, list[Revision]] = defaultdict(list)
+        for tenant_id, revision in taken:
+            by_tenant[tenant_id].append(revision)
+        unstarted: set[Revision] = set()
+        for tenant_id, revisions in by_tenant.items():
+            for batch in split_batches(revisions, MAX_REVISIONS):
+                calls = ServiceCall.objects.for_tenant(tenant_id).filter(service_call_id__in=batch)
+                ready = calls.filter(status=Status.SCHEDULED, start_before__isnull=False)
+                unstarted |= set(map(Revision, ready.values_list("service_call_id", flat=True)))
+        return unstarted
 
     def feed(self, timers: Sequence[StoredTimer]) -> int:
         return lifecycle.feed(self._store, timers)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from math import ceil
 
@@ -13,18 +13,24 @@ from eventservice.kernel.ids import new_id
 from eventservice.kernel.logging import get_logger
 from orchestration.feeder.ports import CellCalls
 from orchestration.feeder.store_membership import StoreMembership
-from orchestration.lifecycle.feeding import compute_take_end
-from orchestration.lifecycle.timer_marks import Mark
+from orchestration.lifecycle.feeding import compute_start_before, compute_take_end
 from timers.stores.clocks import MAX_CLOCK_SKEW, measure_skew
-from timers.stores.port import Position, QualifiedNamespace, StoredTimer, TimerStore
+from timers.stores.port import (
+    NextAttempt,
+    Position,
+    QualifiedNamespace,
+    Revision,
+    StoredTimer,
+    TimerStore,
+)
 
 log = get_logger(__name__)
 
 # Marks that are applied in one go.
 MAX_MARKS = 500
-# A shard is read page by page. After this many, the next shard has its turn.
-PAGE_SIZE = 500
-MAX_PAGES = 10
+# In a shard with a backlog, timers that have been due for less than this are not read behind the others. The end of an
+# attempt, with the time of the next one, has usually reached the store by then.
+RECENT = timedelta(seconds=10)
 # Each process looks at all shards in about so many passes, whoever owns them, for timers that nobody takes.
 SWEEP_PASSES = 30
 MAX_SWEPT_SHARDS = 16
@@ -42,8 +48,12 @@ MAX_WAITING = 100
 class FeederOptions:
     # How long before it is due a timer is taken. Longer than the time between two passes.
     look_ahead: timedelta = timedelta(seconds=5)
-    # Timers that one pass takes.
+    # Timers that this process has taken and whose attempts have not started.
     max_taken: int = 10_000
+    # A pass reads a page of due timers of each shard. Of all shards that have more, it reads so many more pages of those that
+    # became due recently, and so many of the others.
+    page_size: int = 500
+    extra_pages: int = 20
 
 
 DEFAULT_OPTIONS = FeederOptions()
@@ -61,23 +71,59 @@ class FeedResult:
 
 
 @dataclass(slots=True)
-class _Room:
-    """The number of timers that may still be taken in a pass."""
+class _Allowance:
+    """How many timers may be taken now, and how many more once those of the backlog have their turn."""
 
-    calls: CellCalls
-    until: datetime
     left: int
-    tenants: dict[uuid.UUID, int] = field(default_factory=dict)
+    reserved: int = 0
+
+
+class _Room:
+    """What a pass may still do: take timers, and read recent ones beyond the first page of a shard."""
+
+    def __init__(
+        self, calls: CellCalls, until: datetime, limit: int, pages: int, *, reserve: int | None
+    ) -> None:
+        """`reserve` says how half of an odd number is rounded, if half is reserved for the backlog."""
+        self._calls = calls
+        self.until = until
+        self.pages = pages
+        self._reserve = reserve
+        self._total = self._split(limit)
+        self._tenants: dict[uuid.UUID, _Allowance] = {}
+
+    @property
+    def left(self) -> int:
+        return self._total.left
 
     def take(self, timer: StoredTimer) -> bool:
         tenant_id = timer.key.namespace.tenant_id
-        if tenant_id not in self.tenants:
-            self.tenants[tenant_id] = self.calls.find_room(tenant_id, self.until)
-        if min(self.left, self.tenants[tenant_id]) < 1:
+        if tenant_id not in self._tenants:
+            self._tenants[tenant_id] = self._split(self._calls.find_room(tenant_id, self.until))
+        allowances = (self._total, self._tenants[tenant_id])
+        if any(one.left < 1 for one in allowances):
             return False
-        self.left -= 1
-        self.tenants[tenant_id] -= 1
+        for one in allowances:
+            one.left -= 1
         return True
+
+    def release_reserve(self) -> None:
+        for one in (self._total, *self._tenants.values()):
+            one.left, one.reserved = one.left + one.reserved, 0
+        self._reserve = None
+
+    def _split(self, limit: int) -> _Allowance:
+        reserved = 0 if self._reserve is None else (limit + self._reserve) // 2
+        return _Allowance(limit - reserved, reserved)
+
+
+@dataclass(slots=True)
+class _Backlog:
+    """Where reading goes on in a shard that has more due timers than a page."""
+
+    position: Position
+    # Among the recent ones. None: at the first of them.
+    recent: Position | None = None
 
 
 class Feeder:
@@ -103,8 +149,9 @@ class Feeder:
         # Namespaces that other cells send in another way.
         self.differing: set[QualifiedNamespace] = set()
         self._namespaces_at = self._waiting_at = float("-inf")
-        # Where reading goes on in shards whose backlog was not read to its end.
-        self._positions: dict[int, Position] = {}
+        self._backlogs: dict[int, _Backlog] = {}
+        # Timers that this process has taken: their tenants, and when their attempts must have started.
+        self._unstarted: dict[Revision, tuple[uuid.UUID, datetime]] = {}
         self._turn = 0
         self._swept = 0
         self.clock_skew: timedelta | None = None
@@ -120,7 +167,14 @@ class Feeder:
             return result
         self._read_namespaces()
         self._membership.rebalance(self._num_shards)
-        room = _Room(self._calls, now + self._options.look_ahead, self._options.max_taken)
+        self._turn += 1
+        room = _Room(
+            self._calls,
+            now + self._options.look_ahead,
+            self._count_room(now),
+            self._options.extra_pages,
+            reserve=self._turn % 2 if self._backlogs else None,
+        )
         self._feed_shards(now, room, result)
         self._sweep(now, room, result)
         self._close_waiting(now)
@@ -140,15 +194,14 @@ class Feeder:
         ended = [mark.take for mark in marks if mark.next_at is None]
         if ended:
             self._store.remove(ended)
-        for mark in marks:
-            self._apply_reschedule(mark)
+        attempts = [
+            NextAttempt(mark.take, mark.next_at, mark.progress) for mark in marks if mark.next_at is not None
+        ]
+        if attempts:
+            self._store.reschedule(attempts)
         if marks:
             self._calls.delete_marks(marks)
         return len(marks)
-
-    def _apply_reschedule(self, mark: Mark) -> None:
-        if mark.next_at is not None:
-            self._store.reschedule(mark.take, mark.next_at, mark.progress)
 
     # --- whether and what to take ---
 
@@ -170,30 +223,63 @@ class Feeder:
         }
         self._namespaces_at = self._clock()
 
+    def _count_room(self, now: datetime) -> int:
+        """Return how many timers this process may take. Most of those that it has taken usually have started."""
+        taken = {key: one for key, one in self._unstarted.items() if one[1] >= now}
+        if len(taken) > self._options.max_taken - self._options.page_size:
+            unstarted = self._calls.find_unstarted([(one[0], key) for key, one in taken.items()])
+            taken = {key: one for key, one in taken.items() if key in unstarted}
+        self._unstarted = taken
+        return max(0, self._options.max_taken - len(taken))
+
     # --- passes ---
 
     def _feed_shards(self, now: datetime, room: _Room, result: FeedResult) -> None:
+        """Feed what has become due, then the backlogs. Neither hides the other, and each has half of the room."""
         owned = self._membership.shards
         start = self._turn % max(1, len(owned))
-        self._turn += 1
-        for shard in owned[start:] + owned[:start]:
+        shards = owned[start:] + owned[:start]
+        self._backlogs = {shard: one for shard, one in self._backlogs.items() if shard in owned}
+        for shard in shards:
             if room.left < 1:
                 result.has_more = True
-                return
+                break
             self._feed_shard(shard, now, room, result)
+        room.release_reserve()
+        self._feed_backlogs(now, room, result)
 
     def _feed_shard(self, shard: int, now: datetime, room: _Room, result: FeedResult) -> None:
-        position = self._positions.pop(shard, None)
-        for _ in range(MAX_PAGES):
-            page = self._store.due(shard, now, room.until, position, PAGE_SIZE)
-            self._feed_page(page.timers, now, room, result)
-            position = page.after
-            if position is None:
-                return
-        if position is not None:
-            # The rest is read by the next pass, and then the beginning again.
-            self._positions[shard] = position
-            result.has_more = True
+        backlog = self._backlogs.get(shard)
+        if backlog is None:
+            after = self._read_page(shard, None, now, room, result)
+            if after is not None:
+                self._backlogs[shard] = _Backlog(after)
+        else:
+            backlog.recent = self._read_page(shard, backlog.recent or now - RECENT, now, room, result)
+            while backlog.recent is not None and room.pages > 0:
+                room.pages -= 1
+                backlog.recent = self._read_page(shard, backlog.recent, now, room, result)
+
+    def _feed_backlogs(self, now: datetime, room: _Room, result: FeedResult) -> None:
+        """Read a page of each backlog in turn. The next pass goes on, and at the end of a backlog begins again."""
+        for _ in range(self._options.extra_pages):
+            if not self._backlogs or room.left < 1:
+                break
+            shard = next(iter(self._backlogs))
+            backlog = self._backlogs.pop(shard)
+            after = self._read_page(shard, backlog.position, now, room, result)
+            if after is not None:
+                backlog.position = after
+                self._backlogs[shard] = backlog  # behind the others
+        result.has_more |= bool(self._backlogs)
+
+    def _read_page(
+        self, shard: int, after: Position | datetime | None, now: datetime, room: _Room, result: FeedResult
+    ) -> Position | None:
+        """Feed a page of due timers. Return where the next one begins."""
+        page = self._store.due(shard, now, room.until, after, self._options.page_size)
+        self._feed_page(page.timers, now, room, result)
+        return page.after
 
     def _feed_page(
         self, timers: Sequence[StoredTimer], now: datetime, room: _Room, result: FeedResult
@@ -202,6 +288,8 @@ class Feeder:
         own = [timer for timer in timers if timer.is_taken(now)]
         taken = self._take([timer for timer in timers if not timer.is_taken(now)], now, room, result)
         ready = (self._calls.select_unfed(own) if own else []) + taken
+        for timer in ready:
+            self._unstarted[timer.revision] = timer.key.namespace.tenant_id, compute_start_before(timer)
         if ready:
             result.fed += self._calls.feed(ready)
 
@@ -231,7 +319,7 @@ class Feeder:
             shard = self._swept % self._num_shards
             self._swept = shard + 1
             if shard not in owned:
-                page = self._store.due(shard, now, now - SWEEP_AGE, None, PAGE_SIZE)
+                page = self._store.due(shard, now, now - SWEEP_AGE, None, self._options.page_size)
                 self._feed_page(page.timers, now, room, result)
 
     def _close_waiting(self, now: datetime) -> None:

@@ -46,6 +46,9 @@ class CellCalls(Protocol):
     def select_unfed(self, timers: Sequence[StoredTimer]) -> list[StoredTimer]:
         """Return those of the timers, which this cell has taken, that may have to be fed. This only saves work."""
 
+    def find_unstarted(self, taken: Sequence[tuple[uuid.UUID, Revision]]) -> set[Revision]:
+        """Return those of the timers, each with its tenant, whose calls are ready and have not started."""
+
     def feed(self, timers: Sequence[StoredTimer]) -> int:
         """Make the calls of taken timers ready to start (orchestration.lifecycle.feeding). Return how many were not."""
 

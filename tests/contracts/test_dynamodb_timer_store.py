@@ -21,6 +21,7 @@ from tests.contracts.timer_stores.base import (
     build_key,
     build_timer,
     build_timers_of_shard,
+    reschedule_one,
 )
 from tests.contracts.timer_stores.dynamodb import SECRET_KEY, DynamoDbStoreUnderTest
 from tests.contracts.timer_stores.faulty_dynamodb import (
@@ -33,6 +34,7 @@ from tests.contracts.timer_stores.faulty_dynamodb import (
     refuse,
     run_faulty_dynamodb,
 )
+from tests.contracts.timer_stores.fixtures import build_faulty_fixtures, build_fixtures
 from tests.tcp_proxy import TcpProxy, Trouble
 from timers.stores.dynamodb import client
 from timers.stores.dynamodb.items import MAX_TIMER_BYTES, build_timer_item, measure_bytes
@@ -83,48 +85,11 @@ SPECIFIED_SHARD = {
 }
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[DynamoDbStoreUnderTest]:
-    server = DynamoDbStoreUnderTest()
-    server.build().migrate()
-    yield server
-    server.close()
-
-
-@pytest.fixture
-def stores(server: DynamoDbStoreUnderTest) -> Iterator[DynamoDbStoreUnderTest]:
-    yield server
-    server.end_test()
-
-
-@pytest.fixture
-def store(stores: DynamoDbStoreUnderTest) -> TimerStore:
-    return stores.build()
-
-
-@pytest.fixture
-def new_stores() -> Iterator[DynamoDbStoreUnderTest]:
-    """Return a server without the table."""
-    stores = DynamoDbStoreUnderTest()
-    yield stores
-    stores.close_built()
-    stores.close()
-
-
-@pytest.fixture
-def faulty(stores: DynamoDbStoreUnderTest) -> Iterator[FaultyDynamoDb]:
-    with run_faulty_dynamodb(stores.endpoint) as server:
-        yield server
-
-
-@pytest.fixture
-def faulty_store(stores: DynamoDbStoreUnderTest, faulty: FaultyDynamoDb) -> Iterator[TimerStore]:
-    """Return the same store behind the server that makes faults."""
-    store = build_store(stores.build_spec(faulty.endpoint), CELL)
-    store.read_clock()
-    faulty.count.clear()
-    yield store
-    store.close()
+server, stores, store, new_stores = build_fixtures(DynamoDbStoreUnderTest)
+faulty, faulty_store = build_faulty_fixtures(
+    lambda stores: run_faulty_dynamodb(stores.endpoint),
+    lambda stores, faulty: stores.build_spec(faulty.endpoint),
+)
 
 
 @pytest.fixture
@@ -249,7 +214,7 @@ def test_a_timer_of_the_maximum_size_can_be_taken_and_rescheduled(
     assert not faulty.count
     store.put(largest, None, NOW)
     (taken,) = store.take([largest], NOW, NOW + MINUTE)
-    assert store.reschedule(taken.take, NOW + MINUTE, Progress(10**9, 10**9, NOW, 10**12))
+    assert reschedule_one(store, taken.take, NOW + MINUTE, Progress(10**9, 10**9, NOW, 10**12))
     assert store.remove([taken.take._replace(execute_at=NOW + MINUTE)]) == 0
     (due,) = store.due(SHARD, NOW + MINUTE, NOW + MINUTE, None, 10).timers
     assert due.payload == largest.payload

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -16,6 +19,7 @@ from tests.contracts.timer_stores.mongodb import MongoStoreUnderTest
 from tests.services import require_service
 from tests.tcp_proxy import TcpProxy, Trouble
 from timers.stores.factory import build_store
+from timers.stores.mongodb import store as store_module
 from timers.stores.mongodb.store import COLLECTION
 from timers.stores.port import OutcomeUnknown, StoreUnavailable, TimerStore
 from timers.stores.store_spec import StoreSpec
@@ -79,3 +83,20 @@ def test_a_server_that_cannot_be_reached_is_unavailable_and_its_password_is_not_
         store.put(build_timer(), None, NOW)
     assert "s3cret" not in str(raised.value)
     store.close()
+
+
+def test_threads_that_use_a_store_first_at_once_share_one_client(
+    stores: MongoStoreUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clients: list[MongoClient[dict[str, object]]] = []
+
+    def build_slowly(*arguments: Any, **options: Any) -> MongoClient[dict[str, object]]:
+        time.sleep(0.2)
+        clients.append(MongoClient(*arguments, **options))
+        return clients[-1]
+
+    monkeypatch.setattr(store_module, "MongoClient", build_slowly)
+    store = stores.build()
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(lambda number: store.members(), range(4))) == [[], [], [], []]
+    assert len(clients) == 1

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import chain
@@ -22,6 +24,7 @@ from tests.contracts.timer_stores.base import (
     build_key,
     build_timer,
     build_timers_of_shard,
+    reschedule_one,
 )
 from tests.contracts.timer_stores.races import (
     CLAIMS,
@@ -36,6 +39,7 @@ from timers.stores.port import (
     EPOCH,
     Claim,
     Member,
+    NextAttempt,
     Position,
     Progress,
     QualifiedNamespace,
@@ -48,6 +52,7 @@ from timers.stores.port import (
 
 SECOND, MINUTE, HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1)
 SHARD = build_key().shard
+THREADS = 6
 
 
 @pytest.fixture(scope="module", params=list_parameters(STORES))
@@ -238,7 +243,7 @@ def test_a_timer_can_be_replaced_when_its_take_has_ended_without_an_outcome(
     store.put(second, taken, later)
     assert store.get(first.key) == second
     # The cell that had taken it comes back.
-    assert not rival.reschedule(taken.take, later + HOUR, None)
+    assert not reschedule_one(rival, taken.take, later + HOUR)
     assert rival.remove([taken.take]) == 0
     assert store.get(first.key) == second
 
@@ -294,7 +299,7 @@ def test_a_timer_that_was_changed_since_it_was_read_is_not_moved(store: TimerSto
     assert store.move(first, NOW, NOW + HOUR) is None
     assert store.get(first.key) == second
     taken = take_one(store, second)
-    assert store.reschedule(taken.take, NOW, None)
+    assert reschedule_one(store, taken.take, NOW)
     # The same time and nobody has it, but an attempt was made.
     assert store.move(second, NOW, NOW + HOUR) is None
     assert get(store, second) == replace(second, takes=1)
@@ -312,7 +317,7 @@ def test_a_taken_timer_is_not_moved_before_its_take_ends(store: TimerStore, riva
     moved = rival.move(taken, later, later + HOUR)
     assert moved == replace(timer, execute_at=later + HOUR, takes=2)
     # The cell that had taken it comes back.
-    assert not store.reschedule(taken.take, later, None)
+    assert not reschedule_one(store, taken.take, later)
     assert store.remove([taken.take]) == 0
     assert store.get(timer.key) == moved
 
@@ -372,6 +377,26 @@ def test_pages_of_due_timers_contain_each_once(store: TimerStore) -> None:
     assert after is None
     assert Counter(found) == Counter(timer.key.timer_id for timer in timers)
     assert set(found[:3]) == {timer.key.timer_id for timer in timers[20:]}
+
+
+def test_timers_that_are_due_after_a_time_are_found_without_the_earlier_ones(store: TimerStore) -> None:
+    timers = [
+        replace(timer, execute_at=NOW + (number // 2) * timedelta(milliseconds=1))
+        for number, timer in enumerate(build_timers_of_shard(SHARD, 8))
+    ]
+    put_new(store, *timers)
+    after: Position | datetime | None = NOW + timedelta(microseconds=500)
+    found: list[StoredTimer] = []
+    for _ in range(10):
+        page = store.due(SHARD, NOW, NOW + timedelta(milliseconds=2), after, 3)
+        found += page.timers
+        after = page.after
+        if after is None:
+            break
+    assert {timer.key for timer in found} == {timer.key for timer in timers[2:6]}
+    assert [timer.execute_at for timer in found] == [timer.execute_at for timer in timers[2:6]]
+    for late in (NOW + timedelta(milliseconds=3), NOW + HOUR):
+        assert store.due(SHARD, NOW, NOW + timedelta(milliseconds=3), late, 3) == ([], None)
 
 
 def test_a_position_remains_valid_when_its_timer_is_gone(store: TimerStore) -> None:
@@ -455,7 +480,7 @@ def test_a_retry_that_was_rescheduled_since_it_was_read_cannot_be_taken_early(
     taken = take_one(store, timer)
     later = taken.taken_until
     (read,) = rival.due(SHARD, later, later, None, 1).timers
-    assert store.reschedule(taken.take, later + HOUR, None)
+    assert reschedule_one(store, taken.take, later + HOUR)
     assert rival.take([read], later, later + MINUTE) == []
     assert list_due(rival, later) == []
 
@@ -465,10 +490,10 @@ def test_a_stale_take_changes_nothing(store: TimerStore, rival: TimerStore) -> N
     put_new(store, timer)
     stale = take_one(store, timer)
     current = take_one(rival, stale, stale.taken_until)
-    assert not store.reschedule(stale.take, NOW + HOUR, Progress(attempts=9))
+    assert not reschedule_one(store, stale.take, NOW + HOUR, Progress(attempts=9))
     assert store.remove([stale.take]) == 0
     # The right number in the wrong cell.
-    assert not store.reschedule(current.take, NOW + HOUR, None)
+    assert not reschedule_one(store, current.take, NOW + HOUR)
     assert store.remove([current.take]) == 0
     assert store.get(timer.key) == current
 
@@ -480,7 +505,7 @@ def test_a_take_of_an_earlier_revision_changes_nothing(store: TimerStore) -> Non
     store.put(second, stale, stale.taken_until)
     current = take_one(store, second, stale.taken_until)
     assert current.takes == stale.takes
-    assert not store.reschedule(stale.take, NOW + HOUR, None)
+    assert not reschedule_one(store, stale.take, NOW + HOUR)
     assert store.remove([stale.take]) == 0
     assert store.get(first.key) == current
 
@@ -490,21 +515,55 @@ def test_a_rescheduled_timer_waits_for_its_next_attempt(store: TimerStore, rival
     put_new(store, timer)
     taken = take_one(store, timer)
     progress = Progress(attempts=1, interruptions=2, first_started_at=NOW, next_seq=7)
-    assert store.reschedule(taken.take, NOW + HOUR - timedelta(microseconds=1), progress)
+    assert reschedule_one(store, taken.take, NOW + HOUR - timedelta(microseconds=1), progress)
     expected = replace(taken, execute_at=NOW + HOUR, progress=progress, taken_until=EPOCH, taken_by=None)
     assert store.get(timer.key) == expected
     assert list_due(rival, NOW + MINUTE) == []
     assert list_due(rival, NOW + HOUR) == [timer.key.timer_id]
     # A repeat, because the outcome of the first was unknown.
-    assert not store.reschedule(taken.take, NOW + HOUR, progress)
+    assert not reschedule_one(store, taken.take, NOW + HOUR, progress)
     assert take_one(rival, expected, NOW + HOUR).takes == 2
+
+
+def test_many_timers_are_rescheduled_at_once_and_each_gets_its_own_time(
+    store: TimerStore, rival: TimerStore
+) -> None:
+    timers = [timer for shard in (SHARD, SHARD + 1) for timer in build_timers_of_shard(shard, 70)]
+    put_new(store, *timers)
+    taken = store.take(timers[:-2], NOW, NOW + MINUTE)
+    not_own = rival.take(timers[-2:], NOW, NOW + MINUTE)
+    attempts = [
+        NextAttempt(
+            timer.take,
+            NOW + HOUR + number * SECOND,
+            # The progress of every third one is kept.
+            Progress(number, 1, NOW + number * SECOND if number % 2 else None, number + 2)
+            if number % 3
+            else None,
+        )
+        for number, timer in enumerate([*taken, *not_own])
+    ]
+    stale = NextAttempt(taken[0].take._replace(number=7), NOW, Progress(99))
+    assert store.reschedule([stale, *attempts]) == len(taken)
+    for timer, attempt in zip(taken, attempts, strict=False):
+        assert store.get(timer.key) == replace(
+            timer,
+            execute_at=attempt.execute_at,
+            taken_until=EPOCH,
+            taken_by=None,
+            progress=attempt.progress or timer.progress,
+        )
+    assert [store.get(timer.key) for timer in not_own] == not_own
+    # A repeat.
+    assert store.reschedule(attempts) == 0
+    assert store.reschedule([]) == 0
 
 
 def test_a_released_timer_is_due_at_once(store: TimerStore, rival: TimerStore) -> None:
     timer = build_timer(progress=Progress(attempts=3))
     put_new(store, timer)
     taken = take_one(store, timer)
-    assert store.reschedule(taken.take, taken.execute_at, None)
+    assert reschedule_one(store, taken.take, taken.execute_at)
     assert store.get(timer.key) == replace(timer, takes=1)
     assert list_due(rival) == [timer.key.timer_id]
 
@@ -706,3 +765,29 @@ def test_one_of_twenty_processes_wins_each_move(stores: StoreUnderTest) -> None:
     assert {timer.takes for timer in stores.build().due(SHARD, NOW + HOUR, NOW + HOUR, None, 100).timers} == {
         TAKES
     }
+
+
+def test_several_threads_can_use_a_new_store_at_once_and_one_wins_each_write(stores: StoreUnderTest) -> None:
+    timers = build_timers_of_shard(SHARD, 3)
+    put_new(stores.build(), *timers)
+    shared, barrier = stores.build(), threading.Barrier(THREADS)
+
+    def use(number: int) -> tuple[list[str], list[str]]:
+        own = build_timer(f"own-{number}")
+        barrier.wait(120)
+        put_new(shared, own)
+        assert shared.get(own.key) == own
+        moved = [timer for timer in timers if shared.move(timer, NOW, NOW - MINUTE)]
+        barrier.wait(120)
+        page = shared.due(SHARD, NOW, NOW - MINUTE, None, 10)
+        barrier.wait(120)
+        taken = shared.take(page.timers, NOW, NOW + MINUTE)
+        assert reschedule_one(shared, take_one(shared, own).take, NOW + HOUR)
+        assert shared.remove([timer.take for timer in taken]) == len(taken)
+        return [timer.key.timer_id for timer in moved], [timer.key.timer_id for timer in taken]
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        results = list(pool.map(use, range(THREADS)))
+    expected = Counter(timer.key.timer_id for timer in timers)
+    assert Counter(chain.from_iterable(moved for moved, _ in results)) == expected
+    assert Counter(chain.from_iterable(taken for _, taken in results)) == expected

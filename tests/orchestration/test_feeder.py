@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -11,7 +12,7 @@ from eventservice.db.now import pin_time
 from eventservice.kernel.errors import NotFound
 from eventservice.kernel.ids import new_id
 from orchestration.feeder.database_calls import DatabaseCalls
-from orchestration.feeder.feeder import Feeder
+from orchestration.feeder.feeder import DEFAULT_OPTIONS, Feeder, FeederOptions
 from orchestration.feeder.timer_changes import StoredTimers, TimerFiring
 from orchestration.retries import RetryPolicy
 from tests.contracts.timer_stores.memory_store import MemoryTables, MemoryTimerStore
@@ -31,13 +32,17 @@ IN_AN_HOUR = b'{"ok": false, "nextExecuteAt": "2026-03-01T13:00:00Z"}'
 class Setting:
     """A cell with one engine, whose passes happen when the test says."""
 
-    def __init__(self, namespace: QualifiedNamespace, engine: ManualEngine) -> None:
+    def __init__(
+        self, namespace: QualifiedNamespace, engine: ManualEngine, options: FeederOptions = DEFAULT_OPTIONS
+    ) -> None:
         self.namespace, self.engine = namespace, engine
         self.tables = MemoryTables()
         self.store = MemoryTimerStore(self.tables, CELL)
         self.calls = DatabaseCalls(STORE)
         self.store.declare_namespace(namespace, NUM_SHARDS, self.calls.get_fingerprint(namespace))
-        self.feeder = Feeder(self.store, self.calls, clock=lambda: self.tables.clock.timestamp())
+        self.feeder = Feeder(
+            self.store, self.calls, clock=lambda: self.tables.clock.timestamp(), options=options
+        )
         self.timers = StoredTimers(self.store, self.calls, CELL, 5 * SECOND)
         # The second pass is the first one of a member that others can see.
         self.run_pass(NOON)
@@ -194,3 +199,79 @@ def test_a_namespace_that_others_send_differently_is_left_to_them(setting: Setti
     setting.set("later", NOON + HOUR)
     assert setting.run_pass(NOON + HOUR) == 0
     assert setting.feeder.differing == {setting.namespace}
+
+
+# --- backlogs -----------------------------------------------------------------------------------------------------
+
+
+def put_in_one_shard(setting: Setting, name: str, count: int, execute_at: datetime) -> set[Revision]:
+    """Put timers as another cell does, which feeds none of them."""
+    keys = (TimerKey.build(setting.namespace, f"{name}-{number}", NUM_SHARDS) for number in range(1000))
+    chosen = [key for key in keys if key.shard == 0][:count]
+    timers = [
+        StoredTimer(
+            key, Revision(new_id()), execute_at, execute_at, NOON - HOUR, "https://example.com/timers"
+        )
+        for key in chosen
+    ]
+    for timer in timers:
+        setting.store.put(timer, None, NOON)
+    return {timer.revision for timer in timers}
+
+
+def count_taken(setting: Setting, timers: set[Revision]) -> int:
+    """Return how many of the timers have been taken, or have ended."""
+    untaken = {timer.revision for timer in setting.tables.timers.values() if not timer.takes}
+    return len(timers - untaken)
+
+
+@pytest.fixture
+def build_setting(tenant: Any, manual_engine: ManualEngine) -> Callable[[FeederOptions], Setting]:
+    NamespaceFactory(tenant=tenant, name="alerts", num_shards=NUM_SHARDS, store=STORE)
+    namespace = QualifiedNamespace(tenant.tenant_id, "alerts")
+    return lambda options: Setting(namespace, manual_engine, options)
+
+
+def test_timers_that_become_due_do_not_wait_for_a_backlog_and_the_backlog_does_not_wait_for_them(
+    build_setting: Callable[[FeederOptions], Setting],
+) -> None:
+    setting = build_setting(FeederOptions(page_size=1, extra_pages=6))
+    old = put_in_one_shard(setting, "old", 34, NOON - HOUR)
+    setting.run_pass(NOON)
+    for number in range(1, 6):
+        at = NOON + 6 * number * SECOND
+        # One that is due in the look-ahead, and one that was moved to a time that an earlier pass has seen.
+        new = put_in_one_shard(setting, f"new-{number}", 1, at + 4 * SECOND)
+        new |= put_in_one_shard(setting, f"moved-{number}", 1, at - SECOND)
+        before = count_taken(setting, old)
+        assert before < len(old)
+        setting.run_pass(at)
+        assert count_taken(setting, new) == 2
+        assert count_taken(setting, old) > before
+    assert count_taken(setting, old) == len(old)
+
+
+def test_timers_that_become_due_and_a_backlog_share_too_little_room(
+    build_setting: Callable[[FeederOptions], Setting],
+) -> None:
+    setting = build_setting(FeederOptions(page_size=2, max_taken=1))
+    old = put_in_one_shard(setting, "old", 10, NOON - HOUR)
+    new: set[Revision] = set()
+    for number in range(12):
+        at = NOON + 2 * number * SECOND
+        new |= put_in_one_shard(setting, f"new-{number}", 1, at)
+        setting.run_pass(at)
+        with pin_time(at):
+            setting.engine.finish(*((one, build_response(one)) for one in setting.engine.start()))
+    assert min(count_taken(setting, old), count_taken(setting, new)) >= 4
+
+
+def test_a_process_has_taken_a_limited_number_of_timers_that_have_not_started(
+    build_setting: Callable[[FeederOptions], Setting],
+) -> None:
+    setting = build_setting(FeederOptions(max_taken=3))
+    put_in_one_shard(setting, "timer", 10, NOON)
+    assert [setting.run_pass(NOON) for _ in range(2)] == [3, 0]
+    with pin_time(NOON):
+        assert len(setting.engine.start(1)) == 1
+    assert [setting.run_pass(NOON) for _ in range(2)] == [1, 0]

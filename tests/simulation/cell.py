@@ -99,6 +99,14 @@ class MemoryCalls:
     def select_unfed(self, timers: Sequence[StoredTimer]) -> list[StoredTimer]:
         return list(timers)
 
+    def find_unstarted(self, taken: Sequence[tuple[uuid.UUID, Revision]]) -> set[Revision]:
+        calls = ((revision, self._db.calls.get(revision)) for _, revision in taken)
+        return {
+            revision
+            for revision, call in calls
+            if call and call.status == Status.SCHEDULED and call.start_before
+        }
+
     def feed(self, timers: Sequence[StoredTimer]) -> int:
         return sum(self._feed(timer, self.read_now()) for timer in timers)
 

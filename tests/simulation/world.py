@@ -40,6 +40,8 @@ BEGIN = datetime(2026, 3, 1, 12, tzinfo=UTC)
 NAMESPACE = QualifiedNamespace(uuid.UUID(int=1), "alerts")
 NUM_SHARDS = 3
 CELLS, ENGINES = 3, 2
+# A shard with two due timers has a backlog.
+OPTIONS = FeederOptions(max_taken=5, page_size=1, extra_pages=1)
 # How long processes fail and clients change timers, and how long everything works afterwards.
 TROUBLE_SECONDS, PEACE_SECONDS = 150.0, 400.0
 PASS_SECONDS = 2.0
@@ -119,6 +121,8 @@ class World:
         self.deliveries_before_repeat: dict[Revision, list[Delivery]] = {}
         # Since when a revision may not be delivered: its replacement or deletion was acknowledged.
         self.void_since: dict[Revision, float] = {}
+        # Before which a revision may not be delivered.
+        self.earliest: dict[Revision, datetime] = {}
         self.settled_at: dict[TimerKey, float] = {}
         self.promises: dict[TimerKey, Promise | None] = {}
         self.history: list[str] = []
@@ -208,9 +212,7 @@ class World:
     def _run_feeder(self, process: Process) -> None:
         store: Any = SteppedStore(self, self._build_store(process.cell))
         calls: Any = SteppedCalls(self, self._build_calls(process.cell))
-        feeder = Feeder(
-            store, calls, clock=lambda: self.now, options=FeederOptions(max_taken=5), create_id=self.create_id
-        )
+        feeder = Feeder(store, calls, clock=lambda: self.now, options=OPTIONS, create_id=self.create_id)
         while True:
             more = False
             try:
@@ -259,18 +261,24 @@ class World:
                     self._repeat(timers, known)
                 elif self.random.random() < 0.3:
                     self._delete(timers, key)
+                elif known is not None and self.random.random() < 0.4:
+                    self._move(timers, known.timer)
                 else:
                     self._set(timers, key)
             except (DomainError, StoreUnavailable, DatabaseFailure):
                 continue
 
+    def _choose_time(self) -> datetime:
+        return round_up(self.read_true_time() + timedelta(seconds=self.random.choice((0, 1, 4, 10, 30, 60))))
+
     def _set(self, timers: StoredTimers, key: TimerKey) -> None:
-        at = round_up(self.read_true_time() + timedelta(seconds=self.random.choice((0, 1, 4, 10, 30, 60))))
+        at = self._choose_time()
         timer = StoredTimer(
             key, Revision(self.create_id()), at, at, round_up(self.read_true_time()), "https://example.com/",
             callback_timeout_seconds=CALLBACK_SECONDS,
         )  # fmt: skip
         before = self.promises.get(key)
+        self.earliest[timer.revision] = at
         try:
             timers.set(timer)
         except OutcomeUnknown:
@@ -301,6 +309,18 @@ class World:
             self.promises[key] = None
             return
         self._acknowledge(key, before, None)
+
+    def _move(self, timers: StoredTimers, timer: StoredTimer) -> None:
+        at, known = self._choose_time(), self.earliest[timer.revision]
+        # Until it is acknowledged, and for good if nobody learns of it, it may be due at either time.
+        self.earliest[timer.revision] = min(at, known)
+        try:
+            timers.move(timer.key, timer.revision, at)
+        except OutcomeUnknown:
+            self.log(f"move {timer.key.timer_id} {timer.revision} to {at}: unknown")
+            return
+        self.earliest[timer.revision] = at
+        self.log(f"acknowledged {timer.key.timer_id}: {timer.revision} moved to {at}")
 
     def _acknowledge(self, key: TimerKey, before: Promise | None, timer: StoredTimer | None) -> None:
         self.log(f"acknowledged {key.timer_id}: {timer.revision if timer else 'deleted'}")
@@ -372,7 +392,7 @@ class World:
         self.log(f"callback {timer.key.timer_id} {revision} #{attempt.number} by cell {cell.number}: {ok}")
         local = self.read_true_time() + timedelta(seconds=cell.clock_offset)
         before = self.deliveries.setdefault(revision, [])
-        self._require(local >= timer.requested_at - timedelta(seconds=1), "a callback is early")
+        self._require(local >= self.earliest[revision] - timedelta(seconds=1), "a callback is early")
         self._require(revision not in self.void_since, "an acknowledged change was ignored")
         self._require(
             all(one.number < attempt.number for one in before), "a repeat has no higher number of its attempt"
@@ -426,7 +446,7 @@ class SteppedStore:
 
 
 WRITES = {
-    "put", "delete", "take", "postpone", "reschedule", "remove", "beat", "claim", "release", "remove_member",
+    "put", "delete", "move", "take", "postpone", "reschedule", "remove", "beat", "claim", "release", "remove_member",
 }  # fmt: skip
 
 

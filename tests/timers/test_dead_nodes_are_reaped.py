@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.db import transaction
 
-from eventservice.db.leases import Fenced
+from eventservice.db.leases import Fenced, Leases
 from eventservice.db.now import pin_time
 from tests.timers.support import NOON, join_node
 from timers.membership import NODE_LEASE, SHARD_LEASE, list_live_node_ids, list_node_ids, reap_dead_node
@@ -106,6 +106,34 @@ def test_a_reaped_node_claims_no_shard() -> None:
     with pin_time(DEAD):
         reap_dead_node()
         member.rebalance(4)
+    assert not TimerShard.objects.exclude(owner_id=None).exists()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_node_that_is_reaped_while_it_claims_shards_keeps_none(
+    elsewhere: Callable[..., Future[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was frozen between two claims. Else nobody would look after its shards before their leases end."""
+    member, claim = join_node(), Leases.claim
+    reaped: list[Future[Any]] = []
+
+    def reap() -> Any:
+        with pin_time(DEAD):
+            return reap_dead_node()
+
+    def claim_and_reap(leases: Leases, key: int) -> bool:
+        won = claim(leases, key)
+        if not reaped:
+            reaped.append(elsewhere(reap))
+            # It waits for the end of the transaction on SQLite, and returns at once on the others.
+            wait(reaped, timeout=2)
+        return won
+
+    monkeypatch.setattr(Leases, "claim", claim_and_reap)
+    member.rebalance(4)
+    reaped[0].result(30)
+    reap()
+    assert list_node_ids() == []
     assert not TimerShard.objects.exclude(owner_id=None).exists()
 
 

@@ -19,6 +19,7 @@ from timers.stores.port import (
     Claim,
     Member,
     NamespaceDeclaration,
+    NextAttempt,
     Progress,
     RowType,
     ShardOwnership,
@@ -160,7 +161,9 @@ STATEMENTS = {
     "take_timers": statements.take_timers([TIMER, NEXT], NOW, CELL, MEMBER.id),
     "select_won": statements.select_won([TIMER, NEXT], MEMBER.id),
     "postpone_timer": statements.postpone_timer(TIMER, NOW),
-    "reschedule_timer": statements.reschedule_timer(TIMER.take, NOW, Progress(), CELL),
+    "reschedule_timers": statements.reschedule_timers(
+        [NextAttempt(TIMER.take, NOW, Progress()), NextAttempt(NEXT.take, NOW)], CELL
+    ),
     "move_timer": statements.move_timer(TIMER, NEXT),
     "remove_timers": statements.remove_timers([TIMER.take, NEXT.take], CELL),
     "select_namespace_timers": statements.select_namespace_timers(ALERTS, range(3, 9), "timer-1", 50),

@@ -12,6 +12,9 @@ from timers.stores.port import NamespaceDeclaration, Position, QualifiedNamespac
 
 T = TypeVar("T")
 
+# After those of all timers that are due at the same moment.
+MAX_UUID = uuid.UUID(int=2**128 - 1)
+
 
 def encode_position(*parts: str | int) -> Position:
     return Position(json.dumps(parts, ensure_ascii=False))
@@ -27,7 +30,9 @@ def build_due_position(timer: StoredTimer) -> Position:
     return encode_position(timer.execute_at.isoformat(), str(timer.key.uuid))
 
 
-def parse_due_position(position: Position) -> tuple[datetime, uuid.UUID]:
+def parse_due_position(position: Position | datetime) -> tuple[datetime, uuid.UUID]:
+    if isinstance(position, datetime):
+        return position, MAX_UUID
     execute_at, timer_uuid = decode_position(position)
     return datetime.fromisoformat(execute_at), uuid.UUID(timer_uuid)
 

@@ -187,6 +187,14 @@ class Take(NamedTuple):
     number: int
 
 
+class NextAttempt(NamedTuple):
+    """The end of a take, and when the timer is due again. A progress of None is kept as it is."""
+
+    take: Take
+    execute_at: datetime
+    progress: Progress | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class StoredTimer:
     """A row of a timer. It is complete: a cell needs nothing else to make the attempt."""
@@ -367,11 +375,11 @@ class TimerStore(Protocol):
         """
 
     def due(
-        self, shard: int, now: datetime, until: datetime, after: Position | None, limit: int
+        self, shard: int, now: datetime, until: datetime, after: Position | datetime | None, limit: int
     ) -> TimerPage:
         """Return timers that are due by `until`, first those that have been due longest.
 
-        Timers that another cell has taken until after `now` are left out. Those that this cell has taken are included.
+        `after` is the position in which an earlier page has ended, or a time after which the timers are due. Timers that another cell has taken until after `now` are left out. Those that this cell has taken are included.
         """
 
     def take(self, timers: Sequence[StoredTimer], now: datetime, until: datetime) -> list[StoredTimer]:
@@ -383,11 +391,8 @@ class TimerStore(Protocol):
     def postpone(self, timer: StoredTimer, now: datetime, until: datetime) -> bool:
         """Keep a timer that this cell cannot judge from being due before a time. This counts no take."""
 
-    def reschedule(self, take: Take, execute_at: datetime, progress: Progress | None) -> bool:
-        """End a take of this cell: the timer is due again at `execute_at`. None keeps the progress.
-
-        Return False, and change nothing, unless this cell has the timer under this take.
-        """
+    def reschedule(self, attempts: Sequence[NextAttempt]) -> int:
+        """End takes of this cell whose timers have another attempt, where it has them under these takes. Return how many."""
 
     def remove(self, takes: Sequence[Take]) -> int:
         """Remove timers whose last attempt has ended, where this cell has them under these takes. Return how many."""

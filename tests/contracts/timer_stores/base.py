@@ -8,7 +8,16 @@ from typing import Any
 
 from eventservice.kernel.ids import new_id
 from timers.stores.factory import build_store
-from timers.stores.port import QualifiedNamespace, Revision, StoredTimer, TimerKey, TimerStore
+from timers.stores.port import (
+    NextAttempt,
+    Progress,
+    QualifiedNamespace,
+    Revision,
+    StoredTimer,
+    Take,
+    TimerKey,
+    TimerStore,
+)
 from timers.stores.store_spec import StoreSpec
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -74,6 +83,12 @@ def build_timer(
         callback_url="https://example.com/timers",
         **members,
     )
+
+
+def reschedule_one(
+    store: TimerStore, take: Take, execute_at: datetime, progress: Progress | None = None
+) -> bool:
+    return store.reschedule([NextAttempt(take, execute_at, progress)]) == 1
 
 
 def build_timers_of_shard(shard: int, count: int) -> list[StoredTimer]:

@@ -63,6 +63,9 @@ class FaultyCassandra:
             self.count += 1
             return self.faults.pop(0) if self.faults else None
 
+    def forget_requests(self) -> None:
+        self.count = 0
+
     def close(self) -> None:
         for one in [self._listener, *self._sockets]:
             with suppress(OSError):

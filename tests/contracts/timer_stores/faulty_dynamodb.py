@@ -67,6 +67,9 @@ class FaultyDynamoDb(ThreadingHTTPServer):
         self.count: Counter[str] = Counter()
         self.lock = threading.Lock()
 
+    def forget_requests(self) -> None:
+        self.count.clear()
+
     def add(self, operation: str, *faults: Fault) -> None:
         self.faults.setdefault(operation, []).extend(faults)
 

@@ -17,8 +17,8 @@ from timers.stores.port import (
     Claim,
     Member,
     NamespaceDeclaration,
+    NextAttempt,
     Position,
-    Progress,
     QualifiedNamespace,
     ShardBacklog,
     ShardOwnership,
@@ -152,10 +152,15 @@ class MemoryTimerStore:
             return moved
 
     def due(
-        self, shard: int, now: datetime, until: datetime, after: Position | None, limit: int
+        self, shard: int, now: datetime, until: datetime, after: Position | datetime | None, limit: int
     ) -> TimerPage:
         def get_order(timer: StoredTimer) -> tuple[str, str]:
             return timer.execute_at.isoformat(timespec="milliseconds"), str(timer.key.uuid)
+
+        def is_after(timer: StoredTimer) -> bool:
+            if isinstance(after, datetime):
+                return timer.execute_at > after
+            return after is None or get_order(timer) > tuple(decode_position(after))
 
         with self._tables.lock:
             found = [
@@ -164,7 +169,7 @@ class MemoryTimerStore:
                 if timer.key.shard == shard
                 and timer.execute_at <= until
                 and (timer.taken_until <= now or timer.taken_by == self._cell)
-                and (after is None or get_order(timer) > tuple(decode_position(after)))
+                and is_after(timer)
             ]
         page = sorted(found, key=get_order)[:limit]
         return TimerPage(page, encode_position(*get_order(page[-1])) if len(page) == limit else None)
@@ -188,19 +193,22 @@ class MemoryTimerStore:
                 self._tables.timers[timer.key] = postponed
             return is_unchanged
 
-    def reschedule(self, take: Take, execute_at: datetime, progress: Progress | None) -> bool:
+    def reschedule(self, attempts: Sequence[NextAttempt]) -> int:
         with self._tables.lock:
-            stored = self._find_taken(take)
-            if stored is None:
-                return False
-            self._tables.timers[take.key] = replace(
-                stored,
-                execute_at=round_up(execute_at),
-                taken_until=EPOCH,
-                taken_by=None,
-                progress=progress or stored.progress,
-            )
-            return True
+            return sum(map(self._reschedule, attempts))
+
+    def _reschedule(self, attempt: NextAttempt) -> bool:
+        stored = self._find_taken(attempt.take)
+        if stored is None:
+            return False
+        self._tables.timers[stored.key] = replace(
+            stored,
+            execute_at=round_up(attempt.execute_at),
+            taken_until=EPOCH,
+            taken_by=None,
+            progress=attempt.progress or stored.progress,
+        )
+        return True
 
     def remove(self, takes: Sequence[Take]) -> int:
         with self._tables.lock:

@@ -201,8 +201,10 @@ class CassandraClient:
 
         def run() -> T:
             session = self._connect().session
-            if session.keyspace is None:
-                session.set_keyspace(self._address.keyspace)
+            # A session knows its keyspace before all of its connections do. So others wait for whoever has set it.
+            with self._lock:
+                if session.keyspace is None:
+                    session.set_keyspace(self._address.keyspace)
             return function(session)
 
         return self._translate(run, if_lost)

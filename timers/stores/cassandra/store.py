@@ -12,9 +12,11 @@ from __future__ import annotations
 import heapq
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
+from itertools import zip_longest
 from typing import Any, NamedTuple, TypeVar
 
 from eventservice.kernel.findings import Finding, check
@@ -61,8 +63,8 @@ from timers.stores.port import (
     Claim,
     Member,
     NamespaceDeclaration,
+    NextAttempt,
     Position,
-    Progress,
     QualifiedNamespace,
     RowType,
     ShardBacklog,
@@ -303,7 +305,7 @@ class CassandraTimerStore:
         return None if new_place is None else replace(moved, execute_at=new_place)
 
     def due(
-        self, shard: int, now: datetime, until: datetime, after: Position | None, limit: int
+        self, shard: int, now: datetime, until: datetime, after: Position | datetime | None, limit: int
     ) -> TimerPage:
         if after:
             after_time, after_uuid = parse_due_position(after)
@@ -352,7 +354,20 @@ class CassandraTimerStore:
 
         return not timer.is_taken(now) and self._find_and_change(timer.key, timer.execute_at, postpone)
 
-    def reschedule(self, take: Take, execute_at: datetime, progress: Progress | None) -> bool:
+    def reschedule(self, attempts: Sequence[NextAttempt]) -> int:
+        by_shard = defaultdict(list)
+        for attempt in attempts:
+            by_shard[attempt.take.key.shard].append(attempt)
+        count = 0
+        with ThreadPoolExecutor(MAX_SHARDS_AT_ONCE) as executor:
+            # Writes about one shard would only wait for each other, so each round has one of each shard.
+            for of_each_shard in zip_longest(*by_shard.values()):
+                for batch in split_batches(list(filter(None, of_each_shard)), MAX_SHARDS_AT_ONCE):
+                    count += sum(executor.map(self._reschedule, batch))
+        return count
+
+    def _reschedule(self, attempt: NextAttempt) -> bool:
+        take, execute_at, progress = attempt
         execute_at, seen = round_up(execute_at), self._build_take(take)
         changes = {
             "timer_taken_until": EPOCH,

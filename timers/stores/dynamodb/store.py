@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -49,8 +49,8 @@ from timers.stores.port import (
     Claim,
     Member,
     NamespaceDeclaration,
+    NextAttempt,
     Position,
-    Progress,
     QualifiedNamespace,
     RowType,
     ShardBacklog,
@@ -76,6 +76,9 @@ IF_ABSENT = {"ConditionExpression": "attribute_not_exists(sortKey)"}
 SHARD_CONDITION = "shard_id = :shard"
 PREFIX_CONDITION = "shard_id = :shard AND begins_with(sortKey, :prefix)"
 DUE_CONDITION = "shard_id = :shard AND timer_execute_at <= :until"
+# In which both bounds are included.
+DUE_SINCE_CONDITION = "shard_id = :shard AND timer_execute_at BETWEEN :since AND :until"
+MILLISECOND = timedelta(milliseconds=1)
 
 GIGABYTE = 2**30
 # A partition with its part of the index cannot have more than 10 GB.
@@ -296,18 +299,23 @@ class DynamoDbTimerStore:
         return moved if is_moved else None
 
     def due(
-        self, shard: int, now: datetime, until: datetime, after: Position | None, limit: int
+        self, shard: int, now: datetime, until: datetime, after: Position | datetime | None, limit: int
     ) -> TimerPage:
+        condition, first = DUE_CONDITION, ""
+        values: dict[str, object] = {":shard": shard, ":until": until}
         start: dict[str, object] = {}
-        if after:
-            execute_at, sort_key = decode_position(after)
-            if execute_at > encode_time(until):  # which DynamoDB would refuse
-                return TimerPage([], None)
-            key = build_item({"timer_execute_at": datetime.fromisoformat(execute_at)})
+        if isinstance(after, datetime):
+            condition, first = DUE_SINCE_CONDITION, encode_time(after + MILLISECOND)
+            values[":since"] = after + MILLISECOND
+        elif after:
+            first, sort_key = decode_position(after)
+            key = build_item({"timer_execute_at": datetime.fromisoformat(first)})
             start = {"ExclusiveStartKey": build_key(shard, sort_key) | key}
+        if first > encode_time(until):  # which DynamoDB would refuse
+            return TimerPage([], None)
         response = self._query(
-            DUE_CONDITION,
-            {":shard": shard, ":until": until},
+            condition,
+            values,
             IndexName=DUE_INDEX,
             # The items themselves, which are read from the table.
             Select="ALL_ATTRIBUTES",
@@ -346,14 +354,17 @@ class DynamoDbTimerStore:
             self._update(build_timer_key(timer.key), changes, _build_state(timer))
         )
 
-    def reschedule(self, take: Take, execute_at: datetime, progress: Progress | None) -> bool:
+    def reschedule(self, attempts: Sequence[NextAttempt]) -> int:
+        return sum(self._client.run_all([partial(self._reschedule, one) for one in attempts]))
+
+    def _reschedule(self, attempt: NextAttempt) -> bool:
         changes = {
-            "timer_execute_at": round_up(execute_at),
+            "timer_execute_at": round_up(attempt.execute_at),
             "timer_taken_until": EPOCH,
             "timer_taken_by": None,
-            **({} if progress is None else build_progress_columns(progress)),
+            **({} if attempt.progress is None else build_progress_columns(attempt.progress)),
         }
-        return self._update(build_timer_key(take.key), changes, self._build_take(take))
+        return self._update(build_timer_key(attempt.take.key), changes, self._build_take(attempt.take))
 
     def remove(self, takes: Sequence[Take]) -> int:
         def remove(take: Take) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -52,9 +53,9 @@ from timers.stores.port import (
     Claim,
     Member,
     NamespaceDeclaration,
+    NextAttempt,
     OutcomeUnknown,
     Position,
-    Progress,
     QualifiedNamespace,
     RowType,
     ShardBacklog,
@@ -104,21 +105,24 @@ class MongoTimerStore:
         self.name = spec.name
         self._url = spec.url
         self._cell = cell
+        self._lock = threading.Lock()
         self._client: MongoClient[Document] | None = None
 
     def _connect(self) -> Collection[Document]:
         """Return the collection. The client starts threads, so it is created in the process that uses it."""
-        if self._client is None:
-            self._client = MongoClient(
-                self._url,
-                serverSelectionTimeoutMS=1000 * CONNECT_SECONDS,
-                connectTimeoutMS=1000 * CONNECT_SECONDS,
-                socketTimeoutMS=1000 * ANSWER_SECONDS,
-                # Whoever uses the store repeats: what was written is recognized.
-                retryWrites=False,
-                retryReads=False,
-            )
-        return self._client.get_default_database().get_collection(
+        with self._lock:
+            if self._client is None:
+                self._client = MongoClient(
+                    self._url,
+                    serverSelectionTimeoutMS=1000 * CONNECT_SECONDS,
+                    connectTimeoutMS=1000 * CONNECT_SECONDS,
+                    socketTimeoutMS=1000 * ANSWER_SECONDS,
+                    # Whoever uses the store repeats: what was written is recognized.
+                    retryWrites=False,
+                    retryReads=False,
+                )
+            client = self._client
+        return client.get_default_database().get_collection(
             COLLECTION,
             codec_options=CodecOptions(
                 tz_aware=True, tzinfo=UTC, uuid_representation=UuidRepresentation.STANDARD
@@ -162,7 +166,8 @@ class MongoTimerStore:
         return moment.replace(tzinfo=UTC)
 
     def close(self) -> None:
-        client, self._client = self._client, None
+        with self._lock:
+            client, self._client = self._client, None
         if client is not None:
             client.close()
 
@@ -293,7 +298,7 @@ class MongoTimerStore:
         return moved if is_moved else None
 
     def due(
-        self, shard: int, now: datetime, until: datetime, after: Position | None, limit: int
+        self, shard: int, now: datetime, until: datetime, after: Position | datetime | None, limit: int
     ) -> TimerPage:
         conditions: list[Document] = [
             {"$or": [{"timer_taken_until": {"$lte": now}}, {"timer_taken_by": self._cell}]}
@@ -347,15 +352,19 @@ class MongoTimerStore:
         changes = {"timer_taken_until": round_up(until), "timer_taken_by": None}
         return not timer.is_taken(now) and self._update(_build_state(timer), {"$set": changes})
 
-    def reschedule(self, take: Take, execute_at: datetime, progress: Progress | None) -> bool:
+    def reschedule(self, attempts: Sequence[NextAttempt]) -> int:
+        batches = split_batches([self._build_rescheduling(one) for one in attempts], MAX_DOCUMENTS)
+        return sum(int(self._write_in_bulk(batch).matched_count) for batch in batches)
+
+    def _build_rescheduling(self, attempt: NextAttempt) -> UpdateOne:
         changes = {
-            "timer_execute_at": round_up(execute_at),
+            "timer_execute_at": round_up(attempt.execute_at),
             "timer_taken_until": EPOCH,
             "timer_taken_by": None,
             "timer_take_id": None,
-            **({} if progress is None else build_progress_columns(progress)),
+            **({} if attempt.progress is None else build_progress_columns(attempt.progress)),
         }
-        return self._update(self._build_take(take), {"$set": changes})
+        return UpdateOne(self._build_take(attempt.take), {"$set": changes, **SET_UPDATED_AT})
 
     def remove(self, takes: Sequence[Take]) -> int:
         batches = split_batches([DeleteOne(self._build_take(take)) for take in takes], MAX_DOCUMENTS)

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import (
+    Column,
     ColumnElement,
     Delete,
     Insert,
@@ -20,6 +21,7 @@ from sqlalchemy import (
     case,
     func,
     insert,
+    literal,
     or_,
     select,
 )
@@ -33,7 +35,7 @@ from timers.stores.port import (
     Claim,
     Member,
     NamespaceDeclaration,
-    Progress,
+    NextAttempt,
     QualifiedNamespace,
     RowType,
     ShardOwnership,
@@ -153,16 +155,33 @@ def postpone_timer(timer: StoredTimer, until: datetime) -> Update:
     return timers.update().where(_match_state(timer)).values(columns)
 
 
-def reschedule_timer(take: Take, execute_at: datetime, progress: Progress | None, cell: str) -> Update:
-    columns = {
-        "timer_execute_at": execute_at,
+def reschedule_timers(attempts: Sequence[NextAttempt], cell: str) -> Update:
+    columns: dict[str, Any] = {
+        "timer_execute_at": _choose(_c.timer_execute_at, {one.take: one.execute_at for one in attempts}),
         "timer_taken_until": EPOCH,
         "timer_taken_by": None,
         "timer_take_id": None,
         "updated_at": ServerTime(),
-        **({} if progress is None else build_progress_columns(progress)),
     }
-    return timers.update().where(_match_take(take, cell)).values(columns)
+    progress = {one.take: build_progress_columns(one.progress) for one in attempts if one.progress}
+    for name in next(iter(progress.values()), {}):
+        columns[name] = _choose(_c[name], {take: values[name] for take, values in progress.items()})
+    return timers.update().where(or_(*(_match_take(one.take, cell) for one in attempts))).values(columns)
+
+
+def _choose(column: Column[Any], values: Mapping[Take, object]) -> ColumnElement[Any]:
+    """Return the value of a column after an update of several timers, by their takes. Others keep theirs.
+
+    It refers to no column that the update changes: MySQL would use the new value.
+    """
+    cases = [
+        (
+            and_(_c.timer_revision == take.revision, _c.timer_takes == take.number),
+            literal(value, column.type),
+        )
+        for take, value in values.items()
+    ]
+    return case(*cases, else_=column)
 
 
 def move_timer(timer: StoredTimer, moved: StoredTimer) -> Update:

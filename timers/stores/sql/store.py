@@ -30,9 +30,9 @@ from timers.stores.port import (
     Claim,
     Member,
     NamespaceDeclaration,
+    NextAttempt,
     OutcomeUnknown,
     Position,
-    Progress,
     QualifiedNamespace,
     RowType,
     ShardBacklog,
@@ -50,7 +50,7 @@ from timers.stores.port import (
 )
 from timers.stores.rows import read_timer_row
 from timers.stores.sql import statements
-from timers.stores.sql.databases import DATABASES, SqlDatabase
+from timers.stores.sql.databases import ANSWER_SECONDS, DATABASES, SqlDatabase
 from timers.stores.sql.sessions import WrongServer, begin_session, connect
 from timers.stores.sql.tables import ServerTime, timers
 from timers.stores.store_spec import StoreSpec
@@ -227,7 +227,7 @@ class SqlTimerStore:
         return moved if is_moved else None
 
     def due(
-        self, shard: int, now: datetime, until: datetime, after: Position | None, limit: int
+        self, shard: int, now: datetime, until: datetime, after: Position | datetime | None, limit: int
     ) -> TimerPage:
         position = parse_due_position(after) if after else None
         rows = self._select(statements.select_due(shard, now, until, position, limit, self._cell))
@@ -254,9 +254,10 @@ class SqlTimerStore:
         statement = statements.postpone_timer(timer, round_up(until))
         return not timer.is_taken(now) and self._change(statement) == 1
 
-    def reschedule(self, take: Take, execute_at: datetime, progress: Progress | None) -> bool:
-        statement = statements.reschedule_timer(take, round_up(execute_at), progress, self._cell)
-        return self._change(statement) == 1
+    def reschedule(self, attempts: Sequence[NextAttempt]) -> int:
+        rounded = [one._replace(execute_at=round_up(one.execute_at)) for one in attempts]
+        batches = split_batches(rounded, MAX_ROWS)
+        return sum(self._change(statements.reschedule_timers(batch, self._cell)) for batch in batches)
 
     def remove(self, takes: Sequence[Take]) -> int:
         batches = split_batches(takes, MAX_ROWS)
@@ -373,6 +374,8 @@ def _build_engine(spec: StoreSpec, database: SqlDatabase) -> Engine:
             isolation_level="AUTOCOMMIT",
             # A connection that the server has closed is replaced before a statement is sent, so that no outcome is unknown.
             pool_pre_ping=True,
+            # Several threads share the connections.
+            pool_timeout=ANSWER_SECONDS,
             hide_parameters=True,
         )
     except (ArgumentError, TypeError, ValueError):

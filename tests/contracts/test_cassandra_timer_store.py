@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -25,6 +25,7 @@ from tests.contracts.timer_stores.base import (
     build_key,
     build_timer,
     build_timers_of_shard,
+    reschedule_one,
 )
 from tests.contracts.timer_stores.cassandra import CassandraStoreUnderTest
 from tests.contracts.timer_stores.faulty_cassandra import (
@@ -39,6 +40,7 @@ from tests.contracts.timer_stores.faulty_cassandra import (
     FaultyCassandra,
     run_faulty_cassandra,
 )
+from tests.contracts.timer_stores.fixtures import build_faulty_fixtures, build_fixtures
 from tests.contracts.tls_servers import Authority
 from tests.tcp_proxy import TcpProxy, Trouble
 from timers.stores.cassandra import client
@@ -90,49 +92,11 @@ SPECIFIED_COLUMNS = {
 SPECIFIED_KEY = ["shard_id", "row_type", "timer_execute_at", "timer_uuid"]
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[CassandraStoreUnderTest]:
-    server = CassandraStoreUnderTest()
-    server.build().migrate()
-    yield server
-    server.close_built()
-    server.close()
-
-
-@pytest.fixture
-def stores(server: CassandraStoreUnderTest) -> Iterator[CassandraStoreUnderTest]:
-    yield server
-    server.end_test()
-
-
-@pytest.fixture
-def store(stores: CassandraStoreUnderTest) -> TimerStore:
-    return stores.build()
-
-
-@pytest.fixture
-def new_stores() -> Iterator[CassandraStoreUnderTest]:
-    """Return a server without the keyspace."""
-    stores = CassandraStoreUnderTest()
-    yield stores
-    stores.close_built()
-    stores.close()
-
-
-@pytest.fixture
-def faulty(stores: CassandraStoreUnderTest) -> Iterator[FaultyCassandra]:
-    with run_faulty_cassandra(stores.server) as server:
-        yield server
-
-
-@pytest.fixture
-def faulty_store(stores: CassandraStoreUnderTest, faulty: FaultyCassandra) -> Iterator[TimerStore]:
-    """Return the same store behind the server that makes faults."""
-    store = build_store(stores.build_spec(port=faulty.port), CELL)
-    store.read_clock()
-    faulty.count = 0
-    yield store
-    store.close()
+server, stores, store, new_stores = build_fixtures(CassandraStoreUnderTest)
+faulty, faulty_store = build_faulty_fixtures(
+    lambda stores: run_faulty_cassandra(stores.server),
+    lambda stores, faulty: stores.build_spec(port=faulty.port),
+)
 
 
 def parse(url: str) -> CassandraAddress:
@@ -283,7 +247,7 @@ def test_a_timer_of_the_maximum_size_can_be_taken_and_rescheduled(store: TimerSt
         store.put(too_large, None, NOW)
     store.put(largest, None, NOW)
     (taken,) = store.take([largest], NOW, NOW + MINUTE)
-    assert store.reschedule(taken.take, NOW + MINUTE, Progress(attempts=1))
+    assert reschedule_one(store, taken.take, NOW + MINUTE, Progress(attempts=1))
     (due,) = store.due(SHARD, NOW + MINUTE, NOW + MINUTE, None, 10).timers
     assert (due.payload, due.progress.attempts) == (largest.payload, 1)
 
@@ -324,7 +288,7 @@ def test_a_timer_has_one_row_and_one_pointer_wherever_it_moves(
     moved = store.move(same_time, NOW, NOW + MINUTE)
     assert moved is not None
     (taken,) = store.take([moved], NOW, NOW + MINUTE)
-    assert store.reschedule(taken.take, NOW + 2 * HOUR, None)
+    assert reschedule_one(store, taken.take, NOW + 2 * HOUR)
     (row,) = read_rows(stores, 2)
     (pointer,) = read_rows(stores, 3)
     assert row.timer_uuid == pointer.timer_uuid == first.key.uuid
@@ -454,7 +418,7 @@ def test_a_take_of_a_timer_before_the_floor_is_ended_by_those_who_do_not_know_of
         assert store.get(timer.key) is None
         return
     execute_at = timer.execute_at if end == "release" else NOW + HOUR
-    assert store.reschedule(timer.take, execute_at, None)
+    assert reschedule_one(store, timer.take, execute_at)
     stored = store.get(timer.key)
     assert stored is not None
     assert (stored.execute_at, stored.taken_by) == (NOW if end == "release" else NOW + HOUR, None)
