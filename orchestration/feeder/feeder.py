@@ -79,7 +79,7 @@ class _Allowance:
 
 
 class _Room:
-    """What a pass may still do: take timers, and read recent ones beyond the first page of a shard."""
+    """The timers that a pass may still take, and the pages of recent ones that it may read beyond the first of a shard."""
 
     def __init__(
         self, calls: CellCalls, until: datetime, limit: int, pages: int, *, reserve: int | None
