@@ -8,10 +8,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
+from unittest import mock
 
 import pytest
 from django.conf import settings
+from django.core.management.color import no_style
 from django.db import connection
+from django.test import TransactionTestCase
 from hypothesis import settings as hypothesis_settings
 
 from eventservice.db.configuration import BY_ENGINE
@@ -39,6 +42,9 @@ hypothesis_settings.register_profile(
     "no deadline", deadline=None, derandomize=os.environ.get("REQUIRE_SERVICES") == "1"
 )
 hypothesis_settings.load_profile("no deadline")
+
+# They describe the models, and no test changes them.
+TABLES_OF_DJANGO = {"auth_permission", "django_content_type"}
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -84,6 +90,27 @@ def django_db_modify_db_settings(django_db_modify_db_settings_parallel_suffix: N
         # usual limits.
         waits = replace(settings.DATABASE_WAITS, statement_seconds=60)
         BY_ENGINE[database["ENGINE"]].configure(database, waits)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_teardown() -> Iterator[None]:
+    """Empty the tables that have rows after a transactional test. Django would empty all, and write what it writes after a
+    migration, which takes longer than most tests."""
+    with mock.patch.object(TransactionTestCase, "_fixture_teardown", empty_tables):
+        yield
+
+
+def empty_tables(_test: TransactionTestCase) -> None:
+    tables = [
+        table
+        for table in connection.introspection.django_table_names(only_existing=True, include_views=False)
+        if table not in TABLES_OF_DJANGO
+    ]
+    with connection.cursor() as cursor:
+        has_rows = (f"EXISTS (SELECT 1 FROM {connection.ops.quote_name(table)})" for table in tables)
+        cursor.execute(f"SELECT {', '.join(has_rows)}")
+        filled = [table for table, is_filled in zip(tables, cursor.fetchone(), strict=True) if is_filled]
+    connection.ops.execute_sql_flush(connection.ops.sql_flush(no_style(), filled, allow_cascade=True))
 
 
 @pytest.fixture(autouse=True)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 
-from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 from deduplication import Inbox, parse_arguments
 
 
@@ -26,8 +27,14 @@ def main() -> None:
             "sasl.password": arguments.password,
         }
     consumer = Consumer(options)
-    consumer.subscribe([arguments.topic])
-    last = time.monotonic()
+    # Joining the group takes seconds, in which no event can come.
+    last = math.inf
+
+    def note_assignment(_consumer: Consumer, _partitions: list[TopicPartition]) -> None:
+        nonlocal last
+        last = time.monotonic()
+
+    consumer.subscribe([arguments.topic], on_assign=note_assignment)
     while not arguments.idle or time.monotonic() - last < arguments.idle:
         message = consumer.poll(1.0)
         if message is None:

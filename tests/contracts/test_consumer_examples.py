@@ -17,8 +17,8 @@ from tests.outbox.support import build_envelopes
 pytestmark = pytest.mark.sqlite_only
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "consumers"
-# Long enough for Kafka to let a member join its group.
-IDLE_SECONDS = {"kafka": 10}
+# Kafka looks up the position of a new member of a group before it sends the first event.
+IDLE_SECONDS = {"kafka": 3}
 
 
 @pytest.fixture(params=BROKERS)

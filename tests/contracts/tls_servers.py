@@ -159,7 +159,10 @@ def start_rabbitmq(folder: Path, port: int, files: Certificate, authority: Path)
         "RABBITMQ_DIST_PORT": str(distribution_port),
         "ERL_EPMD_PORT": str(epmd_port),
         "ERL_EPMD_ADDRESS": "127.0.0.1",
-        "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "-kernel inet_dist_use_interface {127,0,0,1}",
+        # Its schedulers do not wait for work in loops, which would take the cores from others.
+        "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": (
+            "-kernel inet_dist_use_interface {127,0,0,1} +sbwt none +sbwtdcpu none +sbwtdio none"
+        ),
     }
     try:
         with run(folder, port, [program], environment):
@@ -218,7 +221,9 @@ def start_kafka(folder: Path, port: int, files: Certificate, authority: Path) ->
     }
     path = folder / "server.properties"
     path.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
-    kafka: list[str | Path] = [java, "-Xmx256m", "-cp", f"{KAFKA_JARS}/*"]
+    # It lives too briefly for what the second compiler and parallel garbage collection cost.
+    options = ["-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+    kafka: list[str | Path] = [java, *options, "-cp", f"{KAFKA_JARS}/*"]
     storage = ["kafka.tools.StorageTool", "format", "--standalone", "-t", "AAAAAAAAQACAAAAAAAAAAQ"]
     subprocess.run([*kafka, *storage, "-c", path], capture_output=True, check=True, timeout=START_SECONDS)
     with run(folder, port, [*kafka, "kafka.Kafka", path]):

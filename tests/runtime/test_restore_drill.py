@@ -10,6 +10,7 @@ import random
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from django.conf import settings
 from django.core.management import call_command
 from django.db import connection
 
+from eventservice.db.now import DbNow
 from eventservice.tenants.directory import create_tenant
 from orchestration.models import ServiceCall
 from orchestration.states import Status
@@ -142,6 +144,7 @@ def test_a_backup_that_was_taken_under_load_restores_paused_and_goes_on_when_it_
     backup = start_backup(file)
     while backup.poll() is None:
         submit(10)
+        time.sleep(0.1)  # all of them have to end after the restore
     assert backup.returncode == 0
     submit(10)
     harness.stop(*programs)
@@ -153,8 +156,10 @@ def test_a_backup_that_was_taken_under_load_restores_paused_and_goes_on_when_it_
         assert to_send
         sent_before = target.count_requests()
         start_paused(harness)
-        # Longer than a heartbeat of each, and until calls are due that were not when the backup was taken.
-        wait_until(passes_of(6), "the nodes have looked for work")
+        scheduled = ServiceCall.across_tenants.filter(status=Status.SCHEDULED)
+        # Calls are due that were not when the backup was taken.
+        wait_until(lambda: not scheduled.filter(due_at__gt=DbNow()).exists(), "all calls are due")
+        wait_until(passes_of(2), "the nodes have looked for work")
         assert target.count_requests() == sent_before
         assert list_calls(status=Status.SCHEDULED) == to_send
         call_command("dispatch", "resume", verbosity=0)

@@ -15,6 +15,7 @@ from timers.stores.store_spec import StoreSpec
 
 # DynamoDB Local accepts any credentials.
 REGION, ACCESS_KEY, SECRET_KEY = "us-east-1", "test", "s3cret"
+MAX_BATCH_ITEMS = 25
 
 
 class DynamoDbStoreUnderTest(StoreUnderTest):
@@ -38,8 +39,11 @@ class DynamoDbStoreUnderTest(StoreUnderTest):
         pages = self.client.get_paginator("scan").paginate(
             TableName=self.table_name, ProjectionExpression=key
         )
-        for item in [item for page in pages for item in page["Items"]]:
-            self.client.delete_item(TableName=self.table_name, Key=item)
+        deletions = [{"DeleteRequest": {"Key": item}} for page in pages for item in page["Items"]]
+        for start in range(0, len(deletions), MAX_BATCH_ITEMS):
+            batch = deletions[start : start + MAX_BATCH_ITEMS]
+            answer = self.client.batch_write_item(RequestItems={self.table_name: batch})
+            assert not answer["UnprocessedItems"]
 
     def close(self) -> None:
         with suppress(self.client.exceptions.ResourceNotFoundException):
