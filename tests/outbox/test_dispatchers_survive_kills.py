@@ -147,10 +147,10 @@ class Pair:
         for owner in dead:
             assert self._running.pop(owner).returncode == -signal.SIGKILL
             self.kills += 1
+        self._start_missing()
         if time.monotonic() > self._next_kill:
             self.random.choice([*self._running.values()]).kill()
             self._next_kill = time.monotonic() + self.random.uniform(0.3, 1.2)
-        self._start_missing()
 
     def stop_killing(self) -> None:
         self.tick()
