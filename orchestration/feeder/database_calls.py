@@ -111,6 +111,9 @@ class DatabaseCalls:
     def list_waiting(self, due_before: datetime, limit: int) -> list[WaitingCall]:
         return [_build_waiting(call) for call in lifecycle.list_waiting(self._store, due_before, limit)]
 
+    def follow_timer(self, call: WaitingCall, due_at: datetime) -> None:
+        lifecycle.follow_timer(call.key.namespace.tenant_id, call.revision, call.take, due_at)
+
     def close_waiting(self, calls: Sequence[WaitingCall]) -> None:
         for call in calls:
             lifecycle.close_waiting(call.key.namespace.tenant_id, call.revision, call.take)

@@ -39,8 +39,8 @@ SWEEP_AGE = timedelta(seconds=30)
 POSTPONEMENT = timedelta(minutes=1)
 NAMESPACES_SECONDS = 10.0
 # Calls that wait for a timer which is gone are looked for this often, and not before their timers are this late.
-WAITING_SECONDS = 60.0
-WAITING_AGE = timedelta(seconds=60)
+WAITING_SECONDS = 10.0
+WAITING_AGE = timedelta(seconds=10)
 MAX_WAITING = 100
 
 
@@ -177,7 +177,7 @@ class Feeder:
         )
         self._feed_shards(now, room, result)
         self._sweep(now, room, result)
-        self._close_waiting(now)
+        self._review_waiting(now)
         # Only a pass that could take shows that this process does its share.
         self._membership.beat()
         result.was_able = True
@@ -322,8 +322,11 @@ class Feeder:
                 page = self._store.due(shard, now, now - SWEEP_AGE, None, self._options.page_size)
                 self._feed_page(page.timers, now, room, result)
 
-    def _close_waiting(self, now: datetime) -> None:
-        """Close calls whose timers were removed or changed in another cell, or before this database was restored."""
+    def _review_waiting(self, now: datetime) -> None:
+        """Let calls that have waited for too long follow their timers, which other cells may have taken.
+
+        Close those whose timers were removed or changed in another cell, or before this database was restored.
+        """
         if self._clock() - self._waiting_at < WAITING_SECONDS:
             return
         gone = []
@@ -331,6 +334,9 @@ class Feeder:
             stored = self._store.get(call.key)
             if stored is None or stored.revision != call.revision:
                 gone.append(call)
+                continue
+            due_at = max(stored.execute_at, stored.taken_until) if stored.is_taken(now) else stored.execute_at
+            self._calls.follow_timer(call, due_at)
         if gone:
             self._calls.close_waiting(gone)
         self._waiting_at = self._clock()

@@ -60,5 +60,8 @@ class CellCalls(Protocol):
     def list_waiting(self, due_before: datetime, limit: int) -> list[WaitingCall]:
         """Return calls that have waited for a take since their timers were due."""
 
+    def follow_timer(self, call: WaitingCall, due_at: datetime) -> None:
+        """Note when the timer of a call is due again, if the call still waits for the take after this one."""
+
     def close_waiting(self, calls: Sequence[WaitingCall]) -> None:
         """Cancel calls that still wait for the take after this one: their timers are gone, or were changed."""

@@ -44,9 +44,7 @@ class TimerFiring(Conflict):
     """The timer is taken: its callback is about to be sent, or under way."""
 
     def __init__(self, retry_after: int) -> None:
-        detail = (
-            "The timer is due, and its callback is being sent. It can be changed when the attempt has ended."
-        )
+        detail = "The callback of the timer is being sent, or about to be sent. It can be changed when the attempt has ended."
         super().__init__("timer_firing", detail)
         self.retry_after = retry_after
 

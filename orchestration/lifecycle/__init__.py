@@ -38,6 +38,7 @@ from orchestration.lifecycle.feeding import (
     compute_start_before,
     compute_take_end,
     feed,
+    follow_timer,
     list_waiting,
     reschedule_waiting,
 )
@@ -64,6 +65,7 @@ __all__ = [
     "edit",
     "feed",
     "finish",
+    "follow_timer",
     "list_overdue_attempts",
     "list_waiting",
     "prune_calls",

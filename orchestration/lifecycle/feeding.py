@@ -103,17 +103,23 @@ def close_waiting(tenant_id: uuid.UUID, service_call_id: uuid.UUID, take: int) -
 
 
 @retry_on_deadlock
-def reschedule_waiting(tenant_id: uuid.UUID, service_call_id: uuid.UUID, take: int, due_at: datetime) -> bool:
-    """Note that the timer of a call that waits is due at another time. Return False if the call does not wait, or waits
-    after a later take."""
+def reschedule_waiting(tenant_id: uuid.UUID, service_call_id: uuid.UUID, take: int, due_at: datetime) -> None:
+    """Note that the timer of a call that waits was moved, unless the call waits after a later take."""
     with transaction.atomic(), suppress(NotFound):
         row = lock_call(tenant_id, service_call_id)
         if _is_waiting(row, take):
             move(Status.SCHEDULED, Status.SCHEDULED, "due_at = {due_at}", [(row, (due_at,))])
             facts = {"dueAt": to_rfc3339(due_at)}
             append_events([build_event(row, 0, EventType.RESCHEDULED, facts, db_now())])
-            return True
-    return False
+
+
+@retry_on_deadlock
+def follow_timer(tenant_id: uuid.UUID, service_call_id: uuid.UUID, take: int, due_at: datetime) -> None:
+    """Note when the timer of a call that waits is due, as another cell has left it. That cell has published events."""
+    with transaction.atomic(), suppress(NotFound):
+        row = lock_call(tenant_id, service_call_id)
+        if _is_waiting(row, take) and row.fed and row.fed.due_at != due_at:
+            move(Status.SCHEDULED, Status.SCHEDULED, "due_at = {due_at}", [(row, (due_at,))], events=0)
 
 
 def _is_waiting(row: LockedCall, take: int) -> bool:

@@ -14,6 +14,7 @@ from eventservice.kernel.ids import new_id
 from orchestration.feeder.database_calls import DatabaseCalls
 from orchestration.feeder.feeder import DEFAULT_OPTIONS, Feeder, FeederOptions
 from orchestration.feeder.timer_changes import StoredTimers, TimerFiring
+from orchestration.models import ServiceCall
 from orchestration.retries import RetryPolicy
 from tests.contracts.timer_stores.memory_store import MemoryTables, MemoryTimerStore
 from tests.factories import NOON, NamespaceFactory
@@ -170,6 +171,20 @@ def test_a_call_whose_timer_was_deleted_in_another_cell_is_closed(setting: Setti
     setting.tables.timers.clear()
     setting.run_pass(NOON + 2 * HOUR)
     assert get_status(tenant, timer.revision) == "Canceled"
+
+
+def test_a_call_whose_timer_another_cell_has_taken_is_not_overdue_here(setting: Setting, tenant: Any) -> None:
+    timer = setting.set("now", NOON)
+    started = setting.engine.start_one()
+    setting.engine.finish((started, build_response(started, body=IN_AN_HOUR)))
+    setting.run_pass(NOON)
+    due = NOON + HOUR
+    taken_until = due + 40 * SECOND
+    (stored,) = setting.tables.timers.values()
+    MemoryTimerStore(setting.tables, "other").take([stored], due, taken_until)
+    setting.run_pass(due + 11 * SECOND)
+    call = ServiceCall.objects.for_tenant(tenant.tenant_id).get(service_call_id=timer.revision)
+    assert (call.status, call.due_at) == ("Scheduled", taken_until)
 
 
 def test_a_cell_that_is_paused_or_whose_clock_differs_takes_nothing(setting: Setting) -> None:

@@ -164,6 +164,11 @@ class MemoryCalls:
         ]
         return found[:limit]
 
+    def follow_timer(self, waiting: WaitingCall, due_at: datetime) -> None:
+        call = self._db.calls.get(waiting.revision)
+        if call and call.status == Status.SCHEDULED and not call.start_before and call.take <= waiting.take:
+            self._db.calls[waiting.revision] = replace(call, due_at=due_at)
+
     def close_waiting(self, calls: Sequence[WaitingCall]) -> None:
         for waiting in calls:
             call = self._db.calls.get(waiting.revision)
