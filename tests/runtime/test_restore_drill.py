@@ -160,8 +160,8 @@ def test_a_backup_that_was_taken_under_load_restores_paused_and_goes_on_when_it_
         # Calls are due that were not when the backup was taken.
         wait_until(lambda: not scheduled.filter(due_at__gt=DbNow()).exists(), "all calls are due")
         wait_until(passes_of(2), "the nodes have looked for work")
+        wait_until(lambda: list_calls(status=Status.SCHEDULED) == to_send, "interrupted calls are scheduled")
         assert target.count_requests() == sent_before
-        assert list_calls(status=Status.SCHEDULED) == to_send
         call_command("dispatch", "resume", verbosity=0)
         wait_until_all_ended()
         assert list_calls(status=Status.SUCCEEDED) == list_calls()
