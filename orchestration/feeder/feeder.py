@@ -161,7 +161,8 @@ class Feeder:
 
         Raise TimerStoreError, or an error of the database, if either is unavailable. The next pass does the rest.
         """
-        result = FeedResult(applied=self._apply_marks())
+        applied = self._apply_marks()
+        result = FeedResult(applied=applied, has_more=applied == MAX_MARKS)
         now = self._calls.read_now()
         if self._calls.is_paused() or not self._is_clock_right():
             return result

@@ -73,7 +73,7 @@ class FeederThread:
             result = feeder.run_pass()
             if result.unknown:
                 log.warning("timers_unknown", store=self._name, timers=result.unknown)
-            return 0.0 if result.has_more and result.fed else PASS_SECONDS
+            return 0.0 if result.has_more and (result.fed or result.applied) else PASS_SECONDS
         except TimerStoreError as error:
             log.error("timer_store_trouble", store=self._name, error=str(error))
         except (DatabaseError, InterfaceError) as error:
