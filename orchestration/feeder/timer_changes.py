@@ -6,15 +6,16 @@ timer that is taken cannot be changed: its callback may be under way.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from math import ceil
 
 from eventservice.kernel.errors import Conflict, NotFound
 from eventservice.kernel.logging import get_logger
+from eventservice.kernel.ttl_cache import TTLCache
 from orchestration.feeder.database_calls import DatabaseCalls
-from orchestration.feeder.feeder import DEFAULT_OPTIONS
+from orchestration.feeder.feeder import DEFAULT_OPTIONS, NAMESPACES_SECONDS
 from orchestration.feeder.ports import CellCalls, WaitingCall
 from orchestration.lifecycle.feeding import compute_take_end
 from timers.cell import get_cell_id
@@ -34,6 +35,8 @@ from timers.stores.port import (
 
 log = get_logger(__name__)
 
+# The fingerprints that are declared in each store, as this process has read them.
+_declared: TTLCache[str, Mapping[QualifiedNamespace, Mapping[str, str]]] = TTLCache(NAMESPACES_SECONDS)
 # How often a change is tried while others change the same timer.
 MAX_RACES = 10
 # An attempt usually ends long before its take.
@@ -52,11 +55,20 @@ class TimerFiring(Conflict):
 class StoredTimers:
     """The timers of one store, as the clients of this cell change them."""
 
-    def __init__(self, store: TimerStore, calls: CellCalls, cell: str, look_ahead: timedelta) -> None:
+    def __init__(
+        self,
+        store: TimerStore,
+        calls: CellCalls,
+        cell: str,
+        look_ahead: timedelta,
+        sends: Callable[[QualifiedNamespace], bool] = lambda namespace: True,
+    ) -> None:
+        """`sends` says whether this cell sends the timers of a namespace, as its feeder does."""
         self._store = store
         self._calls = calls
         self._cell = cell
         self._look_ahead = look_ahead
+        self._sends = sends
 
     def set(self, timer: StoredTimer) -> None:
         """Set a timer. A pending one with the same key is overwritten. A repeat, with the same revision, changes nothing.
@@ -143,7 +155,11 @@ class StoredTimers:
             raise StoreUnavailable("the clocks of the timer store and of the database differ")
 
     def _put(self, timer: StoredTimer, replaces: StoredTimer | None, now: datetime) -> None:
-        is_near = timer.execute_at <= now + self._look_ahead and not self._calls.is_paused()
+        is_near = (
+            timer.execute_at <= now + self._look_ahead
+            and not self._calls.is_paused()
+            and self._sends(timer.key.namespace)
+        )
         if is_near:
             # Whoever looks after its shard would perhaps come too late.
             end = compute_take_end(timer, now, self._look_ahead)
@@ -173,6 +189,16 @@ class StoredTimers:
 
 def get_stored_timers(store: str) -> StoredTimers:
     """Return the timers of the store with this name. Raise StoreUnavailable if it is not configured."""
-    return StoredTimers(
-        get_cell_store(store), DatabaseCalls(store), str(get_cell_id()), DEFAULT_OPTIONS.look_ahead
-    )
+    cell_store, calls = get_cell_store(store), DatabaseCalls(store)
+
+    def read_fingerprints() -> dict[QualifiedNamespace, Mapping[str, str]]:
+        return {one.namespace: one.fingerprint for one in cell_store.namespaces()}
+
+    def sends(namespace: QualifiedNamespace) -> bool:
+        declared = _declared.get(store, read_fingerprints)
+        if namespace not in declared:  # it has been declared since
+            _declared.clear()
+            declared = _declared.get(store, read_fingerprints)
+        return declared.get(namespace) == calls.get_fingerprint(namespace)
+
+    return StoredTimers(cell_store, calls, str(get_cell_id()), DEFAULT_OPTIONS.look_ahead, sends)

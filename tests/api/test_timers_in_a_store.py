@@ -184,6 +184,16 @@ def test_a_timer_between_two_attempts_can_be_changed(acme: Api, cell: Cell) -> N
     assert acme.get(f"/service-calls/{made['serviceCallId']}").json()["status"] == "Canceled"
 
 
+def test_a_cell_that_sends_in_another_way_than_declared_leaves_near_timers_to_the_others(
+    acme: Api, cell: Cell, settings: Any
+) -> None:
+    settings.EGRESS_ALLOW_PRIVATE = not settings.EGRESS_ALLOW_PRIVATE
+    assert create(acme, executeAt="2026-03-01T12:00:01Z")["status"] == "Scheduled"
+    (timer,) = cell.tables.timers.values()
+    assert timer.taken_by is None
+    assert count_calls(acme) == 0
+
+
 # --- lists --------------------------------------------------------------------------------------------------------
 
 
