@@ -21,7 +21,12 @@ from eventservice.console.base.tenant_select import list_tenant_options
 from eventservice.console.base.views import ConsoleView
 from eventservice.console.calls.presenters.list_row import build_list_rows
 from eventservice.db.now import db_now
-from eventservice.tenants.directory import find_tenant_names, get_tenant, list_namespaces
+from eventservice.tenants.directory import (
+    find_tenant_names,
+    get_tenant,
+    is_any_namespace_in_store,
+    list_namespaces,
+)
 from execution.redaction import mask_url
 from orchestration import durable_timers
 from orchestration.queries.call_lists import CallFilter, Order, Position, list_calls
@@ -141,7 +146,9 @@ class TimersPage(ConsoleView):
             "tenants": list_tenant_options(query.tenant_id),
             "namespaces": namespaces,
             "stores": [spec.name for spec in settings.TIMER_STORES],
-            "has_stores": any(namespace.store for namespace in namespaces),
+            "has_stores": any(namespace.store for namespace in namespaces)
+            if query.tenant_id
+            else is_any_namespace_in_store(),
         }
         return self.render(context, status=400 if errors else 200)
 

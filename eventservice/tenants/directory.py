@@ -164,6 +164,11 @@ def count_namespaces_by_store() -> dict[str, int]:
     return dict(spaces.annotate(Count("name")))
 
 
+def is_any_namespace_in_store() -> bool:
+    """Return whether the pending timers of any namespace are in a timer store."""
+    return Namespace.across_tenants.exclude(store="").exists()
+
+
 def get_max_shards() -> int:
     """Return the number of shards of the largest namespace. All namespaces share the shard ids from 0."""
     with connection.cursor() as cursor:

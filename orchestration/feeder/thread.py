@@ -85,8 +85,9 @@ class FeederThread:
 
     def _get_feeder(self) -> Feeder | None:
         if self._feeder is None and list_namespaces_in_store(self._name):
-            self._store = self._build_store(str(get_cell_id()))
-            metadata = {"hostname": socket.gethostname(), "processId": str(os.getpid())}
+            cell = str(get_cell_id())
+            self._store = self._build_store(cell)
+            metadata = {"hostname": socket.gethostname(), "processId": str(os.getpid()), "cell": cell}
             calls = DatabaseCalls(self._name)
             self._feeder = Feeder(
                 self._store, calls, clock=read_boot_time, options=self._options, metadata=metadata

@@ -80,15 +80,19 @@ def test_a_store_is_migrated_checked_and_shown(stores: StoreUnderTest) -> None:
         "numShards": 16,
         "problem": "no namespace of this cell",
     }
-    assert store.beat(Member(new_id(), 1, {}))
+    process = {"hostname": "engine-1", "processId": "7"}
+    assert store.beat(Member(new_id(), 1, {**process, "cell": str(get_cell_id())}))
+    assert store.beat(Member(new_id(), 1, {**process, "cell": "other-cell"}))
     timer = build_timer(execute_at=now - timedelta(hours=1))
     store.put(timer, None, now)
-    assert store.claim(store.shards([timer.key.shard])[0], "engine-1", {})
+    assert store.claim(store.shards([timer.key.shard])[0], "engine-1", process)
     status = json.loads(run("status", "main", "--json"))
-    assert len(status["processes"]) == 1
+    assert [member["hostname"] for member in status["processes"]] == ["engine-1", "engine-1"]
     shard = status["shards"][timer.key.shard]
     assert (shard["owner"], shard["version"], shard["timers"], shard["overdue"]) == ("engine-1", 1, 1, 1)
-    assert "engine-1" in run("status", "main")
+    shown = run("status", "main")
+    for text in ("engine-1 (process 7)", "this cell", "other-cell"):
+        assert text in shown
 
 
 def test_a_store_that_cannot_be_reached_is_named_and_its_password_is_not_shown(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from uuid import UUID
 
 from django.conf import settings
@@ -27,6 +28,7 @@ from timers.operator_views import list_nodes
 from timers.stores.factory import build_store
 from timers.stores.port import (
     NO_CELL,
+    Member,
     QualifiedNamespace,
     ShardBacklog,
     ShardOwnership,
@@ -106,7 +108,10 @@ class Command(BaseCommand):
                 {
                     "bytes": size,
                     "namespaces": [_build_namespace_document(one) for one in namespaces],
-                    "processes": [{"id": str(member.id), "heartbeats": member.beats} for member in members],
+                    "processes": [
+                        {"id": str(member.id), "heartbeats": member.beats, **member.metadata}
+                        for member in members
+                    ],
                     "shards": [_build_shard_document(*shard) for shard in shards],
                 }
             )
@@ -127,6 +132,11 @@ class Command(BaseCommand):
                 for one in namespaces
             ],
             empty="The store has no namespaces.",
+        )
+        terminal.table(
+            ["process", "cell", "shards"],
+            _list_processes(members, [shard for shard, _ in shards], str(get_cell_id())),
+            empty="No process shares the store.",
         )
         terminal.table(
             ["shard", "version", "owner", "timers", "overdue"],
@@ -192,9 +202,30 @@ def _build_named_store(name: str) -> TimerStore:
         raise CommandError(f"TIMER_STORES: {problem}.") from None
 
 
+def _list_processes(
+    members: Sequence[Member], shards: Sequence[ShardOwnership], own_cell: str
+) -> list[list[object]]:
+    owned = Counter(shard.owner for shard in shards)
+    cells = [member.metadata.get("cell", "–") for member in members]
+    return [
+        [_name_process(member.metadata), "this cell" if cell == own_cell else cell, owned[str(member.id)]]
+        for member, cell in zip(members, cells, strict=True)
+    ]
+
+
+def _name_process(metadata: Mapping[str, str]) -> str:
+    return f"{metadata.get('hostname', '–')} (process {metadata.get('processId', '–')})"
+
+
 def _list_used_shards(shards: Iterable[tuple[ShardOwnership, ShardBacklog]]) -> list[list[object]]:
     return [
-        [shard.shard, shard.version, shard.owner or "nobody", backlog.pending, backlog.overdue]
+        [
+            shard.shard,
+            shard.version,
+            _name_process(shard.metadata) if shard.owner else "nobody",
+            backlog.pending,
+            backlog.overdue,
+        ]
         for shard, backlog in shards
         if shard.version or backlog.pending
     ]
