@@ -12,7 +12,7 @@ from benchmarks.command_line import exit_cleanly, parse_server, run_measurement
 from benchmarks.processes import REPOSITORY
 from benchmarks.system import Workspace
 
-PROGRAMS = ("idle", "lateness", "burst", "submit", "slow", "pending", "storage", "lists", "startup")
+PROGRAMS = ("idle", "lateness", "burst", "submit", "slow", "pending", "storage", "stores", "lists", "startup")
 # Small sizes: within minutes a run shows whether something is badly wrong, and no more than that.
 QUICK = {
     "idle": ["--seconds", "10"],
@@ -22,9 +22,12 @@ QUICK = {
     "slow": ["--calls", "500", "--rounds", "1", "--delay", "4"],
     "pending": ["--pending", "1000,10000", "--calls", "2000", "--seconds", "5", "--rounds", "1"],
     "storage": ["--calls", "20000"],
+    "stores": [
+        "--pending", "1000,20000", "--timers", "1000", "--removed", "1000", "--seconds", "5", "--rounds", "1",
+    ],
     "lists": ["--calls", "10000", "--requests", "50"],
     "startup": ["--rounds", "5"],
-}
+}  # fmt: skip
 # Tiny sizes: within seconds a run shows whether the programs themselves work.
 SMOKE = {
     "idle": ["--seconds", "0.2"],
@@ -34,9 +37,13 @@ SMOKE = {
     "slow": ["--calls", "10", "--delay", "0.5", "--rate", "10", "--before", "0.2", "--rounds", "1"],
     "pending": ["--pending", "20", "--calls", "10", "--seconds", "0.2", "--rounds", "1"],
     "storage": ["--calls", "20"],
+    "stores": [
+        "--store", "postgres", "--pending", "20", "--timers", "10", "--removed", "10", "--shards", "4",
+        "--rate", "10", "--seconds", "0.5", "--rounds", "1",
+    ],
     "lists": ["--calls", "100", "--requests", "8", "--depth", "2"],
     "startup": ["--rounds", "1"],
-}
+}  # fmt: skip
 
 
 def main() -> int:

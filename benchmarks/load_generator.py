@@ -1,4 +1,4 @@
-"""A light HTTP client in a separate process: each of its threads keeps one connection and sends the same request.
+"""A light HTTP client in a separate process: each of its threads keeps one connection and sends requests.
 
 It reads a job as one JSON line from stdin and prints the responses as one JSON line. With a rate, requests are sent on
 schedule however slow the responses are (an open loop, in which a slow response does not hide itself by delaying the
@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
@@ -27,6 +27,8 @@ class LoadJob:
     port: int
     path: str
     body: str = ""
+    # If given, request number n has the n-th of them, instead of `body`.
+    bodies: Sequence[str] = ()
     method: str = "POST"
     headers: dict[str, str] = field(default_factory=dict)
     count: int = 1
@@ -92,8 +94,8 @@ class LoadConnection:
         self._socket = None
 
 
-def build_request(job: LoadJob) -> bytes:
-    body = job.body.encode()
+def build_request(job: LoadJob, text: str) -> bytes:
+    body = text.encode()
     headers = {"Host": f"127.0.0.1:{job.port}", "Content-Length": str(len(body)), **job.headers}
     if body:
         headers["Content-Type"] = "application/json"
@@ -103,10 +105,11 @@ def build_request(job: LoadJob) -> bytes:
 
 def send_requests(job: LoadJob, numbers: Iterator[int], start: float, responses: list[LoadResponse]) -> None:
     """Send requests over one connection until all threads together have sent as many as the job asks for."""
-    connection, request = LoadConnection(job.port), build_request(job)
+    connection, same_request = LoadConnection(job.port), build_request(job, job.body)
     for number in numbers:
         if number >= job.count:
             return
+        request = build_request(job, job.bodies[number]) if job.bodies else same_request
         delay = (start if job.rate is None else start + number / job.rate) - time.time()
         if delay > 0:
             time.sleep(delay)

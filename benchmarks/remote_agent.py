@@ -25,22 +25,26 @@ from django.db import connection, connections, transaction  # noqa: E402
 from django.db.models import Count, Max  # noqa: E402
 
 from benchmarks.report import summarize_distribution  # noqa: E402
-from eventservice.db.now import pin_time  # noqa: E402
+from eventservice.db.now import db_now, pin_time  # noqa: E402
 from eventservice.kernel.ttl_cache import clear_caches  # noqa: E402
 from eventservice.tenants.directory import create_tenant  # noqa: E402
 from eventservice.tenants.keys import create_key  # noqa: E402
-from eventservice.tenants.models import ApiKey, Tenant  # noqa: E402
+from eventservice.tenants.models import ApiKey, Namespace, Tenant  # noqa: E402
 from execution.addresses import AddressPolicy  # noqa: E402
 from execution.egress import Egress, Limits  # noqa: E402
 from execution.models import HttpExecution  # noqa: E402
 from execution.outcome import Attempt, Responded  # noqa: E402
 from orchestration.commands import RequestSpec, SubmitServiceCall  # noqa: E402
+from orchestration.events import EventType  # noqa: E402
+from orchestration.feeder.database_calls import DatabaseCalls  # noqa: E402
 from orchestration.lifecycle import submit  # noqa: E402
-from orchestration.models import ServiceCall  # noqa: E402
+from orchestration.models import ServiceCall, TimerMark  # noqa: E402
 from orchestration.states import Status  # noqa: E402
 from orchestration.statistics.rollup import roll_up  # noqa: E402
 from outbox.models import OutboxEvent  # noqa: E402
+from timers.cell_stores import get_cell_store  # noqa: E402
 from timers.models import Node, TimerSchedule, TimerShard  # noqa: E402
+from timers.stores.port import QualifiedNamespace  # noqa: E402
 
 BATCH_SIZE = 1000
 BODY = "y" * 200
@@ -262,12 +266,79 @@ def measure_egress(url: str, count: int) -> float:
         egress.close()
 
 
+# --- timer stores ---------------------------------------------------------------------------------------------
+
+
+def ensure_namespace(tenant: str, name: str, num_shards: int, store: str = "") -> None:
+    """Create a namespace, whose timers may be in a timer store, unless it exists."""
+    namespace = QualifiedNamespace(uuid.UUID(tenant), name)
+    if not Namespace.objects.for_tenant(namespace.tenant_id).filter(name=name).exists():
+        created = Namespace(
+            tenant_id=namespace.tenant_id, name=name, num_shards=num_shards, store=store, created_at=db_now()
+        )
+        created.save(force_insert=True)
+        clear_caches()
+    if store:
+        fingerprint = DatabaseCalls(store).get_fingerprint(namespace)
+        get_cell_store(store).declare_namespace(namespace, num_shards, fingerprint)
+
+
+def migrate_store(store: str) -> None:
+    get_cell_store(store).migrate()
+
+
+def is_feeding(store: str, num_shards: int) -> bool:
+    """Return whether each shard of a timer store belongs to a living member."""
+    members = {str(member.id) for member in get_cell_store(store).members()}
+    return all(shard.owner in members for shard in get_cell_store(store).shards(range(num_shards)))
+
+
+def measure_database_bytes() -> int:
+    """Return the size of the relational database."""
+    with connection.cursor() as cursor:
+        if connection.vendor == "sqlite":
+            cursor.execute("SELECT page_count * page_size FROM pragma_page_count(), pragma_page_size()")
+        elif connection.vendor == "postgresql":
+            cursor.execute("SELECT pg_database_size(current_database())")
+        else:
+            return sum(size["data"] + size["indexes"] for size in read_sizes().values())
+        return int(cursor.fetchone()[0])
+
+
+def count_marks() -> int:
+    """Return the number of ended attempts whose timers are still in the timer store."""
+    return TimerMark.across_tenants.count()
+
+
+def measure_feeding(after: int) -> float | None:
+    """Return how many timers per second became calls, of those with events after this id.
+
+    A batch counts from its beginning, so the last one is left out. Return None if there was only one.
+    """
+    events = OutboxEvent.across_tenants.filter(id__gt=after, event_type=EventType.SUBMITTED.value)
+    batches = sorted(
+        events.order_by().values_list("created_at").annotate(n=Count("*")).values_list("created_at", "n")
+    )
+    if len(batches) < 2:
+        return None
+    seconds = (batches[-1][0] - batches[0][0]).total_seconds()
+    return float(sum(n for _, n in batches[:-1]) / seconds)
+
+
+def list_due_times(tenant: str, namespace: str, prefix: str) -> dict[str, float]:
+    """Return the due time of each call by its id, of the timers whose ids begin with the prefix."""
+    calls = ServiceCall.objects.for_tenant(uuid.UUID(tenant)).filter(namespace=namespace)
+    rows = calls.filter(external_id__startswith=prefix).values_list("service_call_id", "due_at")
+    return {str(call): due.timestamp() for call, due in rows}
+
+
 OPERATIONS: dict[str, Callable[..., Any]] = {
     operation.__name__: operation
     for operation in (
         describe_database, migrate, is_ready, list_role_pids, ensure_tenant, submit_calls, summarize_progress,
         find_last_event_id, has_unpublished, summarize_events, count_attempts, mark_all_published,
         finish_past_calls, run_rollup, checkpoint, read_sizes, measure_egress,
+        ensure_namespace, migrate_store, is_feeding, measure_database_bytes, count_marks, measure_feeding, list_due_times,
     )
 }  # fmt: skip
 
