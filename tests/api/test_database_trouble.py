@@ -79,7 +79,7 @@ def test_a_failed_read_after_the_commit_is_an_unknown_outcome(
 @pytest.mark.django_db
 def test_a_timer_that_cannot_be_shown_was_still_set(acme: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     timer = {"executeAt": "2030-01-01T00:00:00Z", "callbackUrl": "http://target.test/"}
-    monkeypatch.setattr("eventservice.api.timers.get_timer_call", fail_on_lock)
+    monkeypatch.setattr("orchestration.durable_timers.get_timer_call", fail_on_lock)
     answers = [
         acme.post("/timers/create", {"id": "t", **timer}),
         acme.post("/timers/update", {"timerId": "t", "callbackTimeoutSeconds": 7}),
