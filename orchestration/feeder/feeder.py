@@ -152,6 +152,8 @@ class Feeder:
         self._backlogs: dict[int, _Backlog] = {}
         # Timers that this process has taken: their tenants, and when their attempts must have started.
         self._unstarted: dict[Revision, tuple[uuid.UUID, datetime]] = {}
+        # Timers that were read in this pass and not fed yet.
+        self._read: list[StoredTimer] = []
         self._turn = 0
         self._swept = 0
         self.clock_skew: timedelta | None = None
@@ -161,6 +163,7 @@ class Feeder:
 
         Raise TimerStoreError, or an error of the database, if either is unavailable. The next pass does the rest.
         """
+        self._read = []  # what is left of a pass that has failed
         applied = self._apply_marks()
         result = FeedResult(applied=applied, has_more=applied == MAX_MARKS)
         now = self._calls.read_now()
@@ -246,8 +249,10 @@ class Feeder:
                 result.has_more = True
                 break
             self._feed_shard(shard, now, room, result)
+        self._feed_read(now, room, result)
         room.release_reserve()
         self._feed_backlogs(now, room, result)
+        self._feed_read(now, room, result)
 
     def _feed_shard(self, shard: int, now: datetime, room: _Room, result: FeedResult) -> None:
         backlog = self._backlogs.get(shard)
@@ -277,15 +282,21 @@ class Feeder:
     def _read_page(
         self, shard: int, after: Position | datetime | None, now: datetime, room: _Room, result: FeedResult
     ) -> Position | None:
-        """Feed a page of due timers. Return where the next one begins."""
+        """Read a page of due timers. Return where the next one begins.
+
+        Timers are fed when there is a page of them: most shards have few that are due, and each batch is several statements.
+        """
         page = self._store.due(shard, now, room.until, after, self._options.page_size)
-        self._feed_page(page.timers, now, room, result)
+        self._read += page.timers
+        if len(self._read) >= self._options.page_size:
+            self._feed_read(now, room, result)
         return page.after
 
-    def _feed_page(
-        self, timers: Sequence[StoredTimer], now: datetime, room: _Room, result: FeedResult
-    ) -> None:
+    def _feed_read(self, now: datetime, room: _Room, result: FeedResult) -> None:
         """Take the timers that nobody has taken, and feed them with those that this cell has taken before."""
+        timers, self._read = self._read, []
+        if not timers:
+            return
         own = [timer for timer in timers if timer.is_taken(now)]
         taken = self._take([timer for timer in timers if not timer.is_taken(now)], now, room, result)
         ready = (self._calls.select_unfed(own) if own else []) + taken
@@ -320,8 +331,10 @@ class Feeder:
             shard = self._swept % self._num_shards
             self._swept = shard + 1
             if shard not in owned:
-                page = self._store.due(shard, now, now - SWEEP_AGE, None, self._options.page_size)
-                self._feed_page(page.timers, now, room, result)
+                self._read += self._store.due(
+                    shard, now, now - SWEEP_AGE, None, self._options.page_size
+                ).timers
+        self._feed_read(now, room, result)
 
     def _review_waiting(self, now: datetime) -> None:
         """Let calls that have waited for too long follow their timers, which other cells may have taken.
