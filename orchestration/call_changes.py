@@ -71,7 +71,7 @@ def edit(
 ) -> None:
     """Change a call. What is None stays as it is, and so does the tag of favorites."""
     if due_at is not None and _find_pending_timer(tenant_id, service_call_id):
-        reschedule(tenant_id, service_call_id, due_at)
+        reschedule(tenant_id, service_call_id, max(due_at, db_now()))
         due_at = None
     lifecycle.edit(tenant_id, service_call_id, name=name, tags=tags, due_at=due_at)
 
@@ -99,8 +99,10 @@ def _find_pending_timer(tenant_id: uuid.UUID, service_call_id: uuid.UUID) -> _Pe
     calls = ServiceCall.objects.for_tenant(tenant_id).filter(
         service_call_id=service_call_id, status__in=LIVE, timer_take__isnull=False
     )
-    for namespace, timer_id, take in calls.values_list("namespace", "external_id", "timer_take"):
-        qualified = QualifiedNamespace(tenant_id, namespace)
-        key = TimerKey.build(qualified, timer_id or "", profile.get_num_shards(namespace))
-        return _PendingTimer(profile.stores[namespace], key, Revision(service_call_id), take or 0)
-    return None
+    found = calls.values_list("namespace", "external_id", "timer_take").first()
+    if found is None:
+        return None
+    namespace, timer_id, take = found
+    num_shards = profile.get_num_shards(namespace)
+    key = TimerKey.build(QualifiedNamespace(tenant_id, namespace), timer_id or "", num_shards)
+    return _PendingTimer(profile.stores[namespace], key, Revision(service_call_id), take or 0)
