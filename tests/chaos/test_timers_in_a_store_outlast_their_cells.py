@@ -10,6 +10,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import zip_longest
 from urllib.parse import urlsplit
 
 import pytest
@@ -166,7 +167,7 @@ def assert_fired_as_acknowledged(timer: UserTimer, received: list[ReceivedReques
         attempts = [request.attempt for request in requests]
         assert attempts == sorted(set(attempts)), f"{timer.timer_id} {key}: attempts {attempts}"
     acknowledged = [setting for setting in timer.settings if setting.acknowledged_at]
-    for setting, following in zip(acknowledged, [*acknowledged[1:], None], strict=True):
+    for setting, following in zip_longest(acknowledged, acknowledged[1:]):
         if setting.due is None:
             continue
         for request in by_key.get(setting.revision, []):
