@@ -50,8 +50,14 @@ def reschedule(tenant_id: uuid.UUID, service_call_id: uuid.UUID, due_at: datetim
     timer = _find_pending_timer(tenant_id, service_call_id)
     if timer is None:
         lifecycle.reschedule(tenant_id, service_call_id, due_at)
-        return
-    due_at = round_up(due_at or db_now())
+    else:
+        _move_timer(tenant_id, service_call_id, timer, due_at or db_now())
+
+
+def _move_timer(
+    tenant_id: uuid.UUID, service_call_id: uuid.UUID, timer: _PendingTimer, due_at: datetime
+) -> None:
+    due_at = round_up(due_at)
     try:
         with describing_store_errors(timer.store):
             get_stored_timers(timer.store).move(timer.key, timer.revision, due_at)
@@ -70,8 +76,9 @@ def edit(
     due_at: datetime | None = None,
 ) -> None:
     """Change a call. What is None stays as it is, and so does the tag of favorites."""
-    if due_at is not None and _find_pending_timer(tenant_id, service_call_id):
-        reschedule(tenant_id, service_call_id, max(due_at, db_now()))
+    timer = None if due_at is None else _find_pending_timer(tenant_id, service_call_id)
+    if timer is not None and due_at is not None:
+        _move_timer(tenant_id, service_call_id, timer, max(due_at, db_now()))
         due_at = None
     lifecycle.edit(tenant_id, service_call_id, name=name, tags=tags, due_at=due_at)
 

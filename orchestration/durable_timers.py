@@ -112,8 +112,7 @@ def get_timer(tenant_id: uuid.UUID, namespace: str, timer_id: str) -> TimerCall:
     store = find_store(tenant_id, namespace)
     if store is None:
         return get_timer_call(tenant_id, namespace, timer_id)
-    with describing_store_errors(store):
-        timer = get_stored_timers(store).find(_build_key(tenant_id, namespace, timer_id))
+    timer = _find_stored(store, tenant_id, namespace, timer_id)
     if timer is None:
         return get_ended_timer_call(tenant_id, namespace, timer_id)
     call = find_timer_call(tenant_id, timer.revision)
@@ -136,12 +135,15 @@ def list_stored_timers(
 
 def list_stored_timer(tenant_id: uuid.UUID, namespace: str, timer_id: str) -> Sequence[CallSummary]:
     """Return the pending timer with this id in a namespace with a timer store, or nothing."""
-    store = get_profile(tenant_id).stores[namespace]
-    with describing_store_errors(store):
-        timer = get_stored_timers(store).find(_build_key(tenant_id, namespace, timer_id))
+    timer = _find_stored(get_profile(tenant_id).stores[namespace], tenant_id, namespace, timer_id)
     if timer is None:
         return []
     return list(_join([timer], list_summaries([(tenant_id, timer.revision)])))
+
+
+def _find_stored(store: str, tenant_id: uuid.UUID, namespace: str, timer_id: str) -> StoredTimer | None:
+    with describing_store_errors(store):
+        return get_stored_timers(store).find(_build_key(tenant_id, namespace, timer_id))
 
 
 def _scan(

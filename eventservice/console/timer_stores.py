@@ -22,7 +22,7 @@ from eventservice.console.cluster import format_ranges
 from eventservice.db.now import db_now
 from eventservice.kernel.sharding import MAX_SHARDS
 from eventservice.tenants.directory import count_namespaces_by_store
-from orchestration.feeder.declarations import NamespaceComparison, compare_namespaces
+from orchestration.feeder.declarations import compare_namespaces, find_num_shards
 from orchestration.lifecycle.timer_marks import MarkBacklog, measure_marks
 from timers.cell_stores import get_cell_store
 from timers.stores.port import Member, ShardBacklog, ShardOwnership, TimerStore, TimerStoreError
@@ -92,7 +92,7 @@ def _find_marks(name: str) -> MarkBacklog | None:
 def _read_store(name: str, after: int, counts: bool, now: datetime) -> dict[str, Any]:
     store = get_cell_store(name)
     namespaces, members = compare_namespaces(name, store), store.members()
-    num_shards = _find_num_shards(namespaces)
+    num_shards = find_num_shards(namespaces)
     shards = store.shards(range(num_shards))
     page = shards[after + 1 : after + 1 + SHARDS_PER_PAGE]
     rows = list(_count_timers(store, page, now)) if counts else [_build_row(shard) for shard in page]
@@ -105,11 +105,6 @@ def _read_store(name: str, after: int, counts: bool, now: datetime) -> dict[str,
         "rows": rows,
         "next_after": page[-1].shard if page and page[-1].shard + 1 < num_shards else None,
     }
-
-
-def _find_num_shards(namespaces: Sequence[NamespaceComparison]) -> int:
-    """Return how many shards the store has: those of the largest namespace. All namespaces share them."""
-    return max((one.declared.num_shards for one in namespaces if one.declared), default=0)
 
 
 def _build_row(shard: ShardOwnership) -> ShardRow:

@@ -16,6 +16,7 @@ from orchestration.feeder.ports import WaitingCall
 from orchestration.lifecycle import timer_marks
 from orchestration.lifecycle.timer_marks import Mark
 from orchestration.models import ServiceCall
+from orchestration.queries.calls import group_by_tenant
 from orchestration.states import Status
 from timers.pause import find_pause
 from timers.persistence import timer_persistence
@@ -88,11 +89,8 @@ class DatabaseCalls:
         return [timer for timer in timers if timer.revision not in fed]
 
     def find_unstarted(self, taken: Sequence[tuple[uuid.UUID, Revision]]) -> set[Revision]:
-        by_tenant: dict[uuid.UUID, list[Revision]] = defaultdict(list)
-        for tenant_id, revision in taken:
-            by_tenant[tenant_id].append(revision)
         unstarted: set[Revision] = set()
-        for tenant_id, revisions in by_tenant.items():
+        for tenant_id, revisions in group_by_tenant(taken).items():
             for batch in split_batches(revisions, MAX_REVISIONS):
                 calls = ServiceCall.objects.for_tenant(tenant_id).filter(service_call_id__in=batch)
                 ready = calls.filter(status=Status.SCHEDULED, start_before__isnull=False)

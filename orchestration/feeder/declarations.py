@@ -119,6 +119,11 @@ def _find_fingerprint(profile: TenantProfile) -> Mapping[str, str] | None:
         return None
 
 
+def find_num_shards(compared: Sequence[NamespaceComparison]) -> int:
+    """Return how many shards the store has: those of the largest namespace. All namespaces share them."""
+    return max((one.declared.num_shards for one in compared if one.declared), default=0)
+
+
 # --- findings -----------------------------------------------------------------------------------------------------
 
 

@@ -119,7 +119,7 @@ class _Room:
 
 @dataclass(slots=True)
 class _Backlog:
-    """Where reading goes on in a shard that has more due timers than a page."""
+    """The place where reading goes on in a shard that has more due timers than a page."""
 
     position: Position
     # Among the recent ones. None: at the first of them.

@@ -21,6 +21,7 @@ from orchestration.feeder.declarations import (
     compare_namespaces,
     declare_as_here,
     examine_cell_store,
+    find_num_shards,
 )
 from orchestration.lifecycle import abandon_takes
 from timers.cell import get_cell_id, renew_cell_id
@@ -100,7 +101,7 @@ class Command(BaseCommand):
 
     def run_status(self, name: str, store: TimerStore, terminal: Terminal) -> None:
         namespaces, members = compare_namespaces(name, store), store.members()
-        numbers = range(max((one.declared.num_shards for one in namespaces if one.declared), default=0))
+        numbers = range(find_num_shards(namespaces))
         shards = list(zip(store.shards(numbers), store.count_timers(numbers, db_now()), strict=True))
         size = store.measure_bytes()
         if terminal.as_json:
