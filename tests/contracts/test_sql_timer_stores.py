@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -22,6 +23,7 @@ from timers.stores.factory import build_store
 from timers.stores.port import OutcomeUnknown, StoreUnavailable
 from timers.stores.rows import build_timer_row
 from timers.stores.sql import statements
+from timers.stores.sql.postgresql import FUNCTIONS
 from timers.stores.sql.store import SqlTimerStore
 from timers.stores.sql.tables import timers
 from timers.stores.store_spec import StoreSpec
@@ -110,6 +112,22 @@ def test_a_missing_column_and_a_missing_table_are_reported(stores: SqlStoreUnder
         assert "there is no table timers" in problem.text
     finally:
         run(stores, "ALTER TABLE timers_elsewhere RENAME TO timers")
+
+
+def test_a_missing_function_is_reported_and_created_by_two_migrations_at_the_same_time(
+    stores: SqlStoreUnderTest,
+) -> None:
+    if stores.database.name != "PostgreSQL":
+        pytest.skip("only the schema for PostgreSQL has functions")
+    for function in FUNCTIONS:
+        run(stores, f"DROP FUNCTION {function}")
+    store, other = stores.build(), stores.build()
+    (problem,) = [finding for finding in store.check() if not finding.is_ok]
+    for function in FUNCTIONS:
+        assert f"there is no function {function}" in problem.text
+    with ThreadPoolExecutor() as executor:
+        list(executor.map(SqlTimerStore.migrate, [store, other]))
+    assert all(finding.is_ok for finding in store.check())
 
 
 def test_a_server_of_another_kind_is_refused(stores: SqlStoreUnderTest) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,7 +47,8 @@ class SqlDatabase:
     def list_schema_statements(self) -> list[str]:
         lines = (SCHEMAS / self.schema_file).read_text().splitlines()
         text = "\n".join(line for line in lines if not line.startswith("--"))
-        return [statement.strip() for statement in text.split(";\n") if statement.strip(" \n;")]
+        # Within a statement, the line that follows a semicolon is indented.
+        return [statement.strip() for statement in re.split(r";\n(?! )", text) if statement.strip(" \n;")]
 
 
 _MYSQL_TIMEOUTS = {

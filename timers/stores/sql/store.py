@@ -50,15 +50,15 @@ from timers.stores.port import (
 )
 from timers.stores.rows import read_timer_row
 from timers.stores.sql import statements
-from timers.stores.sql.databases import ANSWER_SECONDS, DATABASES, SqlDatabase
+from timers.stores.sql.databases import ANSWER_SECONDS, DATABASES, POSTGRESQL, SqlDatabase
 from timers.stores.sql.sessions import WrongServer, begin_session, connect
 from timers.stores.sql.tables import ServerTime, timers
 from timers.stores.store_spec import StoreSpec
 
 T = TypeVar("T")
 
-# How many rows one statement names.
-MAX_ROWS, MAX_SHARDS_IN_STATEMENT = 100, 500
+# How many shards one statement names.
+MAX_SHARDS_IN_STATEMENT = 500
 # How many shards of a namespace one page of a list looks through.
 MAX_SHARDS_IN_PAGE = 256
 MAX_TRIES = 5
@@ -66,10 +66,17 @@ MAX_TRIES = 5
 
 def build_store(spec: StoreSpec, cell: str) -> SqlTimerStore:
     """Build the store of a URL, without connecting. Raise ValueError if SQLAlchemy cannot read the URL."""
-    return SqlTimerStore(spec, DATABASES[spec.scheme], cell)
+    from timers.stores.sql.postgresql import PostgreSqlTimerStore
+
+    database = DATABASES[spec.scheme]
+    store = PostgreSqlTimerStore if database is POSTGRESQL else SqlTimerStore
+    return store(spec, database, cell)
 
 
 class SqlTimerStore:
+    # How many timers one statement names.
+    max_rows = 100
+
     def __init__(self, spec: StoreSpec, database: SqlDatabase, cell: str) -> None:
         self.name = spec.name
         self._database = database
@@ -79,15 +86,15 @@ class SqlTimerStore:
     # --- schema -----------------------------------------------------------------------------------------------
 
     def migrate(self) -> None:
-        def create(connection: Connection) -> None:
-            for statement in self._database.list_schema_statements():
-                try:
-                    connection.execute(text(statement))
-                except DBAPIError as error:
-                    if _get_code(error) not in self._database.exists:
-                        raise
+        self._write(self._create_schema)
 
-        self._write(create)
+    def _create_schema(self, connection: Connection) -> None:
+        for statement in self._database.list_schema_statements():
+            try:
+                connection.execute(text(statement))
+            except DBAPIError as error:
+                if _get_code(error) not in self._database.exists:
+                    raise
 
     def check(self) -> list[Finding]:
         query = text(self._database.version_query)
@@ -195,7 +202,7 @@ class SqlTimerStore:
         return Claim(seen.shard, seen.version + 1) if won else None
 
     def release(self, claims: Sequence[Claim]) -> None:
-        for batch in split_batches(claims, MAX_ROWS):
+        for batch in split_batches(claims, self.max_rows):
             self._change(statements.release_shards(batch))
 
     # --- timers -----------------------------------------------------------------------------------------------
@@ -236,19 +243,21 @@ class SqlTimerStore:
 
     def take(self, timers: Sequence[StoredTimer], now: datetime, until: datetime) -> list[StoredTimer]:
         until = round_up(until)
-        won: list[StoredTimer] = []
-        for batch in split_batches([timer for timer in timers if not timer.is_taken(now)], MAX_ROWS):
-            take_id = new_id()
-            count = self._change(statements.take_timers(batch, until, self._cell, take_id))
-            taken = {timer.key.uuid for timer in batch}
-            if 0 < count < len(batch):
-                rows = self._select(statements.select_won(batch, take_id))
-                taken = {row["timer_uuid"] for row in rows}
-            if count:
-                won += [timer for timer in batch if timer.key.uuid in taken]
+        free = [timer for timer in timers if not timer.is_taken(now)]
         return [
-            replace(timer, takes=timer.takes + 1, taken_until=until, taken_by=self._cell) for timer in won
+            replace(timer, takes=timer.takes + 1, taken_until=until, taken_by=self._cell)
+            for batch in split_batches(free, self.max_rows)
+            for timer in self._take_batch(batch, until)
         ]
+
+    def _take_batch(self, timers: Sequence[StoredTimer], until: datetime) -> Sequence[StoredTimer]:
+        """Return those of the timers that are taken now, as they were before."""
+        take_id = new_id()
+        count = self._change(statements.take_timers(timers, until, self._cell, take_id))
+        if count == 0 or count == len(timers):
+            return timers if count else []
+        won = {row["timer_uuid"] for row in self._select(statements.select_won(timers, take_id))}
+        return [timer for timer in timers if timer.key.uuid in won]
 
     def postpone(self, timer: StoredTimer, now: datetime, until: datetime) -> bool:
         statement = statements.postpone_timer(timer, round_up(until))
@@ -256,12 +265,16 @@ class SqlTimerStore:
 
     def reschedule(self, attempts: Sequence[NextAttempt]) -> int:
         rounded = [one._replace(execute_at=round_up(one.execute_at)) for one in attempts]
-        batches = split_batches(rounded, MAX_ROWS)
-        return sum(self._change(statements.reschedule_timers(batch, self._cell)) for batch in batches)
+        return sum(map(self._reschedule_batch, split_batches(rounded, self.max_rows)))
+
+    def _reschedule_batch(self, attempts: Sequence[NextAttempt]) -> int:
+        return self._change(statements.reschedule_timers(attempts, self._cell))
 
     def remove(self, takes: Sequence[Take]) -> int:
-        batches = split_batches(takes, MAX_ROWS)
-        return sum(self._change(statements.remove_timers(batch, self._cell)) for batch in batches)
+        return sum(map(self._remove_batch, split_batches(takes, self.max_rows)))
+
+    def _remove_batch(self, takes: Sequence[Take]) -> int:
+        return self._change(statements.remove_timers(takes, self._cell))
 
     def scan(
         self, namespace: QualifiedNamespace, num_shards: int, after: Position | None, limit: int

@@ -69,3 +69,54 @@ CREATE TABLE IF NOT EXISTS timers_p30 PARTITION OF timers FOR VALUES WITH (MODUL
 CREATE TABLE IF NOT EXISTS timers_p31 PARTITION OF timers FOR VALUES WITH (MODULUS 32, REMAINDER 31);
 
 CREATE UNIQUE INDEX IF NOT EXISTS idx_timer_lookup ON timers (shard_id, row_type, timer_namespace, timer_id);
+
+-- What a feeder changes in batches is changed by functions, each row by its primary key. One UPDATE that names many rows is
+-- planned for all partitions, and reads every timer of a shard as long as the table has no statistics. A function is one
+-- statement and one transaction, so a client that freezes holds no lock.
+
+CREATE OR REPLACE FUNCTION take_timers(
+    shards INTEGER[], times TIMESTAMP[], uuids UUID[], revisions UUID[], takes INTEGER[], taken_until TIMESTAMP[],
+    new_taken_until TIMESTAMP, cell VARCHAR, take_id UUID
+) RETURNS SETOF UUID LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
+BEGIN
+    FOR i IN 1 .. cardinality(shards) LOOP
+        RETURN QUERY UPDATE timers SET
+            timer_takes = timer_takes + 1, timer_taken_until = new_taken_until, timer_taken_by = cell,
+            timer_take_id = take_id, updated_at = timezone('UTC', clock_timestamp())
+        WHERE shard_id = shards[i] AND row_type = 2 AND timer_execute_at = times[i] AND timer_uuid = uuids[i]
+            AND timer_revision = revisions[i] AND timer_takes = takes[i] AND timer_taken_until = taken_until[i]
+        RETURNING timer_uuid;
+    END LOOP;
+ END $$;
+
+CREATE OR REPLACE FUNCTION reschedule_timers(
+    shards INTEGER[], times TIMESTAMP[], uuids UUID[], revisions UUID[], takes INTEGER[], cell VARCHAR,
+    new_times TIMESTAMP[], progressed BOOLEAN[], attempts INTEGER[], interruptions INTEGER[],
+    first_started_at TIMESTAMP[], next_seq BIGINT[]
+) RETURNS SETOF UUID LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
+BEGIN
+    FOR i IN 1 .. cardinality(shards) LOOP
+        RETURN QUERY UPDATE timers SET
+            timer_execute_at = new_times[i], timer_taken_until = '1970-01-01', timer_taken_by = NULL,
+            timer_take_id = NULL, updated_at = timezone('UTC', clock_timestamp()),
+            timer_attempts = CASE WHEN progressed[i] THEN attempts[i] ELSE timer_attempts END,
+            timer_interruptions = CASE WHEN progressed[i] THEN interruptions[i] ELSE timer_interruptions END,
+            timer_first_started_at = CASE WHEN progressed[i] THEN first_started_at[i] ELSE timer_first_started_at END,
+            timer_next_seq = CASE WHEN progressed[i] THEN next_seq[i] ELSE timer_next_seq END
+        WHERE shard_id = shards[i] AND row_type = 2 AND timer_execute_at = times[i] AND timer_uuid = uuids[i]
+            AND timer_revision = revisions[i] AND timer_takes = takes[i] AND timer_taken_by = cell
+        RETURNING timer_uuid;
+    END LOOP;
+ END $$;
+
+CREATE OR REPLACE FUNCTION remove_timers(
+    shards INTEGER[], times TIMESTAMP[], uuids UUID[], revisions UUID[], takes INTEGER[], cell VARCHAR
+) RETURNS SETOF UUID LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
+BEGIN
+    FOR i IN 1 .. cardinality(shards) LOOP
+        RETURN QUERY DELETE FROM timers
+        WHERE shard_id = shards[i] AND row_type = 2 AND timer_execute_at = times[i] AND timer_uuid = uuids[i]
+            AND timer_revision = revisions[i] AND timer_takes = takes[i] AND timer_taken_by = cell
+        RETURNING timer_uuid;
+    END LOOP;
+ END $$;
