@@ -260,6 +260,11 @@ def _select_live(role: NodeRole, nodes: Sequence[_NodeState]) -> frozenset[uuid.
     return frozenset(node.owner_id for node in nodes if node.role == role and node.is_alive)
 
 
+def has_live_engines() -> bool:
+    """Return whether there is a live node that may claim shards. One that is stopping may not."""
+    return bool(_select_live(NodeRole.ENGINE, _read_nodes()[0]))
+
+
 def _read_nodes() -> tuple[list[_NodeState], bool]:
     """Return the nodes, and whether dispatch is paused. Without any node it is not known to be."""
     # Raw SQL, because it runs every second: through the ORM it took half of what an idle engine uses.

@@ -18,6 +18,7 @@ from orchestration.lifecycle.timer_marks import Mark
 from orchestration.models import ServiceCall
 from orchestration.queries.calls import group_by_tenant
 from orchestration.states import Status
+from timers.membership import has_live_engines
 from timers.pause import find_pause
 from timers.persistence import timer_persistence
 from timers.stores.encoding import split_batches
@@ -99,6 +100,9 @@ class DatabaseCalls:
 
     def feed(self, timers: Sequence[StoredTimer]) -> int:
         return lifecycle.feed(self._store, timers)
+
+    def release_ready(self, limit: int) -> int:
+        return 0 if has_live_engines() else lifecycle.release_ready(self._store, limit)
 
     def list_marks(self, limit: int) -> list[Mark]:
         return timer_marks.list_marks(self._store, limit)

@@ -191,6 +191,14 @@ class Feeder:
         """Let others take over at once. What has been taken is protected until its takes end."""
         self._membership.leave()
 
+    def end_takes(self) -> None:
+        """Tell the store what has become of the timers that this process has taken, after its last attempt has ended.
+
+        If no engine of this cell is left, other cells can take at once what is ready to start.
+        """
+        while self._calls.release_ready(MAX_MARKS) or self._apply_marks():
+            pass
+
     # --- the end of takes ---
 
     def _apply_marks(self) -> int:

@@ -52,6 +52,12 @@ class CellCalls(Protocol):
     def feed(self, timers: Sequence[StoredTimer]) -> int:
         """Make the calls of taken timers ready to start (orchestration.lifecycle.feeding). Return how many were not."""
 
+    def release_ready(self, limit: int) -> int:
+        """Release takes of calls that are ready to start, unless an engine of this cell is left to start them.
+
+        Return how many there were, at most `limit`.
+        """
+
     def list_marks(self, limit: int) -> list[Mark]:
         """Return the marks that have waited longest."""
 

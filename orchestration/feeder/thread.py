@@ -38,7 +38,7 @@ class FeederThread:
         self._name = name
         self._build_store = build_store
         self._options = options
-        self._is_stopping = threading.Event()
+        self._is_stopping, self._may_end = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"feeder-{name}", daemon=True)
         self._store: TimerStore | None = None
         self._feeder: Feeder | None = None
@@ -51,7 +51,8 @@ class FeederThread:
         self._is_stopping.set()
 
     def join(self, seconds: float) -> None:
-        """Wait until the thread has ended, at most that long."""
+        """Wait until the thread has written to the store how the attempts have ended, at most that long."""
+        self._may_end.set()
         if self._thread.ident is not None:
             self._thread.join(seconds)
 
@@ -99,6 +100,8 @@ class FeederThread:
             return
         try:
             self._feeder.leave()
-        except TimerStoreError as error:
+            self._may_end.wait()
+            self._feeder.end_takes()
+        except (TimerStoreError, DatabaseError, InterfaceError) as error:
             log.warning("timer_store_not_left", store=self._name, error=str(error))
         self._store.close()

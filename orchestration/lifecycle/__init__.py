@@ -40,6 +40,7 @@ from orchestration.lifecycle.feeding import (
     feed,
     follow_timer,
     list_waiting,
+    release_ready,
     reschedule_waiting,
 )
 from orchestration.lifecycle.reencryption import reencrypt_calls
@@ -71,6 +72,7 @@ __all__ = [
     "prune_calls",
     "reclaim",
     "reencrypt_calls",
+    "release_ready",
     "remove_tag",
     "replay",
     "reschedule",

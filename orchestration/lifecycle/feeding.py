@@ -15,6 +15,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import DEFAULT_DB_ALIAS, IntegrityError, transaction
+from django.db.models import Q
 
 from eventservice.db.bulk import insert_rows
 from eventservice.db.errors import retry_on_deadlock
@@ -33,7 +34,7 @@ from orchestration.lifecycle.submission import (
     build_submitted_events,
     build_timer,
 )
-from orchestration.lifecycle.timer_marks import Mark, find_marked, insert_marks
+from orchestration.lifecycle.timer_marks import Mark, find_marked, insert_marks, release_takes
 from orchestration.models import ServiceCall
 from orchestration.states import TERMINAL, Status
 from orchestration.timer_callbacks import build_stored_timer_command
@@ -70,21 +71,34 @@ def abandon_takes(using: str = DEFAULT_DB_ALIAS) -> None:
     ready.update(start_before=None)
 
 
+@retry_on_deadlock
+def release_ready(store: str, limit: int) -> int:
+    """Release the takes of calls that are ready to start, at most `limit`. Return how many of them were."""
+    ready = Q(start_before__isnull=False)
+    calls = [(call.tenant_id, call.service_call_id) for call in _list_scheduled(store, ready, limit)]
+    with transaction.atomic():
+        for tenant_id, service_call_id in calls:
+            timer_persistence.unschedule_timer(tenant_id, service_call_id)
+        rows = [row for row in lock_calls(calls) if row.status == Status.SCHEDULED and row.fed]
+        release_takes([row for row in rows if row.fed and row.fed.start_before], db_now())
+    return len(calls)
+
+
 def list_waiting(store: str, due_before: datetime, limit: int) -> list[ServiceCall]:
     """Return calls of timers in a store that have waited for a take since their timers were due."""
+    waiting = Q(start_before__isnull=True, timer_take__isnull=False, due_at__lt=due_before)
+    return _list_scheduled(store, waiting, limit)
+
+
+def _list_scheduled(store: str, condition: Q, limit: int) -> list[ServiceCall]:
     by_tenant = defaultdict(list)
     for tenant_id, namespace in list_namespaces_in_store(store):
         by_tenant[tenant_id].append(namespace)
     found: list[ServiceCall] = []
     for tenant_id, namespaces in by_tenant.items():
-        calls = ServiceCall.objects.for_tenant(tenant_id).filter(
-            status=Status.SCHEDULED,
-            due_at__lt=due_before,
-            start_before__isnull=True,
-            namespace__in=namespaces,
-        )
-        waiting = calls.filter(timer_take__isnull=False).order_by("due_at")
-        found += waiting.defer("request_spec")[: limit - len(found)]
+        calls = ServiceCall.objects.for_tenant(tenant_id).filter(condition, status=Status.SCHEDULED)
+        of_store = calls.filter(namespace__in=namespaces).order_by("due_at")
+        found += of_store.defer("request_spec")[: limit - len(found)]
     return found
 
 

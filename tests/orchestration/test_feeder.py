@@ -19,6 +19,7 @@ from orchestration.retries import RetryPolicy
 from tests.contracts.timer_stores.memory_store import MemoryTables, MemoryTimerStore
 from tests.factories import NOON, NamespaceFactory
 from tests.orchestration.support import ManualEngine, build_error, build_response, get_status
+from timers.membership import Membership
 from timers.pause import pause_dispatch
 from timers.stores.port import QualifiedNamespace, Revision, StoredTimer, TimerKey
 
@@ -122,6 +123,35 @@ def test_a_timer_that_was_taken_and_not_fed_is_fed_by_the_next_pass(setting: Set
     setting.store.take([timer], at, at + HOUR)
     assert setting.run_pass(at) == 1
     assert setting.run_pass(at) == 0
+
+
+def test_the_last_engine_that_stops_leaves_to_other_cells_what_it_has_not_started(
+    setting: Setting, tenant: Any
+) -> None:
+    """What it has started is removed, so that nobody repeats it."""
+    done, ready = setting.set("done", NOON), setting.set("ready", NOON + 3 * SECOND)
+    started = setting.engine.start_one()
+    other = Membership()
+    other.join()
+    setting.engine.membership.hand_over(1)
+    setting.engine.finish((started, build_response(started)))
+    setting.feeder.leave()
+
+    setting.feeder.end_takes()
+    assert done.key not in setting.tables.timers
+    assert setting.tables.timers[ready.key].is_taken(NOON)
+
+    other.leave()
+    setting.feeder.end_takes()
+    assert not setting.tables.timers[ready.key].is_taken(NOON)
+    assert setting.calls.list_marks(10) == []
+    later = NOON + 4 * SECOND
+    with pin_time(later):
+        restarted = ManualEngine()
+        assert restarted.start() == []
+        (left,) = setting.store.due(ready.key.shard, later, later, None, 10).timers
+        setting.calls.feed(setting.store.take([left], later, later + HOUR))
+        assert restarted.start_one().attempt == 2
 
 
 def test_a_waiting_timer_can_be_deleted_and_its_call_is_closed(setting: Setting, tenant: Any) -> None:

@@ -45,8 +45,9 @@ class Database:
     cell_id: str
     calls: dict[Revision, Call] = field(default_factory=dict)
     marks: dict[tuple[Revision, int], Mark] = field(default_factory=dict)
-    # Engines that are alive.
+    # Engines that are alive, and those among them that start nothing more.
     nodes: set[uuid.UUID] = field(default_factory=set)
+    leaving: set[uuid.UUID] = field(default_factory=set)
 
     def back_up(self) -> Database:
         return Database(self.cell_id, dict(self.calls), dict(self.marks))
@@ -149,6 +150,22 @@ class MemoryCalls:
         assert key not in self._db.marks, "a take ends once"
         self._db.marks[key] = mark
 
+    def release_ready(self, limit: int) -> int:
+        if self._db.nodes - self._db.leaving:
+            return 0
+        ready = [
+            (revision, call)
+            for revision, call in self._db.calls.items()
+            if call.status == Status.SCHEDULED and call.start_before
+        ]
+        for revision, call in ready[:limit]:
+            self._release(revision, call)
+        return len(ready[:limit])
+
+    def _release(self, revision: Revision, call: Call) -> None:
+        self._db.calls[revision] = replace(call, start_before=None)
+        self._mark(call.build_mark(call.due_at))
+
     def list_marks(self, limit: int) -> list[Mark]:
         return list(self._db.marks.values())[:limit]
 
@@ -185,6 +202,10 @@ class MemoryCalls:
     def join(self, engine: uuid.UUID) -> None:
         self._db.nodes.add(engine)
 
+    def leave(self, engine: uuid.UUID) -> None:
+        """Let the engine start nothing more. It may record the outcomes of its attempts."""
+        self._db.leaving.add(engine)
+
     def start_due(
         self, engine: uuid.UUID, boot_time: float, create_id: Callable[[], uuid.UUID]
     ) -> list[Started]:
@@ -193,8 +214,7 @@ class MemoryCalls:
             if call.status != Status.SCHEDULED or call.start_before is None or call.due_at > now:
                 continue
             if now > call.start_before:
-                self._db.calls[revision] = replace(call, start_before=None)
-                self._mark(call.build_mark(call.due_at))
+                self._release(revision, call)
                 continue
             timeout = timedelta(seconds=call.timer.callback_timeout_seconds)
             running = replace(

@@ -13,6 +13,7 @@ from __future__ import annotations
 import random
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -62,6 +63,8 @@ class Process:
     id: uuid.UUID
     cell: Cell
     is_alive: bool = True
+    is_stopping: bool = False
+    in_flight: int = 0
     frozen_until: float = 0.0
 
 
@@ -213,20 +216,27 @@ class World:
         store: Any = SteppedStore(self, self._build_store(process.cell))
         calls: Any = SteppedCalls(self, self._build_calls(process.cell))
         feeder = Feeder(store, calls, clock=lambda: self.now, options=OPTIONS, create_id=self.create_id)
-        while True:
+        while not process.is_stopping:
             more = False
             try:
                 more = feeder.run_pass().has_more
             except (TimerStoreError, DatabaseFailure):
                 self.pause(1.0)
             self.pause(0.0 if more else PASS_SECONDS * self.random.uniform(0.5, 1.0))
+        with suppress(TimerStoreError, DatabaseFailure):
+            feeder.leave()
+            while process.in_flight:
+                self.pause(0.1)
+            feeder.end_takes()
+        self._end(process)
 
     def _run_engine(self, process: Process, calls: MemoryCalls) -> None:
-        while True:
+        while not process.is_stopping:
             boot_time = self.now
             if self.happens(0.1):
                 self.pause(self.random.choice((0.0, 0.1, 1.0)))
             for attempt in calls.start_due(process.id, boot_time, self.create_id):
+                process.in_flight += 1
                 self._spawn(process, partial(self._attempt, process, calls, attempt))
             if self.random.random() < 0.1:
                 calls.resolve()
@@ -241,6 +251,7 @@ class World:
             outcome = "ok" if ok else "failed"
             self.pause(self.random.uniform(0.0, CALLBACK_SECONDS / 2))
         calls.finish(process.id, attempt, outcome, self.random.uniform(1.0, 15.0))
+        process.in_flight -= 1
 
     # --- clients ---
 
@@ -336,12 +347,17 @@ class World:
             alive = [cell for cell in self.cells if not cell.is_lost]
             cell = self.random.choice(alive)
             what = self.random.choice(
-                ("kill", "kill", "freeze", "freeze", "outage", "clock", "backup", "restore", "lose")
+                ("kill", "kill", "freeze", "freeze", "stop", "outage", "clock", "backup", "restore", "lose")
             )
             self.log(f"{what} {cell.number}")
-            if what == "kill":
+            if what == "kill" and cell.processes:
                 self._kill(self.random.choice(cell.processes))
-            elif what == "freeze":
+            elif what == "stop":
+                for process in self.random.sample(
+                    cell.processes, self.random.randint(0, len(cell.processes))
+                ):
+                    self._stop(process)
+            elif what == "freeze" and cell.processes:
                 process = self.random.choice(cell.processes)
                 process.frozen_until = self.now + self.random.choice((1.0, 10.0, 30.0, 60.0))
             elif what == "outage":
@@ -359,6 +375,20 @@ class World:
         cell = process.cell
         self._end(process)
         self._start_process(cell)
+
+    def _stop(self, process: Process) -> None:
+        """Let a process end its work, and replace it some time after."""
+        process.is_stopping = True
+        self._build_calls(process.cell).leave(process.id)
+
+        def replace() -> None:
+            while process.is_alive:
+                self.pause(0.1)
+            self.pause(self.random.choice((0.0, 5.0, 40.0)))
+            if not process.cell.is_lost and len(process.cell.processes) < ENGINES:
+                self._start_process(process.cell)
+
+        self._spawn(None, replace)
 
     def _end(self, process: Process) -> None:
         process.is_alive = False
