@@ -28,6 +28,7 @@ from eventservice.operators.health import (
     check_overdue,
     check_parked_events,
     check_shard_sizes,
+    check_timer_stores,
     describe_state,
     read_cluster,
     select_problems,
@@ -74,6 +75,7 @@ class ClusterPage(ConsoleView):
             check_outbox_lag(outbox),
             check_parked_events(outbox),
             *check_brokers(outbox),
+            *check_timer_stores(now),
         ]
         shown = rows[:SHARDS_PER_PAGE]
         scheduled = list_shard_sizes([row.shard.shard_id for row in shown])

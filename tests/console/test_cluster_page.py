@@ -13,6 +13,7 @@ from eventservice.kernel.ids import new_id
 from eventservice.runtime.models import Slot
 from eventservice.tenants.directory import declare_namespace
 from eventservice.tenants.models import Tenant
+from orchestration.models import TimerMark
 from outbox.models import OutboxPartition
 from tests.factories import OutboxEventFactory, ServiceCallFactory, TimerFactory
 from timers.models import Node, NodeRole, ShardSize, TimerShard
@@ -96,6 +97,22 @@ def test_the_cluster_is_not_called_healthy_while_events_are_parked(
     OutboxEventFactory(tenant_id=tenant.pk, parked_at=at_noon, attempts=3)
     page = get_page(viewer)
     assert "1 event is parked" in page
+    assert "The cluster is healthy" not in page
+
+
+@pytest.mark.usefixtures("healthy")
+def test_the_cluster_is_not_called_healthy_while_a_timer_store_is_not_written(
+    viewer: Client, at_noon: datetime
+) -> None:
+    mark = TimerMark.objects.create(
+        tenant_id=new_id(), service_call_id=new_id(), take=1, store="fleet", namespace="alerts", timer_id="due", shard_id=0,
+        execute_at=at_noon, failures=0, interruptions=0, next_seq=1, marked_at=at_noon - timedelta(seconds=20),
+    )  # fmt: skip
+    assert "The cluster is healthy" in get_page(viewer)
+    mark.marked_at = at_noon - timedelta(seconds=40)
+    mark.save()
+    page = get_page(viewer)
+    assert "1 ended attempt not written to the timer store fleet, the oldest for 40 s" in page
     assert "The cluster is healthy" not in page
 
 

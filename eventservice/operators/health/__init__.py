@@ -43,6 +43,7 @@ from eventservice.operators.health.waiting_work import (
     check_overdue,
     check_parked_events,
     check_starting,
+    check_timer_stores,
 )
 
 __all__ = [
@@ -76,6 +77,7 @@ __all__ = [
     "check_role",
     "check_shard_sizes",
     "check_starting",
+    "check_timer_stores",
     "check_tenant_limits",
     "check_webhook_endpoints",
     "check_writing",

@@ -14,6 +14,7 @@ from eventservice.operators.health.waiting_work import (
     check_outbox_lag,
     check_overdue,
     check_parked_events,
+    check_timer_stores,
 )
 from orchestration.statistics.live_counts import LiveCounts
 from outbox.status import OutboxStatus
@@ -22,7 +23,7 @@ MISSING_ROLES = {role.value for role in ROLES}
 # Without writing there are no heartbeats and no leases, and nothing is started or published.
 CONSEQUENCES = MISSING_ROLES | {
     "dead_node", "unowned_shards", "unowned_partitions", "stalled_chain", "stopped_cluster", "stuck_shards", "overdue_calls",
-    "lost_calls", "waiting_events",
+    "lost_calls", "waiting_events", "waiting_for_timer_store",
 }  # fmt: skip
 
 
@@ -38,6 +39,7 @@ def diagnose(
         check_outbox_lag(outbox),
         check_parked_events(outbox),
         *check_brokers(outbox),
+        *check_timer_stores(cluster.now),
     ]
     return blame_pause(findings, cluster.pause)
 

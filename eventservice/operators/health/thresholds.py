@@ -27,5 +27,7 @@ class Threshold(Generic[V]):
 # Due calls start within milliseconds, and events are published within a second.
 OVERDUE = Threshold(timedelta(seconds=10), timedelta(minutes=1))
 OUTBOX_LAG = Threshold(timedelta(seconds=10), timedelta(minutes=1))
+# Ended attempts are written to a timer store within seconds.
+STORE_LAG = Threshold(timedelta(seconds=30), timedelta(minutes=5))
 START_DELAY_MS = Threshold(1_000.0, 10_000.0)  # the 95th percentile
 FAILED_SHARE = Threshold(0.05, 0.2)  # of the calls that ended

@@ -13,8 +13,9 @@ from eventservice.kernel.findings import Finding, Severity
 from eventservice.operators.formatting import format_count, format_duration
 from eventservice.operators.health.cluster import ClusterState
 from eventservice.operators.health.dispatch import check_dispatch
-from eventservice.operators.health.thresholds import OUTBOX_LAG, OVERDUE
+from eventservice.operators.health.thresholds import OUTBOX_LAG, OVERDUE, STORE_LAG
 from orchestration.engine.capacity import get_max_in_flight
+from orchestration.lifecycle.timer_marks import MarkBacklog, measure_marks
 from orchestration.statistics.in_flight_limits import HeldBackTenant, list_held_back
 from orchestration.statistics.live_counts import has_running_calls, list_overdue_tenants
 from outbox.broker_queue import BrokerBacklog
@@ -123,6 +124,28 @@ def check_outbox_lag(outbox: OutboxStatus) -> Finding:
         else "They are published as soon as a dispatcher runs."
     )
     return Finding("waiting_events", severity, text, remedy)
+
+
+def check_timer_stores(now: datetime) -> list[Finding]:
+    """Return a finding for each timer store to which ended attempts are to be written, or one that is OK."""
+    found = [_check_timer_store(backlog, now - backlog.oldest) for backlog in measure_marks()]
+    return found or [
+        Finding("waiting_for_timer_store", Severity.OK, "No ended attempt waits for a timer store.")
+    ]
+
+
+def _check_timer_store(backlog: MarkBacklog, lag: timedelta) -> Finding:
+    severity = STORE_LAG.rate(lag)
+    text = f"{format_count(backlog.marks, 'ended attempt')} not written to the timer store {backlog.store}"
+    if severity is Severity.OK:
+        return Finding("waiting_for_timer_store", severity, f"{text}.")
+    return Finding(
+        "waiting_for_timer_store",
+        severity,
+        f"{text}, the oldest for {format_duration(lag)}.",
+        "The store may be unreachable, and then its timers do not start: see `manage.py doctor`. If no engine runs, they are "
+        "written as soon as one does.",
+    )
 
 
 def check_parked_events(outbox: OutboxStatus) -> Finding:
