@@ -9,6 +9,7 @@ from datetime import timedelta
 from io import StringIO
 
 import pytest
+import sqlalchemy
 from django.conf import settings
 from django.core.management import CommandError, call_command
 from django.test import override_settings
@@ -25,6 +26,7 @@ from orchestration.feeder.namespaces import declare_namespace
 from tests.contracts.timer_stores import STORES
 from tests.contracts.timer_stores.base import ALERTS, StoreUnderTest, build_timer
 from tests.contracts.timer_stores.memory_fleet import FLEET, UNREACHABLE, MemoryFleet
+from tests.contracts.timer_stores.sql import SqlStoreUnderTest
 from tests.factories import ServiceCallFactory
 from timers.cell import get_cell_id
 from timers.models import Node, NodeRole
@@ -93,6 +95,17 @@ def test_a_store_is_migrated_checked_and_shown(stores: StoreUnderTest) -> None:
     shown = run("status", "main")
     for text in ("engine-1 (process 7)", "this cell", "other-cell"):
         assert text in shown
+
+
+def test_the_status_of_an_incomplete_store_says_what_is_missing(stores: StoreUnderTest) -> None:
+    assert isinstance(stores, SqlStoreUnderTest)
+    run("migrate", "main")
+    with stores.engine.connect() as connection:
+        connection.execute(sqlalchemy.text("DROP FUNCTION take_timers"))
+    errors = StringIO()
+    call_command("timer_store", "status", "main", stdout=StringIO(), stderr=errors)
+    assert "there is no function take_timers" in errors.getvalue()
+    assert "timer_store migrate main" in errors.getvalue()
 
 
 def test_a_store_that_cannot_be_reached_is_named_and_its_password_is_not_shown(

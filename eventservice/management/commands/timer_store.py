@@ -100,6 +100,9 @@ class Command(BaseCommand):
             raise SystemExit(1)
 
     def run_status(self, name: str, store: TimerStore, terminal: Terminal) -> None:
+        for finding in store.check():
+            if not finding.is_ok:  # MongoDB answers also without its collection
+                self.stderr.write(f"{finding.text}. {finding.remedy}")
         namespaces, members = compare_namespaces(name, store), store.members()
         numbers = range(find_num_shards(namespaces))
         shards = list(zip(store.shards(numbers), store.count_timers(numbers, db_now()), strict=True))
