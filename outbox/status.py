@@ -22,7 +22,7 @@ from outbox.models import (
     OutboxPartition,
     WebhookDelivery,
 )
-from outbox.store import read_heads
+from outbox.store import quote_partition, read_heads
 from outbox.writer import PARTITIONS
 
 # Larger counts are reported as one more than this.
@@ -30,7 +30,8 @@ MAX_COUNTED = 100_000
 
 COUNT_WAITING_BY_TYPE = """
 SELECT tenant_id, event_type, COUNT(*) FROM (
-    SELECT tenant_id, event_type FROM outbox WHERE published_at IS NULL AND parked_at IS NULL LIMIT %s
+    SELECT tenant_id, event_type FROM outbox WHERE published_at IS NULL AND parked_at IS NULL
+    ORDER BY {partition}, id LIMIT %s
 ) AS waiting GROUP BY tenant_id, event_type ORDER BY 3 DESC, 2, 1"""
 
 
@@ -61,7 +62,7 @@ class WaitingGroup:
 def get_status(max_counted: int = MAX_COUNTED) -> OutboxStatus:
     """Return the status. A count above `max_counted` is one more than that."""
     now = db_now()
-    waiting = OutboxEvent.across_tenants.filter(WAITING)
+    waiting = OutboxEvent.across_tenants.filter(WAITING).order_by("partition", "id")  # as in the index
     pending = WebhookDelivery.across_tenants.filter(state=DeliveryState.PENDING)
     parked = _count_parked(max_counted)
     partitions = list_partitions()
@@ -90,7 +91,7 @@ def count_waiting_by_type(max_scanned: int) -> list[WaitingGroup]:
     of all events that wait.
     """
     with connection.cursor() as cursor:
-        cursor.execute(COUNT_WAITING_BY_TYPE, [max_scanned])
+        cursor.execute(COUNT_WAITING_BY_TYPE.format(partition=quote_partition()), [max_scanned])
         return [WaitingGroup(as_uuid(tenant), kind, count) for tenant, kind, count in cursor.fetchall()]
 
 

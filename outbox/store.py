@@ -19,10 +19,12 @@ from outbox.writer import PARTITIONS
 # An event that a publisher rejects is parked after this many attempts.
 MAX_ATTEMPTS = 5
 
-# The partitions of a small backlog. If the backlog is large, the count says only that.
+# The partitions of a small backlog. If the backlog is large, the count says only that. The order is that of the index:
+# without one, PostgreSQL read the whole table while its statistics were those of a large backlog.
 PROBE_SQL = """
 SELECT waiting.{partition}, COUNT(*) FROM (
-    SELECT {partition} FROM outbox WHERE published_at IS NULL AND parked_at IS NULL LIMIT %s
+    SELECT {partition} FROM outbox WHERE published_at IS NULL AND parked_at IS NULL
+    ORDER BY {partition}, id LIMIT %s
 ) AS waiting GROUP BY waiting.{partition}"""
 PROBE_ROWS = 200
 
@@ -73,7 +75,7 @@ def create_partitions() -> None:
 def list_nonempty_partitions(partitions: Sequence[int]) -> list[int]:
     """Return those of the partitions that may have unpublished events. It is cheap when there are none at all."""
     with connection.cursor() as cursor:
-        cursor.execute(PROBE_SQL.format(partition=_quote_partition()), [PROBE_ROWS])
+        cursor.execute(PROBE_SQL.format(partition=quote_partition()), [PROBE_ROWS])
         counts = dict(cursor.fetchall())
     if sum(counts.values()) == PROBE_ROWS:
         return list(partitions)
@@ -89,7 +91,7 @@ def read_heads(partitions: Sequence[int], limit: int) -> tuple[list[Envelope], s
         return [], set()
     parameters = [value for partition in partitions for value in (partition, limit)]
     with connection.cursor() as cursor:
-        cursor.execute(_build_heads_query(_quote_partition(), len(partitions)), parameters)
+        cursor.execute(_build_heads_query(quote_partition(), len(partitions)), parameters)
         rows = cursor.fetchall()
     heads = [_parse_head(row) for row in rows]
     return [event for event, _ in heads], {event.aggregate for event, held in heads if held}
@@ -102,14 +104,14 @@ def _build_heads_query(partition: str, count: int) -> str:
     return " UNION ALL ".join(heads)
 
 
-def _quote_partition() -> str:
+def quote_partition() -> str:
     # A reserved word in MariaDB.
     return connection.ops.quote_name("partition")
 
 
 def read_events(ids: Sequence[int]) -> list[Envelope]:
     """Return the events with these ids that still exist, in their order."""
-    query = EVENTS_SQL.format(partition=_quote_partition(), ids=", ".join(["%s"] * len(ids)))
+    query = EVENTS_SQL.format(partition=quote_partition(), ids=", ".join(["%s"] * len(ids)))
     with connection.cursor() as cursor:
         cursor.execute(query, ids)
         return [_parse_event(row) for row in cursor.fetchall()]
@@ -119,7 +121,7 @@ def read_broker_queue(publisher: str, partitions: Collection[int], limit: int) -
     """Return the first events of these partitions that wait for a broker: those of each aggregate in their order."""
     if not partitions:
         return []
-    query = _build_queue_query(_quote_partition(), len(partitions))
+    query = _build_queue_query(quote_partition(), len(partitions))
     parameters = [value for partition in partitions for value in (publisher, partition, limit)]
     with connection.cursor() as cursor:
         cursor.execute(query, [*parameters, limit])

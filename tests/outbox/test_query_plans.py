@@ -22,6 +22,7 @@ from outbox.publishers.webhook.delivery_queue import (
 from outbox.publishers.webhook.endpoints import create_endpoint
 from outbox.publishers.webhook.publisher import WebhookPublisher
 from outbox.publishers.webhook.recovery import list_endpoint_deliveries, list_failing_endpoints
+from outbox.status import count_waiting_by_type
 from outbox.store import list_nonempty_partitions, read_broker_queue, read_heads
 from tests.explain import prepare_explain
 from tests.factories import EARLIER, OutboxEventFactory
@@ -84,6 +85,18 @@ def test_reading_what_is_unpublished() -> None:
     assert len(events) == 20
     assert all("idx_outbox_unpublished" in plan for plan in plans)
     assert not any("SCAN e" in plan or "Seq Scan" in plan for plan in plans)
+
+
+@pytest.mark.usefixtures("_history")
+def test_reading_what_is_unpublished_with_statistics_of_a_large_backlog() -> None:
+    OutboxEvent.across_tenants.update(published_at=None)
+    _analyze("outbox")
+    OutboxEvent.across_tenants.update(published_at=EARLIER)
+    with _capture_plans() as plans:
+        assert list_nonempty_partitions(range(16)) == []
+        assert count_waiting_by_type(1000) == []
+    assert len(plans) == 2
+    assert all("idx_outbox_unpublished" in plan for plan in plans)
 
 
 @pytest.mark.usefixtures("_history")
