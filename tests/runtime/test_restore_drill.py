@@ -11,9 +11,10 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from django.conf import settings
@@ -124,8 +125,8 @@ def list_calls(**filters: Any) -> set[str]:
     return set(map(str, ids))
 
 
-def has_node(role: NodeRole) -> bool:
-    return any(node.role == role for node in Node.objects.all())
+def list_other_nodes(known: Collection[UUID]) -> list[Node]:
+    return list(Node.objects.exclude(owner_id__in=known))
 
 
 def test_a_backup_that_was_taken_under_load_restores_paused_and_goes_on_when_it_is_resumed(
@@ -155,11 +156,12 @@ def test_a_backup_that_was_taken_under_load_restores_paused_and_goes_on_when_it_
         to_send = list_calls(status__in=[Status.SCHEDULED, Status.RUNNING])
         assert to_send
         sent_before = target.count_requests()
-        start_paused(harness)
+        nodes_of_backup = list(Node.objects.values_list("owner_id", flat=True))
+        start_paused(harness, nodes_of_backup)
         scheduled = ServiceCall.across_tenants.filter(status=Status.SCHEDULED)
         # Calls are due that were not when the backup was taken.
         wait_until(lambda: not scheduled.filter(due_at__gt=DbNow()).exists(), "all calls are due")
-        wait_until(passes_of(2), "the nodes have looked for work")
+        wait_until(passes_of(2, nodes_of_backup), "the nodes have looked for work")
         wait_until(lambda: list_calls(status=Status.SCHEDULED) == to_send, "interrupted calls are scheduled")
         assert target.count_requests() == sent_before
         call_command("dispatch", "resume", verbosity=0)
@@ -175,11 +177,14 @@ def test_a_backup_that_was_taken_under_load_restores_paused_and_goes_on_when_it_
         harness.stop(*harness.programs[-2:])
 
 
-def start_paused(harness: ProcessHarness) -> None:
-    """Start both roles. On a server, the setting pauses dispatch; on SQLite, the restore has."""
+def start_paused(harness: ProcessHarness, known: Collection[UUID]) -> None:
+    """Start both roles, beside nodes that are known. On a server, the setting pauses dispatch; on SQLite, the restore has."""
+
+    def has_node(role: NodeRole) -> bool:
+        return any(node.role == role for node in list_other_nodes(known))
+
     setting = {} if connection.vendor == "sqlite" else {"DISPATCH": "paused"}
     assert (find_pause() is not None) == (not setting)
-    Node.objects.all().delete()
     environment = {**build_database_environment(), **setting}
     harness.start_engine(**environment)
     wait_until(lambda: has_node(NodeRole.ENGINE), "the engine has joined")
@@ -188,12 +193,12 @@ def start_paused(harness: ProcessHarness) -> None:
     wait_until(lambda: has_node(NodeRole.DISPATCHER), "the dispatcher has joined")
 
 
-def passes_of(heartbeats: int) -> Callable[[], bool]:
-    """Return a condition that holds when each node has sent so many heartbeats."""
+def passes_of(heartbeats: int, known: Collection[UUID]) -> Callable[[], bool]:
+    """Return a condition that holds when each node that is not known has sent so many heartbeats."""
     seen: dict[Any, set[Any]] = {}
 
     def has_passed() -> bool:
-        for node in Node.objects.all():
+        for node in list_other_nodes(known):
             seen.setdefault(node.pk, set()).add(node.lease_until)
         return len(seen) >= 2 and all(len(leases) > heartbeats for leases in seen.values())
 
