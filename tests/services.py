@@ -13,9 +13,6 @@ import pytest
 
 from benchmarks.command_line import SERVICES, find_service_url
 
-# Building it takes minutes, so nobody has to have it.
-OPTIONAL_SERVICES = {"tidb"}
-
 
 def require_service(name: str) -> SplitResult:
     """Return the URL of a server: `TEST_<NAME>_URL`, or the one that `make services` starts. Skip the test without it."""
@@ -24,8 +21,6 @@ def require_service(name: str) -> SplitResult:
         socket.create_connection((url.hostname, url.port), timeout=3).close()
     except OSError:
         reason = f"no server answers at {url.hostname}:{url.port}; start one: make services NAMES={name}"
-        if name in OPTIONAL_SERVICES:
-            pytest.skip(reason)
         skip(reason)
     return url
 
